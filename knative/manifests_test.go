@@ -132,7 +132,7 @@ func TestReach(t *testing.T) {
 	}
 	for policy, want := range map[string][]string{
 		"callbacks": {"deliver-events", "watch-nodes"}, "placement": {"launch", "nodes", "run-leases"}, "postgres": nil,
-		"image":   {"launch", "reconcile-managed", "resources", "run-connections", "run-leases", "servers"},
+		"image":   {"launch", "nodes", "reconcile-managed", "resources", "run-connections", "run-leases", "servers"},
 		"network": {"launch", "reconcile-managed", "resources", "run-connections"},
 	} {
 		if got := leaves(policy); !slices.Equal(got, want) {

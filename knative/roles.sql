@@ -35,7 +35,7 @@ select format('create role %I login', role) from functions
 where not exists (select from pg_roles where rolname = role) \gexec
 select format('alter role %I password %L', role, password) from functions \gexec
 -- The timeouts of the functions' connections. The functions set the same ones themselves where a role has none, but
--- behind PgBouncer in transaction mode only the role's reach every connection. The owner has none: migrate sets its own.
+-- behind PgBouncer in transaction mode only the role's reach every connection. migrate sets those of the owner.
 select format('alter role %I set %s = %L', role, timeout, value) from functions, (values
     ('statement_timeout', '1min'), ('lock_timeout', '10s'), ('idle_in_transaction_session_timeout', '1min')
 ) as timeouts (timeout, value) \gexec

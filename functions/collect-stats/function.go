@@ -52,7 +52,12 @@ var Function = run.Event[Config]{
 	Reach: run.Reach{
 		Tables: map[string]string{
 			"actions":           "select, delete",
-			"callbacks":         postgres.ReadCallbackIDs + ", delete",
+			"callbacks":         postgres.ReadCallbacks + ", update, delete",
+			"connections":       postgres.ReadConnections + ", update (suspended_at, resumed_at, reason, seq, updated_at)",
+			"leases":            "select",
+			"managed":           "select (project_id)",
+			"managed_projects":  "select (project_id, domain_id)",
+			"unserved_projects": "select, insert, delete",
 			"deployments":       "select (project_id, instance_id), delete",
 			"deliveries":        "select",
 			"events":            "select, insert, delete",
@@ -69,7 +74,7 @@ var Function = run.Event[Config]{
 			"function make_requests_month(timestamptz)": "execute",
 		},
 		Network: []string{"compute", "identity"},
-		Wakes:   []string{"deliver-events"},
+		Wakes:   []string{"deliver-events", "run-connections"},
 	},
 	Secrets: []string{"events", "openstack"},
 	// One replica works, and answers the events that come meanwhile at once. Knative replaces its pod when a node is
@@ -87,6 +92,7 @@ func build(cfg Config, d run.Deps) (eventx.Func, error) {
 		return openstack.Narrow[session](account.Login(ctx))
 	})
 	s.rows.Config, s.allows, s.domains = cfg.Rows, cfg.Callers.Allows, cfg.Callers.AllowedDomains
+	s.unserved = cfg.Callers.Unserved
 	s.backfill, s.retention, s.claim, s.wake = cfg.Backfill, cfg.Retention, cfg.Claim, d.Wake
 	return s.Handle, nil
 }

@@ -126,7 +126,7 @@ func showReservation(r domain.Reservation) Reservation {
 	}
 	w, hosts := r.Want, 0
 	for _, a := range r.Allocations {
-		if a.ReleasedAt.IsZero() {
+		if a.ReleasedAt.IsZero() && a.ReplacedAt.IsZero() {
 			hosts++
 		}
 	}

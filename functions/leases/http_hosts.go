@@ -46,8 +46,7 @@ type availabilityInput struct {
 	Zone     string     `query:"zone" maxLength:"255" example:"nova" doc:"The availability zone of the hosts."`
 	Region   string     `query:"region" maxLength:"255" example:"RegionOne" doc:"The region of the hosts."`
 	Traits   []string   `query:"traits" minItems:"1" example:"[\"HW_CPU_X86_AVX2\"]" doc:"Of each host."`
-	// Of each host, as in a reservation. One parameter is one expression, because commas are a part of them.
-	Capabilities []string `query:"capabilities,explode" minItems:"1" maxItems:"50" example:"[\"vcpus >= 32\"]"`
+	Capabilities []string `query:"capabilities" minItems:"1" maxItems:"50" example:"[\"vcpus >= 32\"]"`
 	Limit        int      `query:"limit" minimum:"1" maximum:"100" default:"10" doc:"The number of periods, at most."`
 }
 

@@ -59,6 +59,7 @@ var Function = run.Event[Config]{
 			"orders":             "select, insert, update",
 			"polls":              "select, insert, update, delete",
 			"unexpected_servers": "select, insert",
+			"unserved_projects":  "select",
 		},
 		Network: []string{"compute", "identity"},
 		Wakes:   []string{"deliver-events"},

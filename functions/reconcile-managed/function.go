@@ -64,6 +64,7 @@ var Function = run.Event[Config]{
 			"nodes":              "select",
 			"orders":             "select, insert, update",
 			"unexpected_servers": "select, insert",
+			"unserved_projects":  "select",
 		},
 		Network: []string{
 			"compute", "identity", "image", "key-manager", "load-balancer", "network", "volume",

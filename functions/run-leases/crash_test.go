@@ -22,13 +22,18 @@ var errCrash = errors.New("the replica has died")
 
 // crasher ends a replica right after one of its writes. A crash right before it is one after the write before.
 type crasher struct {
-	at    int // the number of the write; 0 = none
-	names []string
+	at       int             // the number of the write; 0 = none
+	everyNew map[string]bool // not nil: after each write that is not in it, which it then is
+	names    []string
 }
 
 func (c *crasher) wrote(name string) {
 	c.names = append(c.names, name)
-	if len(c.names) == c.at {
+	isNew := c.everyNew != nil && !c.everyNew[name]
+	if isNew {
+		c.everyNew[name] = true
+	}
+	if isNew || len(c.names) == c.at {
 		panic(errCrash)
 	}
 }
@@ -54,6 +59,26 @@ func (s crashingStore) Finish(ctx context.Context, c domain.Claim, l *domain.Lea
 	err := s.Store.Finish(ctx, c, l)
 	s.wrote("finish " + string(l.Status))
 	return err
+}
+
+func (s crashingStore) Prepared(ctx context.Context, c domain.Claim, r domain.Reservation, nodes ...string) error {
+	err := s.Store.Prepared(ctx, c, r, nodes...)
+	s.wrote("prepared")
+	return err
+}
+
+func (s crashingStore) Released(ctx context.Context, c domain.Claim, r domain.Reservation, nodes ...string) error {
+	err := s.Store.Released(ctx, c, r, nodes...)
+	s.wrote("released")
+	return err
+}
+
+func (s crashingStore) Reallocate(
+	ctx context.Context, c domain.Claim, l domain.Lease, r domain.Reservation, from string,
+) (string, bool, error) {
+	to, ok, err := s.Store.Reallocate(ctx, c, l, r, from)
+	s.wrote("reallocated")
+	return to, ok, err
 }
 
 type crashingActions struct {
@@ -146,8 +171,12 @@ func (s *service) pass(t *testing.T) (died bool) {
 		t.Fatal(err)
 	}
 	defer func() {
-		if died = recover() != nil; died {
-			return
+		switch r := recover(); r {
+		case nil:
+		case any(errCrash):
+			died = true
+		default:
+			panic(r)
 		}
 	}()
 	for _, lease := range claimed {

@@ -150,6 +150,7 @@ type Reservation struct {
 	Want        *HostWant      // of a host reservation
 	Flavors     []LeasedFlavor // of a host reservation
 	AggregateID int            // Nova's; 0 = not made yet
+	Trait       string         // of its hosts, while they are the reservation's
 	Allocations []Allocation   // of a host reservation
 }
 
@@ -186,6 +187,7 @@ type Allocation struct {
 	From          time.Time
 	Until         time.Time // with the time for cleaning
 	PreparedAt    time.Time // zero = the host is not the reservation's in Nova and Placement yet
+	ReplacedAt    time.Time // zero = no other host has taken its place
 	ReleasedAt    time.Time // zero = not returned yet
 }
 

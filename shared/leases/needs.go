@@ -47,7 +47,9 @@ type Connections interface {
 		err error)
 }
 
-// Nodes reads the hosts that are or become reservable.
+// Nodes stores the hosts that are or become reservable.
 type Nodes interface {
 	Pool(ctx context.Context) ([]domain.Node, error)
+	PoolTrait(ctx context.Context) (string, error)
+	SetPool(ctx context.Context, name string, from, to domain.PoolState, reason string) (ok bool, err error)
 }

@@ -20,6 +20,9 @@ import (
 func (r *round) save(ctx context.Context) error {
 	var changed []*domain.Managed
 	for _, m := range r.resources {
+		if !m.isLookedAt {
+			continue
+		}
 		if m.isGone() {
 			r.isNews = true
 			if err := r.remove(ctx, m); err != nil && !errors.Is(err, domain.ErrChanged) {
@@ -30,6 +33,7 @@ func (r *round) save(ctx context.Context) error {
 		before := m.Managed
 		before.Conditions = slices.Clone(m.Conditions)
 		m.assess(r.now, r.nodes)
+		m.schedule(r.now)
 		if !m.isSame(before) {
 			changed = append(changed, &m.Managed)
 			r.isNews = r.isNews || m.Status != before.Status || m.ObservedRevision != before.ObservedRevision
@@ -45,6 +49,21 @@ func (r *round) save(ctx context.Context) error {
 		r.Wake("deliver-events")
 	}
 	return nil
+}
+
+// schedule sets when the resource is looked at again. One that is not settled stays due, and the pause of the project
+// is the pause between its rounds.
+func (m *resource) schedule(now time.Time) {
+	isKnown := m.noLogin == nil && m.notListed == nil
+	switch {
+	case !isKnown && m.NextAt.IsZero(): // the next scan shows it
+	case !isKnown, m.plan.isMoving, m.isDeleting(), m.waits != "", len(m.waiting)+len(m.failures) > 0:
+		if m.NextAt.IsZero() || m.NextAt.After(now) {
+			m.NextAt = now
+		}
+	default:
+		m.NextAt = m.plan.retryAt
+	}
 }
 
 // isGone reports whether nothing is left of a resource that is being deleted.
@@ -67,7 +86,7 @@ func (r *round) remove(ctx context.Context, m *resource) error {
 // isSame reports whether the round has changed nothing of the resource.
 func (m *resource) isSame(before domain.Managed) bool {
 	return m.Status == before.Status && m.Reason == before.Reason && m.Request == before.Request &&
-		m.ObservedRevision == before.ObservedRevision &&
+		m.ObservedRevision == before.ObservedRevision && m.NextAt.Equal(before.NextAt) &&
 		isSameText(m.Conditions, before.Conditions) && isSameText(m.Drift, before.Drift)
 }
 

@@ -34,7 +34,8 @@ begin
         revoke all on all functions in schema public from cloudfn_collect_stats;
         grant usage on schema public to cloudfn_collect_stats;
         grant delete, select on actions to cloudfn_collect_stats;
-        grant delete, select (id, instance_id, of_project, order_id, project_id) on callbacks to cloudfn_collect_stats;
+        grant delete, select (allowed_rate, connection_id, created_at, events, id, instance_id, of_project, order_id, previous_until, project_id, reason, seq, status, updated_at, url, user_id), update on callbacks to cloudfn_collect_stats;
+        grant select (actions, acts_as, auth_url, check_error, check_failed_at, check_until, checked_at, created_at, credential_expires_at, delegation_id, domain_id, expires_at, flavors, generation, id, idle_timeout, kind, last_used_at, lease_id, limits, managed, name, next_check_at, project_id, quota, reason, region, resumed_at, revocation_pending_since, revoked, seq, status, suspended_at, trust_expires_at, updated_at, usable_by, usable_names, user_id), update (reason, resumed_at, seq, suspended_at, updated_at) on connections to cloudfn_collect_stats;
         grant select on deliveries to cloudfn_collect_stats;
         grant delete, select (instance_id, project_id) on deployments to cloudfn_collect_stats;
         grant delete, insert, select on events to cloudfn_collect_stats;
@@ -43,6 +44,9 @@ begin
         grant select on goose_db_version to cloudfn_collect_stats;
         grant delete, select, update on instances to cloudfn_collect_stats;
         grant delete, insert, select, update on jobs to cloudfn_collect_stats;
+        grant select on leases to cloudfn_collect_stats;
+        grant select (project_id) on managed to cloudfn_collect_stats;
+        grant select (domain_id, project_id) on managed_projects to cloudfn_collect_stats;
         grant delete, select, update on orders to cloudfn_collect_stats;
         grant delete, select on requests to cloudfn_collect_stats;
         grant delete, insert, select, update on retention_markers to cloudfn_collect_stats;
@@ -50,6 +54,7 @@ begin
         grant delete, insert, select, update on stats_projects to cloudfn_collect_stats;
         grant delete, insert, select, update on stats_sums to cloudfn_collect_stats;
         grant delete, select on streams to cloudfn_collect_stats;
+        grant delete, insert, select on unserved_projects to cloudfn_collect_stats;
     end if;
     if exists (select from pg_roles where rolname = 'cloudfn_connections') then
         revoke all on all tables in schema public from cloudfn_connections;
@@ -118,6 +123,7 @@ begin
         grant delete, insert, select, update on nodes to cloudfn_events;
         grant delete, insert, select, update on orders to cloudfn_events;
         grant delete, insert, select, update on polls to cloudfn_events;
+        grant select on pool_traits to cloudfn_events;
         grant delete, select on requests to cloudfn_events;
         grant insert, select, update on reservations to cloudfn_events;
         grant delete, insert, select, update on retention_markers to cloudfn_events;
@@ -127,6 +133,7 @@ begin
         grant delete, insert, select, update on streams to cloudfn_events;
         grant delete, insert, select, update on trusts_to_revoke to cloudfn_events;
         grant insert, select on unexpected_servers to cloudfn_events;
+        grant delete, insert, select on unserved_projects to cloudfn_events;
     end if;
     if exists (select from pg_roles where rolname = 'cloudfn_functions') then
         revoke all on all tables in schema public from cloudfn_functions;
@@ -147,7 +154,7 @@ begin
         grant delete, insert, select, update on flavors to cloudfn_functions;
         grant select on goose_db_version to cloudfn_functions;
         grant insert, select, update on instances to cloudfn_functions;
-        grant select on isolation to cloudfn_functions;
+        grant insert, select, update on isolation to cloudfn_functions;
         grant delete, insert, select, update on keyed_actions to cloudfn_functions;
         grant insert, select, update on leases to cloudfn_functions;
         grant insert, select, update on managed to cloudfn_functions;
@@ -173,7 +180,7 @@ begin
         grant usage on schema public to cloudfn_launch;
         grant select on actions to cloudfn_launch;
         grant select on allocations to cloudfn_launch;
-        grant insert, select (allowed_rate, connection_id, created_at, events, id, instance_id, of_project, order_id, previous_until, project_id, reason, status, updated_at, url, user_id) on callbacks to cloudfn_launch;
+        grant insert, select (allowed_rate, connection_id, created_at, events, id, instance_id, of_project, order_id, previous_until, project_id, reason, seq, status, updated_at, url, user_id) on callbacks to cloudfn_launch;
         grant select on connection_resources to cloudfn_launch;
         grant insert, select (actions, acts_as, auth_url, check_error, check_failed_at, check_until, checked_at, created_at, credential_expires_at, delegation_id, domain_id, expires_at, flavors, generation, id, idle_timeout, kind, last_used_at, lease_id, limits, managed, name, next_check_at, project_id, quota, reason, region, resumed_at, revocation_pending_since, revoked, seq, status, suspended_at, trust_expires_at, updated_at, usable_by, usable_names, user_id), update (last_used_at, next_check_at, reason, revoked, secret, seq, status, suspended_at, updated_at) on connections to cloudfn_launch;
         grant insert, select, update on create_calls to cloudfn_launch;
@@ -231,10 +238,11 @@ begin
         grant insert, select, update on drains to cloudfn_nodes;
         grant insert on events to cloudfn_nodes;
         grant select on goose_db_version to cloudfn_nodes;
-        grant select on isolation to cloudfn_nodes;
+        grant insert, select, update on isolation to cloudfn_nodes;
         grant delete, insert, select, update on node_tokens to cloudfn_nodes;
         grant delete, insert, select, update on nodes to cloudfn_nodes;
         grant insert on requests to cloudfn_nodes;
+        grant select on reservations to cloudfn_nodes;
     end if;
     if exists (select from pg_roles where rolname = 'cloudfn_poll_instances') then
         revoke all on all tables in schema public from cloudfn_poll_instances;
@@ -250,6 +258,7 @@ begin
         grant insert, select, update on orders to cloudfn_poll_instances;
         grant delete, insert, select, update on polls to cloudfn_poll_instances;
         grant insert, select on unexpected_servers to cloudfn_poll_instances;
+        grant select on unserved_projects to cloudfn_poll_instances;
     end if;
     if exists (select from pg_roles where rolname = 'cloudfn_reconcile_managed') then
         revoke all on all tables in schema public from cloudfn_reconcile_managed;
@@ -269,6 +278,7 @@ begin
         grant select on nodes to cloudfn_reconcile_managed;
         grant insert, select, update on orders to cloudfn_reconcile_managed;
         grant insert, select on unexpected_servers to cloudfn_reconcile_managed;
+        grant select on unserved_projects to cloudfn_reconcile_managed;
     end if;
     if exists (select from pg_roles where rolname = 'cloudfn_resources') then
         revoke all on all tables in schema public from cloudfn_resources;
@@ -317,7 +327,9 @@ begin
         grant delete, insert, select, update on leases to cloudfn_run_leases;
         grant delete, insert, select, update on nodes to cloudfn_run_leases;
         grant select on orders to cloudfn_run_leases;
+        grant select on pool_traits to cloudfn_run_leases;
         grant insert, select, update on reservations to cloudfn_run_leases;
+        grant select on unserved_projects to cloudfn_run_leases;
     end if;
     if exists (select from pg_roles where rolname = 'cloudfn_servers') then
         revoke all on all tables in schema public from cloudfn_servers;

@@ -12,10 +12,13 @@ import (
 // isEnd reports whether a due lease (l) ends.
 const isEnd = `(l.status = 'ending' or l.ends_at <= clock_timestamp())`
 
+// isClaimable leaves out leases (l) of projects that are not served, except ends, which give hosts back.
+var isClaimable = `(` + isEnd + ` or ` + served("l") + `)`
+
 var claimLeasesSQL = `
 with due as (
     select l.project_id, l.id from leases l
-    where l.due_at <= now() and ` + unclaimedAt("l", "now()") + `
+    where l.due_at <= now() and ` + unclaimedAt("l", "now()") + ` and ` + isClaimable + `
     order by ` + isEnd + ` desc, case when ` + isEnd + ` then l.ends_at else l.starts_at end, l.id limit $3
     for no key update skip locked
 )
@@ -60,7 +63,8 @@ func (s Leases) Claim(
 
 var nextLeaseSQL = `
 select (select greatest(l.due_at, l.claimed_until) - now() from leases l
-        where l.due_at <= now() + $1::interval and ` + unclaimedAt("l", "now() + $1::interval") + `
+        where l.due_at <= now() + $1::interval and ` + isClaimable + `
+          and ` + unclaimedAt("l", "now() + $1::interval") + `
         order by l.due_at limit 1)`
 
 // NextDue returns how long it is until the next lease may be claimed: one that is due, and claimed by nobody, within

@@ -18,7 +18,7 @@ const ReadConnections = `select (id, project_id, domain_id, user_id, name, kind,
 
 // ReadCallbacks is the right to read callbacks without their secrets.
 const ReadCallbacks = "select (id, project_id, of_project, user_id, url, events, instance_id, order_id, " +
-	"connection_id, status, reason, previous_until, allowed_rate, created_at, updated_at)"
+	"connection_id, status, reason, seq, previous_until, allowed_rate, created_at, updated_at)"
 
 // ReadCallbackIDs is the right to know which ids callbacks have, and what they are about.
 const ReadCallbackIDs = "select (id, project_id, of_project, instance_id, order_id)"

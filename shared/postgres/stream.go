@@ -74,6 +74,7 @@ where s.claim_id = $1 and not exists (
 	attemptColumns = `
 s.claim_id, c.project_id, c.id, c.url, c.secret, case when c.previous_until > now()
     then c.previous_secret end as previous_secret,
+case when c.previous_until > now() then c.older_secrets else '{}' end as older_secrets,
 coalesce(c.allowed_rate, 0) as allowed_rate, s.stream, d.seq, d.id as delivery, s.attempts as tries,
     c.failures as silences,
 e.project_id as event_project, e.subject, e.seq as event_seq, e.type as event_type, e.at as event_at,

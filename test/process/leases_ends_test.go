@@ -96,7 +96,7 @@ func TestLongHostsOneAfterTheOther(t *testing.T) {
 	})
 	l.at(t, first.ID.String(), "ends_at = clock_timestamp()")
 	l.becomes(t, second.ID, domain.LeaseActive)
-	if left := leftOf(t, first.Reservations[0].ID.String(), f.ID); len(left) > 0 {
+	if left := l.leftOf(t, first.Reservations[0].ID.String(), f.ID); len(left) > 0 {
 		t.Errorf("left are %v", left)
 	}
 	l.at(t, second.ID, "ends_at = clock_timestamp()")
@@ -106,7 +106,7 @@ func TestLongHostsOneAfterTheOther(t *testing.T) {
 	l.becomes(t, third.ID.String(), domain.LeaseError)
 	l.at(t, third.ID.String(), "ends_at = clock_timestamp()")
 	l.becomes(t, third.ID.String(), domain.LeaseEnded)
-	if left := leftOf(t, third.Reservations[0].ID.String()); len(left) > 0 {
+	if left := l.leftOf(t, third.Reservations[0].ID.String()); len(left) > 0 {
 		t.Errorf("left are %v", left)
 	}
 	if got := l.events(t, third.ID.String()); got != "pending starting error ending ended" {
@@ -156,7 +156,7 @@ update leases set due_at = clock_timestamp() where due_at is not null and claim_
 	}
 	l.at(t, id, "ends_at = clock_timestamp()")
 	l.becomes(t, id, domain.LeaseEnded)
-	if left := leftOf(t, lease.Reservations[0].ID.String()); len(left) > 0 {
+	if left := l.leftOf(t, lease.Reservations[0].ID.String()); len(left) > 0 {
 		t.Errorf("left are %v", left)
 	}
 }

@@ -103,10 +103,10 @@ func (d *declarer) delete(t *testing.T, kind domain.Kind, name string) {
 	}
 }
 
-// due makes the project due, as if a minute had passed.
+// due has all of the project looked at, as if ten minutes had passed.
 func (d *declarer) due(t *testing.T) {
 	t.Helper()
-	const dueSQL = "update managed_projects set due_at = least(due_at, clock_timestamp())"
+	const dueSQL = "update managed_projects set due_at = least(due_at, clock_timestamp()), scan_at = clock_timestamp()"
 	if _, err := d.conn.Exec(t.Context(), dueSQL); err != nil {
 		t.Fatal(err)
 	}

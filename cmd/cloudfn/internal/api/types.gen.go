@@ -2857,10 +2857,17 @@ type Node struct {
 	HeartbeatAt *Time `json:"heartbeat_at,omitempty"`
 
 	// Isolation Whether this cloud keeps other servers off reservable hosts, by the last self-test: `proven` when Nova
-	// refused a server without the trait, `unproven` when it placed one, `unknown` before the first test.
-	Isolation NodeIsolation     `json:"isolation"`
-	Labels    map[string]string `json:"labels"`
-	Name      string            `json:"name"`
+	// refused a server without the trait, `unproven` when it placed one, `unknown` before the first test. It is the
+	// same for all hosts.
+	Isolation NodeIsolation `json:"isolation"`
+
+	// IsolationDetail What the test found, and what is missing.
+	IsolationDetail *string           `json:"isolation_detail,omitempty"`
+	Labels          map[string]string `json:"labels"`
+
+	// Lease That has it, or gets it next; absent without one.
+	Lease *NodeLease `json:"lease,omitempty"`
+	Name  string     `json:"name"`
 
 	// NetworkZone The same, of the network.
 	NetworkZone *string `json:"network_zone,omitempty"`
@@ -2899,7 +2906,10 @@ type Node struct {
 
 	// StatusURL What watch-nodes asks when it is suspect.
 	StatusURL *string `json:"status_url,omitempty"`
-	Used      Sizes   `json:"used"`
+
+	// TestedAt When the last self-test ended; of no host alone.
+	TestedAt *Time `json:"tested_at,omitempty"`
+	Used     Sizes `json:"used"`
 
 	// Zone Its availability zone in Nova.
 	Zone string `json:"zone"`
@@ -2909,7 +2919,8 @@ type Node struct {
 type NodeCordonedBy string
 
 // NodeIsolation Whether this cloud keeps other servers off reservable hosts, by the last self-test: `proven` when Nova
-// refused a server without the trait, `unproven` when it placed one, `unknown` before the first test.
+// refused a server without the trait, `unproven` when it placed one, `unknown` before the first test. It is the
+// same for all hosts.
 type NodeIsolation string
 
 // NodeReservable Whether it can be reserved: `no`; `joining` until run-leases has isolated it; `yes`; `leaving` until
@@ -2941,6 +2952,24 @@ type NodeEventDataPreviousStatus string
 
 // NodeEventDataStatus defines model for NodeEventData.Status.
 type NodeEventDataStatus string
+
+// NodeLease defines model for NodeLease.
+type NodeLease struct {
+	// End With the time for cleaning.
+	End Time `json:"end"`
+
+	// ID A UUID in lower case.
+	ID UUID `json:"id"`
+
+	// ProjectID Whose it is.
+	ProjectID string `json:"project_id"`
+
+	// ReservationID A UUID in lower case.
+	ReservationID UUID `json:"reservation_id"`
+
+	// Start RFC 3339 in UTC.
+	Start Time `json:"start"`
+}
 
 // NodePage defines model for NodePage.
 type NodePage struct {
