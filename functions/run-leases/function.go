@@ -70,7 +70,7 @@ var Function = run.Event[Config]{
 		Tables: map[string]string{
 			"actions":     "select, insert, update",
 			"allocations": "select, insert, update, delete",
-			"callbacks":   "select",
+			"callbacks":   postgres.ReadCallbackIDs,
 			"connections": postgres.ReadConnections +
 				", update (status, reason, secret, suspended_at, revoked, seq, updated_at, last_used_at)",
 			"create_calls":      "select",
@@ -88,7 +88,7 @@ var Function = run.Event[Config]{
 		Network: []string{"compute", "identity", "image", "placement"},
 		Wakes:   []string{"deliver-events", "run-connections"},
 	},
-	Secrets: []string{"database-events", "events", "openstack-leases"},
+	Secrets: []string{"events", "openstack-leases"},
 	// Leases are claimed, so two pods share them, and either continues if the other dies.
 	Scale: run.Scale{MaxPods: 2, Concurrency: 10},
 	Build: build,
