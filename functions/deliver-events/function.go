@@ -57,7 +57,7 @@ var Function = run.Event[Config]{
 	Reach: run.Reach{
 		Tables: map[string]string{
 			"callbacks":   "select, insert, update, delete",
-			"connections": "select",
+			"connections": postgres.ReadConnections,
 			"deliveries":  "select, insert, update, delete",
 			"events":      "select, insert, update, delete",
 			"instances":   "select",
@@ -66,7 +66,7 @@ var Function = run.Event[Config]{
 		},
 		Network: []string{"callbacks"},
 	},
-	Secrets: []string{"database-events", "events", "seal"},
+	Secrets: []string{"events", "seal"},
 	// Each pod makes DELIVERY_WORKERS attempts at once. It works on one event, and answers those that come meanwhile at
 	// once.
 	Scale: run.Scale{MaxPods: 2, Concurrency: 10},

@@ -54,7 +54,7 @@ var Function = run.HTTP[Config, service]{
 		Network: []string{"compute", "identity"},
 		Wakes:   []string{"deliver-events", "reconcile-managed", "run-connections"},
 	},
-	Secrets: []string{"database", "events"},
+	Secrets: []string{"events"},
 	// A request takes some milliseconds of Postgres; the first of a user a call to Keystone, for a trust, and more
 	// servers calls to Nova, for their quota.
 	Scale:  run.Scale{MaxPods: 2, Concurrency: 50, Target: 35},

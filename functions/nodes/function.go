@@ -40,7 +40,7 @@ var Function = run.HTTP[Config, service]{
 		Network: []string{"compute", "identity", "image", "placement"}, // image: of the self-test's server
 		Wakes:   []string{"deliver-events", "run-leases", "watch-nodes"},
 	},
-	Secrets: []string{"database", "events"},
+	Secrets: []string{"events"},
 	// An answer of a thousand hosts takes Nova and Placement seconds, and this function next to nothing.
 	Scale:  run.Scale{MaxPods: 1, Concurrency: 50, Target: 35},
 	Build:  build,

@@ -12,7 +12,7 @@ func (w *hostWorld) life(t *testing.T) (passes int) {
 	t.Helper()
 	r := w.lease(t, nil)
 	passes = w.becomes(t, domain.LeaseActive)
-	id, old := w.cloud.launch("p", r.Flavors[0].ID)
+	id, old := w.cloud.launch(r.Flavors[0].ID)
 	if old == "" {
 		t.Fatal("no server gets onto the reserved host")
 	}
@@ -29,7 +29,7 @@ func (w *hostWorld) life(t *testing.T) (passes int) {
 	for ; len(w.held(t)) > 1; passes++ {
 		w.pass(t)
 	}
-	if _, host := w.cloud.launch("p", r.Flavors[0].ID); host == "" || host == old {
+	if _, host := w.cloud.launch(r.Flavors[0].ID); host == "" || host == old {
 		t.Errorf("after the move a server gets onto %q", host)
 	}
 	w.end(t)

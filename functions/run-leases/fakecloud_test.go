@@ -23,6 +23,7 @@ type fakeCloud struct {
 	provided   map[string]map[string]bool // traits, by host
 	flavors    map[string]*fakeFlavor
 	servers    map[string]*domain.Server
+	open       string // the host that lets everybody's servers in
 	made       int
 }
 
@@ -44,11 +45,14 @@ func newFakeCloud(hosts ...string) *fakeCloud {
 	return c
 }
 
-// launch places a server with a flavor, or with no flavor and an image that requires the traits, as Nova's scheduler
-// does it. It returns the host, "" for none.
-func (c *fakeCloud) launch(project, flavor string, traits ...string) (id, host string) {
+// tenant is the project of the leases.
+const tenant = "p"
+
+// launch places a server of the tenant with a flavor, or with no flavor and an image that requires the traits, as
+// Nova's scheduler does it. It returns the host, "" for none.
+func (c *fakeCloud) launch(flavor string, traits ...string) (id, host string) {
 	name := "m1.tiny"
-	if f := c.flavors[flavor]; f != nil && slices.Contains(f.projects, project) {
+	if f := c.flavors[flavor]; f != nil && slices.Contains(f.projects, tenant) {
 		name = f.Name
 		for spec := range f.ExtraSpecs {
 			traits = append(traits, strings.TrimPrefix(spec, "trait:"))
@@ -61,7 +65,7 @@ func (c *fakeCloud) launch(project, flavor string, traits ...string) (id, host s
 			c.made++
 			id := fmt.Sprintf("server-%d", c.made)
 			c.servers[id] = &domain.Server{
-				ID: id, ProjectID: project, Host: host, Status: "ACTIVE", Flavor: domain.FlavorRef{Name: name},
+				ID: id, ProjectID: tenant, Host: host, Status: "ACTIVE", Flavor: domain.FlavorRef{Name: name},
 			}
 			return id, host
 		}
@@ -228,6 +232,13 @@ func (c *fakeCloud) HostServers(_ context.Context, host string) (found []domain.
 func (c *fakeCloud) BuildingServers(_ context.Context, project string) ([]domain.Server, error) {
 	defer c.called("BuildingServers")
 	return c.find(func(s *domain.Server) bool { return s.ProjectID == project && s.Status == "BUILD" }), nil
+}
+
+func (c *fakeCloud) ProbeHost(_ context.Context, host string) (domain.Isolation, error) {
+	if host == c.open {
+		return domain.Isolation{Result: domain.IsolationUnproven, Detail: host}, nil
+	}
+	return domain.Isolation{Result: domain.IsolationProven, Detail: host}, nil
 }
 
 // TaggedServers lists none: no test moves servers.

@@ -1,157 +1,17 @@
 package runleases
 
 import (
-	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/leases"
 	"github.com/cloudfn/cloudfn/shared/postgres"
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
-
-// hostWorld is a pool of the hosts h1 to h3 in a fake cloud, and a real Postgres.
-type hostWorld struct {
-	db    *postgres.DB
-	rows  *pgxpool.Pool
-	cloud *fakeCloud
-	dies  *crasher // at its next call, or never
-}
-
-func newHostWorld(t *testing.T) *hostWorld {
-	t.Helper()
-	database := testkit.Database(t)
-	db, err := postgres.Open(postgres.Config{URL: domain.Secret(database), MaxConns: 2}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(db.Close)
-	w := &hostWorld{
-		db: db, rows: testkit.Pool(t, database), cloud: newFakeCloud("h1", "h2", "h3"), dies: &crasher{},
-	}
-	w.exec(t, `
-insert into nodes (name, provider_id, zone, pool, vcpus, ram_mb, disk_gb)
-select 'h' || n, 'h' || n, 'nova', 'joining', 8, 8192, 100 from generate_series(1, 3) n`)
-	w.move(t)
-	return w
-}
-
-func (w *hostWorld) exec(t *testing.T, sql string, args ...any) {
-	t.Helper()
-	if _, err := w.rows.Exec(t.Context(), sql, args...); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// move has the pool's hosts join and leave.
-func (w *hostWorld) move(t *testing.T) {
-	t.Helper()
-	if _, err := (leases.Pool{Nodes: postgres.Nodes{DB: w.db}, Cloud: w.cloud}).Move(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// lease makes a lease of one host with one flavor, and returns its reservation.
-func (w *hostWorld) lease(t *testing.T, change func(*domain.Lease)) domain.Reservation {
-	t.Helper()
-	id := uuid.New()
-	lease := domain.Lease{
-		ID: uuid.Must(uuid.NewV7()), ProjectID: "p", DomainID: "d", UserID: "u", Name: "workshop",
-		StartsAt: time.Now(), EndsAt: time.Now().Add(time.Hour), OnEnd: domain.OnEndDelete,
-		Reservations: []domain.Reservation{{
-			ID: id, Type: domain.HostReservation, Want: &domain.HostWant{Min: 1, Max: 1},
-			Flavors: []domain.LeasedFlavor{{ID: "f-" + id.String(), Name: "tiny-" + id.String()[:8], BaseID: "base"}},
-		}},
-	}
-	if change != nil {
-		change(&lease)
-	}
-	stored, err := postgres.Leases{DB: w.db}.Create(t.Context(), domain.NewLease{Lease: lease})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return stored.Reservations[0]
-}
-
-// pass is a visit of all leases by a replica that dies where w.dies says.
-func (w *hostWorld) pass(t *testing.T) (died bool) {
-	t.Helper()
-	w.exec(t, "update leases set due_at = now() where due_at is not null")
-	s := &service{db: w.db, leases: postgres.Leases{DB: w.db}}
-	s.engine = leases.Engine{
-		Store: crashingStore{s.leases, w.dies}, Actions: postgres.Actions{DB: w.db},
-		Instances: postgres.Instances{DB: w.db}, Connections: postgres.Delegations{DB: w.db},
-		Nodes: postgres.Nodes{DB: w.db}, Cloud: func(context.Context) (leases.Cloud, error) { return w.cloud, nil },
-		Wake: func(...string) {}, RetryFor: time.Minute, ClaimFor: time.Minute,
-	}
-	w.cloud.called = w.dies.wrote
-	if died = s.pass(t); died {
-		w.exec(t, "update leases set claimed_until = now()") // as time ends the claim
-	}
-	return died
-}
-
-// becomes works on the lease until it has a status, and returns after how many passes.
-func (w *hostWorld) becomes(t *testing.T, status domain.LeaseStatus) (passes int) {
-	t.Helper()
-	for passes = 1; ; passes++ {
-		w.pass(t)
-		shown := testkit.Scalar[string](t, w.rows,
-			"select concat_ws(' ', status, problem->>'detail') from leases order by created_at desc limit 1")
-		if shown == string(status) {
-			return passes
-		}
-		if passes > 100 {
-			t.Fatalf("it is %s, not %s", shown, status)
-		}
-	}
-}
-
-// down has a host fail, or come back.
-func (w *hostWorld) down(t *testing.T, host string, isDown bool) {
-	t.Helper()
-	w.exec(t, `
-update nodes set is_up = not $2, status = case when $2 then 'down' else 'up' end,
-    down_since = case when $2 then now() - interval '1 hour' end, status_since = now() - interval '1 hour'
-where name = $1`, host, isDown)
-}
-
-func (w *hostWorld) end(t *testing.T) {
-	t.Helper()
-	w.exec(t, "update leases set ends_at = now(), version = version + 1 where status = 'active'")
-}
-
-// held lists the hosts that a reservation has in Nova, and those that are free for a new one.
-func (w *hostWorld) held(t *testing.T) []string {
-	t.Helper()
-	return testkit.Scalar[[]string](t, w.rows, `
-select coalesce(array_agg(node order by node), '{}') from allocations
-where prepared_at is not null and released_at is null`)
-}
-
-// clean checks that only the pool is left in the cloud, with all hosts.
-func (w *hostWorld) clean(t *testing.T) {
-	t.Helper()
-	if left := w.cloud.left(); len(left) > 0 {
-		t.Errorf("left are %v", left)
-	}
-	pool := w.cloud.aggregates[leases.PoolAggregate]
-	if slices.Sort(pool.Hosts); !slices.Equal(pool.Hosts, []string{"h1", "h2", "h3"}) || len(pool.Metadata) != 1 {
-		t.Errorf("the pool is %+v", pool)
-	}
-	if held := w.held(t); len(held) > 0 {
-		t.Errorf("held are %v", held)
-	}
-	if id, host := w.cloud.launch("p", ""); host != "" {
-		t.Errorf("server %s got onto the idle host %s", id, host)
-	}
-}
 
 // TestReplacedHostWithServers: a host that was replaced and comes back with servers of the reservation is neither the
 // pool's nor anybody else's until they are gone.
@@ -160,7 +20,7 @@ func TestReplacedHostWithServers(t *testing.T) {
 	w := newHostWorld(t)
 	r := w.lease(t, nil)
 	w.becomes(t, domain.LeaseActive)
-	id, old := w.cloud.launch("p", r.Flavors[0].ID)
+	id, old := w.cloud.launch(r.Flavors[0].ID)
 	if old == "" {
 		t.Fatal("no server gets onto the reserved host")
 	}
@@ -171,7 +31,7 @@ func TestReplacedHostWithServers(t *testing.T) {
 	if held := w.held(t); len(held) != 2 || !slices.Contains(held, old) {
 		t.Errorf("the reservation has %v, and server %s is on %s", held, id, old)
 	}
-	if _, host := w.cloud.launch("p", r.Flavors[0].ID); host == old || host == "" {
+	if _, host := w.cloud.launch(r.Flavors[0].ID); host == old || host == "" {
 		t.Errorf("a new server is on %q, and %s was replaced", host, old)
 	}
 	delete(w.cloud.servers, id)
@@ -190,7 +50,7 @@ func TestEndOnDeadHost(t *testing.T) {
 	w := newHostWorld(t)
 	r := w.lease(t, func(l *domain.Lease) { l.OnEnd = domain.OnEndShelve; l.Reservations[0].Want.VCPUs = 1 })
 	w.becomes(t, domain.LeaseActive)
-	id, host := w.cloud.launch("p", r.Flavors[0].ID)
+	id, host := w.cloud.launch(r.Flavors[0].ID)
 	w.exec(t, "update nodes set pool = 'leaving' where name <> $1", host) // no other host can replace it
 	w.down(t, host, true)
 	w.end(t)
@@ -213,7 +73,7 @@ func TestServersOnTheWay(t *testing.T) {
 	w := newHostWorld(t)
 	r := w.lease(t, nil)
 	w.becomes(t, domain.LeaseActive)
-	id, host := w.cloud.launch("p", r.Flavors[0].ID)
+	id, host := w.cloud.launch(r.Flavors[0].ID)
 	w.cloud.servers[id].Host, w.cloud.servers[id].Status = "", "BUILD"
 	w.cloud.servers[id].CreatedAt = time.Now()
 	w.end(t)
@@ -261,8 +121,8 @@ func TestOccupiedHost(t *testing.T) {
 	w.clean(t)
 }
 
-// TestPublicTraitIsReplaced: the pool and an active lease of an installation from before migration 034 get the new trait.
-// Servers of the lease still get onto its host, and an image with the old trait onto none.
+// TestPublicTraitIsReplaced: the pool and an active lease from before migration 034 get the new trait. Servers of the
+// lease still get onto its host, and an image with the old trait onto none.
 func TestPublicTraitIsReplaced(t *testing.T) {
 	t.Parallel()
 	const public = "CUSTOM_CLOUDFN_RESERVABLE"
@@ -282,19 +142,69 @@ func TestPublicTraitIsReplaced(t *testing.T) {
 			w.cloud.provided[host][old] = true
 		}
 	}
-	if _, host := w.cloud.launch("p", "", public); host == "" {
+	if _, host := w.cloud.launch("", public); host == "" {
 		t.Fatal("the world is not that of before")
 	}
 	w.cloud.servers = map[string]*domain.Server{}
 	w.move(t)
 	w.pass(t)
-	if _, host := w.cloud.launch("p", "", public); host != "" {
+	if _, host := w.cloud.launch("", public); host != "" {
 		t.Errorf("an image with the old trait gets onto %s", host)
 	}
-	if _, host := w.cloud.launch("p", r.Flavors[0].ID); host != w.held(t)[0] {
+	if _, host := w.cloud.launch(r.Flavors[0].ID); host != w.held(t)[0] {
 		t.Errorf("a server of the lease gets onto %q", host)
 	}
 	w.end(t)
 	w.becomes(t, domain.LeaseEnded)
 	w.clean(t)
+}
+
+// TestHealIsDamped: a reservation moves when its host has been down for long enough, in Nova and for watch-nodes. One
+// with heal manual waits for its host, degraded.
+func TestHealIsDamped(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		heal              domain.Heal
+		status, since     string
+		isMoved, degraded bool
+	}{
+		"one missed report":       {"", "unknown", "1 minute", false, false},
+		"down for long":           {"", "unknown", "4 minutes", true, false},
+		"only suspect":            {"", "suspect", "4 minutes", false, false},
+		"down for watch-nodes":    {"", "down", "4 minutes", true, false},
+		"down for long, manually": {domain.HealManual, "down", "4 minutes", false, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newHostWorld(t)
+			w.lease(t, func(l *domain.Lease) { l.Reservations[0].Want.Heal = c.heal })
+			w.becomes(t, domain.LeaseActive)
+			w.exec(t, `
+update nodes set is_up = false, status = $1, down_since = now() - $2::interval
+where name = (select node from allocations)`, c.status, c.since)
+			w.pass(t)
+			got := testkit.Scalar[string](t, w.rows, `
+select concat_ws(' ', (select count(*) from allocations where replaced_at is not null) = 1, l.degraded,
+                 (select count(*) from events where data ? 'moved_reservation_id')) from leases l`)
+			moves := map[bool]string{false: "0", true: "1"}[c.isMoved]
+			if want := fmt.Sprintf("%s %s %s", letter(c.isMoved), letter(c.degraded), moves); got != want {
+				t.Errorf("got %s, want %s (moved, degraded, events of a move)", got, want)
+			}
+		})
+	}
+}
+
+func letter(b bool) string { return map[bool]string{false: "f", true: "t"}[b] }
+
+// TestProbeAllHosts: the isolation is proven when each idle host refuses the server of the self-test.
+func TestProbeAllHosts(t *testing.T) {
+	t.Parallel()
+	w := newHostWorld(t)
+	for open, want := range map[string]string{"": domain.IsolationProven, "h3": domain.IsolationUnproven} {
+		w.cloud.open = open
+		got, ok, err := leases.Pool{Nodes: postgres.Nodes{DB: w.db}, Cloud: w.cloud}.Probe(t.Context(), nil)
+		if err != nil || !ok || got.Result != want {
+			t.Errorf("with %q open: %+v %t %v", open, got, ok, err)
+		}
+	}
 }

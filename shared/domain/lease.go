@@ -87,7 +87,7 @@ type Lease struct {
 	Name         string
 	Status       LeaseStatus
 	Problem      *Problem // why it is in error, or why a step is repeated
-	Degraded     bool     // a host is down, and there is no other
+	Degraded     bool     // a host is down, and no other has taken its place
 	StartsAt     time.Time
 	EndsAt       time.Time
 	Length       Period        // of the request; zero = it gave the end, or the lease is as it is stored
@@ -165,7 +165,17 @@ type HostWant struct {
 	Zone         string   `json:"zone,omitempty"`   // "" = any
 	Traits       []string `json:"traits,omitempty"`
 	Capabilities []string `json:"capabilities,omitempty"` // expressions: see Capability
+	Heal         Heal     `json:"heal,omitempty"`         // "" = HealAuto
 }
+
+// Heal is what happens when a host of an active reservation fails.
+type Heal string
+
+// What may happen.
+const (
+	HealAuto   Heal = "auto"   // another host takes its place
+	HealManual Heal = "manual" // the reservation waits for it, degraded
+)
 
 // LeasedFlavor is a private flavor that requires a reservation's trait, and the flavor that it is a copy of.
 type LeasedFlavor struct {

@@ -71,6 +71,10 @@ func (s hostStep) heal(ctx context.Context) error {
 		if !isLost {
 			continue
 		}
+		if s.r.Want.Heal == domain.HealManual && s.isGiven(name) {
+			s.degraded = true
+			continue
+		}
 		to, ok, err := s.Store.Reallocate(ctx, s.claim, *s.lease, *s.r, name)
 		switch {
 		case err != nil:
@@ -84,24 +88,32 @@ func (s hostStep) heal(ctx context.Context) error {
 		slog.WarnContext(ctx, "another host replaces a reserved one", "lease_id", s.lease.ID,
 			"reservation_id", s.r.ID, "host", name, "by", to)
 		s.replace(name, to)
+		s.Wake("deliver-events")
 	}
 	return nil
 }
 
-// isUnfit reports whether another host has to take the place of one: it is down, or servers of others are on it before
-// it is given to the reservation.
+// isUnfit reports whether another host has to take the place of one: it is lost, or before it is given to the
+// reservation it is down or servers of others are on it.
 func (s hostStep) isUnfit(ctx context.Context, name string) (others int, isUnfit bool, err error) {
 	node, known := s.nodes[name]
+	if s.isGiven(name) {
+		return 0, !known || s.isLost(node), nil
+	}
 	if !known || !node.IsUp {
 		return 0, true, nil
-	}
-	if s.isGiven(name) {
-		return 0, false, nil
 	}
 	if others, err = s.others(ctx, name); err != nil || others == 0 {
 		return 0, false, err
 	}
 	return others, true, s.withdraw(ctx, name, others)
+}
+
+// isLost reports whether a host is down for good, as far as one can tell: a missed report moves no reservation. When
+// watch-nodes watches the host, it has to find it down, too.
+func (s hostStep) isLost(node domain.Node) bool {
+	isDown := node.Status == domain.NodeDown || node.Status == domain.NodeUnknown
+	return !node.IsUp && isDown && s.now.Sub(node.DownSince) >= s.HealAfter
 }
 
 // isGiven reports whether the reservation's servers may be on a host.

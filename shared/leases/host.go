@@ -142,9 +142,6 @@ func (s hostStep) converge(ctx context.Context) error {
 		return err
 	}
 	for _, name := range names {
-		if err := s.renew(ctx); err != nil {
-			return err
-		}
 		aggregate, err := isolate(ctx, s.cloud, AggregateName(s.r.ID), s.r.Trait, s.node(name))
 		if err != nil {
 			return err
@@ -157,9 +154,6 @@ func (s hostStep) converge(ctx context.Context) error {
 		}
 	}
 	for _, f := range s.r.Flavors {
-		if err := s.renew(ctx); err != nil {
-			return err
-		}
 		if err := s.flavor(ctx, f); err != nil {
 			return err
 		}
@@ -167,8 +161,8 @@ func (s hostStep) converge(ctx context.Context) error {
 	return nil
 }
 
-// take takes a host out of the pool's aggregate, and with that lets the reservation's servers onto it. Nothing may be on
-// it before.
+// take takes a host out of the pool's aggregate, and with that lets the reservation's servers onto it. Nothing may be
+// on it before.
 func (s hostStep) take(ctx context.Context, pool domain.Aggregate, name string) error {
 	others, err := s.others(ctx, name)
 	if err == nil && others > 0 && s.r.Status == domain.ReservationPending {

@@ -13,7 +13,7 @@ import (
 // both on the way between them, when no flavor and no image asks for both traits. No flavor shows the pool's trait, so
 // nobody gets onto an idle host: not by an image, and not by a flavor that is private to a project.
 
-// The names in Nova. Whoever may change the aggregate of the pool says which hosts are in it.
+// PoolAggregate is the name in Nova. Whoever may change this aggregate says which hosts are in it.
 const PoolAggregate = "cloudfn-reservable"
 
 // publicTrait was the pool's trait in each installation until migration 034.

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"time"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
@@ -153,30 +152,4 @@ func (p Pool) open(ctx context.Context, node domain.Node, trait string, isLast b
 		return err
 	}
 	return p.Cloud.DeleteTrait(ctx, trait)
-}
-
-const (
-	// probeTime bounds a self-test.
-	probeTime = time.Minute
-	// ProbeMargin is how long before its next lease a host is not tested on any more.
-	ProbeMargin = 10 * time.Minute
-)
-
-// Probe tests on an idle host whether the cloud keeps servers without the trait off it. ok is false without one.
-func (p Pool) Probe(ctx context.Context, busy []domain.Allocation) (result domain.Isolation, ok bool, err error) {
-	nodes, err := p.Nodes.Pool(ctx)
-	if err != nil {
-		return result, false, err
-	}
-	for _, node := range nodes {
-		isBusy := slices.ContainsFunc(busy, func(a domain.Allocation) bool { return a.Node == node.Name })
-		if node.Pool != domain.NodeReservable || !node.IsUp || isBusy {
-			continue
-		}
-		ctx, cancel := context.WithTimeout(ctx, probeTime)
-		defer cancel()
-		result, err = p.Cloud.ProbeHost(ctx, node.Name)
-		return result, err == nil, err
-	}
-	return result, false, nil
 }

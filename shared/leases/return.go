@@ -11,8 +11,8 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// finish returns the hosts: nobody can launch on them any more, then the servers go as on_end says, and when none is left
-// the hosts are the pool's again.
+// finish returns the hosts: nobody can launch on them any more, then the servers go as on_end says, and when none is
+// left the hosts are the pool's again.
 func (s hostStep) finish(ctx context.Context) error {
 	for _, f := range s.r.Flavors {
 		if err := s.cloud.DeleteFlavor(ctx, f.ID); err != nil {
@@ -57,9 +57,6 @@ func (s hostStep) returnToPool(ctx context.Context, names []string) error {
 		return err
 	}
 	for _, name := range names {
-		if err := s.renew(ctx); err != nil {
-			return err
-		}
 		_, err := isolate(ctx, s.cloud, PoolAggregate, trait, s.node(name))
 		if err != nil && apperr.CodeOf(err) != apperr.NotFound { // a host that has left the cloud takes no servers
 			return err
@@ -88,9 +85,6 @@ func (s hostStep) heldHosts(aggregate domain.Aggregate) []string {
 // release takes hosts out of the aggregate, and the trait off their providers. They are the pool's already.
 func (s hostStep) release(ctx context.Context, aggregate domain.Aggregate, hasAggregate bool, names []string) error {
 	for _, name := range names {
-		if err := s.renew(ctx); err != nil {
-			return err
-		}
 		provider := s.nodes[name].ProviderID
 		if hasAggregate {
 			if err := s.cloud.RemoveHost(ctx, aggregate, name, provider); err != nil {
@@ -150,9 +144,6 @@ func (s hostStep) empty(ctx context.Context, names []string) (isEmpty bool, err 
 	isEmpty = len(building) == 0
 	var failures []error
 	for _, name := range names {
-		if err := s.renew(ctx); err != nil {
-			return false, err
-		}
 		own, others, err := s.residents(ctx, name)
 		if err == nil {
 			err = s.withdraw(ctx, name, others)
@@ -164,7 +155,8 @@ func (s hostStep) empty(ctx context.Context, names []string) (isEmpty bool, err 
 		isDown := known && !node.IsUp && s.lease.OnEnd != domain.OnEndDelete // Nova deletes them in any case
 		if isDown && len(own) > 0 {
 			failures = append(failures, apperr.New(apperr.Conflict,
-				"a reserved host is down, and servers of the reservation are on it (%d): they end when it is up", len(own)))
+				"a reserved host is down, and %d of the reservation's servers are on it: they end when it is up",
+				len(own)))
 			continue
 		}
 		for _, found := range own {

@@ -33,48 +33,53 @@ func TestTwoCalls(t *testing.T) {
 	}{
 		"the first time": {hosts: hosts{host("a", true)}, want: "services, hypervisors "},
 		"nothing is changed": {
-			stored{node("a", true)}, hosts{host("a", true)}, fresh, nil, "", "reports",
+			stored: stored{node("a", true)}, hosts: hosts{host("a", true)},
+			details: fresh, want: "reports",
 		},
 		"one is disabled": {
-			stored{node("a", true), node("b", false)}, hosts{host("a", true), host("b", false)}, fresh, nil, "",
-			"reports, service b",
+			stored: stored{node("a", true), node("b", false)}, hosts: hosts{host("a", true), host("b", false)},
+			details: fresh, want: "reports, service b",
 		},
 		"a disabled one was deleted": {
-			stored{node("a", true), node("b", false)}, hosts{host("a", true)}, fresh, nil, "", "reports, service b",
+			stored: stored{node("a", true), node("b", false)}, hosts: hosts{host("a", true)},
+			details: fresh, want: "reports, service b",
 		},
 		"two are disabled": {
-			stored{node("a", true), node("b", false), node("c", false)},
-			hosts{host("a", true), host("b", false), host("c", false)}, fresh, nil, "", "services",
+			stored:  stored{node("a", true), node("b", false), node("c", false)},
+			hosts:   hosts{host("a", true), host("b", false), host("c", false)},
+			details: fresh, want: "services",
 		},
 		"all are disabled": {
-			stored{node("a", false)}, hosts{host("a", false)}, fresh, nil, "", "services",
+			stored: stored{node("a", false)}, hosts: hosts{host("a", false)},
+			details: fresh, want: "services",
 		},
 		"one is new": {
-			stored{node("a", true)}, hosts{host("a", true), host("b", true)}, fresh, nil, "", "reports, services",
+			stored: stored{node("a", true)}, hosts: hosts{host("a", true), host("b", true)},
+			details: fresh, want: "reports, services",
 		},
 		"one was enabled": {
-			stored{node("a", true), node("b", false)}, hosts{host("a", true), host("b", true)}, fresh, nil, "",
-			"reports, services",
+			stored: stored{node("a", true), node("b", false)}, hosts: hosts{host("a", true), host("b", true)},
+			details: fresh, want: "reports, services",
 		},
 		"one was disabled": {
-			stored{node("a", true), node("b", true)}, hosts{host("a", true), host("b", false)}, fresh, nil, "",
-			"reports, services",
+			stored: stored{node("a", true), node("b", true)}, hosts: hosts{host("a", true), host("b", false)},
+			details: fresh, want: "reports, services",
 		},
 		"an agent's host besides": {
-			stored{node("a", true), {Name: "metal", Status: domain.NodeUp}}, hosts{host("a", true)}, fresh, nil, "",
-			"reports",
+			stored: stored{node("a", true), {Name: "metal", Status: domain.NodeUp}}, hosts: hosts{host("a", true)},
+			details: fresh, want: "reports",
 		},
 		"the details are old": {
-			stored{node("a", true)}, hosts{host("a", true)}, domain.NodeDetails{At: epoch.Add(-detailsEvery)}, nil, "",
-			"services, hypervisors ",
+			stored: stored{node("a", true)}, hosts: hosts{host("a", true)},
+			details: domain.NodeDetails{At: epoch.Add(-detailsEvery)}, want: "services, hypervisors ",
 		},
 		"the details have another page": {
-			stored{node("a", true)}, hosts{host("a", true)}, domain.NodeDetails{At: fresh.At, Marker: "m"}, nil, "n",
-			"services, hypervisors m",
+			stored: stored{node("a", true)}, hosts: hosts{host("a", true)},
+			details: domain.NodeDetails{At: fresh.At, Marker: "m"}, next: "n", want: "services, hypervisors m",
 		},
 		"a drain moves servers": {
-			stored{node("a", true)}, hosts{host("a", true)}, fresh, []domain.DrainProgress{{Node: "a"}}, "",
-			"services, hypervisors ",
+			stored: stored{node("a", true)}, hosts: hosts{host("a", true)},
+			details: fresh, open: []domain.DrainProgress{{Node: "a"}}, want: "services, hypervisors ",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

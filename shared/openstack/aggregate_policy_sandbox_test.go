@@ -63,11 +63,12 @@ func TestDroppedKeys(t *testing.T) {
 	}
 }
 
-// TestBuildingServers lists the servers of a project that are in BUILD, and no others.
+// TestBuildingServers lists no server that is built.
 func TestBuildingServers(t *testing.T) {
 	t.Parallel()
 	p := testkit.NewProject(t)
 	id := p.Create(t, "built")
+	p.Await(t, id, "ACTIVE")
 	found, err := testkit.Session(t, "admin").BuildingServers(t.Context(), p.ID)
 	if err != nil || len(found) > 0 {
 		t.Errorf("server %s is built, but got %+v: %v", id, found, err)

@@ -53,13 +53,18 @@ func TestDescribeHosts(t *testing.T) {
 		servers []int // on a and b; -1 = not read
 	}{
 		"a page": {
-			200, `{"hypervisors":[{"id":"h1","service":{"host":"a"},"servers":[{"uuid":"1"},{"uuid":"2"}]},
-			{"id":"h2","service":{"host":"a"},"servers":[{"uuid":"2"}]}],"hypervisors_links":[{"rel":"next"}]}`,
-			"", "h2", []int{2, -1},
+			status: 200, next: "h2", servers: []int{2, -1},
+			answer: `{"hypervisors":[{"id":"h1","service":{"host":"a"},"servers":[{"uuid":"1"},{"uuid":"2"}]},
+				{"id":"h2","service":{"host":"a"},"servers":[{"uuid":"2"}]}],"hypervisors_links":[{"rel":"next"}]}`,
 		},
-		"the next one":           {200, `{"hypervisors":[{"id":"h3","service":{"host":"b"}}]}`, "h2", "h3", []int{-1, 0}},
-		"after the last one":     {200, `{"hypervisors":[]}`, "h3", "", []int{-1, -1}},
-		"its marker was deleted": {400, `{"badRequest":{"message":"Marker not found"}}`, "h9", "", []int{-1, -1}},
+		"the next one": {
+			status: 200, marker: "h2", next: "h3", servers: []int{-1, 0},
+			answer: `{"hypervisors":[{"id":"h3","service":{"host":"b"}}]}`,
+		},
+		"after the last one": {status: 200, answer: `{"hypervisors":[]}`, marker: "h3", servers: []int{-1, -1}},
+		"its marker was deleted": {
+			status: 400, answer: `{"badRequest":{"message":"Marker not found"}}`, marker: "h9", servers: []int{-1, -1},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

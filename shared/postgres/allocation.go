@@ -88,8 +88,8 @@ func allocateHosts(ctx context.Context, tx pgx.Tx, b booking) error {
 	return err
 }
 
-// takeHosts takes hosts, or returns errTooFew when fewer than least are free. When another booking was faster it chooses
-// again, as often as that happens: each time that one has got its hosts. args are those of the statements.
+// takeHosts takes hosts, or returns errTooFew when fewer than least are free. When another booking was faster it
+// chooses again, as often as that happens: each time that one has got its hosts. args are those of the statements.
 func takeHosts(ctx context.Context, tx pgx.Tx, least, most int, args []any) (taken []string, err error) {
 	for {
 		got, err := tryToTake(ctx, tx, allocateFastSQL, most, args)

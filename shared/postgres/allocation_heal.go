@@ -85,11 +85,21 @@ for no key update`
 	markReplacedSQL = `
 update allocations set replaced_at = clock_timestamp()
 where project_id = $1 and reservation_id = $2 and node = $3`
+
+	movedSQL = `
+with after as (
+    update leases set seq = seq + 1, updated_at = clock_timestamp() where project_id = $1 and id = $2
+    returning *, status as previous_status
+)
+insert into events (project_id, subject, seq, type, at, data)
+select project_id, id::text, seq, '` + domain.LeaseEvent + `', updated_at,
+       ` + leaseEventData + ` || jsonb_build_object('moved_reservation_id', $3::text)
+from after`
 )
 
 // Reallocate gives a reservation another host for one of its own (from): one that is up, matches and is free until the
-// end. ok is false when no other is. A host that was prepared stays the reservation's until Released: its servers may be
-// on it.
+// end. ok is false when no other is. A host that was prepared stays the reservation's until Released: its servers may
+// be on it. Then an event says that the reservation has moved.
 func (s Leases) Reallocate(
 	ctx context.Context, claim domain.Claim, lease domain.Lease, r domain.Reservation, from string,
 ) (to string, ok bool, err error) {
@@ -98,14 +108,16 @@ func (s Leases) Reallocate(
 			if _, err := lockClaimed(ctx, tx, claim, lease); err != nil {
 				return err
 			}
-			to, err = reallocate(ctx, tx, r, from)
+			to, err = reallocate(ctx, tx, lease, r, from)
 			return err
 		})
 	})
 	return to, to != "" && err == nil, err
 }
 
-func reallocate(ctx context.Context, tx pgx.Tx, r domain.Reservation, from string) (to string, err error) {
+func reallocate(
+	ctx context.Context, tx pgx.Tx, lease domain.Lease, r domain.Reservation, from string,
+) (to string, err error) {
 	type replaced struct{ Start, Until, PreparedAt time.Time }
 	old, found, err := queryFound[replaced](ctx, tx, replacedSQL, r.ProjectID, r.ID, from)
 	if err != nil || !found {
@@ -128,7 +140,9 @@ func reallocate(ctx context.Context, tx pgx.Tx, r domain.Reservation, from strin
 	case old.PreparedAt.IsZero():
 		_, err = exec(ctx, tx, dropReplacedSQL, r.ProjectID, r.ID, from)
 	default:
-		_, err = exec(ctx, tx, markReplacedSQL, r.ProjectID, r.ID, from)
+		if _, err = exec(ctx, tx, markReplacedSQL, r.ProjectID, r.ID, from); err == nil {
+			_, err = exec(ctx, tx, movedSQL, lease.ProjectID, lease.ID, r.ID)
+		}
 	}
 	return taken[0], err
 }

@@ -81,3 +81,12 @@ func (s Leases) Retire(ctx context.Context, age time.Duration) error {
 	_, err := exec(ctx, s.DB.pool, retireLeasesSQL, age)
 	return err
 }
+
+const renewLeaseSQL = `
+update leases set claimed_until = clock_timestamp() + $4::interval
+where project_id = $1 and id = $2 and claim_id = $3 and claimed_until > clock_timestamp()`
+
+// Renew prolongs the claim of a lease from now on. It is domain.ErrFenced when the claim has ended.
+func (s Leases) Renew(ctx context.Context, claim domain.Claim, lease domain.Lease, claimFor time.Duration) error {
+	return fenced(exec(ctx, s.DB.pool, renewLeaseSQL, lease.ProjectID, lease.ID, claim.ID, claimFor))
+}

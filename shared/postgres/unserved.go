@@ -68,7 +68,7 @@ with before as (
 ), after as (
     update callbacks c set status = 'suspended', reason = $2, seq = c.seq + 1, updated_at = clock_timestamp()
     from before b where c.project_id = b.project_id and c.id = b.id
-    returning c.*, b.status as previous_status
+    returning c.project_id, c.id, c.seq, c.updated_at, c.status, c.reason, b.status as previous_status
 ), event as (` + callbackEventSQL + ` after)
 select count(*) from after`
 
@@ -78,7 +78,7 @@ with after as (
     update callbacks set status = 'pending', reason = '', seq = seq + 1, updated_at = clock_timestamp(), failures = 0,
         failing_since = null, not_before = null
     where status = 'suspended' and reason = $2 and not project_id = any($1::text[])
-    returning *, 'suspended' as previous_status
+    returning project_id, id, seq, updated_at, status, reason, 'suspended' as previous_status
 ), event as (` + callbackEventSQL + ` after)
 select count(*) from after`
 

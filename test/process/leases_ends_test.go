@@ -119,7 +119,7 @@ func TestLongHostsOneAfterTheOther(t *testing.T) {
 func TestLongDeadHost(t *testing.T) {
 	t.Parallel()
 	hosts := testkit.ReservableHosts(t)
-	l := newLessee(t, nil)
+	l := newLessee(t, map[string]string{"LEASES_HEAL_AFTER": "1s"})
 	l.reserve(t, hosts...)
 	lease := l.reserveHost(t)
 	id := lease.ID.String()
@@ -151,7 +151,7 @@ update leases set due_at = clock_timestamp() where due_at is not null and claim_
 	until("the lease is degraded", func() bool { return l.show(t, id).Degraded })
 	testkit.ForceDown(t, held()[0], false)
 	until("the lease is whole", func() bool { return !l.show(t, id).Degraded })
-	if got := l.events(t, id); got != "pending starting active active active" {
+	if got := l.events(t, id); got != "pending starting active active active active" {
 		t.Errorf("its events are %q", got)
 	}
 	l.at(t, id, "ends_at = clock_timestamp()")

@@ -664,6 +664,12 @@ const (
 	ReportNodeStatusUp      ReportNodeStatus = "up"
 )
 
+// Defines values for ReservationHeal.
+const (
+	ReservationHealAuto   ReservationHeal = "auto"
+	ReservationHealManual ReservationHeal = "manual"
+)
+
 // Defines values for ReservationStatus.
 const (
 	ReservationStatusActive  ReservationStatus = "active"
@@ -675,6 +681,12 @@ const (
 const (
 	ReservationTypeHost     ReservationType = "host"
 	ReservationTypeInstance ReservationType = "instance"
+)
+
+// Defines values for ReservationRequestHeal.
+const (
+	ReservationRequestHealAuto   ReservationRequestHeal = "auto"
+	ReservationRequestHealManual ReservationRequestHeal = "manual"
 )
 
 // Defines values for ReservationRequestType.
@@ -2337,7 +2349,7 @@ type Lease struct {
 	// CreatedAt RFC 3339 in UTC.
 	CreatedAt Time `json:"created_at"`
 
-	// Degraded A reserved host is down, and there is no other.
+	// Degraded A reserved host is down, and no other has its place.
 	Degraded bool `json:"degraded"`
 
 	// End RFC 3339 in UTC.
@@ -2436,7 +2448,7 @@ type LeaseEventData struct {
 	// project than the event's, which gets it through a connection, sees actors of its own project only.
 	Actor *EventActor `json:"actor,omitempty"`
 
-	// Degraded A reserved host is down, and there is no other.
+	// Degraded A reserved host is down, and no other has taken its place.
 	Degraded bool      `json:"degraded"`
 	End      time.Time `json:"end"`
 
@@ -2444,8 +2456,11 @@ type LeaseEventData struct {
 	InstanceIds *[]UUID `json:"instance_ids,omitempty"`
 
 	// LeaseID A UUID in lower case.
-	LeaseID UUID   `json:"lease_id"`
-	Name    string `json:"name"`
+	LeaseID UUID `json:"lease_id"`
+
+	// MovedReservationID A UUID in lower case.
+	MovedReservationID *UUID  `json:"moved_reservation_id,omitempty"`
+	Name               string `json:"name"`
 
 	// PreviousStatus Absent in the first event.
 	PreviousStatus *LeaseEventDataPreviousStatus `json:"previous_status,omitempty"`
@@ -3369,6 +3384,9 @@ type Reservation struct {
 	DiskGb       *int           `json:"disk_gb,omitempty"`
 	Flavors      *[]LeaseFlavor `json:"flavors,omitempty"`
 
+	// Heal When a host fails.
+	Heal *ReservationHeal `json:"heal,omitempty"`
+
 	// Hosts How many hosts it has.
 	Hosts *int `json:"hosts,omitempty"`
 
@@ -3388,6 +3406,9 @@ type Reservation struct {
 	Vcpus      *int              `json:"vcpus,omitempty"`
 	Zone       *string           `json:"zone,omitempty"`
 }
+
+// ReservationHeal When a host fails.
+type ReservationHeal string
 
 // ReservationStatus defines model for Reservation.Status.
 type ReservationStatus string
@@ -3412,6 +3433,9 @@ type ReservationRequest struct {
 
 	// Flavors Ids or unique names of the flavors to launch with. All public ones that fit, when absent.
 	Flavors *[]string `json:"flavors,omitempty"`
+
+	// Heal When a host fails; auto.
+	Heal *ReservationRequestHeal `json:"heal,omitempty"`
 
 	// InstanceID Of an instance: its id here, not Nova's.
 	InstanceID *string `json:"instance_id,omitempty"`
@@ -3441,6 +3465,9 @@ type ReservationRequest struct {
 	// Zone The availability zone.
 	Zone *string `json:"zone,omitempty"`
 }
+
+// ReservationRequestHeal When a host fails; auto.
+type ReservationRequestHeal string
 
 // ReservationRequestType defines model for ReservationRequest.Type.
 type ReservationRequestType string
