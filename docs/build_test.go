@@ -3,6 +3,7 @@ package docs
 import (
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -54,6 +55,21 @@ func TestLongBuild(t *testing.T) {
 	}
 }
 
+// TestLongSameBuild builds the commit in two clones with caches of their own: the binaries are identical.
+func TestLongSameBuild(t *testing.T) {
+	t.Parallel()
+	testkit.Heavy(t)
+	var sums []string
+	for _, folder := range []string{"a", "another/folder"} {
+		at := filepath.Join(t.TempDir(), folder)
+		sums = append(sums, output(t, "bash", "-euc", `git clone -q "$1" "$2" && cd "$2"
+GOCACHE="$2-cache" make build > /dev/null && cd .local/bin && sha256sum cloudfnd cloudfn`, "build", testkit.Root(), at))
+	}
+	if sums[0] != sums[1] || strings.Count(sums[0], "\n") != 1 {
+		t.Errorf("the builds are %s and %s", sums[0], sums[1])
+	}
+}
+
 // TestDockerfile: the Dockerfile and ko make the same image, with the Go of go.mod.
 func TestDockerfile(t *testing.T) {
 	t.Parallel()
@@ -63,7 +79,11 @@ func TestDockerfile(t *testing.T) {
 		value, _, _ := strings.Cut(rest, "\n")
 		return value
 	}
-	if base := arg("BASE_IMAGE"); base == "" || !strings.Contains(ko, "defaultBaseImage: "+base+"\n") {
+	base := arg("BASE_IMAGE")
+	if !regexp.MustCompile(`^gcr\.io/distroless/static-debian12:nonroot@sha256:[0-9a-f]{64}$`).MatchString(base) {
+		t.Errorf("the base is %q: a tag without a digest is another image tomorrow", base)
+	}
+	if !strings.Contains(ko, "defaultBaseImage: "+base+"\n") {
 		t.Errorf("the Dockerfile's base is %q, ko's another one", base)
 	}
 	const symbol = "-X github.com/cloudfn/cloudfn/shared/buildinfo.version="
