@@ -51,9 +51,10 @@ var Function = run.Event[Config]{
 	Schedule: run.Minutely, // not later in the minute: an hour is counted when it has just begun
 	Reach: run.Reach{
 		Tables: map[string]string{
-			"actions":           "select, delete",
-			"callbacks":         postgres.ReadCallbacks + ", update, delete",
-			"connections":       postgres.ReadConnections + ", update (suspended_at, resumed_at, reason, seq, updated_at)",
+			"actions":   "select, delete",
+			"callbacks": postgres.ReadCallbacks + ", update, delete",
+			"connections": postgres.ReadConnections +
+				", update (suspended_at, resumed_at, reason, seq, updated_at)",
 			"leases":            "select",
 			"managed":           "select (project_id)",
 			"managed_projects":  "select (project_id, domain_id)",

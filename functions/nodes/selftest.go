@@ -27,8 +27,8 @@ func (s service) SelfTest(ctx context.Context, who domain.Identity, token domain
 	case found.stored.Pool != domain.NodeReservable:
 		return found, apperr.New(apperr.Conflict, "host %s is not reservable: only reservable hosts are isolated", name)
 	case found.lease != nil && found.lease.From.Before(time.Now().Add(leases.ProbeMargin)):
-		return found, apperr.New(apperr.Conflict, "lease %s has host %s until %s: test an idle host", found.lease.LeaseID,
-			name, found.lease.Until.UTC().Format(time.RFC3339))
+		return found, apperr.New(apperr.Conflict, "lease %s has host %s until %s: test an idle host",
+			found.lease.LeaseID, name, found.lease.Until.UTC().Format(time.RFC3339))
 	}
 	testing, cancel := context.WithTimeout(ctx, selfTestTime)
 	defer cancel()

@@ -62,8 +62,8 @@ const (
 )
 
 // ReservableHosts waits until no other test has them, in any process, and returns the sandbox's isolated hosts: up,
-// without servers and in no aggregate of cloudfn. While they are in one, they are not isolated in another way. Before the
-// test and after it everything is removed that cloudfn makes. A test that calls Heavy does so first.
+// without servers and in no aggregate of cloudfn. While they are in one, they are not isolated in another way. Before
+// the test and after it everything is removed that cloudfn makes. A test that calls Heavy does so first.
 func ReservableHosts(t testing.TB) []string {
 	t.Helper()
 	name := filepath.Join(filepath.Dir(CloudsYAML(t)), "reservable-hosts.lock")

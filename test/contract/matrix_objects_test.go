@@ -26,8 +26,9 @@ const (
 func newObjects() objects {
 	o := objects{exampleNode: exampleNode}
 	for _, id := range []string{
-		exampleOrder, exampleInstance, exampleServer, exampleSecond, exampleConnection, exampleCallback, exampleDelivery,
-		exampleDeployment, exampleAction, exampleRequest, exampleLease, exampleTemplate, exampleManaged, sentRequest,
+		exampleOrder, exampleInstance, exampleServer, exampleSecond, exampleConnection, exampleCallback,
+		exampleDelivery, exampleDeployment, exampleAction, exampleRequest, exampleLease, exampleTemplate,
+		exampleManaged, sentRequest,
 	} {
 		o[id] = uuid.NewString()
 	}
