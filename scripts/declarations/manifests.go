@@ -68,8 +68,9 @@ func manifests(made files, d run.Description) error {
 func grants(made files, d run.Description) error {
 	roles := map[string][]map[string]string{}
 	for _, f := range d.Functions {
-		for _, role := range []string{f.Role(), sharedRoles[f.Kind]} {
-			roles[role] = append(roles[role], f.Rights())
+		roles[f.Role()] = append(roles[f.Role()], f.Rights())
+		if shared := sharedRoles[f.Kind]; f.Name != "collect-stats" { // it was the schema's owner
+			roles[shared] = append(roles[shared], f.Rights())
 		}
 	}
 	var out strings.Builder

@@ -107,10 +107,8 @@ begin
         grant insert, select, update on drain_servers to cloudfn_events;
         grant delete, insert, select, update on drains to cloudfn_events;
         grant delete, insert, select, update on events to cloudfn_events;
-        grant execute on function drop_requests_month(timestamptz) to cloudfn_events;
-        grant execute on function make_requests_month(timestamptz) to cloudfn_events;
         grant select on goose_db_version to cloudfn_events;
-        grant delete, insert, select, update on instances to cloudfn_events;
+        grant insert, select, update on instances to cloudfn_events;
         grant insert, select, update on isolation to cloudfn_events;
         grant delete, insert, select, update on jobs to cloudfn_events;
         grant delete, select on keyed_actions to cloudfn_events;
@@ -121,19 +119,14 @@ begin
         grant delete, select on managed_revisions to cloudfn_events;
         grant insert, select, update on monitors to cloudfn_events;
         grant delete, insert, select, update on nodes to cloudfn_events;
-        grant delete, insert, select, update on orders to cloudfn_events;
+        grant insert, select, update on orders to cloudfn_events;
         grant delete, insert, select, update on polls to cloudfn_events;
         grant select on pool_traits to cloudfn_events;
-        grant delete, select on requests to cloudfn_events;
         grant insert, select, update on reservations to cloudfn_events;
-        grant delete, insert, select, update on retention_markers to cloudfn_events;
-        grant delete, insert, select, update on stats_hourly to cloudfn_events;
-        grant delete, insert, select, update on stats_projects to cloudfn_events;
-        grant delete, insert, select, update on stats_sums to cloudfn_events;
         grant delete, insert, select, update on streams to cloudfn_events;
         grant delete, insert, select, update on trusts_to_revoke to cloudfn_events;
         grant insert, select on unexpected_servers to cloudfn_events;
-        grant delete, insert, select on unserved_projects to cloudfn_events;
+        grant select on unserved_projects to cloudfn_events;
     end if;
     if exists (select from pg_roles where rolname = 'cloudfn_functions') then
         revoke all on all tables in schema public from cloudfn_functions;
