@@ -78,7 +78,7 @@ func TestDropPartitionResumes(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- store.Maintain(t.Context(), retention) }()
 	const kill = `select count(pg_terminate_backend(pid))::int from pg_stat_activity
-where datname = current_database() and wait_event_type = 'Lock' and query like 'drop table%'`
+where datname = current_database() and wait_event_type = 'Lock' and query like 'select drop_requests_month%'`
 	for testkit.Scalar[int](t, conn, kill) == 0 { // without a pause, because it waits only for moments
 		select {
 		case err := <-ended:

@@ -19,7 +19,6 @@ func TestLongRollingUpdate(t *testing.T) {
 	testkit.Heavy(t)
 	for most := range 2 {
 		t.Run(fmt.Sprintf("max_unavailable %d", most), func(t *testing.T) {
-			t.Parallel()
 			d, tiny := newDeclarer(t, 2, nil), testkit.Sandbox(t).Flavor
 			is := func(count int, flavor string) func() string {
 				return func() string { return d.isExactly(t, deployed, count, flavor) }
