@@ -43,7 +43,7 @@ type Managed struct {
 
 // Condition is what is known of one aspect of a resource, in the form of Kubernetes' conditions.
 type Condition struct {
-	Type             string    `json:"type" enum:"Ready,Updated,InSync,Delegated,Scheduled"`
+	Type             string    `json:"type" enum:"Ready,Updated,InSync,Delegated,Scheduled,Progressing"`
 	Status           string    `json:"status" enum:"True,False,Unknown"`
 	Reason           string    `json:"reason"`
 	Message          string    `json:"message"`

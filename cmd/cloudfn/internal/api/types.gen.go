@@ -106,11 +106,12 @@ const (
 
 // Defines values for ConditionType.
 const (
-	ConditionTypeDelegated ConditionType = "Delegated"
-	ConditionTypeInSync    ConditionType = "InSync"
-	ConditionTypeReady     ConditionType = "Ready"
-	ConditionTypeScheduled ConditionType = "Scheduled"
-	ConditionTypeUpdated   ConditionType = "Updated"
+	ConditionTypeDelegated   ConditionType = "Delegated"
+	ConditionTypeInSync      ConditionType = "InSync"
+	ConditionTypeProgressing ConditionType = "Progressing"
+	ConditionTypeReady       ConditionType = "Ready"
+	ConditionTypeScheduled   ConditionType = "Scheduled"
+	ConditionTypeUpdated     ConditionType = "Updated"
 )
 
 // Defines values for ConnectionChangeEventFields.
