@@ -117,18 +117,13 @@ func (r *round) find(
 			r.deleted[m.ID] = true
 		case err != nil:
 			return nil, err
-		case o.Raw == nil:
-			found[m.ID] = unlisted(m)
+		case o.Raw == nil: // it exists, and only a list shows how it is
+			return driver.List(ctx, s, members)
 		default:
 			found[m.ID] = o
 		}
 	}
 	return found, nil
-}
-
-// unlisted is an object that exists. Nothing else is known of it.
-func unlisted(m domain.Member) Object {
-	return Object{ID: m.ObjectID, State: ObjectWorking, Reason: "no list shows it"}
 }
 
 // match gives each member its object and their differences.
@@ -171,7 +166,7 @@ func (r *round) confirm(ctx context.Context, m *resource, member domain.Member) 
 	case err == nil && o.Raw != nil:
 		return o, true
 	}
-	return unlisted(member), true
+	return Object{ID: member.ObjectID, State: ObjectWorking, Reason: "no list shows it"}, true
 }
 
 // waitsFor says what a resource has to wait for: while it is deleted, for those that name it; else for those that it
