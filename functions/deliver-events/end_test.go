@@ -75,6 +75,11 @@ func TestDeliveryEndsAfterThreeDays(t *testing.T) {
 	first.Tick(t, "deliver-events")
 	complete(t, 5*time.Second, good, instances, 2)
 	complete(t, 5*time.Second, poisoned, instances[1:], 2)
+	// Its answers came in any order. One that took nothing after its first failure would be suspended, too.
+	const tookOne = "update callbacks set failing_since = null where id = $1"
+	if _, err := conn.Exec(t.Context(), tookOne, poisonedID); err != nil {
+		t.Fatal(err)
+	}
 
 	testkit.SetClock(t, database, time.Now().Add(71*time.Hour))
 	almost := start(t, env(t, database))
