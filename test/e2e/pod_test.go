@@ -20,6 +20,7 @@ import (
 func TestPods(t *testing.T) {
 	holds := map[string][]string{"gateway": nil}
 	for _, f := range testkit.Describe(t).Functions {
+		holds[f.Name] = nil
 		for _, secret := range f.Secrets {
 			holds[f.Name] = append(holds[f.Name], "cloudfn-"+secret)
 		}
