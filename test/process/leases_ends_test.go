@@ -119,7 +119,9 @@ func TestLongHostsOneAfterTheOther(t *testing.T) {
 func TestLongDeadHost(t *testing.T) {
 	t.Parallel()
 	hosts := testkit.ReservableHosts(t)
-	l := newLessee(t, map[string]string{"LEASES_HEAL_AFTER": "1s"})
+	l := newLessee(t, map[string]string{ // more than the pauses between Nova's reports, and watch-nodes sees it, too
+		"LEASES_HEAL_AFTER": "1s", "NODES_SUSPECT_AFTER": "30s", "NODES_DOWN_AFTER": "40s",
+	})
 	l.reserve(t, hosts...)
 	lease := l.reserveHost(t)
 	id := lease.ID.String()
