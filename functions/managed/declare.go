@@ -51,7 +51,7 @@ func (s service) Put(
 		}
 		made, err := s.draft(ctx, who, d, before)
 		if err == nil {
-			err = s.checkQuota(ctx, cloud.InRegion(made.Schedule.Region), made.Managed, made.Spec)
+			err = s.checkQuota(ctx, cloud.InRegion(made.Schedule.Region), before, made.Managed)
 		}
 		if err != nil || !d.dryRun {
 			return made, nil, err

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"strings"
 
 	"github.com/google/uuid"
 
@@ -159,6 +160,27 @@ func driftPath(field string) string {
 	return "spec." + field
 }
 
+// declaredAt is the declared value at the path of a drift. That of an item of a list, such as a tag, ends with the
+// item.
+func declaredAt(declared map[string]any, path string) any {
+	if value, ok := declared[path]; ok {
+		return value
+	}
+	for n := strings.LastIndexByte(path, '.'); n > 0; n = strings.LastIndexByte(path[:n], '.') {
+		if list, ok := declared[path[:n]].([]any); ok && slices.Contains(list, any(path[n+1:])) {
+			return path[n+1:]
+		}
+	}
+	return nil
+}
+
+// isSameJSON compares values that were decoded in two ways: a number may be a json.Number or a float64.
+func isSameJSON(a, b any) bool {
+	text, err := json.Marshal(a)
+	other, otherErr := json.Marshal(b)
+	return err == nil && otherErr == nil && bytes.Equal(text, other)
+}
+
 func memberDifferences(
 	m domain.Managed, member domain.Member, from domain.Revision, all []domain.Revision, drift []domain.Drift,
 ) (found []difference) {
@@ -170,10 +192,10 @@ func memberDifferences(
 	for _, one := range drift { // it is against the declared revision
 		d := difference{path: driftPath(one.Field), from: one.Declared, to: one.Actual}
 		if from.Number != m.Revision {
-			d.from = declared[d.path]
+			d.from = declaredAt(declared, d.path)
 		}
 		found = slices.DeleteFunc(found, func(other difference) bool { return other.path == d.path })
-		if d.from == nil && d.to == nil || !reflect.DeepEqual(d.from, d.to) {
+		if d.path == "spec."+secretField(m.Kind) || !isSameJSON(d.from, d.to) {
 			found = append(found, d)
 		}
 	}

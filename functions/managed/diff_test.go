@@ -1,6 +1,7 @@
 package managed
 
 import (
+	"encoding/json"
 	"net/http"
 	"strings"
 	"testing"
@@ -102,5 +103,22 @@ func TestDiffOfOneObject(t *testing.T) {
 	want := map[string]any{"spec.listeners[0].port": 80, "spec.networks": []any{"a", "b"}}
 	if d := cmp.Diff(want, out); d != "" {
 		t.Error(d)
+	}
+}
+
+// TestDeclaredAt finds the declared value of a drift, also of an item of a list; numbers are the same in both forms.
+func TestDeclaredAt(t *testing.T) {
+	t.Parallel()
+	declared := map[string]any{"spec.tags": []any{"a", "b.c"}, "spec.size_gb": json.Number("10")}
+	for path, want := range map[string]any{
+		"spec.tags.a": "a", "spec.tags.b.c": "b.c", "spec.tags.d": nil, "spec.name": nil,
+		"spec.size_gb": json.Number("10"),
+	} {
+		if got := declaredAt(declared, path); got != want {
+			t.Errorf("%s: got %v, want %v", path, got, want)
+		}
+	}
+	if !isSameJSON(json.Number("10"), 10.0) || isSameJSON("10", 10.0) {
+		t.Error("numbers are not compared by their JSON")
 	}
 }

@@ -18,6 +18,7 @@ const (
 	notFound    = "The project has no such resource, or there is no such kind."
 	noTrustee   = "The operator has set up no service account for trusts."
 	mayNot      = "The token is not scoped to a project, or its roles only allow reading."
+	mayNotMake  = mayNot + " Or the project's quota has no room for the servers (quota_exceeded)."
 	delegated   = "Keystone lets the token make no trust, because it was delegated itself."
 	unsupported = "OpenStack has no home for the kind, or the cloud lacks its service."
 	isDeleting  = "The resource is being deleted, or " + delegated
@@ -78,7 +79,7 @@ func writeRoutes(api huma.API, h handler) {
 		Responses: httpx.Answers(map[int]string{
 			200: "It is declared; it has a new revision if it differs. With `dry_run=true` nothing is stored.",
 			201: "It is new.",
-			403: mayNot, 404: "There is no such kind.", 409: isDeleting, 412: "", 422: unsupported, 501: noTrustee,
+			403: mayNotMake, 404: "There is no such kind.", 409: isDeleting, 412: "", 422: unsupported, 501: noTrustee,
 		}),
 	}, h.put)
 	httpx.Register(api, huma.Operation{
@@ -86,7 +87,7 @@ func writeRoutes(api huma.API, h handler) {
 		Middlewares: writes, Summary: "Declare an earlier revision again",
 		Responses: httpx.Answers(map[int]string{
 			200: "It has a new revision that repeats the earlier one.",
-			403: mayNot, 404: "The resource has no such revision any more.", 409: isDeleting, 412: "",
+			403: mayNotMake, 404: "The resource has no such revision any more.", 409: isDeleting, 412: "",
 			422: unsupported, 501: noTrustee,
 		}),
 	}, h.rollback)

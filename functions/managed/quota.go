@@ -12,20 +12,25 @@ import (
 )
 
 // checkQuota rejects more servers than the project's quota has room for. The trust of a declaration acts in the same
-// project, so its servers would be refused later. What Nova cannot say now, reconcile-managed finds out.
-func (s service) checkQuota(ctx context.Context, cloud session, before domain.Managed, spec json.RawMessage) error {
-	var declared domain.DeploymentSpec
-	_ = json.Unmarshal(spec, &declared) // it was checked
+// project, so its servers would be refused later. What Nova cannot say now, reconcile-managed finds out. A declaration
+// of no more servers than before passes: it may be a repeated one, whose servers are being made.
+func (s service) checkQuota(ctx context.Context, cloud session, before, made domain.Managed) error {
+	var declared, stored domain.DeploymentSpec
+	_ = json.Unmarshal(made.Spec, &declared) // it was checked
 	field := "spec.count"
-	switch before.Kind {
+	switch made.Kind {
 	case domain.KindMachine:
-		declared.Count, field = 1, "spec.flavor"
+		declared.Count, stored.Count, field = 1, min(before.Revision, 1), "spec.flavor"
 	case domain.KindDeployment:
+		_ = json.Unmarshal(before.Spec, &stored) // none of a new resource
 	default:
 		return nil
 	}
+	if declared.Count <= stored.Count {
+		return nil
+	}
 	more := declared.Count
-	for _, m := range before.Members {
+	for _, m := range made.Members {
 		if m.ObjectID != "" && m.Status != domain.MemberDeleting {
 			more--
 		}
@@ -35,7 +40,7 @@ func (s service) checkQuota(ctx context.Context, cloud session, before domain.Ma
 	}
 	quota, err := cloud.Quota(ctx)
 	if err != nil {
-		slog.WarnContext(ctx, "the quota is not checked", "project_id", before.ProjectID, "error", err)
+		slog.WarnContext(ctx, "the quota is not checked", "project_id", made.ProjectID, "error", err)
 		return nil
 	}
 	size := domain.Flavor{}

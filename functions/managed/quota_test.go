@@ -49,6 +49,7 @@ select project_id, gen_random_uuid(), id, n, 2, 's' || n, 'ready' from managed, 
 	}
 	declared(t, declare(t, f.Client, path, spec(5)), http.StatusOK) // two more
 	f.project.SetQuota(t, 0)
+	declared(t, declare(t, f.Client, path, spec(5)), http.StatusOK) // again, and two are not made yet
 	over(declare(t, f.Client, machines+"web?dry_run=true", `{"spec": `+machine+`}`), "spec.flavor")
 	declared(t, declare(t, f.Client, path, spec(1)), http.StatusOK)
 }

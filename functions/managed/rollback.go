@@ -33,6 +33,6 @@ func (s service) Rollback(
 		if err := checkTransition(before, revision.Spec, revision.Schedule); err != nil {
 			return made, nil, err
 		}
-		return made, nil, s.checkQuota(ctx, cloud.InRegion(revision.Schedule.Region), before, revision.Spec)
+		return made, nil, s.checkQuota(ctx, cloud.InRegion(revision.Schedule.Region), before, made.Managed)
 	})
 }

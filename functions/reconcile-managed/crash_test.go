@@ -128,7 +128,7 @@ func (n crashingNova) DeleteServer(ctx context.Context, id string) error {
 // life is what is declared one after the other, and what Nova has in the end. The replica dies in the last one.
 type life struct {
 	steps   []func(*testing.T, *fakeWorld)
-	writes  string // of the last step, sorted; whoever adds a write adds it here
+	writes  string // of the last step, sorted; a new write is added here
 	servers string
 	creates int
 }
@@ -222,7 +222,7 @@ func TestLongCrashPoints(t *testing.T) {
 	}
 }
 
-// TestTwoReplicas: two replicas that tick at once make and delete nothing twice.
+// TestTwoReplicas: two replicas that tick concurrently make and delete nothing twice.
 func TestTwoReplicas(t *testing.T) {
 	t.Parallel()
 	for name, l := range lives() {

@@ -171,7 +171,7 @@ select coalesce(min(greatest(due_at, claimed_until) - now()), '1 day')::interval
 	}
 }
 
-// round works on the project if it is due and nobody has it.
+// round works on the project if it is due and not claimed.
 func (w *fakeWorld) round(t *testing.T, e managed.Engine) {
 	due, claim, err := w.store.ClaimProjects(t.Context(), claimFor, 1)
 	if err != nil {

@@ -36,6 +36,9 @@ func (r *round) keepClaim(ctx context.Context) (claimed context.Context, stop fu
 // release releases the claim, with the time at which there is work again.
 func (r *round) release(ctx context.Context) error {
 	soon, dueIn := min(max(movingPause, r.listed), driftPause), scanPause
+	if !r.isScan() {
+		dueIn = min(dueIn, max(r.project.ScanAt.Sub(r.time()), soon))
+	}
 	for _, m := range r.resources {
 		if m.plan.isMoving || r.isNews {
 			dueIn = soon

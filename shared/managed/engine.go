@@ -60,7 +60,7 @@ type Engine struct {
 // The pauses until a project is worked on again.
 const (
 	movingPause = time.Second      // while OpenStack is at work for it, or as long as a round lists, if that is longer
-	driftPause  = time.Minute      // while a resource waits, or has objects whose changes nobody reports
+	driftPause  = time.Minute      // while a resource waits, or has objects whose changes are not reported
 	scanPause   = 10 * time.Minute // until all is looked at, for changes that Nova does not report, such as of metadata
 	atOnce      = 4                // steps of a project
 	stepTime    = 45 * time.Second // of one step
@@ -146,8 +146,8 @@ func (r *round) run(ctx context.Context) (err error) {
 	return r.save(ctx)
 }
 
-// choose marks the resources that are looked at: those that are due, those whose changes nobody reports, and those that
-// name a resource which is not settled. Every ten minutes all are.
+// choose marks the resources that are looked at: those that are due, those whose changes are not reported, and those
+// that name a resource which is not settled. Every ten minutes all are.
 func (r *round) choose() {
 	isUnsettled := map[Ref]bool{}
 	for _, m := range r.resources {
@@ -241,7 +241,7 @@ func (m *resource) target() target {
 		isNew:    m.Request != "",
 		wasReady: m.ObservedRevision > 0,
 	}
-	if m.ObservedRevision != m.Revision && m.Kind == domain.KindMachine {
+	if m.Kind == domain.KindMachine && m.ObservedRevision > 0 && m.ObservedRevision != m.Revision {
 		t.replaces = t.count
 	}
 	if m.Kind == domain.KindDeployment {

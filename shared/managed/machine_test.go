@@ -85,7 +85,7 @@ func TestTagsInPlace(t *testing.T) {
 	in.Spec = []byte(`{"flavor": "tiny", "image": "cirros", "networks": ["private"], "tags": ["b", "c"]}`)
 	nova.server.Tags = append(nova.server.Tags, "a", "b", "theirs")
 	nova.settle(t, in)
-	if want := []string{"tag c", "untag a"}; !slices.Equal(nova.calls, want) {
+	if want := []string{"untag a", "tag c"}; !slices.Equal(nova.calls, want) {
 		t.Errorf("it calls %q, want %q", nova.calls, want)
 	}
 	if !slices.Contains(nova.server.Tags, "theirs") {

@@ -276,20 +276,20 @@ func describe(ctx context.Context, s Session, in Wanted, server domain.Server, d
 	return nil
 }
 
-// retag adds and removes tags of a server, its marks among them.
+// retag removes and adds tags of a server, its marks among them.
 func retag(ctx context.Context, s Session, in Wanted, server domain.Server, differences []Difference) error {
 	declared, remove := changes("tags", differences)
 	add := slices.Sorted(maps.Values(declared))
 	if differs(differences, "tags") {
 		add = append(add, missingMarks(in, server)...)
 	}
-	for _, tag := range add {
-		if err := s.Cloud.TagServer(ctx, server.ID, tag); err != nil {
+	for _, tag := range remove { // first: Nova allows 50 tags of a server
+		if err := s.Cloud.UntagServer(ctx, server.ID, tag); err != nil {
 			return err
 		}
 	}
-	for _, tag := range remove {
-		if err := s.Cloud.UntagServer(ctx, server.ID, tag); err != nil {
+	for _, tag := range add {
+		if err := s.Cloud.TagServer(ctx, server.ID, tag); err != nil {
 			return err
 		}
 	}

@@ -61,3 +61,16 @@ func TestStalledUpdate(t *testing.T) {
 		})
 	}
 }
+
+// TestFirstServerIsNoUpdate: the first server of a VirtualMachine that fails is made again for as long as it takes;
+// only an update of one that was there stops.
+func TestFirstServerIsNoUpdate(t *testing.T) {
+	t.Parallel()
+	for observed, want := range []int{0, 1, 0} {
+		m := resource{Managed: domain.Managed{Kind: domain.KindMachine, ObservedRevision: observed}}
+		m.Revision = 2
+		if got := m.target().replaces; got != want {
+			t.Errorf("of revision %d, after %d, it replaces %d servers, want %d", m.Revision, observed, got, want)
+		}
+	}
+}

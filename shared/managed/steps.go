@@ -118,7 +118,8 @@ func (r *round) update(ctx context.Context, m *resource, s step) error {
 		member.Attempts, member.RetryAt = 0, time.Time{}
 	default:
 		r.record(ctx, m, &member, s, err)
-		if member.Reason = apperr.As(err).Message; apperr.Final(err) {
+		isRejected := apperr.Final(err) && apperr.CodeOf(err) != apperr.Conflict // a lock, or another's action, ends
+		if member.Reason = apperr.As(err).Message; isRejected {
 			member.Status = domain.MemberError
 		}
 	}

@@ -50,7 +50,8 @@ func (s *Session) hypervisorPage(ctx context.Context, marker string) (page hyper
 		query.Set("marker", marker)
 	}
 	address := nova.ServiceURL("os-hypervisors", "detail") + "?" + query.Encode()
-	return page, classify("nova", getPage(ctx, nova, address, &page))
+	err = classify("nova", getPage(ctx, nova, address, &page))
+	return page, err
 }
 
 // DescribeHosts fills in what one page of hypervisors shows of the hosts, in one call: their servers and sizes. It

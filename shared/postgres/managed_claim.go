@@ -77,8 +77,8 @@ where project_id = $1 and claim_id = $2`
 )
 
 // ReleaseProject releases the claim of a project with its NextScanAt, Attempts and Problem. The project is due again
-// after dueIn, or at once when something was declared in it since it was claimed. One without resources is deleted. It
-// is domain.ErrFenced when another replica has claimed the project since.
+// after dueIn, or immediately when something was declared in it since it was claimed. One without resources is deleted.
+// It is domain.ErrFenced when another replica has claimed the project since.
 func (s Managed) ReleaseProject(
 	ctx context.Context, claim domain.Claim, project domain.ManagedProject, dueIn time.Duration,
 ) error {

@@ -67,7 +67,7 @@ type statusRow struct {
 // and no NextAt over a later one. An event reports a new status or observed revision; with the latter, old revisions
 // that no member has any more are deleted. Each resource given gets its new Seq and UpdatedAt. It is domain.ErrFenced
 // when another replica has claimed the project since. It is domain.ErrChanged when the user has changed some of them
-// since they were loaded: then the others are written, and the project is due at once.
+// since they were loaded: then the others are written, and the project is due immediately.
 func (s Managed) SaveStatus(ctx context.Context, claim domain.Claim, all ...*domain.Managed) error {
 	var changed error
 	for batch := range slices.Chunk(all, statusBatch) {

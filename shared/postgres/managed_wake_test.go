@@ -91,7 +91,7 @@ values ('p1', $1, 0, 'x', 'active', 'launched')`, uuid.New())
 	due("nothing that matters", "", false)
 }
 
-// TestScanTime: the time of the next scan is written by a round that has scanned, unless somebody asked for one since.
+// TestScanTime: the time of the next scan is written by a round that has scanned, unless one was requested since.
 func TestScanTime(t *testing.T) {
 	t.Parallel()
 	ctx, database := t.Context(), testkit.Database(t)

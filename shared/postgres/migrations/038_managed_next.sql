@@ -1,16 +1,15 @@
 -- +goose Up
 
 -- A resource is due at next_at. null: it is as declared, and nobody looks at it until something reports a change, or all
--- of the project are scanned.
-alter table managed drop column attempts, drop column retry_at; -- members have them
+-- of the project are scanned. attempts and retry_at stay for replicas of the version before; members have their own.
 alter table managed add column next_at timestamptz default clock_timestamp();
 alter table managed_projects add column scan_at timestamptz not null default clock_timestamp();
 
 -- A server that changes in Nova makes its resource due. Functions that write instances have no rights on managed
 -- resources, and need none. A member that is being made, changed or deleted is looked at anyway. The project is locked
--- first, as everywhere.
+-- before its resources, as everywhere; the instance is locked already.
 -- +goose StatementBegin
-create function wake_managed() returns trigger language plpgsql security definer set search_path = pg_catalog, public as $$
+create function wake_managed() returns trigger language plpgsql security definer set search_path = pg_catalog, public, pg_temp as $$
 declare
     of uuid := (select managed_id from managed_members
                 where project_id = new.project_id and id = new.id and status in ('ready', 'error'));
@@ -32,4 +31,3 @@ drop trigger wake_managed on instances;
 drop function wake_managed();
 alter table managed_projects drop column scan_at;
 alter table managed drop column next_at;
-alter table managed add column attempts integer not null default 0, add column retry_at timestamptz;

@@ -1548,8 +1548,8 @@ type CreateConnection struct {
 	// Secret For an application credential: its secret.
 	Secret *string `json:"secret,omitempty"`
 
-	// UsableBy The users and projects that may act through it, besides the caller. A project stands for every user with a role in it
-	// with a role of `WRITE_ROLES`. An id has 32 or 64 hexadecimal digits, except with a Keystone whose ids have another form.
+	// UsableBy The users and projects that may act through it, besides the caller. A project stands for every user who has a
+	// role of `WRITE_ROLES` in it. An id has 32 or 64 hexadecimal digits, except with a Keystone whose ids have another form.
 	// Names (20 at most) are resolved when the connection is created, with the caller's token; only their ids count from then on. By
 	// Keystone's default policy a member finds the projects in which he has a role, and an administrator all users and projects.
 	// Any other name is a 400 that says how to find the id.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"net/url"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -44,6 +45,9 @@ has the line that nova.conf needs.`,
 	}
 }
 
+// probeMargin is how long before its next lease a host is no longer tested: the API's own margin.
+const probeMargin = 10 * time.Minute
+
 // hostToTest is the host that is given, or the first one on which a test can be made.
 func hostToTest(ctx context.Context, a *cli.App, given []string) (string, error) {
 	if len(given) > 0 {
@@ -54,7 +58,7 @@ func hostToTest(ctx context.Context, a *cli.App, given []string) (string, error)
 		return "", err
 	}
 	for _, n := range found {
-		isFree := n.Value.Lease == nil || n.Value.Lease.Start.After(a.Now())
+		isFree := n.Value.Lease == nil || n.Value.Lease.Start.After(a.Now().Add(probeMargin))
 		if string(n.Value.Reservable) == "yes" && isFree {
 			return n.Value.Name, nil
 		}
