@@ -109,7 +109,7 @@ func (p *hostPool) checkTrait(trait, field string) error {
 		lookup.Some(traits)...)
 }
 
-// ownTraits begin the traits that isolate hosts, which are nobody's choice.
+// ownTraits begin the traits that isolate hosts, which no user chooses. Rows of older versions have them.
 const ownTraits = "CUSTOM_CLOUDFN_"
 
 // values lists what the hosts of the pool have.

@@ -92,7 +92,7 @@ func (s service) all(ctx context.Context, cloud session) ([]node, error) {
 	return out, nil
 }
 
-// fill asks Placement for what the hosts have, and what is used of it, and reads their last drains and next leases.
+// fill reads from Placement what the hosts have, and what is used of it, and reads their last drains and next leases.
 func (s service) fill(ctx context.Context, cloud session, nodes []node) error {
 	if len(nodes) == 0 {
 		return nil

@@ -14,7 +14,7 @@ import (
 )
 
 // TestReplacedHostWithServers: a host that was replaced and comes back with servers of the reservation is neither the
-// pool's nor anybody else's until they are gone.
+// pool's nor another lease's until they are deleted.
 func TestReplacedHostWithServers(t *testing.T) {
 	t.Parallel()
 	w := newHostWorld(t)
@@ -88,7 +88,7 @@ func TestServersOnTheWay(t *testing.T) {
 	w.clean(t)
 }
 
-// TestOccupiedHost: a host on which somebody's server is, is not given to a lease, and is not reservable until it is
+// TestOccupiedHost: a host with a server of others is not given to a lease, and is not reservable until it is
 // empty. One that is occupied when a lease ends is not reservable either.
 func TestOccupiedHost(t *testing.T) {
 	t.Parallel()

@@ -96,5 +96,7 @@ func (s *service) probe(ctx context.Context, pool leases.Pool, joined bool) erro
 		return err
 	}
 	slog.InfoContext(ctx, "the isolation of reservable hosts", "result", result.Result, "detail", result.Detail)
-	return s.isolation.Set(ctx, s.region, result.Result, result.Detail)
+	writing, stop := domain.Detached(ctx) // the tests may have taken all of the time
+	defer stop()
+	return s.isolation.Set(writing, s.region, result.Result, result.Detail)
 }

@@ -19,12 +19,12 @@ func (p *pass) keepClaim(ctx context.Context) (kept context.Context, stop func()
 	kept, lose := context.WithCancelCause(ctx)
 	valid := p.ClaimFor * 3 / 4 // of the time since it was requested; the rest is for what is in flight
 	expiry := time.AfterFunc(valid, func() { lose(errClaimEnds) })
-	ended := make(chan struct{})
+	ended, lease := make(chan struct{}), *p.lease // a copy: the steps change the lease meanwhile
 	go func() {
 		defer close(ended)
 		for flow.Sleep(kept, p.ClaimFor/4) {
 			requested := time.Now()
-			err := p.Store.Renew(kept, p.claim, *p.lease, p.ClaimFor)
+			err := p.Store.Renew(kept, p.claim, lease, p.ClaimFor)
 			if errors.Is(err, domain.ErrFenced) {
 				lose(err)
 			} else if err == nil && kept.Err() == nil {

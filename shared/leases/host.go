@@ -124,7 +124,7 @@ func (s hostStep) desired() (names []string) {
 }
 
 // converge makes the reservation's hosts its own: first the trait and the aggregate, then they leave the pool's
-// aggregate, and when nobody else gets onto them there are the flavors that do.
+// aggregate. Flavors that require the trait come last, when no other server can land there.
 func (s hostStep) converge(ctx context.Context) error {
 	names := s.desired()
 	held, err := s.Store.HeldByOthers(ctx, *s.r, names...)
@@ -171,7 +171,11 @@ func (s hostStep) take(ctx context.Context, pool domain.Aggregate, name string) 
 	if err != nil {
 		return err
 	}
-	return s.cloud.RemoveHost(ctx, pool, name, s.nodes[name].ProviderID)
+	if err := s.cloud.RemoveHost(ctx, pool, name, s.nodes[name].ProviderID); err != nil {
+		return err
+	}
+	_, err = s.Nodes.SetPool(ctx, name, domain.NodeJoining, domain.NodeReservable, "") // what withdraw may have done
+	return err
 }
 
 // node is a host of the reservation, also one that has left the cloud.

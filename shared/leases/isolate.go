@@ -11,9 +11,9 @@ import (
 
 // A host of the pool is in one aggregate at least: the pool's while it is idle, its reservation's while it has one, and
 // both on the way between them, when no flavor and no image asks for both traits. No flavor shows the pool's trait, so
-// nobody gets onto an idle host: not by an image, and not by a flavor that is private to a project.
+// no server gets onto an idle host: not by an image, and not by a flavor that is private to a project.
 
-// PoolAggregate is the name in Nova. Whoever may change this aggregate says which hosts are in it.
+// PoolAggregate is its name in Nova. A user who may change this aggregate decides which hosts are in it.
 const PoolAggregate = "cloudfn-reservable"
 
 // publicTrait was the pool's trait in each installation until migration 034.

@@ -118,7 +118,7 @@ func (p Pool) join(ctx context.Context, node domain.Node, trait string) (joined 
 func (p Pool) isFree(ctx context.Context, host string) error {
 	servers, err := p.Cloud.HostServers(ctx, host)
 	if err == nil && len(servers) > 0 {
-		err = apperr.New(apperr.Conflict, "%d servers run on the host: move or delete them first", len(servers))
+		err = occupied(host, len(servers))
 	}
 	return err
 }

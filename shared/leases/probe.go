@@ -54,7 +54,7 @@ func (p Pool) Probe(ctx context.Context, busy []domain.Allocation) (result domai
 			result, proven = found[n], proven+1
 		}
 	}
-	if proven == 0 {
+	if proven == 0 || ctx.Err() != nil { // hosts that were not tested prove nothing
 		return result, false, err
 	}
 	if proven > 1 {

@@ -11,7 +11,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// finish returns the hosts: nobody can launch on them any more, then the servers go as on_end says, and when none is
+// finish returns the hosts: no one can launch on them any more, then the servers go as on_end says, and when none is
 // left the hosts are the pool's again.
 func (s hostStep) finish(ctx context.Context) error {
 	for _, f := range s.r.Flavors {
@@ -49,8 +49,8 @@ func (s hostStep) finish(ctx context.Context) error {
 	return nil
 }
 
-// returnToPool puts hosts into the pool's aggregate, too. From then on nobody gets onto them, and what is read of them
-// stays true.
+// returnToPool puts hosts into the pool's aggregate, too. From then on no server gets onto them, and what is read of
+// them stays true.
 func (s hostStep) returnToPool(ctx context.Context, names []string) error {
 	trait, err := s.Nodes.PoolTrait(ctx)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 // detailsEvery is how often the hypervisors are read, with the servers on them, while no drain moves any.
 const detailsEvery = 5 * time.Minute
 
-// read reads the hosts in at most two calls, whatever their number. Most polls only read which of them report. A whole
+// read reads the hosts in at most two calls for any number of them. Most polls only read which of them report. A whole
 // one reads the list of services and a page of hypervisors, after the marker, and returns the marker of the next page.
 // An empty list is no news of a cloud that had hosts: then the account does not see them.
 func (w Watcher) read(

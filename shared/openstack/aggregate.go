@@ -96,7 +96,7 @@ func (s *Session) DropAggregateMetadata(ctx context.Context, id int, key string)
 const noAggregate = 0
 
 // MayChangeAggregates fails for a caller whom Nova's policy forbids to change aggregates. It renames an aggregate that
-// does not exist: Nova asks its policy first.
+// does not exist: Nova checks its policy first.
 func (s *Session) MayChangeAggregates(ctx context.Context) error {
 	_, err := s.onAggregate(ctx, func(nova *gophercloud.ServiceClient) (*aggregates.Aggregate, error) {
 		return aggregates.Update(ctx, nova, noAggregate, aggregates.UpdateOpts{Name: "cloudfn"}).Extract()

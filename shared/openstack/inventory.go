@@ -3,6 +3,7 @@ package openstack
 import (
 	"context"
 	"slices"
+	"strings"
 
 	"github.com/gophercloud/gophercloud/v2/openstack/placement/v1/resourceproviders"
 	"golang.org/x/sync/errgroup"
@@ -11,7 +12,10 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// inventoryCalls is how many hosts Placement is asked for at a time.
+// isolatingTraits begin the traits that isolate hosts. They are secrets, so they are not read with the others.
+const isolatingTraits = "CUSTOM_CLOUDFN_"
+
+// inventoryCalls is how many hosts Placement is queried for at a time.
 const inventoryCalls = 8
 
 // inventory is what a resource provider has.
@@ -70,12 +74,13 @@ func (s *Session) inventories(ctx context.Context) (map[string]inventory, error)
 	}
 	err = get(ctx, placement, placement.ServiceURL("allocation_candidates")+"?resources=MEMORY_MB:1", &body)
 	if apperr.CodeOf(err) == apperr.Unsupported {
-		return map[string]inventory{}, nil // each is asked for alone
+		return map[string]inventory{}, nil // each is queried alone
 	}
 	return body.Hosts, err
 }
 
-// hostInventory asks Placement for one host. nova-compute makes the provider after the hypervisor, so it may be absent.
+// hostInventory reads one host from Placement. nova-compute makes the provider after the hypervisor, so it may be
+// absent.
 func (s *Session) hostInventory(ctx context.Context, host *domain.ComputeHost) error {
 	placement, err := s.client(ctx, "placement", "", placementTraits)
 	if err != nil {
@@ -117,5 +122,7 @@ func (i inventory) fill(host *domain.ComputeHost) {
 			host.DiskGB, host.UsedDiskGB = n.Capacity, n.Used
 		}
 	}
-	host.Traits = slices.Sorted(slices.Values(i.Traits))
+	host.Traits = slices.DeleteFunc(slices.Sorted(slices.Values(i.Traits)), func(trait string) bool {
+		return strings.HasPrefix(trait, isolatingTraits)
+	})
 }

@@ -10,12 +10,12 @@ import (
 )
 
 // TestHostInventories: Placement is asked once for many hosts, and alone only for those without room. It was asked
-// three times for each.
+// three times for each. The traits that isolate hosts are left out.
 func TestHostInventories(t *testing.T) {
 	t.Parallel()
 	const (
 		one = `"a":{"resources":{"VCPU":{"capacity":8,"used":2},"PCPU":{"capacity":4,"used":1},
-			"MEMORY_MB":{"capacity":100,"used":50}},"traits":["Z","A"]}`
+			"MEMORY_MB":{"capacity":100,"used":50}},"traits":["Z","CUSTOM_CLOUDFN_POOL_1","A"]}`
 		full = `{"inventories":{"VCPU":{"total":3,"reserved":1,"allocation_ratio":1.5},
 			"MEMORY_MB":{"total":10,"allocation_ratio":1},"DISK_GB":{"total":7,"allocation_ratio":1}}}`
 	)
@@ -51,7 +51,7 @@ func TestHostInventories(t *testing.T) {
 			s.answer("GET /placement/resource_providers/b/inventories", 200, full)
 			s.answer("GET /placement/resource_providers/b/usages", 200,
 				`{"usages":{"VCPU":3,"MEMORY_MB":10,"DISK_GB":1}}`)
-			s.answer("GET /placement/resource_providers/b/traits", 200, `{"traits":["B"]}`)
+			s.answer("GET /placement/resource_providers/b/traits", 200, `{"traits":["CUSTOM_CLOUDFN_POOL_1","B"]}`)
 			var hosts, want []domain.ComputeHost
 			for _, name := range tc.hosts {
 				whole := map[string]domain.ComputeHost{"a": a, "b": b, "c": bare}[name]

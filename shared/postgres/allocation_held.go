@@ -9,7 +9,7 @@ import (
 const nextOfSQL = `
 select distinct on (a.node) ` + allocationColumns + `
 from allocations a join reservations r on r.project_id = a.project_id and r.id = a.reservation_id
-where a.node = any($1) and a.during && tstzrange(now(), null) and a.released_at is null
+where a.node = any($1) and a.released_at is null and (upper(a.during) > now() or a.prepared_at is not null)
 order by a.node, lower(a.during)`
 
 // NextOf reads which reservation has each of the hosts now, or gets it next; hosts without one are left out. It is for

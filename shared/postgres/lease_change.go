@@ -163,14 +163,14 @@ const (
 update allocations a set during = tstzrange(case when $3::boolean then $4 else lower(a.during) end, $5)
 from reservations r
 where r.project_id = $1 and r.lease_id = $2 and a.project_id = r.project_id and a.reservation_id = r.id
-  and a.released_at is null and upper(a.during) > clock_timestamp()`
+  and a.released_at is null and a.replaced_at is null and upper(a.during) > clock_timestamp()`
 
 	// The first time at which another reservation has one of the hosts.
 	nextTakenSQL = `
 select min(lower(b.during)) from reservations r
 join allocations a on a.project_id = r.project_id and a.reservation_id = r.id
 join allocations b on b.node = a.node and lower(b.during) >= upper(a.during)
-where r.project_id = $1 and r.lease_id = $2 and a.released_at is null`
+where r.project_id = $1 and r.lease_id = $2 and a.released_at is null and a.replaced_at is null`
 )
 
 // moveHosts moves the hosts of a lease to its new period.
