@@ -70,7 +70,7 @@ var Function = run.Event[Config]{
 			"stats_hourly":      "select, insert, update, delete",
 			"stats_projects":    "select, insert, update, delete",
 			"stats_sums":        "select, insert, update, delete",
-			"streams":           "select, delete",
+			"streams":           "select, update (next_at, attempts, failing_since), delete",
 			"function drop_requests_month(timestamptz)": "execute",
 			"function make_requests_month(timestamptz)": "execute",
 		},

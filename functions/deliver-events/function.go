@@ -97,7 +97,7 @@ func build(cfg Config, d run.Deps) (eventx.Func, error) {
 		sink: p.sink != nil, tryFor: cfg.For, retention: cfg.Retention, claim: longest + claimSlack,
 		pool: newPool(cfg.Workers), runs: flow.NewPair(), keys: p.keys.IDs(),
 		unsigned: obs.Gauge("cloudfn.callbacks.key_missing",
-			"Callbacks whose secret is encrypted with a key that SEAL_PRIVATE_KEY lacks."),
+			"Secrets of callbacks that are encrypted with a key that SEAL_PRIVATE_KEY lacks."),
 	}
 	return s.Handle, nil
 }

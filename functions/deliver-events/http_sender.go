@@ -77,14 +77,18 @@ func (e unsignedError) Error() string {
 // Unwrap returns the cause.
 func (e unsignedError) Unwrap() error { return e.cause }
 
-// secrets are those that sign: the callback's, and those before it while they are good.
+// secrets are those that sign: the callback's, and those before it while they are good. One of these that cannot be
+// decrypted is left out, because a receiver accepts any signature that it knows.
 func (p sender) secrets(c domain.Callback) ([]domain.Secret, error) {
 	var secrets []domain.Secret
-	for _, sealed := range append([][]byte{c.Secret, c.PreviousSecret}, c.OlderSecrets...) {
+	for n, sealed := range append([][]byte{c.Secret, c.PreviousSecret}, c.OlderSecrets...) {
 		if sealed == nil {
 			continue
 		}
 		secret, err := p.keys.Open(c.SealedFor(), sealed)
+		if err != nil && n > 0 {
+			continue
+		}
 		if err != nil {
 			return nil, unsignedError{err}
 		}

@@ -38,4 +38,13 @@ from callbacks c join deliveries d on d.callback_id = c.id where c.id = $1 order
 	}
 	start(t, env(t, database)).Tick(t, "deliver-events")
 	complete(t, time.Second, receiver, instances, 2)
+
+	// It was rotated, and the secret before it has another key: the one that can be decrypted signs.
+	if _, err := conn.Exec(t.Context(), `update callbacks set previous_secret = '\x00', older_secrets = '{"\\x00"}',
+previous_until = now() + interval '1 hour', not_before = null where id = $1`, id); err != nil {
+		t.Fatal(err)
+	}
+	testkit.AddEvents(t, testkit.Pool(t, database), project, instances, 1)
+	start(t, env(t, database)).Tick(t, "deliver-events")
+	complete(t, time.Second, receiver, instances, 3)
 }

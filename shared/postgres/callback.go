@@ -261,15 +261,22 @@ func (c Callbacks) Rotate(
 	before, err := c.Get(ctx, projectID, id)
 	if err == nil {
 		err = apperr.New(apperr.Conflict, "the callback was rotated %d times, and all of its secrets sign until %s: "+
-			"wait, or send the overlap 0s, which ends them at once", domain.MaxOlderSecrets+1,
+			"wait, or send the overlap 0s, which ends them immediately", domain.MaxOlderSecrets+1,
 			before.PreviousUntil.UTC().Format(time.RFC3339))
 	}
 	return before, err
 }
 
-// CallbackKeys lists the keys that callbacks' secrets are encrypted with.
+const signingRows = `(
+    select unnest(array[secret] || case when previous_until > now() then array[previous_secret] || older_secrets
+                                        else '{}' end) as secret
+    from callbacks where status <> 'gone' and project_id <> ''
+) signing where secret is not null`
+
+// CallbackKeys lists the keys that callbacks' secrets are encrypted with, those that still sign beside a new one
+// included.
 func (db *DB) CallbackKeys(ctx context.Context) ([]domain.KeyUse, error) {
-	return keyUses(ctx, db, "callbacks where status <> 'gone' and project_id <> ''", "secret")
+	return keyUses(ctx, db, signingRows, "secret")
 }
 
 // keyUses counts encrypted secrets by the id of their key, which they begin with.

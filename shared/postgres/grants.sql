@@ -53,7 +53,7 @@ begin
         grant delete, insert, select, update on stats_hourly to cloudfn_collect_stats;
         grant delete, insert, select, update on stats_projects to cloudfn_collect_stats;
         grant delete, insert, select, update on stats_sums to cloudfn_collect_stats;
-        grant delete, select on streams to cloudfn_collect_stats;
+        grant delete, select, update (attempts, failing_since, next_at) on streams to cloudfn_collect_stats;
         grant delete, insert, select on unserved_projects to cloudfn_collect_stats;
     end if;
     if exists (select from pg_roles where rolname = 'cloudfn_connections') then

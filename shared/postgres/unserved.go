@@ -13,7 +13,7 @@ import (
 // because the lists are the operator's.
 type Unserved struct{ DB *DB }
 
-// served says that nothing keeps functions from acting in the project of a row.
+// served is the condition that the project of a row is served.
 func served(row string) string {
 	return "not exists (select from unserved_projects u where u.project_id = " + row + ".project_id)"
 }
@@ -72,13 +72,18 @@ with before as (
 ), event as (` + callbackEventSQL + ` after)
 select count(*) from after`
 
-	// Their receivers are asked for their consent again.
+	// Their receivers are asked for their consent again, and what waited is tried as if it were new.
 	resumeCallbacksSQL = `
 with after as (
     update callbacks set status = 'pending', reason = '', seq = seq + 1, updated_at = clock_timestamp(), failures = 0,
         failing_since = null, not_before = null
     where status = 'suspended' and reason = $2 and not project_id = any($1::text[])
     returning project_id, id, seq, updated_at, status, reason, 'suspended' as previous_status
+), refreshed as (
+    update streams set next_at = now(), attempts = 0, failing_since = null
+    where (project_id, callback_id, stream) in (
+        select s.project_id, s.callback_id, s.stream from streams s, after a
+        where s.project_id = a.project_id and s.callback_id = a.id and s.head < s.tail for update of s skip locked)
 ), event as (` + callbackEventSQL + ` after)
 select count(*) from after`
 
@@ -157,12 +162,13 @@ func (u Unserved) End(ctx context.Context, projectID string) error {
 			_, err := Leases(u).End(ctx, projectID, id, "", nil)
 			return err
 		}},
-		{leftConnectionsSQL, func(id uuid.UUID) error {
-			_, err := Connections(u).End(ctx, projectID, id, domain.ConnectionDeleted, endedByOperator, false)
-			return err
-		}},
+		// Before the connections: a lease whose instance is no longer tracked ends without one.
 		{leftInstancesSQL, func(id uuid.UUID) error {
 			_, err := Instances(u).Disconnect(ctx, domain.Filter{ProjectID: projectID}, id)
+			return err
+		}},
+		{leftConnectionsSQL, func(id uuid.UUID) error {
+			_, err := Connections(u).End(ctx, projectID, id, domain.ConnectionDeleted, endedByOperator, false)
 			return err
 		}},
 		{leftCallbacksSQL, func(id uuid.UUID) error { return Callbacks(u).Delete(ctx, projectID, id) }},

@@ -84,7 +84,8 @@ update managed_projects set claim_id = null, claimed_until = null, due_at = now(
 		t.Fatal(err)
 	}
 	all, err = unserved.ListRemains(ctx)
-	want = domain.Remains{ProjectID: "p1", DomainID: "d", Leases: 1, Orders: 1} // which run-leases ends
+	// run-leases ends the lease; the order waits until the project is served again.
+	want = domain.Remains{ProjectID: "p1", DomainID: "d", Leases: 1, Orders: 1}
 	if err != nil || len(all) != 1 || all[0] != want {
 		t.Errorf("left is %+v %v, want %+v", all, err, want)
 	}

@@ -69,7 +69,10 @@ func printKeysStatus(ctx context.Context, env envconfig.Lookuper, out io.Writer)
 			return err
 		}
 		private, _ := env.Lookup(kind.prefix + "_PRIVATE_KEY")
-		keys, _ := seal.ParsePrivateKeys(domain.Secret(private)) // without it every key is missing
+		keys, err := seal.ParsePrivateKeys(domain.Secret(private))
+		if err != nil && private != "" { // without a value every key is missing
+			return fmt.Errorf("%s_PRIVATE_KEY: %w", kind.prefix, err)
+		}
 		for _, id := range keys.IDs() {
 			if !slices.ContainsFunc(uses, func(u domain.KeyUse) bool { return u.Key == id }) {
 				uses = append(uses, domain.KeyUse{Key: id})
