@@ -186,7 +186,7 @@ func (c Connection) WaitingSince(asked time.Time) time.Time {
 func (c Connection) Owned(who Identity) bool { return who.ProjectID == c.ProjectID }
 
 // Usable reports whether the caller may use the connection: the delegating user, and users and projects in UsableBy.
-// All of them need a role that permits changes. Nobody may use that of a lease or of managed resources.
+// All of them need a role that permits changes. No one may use that of a lease or of managed resources.
 func (c Connection) Usable(who Identity) bool {
 	if c.LeaseID != uuid.Nil || c.Managed || !who.MayAct() {
 		return false

@@ -19,7 +19,7 @@ func (c *receiver) take() string {
 }
 
 // TestSnapshot is not parallel, as TestTelemetry. A push has arrived when it returns, and what it has is sent once: a
-// node that was deleted, or that another replica measures since, is not reported with its last value for ever.
+// node that was deleted, or that another replica measures since, is not reported with its last value forever.
 func TestSnapshot(t *testing.T) {
 	before := slog.Default()
 	t.Cleanup(func() { slog.SetDefault(before) })

@@ -213,8 +213,8 @@ with after as (
 ), event as (` + actionEventSQL + ` after)
 select count(*) from after`
 
-// Abandon ends a running action that nobody works on, with its event. One that a replica has claimed stays, because its
-// call to Nova may still arrive, and so does one that has ended.
+// Abandon ends a running action that no replica works on, with its event. One that a replica has claimed stays, because
+// its call to Nova may still arrive, and so does one that has ended.
 func (a Actions) Abandon(ctx context.Context, action domain.DelegatedAction, problem *domain.Problem) error {
 	_, err := writeValue[int64](ctx, a.DB.pool, abandonActionSQL, action.ProjectID, action.ID, problem)
 	return err

@@ -17,7 +17,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// readers are who may read what opens something, or what somebody did: stated by hand, because grants.sql is generated.
+// readers are who may read what opens something, or what users did: stated by hand, because grants.sql is generated.
 var readers = map[string]string{
 	"connections.secret":        "run_connections",
 	"callbacks.secret":          "callbacks deliver_events",

@@ -169,7 +169,7 @@ func (m *matrix) own(t *testing.T) {
 	})
 }
 
-// each calls do for each operation and caller, several at once.
+// each calls do for each operation and caller, several concurrently.
 func (m *matrix) each(do func(operation, caller)) {
 	var all sync.WaitGroup
 	defer all.Wait()

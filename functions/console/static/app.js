@@ -9,7 +9,7 @@ const parts = [
   ['requests', 'Requests'], ['nodes', 'Nodes'],
 ];
 
-/** seesNodes asks the cloud's policy whether somebody may list its nodes. While there is no answer, it asks again. */
+/** seesNodes reports whether the cloud's policy lets the user list its nodes. While there is no answer, it tries again. */
 async function seesNodes(who) {
   for (;;) {
     try {
@@ -145,7 +145,7 @@ function ask(message) {
   main.querySelector('form input').focus();
 }
 
-/** become makes somebody the user of the page. operator is whether they may list nodes, once that is known. */
+/** become sets the user of the page. operator is whether they may list nodes, once that is known. */
 function become(who) {
   actFor(me = who);
   who.operator = seesNodes(who);
