@@ -128,7 +128,7 @@ func (d *decision) recordFailure(s seen) {
 func (d *decision) updateInPlace(s seen, differences []Difference) {
 	disrupts := slices.ContainsFunc(differences, func(one Difference) bool { return one.Disrupts })
 	if disrupts && s.isAvailable() && d.isDeployment {
-		if d.budget <= 0 { // a server that builds has the plan made again soon, and one that others stop when it changes
+		if d.budget <= 0 { // a server that builds is read again soon, and one that others have stopped when it changes
 			return
 		}
 		d.budget--
