@@ -87,7 +87,7 @@ type Lease struct {
 	Name         string
 	Status       LeaseStatus
 	Problem      *Problem // why it is in error, or why a step is repeated
-	Degraded     bool     // a host is down, and no other has taken its place
+	Degraded     bool     // a host is down or cordoned, and no other has taken its place
 	StartsAt     time.Time
 	EndsAt       time.Time
 	Length       Period        // of the request; zero = it gave the end, or the lease is as it is stored
