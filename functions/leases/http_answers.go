@@ -21,7 +21,7 @@ type Lease struct {
 	Name         string             `json:"name" minLength:"1" maxLength:"255"`
 	Status       domain.LeaseStatus `json:"status" enum:"pending,starting,active,ending,ended,cancelled,error"`
 	Reason       *LeaseReason       `json:"reason,omitempty" doc:"Why it is in error, or why a step is repeated."`
-	Degraded     bool               `json:"degraded" doc:"A reserved host is down, and no other has its place."`
+	Degraded     bool               `json:"degraded" doc:"A reserved host is down or cordoned."`
 	Start        time.Time          `json:"start"`
 	End          time.Time          `json:"end"`
 	BeforeEnd    string             `json:"before_end,omitempty" minLength:"3" doc:"How long before the end it warns."`

@@ -69,6 +69,7 @@ func (s hostStep) heal(ctx context.Context) error {
 			return err
 		}
 		if !isLost {
+			s.degraded = s.degraded || s.isCordoned(name)
 			continue
 		}
 		if s.r.Want.Heal == domain.HealManual && s.isGiven(name) {
@@ -93,14 +94,19 @@ func (s hostStep) heal(ctx context.Context) error {
 	return nil
 }
 
-// isUnfit reports whether another host has to take the place of one: it is lost, or before it is given to the
-// reservation it is down or servers of others are on it.
+// isUnfit reports whether another host has to take the place of one: it is lost, it is cordoned without servers of the
+// reservation, or before it is given to the reservation it is down or servers of others are on it.
 func (s hostStep) isUnfit(ctx context.Context, name string) (others int, isUnfit bool, err error) {
 	node, known := s.nodes[name]
-	if s.isGiven(name) {
-		return 0, !known || s.isLost(node), nil
-	}
-	if !known || !node.IsUp {
+	switch {
+	case !known || s.isLost(node):
+		return 0, true, nil
+	case s.isGiven(name) && node.Enabled:
+		return 0, false, nil
+	case s.isGiven(name):
+		own, _, err := s.residents(ctx, name)
+		return 0, err == nil && len(own) == 0, err
+	case !node.IsUp || !node.Enabled:
 		return 0, true, nil
 	}
 	if others, err = s.others(ctx, name); err != nil || others == 0 {
@@ -114,6 +120,12 @@ func (s hostStep) isUnfit(ctx context.Context, name string) (others int, isUnfit
 func (s hostStep) isLost(node domain.Node) bool {
 	isDown := node.Status == domain.NodeDown || node.Status == domain.NodeUnknown
 	return !node.IsUp && isDown && s.now.Sub(node.DownSince) >= s.HealAfter
+}
+
+// isCordoned reports whether Nova puts no new servers onto a host.
+func (s hostStep) isCordoned(name string) bool {
+	node, known := s.nodes[name]
+	return known && !node.Enabled
 }
 
 // isGiven reports whether the reservation's servers may be on a host.

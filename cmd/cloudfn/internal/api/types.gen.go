@@ -62,6 +62,12 @@ const (
 	CallbackStatusVerified  CallbackStatus = "verified"
 )
 
+// Defines values for ChangeLeaseHeal.
+const (
+	ChangeLeaseHealAuto   ChangeLeaseHeal = "auto"
+	ChangeLeaseHealManual ChangeLeaseHeal = "manual"
+)
+
 // Defines values for ChangeLeaseOnEnd.
 const (
 	ChangeLeaseOnEndDelete         ChangeLeaseOnEnd = "delete"
@@ -397,6 +403,8 @@ const (
 const (
 	LeaseChangeDataFieldsBeforeEnd LeaseChangeDataFields = "before_end"
 	LeaseChangeDataFieldsEnd       LeaseChangeDataFields = "end"
+	LeaseChangeDataFieldsEnforce   LeaseChangeDataFields = "enforce"
+	LeaseChangeDataFieldsHeal      LeaseChangeDataFields = "heal"
 	LeaseChangeDataFieldsName      LeaseChangeDataFields = "name"
 	LeaseChangeDataFieldsOnEnd     LeaseChangeDataFields = "on_end"
 	LeaseChangeDataFieldsStart     LeaseChangeDataFields = "start"
@@ -1135,6 +1143,9 @@ type ChangeLease struct {
 	// Enforce Shelve an instance again that starts too early.
 	Enforce *bool `json:"enforce,omitempty"`
 
+	// Heal When a host of any reservation fails.
+	Heal *ChangeLeaseHeal `json:"heal,omitempty"`
+
 	// Name What people call it.
 	Name  *string           `json:"name,omitempty"`
 	OnEnd *ChangeLeaseOnEnd `json:"on_end,omitempty"`
@@ -1142,6 +1153,9 @@ type ChangeLease struct {
 	// Start `now`, or a time in RFC 3339 with its offset. A start in the past is now.
 	Start *string `json:"start,omitempty"`
 }
+
+// ChangeLeaseHeal When a host of any reservation fails.
+type ChangeLeaseHeal string
 
 // ChangeLeaseOnEnd defines model for ChangeLease.OnEnd.
 type ChangeLeaseOnEnd string
@@ -2350,7 +2364,7 @@ type Lease struct {
 	// CreatedAt RFC 3339 in UTC.
 	CreatedAt Time `json:"created_at"`
 
-	// Degraded A reserved host is down, and no other has its place.
+	// Degraded A reserved host is down or cordoned.
 	Degraded bool `json:"degraded"`
 
 	// End RFC 3339 in UTC.
@@ -2449,7 +2463,7 @@ type LeaseEventData struct {
 	// project than the event's, which gets it through a connection, sees actors of its own project only.
 	Actor *EventActor `json:"actor,omitempty"`
 
-	// Degraded A reserved host is down, and no other has taken its place.
+	// Degraded A reserved host is down or cordoned, and no other has taken its place.
 	Degraded bool      `json:"degraded"`
 	End      time.Time `json:"end"`
 

@@ -76,6 +76,7 @@ func hostFlags(cmd *cobra.Command) {
 // hostFields are the fields of a reservation of hosts that flags set.
 var hostFields = []string{
 	"vcpus", "ram-mb", "disk-gb", "zone", "region", "trait:traits", "capability:capabilities", "flavor:flavors",
+	"heal",
 }
 
 // request is the body of a request for a lease.
