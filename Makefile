@@ -10,7 +10,7 @@ RACE := ./functions/... ./shared/...
 PLAIN := ./cmd/... ./docs/... ./knative/... ./scripts/... ./test/...
 # What kills, waits, stops services or counts at scale is named TestLong... or TestFault..., and runs in make test-long.
 SHORT := -skip '^Test(Long|Fault)'
-.PHONY: help run check test test-long test-all lint new generate bench build vendor image sandbox cluster deploy undeploy e2e down clean
+.PHONY: help run check test test-long test-all lint vulncheck new generate bench build vendor image sandbox cluster deploy undeploy e2e down clean
 
 help: ## Print this help
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -59,6 +59,10 @@ lint: ## Check the code, its words, the import walls, the scripts, openapi.yaml 
 	go mod verify
 	go vet -tags bench,e2e $(PACKAGES)
 	$(GOLANGCI_LINT) run --allow-parallel-runners $(PACKAGES)
+	go run ./scripts/vulncheck
+
+vulncheck: ## Look for vulnerabilities with the newest database, in this machine's Go, too; lint has a pinned database
+	@go run ./scripts/vulncheck -latest
 
 new: ## Begin a function: NAME=leases KIND=http, or NAME=run-leases KIND=event
 	@go run ./scripts/new '$(NAME)' '$(KIND)'

@@ -55,6 +55,21 @@ func TestLongBuild(t *testing.T) {
 	}
 }
 
+// TestLongSameBuild builds the commit in two clones with caches of their own: the binaries are identical.
+func TestLongSameBuild(t *testing.T) {
+	t.Parallel()
+	testkit.Heavy(t)
+	var sums []string
+	for _, folder := range []string{"a", "another/folder"} {
+		at := filepath.Join(t.TempDir(), folder)
+		sums = append(sums, output(t, "bash", "-euc", `git clone -q "$1" "$2" && cd "$2"
+GOCACHE="$2-cache" make build > /dev/null && cd .local/bin && sha256sum cloudfnd cloudfn`, "build", testkit.Root(), at))
+	}
+	if sums[0] != sums[1] || strings.Count(sums[0], "\n") != 1 {
+		t.Errorf("the builds are %s and %s", sums[0], sums[1])
+	}
+}
+
 // TestDockerfile: the Dockerfile and ko make the same image, with the Go of go.mod.
 func TestDockerfile(t *testing.T) {
 	t.Parallel()
