@@ -3,7 +3,11 @@
 package console
 
 import (
+	"fmt"
+	"time"
+
 	"github.com/cloudfn/cloudfn/shared/auth"
+	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/postgres"
 	"github.com/cloudfn/cloudfn/shared/run"
 )
@@ -14,11 +18,20 @@ type Config struct {
 	// process, as in the daemon.
 	Upstream run.Upstream `env:"CONSOLE_UPSTREAM"`
 
+	// How long a session lasts that no one uses, 5m to 12h. What the page reads on its own is no use. A session ends
+	// with its token, and after 12 hours, in any case.
+	Idle time.Duration `env:"CONSOLE_IDLE, default=1h"`
+
 	Callers auth.Config // the projects and domains that are served
 }
 
+const minIdle = 5 * time.Minute // a use is written once a minute
+
 // Validate rejects a Config that cannot work.
 func (c Config) Validate() error {
+	if c.Idle < minIdle || c.Idle > domain.MaxSession {
+		return fmt.Errorf("CONSOLE_IDLE is %s: it must be 5m to 12h", c.Idle)
+	}
 	if c.Upstream == "" {
 		return nil
 	}
@@ -31,7 +44,7 @@ var Function = run.HTTP[Config, handler]{
 	Summary: "The page for people, and the session that lets it use all of the above.",
 	Reach: run.Reach{
 		Tables: map[string]string{
-			"sessions": "select, insert, delete",
+			"sessions": "select, insert, update (used_at), delete",
 		},
 		Network: []string{"functions", "identity"}, // identity: who signs in; no other call to the cloud
 	},
@@ -51,6 +64,6 @@ func build(cfg Config, d run.Deps) (handler, error) {
 	if err != nil {
 		return handler{}, err
 	}
-	s := service{store: postgres.Sessions{DB: d.DB}, cloud: d.Cloud, admit: cfg.Callers.Admit}
+	s := service{store: postgres.Sessions{DB: d.DB}, cloud: d.Cloud, admit: cfg.Callers.Admit, idle: cfg.Idle}
 	return handler{s, functions, files}, nil
 }

@@ -78,12 +78,13 @@ func sessionRoutes(api huma.API, h handler) {
 			200: "The session.", 400: "", 401: "Nobody is signed in, or the session has ended.",
 		}),
 	}, h.session)
-	httpx.Serve[PageInput, struct{}](api, huma.Operation{
+	httpx.Serve[signOutInput, struct{}](api, huma.Operation{
 		OperationID: "signOut", Method: http.MethodDelete, Path: "/console/session", Tags: tags,
 		Security: []map[string][]string{withSession, anyone}, Middlewares: httpx.Before(isFromPage),
 		Summary: "Sign out",
 		Responses: httpx.Answers(map[int]string{
-			204: "The session has ended, and the cookie is deleted.", 400: "", 403: "The request is another page's.",
+			204: "The session has ended, and the cookie is deleted.", 400: "",
+			401: "With `all`: no session, or the session has expired.", 403: "The request is another page's.",
 		}),
 	}, h.signOut)
 }
@@ -164,6 +165,11 @@ func (in SignIn) login() domain.Login {
 	return l
 }
 
+type signOutInput struct {
+	PageInput
+	All bool `query:"all" default:"false" doc:"End all sessions of the user, in all browsers."`
+}
+
 type signInInput struct {
 	PageInput
 	Body SignIn
@@ -191,22 +197,39 @@ func (h handler) signIn(ctx context.Context, in *signInInput) (httpx.Response, e
 }
 
 func (h handler) session(ctx context.Context, _ *struct{}) (httpx.Response, error) {
-	session, err := h.svc.Open(ctx, cookieOf(httpx.RequestOf(ctx)))
+	r := httpx.RequestOf(ctx)
+	session, err := h.svc.Open(ctx, cookieOf(r), isUse(r))
 	if err != nil {
 		return httpx.Response{}, err
 	}
 	return show(http.StatusOK, session)
 }
 
-func (h handler) signOut(ctx context.Context, _ *PageInput) (httpx.Response, error) {
+func (h handler) signOut(ctx context.Context, in *signOutInput) (httpx.Response, error) {
 	r := httpx.RequestOf(ctx)
-	who, err := h.svc.SignOut(ctx, cookieOf(r))
+	end := h.svc.SignOut
+	if in.All {
+		end = h.signOutEverywhere
+	}
+	who, err := end(ctx, cookieOf(r))
 	if err != nil {
 		return httpx.Response{}, err
 	}
 	resp := httpx.Response{Status: http.StatusNoContent, Header: http.Header{}, Caller: who}
 	setCookie(resp.Header, r, "")
 	return resp, nil
+}
+
+// signOutEverywhere ends all sessions of the user whom the page shows.
+func (h handler) signOutEverywhere(ctx context.Context, cookie domain.Secret) (domain.Identity, error) {
+	session, err := h.svc.Open(ctx, cookie, true)
+	if err != nil {
+		return domain.Identity{}, err
+	}
+	if err := checkUser(httpx.RequestOf(ctx), session.Who); err != nil {
+		return session.Who, err
+	}
+	return session.Who, h.svc.SignOutEverywhere(ctx, session)
 }
 
 func show(status int, s domain.Session) (httpx.Response, error) {

@@ -35,7 +35,7 @@ func (h handler) proxy(r *http.Request) (httpx.Response, error) {
 	if err != nil {
 		return httpx.Response{}, err
 	}
-	session, err := h.svc.Open(r.Context(), cookieOf(r))
+	session, err := h.svc.Open(r.Context(), cookieOf(r), isUse(r))
 	if err != nil {
 		return httpx.Response{}, err
 	}

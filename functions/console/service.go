@@ -26,6 +26,7 @@ type service struct {
 	store postgres.Sessions // sealed
 	cloud keystone
 	admit func(domain.Identity) error // rejects projects that are not served
+	idle  time.Duration               // after which an unused session ends
 }
 
 // revokeTimeout bounds the revocation of an unused token.
@@ -73,7 +74,8 @@ func (s service) start(
 	if err != nil {
 		return "", session, err
 	}
-	session.Until, err = s.store.Start(ctx, key.id, sealed, session.Who.ExpiresAt, domain.MaxSession)
+	session.Until, err = s.store.Start(ctx, session.Who.UserID, key.id, sealed, session.Who.ExpiresAt,
+		domain.MaxSession)
 	return cookie, session, err
 }
 
@@ -143,13 +145,13 @@ func choices(projects []domain.Project) (names []string) {
 	return names
 }
 
-// Open finds the session of a cookie.
-func (s service) Open(ctx context.Context, cookie domain.Secret) (domain.Session, error) {
+// Open finds the session of a cookie. isUse keeps it alive.
+func (s service) Open(ctx context.Context, cookie domain.Secret, isUse bool) (domain.Session, error) {
 	key, err := keyOf(cookie)
 	if err != nil {
 		return domain.Session{}, err
 	}
-	sealed, until, err := s.store.Get(ctx, key.id)
+	sealed, until, err := s.store.Get(ctx, key.id, s.idle, isUse)
 	if apperr.CodeOf(err) == apperr.NotFound {
 		return domain.Session{}, notSignedIn(err)
 	}
@@ -183,6 +185,18 @@ func (s service) SignOut(ctx context.Context, cookie domain.Secret) (who domain.
 		s.revoke(ctx, session.Token)
 	}
 	return session.Who, nil
+}
+
+// SignOutEverywhere ends all sessions of a session's user. The tokens of the others expire later, because only their
+// cookies decrypt them.
+func (s service) SignOutEverywhere(ctx context.Context, session domain.Session) error {
+	if err := s.store.EndAll(ctx, session.Who.UserID); err != nil {
+		return err
+	}
+	if session.Ours {
+		s.revoke(ctx, session.Token)
+	}
+	return nil
 }
 
 // revoke revokes an unused token. If Keystone is away the token expires later.

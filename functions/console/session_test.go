@@ -272,7 +272,7 @@ func serviceOf(t *testing.T, database string) service {
 		t.Fatal(err)
 	}
 	t.Cleanup(db.Close)
-	return service{store: postgres.Sessions{DB: db}}
+	return service{store: postgres.Sessions{DB: db}, idle: time.Hour}
 }
 
 // TestSignInWhenOldSessionStays: the new session's cookie is sent also when the old session cannot be ended.

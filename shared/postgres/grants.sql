@@ -76,7 +76,7 @@ begin
         grant usage on schema public to cloudfn_console;
         grant select on goose_db_version to cloudfn_console;
         grant insert on requests to cloudfn_console;
-        grant delete, insert, select on sessions to cloudfn_console;
+        grant delete, insert, select, update (used_at) on sessions to cloudfn_console;
     end if;
     if exists (select from pg_roles where rolname = 'cloudfn_deliver_events') then
         revoke all on all tables in schema public from cloudfn_deliver_events;
@@ -159,7 +159,7 @@ begin
         grant insert, select, update on orders to cloudfn_functions;
         grant insert, select on requests to cloudfn_functions;
         grant insert, select, update on reservations to cloudfn_functions;
-        grant delete, insert, select on sessions to cloudfn_functions;
+        grant delete, insert, select, update (used_at) on sessions to cloudfn_functions;
         grant select on stats_hourly to cloudfn_functions;
         grant select on stats_projects to cloudfn_functions;
         grant select on stats_sums to cloudfn_functions;

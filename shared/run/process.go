@@ -1,8 +1,10 @@
 package run
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
+	"crypto/subtle"
 	"fmt"
 	"io"
 	"log/slog"
@@ -155,7 +157,7 @@ func (p *Process) build(ctx context.Context, env envconfig.Lookuper, targets []f
 	authenticator := auth.New(p.cfg.Callers, p.cloud.Validate)
 	edge := httpx.Edge{
 		Authenticate: authenticator.Authenticate, Caller: auth.CallerOrNobody, Ready: p.log.Ready, Record: p.log.Record,
-		KeystoneURL: p.cloud.IdentityURL(), Timeout: p.cfg.RequestTimeout,
+		KeystoneURL: cmp.Or(p.cfg.PublicAuthURL, p.cloud.IdentityURL()), Timeout: p.cfg.RequestTimeout,
 	}
 	p.api = edge.Handler(p.routes)
 	return nil
@@ -170,7 +172,13 @@ func (p *Process) Handler() http.Handler {
 			return
 		}
 		p.api.ServeHTTP(w, r)
-	}), serviceName(p.cfg.Target))
+	}), serviceName(p.cfg.Target), p.isEvent)
+}
+
+// isEvent reports whether a request has the key of events, so that another function has sent it.
+func (p *Process) isEvent(r *http.Request) bool {
+	given, key := r.Header.Get("Ce-"+eventx.KeyExtension), p.cfg.EventKey.Reveal()
+	return key != "" && subtle.ConstantTimeCompare([]byte(given), []byte(key)) == 1
 }
 
 // eventAt returns the event function of a request. A ServeMux would redirect paths that are not clean before the API
