@@ -88,6 +88,43 @@ func TestServersOnTheWay(t *testing.T) {
 	w.clean(t)
 }
 
+// TestImageWithTrait: the project's servers that an image with the trait of the reservation has brought onto its host end
+// with the lease, and after it none gets there. One that was there before is not the reservation's.
+func TestImageWithTrait(t *testing.T) {
+	t.Parallel()
+	for name, isOld := range map[string]bool{"by the image": false, "older than the lease": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newHostWorld(t)
+			w.lease(t, nil)
+			w.becomes(t, domain.LeaseActive)
+			trait := testkit.Scalar[string](t, w.rows, "select trait from reservations")
+			id, host := w.cloud.launch("", trait)
+			if host != w.held(t)[0] {
+				t.Fatalf("a server with the trait is on %q", host)
+			}
+			if w.cloud.servers[id].CreatedAt = time.Now().UTC().Truncate(time.Second); isOld {
+				w.cloud.servers[id].CreatedAt = time.Now().Add(-time.Hour)
+			}
+			w.end(t)
+			w.becomes(t, domain.LeaseEnded)
+			if _, isThere := w.cloud.servers[id]; isThere != isOld {
+				t.Errorf("after the lease the server is there: %t", isThere)
+			}
+			if _, after := w.cloud.launch("", trait); after != "" {
+				t.Errorf("after the lease a server gets onto %s", after)
+			}
+			if delete(w.cloud.servers, id); isOld {
+				w.move(t)
+			}
+			w.clean(t)
+			if n := testkit.Scalar[int](t, w.rows, "select count(*)::int from nodes where pool = 'reservable'"); n != 3 {
+				t.Errorf("%d hosts are reservable", n)
+			}
+		})
+	}
+}
+
 // TestOccupiedHost: a host with a server of others is not given to a lease, and is not reservable until it is
 // empty. One that is occupied when a lease ends is not reservable either.
 func TestOccupiedHost(t *testing.T) {
