@@ -63,7 +63,11 @@ type exchange struct {
 	status  int // what the mux itself answered: 404, 405 or a redirect
 	route   *Route
 	request *http.Request
+	ran     bool // the route's handler
 }
+
+// isRead reports whether a request changes nothing.
+func isRead(r *http.Request) bool { return r.Method == http.MethodGet || r.Method == http.MethodHead }
 
 // Header implements http.ResponseWriter.
 func (x *exchange) Header() http.Header { return x.header }
@@ -94,7 +98,7 @@ func (e Edge) serve(w http.ResponseWriter, r *http.Request, mux *http.ServeMux) 
 
 	ctx, cancel := context.WithTimeout(arrived, e.Timeout)
 	defer cancel()
-	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+	if !isRead(r) {
 		// What changes something runs to its end also when the client hangs up. Its time stays: a function of this
 		// process may be waiting for the answer, until its own time is up.
 		deadline, _ := ctx.Deadline()
@@ -110,7 +114,11 @@ func (e Edge) serve(w http.ResponseWriter, r *http.Request, mux *http.ServeMux) 
 	row.Used = used.Used()
 	if err := e.record(ctx, x, resp, row); err != nil {
 		slog.ErrorContext(ctx, "the request log could not be written", "error", err)
-		resp = failure(err, id, e.KeystoneURL)
+		if mayHaveChanged := x.ran && !isRead(r) && (resp.Status < 400 || resp.Status >= 500); mayHaveChanged {
+			resp = unrecorded(err, id, e.KeystoneURL)
+		} else {
+			resp = failure(err, id, e.KeystoneURL)
+		}
 		row.Status, row.Code = resp.Status, string(resp.Code)
 	}
 	upload.End(w.Header())
@@ -158,6 +166,7 @@ func (e Edge) answer(ctx context.Context, x *exchange) (Response, domain.Identit
 }
 
 func (e Edge) outcome(ctx context.Context, x *exchange, r *http.Request) Response {
+	x.ran = true
 	resp, err := guard(x.route, r)
 	if err == nil {
 		return resp

@@ -48,6 +48,7 @@ type Problem struct {
 	Detail    string         `json:"detail"`
 	Code      apperr.Code    `json:"code"`
 	RequestID string         `json:"request_id,omitempty"`
+	Outcome   string         `json:"outcome,omitempty"` // unknown: the change may have taken effect all the same
 	Errors    []apperr.Field `json:"errors,omitempty"`
 }
 
@@ -64,8 +65,19 @@ func NewProblem(err error) Problem {
 
 // failure is the answer for an error. keystone is the URL for WWW-Authenticate.
 func failure(err error, requestID, keystone string) Response {
-	e := apperr.As(err)
+	return failureOf(NewProblem(err), err, requestID, keystone)
+}
+
+// unrecorded is the answer for a change that was made, or may have been, and could not be recorded.
+func unrecorded(err error, requestID, keystone string) Response {
 	p := NewProblem(err)
+	p.Outcome = "unknown"
+	p.Detail += "; the change may have been made: read it back, or repeat it with the same id"
+	return failureOf(p, err, requestID, keystone)
+}
+
+func failureOf(p Problem, err error, requestID, keystone string) Response {
+	e := apperr.As(err)
 	p.RequestID = requestID
 	body, _ := json.Marshal(p) //nolint:errchkjson // it has only strings and numbers
 	resp := Response{

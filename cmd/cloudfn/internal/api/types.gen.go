@@ -3202,6 +3202,9 @@ type Problem struct {
 	// Errors The faulty parts of the request, where there are some.
 	Errors *[]FieldError `json:"errors,omitempty"`
 
+	// Outcome The change may have been made, although it could not be recorded. Read it back, or repeat it with the same id.
+	Outcome *string `json:"outcome,omitempty"`
+
 	// RequestID `req-` and a UUID, the form of OpenStack's request ids.
 	RequestID RequestID `json:"request_id"`
 
