@@ -30,6 +30,8 @@ func TestLaunchRejectsRequests(t *testing.T) {
 		"id is no uuid":      {object{"id": "42"}, 400, "id"},
 		"unknown field":      {object{"flavr": "x"}, 400, "flavr"},
 		"no connection's id": {object{"connection_id": "42"}, 400, "connection_id"},
+		"a zero connection":  {object{"connection_id": uuid.Nil}, 400, "connection_id"},
+		"a zero reservation": {object{"reservation_id": uuid.Nil}, 400, "reservation_id"},
 		"networks as text":   {object{"networks": "private"}, 400, "networks"},
 		"too much user_data": {object{"user_data": strings.Repeat("x", 50_000)}, 400, "user_data"},
 		"both user_data":     {object{"user_data": "x", "user_data_base64": "eA=="}, 400, "user_data_base64"},

@@ -3,6 +3,8 @@ package managed
 import (
 	"context"
 
+	"github.com/danielgtaylor/huma/v2"
+
 	"github.com/cloudfn/cloudfn/shared/auth"
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/httpx"
@@ -35,6 +37,15 @@ type ListInput struct {
 	Status []domain.ManagedStatus `query:"status" minItems:"1" example:"[\"ready\",\"error\"]"`
 	httpx.Page
 	Marker httpx.ID `query:"marker" example:"019b7c5e-8a70-7b99-825a-7e1f6b5d4f66" doc:"The last id before."`
+}
+
+// Resolve implements huma.Resolver. Where ListInput is embedded, huma calls only this one, and not that of Marker.
+func (in *ListInput) Resolve(ctx huma.Context) []error {
+	faults := in.Page.Resolve(ctx)
+	if ctx.Query("marker") != "" {
+		faults = append(faults, httpx.NotZero(in.Marker.UUID, "query.marker")...)
+	}
+	return faults
 }
 
 type listInput struct {
