@@ -7,4 +7,7 @@ import (
 )
 
 // Handle does what is due by the database's clock, whichever tick woke it: a second delivery finds it done.
-func (s service) Handle(ctx context.Context, _ cloudevents.Event) error { return s.Collect(ctx) }
+func (s service) Handle(ctx context.Context, _ cloudevents.Event) error {
+	s.checkBudget(ctx)
+	return s.Collect(ctx)
+}

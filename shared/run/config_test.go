@@ -14,6 +14,7 @@ import (
 	"github.com/sethvargo/go-envconfig"
 
 	"github.com/cloudfn/cloudfn/shared/auth"
+	"github.com/cloudfn/cloudfn/shared/limit"
 	"github.com/cloudfn/cloudfn/shared/obs"
 	"github.com/cloudfn/cloudfn/shared/openstack"
 	"github.com/cloudfn/cloudfn/shared/postgres"
@@ -35,6 +36,7 @@ func TestDefaults(t *testing.T) {
 		Postgres:  postgres.Config{URL: "postgres://u:canary@127.0.0.1:1/x", MaxConns: 4},
 		OpenStack: openstack.Config{AuthURL: "http://127.0.0.1:1/v3", Interface: "public"},
 		Callers:   auth.Config{WriteRoles: []string{"member", "manager", "admin"}, TokenTTL: time.Minute},
+		Limits:    limit.Config{Address: 100, Project: 200},
 		Logs:      obs.Config{},
 	}
 	for name, changes := range map[string]map[string]string{
@@ -77,6 +79,7 @@ func TestMistakesAreNamed(t *testing.T) {
 	for name, value := range map[string]string{
 		"REQUEST_TIMEOUT": "999ms", "EVENT_TIMEOUT": "11m", "TOKEN_CACHE_TTL": "61s", "DATABASE_MAX_CONNS": "0",
 		"ALLOWED_PROJECTS": "a,,b", "ALLOWED_DOMAINS": " ",
+		"ADDRESS_RATE_LIMIT": "0", "PROJECT_RATE_LIMIT": "100001", "TRUSTED_PROXIES": "proxy",
 	} {
 		t.Run(name+" out of bounds", func(t *testing.T) {
 			t.Parallel()
