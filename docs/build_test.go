@@ -3,6 +3,7 @@ package docs
 import (
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -63,7 +64,11 @@ func TestDockerfile(t *testing.T) {
 		value, _, _ := strings.Cut(rest, "\n")
 		return value
 	}
-	if base := arg("BASE_IMAGE"); base == "" || !strings.Contains(ko, "defaultBaseImage: "+base+"\n") {
+	base := arg("BASE_IMAGE")
+	if !regexp.MustCompile(`^gcr\.io/distroless/static-debian12:nonroot@sha256:[0-9a-f]{64}$`).MatchString(base) {
+		t.Errorf("the base is %q: a tag without a digest is another image tomorrow", base)
+	}
+	if !strings.Contains(ko, "defaultBaseImage: "+base+"\n") {
 		t.Errorf("the Dockerfile's base is %q, ko's another one", base)
 	}
 	const symbol = "-X github.com/cloudfn/cloudfn/shared/buildinfo.version="

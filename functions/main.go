@@ -1,8 +1,9 @@
 // Command functions is the whole of cloudfn in one binary. FUNCTION_TARGET picks the function to serve; unset, it is a
 // daemon that serves all of them. `functions migrate` brings the database's schema up to date, `functions gateway` is
-// one base URL for functions that run one by one, `functions keys` makes the keys of stored secrets, `functions
-// trustee` prints the user to whom trusts are made, `functions check` tries every setting, and `functions describe`
-// prints what the functions declare.
+// one base URL for functions that run one by one, `functions keys` makes the keys of stored secrets, `functions keys
+// status` finds missing ones, `functions trustee` prints the user to whom trusts are made, `functions check` tries
+// every setting, `functions projects` lists and ends what projects have left that are not served any more, and
+// `functions describe` prints what the functions declare.
 package main
 
 import (

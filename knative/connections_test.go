@@ -4,8 +4,8 @@ import (
 	"encoding/base64"
 	"os"
 	"regexp"
-	"slices"
 	"strconv"
+	"strings"
 	"testing"
 )
 
@@ -17,31 +17,24 @@ const postgresTakes = 97
 func TestConnectionsFit(t *testing.T) {
 	t.Parallel()
 	objects := render(t, "production")
-	pool, clients := setting(t, "default_pool_size"), setting(t, "max_client_conn")
+	pool, most := setting(t, "default_pool_size"), setting(t, "max_db_connections")
+	clients := setting(t, "max_client_conn")
 	services := knativeServices(objects)
-	roles, pooled, direct := map[string]bool{}, 0, 0
+	pooled := 0
 	for name, f := range declared(t) {
-		most := 2 * f.Scale.MaxPods * perPod(t, objects, services[name])
-		if most == 0 || perPod(t, objects, services[name]) != f.Connections() {
+		if perPod(t, objects, services[name]) != f.Connections() {
 			t.Errorf("%s: a pod opens %d connections, and %d are declared", name, perPod(t, objects, services[name]),
 				f.Connections())
 		}
 		if f.Kind == "event" && f.Connections() > 2 {
 			t.Errorf("%s opens %d connections, mostly to wait for others", name, f.Connections())
 		}
-		if f.Role() == "" {
-			direct += most
-			continue
-		}
-		roles[f.Role()] = true
-		pooled += most
+		pooled += 2 * f.Scale.MaxPods * f.Connections()
 	}
 	bouncers := ofKind(objects, "Deployment")["pgbouncer"].Spec.Replicas
 	const migrate = 2 // a Job opens one, and a second Job may wait for it
-	if total := bouncers*len(roles)*pool + direct + migrate; bouncers == 0 || pool == 0 || direct == 0 ||
-		total > postgresTakes {
-		t.Errorf("Postgres gets %d connections: %d PgBouncers with %d pools of %d, and %d direct", total, bouncers,
-			len(roles), pool, direct+migrate)
+	if total := bouncers*most + migrate; bouncers == 0 || pool == 0 || pool > most || total > postgresTakes {
+		t.Errorf("Postgres gets %d connections: %d PgBouncers with %d each", total, bouncers, most)
 	}
 	if pooled == 0 || pooled > clients { // one PgBouncer must carry them while the other is away
 		t.Errorf("a PgBouncer takes %d clients, and pods open up to %d connections", clients, pooled)
@@ -102,38 +95,22 @@ func TestPgBouncerHasOneSection(t *testing.T) {
 	}
 }
 
-// TestWhoBypassesPgBouncer: only the owner of the schema, who needs locks of a session.
+// TestWhoBypassesPgBouncer: only the owner of the schema, who needs locks of a session. Only migrate is that.
 func TestWhoBypassesPgBouncer(t *testing.T) {
 	t.Parallel()
+	through := regexp.MustCompile(`:6432/\w+\?default_query_exec_mode=cache_describe$`)
 	for _, overlay := range []string{"local", "production"} {
 		for name, secret := range ofKind(render(t, overlay), "Secret") {
-			url := secretURL(t, secret)
-			owner := regexp.MustCompile(`^cloudfn-database-owner-`).MatchString(name)
-			if url == "" || owner {
-				continue
-			}
-			if !regexp.MustCompile(`:6432/\w+\?default_query_exec_mode=cache_describe$`).MatchString(url) {
-				t.Errorf("%s: %s does not go through PgBouncer", overlay, name)
+			for key, value := range secret.Data {
+				url, err := base64.StdEncoding.DecodeString(value)
+				if err != nil {
+					t.Fatal(err)
+				}
+				isOwner := strings.HasPrefix(name, "cloudfn-database-owner-")
+				if strings.HasPrefix(string(url), "postgres://") && through.Match(url) == isOwner {
+					t.Errorf("%s: %s of %s goes to the wrong one of Postgres and PgBouncer", overlay, key, name)
+				}
 			}
 		}
 	}
-	var owners []string
-	for name, f := range declared(t) {
-		if f.Role() == "" {
-			owners = append(owners, name)
-		}
-	}
-	if !slices.Equal(owners, []string{"collect-stats"}) {
-		t.Errorf("the schema belongs to %v", owners)
-	}
-}
-
-// secretURL is DATABASE_URL in a Secret.
-func secretURL(t *testing.T, secret object) string {
-	t.Helper()
-	text, err := base64.StdEncoding.DecodeString(secret.Data["DATABASE_URL"])
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(text)
 }

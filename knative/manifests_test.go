@@ -35,8 +35,11 @@ type object struct {
 				ContainerConcurrency         int
 				TimeoutSeconds               int
 				Containers                   []struct {
-					EnvFrom                       []struct{ SecretRef, ConfigMapRef struct{ Name string } }
-					Env                           []struct{ Name, Value string }
+					EnvFrom []struct{ SecretRef, ConfigMapRef struct{ Name string } }
+					Env     []struct {
+						Name, Value string
+						ValueFrom   struct{ SecretKeyRef struct{ Name, Key string } }
+					}
 					LivenessProbe, ReadinessProbe map[string]any
 				}
 			}
@@ -95,7 +98,6 @@ var reaches = map[string][]string{
 // reserved are the secrets that only these may hold: a stolen one opens too much. Who holds another one, its
 // declaration says.
 var reserved = map[string][]string{
-	"database-owner":     {"collect-stats"},
 	"openstack":          {"collect-stats", "poll-instances"},
 	"openstack-delegate": {"reconcile-managed", "run-connections"},
 	"openstack-leases":   {"run-leases"},
@@ -129,8 +131,8 @@ func TestReach(t *testing.T) {
 		return names
 	}
 	for policy, want := range map[string][]string{
-		"callbacks": {"deliver-events", "watch-nodes"}, "placement": {"launch", "nodes", "run-leases"}, "postgres": {"collect-stats"},
-		"image":   {"launch", "reconcile-managed", "resources", "run-connections", "run-leases", "servers"},
+		"callbacks": {"deliver-events", "watch-nodes"}, "placement": {"launch", "nodes", "run-leases"}, "postgres": nil,
+		"image":   {"launch", "nodes", "reconcile-managed", "resources", "run-connections", "run-leases", "servers"},
 		"network": {"launch", "reconcile-managed", "resources", "run-connections"},
 	} {
 		if got := leaves(policy); !slices.Equal(got, want) {

@@ -1,21 +1,55 @@
--- The roles that functions use: cloudfn_functions serve HTTP, cloudfn_events are poll-instances, run-connections and
--- deliver-events. Neither can change or drop a table. migrate grants what each needs of each table, so run this before it, as
--- who may make roles, any number of times:
---   psql "$OWNER_DATABASE_URL" -v password=... -f knative/roles.sql
+-- Made from functions/*/function.go by `make generate`.
+-- A role for each function, with a password of its own that is made from yours. None can change or drop a table.
+-- migrate grants what each needs of each table, so run this before it, as who may make roles, any number of times:
+--   psql "$OWNER_DATABASE_URL" -v password=... -v secrets=knative/overlays/my-cloud/secrets -f knative/roles.sql
+-- With secrets it writes database.env and userlist.txt there, for the overlay. host is PgBouncer's, or Postgres's.
 \set ON_ERROR_STOP on
-select format('create role %I login', name) from unnest(array['cloudfn_functions', 'cloudfn_events']) name
-where not exists (select from pg_roles where rolname = name) \gexec
-alter role cloudfn_functions password :'password';
-alter role cloudfn_events password :'password';
--- An earlier version of this file granted everything on every table to come.
-alter default privileges in schema public revoke all on tables from cloudfn_functions;
-alter default privileges in schema public revoke all on sequences from cloudfn_functions;
--- The timeouts of the functions' connections. The functions set the same ones themselves where a role has none, but behind
--- PgBouncer in transaction mode only the role's reach every connection. The owner has none: migrate and collect-stats, which
--- adds and drops partitions, set their own.
-alter role cloudfn_functions set statement_timeout = '1min';
-alter role cloudfn_functions set lock_timeout = '10s';
-alter role cloudfn_functions set idle_in_transaction_session_timeout = '1min';
-alter role cloudfn_events set statement_timeout = '1min';
-alter role cloudfn_events set lock_timeout = '10s';
-alter role cloudfn_events set idle_in_transaction_session_timeout = '1min';
+\if :{?host}
+\else
+  \set host pgbouncer:6432
+\endif
+create temp table functions as
+select name, 'cloudfn_' || replace(name, '-', '_') as role,
+    encode(sha256(convert_to(name || ':' || :'password', 'UTF8')), 'hex') as password
+from unnest(array[
+    'agents',
+    'callbacks',
+    'collect-stats',
+    'connections',
+    'console',
+    'deliver-events',
+    'launch',
+    'leases',
+    'managed',
+    'nodes',
+    'poll-instances',
+    'reconcile-managed',
+    'resources',
+    'run-connections',
+    'run-leases',
+    'servers',
+    'stats',
+    'watch-nodes'
+]) name order by name;
+select format('create role %I login', role) from functions
+where not exists (select from pg_roles where rolname = role) \gexec
+select format('alter role %I password %L', role, password) from functions \gexec
+-- The timeouts of the functions' connections. The functions set the same ones themselves where a role has none, but
+-- behind PgBouncer in transaction mode only the role's reach every connection. migrate sets those of the owner.
+select format('alter role %I set %s = %L', role, timeout, value) from functions, (values
+    ('statement_timeout', '1min'), ('lock_timeout', '10s'), ('idle_in_transaction_session_timeout', '1min')
+) as timeouts (timeout, value) \gexec
+\if :{?secrets}
+  \pset format unaligned
+  \pset tuples_only
+  \set file :secrets /database.env
+  \o :file
+  select format('%s=postgres://%s:%s@%s/%s?default_query_exec_mode=cache_describe', name, role, password, :'host',
+      current_database()) from functions;
+  \set file :secrets /userlist.txt
+  \o :file
+  select format('"%s" "%s"', role, password) from functions;
+  \o
+\endif
+-- Older installations have the roles cloudfn_functions and cloudfn_events, to which migrate still grants. Once no
+-- function uses them: drop owned by cloudfn_functions, cloudfn_events; drop role cloudfn_functions, cloudfn_events;

@@ -1,6 +1,7 @@
 package knative
 
 import (
+	"encoding/base64"
 	"maps"
 	"os"
 	"path/filepath"
@@ -30,6 +31,14 @@ func TestSecrets(t *testing.T) {
 			}
 			for _, v := range container.Env {
 				variables = append(variables, v.Name)
+				from := v.ValueFrom.SecretKeyRef
+				if v.Name != "DATABASE_URL" {
+					continue
+				}
+				url, err := base64.StdEncoding.DecodeString(secrets[from.Name].Data[from.Key])
+				if want := "//" + functions[name].Role() + ":"; err != nil || !strings.Contains(string(url), want) {
+					t.Errorf("%s: %s goes to Postgres by %s, want the user in %s", overlay, name, url, want)
+				}
 			}
 			var want []string
 			for _, secret := range functions[name].Secrets {
@@ -39,7 +48,8 @@ func TestSecrets(t *testing.T) {
 			if slices.Sort(got); !slices.Equal(got, want) {
 				t.Errorf("%s: %s holds %v, want %v", overlay, name, got, want)
 			}
-			if !slices.Contains(variables, "OS_AUTH_URL") {
+			if !slices.Contains(variables, "OS_AUTH_URL") ||
+				slices.Contains(variables, "DATABASE_URL") == (name == "gateway") {
 				t.Errorf("%s: %s gets only %v", overlay, name, variables)
 			}
 			if service.Spec.Template.Spec.ServiceAccountName != "cloudfn-http" {
@@ -127,7 +137,7 @@ func TestREADME(t *testing.T) {
 		}
 		for _, secret := range f.Secrets {
 			named, found := holders["cloudfn-"+secret]
-			isGroup := secret == "database" || secret == "events" && f.Kind == "event"
+			isGroup := secret == "events" && f.Kind == "event"
 			if !found || !isGroup && !regexp.MustCompile(`(^|[ (])`+name+`($|[,)])`).MatchString(named) {
 				t.Errorf("the table of Secrets does not say that %s holds cloudfn-%s", name, secret)
 			}

@@ -248,7 +248,7 @@ func boot(ts *testscript.TestScript, neg bool, args []string) {
 
 func image(ts *testscript.TestScript, neg bool, args []string) {
 	needs(ts, neg, args, 1, "image NAME")
-	project(ts).MakeImage(tb(ts), args[0])
+	project(ts).MakeImage(tb(ts), args[0], nil)
 }
 
 // snapshots deletes the project's images when the script has ended.

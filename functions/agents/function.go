@@ -19,12 +19,12 @@ var Function = run.HTTP[Config, service]{
 	Summary: "What an agent fetches once when its instance boots, and its report that it is ready.",
 	Reach: run.Reach{
 		Tables: map[string]string{
+			"connections": "select (id, project_id, status, expires_at, suspended_at)",
 			"deployments": "select, update",
 			"events":      "insert",
 			"instances":   "select, update",
 		},
 	},
-	Secrets: []string{"database"},
 	// A guest retries for ten minutes, which is longer than replacing a pod takes. A deployment makes two calls, each
 	// some milliseconds of Postgres.
 	Scale:  run.Scale{MaxPods: 1, Concurrency: 100, Target: 70},

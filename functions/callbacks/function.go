@@ -42,7 +42,7 @@ var Function = run.HTTP[Config, service]{
 		Network: []string{"identity"},
 		Wakes:   []string{"deliver-events"},
 	},
-	Secrets: []string{"database", "events"},
+	Secrets: []string{"events"},
 	// Calls are rare: one pod answers hundreds of calls a second, each some milliseconds of
 	// Postgres.
 	Scale:  run.Scale{MaxPods: 1, Concurrency: 50, Target: 35},

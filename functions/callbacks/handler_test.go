@@ -123,6 +123,18 @@ func TestCallbackLifecycle(t *testing.T) {
 		opened(t, conn, "previous_secret", p.ID, c.ID) != c.Secret {
 		t.Errorf("rotated: %+v", second)
 	}
+	// A request that is sent again, or another rotation, ends no secret that the receiver may still have.
+	for range domain.MaxOlderSecrets {
+		rotated(`{"overlap": "1h"}`)
+	}
+	for n, secret := range []string{c.Secret, second.Secret} {
+		if opened(t, conn, fmt.Sprintf("older_secrets[%d]", n+1), p.ID, c.ID) != secret {
+			t.Errorf("secret %d signs no more after more rotations", n+1)
+		}
+	}
+	if a := app.Post(t, path+"/secret", ""); a.Status != 409 || !strings.Contains(string(a.Body), "overlap 0s") {
+		t.Errorf("one more rotation: got %d %s", a.Status, a.Body)
+	}
 	if left := time.Until(second.Overlap); left < 23*time.Hour || left > 24*time.Hour {
 		t.Errorf("the overlap is %s", left)
 	}
@@ -131,6 +143,9 @@ func TestCallbackLifecycle(t *testing.T) {
 	}
 	if testkit.Scalar[bool](t, conn, "select previous_secret is not null from callbacks where id = $1", c.ID) {
 		t.Error("the previous secret is kept without an overlap")
+	}
+	if n := testkit.Scalar[int](t, conn, "select cardinality(older_secrets) from callbacks where id = $1", c.ID); n != 0 {
+		t.Errorf("%d older secrets are kept without an overlap", n)
 	}
 	if dump := testkit.Dump(t, database); strings.Contains(dump, "whsec") || strings.Contains(dump, "canary") ||
 		strings.Contains(dump, "Y2FuYXJ5") || strings.Contains(dump, c.Secret[6:]) {

@@ -63,6 +63,7 @@ func routes(api huma.API, s service) {
 		Summary: "Give a callback another secret",
 		Responses: httpx.Answers(map[int]string{
 			200: "The callback with its new secret, which is never shown again.", 404: noCallback,
+			409: "Four secrets before the last one sign already. The overlap `0s` ends them at once.",
 		}),
 	}, h.rotate)
 	deliveryRoutes(api, h, tags)

@@ -50,16 +50,42 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// Function declares collect-stats. It owns the schema, because it adds the request log's partitions.
+// Function declares collect-stats. It deletes old rows of every kind.
 var Function = run.Event[Config]{
 	Name:     "collect-stats",
 	Summary:  "Counts the servers of every project at each full hour.",
 	Schedule: run.Minutely, // not later in the minute: an hour is counted when it has just begun
 	Reach: run.Reach{
+		Tables: map[string]string{
+			"actions":   "select, delete",
+			"callbacks": postgres.ReadCallbacks + ", update, delete",
+			"connections": postgres.ReadConnections +
+				", update (suspended_at, resumed_at, reason, seq, updated_at)",
+			"leases":            "select",
+			"managed":           "select (project_id)",
+			"managed_projects":  "select (project_id, domain_id)",
+			"unserved_projects": "select, insert, delete",
+			"deployments":       "select (project_id, instance_id), delete",
+			"deliveries":        "select",
+			"events":            "select, insert, delete",
+			"instances":         "select, update, delete",
+			"jobs":              "select, insert, update, delete",
+			"orders":            "select, update, delete",
+			"rate_limits":       "select (used_up), delete",
+			"request_log_sizes": "select, insert, update, delete",
+			"requests":          "select, delete",
+			"retention_markers": "select, insert, update, delete",
+			"stats_hourly":      "select, insert, update, delete",
+			"stats_projects":    "select, insert, update, delete",
+			"stats_sums":        "select, insert, update, delete",
+			"streams":           "select, delete",
+			"function drop_requests_month(timestamptz)": "execute",
+			"function make_requests_month(timestamptz)": "execute",
+		},
 		Network: []string{"compute", "identity"},
-		Wakes:   []string{"deliver-events"},
+		Wakes:   []string{"deliver-events", "run-connections"},
 	},
-	Secrets: []string{"database-owner", "events", "openstack"},
+	Secrets: []string{"events", "openstack"},
 	// One replica works, and answers the events that come meanwhile at once. Knative replaces its pod when a node is
 	// lost.
 	Scale: run.Scale{MaxPods: 1, Concurrency: 10},
@@ -76,6 +102,7 @@ func build(cfg Config, d run.Deps) (eventx.Func, error) {
 	})
 	s.rows.Config, s.allows, s.domains = cfg.Rows, cfg.Callers.Allows, cfg.Callers.AllowedDomains
 	s.budget = cfg.DailyMB << 20
+	s.unserved = cfg.Callers.Unserved
 	s.backfill, s.retention, s.claim, s.wake = cfg.Backfill, cfg.Retention, cfg.Claim, d.Wake
 	return s.Handle, nil
 }

@@ -36,6 +36,8 @@ type service struct {
 	claim     time.Duration
 	wake      func(functions ...string)
 	listed    *listed
+	left      postgres.Unserved
+	unserved  func([]domain.Remains) []domain.Remains // those that the lists do not let in
 }
 
 // newService has all stores of the database.
@@ -43,7 +45,8 @@ func newService(db *postgres.DB, login func(context.Context) (session, error)) s
 	return service{
 		login: login, db: db, stats: postgres.Stats{DB: db}, jobs: postgres.Jobs{DB: db},
 		requests: postgres.Requests{DB: db}, rows: postgres.Retention{DB: db}, events: postgres.Events{DB: db},
-		wake: func(...string) {}, listed: &listed{},
+		left: postgres.Unserved{DB: db}, wake: func(...string) {}, listed: &listed{},
+		unserved: func([]domain.Remains) []domain.Remains { return nil },
 	}
 }
 

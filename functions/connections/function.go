@@ -45,7 +45,7 @@ var Function = run.HTTP[Config, service]{
 		Network: []string{"compute", "identity"}, // compute: the flavors, which a connection remembers
 		Wakes:   []string{"deliver-events", "run-connections"},
 	},
-	Secrets: []string{"database", "events"},
+	Secrets: []string{"events"},
 	// Delegating takes some calls to Keystone and Nova; everything else is Postgres.
 	Scale:  run.Scale{MaxPods: 2, Concurrency: 50, Target: 20},
 	Build:  build,

@@ -20,6 +20,7 @@ import (
 var (
 	mainFiles = []string{"main"}
 	longFiles = []string{"console", "objects", "faults", "leases", "looks", "managed", "nodes"}
+	hostFiles = []string{"hosts"} // they take the sandbox's reservable hosts
 )
 
 // TestEveryBrowserTestIsRun, here or, of /v1/docs, in test/contract.
@@ -31,7 +32,7 @@ func TestEveryBrowserTestIsRun(t *testing.T) {
 	}
 	for _, path := range found {
 		name := strings.TrimSuffix(filepath.Base(path), ".test.mjs")
-		if name != "docs" && !slices.Contains(mainFiles, name) && !slices.Contains(longFiles, name) {
+		if name != "docs" && !slices.Contains(slices.Concat(mainFiles, longFiles, hostFiles), name) {
 			t.Errorf("nothing runs %s", path)
 		}
 	}
@@ -49,6 +50,13 @@ func TestLongBrowser(t *testing.T) {
 	t.Parallel()
 	testkit.Heavy(t)
 	browse(t, longFiles)
+}
+
+// TestLongBrowserHosts runs the files that need hosts of their own.
+func TestLongBrowserHosts(t *testing.T) {
+	t.Parallel()
+	testkit.Heavy(t)
+	browse(t, hostFiles)
 }
 
 func browse(t *testing.T, files []string) {
@@ -70,6 +78,9 @@ func browse(t *testing.T, files []string) {
 			t.Cleanup(func() { p.DeleteImages(t) })
 		case "managed":
 			p.Network(t, "private", "10.0.0.0/24")
+		case "hosts":
+			p.Grant(t, p.UserID, "admin")
+			reservable(t, database)
 		case "main", "nodes":
 			p.Grant(t, p.UserID, "admin")
 		}

@@ -44,7 +44,6 @@ var Function = run.HTTP[Config, handler]{
 		},
 		Network: []string{"functions", "identity"}, // identity: who signs in; no other call to the cloud
 	},
-	Secrets: []string{"database"},
 	// A request waits for another function; the page's files are in memory. Answers are held whole: a page of 1000
 	// servers takes 2.7 MB.
 	Scale:  run.Scale{MaxPods: 2, Concurrency: 50, Target: 35},

@@ -55,3 +55,14 @@ func calendar(t *testing.T, database string, p *testkit.Project) {
 		t.Fatal(err)
 	}
 }
+
+// reservable takes the sandbox's reservable hosts for the test, and stores that they are in the pool.
+func reservable(t *testing.T, database string) {
+	t.Helper()
+	for _, host := range testkit.ReservableHosts(t) {
+		if _, err := testkit.Connect(t, database).Exec(context.Background(),
+			"insert into nodes (name, pool) values ($1, 'reservable')", host); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

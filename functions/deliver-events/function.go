@@ -8,6 +8,7 @@ import (
 
 	"github.com/cloudfn/cloudfn/shared/eventx"
 	"github.com/cloudfn/cloudfn/shared/flow"
+	"github.com/cloudfn/cloudfn/shared/obs"
 	"github.com/cloudfn/cloudfn/shared/postgres"
 	"github.com/cloudfn/cloudfn/shared/run"
 	"github.com/cloudfn/cloudfn/shared/seal"
@@ -56,7 +57,7 @@ var Function = run.Event[Config]{
 	Reach: run.Reach{
 		Tables: map[string]string{
 			"callbacks":   "select, insert, update, delete",
-			"connections": "select",
+			"connections": postgres.ReadConnections,
 			"deliveries":  "select, insert, update, delete",
 			"events":      "select, insert, update, delete",
 			"instances":   "select",
@@ -65,7 +66,7 @@ var Function = run.Event[Config]{
 		},
 		Network: []string{"callbacks"},
 	},
-	Secrets: []string{"database-events", "events", "seal"},
+	Secrets: []string{"events", "seal"},
 	// Each pod makes DELIVERY_WORKERS attempts at once. It works on one event, and answers those that come meanwhile at
 	// once.
 	Scale: run.Scale{MaxPods: 2, Concurrency: 10},
@@ -94,7 +95,9 @@ func build(cfg Config, d run.Deps) (eventx.Func, error) {
 	s := &service{
 		outbox: postgres.Outbox{DB: d.DB}, events: postgres.Events{DB: d.DB}, sender: p,
 		sink: p.sink != nil, tryFor: cfg.For, retention: cfg.Retention, claim: longest + claimSlack,
-		pool: newPool(cfg.Workers), runs: flow.NewPair(),
+		pool: newPool(cfg.Workers), runs: flow.NewPair(), keys: p.keys.IDs(),
+		unsigned: obs.Gauge("cloudfn.callbacks.key_missing",
+			"Callbacks whose secret is encrypted with a key that SEAL_PRIVATE_KEY lacks."),
 	}
 	return s.Handle, nil
 }

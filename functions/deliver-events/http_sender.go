@@ -65,16 +65,28 @@ func (p sender) Send(ctx context.Context, a domain.Attempt) (answer, error) {
 	}, err
 }
 
-// secrets are those that sign: the callback's, and the one before it while both are good.
+// unsignedError is why an event cannot be signed: SEAL_PRIVATE_KEY lacks the key, or the stored secret is damaged. That
+// is the operator's to repair, and says nothing about the receiver.
+type unsignedError struct{ cause error }
+
+// Error implements error.
+func (e unsignedError) Error() string {
+	return "the callback's secret cannot be decrypted: " + e.cause.Error()
+}
+
+// Unwrap returns the cause.
+func (e unsignedError) Unwrap() error { return e.cause }
+
+// secrets are those that sign: the callback's, and those before it while they are good.
 func (p sender) secrets(c domain.Callback) ([]domain.Secret, error) {
 	var secrets []domain.Secret
-	for _, sealed := range [][]byte{c.Secret, c.PreviousSecret} {
+	for _, sealed := range append([][]byte{c.Secret, c.PreviousSecret}, c.OlderSecrets...) {
 		if sealed == nil {
 			continue
 		}
 		secret, err := p.keys.Open(c.SealedFor(), sealed)
 		if err != nil {
-			return nil, apperr.Wrap(apperr.Internal, err, "the callback's secret cannot be decrypted")
+			return nil, unsignedError{err}
 		}
 		secrets = append(secrets, secret)
 	}

@@ -62,10 +62,21 @@ func TestRotation(t *testing.T) {
 	t.Parallel()
 	database := testkit.Database(t)
 	conn := testkit.Connect(t, database)
-	old, young := secret(), secret()
+	old, young, oldest := secret(), secret(), secret()
 	slow, quick := testkit.NewSignedReceiver(t, old), testkit.NewSignedReceiver(t, young)
+	slowest := testkit.NewSignedReceiver(t, oldest)
 	for _, r := range []*testkit.Receiver{slow, quick} {
 		testkit.AddCallback(t, conn, project, r.URL, domain.CallbackVerified, young, old)
+	}
+	late := testkit.AddCallback(t, conn, project, slowest.URL, domain.CallbackVerified, oldest, "")
+	for _, next := range []string{old, young} { // two rotations
+		if _, err := conn.Exec(t.Context(), `
+update callbacks set older_secrets = case when previous_secret is null then '{}'
+        else array_append(older_secrets, previous_secret) end,
+    previous_secret = secret, previous_until = now() + interval '1 hour', secret = $2
+where id = $1`, late, testkit.Sealed(t, project, late, next)); err != nil {
+			t.Fatal(err)
+		}
 	}
 	instances := subjects(3)
 	testkit.AddEvents(t, conn, project, instances, 2)
@@ -73,6 +84,7 @@ func TestRotation(t *testing.T) {
 	p.Tick(t, "deliver-events")
 	complete(t, time.Second, slow, instances, 2)
 	complete(t, time.Second, quick, instances, 2)
+	complete(t, time.Second, slowest, instances, 2)
 	if _, err := conn.Exec(t.Context(), "update callbacks set previous_until = now()"); err != nil {
 		t.Fatal(err)
 	}

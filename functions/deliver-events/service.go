@@ -39,6 +39,8 @@ type service struct {
 	retention time.Duration
 	claim     time.Duration // longer than an attempt
 	pool      *pool
+	keys      []string                     // ids of the keys that are held
+	unsigned  func(context.Context, int64) // records how many callbacks have secrets of other keys
 	runs      flow.Pair
 }
 
@@ -174,9 +176,27 @@ func (s *service) attempt(ctx context.Context, a domain.Attempt, mayContinue fun
 			return err
 		})
 	default:
+		if unsigned, is := errors.AsType[unsignedError](err); is {
+			s.postpone(ctx, a, unsigned)
+			return nil
+		}
 		s.fail(ctx, a, outcomeOf(a, got, err))
 	}
 	return next
+}
+
+// keyPause is the time until a callback is tried again whose secret cannot be decrypted.
+const keyPause = 5 * time.Minute
+
+// postpone leaves an event due that cannot be signed: a lost key is the operator's fault, so it suspends no callback.
+func (s *service) postpone(ctx context.Context, a domain.Attempt, why unsignedError) {
+	slog.ErrorContext(ctx, "an event cannot be signed: add the key to SEAL_PRIVATE_KEY, or have the callback's secret "+
+		"rotated; `cloudfnd keys status` shows which keys are missing", "project_id", a.Callback.ProjectID,
+		"callback_id", a.Callback.ID, "error", why)
+	s.write(ctx, a, func(ctx context.Context) error {
+		return s.outbox.Postpone(ctx, a, keyPause,
+			"waits for the operator: the secret that signs it cannot be decrypted")
+	})
 }
 
 func (s *service) fail(ctx context.Context, a domain.Attempt, f domain.Outcome) {

@@ -56,7 +56,7 @@ var Function = run.HTTP[Config, service]{
 	Reach: run.Reach{
 		Tables: map[string]string{
 			"actions":              "select",
-			"callbacks":            "insert",
+			"callbacks":            postgres.ReadCallbacks + ", insert",
 			"connection_resources": "select",
 			"connections": postgres.ReadConnections + ", insert, " +
 				"update (status, reason, secret, suspended_at, revoked, seq, updated_at, last_used_at, next_check_at)",
@@ -74,7 +74,7 @@ var Function = run.HTTP[Config, service]{
 		Network: []string{"compute", "identity", "image", "network", "placement"},
 		Wakes:   []string{"deliver-events", "poll-instances", "run-connections", "run-leases"},
 	},
-	Secrets: []string{"database", "events"},
+	Secrets: []string{"events"},
 	// An order is many calls to Nova and takes seconds.
 	Scale:  run.Scale{MaxPods: 3, Concurrency: 20, Target: 10},
 	Build:  build,

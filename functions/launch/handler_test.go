@@ -47,7 +47,7 @@ func TestLaunchByName(t *testing.T) {
 	const text, zipped = "#cloud-config\n# canary-user-data", "\x1f\x8b\x08\x00\xff\xfe canary-user-data"
 	images := map[string]string{}
 	for _, name := range []string{"ubuntu:22.04", "in:cirros", "eq:x"} {
-		images[name] = p.MakeImage(t, name)
+		images[name] = p.MakeImage(t, name, nil)
 		var report launchReport
 		a := app.Post(t, "/v1/launch?dry_run=true", body(t, object{"image": name}))
 		if a.JSON(t, &report); !report.OK || len(report.Resolved) != 1 || report.Resolved[0].ImageID != images[name] {

@@ -110,12 +110,13 @@ func TestReservationRefused(t *testing.T) {
 	activate(t, rows, ending, domain.LeaseEnding)
 	activate(t, rows, active, domain.LeaseActive)
 	activate(t, rows, foreign, domain.LeaseActive)
+	begins := testkit.Scalar[time.Time](t, rows, "select starts_at from leases where id = $1", pending.LeaseID)
 	for name, tc := range map[string]struct {
 		id     uuid.UUID
 		status int
 		says   string
 	}{
-		"pending":            {pending.ID, 409, "is pending and its lease pending"},
+		"pending":            {pending.ID, 409, "is active, from " + begins.UTC().Format(time.RFC3339) + " to "},
 		"ending":             {ending.ID, 409, "lease ending"},
 		"of another project": {foreign.ID, 400, `"allowed":["` + active.ID.String() + `"]`},
 		"unknown":            {uuid.New(), 400, `"allowed":["` + active.ID.String() + `"]`},

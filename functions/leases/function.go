@@ -27,7 +27,7 @@ var Function = run.HTTP[Config, service]{
 		Tables: map[string]string{
 			"actions":     "select, update (connection_id)",
 			"allocations": "select, insert, update, delete",
-			"callbacks":   "select",
+			"callbacks":   postgres.ReadCallbackIDs,
 			"connections": postgres.ReadConnections + ", insert, " +
 				"update (status, reason, secret, suspended_at, revoked, seq, updated_at, last_used_at)",
 			"create_calls":     "select, update",
@@ -43,7 +43,7 @@ var Function = run.HTTP[Config, service]{
 		Network: []string{"compute", "identity"}, // compute: servers, flavors, and who may see hosts
 		Wakes:   []string{"deliver-events", "run-connections", "run-leases"},
 	},
-	Secrets: []string{"database", "events"},
+	Secrets: []string{"events"},
 	// A request takes some milliseconds of Postgres, and for a trust a call to Keystone.
 	Scale:  run.Scale{MaxPods: 1, Concurrency: 50, Target: 35},
 	Build:  build,

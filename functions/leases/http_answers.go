@@ -1,6 +1,7 @@
 package leases
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/google/uuid"
@@ -20,7 +21,7 @@ type Lease struct {
 	Name         string             `json:"name" minLength:"1" maxLength:"255"`
 	Status       domain.LeaseStatus `json:"status" enum:"pending,starting,active,ending,ended,cancelled,error"`
 	Reason       *LeaseReason       `json:"reason,omitempty" doc:"Why it is in error, or why a step is repeated."`
-	Degraded     bool               `json:"degraded" doc:"A reserved host is down, and there is no other."`
+	Degraded     bool               `json:"degraded" doc:"A reserved host is down, and no other has its place."`
 	Start        time.Time          `json:"start"`
 	End          time.Time          `json:"end"`
 	BeforeEnd    string             `json:"before_end,omitempty" minLength:"3" doc:"How long before the end it warns."`
@@ -70,6 +71,7 @@ type Reservation struct {
 	Zone         string                   `json:"zone,omitempty" minLength:"1"`
 	Traits       []string                 `json:"traits,omitempty" minItems:"1"`
 	Capabilities []string                 `json:"capabilities,omitempty" minItems:"1"`
+	Heal         domain.Heal              `json:"heal,omitempty" enum:"auto,manual" doc:"When a host fails."`
 	Hosts        *int                     `json:"hosts,omitempty" minimum:"0" doc:"How many hosts it has."`
 	Flavors      []LeaseFlavor            `json:"flavors,omitempty" minItems:"1"`
 }
@@ -126,12 +128,13 @@ func showReservation(r domain.Reservation) Reservation {
 	}
 	w, hosts := r.Want, 0
 	for _, a := range r.Allocations {
-		if a.ReleasedAt.IsZero() {
+		if a.ReleasedAt.IsZero() && a.ReplacedAt.IsZero() {
 			hosts++
 		}
 	}
 	out.Min, out.Max, out.VCPUs, out.RAMMB, out.DiskGB = w.Min, w.Max, w.VCPUs, w.RAMMB, w.DiskGB
 	out.Region, out.Zone, out.Traits, out.Capabilities, out.Hosts = w.Region, w.Zone, w.Traits, w.Capabilities, &hosts
+	out.Heal = cmp.Or(w.Heal, domain.HealAuto)
 	for _, f := range r.Flavors {
 		out.Flavors = append(out.Flavors, LeaseFlavor{
 			ID: f.ID, Name: f.Base, VCPUs: f.VCPUs, RAMMB: f.RAMMB, DiskGB: f.DiskGB,

@@ -36,19 +36,18 @@ func hostRoutes(api huma.API, h handler) {
 }
 
 type availabilityInput struct {
-	Hosts    int        `query:"hosts" minimum:"1" maximum:"1000" default:"1" example:"3" doc:"How many at once."`
-	VCPUs    int        `query:"vcpus" minimum:"0" default:"0" example:"32" doc:"What each must have, at least."`
-	RAMMB    int        `query:"ram_mb" minimum:"0" default:"0" example:"65536" doc:"Memory of each, in MiB."`
-	DiskGB   int        `query:"disk_gb" minimum:"0" default:"0" example:"100" doc:"Disk of each, in GiB."`
-	Duration string     `query:"duration" required:"true" example:"P2D" doc:"For how long: an ISO 8601 duration."`
-	From     httpx.Time `query:"from" example:"2026-01-02T03:04:05Z" doc:"Not before it; now by default, and if past."`
-	Until    httpx.Time `query:"until" example:"2026-03-02T03:04:05Z" doc:"A year ahead by default."`
-	Zone     string     `query:"zone" maxLength:"255" example:"nova" doc:"The availability zone of the hosts."`
-	Region   string     `query:"region" maxLength:"255" example:"RegionOne" doc:"The region of the hosts."`
-	Traits   []string   `query:"traits" minItems:"1" example:"[\"HW_CPU_X86_AVX2\"]" doc:"Of each host."`
-	// Of each host, as in a reservation. One parameter is one expression, because commas are a part of them.
-	Capabilities []string `query:"capabilities,explode" minItems:"1" maxItems:"50" example:"[\"vcpus >= 32\"]"`
-	Limit        int      `query:"limit" minimum:"1" maximum:"100" default:"10" doc:"The number of periods, at most."`
+	Hosts        int        `query:"hosts" minimum:"1" maximum:"1000" default:"1" example:"3" doc:"How many at once."`
+	VCPUs        int        `query:"vcpus" minimum:"0" default:"0" example:"32" doc:"What each must have, at least."`
+	RAMMB        int        `query:"ram_mb" minimum:"0" default:"0" example:"65536" doc:"Memory of each, in MiB."`
+	DiskGB       int        `query:"disk_gb" minimum:"0" default:"0" example:"100" doc:"Disk of each, in GiB."`
+	Duration     string     `query:"duration" required:"true" example:"P2D" doc:"For how long: an ISO 8601 duration."`
+	From         httpx.Time `query:"from" example:"2026-01-02T03:04:05Z" doc:"Not before this, nor before now."`
+	Until        httpx.Time `query:"until" example:"2026-03-02T03:04:05Z" doc:"A year ahead by default."`
+	Zone         string     `query:"zone" maxLength:"255" example:"nova" doc:"The availability zone of the hosts."`
+	Region       string     `query:"region" maxLength:"255" example:"RegionOne" doc:"The region of the hosts."`
+	Traits       []string   `query:"traits" minItems:"1" example:"[\"HW_CPU_X86_AVX2\"]" doc:"Of each host."`
+	Capabilities []string   `query:"capabilities" minItems:"1" maxItems:"50" example:"[\"vcpus >= 32\"]"`
+	Limit        int        `query:"limit" minimum:"1" maximum:"100" default:"10" doc:"The number of periods, at most."`
 }
 
 // Slots are periods in which hosts are free.

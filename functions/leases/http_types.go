@@ -40,6 +40,7 @@ type ReservationRequest struct {
 	Traits       []string               `json:"traits,omitempty" maxItems:"50" uniqueItems:"true" doc:"Of each host."`
 	Capabilities []string               `json:"capabilities,omitempty" maxItems:"50"`
 	Flavors      []string               `json:"flavors,omitempty" minItems:"1" maxItems:"20" uniqueItems:"true"`
+	Heal         domain.Heal            `json:"heal,omitempty" enum:"auto,manual" doc:"When a host fails; auto."`
 }
 
 // Resolve implements huma.Resolver.
@@ -95,7 +96,7 @@ func (r ReservationRequest) check(field func(string) string) (faults []error) {
 	for name, isGiven := range map[string]bool{
 		"min": r.Min != nil, "max": r.Max != nil, "vcpus": r.VCPUs != 0, "ram_mb": r.RAMMB != 0,
 		"disk_gb": r.DiskGB != 0, "zone": r.Zone != "", "region": r.Region != "", "traits": r.Traits != nil,
-		"capabilities": r.Capabilities != nil, "flavors": r.Flavors != nil,
+		"capabilities": r.Capabilities != nil, "flavors": r.Flavors != nil, "heal": r.Heal != "",
 	} {
 		if isGiven {
 			faults = append(faults, apperr.InvalidField(field(name), other))
@@ -110,7 +111,7 @@ func (c CreateLease) hash() []byte {
 	for n, r := range c.Reservations {
 		if r.Type == domain.HostReservation {
 			want := r.want()
-			c.Reservations[n].Min, c.Reservations[n].Max = &want.Min, &want.Max
+			c.Reservations[n].Min, c.Reservations[n].Max, c.Reservations[n].Heal = &want.Min, &want.Max, want.Heal
 		}
 	}
 	text, _ := json.Marshal(c) //nolint:errchkjson // it was decoded from JSON
@@ -122,7 +123,10 @@ func (c CreateLease) hash() []byte {
 func (r ReservationRequest) want() *domain.HostWant {
 	want := &domain.HostWant{
 		Min: 1, VCPUs: r.VCPUs, RAMMB: r.RAMMB, DiskGB: r.DiskGB, Region: r.Region, Zone: r.Zone, Traits: r.Traits,
-		Capabilities: r.Capabilities,
+		Capabilities: r.Capabilities, Heal: r.Heal,
+	}
+	if want.Heal == domain.HealAuto {
+		want.Heal = ""
 	}
 	if r.Min != nil {
 		want.Min = *r.Min

@@ -56,8 +56,16 @@ func pathsOf(r domain.Revision) map[string]any {
 	for key, value := range r.Labels {
 		out["labels."+key] = value
 	}
-	text, _ := json.Marshal(r.Schedule) // it has texts only
-	flatten(out, "schedule", fields(text))
+	for key, value := range r.Schedule.Labels {
+		out["schedule.labels."+key] = value
+	}
+	for field, value := range map[string]string{
+		"region": r.Schedule.Region, "zone": r.Schedule.Zone, "affinity": r.Schedule.Affinity,
+	} {
+		if value != "" {
+			out["schedule."+field] = value
+		}
+	}
 	return out
 }
 
@@ -114,7 +122,7 @@ func secretChange(kind domain.Kind, from, to domain.Revision) []difference {
 // againstMembers compares a revision with the members: with the revision that each has, and with what others have
 // changed of it since.
 func againstMembers(m domain.Managed, from domain.Revision, all []domain.Revision) (found []difference) {
-	real := 0
+	count := 0
 	for _, member := range m.Members {
 		drift := slices.DeleteFunc(slices.Clone(m.Drift), func(d domain.Drift) bool { return d.Member != member.ID })
 		isDeleted := slices.ContainsFunc(drift, func(d domain.Drift) bool { return d.Field == "exists" })
@@ -123,7 +131,7 @@ func againstMembers(m domain.Managed, from domain.Revision, all []domain.Revisio
 		case member.ObjectID == "" || isDeleted:
 			found = append(found, difference{member: member.ID, path: "exists", from: true, to: false})
 		default:
-			real++
+			count++
 			found = append(found, memberDifferences(m, member, from, all, drift)...)
 		}
 	}
@@ -134,8 +142,8 @@ func againstMembers(m domain.Managed, from domain.Revision, all []domain.Revisio
 		return found
 	}
 	var declared domain.DeploymentSpec
-	if _ = json.Unmarshal(from.Spec, &declared); declared.Count != real { // it was checked
-		found = slices.Insert(found, 0, difference{path: "spec.count", from: declared.Count, to: real})
+	if _ = json.Unmarshal(from.Spec, &declared); declared.Count != count { // it was checked
+		found = slices.Insert(found, 0, difference{path: "spec.count", from: declared.Count, to: count})
 	}
 	return found
 }

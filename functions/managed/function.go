@@ -51,11 +51,12 @@ var Function = run.HTTP[Config, service]{
 			"managed_revisions": "select, insert, delete",
 			"trusts_to_revoke":  "select, insert, update, delete",
 		},
-		Network: []string{"identity"},
+		Network: []string{"compute", "identity"},
 		Wakes:   []string{"deliver-events", "reconcile-managed", "run-connections"},
 	},
-	Secrets: []string{"database", "events"},
-	// A request takes some milliseconds of Postgres; the first of a user a call to Keystone, for a trust.
+	Secrets: []string{"events"},
+	// A request takes some milliseconds of Postgres; the first of a user a call to Keystone, for a trust, and more
+	// servers calls to Nova, for their quota.
 	Scale:  run.Scale{MaxPods: 2, Concurrency: 50, Target: 35},
 	Build:  build,
 	Routes: httpx.Operations(routes),

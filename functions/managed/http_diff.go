@@ -16,8 +16,8 @@ func diffRoute(api huma.API, h handler) {
 		OperationID: "diffManaged", Method: http.MethodGet, Path: "/v1/managed/{kind}/{name}/diff", Tags: tags,
 		Middlewares: httpx.Before(auth.CanRead), Summary: "Compare revisions of a resource, or one with what is real",
 		Responses: httpx.Answers(map[int]string{
-			200: "The fields that differ.", 404: "The project has no such resource, or it has no such revision any more.",
-			422: unsupported,
+			200: "The fields that differ.", 422: unsupported,
+			404: "The project has no such resource, or it has no such revision any more.",
 		}),
 	}, h.diff)
 }

@@ -40,6 +40,7 @@ type MachineSpec struct {
 	KeyName        string            `json:"key_name,omitempty" maxLength:"255"`
 	SecurityGroups []string          `json:"security_groups,omitempty" maxItems:"50"`
 	Metadata       map[string]string `json:"metadata,omitempty"`
+	Tags           []string          `json:"tags,omitempty" maxItems:"40" uniqueItems:"true"`
 	Volumes        []string          `json:"volumes,omitempty" maxItems:"20" doc:"Managed volumes, to attach."`
 	Configmaps     []string          `json:"configmaps,omitempty" maxItems:"20" doc:"Managed files."`
 	Update         string            `json:"update,omitempty" enum:"in_place,replace"`

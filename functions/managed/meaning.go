@@ -7,6 +7,8 @@ import (
 	"net/url"
 	"strings"
 
+	"github.com/google/uuid"
+
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 	engine "github.com/cloudfn/cloudfn/shared/managed"
@@ -48,6 +50,11 @@ func checkMachine(s MachineSpec, fault func(field, detail string)) {
 			fault("metadata."+key, apperr.As(err).Fields[0].Detail)
 		}
 	}
+	for n, tag := range s.Tags {
+		if detail := tagFault(tag); detail != "" {
+			fault(fmt.Sprintf("tags[%d]", n), detail)
+		}
+	}
 	for field, names := range map[string][]string{"volumes": s.Volumes, "configmaps": s.Configmaps} {
 		for n, name := range names {
 			if !nameForm.MatchString(name) {
@@ -55,6 +62,19 @@ func checkMachine(s MachineSpec, fault func(field, detail string)) {
 			}
 		}
 	}
+}
+
+const longestTag = 60 // of Nova
+
+// tagFault says what is wrong with a tag of a server; "" = nothing.
+func tagFault(tag string) string {
+	switch {
+	case tag == "" || len([]rune(tag)) > longestTag || strings.ContainsAny(tag, "/,?#%"):
+		return fmt.Sprintf("must have 1 to %d characters, and none of / , ? # %%", longestTag)
+	case strings.HasPrefix(tag, "cloudfn:") || strings.HasPrefix(tag, "cloudfn-") || uuid.Validate(tag) == nil:
+		return "must be no UUID and not begin with cloudfn: or cloudfn-, because servers are found by such tags"
+	}
+	return ""
 }
 
 // checkTexts checks values as Nova, Cinder and Glance do.

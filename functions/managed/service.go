@@ -18,6 +18,8 @@ type session interface {
 	HasService(ctx context.Context, service string) (bool, error)
 	Regions(context.Context) (all []string, own string, err error)
 	InRegion(region string) session
+	Quota(context.Context) (domain.Quota, error)
+	Flavors(context.Context) ([]domain.Flavor, error)
 }
 
 // openStack opens sessions.

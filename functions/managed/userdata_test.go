@@ -69,7 +69,7 @@ func TestNearestField(t *testing.T) {
 	f := start(t, nil)
 	const unknown = " is not a field of this request; "
 	for fields, want := range map[string]string{
-		`"flavour": "a", "image": "a"`:  "spec.flavour:" + unknown + `did you mean "flavor"?`,
+		`"flavr": "a", "image": "a"`:    "spec.flavr:" + unknown + `did you mean "flavor"?`,
 		`"shade": 1, "flavor": "a"`:     "spec.shade:" + unknown + "expected one of configmaps, flavor, ",
 		`"Key_name": "x", "image": "a"`: `did you mean "key_name"?`,
 	} {
@@ -81,8 +81,8 @@ func TestNearestField(t *testing.T) {
 	}
 	var problem struct{ Detail string }
 	declare(t, f.Client, "/v1/managed/Loadbalancer/a",
-		`{"spec": {"network": "a", "listeners": [{"protocl": "TCP"}]}}`).JSON(t, &problem)
-	if !strings.Contains(problem.Detail, "spec.listeners[0].protocl:"+unknown+`did you mean "protocol"?`) {
+		`{"spec": {"network": "a", "listeners": [{"ports": "TCP"}]}}`).JSON(t, &problem)
+	if !strings.Contains(problem.Detail, "spec.listeners[0].ports:"+unknown+`did you mean "port"?`) {
 		t.Errorf("got %s", problem.Detail)
 	}
 }

@@ -55,7 +55,8 @@ func TestReservable(t *testing.T) {
 	}
 	exec("update nodes set pool = 'reservable'")
 	exec("insert into isolation (region, result) values ('RegionOne', 'proven')")
-	if n := do(t, admin, "GET", path, 200); n.Reservable != "yes" || n.Isolation != "proven" {
+	if n := do(t, admin, "GET", path, 200); n.Reservable != "yes" || n.Isolation != "proven" ||
+		n.Region != "RegionOne" {
 		t.Errorf("got %+v", n)
 	}
 	exec(`insert into leases (project_id, id, domain_id, user_id, name, status, starts_at, ends_at, on_end)
@@ -163,7 +164,13 @@ func TestWhoSeesHosts(t *testing.T) {
 		{admin, "PUT", "/v1/nodes/compute-1", 405},
 	} {
 		t.Run(fmt.Sprintf("%s %.40s", r.method, r.path), func(t *testing.T) {
-			do(t, r.client, r.method, r.path, r.status)
+			a := r.client.Do(t, r.method, r.path, "")
+			if a.Status != r.status {
+				t.Errorf("got %d %s, want %d", a.Status, a.Body, r.status)
+			}
+			if text := strings.ReplaceAll(string(a.Body), r.path, ""); strings.Contains(text, "compute-") {
+				t.Errorf("it names a host: %s", text)
+			}
 		})
 	}
 }

@@ -65,6 +65,7 @@ func routes(api huma.API, s service) {
 			409: "Reservations have the host, now or later.",
 		}),
 	}, h.unreservable)
+	selfTestRoutes(api, h)
 	changeRoutes(api, h)
 	tokenRoutes(api, h)
 	drainRoutes(api, h)

@@ -44,7 +44,10 @@ type Node struct {
 	Drain          *Drain            `json:"drain,omitempty" doc:"The last one; absent when there never was one."`
 	Reservable     string            `json:"reservable" enum:"no,joining,yes,leaving"`
 	Reason         string            `json:"reason,omitempty" doc:"Why it does not join or leave yet."`
+	Lease          *NodeLease        `json:"lease,omitempty" doc:"That has it, or gets it next; absent without one."`
 	Isolation      string            `json:"isolation" enum:"proven,unproven,unknown"`
+	IsolationText  string            `json:"isolation_detail,omitempty" doc:"What the test found, and what is missing."`
+	TestedAt       time.Time         `json:"tested_at,omitzero" doc:"When the last self-test ended; of no host alone."`
 }
 
 // Drain is the last drain of a node.
@@ -132,15 +135,16 @@ func etag(n domain.Node) string { return `"` + strconv.FormatInt(n.Version, 10) 
 func show(n node, isWhole bool) Node {
 	s := n.stored
 	shown := Node{
-		Name: n.Name, Region: n.region, Zone: n.Zone, RegionZone: s.RegionZone, NetworkZone: s.NetworkZone, Labels: s.Labels,
-		Providers: s.Providers, Status: n.status(), StatusReason: s.StatusReason, StatusURL: s.StatusURL,
-		Alert: s.Alert || s.Version == 0, Schedulable: n.IsEnabled, CordonedBy: n.cordonedBy(),
+		Name: n.Name, Region: n.region, Zone: n.Zone, RegionZone: s.RegionZone, NetworkZone: s.NetworkZone,
+		Labels: s.Labels, Providers: s.Providers, Status: n.status(), StatusReason: s.StatusReason,
+		StatusURL: s.StatusURL, Alert: s.Alert || s.Version == 0, Schedulable: n.IsEnabled, CordonedBy: n.cordonedBy(),
 		DisabledReason: n.DisabledReason, AutoCordon: domain.PeriodOf(s.AutoCordonAfter).String(),
 		AutoDrain: domain.PeriodOf(s.AutoDrainAfter).String(), HeartbeatAt: n.heartbeatAt(),
 		Capacity: Sizes{VCPUs: n.VCPUs, RAMMB: n.RAMMB, DiskGB: n.DiskGB},
 		Used:     Sizes{VCPUs: n.UsedVCPUs, RAMMB: n.UsedRAMMB, DiskGB: n.UsedDiskGB},
 		Servers:  n.Servers, Reservable: reservable[s.Pool], Reason: s.Reason,
-		Isolation: cmp.Or(n.isolation.Result, "unknown"),
+		Isolation: cmp.Or(n.isolation.Result, "unknown"), IsolationText: n.isolation.Detail,
+		TestedAt: n.isolation.TestedAt.UTC(), Lease: showLease(n.lease),
 	}
 	if s.Status != "" && s.Status != domain.NodeUnknown {
 		shown.StatusSince = s.StatusSince

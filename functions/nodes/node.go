@@ -13,9 +13,10 @@ import (
 type node struct {
 	domain.ComputeHost
 	region    string
-	isThere   bool          // Nova has it
-	stored    domain.Node   // Version 0 = nothing is
-	drain     *domain.Drain // the last one
+	isThere   bool               // Nova has it
+	stored    domain.Node        // Version 0 = nothing is
+	drain     *domain.Drain      // the last one
+	lease     *domain.Allocation // that has it, or gets it next
 	isolation domain.Isolation
 	room      map[string]string // of a dry run, by server
 }

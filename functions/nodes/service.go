@@ -7,7 +7,6 @@ import (
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
-	"github.com/cloudfn/cloudfn/shared/leases"
 	"github.com/cloudfn/cloudfn/shared/postgres"
 	"github.com/cloudfn/cloudfn/shared/webhook"
 )
@@ -18,8 +17,9 @@ type session interface {
 	ComputeHosts(context.Context) ([]domain.ComputeHost, error)
 	HostInventories(ctx context.Context, hosts []domain.ComputeHost) error
 	HostServers(ctx context.Context, host string) ([]domain.Server, error)
-	MayChangeAggregates(ctx context.Context, name string) error
+	MayChangeAggregates(context.Context) error
 	MayChangeServices(context.Context) error
+	ProbeHost(ctx context.Context, name string) (domain.Isolation, error)
 	DisableService(ctx context.Context, id, reason string) error
 	EnableService(ctx context.Context, id string) error
 	DeleteService(ctx context.Context, id string) error
@@ -35,6 +35,7 @@ type service struct {
 	nodes      postgres.Nodes
 	drains     postgres.Drains
 	isolations postgres.Isolations
+	leases     postgres.Leases
 	cloud      openStack
 	statusURLs *webhook.Guard // which of them may be
 	wake       func(functions ...string)
@@ -91,7 +92,7 @@ func (s service) all(ctx context.Context, cloud session) ([]node, error) {
 	return out, nil
 }
 
-// fill asks Placement for what the hosts have, and what is used of it, and reads their last drains.
+// fill asks Placement for what the hosts have, and what is used of it, and reads their last drains and next leases.
 func (s service) fill(ctx context.Context, cloud session, nodes []node) error {
 	if len(nodes) == 0 {
 		return nil
@@ -103,9 +104,16 @@ func (s service) fill(ctx context.Context, cloud session, nodes []node) error {
 	if err := cloud.HostInventories(ctx, hosts); err != nil {
 		return err
 	}
+	next, err := s.leases.NextOf(ctx, names...)
+	if err != nil {
+		return err
+	}
 	drains, err := s.drains.Last(ctx, names...)
 	for n := range nodes {
 		nodes[n].ComputeHost = hosts[n]
+		if a, ok := next[nodes[n].Name]; ok {
+			nodes[n].lease = &a
+		}
 		if d, ok := drains[nodes[n].Name]; ok {
 			nodes[n].drain = &d
 		}
@@ -158,7 +166,7 @@ func (s service) Join(ctx context.Context, who domain.Identity, token domain.Sec
 	cloud := s.cloud.As(token, who.ProjectID)
 	found, err := s.get(ctx, cloud, name)
 	if err == nil {
-		err = cloud.MayChangeAggregates(ctx, leases.PoolAggregate)
+		err = cloud.MayChangeAggregates(ctx)
 	}
 	if err != nil || found.stored.Pool == domain.NodeJoining || found.stored.Pool == domain.NodeReservable {
 		return found, err
@@ -187,7 +195,7 @@ func (s service) Leave(ctx context.Context, who domain.Identity, token domain.Se
 	cloud := s.cloud.As(token, who.ProjectID)
 	found, err := s.get(ctx, cloud, name)
 	if err == nil {
-		err = cloud.MayChangeAggregates(ctx, leases.PoolAggregate)
+		err = cloud.MayChangeAggregates(ctx)
 	}
 	if err != nil || found.stored.Pool == "" {
 		return found, err

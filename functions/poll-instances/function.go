@@ -9,6 +9,7 @@ import (
 
 	"github.com/cloudfn/cloudfn/shared/eventx"
 	"github.com/cloudfn/cloudfn/shared/openstack"
+	"github.com/cloudfn/cloudfn/shared/postgres"
 	"github.com/cloudfn/cloudfn/shared/run"
 )
 
@@ -50,8 +51,7 @@ var Function = run.Event[Config]{
 	Reach: run.Reach{
 		Tables: map[string]string{
 			"actions":            "select",
-			"callbacks":          "select",
-			"connections":        "select",
+			"connections":        postgres.ReadConnections,
 			"create_calls":       "select, insert, update",
 			"events":             "select, insert",
 			"instances":          "select, insert, update",
@@ -59,11 +59,12 @@ var Function = run.Event[Config]{
 			"orders":             "select, insert, update",
 			"polls":              "select, insert, update, delete",
 			"unexpected_servers": "select, insert",
+			"unserved_projects":  "select",
 		},
 		Network: []string{"compute", "identity"},
 		Wakes:   []string{"deliver-events"},
 	},
-	Secrets: []string{"database-events", "events", "openstack"},
+	Secrets: []string{"events", "openstack"},
 	// Projects are claimed, so two pods share them when reading them takes most of a minute. An event is a round: a pod
 	// that is nearly always at one gets help.
 	Scale: run.Scale{MaxPods: 2, Concurrency: 10, Target: 1},

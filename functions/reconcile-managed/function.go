@@ -50,9 +50,10 @@ var Function = run.Event[Config]{
 	Schedule: run.MinutelyAt(40),
 	Reach: run.Reach{
 		Tables: map[string]string{
-			"actions":            "select",
-			"callbacks":          "select",
-			"connections":        "select, update (status, reason, secret, suspended_at, revoked, seq, updated_at)",
+			"actions":   "select",
+			"callbacks": postgres.ReadCallbackIDs,
+			"connections": postgres.ReadConnections +
+				", update (status, reason, secret, suspended_at, revoked, seq, updated_at)",
 			"create_calls":       "select, insert, update",
 			"events":             "select, insert",
 			"instances":          "select, insert, update",
@@ -63,13 +64,14 @@ var Function = run.Event[Config]{
 			"nodes":              "select",
 			"orders":             "select, insert, update",
 			"unexpected_servers": "select, insert",
+			"unserved_projects":  "select",
 		},
 		Network: []string{
 			"compute", "identity", "image", "key-manager", "load-balancer", "network", "volume",
 		},
 		Wakes: []string{"deliver-events", "run-connections"},
 	},
-	Secrets: []string{"database-events", "events", "managed", "openstack-delegate"},
+	Secrets: []string{"events", "managed", "openstack-delegate"},
 	// Projects are claimed, so two pods share them, and either continues if the other dies.
 	Scale: run.Scale{MaxPods: 2, Concurrency: 10},
 	Build: build,

@@ -56,7 +56,7 @@ func (w *world) round(t *testing.T, renew func()) {
 		Store: &renewing{Managed: w.store, renew: renew}, Sessions: trusts, Nodes: postgres.Nodes{DB: w.db},
 		Drivers: drivers(run.Deps{DB: w.db, Wake: wake}), Wake: wake, ClaimFor: time.Minute,
 	}
-	w.exec(t, "update managed_projects set due_at = clock_timestamp()")
+	w.exec(t, "update managed_projects set due_at = clock_timestamp(), scan_at = clock_timestamp()")
 	due, claim, err := w.store.ClaimProjects(t.Context(), time.Minute, 1)
 	if err != nil || len(due) != 1 {
 		t.Fatalf("claimed %d projects: %v", len(due), err)

@@ -28,7 +28,7 @@ func TestRoundWithoutChanges(t *testing.T) {
 	w.declare(t, domain.KindConfigmap, "files", domain.ConfigmapSpec{Data: map[string]string{"a": "b"}}, by, time.Now())
 	round := func() {
 		t.Helper()
-		w.exec(t, "update managed_projects set due_at = clock_timestamp()")
+		w.exec(t, "update managed_projects set due_at = clock_timestamp(), scan_at = clock_timestamp()")
 		if a := app.Tick(t, "reconcile-managed"); a.Status/100 != 2 {
 			t.Fatalf("got %d %s", a.Status, a.Body)
 		}

@@ -50,29 +50,25 @@ func (s *service) Run(ctx context.Context) error {
 	var running flow.Tasks
 	defer running.Wait()
 	return flow.Follow(ctx, pause, func(left time.Duration) (more bool, err error) {
-		begun, err := s.begin(ctx, &running)
-		if err != nil {
-			return false, err
-		}
 		isSoon, err := s.store.IsDue(ctx, left)
-		return begun > 0 || isSoon || running.Running() > 0, err
+		if err != nil || !isSoon {
+			return running.Running() > 0, err // of a tick that finds nothing due, that is all
+		}
+		return true, s.begin(ctx, &running)
 	})
 }
 
 // begin claims due projects, as many as there is room for, and works on each beside the others.
-func (s *service) begin(ctx context.Context, running *flow.Tasks) (begun int, err error) {
+func (s *service) begin(ctx context.Context, running *flow.Tasks) error {
 	room := atOnce - running.Running()
 	if room <= 0 {
-		return 0, nil
+		return nil
 	}
 	claimed, claim, err := s.store.ClaimProjects(ctx, s.claim, room)
-	if err != nil {
-		return 0, err
-	}
 	for _, project := range claimed {
 		running.Go(func() { s.work(ctx, claim, project) })
 	}
-	return len(claimed), nil
+	return err
 }
 
 // work does one round of a project. One that cannot be stored stays claimed, and is worked on again when that ends.

@@ -40,7 +40,7 @@ var Function = run.HTTP[Config, service]{
 		Network: []string{"compute", "identity", "image", "network"},
 		Wakes:   []string{"run-connections"},
 	},
-	Secrets: []string{"database", "events"},
+	Secrets: []string{"events"},
 	// A request makes up to seven calls to OpenStack at once.
 	Scale:  run.Scale{MaxPods: 2, Concurrency: 50, Target: 20},
 	Build:  build,

@@ -11,6 +11,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/eventx"
 	"github.com/cloudfn/cloudfn/shared/obs"
 	"github.com/cloudfn/cloudfn/shared/openstack"
+	"github.com/cloudfn/cloudfn/shared/postgres"
 	"github.com/cloudfn/cloudfn/shared/run"
 	"github.com/cloudfn/cloudfn/shared/seal"
 )
@@ -35,7 +36,7 @@ var Function = run.Event[Config]{
 	Reach: run.Reach{
 		Tables: map[string]string{
 			"actions":              "select, insert, update, delete",
-			"callbacks":            "select",
+			"callbacks":            postgres.ReadCallbackIDs,
 			"connection_requests":  "select, update, delete",
 			"connection_resources": "select, insert, update, delete",
 			"connections":          "select, insert, update, delete",
@@ -52,7 +53,7 @@ var Function = run.Event[Config]{
 		Network: []string{"compute", "identity", "image", "network"}, // image: orders name images and networks
 		Wakes:   []string{"deliver-events", "poll-instances", "run-leases"},
 	},
-	Secrets: []string{"connections", "database-events", "events", "openstack-delegate"},
+	Secrets: []string{"connections", "events", "openstack-delegate"},
 	// Work is claimed, so two pods share it, and either continues if the other dies. A wake that arrives during a run
 	// is a request, too.
 	Scale: run.Scale{MaxPods: 2, Concurrency: 10},

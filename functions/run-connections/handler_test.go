@@ -20,7 +20,7 @@ func TestOrderByTrust(t *testing.T) {
 	p := w.function(t, nil)
 	secret := testkit.Canary("\x1f\x8b\xff\x00 of " + uuid.NewString()) // no text
 	const public = publicKey
-	images := []string{w.MakeImage(t, "ubuntu:22.04"), w.MakeImage(t, "in:cirros")}
+	images := []string{w.MakeImage(t, "ubuntu:22.04", nil), w.MakeImage(t, "in:cirros", nil)}
 	placed := w.place(t, c, 2, func(o *domain.Order, d *domain.DelegatedOrder) {
 		o.Spec.GeneratedKey, d.PublicKey = "made", public
 		for n := range o.Instances {

@@ -1,8 +1,6 @@
 package runleases
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -17,61 +15,6 @@ import (
 	"github.com/cloudfn/cloudfn/shared/postgres"
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
-
-var errCrash = errors.New("the replica has died")
-
-// crasher ends a replica right after one of its writes. A crash right before it is one after the write before.
-type crasher struct {
-	at    int // the number of the write; 0 = none
-	names []string
-}
-
-func (c *crasher) wrote(name string) {
-	c.names = append(c.names, name)
-	if len(c.names) == c.at {
-		panic(errCrash)
-	}
-}
-
-type crashingStore struct {
-	leases.Store
-	*crasher
-}
-
-func (s crashingStore) SaveStep(ctx context.Context, c domain.Claim, l *domain.Lease, d time.Duration) error {
-	err := s.Store.SaveStep(ctx, c, l, d)
-	s.wrote("save step " + string(l.Status))
-	return err
-}
-
-func (s crashingStore) Save(ctx context.Context, c domain.Claim, l *domain.Lease) error {
-	err := s.Store.Save(ctx, c, l)
-	s.wrote("save " + string(l.Status))
-	return err
-}
-
-func (s crashingStore) Finish(ctx context.Context, c domain.Claim, l *domain.Lease) error {
-	err := s.Store.Finish(ctx, c, l)
-	s.wrote("finish " + string(l.Status))
-	return err
-}
-
-type crashingActions struct {
-	leases.Actions
-	*crasher
-}
-
-func (a crashingActions) Create(ctx context.Context, d domain.DelegatedAction) (domain.DelegatedAction, error) {
-	made, err := a.Actions.Create(ctx, d)
-	a.wrote("action " + string(d.Request.Action))
-	return made, err
-}
-
-func (a crashingActions) Abandon(ctx context.Context, d domain.DelegatedAction, p *domain.Problem) error {
-	err := a.Actions.Abandon(ctx, d, p)
-	a.wrote("abandon " + string(d.Request.Action))
-	return err
-}
 
 // crashWorld is one lease of an instance, with a stand-in for run-connections and Nova that does each action whole.
 type crashWorld struct {
@@ -146,8 +89,12 @@ func (s *service) pass(t *testing.T) (died bool) {
 		t.Fatal(err)
 	}
 	defer func() {
-		if died = recover() != nil; died {
-			return
+		switch r := recover(); r {
+		case nil:
+		case any(errCrash):
+			died = true
+		default:
+			panic(r)
 		}
 	}()
 	for _, lease := range claimed {

@@ -19,8 +19,11 @@ import (
 type Config struct {
 	// For how long the start of a lease is retried before the lease is in error, 0s to 24h.
 	RetryFor time.Duration `env:"LEASES_RETRY_FOR, default=15m"`
-	// How long a replica that has died keeps its leases, 3s to 10m. Long work renews its claim.
+	// How long a replica that has died keeps its leases, 3s to 10m. Work renews its claim.
 	Claim time.Duration `env:"LEASES_CLAIM, default=45s"`
+	// How long a reserved host has to be down in Nova before another one takes its place, 0s to 24h. When watch-nodes
+	// watches it, it has to be `down` there, too (`NODES_DOWN_AFTER`).
+	HealAfter time.Duration `env:"LEASES_HEAL_AFTER, default=2m"`
 	// Cloud name in clouds.yaml of the account that manages hosts; the other `LEASES_OS_*` variables are then ignored.
 	AccountCloud string `env:"LEASES_OS_CLOUD"`
 	// The account that manages hosts, an admin. Without it no host can be reserved.
@@ -33,8 +36,8 @@ type Config struct {
 }
 
 const (
-	maxRetry = 24 * time.Hour // bounds LEASES_RETRY_FOR
-	// These bound LEASES_CLAIM. A claim that ends during a call to the cloud lets two replicas work on a lease.
+	maxRetry = 24 * time.Hour // bounds LEASES_RETRY_FOR and LEASES_HEAL_AFTER
+	// These bound LEASES_CLAIM.
 	minClaim, maxClaim = 3 * time.Second, 10 * time.Minute
 )
 
@@ -42,6 +45,9 @@ const (
 func (c Config) Validate() error {
 	if c.RetryFor < 0 || c.RetryFor > maxRetry {
 		return fmt.Errorf("LEASES_RETRY_FOR is %s: it must be 0s to 24h", c.RetryFor)
+	}
+	if c.HealAfter < 0 || c.HealAfter > maxRetry {
+		return fmt.Errorf("LEASES_HEAL_AFTER is %s: it must be 0s to 24h", c.HealAfter)
 	}
 	if c.Claim < minClaim || c.Claim > maxClaim {
 		return fmt.Errorf("LEASES_CLAIM is %s: it must be 3s to 10m", c.Claim)
@@ -64,23 +70,25 @@ var Function = run.Event[Config]{
 		Tables: map[string]string{
 			"actions":     "select, insert, update",
 			"allocations": "select, insert, update, delete",
-			"callbacks":   "select",
+			"callbacks":   postgres.ReadCallbackIDs,
 			"connections": postgres.ReadConnections +
 				", update (status, reason, secret, suspended_at, revoked, seq, updated_at, last_used_at)",
-			"create_calls": "select",
-			"events":       "select, insert",
-			"instances":    "select, insert, update",
-			"isolation":    "select, insert, update",
-			"jobs":         "select, insert, update, delete",
-			"leases":       "select, insert, update, delete",
-			"nodes":        "select, insert, update, delete",
-			"orders":       "select",
-			"reservations": "select, insert, update",
+			"create_calls":      "select",
+			"events":            "select, insert",
+			"instances":         "select, insert, update",
+			"isolation":         "select, insert, update",
+			"jobs":              "select, insert, update, delete",
+			"leases":            "select, insert, update, delete",
+			"nodes":             "select, insert, update, delete",
+			"orders":            "select",
+			"pool_traits":       "select",
+			"reservations":      "select, insert, update",
+			"unserved_projects": "select",
 		},
 		Network: []string{"compute", "identity", "image", "placement"},
 		Wakes:   []string{"deliver-events", "run-connections"},
 	},
-	Secrets: []string{"database-events", "events", "openstack-leases"},
+	Secrets: []string{"events", "openstack-leases"},
 	// Leases are claimed, so two pods share them, and either continues if the other dies.
 	Scale: run.Scale{MaxPods: 2, Concurrency: 10},
 	Build: build,
@@ -95,7 +103,7 @@ func build(cfg Config, d run.Deps) (eventx.Func, error) {
 	s.engine = leases.Engine{
 		Store: s.leases, Actions: postgres.Actions{DB: d.DB}, Instances: postgres.Instances{DB: d.DB},
 		Connections: postgres.Delegations{DB: d.DB}, Nodes: s.nodes, Wake: d.Wake,
-		RetryFor: cfg.RetryFor, ClaimFor: cfg.Claim,
+		RetryFor: cfg.RetryFor, ClaimFor: cfg.Claim, HealAfter: cfg.HealAfter,
 	}
 	if !cfg.hasAccount() {
 		return s.Handle, nil

@@ -17,8 +17,6 @@ const (
 	// A self-test is repeated daily; one without a result is tried again after probeAgain.
 	probeEvery = 24 * time.Hour
 	probeAgain = 10 * time.Minute
-	// A host that is somebody's within this time is not tested on.
-	probeMargin = 10 * time.Minute
 )
 
 // lookAfterPool surveys the hosts of the pool, and moves those that join or leave. What fails does so again at the next
@@ -89,7 +87,7 @@ func (s *service) probe(ctx context.Context, pool leases.Pool, joined bool) erro
 	if err != nil || !claim.Acquired && !joined {
 		return err
 	}
-	busy, err := s.leases.Allocations(ctx, now, now.Add(probeMargin))
+	busy, err := s.leases.Allocations(ctx, now, now.Add(leases.ProbeMargin))
 	if err != nil {
 		return err
 	}

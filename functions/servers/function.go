@@ -38,6 +38,7 @@ var Function = run.HTTP[Config, service]{
 	Reach: run.Reach{
 		Tables: map[string]string{
 			"actions":          "select, insert",
+			"callbacks":        postgres.ReadCallbackIDs,
 			"connections":      postgres.ReadConnections + ", update (last_used_at)",
 			"create_calls":     "select, update",
 			"deployments":      "select, insert, update, delete",
@@ -50,7 +51,7 @@ var Function = run.HTTP[Config, service]{
 		Network: []string{"compute", "identity", "image"}, // image: whether a snapshot was made
 		Wakes:   []string{"deliver-events", "poll-instances", "run-connections"},
 	},
-	Secrets: []string{"database", "events"},
+	Secrets: []string{"events"},
 	// It is called most. Answers are pages of up to 1000 servers, 2.7 MB each.
 	Scale:  run.Scale{MaxPods: 5, Concurrency: 50, Target: 35},
 	Build:  build,

@@ -23,7 +23,6 @@ var Function = run.HTTP[Config, service]{
 		},
 		Network: []string{"identity"},
 	},
-	Secrets: []string{"database"},
 	// A request is some milliseconds of Postgres.
 	Scale:  run.Scale{MaxPods: 2, Concurrency: 100, Target: 70},
 	Build:  build,

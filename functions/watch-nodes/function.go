@@ -65,7 +65,6 @@ var Function = run.Event[Config]{
 	Schedule: run.MinutelyAt(32),
 	Reach: run.Reach{
 		Tables: map[string]string{
-			"callbacks":       "select",
 			"drain_servers":   "select, insert, update",
 			"drains":          "select, insert, update, delete",
 			"events":          "select, insert",
@@ -77,7 +76,7 @@ var Function = run.Event[Config]{
 		Network: []string{"callbacks", "compute", "identity"}, // callbacks: status URLs
 		Wakes:   []string{"deliver-events"},
 	},
-	Secrets: []string{"database-events", "events", "openstack-nodes"},
+	Secrets: []string{"events", "openstack-nodes"},
 	// Drains are claimed, so two pods share them, and either continues if the other dies.
 	Scale: run.Scale{MaxPods: 2, Concurrency: 10},
 	Build: build,

@@ -32,7 +32,7 @@ var gauges = []obs.GaugeOf{
 var statuses = []domain.NodeStatus{domain.NodeUp, domain.NodeSuspect, domain.NodeDown, domain.NodeUnknown}
 
 // measure returns the metrics of the nodes and their drains.
-func measure(found nodes.Observed, running []domain.DrainProgress) (out []obs.Value) {
+func measure(found nodes.Observed) (out []obs.Value) {
 	add := func(gauge string, n int, by map[string]string) {
 		out = append(out, obs.Value{Gauge: gauge, N: int64(n), By: by})
 	}
@@ -44,26 +44,24 @@ func measure(found nodes.Observed, running []domain.DrainProgress) (out []obs.Va
 				"node": n.Name, "zone": n.Zone, "state": string(status),
 			})
 		}
-		add(schedulableGauge, oneIf(n.Enabled), map[string]string{"node": n.Name, "zone": n.Zone})
+		at := map[string]string{"node": n.Name, "zone": n.Zone}
+		add(schedulableGauge, oneIf(n.Enabled), at)
+		add(serversGauge, n.Servers, at)
+		if u := n.Usage; u != (domain.HostUsage{}) {
+			for resource, sizes := range map[string][2]int{
+				"vcpus": {u.VCPUs, u.UsedVCPUs}, "ram_mb": {u.RAMMB, u.UsedRAMMB}, "disk_gb": {u.DiskGB, u.UsedDiskGB},
+			} {
+				by := map[string]string{"node": n.Name, "zone": n.Zone, "resource": resource}
+				add(capacityGauge, sizes[0], by)
+				add(usedGauge, sizes[1], by)
+			}
+		}
 	}
 	for _, status := range statuses {
 		add(nodesGauge, counts[status], map[string]string{"status": string(status)})
 	}
-	for _, h := range found.Hosts {
-		if h.CellDown {
-			continue
-		}
-		for resource, n := range map[string][2]int{
-			"vcpus": {h.VCPUs, h.UsedVCPUs}, "ram_mb": {h.RAMMB, h.UsedRAMMB}, "disk_gb": {h.DiskGB, h.UsedDiskGB},
-		} {
-			by := map[string]string{"node": h.Name, "zone": h.Zone, "resource": resource}
-			add(capacityGauge, n[0], by)
-			add(usedGauge, n[1], by)
-		}
-		add(serversGauge, h.Servers, map[string]string{"node": h.Name, "zone": h.Zone})
-	}
-	add(drainsGauge, len(running), nil)
-	for _, d := range running {
+	add(drainsGauge, len(found.Drains), nil)
+	for _, d := range found.Drains {
 		for state, n := range map[string]int{"moved": d.Moved, "left": d.Unmoved, "skipped": d.Skipped} {
 			add(drainGauge, n, map[string]string{"node": d.Node, "state": state})
 		}

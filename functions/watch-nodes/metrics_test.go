@@ -15,17 +15,17 @@ func TestMeasure(t *testing.T) {
 	t.Parallel()
 	found := nodes.Observed{
 		Nodes: []domain.Node{
-			{Name: "a", Zone: "z", Status: domain.NodeUp, Enabled: true}, {Name: "b", Status: domain.NodeDown},
-		},
-		Hosts: []domain.ComputeHost{
 			{
-				Name: "a", Zone: "z", VCPUs: 64, UsedVCPUs: 6, RAMMB: 512, UsedRAMMB: 51, DiskGB: 40, UsedDiskGB: 4, Servers: 3,
+				Name: "a", Zone: "z", Status: domain.NodeUp, Enabled: true, Servers: 3, Usage: domain.HostUsage{
+					VCPUs: 64, UsedVCPUs: 6, RAMMB: 512, UsedRAMMB: 51, DiskGB: 40, UsedDiskGB: 4,
+				},
 			},
-			{Name: "c", CellDown: true},
+			{Name: "b", Status: domain.NodeDown},
 		},
+		Drains: []domain.DrainProgress{{Node: "a", Moved: 5, Unmoved: 2, Skipped: 1}},
 	}
 	var got []string
-	values := measure(found, []domain.DrainProgress{{Node: "a", Moved: 5, Unmoved: 2, Skipped: 1}})
+	values := measure(found)
 	for _, v := range values {
 		line := []string{strings.TrimPrefix(v.Gauge, "cloudfn.")}
 		for _, key := range []string{"node", "zone", "state", "status", "resource"} {
@@ -49,7 +49,7 @@ func TestMeasure(t *testing.T) {
 		t.Errorf("got  %q\nwant %q", got, want)
 	}
 	zeros := len(values) - len(got)
-	if want := 2*3 + 1 + 2; zeros != want { // states, schedulable, statuses
+	if want := 2*3 + 1 + 1 + 2; zeros != want { // states, schedulable, servers, statuses
 		t.Errorf("%d values are 0, want %d", zeros, want)
 	}
 }

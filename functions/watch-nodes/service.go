@@ -24,8 +24,9 @@ type service struct {
 	account account // nil = nothing is watched
 	wake    func(functions ...string)
 
-	metrics *obs.Snapshot
-	events  flow.Pair // those of this process
+	againAfter time.Duration // after it hosts that have just become suspect are polled once more
+	metrics    *obs.Snapshot
+	events     flow.Pair // those of this process
 }
 
 // account keeps a session of the service account.
@@ -43,7 +44,7 @@ type session interface {
 func newService(d run.Deps) *service {
 	return &service{
 		db: d.DB, jobs: postgres.Jobs{DB: d.DB}, wake: d.Wake,
-		metrics: obs.NewSnapshot(gauges), events: flow.NewPair(),
+		againAfter: 10 * time.Second, metrics: obs.NewSnapshot(gauges), events: flow.NewPair(),
 	}
 }
 

@@ -17,8 +17,6 @@ const (
 	jobKind = "watch-nodes"
 	// watchTime bounds one event's polls of the hosts. The claim of a replica that dies ends after it.
 	watchTime = 50 * time.Second
-	// againAfter is when hosts that have just become suspect are polled once more.
-	againAfter = 10 * time.Second
 	// keepDrains is how long drains that are over are kept, besides the last one of each host.
 	keepDrains = 90 * 24 * time.Hour
 )
@@ -65,7 +63,7 @@ func (s *service) poll(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if isAgain || !found.Changed || !hasSuspect(found.Nodes) || !flow.Sleep(ctx, againAfter) {
+		if isAgain || !found.Changed || !hasSuspect(found.Nodes) || !flow.Sleep(ctx, s.againAfter) {
 			return s.tidy(ctx, found)
 		}
 	}
@@ -86,10 +84,6 @@ func hasSuspect(found []domain.Node) bool {
 
 // tidy measures the nodes and their drains, and deletes old drains.
 func (s *service) tidy(ctx context.Context, found nodes.Observed) error {
-	running, err := s.drains.Open(ctx)
-	if err != nil {
-		return err
-	}
-	s.metrics.Push(ctx, measure(found, running))
+	s.metrics.Push(ctx, measure(found))
 	return s.drains.Retire(ctx, keepDrains)
 }

@@ -3,6 +3,8 @@ package main
 import (
 	"bytes"
 	_ "embed"
+	"maps"
+	"slices"
 	"strings"
 	"text/template"
 
@@ -13,7 +15,7 @@ import (
 //go:embed manifests.tmpl
 var templates string
 
-// manifests are the Knative Services, the PingSources, and the lists of both.
+// manifests are the Knative Services, the PingSources, the lists of both, and the functions' database roles.
 func manifests(made files, d run.Description) error {
 	t, err := template.New("").Parse(templates)
 	if err != nil {
@@ -35,18 +37,40 @@ func manifests(made files, d run.Description) error {
 			}
 		}
 	}
-	if err := render("knative/services/kustomization.yaml", "services", d.Functions); err != nil {
-		return err
+	for path, name := range map[string]string{
+		"knative/services/kustomization.yaml":              "services",
+		"knative/sources/kustomization.yaml":               "sources",
+		"knative/roles.sql":                                "roles",
+		"knative/overlays/production/secrets/userlist.txt": "users",
+	} {
+		if err := render(path, name, d.Functions); err != nil {
+			return err
+		}
 	}
-	return render("knative/sources/kustomization.yaml", "sources", d.Functions)
+	for overlay, at := range map[string]string{ // after the user in a URL
+		"knative/overlays/local":      "local@10.244.0.1:6432/cloudfn",
+		"knative/overlays/production": "CHANGE-ME@pgbouncer:6432/cloudfn",
+		"test/e2e/overlay":            "e2e-canary@10.244.0.1:6432/cloudfn_e2e",
+	} {
+		data := struct {
+			At        string
+			Functions []run.Declaration
+		}{at, d.Functions}
+		if err := render(overlay+"/secrets/database.env", "urls", data); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
-// grants are the rights of the two database roles that functions share by their kind.
+// grants are the rights of the functions' roles, and of the two that all functions of a kind shared before: while
+// these exist, they have the rights of all of them.
 func grants(made files, d run.Description) error {
 	roles := map[string][]map[string]string{}
 	for _, f := range d.Functions {
-		if role := f.Role(); role != "" {
-			roles[role] = append(roles[role], f.Rights())
+		roles[f.Role()] = append(roles[f.Role()], f.Rights())
+		if shared := sharedRoles[f.Kind]; f.Name != "collect-stats" { // it was the schema's owner
+			roles[shared] = append(roles[shared], f.Rights())
 		}
 	}
 	var out strings.Builder
@@ -55,9 +79,10 @@ func grants(made files, d run.Description) error {
 		"roles exist\n" +
 		"-- (knative/roles.sql makes them).\n" +
 		"select pg_advisory_xact_lock(7166736203); -- two at once would get in each other's way\ndo $$\nbegin\n")
-	for _, role := range []string{"cloudfn_functions", "cloudfn_events"} {
+	for _, role := range slices.Sorted(maps.Keys(roles)) {
 		out.WriteString("    if exists (select from pg_roles where rolname = '" + role + "') then\n" +
 			"        revoke all on all tables in schema public from " + role + ";\n" +
+			"        revoke all on all functions in schema public from " + role + ";\n" +
 			"        grant usage on schema public to " + role + ";\n")
 		for line := range strings.Lines(postgres.Grants(role, roles[role]...)) {
 			out.WriteString("        " + line)
@@ -68,3 +93,5 @@ func grants(made files, d run.Description) error {
 	made["shared/postgres/grants.sql"] = []byte(out.String())
 	return nil
 }
+
+var sharedRoles = map[string]string{"http": "cloudfn_functions", "event": "cloudfn_events"}

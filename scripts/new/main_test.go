@@ -43,7 +43,7 @@ func TestLongNew(t *testing.T) {
 	command(t, "go", "run", "./scripts/declarations")
 	for path, text := range map[string]string{
 		"functions/openapi.yaml":              "\n  cloudfn.floating_ip.state.v1:\n",
-		"shared/postgres/grants.sql":          "on floating_ips to cloudfn_functions",
+		"shared/postgres/grants.sql":          "on floating_ips to cloudfn_floating_ips",
 		"knative/sources/run-budgets.yaml":    "name: run-budgets",
 		"knative/services/floating-ips.yaml":  "name: floating-ips",
 		"shared/domain/floatingip.go":         "type FloatingIP struct",

@@ -28,6 +28,8 @@ type Config struct {
 	// Names of the roles that permit changes, in any case. Keystone adds the roles that a role implies to its tokens; a
 	// token without any of these only reads.
 	WriteRoles []string `env:"WRITE_ROLES, default=member,manager,admin"`
+	// Service type by which the access rules of application credentials name this API.
+	AccessRulesService string `env:"ACCESS_RULES_SERVICE, default=cloudfn"`
 	// How long a validated token is cached, 0s to 60s; a revoked token may work for that long.
 	TokenTTL time.Duration `env:"TOKEN_CACHE_TTL, default=60s"`
 }
@@ -52,6 +54,17 @@ func (c Config) Validate() error {
 func (c Config) Allows(projectID, domainID string) bool {
 	return (len(c.AllowedProjects) == 0 || slices.Contains(c.AllowedProjects, projectID)) &&
 		(len(c.AllowedDomains) == 0 || slices.Contains(c.AllowedDomains, domainID))
+}
+
+// Unserved returns the projects that the lists do not let in. A project whose domain is unknown is judged by its id.
+func (c Config) Unserved(all []domain.Remains) (list []domain.Remains) {
+	byID := Config{AllowedProjects: c.AllowedProjects}
+	for _, r := range all {
+		if !c.Allows(r.ProjectID, r.DomainID) && (r.DomainID != "" || !byID.Allows(r.ProjectID, "")) {
+			list = append(list, r)
+		}
+	}
+	return list
 }
 
 // writeRoles returns those of the roles that permit changes. Keystone and oslo.policy ignore case in names of roles.
@@ -96,8 +109,8 @@ func New(cfg Config, validate func(context.Context, domain.Secret) (domain.Ident
 }
 
 // Authenticate finds the identity of a request and puts it and the token into the context.
-func (a *Authenticator) Authenticate(ctx context.Context, h http.Header) (context.Context, error) {
-	token, err := tokenOf(h)
+func (a *Authenticator) Authenticate(ctx context.Context, r *http.Request) (context.Context, error) {
+	token, err := tokenOf(r.Header)
 	if err != nil {
 		return ctx, err
 	}
@@ -106,7 +119,21 @@ func (a *Authenticator) Authenticate(ctx context.Context, h http.Header) (contex
 		return ctx, err
 	}
 	ctx = context.WithValue(ctx, contextKey{}, caller{who, token})
-	return ctx, a.cfg.Admit(who)
+	if err := a.cfg.Admit(who); err != nil {
+		return ctx, err
+	}
+	return ctx, a.cfg.permits(who, r)
+}
+
+// permits rejects a request that the token's access rules do not permit, and names the rule that it lacks.
+func (c Config) permits(who domain.Identity, r *http.Request) error {
+	if who.AccessRules == nil || slices.ContainsFunc(who.AccessRules, func(rule domain.AccessRule) bool {
+		return rule.Permits(c.AccessRulesService, r.Method, r.URL.Path)
+	}) {
+		return nil
+	}
+	return apperr.New(apperr.Forbidden, "the access rules of the token's application credential do not permit this "+
+		"request: they lack service %s, method %s, path %s", c.AccessRulesService, r.Method, r.URL.Path)
 }
 
 func tokenOf(h http.Header) (domain.Secret, error) {

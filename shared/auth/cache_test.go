@@ -38,7 +38,7 @@ func bubble(t *testing.T, ttl time.Duration, fn func(t *testing.T, a *Authentica
 }
 
 func (a *Authenticator) try(ctx context.Context, token string) error {
-	_, err := a.Authenticate(ctx, http.Header{"X-Auth-Token": {token}})
+	_, err := a.Authenticate(ctx, &http.Request{Header: http.Header{"X-Auth-Token": {token}}})
 	return err
 }
 

@@ -1,6 +1,10 @@
 package domain
 
-import "slices"
+import (
+	"regexp"
+	"slices"
+	"strings"
+)
 
 // AccessRule is one call that a Keystone application credential may be limited to. In the path * stands for one
 // segment, and ** for any.
@@ -9,6 +13,30 @@ type AccessRule struct {
 	Method  string `json:"method"`
 	Path    string `json:"path"`
 }
+
+// Permits reports whether the rule permits a request, as keystonemiddleware decides.
+func (r AccessRule) Permits(service, method, path string) bool {
+	if r.Service != service || !strings.EqualFold(r.Method, method) {
+		return false
+	}
+	var pattern strings.Builder
+	for rest := r.Path; rest != ""; {
+		part := pathPart.FindString(rest)
+		switch rest = rest[len(part):]; {
+		case part == "**":
+			pattern.WriteString(".*")
+		case part == "*", strings.HasPrefix(part, "{"):
+			pattern.WriteString("[^/]+")
+		default:
+			pattern.WriteString(regexp.QuoteMeta(part))
+		}
+	}
+	matches, err := regexp.MatchString("^(?s:"+pattern.String()+")$", path)
+	return matches && err == nil
+}
+
+// pathPart is a part of a rule's path: ** for anything, * or a name in braces for one segment, or a literal.
+var pathPart = regexp.MustCompile(`^(?:\*\*|\*|\{[^}]*\}|[^*{]+|\{)`)
 
 // Every path begins with **, because Nova, Glance and Neutron may be behind a prefix, such as /compute/v2.1.
 var (

@@ -6,6 +6,37 @@ import (
 	"testing"
 )
 
+// TestAccessRulePermits what keystonemiddleware lets through.
+func TestAccessRulePermits(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		service, method, rule, path string
+		want                        bool
+	}{
+		{"cloudfn", "GET", "/v1/servers", "/v1/servers", true},
+		{"cloudfn", "get", "/v1/servers", "/v1/servers", true},
+		{"cloudfn", "POST", "/v1/servers", "/v1/servers", false},
+		{"compute", "GET", "/v1/servers", "/v1/servers", false},
+		{"cloudfn", "GET", "/v1/servers", "/v1/servers/x", false},
+		{"cloudfn", "GET", "/v1/servers", "/v1/serversx", false},
+		{"cloudfn", "GET", "/v1/servers/*", "/v1/servers/x", true},
+		{"cloudfn", "GET", "/v1/servers/*", "/v1/servers/x/y", false},
+		{"cloudfn", "GET", "/v1/servers/*", "/v1/servers/", false},
+		{"cloudfn", "GET", "/v1/servers/{id}", "/v1/servers/x", true},
+		{"cloudfn", "GET", "/v1/servers/{id}/actions", "/v1/servers/x/y/actions", false},
+		{"cloudfn", "GET", "/v1/**", "/v1/servers/x/y", true},
+		{"cloudfn", "GET", "/**", "/v1/servers", true},
+		{"cloudfn", "GET", "/v1.servers", "/v1/servers", false},
+		{"cloudfn", "GET", "/v1/{", "/v1/{", true},
+		{"cloudfn", "GET", "", "/v1", false},
+	} {
+		rule := AccessRule{Service: tc.service, Method: tc.method, Path: tc.rule}
+		if got := rule.Permits("cloudfn", "GET", tc.path); got != tc.want {
+			t.Errorf("%+v, GET %s: %t", rule, tc.path, got)
+		}
+	}
+}
+
 // TestAccessRules are for every permission, each rule once, in the form that Keystone takes. That they are enough, and
 // how much they leave out, is tested against a real cloud in shared/openstack.
 func TestAccessRules(t *testing.T) {

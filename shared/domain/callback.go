@@ -40,9 +40,10 @@ type Callback struct {
 	OfProject      string    // the project whose events it gets: its own, or the connection's
 	ConnectionID   uuid.UUID // only events caused through this connection; zero = all of its own project
 	Status         CallbackStatus
-	Reason         string // why it is pending, suspended or gone
-	Secret         []byte // sealed
-	PreviousSecret []byte // sealed; signs too until PreviousUntil
+	Reason         string   // why it is pending, suspended or gone
+	Secret         []byte   // sealed
+	PreviousSecret []byte   // sealed; signs too until PreviousUntil
+	OlderSecrets   [][]byte // sealed; those before it, which sign as long
 	PreviousUntil  time.Time
 	AllowedRate    int // deliveries a minute; 0 = any
 	Most           int // callbacks that its project may have in all; it is not stored
@@ -53,6 +54,9 @@ type Callback struct {
 // MaxCallbacks is the most callbacks for a project as a whole, and for each of its orders and instances. Those that are
 // gone do not count.
 const MaxCallbacks = 100
+
+// MaxOlderSecrets is the most rotations of a callback that overlap with the last one.
+const MaxOlderSecrets = 3
 
 // SealedFor is the context that the callback's secrets are sealed with: they cannot be unsealed for another callback.
 func (c Callback) SealedFor() string { return "callback/" + c.ProjectID + "/" + c.ID.String() }

@@ -2,6 +2,7 @@ package domain
 
 import (
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strconv"
@@ -17,7 +18,7 @@ import (
 // the attribute never matches.
 type Capability struct {
 	Attribute string   // vcpus, hypervisor_type, cpu_info:arch; a trait's name after traitScope
-	Operator  string   //
+	Operator  string   // of comparisons, <all-in> or <or>
 	Values    []string // one; several of <or> and <all-in>
 }
 
@@ -246,8 +247,6 @@ func (n Node) Capabilities() map[string]string {
 	all := map[string]string{
 		"vcpus": strconv.Itoa(n.VCPUs), "ram_mb": strconv.Itoa(n.RAMMB), "disk_gb": strconv.Itoa(n.DiskGB),
 	}
-	for name, value := range n.Attributes {
-		all[name] = value
-	}
+	maps.Copy(all, n.Attributes)
 	return all
 }

@@ -133,7 +133,7 @@ func TestCapabilitiesThatDoNotParse(t *testing.T) {
 		"x <or> 日 b":                        "at character 10: <or> is missing between two values",
 		"x <or> a <or>":                     "at character 14: a value is missing after <or>",
 		"x <or> <or> a":                     "at character 8: a value is missing before <or>",
-		"hw:cpu_policy = x":                 `at character 1: "hw:cpu_policy" says nothing of a host; of the scope hw: there are`,
+		"hw:cpu_policy = x":                 `at character 1: "hw:cpu_policy" says nothing of a host; of the scope`,
 		"hw: = x":                           "at character 1: ",
 		"trait:HW = maybe":                  "at character 11: a trait is required or forbidden",
 		"trait:HW >= 1":                     "at character 10: a trait takes the operator =",

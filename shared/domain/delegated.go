@@ -78,11 +78,11 @@ type DelegatedAction struct {
 	ConnectionID uuid.UUID // zero = all of the project
 	InstanceID   uuid.UUID
 	LeaseID      uuid.UUID // the open lease of its instance; only an action that has been tried has it
-	ServerID     string // of Connect: the server to adopt
-	ImageName    string // of Snapshot; "" = the server's name
-	ImageID      string // of a Snapshot that has ended
-	UserID       string // the caller
-	Actor        *Actor // the caller in events; nil = stored by an older version
+	ServerID     string    // of Connect: the server to adopt
+	ImageName    string    // of Snapshot; "" = the server's name
+	ImageID      string    // of a Snapshot that has ended
+	UserID       string    // the caller
+	Actor        *Actor    // the caller in events; nil = stored by an older version
 	Request      ActionRequest
 	Payload      []byte // a sealed DelegatedDeploy; nil but for Deploy
 	BodySHA256   []byte // of the request; nil = the caller gave no ID

@@ -19,6 +19,7 @@ type Identity struct {
 	Roles       []string
 	WriteRoles  []string // those of Roles that permit changes; empty = the token only reads
 	ExpiresAt   time.Time
+	AccessRules []AccessRule // of the token's application credential; nil = none, empty = nothing is permitted
 }
 
 // Has reports whether the identity holds any of the roles.
@@ -29,8 +30,8 @@ func (i Identity) Has(roles ...string) bool {
 // MayAct reports whether the identity may do more than read.
 func (i Identity) MayAct() bool { return len(i.WriteRoles) > 0 }
 
-// FewestWriteRoles returns the fewest roles that permit changes: member, or all but admin, or admin for an identity that
-// has nothing else. Empty = the identity only reads.
+// FewestWriteRoles returns the fewest roles that permit changes: member, or all but admin, or admin for an identity
+// that has nothing else. Empty = the identity only reads.
 func (i Identity) FewestWriteRoles() []string {
 	var others []string
 	for _, role := range i.WriteRoles {

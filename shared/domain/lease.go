@@ -87,7 +87,7 @@ type Lease struct {
 	Name         string
 	Status       LeaseStatus
 	Problem      *Problem // why it is in error, or why a step is repeated
-	Degraded     bool     // a host is down, and there is no other
+	Degraded     bool     // a host is down, and no other has taken its place
 	StartsAt     time.Time
 	EndsAt       time.Time
 	Length       Period        // of the request; zero = it gave the end, or the lease is as it is stored
@@ -150,6 +150,7 @@ type Reservation struct {
 	Want        *HostWant      // of a host reservation
 	Flavors     []LeasedFlavor // of a host reservation
 	AggregateID int            // Nova's; 0 = not made yet
+	Trait       string         // of its hosts, while they are the reservation's
 	Allocations []Allocation   // of a host reservation
 }
 
@@ -164,7 +165,17 @@ type HostWant struct {
 	Zone         string   `json:"zone,omitempty"`   // "" = any
 	Traits       []string `json:"traits,omitempty"`
 	Capabilities []string `json:"capabilities,omitempty"` // expressions: see Capability
+	Heal         Heal     `json:"heal,omitempty"`         // "" = HealAuto
 }
+
+// Heal is what happens when a host of an active reservation fails.
+type Heal string
+
+// What may happen.
+const (
+	HealAuto   Heal = "auto"   // another host takes its place
+	HealManual Heal = "manual" // the reservation waits for it, degraded
+)
 
 // LeasedFlavor is a private flavor that requires a reservation's trait, and the flavor that it is a copy of.
 type LeasedFlavor struct {
@@ -186,6 +197,7 @@ type Allocation struct {
 	From          time.Time
 	Until         time.Time // with the time for cleaning
 	PreparedAt    time.Time // zero = the host is not the reservation's in Nova and Placement yet
+	ReplacedAt    time.Time // zero = no other host has taken its place
 	ReleasedAt    time.Time // zero = not returned yet
 }
 

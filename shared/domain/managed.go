@@ -91,6 +91,8 @@ const (
 	ConditionInSync    = "InSync"    // nobody else has changed it
 	ConditionDelegated = "Delegated" // reconcile-managed may act in its user's name
 	ConditionScheduled = "Scheduled" // it runs where its schedule says
+	// ConditionProgressing is of servers: False while their update has stopped.
+	ConditionProgressing = "Progressing"
 )
 
 // SetCondition sets a condition. The time of its last transition changes only with its status.
@@ -138,8 +140,6 @@ type Managed struct {
 	Reason           string
 	Conditions       []Condition
 	Drift            []Drift
-	Attempts         int
-	RetryAt          time.Time
 	Actor            *Actor
 	Version          int64
 	Seq              int64
@@ -150,8 +150,12 @@ type Managed struct {
 	Secrets []byte          // sealed ManagedSecrets; nil = none
 	Digest  []byte          // reports whether the secrets differ from others of the resource; empty = none
 	Members []Member        // by ordinal
-	// Made has the revisions, by number, that members were made or updated to and that are not the current one. Only
-	// reconcile-managed reads them.
+
+	NextAt time.Time // when reconcile-managed looks at it; zero = when a change is reported, or all is scanned
+	// LoadedNextAt is the NextAt that was read: a later one, of something that happened meanwhile, is not overwritten.
+	LoadedNextAt time.Time
+	// Made has the revisions, by number, that are not the current one and that members were made or updated to, or that
+	// were real last. Only reconcile-managed reads them.
 	Made map[int]Revision
 }
 
@@ -205,8 +209,11 @@ type ManagedProject struct {
 	ProjectID string
 	DomainID  string
 	DueAt     time.Time
+	ScanAt    time.Time // when all of its resources are looked at, due or not
 	Attempts  int
 	Problem   *Problem
+
+	NextScanAt time.Time // after a scan; zero = there was none
 }
 
 // ResourceFlavor is a named template of managed resources.

@@ -11,6 +11,7 @@ type MachineSpec struct {
 	KeyName        string            `json:"key_name,omitempty"`
 	SecurityGroups []string          `json:"security_groups,omitempty"`
 	Metadata       map[string]string `json:"metadata,omitempty"`
+	Tags           []string          `json:"tags,omitempty"`
 	Volumes        []string          `json:"volumes,omitempty"`    // managed volumes of the project, by name
 	Configmaps     []string          `json:"configmaps,omitempty"` // managed ones: files written at the first boot
 	// Update says how a change of flavor or image is made: in_place (resize, rebuild; the default) or replace.

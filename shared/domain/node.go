@@ -77,6 +77,7 @@ type Node struct {
 	DisabledReason  string
 	CordonedAt      time.Time // by us; zero = we have not
 	Servers         int
+	Usage           HostUsage
 	Version         int64 // of its ETag
 	Seq             int64 // of its last event
 	Pool            PoolState
@@ -110,6 +111,23 @@ const (
 // ProbePrefix begins the names of the servers of the isolation self-test; the host's name follows.
 const ProbePrefix = "cloudfn-probe-"
 
+// HostUsage is what the hypervisors of a host have, and what servers use of it, by Nova: without Placement's ratios. It
+// is zero until they were read.
+type HostUsage struct {
+	VCPUs      int `json:"vcpus"`
+	RAMMB      int `json:"ram_mb"`
+	DiskGB     int `json:"disk_gb"`
+	UsedVCPUs  int `json:"used_vcpus"`
+	UsedRAMMB  int `json:"used_ram_mb"`
+	UsedDiskGB int `json:"used_disk_gb"`
+}
+
+// NodeDetails say how far the hypervisors were read, which takes a page at a time.
+type NodeDetails struct {
+	At     time.Time // when the last page was read, by the database's clock; zero = never
+	Marker string    // the hypervisor after which the next page begins; "" = all were read
+}
+
 // ComputeHost is a host of compute as Nova and Placement show it now.
 type ComputeHost struct {
 	Name           string
@@ -117,6 +135,7 @@ type ComputeHost struct {
 	IsUp           bool
 	IsEnabled      bool
 	CellDown       bool // Nova shows only its name, because its cell does not answer
+	IsBrief        bool // its hypervisors were not read: its servers and sizes are unknown
 	Servers        int  // that run on it
 	ServerIDs      []string
 	ServiceID      string // of its nova-compute

@@ -21,7 +21,7 @@ import (
 // errors and panics.
 type Edge struct {
 	// Authenticate finds the caller and puts it into the context; Caller reads it from there.
-	Authenticate func(context.Context, http.Header) (context.Context, error)
+	Authenticate func(context.Context, *http.Request) (context.Context, error)
 	Caller       func(context.Context) domain.Identity
 	// Ready reports whether the request log can be written; Record writes a row and returns when it is durable.
 	Ready  func(context.Context) error
@@ -171,7 +171,7 @@ func (e Edge) answer(ctx context.Context, x *exchange) (Response, domain.Identit
 		resp := e.outcome(ctx, x, x.request)
 		return resp, resp.Caller
 	}
-	ctx, err := e.Authenticate(ctx, x.request.Header)
+	ctx, err := e.Authenticate(ctx, x.request)
 	who := e.Caller(ctx)
 	if err != nil {
 		slog.InfoContext(ctx, "rejected", "error", err)

@@ -54,8 +54,8 @@ type whoKey struct{}
 
 func (j *recorder) edge() Edge {
 	return Edge{
-		Authenticate: func(ctx context.Context, h http.Header) (context.Context, error) {
-			j.note("authenticate " + h.Get("X-Auth-Token"))
+		Authenticate: func(ctx context.Context, r *http.Request) (context.Context, error) {
+			j.note("authenticate " + r.Header.Get("X-Auth-Token"))
 			return context.WithValue(ctx, whoKey{}, domain.Identity{UserID: "u1", ProjectID: "p1", DomainID: "d1"}),
 				j.auth
 		},

@@ -15,8 +15,7 @@ import (
 // ownClock lists the functions that read their process's clock, each with the reason why that decides nothing about a
 // lease: it measures how long something takes in this process, for which Go uses a monotonic clock.
 var ownClock = map[string]string{
-	"shared/leases/engine.go Run":            "when this process last renewed its claim",
-	"shared/leases/engine.go renew":          "how long ago that was",
+	"shared/leases/claim.go keepClaim":       "how long a renewal of its claim takes",
 	"functions/run-leases/service.go retire": "when this process last asked for the claim to delete old leases",
 }
 

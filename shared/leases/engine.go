@@ -29,6 +29,8 @@ type Engine struct {
 	Wake     func(functions ...string)
 	RetryFor time.Duration // for how long a start is tried
 	ClaimFor time.Duration
+	// HealAfter is how long a host has to be down before another one takes its place.
+	HealAfter time.Duration
 }
 
 // The pauses until a lease is worked on again.
@@ -44,13 +46,12 @@ type pass struct {
 	claim domain.Claim
 	lease *domain.Lease
 	now   time.Time // by the database's clock
-	since time.Time // when the claim was last renewed, by this process's clock
 	nodes map[string]domain.Node
 	cloud Cloud           // nil until it is needed
 	lost  *domain.Problem // why nothing can be done in the user's name any more; nil = it can
 	drift *domain.Problem // an instance that its owner started before the lease begins
 
-	degraded bool            // a host is down, and there is no other
+	degraded bool            // a host is down, and no other has taken its place
 	isMoving bool            // something is under way, and there is more to do soon
 	failure  *domain.Problem // why a step has to be repeated
 	final    *domain.Problem // why no repetition helps
@@ -59,7 +60,7 @@ type pass struct {
 
 // Run does for a claimed lease what it needs now, writes it back and releases its claim.
 func (e Engine) Run(ctx context.Context, claim domain.Claim, lease domain.Lease, now time.Time) error {
-	p := &pass{Engine: e, claim: claim, lease: &lease, now: now, since: time.Now()}
+	p := &pass{Engine: e, claim: claim, lease: &lease, now: now}
 	var err error
 	if p.lost, err = p.lostDelegation(ctx); err != nil {
 		return err
@@ -116,11 +117,8 @@ func (p *pass) begin(ctx context.Context, d decision) error {
 	return err
 }
 
-// do does the steps of the work for each reservation. One that fails does not keep the others.
-func (p *pass) do(ctx context.Context, todo work) error {
-	if todo == workNone {
-		return nil
-	}
+// steps does the steps of the work for each reservation. One that fails does not keep the others.
+func (p *pass) steps(ctx context.Context, todo work) error {
 	for n := range p.lease.Reservations {
 		r := &p.lease.Reservations[n]
 		var err error
@@ -270,15 +268,6 @@ func (p *pass) hasHosts() bool {
 
 // neverStarted reports whether the user has deleted the lease before it was active: then on_end does not touch servers.
 func (p *pass) neverStarted() bool { return p.lease.StartResult == "" }
-
-// renew renews the claim during long work, and stores how far it has come.
-func (p *pass) renew(ctx context.Context) error {
-	if time.Since(p.since) < p.ClaimFor/3 {
-		return nil
-	}
-	p.since = time.Now()
-	return p.Store.SaveStep(ctx, p.claim, p.lease, p.ClaimFor)
-}
 
 // earlier is the earlier of two times; zero is never.
 func earlier(a, b time.Time) time.Time {

@@ -17,16 +17,19 @@ type HostCloud interface {
 	FindAggregate(ctx context.Context, name string) (found domain.Aggregate, ok bool, err error)
 	EnsureAggregate(ctx context.Context, name string, metadata map[string]string) (domain.Aggregate, error)
 	DeleteAggregate(ctx context.Context, id int) error
+	DropAggregateMetadata(ctx context.Context, id int, key string) error
 	AddHost(ctx context.Context, a domain.Aggregate, host, providerID string) error
 	RemoveHost(ctx context.Context, a domain.Aggregate, host, providerID string) error
 	EnsureTrait(ctx context.Context, name string) error
 	DeleteTrait(ctx context.Context, name string) error
 	SetProviderTrait(ctx context.Context, providerID, trait string, present bool) error
 	EnsureFlavor(ctx context.Context, f domain.PrivateFlavor) error
+	DropFlavorSpec(ctx context.Context, id, key string) error
 	GrantFlavor(ctx context.Context, id, projectID string) error
 	DeleteFlavor(ctx context.Context, id string) error
 	HostServers(ctx context.Context, host string) ([]domain.Server, error)
 	TaggedServers(ctx context.Context, projectID, tag string) ([]domain.Server, error)
+	BuildingServers(ctx context.Context, projectID string) ([]domain.Server, error)
 	TagServer(ctx context.Context, id, tag string) error
 	ResizeServer(ctx context.Context, id, flavorID string) error
 	ConfirmMigration(ctx context.Context, id string) error
@@ -35,22 +38,8 @@ type HostCloud interface {
 	ProbeHost(ctx context.Context, host string) (domain.Isolation, error)
 }
 
-// The names in Nova and Placement. Whoever may change the aggregate of the pool says which hosts are in it.
-const (
-	PoolAggregate = "cloudfn-reservable"
-	PoolTrait     = "CUSTOM_CLOUDFN_RESERVABLE"
-)
-
 // AggregateName is the name of the aggregate of a reservation.
 func AggregateName(reservation uuid.UUID) string { return "cloudfn-lease-" + reservation.String() }
-
-// TraitName is the trait of the hosts of a reservation.
-func TraitName(reservation uuid.UUID) string {
-	return "CUSTOM_CLOUDFN_LEASE_" + strings.ToUpper(strings.ReplaceAll(reservation.String(), "-", ""))
-}
-
-// requires is the metadata of an aggregate that keeps servers without the trait off its hosts.
-func requires(trait string) map[string]string { return map[string]string{"trait:" + trait: "required"} }
 
 // errNoAccount says why hosts wait.
 var errNoAccount = apperr.New(apperr.Unavailable,
@@ -127,17 +116,17 @@ type hostStep struct {
 // desired are the names of the hosts that the reservation has now.
 func (s hostStep) desired() (names []string) {
 	for _, a := range s.r.Allocations {
-		if a.ReleasedAt.IsZero() && s.now.Before(a.Until) {
+		if a.ReleasedAt.IsZero() && a.ReplacedAt.IsZero() && s.now.Before(a.Until) {
 			names = append(names, a.Node)
 		}
 	}
 	return names
 }
 
-// converge makes the reservation's hosts its own: first the trait, then the aggregate with its hosts, and when nobody
-// else gets onto them the flavors that do.
+// converge makes the reservation's hosts its own: first the trait and the aggregate, then they leave the pool's
+// aggregate, and when nobody else gets onto them there are the flavors that do.
 func (s hostStep) converge(ctx context.Context) error {
-	names, trait := s.desired(), TraitName(s.r.ID)
+	names := s.desired()
 	held, err := s.Store.HeldByOthers(ctx, *s.r, names...)
 	if err == nil && len(held) > 0 {
 		err = apperr.Wrap(apperr.Conflict, errWaits, "another lease has not returned %s yet", strings.Join(held, ", "))
@@ -148,30 +137,23 @@ func (s hostStep) converge(ctx context.Context) error {
 	if err := s.Store.Prepared(ctx, s.claim, *s.r, names...); err != nil {
 		return err
 	}
-	if err := s.cloud.EnsureTrait(ctx, trait); err != nil {
-		return err
-	}
-	aggregate, err := s.cloud.EnsureAggregate(ctx, AggregateName(s.r.ID), requires(trait))
+	pool, isPool, err := s.cloud.FindAggregate(ctx, PoolAggregate)
 	if err != nil {
 		return err
 	}
-	s.r.AggregateID = aggregate.ID
 	for _, name := range names {
-		if err := s.renew(ctx); err != nil {
+		aggregate, err := isolate(ctx, s.cloud, AggregateName(s.r.ID), s.r.Trait, s.node(name))
+		if err != nil {
 			return err
 		}
-		provider := s.nodes[name].ProviderID
-		if err := s.cloud.SetProviderTrait(ctx, provider, trait, true); err != nil {
-			return err
-		}
-		if err := s.cloud.AddHost(ctx, aggregate, name, provider); err != nil {
-			return err
+		s.r.AggregateID = aggregate.ID
+		if isPool && slices.Contains(pool.Hosts, name) {
+			if err := s.take(ctx, pool, name); err != nil {
+				return err
+			}
 		}
 	}
 	for _, f := range s.r.Flavors {
-		if err := s.renew(ctx); err != nil {
-			return err
-		}
 		if err := s.flavor(ctx, f); err != nil {
 			return err
 		}
@@ -179,16 +161,41 @@ func (s hostStep) converge(ctx context.Context) error {
 	return nil
 }
 
+// take takes a host out of the pool's aggregate, and with that lets the reservation's servers onto it. Nothing may be
+// on it before.
+func (s hostStep) take(ctx context.Context, pool domain.Aggregate, name string) error {
+	others, err := s.others(ctx, name)
+	if err == nil && others > 0 && s.r.Status == domain.ReservationPending {
+		err = occupied(name, others)
+	}
+	if err != nil {
+		return err
+	}
+	return s.cloud.RemoveHost(ctx, pool, name, s.nodes[name].ProviderID)
+}
+
+// node is a host of the reservation, also one that has left the cloud.
+func (s hostStep) node(name string) domain.Node {
+	node := s.nodes[name]
+	node.Name = name
+	return node
+}
+
+// isOld reports whether the reservation had hosts before its trait was a secret. Its flavors asked for the public one.
+func (s hostStep) isOld() bool {
+	return s.r.Trait == "CUSTOM_CLOUDFN_LEASE_"+strings.ToUpper(strings.ReplaceAll(s.r.ID.String(), "-", ""))
+}
+
 // flavor makes a private flavor, and lets the project use it.
 func (s hostStep) flavor(ctx context.Context, f domain.LeasedFlavor) error {
-	private := domain.PrivateFlavor{
-		ID: f.ID, Name: f.Name, BaseID: f.BaseID,
-		ExtraSpecs: map[string]string{
-			"trait:" + PoolTrait: "required", "trait:" + TraitName(s.r.ID): "required",
-		},
-	}
+	private := domain.PrivateFlavor{ID: f.ID, Name: f.Name, BaseID: f.BaseID, ExtraSpecs: requires(s.r.Trait)}
 	if err := s.cloud.EnsureFlavor(ctx, private); err != nil {
 		return fmt.Errorf("flavor %s, a copy of %s: %w", f.Name, f.Base, err)
+	}
+	if s.isOld() {
+		if err := s.cloud.DropFlavorSpec(ctx, f.ID, required(publicTrait)); err != nil {
+			return err
+		}
 	}
 	return s.cloud.GrantFlavor(ctx, f.ID, s.lease.ProjectID)
 }

@@ -51,6 +51,10 @@ func (f *fakeLease) Save(_ context.Context, _ domain.Claim, l *domain.Lease) err
 	return nil
 }
 
+func (f *fakeLease) Renew(context.Context, domain.Claim, domain.Lease, time.Duration) error {
+	return nil
+}
+
 func (f *fakeLease) SaveStep(ctx context.Context, claim domain.Claim, l *domain.Lease, _ time.Duration) error {
 	err := f.Save(ctx, claim, l)
 	if f.crash {

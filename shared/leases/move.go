@@ -89,9 +89,6 @@ func (s hostStep) shelveMoved(ctx context.Context) (isDone bool, err error) {
 		if isPrivate && server.Task == "" || server.Status == "SHELVED_OFFLOADED" || server.Partial {
 			continue
 		}
-		if err := s.renew(ctx); err != nil {
-			return false, err
-		}
 		if err := s.shelve(ctx, server); err != nil {
 			return false, fmt.Errorf("server %s: %w", server.ID, err)
 		}

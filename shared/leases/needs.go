@@ -21,6 +21,7 @@ type Store interface {
 	SaveStep(ctx context.Context, claim domain.Claim, lease *domain.Lease, claimFor time.Duration) error
 	Save(ctx context.Context, claim domain.Claim, lease *domain.Lease) error
 	Finish(ctx context.Context, claim domain.Claim, lease *domain.Lease) error
+	Renew(ctx context.Context, claim domain.Claim, lease domain.Lease, claimFor time.Duration) error
 	Prepared(ctx context.Context, claim domain.Claim, r domain.Reservation, nodes ...string) error
 	Released(ctx context.Context, claim domain.Claim, r domain.Reservation, nodes ...string) error
 	Reallocate(ctx context.Context, claim domain.Claim, lease domain.Lease, r domain.Reservation, from string) (
@@ -47,7 +48,9 @@ type Connections interface {
 		err error)
 }
 
-// Nodes reads the hosts that are or become reservable.
+// Nodes stores the hosts that are or become reservable.
 type Nodes interface {
 	Pool(ctx context.Context) ([]domain.Node, error)
+	PoolTrait(ctx context.Context) (string, error)
+	SetPool(ctx context.Context, name string, from, to domain.PoolState, reason string) (ok bool, err error)
 }

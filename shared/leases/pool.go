@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"time"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
@@ -16,7 +15,6 @@ type PoolStore interface {
 	Nodes
 	Seen(ctx context.Context, hosts []domain.ComputeHost) error
 	SetUp(ctx context.Context, name string, isUp bool) error
-	SetPool(ctx context.Context, name string, from, to domain.PoolState, reason string) (ok bool, err error)
 	Left(ctx context.Context, name string) (ok bool, err error)
 }
 
@@ -59,15 +57,25 @@ func (p Pool) Move(ctx context.Context) (joined bool, err error) {
 	if err != nil {
 		return false, err
 	}
+	trait, err := p.Nodes.PoolTrait(ctx)
+	if err == nil {
+		err = p.upgrade(ctx, nodes, trait)
+	}
+	if err != nil {
+		return false, err
+	}
+	stay := len(nodes)
 	for _, node := range nodes {
 		var reason error
 		switch node.Pool {
 		case domain.NodeJoining:
 			var isIn bool
-			isIn, reason = p.join(ctx, node)
+			isIn, reason = p.join(ctx, node, trait)
 			joined = joined || isIn
 		case domain.NodeLeaving:
-			reason = p.leave(ctx, node)
+			if reason = p.leave(ctx, node, trait, stay == 1); reason == nil {
+				stay--
+			}
 		}
 		if reason == nil {
 			continue
@@ -87,28 +95,18 @@ func (p Pool) IsMoving(ctx context.Context) (bool, error) {
 }
 
 // join isolates a host without servers. One that got a server at the last moment is opened again.
-func (p Pool) join(ctx context.Context, node domain.Node) (joined bool, err error) {
+func (p Pool) join(ctx context.Context, node domain.Node, trait string) (joined bool, err error) {
 	if node.ProviderID == "" {
 		return false, apperr.New(apperr.Conflict, "Placement has no resource provider of the host")
 	}
 	if err := p.isFree(ctx, node.Name); err != nil {
 		return false, err
 	}
-	if err := p.Cloud.EnsureTrait(ctx, PoolTrait); err != nil {
-		return false, err
-	}
-	if err := p.Cloud.SetProviderTrait(ctx, node.ProviderID, PoolTrait, true); err != nil {
-		return false, err
-	}
-	aggregate, err := p.Cloud.EnsureAggregate(ctx, PoolAggregate, requires(PoolTrait))
-	if err != nil {
-		return false, err
-	}
-	if err := p.Cloud.AddHost(ctx, aggregate, node.Name, node.ProviderID); err != nil {
+	if _, err := isolate(ctx, p.Cloud, PoolAggregate, trait, node); err != nil {
 		return false, err
 	}
 	if err := p.isFree(ctx, node.Name); err != nil {
-		if undo := p.open(ctx, node); undo != nil {
+		if undo := p.open(ctx, node, trait, false); undo != nil {
 			return false, fmt.Errorf("%w; and it stays isolated: %w", err, undo)
 		}
 		return false, err
@@ -126,8 +124,8 @@ func (p Pool) isFree(ctx context.Context, host string) error {
 }
 
 // leave opens a host for everybody's servers again.
-func (p Pool) leave(ctx context.Context, node domain.Node) error {
-	if err := p.open(ctx, node); err != nil {
+func (p Pool) leave(ctx context.Context, node domain.Node, trait string, isLast bool) error {
+	if err := p.open(ctx, node, trait, isLast); err != nil {
 		return err
 	}
 	_, err := p.Nodes.Left(ctx, node.Name) // false if it joins again: then the next pass isolates it
@@ -135,7 +133,7 @@ func (p Pool) leave(ctx context.Context, node domain.Node) error {
 }
 
 // open takes a host out of the pool's aggregate, and the trait off it. The last one takes the aggregate along.
-func (p Pool) open(ctx context.Context, node domain.Node) error {
+func (p Pool) open(ctx context.Context, node domain.Node, trait string, isLast bool) error {
 	aggregate, found, err := p.Cloud.FindAggregate(ctx, PoolAggregate)
 	if err != nil {
 		return err
@@ -145,37 +143,13 @@ func (p Pool) open(ctx context.Context, node domain.Node) error {
 			return err
 		}
 	}
-	if err := p.Cloud.SetProviderTrait(ctx, node.ProviderID, PoolTrait, false); err != nil {
+	err = p.Cloud.SetProviderTrait(ctx, node.ProviderID, trait, false)
+	hasMore := slices.ContainsFunc(aggregate.Hosts, func(name string) bool { return name != node.Name })
+	if err != nil || !found || !isLast || hasMore {
 		return err
-	}
-	isLast := !slices.ContainsFunc(aggregate.Hosts, func(name string) bool { return name != node.Name })
-	if !found || !isLast {
-		return nil
 	}
 	if err := p.Cloud.DeleteAggregate(ctx, aggregate.ID); err != nil {
 		return err
 	}
-	return p.Cloud.DeleteTrait(ctx, PoolTrait)
-}
-
-// probeTime bounds a self-test.
-const probeTime = time.Minute
-
-// Probe tests on an idle host whether the cloud keeps servers without the trait off it. ok is false without one.
-func (p Pool) Probe(ctx context.Context, busy []domain.Allocation) (result domain.Isolation, ok bool, err error) {
-	nodes, err := p.Nodes.Pool(ctx)
-	if err != nil {
-		return result, false, err
-	}
-	for _, node := range nodes {
-		isBusy := slices.ContainsFunc(busy, func(a domain.Allocation) bool { return a.Node == node.Name })
-		if node.Pool != domain.NodeReservable || !node.IsUp || isBusy {
-			continue
-		}
-		ctx, cancel := context.WithTimeout(ctx, probeTime)
-		defer cancel()
-		result, err = p.Cloud.ProbeHost(ctx, node.Name)
-		return result, err == nil, err
-	}
-	return result, false, nil
+	return p.Cloud.DeleteTrait(ctx, trait)
 }

@@ -4,14 +4,15 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/cloudfn/cloudfn/shared/actions"
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// finish returns the hosts: nobody can launch on them any more, then the servers go as on_end says, then the hosts are
-// the pool's again.
+// finish returns the hosts: nobody can launch on them any more, then the servers go as on_end says, and when none is
+// left the hosts are the pool's again.
 func (s hostStep) finish(ctx context.Context) error {
 	for _, f := range s.r.Flavors {
 		if err := s.cloud.DeleteFlavor(ctx, f.ID); err != nil {
@@ -23,6 +24,9 @@ func (s hostStep) finish(ctx context.Context) error {
 		return err
 	}
 	names := s.heldHosts(aggregate)
+	if err := s.returnToPool(ctx, names); err != nil {
+		return err
+	}
 	isEmpty, err := s.empty(ctx, names)
 	if err != nil || !isEmpty {
 		return err
@@ -38,10 +42,26 @@ func (s hostStep) finish(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := s.cloud.DeleteTrait(ctx, TraitName(s.r.ID)); err != nil {
+	if err := s.cloud.DeleteTrait(ctx, s.r.Trait); err != nil {
 		return err
 	}
 	s.r.Status, s.r.AggregateID = domain.ReservationEnded, 0
+	return nil
+}
+
+// returnToPool puts hosts into the pool's aggregate, too. From then on nobody gets onto them, and what is read of them
+// stays true.
+func (s hostStep) returnToPool(ctx context.Context, names []string) error {
+	trait, err := s.Nodes.PoolTrait(ctx)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		_, err := isolate(ctx, s.cloud, PoolAggregate, trait, s.node(name))
+		if err != nil && apperr.CodeOf(err) != apperr.NotFound { // a host that has left the cloud takes no servers
+			return err
+		}
+	}
 	return nil
 }
 
@@ -62,19 +82,16 @@ func (s hostStep) heldHosts(aggregate domain.Aggregate) []string {
 	return slices.Compact(names)
 }
 
-// release takes hosts out of the aggregate, and the trait off their providers.
+// release takes hosts out of the aggregate, and the trait off their providers. They are the pool's already.
 func (s hostStep) release(ctx context.Context, aggregate domain.Aggregate, hasAggregate bool, names []string) error {
 	for _, name := range names {
-		if err := s.renew(ctx); err != nil {
-			return err
-		}
 		provider := s.nodes[name].ProviderID
 		if hasAggregate {
 			if err := s.cloud.RemoveHost(ctx, aggregate, name, provider); err != nil {
 				return err
 			}
 		}
-		if err := s.cloud.SetProviderTrait(ctx, provider, TraitName(s.r.ID), false); err != nil {
+		if err := s.cloud.SetProviderTrait(ctx, provider, s.r.Trait, false); err != nil {
 			return err
 		}
 	}
@@ -84,31 +101,69 @@ func (s hostStep) release(ctx context.Context, aggregate domain.Aggregate, hasAg
 	return s.Store.Released(ctx, s.claim, *s.r, names...)
 }
 
-// empty does what on_end says to the reservation's servers on the hosts. isEmpty reports that no such server is left.
-// Servers of others, and those that the project has put there without the reservation, are not its to end.
+// residents lists the servers of the reservation on a host, and counts the others. Others are those of other projects,
+// and those that the project has put there without the reservation.
+func (s hostStep) residents(ctx context.Context, name string) (own []domain.Server, others int, err error) {
+	servers, err := s.cloud.HostServers(ctx, name)
+	for _, server := range servers {
+		if _, isPrivate := s.base(server); isPrivate && server.ProjectID == s.lease.ProjectID {
+			own = append(own, server)
+		} else {
+			others++
+		}
+	}
+	return own, others, err
+}
+
+func (s hostStep) others(ctx context.Context, name string) (int, error) {
+	_, others, err := s.residents(ctx, name)
+	return others, err
+}
+
+// longestBuild is after the build of any server. One that Nova has lost on the way keeps no host for longer.
+const longestBuild = time.Hour
+
+// building lists the servers of the reservation that are being built. They may be on their way to any of its hosts.
+func (s hostStep) building(ctx context.Context) (own []domain.Server, err error) {
+	servers, err := s.cloud.BuildingServers(ctx, s.lease.ProjectID)
+	for _, server := range servers {
+		if _, isPrivate := s.base(server); isPrivate && s.now.Sub(server.CreatedAt) < longestBuild {
+			own = append(own, server)
+		}
+	}
+	return own, err
+}
+
+// empty does what on_end says to the reservation's servers. isEmpty reports that no such server is left on the hosts or
+// on its way to them. Other servers are not its to end: their host is not reservable until they are gone.
 func (s hostStep) empty(ctx context.Context, names []string) (isEmpty bool, err error) {
-	isEmpty = true
+	building, err := s.building(ctx) // first: then they are on a host, if anywhere
+	if err != nil {
+		return false, err
+	}
+	isEmpty = len(building) == 0
 	var failures []error
 	for _, name := range names {
-		if node, known := s.nodes[name]; known && !node.IsUp {
-			continue // its servers neither run nor obey
+		own, others, err := s.residents(ctx, name)
+		if err == nil {
+			err = s.withdraw(ctx, name, others)
 		}
-		if err := s.renew(ctx); err != nil {
-			return false, err
-		}
-		servers, err := s.cloud.HostServers(ctx, name)
 		if err != nil {
 			return false, err
 		}
-		for _, found := range servers {
-			if found.ProjectID != s.lease.ProjectID {
-				continue
-			}
-			isOurs, err := s.endServer(ctx, found.ID)
-			if err != nil {
+		node, known := s.nodes[name]
+		isDown := known && !node.IsUp && s.lease.OnEnd != domain.OnEndDelete // Nova deletes them in any case
+		if isDown && len(own) > 0 {
+			failures = append(failures, apperr.New(apperr.Conflict,
+				"a reserved host is down, and %d of the reservation's servers are on it: they end when it is up",
+				len(own)))
+			continue
+		}
+		for _, found := range own {
+			isEmpty = false
+			if err := s.endServer(ctx, found.ID); err != nil {
 				failures = append(failures, fmt.Errorf("server %s: %w", found.ID, err))
 			}
-			isEmpty = isEmpty && !isOurs
 		}
 	}
 	if len(failures) > 0 {
@@ -118,32 +173,34 @@ func (s hostStep) empty(ctx context.Context, names []string) (isEmpty bool, err 
 	return isEmpty, nil
 }
 
-// endServer does the next step of on_end to a server. isOurs reports whether it was launched with the reservation.
-func (s hostStep) endServer(ctx context.Context, id string) (isOurs bool, err error) {
+// endServer does the next step of on_end to a server of the reservation.
+func (s hostStep) endServer(ctx context.Context, id string) error {
 	server, err := s.cloud.Server(ctx, id)
-	if apperr.CodeOf(err) == apperr.NotFound {
-		return false, nil
-	}
 	if err != nil {
-		return true, err
-	}
-	if _, isPrivate := s.base(server); !isPrivate {
-		return false, nil
+		return absentIsDone(err)
 	}
 	if server.Task == "deleting" || server.Status == "DELETED" || server.Status == "SOFT_DELETED" {
-		return true, nil
+		return nil
 	}
 	switch s.lease.OnEnd {
 	case domain.OnEndDelete:
-		return true, s.cloud.DeleteServer(ctx, id)
+		return absentIsDone(s.cloud.DeleteServer(ctx, id))
 	case domain.OnEndSnapshotDelete:
 		isDone, err := s.act(ctx, server, domain.Snapshot)
 		if isDone {
-			err = s.cloud.DeleteServer(ctx, id)
+			err = absentIsDone(s.cloud.DeleteServer(ctx, id))
 		}
-		return true, err
+		return err
 	}
-	return true, s.shelve(ctx, server)
+	return s.shelve(ctx, server)
+}
+
+// absentIsDone drops the error about a server that is deleted.
+func absentIsDone(err error) error {
+	if apperr.CodeOf(err) == apperr.NotFound {
+		return nil
+	}
+	return err
 }
 
 // act does the next step of an action with the service account.

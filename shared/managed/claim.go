@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"time"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
@@ -34,18 +35,26 @@ func (r *round) keepClaim(ctx context.Context) (claimed context.Context, stop fu
 
 // release releases the claim, with the time at which there is work again.
 func (r *round) release(ctx context.Context) error {
-	soon, dueIn := min(max(movingPause, r.listed), driftPause), driftPause
+	soon, dueIn := min(max(movingPause, r.listed), driftPause), scanPause
 	for _, m := range r.resources {
 		if m.plan.isMoving || r.isNews {
 			dueIn = soon
 		}
-		if at := m.plan.retryAt; !at.IsZero() {
-			dueIn = min(dueIn, max(at.Sub(r.time()), soon))
+		if m.isLookedAt && !m.NextAt.IsZero() || !m.isReported() {
+			dueIn = min(dueIn, driftPause)
+		}
+		for _, at := range []time.Time{m.plan.retryAt, m.NextAt} {
+			if at.After(r.now) {
+				dueIn = min(dueIn, max(at.Sub(r.time()), soon))
+			}
 		}
 	}
 	r.project.Problem = nil
 	if r.problem == nil {
 		r.project.Attempts = 0
+		if r.isScan() {
+			r.project.NextScanAt = r.now.Add(scanPause)
+		}
 	} else {
 		slog.WarnContext(ctx, "a project of managed resources", "project_id", r.project.ProjectID, "error", r.problem)
 		e := apperr.As(r.problem)

@@ -16,6 +16,7 @@ type target struct {
 	maxUnavailable int // while members are updated
 	surges         bool
 	revision       int
+	replaces       int // servers that an update changes or replaces: those of the revision that was real last
 	isDeployment   bool
 	repairs        bool // what others changed is changed back
 	isNew          bool // it was declared since it was last as declared
@@ -58,6 +59,8 @@ type plan struct {
 	refused   []Difference
 	problems  []string // why members are in error
 	stopped   []string // why members that are ready do not work
+	isPausing bool     // a creation has failed, and is not repeated yet
+	isStalled bool     // the update has failed too often, and waits for another declaration
 	available int
 	current   int // members that are not being deleted
 	updated   int // of them, those with the declared revision
@@ -107,6 +110,7 @@ func decide(t target, all []seen, now time.Time) plan {
 		d.budget += t.maxUnavailable
 	}
 	d.current = len(kept)
+	d.isStalled = slices.ContainsFunc(kept, d.stalls)
 	slices.SortStableFunc(kept, func(a, b seen) int { return a.member.Ordinal - b.member.Ordinal })
 	var staying []seen
 	for _, s := range kept {
@@ -270,6 +274,8 @@ func (d *decision) tend(s seen, kept []seen) bool {
 	case !s.isFound, s.object.State == ObjectIncomplete:
 		if d.isDue(s) {
 			d.add(actCreate, s)
+		} else if s.member.Attempts > 0 {
+			d.isPausing = true
 		}
 		return true
 	case s.object.State == ObjectError:

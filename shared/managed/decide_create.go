@@ -22,7 +22,7 @@ func (d *decision) retryFailed(s seen) bool {
 		s.member.RetryAt = d.now.Add(pauseAfter(s.member.Attempts))
 		d.add(actRecord, s)
 		return true
-	case !d.isDue(s):
+	case d.stalls(s), !d.isDue(s):
 		return true
 	}
 	d.attempts[s.member.Ordinal] = s.member.Attempts

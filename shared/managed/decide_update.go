@@ -36,6 +36,10 @@ func (d *decision) update(s seen, kept []seen) bool {
 		}
 	}
 	switch {
+	case d.isStalled && isOutdated:
+		if d.stalls(s) {
+			d.problems = append(d.problems, s.member.Reason)
+		}
 	case !d.isDue(s):
 		d.problems = append(d.problems, s.member.Reason)
 	case len(inPlace) > 0 && s.hasFailed():
@@ -89,11 +93,31 @@ func (s seen) hasFailed() bool {
 		s.member.Reason == changing(s.differences)
 }
 
-// recordFailure stores that a change has failed, and when it is repeated. Nova shows its reason to admins only.
+// mostFailures is how often a change or replacement of a server fails before the update stops.
+const mostFailures = 2
+
+// stalls reports whether the member has the update stopped: its replacement, or its change, has failed too often. The
+// servers that still work are left alone until something else is declared.
+func (d *decision) stalls(s seen) bool {
+	if d.replaces == 0 || s.member.Ordinal >= d.replaces || s.member.Attempts < mostFailures {
+		return false
+	}
+	if s.member.Status == domain.MemberError { // of a replacement, or OpenStack has rejected the change
+		return true
+	}
+	one, ok := disrupting(s.differences)
+	return ok && s.member.Status == domain.MemberUpdating && s.member.Reason == failure(one)
+}
+
+// failure says that OpenStack has not made a change. Nova shows the reason to admins only.
+func failure(one Difference) string {
+	return fmt.Sprintf("OpenStack accepted the change of its %s to %v, and did not make it", one.Field, one.Declared)
+}
+
+// recordFailure stores that a change has failed, and when it is repeated.
 func (d *decision) recordFailure(s seen) {
 	one, _ := disrupting(s.differences)
-	s.member.Reason = fmt.Sprintf("OpenStack accepted the change of its %s to %v, and did not make it", one.Field,
-		one.Declared)
+	s.member.Reason = failure(one)
 	s.member.Attempts++
 	s.member.RetryAt = d.now.Add(pauseAfter(s.member.Attempts))
 	d.problems = append(d.problems, s.member.Reason)

@@ -67,6 +67,8 @@ type Session struct {
 	DomainID  string
 	UserID    string
 	Region    string // "" = the function's own
+
+	lists *lists // of a round; nil = nothing is kept
 }
 
 // Cloud is the part of OpenStack that the drivers need: each driver declares its own.

@@ -60,7 +60,8 @@ type Engine struct {
 // The pauses until a project is worked on again.
 const (
 	movingPause = time.Second      // while OpenStack is at work for it, or as long as a round lists, if that is longer
-	driftPause  = time.Minute      // when all is as declared: others may change it
+	driftPause  = time.Minute      // while a resource waits, or has objects whose changes nobody reports
+	scanPause   = 10 * time.Minute // until all is looked at, for changes that Nova does not report, such as of metadata
 	atOnce      = 4                // steps of a project
 	stepTime    = 45 * time.Second // of one step
 )
@@ -79,8 +80,9 @@ type round struct {
 	isReread  bool                             // they were read again
 	users     map[Ref]Ref                      // what each resource is named by; nil = not looked up
 	nodes     []domain.Node
-	listed    time.Duration // the time that listing has taken
-	isNews    bool          // a status is new, which other resources may wait for
+	deleted   map[uuid.UUID]bool // the members whose objects are not found by their ids
+	listed    time.Duration      // the time that listing has taken
+	isNews    bool               // a status is new, which other resources may wait for
 	around    Around
 	problem   error // why a part of the project could not be looked at
 }
@@ -95,7 +97,9 @@ type resource struct {
 	notListed error  // why its objects could not be listed
 	waits     string // what it has to wait for
 	members   []seen
-	plan      plan
+
+	isLookedAt bool // in this round; others are only looked up by those that name them
+	plan       plan
 
 	mu       sync.Mutex
 	failures []string // of its steps
@@ -105,7 +109,9 @@ type resource struct {
 // Run does for a claimed project what it needs now: it loads what is declared, lists what is real, takes the steps
 // between them, stores how far it has come, and releases the claim.
 func (e Engine) Run(ctx context.Context, claim domain.Claim, project domain.ManagedProject) error {
-	r := &round{Engine: e, claim: claim, project: project, sessions: map[sessionKey]opened{}}
+	r := &round{
+		Engine: e, claim: claim, project: project, sessions: map[sessionKey]opened{}, deleted: map[uuid.UUID]bool{},
+	}
 	ctx, stop := r.keepClaim(ctx)
 	defer stop()
 	if err := r.run(ctx); err != nil {
@@ -140,6 +146,33 @@ func (r *round) run(ctx context.Context) (err error) {
 	return r.save(ctx)
 }
 
+// choose marks the resources that are looked at: those that are due, those whose changes nobody reports, and those that
+// name a resource which is not settled. Every ten minutes all are.
+func (r *round) choose() {
+	isUnsettled := map[Ref]bool{}
+	for _, m := range r.resources {
+		isUnsettled[Ref{m.Kind, m.Name}] = !m.NextAt.IsZero()
+		m.isLookedAt = r.isScan() || !m.isReported() || !m.NextAt.IsZero() && !m.NextAt.After(r.now)
+	}
+	for _, m := range r.resources {
+		m.isLookedAt = m.isLookedAt || slices.ContainsFunc(m.needs(), func(ref Ref) bool { return isUnsettled[ref] })
+	}
+}
+
+func (r *round) isScan() bool { return !r.project.ScanAt.After(r.now) }
+
+// isReported reports whether something makes the resource due when others change it: poll-instances follows the servers
+// of the function's own region. The node of a server, and its labels, are reported by nothing.
+func (m *resource) isReported() bool {
+	switch m.Kind {
+	case domain.KindMachine, domain.KindDeployment:
+		return m.Schedule.Region == "" && len(m.Schedule.Labels) == 0
+	case domain.KindConfigmap:
+		return true
+	}
+	return false
+}
+
 // load reads the project's resources, in the order in which they can be made.
 func (r *round) load(ctx context.Context) error {
 	all, err := r.Store.Load(ctx, r.project.ProjectID)
@@ -158,6 +191,7 @@ func (r *round) load(ctx context.Context) error {
 			}
 		}
 	}
+	r.choose()
 	if needsNodes {
 		r.nodes, err = r.Nodes.All(ctx)
 	}
@@ -166,6 +200,9 @@ func (r *round) load(ctx context.Context) error {
 
 // decide plans the steps of a resource.
 func (r *round) decide(m *resource) {
+	if !m.isLookedAt {
+		return
+	}
 	m.waits = r.waitsFor(m)
 	if m.isOrphaned() {
 		m.plan.isGone = m.waits == ""
@@ -204,9 +241,13 @@ func (m *resource) target() target {
 		isNew:    m.Request != "",
 		wasReady: m.ObservedRevision > 0,
 	}
+	if m.ObservedRevision != m.Revision && m.Kind == domain.KindMachine {
+		t.replaces = t.count
+	}
 	if m.Kind == domain.KindDeployment {
 		spec := read[domain.DeploymentSpec](m.Spec)
 		t.isDeployment, t.count, t.surges = true, spec.Count, false
+		t.replaces = read[domain.DeploymentSpec](m.Made[m.ObservedRevision].Spec).Count
 		if spec.MaxUnavailable != nil {
 			t.maxUnavailable = *spec.MaxUnavailable
 			t.surges = t.maxUnavailable == 0

@@ -26,6 +26,7 @@ type MachineCloud interface {
 	Networks(context.Context) ([]domain.Network, error)
 	MarkedServers(ctx context.Context, tag string) ([]domain.Server, error)
 	TagServer(ctx context.Context, id, tag string) error
+	UntagServer(ctx context.Context, id, tag string) error
 	RenameServer(ctx context.Context, id, name string) error
 	SetServerMetadata(ctx context.Context, id string, set map[string]string, remove []string) error
 	ResizeServer(ctx context.Context, id, flavorID string) error
@@ -98,7 +99,7 @@ func (*MachineDriver) List(ctx context.Context, s Session, _ []domain.Member) (m
 
 // nameFlavors adds the ids of the servers' flavors, which Nova shows by their names.
 func nameFlavors(ctx context.Context, s Session, servers []domain.Server) error {
-	flavors, err := s.Cloud.Flavors(ctx)
+	flavors, err := s.flavors(ctx)
 	if err != nil {
 		return err
 	}

@@ -47,6 +47,12 @@ func (f *fakeNova) TagServer(_ context.Context, _, tag string) error {
 	return nil
 }
 
+func (f *fakeNova) UntagServer(_ context.Context, _, tag string) error {
+	f.calls = append(f.calls, "untag "+tag)
+	f.server.Tags = slices.DeleteFunc(f.server.Tags, func(one string) bool { return one == tag })
+	return nil
+}
+
 func (f *fakeNova) Server(_ context.Context, id string) (domain.Server, error) {
 	if id != f.server.ID {
 		return domain.Server{}, apperr.New(apperr.NotFound, "no server %s", id)
@@ -68,6 +74,23 @@ func newFakeNova(flavor string) (*fakeNova, Wanted) {
 		ID: "s", Name: "web", Status: "ACTIVE", Tags: []string{id.String(), markTag},
 		Flavor: domain.FlavorRef{ID: "1", Name: "tiny"},
 	}}, in
+}
+
+// TestTagsInPlace: tags that are declared are added and removed in place, and those of others stay.
+func TestTagsInPlace(t *testing.T) {
+	t.Parallel()
+	nova, in := newFakeNova("tiny")
+	in.Made.Number = 0
+	in.Made.Spec = []byte(`{"flavor": "tiny", "image": "cirros", "networks": ["private"], "tags": ["a", "b"]}`)
+	in.Spec = []byte(`{"flavor": "tiny", "image": "cirros", "networks": ["private"], "tags": ["b", "c"]}`)
+	nova.server.Tags = append(nova.server.Tags, "a", "b", "theirs")
+	nova.settle(t, in)
+	if want := []string{"tag c", "untag a"}; !slices.Equal(nova.calls, want) {
+		t.Errorf("it calls %q, want %q", nova.calls, want)
+	}
+	if !slices.Contains(nova.server.Tags, "theirs") {
+		t.Errorf("the tags are %q", nova.server.Tags)
+	}
 }
 
 // settle takes steps until nothing differs, and fails on the first that does not succeed.

@@ -24,7 +24,7 @@ func (d *MachineDriver) launchSpec(
 	if out.ImageID, err = volumeImage(ctx, s, in, spec.Image); err != nil {
 		return out, err
 	}
-	networks, err := s.Cloud.Networks(ctx)
+	networks, err := s.networks(ctx)
 	if err != nil {
 		return out, err
 	}
@@ -47,7 +47,7 @@ func (d *MachineDriver) launchSpec(
 }
 
 func findFlavor(ctx context.Context, s Session, name string) (domain.Flavor, error) {
-	flavors, err := s.Cloud.Flavors(ctx)
+	flavors, err := s.flavors(ctx)
 	if err != nil {
 		return domain.Flavor{}, err
 	}
@@ -94,6 +94,7 @@ func (*MachineDriver) Differences(in Wanted, o Object) []Difference {
 		out = append(out, Difference{Field: "tags", Declared: tags, Way: InPlace, Follows: true})
 	}
 	out = append(out, entries("metadata", spec.Metadata, made.Metadata, server.Metadata)...)
+	out = append(out, tagDifferences(spec, made, server)...)
 	switch hasFlavor := spec.Flavor == server.Flavor.Name || spec.Flavor == server.Flavor.ID; {
 	case server.Status == resized && in.Member.Status == domain.MemberUpdating: // others confirm what they resize
 		// It is confirmed even when another flavor is declared by now: Nova takes no other resize before.
@@ -112,6 +113,22 @@ func (*MachineDriver) Differences(in Wanted, o Object) []Difference {
 	out = append(out, volumeDifferences(in, spec, made, server)...)
 	if in.Made.Number != in.Resource.Revision {
 		out = append(out, fixedDifferences(in, spec, made)...)
+	}
+	return out
+}
+
+// tagDifferences compares the tags of a server with those that are declared. Those that others have added stay.
+func tagDifferences(spec, made domain.MachineSpec, server domain.Server) []Difference {
+	var out []Difference
+	for _, tag := range spec.Tags {
+		if !slices.Contains(server.Tags, tag) {
+			out = append(out, Difference{Field: "tags." + tag, Declared: tag, Way: InPlace})
+		}
+	}
+	for _, tag := range made.Tags {
+		if !slices.Contains(spec.Tags, tag) && slices.Contains(server.Tags, tag) {
+			out = append(out, Difference{Field: "tags." + tag, Actual: tag, Way: InPlace})
+		}
 	}
 	return out
 }
@@ -229,12 +246,8 @@ func (d *MachineDriver) Update(ctx context.Context, s Session, in Wanted, o Obje
 
 // describe changes what does not interrupt a server: its marks, name, metadata and volumes.
 func describe(ctx context.Context, s Session, in Wanted, server domain.Server, differences []Difference) error {
-	if differs(differences, "tags") {
-		for _, tag := range missingMarks(in, server) {
-			if err := s.Cloud.TagServer(ctx, server.ID, tag); err != nil {
-				return err
-			}
-		}
+	if err := retag(ctx, s, in, server, differences); err != nil {
+		return err
 	}
 	if _, ok := find(differences, "name"); ok {
 		if err := s.Cloud.RenameServer(ctx, server.ID, in.Name); err != nil {
@@ -258,6 +271,26 @@ func describe(ctx context.Context, s Session, in Wanted, server domain.Server, d
 			if err := s.Cloud.DetachVolume(ctx, server.ID, id); err != nil {
 				return err
 			}
+		}
+	}
+	return nil
+}
+
+// retag adds and removes tags of a server, its marks among them.
+func retag(ctx context.Context, s Session, in Wanted, server domain.Server, differences []Difference) error {
+	declared, remove := changes("tags", differences)
+	add := slices.Sorted(maps.Values(declared))
+	if differs(differences, "tags") {
+		add = append(add, missingMarks(in, server)...)
+	}
+	for _, tag := range add {
+		if err := s.Cloud.TagServer(ctx, server.ID, tag); err != nil {
+			return err
+		}
+	}
+	for _, tag := range remove {
+		if err := s.Cloud.UntagServer(ctx, server.ID, tag); err != nil {
+			return err
 		}
 	}
 	return nil

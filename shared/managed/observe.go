@@ -26,8 +26,11 @@ func (r *round) observe(ctx context.Context) error {
 		return err
 	}
 	began := time.Now()
-	groups, order := map[listing][]*resource{}, []listing{}
+	groups, order, named := map[listing][]*resource{}, []listing{}, r.named()
 	for _, m := range r.resources {
+		if !m.isLookedAt && !named[Ref{m.Kind, m.Name}] {
+			continue
+		}
 		if m.driver == nil {
 			m.notListed = apperr.New(apperr.Unsupported, "the kind %s is not supported here", m.Kind)
 			continue
@@ -49,11 +52,25 @@ func (r *round) observe(ctx context.Context) error {
 	}
 	r.around = NewAround(all, objects)
 	for _, m := range r.resources {
-		if m.noLogin == nil && m.notListed == nil {
+		if m.isLookedAt && m.noLogin == nil && m.notListed == nil {
 			r.match(ctx, m, objects)
 		}
 	}
 	return nil
+}
+
+// named are the resources that those name which are looked at.
+func (r *round) named() map[Ref]bool {
+	named := map[Ref]bool{}
+	for _, m := range r.resources {
+		if !m.isLookedAt {
+			continue
+		}
+		for _, ref := range m.needs() {
+			named[ref] = true
+		}
+	}
+	return named
 }
 
 // list lists the objects of one driver in one region, with the first session that there is: all of a project show the
@@ -67,7 +84,7 @@ func (r *round) list(ctx context.Context, driver Driver, group []*resource, obje
 	for _, m := range group {
 		members = append(members, m.Members...)
 	}
-	found, err := driver.List(ctx, group[n].session, members)
+	found, err := r.find(ctx, driver, group[n].session, members)
 	if err != nil {
 		r.forget(group[n], err)
 		r.problem = err
@@ -79,12 +96,47 @@ func (r *round) list(ctx context.Context, driver Driver, group []*resource, obje
 	maps.Copy(objects, found)
 }
 
+// mostFinds is up to how many objects are read one by one, instead of in a list of all.
+const mostFinds = 10
+
+// find reads the objects of members: by their ids if they are few, and made; else by a list.
+func (r *round) find(
+	ctx context.Context, driver Driver, s Session, members []domain.Member,
+) (map[uuid.UUID]Object, error) {
+	confirmer, ok := driver.(Confirmer)
+	if !ok || len(members) > mostFinds || slices.ContainsFunc(members, func(m domain.Member) bool {
+		return m.Status != domain.MemberReady || m.ObjectID == ""
+	}) {
+		return driver.List(ctx, s, members)
+	}
+	found := make(map[uuid.UUID]Object, len(members))
+	for _, m := range members {
+		o, err := confirmer.Find(ctx, s, m.ObjectID)
+		switch {
+		case apperr.CodeOf(err) == apperr.NotFound:
+			r.deleted[m.ID] = true
+		case err != nil:
+			return nil, err
+		case o.Raw == nil:
+			found[m.ID] = unlisted(m)
+		default:
+			found[m.ID] = o
+		}
+	}
+	return found, nil
+}
+
+// unlisted is an object that exists. Nothing else is known of it.
+func unlisted(m domain.Member) Object {
+	return Object{ID: m.ObjectID, State: ObjectWorking, Reason: "no list shows it"}
+}
+
 // match gives each member its object and their differences.
 func (r *round) match(ctx context.Context, m *resource, objects map[uuid.UUID]Object) {
 	for _, member := range m.Members {
 		s := seen{member: member}
 		s.object, s.isFound = objects[member.ID]
-		if !s.isFound && member.ObjectID != "" {
+		if !s.isFound && member.ObjectID != "" && !r.deleted[member.ID] {
 			s.object, s.isFound = r.confirm(ctx, m, member)
 		}
 		if s.isFound && s.object.State == ObjectReady && member.Status != domain.MemberDeleting && !m.isDeleting() {
@@ -119,7 +171,7 @@ func (r *round) confirm(ctx context.Context, m *resource, member domain.Member) 
 	case err == nil && o.Raw != nil:
 		return o, true
 	}
-	return Object{ID: member.ObjectID, State: ObjectWorking, Reason: "no list shows it"}, true
+	return unlisted(member), true
 }
 
 // waitsFor says what a resource has to wait for: while it is deleted, for those that name it; else for those that it

@@ -24,6 +24,7 @@ type memory struct {
 	members map[uuid.UUID]domain.Member
 	dueIn   time.Duration // of the last release
 	fenced  bool          // another replica has the project
+	scanned bool          // the last round looked at all
 }
 
 func (s *memory) Load(context.Context, string) ([]domain.Managed, error) {
@@ -52,9 +53,9 @@ func (s *memory) Connections(context.Context, string) (map[uuid.UUID]*domain.Con
 func (*memory) RenewProject(context.Context, domain.Claim, string, time.Duration) error { return nil }
 
 func (s *memory) ReleaseProject(
-	_ context.Context, _ domain.Claim, _ domain.ManagedProject, dueIn time.Duration,
+	_ context.Context, _ domain.Claim, p domain.ManagedProject, dueIn time.Duration,
 ) error {
-	s.dueIn = dueIn
+	s.dueIn, s.scanned = dueIn, !p.NextScanAt.IsZero()
 	return nil
 }
 

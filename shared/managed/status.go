@@ -20,6 +20,9 @@ import (
 func (r *round) save(ctx context.Context) error {
 	var changed []*domain.Managed
 	for _, m := range r.resources {
+		if !m.isLookedAt {
+			continue
+		}
 		if m.isGone() {
 			r.isNews = true
 			if err := r.remove(ctx, m); err != nil && !errors.Is(err, domain.ErrChanged) {
@@ -30,6 +33,7 @@ func (r *round) save(ctx context.Context) error {
 		before := m.Managed
 		before.Conditions = slices.Clone(m.Conditions)
 		m.assess(r.now, r.nodes)
+		m.schedule(r.now)
 		if !m.isSame(before) {
 			changed = append(changed, &m.Managed)
 			r.isNews = r.isNews || m.Status != before.Status || m.ObservedRevision != before.ObservedRevision
@@ -45,6 +49,21 @@ func (r *round) save(ctx context.Context) error {
 		r.Wake("deliver-events")
 	}
 	return nil
+}
+
+// schedule sets when the resource is looked at again. One that is not settled stays due, and the pause of the project
+// is the pause between its rounds.
+func (m *resource) schedule(now time.Time) {
+	isKnown := m.noLogin == nil && m.notListed == nil
+	switch {
+	case !isKnown && m.NextAt.IsZero(): // the next scan shows it
+	case !isKnown, m.plan.isMoving, m.isDeleting(), m.waits != "", len(m.waiting)+len(m.failures) > 0:
+		if m.NextAt.IsZero() || m.NextAt.After(now) {
+			m.NextAt = now
+		}
+	default:
+		m.NextAt = m.plan.retryAt
+	}
 }
 
 // isGone reports whether nothing is left of a resource that is being deleted.
@@ -67,7 +86,7 @@ func (r *round) remove(ctx context.Context, m *resource) error {
 // isSame reports whether the round has changed nothing of the resource.
 func (m *resource) isSame(before domain.Managed) bool {
 	return m.Status == before.Status && m.Reason == before.Reason && m.Request == before.Request &&
-		m.ObservedRevision == before.ObservedRevision &&
+		m.ObservedRevision == before.ObservedRevision && m.NextAt.Equal(before.NextAt) &&
 		isSameText(m.Conditions, before.Conditions) && isSameText(m.Drift, before.Drift)
 }
 
@@ -106,7 +125,8 @@ func (m *resource) assess(now time.Time, nodes []domain.Node) {
 	}
 	set(domain.ConditionDelegated, true, "TrustAccepted", "")
 	t := m.target()
-	isCurrent := m.plan.updated == t.count && m.plan.current == t.count && len(m.plan.refused) == 0
+	isCurrent := m.plan.updated == t.count && m.plan.current == t.count && len(m.members) <= t.count &&
+		len(m.plan.refused) == 0
 	if isCurrent && !m.isDeleting() {
 		m.ObservedRevision, m.Request = m.Revision, ""
 	}
@@ -133,6 +153,21 @@ func (m *resource) assess(now time.Time, nodes []domain.Node) {
 	if m.Kind == domain.KindMachine || m.Kind == domain.KindDeployment {
 		isMet, reason, message := scheduled(m.Managed, nodes)
 		set(domain.ConditionScheduled, isMet, reason, message)
+		m.assessProgress(isCurrent, set)
+	}
+}
+
+// assessProgress sets whether the update of a resource's servers goes on.
+func (m *resource) assessProgress(isCurrent bool, set func(kind string, isTrue bool, reason, message string)) {
+	switch {
+	case m.plan.isStalled:
+		set(domain.ConditionProgressing, false, "ReplacementsFailed", fmt.Sprintf(
+			"the update has stopped after %d failures: roll back, or declare it again; %s", mostFailures,
+			first(m.plan.problems)))
+	case isCurrent:
+		set(domain.ConditionProgressing, true, "AsDeclared", "")
+	default:
+		set(domain.ConditionProgressing, true, "Progressing", "")
 	}
 }
 
@@ -165,6 +200,9 @@ func (m *resource) find(t target, isCurrent bool) finding {
 		moving = domain.ManagedCreating
 	}
 	problems := first(append(m.failures, m.plan.problems...))
+	if problems == "" && m.plan.isPausing {
+		problems = m.Reason // it was stored when the creation failed
+	}
 	waits := m.waits
 	if waits == "" && len(m.waiting) > 0 {
 		waits = m.waiting[0]

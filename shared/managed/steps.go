@@ -118,7 +118,9 @@ func (r *round) update(ctx context.Context, m *resource, s step) error {
 		member.Attempts, member.RetryAt = 0, time.Time{}
 	default:
 		r.record(ctx, m, &member, s, err)
-		member.Reason = apperr.As(err).Message
+		if member.Reason = apperr.As(err).Message; apperr.Final(err) {
+			member.Status = domain.MemberError
+		}
 	}
 	return r.saveMember(ctx, member)
 }

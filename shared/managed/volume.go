@@ -110,7 +110,7 @@ func volumeImage(ctx context.Context, s Session, in Wanted, name string) (string
 	if name == "" {
 		return "", nil
 	}
-	found, err := lookup.FindImages(ctx, s.Cloud, name)
+	found, err := s.images(ctx, name)
 	if err != nil {
 		return "", err
 	}

@@ -2,9 +2,9 @@ package nodes
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -15,7 +15,10 @@ import (
 
 // WatchCloud is what watching hosts takes.
 type WatchCloud interface {
-	ComputeHosts(ctx context.Context) ([]domain.ComputeHost, error)
+	HostReports(ctx context.Context) ([]domain.ComputeHost, error)
+	ComputeServices(ctx context.Context) ([]domain.ComputeHost, error)
+	ComputeService(ctx context.Context, host string) (domain.ComputeHost, error)
+	DescribeHosts(ctx context.Context, hosts []domain.ComputeHost, marker string) (next string, err error)
 	DisableService(ctx context.Context, id, reason string) error
 }
 
@@ -23,6 +26,8 @@ type WatchCloud interface {
 type Store interface {
 	All(ctx context.Context) ([]domain.Node, error)
 	Observe(ctx context.Context, hosts []domain.ComputeHost, limits domain.NodeLimits) ([]domain.Node, error)
+	Details(ctx context.Context) (domain.NodeDetails, error)
+	SetDetails(ctx context.Context, marker string) error
 	MonitorFailed(ctx context.Context, reason string) error
 	MonitorWorks(ctx context.Context) error
 	SetCordoned(ctx context.Context, name string, isCordoned bool, reason string) (domain.Node, error)
@@ -30,6 +35,7 @@ type Store interface {
 
 // Begun stores drains that begin by themselves.
 type Begun interface {
+	Open(ctx context.Context) ([]domain.DrainProgress, error)
 	Last(ctx context.Context, nodes ...string) (map[string]domain.Drain, error)
 	Create(ctx context.Context, drain domain.Drain) (stored domain.Drain, created bool, err error)
 }
@@ -54,9 +60,9 @@ const probes = 16
 
 // Observed is what a poll has found.
 type Observed struct {
-	Nodes   []domain.Node        // all that are stored, as they are now
-	Hosts   []domain.ComputeHost // those that Nova has
-	Changed bool                 // the status of a node has
+	Nodes   []domain.Node          // all that are stored, as they are now
+	Drains  []domain.DrainProgress // those that are not over
+	Changed bool                   // the status of a node has
 }
 
 // Poll reads the hosts of the cloud, stores what it sees, and cordons and drains hosts whose admins have said so.
@@ -69,11 +75,20 @@ func (w Watcher) Poll(ctx context.Context) (found Observed, err error) {
 	if err != nil {
 		return found, err
 	}
-	if found.Hosts, err = w.read(ctx, before); err != nil {
+	if found.Drains, err = w.Drains.Open(ctx); err != nil {
+		return found, err
+	}
+	details, err := w.Nodes.Details(ctx)
+	if err != nil {
+		return found, err
+	}
+	isWhole := details.Marker != "" || len(found.Drains) > 0 || limits.AsOf.Sub(details.At) >= detailsEvery
+	hosts, next, err := w.read(ctx, before, isWhole, details.Marker)
+	if err != nil {
 		return found, w.failed(ctx, err)
 	}
 	limits.Answering = w.answering(ctx, before)
-	changed, err := w.Nodes.Observe(ctx, found.Hosts, limits)
+	changed, err := w.Nodes.Observe(ctx, hosts, limits)
 	if err != nil {
 		return found, err
 	}
@@ -81,27 +96,18 @@ func (w Watcher) Poll(ctx context.Context) (found Observed, err error) {
 	if err := w.Nodes.MonitorWorks(ctx); err != nil {
 		return found, err
 	}
-	if err := w.record(ctx, found.Hosts); err != nil {
-		return found, err
+	if isWhole {
+		if err := errors.Join(w.record(ctx, hosts), w.Nodes.SetDetails(ctx, next)); err != nil {
+			return found, err
+		}
 	}
 	if found.Nodes, err = w.Nodes.All(ctx); err != nil {
 		return found, err
 	}
-	if err := w.care(ctx, found.Nodes, found.Hosts, limits.AsOf); err != nil { // the hosts were read all the same
+	if err := w.care(ctx, found.Nodes, hosts, limits.AsOf); err != nil { // the hosts were read all the same
 		slog.WarnContext(ctx, "not every host could be cordoned or drained", "error", err)
 	}
 	return found, nil
-}
-
-// read reads the hosts. An empty list is no news of a cloud that had hosts: then the account does not see them.
-func (w Watcher) read(ctx context.Context, before []domain.Node) ([]domain.ComputeHost, error) {
-	hosts, err := w.Cloud.ComputeHosts(ctx)
-	if err == nil && len(hosts) == 0 && slices.ContainsFunc(before, func(n domain.Node) bool {
-		return n.ServiceID != ""
-	}) {
-		return nil, apperr.New(apperr.BadGateway, "Nova's list of compute services is empty")
-	}
-	return hosts, err
 }
 
 // record stores on which host each server is.

@@ -20,13 +20,57 @@ type fakeWatch struct {
 	err     error // of Nova's list
 	limits  domain.NodeLimits
 	did     []string
-	answers map[string]bool // by status URL
-	refuses map[string]bool // to disable a host, by its service
+	details domain.NodeDetails
+	next    string // marker of the next page of hypervisors
+	open    []domain.DrainProgress
+	calls   []string             // to Nova
+	read    []domain.ComputeHost // as they are observed
+	answers map[string]bool      // by status URL
+	refuses map[string]bool      // to disable a host, by its service
 }
 
-func (f *fakeWatch) ComputeHosts(context.Context) ([]domain.ComputeHost, error) {
-	return f.hosts, f.err
+func (f *fakeWatch) HostReports(context.Context) (reports []domain.ComputeHost, err error) {
+	f.calls = append(f.calls, "reports")
+	for _, h := range f.hosts {
+		if h.IsEnabled {
+			h.ServiceID, h.IsBrief = "", true
+			reports = append(reports, h)
+		}
+	}
+	return reports, f.err
 }
+
+func (f *fakeWatch) ComputeServices(context.Context) ([]domain.ComputeHost, error) {
+	f.calls = append(f.calls, "services")
+	return slices.Clone(f.hosts), f.err
+}
+
+func (f *fakeWatch) ComputeService(_ context.Context, name string) (domain.ComputeHost, error) {
+	f.calls = append(f.calls, "service "+name)
+	for _, h := range f.hosts {
+		if h.Name == name {
+			return h, nil
+		}
+	}
+	return domain.ComputeHost{}, apperr.New(apperr.NotFound, "no host")
+}
+
+func (f *fakeWatch) DescribeHosts(_ context.Context, hosts []domain.ComputeHost, marker string) (string, error) {
+	f.calls = append(f.calls, "hypervisors "+marker)
+	for i := range hosts {
+		hosts[i].ServerIDs = []string{"on " + hosts[i].Name}
+	}
+	return f.next, nil
+}
+
+func (f *fakeWatch) Details(context.Context) (domain.NodeDetails, error) { return f.details, nil }
+
+func (f *fakeWatch) SetDetails(_ context.Context, marker string) error {
+	f.details = domain.NodeDetails{At: epoch, Marker: marker}
+	return nil
+}
+
+func (f *fakeWatch) Open(context.Context) ([]domain.DrainProgress, error) { return f.open, nil }
 
 func (f *fakeWatch) DisableService(_ context.Context, id, reason string) error {
 	f.did = append(f.did, "disable "+id+": "+reason)
@@ -39,9 +83,9 @@ func (f *fakeWatch) DisableService(_ context.Context, id, reason string) error {
 func (f *fakeWatch) All(context.Context) ([]domain.Node, error) { return f.nodes, nil }
 
 func (f *fakeWatch) Observe(
-	_ context.Context, _ []domain.ComputeHost, limits domain.NodeLimits,
+	_ context.Context, hosts []domain.ComputeHost, limits domain.NodeLimits,
 ) ([]domain.Node, error) {
-	f.limits = limits
+	f.limits, f.read = limits, hosts
 	return nil, nil
 }
 

@@ -143,8 +143,8 @@ func retryAfter(h http.Header) time.Duration {
 var tags = regexp.MustCompile(`<title>[^<]*</title>|<h1>[^<]*</h1>|<[^>]*>`)
 
 // message finds a service's own words in the body of a refusal: {"anything": {"message": "..."}} of Nova, Keystone,
-// Neutron and Cinder, {"faultstring": "..."} of Octavia, {"description": "..."} of Barbican, or the text of Glance's
-// HTML.
+// Neutron and Cinder, {"errors": [{"detail": "..."}]} of Placement, {"faultstring": "..."} of Octavia,
+// {"description": "..."} of Barbican, or the text of Glance's HTML.
 func message(body []byte) string {
 	var fields map[string]json.RawMessage
 	if json.Unmarshal(body, &fields) == nil {
@@ -154,6 +154,12 @@ func message(body []byte) string {
 			}
 			if json.Unmarshal(raw, &inner) == nil && inner.Message != "" {
 				return clean(inner.Message)
+			}
+			var list []struct {
+				Detail string `json:"detail"`
+			}
+			if json.Unmarshal(raw, &list) == nil && len(list) > 0 && list[0].Detail != "" {
+				return clean(list[0].Detail)
 			}
 		}
 		// message is of a part before the service itself, such as keystonemiddleware

@@ -90,6 +90,10 @@ func TestRefusals(t *testing.T) {
 		"Cinder, a quota": {
 			413, `{"overLimit": {"code": 413, "message": "VolumeSizeExceedsAvailableQuota: Requested volume or snapshot exceeds allowed gigabytes quota.", "retryAfter": "0"}}`, apperr.Quota, "nova: VolumeSizeExceedsAvailableQuota: Requested volume or snapshot exceeds allowed gigabytes quota.",
 		},
+		"Placement, policy": {
+			403, `{"errors": [{"status": 403, "title": "Forbidden", "detail": "Access was denied to this resource.\n\n Policy does not allow placement:traits:update to be performed.  ", "request_id": "req-1"}]}`, apperr.Forbidden,
+			"nova: Access was denied to this resource. Policy does not allow placement:traits:update to be performed.",
+		},
 		"Octavia, a conflict": {
 			409, `{"faultcode": "Client", "faultstring": "Load Balancer 1 is immutable and cannot be updated.", "debuginfo": null}`, apperr.Conflict, "nova: Load Balancer 1 is immutable and cannot be updated.",
 		},

@@ -3,8 +3,6 @@ package openstack
 import (
 	"cmp"
 	"context"
-	"encoding/json"
-	"maps"
 	"net/url"
 	"slices"
 	"strconv"
@@ -28,36 +26,15 @@ func (s service) domain() domain.ComputeHost {
 	return domain.ComputeHost{
 		Name: s.Host, Zone: s.Zone, IsUp: s.State == "up", IsEnabled: s.Status == "enabled",
 		ServiceID: s.ID, CellDown: s.Status == "UNKNOWN", DisabledReason: clean(s.Reason), SeenAt: s.Seen.Time,
-		Attributes: map[string]string{},
+		IsBrief: true, Attributes: map[string]string{},
 	}
-}
-
-// hypervisor is what a nova-compute drives: one, or with bare metal many.
-type hypervisor struct {
-	ID         string          `json:"id"`
-	Hostname   string          `json:"hypervisor_hostname"`
-	Type       string          `json:"hypervisor_type"`
-	Version    int             `json:"hypervisor_version"`
-	VCPUs      int             `json:"vcpus"`
-	UsedVCPUs  int             `json:"vcpus_used"`
-	RAMMB      int             `json:"memory_mb"`
-	UsedRAMMB  int             `json:"memory_mb_used"`
-	DiskGB     int             `json:"local_gb"`
-	UsedDiskGB int             `json:"local_gb_used"`
-	CPU        json.RawMessage `json:"cpu_info"`
-	Service    struct {
-		Host string `json:"host"`
-	} `json:"service"`
-	Servers []struct {
-		ID string `json:"uuid"`
-	} `json:"servers"`
 }
 
 // ComputeHosts lists the cloud's hosts of compute, sorted by name, as Nova shows them: by default to its admins only.
 // What servers may use of them is Placement's to say: HostInventories. A host whose nova-compute has never shown a
 // hypervisor, or drives several, has no ProviderID.
 func (s *Session) ComputeHosts(ctx context.Context) ([]domain.ComputeHost, error) {
-	hosts, err := s.computeServices(ctx, url.Values{})
+	hosts, err := s.ComputeServices(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -69,6 +46,12 @@ func (s *Session) ComputeHosts(ctx context.Context) ([]domain.ComputeHost, error
 		describe(&hosts[i], driven[hosts[i].Name])
 	}
 	return hosts, nil
+}
+
+// ComputeServices lists the hosts by their nova-compute, without their hypervisors, sorted by name: one call, as Nova
+// has no pages of them.
+func (s *Session) ComputeServices(ctx context.Context) ([]domain.ComputeHost, error) {
+	return s.computeServices(ctx, url.Values{})
 }
 
 // computeServices lists the hosts by their nova-compute, sorted by name. It asks at a microversion that shows the
@@ -123,81 +106,6 @@ func hostNamed(hosts []domain.ComputeHost, name string) (domain.ComputeHost, err
 		}
 	}
 	return domain.ComputeHost{}, apperr.New(apperr.NotFound, "there is no compute host %q", name)
-}
-
-// hypervisors reads all hypervisors with their servers, by the host of their nova-compute. Usually that is one call, as
-// Nova links a next page. It leaves out hypervisors whose nova-compute was deleted, and then it may not link one. So
-// another page is read until every host that is up was found, or a page brings nothing new.
-func (s *Session) hypervisors(ctx context.Context, hosts []domain.ComputeHost) (map[string][]hypervisor, error) {
-	nova, err := s.compute(ctx, computeHypervisors)
-	if err != nil {
-		return nil, err
-	}
-	found, seen := map[string][]hypervisor{}, map[string]bool{}
-	isMissing := func(h domain.ComputeHost) bool { return h.IsUp && found[h.Name] == nil }
-	query := url.Values{"with_servers": {"true"}, "limit": {strconv.Itoa(watchPage)}}
-	for {
-		var page struct {
-			Hypervisors []hypervisor `json:"hypervisors"`
-			Links       []link       `json:"hypervisors_links"`
-		}
-		address := nova.ServiceURL("os-hypervisors", "detail") + "?" + query.Encode()
-		if err := getPage(ctx, nova, address, &page); err != nil {
-			return nil, classify("nova", err)
-		}
-		isNew := false
-		for _, h := range page.Hypervisors {
-			if !seen[h.ID] {
-				seen[h.ID], isNew = true, true
-				found[h.Service.Host] = append(found[h.Service.Host], h)
-				query.Set("marker", h.ID)
-			}
-		}
-		if !isNew || nextMarker(page.Links) == "" && !slices.ContainsFunc(hosts, isMissing) {
-			return found, nil
-		}
-	}
-}
-
-// describe says of a host what its hypervisors show.
-func describe(host *domain.ComputeHost, driven []hypervisor) {
-	servers := map[string]bool{} // Nova gives all servers of a host with each of its hypervisors
-	for _, h := range driven {
-		for _, server := range h.Servers {
-			servers[server.ID] = true
-		}
-		host.VCPUs, host.UsedVCPUs = host.VCPUs+h.VCPUs, host.UsedVCPUs+h.UsedVCPUs
-		host.RAMMB, host.UsedRAMMB = host.RAMMB+h.RAMMB, host.UsedRAMMB+h.UsedRAMMB
-		host.DiskGB, host.UsedDiskGB = host.DiskGB+h.DiskGB, host.UsedDiskGB+h.UsedDiskGB
-	}
-	host.Servers, host.ServerIDs = len(servers), slices.Sorted(maps.Keys(servers))
-	if len(driven) != 1 {
-		return
-	}
-	h := driven[0]
-	host.ProviderID = h.ID
-	host.Attributes["hypervisor_hostname"], host.Attributes["hypervisor_type"] = h.Hostname, h.Type
-	host.Attributes["hypervisor_version"] = strconv.Itoa(h.Version)
-	var cpu any
-	if json.Unmarshal(h.CPU, &cpu) == nil {
-		attributes(host.Attributes, "cpu_info", cpu)
-	}
-}
-
-// attributes writes a value and what is in it, each by its path: cpu_info:topology:cores. A list is one JSON text.
-func attributes(into map[string]string, path string, value any) {
-	switch v := value.(type) {
-	case nil:
-	case map[string]any:
-		for key, inner := range v {
-			attributes(into, path+":"+key, inner)
-		}
-	case string:
-		into[path] = v
-	default:
-		text, _ := json.Marshal(v) //nolint:errchkjson // it was read as JSON
-		into[path] = string(text)
-	}
 }
 
 // HostServers lists the servers on a host with their sizes, those of all projects: by default to the cloud's

@@ -73,6 +73,39 @@ func TestComputeHosts(t *testing.T) {
 	}
 }
 
+// TestHostReportsAgree: what is cheap to read says the same of a host as Nova's list of services.
+func TestHostReportsAgree(t *testing.T) {
+	t.Parallel()
+	admin := testkit.Session(t, "admin")
+	services, err := admin.ComputeServices(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	reports, err := admin.HostReports(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"compute-1", "compute-2"} { // no test disables these
+		of := func(hosts []domain.ComputeHost) (h domain.ComputeHost) {
+			if n := slices.IndexFunc(hosts, func(h domain.ComputeHost) bool { return h.Name == name }); n >= 0 {
+				h = hosts[n]
+			}
+			return h
+		}
+		a, b := of(services), of(reports)
+		if b.Name == "" || a.Zone != b.Zone || a.IsUp != b.IsUp || !b.IsEnabled || !a.IsBrief || !b.IsBrief ||
+			b.SeenAt.Sub(a.SeenAt).Abs() > time.Minute {
+			t.Errorf("%s is %+v in the list of services, and reports %+v", name, a, b)
+		}
+	}
+	if next, err := admin.DescribeHosts(t.Context(), services, ""); err != nil || next == "" ||
+		slices.ContainsFunc(services, func(h domain.ComputeHost) bool {
+			return strings.HasPrefix(h.Name, "compute-") && (h.IsBrief || h.VCPUs == 0)
+		}) {
+		t.Errorf("their hypervisors are not read: %q, %+v: %v", next, services, err)
+	}
+}
+
 // TestProbeOfAnOpenHost: compute-1 takes everybody's servers, so nothing is proven, and nothing is left.
 func TestProbeOfAnOpenHost(t *testing.T) {
 	t.Parallel()

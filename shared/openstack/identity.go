@@ -33,7 +33,8 @@ type token struct {
 	} `json:"domain"`
 	System     map[string]bool `json:"system"`
 	Credential *struct {
-		Restricted bool `json:"restricted"`
+		Restricted  bool                `json:"restricted"`
+		AccessRules []domain.AccessRule `json:"access_rules"`
 	} `json:"application_credential"`
 	Roles []struct {
 		Name string `json:"name"`
@@ -46,6 +47,9 @@ func (t token) identity() domain.Identity {
 	}
 	for _, r := range t.Roles {
 		id.Roles = append(id.Roles, r.Name)
+	}
+	if t.Credential != nil {
+		id.AccessRules = t.Credential.AccessRules
 	}
 	switch {
 	case t.Project != nil:
@@ -60,8 +64,8 @@ func (t token) identity() domain.Identity {
 // a token look at itself), so that it takes no secret of ours. Without `nocatalog` Keystone would also build
 // and send its whole catalog, and gophercloud cannot ask for that.
 //
-// Keystone answers 404 for a token of an application credential with access rules unless the asker promises
-// to enforce them (OpenStack-Identity-Access-Rules). We do not, so such a token is refused.
+// Keystone validates a token of an application credential with access rules only for who promises to enforce them
+// (OpenStack-Identity-Access-Rules): auth does.
 //
 // Keystone answers 403 for a token of a trust with impersonation: it says that its user is the trustor, and Keystone
 // compares that with the trustee. No other call tells whose it is, and Keystone exchanges no trust's token for another
@@ -73,14 +77,15 @@ func (c *Cloud) Validate(ctx context.Context, subject domain.Secret) (domain.Ide
 		Token token `json:"token"`
 	}
 	_, err := keystone.Get(ctx, keystone.ServiceURL("auth", "tokens")+"?nocatalog", &body, &gophercloud.RequestOpts{
-		MoreHeaders: map[string]string{"X-Subject-Token": subject.Reveal()},
-		OkCodes:     []int{http.StatusOK, http.StatusNonAuthoritativeInfo},
+		MoreHeaders: map[string]string{
+			"X-Subject-Token": subject.Reveal(), "OpenStack-Identity-Access-Rules": "1.0",
+		},
+		OkCodes: []int{http.StatusOK, http.StatusNonAuthoritativeInfo},
 	})
 	switch err = c.refusalOf(ctx, err); apperr.CodeOf(err) {
 	case "":
 	case apperr.NotFound:
-		return domain.Identity{}, apperr.Wrap(apperr.Unauthenticated, err,
-			"this token is not accepted: tokens of application credentials with access rules are not honored")
+		return domain.Identity{}, apperr.Wrap(apperr.Unauthenticated, err, "keystone does not know the token")
 	case apperr.Forbidden:
 		return domain.Identity{}, apperr.Wrap(apperr.Forbidden, err,
 			"keystone does not let this token validate itself: tokens of trusts with impersonation are not supported")

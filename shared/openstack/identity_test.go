@@ -37,6 +37,17 @@ func TestValidate(t *testing.T) {
 			`{"token":{` + user + `,"system":{"all":true}}}`,
 			domain.Identity{UserID: "u1", UserName: "ann", System: true, Roles: roles, ExpiresAt: end},
 		},
+		"access rules": {
+			`{"token":{` + user + `,"system":{"all":true},"application_credential":{"id":"c","restricted":true,"access_rules":[{"id":"r","service":"cloudfn","method":"GET","path":"/v1/**"}]}}}`,
+			domain.Identity{
+				UserID: "u1", UserName: "ann", System: true, Roles: roles, ExpiresAt: end,
+				AccessRules: []domain.AccessRule{{Service: "cloudfn", Method: "GET", Path: "/v1/**"}},
+			},
+		},
+		"an application credential without rules": {
+			`{"token":{` + user + `,"system":{"all":true},"application_credential":{"id":"c","restricted":true}}}`,
+			domain.Identity{UserID: "u1", UserName: "ann", System: true, Roles: roles, ExpiresAt: end},
+		},
 		"no scope": {
 			`{"token":{"expires_at":"2026-01-02T03:04:05Z","user":{"id":"u1","name":"ann"}}}`,
 			domain.Identity{UserID: "u1", UserName: "ann", ExpiresAt: end},
@@ -58,11 +69,11 @@ func TestValidate(t *testing.T) {
 			if len(calls) != 1 || len(s.calls) != 1 {
 				t.Fatalf("there were %d calls", len(s.calls))
 			}
-			// With the token itself, without the catalog, and without a promise to honor access rules.
+			// With the token itself, without the catalog, and with the promise to honor access rules.
 			h := calls[0].Header
 			if h.Get("X-Auth-Token") != theToken || h.Get("X-Subject-Token") != theToken ||
 				calls[0].URL.RawQuery != "nocatalog" ||
-				h.Get("Openstack-Identity-Access-Rules") != "" || h.Get("X-Openstack-Request-Id") != reqID {
+				h.Get("Openstack-Identity-Access-Rules") != "1.0" || h.Get("X-Openstack-Request-Id") != reqID {
 				t.Errorf("it was asked %s with %v", calls[0].URL, h)
 			}
 		})
@@ -81,7 +92,7 @@ func TestValidateFails(t *testing.T) {
 			401, `{"error":{"code":401,"message":"The request you have made requires authentication."}}`,
 			apperr.Unauthenticated,
 		},
-		"with access rules": {
+		"unknown to a Keystone that does not enforce access rules": {
 			404, `{"error":{"code":404,"message":"Could not find token: canary."}}`, apperr.Unauthenticated,
 		},
 		"may not look at itself":   {403, `{"error":{"code":403,"message":"canary"}}`, apperr.Forbidden},

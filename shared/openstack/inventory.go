@@ -58,8 +58,8 @@ func (s *Session) HostInventory(ctx context.Context, host domain.ComputeHost) (d
 	return hosts[0], err
 }
 
-// inventories reads the hosts that have room for the least that a server takes, by the id of the provider. Placement has
-// no list of inventories, but its candidates come with them. A Placement older than that gives none.
+// inventories reads the hosts that have room for the least that a server takes, by the id of the provider. Placement
+// has no list of inventories, but its candidates come with them. A Placement older than that gives none.
 func (s *Session) inventories(ctx context.Context) (map[string]inventory, error) {
 	placement, err := s.client(ctx, "placement", "", placementInventories)
 	if err != nil {

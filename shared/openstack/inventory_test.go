@@ -9,16 +9,19 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// TestHostInventories: Placement is asked once for many hosts, and alone only for those without room. It was asked three
-// times for each.
+// TestHostInventories: Placement is asked once for many hosts, and alone only for those without room. It was asked
+// three times for each.
 func TestHostInventories(t *testing.T) {
 	t.Parallel()
 	const (
-		one  = `"a":{"resources":{"VCPU":{"capacity":8,"used":2},"PCPU":{"capacity":4,"used":1},"MEMORY_MB":{"capacity":100,"used":50}},"traits":["Z","A"]}`
-		full = `{"inventories":{"VCPU":{"total":3,"reserved":1,"allocation_ratio":1.5},"MEMORY_MB":{"total":10,"allocation_ratio":1},"DISK_GB":{"total":7,"allocation_ratio":1}}}`
+		one = `"a":{"resources":{"VCPU":{"capacity":8,"used":2},"PCPU":{"capacity":4,"used":1},
+			"MEMORY_MB":{"capacity":100,"used":50}},"traits":["Z","A"]}`
+		full = `{"inventories":{"VCPU":{"total":3,"reserved":1,"allocation_ratio":1.5},
+			"MEMORY_MB":{"total":10,"allocation_ratio":1},"DISK_GB":{"total":7,"allocation_ratio":1}}}`
 	)
 	a := domain.ComputeHost{
-		Name: "a", ProviderID: "a", VCPUs: 12, UsedVCPUs: 3, RAMMB: 100, UsedRAMMB: 50, DiskGB: 9, Traits: []string{"A", "Z"},
+		Name: "a", ProviderID: "a", VCPUs: 12, UsedVCPUs: 3, RAMMB: 100, UsedRAMMB: 50, DiskGB: 9,
+		Traits: []string{"A", "Z"},
 	}
 	b := domain.ComputeHost{
 		Name: "b", ProviderID: "b", VCPUs: 3, UsedVCPUs: 3, RAMMB: 10, UsedRAMMB: 10, DiskGB: 7, UsedDiskGB: 1,

@@ -9,6 +9,7 @@ import (
 	"github.com/gophercloud/gophercloud/v2/openstack/compute/v2/servers"
 	servertags "github.com/gophercloud/gophercloud/v2/openstack/compute/v2/tags"
 
+	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
@@ -29,10 +30,33 @@ func (s *Session) TagServer(ctx context.Context, id, tag string) error {
 	return classify("nova", servertags.Add(ctx, nova, id, tag).ExtractErr())
 }
 
+// UntagServer removes a tag of a server, if it has it.
+func (s *Session) UntagServer(ctx context.Context, id, tag string) error {
+	nova, err := s.compute(ctx, computeTags)
+	if err != nil {
+		return err
+	}
+	err = classify("nova", servertags.Delete(ctx, nova, id, tag).ExtractErr())
+	if apperr.CodeOf(err) == apperr.NotFound {
+		return nil
+	}
+	return err
+}
+
 // TaggedServers lists a project's servers with a tag. Another project than the session's takes the admin role.
 func (s *Session) TaggedServers(ctx context.Context, projectID, tag string) ([]domain.Server, error) {
+	return s.serversOf(ctx, projectID, "tags", tag)
+}
+
+// BuildingServers lists a project's servers that are being built: some of them may have no host yet. Another project
+// than the session's takes the admin role.
+func (s *Session) BuildingServers(ctx context.Context, projectID string) ([]domain.Server, error) {
+	return s.serversOf(ctx, projectID, "status", "BUILD")
+}
+
+func (s *Session) serversOf(ctx context.Context, projectID, filter, value string) ([]domain.Server, error) {
 	query := url.Values{
-		"limit": {strconv.Itoa(watchPage)}, "all_tenants": {"1"}, "project_id": {projectID}, "tags": {tag},
+		"limit": {strconv.Itoa(watchPage)}, "all_tenants": {"1"}, "project_id": {projectID}, filter: {value},
 	}
 	out := []domain.Server{}
 	err := s.eachServer(ctx, computeFlavorInside, query, func(found *server) { out = append(out, found.domain()) })

@@ -24,9 +24,6 @@ func (b booking) reservation() domain.Reservation { return b.lease.Reservations[
 // until is the end of its allocations.
 func (b booking) until() time.Time { return b.lease.EndsAt.Add(b.cleaning) }
 
-// bookingAttempts bounds how often other hosts are tried because somebody else has just taken the chosen ones.
-const bookingAttempts = 10
-
 const (
 	// matchSQL selects the nodes (n) that a reservation can have: $1 to $6 are of a domain.HostWant; $7 are the names
 	// of those that have its capabilities, null if it wants none.
@@ -41,17 +38,17 @@ const (
 
 	countMatchesSQL = `select count(*)::int from nodes n where ` + matchSQL
 
-	// The exclusion of allocations decides: a host that somebody else takes at the same time is left out. The smallest
-	// hosts come first; the order among equal ones is random, so that two that book at once rarely meet. They are
-	// inserted in the order of their names, so that two that meet do not wait for one another. The lock keeps a host in
-	// the pool until the allocation is stored: Nodes.Leave waits for it.
-	allocateSQL = `
+	// The exclusion of allocations decides: a host that another booking takes meanwhile is left out. The smallest hosts
+	// come first, and random ones among equals. They are inserted in the order of their names, so that two bookings do
+	// not wait for one another. The lock, whose mode is the argument, keeps a host in the pool until the allocation is
+	// stored: Nodes.Leave waits for it.
+	allocateFormat = `
 with picked as materialized (
     select n.name from nodes n
     where ` + matchSQL + ` and (` + inServiceSQL + ` or $8 >= ` + backSQL + `)
       and n.name not in (select a.node from allocations a where a.during && tstzrange($8, $9))
     order by n.vcpus, n.ram_mb, n.disk_gb, random() limit $10
-    for key share of n
+    for %s
 ), taken as (
     insert into allocations (project_id, reservation_id, node, during)
     select $11, $12, name, tstzrange($8, $9) from picked order by name
@@ -66,7 +63,14 @@ type allocated struct {
 	Taken  []string // those of them that the reservation has now
 }
 
-// errTooFew rolls back an attempt that got fewer hosts than the reservation needs.
+var (
+	// allocateFastSQL leaves out hosts that another booking has locked, and so may choose too few.
+	allocateFastSQL = fmt.Sprintf(allocateFormat, "no key update of n skip locked")
+	// allocateSQL looks at all hosts, and waits for bookings that take the same ones.
+	allocateSQL = fmt.Sprintf(allocateFormat, "key share of n")
+)
+
+// errTooFew rolls back an attempt that got fewer hosts than it needs.
 var errTooFew = errors.New("too few hosts")
 
 // allocateHosts gives a reservation from min to max hosts, or returns noHosts.
@@ -77,23 +81,37 @@ func allocateHosts(ctx context.Context, tx pgx.Tx, b booking) error {
 		return err
 	}
 	args := append(match, b.lease.StartsAt, b.until(), want.Max, b.lease.ProjectID, b.reservation().ID)
-	for range bookingAttempts {
-		var got allocated
-		err := pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) (err error) {
-			got, err = queryOne[allocated](ctx, tx, allocateSQL, args...)
-			if err == nil && len(got.Taken) < want.Min {
-				err = errTooFew
-			}
-			return err
-		})
-		if !errors.Is(err, errTooFew) {
-			return err
+	_, err = takeHosts(ctx, tx, want.Min, want.Max, args)
+	if errors.Is(err, errTooFew) {
+		return refuse(ctx, tx, b, match)
+	}
+	return err
+}
+
+// takeHosts takes hosts, or returns errTooFew when fewer than least are free. When another booking was faster it
+// chooses again, as often as that happens: each time that one has got its hosts. args are those of the statements.
+func takeHosts(ctx context.Context, tx pgx.Tx, least, most int, args []any) (taken []string, err error) {
+	for {
+		got, err := tryToTake(ctx, tx, allocateFastSQL, most, args)
+		if errors.Is(err, errTooFew) {
+			got, err = tryToTake(ctx, tx, allocateSQL, least, args)
 		}
-		if got.Picked < want.Min {
-			break
+		if !errors.Is(err, errTooFew) || got.Picked < least {
+			return got.Taken, err
 		}
 	}
-	return refuse(ctx, tx, b, match)
+}
+
+// tryToTake takes hosts by one of the statements, or none when it gets fewer than it needs.
+func tryToTake(ctx context.Context, tx pgx.Tx, sql string, needs int, args []any) (got allocated, err error) {
+	err = pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) (err error) {
+		got, err = queryOne[allocated](ctx, tx, sql, args...)
+		if err == nil && len(got.Taken) < needs {
+			err = errTooFew
+		}
+		return err
+	})
+	return got, err
 }
 
 // matchArgs are the parameters of matchSQL.
@@ -133,7 +151,8 @@ func (e *noHosts) refusal(want domain.HostWant) error {
 		refusal.Code = apperr.Unprocessable
 		return &domain.FreeError{Refusal: refusal}
 	}
-	detail := fmt.Sprintf("%d of the %d hosts that match are not free, up and not cordoned for the whole period", want.Min, e.matching)
+	detail := fmt.Sprintf("%d of the %d hosts that match are not free, up and not cordoned for the whole period",
+		want.Min, e.matching)
 	if !e.at.IsZero() {
 		detail += ": they are from " + e.at.UTC().Format(time.RFC3339Nano)
 	}

@@ -12,25 +12,19 @@ import (
 // farAway is after every lease.
 var farAway = time.Date(9000, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// gapsSQL are the times from $8 to $9 in which each matching host is free for $10 at least. A row at the end of the
-// time stands for each of them. Without a join (coalesce keeps the planner from making one), no plan is slow while the
-// tables have no statistics yet. Hosts that are out of service are free when they are expected back.
+// gapsSQL are the times from $8 to $9 in which each matching host is free for $10 at least: all of the time, without
+// what is allocated. Hosts that are out of service are free when they are expected back.
 const gapsSQL = `
 with hosts as materialized (
     select n.name, ` + inServiceSQL + ` as in_service from nodes n where ` + matchSQL + `
-), times as (
-    select name as node, $9::timestamptz as low, null::timestamptz as high from hosts
-    union all
-    select node, lower(during), upper(during) from allocations
-    where during && tstzrange($8, $9) and coalesce(node in (select name from hosts), false)
-), gaps as (
-    select node, coalesce(lag(high) over (partition by node order by low), $8) as "from", low as until from times
-), usable as (
-    select case when coalesce(node in (select name from hosts where not in_service), false)
-                then greatest("from", ` + backSQL + `) else "from" end as "from", until
-    from gaps where until - "from" >= $10::interval
+), busy as (
+    select node, range_agg(during) as during from allocations where during && tstzrange($8, $9) group by node
 )
-select "from", until from usable where until - "from" >= $10::interval`
+select lower(gap) as "from", upper(gap) as until
+from hosts left join busy on busy.node = hosts.name, unnest(
+    tstzmultirange(tstzrange($8, $9)) - coalesce(busy.during, '{}') -
+    case when in_service then '{}' else tstzmultirange(tstzrange(null, ` + backSQL + `)) end) gap
+where upper(gap) - lower(gap) >= $10::interval`
 
 // gap is a time in which a host is free.
 type gap struct{ From, Until time.Time }

@@ -2,11 +2,11 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
@@ -75,20 +75,31 @@ const (
 delete from allocations where project_id = $1 and reservation_id = $2 and released_at is not null and node <> $3`
 
 	replacedSQL = `
-select lower(during) as "from", upper(during) as until, prepared_at, greatest(lower(during), clock_timestamp()) as start
+select greatest(lower(during), clock_timestamp()) as start, upper(during) as until, prepared_at
 from allocations
 where project_id = $1 and reservation_id = $2 and node = $3 and released_at is null
-  and upper(during) > clock_timestamp()
+  and replaced_at is null and upper(during) > clock_timestamp()
 for no key update`
 
 	dropReplacedSQL = `delete from allocations where project_id = $1 and reservation_id = $2 and node = $3`
-	cutReplacedSQL  = `
-update allocations set during = tstzrange(lower(during), $4)
+	markReplacedSQL = `
+update allocations set replaced_at = clock_timestamp()
 where project_id = $1 and reservation_id = $2 and node = $3`
+
+	movedSQL = `
+with after as (
+    update leases set seq = seq + 1, updated_at = clock_timestamp() where project_id = $1 and id = $2
+    returning *, status as previous_status
+)
+insert into events (project_id, subject, seq, type, at, data)
+select project_id, id::text, seq, '` + domain.LeaseEvent + `', updated_at,
+       ` + leaseEventData + ` || jsonb_build_object('moved_reservation_id', $3::text)
+from after`
 )
 
 // Reallocate gives a reservation another host for one of its own (from): one that is up, matches and is free until the
-// end. ok is false when no other is. A host that was prepared keeps its allocation, which ends now, until Released.
+// end. ok is false when no other is. A host that was prepared stays the reservation's until Released: its servers may
+// be on it. Then an event says that the reservation has moved.
 func (s Leases) Reallocate(
 	ctx context.Context, claim domain.Claim, lease domain.Lease, r domain.Reservation, from string,
 ) (to string, ok bool, err error) {
@@ -97,15 +108,17 @@ func (s Leases) Reallocate(
 			if _, err := lockClaimed(ctx, tx, claim, lease); err != nil {
 				return err
 			}
-			to, err = reallocate(ctx, tx, r, from)
+			to, err = reallocate(ctx, tx, lease, r, from)
 			return err
 		})
 	})
 	return to, to != "" && err == nil, err
 }
 
-func reallocate(ctx context.Context, tx pgx.Tx, r domain.Reservation, from string) (to string, err error) {
-	type replaced struct{ From, Until, PreparedAt, Start time.Time }
+func reallocate(
+	ctx context.Context, tx pgx.Tx, lease domain.Lease, r domain.Reservation, from string,
+) (to string, err error) {
+	type replaced struct{ Start, Until, PreparedAt time.Time }
 	old, found, err := queryFound[replaced](ctx, tx, replacedSQL, r.ProjectID, r.ID, from)
 	if err != nil || !found {
 		return "", orChanged(err)
@@ -118,22 +131,20 @@ func reallocate(ctx context.Context, tx pgx.Tx, r domain.Reservation, from strin
 		return "", err
 	}
 	args := append(match, old.Start, old.Until, 1, r.ProjectID, r.ID)
-	for range bookingAttempts {
-		got, err := queryOne[allocated](ctx, tx, allocateSQL, args...)
-		if err != nil || got.Picked == 0 {
-			return "", err
+	taken, err := takeHosts(ctx, tx, 1, 1, args)
+	switch {
+	case errors.Is(err, errTooFew):
+		return "", nil
+	case err != nil:
+		return "", err
+	case old.PreparedAt.IsZero():
+		_, err = exec(ctx, tx, dropReplacedSQL, r.ProjectID, r.ID, from)
+	default:
+		if _, err = exec(ctx, tx, markReplacedSQL, r.ProjectID, r.ID, from); err == nil {
+			_, err = exec(ctx, tx, movedSQL, lease.ProjectID, lease.ID, r.ID)
 		}
-		if len(got.Taken) == 0 { // somebody else was faster
-			continue
-		}
-		if old.PreparedAt.IsZero() || !old.Start.After(old.From) {
-			_, err = exec(ctx, tx, dropReplacedSQL, r.ProjectID, r.ID, from)
-		} else {
-			_, err = exec(ctx, tx, cutReplacedSQL, r.ProjectID, r.ID, from, old.Start)
-		}
-		return got.Taken[0], err
 	}
-	return "", apperr.New(apperr.Conflict, "others book the same hosts: the next attempt may find one")
+	return taken[0], err
 }
 
 // orChanged is domain.ErrChanged for no error.

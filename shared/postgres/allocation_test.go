@@ -115,8 +115,17 @@ func TestReallocate(t *testing.T) {
 	}
 	shown, err := store.Get(t.Context(), "p1", l.ID)
 	if err != nil || len(shown.Reservations[0].Allocations) != 2 || shown.Reservations[0].Allocations[1].Node != to ||
-		shown.Reservations[0].Allocations[0].Until.After(shown.Reservations[0].Allocations[1].From) {
+		shown.Reservations[0].Allocations[0].ReplacedAt.IsZero() {
 		t.Errorf("it has %+v: %v", shown.Reservations[0].Allocations, err)
+	}
+	if err := nodes.SetUp(t.Context(), old, true); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := store.Check(t.Context(), newLease(0, 1)); err == nil {
+		t.Error("a host with servers of the reservation that had it can be booked")
+	}
+	if err := nodes.SetUp(t.Context(), old, false); err != nil {
+		t.Fatal(err)
 	}
 	if err := store.Released(t.Context(), claim, r, old); err != nil {
 		t.Error(err)

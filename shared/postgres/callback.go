@@ -246,27 +246,46 @@ func (c Callbacks) delete(ctx context.Context, projectID string, id uuid.UUID) e
 	})
 }
 
+// Every secret that a receiver may still have signs until the last overlap is over.
 const rotateSQL = `
 update callbacks
-set previous_secret = case when $4::interval > interval '0' then secret end,
-    previous_until = case when $4::interval > interval '0' then now() + $4::interval end,
+set older_secrets = case when $4::interval > interval '0' and previous_until > now()
+                         then array_append(older_secrets, previous_secret) else '{}' end,
+    previous_secret = case when $4::interval > interval '0' then secret end,
+    previous_until = case when $4::interval > interval '0'
+                          then greatest(now() + $4::interval, previous_until) end,
     secret = $3, updated_at = clock_timestamp()
 where project_id = $1 and id = $2
+  and ($4::interval = interval '0' or cardinality(older_secrets) < $5 or previous_until <= now())
 returning ` + callbackColumns
 
-// Rotate gives a callback another sealed secret. For the time of overlap deliveries are signed with the one before,
-// too.
+// Rotate gives a callback another encrypted secret. For the time of overlap deliveries are signed with those before it,
+// too: another rotation meanwhile, such as a repeated request, ends none of them. It is a Conflict while
+// domain.MaxOlderSecrets do so.
 func (c Callbacks) Rotate(
 	ctx context.Context, projectID string, id uuid.UUID, secret []byte, overlap time.Duration,
 ) (domain.Callback, error) {
-	return oneCallback(ctx, c.DB.pool, rotateSQL, projectID, id, secret, overlap)
+	rotated, err := oneCallback(ctx, c.DB.pool, rotateSQL, projectID, id, secret, overlap, domain.MaxOlderSecrets)
+	if apperr.CodeOf(err) != apperr.NotFound {
+		return rotated, err
+	}
+	before, err := c.Get(ctx, projectID, id)
+	if err == nil {
+		err = apperr.New(apperr.Conflict, "the callback was rotated %d times, and all of its secrets sign until %s: "+
+			"wait, or send the overlap 0s, which ends them at once", domain.MaxOlderSecrets+1,
+			before.PreviousUntil.UTC().Format(time.RFC3339))
+	}
+	return before, err
 }
 
-const callbackKeysSQL = `
-select distinct encode(substring(secret for 8), 'hex')
-from (select secret from callbacks where status <> 'gone' limit 10000) some`
+// CallbackKeys lists the keys that callbacks' secrets are encrypted with.
+func (db *DB) CallbackKeys(ctx context.Context) ([]domain.KeyUse, error) {
+	return keyUses(ctx, db, "callbacks where status <> 'gone' and project_id <> ''", "secret")
+}
 
-// CallbackKeys lists the ids of the keys that callbacks' secrets are sealed to, of 10 000 callbacks at most.
-func (db *DB) CallbackKeys(ctx context.Context) ([]string, error) {
-	return queryColumn[string](ctx, db.pool, callbackKeysSQL)
+// keyUses counts encrypted secrets by the id of their key, which they begin with.
+func keyUses(ctx context.Context, db *DB, rows, column string) ([]domain.KeyUse, error) {
+	return queryAll[domain.KeyUse](ctx, db.pool,
+		"select encode(substring("+column+" for 8), 'hex') as key, count(*) as secrets from "+rows+
+			" group by 1 order by 1")
 }

@@ -285,11 +285,7 @@ func (c Connections) Usable(
 	return found, now, found.Permits(now)
 }
 
-const connectionKeysSQL = `
-select distinct encode(substring(secret for 8), 'hex')
-from (select secret from connections where secret is not null limit 10000) some`
-
-// ConnectionKeys lists the ids of the keys that connections' secrets are sealed to, of 10 000 connections at most.
-func (db *DB) ConnectionKeys(ctx context.Context) ([]string, error) {
-	return queryColumn[string](ctx, db.pool, connectionKeysSQL)
+// ConnectionKeys lists the keys that connections' secrets are encrypted with.
+func (db *DB) ConnectionKeys(ctx context.Context) ([]domain.KeyUse, error) {
+	return keyUses(ctx, db, "connections where secret is not null", "secret")
 }

@@ -23,7 +23,8 @@ func TestResourcesRespectLimits(t *testing.T) {
 	}
 	want.UsableNames = []domain.UsableByName{{ID: "u2", User: "joe"}, {ID: "p2", Project: "web", Domain: "Default"}}
 	stored := storedConnection(t, store, want)
-	got, err := store.Get(t.Context(), domain.Identity{UserID: "u2", ProjectID: "p9", Roles: []string{"reader"}}, want.ID)
+	who := domain.Identity{UserID: "u2", ProjectID: "p9", WriteRoles: []string{"member"}}
+	got, err := store.Get(t.Context(), who, want.ID)
 	if diff := cmp.Diff(want.Limits, got.Limits) + cmp.Diff(want.UsableNames, got.UsableNames); err != nil ||
 		diff != "" {
 		t.Errorf("%v %s", err, diff)

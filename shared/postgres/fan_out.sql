@@ -1,7 +1,8 @@
--- Writes the deliveries of a new event, and adds them to the streams of their callbacks. migrate runs this file every
--- time.
+-- Writes the deliveries of a new event, and adds them to the streams of their callbacks. It has the rights of its
+-- owner, so a function that inserts events needs none to callbacks and connections. migrate runs this file every time.
 select pg_advisory_xact_lock(7166736203); -- one migration at a time
-create or replace function fan_out() returns trigger language plpgsql as $$
+create or replace function fan_out() returns trigger
+language plpgsql security definer set search_path = public, pg_temp as $$
 begin
     with matching as (
         select c.project_id, c.id from callbacks c

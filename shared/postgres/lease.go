@@ -23,11 +23,13 @@ seq, version, due_at, attempts, created_at, updated_at`
 	// leaseEventSQL writes the event of a lease's new status, from rows "after" of leases with previous_status.
 	leaseEventSQL = `
     insert into events (project_id, subject, seq, type, at, data)
-    select project_id, id::text, seq, '` + domain.LeaseEvent + `', updated_at, jsonb_strip_nulls(jsonb_build_object(
+    select project_id, id::text, seq, '` + domain.LeaseEvent + `', updated_at, ` + leaseEventData + `
+    from`
+
+	leaseEventData = `jsonb_strip_nulls(jsonb_build_object(
                'lease_id', id, 'name', name, 'status', status, 'previous_status', previous_status, 'reason', problem,
                'degraded', degraded, 'start', ` + startText + `, 'end', ` + endText + `,
-               'instance_ids', ` + leasedInstances + `, 'actor', actor))
-    from`
+               'instance_ids', ` + leasedInstances + `, 'actor', actor))`
 
 	// leasedInstances are the instances of a lease in the row "after"; null = none.
 	leasedInstances = `(

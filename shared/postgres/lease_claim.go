@@ -12,10 +12,13 @@ import (
 // isEnd reports whether a due lease (l) ends.
 const isEnd = `(l.status = 'ending' or l.ends_at <= clock_timestamp())`
 
+// isClaimable leaves out leases (l) of projects that are not served, except ends, which give hosts back.
+var isClaimable = `(` + isEnd + ` or ` + served("l") + `)`
+
 var claimLeasesSQL = `
 with due as (
     select l.project_id, l.id from leases l
-    where l.due_at <= now() and ` + unclaimedAt("l", "now()") + `
+    where l.due_at <= now() and ` + unclaimedAt("l", "now()") + ` and ` + isClaimable + `
     order by ` + isEnd + ` desc, case when ` + isEnd + ` then l.ends_at else l.starts_at end, l.id limit $3
     for no key update skip locked
 )
@@ -60,7 +63,8 @@ func (s Leases) Claim(
 
 var nextLeaseSQL = `
 select (select greatest(l.due_at, l.claimed_until) - now() from leases l
-        where l.due_at <= now() + $1::interval and ` + unclaimedAt("l", "now() + $1::interval") + `
+        where l.due_at <= now() + $1::interval and ` + isClaimable + `
+          and ` + unclaimedAt("l", "now() + $1::interval") + `
         order by l.due_at limit 1)`
 
 // NextDue returns how long it is until the next lease may be claimed: one that is due, and claimed by nobody, within
@@ -76,4 +80,13 @@ delete from leases where status in ('ended', 'cancelled') and updated_at < now()
 func (s Leases) Retire(ctx context.Context, age time.Duration) error {
 	_, err := exec(ctx, s.DB.pool, retireLeasesSQL, age)
 	return err
+}
+
+const renewLeaseSQL = `
+update leases set claimed_until = clock_timestamp() + $4::interval
+where project_id = $1 and id = $2 and claim_id = $3 and claimed_until > clock_timestamp()`
+
+// Renew prolongs the claim of a lease from now on. It is domain.ErrFenced when the claim has ended.
+func (s Leases) Renew(ctx context.Context, claim domain.Claim, lease domain.Lease, claimFor time.Duration) error {
+	return fenced(exec(ctx, s.DB.pool, renewLeaseSQL, lease.ProjectID, lease.ID, claim.ID, claimFor))
 }

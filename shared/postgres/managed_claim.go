@@ -17,13 +17,13 @@ with claim as materialized (
     select clock_timestamp() + $2::interval as until
 ), due as (
     select p.project_id from managed_projects p
-    where p.due_at <= now() and ` + unclaimedAt("p", "now()") + `
+    where p.due_at <= now() and ` + unclaimedAt("p", "now()") + ` and ` + served("p") + `
     order by p.due_at limit $3
     for no key update skip locked
 )
 update managed_projects p set claim_id = $1, claimed_until = claim.until, due_at = claim.until
 from due, claim where p.project_id = due.project_id
-returning p.project_id, p.domain_id, p.due_at, p.attempts, p.problem`
+returning p.project_id, p.domain_id, p.due_at, p.scan_at, p.attempts, p.problem`
 
 // ClaimProjects claims projects whose managed resources are due, the longest due first. Several replicas that claim at
 // once get different projects.
@@ -53,8 +53,8 @@ func (s Managed) RenewProject(
 
 var projectsDueSQL = `
 select exists (select from managed_projects p
-               where p.due_at <= now() + $1::interval and ` + unclaimedAt("p",
-	"now() + $1::interval") + `)`
+               where p.due_at <= now() + $1::interval and ` + served("p") + `
+                 and ` + unclaimedAt("p", "now() + $1::interval") + `)`
 
 // IsDue reports whether a project that nobody has claimed is due now or soon, so that it pays to wait for it.
 func (s Managed) IsDue(ctx context.Context, soon time.Duration) (bool, error) {
@@ -71,13 +71,14 @@ delete from managed_projects p where project_id = $1 and not exists (select from
 	releaseProjectSQL = `
 update managed_projects
 set due_at = least(case when due_at = claimed_until then 'infinity' else due_at end, clock_timestamp() + $3::interval),
-    attempts = $4, problem = $5, ` + releaseSQL + `
+    scan_at = case when scan_at <= $7 then coalesce($6, scan_at) else scan_at end, attempts = $4, problem = $5,
+    ` + releaseSQL + `
 where project_id = $1 and claim_id = $2`
 )
 
-// ReleaseProject releases the claim of a project with its Attempts and Problem. The project is due again after dueIn,
-// or at once when something was declared in it since it was claimed. One without resources is deleted. It is
-// domain.ErrFenced when another replica has claimed the project since.
+// ReleaseProject releases the claim of a project with its NextScanAt, Attempts and Problem. The project is due again
+// after dueIn, or at once when something was declared in it since it was claimed. One without resources is deleted. It
+// is domain.ErrFenced when another replica has claimed the project since.
 func (s Managed) ReleaseProject(
 	ctx context.Context, claim domain.Claim, project domain.ManagedProject, dueIn time.Duration,
 ) error {
@@ -91,7 +92,7 @@ func (s Managed) ReleaseProject(
 			return err
 		}
 		_, err = exec(ctx, tx, releaseProjectSQL, project.ProjectID, claim.ID, dueIn, project.Attempts,
-			project.Problem)
+			project.Problem, orNull(project.NextScanAt), project.ScanAt)
 		return err
 	})
 }

@@ -29,6 +29,11 @@ from connections new join connections old
      and old.acts_as->'roles' = new.acts_as->'roles'
 where new.project_id = $1 and new.id = $2 and m.project_id = $1 and m.connection_id = old.id`
 
+	// What could not be looked at with the earlier one is, now.
+	scanRenewedSQL = `
+update managed_projects set scan_at = clock_timestamp()
+where project_id = $1 and exists (select from managed where project_id = $1 and connection_id = $2)`
+
 	unusedConnectionsSQL = `
 select c.id from connections c
 where c.project_id = $1 and c.managed and c.status = 'active'
@@ -97,8 +102,12 @@ func delegate(ctx context.Context, tx pgx.Tx, projectID string, d domain.Managed
 	if err != nil {
 		return stored.ID, err
 	}
-	_, err = exec(ctx, tx, renewManagedSQL, projectID, stored.ID)
-	return stored.ID, err
+	for _, sql := range []string{renewManagedSQL, scanRenewedSQL} {
+		if _, err := exec(ctx, tx, sql, projectID, stored.ID); err != nil {
+			return stored.ID, err
+		}
+	}
+	return stored.ID, nil
 }
 
 // endUnusedConnections ends the delegations that no resource has any more. run-connections revokes their trusts.

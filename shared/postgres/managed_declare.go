@@ -34,7 +34,7 @@ with before as (
     update managed m
     set user_id = $5, connection_id = $6, provider = $7, flavor = $8, labels = $9, schedule = $10, repair = $11,
         max_revisions = $12, actor = $13, revision = revision + $14::boolean::int, version = version + 1,
-        seq = seq + $14::boolean::int, updated_at = clock_timestamp(), attempts = 0, retry_at = null,
+        seq = seq + $14::boolean::int, updated_at = clock_timestamp(), next_at = clock_timestamp(),
         request = case when not $14 then request when observed_revision = 0 then 'create' else 'update' end,
         status = case when not $14 then status when observed_revision = 0 then 'pending' else 'updating' end,
         reason = case when not $14 then reason else '' end
@@ -63,11 +63,12 @@ where project_id = $1 and managed_id = $2 and (attempts > 0 or retry_at is not n
 
 	retryManagedSQL = `
 update managed m
-set user_id = $3, connection_id = $4, attempts = 0, retry_at = null, request = n.request
+set user_id = $3, connection_id = $4, next_at = clock_timestamp(), request = n.request
 from (select case when request = '' and status in ('degraded', 'error') then 'update' else request end as request
       from managed where project_id = $1 and id = $2) n
 where project_id = $1 and id = $2
-  and (user_id, connection_id, attempts, retry_at, m.request) is distinct from ($3, $4::uuid, 0, null, n.request)`
+  and ($5 or next_at > clock_timestamp()
+       or (user_id, connection_id, m.request) is distinct from ($3, $4::uuid, n.request))`
 
 	sameDeclarationSQL = `
 select r.flavor = $4 and r.spec = $5 and r.digest = $6 and r.labels = $7 and r.schedule = $8
@@ -226,10 +227,10 @@ func storeDeclaration(
 
 // retryManaged has what failed of a resource tried again at once, by the user who has declared it now.
 func retryManaged(ctx context.Context, tx pgx.Tx, in domain.Managed) (isRetried bool, err error) {
-	resource, err := exec(ctx, tx, retryManagedSQL, in.ProjectID, in.ID, in.UserID, in.ConnectionID)
+	members, err := exec(ctx, tx, retryMembersSQL, in.ProjectID, in.ID)
 	if err != nil {
 		return false, err
 	}
-	members, err := exec(ctx, tx, retryMembersSQL, in.ProjectID, in.ID)
-	return resource+members > 0, err
+	retried, err := exec(ctx, tx, retryManagedSQL, in.ProjectID, in.ID, in.UserID, in.ConnectionID, members > 0)
+	return retried > 0, err
 }

@@ -26,7 +26,7 @@ func TestDeclareSame(t *testing.T) {
 	m := declare(t, store, made)
 	project, claim := claimProject(t, store)
 	failed := m
-	failed.Status, failed.Attempts, failed.RetryAt = domain.ManagedError, 3, time.Now().Add(time.Hour)
+	failed.Status, failed.NextAt = domain.ManagedError, time.Now().Add(time.Hour)
 	if err := store.SaveStatus(ctx, claim, &failed); err != nil {
 		t.Fatal(err)
 	}
@@ -34,7 +34,7 @@ func TestDeclareSame(t *testing.T) {
 		t.Fatal(err)
 	}
 	m = declare(t, store, changed(m, `{"image": "cirros", "flavor": "m1.tiny"}`))
-	if m.Revision != 1 || m.Version != 1 || m.Attempts != 0 || !m.RetryAt.IsZero() {
+	if m.Revision != 1 || m.Version != 1 || m.NextAt.After(time.Now().Add(time.Minute)) {
 		t.Errorf("it is %+v", m)
 	}
 	project, claim = claimProject(t, store)

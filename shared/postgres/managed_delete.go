@@ -14,7 +14,7 @@ with before as (
     select id as old_id, status as old_status from managed where project_id = $1 and id = $2
 ), after as (
     update managed m
-    set request = 'delete', status = 'deleting', reason = '', attempts = 0, retry_at = null, actor = $3, orphan = $4,
+    set request = 'delete', status = 'deleting', reason = '', next_at = clock_timestamp(), actor = $3, orphan = $4,
         version = version + 1, seq = seq + 1, updated_at = clock_timestamp()
     from before b where m.project_id = $1 and m.id = b.old_id and m.request <> 'delete'
     returning m.*, b.old_status as previous_status
@@ -22,7 +22,7 @@ with before as (
 select count(*) from after`
 
 	adoptManagedSQL = `
-update managed set user_id = $3, connection_id = $4, attempts = 0, retry_at = null where project_id = $1 and id = $2`
+update managed set user_id = $3, connection_id = $4 where project_id = $1 and id = $2`
 )
 
 // Delete has reconcile-managed delete what belongs to a resource, and then the resource. before.Actor asks for it; with

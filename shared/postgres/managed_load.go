@@ -20,17 +20,14 @@ select r.managed_id, r.number, r.flavor, r.spec, r.secrets, r.digest, r.labels, 
        r.created_at
 from managed_revisions r join managed m on m.project_id = r.project_id and m.id = r.managed_id
 where r.project_id = $1 and r.number <> m.revision
-  and exists (select from managed_members x
-              where x.project_id = r.project_id and x.managed_id = r.managed_id and x.revision = r.number)`
+  and (r.number = m.observed_revision
+       or exists (select from managed_members x
+                  where x.project_id = r.project_id and x.managed_id = r.managed_id and x.revision = r.number))`
 )
 
-const managedKeysSQL = `
-select distinct encode(substring(secrets for 8), 'hex')
-from (select secrets from managed_revisions where secrets is not null limit 10000) some`
-
-// ManagedKeys lists the ids of the keys that secrets of managed resources are sealed to, of 10 000 revisions at most.
-func (db *DB) ManagedKeys(ctx context.Context) ([]string, error) {
-	return queryColumn[string](ctx, db.pool, managedKeysSQL)
+// ManagedKeys lists the keys that secrets of managed resources are encrypted with.
+func (db *DB) ManagedKeys(ctx context.Context) ([]domain.KeyUse, error) {
+	return keyUses(ctx, db, "managed_revisions where secrets is not null", "secrets")
 }
 
 // Load reads all resources of a project for reconcile-managed, in the order of their creation: with spec, sealed

@@ -20,7 +20,7 @@ const statusBatch = 500
 const saveStatusSQL = `
 with ` + claimedProjectSQL + `, given as materialized (
     select * from jsonb_to_recordset($3) as g (id uuid, version bigint, request text, status text, reason text,
-        conditions jsonb, drift jsonb, observed_revision integer, attempts integer, retry_at timestamptz)
+        conditions jsonb, drift jsonb, observed_revision integer, next_at timestamptz, loaded_next_at timestamptz)
 ), before as (
     select m.id as old_id, m.version as old_version, m.status as old_status, m.observed_revision as old_revision
     from managed m, claimed c where m.project_id = c.project_id and m.id in (select id from given)
@@ -29,14 +29,15 @@ with ` + claimedProjectSQL + `, given as materialized (
 ), after as (
     update managed m
     set request = g.request, status = g.status, reason = g.reason, conditions = g.conditions, drift = g.drift,
-        observed_revision = g.observed_revision, attempts = g.attempts, retry_at = g.retry_at,
+        observed_revision = g.observed_revision,
+        next_at = case when m.next_at is distinct from g.loaded_next_at then m.next_at else g.next_at end,
         updated_at = clock_timestamp(),
         seq = m.seq + ((b.old_status, b.old_revision) <> (g.status, g.observed_revision))::int
     from before b join given g on g.id = b.old_id
     where m.project_id = $1 and m.id = b.old_id and m.version = g.version
-      and (m.request, m.status, m.reason, m.conditions, m.drift, m.observed_revision, m.attempts, m.retry_at)
-          is distinct from (g.request, g.status, g.reason, g.conditions, g.drift, g.observed_revision, g.attempts,
-                            g.retry_at)
+      and ((m.request, m.status, m.reason, m.conditions, m.drift, m.observed_revision)
+           is distinct from (g.request, g.status, g.reason, g.conditions, g.drift, g.observed_revision)
+           or m.next_at is not distinct from g.loaded_next_at and m.next_at is distinct from g.next_at)
     returning m.*, b.old_status as previous_status,
               (b.old_status, b.old_revision) <> (m.status, m.observed_revision) as notify
 ), event as (` + managedEventSQL + ` after where notify
@@ -57,16 +58,16 @@ type statusRow struct {
 	Conditions       []domain.Condition    `json:"conditions"`
 	Drift            []domain.Drift        `json:"drift"`
 	ObservedRevision int                   `json:"observed_revision"`
-	Attempts         int                   `json:"attempts"`
-	RetryAt          *time.Time            `json:"retry_at"`
+	NextAt           *time.Time            `json:"next_at"`
+	LoadedNextAt     *time.Time            `json:"loaded_next_at"`
 }
 
 // SaveStatus writes what reconcile-managed changes of resources of one project, some hundred in a statement: request,
-// status, reason, conditions, drift, observed_revision, attempts and retry time. Nothing is written of one that has not
-// changed. An event reports a new status or observed revision; with the latter, old revisions that no member has any
-// more are deleted. Each resource given gets its new Seq and UpdatedAt. It is domain.ErrFenced when another replica has
-// claimed the project since. It is domain.ErrChanged when the user has changed some of them since they were loaded:
-// then the others are written, and the project is due at once.
+// status, reason, conditions, drift, observed_revision and NextAt. Nothing is written of one that has not changed,
+// and no NextAt over a later one. An event reports a new status or observed revision; with the latter, old revisions
+// that no member has any more are deleted. Each resource given gets its new Seq and UpdatedAt. It is domain.ErrFenced
+// when another replica has claimed the project since. It is domain.ErrChanged when the user has changed some of them
+// since they were loaded: then the others are written, and the project is due at once.
 func (s Managed) SaveStatus(ctx context.Context, claim domain.Claim, all ...*domain.Managed) error {
 	var changed error
 	for batch := range slices.Chunk(all, statusBatch) {
@@ -88,7 +89,7 @@ func (s Managed) saveStatuses(ctx context.Context, claim domain.Claim, all []*do
 		rows[n] = statusRow{
 			ID: m.ID, Version: m.Version, Request: m.Request, Status: m.Status, Reason: m.Reason,
 			Conditions: orEmpty(m.Conditions), Drift: orEmpty(m.Drift), ObservedRevision: m.ObservedRevision,
-			Attempts: m.Attempts, RetryAt: orNull(m.RetryAt),
+			NextAt: orNull(m.NextAt), LoadedNextAt: orNull(m.LoadedNextAt),
 		}
 	}
 	text, err := json.Marshal(rows)

@@ -81,7 +81,7 @@ select project_id, id, number, '{}', user_id from managed, generate_series(1, 2)
 	for _, m := range all[:3] {
 		m.Drift = []domain.Drift{{Field: "flavor", Declared: "m1.tiny", Actual: "m1.small"}}
 	}
-	all[1].RetryAt = time.Now()
+	all[1].NextAt = time.Now().Add(time.Hour)
 	written("one has a new revision", domain.ErrChanged, 2, 0)
 	if err := store.SaveStatus(ctx, claim); err != nil {
 		t.Errorf("none: %v", err)

@@ -35,6 +35,11 @@ var grantsSQL string
 //go:embed fan_out.sql
 var fanOutSQL string
 
+// monthsSQL are the functions that make and drop the months of the request log.
+//
+//go:embed months.sql
+var monthsSQL string
+
 // SchemaVersion is the version of the newest migration in this program.
 var SchemaVersion = newest()
 
@@ -58,12 +63,12 @@ func Migrations() (text []byte) {
 		file, _ := migrations.ReadFile(name)
 		text = append(text, file...)
 	}
-	return append(text, fanOutSQL...)
+	return append(append(text, fanOutSQL...), monthsSQL...)
 }
 
 // Migrate brings the schema to SchemaVersion under a session lock, so that several may try at once. It needs a direct
 // connection: a session lock does not survive PgBouncer's transaction mode. It returns the names of the migrations that
-// it applied. Then it builds the indexes that partitions lack, and replaces the fan-out and the grants.
+// it applied. Then it builds the indexes that partitions lack, and replaces functions and grants.
 func Migrate(ctx context.Context, cfg Config) ([]string, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -93,7 +98,7 @@ func Migrate(ctx context.Context, cfg Config) ([]string, error) {
 	if err := indexPartitions(ctx, db); err != nil {
 		return applied, err
 	}
-	return applied, replace(ctx, db, fanOutSQL, grantsSQL)
+	return applied, replace(ctx, db, fanOutSQL, monthsSQL, grantsSQL)
 }
 
 // A migration may take long. But while one of its statements waits for a lock on a table that is in use, all other
@@ -149,7 +154,7 @@ func replace(ctx context.Context, db *sql.DB, scripts ...string) error {
 	defer func() { _ = tx.Rollback() }() // after Commit it does nothing
 	for _, script := range scripts {
 		if _, err := tx.ExecContext(ctx, script); err != nil {
-			return fmt.Errorf("fan-out and grants: %w", err)
+			return fmt.Errorf("functions and grants: %w", err)
 		}
 	}
 	return tx.Commit()

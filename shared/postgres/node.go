@@ -24,8 +24,8 @@ name, region, zone, pool, reason, is_up, provider_id, vcpus, ram_mb, disk_gb, tr
 seen_at, down_since, updated_at, labels, region_zone, network_zone, providers, status_url, alert,
 coalesce(auto_cordon_after, interval '0') as auto_cordon_after,
 coalesce(auto_drain_after, interval '0') as auto_drain_after, status, status_reason, status_since, service_at,
-reported_at, agent_at, agent_status, agent_reason, service_id, enabled, disabled_reason, cordoned_at, servers, version,
-seq, not_up_since`
+reported_at, agent_at, agent_status, agent_reason, service_id, enabled, disabled_reason, cordoned_at, servers, usage,
+version, seq, not_up_since`
 
 	joinSQL = `
 insert into nodes as n (name, region, zone, pool, is_up, provider_id, vcpus, ram_mb, disk_gb, traits, attributes,
@@ -126,6 +126,11 @@ update nodes set zone = $3, provider_id = $4, vcpus = $5, ram_mb = $6, disk_gb =
                            is distinct from ($3, $4, $5, $6, $7, $8::text[], $9::jsonb, $2)
                       then clock_timestamp() else updated_at end
 where name = $1 and pool <> ''`
+
+// PoolTrait reads the trait that hosts of the pool have and only cloudfn knows.
+func (s Nodes) PoolTrait(ctx context.Context) (string, error) {
+	return queryValue[string](ctx, s.DB.pool, "select trait from pool_traits")
+}
 
 // Seen records what Nova and Placement show of hosts of the pool. Other hosts are left out.
 func (s Nodes) Seen(ctx context.Context, hosts []domain.ComputeHost) error {

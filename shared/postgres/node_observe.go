@@ -24,13 +24,13 @@ const statusSinceText = `to_char(status_since at time zone 'utc', 'YYYY-MM-DD"T"
 // when its time differs from the stored one. Nova's word that a host is down counts from when it was first seen,
 // because an admin may have forced it down while its nova-compute goes on reporting.
 const (
-	// $2 to $9 are the hosts that Nova has, $14 those that it shows only the names of: they stay as they are. What an
-	// admin has changed since Nova was asked ($12) stays.
+	// $2 to $9 and $15 are the hosts that Nova has, $14 those that it shows only the names of: they stay as they are.
+	// What an admin has changed since Nova was asked ($12) stays, and servers and usage that were not read (null).
 	reportsSQL = `
 with given as (
     select * from unnest($2::text[], $3::text[], $4::boolean[], $5::boolean[], $6::text[], $7::text[], $8::integer[],
-                         $9::timestamptz[])
-        as h(name, zone, is_up, enabled, disabled_reason, service_id, servers, service_at)
+                         $9::timestamptz[], $15::jsonb[])
+        as h(name, zone, is_up, enabled, disabled_reason, service_id, servers, service_at, usage)
 ), clock as materialized (
     select clock_timestamp() as now
 ), agreement as (
@@ -54,7 +54,9 @@ with given as (
            case when h.name is null or b.updated_at > coalesce($12, now) then b.enabled else h.enabled end as enabled,
            case when h.name is null or b.updated_at > coalesce($12, now) then b.disabled_reason
                 else h.disabled_reason end as disabled_reason,
-           b.cordoned_at, coalesce(h.servers, 0) as servers, coalesce(b.status, 'unknown') as previous_status,
+           b.cordoned_at, case when h.name is null then 0 else coalesce(h.servers, b.servers, 0) end as servers,
+           case when h.name is null then '{}' else coalesce(h.usage, b.usage, '{}') end as usage,
+           coalesce(b.status, 'unknown') as previous_status,
            b.status_since, b.not_up_since, coalesce(b.alert, true) as alert, b.enabled as was_enabled,
            coalesce(b.seq, (extract(epoch from now) * 1000)::bigint) as seq,
            b.agent_at, b.agent_status, b.agent_reason, now
@@ -100,20 +102,22 @@ with given as (
     from statuses
 ), after as (
     insert into nodes as n (name, zone, is_up, down_since, service_id, service_at, reported_at, enabled,
-                            disabled_reason, cordoned_at, servers, status, status_reason, status_since, not_up_since,
-                            seq)
+                            disabled_reason, cordoned_at, servers, usage, status, status_reason, status_since,
+                            not_up_since, seq)
     select name, zone, is_up, down_since, service_id, service_at, reported_at, enabled, disabled_reason,
            case when not enabled and starts_with(disabled_reason, '` + domain.CordonMark + `')
                 then coalesce(cordoned_at, now) end,
-           servers, status, reason, case when status = previous_status then coalesce(status_since, now) else now end,
+           servers, usage, status, reason,
+           case when status = previous_status then coalesce(status_since, now) else now end,
            case when status <> 'up' then coalesce(not_up_since, now) end, seq + notify::int
     from next order by name
     on conflict (name) do update
     set zone = excluded.zone, is_up = excluded.is_up, down_since = excluded.down_since,
         service_id = excluded.service_id, service_at = excluded.service_at, reported_at = excluded.reported_at,
         enabled = excluded.enabled, disabled_reason = excluded.disabled_reason, cordoned_at = excluded.cordoned_at,
-        servers = excluded.servers, status = excluded.status, status_reason = excluded.status_reason,
-        status_since = excluded.status_since, not_up_since = excluded.not_up_since, seq = excluded.seq
+        servers = excluded.servers, usage = excluded.usage, status = excluded.status,
+        status_reason = excluded.status_reason, status_since = excluded.status_since,
+        not_up_since = excluded.not_up_since, seq = excluded.seq
     returning *
 ), event as (` + nodeEventSQL + ` after join (select name, previous_status from next where notify) changes using (name)
 )
@@ -137,15 +141,22 @@ func (s Nodes) Observe(
 	})
 	n := len(hosts)
 	names, zones, reasons, services := make([]string, n), make([]string, n), make([]string, n), make([]string, n)
-	up, enabled, servers, seen := make([]bool, n), make([]bool, n), make([]int, n), make([]*time.Time, n)
+	up, enabled, servers, seen := make([]bool, n), make([]bool, n), make([]*int, n), make([]*time.Time, n)
+	usages := make([]*domain.HostUsage, n)
 	for i, h := range hosts {
 		names[i], zones[i], reasons[i], services[i] = h.Name, h.Zone, h.DisabledReason, h.ServiceID
-		up[i], enabled[i], servers[i], seen[i] = h.IsUp, h.IsEnabled, h.Servers, orNull(h.SeenAt)
+		up[i], enabled[i], seen[i] = h.IsUp, h.IsEnabled, orNull(h.SeenAt)
+		if !h.IsBrief {
+			servers[i], usages[i] = &h.Servers, &domain.HostUsage{
+				VCPUs: h.VCPUs, RAMMB: h.RAMMB, DiskGB: h.DiskGB,
+				UsedVCPUs: h.UsedVCPUs, UsedRAMMB: h.UsedRAMMB, UsedDiskGB: h.UsedDiskGB,
+			}
+		}
 	}
 	err = retryDeadlock(func() error {
 		changed, err = queryAll[domain.Node](ctx, s.DB.pool, observeSQL, s.EventProject, names, zones, up, enabled,
 			reasons, services, servers, seen, limits.Suspect, limits.Down, orNull(limits.AsOf),
-			orEmpty(limits.Answering), hidden)
+			orEmpty(limits.Answering), hidden, usages)
 		return err
 	})
 	return changed, err
@@ -187,6 +198,22 @@ func (s Nodes) MonitorFailed(ctx context.Context, reason string) error {
 
 // MonitorWorks records that the list of nodes was read. The first time after a failure is an event.
 func (s Nodes) MonitorWorks(ctx context.Context) error { return s.monitor(ctx, monitorWorksSQL) }
+
+// Details returns how far the hypervisors were read.
+func (s Nodes) Details(ctx context.Context) (domain.NodeDetails, error) {
+	found, _, err := queryFound[domain.NodeDetails](ctx, s.DB.pool,
+		"select details_at as at, details_marker as marker from monitors where name = $1", monitorName)
+	return found, err
+}
+
+// SetDetails records that a page of hypervisors was read, and the marker of the next one, "" = it was the last.
+func (s Nodes) SetDetails(ctx context.Context, marker string) error {
+	_, err := exec(ctx, s.DB.pool, `
+insert into monitors (name, details_at, details_marker) values ($1, clock_timestamp(), $2)
+on conflict (name) do update set details_at = excluded.details_at, details_marker = excluded.details_marker`,
+		monitorName, marker)
+	return err
+}
 
 func (s Nodes) monitor(ctx context.Context, sql string, args ...any) error {
 	return retryDeadlock(func() error {

@@ -2,9 +2,7 @@ package postgres
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
-	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -32,7 +30,7 @@ func (r Requests) Maintain(ctx context.Context, retention time.Duration) error {
 	err := r.alone(ctx, func(tx pgx.Tx, now time.Time) error {
 		month := time.Date(now.Year(), now.Month(), 1, 0, 0, 0, 0, time.UTC)
 		for _, from := range []time.Time{month, month.AddDate(0, 1, 0)} {
-			if err := makePartition(ctx, tx, from); err != nil {
+			if _, err := tx.Exec(ctx, makeMonthSQL, from); err != nil {
 				return err
 			}
 		}
@@ -107,74 +105,9 @@ const (
 	partitionName = "requests_200601" // the month that it ends with
 	partitionsSQL = `
 select relname::text from pg_inherits join pg_class t on t.oid = inhrelid where inhparent = 'requests'::regclass`
+	makeMonthSQL = `select make_requests_month($1)` // months.sql
+	dropMonthSQL = `select drop_requests_month($1)`
 )
-
-// makePartition makes a month's partition. It locks the whole table first: a statement that has read the list of
-// partitions, and then waits for the default one, would not see the rows that left it.
-func makePartition(ctx context.Context, tx pgx.Tx, month time.Time) error {
-	table, from, to := month.Format(partitionName), month, month.AddDate(0, 1, 0)
-	names, err := queryColumn[string](ctx, tx, partitionsSQL)
-	if err != nil || slices.Contains(names, table) {
-		return err
-	}
-	isWaiting, err := queryValue[bool](ctx, tx,
-		"select exists (select from requests_default where at >= $1 and at < $2)", from, to)
-	if err != nil {
-		return err
-	}
-	if isWaiting {
-		return adoptDefault(ctx, tx, table, lastEnd(names, from), to)
-	}
-	_, err = tx.Exec(ctx, fmt.Sprintf(`
-		lock table requests in access exclusive mode;
-		create table %s partition of requests for values from (%s) to (%s)`,
-		pgx.Identifier{table}.Sanitize(), quoteTime(from), quoteTime(to)))
-	return err
-}
-
-// adoptDefault makes the default partition a month's, because moving its rows would hold the lock for long. It covers
-// all that came since the partition before it ended. Only rows between older partitions move.
-func adoptDefault(ctx context.Context, tx pgx.Tx, table string, from, to time.Time) error {
-	begin, outside := "minvalue", "at >= "+quoteTime(to)
-	if !from.IsZero() {
-		begin = quoteTime(from)
-		outside += " or at < " + begin
-	}
-	table = pgx.Identifier{table}.Sanitize()
-	move := ""
-	hasStrays, err := queryValue[bool](ctx, tx, "select exists (select from requests_default where "+outside+")")
-	if err != nil {
-		return err
-	}
-	if hasStrays {
-		move = fmt.Sprintf(`
-		with strays as (delete from %s where %s returning *)
-		insert into requests select * from strays;`, table, outside)
-	}
-	_, err = tx.Exec(ctx, fmt.Sprintf(`
-		lock table requests in access exclusive mode;
-		alter table requests detach partition requests_default;
-		alter table requests_default rename to %[1]s;
-		create table requests_default partition of requests default;
-		%[2]s
-		alter table requests attach partition %[1]s for values from (%[3]s) to (%[4]s)`,
-		table, move, begin, quoteTime(to)))
-	return err
-}
-
-// lastEnd is when the last partition before a month ends, or the zero time.
-func lastEnd(names []string, month time.Time) (last time.Time) {
-	for _, name := range names {
-		from, err := time.Parse(partitionName, name)
-		if end := from.AddDate(0, 1, 0); err == nil && !end.After(month) && end.After(last) {
-			last = end
-		}
-	}
-	return last
-}
-
-// quoteTime formats a time for DDL, which takes no parameters.
-func quoteTime(t time.Time) string { return t.Format("'2006-01-02 15:04:05Z07:00'") }
 
 // dropPartitions drops the months that ended more than retention ago, each in a transaction of its own: one that has
 // locked the default partition and then waits for the whole table, as dropping does, is in a deadlock with every COPY.
@@ -193,7 +126,7 @@ func (r Requests) dropPartitions(ctx context.Context, retention time.Duration) e
 			continue // the default partition, or a month within the retention
 		}
 		err = r.alone(ctx, func(tx pgx.Tx, _ time.Time) error {
-			_, err := tx.Exec(ctx, "drop table if exists "+pgx.Identifier{name}.Sanitize())
+			_, err := tx.Exec(ctx, dropMonthSQL, from)
 			return err
 		})
 		if err != nil {

@@ -1,6 +1,7 @@
 package postgres_test
 
 import (
+	"context"
 	"fmt"
 	"net/url"
 	"os"
@@ -8,6 +9,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/cloudfn/cloudfn/shared/testkit"
@@ -76,6 +78,41 @@ func TestPgBouncerTakesOurSettings(t *testing.T) {
 	for _, set := range regexp.MustCompile(`(?m)^(\w+) = (\S+)$`).FindAllStringSubmatch(string(text), -1) {
 		if name := set[1]; name != "auth_type" && inForce[name] != set[2] { // scripts/pgbouncer trusts its socket
 			t.Errorf("%s is %q, want %q", name, inForce[name], set[2])
+		}
+	}
+}
+
+// TestRolesShareTheConnections: each function has a role of its own, and PgBouncer a pool for each role. All of them
+// together stay below max_db_connections, and idle connections of one role make room for another's.
+func TestRolesShareTheConnections(t *testing.T) {
+	t.Parallel()
+	if out, err := startPgBouncer(); err != nil && os.Getenv("TEST_CLOUD") == "none" {
+		t.Skipf("left out: make check needs no root, and there is no PgBouncer: %s", out)
+	}
+	database := testkit.Database(t)
+	through, conn := behindPgBouncer(t, database), testkit.Connect(t, database)
+	for n := range 6 { // six pools of ten are more than all may be
+		role := fmt.Sprintf("pool_%d", n+1)
+		exec(t, conn, fmt.Sprintf(
+			`do $$ begin create role %s login; exception when duplicate_object then end $$`, role))
+		t.Cleanup(func() {
+			if _, err := conn.Exec(context.Background(), "drop role if exists "+role); err != nil {
+				t.Error(err)
+			}
+		})
+		pool := open(t, withParameter(t, through, "user", role)).Pool()
+		var all sync.WaitGroup
+		for range 12 {
+			all.Go(func() {
+				if _, err := pool.Exec(t.Context(), "select pg_sleep(0.05)"); err != nil {
+					t.Errorf("%s: %v", role, err)
+				}
+			})
+		}
+		all.Wait()
+		if got := testkit.Scalar[int](t, conn, `select count(*)::int from pg_stat_activity
+where datname = current_database() and usename like 'pool\_%'`); got > 45 {
+			t.Errorf("there are %d connections", got)
 		}
 	}
 }

@@ -62,13 +62,14 @@ func movingSince(within string) string {
 var (
 	followedSQL = `
 select ` + pollColumns + ` from polls p
-where exists (select from instances i where i.project_id = p.project_id and i.state <> 'deleted' and ` + followed + `)
+where ` + served("p") + `
+  and exists (select from instances i where i.project_id = p.project_id and i.state <> 'deleted' and ` + followed + `)
 order by p.project_id`
 
 	movingSQL = `
 select distinct i.project_id
 from instances i left join orders o on o.project_id = i.project_id and o.id = i.order_id
-where ` + movingSince("$1") + ` and ` + followed + `
+where ` + movingSince("$1") + ` and ` + followed + ` and ` + served("i") + `
   and (i.server_id is not null or o.claimed_until > now())`
 )
 
@@ -91,7 +92,7 @@ var (
 	claimDueSQL = `
 with due as (
     select project_id from polls p
-    where project_id <> '' and ` + unclaimedAt("p", "now()") + `
+    where project_id <> '' and ` + unclaimedAt("p", "now()") + ` and ` + served("p") + `
       and coalesce(read_at, '-infinity') < $3 and coalesce(not_before, '-infinity') <= now()
     order by coalesce(read_at, '-infinity'), project_id limit $4
     for update skip locked
@@ -102,7 +103,7 @@ returning ` + pollColumns
 
 	claimSomeSQL = `
 with free as (
-    select project_id from polls p where project_id = any($3) and ` + unclaimed("p") + `
+    select project_id from polls p where project_id = any($3) and ` + unclaimed("p") + ` and ` + served("p") + `
       and coalesce(not_before, '-infinity') <= clock_timestamp()
     order by project_id for update skip locked
 )

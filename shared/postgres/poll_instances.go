@@ -168,9 +168,10 @@ func (p Polls) ListStale(ctx context.Context, projectID string, since time.Time)
 	return p.instances(ctx, staleTrackedSQL, projectID, since)
 }
 
-const runningSQL = `
+var runningSQL = `
 select o.project_id, o.id from orders o
-where o.status = 'running' and o.connection_id is null -- run-connections works on those
+where o.status = 'running' and ` + served("o") + `
+  and o.connection_id is null -- run-connections works on those
   and (o.spec->>'on_failure' = 'rollback'
        or not exists (select from instances i where i.project_id = o.project_id and i.order_id = o.id
                       and i.server_id is null and i.problem is null))

@@ -22,8 +22,8 @@ select coalesce(sum(greatest(grown, 0)), 0)::bigint from (
     ) sizes
 ) growth`
 
-// Measure returns by how many bytes the request log has grown, with its indexes, within about a day. Only the owner of
-// the schema may call it. Until it has been called for a day it knows less.
+// Measure returns by how many bytes the request log has grown, with its indexes, within about a day. Until it has been
+// called for a day it knows less.
 func (r Requests) Measure(ctx context.Context) (grown int64, err error) {
 	return queryValue[int64](ctx, r.DB.pool, measureSQL)
 }

@@ -13,7 +13,7 @@ import (
 const (
 	reservationsSQL = `
 select r.id, r.project_id, r.lease_id, r.type, r.status, r.problem, r.instance_id, r.action_id, r.want, r.flavors,
-       r.was_running, coalesce(r.aggregate_id, 0) as aggregate_id, r.prepared_at, ` + waitsFor + ` as waits_for
+       r.was_running, coalesce(r.aggregate_id, 0) as aggregate_id, r.trait, r.prepared_at, ` + waitsFor + ` as waits_for
 from unnest($1::text[], $2::uuid[]) l (project_id, id) join reservations r
   on r.project_id = l.project_id and r.lease_id = l.id
 order by r.lease_id, r.position`
@@ -34,7 +34,7 @@ order by lower(a.during), a.node`
 
 	allocationColumns = `
 a.project_id, r.lease_id, a.reservation_id, a.node, lower(a.during) as "from", upper(a.during) as until,
-a.prepared_at, a.released_at`
+a.prepared_at, a.replaced_at, a.released_at`
 )
 
 // reservationsOf selects the reservations of a lease, with their hosts.

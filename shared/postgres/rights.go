@@ -16,28 +16,23 @@ const ReadConnections = `select (id, project_id, domain_id, user_id, name, kind,
 	"next_check_at, check_until, check_failed_at, check_error, generation, credential_expires_at, suspended_at, " +
 	"resumed_at, lease_id, managed)"
 
+// ReadCallbacks is the right to read callbacks without their secrets.
+const ReadCallbacks = "select (id, project_id, of_project, user_id, url, events, instance_id, order_id, " +
+	"connection_id, status, reason, seq, previous_until, allowed_rate, created_at, updated_at)"
+
+// ReadCallbackIDs is the right to know which ids callbacks have, and what they are about.
+const ReadCallbackIDs = "select (id, project_id, of_project, instance_id, order_id)"
+
 // ConnectInstances are the columns of instances that connecting a server writes.
 const ConnectInstances = "connection_id, disconnected_at, reusable, server_id, name, state, raw_status, problem, " +
 	"addresses, key_name, key_fingerprint, missed_at, seen_at, nova_at, seq, updated_at"
 
 // privilege finds one in a list of rights, with its columns.
-var privilege = regexp.MustCompile(`\b(select|insert|update|delete)\b(?: ?\(([^)]*)\))?`)
+var privilege = regexp.MustCompile(`\b(select|insert|update|delete|execute)\b(?: ?\(([^)]*)\))?`)
 
-// fanOut are the rights that come with inserting events: a trigger adds deliveries, with the rights of who inserts.
-var fanOut = map[string]string{
-	"callbacks": "select, update", "connections": ReadConnections, "deliveries": "insert",
-	"streams": "select, insert, update",
-}
-
-// Grants is the SQL that gives a role the rights of several lists, each by table.
+// Grants is the SQL that gives a role the rights of several lists, each by table or by "function name(type)".
 func Grants(role string, lists ...map[string]string) string {
 	rights := map[string]map[string][]string{} // columns by table and privilege; none is all of them
-	for _, list := range lists {
-		if strings.Contains(list["events"], "insert") {
-			lists = append(lists, fanOut)
-			break
-		}
-	}
 	for _, list := range lists {
 		for table, text := range list {
 			if rights[table] == nil {

@@ -32,9 +32,8 @@ var (
 with held as (
     select * from unnest($6::text[], $7::uuid[], $8::int[]) as h(project_id, callback_id, streams)
 ), due as materialized (
-    select c.project_id, c.id, c.served_at,
-        row_number() over (partition by c.project_id order by c.served_at nulls first) + coalesce(
-            (select sum(h.streams) from held h where h.project_id = c.project_id), 0) as turn
+    select c.project_id, c.id, c.served_at, row_number() over (partition by project_id order by served_at nulls first)
+        + coalesce((select sum(h.streams) from held h where h.project_id = c.project_id), 0) as turn
     from callbacks c
     where c.status = 'verified' and (c.failures > 0) = $4 and coalesce(c.not_before, '-infinity') <= now()
       and ($4 or not exists (select from held h
@@ -81,6 +80,7 @@ where s.claim_id = $1 and not exists (
 	attemptColumns = `
 s.claim_id, c.project_id, c.id, c.url, c.secret, case when c.previous_until > now()
     then c.previous_secret end as previous_secret,
+case when c.previous_until > now() then c.older_secrets else '{}' end as older_secrets,
 coalesce(c.allowed_rate, 0) as allowed_rate, s.stream, d.seq, d.id as delivery, s.attempts as tries,
     c.failures as silences,
 e.project_id as event_project, e.subject, e.seq as event_seq, e.type as event_type, e.at as event_at,

@@ -35,9 +35,11 @@ func TestDefaults(t *testing.T) {
 		Listen: Listen{Port: "8080", RequestTimeout: time.Minute}, EventTimeout: 5 * time.Minute,
 		Postgres:  postgres.Config{URL: "postgres://u:canary@127.0.0.1:1/x", MaxConns: 4},
 		OpenStack: openstack.Config{AuthURL: "http://127.0.0.1:1/v3", Interface: "public"},
-		Callers:   auth.Config{WriteRoles: []string{"member", "manager", "admin"}, TokenTTL: time.Minute},
 		Limits:    limit.Config{Address: 100, Project: 200},
-		Logs:      obs.Config{},
+		Callers: auth.Config{
+			AccessRulesService: "cloudfn", WriteRoles: []string{"member", "manager", "admin"}, TokenTTL: time.Minute,
+		},
+		Logs: obs.Config{},
 	}
 	for name, changes := range map[string]map[string]string{
 		"absent": nil,

@@ -121,16 +121,8 @@ func names(config reflect.Type) []string {
 	return found
 }
 
-// Role returns the function's database role on Knative; "" = the owner of the schema.
-func (d Declaration) Role() string {
-	switch {
-	case slices.Contains(d.Secrets, "database-owner"):
-		return ""
-	case d.Kind == "event":
-		return "cloudfn_events"
-	}
-	return "cloudfn_functions"
-}
+// Role returns the function's database role on Knative.
+func (d Declaration) Role() string { return "cloudfn_" + strings.ReplaceAll(d.Name, "-", "_") }
 
 // Rights returns the rights on tables, including the schema's version and the request log.
 func (d Declaration) Rights() map[string]string {
@@ -145,9 +137,6 @@ func (d Declaration) Rights() map[string]string {
 // Egress lists the network policies for outgoing connections.
 func (d Declaration) Egress() []string {
 	policies := append([]string{"pgbouncer"}, d.Reach.Network...)
-	if d.Role() == "" { // the owner's session locks do not work behind PgBouncer
-		policies[0] = "postgres"
-	}
 	if len(d.Reach.Wakes) > 0 {
 		policies = append(policies, "functions")
 	}

@@ -31,7 +31,7 @@ func unlimited(t *testing.T) *limit.Limits {
 // gateway's own answer after its time limit would be a 504.
 func TestGatewayEarlyAnswer(t *testing.T) {
 	edge := httpx.Edge{
-		Authenticate: func(ctx context.Context, _ http.Header) (context.Context, error) {
+		Authenticate: func(ctx context.Context, _ *http.Request) (context.Context, error) {
 			return ctx, apperr.New(apperr.Unauthenticated, "who?")
 		},
 		Caller: func(context.Context) domain.Identity { return domain.Identity{} },

@@ -231,15 +231,19 @@ func command(ctx context.Context, args []string, texts Texts, functions []functi
 		return runGateway(ctx, functions)
 	case len(args) == 1 && args[0] == "keys":
 		return printKeys(os.Stdout)
+	case len(args) == 2 && args[0] == "keys" && args[1] == "status":
+		return printKeysStatus(ctx, envconfig.OsLookuper(), os.Stdout)
 	case len(args) == 1 && args[0] == "check":
 		return check(ctx, envconfig.OsLookuper(), os.Stdout, functions)
+	case len(args) == 1 && args[0] == "projects", len(args) == 3 && args[0] == "projects" && args[1] == "end":
+		return projects(ctx, envconfig.OsLookuper(), args[min(len(args), 2):], os.Stdout)
 	case len(args) == 1 && args[0] == "trustee":
 		return printTrustee(ctx, envconfig.OsLookuper(), os.Stdout)
 	case len(args) == 1 && args[0] == "describe":
 		return printDescription(os.Stdout, functions)
 	case len(args) > 0:
-		return fmt.Errorf("unknown command %q; expected check, describe, gateway, keys, migrate, trustee, or no "+
-			"command",
+		return fmt.Errorf("unknown command %q; expected check, describe, gateway, keys, migrate, projects, trustee, "+
+			"or no command",
 			strings.Join(args, " "))
 	}
 	// The functions framework would print a blank line to stdout and to stderr for every request on Knative.

@@ -152,7 +152,7 @@ func (t *trial) tryLists(ctx context.Context, session *openstack.Session) {
 }
 
 // tryKeys checks that both keys of a pair match, and that the private one can unseal what is stored.
-func (t *trial) tryKeys(ctx context.Context, kind string, stored func(context.Context) ([]string, error)) {
+func (t *trial) tryKeys(ctx context.Context, kind string, stored func(context.Context) ([]domain.KeyUse, error)) {
 	public, private := kind+"_PUBLIC_KEY", kind+"_PRIVATE_KEY"
 	sealer, sealErr := seal.ParsePublicKey(t.value(public))
 	keys, openErr := seal.ParsePrivateKeys(domain.Secret(t.value(private)))
@@ -174,11 +174,11 @@ func (t *trial) tryKeys(ctx context.Context, kind string, stored func(context.Co
 		return
 	}
 	used, err := stored(ctx)
-	for _, id := range used {
-		if err == nil && !slices.Contains(keys.IDs(), id) {
+	for _, use := range used {
+		if err == nil && !slices.Contains(keys.IDs(), use.Key) {
 			t.fault(private,
 				fmt.Sprintf("has %s, but stored secrets are sealed to the key %s: add that key behind a comma",
-					strings.Join(keys.IDs(), ", "), id))
+					strings.Join(keys.IDs(), ", "), use.Key))
 		}
 	}
 }

@@ -110,7 +110,7 @@ func Start(t testing.TB, env map[string]string, functions ...run.Function) *Clie
 }
 
 // As returns the URL of the database for a new role with the rights that the functions declare. It returns the URL as
-// it is for functions of the schema's owner, and for a database that is not a local one.
+// it is for a database that is not a local one.
 func As(t testing.TB, database string, functions ...run.Function) string {
 	t.Helper()
 	u, err := url.Parse(database)
@@ -119,11 +119,7 @@ func As(t testing.TB, database string, functions ...run.Function) string {
 	}
 	var rights []map[string]string
 	for _, f := range functions {
-		d := run.Describe(f)
-		if d.Role() == "" {
-			return database
-		}
-		rights = append(rights, d.Rights())
+		rights = append(rights, run.Describe(f).Rights())
 	}
 	role := fmt.Sprintf("fn_%x", uuid.New().ID())
 	conn := Connect(t, database)

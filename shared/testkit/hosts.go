@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -19,6 +20,7 @@ import (
 	"github.com/gophercloud/gophercloud/v2/openstack/placement/v1/traits"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/flow"
 	shared "github.com/cloudfn/cloudfn/shared/openstack"
 )
 
@@ -31,12 +33,12 @@ func (p *Project) Session(t testing.TB) *shared.Session {
 }
 
 // MakeImage makes an image that servers can boot from, and returns its id. It is deleted after the test.
-func (p *Project) MakeImage(t testing.TB, name string) string {
+func (p *Project) MakeImage(t testing.TB, name string, properties map[string]string) string {
 	t.Helper()
 	session := p.Session(t)
 	t.Cleanup(func() { p.DeleteImages(t) })
 	id := must(session.CreateImage(context.Background(), domain.ImageRequest{
-		Name: name, DiskFormat: "raw", ContainerFormat: "bare",
+		Name: name, DiskFormat: "raw", ContainerFormat: "bare", Properties: properties,
 	}))(t)
 	check(t, session.UploadImage(context.Background(), id, strings.NewReader("an image")))
 	return id
@@ -51,17 +53,17 @@ func (p *Project) DeleteImages(t testing.TB) {
 	}
 }
 
-// The pool of hosts that only servers of reservations get onto; scripts/sandbox makes it.
+// The hosts that no ordinary server gets onto; scripts/sandbox makes them.
 const (
-	poolName   = "cloudfn-reservable"
-	spareName  = "sandbox-spare" // isolates them, too, while a test takes a host out of the pool
-	poolTrait  = "CUSTOM_CLOUDFN_RESERVABLE"
+	spareName  = "sandbox-spare" // isolates them while cloudfn does not
+	spareTrait = "CUSTOM_CLOUDFN_RESERVABLE"
+	poolTrait  = "CUSTOM_CLOUDFN_POOL_"
 	leaseTrait = "CUSTOM_CLOUDFN_LEASE_"
 )
 
 // ReservableHosts waits until no other test has them, in any process, and returns the sandbox's isolated hosts: up,
-// without servers, in the pool and in no aggregate of a lease. Before the test and after it everything is removed that
-// a lease makes. A test that calls Heavy does so first.
+// without servers and in no aggregate of cloudfn. While they are in one, they are not isolated in another way. Before
+// the test and after it everything is removed that cloudfn makes. A test that calls Heavy does so first.
 func ReservableHosts(t testing.TB) []string {
 	t.Helper()
 	name := filepath.Join(filepath.Dir(CloudsYAML(t)), "reservable-hosts.lock")
@@ -72,8 +74,9 @@ func ReservableHosts(t testing.TB) []string {
 	t.Logf("waited %.1f s for its turn", time.Since(start).Seconds())
 	names := reservable(t)
 	pool := pool{nova: Compute(t, Login(t, "admin")), session: Session(t, "admin"), names: names}
-	t.Cleanup(func() { pool.restore(t) })
 	pool.restore(t)
+	stop := pool.follow(t)
+	t.Cleanup(func() { stop(); pool.restore(t) })
 	return slices.Clone(names)
 }
 
@@ -109,30 +112,75 @@ func (p pool) restore(t testing.TB) {
 		p.empty(ctx, t, name)
 	}
 	p.flavors(ctx, t)
+	check(t, p.session.EnsureTrait(ctx, spareTrait))
+	spare := must(p.session.EnsureAggregate(ctx, spareName, map[string]string{"trait:" + spareTrait: "required"}))(t)
+	for _, name := range p.names {
+		id := hosts[name].ProviderID
+		check(t, p.session.AddHost(ctx, spare, name, id))
+		check(t, p.session.SetProviderTrait(ctx, id, spareTrait, true))
+	}
 	for _, a := range must(p.session.Aggregates(ctx))(t) {
-		isLease := strings.HasPrefix(a.Name, "cloudfn-lease-")
+		isOurs := strings.HasPrefix(a.Name, "cloudfn-")
 		for _, name := range a.Hosts {
-			if isLease || a.Name != poolName && a.Name != spareName && slices.Contains(p.names, name) {
+			if isOurs || a.Name != spareName && slices.Contains(p.names, name) {
 				check(t, p.session.RemoveHost(ctx, a, name, hosts[name].ProviderID))
 			}
 		}
-		if isLease {
+		if isOurs {
 			check(t, p.session.DeleteAggregate(ctx, a.ID))
 		}
 	}
-	check(t, p.session.EnsureTrait(ctx, poolTrait))
-	aggregate := must(p.session.EnsureAggregate(ctx, poolName, map[string]string{"trait:" + poolTrait: "required"}))(t)
 	for _, name := range p.names {
 		id := hosts[name].ProviderID
-		check(t, p.session.AddHost(ctx, aggregate, name, id))
-		check(t, p.session.SetProviderTrait(ctx, id, poolTrait, true))
 		for _, trait := range must(p.session.ProviderTraits(ctx, id))(t) {
-			if strings.HasPrefix(trait, "CUSTOM_") && trait != poolTrait {
+			if strings.HasPrefix(trait, "CUSTOM_") && trait != spareTrait {
 				check(t, p.session.SetProviderTrait(ctx, id, trait, false))
 			}
 		}
 	}
 	p.traits(ctx, t)
+}
+
+// follow leaves the isolation of a host to cloudfn as long as it has the host in an aggregate.
+func (p pool) follow(t testing.TB) (stop func()) {
+	t.Helper()
+	providers := map[string]string{}
+	for _, h := range must(p.session.ComputeHosts(context.Background()))(t) {
+		providers[h.Name] = h.ProviderID
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var following sync.WaitGroup
+	following.Go(func() {
+		for flow.Sleep(ctx, 300*time.Millisecond) {
+			if err := p.hand(ctx, providers); err != nil && ctx.Err() == nil {
+				t.Logf("the isolation of %v: %v", p.names, err)
+			}
+		}
+	})
+	return func() { cancel(); following.Wait() }
+}
+
+func (p pool) hand(ctx context.Context, providers map[string]string) error {
+	all, err := p.session.Aggregates(ctx)
+	if err != nil {
+		return err
+	}
+	spare := slices.IndexFunc(all, func(a domain.Aggregate) bool { return a.Name == spareName })
+	for _, name := range p.names {
+		isOurs := slices.ContainsFunc(all, func(a domain.Aggregate) bool {
+			return strings.HasPrefix(a.Name, "cloudfn-") && slices.Contains(a.Hosts, name)
+		})
+		switch isSpare := slices.Contains(all[spare].Hosts, name); {
+		case isOurs && isSpare:
+			err = p.session.RemoveHost(ctx, all[spare], name, providers[name])
+		case !isOurs && !isSpare:
+			err = p.session.AddHost(ctx, all[spare], name, providers[name])
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // services enables the hosts, and takes back that one was forced down.
@@ -194,13 +242,15 @@ func (p pool) flavors(ctx context.Context, t testing.TB) {
 	}
 }
 
-// traits deletes the traits of leases.
+// traits deletes the traits that cloudfn makes.
 func (p pool) traits(ctx context.Context, t testing.TB) {
 	t.Helper()
 	placement := must(openstack.NewPlacementV1(p.nova.ProviderClient, gophercloud.EndpointOpts{}))(t)
 	placement.Microversion = "1.6"
-	list := traits.List(placement, traits.ListOpts{Name: "startswith:" + leaseTrait})
-	for _, trait := range all(t, list, traits.ExtractTraits) {
-		check(t, p.session.DeleteTrait(ctx, trait))
+	for _, prefix := range []string{leaseTrait, poolTrait} {
+		list := traits.List(placement, traits.ListOpts{Name: "startswith:" + prefix})
+		for _, trait := range all(t, list, traits.ExtractTraits) {
+			check(t, p.session.DeleteTrait(ctx, trait))
+		}
 	}
 }

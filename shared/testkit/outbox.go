@@ -20,11 +20,12 @@ func AddCallback(
 	must(conn.Exec(context.Background(), `
 insert into callbacks (project_id, id, user_id, url, status, secret, previous_secret, previous_until)
 values ($1, $2, 'tester', $3, $4, $5, $6, now() + interval '1 hour')`,
-		projectID, id, url, status, sealed(t, projectID, id, secret), sealed(t, projectID, id, previous)))(t)
+		projectID, id, url, status, Sealed(t, projectID, id, secret), Sealed(t, projectID, id, previous)))(t)
 	return id
 }
 
-func sealed(t testing.TB, projectID string, id uuid.UUID, secret string) []byte {
+// Sealed returns a secret of a callback as the function callbacks stores it; nil for "".
+func Sealed(t testing.TB, projectID string, id uuid.UUID, secret string) []byte {
 	t.Helper()
 	if secret == "" {
 		return nil

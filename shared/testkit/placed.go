@@ -19,7 +19,7 @@ func (p *Project) ServersOn(t testing.TB, host, name string, count int) (servers
 	ctx, disk := context.Background(), 0
 	flavor := p.flavor(t, flavors.CreateOpts{RAM: 64, VCPUs: 1, Disk: &disk})
 	must(flavors.CreateExtraSpecs(ctx, Compute(t, Login(t, "admin")), flavor, flavors.ExtraSpecsOpts{
-		"trait:" + poolTrait: "required",
+		"trait:" + spareTrait: "required",
 	}).Extract())(t)
 	p.Grant(t, p.UserID, "admin")
 	nova := Compute(t, p.Login(t))

@@ -23,14 +23,20 @@ import (
 const (
 	leaseHosts   = 1000
 	leasesBefore = 10_000
+	leasesMany   = 100_000
 	leaseClients = 50
 	leasePods    = 3 // each with its own pool, as functions have it
 	leaseRounds  = 3
 	leaseTime    = 4 * time.Second // of one round
 	leaseDays    = 60              // in which clients book
+
+	searches = 15
+	// These bound the database's time for a search, in ms.
+	searchBlindLimit, searchLimit, searchManyLimit = 50.0, 15.0, 130.0
 )
 
-// Ten leases of two days on each host, every sixth day; and a trigger by which every booking locks one row.
+// Leases of two days on each host, every sixth day, or of twelve hours, every twentieth hour; and a trigger by which
+// every booking locks one row.
 const (
 	fillLeasesSQL = `
 insert into nodes (name, zone, pool, vcpus, ram_mb, disk_gb)
@@ -38,9 +44,9 @@ select 'compute-' || to_char(n, 'FM0000'), 'nova', 'reservable', 32, 131072, 200
 	fillLeaseSQL = `
 with lease as (
     insert into leases (project_id, id, domain_id, user_id, name, status, starts_at, ends_at, on_end)
-    select 'p' || n % 100, gen_random_uuid(), 'd', 'u', to_char(n, 'FM00000'), 'pending',
-           now() + (n % 10 * 6 + 1 + n / 10 % 4) * interval '1 day',
-           now() + (n % 10 * 6 + 3 + n / 10 % 4) * interval '1 day', 'shelve'
+    select 'p' || n % 100, gen_random_uuid(), 'd', 'u', to_char(n, 'FM000000'), 'pending',
+           now() + (n % $2 * $3 + 1 + n / $2 % 4) * $4::interval,
+           now() + (n % $2 * $3 + 1 + n / $2 % 4) * $4::interval + $5::interval, 'shelve'
     from generate_series(0, $1::int - 1) n
     returning *
 ), reservation as (
@@ -48,8 +54,9 @@ with lease as (
     select project_id, id, id, 0, 'host', '{"min": 1, "max": 1}' from lease
 )
 insert into allocations (project_id, reservation_id, node, during)
-select project_id, id, 'compute-' || to_char(1 + name::int / 10, 'FM0000'), tstzrange(starts_at, ends_at) from lease`
-	oneRowSQL = `
+select project_id, id, 'compute-' || to_char(1 + name::int / $2, 'FM0000'), tstzrange(starts_at, ends_at) from lease`
+	analyzeSQL = "vacuum analyze leases, reservations, allocations, nodes"
+	oneRowSQL  = `
 create table one_row (id int primary key);
 insert into one_row values (1);
 create function lock_one_row() returns trigger language plpgsql as $$
@@ -81,11 +88,13 @@ func TestLeases(t *testing.T) {
 		must(t, err)
 	}
 	exec(fillLeasesSQL, leaseHosts)
-	exec(fillLeaseSQL, leasesBefore)
+	exec(fillLeaseSQL, leasesBefore, leasesBefore/leaseHosts, 6, "1 day", "2 days")
 	exec(oneRowSQL)
-	searchTime(t, database, conn, "without statistics, ")
-	exec("vacuum analyze leases, reservations, allocations, nodes")
-	searchTime(t, database, conn, "")
+	searchTime(t, database, conn, search{
+		when: "without statistics, ", leases: leasesBefore, length: "P2D", limit: searchBlindLimit,
+	})
+	exec(analyzeSQL)
+	searchTime(t, database, conn, search{leases: leasesBefore, length: "P2D", limit: searchLimit})
 	var ours, peer bookings
 	for round := range leaseRounds {
 		for step := range 2 {
@@ -107,8 +116,11 @@ on a.node = b.node and a.during && b.during and a.reservation_id < b.reservation
 	rate := func(b bookings) float64 { return median(b.rates) }
 	report(result{
 		number: "13a", name: name + "granted a second : under a lock on one row", ours: fmt.Sprintf("%.0f", rate(ours)),
-		peer: fmt.Sprintf("%.0f", rate(peer)), ratio: rate(ours) / rate(peer), target: atLeast(1),
+		peer: fmt.Sprintf("%.0f", rate(peer)), ratio: rate(ours) / rate(peer), target: atLeast(1.5),
 	})
+	if ours.wrong > 0 {
+		t.Errorf("%d were refused while hosts were free", ours.wrong)
+	}
 	p99 := func(b bookings) float64 { return percentile(b.took, 99) }
 	report(result{
 		number: "13b", name: name + "99th percentile : under a lock on one row", ours: showMS(p99(ours)),
@@ -116,16 +128,41 @@ on a.node = b.node and a.during && b.during and a.reservation_id < b.reservation
 	})
 }
 
-// searchTime reports the database's time for the search of three hosts with 32 cores for two days, in the coming 90.
-func searchTime(t *testing.T, database string, conn *pgx.Conn, when string) {
+// TestManyLeases is the database's time for a search among many leases.
+func TestManyLeases(t *testing.T) {
+	database := testkit.Database(t)
+	conn := testkit.Connect(t, database)
+	for _, fill := range []struct {
+		sql  string
+		args []any
+	}{
+		{fillLeasesSQL, []any{leaseHosts}},
+		{fillLeaseSQL, []any{leasesMany, leasesMany / leaseHosts, 20, "1 hour", "12 hours"}},
+		{analyzeSQL, nil},
+	} {
+		_, err := conn.Exec(context.Background(), fill.sql, fill.args...)
+		must(t, err)
+	}
+	searchTime(t, database, conn, search{leases: leasesMany, length: "PT8H", limit: searchManyLimit})
+}
+
+// search is a search for free hosts: how many leases there are, for how long, and its limit in ms.
+type search struct {
+	when, length string
+	leases       int
+	limit        float64
+}
+
+// searchTime reports the database's time for the search of three hosts with 32 cores, in the coming 90 days.
+func searchTime(t *testing.T, database string, conn *pgx.Conn, s search) {
 	query := &lastQuery{}
 	db, err := postgres.Open(postgres.Config{URL: domain.Secret(database), MaxConns: 1}, query)
 	must(t, err)
 	defer db.Close()
 	var times []float64
-	length, err := domain.ParsePeriod("P2D")
+	length, err := domain.ParsePeriod(s.length)
 	must(t, err)
-	for range 15 {
+	for range searches {
 		slots, err := postgres.Leases{DB: db}.Availability(context.Background(), domain.FreeQuery{
 			Want: domain.HostWant{VCPUs: 32}, Hosts: 3, Length: length, From: time.Now(),
 			Until: time.Now().AddDate(0, 0, 90), Limit: 20,
@@ -142,11 +179,10 @@ func searchTime(t *testing.T, database string, conn *pgx.Conn, when string) {
 		must(t, json.Unmarshal(plan, &explained))
 		times = append(times, explained[0].Planning+explained[0].Execution)
 	}
-	const limit = 50.0
 	report(result{
 		number: "13c", name: fmt.Sprintf("free hosts over %d hosts and %d leases, %sthe database's time : limit",
-			leaseHosts, leasesBefore, when),
-		ours: showMS(median(times)), peer: showMS(limit), ratio: median(times) / limit, target: atMost(1),
+			leaseHosts, s.leases, s.when),
+		ours: showMS(median(times)), peer: showMS(s.limit), ratio: median(times) / s.limit, target: atMost(1),
 	})
 }
 
@@ -154,6 +190,7 @@ func searchTime(t *testing.T, database string, conn *pgx.Conn, when string) {
 type bookings struct {
 	rates []float64 // a second, of each round
 	took  []float64 // ms, of each granted one
+	wrong int       // refused, while half of the hosts are free at any time
 }
 
 // book has all clients book one host after another for the time of a round.
@@ -179,7 +216,9 @@ func (b *bookings) book(t *testing.T, database string) {
 				if err == nil {
 					granted++
 					b.took = append(b.took, took)
-				} else if _, refused := errors.AsType[*domain.FreeError](err); !refused {
+				} else if _, refused := errors.AsType[*domain.FreeError](err); refused {
+					b.wrong++
+				} else {
 					t.Error(err)
 				}
 				mu.Unlock()

@@ -1,6 +1,7 @@
 // Nodes, for an admin: how full they are, a drain, and what a drain would do.
+import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
-import { browser, faultless, open, patience, picture, settled, sizes, visit } from './harness.mjs';
+import { browser, faultless, open, patience, picture, settled, signIn, sizes, visit } from './harness.mjs';
 
 let chrome;
 before(async () => {
@@ -43,3 +44,49 @@ for (const size of Object.keys(sizes)) {
     await close();
   });
 }
+
+test('a drain is shown as it goes on, without a reload', { timeout: patience }, async () => {
+  const { page, close } = await visit(chrome);
+  let moved = 0, reads = 0;
+  await page.route(/\/console\/api\/v1\/nodes\/compute-2$/, async (route) => {
+    const answer = await route.fetch();
+    reads++;
+    const server = (n) => ({ server_id: `0000-${n}`, name: `web-${n}`, method: 'live', reason: '', target: 'compute-1',
+      state: n < moved ? 'moved' : 'migrating' });
+    const drain = { state: moved < 3 ? 'running' : 'done', done: moved, left: 3 - moved, moving: [], skipped: [],
+      automatic: false, servers: [0, 1, 2].map(server) };
+    await route.fulfill({ response: answer, json: { ...(await answer.json()), schedulable: false,
+      cordoned_by: 'cloudfn', drain } });
+  });
+  await open(page, 'Nodes');
+  await card(page, 'compute-2').getByRole('link').click();
+  await page.getByText('drain running').waitFor();
+  await page.getByText('0 of 3').waitFor();
+  await page.getByRole('button', { name: 'Stop draining compute-2' }).waitFor();
+  moved = 2;
+  await page.getByText('2 of 3').waitFor();
+  await settled(page);
+  await faultless(page, 'a running drain');
+  moved = 3;
+  await page.getByText('drain done').waitFor();
+  await page.getByText('3 of 3').waitFor();
+  await page.getByRole('button', { name: 'Uncordon compute-2' }).waitFor();
+  assert.ok(reads > 2, 'it is read again and again');
+  await close();
+});
+
+test('policy decides who gets the nodes, whatever the role', { timeout: patience }, async () => {
+  const { page, close } = await visit(chrome, { signedIn: false });
+  const answers = [];
+  await page.route(/\/console\/api\/v1\/nodes\?limit=1$/, async (route) => {
+    answers.push(403);
+    await route.fulfill({ status: 403, json: { status: 403, code: 'forbidden', detail: 'not yours' } });
+  });
+  await signIn(page); // with the role admin
+  await open(page, 'Leases');
+  await settled(page);
+  assert.equal(answers.length, 1, 'it asks once');
+  assert.equal(await page.getByRole('link', { name: 'Nodes', exact: true }).count(), 0, 'no part');
+  assert.equal(await page.getByRole('link', { name: 'Hosts' }).count(), 0, 'no calendar of hosts');
+  await close();
+});

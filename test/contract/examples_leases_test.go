@@ -39,7 +39,7 @@ func (s *story) leaseStory(t *testing.T) {
 	s.is(exampleLease, s.id(t, "createLease", 201, ask{example: "hosts"}))
 	s.ok(t, "createLease", 409, ask{example: "hosts"})
 	s.ok(t, "findFreeHosts", 200, ask{query: []string{
-		"hosts=1", "vcpus", "ram_mb", "disk_gb", "duration", "zone", "traits", "limit=3",
+		"hosts=1", "vcpus", "ram_mb", "disk_gb", "duration", "zone", "traits", "capabilities", "limit=3",
 	}})
 	s.project.Grant(t, s.project.UserID, "admin")
 	admin := s.client.As(s.project.Token(t))
@@ -52,7 +52,7 @@ func (s *story) leaseStory(t *testing.T) {
 	later := map[string]any{"start": time.Now().AddDate(1, 0, 0).UTC()}
 	s.ok(t, "createLease", 201, ask{example: "hosts", set: later})
 	s.exec(t, "drop trigger kept on nodes")
-	s.exec(t, "update nodes set is_up = false") // and its only host is another's then
+	s.exec(t, "update nodes set vcpus = 0") // and its only host is another's then
 	s.ok(t, "changeLease", 422, ask{example: "extend", header: anyVersion, set: later})
 	s.ok(t, "retryLease", 409, ask{})
 	s.ok(t, "deleteLease", 200, ask{})

@@ -40,6 +40,7 @@ func (s *story) nodeStory(t *testing.T) {
 		}
 		s.ok(t, "makeNodeReservable", 202, admin)
 		becomes("yes")
+		s.ok(t, "testNode", 200, admin)
 		s.exec(t, `
 with l as (insert into leases (project_id, id, domain_id, user_id, name, status, starts_at, ends_at, on_end)
     values ($1, gen_random_uuid(), '', 'u', 'booked', 'pending', now() + interval '1 day',
@@ -51,6 +52,8 @@ insert into allocations (project_id, reservation_id, node, during)
 select $1, r.id, $2, tstzrange(l.starts_at, l.ends_at) from l, r`, s.project.ID, host)
 		s.ok(t, "makeNodeUnreservable", 409, admin)
 		s.exec(t, "delete from leases where name = 'booked'")
+		s.exec(t, "update nodes set pool = 'leaving' where name = $1", host)
+		s.ok(t, "testNode", 409, admin)
 		s.ok(t, "makeNodeUnreservable", 202, admin)
 		becomes("no")
 		s.maintenance(t, admin)

@@ -15,6 +15,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -166,6 +167,7 @@ func clone(t testing.TB, function, name string, annotations map[string]string, e
 	container := template["spec"].(map[string]any)["containers"].([]any)[0].(map[string]any)
 	list := container["env"].([]any)
 	for i := 0; i+1 < len(env); i += 2 {
+		list = slices.DeleteFunc(list, func(v any) bool { return v.(map[string]any)["name"] == env[i] })
 		list = append(list, map[string]any{"name": env[i], "value": env[i+1]})
 	}
 	container["env"] = list

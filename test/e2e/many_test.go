@@ -27,7 +27,7 @@ func TestManyPods(t *testing.T) {
 	conn := testkit.Connect(t, databaseURL)
 	connections := func() (n int) { // 0 when Postgres does not answer; this runs in a goroutine, too
 		_ = conn.QueryRow(context.Background(), `select count(*) from pg_stat_activity
-			where datname = current_database() and usename = 'cloudfn_functions'`).Scan(&n)
+			where datname = current_database() and usename = 'cloudfn_stats'`).Scan(&n)
 		return n
 	}
 	others := connections() // of pods that still run

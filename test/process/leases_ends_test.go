@@ -96,7 +96,7 @@ func TestLongHostsOneAfterTheOther(t *testing.T) {
 	})
 	l.at(t, first.ID.String(), "ends_at = clock_timestamp()")
 	l.becomes(t, second.ID, domain.LeaseActive)
-	if left := leftOf(t, first.Reservations[0].ID.String(), f.ID); len(left) > 0 {
+	if left := l.leftOf(t, first.Reservations[0].ID.String(), f.ID); len(left) > 0 {
 		t.Errorf("left are %v", left)
 	}
 	l.at(t, second.ID, "ends_at = clock_timestamp()")
@@ -106,7 +106,7 @@ func TestLongHostsOneAfterTheOther(t *testing.T) {
 	l.becomes(t, third.ID.String(), domain.LeaseError)
 	l.at(t, third.ID.String(), "ends_at = clock_timestamp()")
 	l.becomes(t, third.ID.String(), domain.LeaseEnded)
-	if left := leftOf(t, third.Reservations[0].ID.String()); len(left) > 0 {
+	if left := l.leftOf(t, third.Reservations[0].ID.String()); len(left) > 0 {
 		t.Errorf("left are %v", left)
 	}
 	if got := l.events(t, third.ID.String()); got != "pending starting error ending ended" {
@@ -119,7 +119,7 @@ func TestLongHostsOneAfterTheOther(t *testing.T) {
 func TestLongDeadHost(t *testing.T) {
 	t.Parallel()
 	hosts := testkit.ReservableHosts(t)
-	l := newLessee(t, nil)
+	l := newLessee(t, map[string]string{"LEASES_HEAL_AFTER": "1s"})
 	l.reserve(t, hosts...)
 	lease := l.reserveHost(t)
 	id := lease.ID.String()
@@ -151,12 +151,12 @@ update leases set due_at = clock_timestamp() where due_at is not null and claim_
 	until("the lease is degraded", func() bool { return l.show(t, id).Degraded })
 	testkit.ForceDown(t, held()[0], false)
 	until("the lease is whole", func() bool { return !l.show(t, id).Degraded })
-	if got := l.events(t, id); got != "pending starting active active active" {
+	if got := l.events(t, id); got != "pending starting active active active active" {
 		t.Errorf("its events are %q", got)
 	}
 	l.at(t, id, "ends_at = clock_timestamp()")
 	l.becomes(t, id, domain.LeaseEnded)
-	if left := leftOf(t, lease.Reservations[0].ID.String()); len(left) > 0 {
+	if left := l.leftOf(t, lease.Reservations[0].ID.String()); len(left) > 0 {
 		t.Errorf("left are %v", left)
 	}
 }

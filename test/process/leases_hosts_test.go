@@ -37,9 +37,10 @@ func (l *lessee) reserve(t *testing.T, hosts ...string) {
 }
 
 // leftOf lists what Nova and Placement still have of a reservation.
-func leftOf(t *testing.T, reservation string, flavors ...string) (left []string) {
+func (l *lessee) leftOf(t *testing.T, reservation string, flavors ...string) (left []string) {
 	t.Helper()
 	id, session := uuid.MustParse(reservation), admin(t)
+	trait := testkit.Scalar[string](t, l.conn, "select trait from reservations where id = $1", reservation)
 	aggregates, err := session.Aggregates(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -49,12 +50,12 @@ func leftOf(t *testing.T, reservation string, flavors ...string) (left []string)
 			left = append(left, "aggregate "+a.Name)
 		}
 	}
-	if err := session.DeleteTrait(t.Context(), leases.TraitName(id)); err != nil { // in use
+	if err := session.DeleteTrait(t.Context(), trait); err != nil { // in use
 		left = append(left, err.Error())
 	}
 	for _, host := range hostsOf(t, session) {
 		traits, err := session.ProviderTraits(t.Context(), host.ProviderID)
-		if err != nil || slices.Contains(traits, leases.TraitName(id)) {
+		if err != nil || slices.Contains(traits, trait) {
 			left = append(left, fmt.Sprintf("the trait of %s: %v", host.Name, err))
 		}
 	}
@@ -156,7 +157,7 @@ func TestLongHostLease(t *testing.T) {
 	}
 	l.at(t, lease.ID, "ends_at = clock_timestamp()")
 	l.becomes(t, lease.ID, domain.LeaseEnded)
-	if left := leftOf(t, reservation.ID, reservation.Flavors[0].ID); len(left) > 0 {
+	if left := l.leftOf(t, reservation.ID, reservation.Flavors[0].ID); len(left) > 0 {
 		t.Errorf("left are %v", left)
 	}
 	ids := []string{}
@@ -208,7 +209,7 @@ func TestLongServersAfterHostLease(t *testing.T) {
 	for onEnd, lease := range made {
 		l.becomes(t, lease.ID, domain.LeaseEnded)
 		reservation := lease.Reservations[0]
-		if left := leftOf(t, reservation.ID, reservation.Flavors[0].ID); len(left) > 0 {
+		if left := l.leftOf(t, reservation.ID, reservation.Flavors[0].ID); len(left) > 0 {
 			t.Errorf("%s: left are %v", onEnd, left)
 		}
 	}

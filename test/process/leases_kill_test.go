@@ -132,7 +132,7 @@ func TestLongHostLeasesSurviveKills(t *testing.T) {
 		l.Await(t, inside, "ACTIVE")
 		l.at(t, lease.ID.String(), "ends_at = clock_timestamp()")
 		kills += k.through(t, l, lease.ID.String(), domain.LeaseEnded, 4)
-		if left := leftOf(t, lease.Reservations[0].ID.String(), f.ID); len(left) > 0 {
+		if left := l.leftOf(t, lease.Reservations[0].ID.String(), f.ID); len(left) > 0 {
 			t.Errorf("after %d kills: left are %v", kills, left)
 		}
 		if got := l.events(t, lease.ID.String()); got != "pending starting active ending ended" {

@@ -58,7 +58,7 @@ func newDeclaring(t *testing.T) *declaring {
 	return d
 }
 
-// hurry has others' changes found within a second or two, instead of a minute.
+// hurry has others' changes found within a second or two, instead of a minute or ten.
 func (d *declaring) hurry(t *testing.T) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -67,7 +67,8 @@ func (d *declaring) hurry(t *testing.T) {
 		defer close(ended)
 		for ctx.Err() == nil {
 			_, err := d.conn.Exec(ctx, `
-update managed_projects set due_at = clock_timestamp() where due_at > clock_timestamp() + interval '2 seconds'`)
+update managed_projects set due_at = clock_timestamp(), scan_at = clock_timestamp()
+where due_at > clock_timestamp() + interval '2 seconds'`)
 			if err != nil && ctx.Err() == nil {
 				t.Error(err)
 			}

@@ -1,20 +1,19 @@
 package process_test
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	pollinstances "github.com/cloudfn/cloudfn/functions/poll-instances"
 	reconcilemanaged "github.com/cloudfn/cloudfn/functions/reconcile-managed"
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/postgres"
@@ -29,6 +28,7 @@ type declarer struct {
 	store    postgres.Managed
 	conn     *pgx.Conn
 	replicas []*testkit.Process
+	poller   *testkit.Process   // poll-instances
 	trust    *domain.Connection // until the first declaration has stored it
 }
 
@@ -49,6 +49,9 @@ func newDeclarer(t *testing.T, replicas int, more map[string]string) *declarer {
 	for range replicas {
 		d.replicas = append(d.replicas, testkit.Spawn(t, d.env))
 	}
+	d.poller = testkit.Spawn(t, testkit.Env(t, testkit.As(t, database, pollinstances.Function), map[string]string{
+		"FUNCTION_TARGET": "poll-instances", "POLL_FOLLOW": "0s",
+	}))
 	until := time.Now().Add(2 * time.Hour).UTC()
 	d.trust = &domain.Connection{
 		ID: uuid.Must(uuid.NewV7()), ProjectID: d.ID, DomainID: d.DomainID, UserID: d.UserID, Name: "managed resources",
@@ -103,19 +106,24 @@ func (d *declarer) delete(t *testing.T, kind domain.Kind, name string) {
 	}
 }
 
-// due makes the project due, as if a minute had passed.
+// due has all of the project looked at, as if ten minutes had passed.
 func (d *declarer) due(t *testing.T) {
 	t.Helper()
-	const dueSQL = "update managed_projects set due_at = least(due_at, clock_timestamp())"
+	const dueSQL = "update managed_projects set due_at = least(due_at, clock_timestamp()), scan_at = clock_timestamp()"
 	if _, err := d.conn.Exec(t.Context(), dueSQL); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// tick sends an event to every replica at once, as if a minute had passed since the last one.
+// tick sends an event to poll-instances, and then one to every replica at once, as if a minute had passed since the
+// last ones.
 func (d *declarer) tick(t *testing.T) {
 	t.Helper()
-	d.due(t)
+	d.poller.Tick(t, "poll-instances")
+	const minuteSQL = "update managed_projects set due_at = due_at - interval '1 minute'"
+	if _, err := d.conn.Exec(t.Context(), minuteSQL); err != nil {
+		t.Fatal(err)
+	}
 	var all sync.WaitGroup
 	for _, p := range d.replicas {
 		all.Go(func() { _, _ = p.TryTick(t, "reconcile-managed") })
@@ -187,36 +195,6 @@ func (d *declarer) isExactly(t *testing.T, name string, count int, flavor string
 		}
 	}
 	return ""
-}
-
-// watch counts the servers that are ACTIVE in Nova all the while, and returns the fewest since the last call.
-func (d *declarer) watch(t *testing.T) (fewest func() int64) {
-	t.Helper()
-	var least atomic.Int64
-	least.Store(1 << 30)
-	ended := make(chan struct{})
-	ctx, cancel := context.WithCancel(context.Background())
-	session := d.Session(t)
-	go func() {
-		defer close(ended)
-		for ctx.Err() == nil {
-			page, _, err := session.Servers(ctx, domain.ServerQuery{Limit: 1000})
-			if err == nil {
-				n := int64(0)
-				for _, s := range page {
-					if s.Status == "ACTIVE" && s.Task != "deleting" {
-						n++
-					}
-				}
-				if n < least.Load() {
-					least.Store(n)
-				}
-			}
-			time.Sleep(700 * time.Millisecond) // more often would take the time of Nova that the test waits for
-		}
-	}()
-	t.Cleanup(func() { cancel(); <-ended })
-	return func() int64 { return least.Swap(1 << 30) }
 }
 
 // deployed is the name of the deployment.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/gophercloud/gophercloud/v2/openstack/identity/v3/roles"
+	"github.com/jackc/pgx/v5"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
@@ -21,8 +22,8 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestLongNodesPolicy: with a role of its own and the policy of docs/operation.md the account watches and drains. With a
-// rule less the problem names it. Nova's API runs once more for it, with a policy of its own.
+// TestLongNodesPolicy: with a role of its own and the policy of docs/operation.md the account watches and drains. With
+// a rule less the problem names it. Nova's API runs once more for it, with a policy of its own.
 func TestLongNodesPolicy(t *testing.T) {
 	testkit.Heavy(t)
 	hosts, database := testkit.ReservableHosts(t), testkit.Database(t)
@@ -62,6 +63,9 @@ func TestLongNodesPolicy(t *testing.T) {
 	})
 	for _, less := range watching {
 		rule := strings.Split(less, `"`)[1]
+		if rule != "os_compute_api:os-availability-zone:detail" { // the others are needed when all is read
+			readWhole(t, conn)
+		}
 		nova.allow(t, slices.DeleteFunc(slices.Clone(watching), func(line string) bool { return line == less })...)
 		if rule == "os_compute_api:os-services:update" {
 			nova.refusesToCordon(t, account, hosts[1])
@@ -83,7 +87,9 @@ func TestLongNodesPolicy(t *testing.T) {
 	servers := testkit.NewProject(t).ServersOn(t, d.from, "moves", 3)
 	testkit.Act(t, servers[0].ID, map[string]any{"os-stop": nil})
 	testkit.Act(t, servers[1].ID, map[string]any{"lock": nil})
-	testkit.Eventually(t, time.Minute, "one is stopped", func() bool { return d.count(t, d.from) == "ACTIVE 2, SHUTOFF 1" })
+	testkit.Eventually(t, time.Minute, "one is stopped", func() bool {
+		return d.count(t, d.from) == "ACTIVE 2, SHUTOFF 1"
+	})
 	id := d.drain(t, d.from, 2)
 	testkit.Eventually(t, time.Minute, "the drain says what it may not", func() bool {
 		d.tick()
@@ -97,6 +103,14 @@ func TestLongNodesPolicy(t *testing.T) {
 	}
 	if got := d.count(t, d.to); got != "ACTIVE 2, SHUTOFF 1" {
 		t.Errorf("on %s are %s", d.to, got)
+	}
+}
+
+// readWhole has the next poll read services and hypervisors.
+func readWhole(t *testing.T, conn *pgx.Conn) {
+	t.Helper()
+	if _, err := conn.Exec(t.Context(), "update monitors set details_at = null"); err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -132,7 +146,7 @@ func policyLines(t *testing.T, role string) (watching, draining []string) {
 			draining = append(draining, line)
 		}
 	}
-	if len(watching) != 3 || len(draining) != 1 {
+	if len(watching) != 4 || len(draining) != 1 {
 		t.Fatalf("the docs have the rules %q and %q", watching, draining)
 	}
 	return watching, draining
@@ -147,7 +161,8 @@ func newPolicedNova(t *testing.T) policedNova {
 	conf := filepath.Join(dir, "policed.conf")
 	nova := policedNova{"http://127.0.0.1:" + port + "/v2.1", filepath.Join(dir, "policy.yaml")}
 	nova.allow(t)
-	text := fmt.Sprintf("[DEFAULT]\nosapi_compute_listen_port = %s\n[oslo_policy]\npolicy_file = %s\n", port, nova.policy)
+	text := fmt.Sprintf("[DEFAULT]\nosapi_compute_listen_port = %s\n[oslo_policy]\npolicy_file = %s\n", port,
+		nova.policy)
 	if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
@@ -87,4 +88,56 @@ func with(env map[string]string, name, value string) map[string]string {
 	env = maps.Clone(env)
 	env[name] = value
 	return env
+}
+
+// TestProjects lists and ends what projects have left that the lists do not let in.
+func TestProjects(t *testing.T) {
+	t.Parallel()
+	database := testkit.Database(t)
+	pool := testkit.Pool(t, database)
+	if _, err := pool.Exec(t.Context(), `
+insert into callbacks (project_id, id, user_id, url, status, secret)
+select p, gen_random_uuid(), 'u', 'https://a.example.com', 'verified', 's' from unnest('{p1,p2}'::text[]) p`); err != nil {
+		t.Fatal(err)
+	}
+	env := map[string]string{"DATABASE_URL": database, "ALLOWED_PROJECTS": "p2"}
+	for _, tc := range []struct {
+		args  []string
+		code  int
+		says  string
+		lacks string
+	}{
+		{[]string{"projects"}, 0, "p1 ", "p2"},
+		{[]string{"projects", "end", "p2"}, 1, `"p2" has nothing left to end`, "ended"},
+		{[]string{"projects", "end"}, 1, "unknown command", "ended"},
+		{[]string{"projects", "end", "p1"}, 0, "ended what project p1 has left", "p2"},
+		{[]string{"projects"}, 0, "no project that is not served has left anything", "p1"},
+	} {
+		code, out := testkit.Run(t, env, tc.args...)
+		if code != tc.code || !strings.Contains(out, tc.says) || strings.Contains(out, tc.lacks) {
+			t.Errorf("%v: exit %d, %s", tc.args, code, out)
+		}
+	}
+	left := testkit.Scalar[string](t, pool, "select string_agg(project_id, ' ') from callbacks")
+	if left != "p2" {
+		t.Errorf("callbacks are left of %s", left)
+	}
+}
+
+// TestKeysStatus names keys that stored secrets need and the environment lacks.
+func TestKeysStatus(t *testing.T) {
+	t.Parallel()
+	database := testkit.Database(t)
+	testkit.AddCallback(t, testkit.Pool(t, database), "p1", "https://a.example.com", domain.CallbackVerified, "whsec_x", "")
+	env := map[string]string{"DATABASE_URL": database, "SEAL_PRIVATE_KEY": testkit.SealPrivateKey}
+	code, out := testkit.Run(t, env, "keys", "status")
+	if held := regexp.MustCompile(`SEAL_PRIVATE_KEY +[0-9a-f]{16} +held +1`); code != 0 || !held.MatchString(out) {
+		t.Errorf("with the key: exit %d, %s", code, out)
+	}
+	env["SEAL_PRIVATE_KEY"] = testkit.ManagedPrivateKey
+	code, out = testkit.Run(t, env, "keys", "status")
+	missing := regexp.MustCompile(`SEAL_PRIVATE_KEY +([0-9a-f]{16}) +missing +1`).FindStringSubmatch(out)
+	if code != 1 || missing == nil || !strings.Contains(out, "SEAL_PRIVATE_KEY lacks "+missing[1]) {
+		t.Errorf("without the key: exit %d, %s", code, out)
+	}
 }

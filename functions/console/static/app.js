@@ -1,14 +1,26 @@
 // The frame around the views: who is signed in, which part is shown, and when it is read again.
-import { el, byId, set, button, heading, say, announce, clock, span } from './dom.js';
-import { actFor, events, isAway, session } from './api.js';
+import { el, byId, set, button, heading, say, announce, clock, showFor, span } from './dom.js';
+import { actFor, call, events, isAway, session } from './api.js';
 import { signIn } from './signin.js';
 
 const parts = [
   ['overview', 'Overview'], ['servers', 'Servers'], ['launch', 'Launch'], ['orders', 'Orders'],
   ['leases', 'Leases'], ['managed', 'Managed'], ['callbacks', 'Callbacks'], ['connections', 'Connections'],
-  ['requests', 'Requests'], ['nodes', 'Nodes', 'admin'],
+  ['requests', 'Requests'], ['nodes', 'Nodes'],
 ];
-const mayOpen = ([,, role]) => !role || me.roles.includes(role);
+
+/** seesNodes asks the cloud's policy whether somebody may list its nodes. While there is no answer, it asks again. */
+async function seesNodes(who) {
+  for (;;) {
+    try {
+      await call('GET', '/v1/nodes?limit=1', undefined, true);
+      return true;
+    } catch (problem) {
+      if (![0, 429, 502, 503, 504].includes(problem.status) || who !== me) return false;
+    }
+    await new Promise((done) => { setTimeout(done, 15000); });
+  }
+}
 
 const main = byId('main');
 let me = null; // who is signed in
@@ -29,8 +41,9 @@ function frame() {
   if (!me) return set(byId('who'));
   const { part } = route();
   byId('who').title = `Signed in until ${clock(me.expires_at)} UTC`;
-  const list = el('ul', {}, parts.filter(mayOpen).map(([name, text]) => el('li', {},
+  const list = el('ul', {}, parts.map(([name, text]) => el('li', {},
     el('a', { href: `#/${name}`, 'aria-current': name === part ? 'page' : null }, text))));
+  showFor(me.operator, list.lastChild); // nodes
   set(byId('nav'), list);
   const here = list.querySelector('[aria-current]');
   if (here) list.scrollLeft = here.offsetLeft - list.clientWidth / 2; // scrollIntoView would begin Tab here, too
@@ -132,9 +145,15 @@ function ask(message) {
   main.querySelector('form input').focus();
 }
 
+/** become makes somebody the user of the page. operator is whether they may list nodes, once that is known. */
+function become(who) {
+  actFor(me = who);
+  who.operator = seesNodes(who);
+}
+
 function signedIn(who) {
   const same = kept && kept.me.user.id === who.user.id && kept.me.project.id === who.project.id;
-  actFor(me = who);
+  become(who);
   if (!same) {
     sessionStorage.clear();
     kept = null;
@@ -179,7 +198,7 @@ async function signOut() {
 
 async function start() {
   try {
-    actFor(me = await session('GET'));
+    become(await session('GET'));
   } catch (problem) {
     if (problem.status !== 401) return ask(problem.status ? problem.message
       : 'cloudfn cannot be reached. Try again in a moment.');

@@ -150,8 +150,8 @@ export function dialog(title, fill) {
   return node;
 }
 
-/** confirm asks before something is done that cannot be undone; do answers whether to close. */
-export function confirm(title, text, verb, act) {
+/** confirm asks before something is done that cannot be undone. more is what the act reads, below the text. */
+export function confirm(title, text, verb, act, ...more) {
   dialog(title, (close) => {
     const said = el('p', { class: 'error', role: 'alert' });
     const go = button(verb, async () => {
@@ -164,8 +164,21 @@ export function confirm(title, text, verb, act) {
         go.disabled = false;
       }
     }, { kind: 'danger' });
-    return [el('p', {}, text), said, el('div', { class: 'row end' }, button('Cancel', close), go)];
+    return [el('p', {}, text), ...more, said, el('div', { class: 'row end' }, button('Cancel', close), go)];
   });
+}
+
+/** check is a box to tick, with its words. */
+export function check(words) {
+  const input = el('input', { type: 'checkbox' });
+  return { input, node: el('div', { class: 'many' }, el('label', {}, input, el('span', {}, words))) };
+}
+
+/** showFor hides a node until a promise is true. */
+export function showFor(promise, node) {
+  node.hidden = true;
+  promise.then((isShown) => { node.hidden = !isShown; });
+  return node;
 }
 
 /** secret shows what is shown only once, to be copied or saved. It stays when the session ends meanwhile. */

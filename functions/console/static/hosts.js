@@ -1,5 +1,5 @@
 // For the cloud's admins: which host is whose and when, and which can be reserved.
-import { el, set, button, heading, table, keyed, empty, confirm, say, memory } from './dom.js';
+import { el, set, age, button, heading, table, keyed, empty, confirm, say, memory } from './dom.js';
 import { get, call } from './api.js';
 import { mark } from './state.js';
 import { timeline, during } from './timeline.js';
@@ -27,11 +27,19 @@ export function view({ refresh }) {
     'Servers of every project may land on it from then on.', 'Open it',
     change(host, 'unreservable', 'is opened again'));
 
+  const test = (host) => async () => {
+    const { isolation, isolation_detail: detail } = await call('POST',
+      `/v1/nodes/${encodeURIComponent(host.name)}/self-test`);
+    say(`The isolation is ${isolation}: ${detail}.`);
+    refresh();
+  };
+
   const row = (host) => list.row(host.name, mark(host.status), host.zone || '–', host.servers,
     host.capacity.vcpus ? `${host.capacity.vcpus} vCPU, ${memory(host.capacity.ram_mb)}` : '–',
     [word[host.reservable], host.reason ? ` (${host.reason})` : ''],
-    host.isolation, el('div', { class: 'acts' }, ['yes', 'joining'].includes(host.reservable)
-      ? button('Open', open(host), { kind: 'quiet', key: 'open', label: `Open ${host.name} again` })
+    [host.isolation, host.tested_at ? [', tested ', age(host.tested_at), ' ago'] : ''], el('div', { class: 'acts' }, ['yes', 'joining'].includes(host.reservable)
+      ? [host.reservable === 'yes' ? button('Test', test(host), { kind: 'quiet', key: 'test',
+        label: `Test the isolation of ${host.name}` }) : null, button('Open', open(host), { kind: 'quiet', key: 'open', label: `Open ${host.name} again` })]
       : button('Make reservable', reserve(host),
         { kind: 'quiet', key: 'reserve', label: `Make reservable: ${host.name}` })));
 

@@ -119,7 +119,7 @@ export function view({ go }) {
           f.start.input.value = from > Date.now() ? local(from) : '';
           f.end.input.value = local(from + minutes * 60_000);
           say('The times are filled in.');
-        }, { kind: 'quiet', label: `Take the start of the period ${during(slot.start, slot.end)}` })))
+        }, { kind: 'quiet', label: `Take its start: ${during(slot.start, slot.end)}` })))
         : el('li', { class: 'soft' }, 'So many hosts are never free for so long within a year.'));
     } catch (problem) {
       return blame(problem);

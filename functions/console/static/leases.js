@@ -1,5 +1,5 @@
 // Leases: a calendar of the project's, one of them with its steps, and what may be done with it.
-import { el, set, swap, button, heading, table, facts, keyed, empty, age, clock, choice } from './dom.js';
+import { el, set, swap, button, heading, table, facts, keyed, empty, age, clock, choice, showFor } from './dom.js';
 import { get, listing } from './api.js';
 import { mark, kindOf, inMotion } from './state.js';
 import { timeline, during } from './timeline.js';
@@ -39,7 +39,7 @@ function all(me, refresh) {
   more.hidden = true;
   const node = el('div', {}, heading('Leases',
     choice('Which', [[open.join(','), 'Open'], ['ended,cancelled', 'Over']], which, (v) => { which = v; refresh(); }),
-    me.roles.includes('admin') ? el('a', { class: 'button', href: '#/leases/hosts' }, 'Hosts') : null,
+    showFor(me.operator, el('a', { class: 'button', href: '#/leases/hosts' }, 'Hosts')),
     el('a', { class: 'button primary', href: '#/leases/new' }, 'New lease')), calendar.node, nothing, more);
 
   const track = (lease) => {

@@ -1,6 +1,6 @@
 // Declared resources: their conditions, what differs from the declaration, and their revisions.
 import { el, set, swap, button, heading, table, facts, keyed, empty, age, clock, confirm, choice, say } from './dom.js';
-import { get, call, listing } from './api.js';
+import { get, call, listing, versionOf } from './api.js';
 import { mark, inMotion } from './state.js';
 
 const path = (r) => `/v1/managed/${r.kind}/${r.name}`;
@@ -51,20 +51,60 @@ function all(refresh) {
   return { node, load };
 }
 
-/** flat lists the fields of a spec by their paths. */
-function flat(value, at = '', out = {}) {
-  if (value && typeof value === 'object' && !Array.isArray(value)) {
-    for (const [key, inner] of Object.entries(value)) flat(inner, at ? `${at}.${key}` : key, out);
-  } else out[at] = value;
-  return out;
-}
+/** comparison shows two revisions side by side, or one beside what is real: the field, and its value in each. */
+function comparison(at) {
+  const from = el('select', { 'aria-label': 'Compare revision', onchange: () => draw() });
+  const to = el('select', { 'aria-label': 'with', onchange: () => draw() });
+  const shown = el('div', { class: 'stack', 'aria-live': 'polite' });
+  const node = el('section', { class: 'stack', 'aria-label': 'Compare' }, el('h2', {}, 'Compare'),
+    el('div', { class: 'beside' }, 'Revision', from, 'with', to), shown);
+  let members = [], declared = 0;
+  const nameOf = (r) => `${r.revision}${r.revision === declared ? ' (declared)' : ''}`;
 
-/** difference is what changed from one revision to another, field by field. */
-function difference(from, to) {
-  const old = flat(from?.spec || {}), now = flat(to.spec);
-  return [...new Set([...Object.keys(old), ...Object.keys(now)])].sort()
-    .filter((field) => JSON.stringify(old[field]) !== JSON.stringify(now[field]))
-    .map((field) => ({ field, from: old[field], to: now[field] }));
+  async function draw() {
+    const query = new URLSearchParams({ from: from.value });
+    if (to.value) query.set('to', to.value);
+    let found;
+    try {
+      found = await get(`${path(at)}/diff?${query}`);
+    } catch (problem) {
+      return set(shown, el('p', { class: 'error' }, problem.message));
+    }
+    if (String(found.from) !== from.value || String(found.to ?? '') !== to.value) return undefined; // an older answer
+    const all = found.differences;
+    const title = `Differences from revision ${found.from} to ${found.to ? `revision ${found.to}` : 'what is real'}`;
+    const list = table(title, [['Field', 'mono wrap'], [`Revision ${found.from}`, 'mono wrap'],
+      [found.to ? `Revision ${found.to}` : 'Real', 'mono wrap'], ...(found.to ? [] : [['Member', 'mono wrap']])]);
+    const value = (d, v) => (d.from === undefined && d.to === undefined ? 'secret' : text(v));
+    keyed(list.body, all, (d) => `${d.member}/${d.path}`, (d) => list.row(d.path, value(d, d.from), value(d, d.to),
+      ...(found.to ? [] : [members.find((m) => m.id === d.member)?.object_id || d.member || '–'])));
+    return set(shown, all.length ? list.node : el('p', { class: 'soft' }, 'They do not differ.'));
+  }
+
+  return {
+    node,
+    /** offer gives the revisions that there are. It compares a new declared one: with what is real if others have changed
+      that, else with the one before it. */
+    offer(r, all) {
+      members = r.members;
+      if (declared === r.revision) return draw();
+      declared = r.revision;
+      const options = () => all.map((v) => el('option', { value: v.revision }, nameOf(v)));
+      set(from, options());
+      set(to, el('option', { value: '' }, 'what is real'), options());
+      const before = !r.drift.length && all.find((v) => v.revision < declared);
+      from.value = before ? before.revision : declared;
+      to.value = before ? declared : '';
+      return draw();
+    },
+    /** compare shows one revision beside the declared one. */
+    compare(revision) {
+      from.value = revision;
+      to.value = declared;
+      from.focus();
+      return draw();
+    },
+  };
 }
 
 function one(at, refresh, go) {
@@ -73,13 +113,15 @@ function one(at, refresh, go) {
   const drift = table('What others have changed', [['Field'], ['Declared', 'wrap'], ['Actual', 'wrap']]);
   const members = table('Members', [['Object', 'mono wrap'], ['Status'], ['Revision', 'n'], ['Node'],
     ['What is wrong', 'wrap']]);
-  const revisions = table('Revisions', [['Revision'], ['Changes', 'wrap'], ['Made'], ['Actions', 'acting']]);
+  const revisions = table('Revisions', [['Revision'], ['Repeats'], ['Made'], ['By', 'mono wrap'], ['Actions', 'acting']]);
+  const compared = comparison(at);
   const parts = [['Conditions', conditions], ['Drift', drift], ['Members', members], ['Revisions', revisions]]
     .map(([title, list]) => ({ list, title: el('h2', {}, title) }));
   parts.forEach((p) => { p.title.hidden = p.list.node.hidden = true; });
   const node = el('div', {}, el('p', { class: 'crumb' }, el('a', { href: '#/managed' }, 'Managed')), head, body, nothing,
-    ...parts.map((p) => [p.title, p.list.node]));
-  let sign = '', known = '';
+    ...parts.map((p) => [p.title, p.list.node]), compared.node);
+  compared.node.hidden = true;
+  let sign = '', known = '', all = [];
 
   const remove = (r) => () => confirm(`Delete ${r.name}?`, 'What it has made in the cloud is deleted, too.', 'Delete',
     async () => {
@@ -94,9 +136,25 @@ function one(at, refresh, go) {
       refresh();
     });
 
+  /** scale changes the count of the version that the page shows, and nothing else. */
+  const scale = (r) => () => {
+    const count = el('input', { type: 'number', min: 0, max: 100, inputmode: 'numeric', value: r.spec.count,
+      'aria-label': 'How many servers' });
+    confirm(`Scale ${r.name}`, 'How many servers it has from now on.', 'Scale', async () => {
+      if (!/^\d+$/.test(count.value.trim())) throw new Error('The number of servers is missing: give 0 to 100.');
+      const { labels: own, schedule, repair, max_revisions: kept, flavor, spec } = r;
+      await call('PUT', path(r), { labels: own, schedule, repair, max_revisions: kept, flavor,
+        spec: { ...spec, count: Number(count.value) } }, false, versionOf(r));
+      say(`${r.name} is scaled to ${count.value}.`);
+      refresh();
+    }, count);
+  };
+
   function draw(r) {
-    swap(head, heading(r.name, mark(r.status), r.status === 'deleting' ? null
-      : button('Delete', remove(r), { kind: 'danger', key: 'delete' })));
+    const isLeaving = r.status === 'deleting';
+    swap(head, heading(r.name, mark(r.status), !isLeaving && r.kind === 'VirtualMachineDeployment'
+      ? button('Scale', scale(r), { key: 'scale' }) : null,
+    isLeaving ? null : button('Delete', remove(r), { kind: 'danger', key: 'delete' })));
     set(body, r.status_reason && r.status !== 'ready' ? el('p', { class: 'note bad' }, r.status_reason) : null,
       el('div', { class: 'card' }, facts([['Kind', kindName(r)], ['Ready', ready(r)],
         ['Revision', r.observed_revision === r.revision ? r.revision : `${r.revision}, real is ${r.observed_revision}`],
@@ -106,13 +164,11 @@ function one(at, refresh, go) {
   }
 
   function history(r, all) {
-    const older = (revision) => all.find((o) => o.revision < revision.revision);
-    keyed(revisions.body, all.map((v) => ({ ...v, current: v.revision === r.revision, fields: difference(older(v), v) })),
-      (v) => v.revision, (v) => revisions.row(`${v.revision}${v.current ? ' (declared)' : ''}`,
-        [v.rolled_back ? `repeats ${v.rolled_back}` : '', ...(older(v) || v.revision === 1 ? v.fields : []).map((f) =>
-          el('div', {}, el('span', { class: 'mono' }, f.field), ': ',
-            older(v) ? `${text(f.from)} → ${text(f.to)}` : text(f.to)))],
-        `${clock(v.created_at)} UTC`, v.current || r.status === 'deleting' ? null : el('div', { class: 'acts' },
+    keyed(revisions.body, all.map((v) => ({ ...v, current: v.revision === r.revision, over: r.status === 'deleting' })),
+      (v) => v.revision, (v) => revisions.row(`${v.revision}${v.current ? ' (declared)' : ''}`, v.rolled_back || '–',
+        `${clock(v.created_at)} UTC`, v.user_id, v.current || v.over ? null : el('div', { class: 'acts' },
+          button('Compare', () => compared.compare(v.revision), { kind: 'quiet', key: 'compare',
+            label: `Compare ${v.revision} with the declared revision` }),
           button('Roll back', back(r, v.revision), { kind: 'quiet', key: 'back', label: `Roll back to ${v.revision}` }))));
   }
 
@@ -126,11 +182,13 @@ function one(at, refresh, go) {
       set(nothing, empty('There is no such resource', problem.message));
       return false;
     }
-    if (JSON.stringify(found) !== sign) draw(found);
+    const isChanged = JSON.stringify(found) !== sign;
+    if (isChanged) draw(found);
     sign = JSON.stringify(found);
     if (known !== `${found.id}/${found.revision}/${found.status === 'deleting'}`) {
-      const { revisions: all } = await get(`${path(at)}/revisions`);
-      history(found, all.sort((a, b) => b.revision - a.revision));
+      ({ revisions: all } = await get(`${path(at)}/revisions`));
+      all.sort((a, b) => b.revision - a.revision);
+      history(found, all);
       known = `${found.id}/${found.revision}/${found.status === 'deleting'}`;
     }
     keyed(conditions.body, found.conditions, (c) => c.type, (c) => conditions.row(c.type,
@@ -143,6 +201,8 @@ function one(at, refresh, go) {
     [found.conditions, found.drift, found.members, [found]].forEach((items, n) => {
       parts[n].title.hidden = parts[n].list.node.hidden = !items.length;
     });
+    compared.node.hidden = false;
+    if (isChanged) await compared.offer(found, all);
     return moves(found) || found.status === 'deleting';
   }
   return { node, load };

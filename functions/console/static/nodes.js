@@ -1,5 +1,6 @@
 // For the cloud's admins: its hosts of compute, how full they are, and taking one out for maintenance.
-import { el, set, swap, button, heading, table, facts, keyed, empty, age, confirm, dialog, bar, say } from './dom.js';
+import { el, set, swap, button, heading, table, facts, keyed, empty, age, confirm, dialog, bar, check,
+  say } from './dom.js';
 import { get, call, listing } from './api.js';
 import { mark } from './state.js';
 
@@ -36,8 +37,11 @@ function acts(node, refresh) {
     say(`${name} ${done}.`);
     refresh();
   };
-  const cordon = () => confirm(`Cordon ${name}?`, 'Nova places no new servers on it. Its servers stay.', 'Cordon',
-    () => act('cordon', {}, 'is cordoned'));
+  const cordon = () => {
+    const force = lastToo();
+    confirm(`Cordon ${name}?`, 'Nova places no new servers on it. Its servers stay.', 'Cordon',
+      () => act('cordon', { force: force.input.checked }, 'is cordoned'), force.node);
+  };
   const uncordon = () => confirm(`Uncordon ${name}?`, 'Nova may place servers on it again.', 'Uncordon',
     () => act('uncordon', undefined, 'takes servers again'));
   const cancel = () => confirm(`Stop draining ${name}?`,
@@ -52,14 +56,18 @@ function acts(node, refresh) {
         : button('Drain', () => drain(name, act), { key: 'drain', kind: 'quiet', label: `Drain ${name}` }));
 }
 
+/** lastToo asks whether even the last host of a zone may be taken. */
+const lastToo = () => check('Even if it is the last host of its zone that takes servers (force)');
+
 /** drain shows what a drain would do before it begins. */
 function drain(name, act) {
   dialog(`Drain ${name}?`, (close) => {
     const said = el('p', { class: 'error', role: 'alert' }), plan = el('div', {}, el('p', { class: 'soft' }, 'Reading…'));
+    const force = lastToo();
     const go = button('Drain', async () => {
       go.disabled = true;
       try {
-        await act('drain', {}, 'is drained');
+        await act('drain', { force: force.input.checked }, 'is drained');
         close();
       } catch (problem) {
         set(said, problem.message);
@@ -68,16 +76,16 @@ function drain(name, act) {
     }, { kind: 'danger' });
     go.disabled = true; // until the plan is shown
     const verbs = { live: 'moves while it runs', cold: 'moves while it is stopped' };
-    call('POST', `${path(name, 'drain')}?dry_run=true`, {}).then((answer) => {
+    call('POST', `${path(name, 'drain')}?dry_run=true`, { force: true }).then((answer) => {
       const list = table(`What happens to the servers of ${name}`, [['Server'], ['What happens', 'wrap']]);
-      const { servers } = answer.drain;
+      const servers = answer.drain.servers || []; // absent of an empty host
       set(plan, servers.length ? list.node : el('p', {}, 'It has no servers.'));
       keyed(list.body, servers, (s) => s.server_id, (s) => list.row(s.name || s.server_id,
         [verbs[s.method] || (s.state === 'pending' ? 'waits' : 'stays'), s.reason ? `: ${s.reason}` : '',
           { no: ', and no other host has room', unknown: ', if another host has room' }[s.room] || '']));
       go.disabled = false;
     }).catch((problem) => set(plan, el('p', { class: 'error' }, problem.message)));
-    return [el('p', {}, 'It is cordoned, and then its servers move to other hosts.'), plan, said,
+    return [el('p', {}, 'It is cordoned, and then its servers move to other hosts.'), plan, force.node, said,
       el('div', { class: 'row end' }, button('Cancel', close), go)];
   });
 }
@@ -133,7 +141,8 @@ function one(name, refresh) {
         ['Providers', (n.providers || []).join(', ')], ['Disabled because', n.disabled_reason],
         ['Cordoned by itself', n.auto_cordon_after && `after ${n.auto_cordon_after}`],
         ['Drained by itself', n.auto_drain_after && `after ${n.auto_drain_after}`],
-        ['Reservable', n.reservable], ['Isolation', n.isolation]])),
+        ['Reservable', n.reservable], ['Lease', n.lease && `${n.lease.id.slice(-8)} from ${n.lease.start} to ${n.lease.end}`],
+        ['Isolation', n.isolation], ['Isolation tested', n.tested_at && [age(n.tested_at), ' ago: ', n.isolation_detail]]])),
       n.drain ? el('div', { class: 'card stack' }, el('p', {}, mark(n.drain.state, `drain ${n.drain.state}`)),
         progress(n.drain)) : null);
   }

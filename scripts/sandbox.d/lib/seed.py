@@ -205,7 +205,7 @@ def resources():
 # ---- ready ------------------------------------------------------------------
 
 def isolate(spare, pool, trait='CUSTOM_CLOUDFN_RESERVABLE'):
-    """Keep servers off the spare hosts, as run-leases does it: only flavors that ask for the trait get there."""
+    """Keep servers off the spare hosts, as run-leases does it: only what asks for the trait gets there."""
     s.headers['OpenStack-API-Version'] = 'placement 1.6'   # Nova ignores it
     call('PUT', '%s/traits/%s' % (PL, trait))
     have = {a['name']: a for a in call('GET', NO + '/os-aggregates')['aggregates']}
@@ -258,8 +258,7 @@ def ready():
     computes = CFG['COMPUTES'].split() + spare
     consumers(['nova-conductor', 'nova-scheduler'] + ['nova-' + c for c in computes])
     hosts(set(computes))
-    isolate(spare, 'cloudfn-reservable')
-    isolate(spare, 'sandbox-spare')   # also while a test takes a host out of the pool
+    isolate(spare, 'sandbox-spare')
 
 
 if sys.argv[1] == 'consumers':

@@ -664,6 +664,12 @@ const (
 	ReportNodeStatusUp      ReportNodeStatus = "up"
 )
 
+// Defines values for ReservationHeal.
+const (
+	ReservationHealAuto   ReservationHeal = "auto"
+	ReservationHealManual ReservationHeal = "manual"
+)
+
 // Defines values for ReservationStatus.
 const (
 	ReservationStatusActive  ReservationStatus = "active"
@@ -675,6 +681,12 @@ const (
 const (
 	ReservationTypeHost     ReservationType = "host"
 	ReservationTypeInstance ReservationType = "instance"
+)
+
+// Defines values for ReservationRequestHeal.
+const (
+	ReservationRequestHealAuto   ReservationRequestHeal = "auto"
+	ReservationRequestHealManual ReservationRequestHeal = "manual"
 )
 
 // Defines values for ReservationRequestType.
@@ -1726,6 +1738,7 @@ type DeploymentSpec struct {
 	// Networks Ids or unique names.
 	Networks       []string  `json:"networks"`
 	SecurityGroups *[]string `json:"security_groups,omitempty"`
+	Tags           *[]string `json:"tags,omitempty"`
 
 	// Update As of a MachineSpec.
 	Update *DeploymentSpecUpdate `json:"update,omitempty"`
@@ -2336,7 +2349,7 @@ type Lease struct {
 	// CreatedAt RFC 3339 in UTC.
 	CreatedAt Time `json:"created_at"`
 
-	// Degraded A reserved host is down, and there is no other.
+	// Degraded A reserved host is down, and no other has its place.
 	Degraded bool `json:"degraded"`
 
 	// End RFC 3339 in UTC.
@@ -2435,7 +2448,7 @@ type LeaseEventData struct {
 	// project than the event's, which gets it through a connection, sees actors of its own project only.
 	Actor *EventActor `json:"actor,omitempty"`
 
-	// Degraded A reserved host is down, and there is no other.
+	// Degraded A reserved host is down, and no other has taken its place.
 	Degraded bool      `json:"degraded"`
 	End      time.Time `json:"end"`
 
@@ -2443,8 +2456,11 @@ type LeaseEventData struct {
 	InstanceIds *[]UUID `json:"instance_ids,omitempty"`
 
 	// LeaseID A UUID in lower case.
-	LeaseID UUID   `json:"lease_id"`
-	Name    string `json:"name"`
+	LeaseID UUID `json:"lease_id"`
+
+	// MovedReservationID A UUID in lower case.
+	MovedReservationID *UUID  `json:"moved_reservation_id,omitempty"`
+	Name               string `json:"name"`
 
 	// PreviousStatus Absent in the first event.
 	PreviousStatus *LeaseEventDataPreviousStatus `json:"previous_status,omitempty"`
@@ -2563,6 +2579,7 @@ type MachineSpec struct {
 	// Networks Ids or unique names.
 	Networks       []string  `json:"networks"`
 	SecurityGroups *[]string `json:"security_groups,omitempty"`
+	Tags           *[]string `json:"tags,omitempty"`
 
 	// Update How a change is made: `in_place` (the default) resizes the server for another flavor and rebuilds it for another
 	// image; `replace` makes another server, and deletes this one. A change of networks, key_name, security_groups,
@@ -2857,10 +2874,17 @@ type Node struct {
 	HeartbeatAt *Time `json:"heartbeat_at,omitempty"`
 
 	// Isolation Whether this cloud keeps other servers off reservable hosts, by the last self-test: `proven` when Nova
-	// refused a server without the trait, `unproven` when it placed one, `unknown` before the first test.
-	Isolation NodeIsolation     `json:"isolation"`
-	Labels    map[string]string `json:"labels"`
-	Name      string            `json:"name"`
+	// refused a server without the trait, `unproven` when it placed one, `unknown` before the first test. It is the
+	// same for all hosts.
+	Isolation NodeIsolation `json:"isolation"`
+
+	// IsolationDetail What the test found, and what is missing.
+	IsolationDetail *string           `json:"isolation_detail,omitempty"`
+	Labels          map[string]string `json:"labels"`
+
+	// Lease That has it, or gets it next; absent without one.
+	Lease *NodeLease `json:"lease,omitempty"`
+	Name  string     `json:"name"`
 
 	// NetworkZone The same, of the network.
 	NetworkZone *string `json:"network_zone,omitempty"`
@@ -2899,7 +2923,10 @@ type Node struct {
 
 	// StatusURL What watch-nodes asks when it is suspect.
 	StatusURL *string `json:"status_url,omitempty"`
-	Used      Sizes   `json:"used"`
+
+	// TestedAt When the last self-test ended; of no host alone.
+	TestedAt *Time `json:"tested_at,omitempty"`
+	Used     Sizes `json:"used"`
 
 	// Zone Its availability zone in Nova.
 	Zone string `json:"zone"`
@@ -2909,7 +2936,8 @@ type Node struct {
 type NodeCordonedBy string
 
 // NodeIsolation Whether this cloud keeps other servers off reservable hosts, by the last self-test: `proven` when Nova
-// refused a server without the trait, `unproven` when it placed one, `unknown` before the first test.
+// refused a server without the trait, `unproven` when it placed one, `unknown` before the first test. It is the
+// same for all hosts.
 type NodeIsolation string
 
 // NodeReservable Whether it can be reserved: `no`; `joining` until run-leases has isolated it; `yes`; `leaving` until
@@ -2941,6 +2969,24 @@ type NodeEventDataPreviousStatus string
 
 // NodeEventDataStatus defines model for NodeEventData.Status.
 type NodeEventDataStatus string
+
+// NodeLease defines model for NodeLease.
+type NodeLease struct {
+	// End With the time for cleaning.
+	End Time `json:"end"`
+
+	// ID A UUID in lower case.
+	ID UUID `json:"id"`
+
+	// ProjectID Whose it is.
+	ProjectID string `json:"project_id"`
+
+	// ReservationID A UUID in lower case.
+	ReservationID UUID `json:"reservation_id"`
+
+	// Start RFC 3339 in UTC.
+	Start Time `json:"start"`
+}
 
 // NodePage defines model for NodePage.
 type NodePage struct {
@@ -3341,6 +3387,9 @@ type Reservation struct {
 	DiskGb       *int           `json:"disk_gb,omitempty"`
 	Flavors      *[]LeaseFlavor `json:"flavors,omitempty"`
 
+	// Heal When a host fails.
+	Heal *ReservationHeal `json:"heal,omitempty"`
+
 	// Hosts How many hosts it has.
 	Hosts *int `json:"hosts,omitempty"`
 
@@ -3360,6 +3409,9 @@ type Reservation struct {
 	Vcpus      *int              `json:"vcpus,omitempty"`
 	Zone       *string           `json:"zone,omitempty"`
 }
+
+// ReservationHeal When a host fails.
+type ReservationHeal string
 
 // ReservationStatus defines model for Reservation.Status.
 type ReservationStatus string
@@ -3384,6 +3436,9 @@ type ReservationRequest struct {
 
 	// Flavors Ids or unique names of the flavors to launch with. All public ones that fit, when absent.
 	Flavors *[]string `json:"flavors,omitempty"`
+
+	// Heal When a host fails; auto.
+	Heal *ReservationRequestHeal `json:"heal,omitempty"`
 
 	// InstanceID Of an instance: its id here, not Nova's.
 	InstanceID *string `json:"instance_id,omitempty"`
@@ -3413,6 +3468,9 @@ type ReservationRequest struct {
 	// Zone The availability zone.
 	Zone *string `json:"zone,omitempty"`
 }
+
+// ReservationRequestHeal When a host fails; auto.
+type ReservationRequestHeal string
 
 // ReservationRequestType defines model for ReservationRequest.Type.
 type ReservationRequestType string

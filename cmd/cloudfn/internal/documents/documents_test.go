@@ -71,20 +71,11 @@ func TestErrors(t *testing.T) {
 			`"labels"?`,
 		"kind: Volume\nname: x\nshade: {}": "a.yaml: document 1: shade: unknown field of a Volume; expected one of " +
 			"kind, name, flavor, labels,",
-		"kind: ResourceFlavor\nname: x\nlabels: {}":           "a.yaml: document 1: labels: unknown field of a ResourceFlavor",
-		"kind: Volume\nname: x\nlabels: {a: 1}":               "a.yaml: document 1: labels.a: must be a text: put 1 in quotes",
-		"kind: Volume\nname: x\nlabels: [a]":                  "a.yaml: document 1: labels: must be a mapping of texts",
-		"kind: Volume\nname: x\nspec: 3":                      "a.yaml: document 1: spec: must be a mapping of fields",
-		"three":                                               "a.yaml: document 1: line 1, column 1: a document must be a mapping",
-		"- {kind: Volume, name: x}\n- kind: Volume":           "a.yaml: document 1, entry 2: name is missing",
-		"kind: Volume\nname: x\nname: y":                      `a.yaml: document 1: line 3, column 1: the key "name" is in line 2 already`,
-		"kind: Volume\nname: x\nspec: {a: 1,\n  a: 2}":        `line 4, column 3: the key "a" is in line 3 already`,
-		"kind: Volume\nname: x\n---\na: [":                    "a.yaml: document 2: line 4, column 4: did not find expected node content",
-		"kind: Volume: x":                                     "a.yaml: document 1: line 1, column 13: mapping values are not allowed in this context",
-		"kind: Volume\nspec:\n\ta: 1\nname: x":                "a.yaml: document 1: line 3, column 1: found character that cannot start any token",
-		"kind: Volume\nname: \"x":                             "a.yaml: document 1: line 2, column 7: found unexpected end of stream",
-		"kind: Volume\nspec: {a: \"é\", b: *c}":               "a.yaml: document 1: line 2, column 20: unknown anchor 'c' referenced",
-		"kind: Volume\nname: x\n---\nkind: Volume\n  name: y": "a.yaml: document 2: line 5, column 7: mapping values are not allowed",
+		"kind: ResourceFlavor\nname: x\nlabels: {}": "a.yaml: document 1: labels: unknown field of a ResourceFlavor",
+		"kind: Volume\nname: x\nlabels: {a: 1}":     "a.yaml: document 1: labels.a: must be a text: put 1 in quotes",
+		"kind: Volume\nname: x\nlabels: [a]":        "a.yaml: document 1: labels: must be a mapping of texts",
+		"kind: Volume\nname: x\nspec: 3":            "a.yaml: document 1: spec: must be a mapping of fields",
+		"- {kind: Volume, name: x}\n- kind: Volume": "a.yaml: document 1, entry 2: name is missing",
 		"kind: Secret\nname: x\nspec: {payload_file: none}": "a.yaml: document 1: spec.payload_file: open none: no " +
 			"such file",
 		"kind: Secret\nname: x\nspec: {payload_file: none, payload: a}": "a.yaml: document 1: spec.payload_file: " +
@@ -99,6 +90,29 @@ func TestErrors(t *testing.T) {
 		}
 		if failure, ok := errors.AsType[*exit.Error](err); !ok || failure.Code != exit.Usage {
 			t.Errorf("%q has no exit code of wrong input", text)
+		}
+	}
+}
+
+// TestPositions: what does not parse is at a line and a column, also in the first line.
+func TestPositions(t *testing.T) {
+	t.Parallel()
+	const volume = "kind: Volume\nname: x\n---\n"
+	for text, want := range map[string]string{
+		"three":                      "document 1: line 1, column 1: a document must be a mapping",
+		"kind: Volume: x":            "document 1: line 1, column 13: mapping values are not allowed in this context",
+		"a: b\nname: x\nname: y":     `document 1: line 3, column 1: the key "name" is in line 2 already`,
+		"a: b\nc: {d: 1,\n  d: 2}":   `document 1: line 3, column 3: the key "d" is in line 2 already`,
+		volume + "c: [":              "document 2: line 4, column 4: did not find expected node content",
+		"a: b\nspec:\n\tc: 1\nd: e":  "document 1: line 3, column 1: found character that cannot start any token",
+		"a: b\nname: \"x":            "document 1: line 2, column 7: found unexpected end of stream",
+		"a: \"é\", b\nc: {d: \"é\"}": "document 1: line 1, column 7: did not find expected key",
+		"a: {c: \"é\", b: *c}":       "document 1: line 1, column 17: unknown anchor 'c' referenced",
+		volume + "c: d\n  e: f":      "document 2: line 5, column 4: mapping values are not allowed in this context",
+	} {
+		_, err := documents.Decode([]byte(text), "a.yaml", "")
+		if err == nil || !strings.HasPrefix(err.Error(), "a.yaml: "+want) {
+			t.Errorf("%q gives %v\nwant a.yaml: %s", text, err, want)
 		}
 	}
 }

@@ -31,8 +31,7 @@ they stay free: a lease may end earlier.`,
 		Annotations: cli.Calls("findFreeHosts"), ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			query := cli.Query(cmd.Flags(), "hosts", "vcpus", "ram-mb", "disk-gb", "zone", "region", "trait:traits",
-				"from", "until")
-			query["capabilities"], _ = cmd.Flags().GetStringArray("capability") // an expression may contain commas
+				"capability:capabilities", "from", "until")
 			text, _ := cmd.Flags().GetString("duration")
 			period, err := ParsePeriod(text)
 			if err != nil {

@@ -32,8 +32,8 @@ func diff(a *cli.App) *cobra.Command {
 			return DiffResult(a, err, err == nil && len(found.Value.Differences) > 0,
 				output.Count(len(found.Value.Differences), "difference"))
 		})
-	cmd.Long = `Compare two revisions of a managed resource, field by field. Without TO a revision is compared with what is
-real: with what its servers or other objects have now, others' changes included. Without FROM it is the declared
+	cmd.Long = `Compare two revisions of a managed resource, field by field. Without TO a revision is compared with what
+is real: with what its servers or other objects have now, others' changes included. Without FROM it is the declared
 revision.
 
 Exit codes: 0 without a difference, 1 with one, and more than 1 after an error.`

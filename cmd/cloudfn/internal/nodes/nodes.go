@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -22,11 +23,12 @@ var noun = cli.Noun[api.Node]{
 	Table: output.Table[api.Node]{
 		Columns: []string{
 			"NAME", "STATUS*", "CORDONED_BY", "ZONE", "SERVERS", "VCPUS", "RAM_MB", "DISK_GB", "DRAIN", "RESERVABLE*",
-			"ISOLATION+", "HEARTBEAT+:heartbeat_at", "LABELS+",
+			"LEASE+", "ISOLATION+", "HEARTBEAT+:heartbeat_at", "LABELS+",
 		},
 		Details: []string{
 			"STATUS_REASON", "STATUS_SINCE", "SCHEDULABLE", "DISABLED_REASON", "REASON", "REGION", "REGION_ZONE",
-			"NETWORK_ZONE", "PROVIDERS", "STATUS_URL", "ALERT", "AUTO_CORDON_AFTER", "AUTO_DRAIN_AFTER", "DRAIN_TERMS",
+			"NETWORK_ZONE", "PROVIDERS", "ISOLATION_DETAIL", "TESTED_AT", "STATUS_URL", "ALERT", "AUTO_CORDON_AFTER",
+			"AUTO_DRAIN_AFTER", "DRAIN_TERMS",
 		},
 		Name: func(n api.Node) string { return n.Name },
 		Texts: map[string]func(api.Node) string{
@@ -35,12 +37,21 @@ var noun = cli.Noun[api.Node]{
 			"DISK_GB":     func(n api.Node) string { return share(n.Used.DiskGb, n.Capacity.DiskGb) },
 			"DRAIN":       func(n api.Node) string { return drainText(n.Drain) },
 			"DRAIN_TERMS": func(n api.Node) string { return drainTerms(n.Drain) },
+			"LEASE":       func(n api.Node) string { return leaseText(n.Lease) },
 			"LABELS":      func(n api.Node) string { return managed.Pairs(n.Labels) },
 		},
 	},
 }
 
 func share(used, capacity int) string { return fmt.Sprintf("%d/%d", used, capacity) }
+
+// leaseText says which lease has a node, or gets it next.
+func leaseText(l *api.NodeLease) string {
+	if l == nil {
+		return ""
+	}
+	return fmt.Sprintf("%s from %s to %s", l.ID, l.Start.UTC().Format(time.RFC3339), l.End.UTC().Format(time.RFC3339))
+}
 
 // drainText says how far a drain is.
 func drainText(d *api.Drain) string {
@@ -79,7 +90,7 @@ func drainTerms(d *api.Drain) string {
 func Command(a *cli.App) *cobra.Command {
 	return cli.Group("nodes", "Show the cloud's hosts of compute, and take them out for maintenance (admins)",
 		list(a), show(a), servers(a), cordon(a), uncordon(a), drain(a), cancelDrain(a), label(a), update(a),
-		token(a),
+		token(a), selfTest(a),
 		noun.Delete(a, "Delete hosts that are down and empty, from Nova too", "deleteNode"),
 		noun.Act(a, "reservable", "Let an empty host be reserved", "makeNodeReservable"),
 		noun.Act(a, "unreservable", "Open a reservable host to all servers again", "makeNodeUnreservable"))

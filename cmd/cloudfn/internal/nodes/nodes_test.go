@@ -83,8 +83,8 @@ func TestDrainAtTerminal(t *testing.T) {
 	}
 }
 
-// TestDrainTimeout: the move of a server always has a limit, so none is wrong usage. It was sent as an empty text, which
-// the API rejects.
+// TestDrainTimeout: the move of a server always has a limit, so none is wrong usage. It was sent as an empty text,
+// which the API rejects.
 func TestDrainTimeout(t *testing.T) {
 	t.Parallel()
 	a, _, _ := clitest.New(t, func(_ http.ResponseWriter, r *http.Request) { t.Errorf("%s %s", r.Method, r.URL) })

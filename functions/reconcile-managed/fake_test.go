@@ -1,0 +1,238 @@
+package reconcilemanaged
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/cloudfn/cloudfn/shared/actions"
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/managed"
+	"github.com/cloudfn/cloudfn/shared/orders"
+	"github.com/cloudfn/cloudfn/shared/postgres"
+	"github.com/cloudfn/cloudfn/shared/testkit"
+)
+
+// fakeWorld is a project with a deployment, a real database, whose times a test moves, and a Nova that the test
+// controls.
+type fakeWorld struct {
+	db      *postgres.DB
+	rows    *pgxpool.Pool
+	store   postgres.Managed
+	nova    *fakeNova
+	change  func(*domain.DeploymentSpec) // of what is declared; nil = nothing
+	current domain.Managed
+}
+
+func newFakeWorld(t *testing.T) *fakeWorld {
+	t.Helper()
+	database := testkit.Database(t)
+	db, err := postgres.Open(postgres.Config{URL: domain.Secret(database), MaxConns: 4}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(db.Close)
+	return &fakeWorld{
+		db: db, rows: testkit.Pool(t, database), store: postgres.Managed{DB: db}, nova: newFakeNova(time.Now),
+	}
+}
+
+// declare declares the deployment web, or repeats one of its revisions.
+func (w *fakeWorld) declare(t *testing.T, count int, flavor string, repeats int) {
+	t.Helper()
+	most := 1
+	spec := domain.DeploymentSpec{
+		MachineSpec: domain.MachineSpec{
+			Flavor: flavor, Image: "cirros", Networks: []string{"private"}, Update: domain.UpdateReplace,
+		},
+		Count: count, MaxUnavailable: &most,
+	}
+	if w.change != nil {
+		w.change(&spec)
+	}
+	text, err := json.Marshal(spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	made := domain.NewManaged{
+		Managed: domain.Managed{
+			ID: uuid.Must(uuid.NewV7()), ProjectID: "p", DomainID: "d", UserID: "u", Kind: domain.KindDeployment,
+			Name: "web", Provider: "nova", Labels: map[string]string{}, Repair: domain.RepairManual, MaxRevisions: 10,
+			Actor: &domain.Actor{UserID: "u", ProjectID: "p"},
+		},
+		Delegation: domain.ManagedDelegation{New: &domain.Connection{
+			ID: uuid.Must(uuid.NewV7()), ProjectID: "p", DomainID: "d", UserID: "u", Name: "managed resources",
+			Kind: domain.TrustConnection, Managed: true, Status: domain.ConnectionActive, DelegationID: "t",
+			ActsAs:  domain.ActsAs{UserID: "u", ProjectID: "p", Roles: []string{"member"}},
+			Actions: []domain.Permission{}, UsableBy: []string{}, Flavors: []domain.Flavor{},
+			ExpiresAt: time.Now().Add(24 * time.Hour), TrustExpiresAt: time.Now().Add(24 * time.Hour),
+		}},
+	}
+	if before, err := w.store.Get(t.Context(), "p", domain.KindDeployment, "web"); err == nil {
+		made.Managed, made.Before, made.Repeats = before, before.Version, repeats
+		made.Delegation = domain.ManagedDelegation{ConnectionID: before.ConnectionID}
+	}
+	made.Spec = text
+	if w.current, _, err = w.store.Declare(t.Context(), made); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (w *fakeWorld) delete(t *testing.T) {
+	t.Helper()
+	before := w.get(t)
+	if _, err := w.store.Delete(t.Context(), before, nil); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (w *fakeWorld) get(t *testing.T) domain.Managed {
+	t.Helper()
+	m, err := w.store.Get(t.Context(), "p", domain.KindDeployment, "web")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// trusts opens every trust to the fake Nova.
+type trusts struct{ cloud managed.Cloud }
+
+func (s trusts) Open(context.Context, domain.Connection, string) (managed.Session, error) {
+	return managed.Session{Cloud: s.cloud, ProjectID: "p", DomainID: "d", UserID: "u"}, nil
+}
+func (trusts) Lose(context.Context, domain.Connection) {}
+func (trusts) Forget(uuid.UUID)                        {}
+
+const claimFor = 20 * time.Second
+
+// replica is a reconcile-managed that dies where c says.
+func (w *fakeWorld) replica(c *crasher) managed.Engine {
+	instances := postgres.Instances{DB: w.db}
+	machines := &managed.MachineDriver{
+		Orders: orders.Engine{
+			Orders: crashingOrders{postgres.Orders{DB: w.db}, c}, Instances: instances, Fence: createFence,
+			Wake: func() {},
+		},
+		Actions: actions.Engine{Instances: instances}, Instances: instances,
+	}
+	return managed.Engine{
+		Store: crashingStore{w.store, c}, Sessions: trusts{crashingNova{w.nova, c}}, Nodes: postgres.Nodes{DB: w.db},
+		Drivers: map[domain.Kind]managed.Driver{domain.KindDeployment: machines}, Wake: func(...string) {},
+		ClaimFor: claimFor,
+	}
+}
+
+// pass moves all times into the past.
+func (w *fakeWorld) pass(t *testing.T, d time.Duration) {
+	t.Helper()
+	for _, sql := range []string{
+		"update managed_projects set due_at = due_at - $1::interval, scan_at = scan_at - $1::interval, " +
+			"claimed_until = claimed_until - $1::interval",
+		"update managed set next_at = next_at - $1::interval",
+		"update managed_members set retry_at = retry_at - $1::interval, updated_at = updated_at - $1::interval",
+		"update orders set claimed_until = claimed_until - $1::interval",
+		"update create_calls set until = until - $1::interval",
+	} {
+		if _, err := w.rows.Exec(t.Context(), sql, d); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// tick is a minute with an event at its begin, for each replica: it works while something is due, and Nova ends what
+// was begun between two rounds.
+func (w *fakeWorld) tick(t *testing.T, replicas []managed.Engine) {
+	t.Helper()
+	const dueSQL = `
+select coalesce(min(greatest(due_at, claimed_until) - now()), '1 day')::interval from managed_projects`
+	left := time.Minute
+	for {
+		due := max(testkit.Scalar[time.Duration](t, w.rows, dueSQL), 0)
+		if due >= left {
+			w.pass(t, left)
+			return
+		}
+		w.pass(t, due)
+		left -= due + time.Millisecond // so that it ends
+		var all sync.WaitGroup
+		for _, e := range replicas {
+			all.Go(func() { w.round(t, e) })
+		}
+		all.Wait()
+		w.nova.settle()
+	}
+}
+
+// round works on the project if it is due and nobody has it.
+func (w *fakeWorld) round(t *testing.T, e managed.Engine) {
+	due, claim, err := w.store.ClaimProjects(t.Context(), claimFor, 1)
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	for _, project := range due {
+		err := e.Run(t.Context(), claim, project)
+		isRace := errors.Is(err, domain.ErrFenced) || errors.Is(err, domain.ErrChanged)
+		if err != nil && !errors.Is(err, errCrash) && !isRace {
+			t.Errorf("the round: %v", err)
+		}
+	}
+}
+
+// becomesQuiet ticks until all is as declared, at most three times. Replicas that have died are replaced.
+func (w *fakeWorld) becomesQuiet(t *testing.T, crashers ...*crasher) {
+	t.Helper()
+	for range mostTicks {
+		replicas := make([]managed.Engine, len(crashers))
+		for n, c := range crashers {
+			if c.isDead() {
+				c = &crasher{}
+			}
+			replicas[n] = w.replica(c)
+		}
+		if w.tick(t, replicas); w.isQuiet(t) {
+			return
+		}
+	}
+	m, _ := w.store.Get(t.Context(), "p", domain.KindDeployment, "web")
+	t.Fatalf("after %d ticks Nova has %q; %s, %s, %+v", mostTicks, w.nova.active(), m.Status, m.Reason, m.Members)
+}
+
+// isQuiet reports whether the deployment is as declared, or deleted.
+func (w *fakeWorld) isQuiet(t *testing.T) bool {
+	t.Helper()
+	m, err := w.store.Get(t.Context(), "p", domain.KindDeployment, "web")
+	if apperr.CodeOf(err) == apperr.NotFound {
+		return testkit.Scalar[int](t, w.rows, "select count(*)::int from managed_projects") == 0
+	}
+	return err == nil && m.Status == domain.ManagedReady && m.ObservedRevision == m.Revision && m.NextAt.IsZero()
+}
+
+// check checks what is there in the end: exactly these servers, which took so many creations.
+func (w *fakeWorld) check(t *testing.T, servers string, creates int) {
+	t.Helper()
+	if got := w.nova.active(); got != servers || w.nova.creates != creates {
+		t.Errorf("Nova has %q after %d creations, want %q after %d", got, w.nova.creates, servers, creates)
+	}
+	count := len(w.nova.servers)
+	for sql, want := range map[string]int{
+		"select count(*)::int from managed_members":                                                    count,
+		"select count(*)::int from managed_members where status = 'ready' and object_id <> ''":         count,
+		"select count(*)::int from managed_projects where claimed_until > now() + interval '1 minute'": 0,
+		"select count(*)::int from connections where status = 'active'":                                min(count, 1),
+		"select count(*)::int from managed_projects":                                                   min(count, 1),
+		`select count(*)::int from (select from events group by subject, seq having count(*) > 1) x`:   0,
+	} {
+		if got := testkit.Scalar[int](t, w.rows, sql); got != want {
+			t.Errorf("%s: got %d, want %d", sql, got, want)
+		}
+	}
+}

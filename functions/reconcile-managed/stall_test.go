@@ -1,0 +1,96 @@
+package reconcilemanaged
+
+import (
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/managed"
+	"github.com/cloudfn/cloudfn/shared/testkit"
+)
+
+// TestStalledUpdate: an update whose replacements fail twice stops and says so. The other servers stay, and a rollback
+// replaces what has failed.
+func TestStalledUpdate(t *testing.T) {
+	t.Parallel()
+	for most := range 2 {
+		t.Run(strconv.Itoa(most), func(t *testing.T) {
+			t.Parallel()
+			w := newFakeWorld(t)
+			w.change = func(spec *domain.DeploymentSpec) { spec.MaxUnavailable = &most }
+			w.declare(t, 3, "tiny", 0)
+			w.becomesQuiet(t, &crasher{})
+			w.nova.broken["small"] = true
+			w.declare(t, 3, "small", 0)
+			w.change = nil
+			for range 4 { // minutes
+				w.tick(t, []managed.Engine{w.replica(&crasher{})})
+				if n := strings.Count(w.nova.active(), ":tiny"); n < 3-most {
+					t.Errorf("only %d of 3 work: %s", n, w.nova.active())
+				}
+			}
+			m := w.get(t)
+			c := condition(m, domain.ConditionProgressing)
+			if c.Status != "False" || c.Reason != "ReplacementsFailed" ||
+				!strings.Contains(c.Message, "No valid host") || !m.NextAt.IsZero() {
+				t.Errorf("it is due at %s, with %+v", m.NextAt, m.Conditions)
+			}
+			if m.Status != domain.ManagedDegraded || w.nova.creates != 3+2 {
+				t.Errorf("it is %s, %s, after %d creations", m.Status, m.Reason, w.nova.creates)
+			}
+			w.declare(t, 0, "", 1)
+			w.becomesQuiet(t, &crasher{})
+			w.check(t, "web-0:tiny web-1:tiny web-2:tiny", 3+2+most)
+			if c := condition(w.get(t), domain.ConditionProgressing); c.Status != "True" {
+				t.Errorf("rolled back it has %+v", c)
+			}
+		})
+	}
+}
+
+func condition(m domain.Managed, kind string) (found domain.Condition) {
+	for _, c := range m.Conditions {
+		if c.Type == kind {
+			found = c
+		}
+	}
+	return found
+}
+
+// TestBrokenServers: servers in ERROR are made again after pauses that grow, for as long as it takes.
+func TestBrokenServers(t *testing.T) {
+	t.Parallel()
+	w := newFakeWorld(t)
+	w.nova.broken["tiny"] = true
+	w.declare(t, 2, "tiny", 0)
+	var attempts []int
+	for range 3 {
+		w.tick(t, []managed.Engine{w.replica(&crasher{})})
+		attempts = append(attempts, testkit.Scalar[int](t, w.rows, "select max(attempts) from managed_members"))
+	}
+	if attempts[0] < 3 || attempts[2] > 6 || attempts[2] <= attempts[0] { // 5, 10, 20, 40, 80 s
+		t.Errorf("after one, two and three minutes there were %d attempts", attempts)
+	}
+	if c := condition(w.get(t), domain.ConditionProgressing); c.Status != "True" {
+		t.Errorf("a creation has %+v", c)
+	}
+	w.nova.broken["tiny"] = false
+	w.pass(t, 10*time.Minute)
+	w.becomesQuiet(t, &crasher{})
+	w.check(t, "web-0:tiny web-1:tiny", w.nova.creates)
+}
+
+// TestListsOfCreations: a round lists flavors, networks and images once, however many servers it makes.
+func TestListsOfCreations(t *testing.T) {
+	t.Parallel()
+	w := newFakeWorld(t)
+	w.declare(t, 5, "tiny", 0)
+	w.round(t, w.replica(&crasher{}))
+	for _, name := range []string{"flavors", "networks", "images"} {
+		if n := w.nova.calls[name]; n != 1 || w.nova.creates != 5 {
+			t.Errorf("for %d creations %s are listed %d times", w.nova.creates, name, n)
+		}
+	}
+}

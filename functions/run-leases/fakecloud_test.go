@@ -1,0 +1,271 @@
+package runleases
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/leases"
+)
+
+// fakeCloud is the part of Nova and Placement in which hosts are reserved. A host's provider has its name. called is
+// called after each call.
+type fakeCloud struct {
+	session // nil: what a test does not expect
+
+	called     func(name string)
+	aggregates map[string]*domain.Aggregate
+	traits     map[string]bool
+	provided   map[string]map[string]bool // traits, by host
+	flavors    map[string]*fakeFlavor
+	servers    map[string]*domain.Server
+	open       string // the host that lets everybody's servers in
+	made       int
+}
+
+type fakeFlavor struct {
+	domain.PrivateFlavor
+
+	projects []string
+}
+
+func newFakeCloud(hosts ...string) *fakeCloud {
+	c := &fakeCloud{
+		called: func(string) {}, aggregates: map[string]*domain.Aggregate{}, traits: map[string]bool{},
+		provided: map[string]map[string]bool{}, flavors: map[string]*fakeFlavor{},
+		servers: map[string]*domain.Server{},
+	}
+	for _, h := range hosts {
+		c.provided[h] = map[string]bool{}
+	}
+	return c
+}
+
+// tenant is the project of the leases.
+const tenant = "p"
+
+// launch places a server of the tenant with a flavor, or with no flavor and an image that requires the traits, as
+// Nova's scheduler does it. It returns the host, "" for none.
+func (c *fakeCloud) launch(flavor string, traits ...string) (id, host string) {
+	name := "m1.tiny"
+	if f := c.flavors[flavor]; f != nil && slices.Contains(f.projects, tenant) {
+		name = f.Name
+		for spec := range f.ExtraSpecs {
+			traits = append(traits, strings.TrimPrefix(spec, "trait:"))
+		}
+	} else if flavor != "" {
+		return "", ""
+	}
+	for _, host := range slices.Sorted(maps.Keys(c.provided)) {
+		if c.admits(host, traits) {
+			c.made++
+			id := fmt.Sprintf("server-%d", c.made)
+			c.servers[id] = &domain.Server{
+				ID: id, ProjectID: tenant, Host: host, Status: "ACTIVE", Flavor: domain.FlavorRef{Name: name},
+			}
+			return id, host
+		}
+	}
+	return "", ""
+}
+
+func (c *fakeCloud) admits(host string, traits []string) bool {
+	for _, trait := range traits {
+		if !c.provided[host][trait] {
+			return false
+		}
+	}
+	for _, a := range c.aggregates {
+		for key := range a.Metadata {
+			if slices.Contains(a.Hosts, host) && !slices.Contains(traits, strings.TrimPrefix(key, "trait:")) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// left lists what is there, without the pool.
+func (c *fakeCloud) left() (left []string) {
+	for name := range c.aggregates {
+		if name != leases.PoolAggregate {
+			left = append(left, name)
+		}
+	}
+	for trait := range c.traits {
+		if !strings.HasPrefix(trait, "CUSTOM_CLOUDFN_POOL_") {
+			left = append(left, trait)
+		}
+	}
+	for host, traits := range c.provided {
+		for trait := range traits {
+			if !strings.HasPrefix(trait, "CUSTOM_CLOUDFN_POOL_") {
+				left = append(left, host+" has "+trait)
+			}
+		}
+	}
+	return slices.AppendSeq(slices.AppendSeq(left, maps.Keys(c.flavors)), maps.Keys(c.servers))
+}
+
+func (c *fakeCloud) FindAggregate(_ context.Context, name string) (domain.Aggregate, bool, error) {
+	defer c.called("FindAggregate " + name)
+	a, ok := c.aggregates[name]
+	if !ok {
+		return domain.Aggregate{}, false, nil
+	}
+	found := *a
+	found.Hosts, found.Metadata = slices.Clone(a.Hosts), maps.Clone(a.Metadata)
+	return found, true, nil
+}
+
+func (c *fakeCloud) EnsureAggregate(
+	_ context.Context, name string, metadata map[string]string,
+) (domain.Aggregate, error) {
+	defer c.called("EnsureAggregate " + name)
+	if c.aggregates[name] == nil {
+		c.made++
+		c.aggregates[name] = &domain.Aggregate{ID: c.made, Name: name, Metadata: map[string]string{}}
+	}
+	maps.Copy(c.aggregates[name].Metadata, metadata)
+	return *c.aggregates[name], nil
+}
+
+func (c *fakeCloud) DropAggregateMetadata(_ context.Context, id int, key string) error {
+	defer c.called("DropAggregateMetadata " + key)
+	delete(c.byID(id).Metadata, key)
+	return nil
+}
+
+func (c *fakeCloud) byID(id int) *domain.Aggregate {
+	for _, a := range c.aggregates {
+		if a.ID == id {
+			return a
+		}
+	}
+	return &domain.Aggregate{}
+}
+
+func (c *fakeCloud) DeleteAggregate(_ context.Context, id int) error {
+	defer c.called("DeleteAggregate")
+	if a := c.byID(id); len(a.Hosts) > 0 {
+		return apperr.New(apperr.Conflict, "aggregate %s has hosts", a.Name)
+	}
+	maps.DeleteFunc(c.aggregates, func(_ string, a *domain.Aggregate) bool { return a.ID == id })
+	return nil
+}
+
+func (c *fakeCloud) AddHost(_ context.Context, a domain.Aggregate, host, _ string) error {
+	defer c.called("AddHost " + host + " " + a.Name)
+	if found := c.aggregates[a.Name]; !slices.Contains(found.Hosts, host) {
+		found.Hosts = append(found.Hosts, host)
+	}
+	return nil
+}
+
+func (c *fakeCloud) RemoveHost(_ context.Context, a domain.Aggregate, host, _ string) error {
+	defer c.called("RemoveHost " + host + " " + a.Name)
+	found := c.byID(a.ID)
+	found.Hosts = slices.DeleteFunc(found.Hosts, func(name string) bool { return name == host })
+	return nil
+}
+
+func (c *fakeCloud) EnsureTrait(_ context.Context, name string) error {
+	defer c.called("EnsureTrait")
+	c.traits[name] = true
+	return nil
+}
+
+func (c *fakeCloud) DeleteTrait(_ context.Context, name string) error {
+	defer c.called("DeleteTrait")
+	for host, traits := range c.provided {
+		if traits[name] {
+			return apperr.New(apperr.Conflict, "host %s has the trait", host)
+		}
+	}
+	delete(c.traits, name)
+	return nil
+}
+
+func (c *fakeCloud) SetProviderTrait(_ context.Context, provider, trait string, present bool) error {
+	defer c.called(fmt.Sprintf("SetProviderTrait %s %s %t", provider, trait[:20], present))
+	if delete(c.provided[provider], trait); present {
+		c.provided[provider][trait] = true
+	}
+	return nil
+}
+
+func (c *fakeCloud) EnsureFlavor(_ context.Context, f domain.PrivateFlavor) error {
+	defer c.called("EnsureFlavor")
+	if c.flavors[f.ID] == nil {
+		c.flavors[f.ID] = &fakeFlavor{PrivateFlavor: f}
+	}
+	return nil
+}
+
+func (c *fakeCloud) DropFlavorSpec(_ context.Context, id, key string) error {
+	defer c.called("DropFlavorSpec " + key)
+	delete(c.flavors[id].ExtraSpecs, key)
+	return nil
+}
+
+func (c *fakeCloud) GrantFlavor(_ context.Context, id, project string) error {
+	defer c.called("GrantFlavor")
+	c.flavors[id].projects = []string{project}
+	return nil
+}
+
+func (c *fakeCloud) DeleteFlavor(_ context.Context, id string) error {
+	defer c.called("DeleteFlavor")
+	delete(c.flavors, id)
+	return nil
+}
+
+func (c *fakeCloud) HostServers(_ context.Context, host string) (found []domain.Server, err error) {
+	defer c.called("HostServers " + host)
+	return c.find(func(s *domain.Server) bool { return s.Host == host }), nil
+}
+
+func (c *fakeCloud) BuildingServers(_ context.Context, project string) ([]domain.Server, error) {
+	defer c.called("BuildingServers")
+	return c.find(func(s *domain.Server) bool { return s.ProjectID == project && s.Status == "BUILD" }), nil
+}
+
+func (c *fakeCloud) ProbeHost(_ context.Context, host string) (domain.Isolation, error) {
+	if host == c.open {
+		return domain.Isolation{Result: domain.IsolationUnproven, Detail: host}, nil
+	}
+	return domain.Isolation{Result: domain.IsolationProven, Detail: host}, nil
+}
+
+// TaggedServers lists none: no test moves servers.
+func (c *fakeCloud) TaggedServers(context.Context, string, string) ([]domain.Server, error) {
+	defer c.called("TaggedServers")
+	return nil, nil
+}
+
+func (c *fakeCloud) find(matches func(*domain.Server) bool) (found []domain.Server) {
+	for _, id := range slices.Sorted(maps.Keys(c.servers)) {
+		if s := c.servers[id]; matches(s) {
+			found = append(found, *s)
+		}
+	}
+	return found
+}
+
+func (c *fakeCloud) Server(_ context.Context, id string) (domain.Server, error) {
+	defer c.called("Server")
+	if s := c.servers[id]; s != nil {
+		return *s, nil
+	}
+	return domain.Server{}, apperr.New(apperr.NotFound, "no server %s", id)
+}
+
+func (c *fakeCloud) DeleteServer(_ context.Context, id string) error {
+	defer c.called("DeleteServer")
+	delete(c.servers, id)
+	return nil
+}

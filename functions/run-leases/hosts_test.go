@@ -1,0 +1,210 @@
+package runleases
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/leases"
+	"github.com/cloudfn/cloudfn/shared/postgres"
+	"github.com/cloudfn/cloudfn/shared/testkit"
+)
+
+// TestReplacedHostWithServers: a host that was replaced and comes back with servers of the reservation is neither the
+// pool's nor anybody else's until they are gone.
+func TestReplacedHostWithServers(t *testing.T) {
+	t.Parallel()
+	w := newHostWorld(t)
+	r := w.lease(t, nil)
+	w.becomes(t, domain.LeaseActive)
+	id, old := w.cloud.launch(r.Flavors[0].ID)
+	if old == "" {
+		t.Fatal("no server gets onto the reserved host")
+	}
+	w.down(t, old, true)
+	w.pass(t)
+	w.down(t, old, false)
+	w.pass(t)
+	if held := w.held(t); len(held) != 2 || !slices.Contains(held, old) {
+		t.Errorf("the reservation has %v, and server %s is on %s", held, id, old)
+	}
+	if _, host := w.cloud.launch(r.Flavors[0].ID); host == old || host == "" {
+		t.Errorf("a new server is on %q, and %s was replaced", host, old)
+	}
+	delete(w.cloud.servers, id)
+	w.pass(t)
+	if held := w.held(t); len(held) != 1 || held[0] == old {
+		t.Errorf("without servers on %s the reservation has %v", old, held)
+	}
+	w.end(t)
+	w.becomes(t, domain.LeaseEnded)
+	w.clean(t)
+}
+
+// TestEndOnDeadHost: a lease whose host is down with servers to shelve ends when they are shelved, and not before.
+func TestEndOnDeadHost(t *testing.T) {
+	t.Parallel()
+	w := newHostWorld(t)
+	r := w.lease(t, func(l *domain.Lease) { l.OnEnd = domain.OnEndShelve; l.Reservations[0].Want.VCPUs = 1 })
+	w.becomes(t, domain.LeaseActive)
+	id, host := w.cloud.launch(r.Flavors[0].ID)
+	w.exec(t, "update nodes set pool = 'leaving' where name <> $1", host) // no other host can replace it
+	w.down(t, host, true)
+	w.end(t)
+	for range 3 {
+		w.pass(t)
+	}
+	if held := w.held(t); !slices.Equal(held, []string{host}) {
+		t.Errorf("a host with a server is not held: %v", held)
+	}
+	delete(w.cloud.servers, id)
+	w.exec(t, "update nodes set pool = 'reservable'")
+	w.becomes(t, domain.LeaseEnded)
+	w.clean(t)
+}
+
+// TestServersOnTheWay: a server that Nova is still building when the lease ends, without a host yet, is waited for, and
+// ended.
+func TestServersOnTheWay(t *testing.T) {
+	t.Parallel()
+	w := newHostWorld(t)
+	r := w.lease(t, nil)
+	w.becomes(t, domain.LeaseActive)
+	id, host := w.cloud.launch(r.Flavors[0].ID)
+	w.cloud.servers[id].Host, w.cloud.servers[id].Status = "", "BUILD"
+	w.cloud.servers[id].CreatedAt = time.Now()
+	w.end(t)
+	for range 3 {
+		w.pass(t)
+	}
+	if held := w.held(t); !slices.Equal(held, []string{host}) {
+		t.Errorf("the host was returned before the server got onto it: held are %v", held)
+	}
+	w.cloud.servers[id].Host, w.cloud.servers[id].Status = host, "ACTIVE"
+	w.becomes(t, domain.LeaseEnded)
+	w.clean(t)
+}
+
+// TestOccupiedHost: a host on which somebody's server is, is not given to a lease, and is not reservable until it is
+// empty. One that is occupied when a lease ends is not reservable either.
+func TestOccupiedHost(t *testing.T) {
+	t.Parallel()
+	w := newHostWorld(t)
+	first := w.lease(t, nil)
+	node := testkit.Scalar[string](t, w.rows, "select node from allocations where reservation_id = $1", first.ID)
+	w.cloud.servers["stranger"] = &domain.Server{ID: "stranger", ProjectID: "other", Host: node, Status: "ACTIVE"}
+	w.becomes(t, domain.LeaseActive)
+	if held := w.held(t); len(held) != 1 || held[0] == node {
+		t.Errorf("the lease has %v, and %s has a server of others", held, node)
+	}
+	pool := "select pool || ': ' || reason from nodes where name = $1"
+	if got := testkit.Scalar[string](t, w.rows, pool, node); got != "joining: 1 server runs on host "+node+
+		": move or delete them first" {
+		t.Errorf("%s is %q", node, got)
+	}
+	w.cloud.servers["stranger"].Host = w.held(t)[0]
+	w.move(t)
+	if got := testkit.Scalar[string](t, w.rows, pool, node); got != "reservable: " {
+		t.Errorf("%s is %q", node, got)
+	}
+	last := w.held(t)[0]
+	w.end(t)
+	w.becomes(t, domain.LeaseEnded)
+	if got := testkit.Scalar[string](t, w.rows, pool, last); got[:7] != "joining" {
+		t.Errorf("%s is %q", last, got)
+	}
+	delete(w.cloud.servers, "stranger")
+	w.move(t)
+	w.clean(t)
+}
+
+// TestPublicTraitIsReplaced: the pool and an active lease from before migration 034 get the new trait. Servers of the
+// lease still get onto its host, and an image with the old trait onto none.
+func TestPublicTraitIsReplaced(t *testing.T) {
+	t.Parallel()
+	const public = "CUSTOM_CLOUDFN_RESERVABLE"
+	w := newHostWorld(t)
+	r := w.lease(t, nil)
+	old := "CUSTOM_CLOUDFN_LEASE_" + strings.ToUpper(strings.ReplaceAll(r.ID.String(), "-", ""))
+	w.exec(t, "update reservations set trait = $1", old)
+	w.becomes(t, domain.LeaseActive)
+	w.cloud.flavors[r.Flavors[0].ID].ExtraSpecs["trait:"+public] = "required"
+	w.cloud.traits = map[string]bool{public: true, old: true}
+	pool := w.cloud.aggregates[leases.PoolAggregate]
+	pool.Hosts, pool.Metadata = []string{"h1", "h2", "h3"}, map[string]string{"trait:" + public: "required"}
+	for _, host := range pool.Hosts {
+		isHeld := w.cloud.provided[host][old]
+		w.cloud.provided[host] = map[string]bool{public: true}
+		if isHeld {
+			w.cloud.provided[host][old] = true
+		}
+	}
+	if _, host := w.cloud.launch("", public); host == "" {
+		t.Fatal("the world is not that of before")
+	}
+	w.cloud.servers = map[string]*domain.Server{}
+	w.move(t)
+	w.pass(t)
+	if _, host := w.cloud.launch("", public); host != "" {
+		t.Errorf("an image with the old trait gets onto %s", host)
+	}
+	if _, host := w.cloud.launch(r.Flavors[0].ID); host != w.held(t)[0] {
+		t.Errorf("a server of the lease gets onto %q", host)
+	}
+	w.end(t)
+	w.becomes(t, domain.LeaseEnded)
+	w.clean(t)
+}
+
+// TestHealIsDamped: a reservation moves when its host has been down for long enough, in Nova and for watch-nodes. One
+// with heal manual waits for its host, degraded.
+func TestHealIsDamped(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		heal              domain.Heal
+		status, since     string
+		isMoved, degraded bool
+	}{
+		"one missed report":       {"", "unknown", "1 minute", false, false},
+		"down for long":           {"", "unknown", "4 minutes", true, false},
+		"only suspect":            {"", "suspect", "4 minutes", false, false},
+		"down for watch-nodes":    {"", "down", "4 minutes", true, false},
+		"down for long, manually": {domain.HealManual, "down", "4 minutes", false, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newHostWorld(t)
+			w.lease(t, func(l *domain.Lease) { l.Reservations[0].Want.Heal = c.heal })
+			w.becomes(t, domain.LeaseActive)
+			w.exec(t, `
+update nodes set is_up = false, status = $1, down_since = now() - $2::interval
+where name = (select node from allocations)`, c.status, c.since)
+			w.pass(t)
+			got := testkit.Scalar[string](t, w.rows, `
+select concat_ws(' ', (select count(*) from allocations where replaced_at is not null) = 1, l.degraded,
+                 (select count(*) from events where data ? 'moved_reservation_id')) from leases l`)
+			moves := map[bool]string{false: "0", true: "1"}[c.isMoved]
+			if want := fmt.Sprintf("%s %s %s", letter(c.isMoved), letter(c.degraded), moves); got != want {
+				t.Errorf("got %s, want %s (moved, degraded, events of a move)", got, want)
+			}
+		})
+	}
+}
+
+func letter(b bool) string { return map[bool]string{false: "f", true: "t"}[b] }
+
+// TestProbeAllHosts: the isolation is proven when each idle host refuses the server of the self-test.
+func TestProbeAllHosts(t *testing.T) {
+	t.Parallel()
+	w := newHostWorld(t)
+	for open, want := range map[string]string{"": domain.IsolationProven, "h3": domain.IsolationUnproven} {
+		w.cloud.open = open
+		got, ok, err := leases.Pool{Nodes: postgres.Nodes{DB: w.db}, Cloud: w.cloud}.Probe(t.Context(), nil)
+		if err != nil || !ok || got.Result != want {
+			t.Errorf("with %q open: %+v %t %v", open, got, ok, err)
+		}
+	}
+}

@@ -1,0 +1,77 @@
+package leases
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+// A host of the pool is in one aggregate at least: the pool's while it is idle, its reservation's while it has one, and
+// both on the way between them, when no flavor and no image asks for both traits. No flavor shows the pool's trait, so
+// nobody gets onto an idle host: not by an image, and not by a flavor that is private to a project.
+
+// PoolAggregate is the name in Nova. Whoever may change this aggregate says which hosts are in it.
+const PoolAggregate = "cloudfn-reservable"
+
+// publicTrait was the pool's trait in each installation until migration 034.
+const publicTrait = "CUSTOM_CLOUDFN_RESERVABLE"
+
+// required is the metadata key of an aggregate, and the extra spec of a flavor, that asks for a trait.
+func required(trait string) string { return "trait:" + trait }
+
+// requires is the metadata of an aggregate that keeps servers without the trait off its hosts.
+func requires(trait string) map[string]string { return map[string]string{required(trait): "required"} }
+
+// isolate puts a host into an aggregate that requires the trait, which the host gets before.
+func isolate(ctx context.Context, cloud HostCloud, name, trait string, node domain.Node) (
+	aggregate domain.Aggregate, err error,
+) {
+	if err := cloud.EnsureTrait(ctx, trait); err != nil {
+		return aggregate, err
+	}
+	if aggregate, err = cloud.EnsureAggregate(ctx, name, requires(trait)); err != nil {
+		return aggregate, err
+	}
+	if err := cloud.SetProviderTrait(ctx, node.ProviderID, trait, true); err != nil {
+		return aggregate, err
+	}
+	return aggregate, cloud.AddHost(ctx, aggregate, node.Name, node.ProviderID)
+}
+
+// upgrade replaces the public trait by the pool's own. Hosts of active reservations leave the pool's aggregate when
+// their lease is looked after; until then, for a minute at most, nothing can be launched onto them.
+func (p Pool) upgrade(ctx context.Context, nodes []domain.Node, trait string) error {
+	aggregate, found, err := p.Cloud.FindAggregate(ctx, PoolAggregate)
+	if err != nil || !found || aggregate.Metadata[required(publicTrait)] == "" {
+		return err
+	}
+	slog.InfoContext(ctx, "the pool of reservable hosts gets a trait of its own")
+	if err := p.Cloud.EnsureTrait(ctx, trait); err != nil {
+		return err
+	}
+	if _, err := p.Cloud.EnsureAggregate(ctx, PoolAggregate, requires(trait)); err != nil {
+		return err
+	}
+	for _, node := range nodes {
+		if !slices.Contains(aggregate.Hosts, node.Name) {
+			continue
+		}
+		if err := p.Cloud.SetProviderTrait(ctx, node.ProviderID, trait, true); err != nil {
+			return err
+		}
+		if err := p.Cloud.SetProviderTrait(ctx, node.ProviderID, publicTrait, false); err != nil {
+			return err
+		}
+	}
+	if err := p.Cloud.DropAggregateMetadata(ctx, aggregate.ID, required(publicTrait)); err != nil {
+		return err
+	}
+	err = p.Cloud.DeleteTrait(ctx, publicTrait)
+	if apperr.CodeOf(err) == apperr.Conflict { // another installation's hosts have it
+		return nil
+	}
+	return err
+}

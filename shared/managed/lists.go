@@ -1,0 +1,60 @@
+package managed
+
+import (
+	"context"
+	"sync"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/lookup"
+)
+
+// lists keeps what names are looked up in for a round, so that ten creations list flavors once.
+type lists struct {
+	mu       sync.Mutex
+	flavors  []domain.Flavor
+	networks []domain.Network
+	images   map[string][]domain.Image // by the name or id that was looked up
+}
+
+// flavors lists Nova's flavors, once in a round.
+func (s Session) flavors(ctx context.Context) (all []domain.Flavor, err error) {
+	if s.lists == nil {
+		return s.Cloud.Flavors(ctx)
+	}
+	s.lists.mu.Lock()
+	defer s.lists.mu.Unlock()
+	if s.lists.flavors == nil {
+		s.lists.flavors, err = s.Cloud.Flavors(ctx)
+	}
+	return s.lists.flavors, err
+}
+
+// networks lists the networks, once in a round.
+func (s Session) networks(ctx context.Context) (all []domain.Network, err error) {
+	if s.lists == nil {
+		return s.Cloud.Networks(ctx)
+	}
+	s.lists.mu.Lock()
+	defer s.lists.mu.Unlock()
+	if s.lists.networks == nil {
+		s.lists.networks, err = s.Cloud.Networks(ctx)
+	}
+	return s.lists.networks, err
+}
+
+// images finds the images of a name or id, once in a round.
+func (s Session) images(ctx context.Context, name string) (found []domain.Image, err error) {
+	if s.lists == nil {
+		return lookup.FindImages(ctx, s.Cloud, name)
+	}
+	s.lists.mu.Lock()
+	defer s.lists.mu.Unlock()
+	found, isKnown := s.lists.images[name]
+	if isKnown {
+		return found, nil
+	}
+	if found, err = lookup.FindImages(ctx, s.Cloud, name); err == nil {
+		s.lists.images[name] = found
+	}
+	return found, err
+}

@@ -1,0 +1,91 @@
+package postgres_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/postgres"
+	"github.com/cloudfn/cloudfn/shared/testkit"
+)
+
+const unservedRows = `
+insert into orders (project_id, id, domain_id, user_id, body_sha256, spec, status)
+values ('p1', gen_random_uuid(), 'd', 'u', '', '{"on_failure": "rollback"}', 'running');
+insert into instances (project_id, id, position, name, state, origin, server_id)
+values ('p1', gen_random_uuid(), 0, 'x', 'building', 'connected', gen_random_uuid()::text);
+insert into polls (project_id, since, full_at) values ('p1', now(), now());
+insert into callbacks (project_id, id, user_id, url, status, secret)
+values ('p1', gen_random_uuid(), 'u', 'https://a.example.com', 'pending', 's');
+insert into connections (project_id, id, domain_id, user_id, kind, delegation_id, acts_as, actions, usable_by, status,
+                         expires_at)
+values ('p1', gen_random_uuid(), 'd', 'u', 'trust', 't', '{}', '{start}', '{}', 'active', now() + interval '1 day');
+insert into leases (project_id, id, domain_id, user_id, name, status, starts_at, ends_at, on_end, due_at)
+values ('p1', gen_random_uuid(), 'd', 'u', 'x', 'pending', now(), now() + interval '2 hours', 'shelve', now()),
+       ('p1', gen_random_uuid(), 'd', 'u', 'x', 'ending', now(), now() + interval '2 hours', 'shelve', now());
+insert into managed_projects (project_id, domain_id, due_at) values ('p1', 'd', now());
+insert into managed (project_id, id, kind, name, user_id, provider, repair, max_revisions, revision, request, status)
+values ('p1', gen_random_uuid(), 'VirtualMachineDeployment', 'x', 'u', 'nova', 'manual', 10, 1, 'create', 'pending')`
+
+// TestUnserved: nothing of a project that is not served is claimed, except the ends of leases; and what it has left can
+// be ended.
+func TestUnserved(t *testing.T) {
+	t.Parallel()
+	database := testkit.Database(t)
+	conn, db := testkit.Connect(t, database), open(t, database)
+	if _, err := conn.Exec(t.Context(), unservedRows); err != nil {
+		t.Fatal(err)
+	}
+	unserved, ctx := postgres.Unserved{DB: db}, t.Context()
+	all, err := unserved.ListRemains(ctx)
+	want := domain.Remains{
+		ProjectID: "p1", DomainID: "d", Callbacks: 1, Connections: 1, Instances: 1, Leases: 2, Managed: 1, Orders: 1,
+	}
+	if err != nil || len(all) != 1 || all[0] != want {
+		t.Fatalf("got %+v %v, want %+v", all, err, want)
+	}
+	claimed := func() (n [6]int) {
+		t.Helper()
+		polls, leases := postgres.Polls{DB: db}, postgres.Leases{DB: db}
+		followed, err := polls.ListFollowed(ctx)
+		moving, err2 := polls.ListMoving(ctx, time.Hour)
+		due, err3 := polls.ClaimDue(ctx, domain.NewClaim(), time.Hour, time.Now().Add(time.Hour), 10)
+		running, err4 := polls.ListRunningOrders(ctx)
+		claimedLeases, _, err5 := leases.Claim(ctx, time.Hour, 10)
+		managed, _, err6 := postgres.Managed{DB: db}.ClaimProjects(ctx, time.Hour, 10)
+		for _, err := range []error{err, err2, err3, err4, err5, err6} {
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := conn.Exec(ctx, `update polls set claim_id = null, claimed_until = null;
+update leases set claim_id = null, claimed_until = null, due_at = now();
+update managed_projects set claim_id = null, claimed_until = null, due_at = now()`); err != nil {
+			t.Fatal(err)
+		}
+		return [6]int{len(followed), len(moving), len(due), len(running), len(claimedLeases), len(managed)}
+	}
+	if ended, resumed, err := unserved.Set(ctx, all); err != nil || len(ended) != 1 || len(resumed) != 0 {
+		t.Fatalf("ended %v, resumed %v, %v", ended, resumed, err)
+	}
+	if got := claimed(); got != [6]int{4: 1} {
+		t.Errorf("of a project that is not served: claimed %v, want the end of a lease only", got)
+	}
+	if isDue, err := (postgres.Managed{DB: db}).IsDue(ctx, time.Hour); isDue || err != nil {
+		t.Errorf("its managed resources are due: %t %v", isDue, err)
+	}
+	if ended, resumed, err := unserved.Set(ctx, nil); err != nil || len(ended) != 0 || len(resumed) != 1 {
+		t.Fatalf("ended %v, resumed %v, %v", ended, resumed, err)
+	}
+	if got := claimed(); got != [6]int{1, 1, 1, 1, 2, 1} {
+		t.Errorf("of a project that is served again: claimed %v", got)
+	}
+	if err := unserved.End(ctx, "p1"); err != nil {
+		t.Fatal(err)
+	}
+	all, err = unserved.ListRemains(ctx)
+	want = domain.Remains{ProjectID: "p1", DomainID: "d", Leases: 1, Orders: 1} // which run-leases ends
+	if err != nil || len(all) != 1 || all[0] != want {
+		t.Errorf("left is %+v %v, want %+v", all, err, want)
+	}
+}

@@ -1,0 +1,216 @@
+package contract_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/cloudfn/cloudfn/functions/agents"
+	"github.com/cloudfn/cloudfn/functions/callbacks"
+	collectstats "github.com/cloudfn/cloudfn/functions/collect-stats"
+	"github.com/cloudfn/cloudfn/functions/connections"
+	"github.com/cloudfn/cloudfn/functions/console"
+	deliverevents "github.com/cloudfn/cloudfn/functions/deliver-events"
+	"github.com/cloudfn/cloudfn/functions/launch"
+	"github.com/cloudfn/cloudfn/functions/leases"
+	"github.com/cloudfn/cloudfn/functions/managed"
+	"github.com/cloudfn/cloudfn/functions/nodes"
+	pollinstances "github.com/cloudfn/cloudfn/functions/poll-instances"
+	reconcilemanaged "github.com/cloudfn/cloudfn/functions/reconcile-managed"
+	"github.com/cloudfn/cloudfn/functions/resources"
+	runconnections "github.com/cloudfn/cloudfn/functions/run-connections"
+	runleases "github.com/cloudfn/cloudfn/functions/run-leases"
+	"github.com/cloudfn/cloudfn/functions/servers"
+	"github.com/cloudfn/cloudfn/functions/stats"
+	watchnodes "github.com/cloudfn/cloudfn/functions/watch-nodes"
+	"github.com/cloudfn/cloudfn/shared/run"
+	"github.com/cloudfn/cloudfn/shared/testkit"
+)
+
+const (
+	ownProject, otherProject = "11111111111111111111111111111111", "22222222222222222222222222222222"
+	thirdProject             = "33333333333333333333333333333333"
+	matrixUser               = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
+	servedDomain             = "default"
+)
+
+// The kinds of tokens.
+const (
+	noToken   = "none"
+	unknown   = "unknown"
+	unscoped  = "unscoped"
+	ofDomain  = "domain"
+	ofSystem  = "system"
+	ofProject = "project"
+	denied    = "a project that is not served"
+)
+
+// caller is a kind of token with roles.
+type caller struct {
+	name, scope string
+	roles       []string
+}
+
+var callers = func() (list []caller) {
+	list = []caller{{name: "nobody", scope: noToken}, {name: "a wrong token", scope: unknown}}
+	for _, scope := range []string{unscoped, ofDomain, ofSystem, ofProject, denied} {
+		for _, roles := range [][]string{
+			{"load-balancer_observer", "key-manager:audit", "heat_stack_user"},
+			{"reader"},
+			{"member", "reader"},
+			{"manager", "member", "reader"},
+			{"admin", "manager", "member", "reader"},
+		} {
+			list = append(list, caller{name: scope + " " + strings.Join(roles, ","), scope: scope, roles: roles})
+		}
+	}
+	return list
+}()
+
+func (c caller) has(roles ...string) bool {
+	return slices.ContainsFunc(roles, func(r string) bool { return slices.Contains(c.roles, r) })
+}
+
+func (c caller) mayWrite() bool { return c.has("member", "manager", "admin") }
+
+func (c caller) token() string {
+	if c.scope == noToken {
+		return ""
+	}
+	return strings.ReplaceAll(c.name, " ", "_")
+}
+
+// keystoneToken is what Keystone says about the token.
+func (c caller) keystoneToken() map[string]any {
+	token := map[string]any{
+		"expires_at": time.Now().Add(time.Hour).UTC().Format("2006-01-02T15:04:05.000000Z"),
+		"user":       map[string]any{"id": matrixUser, "name": "ann", "domain": map[string]any{"id": servedDomain}},
+	}
+	roles := []map[string]string{}
+	for _, role := range c.roles {
+		roles = append(roles, map[string]string{"id": role, "name": role})
+	}
+	project := func(id, domain string) {
+		token["project"] = map[string]any{"id": id, "name": "p", "domain": map[string]any{"id": domain}}
+	}
+	token["roles"] = roles
+	switch c.scope {
+	case ofDomain:
+		token["domain"] = map[string]any{"id": servedDomain}
+	case ofSystem:
+		token["system"] = map[string]bool{"all": true}
+	case ofProject:
+		project(ownProject, servedDomain)
+	case denied:
+		project(thirdProject, "another")
+	}
+	return token
+}
+
+// matrix serves all functions with a fake Keystone, whose services answer 503, or 403 where Nova wants an admin.
+type matrix struct {
+	operations   map[string]operation
+	client       *testkit.Client
+	pool         *pgxpool.Pool
+	mine, theirs objects
+	sent, calls  atomic.Int64 // requests; calls of OpenStack besides those about tokens
+}
+
+func newMatrix(t *testing.T) *matrix {
+	t.Helper()
+	m := &matrix{operations: operations(document(t).Paths.Map())}
+	cloud := httptest.NewServer(http.HandlerFunc(m.serveCloud))
+	t.Cleanup(cloud.Close)
+	database := testkit.Database(t)
+	env := testkit.Env(t, database, map[string]string{
+		"OS_CLOUD": "", "OS_AUTH_URL": cloud.URL + "/v3", "OS_USERNAME": "nobody",
+		"OS_PASSWORD": "none", "OS_USER_DOMAIN_NAME": "Default", "OS_PROJECT_NAME": "none",
+		"OS_PROJECT_DOMAIN_NAME": "Default", "ALLOWED_DOMAINS": servedDomain, "TRUSTEE_USER_ID": matrixUser,
+	})
+	m.client = testkit.Start(t, env, everyFunction...)
+	m.pool = testkit.Pool(t, database)
+	m.mine, m.theirs = m.insert(t, ownProject), m.insert(t, otherProject)
+	return m
+}
+
+func (m *matrix) serveCloud(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Content-Type", "application/json")
+	by := func(token string) int {
+		return slices.IndexFunc(callers, func(c caller) bool { return c.token() != "" && c.token() == token })
+	}
+	switch n := by(r.Header.Get("X-Auth-Token")); {
+	case r.URL.Path == "/v3/auth/tokens" && r.Method == http.MethodGet:
+		if n < 0 || callers[n].scope == unknown {
+			w.Header().Set("WWW-Authenticate", "Keystone uri=\"none\"")
+			w.WriteHeader(http.StatusUnauthorized)
+			_, _ = w.Write([]byte(`{"error": {"code": 401, "message": "no such token", "title": "Unauthorized"}}`))
+			return
+		}
+		_ = json.NewEncoder(w).Encode(map[string]any{"token": callers[n].keystoneToken()})
+	case r.URL.Path == "/v3/auth/catalog":
+		m.calls.Add(1)
+		list := []any{}
+		for _, service := range []string{"compute", "image", "network", "placement", "volumev3", "identity"} {
+			list = append(list, map[string]any{
+				"type": service, "name": service, "id": service, "endpoints": []any{map[string]any{
+					"id": service, "interface": "public", "region": "one", "region_id": "one",
+					"url": "http://" + r.Host + "/" + service,
+				}},
+			})
+		}
+		_ = json.NewEncoder(w).Encode(map[string]any{"catalog": list})
+	case n >= 0 && !callers[n].has("admin") && adminOnly.MatchString(r.URL.Path):
+		m.calls.Add(1)
+		w.WriteHeader(http.StatusForbidden)
+	default:
+		m.calls.Add(1)
+		w.WriteHeader(http.StatusServiceUnavailable)
+	}
+}
+
+// adminOnly are the calls that Nova's policy permits to admins only.
+var adminOnly = regexp.MustCompile(`/(os-services|os-hypervisors|os-aggregates)`)
+
+// rows gives a digest of each table but the request log. A condition leaves out the tables without its column.
+func (m *matrix) rows(t *testing.T, where string) map[string]string {
+	t.Helper()
+	ctx, digests := context.Background(), map[string]string{}
+	tables := testkit.Scalar[[]string](t, m.pool, `select array_agg(c.table_name::text) from information_schema.columns c
+join information_schema.tables t using (table_schema, table_name)
+where table_schema = 'public' and table_type = 'BASE TABLE' and c.table_name not like 'requests%'
+  and c.ordinal_position = 1 and ($1 = '' or exists (select from information_schema.columns p
+      where p.table_schema = 'public' and p.table_name = c.table_name and p.column_name = 'project_id'))`, where)
+	for _, table := range tables {
+		var digest string
+		query := fmt.Sprintf("select coalesce(md5(string_agg(r::text, '' order by r::text)), '') from %s r%s", table, where)
+		if err := m.pool.QueryRow(ctx, query).Scan(&digest); err != nil {
+			t.Fatal(err)
+		}
+		digests[table] = digest
+	}
+	return digests
+}
+
+// everyFunction are the functions of the daemon.
+var everyFunction = []run.Function{
+	agents.Function, callbacks.Function, collectstats.Function, connections.Function, console.Function,
+	deliverevents.Function, launch.Function, leases.Function, managed.Function, nodes.Function, pollinstances.Function,
+	reconcilemanaged.Function, resources.Function, runconnections.Function, runleases.Function, servers.Function,
+	stats.Function, watchnodes.Function,
+}
+
+// matrixExamples are what the matrix sends, where the first example names no object.
+var matrixExamples = map[string]func(*ask){
+	"createLease":  func(a *ask) { a.example, a.set = "instance", soonest },
+	"deleteServer": func(a *ask) { a.query = []string{"connection_id"} },
+}

@@ -1,0 +1,56 @@
+package process_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/testkit"
+)
+
+// TestLongImageWithTrait: Nova takes required traits from images, too. An image gets no server onto an idle host of
+// the pool, whether it asks for the trait that was public once or for what the flavor of a reservation shows.
+func TestLongImageWithTrait(t *testing.T) {
+	t.Parallel()
+	hosts := testkit.ReservableHosts(t)
+	l := newLessee(t, nil)
+	l.reserve(t, hosts...)
+	active := l.becomes(t, l.reserveHost(t).ID.String(), domain.LeaseActive)
+	shown, err := l.Session(t).FlavorSpecs(t.Context(), active.Reservations[0].Flavors[0].ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	learned := map[string]string{}
+	for spec, value := range shown {
+		if !strings.HasPrefix(spec, "trait:CUSTOM_CLOUDFN_LEASE_") { // which gets onto the host that it has reserved
+			learned[spec] = value
+		}
+	}
+	for name, properties := range map[string]map[string]string{
+		"public": {"trait:CUSTOM_CLOUDFN_RESERVABLE": "required"}, "learned": learned,
+	} {
+		if len(properties) == 0 {
+			continue // the flavor shows nothing else
+		}
+		image := l.MakeImage(t, name, properties)
+		id, err := l.Session(t).CreateServer(t.Context(), domain.LaunchSpec{
+			FlavorID: testkit.Sandbox(t).FlavorID, ImageID: image, NetworkIDs: []string{testkit.Sandbox(t).NetworkID},
+		}, name, "", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		testkit.Eventually(t, 2*time.Minute, "Nova has decided", func() bool {
+			server, err := admin(t).Server(t.Context(), id)
+			if err == nil && server.Status == "ACTIVE" {
+				t.Errorf("%s with %v is on a host of the pool", name, properties)
+			}
+			return err == nil && server.Status != "BUILD"
+		})
+	}
+	for _, host := range hosts {
+		if on, err := admin(t).HostServers(t.Context(), host); err != nil || len(on) > 0 {
+			t.Errorf("on %s are %+v: %v", host, on, err)
+		}
+	}
+}
