@@ -3,7 +3,9 @@
 package console
 
 import (
+	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/auth"
+	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/postgres"
 	"github.com/cloudfn/cloudfn/shared/run"
 )
@@ -14,11 +16,17 @@ type Config struct {
 	// process, as in the daemon.
 	Upstream run.Upstream `env:"CONSOLE_UPSTREAM"`
 
+	// Sign-ins a minute that all replicas together accept from one address (IPv6: one /64), 1 to 100000.
+	SignIns int `env:"SIGN_IN_RATE_LIMIT, default=60"`
+
 	Callers auth.Config // the projects and domains that are served
 }
 
 // Validate rejects a Config that cannot work.
 func (c Config) Validate() error {
+	if err := domain.CheckRate("SIGN_IN_RATE_LIMIT", c.SignIns); err != nil {
+		return err
+	}
 	if c.Upstream == "" {
 		return nil
 	}
@@ -31,7 +39,8 @@ var Function = run.HTTP[Config, handler]{
 	Summary: "The page for people, and the session that lets it use all of the above.",
 	Reach: run.Reach{
 		Tables: map[string]string{
-			"sessions": "select, insert, delete",
+			"rate_limits": "select, insert, update",
+			"sessions":    "select, insert, delete",
 		},
 		Network: []string{"functions", "identity"}, // identity: who signs in; no other call to the cloud
 	},
@@ -52,5 +61,6 @@ func build(cfg Config, d run.Deps) (handler, error) {
 		return handler{}, err
 	}
 	s := service{store: postgres.Sessions{DB: d.DB}, cloud: d.Cloud, admit: cfg.Callers.Admit}
-	return handler{s, functions, files}, nil
+	signIns := postgres.RateLimit{DB: d.DB, Limit: apperr.PerMinute("sign-in", cfg.SignIns)}
+	return handler{s, signIns, functions, files}, nil
 }

@@ -12,10 +12,12 @@ import (
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/httpx"
+	"github.com/cloudfn/cloudfn/shared/postgres"
 )
 
 type handler struct {
 	svc       service
+	signIns   postgres.RateLimit
 	functions http.RoundTripper // sends a request to a function
 	files     map[string]file   // the page and its files, by name
 }
@@ -170,6 +172,10 @@ type signInInput struct {
 }
 
 func (h handler) signIn(ctx context.Context, in *signInInput) (httpx.Response, error) {
+	source := domain.AddressSource(httpx.ClientAddress(ctx))
+	if err := h.signIns.Take(ctx, source, "this address"); err != nil {
+		return httpx.Response{}, err
+	}
 	var cookie domain.Secret
 	var session domain.Session
 	var err error

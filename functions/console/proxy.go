@@ -57,7 +57,8 @@ func (h handler) proxy(r *http.Request) (httpx.Response, error) {
 		}
 	}
 	out.Header.Set("X-Auth-Token", session.Token.Reveal())
-	out.RemoteAddr = r.RemoteAddr // for a function in this process
+	out.RemoteAddr = httpx.ClientAddress(r.Context()) // for a function in this process, and for one elsewhere:
+	out.Header.Set("X-Forwarded-For", out.RemoteAddr)
 	resp, err := h.functions.RoundTrip(out)
 	if err != nil {
 		return httpx.Response{}, err
