@@ -161,6 +161,7 @@ begin
         grant delete, insert, select, update on node_tokens to cloudfn_functions;
         grant delete, insert, select, update on nodes to cloudfn_functions;
         grant insert, select, update on orders to cloudfn_functions;
+        grant insert, select, update on rate_limits to cloudfn_functions;
         grant insert, select on requests to cloudfn_functions;
         grant insert, select, update on reservations to cloudfn_functions;
         grant delete, insert, select on sessions to cloudfn_functions;
