@@ -56,7 +56,10 @@ func TestVerifiedAgainEndsNoPause(t *testing.T) {
 	if got := change(`{"url": "https://127.0.0.1:2/"}`); got != 200 || isPaused() {
 		t.Errorf("another URL: got %d, paused: %t", got, isPaused())
 	}
-	for body, want := range map[string]int{`{"url": "https://127.0.0.1:3/"}`: 429, `{"events": []}`: 200} {
+	for body, want := range map[string]int{
+		`{"url": "https://127.0.0.1:3/"}`: 429, `{"status": "verified"}`: 429, `{"events": []}`: 200,
+		`{"status": "suspended"}`: 200,
+	} {
 		if got := change(body); got != want {
 			t.Errorf("%s: got %d, want %d", body, got, want)
 		}

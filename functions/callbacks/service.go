@@ -109,7 +109,8 @@ func (s service) Change(
 	if err := s.check(change.URL, change.Events); err != nil {
 		return domain.Callback{}, err
 	}
-	if change.URL != nil || change.Status != nil { // which may send a receiver a request at once, as a test does
+	// Both may send a receiver a request immediately, as a test does.
+	if change.URL != nil || change.Status != nil && *change.Status == domain.CallbackVerified {
 		if err := s.tests.Take(ctx, projectID, "this project"); err != nil {
 			return domain.Callback{}, err
 		}

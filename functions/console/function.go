@@ -60,7 +60,7 @@ func build(cfg Config, d run.Deps) (handler, error) {
 	if err != nil {
 		return handler{}, err
 	}
-	s := service{store: postgres.Sessions{DB: d.DB}, cloud: d.Cloud, admit: cfg.Callers.Admit}
+	s := newService(postgres.Sessions{DB: d.DB}, d.Cloud, cfg.Callers.Admit)
 	signIns := postgres.RateLimit{DB: d.DB, Limit: apperr.PerMinute("sign-in", cfg.SignIns)}
 	return handler{s, signIns, functions, files}, nil
 }

@@ -39,7 +39,11 @@ func routes(h handler) []httpx.Route {
 	for i := range list {
 		list[i].Public = true // a session replaces the token
 	}
-	return append(list, httpx.Routes(func(api huma.API) { sessionRoutes(api, h) })...)
+	list = append(list, httpx.Routes(func(api huma.API) { sessionRoutes(api, h) })...)
+	for i := range list {
+		list[i].Known = h.svc.Known
+	}
+	return list
 }
 
 func static(pattern string, serve func(*http.Request) (httpx.Response, error)) httpx.Route {

@@ -23,7 +23,7 @@ var requestHeaders = []string{"Accept", "Content-Type", "If-Match"}
 // answerHeaders are returned, beside the status and the body. The edge sets the request's id, which is the same.
 var answerHeaders = []string{
 	"Allow", "Cache-Control", "Content-Disposition", "Content-Security-Policy", "ETag", "Last-Modified", "Link",
-	"Location", "Retry-After", "Vary", "WWW-Authenticate",
+	"Location", "RateLimit", "RateLimit-Policy", "Retry-After", "Vary", "WWW-Authenticate",
 }
 
 // proxy sends a request of the page to the function that serves its path, with the session's token.

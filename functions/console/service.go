@@ -4,9 +4,12 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"slices"
 	"strings"
 	"time"
+
+	lru "github.com/hashicorp/golang-lru/v2"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
@@ -26,6 +29,15 @@ type service struct {
 	store postgres.Sessions // sealed
 	cloud keystone
 	admit func(domain.Identity) error // rejects projects that are not served
+	known *lru.Cache[string, domain.Identity]
+}
+
+// maxKnown is how many sessions a replica knows.
+const maxKnown = 10_000
+
+func newService(store postgres.Sessions, cloud keystone, admit func(domain.Identity) error) service {
+	known, _ := lru.New[string, domain.Identity](maxKnown) // a positive size is no error
+	return service{store, cloud, admit, known}
 }
 
 // revokeTimeout bounds the revocation of an unused token.
@@ -151,6 +163,7 @@ func (s service) Open(ctx context.Context, cookie domain.Secret) (domain.Session
 	}
 	sealed, until, err := s.store.Get(ctx, key.id)
 	if apperr.CodeOf(err) == apperr.NotFound {
+		s.known.Remove(string(key.id))
 		return domain.Session{}, notSignedIn(err)
 	}
 	if err != nil {
@@ -158,7 +171,21 @@ func (s service) Open(ctx context.Context, cookie domain.Secret) (domain.Session
 	}
 	session, err := key.open(sealed)
 	session.Until = until
+	if err == nil {
+		s.known.Add(string(key.id), session.Who)
+	}
 	return session, err
+}
+
+// Known implements httpx.Known for cookies whose session was found before. Without it all users of a page behind one
+// address would share a limit.
+func (s service) Known(h http.Header) (domain.Identity, bool) {
+	key, err := keyOf(cookieOf(&http.Request{Header: h}))
+	if err != nil {
+		return domain.Identity{}, false
+	}
+	who, found := s.known.Get(string(key.id))
+	return who, found && time.Now().Before(who.ExpiresAt)
 }
 
 // SignOut ends the session of a cookie on every replica, and revokes its token if signing in created it. Without a

@@ -1,6 +1,7 @@
 package stats
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -45,6 +46,15 @@ func TestFloodOfStrangers(t *testing.T) {
 		t.Errorf("another address: got %d %s", a.Status, a.Body)
 	}
 	p.Terminate(t, time.Minute)
+	var log struct {
+		Requests []Request `json:"requests"`
+	}
+	operator := testkit.Start(t, testkit.Env(t, database, nil), Function).As(testkit.Token(t, "admin"))
+	operator.Get(t, "/v1/requests?scope=cloud").JSON(t, &log)
+	if i := slices.IndexFunc(log.Requests, func(r Request) bool { return r.Status == 429 }); i < 0 ||
+		log.Requests[i].Count != refused || log.Requests[i].Remote != "192.0.2.1" {
+		t.Errorf("an operator sees %+v", log.Requests)
+	}
 	conn := testkit.Connect(t, database)
 	counted := testkit.Scalar[int](t, conn,
 		"select count::int from requests where status = 429 and remote = '192.0.2.1'")

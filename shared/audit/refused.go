@@ -5,9 +5,12 @@ import (
 	"context"
 	"log/slog"
 	"maps"
+	"math"
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/google/uuid"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
@@ -39,7 +42,7 @@ func (l *Log) CountRefused(row domain.Request) {
 }
 
 func sourceOf(row domain.Request) string {
-	return cmp.Or(row.ProjectID, row.DomainID, domain.AddressSource(row.Remote))
+	return cmp.Or(row.ProjectID, row.DomainID, row.UserID, domain.AddressSource(row.Remote))
 }
 
 // add needs the lock.
@@ -56,7 +59,7 @@ func (c *counted) add(source string, row domain.Request, n int) {
 		first = row
 		first.Duration, first.Count = 0, 0
 	}
-	first.Count += n
+	first.Count = min(first.Count+n, math.MaxInt32) // Postgres may be away for days
 	c.rows[source] = first
 }
 
@@ -64,6 +67,9 @@ func (c *counted) take() []domain.Request {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	rows := slices.Collect(maps.Values(c.rows))
+	for i := range rows {
+		rows[i].ID = uuid.Must(uuid.NewV7()) // in the order of the rows that are written now
+	}
 	if c.due != nil {
 		c.due.Stop()
 	}

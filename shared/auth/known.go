@@ -4,18 +4,29 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"net/http"
+	"time"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// Known reports whether the token of a request is cached as accepted: Keystone is not called for it.
-func (a *Authenticator) Known(h http.Header) bool {
+// accepted is what Keystone said of a token when it accepted it.
+type accepted struct {
+	who domain.Identity
+	at  time.Time
+}
+
+// Known returns whose token a request has, if Keystone accepted it and has not refused it since: not only for
+// TOKEN_CACHE_TTL. It decides nothing but which rate limit a request counts for.
+func (a *Authenticator) Known(h http.Header) (domain.Identity, bool) {
 	token, err := tokenOf(h)
 	if err != nil {
-		return false
+		return domain.Identity{}, false
 	}
-	_, known := a.remembered(a.keyOf(token))
-	return known
+	found, ok := a.accepted.Get(a.keyOf(token))
+	if !ok || !a.now().Before(found.who.ExpiresAt) {
+		return domain.Identity{}, false
+	}
+	return found.who, true
 }
 
 // keyOf is the token's key in the caches.

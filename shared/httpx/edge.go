@@ -26,10 +26,10 @@ type Edge struct {
 	// Ready reports whether the request log can be written; Record writes a row and returns when it is durable.
 	Ready  func(context.Context) error
 	Record func(context.Context, domain.Request) error
-	// Limits bound how often a source may send requests. Known reports whether a request has a token that was accepted
-	// lately: its address is not limited. CountRefused records a request that is over a limit.
+	// Limits bound how often a source may send requests. A request that is Known counts for its project, any other for
+	// its address. CountRefused records a request that is over a limit.
 	Limits       Limits
-	Known        func(http.Header) bool
+	Known        Known
 	CountRefused func(domain.Request)
 	// KeystoneURL stands in WWW-Authenticate.
 	KeystoneURL string
@@ -155,10 +155,13 @@ func (e Edge) answer(ctx context.Context, x *exchange) (Response, domain.Identit
 	if x.route != nil && x.route.Probe {
 		return e.outcome(ctx, x, x.request), domain.Identity{}
 	}
-	if !e.Known(x.request.Header) {
-		if err := e.Limits.TakeAddress(ClientAddress(ctx)); err != nil {
-			return failure(err, id, e.KeystoneURL), domain.Identity{}
-		}
+	lookup := e.Known
+	if x.route != nil && x.route.Known != nil {
+		lookup = x.route.Known
+	}
+	known, isKnown := lookup(x.request.Header)
+	if err := e.take(ctx, known, isKnown); err != nil {
+		return failure(err, id, e.KeystoneURL), known
 	}
 	if err := e.Ready(ctx); err != nil {
 		slog.WarnContext(ctx, "rejected: the request log is not available", "error", err)
@@ -177,10 +180,20 @@ func (e Edge) answer(ctx context.Context, x *exchange) (Response, domain.Identit
 		slog.InfoContext(ctx, "rejected", "error", err)
 		return failure(err, id, e.KeystoneURL), who
 	}
-	if err := e.Limits.TakeProject(cmp.Or(who.ProjectID, who.DomainID, who.UserID)); err != nil {
-		return failure(err, id, e.KeystoneURL), who
+	if !isKnown {
+		if err := e.take(ctx, who, true); err != nil {
+			return failure(err, id, e.KeystoneURL), who
+		}
 	}
 	return e.outcome(ctx, x, x.request.WithContext(ctx)), who
+}
+
+// take counts a request for whose it is, or for its address when that is not known.
+func (e Edge) take(ctx context.Context, who domain.Identity, isKnown bool) error {
+	if !isKnown {
+		return e.Limits.TakeAddress(ClientAddress(ctx))
+	}
+	return e.Limits.TakeProject(cmp.Or(who.ProjectID, who.DomainID, who.UserID))
 }
 
 func (e Edge) outcome(ctx context.Context, x *exchange, r *http.Request) Response {

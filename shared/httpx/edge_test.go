@@ -71,7 +71,12 @@ func (j *recorder) edge() Edge {
 			j.rows = append(j.rows, row)
 			return errors.Join(j.record, ctx.Err()) // what is recorded is so whatever became of the request
 		},
-		Limits: j, Known: func(h http.Header) bool { return h.Get("X-Auth-Token") == "known" },
+		Limits: j, Known: func(h http.Header) (domain.Identity, bool) {
+			if h.Get("X-Auth-Token") != "known" {
+				return domain.Identity{}, false
+			}
+			return domain.Identity{UserID: "u1", ProjectID: "p1"}, true
+		},
 		CountRefused: func(row domain.Request) { j.refused = append(j.refused, row) },
 		KeystoneURL:  "https://keystone.example.com/v3", Timeout: 5 * time.Second,
 	}

@@ -10,14 +10,14 @@ import (
 	"github.com/cloudfn/cloudfn/shared/apperr"
 )
 
-// TestLimits: a request over a limit costs neither Keystone nor a row. A known token's address is not limited, so those
-// who share an address with a flood go on; probes never are.
+// TestLimits: a request over a limit costs neither Keystone nor a row, whatever its path. A known token's address is not
+// limited, so those who share an address with a flood go on; probes never are.
 func TestLimits(t *testing.T) {
 	t.Parallel()
 	limit := apperr.Limit{Name: "address", Quota: 500, Window: 10 * time.Second}
 	over := limit.Exceeded("this address", 2500*time.Millisecond)
 	served := func(token string) []string { return []string{"ready", "authenticate " + token, "handler", "record"} }
-	known, unknown := []string{"ready", "authenticate known"}, []string{"ready", "authenticate tok"}
+	unknown := []string{"ready", "authenticate tok"}
 	for name, tc := range map[string]struct {
 		path, token, source string
 		status              int
@@ -30,7 +30,9 @@ func TestLimits(t *testing.T) {
 		"an address, a known token":   {"/private/1", "known", "192.0.2.1", 200, served("known"), ""},
 		"an address, a probe":         {"/probe", "", "192.0.2.1", 200, []string{"handler"}, ""},
 		"an address, healthz":         {"/healthz", "", "192.0.2.1", 200, nil, ""},
-		"a project":                   {"/private/1", "known", "p1", 429, known, "p1"},
+		"a project":                   {"/private/1", "known", "p1", 429, nil, "p1"},
+		"a project, a public route":   {"/public", "known", "p1", 429, nil, "p1"},
+		"a project, nothing there":    {"/nothing", "known", "p1", 429, nil, "p1"},
 		"a project, with a new token": {"/private/1", "tok", "p1", 429, unknown, "p1"},
 		"another project":             {"/private/1", "tok", "p2", 200, served("tok"), ""},
 	} {

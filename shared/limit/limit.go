@@ -17,11 +17,11 @@ type Config struct {
 	// Address ranges of the proxies in front, such as `127.0.0.0/8,10.2.0.0/16`: `X-Forwarded-For` names the client
 	// only when one of them sends it. When empty, the client is whoever connects.
 	TrustedProxies []string `env:"TRUSTED_PROXIES"`
-	// Requests a second that each process accepts from one address (IPv6: one /64) without a token that it knows, and
-	// ten times as many at once; 1 to 100000.
+	// Requests a second that each process accepts from one address (IPv6: one /64) without a token that was
+	// accepted before, and ten times as many at once; 1 to 100000.
 	Address int `env:"ADDRESS_RATE_LIMIT, default=100"`
 	// Requests a second that each process accepts from one project, and ten times as many at once; 1 to 100000.
-	Project int `env:"PROJECT_RATE_LIMIT, default=200"`
+	Project int `env:"PROJECT_RATE_LIMIT, default=500"`
 }
 
 // Validate rejects a Config that cannot work.

@@ -36,8 +36,9 @@ func (l RateLimit) Take(ctx context.Context, source, name string) error {
 	return l.Limit.Exceeded(name, wait)
 }
 
-// deleteRateLimits deletes limits whose whole quota is free.
-func (r Retention) deleteRateLimits(ctx context.Context, _ time.Time) (done bool, err error) {
-	_, err = exec(ctx, r.DB.pool, "delete from rate_limits where used_up < clock_timestamp()")
-	return err == nil, err
+// DeleteUnusedLimits deletes the rate limits whose whole quota is free. A client that has many addresses makes a row of
+// each, so it runs each minute.
+func (r Retention) DeleteUnusedLimits(ctx context.Context) error {
+	_, err := exec(ctx, r.DB.pool, "delete from rate_limits where used_up < clock_timestamp()")
+	return err
 }

@@ -44,3 +44,20 @@ func TestRateLimitIsShared(t *testing.T) {
 		}
 	}
 }
+
+// TestUnusedLimitsAreDeleted, and no others: an address that sends nothing for a minute leaves no row.
+func TestUnusedLimitsAreDeleted(t *testing.T) {
+	t.Parallel()
+	url := testkit.Database(t)
+	conn, db := testkit.Connect(t, url), open(t, url)
+	if _, err := conn.Exec(t.Context(), `insert into rate_limits
+		select 'sign-in', n::text, now() + (n - 900) * interval '1 hour' from generate_series(1, 1000) n`); err != nil {
+		t.Fatal(err)
+	}
+	if err := (postgres.Retention{DB: db}).DeleteUnusedLimits(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if n := testkit.Scalar[int](t, conn, "select count(*)::int from rate_limits"); n != 100 {
+		t.Errorf("%d limits are left", n)
+	}
+}

@@ -38,7 +38,7 @@ func TestGatewayEarlyAnswer(t *testing.T) {
 		Ready:  func(context.Context) error { return nil }, Record: func(context.Context, domain.Request) error {
 			return nil
 		}, Timeout: time.Minute,
-		Limits: unlimited(t), Known: func(http.Header) bool { return true },
+		Limits: unlimited(t), Known: func(http.Header) (domain.Identity, bool) { return domain.Identity{}, false },
 	}
 	serve := edge.Handler([]httpx.Route{httpx.Handle("POST /v1/launch", func(*http.Request) (string, error) {
 		return "", nil

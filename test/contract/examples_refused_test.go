@@ -259,10 +259,3 @@ insert into instances (project_id, id, order_id, position, name, state, origin, 
 	}
 	return strings.NewReplacer(exampleOrder, order, exampleServer, server, exampleRequest, request)
 }
-
-// Why an answer is never sent.
-const (
-	onlyByMistake = "it reads nothing that could be broken: only a mistake of the program's gives it " +
-		"(shared/httpx shows the answer to one)"
-	onlyByFlood = "its address alone is limited, before any route is looked at (shared/httpx TestLimits)"
-)
