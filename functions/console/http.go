@@ -41,9 +41,14 @@ func routes(h handler) []httpx.Route {
 	}
 	list = append(list, httpx.Routes(func(api huma.API) { sessionRoutes(api, h) })...)
 	for i := range list {
-		list[i].Known = h.svc.Known
+		list[i].Known = h.known
 	}
 	return list
+}
+
+// known finds the session of a request. Without it all users of the page behind one address would share a limit.
+func (h handler) known(header http.Header) (domain.Identity, bool) {
+	return h.svc.Known(cookieOf(&http.Request{Header: header}))
 }
 
 func static(pattern string, serve func(*http.Request) (httpx.Response, error)) httpx.Route {

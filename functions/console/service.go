@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"net/http"
 	"slices"
 	"strings"
 	"time"
@@ -177,10 +176,9 @@ func (s service) Open(ctx context.Context, cookie domain.Secret) (domain.Session
 	return session, err
 }
 
-// Known implements httpx.Known for cookies whose session was found before. Without it all users of a page behind one
-// address would share a limit.
-func (s service) Known(h http.Header) (domain.Identity, bool) {
-	key, err := keyOf(cookieOf(&http.Request{Header: h}))
+// Known returns whose session a cookie has, if it was opened before.
+func (s service) Known(cookie domain.Secret) (domain.Identity, bool) {
+	key, err := keyOf(cookie)
 	if err != nil {
 		return domain.Identity{}, false
 	}

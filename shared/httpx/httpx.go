@@ -28,8 +28,8 @@ type Route struct {
 	serve    func(*http.Request) (Response, error)
 }
 
-// Known returns whose request it is, if that is known without a call to Postgres or Keystone. It decides only which rate
-// limit the request counts for.
+// Known returns whose request it is, if that is known without a call to Postgres or Keystone. It decides only which
+// rate limit the request counts for.
 type Known func(http.Header) (domain.Identity, bool)
 
 // Response is an answer with more to it than a JSON body: another status, a header, another content type.

@@ -10,8 +10,8 @@ import (
 	"github.com/cloudfn/cloudfn/shared/apperr"
 )
 
-// TestLimits: a request over a limit costs neither Keystone nor a row, whatever its path. A known token's address is not
-// limited, so those who share an address with a flood go on; probes never are.
+// TestLimits: a request over a limit costs neither Keystone nor a row, whatever its path. A known token's address is
+// not limited, so those who share an address with a flood go on; probes never are.
 func TestLimits(t *testing.T) {
 	t.Parallel()
 	limit := apperr.Limit{Name: "address", Quota: 500, Window: 10 * time.Second}

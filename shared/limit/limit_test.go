@@ -3,6 +3,7 @@ package limit
 import (
 	"fmt"
 	"net/http"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -79,7 +80,7 @@ func TestMemoryIsBounded(t *testing.T) {
 	t.Parallel()
 	l, _ := limits(t, Config{Address: 1, Project: 1})
 	for n := range 3 * maxSources {
-		if err := l.TakeProject(fmt.Sprint(n)); err != nil {
+		if err := l.TakeProject(strconv.Itoa(n)); err != nil {
 			t.Fatal(err)
 		}
 	}
