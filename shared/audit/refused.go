@@ -25,6 +25,8 @@ const (
 // counted are the requests of the last minute that a rate limit refused, by source. A row of each would let anybody
 // fill the disk without a token. A replica that dies loses a minute of numbers.
 type counted struct {
+	writing sync.Mutex // held by who writes: a process that ends waits for the rows that are on their way
+
 	mu   sync.Mutex
 	rows map[string]domain.Request
 	due  *time.Timer // nil while nothing is counted
@@ -79,6 +81,8 @@ func (c *counted) take() []domain.Request {
 
 // writeCounted writes what is counted. What cannot be written is part of the next minute's rows.
 func (l *Log) writeCounted() error {
+	l.refused.writing.Lock()
+	defer l.refused.writing.Unlock()
 	rows := l.refused.take()
 	if len(rows) == 0 {
 		return nil

@@ -3,6 +3,7 @@ package audit
 import (
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -79,14 +80,20 @@ func TestSourcesAreBounded(t *testing.T) {
 func TestNumbersSurviveAnOutage(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		away := errors.New("no space left")
-		d := &disk{fail: func([]domain.Request) error { return away }}
+		var isFull atomic.Bool
+		isFull.Store(true)
+		d := &disk{fail: func([]domain.Request) error {
+			if isFull.Load() {
+				return errors.New("no space left")
+			}
+			return nil
+		}}
 		l := New(d, d)
 		l.CountRefused(refusedOf("192.0.2.1", ""))
 		time.Sleep(countFor + time.Second)
 		synctest.Wait()
 		l.CountRefused(refusedOf("192.0.2.1", ""))
-		d.fail = nil
+		isFull.Store(false)
 		time.Sleep(countFor)
 		synctest.Wait()
 		if got := numbers(d.rows); len(d.rows) != 1 || got["/192.0.2.1"] != 2 {

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sethvargo/go-envconfig"
+
 	"github.com/cloudfn/cloudfn/shared/apperr"
 )
 
@@ -55,6 +57,32 @@ func TestLimit(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestDefaultsFitHonestClients: a program with 50 parallel calls of a tenth of a second, and 200 clients behind one
+// address that all log in at the same time.
+func TestDefaultsFitHonestClients(t *testing.T) {
+	t.Parallel()
+	var cfg Config
+	if err := envconfig.ProcessWith(t.Context(), &envconfig.Config{
+		Target: &cfg, Lookuper: envconfig.MapLookuper(nil),
+	}); err != nil {
+		t.Fatal(err)
+	}
+	l, now := limits(t, cfg)
+	for n := range 200 {
+		if err := l.TakeAddress("192.0.2.1"); err != nil {
+			t.Fatalf("client %d: %v", n, err)
+		}
+	}
+	for range 6000 { // ten minutes
+		for range 50 {
+			if err := l.TakeProject("p1"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		*now = now.Add(time.Second / 10)
 	}
 }
 
