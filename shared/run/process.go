@@ -21,6 +21,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/eventx"
 	"github.com/cloudfn/cloudfn/shared/httpx"
+	"github.com/cloudfn/cloudfn/shared/limit"
 	"github.com/cloudfn/cloudfn/shared/obs"
 	"github.com/cloudfn/cloudfn/shared/openstack"
 	"github.com/cloudfn/cloudfn/shared/postgres"
@@ -40,7 +41,8 @@ type Process struct {
 	events    []event
 	api       http.Handler // serves the routes
 
-	settings watchedSettings
+	settings     watchedSettings
+	dependencies dependencies
 
 	ending     context.CancelFunc // ends the waits of events for what is due later
 	stopEvents context.CancelFunc // cancels the work of all events
@@ -100,6 +102,7 @@ func newProcess(
 		slog.WarnContext(ctx, warning)
 	}
 	p.log = audit.New(postgres.Requests{DB: p.db}, p.db)
+	p.dependencies.postgres, p.dependencies.keystone = p.log.Ready, p.cloud.Reachable
 	if cfg.Target == "" && cfg.EventKey == "" {
 		p.cfg.EventKey = domain.Secret(rand.Text()) // only the daemon's own ticker knows it
 	}
@@ -155,8 +158,13 @@ func (p *Process) build(ctx context.Context, env envconfig.Lookuper, targets []f
 	}
 	p.routes = append(p.routes, p.common()...)
 	authenticator := auth.New(p.cfg.Callers, p.cloud.Validate)
+	limits, err := limit.New(p.cfg.Limits)
+	if err != nil {
+		return err
+	}
 	edge := httpx.Edge{
 		Authenticate: authenticator.Authenticate, Caller: auth.CallerOrNobody, Ready: p.log.Ready, Record: p.log.Record,
+		Limits: limits, Known: authenticator.Known, CountRefused: p.log.CountRefused,
 		KeystoneURL: cmp.Or(p.cfg.PublicAuthURL, p.cloud.IdentityURL()), Timeout: p.cfg.RequestTimeout,
 	}
 	p.api = edge.Handler(p.routes)

@@ -16,6 +16,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/auth"
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/eventx"
+	"github.com/cloudfn/cloudfn/shared/limit"
 	"github.com/cloudfn/cloudfn/shared/obs"
 	"github.com/cloudfn/cloudfn/shared/openstack"
 	"github.com/cloudfn/cloudfn/shared/postgres"
@@ -42,6 +43,7 @@ type Config struct {
 	Postgres  postgres.Config
 	OpenStack openstack.Config
 	Callers   auth.Config
+	Limits    limit.Config
 	Logs      obs.Config
 }
 

@@ -3327,6 +3327,9 @@ type Request struct {
 	// ConnectionID The connection that the request acted through.
 	ConnectionID *UUID `json:"connection_id,omitempty"`
 
+	// Count How many requests the row stands for. Those over a limit share a row.
+	Count int `json:"count"`
+
 	// DomainID The domain of the project or of the token. Empty like user_id.
 	DomainID string `json:"domain_id"`
 
@@ -3963,8 +3966,8 @@ type Settings struct {
 	// CheckedAt When they were tried. Absent while the first check runs.
 	CheckedAt *time.Time `json:"checked_at,omitempty"`
 
-	// Wrong The environment variables that do not work, by name.
-	Wrong []string `json:"wrong"`
+	// Ok No environment variable is known not to work.
+	Ok bool `json:"ok"`
 }
 
 // SignIn A user and a password, or a token alone.

@@ -82,7 +82,7 @@ func export(a *cli.App) *cobra.Command {
 var table = output.Table[api.Request]{
 	Name: func(r api.Request) string { return r.RequestID },
 	Columns: []string{
-		"AT", "FUNCTION", "METHOD", "PATH", "STATUS*", "CODE+", "MS", "USER:user_id", "USER_NAME+",
+		"AT", "FUNCTION", "METHOD", "PATH", "STATUS*", "CODE+", "COUNT+", "MS", "USER:user_id", "USER_NAME+",
 		"PROJECT+:project_id",
 		"DOMAIN+:domain_id", "REMOTE+", "CONNECTION+:connection_id", "ACTED_IN+", "REQUEST_ID",
 	},
