@@ -26,6 +26,8 @@ type Edge struct {
 	// Ready reports whether the request log can be written; Record writes a row and returns when it is durable.
 	Ready  func(context.Context) error
 	Record func(context.Context, domain.Request) error
+	// Keys stores requests with an Idempotency-Key.
+	Keys KeyedRequests
 	// KeystoneURL stands in WWW-Authenticate.
 	KeystoneURL string
 	// Timeout bounds a request, from its header to its answer.
@@ -162,6 +164,7 @@ func (e Edge) answer(ctx context.Context, x *exchange) (Response, domain.Identit
 		slog.InfoContext(ctx, "rejected", "error", err)
 		return failure(err, id, e.KeystoneURL), who
 	}
+	ctx = context.WithValue(ctx, keysKey{}, keys{e.Keys, who})
 	return e.outcome(ctx, x, x.request.WithContext(ctx)), who
 }
 

@@ -157,6 +157,7 @@ func (p *Process) build(ctx context.Context, env envconfig.Lookuper, targets []f
 	authenticator := auth.New(p.cfg.Callers, p.cloud.Validate)
 	edge := httpx.Edge{
 		Authenticate: authenticator.Authenticate, Caller: auth.CallerOrNobody, Ready: p.log.Ready, Record: p.log.Record,
+		Keys:        postgres.KeyedRequests{DB: p.db},
 		KeystoneURL: cmp.Or(p.cfg.PublicAuthURL, p.cloud.IdentityURL()), Timeout: p.cfg.RequestTimeout,
 	}
 	p.api = edge.Handler(p.routes)
