@@ -41,7 +41,13 @@ func (f *follow) flags(cmd *cobra.Command, what string) {
 func (f *follow) send(
 	ctx context.Context, a *cli.App, method, path, version string, body any, statuses ...api.LeaseStatus,
 ) error {
-	lease, err := api.SendIfMatch[api.Lease](ctx, a.API(), method, path, version, body)
+	var lease api.Item[api.Lease]
+	var err error
+	if method == http.MethodPost {
+		lease, err = cli.SendOnce[api.Lease](ctx, a, path, body)
+	} else {
+		lease, err = api.SendIfMatch[api.Lease](ctx, a.API(), method, path, version, body)
+	}
 	switch {
 	case err != nil:
 		return err
