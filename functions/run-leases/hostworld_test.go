@@ -21,7 +21,7 @@ type hostWorld struct {
 	rows  *pgxpool.Pool
 	cloud *fakeCloud
 	real  leases.Cloud // instead of cloud; nil = none
-	dies  *crasher // at its next call, or never
+	dies  *crasher     // at its next call, or never
 }
 
 func newHostWorld(t *testing.T) *hostWorld {
