@@ -229,9 +229,11 @@ func (c *fakeCloud) HostServers(_ context.Context, host string) (found []domain.
 	return c.find(func(s *domain.Server) bool { return s.Host == host }), nil
 }
 
-func (c *fakeCloud) BuildingServers(_ context.Context, project string) ([]domain.Server, error) {
-	defer c.called("BuildingServers")
-	return c.find(func(s *domain.Server) bool { return s.ProjectID == project && s.Status == "BUILD" }), nil
+func (c *fakeCloud) UnplacedServers(_ context.Context, project string) ([]domain.Server, error) {
+	defer c.called("UnplacedServers")
+	return c.find(func(s *domain.Server) bool {
+		return s.ProjectID == project && slices.Contains([]string{"BUILD", "ERROR", "SHELVED_OFFLOADED"}, s.Status)
+	}), nil
 }
 
 func (c *fakeCloud) ProbeHost(_ context.Context, host string) (domain.Isolation, error) {

@@ -39,8 +39,8 @@ func (s hostStep) returnEmpty(ctx context.Context, aggregate domain.Aggregate, i
 	if err := s.returnToPool(ctx, names); err != nil {
 		return err
 	}
-	building, err := s.building(ctx)
-	if err != nil || len(building) > 0 {
+	building, _, err := s.unplaced(ctx)
+	if err != nil || building > 0 {
 		return err
 	}
 	var empty []string

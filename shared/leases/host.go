@@ -29,7 +29,7 @@ type HostCloud interface {
 	DeleteFlavor(ctx context.Context, id string) error
 	HostServers(ctx context.Context, host string) ([]domain.Server, error)
 	TaggedServers(ctx context.Context, projectID, tag string) ([]domain.Server, error)
-	BuildingServers(ctx context.Context, projectID string) ([]domain.Server, error)
+	UnplacedServers(ctx context.Context, projectID string) ([]domain.Server, error)
 	TagServer(ctx context.Context, id, tag string) error
 	ResizeServer(ctx context.Context, id, flavorID string) error
 	ConfirmMigration(ctx context.Context, id string) error
