@@ -111,6 +111,14 @@ func (c *fakeCloud) left() (left []string) {
 	return slices.AppendSeq(slices.AppendSeq(left, maps.Keys(c.flavors)), maps.Keys(c.servers))
 }
 
+func (c *fakeCloud) Aggregates(context.Context) (all []domain.Aggregate, err error) {
+	defer c.called("Aggregates")
+	for _, name := range slices.Sorted(maps.Keys(c.aggregates)) {
+		all = append(all, *c.aggregates[name])
+	}
+	return all, nil
+}
+
 func (c *fakeCloud) FindAggregate(_ context.Context, name string) (domain.Aggregate, bool, error) {
 	defer c.called("FindAggregate " + name)
 	a, ok := c.aggregates[name]

@@ -137,7 +137,7 @@ func TestOccupiedHost(t *testing.T) {
 	}
 	pool := "select pool || ': ' || reason from nodes where name = $1"
 	if got := testkit.Scalar[string](t, w.rows, pool, node); got != "joining: 1 server runs on host "+node+
-		": move or delete them first" {
+		": move or delete it first" {
 		t.Errorf("%s is %q", node, got)
 	}
 	w.cloud.servers["stranger"].Host = w.held(t)[0]

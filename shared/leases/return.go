@@ -166,7 +166,7 @@ func (s hostStep) empty(ctx context.Context, names []string) (isEmpty bool, err 
 	for _, name := range names {
 		own, others, err := s.residents(ctx, name)
 		if err == nil {
-			err = s.withdraw(ctx, name, others)
+			err = s.withdraw(ctx, name, CheckServers(name, others))
 		}
 		if err != nil {
 			return false, err
