@@ -45,6 +45,13 @@ func TestReservable(t *testing.T) {
 	}
 	shown(200, "GET", path, "no")
 	shown(202, "POST", path+"/unreservable", "no")
+	setFree := testkit.Isolate(t, host)
+	if a := admin.Post(t, path+"/reservable", ""); a.Status != 409 || !strings.Contains(string(a.Body), "the aggregate") ||
+		!strings.Contains(string(a.Body), "trait:CUSTOM_CLOUDFN_RESERVABLE=required") {
+		t.Errorf("a host that others isolate: got %d %s", a.Status, a.Body)
+	}
+	shown(200, "GET", path, "no")
+	setFree()
 	shown(202, "POST", path+"/reservable", "joining")
 	shown(202, "POST", path+"/reservable", "joining")
 	var vcpus, ram int
@@ -94,7 +101,7 @@ func TestLongHostsWithServers(t *testing.T) {
 			continue
 		}
 		if a := admin.Post(t, "/v1/nodes/"+name+"/reservable", ""); a.Status != 409 ||
-			!strings.Contains(string(a.Body), " servers: move or delete them first") {
+			!strings.Contains(string(a.Body), ": move or delete ") {
 			t.Errorf("got %d %s", a.Status, a.Body)
 		}
 		n := do(t, admin, "GET", "/v1/nodes/"+name, 200)

@@ -2,6 +2,7 @@ package runleases
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -125,6 +126,40 @@ func TestImageWithTrait(t *testing.T) {
 	}
 }
 
+// TestServersWithoutHost: on_end is done to servers that are on no host, too: those that no host took, those that Nova
+// has lost on the way, and those that their user has shelved. One with data, of which no image can be made, stays.
+func TestServersWithoutHost(t *testing.T) {
+	t.Parallel()
+	for onEnd, stay := range map[domain.OnEnd]string{
+		domain.OnEndDelete: "others", domain.OnEndSnapshotDelete: "others shelved",
+		domain.OnEndShelve: "failed lost others shelved",
+	} {
+		t.Run(string(onEnd), func(t *testing.T) {
+			t.Parallel()
+			w := newHostWorld(t)
+			w.dies = &crasher{everyNew: map[string]bool{}}
+			r := w.lease(t, func(l *domain.Lease) { l.OnEnd = onEnd })
+			w.becomes(t, domain.LeaseActive)
+			for id, status := range map[string]string{
+				"failed": "ERROR", "lost": "BUILD", "shelved": "SHELVED_OFFLOADED", "others": "ERROR",
+			} {
+				w.cloud.servers[id] = &domain.Server{
+					ID: id, ProjectID: tenant, Status: status, Launched: id == "shelved",
+					Flavor: domain.FlavorRef{Name: r.Flavors[0].Name},
+				}
+			}
+			w.cloud.servers["others"].Flavor.Name = "m1.tiny"
+			w.end(t)
+			w.becomes(t, domain.LeaseEnded)
+			if left := strings.Join(slices.Sorted(maps.Keys(w.cloud.servers)), " "); left != stay {
+				t.Errorf("left are %q, want %q", left, stay)
+			}
+			clear(w.cloud.servers)
+			w.clean(t)
+		})
+	}
+}
+
 // TestOccupiedHost: a host with a server of others is not given to a lease, and is not reservable until it is
 // empty. One that is occupied when a lease ends is not reservable either.
 func TestOccupiedHost(t *testing.T) {
@@ -139,7 +174,7 @@ func TestOccupiedHost(t *testing.T) {
 	}
 	pool := "select pool || ': ' || reason from nodes where name = $1"
 	if got := testkit.Scalar[string](t, w.rows, pool, node); got != "joining: 1 server runs on host "+node+
-		": move or delete them first" {
+		": move or delete it first" {
 		t.Errorf("%s is %q", node, got)
 	}
 	w.cloud.servers["stranger"].Host = w.held(t)[0]

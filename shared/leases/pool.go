@@ -99,7 +99,14 @@ func (p Pool) join(ctx context.Context, node domain.Node, trait string) (joined 
 	if node.ProviderID == "" {
 		return false, apperr.New(apperr.Conflict, "Placement has no resource provider of the host")
 	}
-	if err := p.isFree(ctx, node.Name); err != nil {
+	aggregates, err := p.Cloud.Aggregates(ctx)
+	if err == nil {
+		err = CheckAggregates(aggregates, node.Name, PoolAggregate)
+	}
+	if err == nil {
+		err = p.isFree(ctx, node.Name)
+	}
+	if err != nil {
 		return false, err
 	}
 	if _, err := isolate(ctx, p.Cloud, PoolAggregate, trait, node); err != nil {
@@ -117,8 +124,8 @@ func (p Pool) join(ctx context.Context, node domain.Node, trait string) (joined 
 // isFree fails if servers run on the host.
 func (p Pool) isFree(ctx context.Context, host string) error {
 	servers, err := p.Cloud.HostServers(ctx, host)
-	if err == nil && len(servers) > 0 {
-		err = occupied(host, len(servers))
+	if err == nil {
+		err = CheckServers(host, len(servers))
 	}
 	return err
 }

@@ -126,30 +126,50 @@ func (s hostStep) others(ctx context.Context, name string) (int, error) {
 // longestBuild is after the build of any server. One that Nova has lost on the way keeps no host for longer.
 const longestBuild = time.Hour
 
-// building lists the servers of the reservation that are being built. They may be on their way to any of its hosts.
-func (s hostStep) building(ctx context.Context) (own []domain.Server, err error) {
-	servers, err := s.cloud.BuildingServers(ctx, s.lease.ProjectID)
+// unplaced counts the servers of the reservation that are being built, which may be on their way to any of its hosts, and
+// lists the others without a host: those that no host took, and those that their user has shelved.
+func (s hostStep) unplaced(ctx context.Context) (building int, others []domain.Server, err error) {
+	servers, err := s.cloud.UnplacedServers(ctx, s.lease.ProjectID)
 	for _, server := range servers {
-		if _, isPrivate := s.base(server); isPrivate && s.now.Sub(server.CreatedAt) < longestBuild {
-			own = append(own, server)
+		_, isPrivate := s.base(server)
+		switch {
+		case !isPrivate:
+		case server.Status == "BUILD" && s.now.Sub(server.CreatedAt) < longestBuild:
+			building++
+		case server.Host == "":
+			others = append(others, server)
 		}
 	}
-	return own, err
+	return building, others, err
+}
+
+// deletes reports whether on_end deletes a server without a host. No image can be made of it: one with data stays.
+func (s hostStep) deletes(server domain.Server) bool {
+	return s.lease.OnEnd == domain.OnEndDelete || s.lease.OnEnd == domain.OnEndSnapshotDelete && !server.Launched
 }
 
 // empty does what on_end says to the reservation's servers. isEmpty reports that no such server is left on the hosts or
 // on its way to them. Other servers are not its to end: their host is not reservable until they are gone.
 func (s hostStep) empty(ctx context.Context, names []string) (isEmpty bool, err error) {
-	building, err := s.building(ctx) // first: then they are on a host, if anywhere
+	building, unplaced, err := s.unplaced(ctx) // first: then they are on a host, if anywhere
 	if err != nil {
 		return false, err
 	}
-	isEmpty = len(building) == 0
+	isEmpty = building == 0
 	var failures []error
+	for _, found := range unplaced {
+		if !s.deletes(found) {
+			continue
+		}
+		isEmpty = false
+		if err := absentIsDone(s.cloud.DeleteServer(ctx, found.ID)); err != nil {
+			failures = append(failures, fmt.Errorf("server %s: %w", found.ID, err))
+		}
+	}
 	for _, name := range names {
 		own, others, err := s.residents(ctx, name)
 		if err == nil {
-			err = s.withdraw(ctx, name, others)
+			err = s.withdraw(ctx, name, CheckServers(name, others))
 		}
 		if err != nil {
 			return false, err
