@@ -235,7 +235,7 @@ func examples(ts *testscript.TestScript, neg bool, args []string) {
 	for line := range strings.Lines(string(text)) {
 		if command, ok := strings.CutPrefix(line, "$ "); ok {
 			lines = append(lines, strings.NewReplacer("m1.tiny", ts.Getenv("FLAVOR"), "cirros",
-				ts.Getenv("IMAGE")).Replace(strings.TrimSpace(command)))
+				ts.Getenv("IMAGE"), "--network private", "--network '"+ts.Getenv("NETWORK")+"'").Replace(strings.TrimSpace(command)))
 		}
 	}
 	if len(lines) < 5 {

@@ -4,9 +4,11 @@ import (
 	"cmp"
 	"time"
 
+	"github.com/danielgtaylor/huma/v2"
 	"github.com/google/uuid"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/httpx"
 )
 
 // LeasePage is a page of leases.
@@ -19,7 +21,7 @@ type LeasePage struct {
 type Lease struct {
 	ID           uuid.UUID          `json:"id" doc:"Version 7, in the order of time, unless its user chose it."`
 	Name         string             `json:"name" minLength:"1" maxLength:"255"`
-	Status       domain.LeaseStatus `json:"status" enum:"pending,starting,active,ending,ended,cancelled,error"`
+	Status       domain.LeaseStatus `json:"status"`
 	Reason       *LeaseReason       `json:"reason,omitempty" doc:"Why it is in error, or why a step is repeated."`
 	Degraded     bool               `json:"degraded" doc:"A reserved host is down or cordoned."`
 	Start        time.Time          `json:"start"`
@@ -179,4 +181,15 @@ func events(d domain.Lease) []LeaseEvent {
 		end = repeated(end)
 	}
 	return append(out, end)
+}
+
+type leaseStatus struct{}
+
+// Schema implements huma.SchemaProvider.
+func (leaseStatus) Schema(r huma.Registry) *huma.Schema {
+	var values []any
+	for _, status := range domain.LeaseStatuses() {
+		values = append(values, status)
+	}
+	return httpx.SharedSchema(r, "LeaseStatus", huma.Schema{Type: huma.TypeString, Enum: values})
 }
