@@ -188,6 +188,7 @@ func TestProxyDropsIdentityHeaders(t *testing.T) {
 	want := http.Header{
 		"X-Auth-Token": {stored(t, database, b.cookie).Token.Reveal()},
 		"Content-Type": {"application/json"}, "Accept": {"text/plain"}, "If-Match": {`"3"`},
+		"Idempotency-Key": {"x"},
 	}
 	if len(got) != 1 || fmt.Sprint(got[0]) != fmt.Sprint(want) {
 		t.Errorf("sent were %d headers of %d", len(got[0]), len(want))
