@@ -76,6 +76,15 @@ func TestCheck(t *testing.T) {
 				"no-such-user", testkit.Trustee(t), "cloudfnd trustee",
 			},
 		},
+		"a default lease": {
+			map[string]string{"DEFAULT_LEASE": "1month"}, "DEFAULT_LEASE", []string{"1month", "such as PT8H, P2D or P1M"},
+		},
+		"the project of nodes": {
+			map[string]string{
+				"NODES_PROJECT_ID": "zz", "OS_USERNAME": "admin", "OS_PROJECT_NAME": "admin", "TRUSTEE_USER_ID": "",
+			}, "NODES_PROJECT_ID", []string{"zz", "correct the id"},
+		},
+		"a port": {map[string]string{"PORT": "99999"}, "PORT", []string{"0 to 65535"}},
 		"keys": {
 			map[string]string{"SEAL_PUBLIC_KEY": testkit.ConnectionPublicKey}, "SEAL_PUBLIC_KEY", []string{
 				"SEAL_PRIVATE_KEY", "cloudfnd keys",

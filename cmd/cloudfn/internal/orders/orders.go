@@ -20,6 +20,7 @@ import (
 
 var orders = cli.Noun[api.Order]{
 	Path: "/v1/launch", Key: "orders", Arg: "ORDER",
+	Ref:   func(o api.Order) (id, name string, isOver bool) { return o.ID, "", false },
 	Offer: func(o api.Order) string { return o.ID + "\t" + name(o) + ", " + string(o.Status) },
 	Table: output.Table[api.Order]{
 		Columns: []string{"ID", "NAME", "STATUS*", "SERVERS", "CREATED:created_at", "CONNECTION+:connection_id"},
