@@ -75,13 +75,20 @@ func TestReservable(t *testing.T) {
 		values ('p', '3f8fad5b-d9cb-469f-a165-70867728950e', $1, tstzrange(now() + interval '1 day', now() + interval '2 days'))`,
 		host)
 	a := admin.Post(t, path+"/unreservable", "")
-	if a.Status != 409 || !strings.Contains(string(a.Body), "1 reservations") {
+	if a.Status != 409 || !strings.Contains(string(a.Body), "a reservation has host ") {
 		t.Errorf("a reserved host: got %d %s", a.Status, a.Body)
 	}
 	exec("delete from allocations")
 	shown(202, "POST", path+"/unreservable", "leaving")
 	shown(202, "POST", path+"/unreservable", "leaving")
+	if n := do(t, admin, "GET", path, 200); n.Isolation != "proven" || n.TestedAt.IsZero() {
+		t.Errorf("a host that leaves shows %+v", n)
+	}
 	shown(202, "POST", path+"/reservable", "joining")
+	exec("update nodes set pool = ''")
+	if n := do(t, admin, "GET", path, 200); n.Isolation != "unknown" || n.IsolationText != "" || !n.TestedAt.IsZero() {
+		t.Errorf("an ordinary host shows the test of others: %+v", n)
+	}
 	exec("delete from nodes")
 	shown(202, "POST", path+"/unreservable", "no")
 }
