@@ -164,6 +164,9 @@ func (s service) Deliveries(
 
 // Test sends the callback a test event.
 func (s service) Test(ctx context.Context, projectID string, id uuid.UUID) (domain.Delivery, error) {
+	if _, err := s.Get(ctx, projectID, id); err != nil {
+		return domain.Delivery{}, err
+	}
 	if err := s.tests.Take(ctx, projectID, "this project"); err != nil {
 		return domain.Delivery{}, err
 	}
