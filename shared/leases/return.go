@@ -123,14 +123,19 @@ func (s hostStep) others(ctx context.Context, name string) (int, error) {
 	return others, err
 }
 
-// longestBuild is after the build of any server. One that Nova has lost on the way keeps no host for longer.
+// longestBuild is after the build of any server, and after its unshelving. One that Nova has lost on the way keeps no
+// host for longer.
 const longestBuild = time.Hour
 
-// building lists the servers of the reservation that are being built. They may be on their way to any of its hosts.
+// building lists the servers of the reservation that are being built or unshelved. They may be on their way to any of its hosts.
 func (s hostStep) building(ctx context.Context) (own []domain.Server, err error) {
 	servers, err := s.cloud.BuildingServers(ctx, s.lease.ProjectID)
 	for _, server := range servers {
-		if _, isPrivate := s.base(server); isPrivate && s.now.Sub(server.CreatedAt) < longestBuild {
+		began := server.CreatedAt
+		if server.Status != "BUILD" {
+			began = server.UpdatedAt // when its unshelving began, or later
+		}
+		if _, isPrivate := s.base(server); isPrivate && s.now.Sub(began) < longestBuild {
 			own = append(own, server)
 		}
 	}
