@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
@@ -25,6 +26,8 @@ type fakeCloud struct {
 	servers    map[string]*domain.Server
 	open       string // the host that lets everybody's servers in
 	made       int
+	probed     int // hosts
+	probing    sync.Mutex
 }
 
 type fakeFlavor struct {
@@ -245,6 +248,9 @@ func (c *fakeCloud) UnplacedServers(_ context.Context, project string) ([]domain
 }
 
 func (c *fakeCloud) ProbeHost(_ context.Context, host string) (domain.Isolation, error) {
+	c.probing.Lock()
+	c.probed++
+	c.probing.Unlock()
 	if host == c.open {
 		return domain.Isolation{Result: domain.IsolationUnproven, Detail: host}, nil
 	}

@@ -67,26 +67,36 @@ func TestEndOnDeadHost(t *testing.T) {
 	w.clean(t)
 }
 
-// TestServersOnTheWay: a server that Nova is still building when the lease ends, without a host yet, is waited for, and
-// ended.
+// TestServersOnTheWay: a server that Nova is still building or unshelving when the lease ends, without a host yet, is
+// waited for, and ended.
 func TestServersOnTheWay(t *testing.T) {
 	t.Parallel()
-	w := newHostWorld(t)
-	r := w.lease(t, nil)
-	w.becomes(t, domain.LeaseActive)
-	id, host := w.cloud.launch(r.Flavors[0].ID)
-	w.cloud.servers[id].Host, w.cloud.servers[id].Status = "", "BUILD"
-	w.cloud.servers[id].CreatedAt = time.Now()
-	w.end(t)
-	for range 3 {
-		w.pass(t)
+	old := time.Now().Add(-48 * time.Hour)
+	for name, on := range map[string]domain.Server{
+		"being built":     {Status: "BUILD", CreatedAt: time.Now(), UpdatedAt: time.Now()},
+		"being unshelved": {Status: "SHELVED_OFFLOADED", Task: "unshelving", CreatedAt: old, UpdatedAt: time.Now()},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newHostWorld(t)
+			r := w.lease(t, nil)
+			w.becomes(t, domain.LeaseActive)
+			id, host := w.cloud.launch(r.Flavors[0].ID)
+			server := w.cloud.servers[id]
+			server.Host, server.Status, server.Task = "", on.Status, on.Task
+			server.CreatedAt, server.UpdatedAt = on.CreatedAt, on.UpdatedAt
+			w.end(t)
+			for range 3 {
+				w.pass(t)
+			}
+			if held := w.held(t); !slices.Equal(held, []string{host}) {
+				t.Errorf("the host was returned before the server got onto it: held are %v", held)
+			}
+			server.Host, server.Status, server.Task = host, "ACTIVE", ""
+			w.becomes(t, domain.LeaseEnded)
+			w.clean(t)
+		})
 	}
-	if held := w.held(t); !slices.Equal(held, []string{host}) {
-		t.Errorf("the host was returned before the server got onto it: held are %v", held)
-	}
-	w.cloud.servers[id].Host, w.cloud.servers[id].Status = host, "ACTIVE"
-	w.becomes(t, domain.LeaseEnded)
-	w.clean(t)
 }
 
 // TestImageWithTrait: the project's servers that an image with the trait of the reservation has brought onto its host end

@@ -88,10 +88,12 @@ func (p Pool) Move(ctx context.Context) (joined bool, err error) {
 	return joined, nil
 }
 
-// IsMoving reports whether a host is joining or leaving.
+// IsMoving reports whether a host is joining or leaving. One that could not, and has a reason, waits for the next survey.
 func (p Pool) IsMoving(ctx context.Context) (bool, error) {
 	nodes, err := p.Nodes.Pool(ctx)
-	return slices.ContainsFunc(nodes, func(n domain.Node) bool { return n.Pool != domain.NodeReservable }), err
+	return slices.ContainsFunc(nodes, func(n domain.Node) bool {
+		return n.Pool != domain.NodeReservable && n.Reason == ""
+	}), err
 }
 
 // join isolates a host without servers. One that got a server at the last moment is opened again.

@@ -123,18 +123,23 @@ func (s hostStep) others(ctx context.Context, name string) (int, error) {
 	return others, err
 }
 
-// longestBuild is after the build of any server. One that Nova has lost on the way keeps no host for longer.
+// longestBuild is after the build of any server, and after its unshelving. One that Nova has lost on the way keeps no
+// host for longer.
 const longestBuild = time.Hour
 
-// unplaced counts the servers of the reservation that are being built, which may be on their way to any of its hosts, and
-// lists the others without a host: those that no host took, and those that their user has shelved.
+// unplaced counts the servers of the reservation that are being built or unshelved, which may be on their way to any of
+// its hosts, and lists the others without a host: those that no host took, and those that their user has shelved.
 func (s hostStep) unplaced(ctx context.Context) (building int, others []domain.Server, err error) {
 	servers, err := s.cloud.UnplacedServers(ctx, s.lease.ProjectID)
 	for _, server := range servers {
 		_, isPrivate := s.base(server)
+		began, isBuilding := server.CreatedAt, server.Status == "BUILD"
+		if server.Status == "SHELVED_OFFLOADED" && server.Task != "" {
+			began, isBuilding = server.UpdatedAt, true // when its unshelving began, or later
+		}
 		switch {
 		case !isPrivate:
-		case server.Status == "BUILD" && s.now.Sub(server.CreatedAt) < longestBuild:
+		case isBuilding && s.now.Sub(began) < longestBuild:
 			building++
 		case server.Host == "":
 			others = append(others, server)
