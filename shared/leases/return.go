@@ -123,8 +123,8 @@ func (s hostStep) others(ctx context.Context, name string) (int, error) {
 // longestBuild is after the build of any server. One that Nova has lost on the way keeps no host for longer.
 const longestBuild = time.Hour
 
-// unplaced counts the servers of the reservation that are being built, which may be on their way to any of its hosts, and
-// lists the others without a host: those that no host took, and those that their user has shelved.
+// unplaced counts the servers of the reservation that are being built, which may be on their way to any of its hosts,
+// and lists the others without a host: those that no host took, and those that their user has shelved.
 func (s hostStep) unplaced(ctx context.Context) (building int, others []domain.Server, err error) {
 	servers, err := s.cloud.UnplacedServers(ctx, s.lease.ProjectID)
 	for _, server := range servers {
