@@ -1,7 +1,7 @@
 package leases
 
 import (
-	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -24,8 +24,8 @@ func TestExplain(t *testing.T) {
 	}{
 		{time.Time{}, "PT1H", "start: is too early: what is reserved is free from 2026-01-02T04:04:06Z"},
 		{now.Add(time.Minute), "PT1H", "start: is too early: what is reserved is free from 2026-01-02T04:04:06Z"},
-		{now.AddDate(-6, 0, 0), "PT1H", "start: is in the past, and the lease would begin now: what is reserved is free " +
-			"from 2026-01-02T04:04:06Z"},
+		{now.AddDate(-6, 0, 0), "PT1H", "start: is in the past, and the lease would begin now: what is reserved is " +
+			"free from 2026-01-02T04:04:06Z"},
 		{time.Time{}, "", "start: is too early: what is reserved is free from 2026-01-02T04:04:06Z; " +
 			"end: is 2026-01-02T05:04:06Z for as long from then"},
 	} {
@@ -37,14 +37,11 @@ func TestExplain(t *testing.T) {
 		if err := terms.Apply(&lease, now); err != nil {
 			t.Fatal(err)
 		}
-		fields, got := apperr.As(explain(free, terms, lease.StartsAt)).Fields, ""
-		for n, f := range fields[1:] {
-			if n > 0 {
-				got += "; "
-			}
-			got += fmt.Sprintf("%s: %s", f.Field, f.Detail)
+		var texts []string
+		for _, f := range apperr.As(explain(free, terms, lease.StartsAt)).Fields[1:] {
+			texts = append(texts, f.Field+": "+f.Detail)
 		}
-		if got != c.want {
+		if got := strings.Join(texts, "; "); got != c.want {
 			t.Errorf("from %s: got %s", c.start, got)
 		}
 	}

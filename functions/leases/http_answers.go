@@ -74,7 +74,7 @@ type Reservation struct {
 	Traits       []string                 `json:"traits,omitempty" minItems:"1"`
 	Capabilities []string                 `json:"capabilities,omitempty" minItems:"1"`
 	Heal         domain.Heal              `json:"heal,omitempty" enum:"auto,manual" doc:"When a host fails."`
-	Hosts        *int                     `json:"hosts,omitempty" minimum:"0" doc:"How many hosts it has, or had at its end."`
+	Hosts        *int                     `json:"hosts,omitempty" minimum:"0" doc:"How many it has, or had at its end."`
 	Flavors      []LeaseFlavor            `json:"flavors,omitempty" minItems:"1"`
 }
 

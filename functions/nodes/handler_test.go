@@ -46,8 +46,8 @@ func TestReservable(t *testing.T) {
 	shown(200, "GET", path, "no")
 	shown(202, "POST", path+"/unreservable", "no")
 	setFree := testkit.Isolate(t, host)
-	if a := admin.Post(t, path+"/reservable", ""); a.Status != 409 || !strings.Contains(string(a.Body), "the aggregate") ||
-		!strings.Contains(string(a.Body), "trait:CUSTOM_CLOUDFN_RESERVABLE=required") {
+	if a := admin.Post(t, path+"/reservable", ""); a.Status != 409 ||
+		!strings.Contains(string(a.Body), "whose property trait:CUSTOM_CLOUDFN_RESERVABLE=required keeps") {
 		t.Errorf("a host that others isolate: got %d %s", a.Status, a.Body)
 	}
 	shown(200, "GET", path, "no")

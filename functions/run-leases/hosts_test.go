@@ -137,7 +137,8 @@ func TestImageWithTrait(t *testing.T) {
 }
 
 // TestServersWithoutHost: on_end is done to servers that are on no host, too: those that no host took, those that Nova
-// has lost on the way, and those that their user has shelved. One with data, of which no image can be made, stays.
+// has lost on the way, and those that their user has shelved. One with data stays if an image of it is to be made
+// first: Nova makes none.
 func TestServersWithoutHost(t *testing.T) {
 	t.Parallel()
 	for onEnd, stay := range map[domain.OnEnd]string{

@@ -146,7 +146,7 @@ func (s hostStep) isGiven(name string) bool {
 		func(a domain.Allocation) bool { return a.Node == name && isHeld(a) })
 }
 
-// withdraw keeps a host from being reserved as long as the reason lasts; nil = there is none.
+// withdraw keeps a host from being reserved as long as the reason lasts; nil changes nothing.
 func (s hostStep) withdraw(ctx context.Context, name string, reason error) error {
 	if reason == nil {
 		return nil

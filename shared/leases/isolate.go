@@ -42,8 +42,8 @@ func isolate(ctx context.Context, cloud HostCloud, name, trait string, node doma
 	return aggregate, cloud.AddHost(ctx, aggregate, node.Name, node.ProviderID)
 }
 
-// CheckAggregates returns a Conflict when the host is in an isolating aggregate besides those of the names: a server must
-// have the required traits of each, and the servers of a reservation have only its own for sure.
+// CheckAggregates returns a Conflict when the host is in an isolating aggregate besides those of the names: a server
+// must have the required traits of each, and the servers of a reservation have only its own for sure.
 func CheckAggregates(all []domain.Aggregate, host string, names ...string) error {
 	for _, a := range all {
 		if !slices.Contains(a.Hosts, host) || slices.Contains(names, a.Name) {

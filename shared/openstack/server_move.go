@@ -48,8 +48,8 @@ func (s *Session) TaggedServers(ctx context.Context, projectID, tag string) ([]d
 	return s.serversOf(ctx, projectID, "tags", tag)
 }
 
-// UnplacedServers lists a project's servers in the statuses in which a server may have no host: being built, in ERROR or
-// shelved. Another project than the session's takes the admin role.
+// UnplacedServers lists a project's servers in the statuses in which a server may have no host: being built, in ERROR
+// or shelved. Another project than the session's takes the admin role.
 func (s *Session) UnplacedServers(ctx context.Context, projectID string) ([]domain.Server, error) {
 	return s.serversOf(ctx, projectID, "status", "BUILD", "ERROR", "SHELVED_OFFLOADED")
 }

@@ -151,8 +151,8 @@ func (e *noHosts) refusal(want domain.HostWant) error {
 		refusal.Code = apperr.Unprocessable
 		return &domain.FreeError{Refusal: refusal}
 	}
-	detail := fmt.Sprintf("is %d, but too few of the hosts that match (%d) are free, up and not cordoned for the whole "+
-		"period", want.Min, e.matching)
+	detail := fmt.Sprintf("is %d, but too few of the hosts that match (%d) are free, up and not cordoned for the "+
+		"whole period", want.Min, e.matching)
 	refusal := apperr.InvalidField(field, detail)
 	refusal.Code = apperr.Conflict
 	return &domain.FreeError{Refusal: refusal, FreeAt: e.at, FreeEnd: e.end}

@@ -52,7 +52,7 @@ func (p *Project) DeleteImages(t testing.TB) {
 }
 
 const (
-	spareTrait = "CUSTOM_CLOUDFN_RESERVABLE" // a flavor that requires it gets a server onto the hosts of ReservableHosts
+	spareTrait = "CUSTOM_CLOUDFN_RESERVABLE" // servers that require it get onto the hosts of ReservableHosts
 	poolTrait  = "CUSTOM_CLOUDFN_POOL_"
 	leaseTrait = "CUSTOM_CLOUDFN_LEASE_"
 )

@@ -3408,7 +3408,7 @@ type Reservation struct {
 	// Heal When a host fails.
 	Heal *ReservationHeal `json:"heal,omitempty"`
 
-	// Hosts How many hosts it has, or had at its end.
+	// Hosts How many it has, or had at its end.
 	Hosts *int `json:"hosts,omitempty"`
 
 	// ID A UUID in lower case.

@@ -14,7 +14,9 @@ func TestEndedLease(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	l := api.Lease{
 		Status: api.LeaseStatusActive, End: at.Add(time.Hour), OnEnd: api.LeaseOnEnd(domain.OnEndDelete),
-		Events: []api.LeaseEvent{{Type: api.LeaseEventTypeStart, At: new(at.Add(-time.Hour))}, {Type: api.LeaseEventTypeEnd}},
+		Events: []api.LeaseEvent{
+			{Type: api.LeaseEventTypeStart, At: new(at.Add(-time.Hour))}, {Type: api.LeaseEventTypeEnd},
+		},
 	}
 	if got := leases.Table.Text("END", l); got != "2026-01-02 04:04:05" || !deletes(l) {
 		t.Errorf("an active lease ends at %s, and deletes is %t", got, deletes(l))
