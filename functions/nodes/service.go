@@ -182,7 +182,7 @@ func (s service) Join(ctx context.Context, who domain.Identity, token domain.Sec
 		err = leases.CheckServers(name, found.Servers)
 	}
 	if err == nil {
-		err = leases.CheckAggregates(aggregates, name, leases.PoolAggregate)
+		err = leases.CheckAggregates(aggregates, name)
 	}
 	if err != nil {
 		return found, err

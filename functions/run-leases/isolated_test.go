@@ -3,6 +3,7 @@ package runleases
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/testkit"
@@ -64,6 +65,20 @@ func TestHostOfAnotherAggregate(t *testing.T) {
 		w.cloud.aggregates["gpu"].Hosts = nil
 		w.becomes(t, domain.LeaseActive)
 		shows(t, w, lease, "active f")
+	})
+	t.Run("which is the lease before", func(t *testing.T) {
+		t.Parallel()
+		w := isolated(t)
+		w.becomes(t, domain.LeaseActive)
+		w.exec(t, "update nodes set pool = 'leaving' where name <> 'h1'")
+		w.lease(t, func(l *domain.Lease) {
+			l.StartsAt, l.EndsAt = time.Now().Add(2*time.Hour), time.Now().Add(3*time.Hour)
+		})
+		w.exec(t, "update leases set starts_at = now() where status = 'pending'")
+		w.pass(t)
+		shows(t, w, lease+" order by created_at desc limit 1", "starting f another lease has not returned h1 yet")
+		w.end(t)
+		w.becomes(t, domain.LeaseActive)
 	})
 	t.Run("of an active lease", func(t *testing.T) {
 		t.Parallel()

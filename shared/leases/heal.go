@@ -67,8 +67,7 @@ func (s hostStep) heal(ctx context.Context) error {
 		return err
 	}
 	for _, name := range s.desired() {
-		foreign := CheckAggregates(aggregates, name, PoolAggregate, AggregateName(s.r.ID))
-		reason, isLost, err := s.isUnfit(ctx, name, foreign)
+		reason, isLost, err := s.isUnfit(ctx, name, CheckAggregates(aggregates, name))
 		if err != nil {
 			return err
 		}

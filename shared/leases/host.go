@@ -39,8 +39,11 @@ type HostCloud interface {
 	ProbeHost(ctx context.Context, host string) (domain.Isolation, error)
 }
 
+// leaseAggregate begins the names of the aggregates of reservations.
+const leaseAggregate = "cloudfn-lease-"
+
 // AggregateName is the name of the aggregate of a reservation.
-func AggregateName(reservation uuid.UUID) string { return "cloudfn-lease-" + reservation.String() }
+func AggregateName(reservation uuid.UUID) string { return leaseAggregate + reservation.String() }
 
 // errNoAccount says why hosts wait.
 var errNoAccount = apperr.New(apperr.Unavailable,

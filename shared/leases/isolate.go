@@ -42,11 +42,12 @@ func isolate(ctx context.Context, cloud HostCloud, name, trait string, node doma
 	return aggregate, cloud.AddHost(ctx, aggregate, node.Name, node.ProviderID)
 }
 
-// CheckAggregates returns a Conflict when the host is in an isolating aggregate besides those of the names: a server
-// must have the required traits of each, and the servers of a reservation have only its own for sure.
-func CheckAggregates(all []domain.Aggregate, host string, names ...string) error {
+// CheckAggregates returns a Conflict when the host is in an isolating aggregate that is not cloudfn's: a server must
+// have the required traits of each, and the servers of a reservation have only its own for sure.
+func CheckAggregates(all []domain.Aggregate, host string) error {
 	for _, a := range all {
-		if !slices.Contains(a.Hosts, host) || slices.Contains(names, a.Name) {
+		isOurs := a.Name == PoolAggregate || strings.HasPrefix(a.Name, leaseAggregate)
+		if isOurs || !slices.Contains(a.Hosts, host) {
 			continue
 		}
 		for key, value := range a.Metadata {

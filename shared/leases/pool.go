@@ -104,7 +104,7 @@ func (p Pool) join(ctx context.Context, node domain.Node, trait string) (joined 
 	}
 	aggregates, err := p.Cloud.Aggregates(ctx)
 	if err == nil {
-		err = CheckAggregates(aggregates, node.Name, PoolAggregate)
+		err = CheckAggregates(aggregates, node.Name)
 	}
 	if err == nil {
 		err = p.isFree(ctx, node.Name)
