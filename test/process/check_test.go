@@ -81,7 +81,7 @@ func TestCheck(t *testing.T) {
 			},
 		},
 		"a default lease": {
-			map[string]string{"DEFAULT_LEASE": "1month"}, "DEFAULT_LEASE", []string{"1month", "such as PT8H, P2D or P1M"},
+			map[string]string{"DEFAULT_LEASE": "1month"}, "DEFAULT_LEASE", []string{"1month", "such as PT8H, P2D"},
 		},
 		"the project of nodes": {
 			map[string]string{

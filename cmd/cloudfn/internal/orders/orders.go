@@ -130,8 +130,8 @@ func edit(raw json.RawMessage, change func(map[string]json.RawMessage)) json.Raw
 	return text
 }
 
-// name is that of the only server, or what the servers were numbered from: guest for guest-1 and guest-2. Of others it is
-// the first one's, and how many more there are.
+// name is that of the only server, or what the servers were numbered from: guest for guest-1 and guest-2. Of others it
+// is the first one's, and how many more there are.
 func name(o api.Order) string {
 	switch len(o.Instances) {
 	case 0:
