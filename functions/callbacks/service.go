@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/postgres"
 	"github.com/cloudfn/cloudfn/shared/webhook"
@@ -26,9 +27,11 @@ type guard interface{ Check(url string) error }
 type service struct {
 	store
 	connections postgres.Connections
+	tests       postgres.RateLimit
 	key         sealer
 	guard       guard
 	wake        func() // wakes deliver-events
+	most        int    // callbacks of a project
 }
 
 // Create stores a callback with the given secret, or with a new one when that is nil, and returns the secret. A
@@ -46,11 +49,14 @@ func (s service) Create(
 		}
 		c.OfProject = connection.ProjectID
 	}
-	id, err := uuid.NewV7()
-	if err != nil {
-		return c, "", err
+	var isResumed bool
+	if c.ID, _, isResumed = domain.AttemptFrom(ctx); isResumed {
+		_, err := s.Get(ctx, c.ProjectID, c.ID)
+		if apperr.CodeOf(err) != apperr.NotFound {
+			return s.resume(ctx, c, given, err)
+		}
 	}
-	c.ID = id
+	c.Most = s.most
 	secret, sealed, err := s.secret(c, given)
 	if err != nil {
 		return c, "", err
@@ -62,6 +68,18 @@ func (s service) Create(
 	}
 	s.wake()
 	return stored, secret, nil
+}
+
+// resume gives a callback, which an earlier attempt has stored, another secret: no one can read the one that may not
+// have reached the caller. Both sign for a while.
+func (s service) resume(
+	ctx context.Context, c domain.Callback, given *domain.Secret, failed error,
+) (domain.Callback, domain.Secret, error) {
+	if failed != nil {
+		return c, "", failed
+	}
+	defer s.wake()
+	return s.Rotate(ctx, c.ProjectID, c.ID, given, defaultOverlap)
 }
 
 func (s service) secret(c domain.Callback, given *domain.Secret) (secret domain.Secret, sealed []byte, err error) {
@@ -107,6 +125,13 @@ func (s service) Change(
 	if err := s.check(change.URL, change.Events); err != nil {
 		return domain.Callback{}, err
 	}
+	// Both may send a receiver a request immediately, as a test does.
+	if change.URL != nil || change.Status != nil && *change.Status == domain.CallbackVerified {
+		if err := s.tests.Take(ctx, projectID, "this project"); err != nil {
+			return domain.Callback{}, err
+		}
+	}
+	change.Most = s.most
 	changed, handshake, err := s.store.Change(ctx, projectID, id, change)
 	if handshake && err == nil {
 		s.wake()
@@ -139,7 +164,14 @@ func (s service) Deliveries(
 
 // Test sends the callback a test event.
 func (s service) Test(ctx context.Context, projectID string, id uuid.UUID) (domain.Delivery, error) {
-	made, err := s.store.Test(ctx, projectID, id)
+	if _, err := s.Get(ctx, projectID, id); err != nil {
+		return domain.Delivery{}, err
+	}
+	if err := s.tests.Take(ctx, projectID, "this project"); err != nil {
+		return domain.Delivery{}, err
+	}
+	delivery, _, _ := domain.AttemptFrom(ctx)
+	made, err := s.store.Test(ctx, projectID, id, delivery)
 	if err == nil {
 		s.wake()
 	}
@@ -148,7 +180,8 @@ func (s service) Test(ctx context.Context, projectID string, id uuid.UUID) (doma
 
 // Redeliver repeats a delivery.
 func (s service) Redeliver(ctx context.Context, projectID string, id, delivery uuid.UUID) (domain.Delivery, error) {
-	made, err := s.store.Redeliver(ctx, projectID, id, delivery)
+	again, _, _ := domain.AttemptFrom(ctx)
+	made, err := s.store.Redeliver(ctx, projectID, id, delivery, again)
 	if err == nil {
 		s.wake()
 	}

@@ -247,8 +247,12 @@ func TestCookie(t *testing.T) {
 				return
 			}
 			testkit.Canary(given[0].Value)
-			if k := given[0]; len(given) != 1 || k.Name != "cloudfn_session" || !k.HttpOnly ||
-				k.SameSite != http.SameSiteStrictMode || k.Path != "/console" ||
+			name, path := "cloudfn_session", "/console"
+			if c.secure {
+				name, path = "__Host-cloudfn_session", "/"
+			}
+			if k := given[0]; len(given) != 1 || k.Name != name || !k.HttpOnly ||
+				k.SameSite != http.SameSiteStrictMode || k.Path != path ||
 				k.Secure != c.secure || k.Domain != "" || len(k.Value) != 43 {
 				t.Errorf("got %s", a.Header.Get("Set-Cookie"))
 			}

@@ -12,10 +12,12 @@ import (
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/httpx"
+	"github.com/cloudfn/cloudfn/shared/postgres"
 )
 
 type handler struct {
 	svc       service
+	signIns   postgres.RateLimit
 	functions http.RoundTripper // sends a request to a function
 	files     map[string]file   // the page and its files, by name
 }
@@ -37,7 +39,16 @@ func routes(h handler) []httpx.Route {
 	for i := range list {
 		list[i].Public = true // a session replaces the token
 	}
-	return append(list, httpx.Routes(func(api huma.API) { sessionRoutes(api, h) })...)
+	list = append(list, httpx.Routes(func(api huma.API) { sessionRoutes(api, h) })...)
+	for i := range list {
+		list[i].Known = h.known
+	}
+	return list
+}
+
+// known finds the session of a request. Without it all users of the page behind one address would share a limit.
+func (h handler) known(header http.Header) (domain.Identity, bool) {
+	return h.svc.Known(cookieOf(&http.Request{Header: header}))
 }
 
 func static(pattern string, serve func(*http.Request) (httpx.Response, error)) httpx.Route {
@@ -78,12 +89,13 @@ func sessionRoutes(api huma.API, h handler) {
 			200: "The session.", 400: "", 401: "Nobody is signed in, or the session has ended.",
 		}),
 	}, h.session)
-	httpx.Serve[PageInput, struct{}](api, huma.Operation{
+	httpx.Serve[signOutInput, struct{}](api, huma.Operation{
 		OperationID: "signOut", Method: http.MethodDelete, Path: "/console/session", Tags: tags,
 		Security: []map[string][]string{withSession, anyone}, Middlewares: httpx.Before(isFromPage),
 		Summary: "Sign out",
 		Responses: httpx.Answers(map[int]string{
-			204: "The session has ended, and the cookie is deleted.", 400: "", 403: "The request is another page's.",
+			204: "The session has ended, and the cookie is deleted.", 400: "",
+			401: "With `all`: no session, or the session has expired.", 403: "The request is another page's.",
 		}),
 	}, h.signOut)
 }
@@ -164,12 +176,21 @@ func (in SignIn) login() domain.Login {
 	return l
 }
 
+type signOutInput struct {
+	PageInput
+	All bool `query:"all" default:"false" doc:"End all sessions of the user, in all browsers."`
+}
+
 type signInInput struct {
 	PageInput
 	Body SignIn
 }
 
 func (h handler) signIn(ctx context.Context, in *signInInput) (httpx.Response, error) {
+	source := domain.AddressSource(httpx.ClientAddress(ctx))
+	if err := h.signIns.Take(ctx, source, "this address"); err != nil {
+		return httpx.Response{}, err
+	}
 	var cookie domain.Secret
 	var session domain.Session
 	var err error
@@ -191,22 +212,39 @@ func (h handler) signIn(ctx context.Context, in *signInInput) (httpx.Response, e
 }
 
 func (h handler) session(ctx context.Context, _ *struct{}) (httpx.Response, error) {
-	session, err := h.svc.Open(ctx, cookieOf(httpx.RequestOf(ctx)))
+	r := httpx.RequestOf(ctx)
+	session, err := h.svc.Open(ctx, cookieOf(r), isUse(r))
 	if err != nil {
 		return httpx.Response{}, err
 	}
 	return show(http.StatusOK, session)
 }
 
-func (h handler) signOut(ctx context.Context, _ *PageInput) (httpx.Response, error) {
+func (h handler) signOut(ctx context.Context, in *signOutInput) (httpx.Response, error) {
 	r := httpx.RequestOf(ctx)
-	who, err := h.svc.SignOut(ctx, cookieOf(r))
+	end := h.svc.SignOut
+	if in.All {
+		end = h.signOutEverywhere
+	}
+	who, err := end(ctx, cookieOf(r))
 	if err != nil {
 		return httpx.Response{}, err
 	}
 	resp := httpx.Response{Status: http.StatusNoContent, Header: http.Header{}, Caller: who}
 	setCookie(resp.Header, r, "")
 	return resp, nil
+}
+
+// signOutEverywhere ends all sessions of the user whom the page shows.
+func (h handler) signOutEverywhere(ctx context.Context, cookie domain.Secret) (domain.Identity, error) {
+	session, err := h.svc.Open(ctx, cookie, true)
+	if err != nil {
+		return domain.Identity{}, err
+	}
+	if err := checkUser(httpx.RequestOf(ctx), session.Who); err != nil {
+		return session.Who, err
+	}
+	return session.Who, h.svc.SignOutEverywhere(ctx, session)
 }
 
 func show(status int, s domain.Session) (httpx.Response, error) {

@@ -12,26 +12,39 @@ import (
 
 const (
 	cookieName = "cloudfn_session"
+	// hostCookie is its name over https. Browsers take it from this host only: no other site of the domain can set it.
+	hostCookie = "__Host-" + cookieName
 	pageHeader = "X-Cloudfn-Console"
 	userHeader = "X-Cloudfn-User"
+
+	// refresh is the page's header in a request that it sends on its own, after no one has used it for a while.
+	refresh = "refresh"
 )
 
 // cookieOf is the cookie of the session; empty without one, and with two: one may be from another site of the same
 // domain.
 func cookieOf(r *http.Request) domain.Secret {
-	if found := r.CookiesNamed(cookieName); len(found) == 1 {
-		return domain.Secret(found[0].Value)
+	for _, name := range []string{hostCookie, cookieName} {
+		found := r.CookiesNamed(name)
+		if len(found) == 1 {
+			return domain.Secret(found[0].Value)
+		}
+		if len(found) > 1 || secure(r) {
+			break
+		}
 	}
 	return ""
 }
 
 // setCookie sets the session cookie until the browser is closed; an empty value deletes it. Scripts cannot read it,
-// other sites cannot have it sent, and it is sent to the console only.
+// other sites cannot have it sent. Over plain http, on loopback only, it has neither Secure nor the name that takes it.
 func setCookie(answer http.Header, r *http.Request, value domain.Secret) {
 	//nolint:gosec // Secure is off for plain http on loopback
 	c := http.Cookie{
-		Name: cookieName, Value: value.Reveal(), Path: "/console", HttpOnly: true,
-		SameSite: http.SameSiteStrictMode, Secure: secure(r),
+		Name: cookieName, Value: value.Reveal(), Path: "/console", HttpOnly: true, SameSite: http.SameSiteStrictMode,
+	}
+	if secure(r) {
+		c.Name, c.Path, c.Secure = hostCookie, "/", true
 	}
 	if value == "" {
 		c.MaxAge = -1
@@ -42,7 +55,7 @@ func setCookie(answer http.Header, r *http.Request, value domain.Secret) {
 // checkPage rejects requests that another site has the browser send. SameSite cookies would not be sent either; two
 // checks cover the mistakes of browsers.
 func checkPage(r *http.Request) error {
-	if r.Header.Get(pageHeader) != "1" { // other sites' pages need a permission for it, and get none
+	if sent := r.Header.Get(pageHeader); sent != "1" && sent != refresh { // other sites' pages may not send it
 		return apperr.New(apperr.Forbidden, "%s: 1 is missing: this path is for the console's page; the API is at /v1/",
 			pageHeader)
 	}
@@ -53,6 +66,9 @@ func checkPage(r *http.Request) error {
 	}
 	return nil
 }
+
+// isUse reports whether a user has sent the request, who keeps the session alive.
+func isUse(r *http.Request) bool { return r.Header.Get(pageHeader) != refresh }
 
 // checkUser rejects requests of a page whose user is not the session's user any more, because another tab has signed in
 // since: they would act in a project that the page does not show.

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	lru "github.com/hashicorp/golang-lru/v2"
+
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/postgres"
@@ -26,6 +28,18 @@ type service struct {
 	store postgres.Sessions // sealed
 	cloud keystone
 	admit func(domain.Identity) error // rejects projects that are not served
+	idle  time.Duration               // after which an unused session ends
+	known *lru.Cache[string, domain.Identity]
+}
+
+// maxKnown is how many sessions a replica knows.
+const maxKnown = 10_000
+
+func newService(
+	store postgres.Sessions, cloud keystone, admit func(domain.Identity) error, idle time.Duration,
+) service {
+	known, _ := lru.New[string, domain.Identity](maxKnown) // a positive size is no error
+	return service{store, cloud, admit, idle, known}
 }
 
 // revokeTimeout bounds the revocation of an unused token.
@@ -73,7 +87,8 @@ func (s service) start(
 	if err != nil {
 		return "", session, err
 	}
-	session.Until, err = s.store.Start(ctx, key.id, sealed, session.Who.ExpiresAt, domain.MaxSession)
+	session.Until, err = s.store.Start(ctx, session.Who.UserID, key.id, sealed, session.Who.ExpiresAt,
+		domain.MaxSession)
 	return cookie, session, err
 }
 
@@ -143,14 +158,15 @@ func choices(projects []domain.Project) (names []string) {
 	return names
 }
 
-// Open finds the session of a cookie.
-func (s service) Open(ctx context.Context, cookie domain.Secret) (domain.Session, error) {
+// Open finds the session of a cookie. isUse keeps it alive.
+func (s service) Open(ctx context.Context, cookie domain.Secret, isUse bool) (domain.Session, error) {
 	key, err := keyOf(cookie)
 	if err != nil {
 		return domain.Session{}, err
 	}
-	sealed, until, err := s.store.Get(ctx, key.id)
+	sealed, until, err := s.store.Get(ctx, key.id, s.idle, isUse)
 	if apperr.CodeOf(err) == apperr.NotFound {
+		s.known.Remove(string(key.id))
 		return domain.Session{}, notSignedIn(err)
 	}
 	if err != nil {
@@ -158,7 +174,20 @@ func (s service) Open(ctx context.Context, cookie domain.Secret) (domain.Session
 	}
 	session, err := key.open(sealed)
 	session.Until = until
+	if err == nil {
+		s.known.Add(string(key.id), session.Who)
+	}
 	return session, err
+}
+
+// Known returns whose session a cookie has, if it was opened before.
+func (s service) Known(cookie domain.Secret) (domain.Identity, bool) {
+	key, err := keyOf(cookie)
+	if err != nil {
+		return domain.Identity{}, false
+	}
+	who, found := s.known.Get(string(key.id))
+	return who, found && time.Now().Before(who.ExpiresAt)
 }
 
 // SignOut ends the session of a cookie on every replica, and revokes its token if signing in created it. Without a
@@ -183,6 +212,18 @@ func (s service) SignOut(ctx context.Context, cookie domain.Secret) (who domain.
 		s.revoke(ctx, session.Token)
 	}
 	return session.Who, nil
+}
+
+// SignOutEverywhere ends all sessions of a session's user. The tokens of the others expire later, because only their
+// cookies decrypt them.
+func (s service) SignOutEverywhere(ctx context.Context, session domain.Session) error {
+	if err := s.store.EndAll(ctx, session.Who.UserID); err != nil {
+		return err
+	}
+	if session.Ours {
+		s.revoke(ctx, session.Token)
+	}
+	return nil
 }
 
 // revoke revokes an unused token. If Keystone is away the token expires later.

@@ -74,7 +74,7 @@ type Reservation struct {
 	Traits       []string                 `json:"traits,omitempty" minItems:"1"`
 	Capabilities []string                 `json:"capabilities,omitempty" minItems:"1"`
 	Heal         domain.Heal              `json:"heal,omitempty" enum:"auto,manual" doc:"When a host fails."`
-	Hosts        *int                     `json:"hosts,omitempty" minimum:"0" doc:"How many hosts it has."`
+	Hosts        *int                     `json:"hosts,omitempty" minimum:"0" doc:"How many it has, or had at its end."`
 	Flavors      []LeaseFlavor            `json:"flavors,omitempty" minItems:"1"`
 }
 
@@ -130,7 +130,7 @@ func showReservation(r domain.Reservation) Reservation {
 	}
 	w, hosts := r.Want, 0
 	for _, a := range r.Allocations {
-		if a.ReleasedAt.IsZero() && a.ReplacedAt.IsZero() {
+		if a.ReplacedAt.IsZero() && (a.ReleasedAt.IsZero() || r.Status == domain.ReservationEnded) {
 			hosts++
 		}
 	}

@@ -1,9 +1,10 @@
-// Command vulncheck looks for known vulnerabilities in what the binaries call, by govulncheck. A vulnerable module is an
-// error. The Go of this machine is not the commit's: without -latest it is only reported.
+// Command vulncheck looks for known vulnerabilities in what the binaries call, by govulncheck. A vulnerable module is
+// an error. The Go of this machine is not the commit's: without -latest it is only reported.
 package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -61,7 +62,7 @@ func run(latest bool, out io.Writer) error {
 }
 
 func output(name string, args ...string) ([]byte, error) {
-	cmd := exec.Command(name, args...) //nolint:gosec // only main calls it
+	cmd := exec.CommandContext(context.Background(), name, args...) //nolint:gosec // only main calls it
 	cmd.Stderr = os.Stderr
 	return cmd.Output()
 }
@@ -115,8 +116,8 @@ func (found vulnerabilities) report(out io.Writer, databaseVersion, goVersion st
 		}
 	}
 	if len(ids) > 0 {
-		fmt.Fprintf(out, "the standard library of %s has %d vulnerabilities that the binaries reach (%s): build releases "+
-			"with %s or later\n", goVersion, len(ids), strings.Join(ids, ", "), fixed)
+		fmt.Fprintf(out, "the standard library of %s has %d vulnerabilities that the binaries reach (%s): "+
+			"build releases with %s or later\n", goVersion, len(ids), strings.Join(ids, ", "), fixed)
 	}
 	if len(modules) > 0 || strict && len(ids) > 0 {
 		return fmt.Errorf("%d vulnerabilities, by the database %s", len(modules)+len(ids), databaseVersion)

@@ -24,12 +24,16 @@ func TestReport(t *testing.T) {
 		strict, fail bool
 		want         string
 	}{
-		"none":               {text: progress, want: "the modules have no known vulnerability"},
-		"not called":         {text: progress + uncalled, want: "the modules have no known vulnerability"},
-		"called":             {text: called + called, fail: true,
-			want: "GO-2: example.com/a@v1.0.0, fixed in v1.0.1, called by cloudfn/functions.main"},
-		"Go":                 {text: old + older,
-			want: "2 vulnerabilities that the binaries reach (GO-3, GO-4): build releases with go1.26.10 or later"},
+		"none":       {text: progress, want: "the modules have no known vulnerability"},
+		"not called": {text: progress + uncalled, want: "the modules have no known vulnerability"},
+		"called": {
+			text: called + called, fail: true,
+			want: "GO-2: example.com/a@v1.0.0, fixed in v1.0.1, called by cloudfn/functions.main",
+		},
+		"Go": {
+			text: old + older,
+			want: "2 vulnerabilities that the binaries reach (GO-3, GO-4): build releases with go1.26.10 or later",
+		},
 		"Go, for a release":  {text: older + old, strict: true, fail: true, want: "go1.26.10 or later"},
 		"both":               {text: older + called, fail: true, want: "GO-2"},
 		"a broken off write": {text: `{"finding"`, fail: true},

@@ -54,14 +54,17 @@ var rejections = map[int]string{
 func complete(op *huma.Operation) {
 	common := []int{
 		http.StatusMethodNotAllowed, http.StatusInternalServerError, http.StatusServiceUnavailable,
-		http.StatusGatewayTimeout,
+		http.StatusGatewayTimeout, http.StatusTooManyRequests,
 	}
 	if op.Security == nil { // Keystone is called for the token
 		common = append(common, http.StatusBadRequest, http.StatusUnauthorized, http.StatusForbidden,
-			http.StatusTooManyRequests, http.StatusBadGateway)
+			http.StatusBadGateway)
 	}
 	if op.RequestBody != nil {
 		common = append(common, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType)
+	}
+	if isIdempotent(op) {
+		common = append(common, http.StatusBadRequest, http.StatusConflict, http.StatusUnprocessableEntity)
 	}
 	for _, status := range common {
 		if op.Responses[strconv.Itoa(status)] == nil {
@@ -69,7 +72,7 @@ func complete(op *huma.Operation) {
 		}
 	}
 	delete(op.Responses, "default")
-	for _, response := range op.Responses {
+	for status, response := range op.Responses {
 		if response.Ref != "" {
 			continue
 		}
@@ -81,11 +84,17 @@ func complete(op *huma.Operation) {
 			response.Headers = map[string]*huma.Header{}
 		}
 		response.Headers["X-Request-Id"] = &huma.Header{Ref: "#/components/headers/X-Request-Id"}
+		if isIdempotent(op) && status < "300" {
+			response.Headers[replayedHeader] = &huma.Header{Ref: "#/components/headers/" + replayedHeader}
+		}
 	}
 	for _, p := range op.Parameters {
 		describeParameter(p)
 	}
 	op.Parameters = slices.Insert(op.Parameters, 0, &huma.Param{Ref: "#/components/parameters/RequestId"})
+	if isIdempotent(op) {
+		op.Parameters = append(op.Parameters, &huma.Param{Ref: "#/components/parameters/IdempotencyKey"})
+	}
 }
 
 // describeParameter says at the parameter what its field's tags say of the schema.

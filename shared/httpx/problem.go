@@ -2,6 +2,7 @@ package httpx
 
 import (
 	"encoding/json"
+	"fmt"
 	"math"
 	"net/http"
 	"strconv"
@@ -48,6 +49,7 @@ type Problem struct {
 	Detail    string         `json:"detail"`
 	Code      apperr.Code    `json:"code"`
 	RequestID string         `json:"request_id,omitempty"`
+	Outcome   string         `json:"outcome,omitempty"` // unknown: the change may have taken effect all the same
 	Errors    []apperr.Field `json:"errors,omitempty"`
 }
 
@@ -64,12 +66,27 @@ func NewProblem(err error) Problem {
 
 // failure is the answer for an error. keystone is the URL for WWW-Authenticate.
 func failure(err error, requestID, keystone string) Response {
-	e := apperr.As(err)
+	return failureOf(NewProblem(err), err, requestID, keystone)
+}
+
+// unrecorded is the answer for a change that was made, or may have been, and could not be recorded.
+func unrecorded(err error, requestID, keystone string) Response {
 	p := NewProblem(err)
+	p.Outcome = "unknown"
+	p.Detail += "; the change may have been made: read it back, or repeat it with the same id"
+	return failureOf(p, err, requestID, keystone)
+}
+
+func failureOf(p Problem, err error, requestID, keystone string) Response {
+	e := apperr.As(err)
 	p.RequestID = requestID
 	body, _ := json.Marshal(p) //nolint:errchkjson // it has only strings and numbers
 	resp := Response{
 		Status: p.Status, Header: http.Header{}, ContentType: ProblemType, Body: append(body, '\n'), Code: e.Code,
+	}
+	if e.Limit != nil {
+		resp.limited = true
+		limitHeaders(resp.Header, *e.Limit, e.RetryAfter)
 	}
 	switch {
 	case e.Code == apperr.Unauthenticated:
@@ -80,6 +97,12 @@ func failure(err error, requestID, keystone string) Response {
 		resp.Header.Set("Retry-After", "2")
 	}
 	return resp
+}
+
+// limitHeaders shows a limit that is used up, as draft-ietf-httpapi-ratelimit-headers has it.
+func limitHeaders(h http.Header, limit apperr.Limit, retryAfter time.Duration) {
+	h.Set("RateLimit", fmt.Sprintf("%q;r=0;t=%s", limit.Name, seconds(retryAfter)))
+	h.Set("RateLimit-Policy", fmt.Sprintf("%q;q=%d;w=%s", limit.Name, limit.Quota, seconds(limit.Window)))
 }
 
 // WriteError answers with an error, for who serves without an Edge.

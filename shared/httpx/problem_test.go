@@ -56,7 +56,7 @@ func TestEveryCodeIsAProblem(t *testing.T) {
 			strings.Contains(string(resp.Body), "canary") {
 			t.Errorf("%s: got %+v %s", code, resp, resp.Body)
 		}
-		want := Problem{"about:blank", p.Title, resp.Status, "what went wrong", code, "req-1", nil}
+		want := Problem{"about:blank", p.Title, resp.Status, "what went wrong", code, "req-1", "", nil}
 		if diff := cmp.Diff(want, p); diff != "" || p.Title == "" {
 			t.Errorf("%s: %s", code, diff)
 		}

@@ -85,12 +85,22 @@ func (t *Telemetry) Stop(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Server traces and measures the requests that come in.
-func (t *Telemetry) Server(h http.Handler, name string) http.Handler {
+// Server traces and measures the requests that come in. Only those that are trusted continue the trace of their sender:
+// strangers could join others' traces, or have their baggage sent on.
+func (t *Telemetry) Server(h http.Handler, name string, isTrusted func(*http.Request) bool) http.Handler {
 	if !t.on {
 		return h
 	}
-	return otelhttp.NewHandler(h, name)
+	traced := otelhttp.NewHandler(h, name)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !isTrusted(r) {
+			r = r.Clone(r.Context())
+			for _, field := range otel.GetTextMapPropagator().Fields() {
+				r.Header.Del(field)
+			}
+		}
+		traced.ServeHTTP(w, r)
+	})
 }
 
 // Client traces and measures the requests that go out; nil when there is nothing to add.

@@ -11,6 +11,9 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/propagation"
 )
 
 // receiver is a fake of an OpenTelemetry collector: it keeps what is posted to it, by path.
@@ -57,17 +60,33 @@ func TestTelemetry(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			inner := ""
+			inner, passedOn := "", http.Header{}
 			api := httptest.NewServer(tel.Server(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 				inner = r.Header.Get("Traceparent")
 				slog.InfoContext(r.Context(), "in a span")
-			}), "the-span"))
+				otel.GetTextMapPropagator().Inject(r.Context(), propagation.HeaderCarrier(passedOn))
+			}), "the-span", func(r *http.Request) bool { return r.Header.Get("Key") == "" }))
 			client := &http.Client{Transport: tel.Client()(http.DefaultTransport)}
 			resp, err := client.Get(api.URL + "/v1/servers")
 			if err != nil {
 				t.Fatal(err)
 			}
 			_ = resp.Body.Close()
+			const strange = "0af7651916cd43dd8448eb211c80319c"
+			stranger, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, api.URL, nil)
+			stranger.Header = http.Header{
+				"Key": {"wrong"}, "Traceparent": {"00-" + strange + "-b7ad6b7169203331-01"}, "Baggage": {"a=b"},
+			}
+			joined := inner
+			if resp, err = http.DefaultClient.Do(stranger); err != nil {
+				t.Fatal(err)
+			}
+			_ = resp.Body.Close()
+			inner = joined
+			if own := passedOn.Get("Traceparent"); own == "" || strings.Contains(own, strange) ||
+				passedOn.Get("Baggage") != "" {
+				t.Errorf("of a stranger's trace, %v is passed on", passedOn)
+			}
 			api.Close()
 			Gauge("cloudfn.test.waiting", "How many rows wait.")(t.Context(), 7)
 			if inner == "" || !strings.Contains(logs.String(), `"trace_id":"`+strings.Split(inner+"--", "-")[1]+`"`) {
@@ -105,7 +124,7 @@ func TestNoTelemetry(t *testing.T) {
 		t.Fatal(err)
 	}
 	mux := http.NewServeMux()
-	if tel.Server(mux, "x") != http.Handler(mux) || tel.Client() != nil || tel.Queries() != nil {
+	if tel.Server(mux, "x", nil) != http.Handler(mux) || tel.Client() != nil || tel.Queries() != nil {
 		t.Error("something is traced")
 	}
 	if err := tel.Stop(t.Context()); err != nil {

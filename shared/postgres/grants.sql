@@ -24,8 +24,10 @@ begin
         grant insert, select, update on deliveries to cloudfn_callbacks;
         grant insert, select on events to cloudfn_callbacks;
         grant select on goose_db_version to cloudfn_callbacks;
+        grant delete, insert, select, update on idempotency_keys to cloudfn_callbacks;
         grant select on instances to cloudfn_callbacks;
         grant select on orders to cloudfn_callbacks;
+        grant insert, select, update on rate_limits to cloudfn_callbacks;
         grant insert on requests to cloudfn_callbacks;
         grant insert, select, update on streams to cloudfn_callbacks;
     end if;
@@ -42,12 +44,15 @@ begin
         grant execute on function drop_requests_month(timestamptz) to cloudfn_collect_stats;
         grant execute on function make_requests_month(timestamptz) to cloudfn_collect_stats;
         grant select on goose_db_version to cloudfn_collect_stats;
+        grant delete, select (expires_at, key_id, project_id) on idempotency_keys to cloudfn_collect_stats;
         grant delete, select, update on instances to cloudfn_collect_stats;
         grant delete, insert, select, update on jobs to cloudfn_collect_stats;
         grant select on leases to cloudfn_collect_stats;
         grant select (project_id) on managed to cloudfn_collect_stats;
         grant select (domain_id, project_id) on managed_projects to cloudfn_collect_stats;
         grant delete, select, update on orders to cloudfn_collect_stats;
+        grant delete, select (used_up) on rate_limits to cloudfn_collect_stats;
+        grant delete, insert, select, update on request_log_sizes to cloudfn_collect_stats;
         grant delete, select on requests to cloudfn_collect_stats;
         grant delete, insert, select, update on retention_markers to cloudfn_collect_stats;
         grant delete, insert, select, update on stats_hourly to cloudfn_collect_stats;
@@ -65,6 +70,7 @@ begin
         grant insert, select (actions, acts_as, auth_url, check_error, check_failed_at, check_until, checked_at, created_at, credential_expires_at, delegation_id, domain_id, expires_at, flavors, generation, id, idle_timeout, kind, last_used_at, lease_id, limits, managed, name, next_check_at, project_id, quota, reason, region, resumed_at, revocation_pending_since, revoked, seq, status, suspended_at, trust_expires_at, updated_at, usable_by, usable_names, user_id), update (actions, acts_as, checked_at, credential_expires_at, delegation_id, expires_at, flavors, generation, idle_timeout, last_used_at, limits, name, next_check_at, quota, reason, resumed_at, revoked, secret, seq, status, suspended_at, trust_expires_at, updated_at, usable_by, usable_names) on connections to cloudfn_connections;
         grant insert on events to cloudfn_connections;
         grant select on goose_db_version to cloudfn_connections;
+        grant delete, insert, select, update on idempotency_keys to cloudfn_connections;
         grant select on instances to cloudfn_connections;
         grant select on orders to cloudfn_connections;
         grant insert on requests to cloudfn_connections;
@@ -75,8 +81,9 @@ begin
         revoke all on all functions in schema public from cloudfn_console;
         grant usage on schema public to cloudfn_console;
         grant select on goose_db_version to cloudfn_console;
+        grant insert, select, update on rate_limits to cloudfn_console;
         grant insert on requests to cloudfn_console;
-        grant delete, insert, select on sessions to cloudfn_console;
+        grant delete, insert, select, update (used_at) on sessions to cloudfn_console;
     end if;
     if exists (select from pg_roles where rolname = 'cloudfn_deliver_events') then
         revoke all on all tables in schema public from cloudfn_deliver_events;
@@ -146,6 +153,7 @@ begin
         grant insert, select on events to cloudfn_functions;
         grant delete, insert, select, update on flavors to cloudfn_functions;
         grant select on goose_db_version to cloudfn_functions;
+        grant delete, insert, select, update on idempotency_keys to cloudfn_functions;
         grant insert, select, update on instances to cloudfn_functions;
         grant insert, select, update on isolation to cloudfn_functions;
         grant delete, insert, select, update on keyed_actions to cloudfn_functions;
@@ -157,9 +165,10 @@ begin
         grant delete, insert, select, update on node_tokens to cloudfn_functions;
         grant delete, insert, select, update on nodes to cloudfn_functions;
         grant insert, select, update on orders to cloudfn_functions;
+        grant insert, select, update on rate_limits to cloudfn_functions;
         grant insert, select on requests to cloudfn_functions;
         grant insert, select, update on reservations to cloudfn_functions;
-        grant delete, insert, select on sessions to cloudfn_functions;
+        grant delete, insert, select, update (used_at) on sessions to cloudfn_functions;
         grant select on stats_hourly to cloudfn_functions;
         grant select on stats_projects to cloudfn_functions;
         grant select on stats_sums to cloudfn_functions;
@@ -182,6 +191,7 @@ begin
         grant insert, select, update on instances to cloudfn_launch;
         grant insert, select, update on leases to cloudfn_launch;
         grant insert, select, update on orders to cloudfn_launch;
+        grant insert, select, update on rate_limits to cloudfn_launch;
         grant insert on requests to cloudfn_launch;
         grant insert, select on reservations to cloudfn_launch;
         grant delete, insert, select, update on trusts_to_revoke to cloudfn_launch;
@@ -198,6 +208,7 @@ begin
         grant select, update on create_calls to cloudfn_leases;
         grant insert, select on events to cloudfn_leases;
         grant select on goose_db_version to cloudfn_leases;
+        grant delete, insert, select, update on idempotency_keys to cloudfn_leases;
         grant insert, select, update (addresses, connection_id, disconnected_at, key_fingerprint, key_name, lease_id, missed_at, name, nova_at, problem, raw_status, reusable, seen_at, seq, server_id, state, updated_at) on instances to cloudfn_leases;
         grant select on isolation to cloudfn_leases;
         grant insert, select, update on leases to cloudfn_leases;
@@ -335,6 +346,7 @@ begin
         grant delete, insert, select, update on deployments to cloudfn_servers;
         grant insert, select on events to cloudfn_servers;
         grant select on goose_db_version to cloudfn_servers;
+        grant delete, insert, select, update on idempotency_keys to cloudfn_servers;
         grant insert, select, update on instances to cloudfn_servers;
         grant delete, insert, select, update on keyed_actions to cloudfn_servers;
         grant select on orders to cloudfn_servers;

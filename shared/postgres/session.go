@@ -24,23 +24,39 @@ with ended as (
         select id from sessions where expires_at <= now() and (select pg_try_advisory_xact_lock($5))
         order by expires_at limit $6)
 )
-insert into sessions (id, sealed, expires_at) values ($1, $2, least($3, now() + $4::interval))
+insert into sessions (id, sealed, expires_at, user_id) values ($1, $2, least($3, now() + $4::interval), $7)
 returning expires_at`
+
+	// A session's use is written once a minute at most.
+	useSessionSQL = `
+with used as (
+    update sessions set used_at = now()
+    where id = $1 and $3 and used_at < now() - interval '1 minute' and used_at > now() - $2::interval
+)
+select sealed, expires_at from sessions where id = $1 and expires_at > now() and used_at > now() - $2::interval`
 )
 
 // Start stores a session until its token ends, but for longest at most, and says until when. It deletes ended sessions.
 func (s Sessions) Start(
-	ctx context.Context, id, sealed []byte, tokenEnds time.Time, longest time.Duration,
+	ctx context.Context, userID string, id, sealed []byte, tokenEnds time.Time, longest time.Duration,
 ) (until time.Time, err error) {
 	return queryValue[time.Time](ctx, s.DB.pool, startSessionSQL, id, sealed, tokenEnds, longest, int64(sessionLock),
-		maxEnded)
+		maxEnded, userID)
 }
 
-// Get reads a session that has not ended. NotFound whatever is wrong.
-func (s Sessions) Get(ctx context.Context, id []byte) (sealed []byte, until time.Time, err error) {
-	err = s.DB.pool.QueryRow(ctx, "select sealed, expires_at from sessions where id = $1 and expires_at > now()",
-		id).Scan(&sealed, &until)
+// Get reads a session that has not expired and was used within the time of idle. isUse keeps it alive. NotFound
+// whatever is wrong.
+func (s Sessions) Get(
+	ctx context.Context, id []byte, idle time.Duration, isUse bool,
+) (sealed []byte, until time.Time, err error) {
+	err = s.DB.pool.QueryRow(ctx, useSessionSQL, id, idle, isUse).Scan(&sealed, &until)
 	return sealed, until, noSession(err)
+}
+
+// EndAll deletes all sessions of a user.
+func (s Sessions) EndAll(ctx context.Context, userID string) error {
+	_, err := exec(ctx, s.DB.pool, "delete from sessions where user_id = $1 and $1 <> ''", userID)
+	return err
 }
 
 // End deletes a session and gives its content. Of two callers who end it, one gets NotFound.

@@ -25,26 +25,26 @@ func TestSessions(t *testing.T) {
 	ctx, database := t.Context(), testkit.Database(t)
 	sessions, conn := postgres.Sessions{DB: open(t, database)}, testkit.Connect(t, database)
 	now := testkit.Scalar[time.Time](t, conn, "select now()")
-	until, err := sessions.Start(ctx, sessionID("a"), []byte("sealed"), now.Add(time.Hour), 12*time.Hour)
+	until, err := sessions.Start(ctx, "u1", sessionID("a"), []byte("sealed"), now.Add(time.Hour), 12*time.Hour)
 	if err != nil || !until.Equal(now.Add(time.Hour).UTC()) {
 		t.Errorf("it ends at %s with its token, not at %s: %v", now.Add(time.Hour), until, err)
 	}
-	long, err := sessions.Start(ctx, sessionID("b"), []byte("other"), now.Add(100*time.Hour), 12*time.Hour)
+	long, err := sessions.Start(ctx, "u1", sessionID("b"), []byte("other"), now.Add(100*time.Hour), 12*time.Hour)
 	if left := long.Sub(now); err != nil || left < 12*time.Hour || left > 12*time.Hour+time.Minute {
 		t.Errorf("it ends after %s: %v", left, err)
 	}
-	sealed, ends, err := sessions.Get(ctx, sessionID("a"))
+	sealed, ends, err := sessions.Get(ctx, sessionID("a"), time.Hour, true)
 	if err != nil || string(sealed) != "sealed" || !ends.Equal(until) {
 		t.Errorf("%q %s %v", sealed, ends, err)
 	}
-	if _, err := sessions.Start(ctx, sessionID("a"), []byte("stolen"), now.Add(time.Hour),
+	if _, err := sessions.Start(ctx, "u1", sessionID("a"), []byte("stolen"), now.Add(time.Hour),
 		time.Hour); apperr.CodeOf(err) != apperr.Conflict {
 		t.Errorf("the same cookie again: %v", err)
 	}
 	if _, err := conn.Exec(ctx, "update sessions set expires_at = now() where id = $1", sessionID("b")); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := sessions.Get(ctx, sessionID("b")); apperr.CodeOf(err) != apperr.NotFound {
+	if _, _, err := sessions.Get(ctx, sessionID("b"), time.Hour, true); apperr.CodeOf(err) != apperr.NotFound {
 		t.Errorf("one that is over: %v", err)
 	}
 	if sealed, err := sessions.End(ctx, sessionID("a")); err != nil || string(sealed) != "sealed" {
@@ -72,10 +72,11 @@ func TestEndedSessionsAreDeleted(t *testing.T) {
 	if _, err := tx.Exec(ctx, "select pg_advisory_xact_lock(7166736204)"); err != nil { // somebody is at it
 		t.Fatal(err)
 	}
-	if _, err := sessions.Start(ctx, sessionID("meanwhile"), nil, time.Now().Add(time.Hour), time.Hour); err == nil {
+	if _, err := sessions.Start(ctx, "u1", sessionID("meanwhile"), nil, time.Now().Add(time.Hour),
+		time.Hour); err == nil {
 		t.Error("a session of nothing was stored")
 	}
-	if _, err := sessions.Start(ctx, sessionID("meanwhile"), []byte("x"), time.Now().Add(time.Hour),
+	if _, err := sessions.Start(ctx, "u1", sessionID("meanwhile"), []byte("x"), time.Now().Add(time.Hour),
 		time.Hour); err != nil {
 		t.Errorf("while somebody is at it: %v", err)
 	}
@@ -88,7 +89,7 @@ func TestEndedSessionsAreDeleted(t *testing.T) {
 	if err := tx.Commit(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := sessions.Start(ctx, sessionID("first"), []byte("x"), time.Now().Add(time.Hour),
+	if _, err := sessions.Start(ctx, "u1", sessionID("first"), []byte("x"), time.Now().Add(time.Hour),
 		time.Hour); err != nil {
 		t.Error(err)
 	}
@@ -98,14 +99,16 @@ func TestEndedSessionsAreDeleted(t *testing.T) {
 	var all sync.WaitGroup
 	for n := range 16 {
 		all.Go(func() {
-			if _, err := sessions.Start(ctx, sessionID(string(rune('a'+n))), []byte("x"), time.Now().Add(time.Hour),
+			if _, err := sessions.Start(ctx, "u1", sessionID(string(rune('a'+n))), []byte("x"),
+				time.Now().Add(time.Hour),
 				time.Hour); err != nil {
 				t.Error(err)
 			}
 		})
 	}
 	all.Wait()
-	if _, err := sessions.Start(ctx, sessionID("last"), []byte("x"), time.Now().Add(time.Hour), time.Hour); err != nil {
+	if _, err := sessions.Start(ctx, "u1", sessionID("last"), []byte("x"), time.Now().Add(time.Hour),
+		time.Hour); err != nil {
 		t.Error(err)
 	}
 	if n := count(); n > 19+500 {
@@ -116,17 +119,18 @@ func TestEndedSessionsAreDeleted(t *testing.T) {
 	}
 }
 
-// TestGrantsOfSessions, begin, read and end them, as the role of functions that serve HTTP; to change one is
-// nobody's business, and event functions have none at all to do with them.
+// TestGrantsOfSessions, begin, read and end them, as the role of functions that serve HTTP. Of a session they change
+// only when it was used, and event functions do not reach any.
 func TestGrantsOfSessions(t *testing.T) {
 	t.Parallel()
 	ctx, database := t.Context(), testkit.Database(t)
 	serves := as(t, database, "cloudfn_functions")
 	sessions := postgres.Sessions{DB: serves}
-	if _, err := sessions.Start(ctx, sessionID("a"), []byte("x"), time.Now().Add(time.Hour), time.Hour); err != nil {
+	if _, err := sessions.Start(ctx, "u1", sessionID("a"), []byte("x"), time.Now().Add(time.Hour),
+		time.Hour); err != nil {
 		t.Error(err)
 	}
-	if _, _, err := sessions.Get(ctx, sessionID("a")); err != nil {
+	if _, _, err := sessions.Get(ctx, sessionID("a"), time.Hour, true); err != nil {
 		t.Error(err)
 	}
 	if _, err := sessions.End(ctx, sessionID("a")); err != nil {
@@ -140,7 +144,7 @@ func TestGrantsOfSessions(t *testing.T) {
 	if got := privileges("cloudfn_functions"); got != "DELETE,INSERT,SELECT" {
 		t.Errorf("functions have %s", got)
 	}
-	_, _, err := postgres.Sessions{DB: as(t, database, "cloudfn_events")}.Get(ctx, sessionID("a"))
+	_, _, err := postgres.Sessions{DB: as(t, database, "cloudfn_events")}.Get(ctx, sessionID("a"), time.Hour, true)
 	if pg, ok := errors.AsType[*pgconn.PgError](err); !ok || pg.Code != "42501" {
 		t.Errorf("event functions: %v", err)
 	}

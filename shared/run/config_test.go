@@ -16,6 +16,7 @@ import (
 
 	"github.com/cloudfn/cloudfn/shared/auth"
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/limit"
 	"github.com/cloudfn/cloudfn/shared/obs"
 	"github.com/cloudfn/cloudfn/shared/openstack"
 	"github.com/cloudfn/cloudfn/shared/postgres"
@@ -36,6 +37,7 @@ func TestDefaults(t *testing.T) {
 		Listen: Listen{Port: "8080", RequestTimeout: time.Minute}, EventTimeout: 5 * time.Minute,
 		Postgres:  postgres.Config{URL: "postgres://u:canary@127.0.0.1:1/x", MaxConns: 4},
 		OpenStack: openstack.Config{AuthURL: "http://127.0.0.1:1/v3", Interface: "public"},
+		Limits:    limit.Config{Address: 100, Project: 500},
 		Callers: auth.Config{
 			AccessRulesService: "cloudfn", WriteRoles: []string{"member", "manager", "admin"}, TokenTTL: time.Minute,
 		},
@@ -81,6 +83,7 @@ func TestMistakesAreNamed(t *testing.T) {
 	for name, value := range map[string]string{
 		"REQUEST_TIMEOUT": "999ms", "EVENT_TIMEOUT": "11m", "TOKEN_CACHE_TTL": "61s", "DATABASE_MAX_CONNS": "0",
 		"ALLOWED_PROJECTS": "a,,b", "ALLOWED_DOMAINS": " ",
+		"ADDRESS_RATE_LIMIT": "0", "PROJECT_RATE_LIMIT": "100001", "TRUSTED_PROXIES": "proxy",
 	} {
 		t.Run(name+" out of bounds", func(t *testing.T) {
 			t.Parallel()

@@ -66,7 +66,8 @@ func (g *gateway) handler() http.Handler {
 		client = wrap(client)
 	}
 	pass := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { g.pass(w, r, client) })
-	return g.telemetry.Server(httpx.Healthz(pass), serviceName("gateway"))
+	nobody := func(*http.Request) bool { return false }
+	return g.telemetry.Server(httpx.Healthz(pass), serviceName("gateway"), nobody)
 }
 
 // limit is how long a request may take.

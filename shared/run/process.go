@@ -1,8 +1,10 @@
 package run
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
+	"crypto/subtle"
 	"fmt"
 	"io"
 	"log/slog"
@@ -20,6 +22,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/eventx"
 	"github.com/cloudfn/cloudfn/shared/httpx"
+	"github.com/cloudfn/cloudfn/shared/limit"
 	"github.com/cloudfn/cloudfn/shared/obs"
 	"github.com/cloudfn/cloudfn/shared/openstack"
 	"github.com/cloudfn/cloudfn/shared/postgres"
@@ -39,7 +42,8 @@ type Process struct {
 	events    []event
 	api       http.Handler // serves the routes
 
-	settings watchedSettings
+	settings     watchedSettings
+	dependencies dependencies
 
 	ending     context.CancelFunc // ends the waits of events for what is due later
 	stopEvents context.CancelFunc // cancels the work of all events
@@ -99,6 +103,7 @@ func newProcess(
 		slog.WarnContext(ctx, warning)
 	}
 	p.log = audit.New(postgres.Requests{DB: p.db}, p.db)
+	p.dependencies.postgres, p.dependencies.keystone = p.log.Ready, p.cloud.Reachable
 	if cfg.Target == "" && cfg.EventKey == "" {
 		p.cfg.EventKey = domain.Secret(rand.Text()) // only the daemon's own ticker knows it
 	}
@@ -154,9 +159,15 @@ func (p *Process) build(ctx context.Context, env envconfig.Lookuper, targets []f
 	}
 	p.routes = append(p.routes, p.common()...)
 	authenticator := auth.New(p.cfg.Callers, p.cloud.Validate)
+	limits, err := limit.New(p.cfg.Limits)
+	if err != nil {
+		return err
+	}
 	edge := httpx.Edge{
 		Authenticate: authenticator.Authenticate, Caller: auth.CallerOrNobody, Ready: p.log.Ready, Record: p.log.Record,
-		KeystoneURL: p.cloud.IdentityURL(), Timeout: p.cfg.RequestTimeout,
+		Limits: limits, Known: authenticator.Known, CountRefused: p.log.CountRefused,
+		Keys:        postgres.KeyedRequests{DB: p.db},
+		KeystoneURL: cmp.Or(p.cfg.PublicAuthURL, p.cloud.IdentityURL()), Timeout: p.cfg.RequestTimeout,
 	}
 	p.api = edge.Handler(p.routes)
 	return nil
@@ -171,7 +182,13 @@ func (p *Process) Handler() http.Handler {
 			return
 		}
 		p.api.ServeHTTP(w, r)
-	}), serviceName(p.cfg.Target))
+	}), serviceName(p.cfg.Target), p.isEvent)
+}
+
+// isEvent reports whether a request has the key of events, so that another function has sent it.
+func (p *Process) isEvent(r *http.Request) bool {
+	given, key := r.Header.Get("Ce-"+eventx.KeyExtension), p.cfg.EventKey.Reveal()
+	return key != "" && subtle.ConstantTimeCompare([]byte(given), []byte(key)) == 1
 }
 
 // eventAt returns the event function of a request. A ServeMux would redirect paths that are not clean before the API

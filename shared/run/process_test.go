@@ -247,3 +247,16 @@ func TestDescribe(t *testing.T) {
 		}
 	}
 }
+
+// TestPublicAuthURL: a 401 names Keystone's URL as callers reach it, and a wrong one is rejected.
+func TestPublicAuthURL(t *testing.T) {
+	t.Parallel()
+	for text, isGood := range map[string]bool{
+		"": true, "https://keystone.example.com/v3": true, "http://10.0.0.1:5000": true, "keystone.example.com": false,
+		"ftp://keystone.example.com": false, "https://u:p@keystone.example.com": false, "https://a\" b": false,
+	} {
+		if err := (Config{PublicAuthURL: text}).validatePublicURL(); (err == nil) != isGood {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}

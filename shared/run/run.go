@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"net/url"
 	"reflect"
 	"regexp"
 	"strconv"
@@ -18,6 +19,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/auth"
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/eventx"
+	"github.com/cloudfn/cloudfn/shared/limit"
 	"github.com/cloudfn/cloudfn/shared/obs"
 	"github.com/cloudfn/cloudfn/shared/openstack"
 	"github.com/cloudfn/cloudfn/shared/postgres"
@@ -37,15 +39,29 @@ type Config struct {
 	// empty, the daemon wakes its own functions, and a function that runs alone leaves the work to the next tick.
 	WakeURL string `env:"WAKE_URL"`
 
+	// Keystone's URL as callers reach it, such as `https://keystone.example.com/v3`: 401 names it in
+	// `WWW-Authenticate`. When empty, the URL by which this process reaches Keystone.
+	PublicAuthURL string `env:"PUBLIC_AUTH_URL"`
+
 	Postgres  postgres.Config
 	OpenStack openstack.Config
 	Callers   auth.Config
+	Limits    limit.Config
 	Logs      obs.Config
 }
 
 // Validate reports every value of the process's own variables that cannot work.
 func (c Config) Validate() error {
-	return errors.Join(c.validateEvents(), c.validateWakes(), c.Listen.Validate())
+	return errors.Join(c.validateEvents(), c.validateWakes(), c.validatePublicURL(), c.Listen.Validate())
+}
+
+func (c Config) validatePublicURL() error {
+	u, err := url.Parse(c.PublicAuthURL)
+	isURL := err == nil && (u.Scheme == "https" || u.Scheme == "http") && u.Host != "" && u.User == nil
+	if c.PublicAuthURL != "" && (!isURL || strings.ContainsAny(c.PublicAuthURL, "\" \\")) {
+		return errors.New("PUBLIC_AUTH_URL is no URL of Keystone: it must be like https://keystone.example.com/v3")
+	}
+	return nil
 }
 
 func (c Config) validateEvents() error {

@@ -5,9 +5,11 @@ import {
   account,
   base,
   browser,
+  faultless,
   open,
   passwordField,
   patience,
+  picture,
   row,
   settled,
   signIn,
@@ -177,4 +179,30 @@ test('whoever has signed out leaves nothing behind', { timeout: patience }, asyn
   assert.equal(await page.evaluate(() => sessionStorage.length), 0);
   await signIn(page);
   await close();
+});
+
+test('a page that no one uses says so, and all sessions of a user end together', { timeout: patience }, async () => {
+  const { page, close } = await visit(chrome);
+  const other = await visit(chrome);
+  const sent = (value) => page.waitForRequest((r) => r.headers()['x-cloudfn-console'] === value);
+  await page.clock.install();
+  await open(page, 'Requests');
+  await settled(page);
+  const onItsOwn = sent('refresh');
+  await page.clock.fastForward(61_000);
+  await onItsOwn;
+  const used = sent('1');
+  await open(page, 'Servers');
+  await used;
+  await page.getByTitle('Your session').click();
+  await page.getByRole('dialog').getByText(account.user).first().waitFor();
+  await faultless(page, 'the session');
+  await picture(page, 'session');
+  await page.getByRole('button', { name: 'End all my sessions' }).click();
+  await page.getByRole('heading', { level: 1, name: 'Sign in' }).waitFor();
+  assert.equal((await page.context().cookies()).length, 0);
+  await open(other.page, 'Servers');
+  await other.page.getByText('Your session is over. Sign in again to go on.').waitFor();
+  await close();
+  await other.close();
 });

@@ -41,6 +41,7 @@ func (s *story) console(t *testing.T) {
 		s.ok(t, operation, 401, ask{path: callback})
 	}
 
+	s.ok(t, "signOut", 401, ask{query: []string{"all=true"}})
 	s.ok(t, "signOut", 403, ask{header: append(anothers, session...)})
 	s.ok(t, "signOut", 204, ask{header: session})
 }

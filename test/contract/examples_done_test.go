@@ -51,17 +51,12 @@ func (e *examples) succeed(t *testing.T) {
 			s.ok(t, id, 204, ask{})
 		}
 	}
-	s.process(t)
-	s.callbacks(t)
-	s.launch(t)
-	s.servers(t)
-	s.consent(t)
-	s.connections(t)
-	s.leaseStory(t)
-	s.managedStory(t)
-	s.nodeStory(t)
-	s.console(t)
-	s.events(t)
+	for _, part := range []func(*testing.T){
+		s.process, s.callbacks, s.launch, s.servers, s.consent, s.connections, s.leaseStory, s.managedStory, s.nodeStory,
+		s.keyed, s.console, s.events,
+	} {
+		part(t)
+	}
 }
 
 // events checks all received events against the document. Each type must have come.
@@ -247,23 +242,6 @@ func (s *story) servers(t *testing.T) {
 	s.ok(t, "deleteServer", 204, ask{query: []string{"force=true"}})
 	s.is(exampleServer, found[1].ID)
 }
-
-// never lists documented answers that the tests do not provoke, and why.
-var never = map[string]string{
-	"listResources 500":      onlyByMistake,
-	"suggestAccessRules 500": onlyByMistake,
-	"getStatus 500":          onlyByMistake,
-	"listProviders 500":      onlyByMistake,
-	"getDescription 500":     onlyByMistake,
-	"getReference 500":       onlyByMistake,
-	"getReferenceFile 500":   onlyByMistake,
-	"openConsole 500":        onlyByMistake,
-	"getConsole 500":         onlyByMistake,
-	"getConsoleFile 500":     onlyByMistake,
-}
-
-const onlyByMistake = "it reads nothing that could be broken: only a mistake of the program's gives it " +
-	"(shared/httpx shows the answer to one)"
 
 // TestExamples sends an example of every operation for every status that openapi.yaml documents, and prints the table.
 func TestExamples(t *testing.T) {

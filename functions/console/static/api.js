@@ -28,6 +28,13 @@ let user = '';
 /** actFor sets the user whom the page shows. Requests fail once another tab has signed in as somebody else. */
 export const actFor = (who) => { user = `${who.user.id}/${who.project.id}`; };
 
+let used = Date.now();
+for (const event of ['pointerdown', 'keydown', 'wheel']) {
+  addEventListener(event, () => { used = Date.now(); }, { capture: true, passive: true });
+}
+/** sender reports whether somebody uses the page. What it reads on its own does not keep the session alive. */
+const sender = () => (Date.now() - used < 60_000 ? '1' : 'refresh');
+
 const longest = 125_000; // ms: when every function and every gateway has given up
 
 const versions = new WeakMap();
@@ -35,7 +42,7 @@ const versions = new WeakMap();
 export const versionOf = (value) => versions.get(value);
 
 async function send(url, method, body, aside, version) {
-  const headers = { 'X-Cloudfn-Console': '1', Accept: 'application/json' };
+  const headers = { 'X-Cloudfn-Console': sender(), Accept: 'application/json' };
   if (version) headers['If-Match'] = version;
   if (user) headers['X-Cloudfn-User'] = user;
   if (body !== undefined) headers['Content-Type'] = 'application/json';
@@ -75,7 +82,7 @@ export const get = (path) => call('GET', path);
 
 /** download reads a file of any length, which is whole or a Problem. */
 export async function download(path, type) {
-  const headers = { 'X-Cloudfn-Console': '1', Accept: type };
+  const headers = { 'X-Cloudfn-Console': sender(), Accept: type };
   if (user) headers['X-Cloudfn-User'] = user;
   let answer;
   try {
@@ -92,6 +99,9 @@ export async function download(path, type) {
 
 /** session is the signed-in user's: GET to see it, POST to sign in, DELETE to sign out. */
 export const session = (method, body) => send('session', method, body);
+
+/** endSessions signs the user out in all browsers. */
+export const endSessions = () => send('session?all=true', 'DELETE');
 
 /** listing reads a list as far as it was asked for: more() makes it longer by a page. */
 export function listing(field, page = 50) {

@@ -1,6 +1,6 @@
 // The frame around the views: who is signed in, which part is shown, and when it is read again.
-import { el, byId, set, button, heading, say, announce, clock, showFor, span } from './dom.js';
-import { actFor, call, events, isAway, session } from './api.js';
+import { el, byId, set, button, dialog, facts, heading, say, announce, clock, showFor, span } from './dom.js';
+import { actFor, call, endSessions, events, isAway, session } from './api.js';
 import { signIn } from './signin.js';
 
 const parts = [
@@ -40,15 +40,15 @@ function frame() {
   byId('nav').hidden = byId('who').hidden = !me;
   if (!me) return set(byId('who'));
   const { part } = route();
-  byId('who').title = `Signed in until ${clock(me.expires_at)} UTC`;
   const list = el('ul', {}, parts.map(([name, text]) => el('li', {},
     el('a', { href: `#/${name}`, 'aria-current': name === part ? 'page' : null }, text))));
   showFor(me.operator, list.lastChild); // nodes
   set(byId('nav'), list);
   const here = list.querySelector('[aria-current]');
   if (here) list.scrollLeft = here.offsetLeft - list.clientWidth / 2; // scrollIntoView would begin Tab here, too
-  return set(byId('who'), el('span', { class: 'name' }, el('b', {}, me.project.name),
-    el('span', { class: 'soft' }, me.user.name)), button('Sign out', signOut, { kind: 'quiet' }));
+  return set(byId('who'), el('button', { type: 'button', class: 'quiet name', title: 'Your session', onclick: account },
+    el('b', {}, me.project.name), el('span', { class: 'soft' }, me.user.name)),
+  button('Sign out', () => signOut(), { kind: 'quiet' }));
 }
 
 function title(text) {
@@ -180,9 +180,19 @@ function over() {
   ask('Your session is over. Sign in again to go on.');
 }
 
-async function signOut() {
+/** account shows who is signed in, and ends the user's sessions. */
+function account() {
+  dialog('Your session', (close) => [
+    facts([['Project', me.project.name], ['User', me.user.name], ['Roles', me.roles.join(', ')],
+      ['Ends', `${clock(me.expires_at)} UTC, or earlier when you do not use it`]]),
+    el('p', {}, 'If somebody may use a browser in which you are signed in, end all your sessions.'),
+    el('div', { class: 'row end' }, button('Cancel', close),
+      button('End all my sessions', () => { close(); signOut(endSessions); }, { kind: 'danger' }))]);
+}
+
+async function signOut(end = () => session('DELETE')) {
   try {
-    await session('DELETE');
+    await end();
   } catch (problem) {
     if (problem.status !== 401) return say(`You are still signed in: ${problem.message}`);
   }

@@ -135,6 +135,11 @@ func TestAProblemIsOneLine(t *testing.T) {
 	if e.Error() != "away (try again in 5 s) [req-1]" {
 		t.Errorf("%q", e.Error())
 	}
+	e = newError(&http.Response{StatusCode: http.StatusServiceUnavailable, Header: header},
+		[]byte(`{"detail":"away; the change may have been made","outcome":"unknown"}`))
+	if e.Error() != "away; the change may have been made [req-1]" || !e.IsCutOff {
+		t.Errorf("an unknown outcome: %q, %v", e.Error(), e.IsCutOff)
+	}
 }
 
 // TestAWrongPath differs from a thing that was not found by the field of the error, whatever its text.

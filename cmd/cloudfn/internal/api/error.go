@@ -22,7 +22,7 @@ type Error struct {
 	Fields     []FieldError
 	RequestID  string
 	RetryAfter string // in seconds
-	IsCutOff   bool   // the connection broke off: cloudfn may have done what was asked
+	IsCutOff   bool   // no answer came, or an unknown outcome: cloudfn may have done what was asked
 }
 
 // newError reads a problem. Of any other answer (a proxy's page, say) only the status is shown.
@@ -38,6 +38,9 @@ func newError(resp *http.Response, body []byte) *Error {
 		return e
 	}
 	e.Code, e.Detail = problem.Code, problem.Detail
+	if problem.Outcome != nil {
+		e.IsCutOff, e.RetryAfter = true, "" // what has no id must not be sent again before it was read back
+	}
 	if problem.Errors != nil {
 		e.Fields = *problem.Errors
 	}

@@ -3202,6 +3202,9 @@ type Problem struct {
 	// Errors The faulty parts of the request, where there are some.
 	Errors *[]FieldError `json:"errors,omitempty"`
 
+	// Outcome The change may have been made, although it could not be recorded. Read it back, or repeat it with the same id.
+	Outcome *string `json:"outcome,omitempty"`
+
 	// RequestID `req-` and a UUID, the form of OpenStack's request ids.
 	RequestID RequestID `json:"request_id"`
 
@@ -3324,6 +3327,9 @@ type Request struct {
 	// ConnectionID The connection that the request acted through.
 	ConnectionID *UUID `json:"connection_id,omitempty"`
 
+	// Count How many requests the row stands for. Those over a limit share a row.
+	Count int `json:"count"`
+
 	// DomainID The domain of the project or of the token. Empty like user_id.
 	DomainID string `json:"domain_id"`
 
@@ -3402,7 +3408,7 @@ type Reservation struct {
 	// Heal When a host fails.
 	Heal *ReservationHeal `json:"heal,omitempty"`
 
-	// Hosts How many hosts it has.
+	// Hosts How many it has, or had at its end.
 	Hosts *int `json:"hosts,omitempty"`
 
 	// ID A UUID in lower case.
@@ -3960,8 +3966,8 @@ type Settings struct {
 	// CheckedAt When they were tried. Absent while the first check runs.
 	CheckedAt *time.Time `json:"checked_at,omitempty"`
 
-	// Wrong The environment variables that do not work, by name.
-	Wrong []string `json:"wrong"`
+	// Ok No environment variable is known not to work.
+	Ok bool `json:"ok"`
 }
 
 // SignIn A user and a password, or a token alone.

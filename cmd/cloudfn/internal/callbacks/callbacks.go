@@ -3,7 +3,6 @@ package callbacks
 
 import (
 	"context"
-	"net/http"
 	"strconv"
 	"strings"
 
@@ -84,7 +83,7 @@ func deliveriesOf(callback string) cli.Noun[api.Delivery] {
 
 // deliver asks for a delivery, and prints it.
 func deliver(ctx context.Context, a *cli.App, path string) error {
-	return cli.Noun[api.Delivery]{Table: deliveryTable}.Send(ctx, a, http.MethodPost, path, nil)
+	return cli.Noun[api.Delivery]{Table: deliveryTable}.SendOnce(ctx, a, path, nil)
 }
 
 func deliveries(a *cli.App) *cobra.Command {

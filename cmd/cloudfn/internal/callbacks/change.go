@@ -73,7 +73,7 @@ receiver for trials. The secret that events are signed with is shown this once.`
 			if err := addSecret(a, cmd, body); err != nil {
 				return err
 			}
-			return callbacks.Send(cmd.Context(), a, http.MethodPost, callbacks.Path, body)
+			return callbacks.SendOnce(cmd.Context(), a, callbacks.Path, body)
 		},
 	}
 	subscriptionFlags(a, cmd)
@@ -115,7 +115,7 @@ func rotateSecret(a *cli.App) *cobra.Command {
 			if err := addSecret(a, cmd, body); err != nil {
 				return err
 			}
-			return callbacks.Send(cmd.Context(), a, http.MethodPost, callbacks.URL(id, "secret"), body)
+			return callbacks.SendOnce(cmd.Context(), a, callbacks.URL(id, "secret"), body)
 		})
 	cmd.Long = "Give a callback another secret. For a while cloudfn signs with the previous one as well."
 	cmd.Flags().String("overlap", "", "how long the previous secret stays valid: 0s to 168h (default 24h)")

@@ -117,6 +117,15 @@ func (n Noun[T]) Send(ctx context.Context, a *App, method, path string, body any
 	return n.Print(a, item)
 }
 
+// SendOnce is Send for a POST that takes an Idempotency-Key.
+func (n Noun[T]) SendOnce(ctx context.Context, a *App, path string, body any) error {
+	item, err := SendOnce[T](ctx, a, path, body)
+	if err != nil {
+		return err
+	}
+	return n.Print(a, item)
+}
+
 // List is the command that lists them. fields are the flags that the API filters by, as for Query; the caller adds
 // them.
 func (n Noun[T]) List(a *App, short, operation string, fields ...string) *cobra.Command {

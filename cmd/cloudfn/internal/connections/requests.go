@@ -99,7 +99,7 @@ Nothing checks that the project exists. After 14 days without a decision the req
 				body["duration"] = expires.Span.String()
 				delete(body, "expires_at")
 			}
-			return requests.Send(cmd.Context(), a, http.MethodPost, requests.Path, body)
+			return requests.SendOnce(cmd.Context(), a, requests.Path, body)
 		},
 	}
 	flags := cmd.Flags()

@@ -36,6 +36,7 @@ var leases = cli.Noun[api.Lease]{
 			"REASON", "WARNS:before_end", "ISOLATION*", "EVENTS", "FLAVORS", "ORDER:order_id", "USER:user_id",
 		},
 		Texts: map[string]func(api.Lease) string{
+			"END":      func(l api.Lease) string { return output.Time(endOf(l)) },
 			"RESERVES": reserves, "REASON": reason, "EVENTS": steps, "FLAVORS": flavors,
 			"DEGRADED": func(l api.Lease) string {
 				if l.Degraded {
@@ -152,8 +153,18 @@ func await(
 	return lease, err
 }
 
+// endOf is when a lease ends, or has ended.
+func endOf(l api.Lease) time.Time {
+	for _, e := range l.Events {
+		if e.Type == api.LeaseEventTypeEnd && e.At != nil {
+			return *e.At
+		}
+	}
+	return l.End
+}
+
 // deletes reports whether the end of a lease deletes servers. Before its start no end does.
 func deletes(l api.Lease) bool {
-	return l.Status != api.LeaseStatusPending &&
+	return l.Status != api.LeaseStatusPending && l.Status != api.LeaseStatusEnding &&
 		(l.OnEnd == api.LeaseOnEnd(domain.OnEndDelete) || l.OnEnd == api.LeaseOnEnd(domain.OnEndSnapshotDelete))
 }

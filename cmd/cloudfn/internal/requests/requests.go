@@ -83,7 +83,7 @@ func export(a *cli.App) *cobra.Command {
 var table = output.Table[api.Request]{
 	Name: func(r api.Request) string { return r.RequestID },
 	Columns: []string{
-		"AT", "FUNCTION", "METHOD", "PATH", "STATUS*", "CODE+", "MS", "USER", "USER_ID+",
+		"AT", "FUNCTION", "METHOD", "PATH", "STATUS*", "CODE+", "COUNT+", "MS", "USER", "USER_ID+",
 		"PROJECT+:project_id",
 		"DOMAIN+:domain_id", "REMOTE+", "CONNECTION+:connection_id", "ACTED_IN+", "REQUEST_ID",
 	},
