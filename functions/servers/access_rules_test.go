@@ -9,7 +9,7 @@ import (
 )
 
 // TestAccessRules: the token of an application credential with access rules is good for the requests that they list, at
-// this API and at Nova, each of which enforces its own.
+// this API and at Nova. Each enforces its own.
 func TestAccessRules(t *testing.T) {
 	t.Parallel()
 	p := testkit.NewProject(t)

@@ -66,7 +66,8 @@ func (b blame) unauthorized(req *http.Request) error {
 		return nil
 	case err == nil && !b.permits(who, req):
 		return apperr.New(apperr.Forbidden, "the access rules of the token's application credential do not permit "+
-			"this call to %s: they lack service %s, method %s, path %s", b.service, b.serviceType, req.Method, req.URL.Path)
+			"this call to %s: they lack service %s, method %s, path %s",
+			b.service, b.serviceType, req.Method, req.URL.Path)
 	case err == nil:
 		err = errors.New("keystone accepts the token")
 	}

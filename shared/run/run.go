@@ -9,10 +9,10 @@ import (
 	"net/netip"
 	"net/url"
 	"reflect"
-	"regexp"
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/sethvargo/go-envconfig"
 
@@ -99,8 +99,14 @@ type Listen struct {
 	RequestTimeout time.Duration `env:"REQUEST_TIMEOUT, default=60s"`
 }
 
-// hostForm is what a host name or an IPv4 address is made of.
-var hostForm = regexp.MustCompile(`^[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9])?$`)
+// isHostName reports whether a text can be a host name. One of digits and dots only would be an address.
+func isHostName(text string) bool {
+	isOther := func(r rune) bool { return !strings.ContainsRune("-._", r) && (r > 'z' || !isAlphanumeric(r)) }
+	return len(text) <= 253 && !strings.ContainsFunc(text, isOther) && strings.Trim(text, "-.") == text &&
+		strings.Trim(text, "0123456789.") != ""
+}
+
+func isAlphanumeric(r rune) bool { return unicode.IsLetter(r) || unicode.IsDigit(r) }
 
 // Validate fails on a Listen that cannot work.
 func (l Listen) Validate() error {
@@ -108,8 +114,7 @@ func (l Listen) Validate() error {
 		return fmt.Errorf("PORT is %q: it must be a number, 0 to 65535", l.Port)
 	}
 	_, err := netip.ParseAddr(l.Host)
-	isName := hostForm.MatchString(l.Host) && strings.Trim(l.Host, "0123456789.") != ""
-	if l.Host != "" && err != nil && !isName {
+	if l.Host != "" && err != nil && !isHostName(l.Host) {
 		return fmt.Errorf("HOST is %q: it must be an address or a name of this machine, such as 127.0.0.1", l.Host)
 	}
 	if l.RequestTimeout < time.Second || l.RequestTimeout > 10*time.Minute {
