@@ -22,7 +22,7 @@ func routes(api huma.API, s service) {
 		Summary:   "List the project's callbacks",
 		Responses: httpx.Answers(map[int]string{200: "A page of callbacks, the oldest first."}),
 	}, h.list)
-	httpx.Register(api, huma.Operation{
+	httpx.Register(api, httpx.Idempotent(huma.Operation{
 		OperationID: "createCallback", Method: http.MethodPost, Path: "/v1/callbacks",
 		DefaultStatus: http.StatusCreated, Tags: tags, Middlewares: writes,
 		Summary: "Subscribe a URL to events",
@@ -32,7 +32,7 @@ func routes(api huma.API, s service) {
 			404: "The caller may not act through such a connection.",
 			409: "The project has as many callbacks as it may have.",
 		}),
-	}, h.create)
+	}), h.create)
 	httpx.Register(api, huma.Operation{
 		OperationID: "getCallback", Method: http.MethodGet, Path: "/v1/callbacks/{id}", Tags: tags, Middlewares: reads,
 		Summary: "Show a callback",
@@ -57,7 +57,7 @@ func routes(api huma.API, s service) {
 		Summary:   "Delete a callback and all that waits for it",
 		Responses: httpx.Answers(map[int]string{204: "It is gone.", 404: noCallback}),
 	}, h.delete)
-	httpx.Register(api, huma.Operation{
+	httpx.Register(api, httpx.Idempotent(huma.Operation{
 		OperationID: "rotateCallbackSecret", Method: http.MethodPost, Path: "/v1/callbacks/{id}/secret",
 		Tags: tags, Middlewares: writes,
 		Summary: "Give a callback another secret",
@@ -65,13 +65,13 @@ func routes(api huma.API, s service) {
 			200: "The callback with its new secret, which is never shown again.", 404: noCallback,
 			409: "Four secrets before the last one sign already. The overlap `0s` ends them immediately.",
 		}),
-	}, h.rotate)
+	}), h.rotate)
 	deliveryRoutes(api, h, tags)
 }
 
 func deliveryRoutes(api huma.API, h handler, tags []string) {
 	reads, writes := httpx.Before(auth.CanRead), httpx.Before(auth.CanWrite)
-	httpx.Register(api, huma.Operation{
+	httpx.Register(api, httpx.Idempotent(huma.Operation{
 		OperationID: "testCallback", Method: http.MethodPost, Path: "/v1/callbacks/{id}/test",
 		DefaultStatus: http.StatusAccepted,
 		Tags:          tags, Middlewares: writes,
@@ -79,7 +79,7 @@ func deliveryRoutes(api huma.API, h handler, tags []string) {
 		Responses: httpx.Answers(map[int]string{
 			202: "The delivery, which is due.", 404: noCallback, 409: "The callback is gone.",
 		}),
-	}, h.test)
+	}), h.test)
 	httpx.Register(api, huma.Operation{
 		OperationID: "listDeliveries", Method: http.MethodGet, Path: "/v1/callbacks/{id}/deliveries",
 		Tags: tags, Middlewares: reads,
@@ -88,7 +88,7 @@ func deliveryRoutes(api huma.API, h handler, tags []string) {
 			200: "A page of deliveries, the newest first.", 404: noCallback,
 		}),
 	}, h.deliveries)
-	httpx.Register(api, huma.Operation{
+	httpx.Register(api, httpx.Idempotent(huma.Operation{
 		OperationID: "redeliver", Method: http.MethodPost, Path: "/v1/callbacks/{id}/deliveries/{delivery}/redeliver",
 		DefaultStatus: http.StatusAccepted, Tags: tags, Middlewares: writes,
 		Summary: "Deliver an event again",
@@ -97,7 +97,7 @@ func deliveryRoutes(api huma.API, h handler, tags []string) {
 			404: "The project has no such callback or delivery.",
 			409: "The delivery is still on its way, or the callback is gone.",
 		}),
-	}, h.redeliver)
+	}), h.redeliver)
 }
 
 // CallbackPath identifies a callback. It is exported because huma ignores unexported embedded structs.

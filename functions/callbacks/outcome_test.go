@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/uuid"
+
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
@@ -27,7 +29,18 @@ func TestUnrecordedCallback(t *testing.T) {
 	if a := app.Get(t, "/v1/callbacks"); a.Status != 503 || strings.Contains(string(a.Body), "outcome") {
 		t.Errorf("a list: got %d %s", a.Status, a.Body)
 	}
-	if n := testkit.Scalar[int](t, conn, "select count(*)::int from callbacks"); n != 1 {
-		t.Errorf("there are %d callbacks", n)
+	key := []string{"Content-Type", "application/json", "Idempotency-Key", uuid.NewString()}
+	a = app.Do(t, "POST", "/v1/callbacks", good, key...)
+	if a.Status != 503 || !strings.Contains(string(a.Body), `"outcome":"unknown"`) {
+		t.Errorf("with a key: got %d %s", a.Status, a.Body)
+	}
+	exec(t, conn, "drop trigger refuse on requests")
+	a = app.Do(t, "POST", "/v1/callbacks", good, key...)
+	if a.Status != 201 || !strings.Contains(string(a.Body), "whsec_") ||
+		a.Header.Get("Idempotency-Replayed") != "true" {
+		t.Errorf("with the same key: got %d %s", a.Status, a.Body)
+	}
+	if n := testkit.Scalar[int](t, conn, "select count(*)::int from callbacks"); n != 2 {
+		t.Errorf("there are %d callbacks, want one of each request", n)
 	}
 }

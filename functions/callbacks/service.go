@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/postgres"
 	"github.com/cloudfn/cloudfn/shared/webhook"
@@ -48,11 +49,14 @@ func (s service) Create(
 		}
 		c.OfProject = connection.ProjectID
 	}
-	id, err := uuid.NewV7()
-	if err != nil {
-		return c, "", err
+	var isResumed bool
+	if c.ID, _, isResumed = domain.AttemptFrom(ctx); isResumed {
+		_, err := s.Get(ctx, c.ProjectID, c.ID)
+		if apperr.CodeOf(err) != apperr.NotFound {
+			return s.resume(ctx, c, given, err)
+		}
 	}
-	c.ID, c.Most = id, s.most
+	c.Most = s.most
 	secret, sealed, err := s.secret(c, given)
 	if err != nil {
 		return c, "", err
@@ -64,6 +68,18 @@ func (s service) Create(
 	}
 	s.wake()
 	return stored, secret, nil
+}
+
+// resume gives a callback, which an earlier attempt has stored, another secret: no one can read the one that may not
+// have reached the caller. Both sign for a while.
+func (s service) resume(
+	ctx context.Context, c domain.Callback, given *domain.Secret, failed error,
+) (domain.Callback, domain.Secret, error) {
+	if failed != nil {
+		return c, "", failed
+	}
+	defer s.wake()
+	return s.Rotate(ctx, c.ProjectID, c.ID, given, defaultOverlap)
 }
 
 func (s service) secret(c domain.Callback, given *domain.Secret) (secret domain.Secret, sealed []byte, err error) {
@@ -148,10 +164,14 @@ func (s service) Deliveries(
 
 // Test sends the callback a test event.
 func (s service) Test(ctx context.Context, projectID string, id uuid.UUID) (domain.Delivery, error) {
+	if _, err := s.Get(ctx, projectID, id); err != nil {
+		return domain.Delivery{}, err
+	}
 	if err := s.tests.Take(ctx, projectID, "this project"); err != nil {
 		return domain.Delivery{}, err
 	}
-	made, err := s.store.Test(ctx, projectID, id)
+	delivery, _, _ := domain.AttemptFrom(ctx)
+	made, err := s.store.Test(ctx, projectID, id, delivery)
 	if err == nil {
 		s.wake()
 	}
@@ -160,7 +180,8 @@ func (s service) Test(ctx context.Context, projectID string, id uuid.UUID) (doma
 
 // Redeliver repeats a delivery.
 func (s service) Redeliver(ctx context.Context, projectID string, id, delivery uuid.UUID) (domain.Delivery, error) {
-	made, err := s.store.Redeliver(ctx, projectID, id, delivery)
+	again, _, _ := domain.AttemptFrom(ctx)
+	made, err := s.store.Redeliver(ctx, projectID, id, delivery, again)
 	if err == nil {
 		s.wake()
 	}

@@ -61,6 +61,7 @@ var Function = run.Event[Config]{
 			"callbacks": postgres.ReadCallbacks + ", update, delete",
 			"connections": postgres.ReadConnections +
 				", update (suspended_at, resumed_at, reason, seq, updated_at)",
+			"idempotency_keys":  "select (project_id, key_id, expires_at), delete",
 			"leases":            "select",
 			"managed":           "select (project_id)",
 			"managed_projects":  "select (project_id, domain_id)",

@@ -38,6 +38,7 @@ var Function = run.HTTP[Config, service]{
 				"resumed_at, name, actions, quota, limits, usable_by, usable_names, expires_at, idle_timeout, " +
 				"delegation_id, acts_as, flavors, trust_expires_at, credential_expires_at, generation)",
 			"events":           "insert",
+			"idempotency_keys": "select, insert, update, delete",
 			"instances":        "select",
 			"orders":           "select",
 			"trusts_to_revoke": "select, insert, update, delete",

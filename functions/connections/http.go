@@ -34,7 +34,7 @@ func routes(api huma.API, s service) {
 		Summary:   "List connections",
 		Responses: httpx.Answers(map[int]string{200: "A page of connections, the oldest first."}),
 	}, h.list)
-	httpx.Register(api, huma.Operation{
+	httpx.Register(api, httpx.Idempotent(huma.Operation{
 		OperationID: "createConnection", Method: http.MethodPost, Path: "/v1/connections", Tags: tags,
 		Middlewares: writes, DefaultStatus: http.StatusCreated,
 		Summary: "Delegate",
@@ -44,7 +44,7 @@ func routes(api huma.API, s service) {
 				"because the token was delegated itself.",
 			501: noTrustee,
 		}),
-	}, h.create)
+	}), h.create)
 	httpx.Register(api, huma.Operation{
 		OperationID: "suggestAccessRules", Method: http.MethodGet, Path: "/v1/connections/access-rules", Tags: tags,
 		Summary:   "List what an application credential must allow",

@@ -26,7 +26,7 @@ func requestRoutes(api huma.API, h handler) {
 		Summary:   "List requests for connections",
 		Responses: httpx.Answers(map[int]string{200: "A page of requests, the oldest first."}),
 	}, h.listRequests)
-	httpx.Register(api, huma.Operation{
+	httpx.Register(api, httpx.Idempotent(huma.Operation{
 		OperationID: "requestConnection", Method: http.MethodPost, Path: "/v1/connections/requests", Tags: tags,
 		Middlewares: writes, DefaultStatus: http.StatusCreated,
 		Summary: "Ask a project for a connection",
@@ -34,7 +34,7 @@ func requestRoutes(api huma.API, h handler) {
 			201: "The request waits for a decision.",
 			409: "As many requests are pending, from the project or to the other one, as there may be.",
 		}),
-	}, h.createRequest)
+	}), h.createRequest)
 	httpx.Register(api, huma.Operation{
 		OperationID: "getConnectionRequest", Method: http.MethodGet, Path: "/v1/connections/requests/{id}",
 		Tags: tags, Middlewares: reads,

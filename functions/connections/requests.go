@@ -42,8 +42,12 @@ func (s service) CreateRequest(ctx context.Context, r domain.ConnectionRequest) 
 		return r, apperr.InvalidField("expires_at",
 			fmt.Sprintf("is %s: must be in the future, and before %s", r.Terms.End(now).Format(time.RFC3339), last))
 	}
-	if r.ID, err = uuid.NewV7(); err != nil {
-		return r, err
+	var isResumed bool
+	if r.ID, _, isResumed = domain.AttemptFrom(ctx); isResumed {
+		stored, err := s.requests.Get(ctx, r.Requester.ProjectID, r.ID)
+		if apperr.CodeOf(err) != apperr.NotFound {
+			return stored, err
+		}
 	}
 	if r, err = s.requests.Create(ctx, r); err == nil {
 		s.wake("deliver-events")

@@ -71,8 +71,12 @@ func (s service) Create(
 	if err != nil {
 		return d.Connection, err
 	}
-	if d.ID, err = uuid.NewV7(); err != nil {
-		return d.Connection, err
+	var isResumed bool
+	if d.ID, _, isResumed = domain.AttemptFrom(ctx); isResumed && d.grant == nil {
+		stored, err := s.store.Get(ctx, who, d.ID)
+		if apperr.CodeOf(err) != apperr.NotFound {
+			return stored, err
+		}
 	}
 	if err := s.resolveNames(ctx, who, token, &d); err != nil {
 		return d.Connection, err

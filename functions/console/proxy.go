@@ -18,12 +18,12 @@ const maxAnswer = 32 << 20
 
 // requestHeaders are forwarded, beside the method, the path and the body. Cookies and other headers that identify the
 // sender are not.
-var requestHeaders = []string{"Accept", "Content-Type", "If-Match"}
+var requestHeaders = []string{"Accept", "Content-Type", "Idempotency-Key", "If-Match"}
 
 // answerHeaders are returned, beside the status and the body. The edge sets the request's id, which is the same.
 var answerHeaders = []string{
-	"Allow", "Cache-Control", "Content-Disposition", "Content-Security-Policy", "ETag", "Last-Modified", "Link",
-	"Location", "RateLimit", "RateLimit-Policy", "Retry-After", "Vary", "WWW-Authenticate",
+	"Allow", "Cache-Control", "Content-Disposition", "Content-Security-Policy", "ETag", "Idempotency-Replayed",
+	"Last-Modified", "Link", "Location", "RateLimit", "RateLimit-Policy", "Retry-After", "Vary", "WWW-Authenticate",
 }
 
 // proxy sends a request of the page to the function that serves its path, with the session's token.

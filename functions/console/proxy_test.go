@@ -189,6 +189,7 @@ func TestProxyDropsIdentityHeaders(t *testing.T) {
 		"X-Auth-Token": {stored(t, database, b.cookie).Token.Reveal()},
 		"Content-Type": {"application/json"}, "Accept": {"text/plain"}, "If-Match": {`"3"`},
 		"X-Forwarded-For": {""}, // the edge's address of the client, and never the one that its header has
+		"Idempotency-Key": {"x"},
 	}
 	if len(got) != 1 || fmt.Sprint(got[0]) != fmt.Sprint(want) {
 		t.Errorf("sent were %d headers of %d", len(got[0]), len(want))

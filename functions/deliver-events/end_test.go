@@ -114,7 +114,7 @@ func TestDeliveryEndsAfterThreeDays(t *testing.T) {
 	broken.Store(false)
 	testkit.AddEvents(t, testkit.Pool(t, database), project, instances, 1)
 	callbacks := callbacksOf(t, database)
-	if _, err := callbacks.Redeliver(t.Context(), project, poisonedID, dead[0].id); err != nil {
+	if _, err := callbacks.Redeliver(t.Context(), project, poisonedID, dead[0].id, uuid.New()); err != nil {
 		t.Fatal(err)
 	}
 	verified := domain.CallbackVerified

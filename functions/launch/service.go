@@ -198,7 +198,7 @@ func rejection(order domain.Order, unfinished error) error {
 	case (order.Status == domain.OrderFailed || order.Status == domain.OrderRolledBack) && !order.HasServers():
 		n := slices.IndexFunc(order.Instances, func(i domain.Instance) bool { return *i.Problem != *domain.Forgone() })
 		why := order.Instances[max(0, n)].Problem
-		return apperr.New(apperr.Code(why.Code), "%s", why.Detail)
+		return apperr.New(apperr.Code(why.Code), "%s (order %s)", why.Detail, order.ID)
 	case unfinished == nil || errors.Is(unfinished, domain.ErrFenced):
 		return nil
 	case order.Undecided() == len(order.Instances) && !errors.Is(unfinished, orders.ErrOpen):

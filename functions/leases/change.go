@@ -58,7 +58,8 @@ func (s service) Change(
 		if err == nil {
 			s.wake("run-leases", "run-connections", "deliver-events")
 		}
-		return stored, explain(err, in.Duration != "")
+		terms := domain.LeaseTerms{Start: in.Start.Value(), Duration: in.Duration.Value()}
+		return stored, explain(err, terms, after.StartsAt)
 	}
 	return changed, apperr.New(apperr.Conflict, "others change the lease at the same time: repeat the request")
 }

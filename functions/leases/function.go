@@ -32,6 +32,7 @@ var Function = run.HTTP[Config, service]{
 				"update (status, reason, secret, suspended_at, revoked, seq, updated_at, last_used_at)",
 			"create_calls":     "select, update",
 			"events":           "select, insert",
+			"idempotency_keys": "select, insert, update, delete",
 			"instances":        "select, insert, update (" + postgres.ConnectInstances + ", lease_id)",
 			"isolation":        "select",
 			"leases":           "select, insert, update",

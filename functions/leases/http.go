@@ -26,13 +26,14 @@ var tags = []string{"leases"}
 // routes declares what the function serves.
 func routes(api huma.API, s service) {
 	h := handler{s}
+	httpx.DescribeAs[domain.LeaseStatus, leaseStatus](api)
 	reads, writes := httpx.Before(auth.CanRead), httpx.Before(auth.CanWrite)
 	httpx.Register(api, huma.Operation{
 		OperationID: "listLeases", Method: http.MethodGet, Path: "/v1/leases", Tags: tags, Middlewares: reads,
 		Summary:   "List the project's leases",
 		Responses: httpx.Answers(map[int]string{200: "A page of leases, the oldest first."}),
 	}, h.list)
-	httpx.Serve[createInput, createOutput](api, huma.Operation{
+	httpx.Serve[createInput, createOutput](api, httpx.Idempotent(huma.Operation{
 		OperationID: "createLease", Method: http.MethodPost, Path: "/v1/leases", DefaultStatus: http.StatusCreated,
 		Tags: tags, Middlewares: writes,
 		Summary: "Reserve instances and hosts for a period",
@@ -47,7 +48,7 @@ func routes(api huma.API, s service) {
 			422: "Fewer hosts than that are reservable and match.",
 			501: noTrustee,
 		}),
-	}, h.create)
+	}), h.create)
 	httpx.Register(api, huma.Operation{
 		OperationID: "getLease", Method: http.MethodGet, Path: "/v1/leases/{id}", Tags: tags, Middlewares: reads,
 		Summary:   "Show a lease",
@@ -141,6 +142,9 @@ type createOutput struct {
 
 func (h handler) create(ctx context.Context, in *createInput) (httpx.Response, error) {
 	who, token := auth.Caller(ctx)
+	if id, isKeyed, _ := domain.AttemptFrom(ctx); isKeyed && in.Body.ID == nil && !in.DryRun {
+		in.Body.ID = &httpx.ID{UUID: id}
+	}
 	made, err := h.svc.Create(ctx, who, token, in.Body, in.DryRun)
 	if err != nil {
 		return httpx.Response{}, err

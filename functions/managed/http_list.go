@@ -54,12 +54,9 @@ type listInput struct {
 }
 
 func (h handler) list(ctx context.Context, in *listInput) (*httpx.Value[ManagedPage], error) {
-	var kind domain.Kind
-	if in.Kind != "" {
-		var err error
-		if kind, err = kindOf(in.Kind); err != nil {
-			return nil, err
-		}
+	kind, err := kindFilter(in.Kind)
+	if err != nil {
+		return nil, err
 	}
 	return h.page(ctx, kind, &in.ListInput)
 }

@@ -43,6 +43,7 @@ var Function = run.HTTP[Config, service]{
 			"create_calls":     "select, update",
 			"deployments":      "select, insert, update, delete",
 			"events":           "select, insert",
+			"idempotency_keys": "select, insert, update, delete",
 			"instances":        "select, insert, update",
 			"keyed_actions":    "select, insert, update, delete",
 			"orders":           "select",

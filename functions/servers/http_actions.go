@@ -23,13 +23,13 @@ func actionRoutes(api huma.API, h handler) {
 	one.DefaultStatus = http.StatusAccepted
 	one.Responses["200"] = answer[ServerActed](api,
 		"There was nothing to do, or the action of this `id` was done before.")
-	httpx.Register(api, one, h.act)
+	httpx.Register(api, httpx.Idempotent(one), h.act)
 	many := operation("POST /v1/servers/actions", "actOnServers", "Do an action to many servers", answers{
 		202: "Nova does it to at least one server.", 403: notPermitted, 404: "The caller may not use the connection.",
 	})
 	many.DefaultStatus = http.StatusAccepted
 	many.Responses["200"] = answer[ServersActed](api, "No server was changed.")
-	httpx.Register(api, many, h.actOnMany)
+	httpx.Register(api, httpx.Idempotent(many), h.actOnMany)
 	httpx.Register(api, operation("GET /v1/servers/actions/{action}", "getServerAction",
 		"Show an action through a connection", answers{
 			200: "The action.", 404: "The connection has no such action, or the caller may not use the connection.",
@@ -42,6 +42,9 @@ type actedOutput struct {
 }
 
 func (h handler) act(ctx context.Context, in *actInput) (*actedOutput, error) {
+	if id, isKeyed, _ := domain.AttemptFrom(ctx); isKeyed && in.Body.ID == nil {
+		in.Body.ID = &httpx.ID{UUID: id}
+	}
 	req := in.Body.request()
 	if req.deploy != nil && h.svc.agents.config.URL == "" {
 		return nil, apperr.New(apperr.Unsupported, "agents cannot be deployed here: the operator has not set AGENT_URL")
@@ -65,6 +68,9 @@ type manyActedOutput struct {
 func (h handler) actOnMany(ctx context.Context, in *actOnManyInput) (*manyActedOutput, error) {
 	req := newActionRequest(domain.Action(in.Body.Action), in.Body.Hard, in.Body.Force)
 	req.imageName = orZero(in.Body.Name)
+	if id, isKeyed, _ := domain.AttemptFrom(ctx); isKeyed {
+		req.key = key{id: id, isOfMany: true}
+	}
 	a, err := h.access(ctx, in.Body.ConnectionID.OrNil(), "")
 	if err != nil {
 		return nil, err

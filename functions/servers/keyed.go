@@ -16,8 +16,17 @@ import (
 
 // key makes an action idempotent. Without an id each request is an action of its own.
 type key struct {
-	id   uuid.UUID
-	hash [sha256.Size]byte // of the request
+	id       uuid.UUID
+	hash     [sha256.Size]byte // of the request; zero for an id that belongs to no other
+	isOfMany bool              // the request is for several servers
+}
+
+// forServer is the key of the action on one server.
+func (k key) forServer(id string) key {
+	if k.isOfMany {
+		k.id = uuid.NewSHA1(k.id, []byte(id))
+	}
+	return k
 }
 
 // of is the hash of the request for one server.

@@ -64,7 +64,9 @@ func (s service) Do(ctx context.Context, a access, req actionRequest, ids []stri
 	var group errgroup.Group
 	group.SetLimit(actionsAtOnce)
 	for i, t := range targets {
-		group.Go(func() error { outcomes[i] = task{s, a, req, t}.do(ctx); return nil })
+		one := req
+		one.key = req.key.forServer(t.id)
+		group.Go(func() error { outcomes[i] = task{s, a, one, t}.do(ctx); return nil })
 	}
 	_ = group.Wait() // each outcome has its own error
 	if slices.ContainsFunc(outcomes, func(o outcome) bool { return o.Changed && o.isTracked }) {

@@ -37,7 +37,12 @@ func Register[I, O any](api huma.API, op huma.Operation, handler func(context.Co
 	op.MaxBodyBytes = -1 // Edge has limited it, and set the deadline for reading it
 	op.Middlewares = append(slices.Clone(op.Middlewares), read)
 	huma.Register(api, op, func(ctx context.Context, in *I) (*O, error) {
-		if err := of(ctx).rejected(nil); err != nil {
+		c := of(ctx)
+		if err := c.rejected(nil); err != nil {
+			return nil, err
+		}
+		ctx, err := c.begin(ctx)
+		if err != nil || c.response != nil {
 			return nil, err
 		}
 		return handler(ctx, in)
@@ -92,13 +97,16 @@ func (a *adapter) Handle(op *huma.Operation, handler func(huma.Context)) {
 	serve := func(r *http.Request) (Response, error) {
 		w := &held{header: http.Header{}, status: http.StatusOK}
 		c := &call{base: humago.NewContext(op, r, w), request: r}
-		switch handler(c); {
-		case c.err != nil:
-			return Response{}, c.err
-		case c.response != nil:
-			return *c.response, nil
+		handler(c)
+		resp := Response{Status: w.status, Header: w.header, Body: w.body.Bytes()}
+		if c.response != nil {
+			resp = *c.response
 		}
-		return Response{Status: w.status, Header: w.header, Body: w.body.Bytes()}, nil
+		c.attempt.end(r.Context(), resp, c.err)
+		if c.err != nil {
+			return Response{}, c.err
+		}
+		return resp, nil
 	}
 	a.routes = append(a.routes, Route{
 		Pattern: op.Method + " " + op.Path, Public: op.Security != nil, Document: a.document, serve: serve,

@@ -23,6 +23,8 @@ type call struct {
 	request  *http.Request
 	query    url.Values
 	body     []byte
+	key      string         // of the request, if its operation takes one
+	attempt  *attempt       // at a request with a key
 	faults   []apperr.Field // what read found wrong
 	unread   error          // why the body is not usable at all
 	err      error          // the outcome, instead of an answer
@@ -65,6 +67,9 @@ func (c *call) SetReadDeadline(time.Time) error { return nil }
 func read(ctx huma.Context, next func(huma.Context)) {
 	c, op := of(ctx.Context()), ctx.Operation()
 	c.readQuery(op)
+	if isIdempotent(op) {
+		c.readKey()
+	}
 	if op.RequestBody != nil && (op.RequestBody.Required || c.request.ContentLength != 0) {
 		c.read()
 	}

@@ -63,13 +63,16 @@ func complete(op *huma.Operation) {
 	if op.RequestBody != nil {
 		common = append(common, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType)
 	}
+	if isIdempotent(op) {
+		common = append(common, http.StatusBadRequest, http.StatusConflict, http.StatusUnprocessableEntity)
+	}
 	for _, status := range common {
 		if op.Responses[strconv.Itoa(status)] == nil {
 			maps.Copy(op.Responses, Answers(map[int]string{status: ""}))
 		}
 	}
 	delete(op.Responses, "default")
-	for _, response := range op.Responses {
+	for status, response := range op.Responses {
 		if response.Ref != "" {
 			continue
 		}
@@ -81,11 +84,17 @@ func complete(op *huma.Operation) {
 			response.Headers = map[string]*huma.Header{}
 		}
 		response.Headers["X-Request-Id"] = &huma.Header{Ref: "#/components/headers/X-Request-Id"}
+		if isIdempotent(op) && status < "300" {
+			response.Headers[replayedHeader] = &huma.Header{Ref: "#/components/headers/" + replayedHeader}
+		}
 	}
 	for _, p := range op.Parameters {
 		describeParameter(p)
 	}
 	op.Parameters = slices.Insert(op.Parameters, 0, &huma.Param{Ref: "#/components/parameters/RequestId"})
+	if isIdempotent(op) {
+		op.Parameters = append(op.Parameters, &huma.Param{Ref: "#/components/parameters/IdempotencyKey"})
+	}
 }
 
 // describeParameter says at the parameter what its field's tags say of the schema.

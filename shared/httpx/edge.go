@@ -31,6 +31,8 @@ type Edge struct {
 	Limits       Limits
 	Known        Known
 	CountRefused func(domain.Request)
+	// Keys stores requests with an Idempotency-Key.
+	Keys KeyedRequests
 	// KeystoneURL stands in WWW-Authenticate.
 	KeystoneURL string
 	// Timeout bounds a request, from its header to its answer.
@@ -193,6 +195,7 @@ func (e Edge) answer(ctx context.Context, x *exchange) (Response, domain.Identit
 			return failure(err, id, e.KeystoneURL), who
 		}
 	}
+	ctx = context.WithValue(ctx, keysKey{}, keys{e.Keys, who})
 	return e.outcome(ctx, x, x.request.WithContext(ctx)), who
 }
 

@@ -90,7 +90,7 @@ func TestChangeCallbackDuringDelivery(t *testing.T) {
 	}
 	verifier := testkit.Connect(t, database)
 	again("verify", func(n int) error { _, err := verifier.Exec(ctx, verify, ids[n%len(ids)]); return err })
-	again("test", func(n int) error { _, err := callbacks.Test(ctx, "p", ids[n%len(ids)]); return err })
+	again("test", func(n int) error { _, err := callbacks.Test(ctx, "p", ids[n%len(ids)], uuid.New()); return err })
 	again("come and go", func(int) error {
 		id, err := made()
 		if err != nil {

@@ -76,9 +76,10 @@ with callback as (
     from callback c, event e
 ), ` + deliverAloneSQL
 
-// Test writes an event for this callback only, and its delivery.
-func (c Callbacks) Test(ctx context.Context, projectID string, id uuid.UUID) (domain.Delivery, error) {
-	return c.alone(ctx, projectID, id, uuid.Nil, testSQL, projectID, id, uuid.New())
+// Test writes an event for this callback only, and its delivery, which gets the id made. A repeated call with that id
+// writes nothing.
+func (c Callbacks) Test(ctx context.Context, projectID string, id, made uuid.UUID) (domain.Delivery, error) {
+	return c.alone(ctx, projectID, id, uuid.Nil, testSQL, projectID, id, made)
 }
 
 // The event is not locked: the role of functions that serve HTTP may not. If retention deletes it now, the foreign key
@@ -95,10 +96,18 @@ with old as (
         from old
 ), ` + deliverAloneSQL
 
-// Redeliver delivers the event of a delivery that has ended once more. The event's id stays the same.
-func (c Callbacks) Redeliver(ctx context.Context, projectID string, id, delivery uuid.UUID) (domain.Delivery, error) {
-	return c.alone(ctx, projectID, id, delivery, redeliverSQL, projectID, id, uuid.New(), delivery)
+// Redeliver delivers the event of a delivery that has ended once more, by a delivery that gets the id made. The event's
+// id stays the same. A repeated call with the id made writes nothing.
+func (c Callbacks) Redeliver(
+	ctx context.Context, projectID string, id, delivery, made uuid.UUID,
+) (domain.Delivery, error) {
+	return c.alone(ctx, projectID, id, delivery, redeliverSQL, projectID, id, made, delivery)
 }
+
+const deliverySQL = `
+select ` + deliveryColumns + `
+from deliveries d join events e on e.project_id = d.event_project and e.subject = d.subject and e.seq = d.event_seq
+where d.project_id = $1 and d.callback_id = $2 and d.id = $3`
 
 // alone makes a delivery in a stream of its own, or finds out why there can be none.
 func (c Callbacks) alone(
@@ -108,6 +117,9 @@ func (c Callbacks) alone(
 		made, err = queryOne[domain.Delivery](ctx, c.DB.pool, sql, args...)
 		return err
 	})
+	if sqlState(err) == stateUnique { // an earlier attempt has made it
+		return queryOne[domain.Delivery](ctx, c.DB.pool, deliverySQL, projectID, id, args[2])
+	}
 	if !errors.Is(err, pgx.ErrNoRows) && sqlState(err) != stateForeignKey {
 		return made, err
 	}

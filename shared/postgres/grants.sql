@@ -24,6 +24,7 @@ begin
         grant insert, select, update on deliveries to cloudfn_callbacks;
         grant insert, select on events to cloudfn_callbacks;
         grant select on goose_db_version to cloudfn_callbacks;
+        grant delete, insert, select, update on idempotency_keys to cloudfn_callbacks;
         grant select on instances to cloudfn_callbacks;
         grant select on orders to cloudfn_callbacks;
         grant insert, select, update on rate_limits to cloudfn_callbacks;
@@ -43,6 +44,7 @@ begin
         grant execute on function drop_requests_month(timestamptz) to cloudfn_collect_stats;
         grant execute on function make_requests_month(timestamptz) to cloudfn_collect_stats;
         grant select on goose_db_version to cloudfn_collect_stats;
+        grant delete, select (expires_at, key_id, project_id) on idempotency_keys to cloudfn_collect_stats;
         grant delete, select, update on instances to cloudfn_collect_stats;
         grant delete, insert, select, update on jobs to cloudfn_collect_stats;
         grant select on leases to cloudfn_collect_stats;
@@ -68,6 +70,7 @@ begin
         grant insert, select (actions, acts_as, auth_url, check_error, check_failed_at, check_until, checked_at, created_at, credential_expires_at, delegation_id, domain_id, expires_at, flavors, generation, id, idle_timeout, kind, last_used_at, lease_id, limits, managed, name, next_check_at, project_id, quota, reason, region, resumed_at, revocation_pending_since, revoked, seq, status, suspended_at, trust_expires_at, updated_at, usable_by, usable_names, user_id), update (actions, acts_as, checked_at, credential_expires_at, delegation_id, expires_at, flavors, generation, idle_timeout, last_used_at, limits, name, next_check_at, quota, reason, resumed_at, revoked, secret, seq, status, suspended_at, trust_expires_at, updated_at, usable_by, usable_names) on connections to cloudfn_connections;
         grant insert on events to cloudfn_connections;
         grant select on goose_db_version to cloudfn_connections;
+        grant delete, insert, select, update on idempotency_keys to cloudfn_connections;
         grant select on instances to cloudfn_connections;
         grant select on orders to cloudfn_connections;
         grant insert on requests to cloudfn_connections;
@@ -150,6 +153,7 @@ begin
         grant insert, select on events to cloudfn_functions;
         grant delete, insert, select, update on flavors to cloudfn_functions;
         grant select on goose_db_version to cloudfn_functions;
+        grant delete, insert, select, update on idempotency_keys to cloudfn_functions;
         grant insert, select, update on instances to cloudfn_functions;
         grant insert, select, update on isolation to cloudfn_functions;
         grant delete, insert, select, update on keyed_actions to cloudfn_functions;
@@ -204,6 +208,7 @@ begin
         grant select, update on create_calls to cloudfn_leases;
         grant insert, select on events to cloudfn_leases;
         grant select on goose_db_version to cloudfn_leases;
+        grant delete, insert, select, update on idempotency_keys to cloudfn_leases;
         grant insert, select, update (addresses, connection_id, disconnected_at, key_fingerprint, key_name, lease_id, missed_at, name, nova_at, problem, raw_status, reusable, seen_at, seq, server_id, state, updated_at) on instances to cloudfn_leases;
         grant select on isolation to cloudfn_leases;
         grant insert, select, update on leases to cloudfn_leases;
@@ -341,6 +346,7 @@ begin
         grant delete, insert, select, update on deployments to cloudfn_servers;
         grant insert, select on events to cloudfn_servers;
         grant select on goose_db_version to cloudfn_servers;
+        grant delete, insert, select, update on idempotency_keys to cloudfn_servers;
         grant insert, select, update on instances to cloudfn_servers;
         grant delete, insert, select, update on keyed_actions to cloudfn_servers;
         grant select on orders to cloudfn_servers;

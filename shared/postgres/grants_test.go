@@ -94,14 +94,14 @@ func TestGrantsOfFunctions(t *testing.T) {
 	}
 	_, err = callbacks.Rotate(ctx, "p1", c.ID, []byte("y"), time.Hour)
 	allowed("rotate", err)
-	_, err = callbacks.Test(ctx, "p1", c.ID)
+	_, err = callbacks.Test(ctx, "p1", c.ID, uuid.New())
 	allowed("test", err)
 	delivery := testkit.Scalar[uuid.UUID](t, conn,
 		`update deliveries set status = 'dead' where id = (select id from deliveries where callback_id = $1
   limit 1) returning id`, c.ID)
 	_, err = callbacks.Deliveries(ctx, "p1", c.ID, domain.DeliveryQuery{Limit: 1, Marker: delivery})
 	allowed("deliveries", err)
-	_, err = callbacks.Redeliver(ctx, "p1", c.ID, delivery)
+	_, err = callbacks.Redeliver(ctx, "p1", c.ID, delivery, uuid.New())
 	allowed("redeliver", err)
 	allowed("delete", callbacks.Delete(ctx, "p1", c.ID))
 }
@@ -123,7 +123,7 @@ func TestRedeliverDuringRetention(t *testing.T) {
 	}
 	answer := make(chan error)
 	go func() {
-		_, err := callbacks.Redeliver(t.Context(), "p1", callback, delivery)
+		_, err := callbacks.Redeliver(t.Context(), "p1", callback, delivery, uuid.New())
 		answer <- err
 	}()
 	watch := testkit.Connect(t, database)

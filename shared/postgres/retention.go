@@ -83,7 +83,7 @@ func (r Retention) Run(ctx context.Context) error {
 func (r Retention) deleteOld(ctx context.Context, until time.Time) (done bool, err error) {
 	for _, step := range []func(context.Context, time.Time) (bool, error){
 		r.deleteStats, r.deleteInstances,
-		r.deleteOrders,
+		r.deleteOrders, r.deleteKeys,
 	} {
 		if done, err = step(ctx, until); err != nil || !done {
 			return false, classify(err)

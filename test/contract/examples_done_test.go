@@ -51,17 +51,12 @@ func (e *examples) succeed(t *testing.T) {
 			s.ok(t, id, 204, ask{})
 		}
 	}
-	s.process(t)
-	s.callbacks(t)
-	s.launch(t)
-	s.servers(t)
-	s.consent(t)
-	s.connections(t)
-	s.leaseStory(t)
-	s.managedStory(t)
-	s.nodeStory(t)
-	s.console(t)
-	s.events(t)
+	for _, part := range []func(*testing.T){
+		s.process, s.callbacks, s.launch, s.servers, s.consent, s.connections, s.leaseStory, s.managedStory, s.nodeStory,
+		s.keyed, s.console, s.events,
+	} {
+		part(t)
+	}
 }
 
 // events checks all received events against the document. Each type must have come.

@@ -190,7 +190,8 @@ func (o operation) header(a ask, body string) []string {
 		given.Set("Content-Type", "application/json")
 	}
 	for _, p := range o.params {
-		if p.In == "header" && p.Name != "If-None-Match" && p.Example != nil {
+		isOwn := p.Name == "If-None-Match" || p.Name == "Idempotency-Key" // what each test gives
+		if p.In == "header" && !isOwn && p.Example != nil {
 			given.Set(p.Name, text(p.Example))
 		}
 	}

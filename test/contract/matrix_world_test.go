@@ -157,6 +157,8 @@ func (m *matrix) serveCloud(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		_ = json.NewEncoder(w).Encode(map[string]any{"token": callers[n].keystoneToken()})
+	case strings.TrimSuffix(r.URL.Path, "/") == "/v3": // who confirms that a refusal is Keystone's, some seconds later
+		_, _ = w.Write([]byte(`{"version": {"id": "v3.14", "status": "stable"}}`))
 	case r.URL.Path == "/v3/auth/catalog":
 		m.calls.Add(1)
 		list := []any{}

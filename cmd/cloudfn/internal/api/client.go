@@ -19,6 +19,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/exit"
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
@@ -123,6 +125,13 @@ type request struct {
 	body         []byte
 }
 
+type keyOf struct{}
+
+// WithKey returns a context whose requests have one Idempotency-Key: cloudfn does them once.
+func WithKey(ctx context.Context) context.Context {
+	return context.WithValue(ctx, keyOf{}, uuid.NewString())
+}
+
 func (c *Client) do(ctx context.Context, r request, body, into any) (err error) {
 	if body != nil {
 		if r.body, err = json.Marshal(body); err != nil {
@@ -195,6 +204,9 @@ func (c *Client) attempt(ctx context.Context, r request, renew bool) (*http.Resp
 	}
 	req.Header.Set("Accept", cmp.Or(r.accept, "application/json"))
 	req.Header.Set("User-Agent", "cloudfn")
+	if key, isKeyed := ctx.Value(keyOf{}).(string); isKeyed {
+		req.Header.Set("Idempotency-Key", key)
+	}
 	if len(r.body) > 0 {
 		req.Header.Set("Content-Type", "application/json")
 	}

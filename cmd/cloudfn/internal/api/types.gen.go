@@ -388,17 +388,6 @@ const (
 	LeaseOnEndStop           LeaseOnEnd = "stop"
 )
 
-// Defines values for LeaseStatus.
-const (
-	LeaseStatusActive    LeaseStatus = "active"
-	LeaseStatusCancelled LeaseStatus = "cancelled"
-	LeaseStatusEnded     LeaseStatus = "ended"
-	LeaseStatusEnding    LeaseStatus = "ending"
-	LeaseStatusError     LeaseStatus = "error"
-	LeaseStatusPending   LeaseStatus = "pending"
-	LeaseStatusStarting  LeaseStatus = "starting"
-)
-
 // Defines values for LeaseChangeDataFields.
 const (
 	LeaseChangeDataFieldsBeforeEnd LeaseChangeDataFields = "before_end"
@@ -453,6 +442,17 @@ const (
 	LeaseEventDataStatusError     LeaseEventDataStatus = "error"
 	LeaseEventDataStatusPending   LeaseEventDataStatus = "pending"
 	LeaseEventDataStatusStarting  LeaseEventDataStatus = "starting"
+)
+
+// Defines values for LeaseStatus.
+const (
+	LeaseStatusActive    LeaseStatus = "active"
+	LeaseStatusCancelled LeaseStatus = "cancelled"
+	LeaseStatusEnded     LeaseStatus = "ended"
+	LeaseStatusEnding    LeaseStatus = "ending"
+	LeaseStatusError     LeaseStatus = "error"
+	LeaseStatusPending   LeaseStatus = "pending"
+	LeaseStatusStarting  LeaseStatus = "starting"
 )
 
 // Defines values for LeaseWarningDataOnEnd.
@@ -2405,9 +2405,6 @@ type LeaseIsolation string
 // LeaseOnEnd defines model for Lease.OnEnd.
 type LeaseOnEnd string
 
-// LeaseStatus defines model for Lease.Status.
-type LeaseStatus string
-
 // LeaseChangeData Data of `cloudfn.lease.changed.v1`.
 type LeaseChangeData struct {
 	// Actor Whose request has caused the change, and by what. Absent when no request did, such as for a change by Nova alone. A callback of another
@@ -2521,6 +2518,9 @@ type LeaseReason struct {
 	Code   string `json:"code"`
 	Detail string `json:"detail"`
 }
+
+// LeaseStatus defines model for LeaseStatus.
+type LeaseStatus string
 
 // LeaseWarningData Data of `cloudfn.lease.before_end.v1`.
 type LeaseWarningData struct {
@@ -3408,7 +3408,7 @@ type Reservation struct {
 	// Heal When a host fails.
 	Heal *ReservationHeal `json:"heal,omitempty"`
 
-	// Hosts How many hosts it has.
+	// Hosts How many it has, or had at its end.
 	Hosts *int `json:"hosts,omitempty"`
 
 	// ID A UUID in lower case.

@@ -110,6 +110,20 @@ func (a *App) Resend(ctx context.Context, what string, send func() error) (isLos
 	}
 }
 
+// SendOnce sends a POST, and sends it again when the connection broke off before the answer. Its Idempotency-Key has
+// cloudfn do it once: the operation must take one.
+func SendOnce[T any](ctx context.Context, a *App, path string, body any) (item api.Item[T], err error) {
+	keyed := api.WithKey(ctx)
+	isLost, err := a.Resend(ctx, "request", func() (err error) {
+		item, err = api.Send[T](keyed, a.API(), http.MethodPost, path, body)
+		return err
+	})
+	if isLost && ctx.Err() == nil {
+		err = fmt.Errorf("%w; it may have been done: look before you repeat it", err)
+	}
+	return item, err
+}
+
 // busy reports whether cloudfn works on what was sent before, and when to ask again.
 func busy(failure *api.Error) (pause time.Duration, isBusy bool) {
 	if failure == nil || failure.Status != http.StatusConflict {

@@ -34,7 +34,7 @@ from a file, from stdin, or from the terminal, and never from the command line.`
 			if err != nil {
 				return err
 			}
-			return connections.Send(cmd.Context(), a, http.MethodPost, connections.Path, body)
+			return connections.SendOnce(cmd.Context(), a, connections.Path, body)
 		},
 	}
 	cmd.Flags().String("name", "", "a name, for you")

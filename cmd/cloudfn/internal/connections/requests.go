@@ -16,6 +16,9 @@ import (
 
 var requests = cli.Noun[api.ConnectionRequest]{
 	Path: connections.Path + "/requests", Key: "requests", Arg: "REQUEST",
+	Ref: func(r api.ConnectionRequest) (id, name string, isOver bool) {
+		return r.ID, r.Name, r.Status != api.ConnectionRequestStatusPending
+	},
 	Offer: func(r api.ConnectionRequest) string { return r.ID + "\t" + titled(r.Name, r.RequestedBy.UserName) },
 	Table: output.Table[api.ConnectionRequest]{
 		Columns: []string{
@@ -96,7 +99,7 @@ Nothing checks that the project exists. After 14 days without a decision the req
 				body["duration"] = expires.Span.String()
 				delete(body, "expires_at")
 			}
-			return requests.Send(cmd.Context(), a, http.MethodPost, requests.Path, body)
+			return requests.SendOnce(cmd.Context(), a, requests.Path, body)
 		},
 	}
 	flags := cmd.Flags()

@@ -41,7 +41,13 @@ func (f *follow) flags(cmd *cobra.Command, what string) {
 func (f *follow) send(
 	ctx context.Context, a *cli.App, method, path, version string, body any, statuses ...api.LeaseStatus,
 ) error {
-	lease, err := api.SendIfMatch[api.Lease](ctx, a.API(), method, path, version, body)
+	var lease api.Item[api.Lease]
+	var err error
+	if method == http.MethodPost {
+		lease, err = cli.SendOnce[api.Lease](ctx, a, path, body)
+	} else {
+		lease, err = api.SendIfMatch[api.Lease](ctx, a.API(), method, path, version, body)
+	}
 	switch {
 	case err != nil:
 		return err
@@ -118,7 +124,10 @@ func end(a *cli.App) *cobra.Command {
 				return err
 			}
 			onEnd, _ := cmd.Flags().GetString("on-end")
-			if l := found.Value; onEnd == "" && deletes(l) && !isConfirmed {
+			if l := found.Value; slices.Contains(ended, l.Status) {
+				a.Notef("Lease %s has been %s since %s.", output.Clean(l.Name), l.Status, output.Time(endOf(l)))
+				return leases.Print(a, found)
+			} else if onEnd == "" && deletes(l) && !isConfirmed {
 				return exit.Usagef("the end of lease %s deletes its servers (on_end is %s): add --confirm-delete if "+
 					"you mean it, or change it first by %s leases update %s --on-end shelve",
 					l.Name, l.OnEnd, a.Name, l.ID)

@@ -177,7 +177,7 @@ func (s *servers) sendMany(ctx context.Context, targets []target, body map[strin
 			ids[i] = r.ID
 		}
 		body["ids"] = ids
-		sent, err := api.Send[struct{ Results []result }](ctx, s.API(), http.MethodPost, actions.Path, body)
+		sent, err := cli.SendOnce[struct{ Results []result }](ctx, s.App, actions.Path, body)
 		results := sent.Value.Results
 		if err == nil && len(results) != len(part) {
 			err = fmt.Errorf("the request was for %d servers, and the answer is for %d", len(part), len(results))

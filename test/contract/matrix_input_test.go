@@ -15,8 +15,7 @@ import (
 
 // zeroIDs: no operation takes the zero UUID for an absent one. A launch would go elsewhere than its caller asked for.
 func (m *matrix) zeroIDs(t *testing.T) {
-	isAdmin := func(c caller) bool { return c.scope == ofProject && c.has("admin") }
-	admin, n := callers[slices.IndexFunc(callers, isAdmin)], 0
+	n := 0
 	for _, o := range m.operations {
 		if !withToken(o) || isEvent(o) {
 			continue
@@ -24,7 +23,7 @@ func (m *matrix) zeroIDs(t *testing.T) {
 		example := m.ask(o, m.mine)
 		refuses := func(field string, a ask, body string) {
 			n++
-			got := m.client.As(admin.token()).Do(t, o.method, o.target(t, a), body, o.header(a, body)...)
+			got := m.client.As(projectAdmin().token()).Do(t, o.method, o.target(t, a), body, o.header(a, body)...)
 			if got.Status != 400 || !testkit.Names(t, got, field) {
 				t.Errorf("%s with a zero %s: got %d %s", o.OperationID, field, got.Status, got.Body)
 			}
@@ -58,6 +57,39 @@ func (m *matrix) zeroIDs(t *testing.T) {
 	if n < 40 {
 		t.Errorf("the document has only %d fields with ids", n)
 	}
+}
+
+// unknownFilters: a list that is asked for a status, or another of a few words, that there is not says so.
+func (m *matrix) unknownFilters(t *testing.T) {
+	n := 0
+	for _, o := range m.operations {
+		for _, p := range o.params {
+			schema := p.Schema.Value
+			if schema.Items != nil {
+				schema = schema.Items.Value
+			}
+			isWord := schema.Enum != nil || slices.Contains([]string{"status", "kind", "type"}, p.Name)
+			if !withToken(o) || p.In != "query" || !isWord {
+				continue
+			}
+			n++
+			a := m.ask(o, m.mine)
+			a.query = append(slices.Clone(a.query), p.Name+"=nonsense")
+			body := o.body(t, a)
+			got := m.client.As(projectAdmin().token()).Do(t, o.method, o.target(t, a), body, o.header(a, body)...)
+			if got.Status != 400 || !testkit.Names(t, got, p.Name) && !testkit.Names(t, got, p.Name+"[0]") {
+				t.Errorf("%s with %s=nonsense: got %d %.300s", o.OperationID, p.Name, got.Status, got.Body)
+			}
+		}
+	}
+	if n < 15 {
+		t.Errorf("the document has only %d such parameters", n)
+	}
+}
+
+func projectAdmin() caller {
+	isAdmin := func(c caller) bool { return c.scope == ofProject && c.has("admin") }
+	return callers[slices.IndexFunc(callers, isAdmin)]
 }
 
 // idsOf are the fields of a schema that take a UUID, each with what sets it to zero in a value.

@@ -1,0 +1,119 @@
+package postgres
+
+import (
+	"bytes"
+	"context"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+// KeyedRequests are requests with an Idempotency-Key. One replica at a time works on a request (claim.go).
+type KeyedRequests struct{ DB *DB }
+
+// keyTime is how long a key is kept.
+const keyTime = 24 * time.Hour
+
+var (
+	// The first attempt inserts the row. A later one claims it when the claim has expired without a response. A key
+	// that has expired is a new one.
+	beginRequestSQL = `
+insert into idempotency_keys as k (project_id, key_id, request_mac, resource_id, claim_id, claimed_until, expires_at)
+values ($1, $2, $3, $4, $5, clock_timestamp() + $6::interval, clock_timestamp() + $7::interval)
+on conflict (project_id, key_id) do update
+set request_mac = excluded.request_mac, response = null, claim_id = excluded.claim_id,
+    claimed_until = excluded.claimed_until,
+    resource_id = case when k.expires_at > clock_timestamp() then k.resource_id else excluded.resource_id end,
+    expires_at = case when k.expires_at > clock_timestamp() then k.expires_at else excluded.expires_at end
+where ` + unclaimed("k") + `
+  and (k.expires_at <= clock_timestamp() or k.request_mac = excluded.request_mac and k.response is null)
+returning resource_id as id, resource_id <> $4 as resumed`
+
+	findRequestSQL = `
+select request_mac, response, greatest(claimed_until - clock_timestamp(), interval '0') as claimed_for
+from idempotency_keys where project_id = $1 and key_id = $2`
+)
+
+// Begin claims the request for the time given, or returns its Response if it is done. It is Unprocessable when the key
+// belongs to another request, and a Conflict with RetryAfter while another replica works on it.
+func (k KeyedRequests) Begin(
+	ctx context.Context, request domain.KeyedRequest, claimFor time.Duration,
+) (domain.KeyedRequest, error) {
+	claim := domain.NewClaim()
+	for {
+		begun, isBegun, err := queryFound[struct {
+			ID      uuid.UUID
+			Resumed bool
+		}](ctx, k.DB.pool, beginRequestSQL, request.ProjectID, request.KeyID, request.RequestMAC,
+			uuid.Must(uuid.NewV7()), claim.ID, claimFor, keyTime)
+		request.ID, request.Resumed, request.Claim = begun.ID, begun.Resumed, claim
+		if err != nil || isBegun {
+			return request, err
+		}
+		stored, isFound, err := queryFound[struct {
+			RequestMAC []byte
+			Response   []byte
+			ClaimedFor *time.Duration
+		}](ctx, k.DB.pool, findRequestSQL, request.ProjectID, request.KeyID)
+		switch {
+		case err != nil:
+			return request, err
+		case !isFound: // abandoned meanwhile
+			continue
+		case !bytes.Equal(stored.RequestMAC, request.RequestMAC):
+			return request, apperr.New(apperr.Unprocessable,
+				"this Idempotency-Key belongs to another request: the same key needs the same request")
+		case stored.Response == nil:
+			busy := apperr.New(apperr.Conflict, "the request with this Idempotency-Key is in progress: send it again")
+			busy.RetryAfter = time.Second
+			if stored.ClaimedFor != nil {
+				busy.RetryAfter = min(max(*stored.ClaimedFor, time.Second), 2*time.Second)
+			}
+			return request, busy
+		}
+		request.Response = stored.Response
+		return request, nil
+	}
+}
+
+// Finish stores the response, which later attempts get.
+func (k KeyedRequests) Finish(ctx context.Context, request domain.KeyedRequest, response []byte) error {
+	return k.write(ctx, "update idempotency_keys set response = $4, "+releaseSQL+" where "+keyClaimedSQL, request,
+		response)
+}
+
+// Abandon deletes a request that was rejected: nothing was done, and the key is free.
+func (k KeyedRequests) Abandon(ctx context.Context, request domain.KeyedRequest) error {
+	return k.write(ctx, "delete from idempotency_keys where "+keyClaimedSQL, request)
+}
+
+// Release ends the claim. The next attempt finds out what the request has made.
+func (k KeyedRequests) Release(ctx context.Context, request domain.KeyedRequest) error {
+	return k.write(ctx, "update idempotency_keys set "+releaseSQL+" where "+keyClaimedSQL, request)
+}
+
+const keyClaimedSQL = "project_id = $1 and key_id = $2 and claim_id = $3 and response is null"
+
+// write is domain.ErrFenced when another replica has claimed the request since.
+func (k KeyedRequests) write(ctx context.Context, sql string, request domain.KeyedRequest, more ...any) error {
+	args := append([]any{request.ProjectID, request.KeyID, request.Claim.ID}, more...)
+	return fenced(exec(ctx, k.DB.pool, sql, args...))
+}
+
+const deleteKeysSQL = `
+delete from idempotency_keys where expires_at <= now() and (project_id, key_id) in (
+    select project_id, key_id from idempotency_keys where expires_at <= now() order by expires_at limit $1)`
+
+// deleteKeys deletes keys that have expired.
+func (r Retention) deleteKeys(ctx context.Context, until time.Time) (done bool, err error) {
+	for time.Now().Before(until) {
+		n, err := exec(ctx, r.DB.pool, deleteKeysSQL, retentionRows)
+		if err != nil || n < retentionRows {
+			return err == nil, err
+		}
+	}
+	return false, nil
+}

@@ -1,0 +1,107 @@
+package postgres_test
+
+import (
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/postgres"
+	"github.com/cloudfn/cloudfn/shared/testkit"
+)
+
+func keyedRequest(project, key, request string) domain.KeyedRequest {
+	return domain.KeyedRequest{ProjectID: project, KeyID: sessionID(key), RequestMAC: []byte(request)}
+}
+
+// TestKeyedRequests: of many attempts one gets the claim. One whose claim has ended writes nothing.
+func TestKeyedRequests(t *testing.T) {
+	t.Parallel()
+	ctx, database := t.Context(), testkit.Database(t)
+	store, conn := postgres.KeyedRequests{DB: open(t, database)}, testkit.Connect(t, database)
+	var begun atomic.Int32
+	var first domain.KeyedRequest
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			attempt, err := store.Begin(ctx, keyedRequest("p", "k", "r"), time.Minute)
+			switch {
+			case err == nil:
+				begun.Add(1)
+				first = attempt
+			case apperr.CodeOf(err) != apperr.Conflict || apperr.As(err).RetryAfter <= 0:
+				t.Errorf("another attempt: %v", err)
+			}
+		})
+	}
+	all.Wait()
+	if begun.Load() != 1 || first.Resumed || first.ID == uuid.Nil {
+		t.Fatalf("%d attempts have begun: %+v", begun.Load(), first)
+	}
+	if _, err := store.Begin(ctx, keyedRequest("p", "k", "other"), time.Minute); apperr.CodeOf(err) !=
+		apperr.Unprocessable {
+		t.Errorf("another request: %v", err)
+	}
+	if other, err := store.Begin(ctx, keyedRequest("p2", "k", "other"), time.Minute); err != nil || other.Resumed {
+		t.Errorf("another project: %v", err)
+	}
+	testkit.LeaveRequests(t, conn, testkit.Died)
+	second, err := store.Begin(ctx, keyedRequest("p", "k", "r"), time.Minute)
+	if err != nil || !second.Resumed || second.ID != first.ID {
+		t.Errorf("the attempt after it: %+v, %v", second, err)
+	}
+	for name, write := range map[string]error{
+		"finish":  store.Finish(ctx, first, []byte("late")),
+		"abandon": store.Abandon(ctx, first),
+		"release": store.Release(ctx, first),
+	} {
+		if !errors.Is(write, domain.ErrFenced) {
+			t.Errorf("%s of one that has lost its claim: %v", name, write)
+		}
+	}
+	if err := store.Release(ctx, second); err != nil {
+		t.Error(err)
+	}
+	third, err := store.Begin(ctx, keyedRequest("p", "k", "r"), time.Minute)
+	if err != nil || !third.Resumed || store.Finish(ctx, third, []byte("done")) != nil {
+		t.Errorf("after a release: %+v, %v", third, err)
+	}
+	if last, err := store.Begin(ctx, keyedRequest("p", "k", "r"), time.Minute); err != nil ||
+		string(last.Response) != "done" {
+		t.Errorf("when it is done: %+v, %v", last, err)
+	}
+}
+
+// TestKeysExpire: a key that has expired is a new one, and retention deletes it.
+func TestKeysExpire(t *testing.T) {
+	t.Parallel()
+	ctx, database := t.Context(), testkit.Database(t)
+	db, conn := open(t, database), testkit.Connect(t, database)
+	store := postgres.KeyedRequests{DB: db}
+	for _, key := range []string{"old", "older", "new"} {
+		attempt, err := store.Begin(ctx, keyedRequest("p", key, "r"), time.Minute)
+		if err != nil || store.Finish(ctx, attempt, []byte("done")) != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := conn.Exec(ctx, "update idempotency_keys set expires_at = now() where key_id <> $1",
+		sessionID("new")); err != nil {
+		t.Fatal(err)
+	}
+	again, err := store.Begin(ctx, keyedRequest("p", "old", "another"), time.Minute)
+	if err != nil || again.Resumed || again.Response != nil {
+		t.Errorf("got %+v, %v", again, err)
+	}
+	config := postgres.RetentionConfig{Orders: 24 * time.Hour, Instances: 24 * time.Hour, Stats: 744 * time.Hour}
+	if err := (postgres.Retention{DB: db, Config: config}).Run(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if n := testkit.Scalar[int](t, conn, "select count(*)::int from idempotency_keys"); n != 2 {
+		t.Errorf("%d keys are left, want the new one and the one that is used again", n)
+	}
+}
