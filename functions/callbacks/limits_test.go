@@ -101,8 +101,8 @@ func TestHandshakesOfNewCallbacksAreLimited(t *testing.T) {
 	p := testkit.BorrowProject(t)
 	app := testkit.Start(t, env, Function).As(p.Token(t))
 	due := func(id uuid.UUID) float64 { // seconds
-		return testkit.Scalar[float64](t, conn, "select coalesce(extract(epoch from not_before - created_at), 0)::float8 "+
-			"from callbacks where id = $1", id)
+		return testkit.Scalar[float64](t, conn,
+			"select coalesce(extract(epoch from not_before - created_at), 0)::float8 from callbacks where id = $1", id)
 	}
 	useUp := func(of string) {
 		exec(t, conn, "update rate_limits set used_up = now() + $1 where name = 'handshake' and source = $2", of, p.ID)

@@ -115,7 +115,8 @@ func roomForCallback(ctx context.Context, tx pgx.Tx, c domain.Callback) error {
 		return apperr.New(apperr.Conflict,
 			"there are %d callbacks for the same already: that is as many as there may be", domain.MaxCallbacks)
 	case all >= c.Most:
-		return apperr.New(apperr.Conflict, "limit reached: a project may have at most %d callbacks; delete some", c.Most)
+		return apperr.New(apperr.Conflict, "limit reached: a project may have at most %d callbacks: delete some",
+			c.Most)
 	}
 	return nil
 }

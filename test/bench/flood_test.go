@@ -67,13 +67,14 @@ func TestFlood(t *testing.T) {
 		}
 		p, q := percentile(loud[n], 99), percentile(quiet[n], 99)
 		report(result{
-			number: "17a", name: fmt.Sprintf("%sp99 of %d requests of a tenant %s : without", name, len(loud[n]), where),
-			ours: showMS(p), peer: showMS(q), ratio: p / q, target: atMost(2),
+			number: "17a",
+			name:   fmt.Sprintf("%sp99 of %d requests of a tenant %s : without", name, len(loud[n]), where),
+			ours:   showMS(p), peer: showMS(q), ratio: p / q, target: atMost(2),
 		})
 	}
 	report(result{
-		number: "17b", name: name + "growth of the request log a day : budget", ours: fmt.Sprintf("%.2f GiB", perDay/(1<<30)),
-		peer: fmt.Sprintf("%d GiB", logBudget>>30), ratio: perDay / logBudget, target: atMost(1),
+		number: "17b", name: name + "growth of the request log a day : budget",
+		ours: fmt.Sprintf("%.2f GiB", perDay/(1<<30)), peer: fmt.Sprintf("%d GiB", logBudget>>30), ratio: perDay / logBudget, target: atMost(1),
 	})
 }
 
