@@ -74,7 +74,8 @@ func TestFlood(t *testing.T) {
 	}
 	report(result{
 		number: "17b", name: name + "growth of the request log a day : budget",
-		ours: fmt.Sprintf("%.2f GiB", perDay/(1<<30)), peer: fmt.Sprintf("%d GiB", logBudget>>30), ratio: perDay / logBudget, target: atMost(1),
+		ours: fmt.Sprintf("%.2f GiB", perDay/(1<<30)), peer: fmt.Sprintf("%d GiB", logBudget>>30),
+		ratio: perDay / logBudget, target: atMost(1),
 	})
 }
 
