@@ -73,7 +73,7 @@ generate: ## Make what follows from openapi.yaml and the functions' declarations
 
 bench: sandbox ## Measure, side by side with what we compare to, and print the tables
 	@scripts/postgres up > /dev/null
-	go test -tags bench -count=1 -timeout 20m -v ./test/bench
+	go test -tags bench -count=1 -timeout 25m -v ./test/bench
 
 build: VERSION := $(shell scripts/version)
 build: ## Build the daemon into .local/bin/cloudfnd and the CLI into .local/bin/cloudfn

@@ -161,7 +161,8 @@ func TestOtherProjectsCallbackIsNotFound(t *testing.T) {
 	}
 	unlogged := func(dump string) (rest []string) {
 		for line := range strings.Lines(dump) {
-			if !strings.Contains(line, "req-") { // rows of the request log
+			// Rows of the request log, and of the limit that a test of an absent callback counts for, too.
+			if !strings.Contains(line, "req-") && !strings.HasPrefix(line, "(callback-test,") {
 				rest = append(rest, line)
 			}
 		}
@@ -175,11 +176,12 @@ func TestOtherProjectsCallbackIsNotFound(t *testing.T) {
 	instance, order := uuid.New(), uuid.New()
 	exec(t, conn, "insert into orders (project_id, id, domain_id, user_id, body_sha256, spec, status) values ($1, $2, "+
 		"'', '', '', '{}', 'running')", p.ID, order)
-	exec(t, conn, "insert into instances (project_id, id, order_id, position, name, state, origin) values ($1, $2, $3, "+
-		"0, 'x', 'requested', 'launched')", p.ID, instance, order)
+	exec(t, conn, "insert into instances (project_id, id, order_id, position, name, state, origin) "+
+		"values ($1, $2, $3, 0, 'x', 'requested', 'launched')", p.ID, instance, order)
 	for field, id := range map[string]uuid.UUID{"instance_id": instance, "order_id": order} {
 		body := func(id uuid.UUID) string {
-			return fmt.Sprintf(`{"url": "https://receiver.example.com", "%s": "%s"}`, field, strings.ToUpper(id.String()))
+			return fmt.Sprintf(`{"url": "https://receiver.example.com", "%s": "%s"}`, field,
+				strings.ToUpper(id.String()))
 		}
 		a, b := theirs.Post(t, "/v1/callbacks", body(id)), theirs.Post(t, "/v1/callbacks", body(absent))
 		if a.Status != 400 || !testkit.Names(t, a, field) || mask(a, id) != mask(b, absent) {

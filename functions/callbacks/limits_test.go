@@ -3,6 +3,7 @@ package callbacks
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -87,5 +88,55 @@ func TestCallbacksOfProjectAreLimited(t *testing.T) {
 	if a := app.Do(t, "PATCH", "/v1/callbacks/"+gone.String(), `{"status": "verified"}`, "Content-Type",
 		"application/json"); a.Status != 409 {
 		t.Errorf("one that is gone: got %d %s", a.Status, a.Body)
+	}
+}
+
+// TestHandshakesOfNewCallbacksAreLimited: whoever creates and deletes callbacks in a loop sends a receiver no more
+// requests than the limit of a project, and others' callbacks do not wait for these.
+func TestHandshakesOfNewCallbacksAreLimited(t *testing.T) {
+	t.Parallel()
+	database := testkit.Database(t)
+	conn := testkit.Connect(t, database)
+	env := testkit.Env(t, database, nil)
+	p := testkit.BorrowProject(t)
+	app := testkit.Start(t, env, Function).As(p.Token(t))
+	due := func(id uuid.UUID) float64 { // seconds
+		return testkit.Scalar[float64](t, conn,
+			"select coalesce(extract(epoch from not_before - created_at), 0)::float8 from callbacks where id = $1", id)
+	}
+	useUp := func(of string) {
+		exec(t, conn, "update rate_limits set used_up = now() + $1 where name = 'handshake' and source = $2", of, p.ID)
+	}
+	const body = `{"url": "https://127.0.0.1:1/"}`
+	create(t, app, body)
+	useUp("30 seconds")
+	const used = "select used_up from rate_limits where name = 'handshake'"
+	before := testkit.Scalar[time.Time](t, conn, used)
+	for range 2 {
+		id := create(t, app, body).ID
+		if wait := due(id); wait > 0 {
+			t.Errorf("within the limit one waits for %.1f s", wait)
+		}
+		app.Do(t, "DELETE", "/v1/callbacks/"+id.String(), "")
+	}
+	if more := testkit.Scalar[time.Time](t, conn, used).Sub(before); more != 200*time.Millisecond {
+		t.Errorf("two that are deleted count for %s", more)
+	}
+	useUp("3 minutes")
+	if wait := due(create(t, app, body).ID); wait < 60 || wait > 125 {
+		t.Errorf("beyond the limit one waits for %.1f s", wait)
+	}
+	other := testkit.BorrowProject(t)
+	if wait := due(create(t, testkit.Start(t, env, Function).As(other.Token(t)), body).ID); wait > 0 {
+		t.Errorf("another project's waits for %.1f s", wait)
+	}
+	useUp("61 minutes")
+	a := app.Post(t, "/v1/callbacks", body)
+	if a.Status != 429 || a.Header.Get("Retry-After") == "" ||
+		a.Header.Get("RateLimit-Policy") != `"handshake";q=36000;w=3600` {
+		t.Errorf("an hour beyond it: got %d %v %s", a.Status, a.Header, a.Body)
+	}
+	if n := testkit.Scalar[int](t, conn, "select count(*)::int from callbacks where project_id = $1", p.ID); n != 2 {
+		t.Errorf("%d callbacks are stored", n)
 	}
 }

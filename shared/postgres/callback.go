@@ -39,12 +39,9 @@ const (
 	// One insert at a time in a project, so that two cannot both be the last that fits.
 	lockCallbacksSQL = `select pg_advisory_xact_lock(hashtextextended('callbacks/' || $1, 0))`
 
-	callbackFitsSQL = `
-select count(*) < $2 from callbacks
-where project_id = $1 and status <> 'gone' and instance_id is not distinct from $3 and order_id is not distinct from $4`
-
-	projectFitsSQL = `
-select count(*) < $2 from (select from callbacks where project_id = $1 and status <> 'gone' limit $2) counted`
+	countCallbacksSQL = `
+select count(*) filter (where instance_id is not distinct from $2 and order_id is not distinct from $3), count(*)
+from callbacks where project_id = $1 and status <> 'gone'`
 
 	subjectKnownSQL = `
 select $2::uuid is null or exists (select from instances where project_id = $1 and id = $2
@@ -54,8 +51,10 @@ select $2::uuid is null or exists (select from instances where project_id = $1 a
 
 	insertCallbackSQL = `
 insert into callbacks (project_id, id, user_id, url, events, instance_id, order_id, status, secret, of_project,
-    connection_id)
-values ($1, $2, $3, $4, $5, $6, $7, 'pending', $8, $9, $10)
+    connection_id, not_before)
+values ($1, $2, $3, $4, $5, $6, $7, 'pending', $8, $9, $10, (
+    select used_up - interval '1 minute' from rate_limits
+    where name = 'handshake' and source = $1 and used_up > clock_timestamp() + interval '1 minute'))
 returning ` + callbackColumns
 )
 
@@ -86,6 +85,9 @@ func insertCallback(ctx context.Context, tx pgx.Tx, c domain.Callback) (domain.C
 	case !knowsOrder:
 		return c, apperr.Malformed("order_id", "the id of an order of "+where(c), c.OrderID.String())
 	}
+	if err := take(ctx, tx, handshakes, c.ProjectID, "this project"); err != nil {
+		return c, err
+	}
 	return queryOne[domain.Callback](ctx, tx, insertCallbackSQL, c.ProjectID, c.ID, c.UserID, c.URL, orEmpty(c.Events),
 		instance, order, c.Secret, ofProject, connection)
 }
@@ -103,20 +105,20 @@ func roomForCallback(ctx context.Context, tx pgx.Tx, c domain.Callback) error {
 	if _, err := tx.Exec(ctx, lockCallbacksSQL, c.ProjectID); err != nil {
 		return err
 	}
-	fits, err := queryValue[bool](ctx, tx, callbackFitsSQL, c.ProjectID, domain.MaxCallbacks, orNullID(c.InstanceID),
-		orNullID(c.OrderID))
-	if err == nil && !fits {
-		err = apperr.New(apperr.Conflict,
-			"there are %d callbacks for the same already: that is as many as there may be", domain.MaxCallbacks)
-	}
-	if err != nil {
+	var same, all int
+	err := tx.QueryRow(ctx, countCallbacksSQL, c.ProjectID, orNullID(c.InstanceID), orNullID(c.OrderID)).
+		Scan(&same, &all)
+	switch {
+	case err != nil:
 		return err
+	case same >= domain.MaxCallbacks:
+		return apperr.New(apperr.Conflict,
+			"there are %d callbacks for the same already: that is as many as there may be", domain.MaxCallbacks)
+	case all >= c.Most:
+		return apperr.New(apperr.Conflict, "limit reached: a project may have at most %d callbacks: delete some",
+			c.Most)
 	}
-	fits, err = queryValue[bool](ctx, tx, projectFitsSQL, c.ProjectID, c.Most)
-	if err == nil && !fits {
-		err = apperr.New(apperr.Conflict, "limit reached: a project may have at most %d callbacks; delete some", c.Most)
-	}
-	return err
+	return nil
 }
 
 // Get reads a callback of the project.

@@ -8,8 +8,13 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
+
+// handshakes are those with the receivers of a project's new callbacks: 600 at once and then 10 a second, those of
+// deleted callbacks included. Beyond that they wait, and when one would wait for an hour, the callback is rejected.
+var handshakes = apperr.Limit{Name: "handshake", Quota: 36_000, Window: time.Hour}
 
 var claimHandshakesSQL = `
 with pending as materialized (

@@ -28,12 +28,16 @@ select case when exists (select from taken) then interval '0' else greatest(inte
 // Take counts a request of a source. It fails if the source has used up its limit; name is the source for the caller,
 // such as "this project".
 func (l RateLimit) Take(ctx context.Context, source, name string) error {
-	each := l.Limit.Window / time.Duration(l.Limit.Quota)
-	wait, err := queryValue[time.Duration](ctx, l.DB.pool, takeSQL, l.Limit.Name, source, each, l.Limit.Window)
+	return take(ctx, l.DB.pool, l.Limit, source, name)
+}
+
+func take(ctx context.Context, db querier, limit apperr.Limit, source, name string) error {
+	each := limit.Window / time.Duration(limit.Quota)
+	wait, err := queryValue[time.Duration](ctx, db, takeSQL, limit.Name, source, each, limit.Window)
 	if err != nil || wait == 0 {
 		return err
 	}
-	return l.Limit.Exceeded(name, wait)
+	return limit.Exceeded(name, wait)
 }
 
 // DeleteUnusedLimits deletes the rate limits whose whole quota is free. A client that has many addresses makes a row of

@@ -31,10 +31,12 @@ var (
 	claimSQL = `
 with held as (
     select * from unnest($6::text[], $7::uuid[], $8::int[]) as h(project_id, callback_id, streams)
+), busy as (
+    select project_id, sum(streams) as streams from held group by project_id
 ), due as materialized (
-    select c.project_id, c.id, c.served_at, row_number() over (partition by project_id order by served_at nulls first)
-        + coalesce((select sum(h.streams) from held h where h.project_id = c.project_id), 0) as turn
-    from callbacks c
+    select c.project_id, c.id, c.served_at,
+        row_number() over (partition by c.project_id order by c.served_at nulls first) + coalesce(b.streams, 0) as turn
+    from callbacks c left join busy b on b.project_id = c.project_id
     where c.status = 'verified' and (c.failures > 0) = $4 and coalesce(c.not_before, '-infinity') <= now()
       and ($4 or not exists (select from held h
                              where h.project_id = c.project_id and h.callback_id = c.id and h.streams >= $5))
@@ -289,12 +291,4 @@ func (o Outbox) MarkFailed(
 		return false, "", domain.ErrFenced
 	}
 	return dead, status, classify(err)
-}
-
-// Release ends the claim of a stream whose attempt was interrupted.
-func (o Outbox) Release(ctx context.Context, a domain.Attempt) error {
-	_, err := exec(ctx, o.DB.pool, `
-update streams set `+releaseSQL+` where project_id = $1 and callback_id = $2 and stream = $3 and claim_id = $4`,
-		a.Callback.ProjectID, a.Callback.ID, a.Stream, a.Claim.ID)
-	return err
 }

@@ -25,3 +25,11 @@ func (o Outbox) Postpone(ctx context.Context, a domain.Attempt, pause time.Durat
 		pause, reason)
 	return err
 }
+
+// Release ends the claim of a stream whose attempt was interrupted.
+func (o Outbox) Release(ctx context.Context, a domain.Attempt) error {
+	_, err := exec(ctx, o.DB.pool, `
+update streams set `+releaseSQL+` where project_id = $1 and callback_id = $2 and stream = $3 and claim_id = $4`,
+		a.Callback.ProjectID, a.Callback.ID, a.Stream, a.Claim.ID)
+	return err
+}

@@ -181,7 +181,9 @@ func Dump(t testing.TB, databaseURL string) string {
 	for _, table := range tables {
 		rows, _ := conn.Query(context.Background(), "select t::text from "+pgx.Identifier{table}.Sanitize()+" t")
 		lines := must(pgx.CollectRows(rows, pgx.RowTo[string]))(t)
-		dump.WriteString(strings.Join(lines, "\n"))
+		for _, line := range lines {
+			dump.WriteString(line + "\n")
+		}
 	}
 	return dump.String()
 }

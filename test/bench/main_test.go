@@ -18,6 +18,9 @@ func TestMain(m *testing.M) {
 	if url := os.Getenv(exporterEnv); url != "" {
 		os.Exit(exporterMain(url)) // this binary, started once more as the peer of the counting measurement
 	}
+	if url := os.Getenv(floodEnv); url != "" {
+		os.Exit(floodMain(url)) // the strangers of the flood
+	}
 	before := conditions()
 	code := m.Run()
 	testkit.RemoveBinary()
