@@ -6,6 +6,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
@@ -168,7 +169,7 @@ func TestOtherProjectsCallbackIsNotFound(t *testing.T) {
 	}
 	if a, b := unlogged(before), unlogged(testkit.Dump(t, database)); len(a) == 0 ||
 		strings.Join(a, "") != strings.Join(b, "") {
-		t.Error("they have changed something")
+		t.Errorf("they have changed something: %s", cmp.Diff(a, b))
 	}
 
 	instance, order := uuid.New(), uuid.New()

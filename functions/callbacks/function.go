@@ -2,6 +2,8 @@
 package callbacks
 
 import (
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/httpx"
 	"github.com/cloudfn/cloudfn/shared/postgres"
 	"github.com/cloudfn/cloudfn/shared/run"
@@ -11,9 +13,16 @@ import (
 
 // Config is what this function reads from its environment besides run.Config.
 type Config struct {
+	// Tests of callbacks a minute that all replicas together accept from one project, 1 to 100000.
+	Tests int `env:"CALLBACK_TEST_RATE_LIMIT, default=60"`
+
 	Seal   seal.Config
 	Ranges webhook.Ranges
+	Quota  webhook.Quota
 }
+
+// Validate rejects a Config that cannot work; run validates the fields.
+func (c Config) Validate() error { return domain.CheckRate("CALLBACK_TEST_RATE_LIMIT", c.Tests) }
 
 // Function declares callbacks.
 var Function = run.HTTP[Config, service]{
@@ -28,6 +37,7 @@ var Function = run.HTTP[Config, service]{
 			"idempotency_keys": "select, insert, update, delete",
 			"instances":        "select",
 			"orders":           "select",
+			"rate_limits":      "select, insert, update",
 			"streams":          "select, insert, update",
 		},
 		Network: []string{"identity"},
@@ -53,6 +63,7 @@ func build(cfg Config, d run.Deps) (service, error) {
 	wake := func() { d.Wake("deliver-events") }
 	return service{
 		store: postgres.Callbacks{DB: d.DB}, connections: postgres.Connections{DB: d.DB},
-		key: key, guard: guard, wake: wake,
+		tests: postgres.RateLimit{DB: d.DB, Limit: apperr.PerMinute("callback-test", cfg.Tests)},
+		key:   key, guard: guard, wake: wake, most: cfg.Quota.PerProject,
 	}, nil
 }

@@ -27,9 +27,11 @@ type guard interface{ Check(url string) error }
 type service struct {
 	store
 	connections postgres.Connections
+	tests       postgres.RateLimit
 	key         sealer
 	guard       guard
 	wake        func() // wakes deliver-events
+	most        int    // callbacks of a project
 }
 
 // Create stores a callback with the given secret, or with a new one when that is nil, and returns the secret. A
@@ -54,6 +56,7 @@ func (s service) Create(
 			return s.resume(ctx, c, given, err)
 		}
 	}
+	c.Most = s.most
 	secret, sealed, err := s.secret(c, given)
 	if err != nil {
 		return c, "", err
@@ -122,6 +125,13 @@ func (s service) Change(
 	if err := s.check(change.URL, change.Events); err != nil {
 		return domain.Callback{}, err
 	}
+	// Both may send a receiver a request immediately, as a test does.
+	if change.URL != nil || change.Status != nil && *change.Status == domain.CallbackVerified {
+		if err := s.tests.Take(ctx, projectID, "this project"); err != nil {
+			return domain.Callback{}, err
+		}
+	}
+	change.Most = s.most
 	changed, handshake, err := s.store.Change(ctx, projectID, id, change)
 	if handshake && err == nil {
 		s.wake()
@@ -154,6 +164,12 @@ func (s service) Deliveries(
 
 // Test sends the callback a test event.
 func (s service) Test(ctx context.Context, projectID string, id uuid.UUID) (domain.Delivery, error) {
+	if _, err := s.Get(ctx, projectID, id); err != nil {
+		return domain.Delivery{}, err
+	}
+	if err := s.tests.Take(ctx, projectID, "this project"); err != nil {
+		return domain.Delivery{}, err
+	}
 	delivery, _, _ := domain.AttemptFrom(ctx)
 	made, err := s.store.Test(ctx, projectID, id, delivery)
 	if err == nil {

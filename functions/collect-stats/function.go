@@ -20,6 +20,9 @@ type Config struct {
 	Backfill time.Duration `env:"STATS_BACKFILL, default=24h"`
 	// How long a month of the request log is kept after its end.
 	Retention time.Duration `env:"REQUESTS_RETENTION, default=2160h"`
+	// By how many megabytes (MiB) the request log may grow within a day, with its indexes. Beyond that collect-stats
+	// logs an error each minute.
+	DailyMB int64 `env:"REQUESTS_DAILY_MB, default=10240"`
 	// Rows is how long other rows are kept.
 	Rows postgres.RetentionConfig
 	// Claim is how long one replica keeps a tick's work to itself: as long as it may work on it.
@@ -40,6 +43,9 @@ func (c Config) Validate() error {
 	}
 	if c.Retention < 24*time.Hour {
 		return fmt.Errorf("REQUESTS_RETENTION is %s: it must be 24h at least", c.Retention)
+	}
+	if c.DailyMB < 1 {
+		return fmt.Errorf("REQUESTS_DAILY_MB is %d: it must be 1 at least", c.DailyMB)
 	}
 	return nil
 }
@@ -66,6 +72,8 @@ var Function = run.Event[Config]{
 			"instances":         "select, update, delete",
 			"jobs":              "select, insert, update, delete",
 			"orders":            "select, update, delete",
+			"rate_limits":       "select (used_up), delete",
+			"request_log_sizes": "select, insert, update, delete",
 			"requests":          "select, delete",
 			"retention_markers": "select, insert, update, delete",
 			"stats_hourly":      "select, insert, update, delete",
@@ -94,6 +102,7 @@ func build(cfg Config, d run.Deps) (eventx.Func, error) {
 		return openstack.Narrow[session](account.Login(ctx))
 	})
 	s.rows.Config, s.allows, s.domains = cfg.Rows, cfg.Callers.Allows, cfg.Callers.AllowedDomains
+	s.budget = cfg.DailyMB << 20
 	s.unserved = cfg.Callers.Unserved
 	s.backfill, s.retention, s.claim, s.wake = cfg.Backfill, cfg.Retention, cfg.Claim, d.Wake
 	return s.Handle, nil

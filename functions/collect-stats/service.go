@@ -32,6 +32,7 @@ type service struct {
 	domains   []string
 	backfill  time.Duration
 	retention time.Duration // of the request log
+	budget    int64         // bytes that the request log may grow by within a day
 	claim     time.Duration
 	wake      func(functions ...string)
 	listed    *listed

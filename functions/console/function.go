@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/auth"
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/postgres"
@@ -22,6 +23,9 @@ type Config struct {
 	// with its token, and after 12 hours, in any case.
 	Idle time.Duration `env:"CONSOLE_IDLE, default=1h"`
 
+	// Sign-ins a minute that all replicas together accept from one address (IPv6: one /64), 1 to 100000.
+	SignIns int `env:"SIGN_IN_RATE_LIMIT, default=60"`
+
 	Callers auth.Config // the projects and domains that are served
 }
 
@@ -31,6 +35,9 @@ const minIdle = 5 * time.Minute // a use is written once a minute
 func (c Config) Validate() error {
 	if c.Idle < minIdle || c.Idle > domain.MaxSession {
 		return fmt.Errorf("CONSOLE_IDLE is %s: it must be 5m to 12h", c.Idle)
+	}
+	if err := domain.CheckRate("SIGN_IN_RATE_LIMIT", c.SignIns); err != nil {
+		return err
 	}
 	if c.Upstream == "" {
 		return nil
@@ -44,7 +51,8 @@ var Function = run.HTTP[Config, handler]{
 	Summary: "The page for people, and the session that lets it use all of the above.",
 	Reach: run.Reach{
 		Tables: map[string]string{
-			"sessions": "select, insert, update (used_at), delete",
+			"rate_limits": "select, insert, update",
+			"sessions":    "select, insert, update (used_at), delete",
 		},
 		Network: []string{"functions", "identity"}, // identity: who signs in; no other call to the cloud
 	},
@@ -64,6 +72,7 @@ func build(cfg Config, d run.Deps) (handler, error) {
 	if err != nil {
 		return handler{}, err
 	}
-	s := service{store: postgres.Sessions{DB: d.DB}, cloud: d.Cloud, admit: cfg.Callers.Admit, idle: cfg.Idle}
-	return handler{s, functions, files}, nil
+	s := newService(postgres.Sessions{DB: d.DB}, d.Cloud, cfg.Callers.Admit, cfg.Idle)
+	signIns := postgres.RateLimit{DB: d.DB, Limit: apperr.PerMinute("sign-in", cfg.SignIns)}
+	return handler{s, signIns, functions, files}, nil
 }

@@ -12,10 +12,12 @@ import (
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/httpx"
+	"github.com/cloudfn/cloudfn/shared/postgres"
 )
 
 type handler struct {
 	svc       service
+	signIns   postgres.RateLimit
 	functions http.RoundTripper // sends a request to a function
 	files     map[string]file   // the page and its files, by name
 }
@@ -37,7 +39,16 @@ func routes(h handler) []httpx.Route {
 	for i := range list {
 		list[i].Public = true // a session replaces the token
 	}
-	return append(list, httpx.Routes(func(api huma.API) { sessionRoutes(api, h) })...)
+	list = append(list, httpx.Routes(func(api huma.API) { sessionRoutes(api, h) })...)
+	for i := range list {
+		list[i].Known = h.known
+	}
+	return list
+}
+
+// known finds the session of a request. Without it all users of the page behind one address would share a limit.
+func (h handler) known(header http.Header) (domain.Identity, bool) {
+	return h.svc.Known(cookieOf(&http.Request{Header: header}))
 }
 
 func static(pattern string, serve func(*http.Request) (httpx.Response, error)) httpx.Route {
@@ -176,6 +187,10 @@ type signInInput struct {
 }
 
 func (h handler) signIn(ctx context.Context, in *signInInput) (httpx.Response, error) {
+	source := domain.AddressSource(httpx.ClientAddress(ctx))
+	if err := h.signIns.Take(ctx, source, "this address"); err != nil {
+		return httpx.Response{}, err
+	}
 	var cookie domain.Secret
 	var session domain.Session
 	var err error

@@ -23,7 +23,7 @@ var requestHeaders = []string{"Accept", "Content-Type", "Idempotency-Key", "If-M
 // answerHeaders are returned, beside the status and the body. The edge sets the request's id, which is the same.
 var answerHeaders = []string{
 	"Allow", "Cache-Control", "Content-Disposition", "Content-Security-Policy", "ETag", "Idempotency-Replayed",
-	"Last-Modified", "Link", "Location", "Retry-After", "Vary", "WWW-Authenticate",
+	"Last-Modified", "Link", "Location", "RateLimit", "RateLimit-Policy", "Retry-After", "Vary", "WWW-Authenticate",
 }
 
 // proxy sends a request of the page to the function that serves its path, with the session's token.
@@ -57,7 +57,8 @@ func (h handler) proxy(r *http.Request) (httpx.Response, error) {
 		}
 	}
 	out.Header.Set("X-Auth-Token", session.Token.Reveal())
-	out.RemoteAddr = r.RemoteAddr // for a function in this process
+	out.RemoteAddr = httpx.ClientAddress(r.Context()) // for a function in this process, and for one elsewhere:
+	out.Header.Set("X-Forwarded-For", out.RemoteAddr)
 	resp, err := h.functions.RoundTrip(out)
 	if err != nil {
 		return httpx.Response{}, err

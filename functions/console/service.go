@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	lru "github.com/hashicorp/golang-lru/v2"
+
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/postgres"
@@ -27,6 +29,17 @@ type service struct {
 	cloud keystone
 	admit func(domain.Identity) error // rejects projects that are not served
 	idle  time.Duration               // after which an unused session ends
+	known *lru.Cache[string, domain.Identity]
+}
+
+// maxKnown is how many sessions a replica knows.
+const maxKnown = 10_000
+
+func newService(
+	store postgres.Sessions, cloud keystone, admit func(domain.Identity) error, idle time.Duration,
+) service {
+	known, _ := lru.New[string, domain.Identity](maxKnown) // a positive size is no error
+	return service{store, cloud, admit, idle, known}
 }
 
 // revokeTimeout bounds the revocation of an unused token.
@@ -153,6 +166,7 @@ func (s service) Open(ctx context.Context, cookie domain.Secret, isUse bool) (do
 	}
 	sealed, until, err := s.store.Get(ctx, key.id, s.idle, isUse)
 	if apperr.CodeOf(err) == apperr.NotFound {
+		s.known.Remove(string(key.id))
 		return domain.Session{}, notSignedIn(err)
 	}
 	if err != nil {
@@ -160,7 +174,20 @@ func (s service) Open(ctx context.Context, cookie domain.Secret, isUse bool) (do
 	}
 	session, err := key.open(sealed)
 	session.Until = until
+	if err == nil {
+		s.known.Add(string(key.id), session.Who)
+	}
 	return session, err
+}
+
+// Known returns whose session a cookie has, if it was opened before.
+func (s service) Known(cookie domain.Secret) (domain.Identity, bool) {
+	key, err := keyOf(cookie)
+	if err != nil {
+		return domain.Identity{}, false
+	}
+	who, found := s.known.Get(string(key.id))
+	return who, found && time.Now().Before(who.ExpiresAt)
 }
 
 // SignOut ends the session of a cookie on every replica, and revokes its token if signing in created it. Without a

@@ -272,7 +272,7 @@ func serviceOf(t *testing.T, database string) service {
 		t.Fatal(err)
 	}
 	t.Cleanup(db.Close)
-	return service{store: postgres.Sessions{DB: db}, idle: time.Hour}
+	return newService(postgres.Sessions{DB: db}, nil, nil, time.Hour)
 }
 
 // TestSignInWhenOldSessionStays: the new session's cookie is sent also when the old session cannot be ended.

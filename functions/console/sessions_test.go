@@ -76,7 +76,7 @@ func TestIdleConfig(t *testing.T) {
 	for idle, isGood := range map[time.Duration]bool{
 		5 * time.Minute: true, 12 * time.Hour: true, 4 * time.Minute: false, 13 * time.Hour: false, 0: false,
 	} {
-		if err := (Config{Idle: idle}).Validate(); (err == nil) != isGood {
+		if err := (Config{Idle: idle, SignIns: 1}).Validate(); (err == nil) != isGood {
 			t.Errorf("%s: %v", idle, err)
 		}
 	}

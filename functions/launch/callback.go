@@ -49,6 +49,7 @@ func (s service) newCallback(who domain.Identity, order *domain.Order, req *laun
 	c := domain.Callback{
 		ID: uuid.Must(uuid.NewV7()), ProjectID: who.ProjectID, UserID: who.UserID, URL: string(req.URL),
 		Events: slices.Compact(events), OrderID: order.ID, OfProject: order.ProjectID, ConnectionID: order.ConnectionID,
+		Most: s.mostCallbacks,
 	}
 	secret := value(req.Secret)
 	if req.Secret == nil {

@@ -74,11 +74,13 @@ func (s service) checkCloud(ctx context.Context, a access, req createOrder, out 
 	out.checkAddresses(found, facts)
 	out.checkRoom(req, found, facts)
 	for _, i := range req.items {
-		out.checkNames(i.fields["key_name"], "key pair", facts.keys, i.spec.KeyName)
-		out.checkNames(i.fields["security_groups"], "security group", facts.groups, i.spec.SecurityGroups...)
-		out.checkNames(i.fields["availability_zone"], "availability zone", facts.zones, i.spec.Zone)
+		for field, why := range facts.withheld {
+			if why != "" {
+				out.unchecked(i.fields[field], why)
+			}
+		}
 	}
-	return nil
+	return out.addErrors(facts.check(req))
 }
 
 const isTaken = "is taken: something else of the project has it"
@@ -260,17 +262,5 @@ func (r *launchReport) checkRoom(req createOrder, found []resolved, facts facts)
 func (r *launchReport) unchecked(field, detail string) {
 	if part := (launchUnchecked{field, detail}); !slices.Contains(r.Unchecked, part) {
 		r.Unchecked = append(r.Unchecked, part)
-	}
-}
-
-// checkNames rejects unknown names; "" is not a name. A security group may also be given by its id.
-func (r *launchReport) checkNames(field, what string, known []string, names ...string) {
-	for _, name := range names {
-		if name != "" && !slices.Contains(known, name) {
-			r.addProblem(launchProblem{
-				Field: field, Code: apperr.Invalid, Detail: fmt.Sprintf("there is no %s %q", what, name),
-				Allowed: lookup.Some(slices.Clone(known)),
-			})
-		}
 	}
 }

@@ -55,7 +55,7 @@ func TestLaunchWithoutNetworks(t *testing.T) {
 		t.Errorf("one network: got %d %s", a.Status, a.Body)
 	}
 	a = app.As(testkit.Token(t, "demo")).Post(t, "/v1/launch", body(t, object{"networks": nil}))
-	if a.Status != 409 || !testkit.Names(t, a, "networks") {
+	if a.Status != 400 || !testkit.Names(t, a, "networks") {
 		t.Errorf("several networks: got %d %s", a.Status, a.Body)
 	}
 }

@@ -14,20 +14,20 @@ import (
 
 // facts are what a dry run compares an order with.
 type facts struct {
-	quota               domain.Quota
-	networks            []domain.Network
-	keys, groups, zones []string
-	free                map[string]map[int]float64 // addresses by network and IP version
-	freeWithheld        string                     // why those are unknown
-	room                map[string]int             // servers that the hosts have room for, by flavor
-	roomWithheld        map[string]string          // why that is unknown
+	names
+
+	quota        domain.Quota
+	networks     []domain.Network
+	free         map[string]map[int]float64 // addresses by network and IP version
+	freeWithheld string                     // why those are unknown
+	room         map[string]int             // servers that the hosts have room for, by flavor
+	roomWithheld map[string]string          // why that is unknown
 }
 
 // gather reads what the checks need.
 func gather(ctx context.Context, cloud cloud, req createOrder, found []resolved) (out facts, err error) {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(orders.Parallel)
-	anyItem := func(has func(item) bool) bool { return slices.ContainsFunc(req.items, has) }
 	group.Go(func() (err error) {
 		out.quota, err = cloud.Quota(ctx)
 		return err
@@ -36,35 +36,10 @@ func gather(ctx context.Context, cloud cloud, req createOrder, found []resolved)
 		out.networks, err = cloud.Networks(ctx)
 		return err
 	})
-	if req.generateKey || anyItem(func(i item) bool { return i.spec.KeyName != "" }) {
-		group.Go(func() error {
-			pairs, err := cloud.KeyPairs(ctx)
-			for _, k := range pairs {
-				out.keys = append(out.keys, k.Name)
-			}
-			return err
-		})
-	}
-	if anyItem(func(i item) bool { return len(i.spec.SecurityGroups) > 0 }) {
-		group.Go(func() error {
-			groups, err := cloud.SecurityGroups(ctx)
-			for _, g := range groups {
-				out.groups = append(out.groups, g.Name, g.ID)
-			}
-			return err
-		})
-	}
-	if anyItem(func(i item) bool { return i.spec.Zone != "" }) {
-		group.Go(func() error {
-			zones, err := cloud.Zones(ctx)
-			for _, z := range zones {
-				if z.Available {
-					out.zones = append(out.zones, z.Name)
-				}
-			}
-			return err
-		})
-	}
+	group.Go(func() (err error) {
+		out.names, err = readNames(ctx, cloud, req)
+		return err
+	})
 	out.space(ctx, group, cloud, found)
 	err = group.Wait()
 	return out, err

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/delegation"
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/httpx"
@@ -27,6 +28,9 @@ type Config struct {
 	// they are shelved. Empty = they get none.
 	DefaultLease domain.Period `env:"DEFAULT_LEASE"`
 
+	// Launches a minute that all replicas together accept from one project, 1 to 100000.
+	Launches int `env:"LAUNCH_RATE_LIMIT, default=600"`
+
 	// To whom trusts for leases are made.
 	Trust delegation.Config
 	Rules leases.RulesConfig
@@ -34,14 +38,15 @@ type Config struct {
 	Seal       seal.Config
 	Connection seal.ConnectionConfig
 	Ranges     webhook.Ranges
+	Quota      webhook.Quota
 }
 
-// Validate checks LAUNCH_CLAIM; run validates the fields.
+// Validate checks this function's own variables; run validates the fields.
 func (c Config) Validate() error {
 	if c.Claim < 3*time.Second || c.Claim > 10*time.Minute {
 		return fmt.Errorf("LAUNCH_CLAIM is %s: it must be 3s to 10m", c.Claim)
 	}
-	return nil
+	return domain.CheckRate("LAUNCH_RATE_LIMIT", c.Launches)
 }
 
 // Function declares launch.
@@ -61,6 +66,7 @@ var Function = run.HTTP[Config, service]{
 			"leases":             "select, insert, update",
 			"orders":             "select, insert, update",
 			"allocations":        "select",
+			"rate_limits":        "select, insert, update",
 			"reservations":       "select, insert",
 			"trusts_to_revoke":   "select, insert, update, delete",
 			"unexpected_servers": "select, insert",
@@ -82,12 +88,14 @@ func build(cfg Config, d run.Deps) (service, error) {
 	return service{
 		cloud: clouds{d.Cloud}, orders: postgres.Orders{DB: d.DB}, instances: postgres.Instances{DB: d.DB},
 		callbacks: postgres.Callbacks{DB: d.DB}, connections: postgres.Connections{DB: d.DB},
-		leases: postgres.Leases{DB: d.DB}, rules: cfg.Rules.Rules(),
+		launches: postgres.RateLimit{DB: d.DB, Limit: apperr.PerMinute("launch", cfg.Launches)},
+		leases:   postgres.Leases{DB: d.DB}, rules: cfg.Rules.Rules(),
 		trusts: delegation.Trusts{
 			Store: postgres.Connections{DB: d.DB}, Trustee: cfg.Trust.Trustee, Wake: d.Wake,
 		},
 		defaultLease: cfg.DefaultLease,
 		seal:         key, sealOrder: delegated, guard: guard, wake: d.Wake, fence: cfg.Claim,
+		mostCallbacks: cfg.Quota.PerProject,
 	}, errors.Join(noGuard, noKey, noDelegated)
 }
 

@@ -29,6 +29,14 @@ func (givenID) Schema(r huma.Registry) *huma.Schema {
 	})
 }
 
+// Resolve implements huma.ResolverWithPath.
+func (id givenID) Resolve(_ huma.Context, at *huma.PathBuffer) []error {
+	if parsed, err := uuid.Parse(string(id)); err == nil {
+		return httpx.NotZero(parsed, at.String())
+	}
+	return nil
+}
+
 // orNew parses the id. One that is absent, or that its schema has rejected, is replaced by a new one.
 func (id givenID) orNew() uuid.UUID {
 	if parsed, err := uuid.Parse(string(id)); err == nil {

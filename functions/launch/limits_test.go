@@ -164,7 +164,7 @@ func TestDryRunByConnectionWithResources(t *testing.T) {
 		{object{"image": "nope"}, "image invalid;?connection_id;"},
 		{object{"image": community}, "?connection_id;?image;"},
 		{object{"image": "debian"}, "flavor invalid;?connection_id;"},
-		{object{"networks": nil}, "networks conflict;?connection_id;"},
+		{object{"networks": nil}, "networks invalid;?connection_id;"},
 	} {
 		if got, text := run(tc.changes); text != tc.want {
 			t.Errorf("without limits, %v: got %s %+v, want %s", tc.changes, text, got, tc.want)

@@ -2,7 +2,8 @@ package launch
 
 import (
 	"context"
-	"slices"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
@@ -65,21 +66,26 @@ func (s service) specs(ctx context.Context, a access, req createOrder) ([]domain
 		specs, errs := sizedSpecs(a.Connection, req, reserved)
 		return specs, nil, first(append(errs, s.withinLimits(a.Connection, req, specs)...))
 	}
+	var names names
+	var group errgroup.Group
+	group.Go(func() (err error) {
+		names, err = readNames(ctx, a.cloud, req)
+		return err
+	})
 	found, errs := resolve(ctx, a.cloud, req, reserved)
-	if err := first(errs); err != nil {
+	if err := group.Wait(); err != nil {
+		return nil, nil, err
+	}
+	if err := first(append(errs, names.check(req)...)); err != nil {
 		return nil, nil, err
 	}
 	specs := make([]domain.LaunchSpec, len(found))
 	for n, f := range found {
 		specs[n] = f.spec
 	}
-	if !slices.ContainsFunc(specs, func(s domain.LaunchSpec) bool { return s.KeyName != "" }) {
-		return specs, nil, nil
-	}
-	pairs, err := a.cloud.KeyPairs(ctx)
-	fingerprints := make(map[string]string, len(pairs))
-	for _, k := range pairs {
+	fingerprints := make(map[string]string, len(names.keys))
+	for _, k := range names.keys {
 		fingerprints[k.Name] = k.Fingerprint
 	}
-	return specs, fingerprints, err
+	return specs, fingerprints, nil
 }

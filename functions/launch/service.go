@@ -45,6 +45,7 @@ type service struct {
 	instances   postgres.Instances
 	callbacks   postgres.Callbacks
 	connections postgres.Connections
+	launches    postgres.RateLimit
 	leases      postgres.Leases
 	trusts      delegation.Trusts
 	rules       domain.LeaseRules
@@ -53,8 +54,10 @@ type service struct {
 	seal         seal.PublicKey // for deliver-events
 	sealOrder    seal.PublicKey // for run-connections
 	guard        *webhook.Guard
-	wake         func(functions ...string)
-	fence        time.Duration
+	// mostCallbacks are as many as a project may have.
+	mostCallbacks int
+	wake          func(functions ...string)
+	fence         time.Duration
 }
 
 // engine works on orders. Its wake-ups have events delivered and servers polled; an order that only run-connections can
@@ -195,7 +198,7 @@ func rejection(order domain.Order, unfinished error) error {
 	case (order.Status == domain.OrderFailed || order.Status == domain.OrderRolledBack) && !order.HasServers():
 		n := slices.IndexFunc(order.Instances, func(i domain.Instance) bool { return *i.Problem != *domain.Forgone() })
 		why := order.Instances[max(0, n)].Problem
-		return apperr.New(apperr.Code(why.Code), "%s", why.Detail)
+		return apperr.New(apperr.Code(why.Code), "%s (order %s)", why.Detail, order.ID)
 	case unfinished == nil || errors.Is(unfinished, domain.ErrFenced):
 		return nil
 	case order.Undecided() == len(order.Instances) && !errors.Is(unfinished, orders.ErrOpen):

@@ -58,7 +58,8 @@ func (s service) Change(
 		if err == nil {
 			s.wake("run-leases", "run-connections", "deliver-events")
 		}
-		return stored, explain(err, in.Duration != "")
+		terms := domain.LeaseTerms{Start: in.Start.Value(), Duration: in.Duration.Value()}
+		return stored, explain(err, terms, after.StartsAt)
 	}
 	return changed, apperr.New(apperr.Conflict, "others change the lease at the same time: repeat the request")
 }
@@ -90,6 +91,12 @@ func (c ChangeLease) apply(before domain.Lease, now time.Time) (after domain.Lea
 	if c.Enforce != nil {
 		after.Enforce = *c.Enforce
 	}
+	if c.Heal != "" {
+		if !before.Hosts() {
+			return after, apperr.InvalidField("heal", "is for hosts: the lease reserves instances only")
+		}
+		after.Heal = c.Heal
+	}
 	terms := domain.LeaseTerms{Start: before.StartsAt, End: before.EndsAt, Duration: c.Duration.Value(), OnEnd: c.OnEnd}
 	if c.Start != "" {
 		if terms.Start = c.Start.Value(); terms.Start.IsZero() {
@@ -111,7 +118,7 @@ func (c ChangeLease) apply(before domain.Lease, now time.Time) (after domain.Lea
 	}
 	if before.Status != domain.LeasePending && !after.StartsAt.Equal(before.StartsAt) {
 		refusal := apperr.InvalidField("start", fmt.Sprintf("cannot be changed, because the lease is %s: only name, "+
-			"end, duration, before_end and on_end can", before.Status))
+			"end, duration, before_end, on_end, enforce and heal can", before.Status))
 		refusal.Code = apperr.Conflict
 		return after, refusal
 	}

@@ -28,14 +28,14 @@ func (s service) Create(
 		return made.Lease, err
 	}
 	if dryRun {
-		return s.dryRun(ctx, who, cloud, made, in.Duration != "")
+		return s.dryRun(ctx, who, cloud, made, in.Terms())
 	}
 	if err := s.checkRights(ctx, who, made.Lease); err != nil {
 		return made.Lease, err
 	}
 	if made.Lease.Instances() && !made.Lease.SharesConnection {
 		if _, err := s.store.Check(ctx, made); err != nil { // a lease that Postgres refuses needs no trust
-			return made.Lease, explain(err, in.Duration != "")
+			return made.Lease, explain(err, in.Terms(), made.Lease.StartsAt)
 		}
 		if made.Connection, err = s.trusts.ForLease(ctx, who, cloud, made.Lease); err != nil {
 			return made.Lease, err
@@ -44,7 +44,7 @@ func (s service) Create(
 	stored, err := s.store.Create(ctx, made)
 	if err != nil {
 		if stored, err = s.afterFailure(ctx, cloud, made, err); err != nil {
-			return stored, explain(err, in.Duration != "")
+			return stored, explain(err, in.Terms(), made.Lease.StartsAt)
 		}
 	}
 	if stored.Repeated && made.Connection != nil { // the same request was first
@@ -153,9 +153,8 @@ func (s service) afterFailure(
 	return made.Lease, cause
 }
 
-// explain adds to a refusal by Postgres what would be right. hasDuration says that the request has duration instead of
-// end.
-func explain(err error, hasDuration bool) error {
+// explain adds to a refusal by Postgres what would be right, in whole seconds. start is the lease's with these terms.
+func explain(err error, terms domain.LeaseTerms, start time.Time) error {
 	if err == nil {
 		return nil
 	}
@@ -163,19 +162,23 @@ func explain(err error, hasDuration bool) error {
 	refusal.Fields = slices.Clone(refusal.Fields)
 	var free *domain.FreeError
 	if errors.As(err, &free) && !free.FreeAt.IsZero() {
-		at := free.FreeAt.UTC().Format(time.RFC3339Nano)
+		second := free.FreeAt.UTC().Add(time.Second - 1).Truncate(time.Second)
+		at, detail := second.Format(time.RFC3339), "is too early"
+		if !terms.Start.IsZero() && start.After(terms.Start) {
+			detail = "is in the past, and the lease would begin now"
+		}
 		refusal.Fields = append(refusal.Fields, apperr.Field{
-			Field: "start", Detail: "is too early: what is reserved is free from " + at, Allowed: []string{at},
+			Field: "start", Detail: detail + ": what is reserved is free from " + at, Allowed: []string{at},
 		})
-		if !hasDuration && !free.FreeEnd.IsZero() {
-			end := free.FreeEnd.UTC().Format(time.RFC3339Nano)
+		if terms.Duration.IsZero() && !free.FreeEnd.IsZero() {
+			end := free.FreeEnd.UTC().Add(second.Sub(free.FreeAt)).Format(time.RFC3339Nano)
 			refusal.Fields = append(refusal.Fields, apperr.Field{
 				Field: "end", Detail: "is " + end + " for as long from then", Allowed: []string{end},
 			})
 		}
 	}
 	for n, f := range refusal.Fields {
-		if f.Field == "end" && hasDuration {
+		if f.Field == "end" && !terms.Duration.IsZero() {
 			refusal.Fields[n].Field = "duration"
 			refusal.Message = "duration: " + f.Detail
 		}

@@ -16,10 +16,10 @@ import (
 // refuses, and instances that Nova would not shelve before the start. Whether Keystone makes a trust for the token
 // shows only when it is asked for one.
 func (s service) dryRun(
-	ctx context.Context, who domain.Identity, cloud session, made domain.NewLease, hasDuration bool,
+	ctx context.Context, who domain.Identity, cloud session, made domain.NewLease, terms domain.LeaseTerms,
 ) (domain.Lease, error) {
 	checked, err := s.store.Check(ctx, made)
-	faults := []error{explain(err, hasDuration), s.checkRights(ctx, who, made.Lease)}
+	faults := []error{explain(err, terms, made.Lease.StartsAt), s.checkRights(ctx, who, made.Lease)}
 	if made.Lease.StartsAt.After(checked.CreatedAt) || err != nil {
 		for n, r := range made.Lease.Reservations {
 			if r.InstanceID != uuid.Nil {

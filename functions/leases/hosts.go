@@ -30,7 +30,7 @@ func (s service) hostPool(ctx context.Context, cloud session) (hostPool, error) 
 	found = slices.DeleteFunc(found, func(n domain.Node) bool { return n.Pool != domain.NodeReservable })
 	if err == nil && len(found) == 0 {
 		err = apperr.New(apperr.Unprocessable, "no host of this cloud is reservable: its admins choose the hosts that "+
-			"are, with POST /v1/nodes/{name}/reservable")
+			"are (cloudfn nodes reservable NAME, or POST /v1/nodes/{name}/reservable)")
 	}
 	return hostPool{all: found, region: s.cloud.Region(), cloud: cloud}, err
 }
@@ -160,7 +160,8 @@ func (s service) Availability(ctx context.Context, q domain.FreeQuery) (slots []
 		return nil, err
 	}
 	if n := len(pool.matching(q.Want)); n < q.Hosts {
-		refusal := apperr.InvalidField("hosts", fmt.Sprintf("is %d: %d reservable hosts match", q.Hosts, n))
+		refusal := apperr.InvalidField("hosts", fmt.Sprintf("is %d, but the number of reservable hosts "+
+			"that match is %d", q.Hosts, n))
 		refusal.Code = apperr.Unprocessable
 		return nil, refusal
 	}

@@ -4,9 +4,11 @@ import (
 	"cmp"
 	"time"
 
+	"github.com/danielgtaylor/huma/v2"
 	"github.com/google/uuid"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/httpx"
 )
 
 // LeasePage is a page of leases.
@@ -19,9 +21,9 @@ type LeasePage struct {
 type Lease struct {
 	ID           uuid.UUID          `json:"id" doc:"Version 7, in the order of time, unless its user chose it."`
 	Name         string             `json:"name" minLength:"1" maxLength:"255"`
-	Status       domain.LeaseStatus `json:"status" enum:"pending,starting,active,ending,ended,cancelled,error"`
+	Status       domain.LeaseStatus `json:"status"`
 	Reason       *LeaseReason       `json:"reason,omitempty" doc:"Why it is in error, or why a step is repeated."`
-	Degraded     bool               `json:"degraded" doc:"A reserved host is down, and no other has its place."`
+	Degraded     bool               `json:"degraded" doc:"A reserved host is down or cordoned."`
 	Start        time.Time          `json:"start"`
 	End          time.Time          `json:"end"`
 	BeforeEnd    string             `json:"before_end,omitempty" minLength:"3" doc:"How long before the end it warns."`
@@ -72,7 +74,7 @@ type Reservation struct {
 	Traits       []string                 `json:"traits,omitempty" minItems:"1"`
 	Capabilities []string                 `json:"capabilities,omitempty" minItems:"1"`
 	Heal         domain.Heal              `json:"heal,omitempty" enum:"auto,manual" doc:"When a host fails."`
-	Hosts        *int                     `json:"hosts,omitempty" minimum:"0" doc:"How many hosts it has."`
+	Hosts        *int                     `json:"hosts,omitempty" minimum:"0" doc:"How many it has, or had at its end."`
 	Flavors      []LeaseFlavor            `json:"flavors,omitempty" minItems:"1"`
 }
 
@@ -128,7 +130,7 @@ func showReservation(r domain.Reservation) Reservation {
 	}
 	w, hosts := r.Want, 0
 	for _, a := range r.Allocations {
-		if a.ReleasedAt.IsZero() && a.ReplacedAt.IsZero() {
+		if a.ReplacedAt.IsZero() && (a.ReleasedAt.IsZero() || r.Status == domain.ReservationEnded) {
 			hosts++
 		}
 	}
@@ -179,4 +181,15 @@ func events(d domain.Lease) []LeaseEvent {
 		end = repeated(end)
 	}
 	return append(out, end)
+}
+
+type leaseStatus struct{}
+
+// Schema implements huma.SchemaProvider.
+func (leaseStatus) Schema(r huma.Registry) *huma.Schema {
+	var values []any
+	for _, status := range domain.LeaseStatuses() {
+		values = append(values, status)
+	}
+	return httpx.SharedSchema(r, "LeaseStatus", huma.Schema{Type: huma.TypeString, Enum: values})
 }

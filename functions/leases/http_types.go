@@ -150,6 +150,7 @@ type ChangeLease struct {
 	BeforeEnd httpx.Period    `json:"before_end,omitempty" nullable:"true"`
 	OnEnd     domain.OnEnd    `json:"on_end,omitempty" enum:"shelve,stop,snapshot_delete,delete"`
 	Enforce   *bool           `json:"enforce,omitempty" doc:"Shelve an instance again that starts too early."`
+	Heal      domain.Heal     `json:"heal,omitempty" enum:"auto,manual" doc:"When a host of any reservation fails."`
 
 	nulls []string
 }
@@ -182,7 +183,8 @@ func (c *ChangeLease) Resolve(huma.Context) (faults []error) {
 	faults = append(faults, httpx.CheckTerms(c.Start, c.End, c.Duration, c.BeforeEnd)...)
 	if reflect.ValueOf(*c).IsZero() {
 		faults = append(faults, apperr.New(apperr.Invalid,
-			"the body changes nothing: it must have name, start, end, duration, before_end or on_end"))
+			"the body changes nothing: it must have name, start, end, duration, before_end, on_end, "+
+				"enforce or heal"))
 	}
 	return faults
 }

@@ -29,6 +29,7 @@ var tags = []string{"managed"}
 // routes declares what the function serves.
 func routes(api huma.API, s service) {
 	h := handler{s}
+	httpx.DescribeAs[domain.ManagedStatus, status](api)
 	flavorRoutes(api, h)
 	reads := httpx.Before(auth.CanRead)
 	httpx.Register(api, huma.Operation{

@@ -112,8 +112,12 @@ type listFlavorsInput struct {
 }
 
 func (h handler) listFlavors(ctx context.Context, in *listFlavorsInput) (*httpx.Value[ResourceFlavorPage], error) {
+	kind, err := kindFilter(in.Kind)
+	if err != nil {
+		return nil, err
+	}
 	found, hasMore, err := h.svc.Flavors(ctx, auth.CallerOrNobody(ctx), domain.FlavorQuery{
-		Kind: domain.Kind(in.Kind), Limit: in.Limit, Marker: in.Marker,
+		Kind: kind, Limit: in.Limit, Marker: in.Marker,
 	})
 	if err != nil {
 		return nil, err

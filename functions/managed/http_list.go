@@ -3,6 +3,8 @@ package managed
 import (
 	"context"
 
+	"github.com/danielgtaylor/huma/v2"
+
 	"github.com/cloudfn/cloudfn/shared/auth"
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/httpx"
@@ -37,18 +39,24 @@ type ListInput struct {
 	Marker httpx.ID `query:"marker" example:"019b7c5e-8a70-7b99-825a-7e1f6b5d4f66" doc:"The last id before."`
 }
 
+// Resolve implements huma.Resolver. Where ListInput is embedded, huma calls only this one, and not that of Marker.
+func (in *ListInput) Resolve(ctx huma.Context) []error {
+	faults := in.Page.Resolve(ctx)
+	if ctx.Query("marker") != "" {
+		faults = append(faults, httpx.NotZero(in.Marker.UUID, "query.marker")...)
+	}
+	return faults
+}
+
 type listInput struct {
 	Kind string `query:"kind" maxLength:"63" example:"VirtualMachine" doc:"Only resources of this kind."`
 	ListInput
 }
 
 func (h handler) list(ctx context.Context, in *listInput) (*httpx.Value[ManagedPage], error) {
-	var kind domain.Kind
-	if in.Kind != "" {
-		var err error
-		if kind, err = kindOf(in.Kind); err != nil {
-			return nil, err
-		}
+	kind, err := kindFilter(in.Kind)
+	if err != nil {
+		return nil, err
 	}
 	return h.page(ctx, kind, &in.ListInput)
 }

@@ -60,6 +60,14 @@ func kindOf(name string) (domain.Kind, error) {
 	return kind, apperr.Unknown("kind", "kind", name, kindNames()...)
 }
 
+// kindFilter is kindOf for a list; without a name it stands for all kinds.
+func kindFilter(name string) (domain.Kind, error) {
+	if name == "" {
+		return "", nil
+	}
+	return kindOf(name)
+}
+
 func kindNames() (names []string) {
 	for _, kind := range slices.Concat(domain.Kinds(), domain.UnsupportedKinds()) {
 		names = append(names, string(kind))

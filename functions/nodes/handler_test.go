@@ -45,6 +45,13 @@ func TestReservable(t *testing.T) {
 	}
 	shown(200, "GET", path, "no")
 	shown(202, "POST", path+"/unreservable", "no")
+	setFree := testkit.Isolate(t, host)
+	if a := admin.Post(t, path+"/reservable", ""); a.Status != 409 ||
+		!strings.Contains(string(a.Body), "whose property trait:CUSTOM_CLOUDFN_RESERVABLE=required keeps") {
+		t.Errorf("a host that others isolate: got %d %s", a.Status, a.Body)
+	}
+	shown(200, "GET", path, "no")
+	setFree()
 	shown(202, "POST", path+"/reservable", "joining")
 	shown(202, "POST", path+"/reservable", "joining")
 	var vcpus, ram int
@@ -68,13 +75,20 @@ func TestReservable(t *testing.T) {
 		values ('p', '3f8fad5b-d9cb-469f-a165-70867728950e', $1, tstzrange(now() + interval '1 day', now() + interval '2 days'))`,
 		host)
 	a := admin.Post(t, path+"/unreservable", "")
-	if a.Status != 409 || !strings.Contains(string(a.Body), "1 reservations") {
+	if a.Status != 409 || !strings.Contains(string(a.Body), "a reservation has host ") {
 		t.Errorf("a reserved host: got %d %s", a.Status, a.Body)
 	}
 	exec("delete from allocations")
 	shown(202, "POST", path+"/unreservable", "leaving")
 	shown(202, "POST", path+"/unreservable", "leaving")
+	if n := do(t, admin, "GET", path, 200); n.Isolation != "proven" || n.TestedAt.IsZero() {
+		t.Errorf("a host that leaves shows %+v", n)
+	}
 	shown(202, "POST", path+"/reservable", "joining")
+	exec("update nodes set pool = ''")
+	if n := do(t, admin, "GET", path, 200); n.Isolation != "unknown" || n.IsolationText != "" || !n.TestedAt.IsZero() {
+		t.Errorf("an ordinary host shows the test of others: %+v", n)
+	}
 	exec("delete from nodes")
 	shown(202, "POST", path+"/unreservable", "no")
 }
@@ -94,7 +108,7 @@ func TestLongHostsWithServers(t *testing.T) {
 			continue
 		}
 		if a := admin.Post(t, "/v1/nodes/"+name+"/reservable", ""); a.Status != 409 ||
-			!strings.Contains(string(a.Body), " servers: move or delete them first") {
+			!strings.Contains(string(a.Body), ": move or delete ") {
 			t.Errorf("got %d %s", a.Status, a.Body)
 		}
 		n := do(t, admin, "GET", "/v1/nodes/"+name, 200)

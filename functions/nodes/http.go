@@ -51,7 +51,7 @@ func routes(api huma.API, s service) {
 			202: "The host joins the reservable ones, or is one already.",
 			403: notChosen,
 			404: notFound,
-			409: "Servers run on the host, or it has not exactly one hypervisor.",
+			409: "Servers run on the host, another aggregate isolates it, or it has not exactly one hypervisor.",
 		}),
 	}, h.reservable)
 	httpx.Register(api, huma.Operation{

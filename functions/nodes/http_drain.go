@@ -3,12 +3,12 @@ package nodes
 import (
 	"context"
 	"net/http"
-	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/auth"
+	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/httpx"
 )
 
@@ -84,12 +84,6 @@ func (h handler) uncordon(ctx context.Context, in *NodePath) (*nodeOutput, error
 	return reply(h.svc.Uncordon(ctx, who, token, in.Name))
 }
 
-// The limits of server_timeout, which are those of NODES_SERVER_TIMEOUT, too.
-const (
-	minTimeout = 10 * time.Second
-	maxTimeout = 24 * time.Hour
-)
-
 // DrainNode is the body of a drain.
 type DrainNode struct {
 	Parallel      int    `json:"parallel,omitempty" minimum:"1" maximum:"20" doc:"How many servers move at a time."`
@@ -100,7 +94,8 @@ type DrainNode struct {
 // Resolve implements huma.Resolver.
 func (d *DrainNode) Resolve(huma.Context) (faults []error) {
 	timeout, fault := fixed(d.ServerTimeout)
-	if fault == "" && d.ServerTimeout != "" && (timeout < minTimeout || timeout > maxTimeout) {
+	isTime := timeout >= domain.MinDrainServerTime && timeout <= domain.MaxDrainServerTime
+	if fault == "" && d.ServerTimeout != "" && !isTime {
 		fault = "must be 10 seconds to 24 hours"
 	}
 	if fault != "" {

@@ -23,8 +23,8 @@ func selfTestRoutes(api huma.API, h handler) {
 			200: "The host, with what the test has found.",
 			403: notChosen,
 			404: notFound,
-			409: "The host is not reservable, a lease has it, it is down, cordoned or full, or no public image and " +
-				"flavor fit it.",
+			409: "The host is not reservable, a lease has it, it is down, cordoned or full, no public image and " +
+				"flavor fit it, or another self-test of it runs.",
 		}),
 	}, h.selfTest)
 }

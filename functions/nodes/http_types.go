@@ -146,6 +146,9 @@ func show(n node, isWhole bool) Node {
 		Isolation: cmp.Or(n.isolation.Result, "unknown"), IsolationText: n.isolation.Detail,
 		TestedAt: n.isolation.TestedAt.UTC(), Lease: showLease(n.lease),
 	}
+	if s.Pool == "" { // the tests were of other hosts
+		shown.Isolation, shown.IsolationText, shown.TestedAt = "unknown", "", time.Time{}
+	}
 	if s.Status != "" && s.Status != domain.NodeUnknown {
 		shown.StatusSince = s.StatusSince
 	}

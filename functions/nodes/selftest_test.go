@@ -45,6 +45,7 @@ func TestLongSelfTest(t *testing.T) {
 		t.Errorf("its lease is %+v", n.Lease)
 	}
 	exec("update allocations set during = tstzrange(now() + interval '1 day', now() + interval '2 days')")
+	testkit.Isolate(t, host)
 	before := testkit.Scalar[time.Time](t, conn, "select clock_timestamp()")
 	if n := do(t, admin, "POST", path+"/self-test", 200); n.Isolation != domain.IsolationProven || n.Lease == nil ||
 		!strings.Contains(n.IsolationText, "was refused on "+host) || !n.TestedAt.After(before) {

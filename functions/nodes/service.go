@@ -7,6 +7,7 @@ import (
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/leases"
 	"github.com/cloudfn/cloudfn/shared/postgres"
 	"github.com/cloudfn/cloudfn/shared/webhook"
 )
@@ -17,6 +18,7 @@ type session interface {
 	ComputeHosts(context.Context) ([]domain.ComputeHost, error)
 	HostInventories(ctx context.Context, hosts []domain.ComputeHost) error
 	HostServers(ctx context.Context, host string) ([]domain.Server, error)
+	Aggregates(context.Context) ([]domain.Aggregate, error)
 	MayChangeAggregates(context.Context) error
 	MayChangeServices(context.Context) error
 	ProbeHost(ctx context.Context, name string) (domain.Isolation, error)
@@ -171,13 +173,19 @@ func (s service) Join(ctx context.Context, who domain.Identity, token domain.Sec
 	if err != nil || found.stored.Pool == domain.NodeJoining || found.stored.Pool == domain.NodeReservable {
 		return found, err
 	}
-	switch {
-	case found.Servers > 0:
-		return found, apperr.New(apperr.Conflict, "host %s has %d servers: move or delete them first", name,
-			found.Servers)
-	case found.ProviderID == "":
+	if found.ProviderID == "" {
 		return found, apperr.New(apperr.Conflict, "host %s has no hypervisor, or several: only hosts with one can be "+
 			"reserved", name)
+	}
+	aggregates, err := cloud.Aggregates(ctx)
+	if err == nil {
+		err = leases.CheckServers(name, found.Servers)
+	}
+	if err == nil {
+		err = leases.CheckAggregates(aggregates, name)
+	}
+	if err != nil {
+		return found, err
 	}
 	found.stored, err = s.nodes.Join(ctx, domain.Node{
 		Name: name, Region: s.cloud.Region(), Zone: found.Zone, IsUp: found.IsUp && found.IsEnabled,

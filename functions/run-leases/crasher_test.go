@@ -15,6 +15,7 @@ var errCrash = errors.New("the replica has died")
 type crasher struct {
 	at       int             // the number of the write; 0 = none
 	everyNew map[string]bool // not nil: after each write that is not in it, which it then is
+	after    string          // the name of the write; "" = none, or it has died
 	names    []string
 }
 
@@ -24,7 +25,8 @@ func (c *crasher) wrote(name string) {
 	if isNew {
 		c.everyNew[name] = true
 	}
-	if isNew || len(c.names) == c.at {
+	if isNew || len(c.names) == c.at || c.after == name {
+		c.after = ""
 		panic(errCrash)
 	}
 }

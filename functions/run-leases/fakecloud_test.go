@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
@@ -25,6 +26,8 @@ type fakeCloud struct {
 	servers    map[string]*domain.Server
 	open       string // the host that lets everybody's servers in
 	made       int
+	probed     int // hosts
+	probing    sync.Mutex
 }
 
 type fakeFlavor struct {
@@ -109,6 +112,14 @@ func (c *fakeCloud) left() (left []string) {
 		}
 	}
 	return slices.AppendSeq(slices.AppendSeq(left, maps.Keys(c.flavors)), maps.Keys(c.servers))
+}
+
+func (c *fakeCloud) Aggregates(context.Context) (all []domain.Aggregate, err error) {
+	defer c.called("Aggregates")
+	for _, name := range slices.Sorted(maps.Keys(c.aggregates)) {
+		all = append(all, *c.aggregates[name])
+	}
+	return all, nil
 }
 
 func (c *fakeCloud) FindAggregate(_ context.Context, name string) (domain.Aggregate, bool, error) {
@@ -229,12 +240,17 @@ func (c *fakeCloud) HostServers(_ context.Context, host string) (found []domain.
 	return c.find(func(s *domain.Server) bool { return s.Host == host }), nil
 }
 
-func (c *fakeCloud) BuildingServers(_ context.Context, project string) ([]domain.Server, error) {
-	defer c.called("BuildingServers")
-	return c.find(func(s *domain.Server) bool { return s.ProjectID == project && s.Status == "BUILD" }), nil
+func (c *fakeCloud) UnplacedServers(_ context.Context, project string) ([]domain.Server, error) {
+	defer c.called("UnplacedServers")
+	return c.find(func(s *domain.Server) bool {
+		return s.ProjectID == project && slices.Contains([]string{"BUILD", "ERROR", "SHELVED_OFFLOADED"}, s.Status)
+	}), nil
 }
 
 func (c *fakeCloud) ProbeHost(_ context.Context, host string) (domain.Isolation, error) {
+	c.probing.Lock()
+	c.probed++
+	c.probing.Unlock()
 	if host == c.open {
 		return domain.Isolation{Result: domain.IsolationUnproven, Detail: host}, nil
 	}

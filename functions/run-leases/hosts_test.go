@@ -2,6 +2,7 @@ package runleases
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -66,26 +67,108 @@ func TestEndOnDeadHost(t *testing.T) {
 	w.clean(t)
 }
 
-// TestServersOnTheWay: a server that Nova is still building when the lease ends, without a host yet, is waited for, and
-// ended.
+// TestServersOnTheWay: a server that Nova is still building or unshelving when the lease ends, without a host yet, is
+// waited for, and ended.
 func TestServersOnTheWay(t *testing.T) {
 	t.Parallel()
-	w := newHostWorld(t)
-	r := w.lease(t, nil)
-	w.becomes(t, domain.LeaseActive)
-	id, host := w.cloud.launch(r.Flavors[0].ID)
-	w.cloud.servers[id].Host, w.cloud.servers[id].Status = "", "BUILD"
-	w.cloud.servers[id].CreatedAt = time.Now()
-	w.end(t)
-	for range 3 {
-		w.pass(t)
+	old := time.Now().Add(-48 * time.Hour)
+	for name, on := range map[string]domain.Server{
+		"being built":     {Status: "BUILD", CreatedAt: time.Now(), UpdatedAt: time.Now()},
+		"being unshelved": {Status: "SHELVED_OFFLOADED", Task: "unshelving", CreatedAt: old, UpdatedAt: time.Now()},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newHostWorld(t)
+			r := w.lease(t, nil)
+			w.becomes(t, domain.LeaseActive)
+			id, host := w.cloud.launch(r.Flavors[0].ID)
+			server := w.cloud.servers[id]
+			server.Host, server.Status, server.Task = "", on.Status, on.Task
+			server.CreatedAt, server.UpdatedAt = on.CreatedAt, on.UpdatedAt
+			w.end(t)
+			for range 3 {
+				w.pass(t)
+			}
+			if held := w.held(t); !slices.Equal(held, []string{host}) {
+				t.Errorf("the host was returned before the server got onto it: held are %v", held)
+			}
+			server.Host, server.Status, server.Task = host, "ACTIVE", ""
+			w.becomes(t, domain.LeaseEnded)
+			w.clean(t)
+		})
 	}
-	if held := w.held(t); !slices.Equal(held, []string{host}) {
-		t.Errorf("the host was returned before the server got onto it: held are %v", held)
+}
+
+// TestImageWithTrait: the project's servers that an image with the trait of the reservation has brought onto its host
+// end with the lease, and after it none gets there. One that was there before is not the reservation's.
+func TestImageWithTrait(t *testing.T) {
+	t.Parallel()
+	for name, isOld := range map[string]bool{"by the image": false, "older than the lease": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newHostWorld(t)
+			w.lease(t, nil)
+			w.becomes(t, domain.LeaseActive)
+			trait := testkit.Scalar[string](t, w.rows, "select trait from reservations")
+			id, host := w.cloud.launch("", trait)
+			if host != w.held(t)[0] {
+				t.Fatalf("a server with the trait is on %q", host)
+			}
+			if w.cloud.servers[id].CreatedAt = time.Now().UTC().Truncate(time.Second); isOld {
+				w.cloud.servers[id].CreatedAt = time.Now().Add(-time.Hour)
+			}
+			w.end(t)
+			w.becomes(t, domain.LeaseEnded)
+			if _, isThere := w.cloud.servers[id]; isThere != isOld {
+				t.Errorf("after the lease the server is there: %t", isThere)
+			}
+			if _, after := w.cloud.launch("", trait); after != "" {
+				t.Errorf("after the lease a server gets onto %s", after)
+			}
+			if delete(w.cloud.servers, id); isOld {
+				w.move(t)
+			}
+			w.clean(t)
+			if n := testkit.Scalar[int](t, w.rows, "select count(*)::int from nodes where pool = 'reservable'"); n != 3 {
+				t.Errorf("%d hosts are reservable", n)
+			}
+		})
 	}
-	w.cloud.servers[id].Host, w.cloud.servers[id].Status = host, "ACTIVE"
-	w.becomes(t, domain.LeaseEnded)
-	w.clean(t)
+}
+
+// TestServersWithoutHost: on_end is done to servers that are on no host, too: those that no host took, those that Nova
+// has lost on the way, and those that their user has shelved. One with data stays if an image of it is to be made
+// first: Nova makes none.
+func TestServersWithoutHost(t *testing.T) {
+	t.Parallel()
+	for onEnd, stay := range map[domain.OnEnd]string{
+		domain.OnEndDelete: "others", domain.OnEndSnapshotDelete: "others shelved",
+		domain.OnEndShelve: "failed lost others shelved",
+	} {
+		t.Run(string(onEnd), func(t *testing.T) {
+			t.Parallel()
+			w := newHostWorld(t)
+			w.dies = &crasher{everyNew: map[string]bool{}}
+			r := w.lease(t, func(l *domain.Lease) { l.OnEnd = onEnd })
+			w.becomes(t, domain.LeaseActive)
+			for id, status := range map[string]string{
+				"failed": "ERROR", "lost": "BUILD", "shelved": "SHELVED_OFFLOADED", "others": "ERROR",
+			} {
+				w.cloud.servers[id] = &domain.Server{
+					ID: id, ProjectID: tenant, Status: status, Launched: id == "shelved",
+					Flavor: domain.FlavorRef{Name: r.Flavors[0].Name},
+				}
+			}
+			w.cloud.servers["others"].Flavor.Name = "m1.tiny"
+			w.end(t)
+			w.becomes(t, domain.LeaseEnded)
+			if left := strings.Join(slices.Sorted(maps.Keys(w.cloud.servers)), " "); left != stay {
+				t.Errorf("left are %q, want %q", left, stay)
+			}
+			clear(w.cloud.servers)
+			w.clean(t)
+		})
+	}
 }
 
 // TestOccupiedHost: a host with a server of others is not given to a lease, and is not reservable until it is
@@ -102,7 +185,7 @@ func TestOccupiedHost(t *testing.T) {
 	}
 	pool := "select pool || ': ' || reason from nodes where name = $1"
 	if got := testkit.Scalar[string](t, w.rows, pool, node); got != "joining: 1 server runs on host "+node+
-		": move or delete them first" {
+		": move or delete it first" {
 		t.Errorf("%s is %q", node, got)
 	}
 	w.cloud.servers["stranger"].Host = w.held(t)[0]

@@ -20,7 +20,8 @@ type hostWorld struct {
 	db    *postgres.DB
 	rows  *pgxpool.Pool
 	cloud *fakeCloud
-	dies  *crasher // at its next call, or never
+	real  leases.Cloud // instead of cloud; nil = none
+	dies  *crasher     // at its next call, or never
 }
 
 func newHostWorld(t *testing.T) *hostWorld {
@@ -91,6 +92,9 @@ func (w *hostWorld) pass(t *testing.T) (died bool) {
 		HealAfter: 3 * time.Minute,
 	}
 	w.cloud.called = w.dies.wrote
+	if w.real != nil {
+		s.engine.Cloud = func(context.Context) (leases.Cloud, error) { return crashingCloud{w.real, w.dies}, nil }
+	}
 	if died = s.pass(t); died {
 		w.exec(t, "update leases set claimed_until = now()") // as time ends the claim
 	}

@@ -90,7 +90,7 @@ func (n ndjsonRows) flush() error          { return n.buffer.Flush() }
 // csvHead are the columns: the fields of a row in JSON.
 var csvHead = []string{
 	"id", "at", "function", "method", "path", "status", "ms", "user_id", "user_name", "project_id", "domain_id",
-	"request_id", "remote", "code", "connection_id", "acted_in",
+	"request_id", "remote", "code", "connection_id", "acted_in", "count",
 }
 
 type csvRows struct{ out *csv.Writer }
@@ -100,7 +100,7 @@ func (c csvRows) write(r Request) error {
 		r.ID.String(), r.At.Format(time.RFC3339Nano), cell(r.Function), cell(r.Method), cell(r.Path),
 		strconv.Itoa(r.Status), strconv.Itoa(r.MS), cell(r.UserID), cell(r.UserName), cell(r.ProjectID),
 		cell(r.DomainID), cell(r.RequestID), cell(r.Remote), cell(string(r.Code)), text(r.ConnectionID),
-		cell(r.ActedIn),
+		cell(r.ActedIn), strconv.Itoa(r.Count),
 	})
 }
 

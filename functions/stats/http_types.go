@@ -47,6 +47,8 @@ type Request struct {
 
 	Code apperr.Code `json:"code,omitempty" doc:"The code of the problem, when the answer was one."`
 
+	Count int `json:"count" minimum:"1" doc:"How many requests the row stands for. Those over a limit share a row."`
+
 	ConnectionID uuid.UUID `json:"connection_id,omitzero" doc:"The connection that the request acted through."`
 	ActedIn      string    `json:"acted_in,omitempty" minLength:"1" doc:"The connection's project."`
 }
@@ -56,7 +58,7 @@ func show(v domain.View, f domain.Request) Request {
 	out := Request{
 		ID: f.ID, At: f.At, Function: f.Function, Method: f.Method, Path: f.Path, Status: f.Status,
 		MS: int(f.Duration.Milliseconds()), UserID: f.UserID, UserName: f.UserName, ProjectID: f.ProjectID,
-		DomainID:  f.DomainID,
+		DomainID: f.DomainID, Count: f.Count,
 		RequestID: f.RequestID, Code: apperr.Code(f.Code), ConnectionID: f.Used.ConnectionID, ActedIn: f.Used.ProjectID,
 	}
 	if v.ShowsOrigin(f) {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/eventx"
 	"github.com/cloudfn/cloudfn/shared/nodes"
 	"github.com/cloudfn/cloudfn/shared/openstack"
@@ -44,10 +45,10 @@ func (c Config) Validate() error {
 	if c.Down <= c.Suspect {
 		return fmt.Errorf("NODES_DOWN_AFTER is %s: it must be longer than NODES_SUSPECT_AFTER, %s", c.Down, c.Suspect)
 	}
-	if c.Parallel < 1 || c.Parallel > 20 {
-		return fmt.Errorf("NODES_DRAIN_PARALLEL is %d: it must be 1 to 20", c.Parallel)
+	if c.Parallel < 1 || c.Parallel > domain.MaxDrainParallel {
+		return fmt.Errorf("NODES_DRAIN_PARALLEL is %d: it must be 1 to %d", c.Parallel, domain.MaxDrainParallel)
 	}
-	if c.ServerTimeout < 10*time.Second || c.ServerTimeout > 24*time.Hour {
+	if c.ServerTimeout < domain.MinDrainServerTime || c.ServerTimeout > domain.MaxDrainServerTime {
 		return fmt.Errorf("NODES_SERVER_TIMEOUT is %s: it must be 10s to 24h", c.ServerTimeout)
 	}
 	return c.StatusURLs.Validate()

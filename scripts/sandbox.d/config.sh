@@ -222,7 +222,10 @@ discover_hosts_in_cells_interval = 3
 # Lets an aggregate refuse every flavor that does not ask for its required traits.
 enable_isolated_aggregate_filtering = true
 [filter_scheduler]
-enabled_filters = ComputeFilter,ComputeCapabilitiesFilter,ImagePropertiesFilter,ServerGroupAntiAffinityFilter,ServerGroupAffinityFilter,AggregateInstanceExtraSpecsFilter,AggregateMultiTenancyIsolation,DifferentHostFilter,SameHostFilter
+available_filters = nova.scheduler.filters.all_filters
+available_filters = sandbox_scheduler.UnreservedHostsFilter
+isolated_hosts = ${SANDBOX_RESERVABLE// /,}
+enabled_filters = UnreservedHostsFilter,ComputeFilter,ComputeCapabilitiesFilter,ImagePropertiesFilter,ServerGroupAntiAffinityFilter,ServerGroupAffinityFilter,AggregateInstanceExtraSpecsFilter,AggregateMultiTenancyIsolation,DifferentHostFilter,SameHostFilter
 track_instance_changes = false
 [quota]
 instances = $SANDBOX_QUOTA

@@ -31,7 +31,7 @@ const (
 	Unprocessable    Code = "unprocessable"      // 422: it is understood, and the cloud has nothing that it fits
 	UnsupportedKind  Code = "unsupported_kind"   // 422: OpenStack has no home for resources of the kind
 	UnsupportedHere  Code = "unsupported_here"   // 422: the cloud lacks the service of the kind
-	RateLimited      Code = "rate_limited"       // 429: OpenStack asks for a pause
+	RateLimited      Code = "rate_limited"       // 429: over a limit of ours, or OpenStack asks for a pause
 	ClientGone       Code = "client_gone"        // 499: the caller hung up before the answer
 	Internal         Code = "internal"           // 500: a fault of ours; the text stays in the log
 	Unsupported      Code = "unsupported"        // 501: the cloud is too old for what was asked
@@ -53,6 +53,7 @@ type Error struct {
 	Message    string        // for the caller: never holds secrets or internals
 	Fields     []Field       // which parts of the request are at fault
 	RetryAfter time.Duration // when asking again makes sense; zero = not said
+	Limit      *Limit        // of ours, which the request exceeds
 	Cause      error         // for the log only
 }
 

@@ -1,8 +1,9 @@
 // Package audit keeps the request log's promise: no answer leaves before its row is durable, and nothing is
 // sent to OpenStack while rows cannot be written.
 //
-// It has no timer. While one COPY is on its way, requests that finish wait for the next one together, so the
-// cost of a commit is shared exactly when there are many to share it.
+// Rows wait for no timer. While one COPY is on its way, requests that finish wait for the next one together, so the
+// cost of a commit is shared exactly when there are many to share it. Only requests that a rate limit refused are
+// counted first: they share one row per source and minute.
 package audit
 
 import (
@@ -37,6 +38,8 @@ const (
 type Log struct {
 	store store
 	check gate
+
+	refused counted
 
 	mu      sync.Mutex
 	waiting []*entry
@@ -145,8 +148,9 @@ func (l *Log) insertRows(rows []domain.Request) error {
 	return l.store.Insert(ctx, rows)
 }
 
-// Flush waits until nothing waits to be written.
+// Flush writes what is counted, and waits until nothing waits to be written.
 func (l *Log) Flush(ctx context.Context) error {
+	l.stopCounting(ctx)
 	flushed := make(chan struct{})
 	go func() {
 		l.mu.Lock()

@@ -21,6 +21,7 @@ type disk struct {
 
 	mu      sync.Mutex
 	written map[uuid.UUID]int
+	rows    []domain.Request
 	batches []int // the sizes of the COPYs that began
 	now     int   // COPYs that run
 	most    int
@@ -55,6 +56,7 @@ func (d *disk) Insert(ctx context.Context, rows []domain.Request) error {
 	for _, r := range rows {
 		d.written[r.ID]++
 	}
+	d.rows = append(d.rows, rows...)
 	return nil
 }
 

@@ -4,9 +4,7 @@ package auth
 
 import (
 	"context"
-	"crypto/hmac"
 	"crypto/rand"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"net/http"
@@ -14,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	lru "github.com/hashicorp/golang-lru/v2"
 	"github.com/hashicorp/golang-lru/v2/expirable"
 	"golang.org/x/sync/singleflight"
 
@@ -92,19 +91,17 @@ type Authenticator struct {
 	validate func(context.Context, domain.Secret) (domain.Identity, error)
 	now      func() time.Time
 	key      [32]byte // of this process: a memory dump does not give tokens away
-	known    *expirable.LRU[[32]byte, domain.Identity]
+	accepted *lru.Cache[[32]byte, accepted]
 	refused  *expirable.LRU[[32]byte, error]
 	flight   singleflight.Group
 }
 
 // New makes an Authenticator; validate asks Keystone.
 func New(cfg Config, validate func(context.Context, domain.Secret) (domain.Identity, error)) *Authenticator {
+	known, _ := lru.New[[32]byte, accepted](maxCached) // a positive size is no error
 	a := &Authenticator{
-		cfg: cfg, validate: validate, now: time.Now,
+		accepted: known, cfg: cfg, validate: validate, now: time.Now,
 		refused: expirable.NewLRU[[32]byte, error](maxCached, nil, negativeTTL),
-	}
-	if cfg.TokenTTL > 0 { // for the library zero is "for ever"
-		a.known = expirable.NewLRU[[32]byte, domain.Identity](maxCached, nil, cfg.TokenTTL)
 	}
 	_, _ = rand.Read(a.key[:]) // never fails (Go 1.24)
 	return a
@@ -171,9 +168,7 @@ func (c Config) Admit(who domain.Identity) error {
 
 // identify answers from memory, or asks Keystone: once for all who ask about the same token at the same time.
 func (a *Authenticator) identify(ctx context.Context, token domain.Secret) (domain.Identity, error) {
-	mac := hmac.New(sha256.New, a.key[:])
-	mac.Write([]byte(token.Reveal()))
-	key := [32]byte(mac.Sum(nil))
+	key := a.keyOf(token)
 	if who, ok := a.remembered(key); ok {
 		return who, nil
 	}
@@ -198,11 +193,8 @@ func (a *Authenticator) identify(ctx context.Context, token domain.Secret) (doma
 }
 
 func (a *Authenticator) remembered(key [32]byte) (domain.Identity, bool) {
-	if a.known == nil {
-		return domain.Identity{}, false
-	}
-	who, ok := a.known.Get(key)
-	return who, ok && a.now().Before(who.ExpiresAt)
+	found, ok := a.accepted.Get(key)
+	return found.who, ok && time.Since(found.at) < a.cfg.TokenTTL && a.now().Before(found.who.ExpiresAt)
 }
 
 func (a *Authenticator) ask(ctx context.Context, key [32]byte, token domain.Secret) (domain.Identity, error) {
@@ -211,8 +203,9 @@ func (a *Authenticator) ask(ctx context.Context, key [32]byte, token domain.Secr
 	switch {
 	case apperr.CodeOf(err) == apperr.Unauthenticated || apperr.CodeOf(err) == apperr.Forbidden:
 		a.refused.Add(key, err)
-	case err == nil && a.known != nil:
-		a.known.Add(key, who)
+		a.accepted.Remove(key)
+	case err == nil:
+		a.accepted.Add(key, accepted{who, time.Now()})
 	}
 	return who, err
 }

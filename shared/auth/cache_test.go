@@ -232,7 +232,7 @@ func TestTheCacheHoldsNoTokens(t *testing.T) {
 		if err := a.try(t.Context(), token); err != nil {
 			t.Fatal(err)
 		}
-		if keys := a.known.Keys(); len(keys) != 1 || seen[keys[0]] {
+		if keys := a.accepted.Keys(); len(keys) != 1 || seen[keys[0]] {
 			t.Errorf("the keys are %x", keys)
 		} else {
 			seen[keys[0]] = true

@@ -46,6 +46,7 @@ type Callback struct {
 	OlderSecrets   [][]byte // sealed; those before it, which sign as long
 	PreviousUntil  time.Time
 	AllowedRate    int // deliveries a minute; 0 = any
+	Most           int // callbacks that its project may have in all; it is not stored
 	CreatedAt      time.Time
 	UpdatedAt      time.Time
 }
@@ -66,6 +67,7 @@ type CallbackChange struct {
 	Events *[]string
 	// Status is CallbackSuspended, or CallbackVerified, which requests the receiver's consent once more.
 	Status *CallbackStatus
+	Most   int // as in Callback
 }
 
 // Apply makes the change. asks says that the receiver's consent must be requested at once: for a new URL, or after the
@@ -85,8 +87,8 @@ func (c *Callback) Apply(change CallbackChange) (asks bool, err error) {
 	case change.Status != nil && c.Status != CallbackVerified, moved && c.Status != CallbackSuspended:
 		next = CallbackPending
 	}
-	if next == c.Status {
-		return next == CallbackPending && (moved || change.Status != nil), nil
+	if next == c.Status { // to set a pending one to verified again must not end a pause: its receiver may be anybody's
+		return next == CallbackPending && moved, nil
 	}
 	if !slices.Contains(CallbackTransitions[c.Status], next) {
 		return false, apperr.New(apperr.Conflict, "the callback is %s: it cannot be %s", c.Status, next)

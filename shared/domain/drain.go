@@ -17,6 +17,13 @@ const (
 	DrainFailed    DrainStatus = "failed"    // the host is down, or is not cordoned any more
 )
 
+// The limits of a drain, and of its defaults in watch-nodes' settings.
+const (
+	MaxDrainParallel   = 20
+	MinDrainServerTime = 10 * time.Second
+	MaxDrainServerTime = 24 * time.Hour
+)
+
 // Drain moves the servers off a host.
 type Drain struct {
 	ID            uuid.UUID

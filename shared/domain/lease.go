@@ -87,12 +87,13 @@ type Lease struct {
 	Name         string
 	Status       LeaseStatus
 	Problem      *Problem // why it is in error, or why a step is repeated
-	Degraded     bool     // a host is down, and no other has taken its place
+	Degraded     bool     // a host is down or cordoned, and no other has taken its place
 	StartsAt     time.Time
 	EndsAt       time.Time
 	Length       Period        // of the request; zero = it gave the end, or the lease is as it is stored
 	BeforeEnd    time.Duration // the warning comes so long before the end; 0 = none
 	OnEnd        OnEnd
+	Heal         Heal      // of a change: of all its hosts; "" = as it is
 	Enforce      bool      // an instance that its owner starts before the start is shelved again
 	ConnectionID uuid.UUID // what its instances are handled with; zero = the service account
 	// SharesConnection says that the request named the connection, so that it does not end with the lease.

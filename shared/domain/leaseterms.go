@@ -1,6 +1,7 @@
 package domain
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -87,7 +88,7 @@ func (l Lease) Changed(after Lease) []string {
 	for name, isChanged := range map[string]bool{
 		"name": l.Name != after.Name, "start": !l.StartsAt.Equal(after.StartsAt), "end": !l.EndsAt.Equal(after.EndsAt),
 		"before_end": l.BeforeEnd != after.BeforeEnd, "on_end": l.OnEnd != after.OnEnd,
-		"enforce": l.Enforce != after.Enforce,
+		"enforce": l.Enforce != after.Enforce, "heal": after.Heal != "" && !l.healsBy(after.Heal),
 	} {
 		if isChanged {
 			fields = append(fields, name)
@@ -95,6 +96,13 @@ func (l Lease) Changed(after Lease) []string {
 	}
 	slices.Sort(fields)
 	return fields
+}
+
+// healsBy reports whether all its hosts are healed in that way.
+func (l Lease) healsBy(heal Heal) bool {
+	return !slices.ContainsFunc(l.Reservations, func(r Reservation) bool {
+		return r.Want != nil && cmp.Or(r.Want.Heal, HealAuto) != heal
+	})
 }
 
 // CheckOnEnd rejects what cannot happen to servers on reserved hosts.

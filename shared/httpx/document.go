@@ -54,11 +54,11 @@ var rejections = map[int]string{
 func complete(op *huma.Operation) {
 	common := []int{
 		http.StatusMethodNotAllowed, http.StatusInternalServerError, http.StatusServiceUnavailable,
-		http.StatusGatewayTimeout,
+		http.StatusGatewayTimeout, http.StatusTooManyRequests,
 	}
 	if op.Security == nil { // Keystone is called for the token
 		common = append(common, http.StatusBadRequest, http.StatusUnauthorized, http.StatusForbidden,
-			http.StatusTooManyRequests, http.StatusBadGateway)
+			http.StatusBadGateway)
 	}
 	if op.RequestBody != nil {
 		common = append(common, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType)

@@ -1,10 +1,10 @@
 package httpx
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
 	"runtime/debug"
 	"strings"
@@ -26,12 +26,24 @@ type Edge struct {
 	// Ready reports whether the request log can be written; Record writes a row and returns when it is durable.
 	Ready  func(context.Context) error
 	Record func(context.Context, domain.Request) error
+	// Limits bound how often a source may send requests. A request that is Known counts for its project, any other for
+	// its address. CountRefused records a request that is over a limit.
+	Limits       Limits
+	Known        Known
+	CountRefused func(domain.Request)
 	// Keys stores requests with an Idempotency-Key.
 	Keys KeyedRequests
 	// KeystoneURL stands in WWW-Authenticate.
 	KeystoneURL string
 	// Timeout bounds a request, from its header to its answer.
 	Timeout time.Duration
+}
+
+// Limits are rate limits. TakeAddress and TakeProject count a request, and fail when it is one too many.
+type Limits interface {
+	Client(r *http.Request) (address string)
+	TakeAddress(address string) error
+	TakeProject(id string) error
 }
 
 // slack is the time after the deadline to write the row and send the answer.
@@ -88,7 +100,7 @@ func (route Route) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 func (e Edge) serve(w http.ResponseWriter, r *http.Request, mux *http.ServeMux) {
 	began := time.Now()
-	arrived := TakeRequestID(r)
+	arrived := withClient(TakeRequestID(r), text(e.Limits.Client(r), 64))
 	id := RequestID(arrived)
 	w.Header().Set("X-Request-Id", id)
 	// Later than the request's own deadline: net/http cancels a request whose connection cannot be read any more,
@@ -108,7 +120,7 @@ func (e Edge) serve(w http.ResponseWriter, r *http.Request, mux *http.ServeMux) 
 		defer cancel()
 	}
 	ctx, used := domain.WithConnectionRecord(ctx)
-	x := &exchange{header: http.Header{}}
+	x := &exchange{header: http.Header{}, request: r}
 	mux.ServeHTTP(x, r.WithContext(ctx))
 
 	resp, who := e.answer(ctx, x)
@@ -124,7 +136,9 @@ func (e Edge) serve(w http.ResponseWriter, r *http.Request, mux *http.ServeMux) 
 		row.Status, row.Code = resp.Status, string(resp.Code)
 	}
 	upload.End(w.Header())
-	defer LogRequest(ctx, row)
+	if !resp.limited {
+		defer LogRequest(ctx, row)
+	}
 	resp.write(w, r.Method == http.MethodHead)
 	if resp.Stream != nil && r.Method != http.MethodHead {
 		resp.stream(ctx, w)
@@ -132,7 +146,11 @@ func (e Edge) serve(w http.ResponseWriter, r *http.Request, mux *http.ServeMux) 
 }
 
 func (e Edge) record(ctx context.Context, x *exchange, resp Response, row domain.Request) error {
-	if resp.Relayed || x.route != nil && x.route.Probe {
+	switch {
+	case resp.Relayed || x.route != nil && x.route.Probe:
+		return nil
+	case resp.limited:
+		e.CountRefused(row)
 		return nil
 	}
 	// The client may be gone and the deadline past: the row is written all the same.
@@ -146,6 +164,14 @@ func (e Edge) answer(ctx context.Context, x *exchange) (Response, domain.Identit
 	id := RequestID(ctx)
 	if x.route != nil && x.route.Probe {
 		return e.outcome(ctx, x, x.request), domain.Identity{}
+	}
+	lookup := e.Known
+	if x.route != nil && x.route.Known != nil {
+		lookup = x.route.Known
+	}
+	known, isKnown := lookup(x.request.Header)
+	if err := e.take(ctx, known, isKnown); err != nil {
+		return failure(err, id, e.KeystoneURL), known
 	}
 	if err := e.Ready(ctx); err != nil {
 		slog.WarnContext(ctx, "rejected: the request log is not available", "error", err)
@@ -164,8 +190,21 @@ func (e Edge) answer(ctx context.Context, x *exchange) (Response, domain.Identit
 		slog.InfoContext(ctx, "rejected", "error", err)
 		return failure(err, id, e.KeystoneURL), who
 	}
+	if !isKnown {
+		if err := e.take(ctx, who, true); err != nil {
+			return failure(err, id, e.KeystoneURL), who
+		}
+	}
 	ctx = context.WithValue(ctx, keysKey{}, keys{e.Keys, who})
 	return e.outcome(ctx, x, x.request.WithContext(ctx)), who
+}
+
+// take counts a request for whose it is, or for its address when that is not known.
+func (e Edge) take(ctx context.Context, who domain.Identity, isKnown bool) error {
+	if !isKnown {
+		return e.Limits.TakeAddress(ClientAddress(ctx))
+	}
+	return e.Limits.TakeProject(cmp.Or(who.ProjectID, who.DomainID, who.UserID))
 }
 
 func (e Edge) outcome(ctx context.Context, x *exchange, r *http.Request) Response {
@@ -206,7 +245,7 @@ func (e Edge) row(
 	row := domain.Request{
 		ID: uuid.Must(uuid.NewV7()), Method: text(r.Method, 32), Path: Path(r), Status: resp.Status, Duration: took,
 		UserID: who.UserID, UserName: text(who.UserName, 255), ProjectID: who.ProjectID, DomainID: who.DomainID,
-		RequestID: id, Remote: remote(r), Code: string(resp.Code),
+		RequestID: id, Remote: ClientAddress(r.Context()), Code: string(resp.Code),
 	}
 	if x.route != nil {
 		row.Function = x.route.Function
@@ -216,15 +255,6 @@ func (e Edge) row(
 
 // Path returns the request's path for rows and logs.
 func Path(r *http.Request) string { return text(r.URL.Path, 1024) }
-
-// remote returns the client's address; behind a proxy, the proxy's: X-Forwarded-For is untrusted.
-func remote(r *http.Request) string {
-	host, _, err := net.SplitHostPort(r.RemoteAddr)
-	if err != nil {
-		return text(r.RemoteAddr, 64)
-	}
-	return host
-}
 
 // isText reports whether a text column can hold s as it is.
 func isText(s string) bool { return utf8.ValidString(s) && !strings.Contains(s, "\x00") }

@@ -31,7 +31,18 @@ type recorder struct {
 	steps               []string
 	rows                []domain.Request
 	ready, auth, record error
+	limited             map[string]error // by source
+	refused             []domain.Request
 }
+
+// Client implements Limits.
+func (j *recorder) Client(*http.Request) string { return "192.0.2.1" }
+
+// TakeAddress implements Limits.
+func (j *recorder) TakeAddress(address string) error { return j.limited[address] }
+
+// TakeProject implements Limits.
+func (j *recorder) TakeProject(id string) error { return j.limited[id] }
 
 func (j *recorder) note(step string) {
 	j.mu.Lock()
@@ -60,7 +71,14 @@ func (j *recorder) edge() Edge {
 			j.rows = append(j.rows, row)
 			return errors.Join(j.record, ctx.Err()) // what is recorded is so whatever became of the request
 		},
-		KeystoneURL: "https://keystone.example.com/v3", Timeout: 5 * time.Second,
+		Limits: j, Known: func(h http.Header) (domain.Identity, bool) {
+			if h.Get("X-Auth-Token") != "known" {
+				return domain.Identity{}, false
+			}
+			return domain.Identity{UserID: "u1", ProjectID: "p1"}, true
+		},
+		CountRefused: func(row domain.Request) { j.refused = append(j.refused, row) },
+		KeystoneURL:  "https://keystone.example.com/v3", Timeout: 5 * time.Second,
 	}
 }
 

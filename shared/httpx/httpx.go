@@ -23,9 +23,14 @@ type Route struct {
 	Pattern  string        // as http.ServeMux takes it: "GET /v1/servers/{id}"
 	Public   bool          // served without a token
 	Probe    bool          // answered, and not logged, when the request log is away
+	Known    Known         // for its requests, instead of Edge.Known; nil = that
 	Document *huma.OpenAPI // that describes it; nil = functions/openapi.base.yaml does
 	serve    func(*http.Request) (Response, error)
 }
+
+// Known returns whose request it is, if that is known without a call to Postgres or Keystone. It decides only which
+// rate limit the request counts for.
+type Known func(http.Header) (domain.Identity, bool)
 
 // Response is an answer with more to it than a JSON body: another status, a header, another content type.
 type Response struct {
@@ -37,6 +42,7 @@ type Response struct {
 	Code        apperr.Code     // of a problem
 	Caller      domain.Identity // on a public route: who it turned out to be, for the row
 	Relayed     bool            // another function's answer, whose row is written there
+	limited     bool            // a rate limit of ours refused the request
 }
 
 // Handle makes a route of a function that returns a value or an error. The value is sent as JSON with

@@ -34,10 +34,20 @@ func (ID) Schema(huma.Registry) *huma.Schema {
 func (id *ID) Resolve(ctx huma.Context, at *huma.PathBuffer) []error {
 	in := at.String()
 	name, isQuery := strings.CutPrefix(in, "query.")
-	if isGiven := strings.HasPrefix(in, "body.") || isQuery && ctx.Query(name) != ""; id.UUID == uuid.Nil && isGiven {
-		return []error{&huma.ErrorDetail{Location: in, Message: "must be a UUID"}}
+	if strings.HasPrefix(in, "body.") || isQuery && ctx.Query(name) != "" {
+		return NotZero(id.UUID, in)
 	}
 	return nil
+}
+
+// NotZero is the fault of a request that gives the zero UUID at a location, such as body.id: zero stands for an absent
+// id.
+func NotZero(id uuid.UUID, in string) []error {
+	if id != uuid.Nil {
+		return nil
+	}
+	_, field, _ := strings.Cut(in, ".")
+	return []error{apperr.InvalidField(field, "must be a UUID with other digits than 0")}
 }
 
 // OrNil is the id, or the zero UUID of an absent one.

@@ -2,6 +2,7 @@ package httpx
 
 import (
 	"encoding/json"
+	"fmt"
 	"math"
 	"net/http"
 	"strconv"
@@ -83,6 +84,10 @@ func failureOf(p Problem, err error, requestID, keystone string) Response {
 	resp := Response{
 		Status: p.Status, Header: http.Header{}, ContentType: ProblemType, Body: append(body, '\n'), Code: e.Code,
 	}
+	if e.Limit != nil {
+		resp.limited = true
+		limitHeaders(resp.Header, *e.Limit, e.RetryAfter)
+	}
 	switch {
 	case e.Code == apperr.Unauthenticated:
 		resp.Header.Set("WWW-Authenticate", `Keystone uri="`+keystone+`"`)
@@ -92,6 +97,12 @@ func failureOf(p Problem, err error, requestID, keystone string) Response {
 		resp.Header.Set("Retry-After", "2")
 	}
 	return resp
+}
+
+// limitHeaders shows a limit that is used up, as draft-ietf-httpapi-ratelimit-headers has it.
+func limitHeaders(h http.Header, limit apperr.Limit, retryAfter time.Duration) {
+	h.Set("RateLimit", fmt.Sprintf("%q;r=0;t=%s", limit.Name, seconds(retryAfter)))
+	h.Set("RateLimit-Policy", fmt.Sprintf("%q;q=%d;w=%s", limit.Name, limit.Quota, seconds(limit.Window)))
 }
 
 // WriteError answers with an error, for who serves without an Edge.

@@ -82,18 +82,3 @@ func TestTextIsFitForARow(t *testing.T) {
 		}
 	})
 }
-
-func TestRemote(t *testing.T) {
-	t.Parallel()
-	for addr, want := range map[string]string{
-		"192.0.2.1:5000": "192.0.2.1", "[2001:db8::1]:5000": "2001:db8::1", "@": "@", "": "",
-	} {
-		r := with("")
-		r.RemoteAddr = addr
-		r.Header.Set("X-Forwarded-For", "6.6.6.6")
-		r.Header.Set("Forwarded", "for=6.6.6.6")
-		if got := remote(r); got != want {
-			t.Errorf("%q: got %q", addr, got)
-		}
-	}
-}

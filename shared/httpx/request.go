@@ -6,6 +6,7 @@ import (
 	"mime"
 	"net/http"
 	"net/url"
+	"os"
 	"slices"
 	"unicode/utf8"
 
@@ -39,6 +40,9 @@ func Bytes(r *http.Request) ([]byte, error) {
 func readError(err error) error {
 	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		return apperr.New(apperr.TooLarge, "the body is larger than %d bytes", MaxBody)
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return apperr.Wrap(apperr.Invalid, err, "the body came too slowly: send at least %d bytes a second", bodyRate)
 	}
 	return apperr.Wrap(apperr.Invalid, err, "the body could not be read")
 }

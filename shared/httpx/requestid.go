@@ -7,7 +7,20 @@ import (
 	"github.com/google/uuid"
 )
 
-type requestIDKey struct{}
+type (
+	requestIDKey struct{}
+	clientKey    struct{}
+)
+
+func withClient(ctx context.Context, address string) context.Context {
+	return context.WithValue(ctx, clientKey{}, address)
+}
+
+// ClientAddress is the address of the client whose request is being served, without its port; "" outside of a request.
+func ClientAddress(ctx context.Context) string {
+	address, _ := ctx.Value(clientKey{}).(string)
+	return address
+}
 
 func withRequestID(ctx context.Context, id string) context.Context {
 	return context.WithValue(ctx, requestIDKey{}, id)

@@ -8,13 +8,22 @@ import (
 	"time"
 )
 
-// Upload is the body of a request that must have come by some time.
+// A body must come at bodyRate at least, and may fall behind by bodyGrace: a client that sends a byte now and then
+// would occupy a request for as long as that may last.
+const (
+	bodyGrace = 10 * time.Second
+	bodyRate  = 1 << 10 // bytes a second
+)
+
+// Upload is the body of a request that must have come by some time, at bodyRate at least.
 //
 // The deadline ends with the body. Afterwards net/http reads the connection to see whether the client hangs up, and a
 // deadline that fails that read would cancel this request and every later one on the connection.
 type Upload struct {
 	io.ReadCloser
-	control *http.ResponseController
+	control  *http.ResponseController
+	deadline time.Time
+	left     time.Duration // to wait for the client until its next byte
 
 	mu    sync.Mutex // a proxy may still read when the answer is under way
 	whole bool       // all of it has been read
@@ -23,7 +32,9 @@ type Upload struct {
 
 // ReadBy puts an Upload into the request.
 func ReadBy(w http.ResponseWriter, r *http.Request, deadline time.Time) *Upload {
-	u := &Upload{ReadCloser: r.Body, control: http.NewResponseController(w)}
+	u := &Upload{
+		ReadCloser: r.Body, control: http.NewResponseController(w), deadline: deadline, left: bodyGrace,
+	}
 	if r.Body == nil || r.Body == http.NoBody {
 		u.whole, deadline = true, time.Time{}
 	} else {
@@ -33,9 +44,16 @@ func ReadBy(w http.ResponseWriter, r *http.Request, deadline time.Time) *Upload 
 	return u
 }
 
-// Read implements io.Reader.
+// Read implements io.Reader. Only the time that it waits counts: the reader may take its own.
 func (u *Upload) Read(p []byte) (int, error) {
+	began := time.Now()
+	u.mu.Lock()
+	if !u.ended && !u.whole {
+		_ = u.control.SetReadDeadline(earlier(u.deadline, began.Add(u.left)))
+	}
+	u.mu.Unlock()
 	n, err := u.ReadCloser.Read(p)
+	u.left = min(bodyGrace, u.left-time.Since(began)+time.Duration(n)*time.Second/bodyRate)
 	if errors.Is(err, io.EOF) {
 		u.mu.Lock()
 		defer u.mu.Unlock()
@@ -70,4 +88,11 @@ func (u *Upload) Linger() {
 		_ = u.control.SetReadDeadline(time.Now().Add(linger))
 		_, _ = io.Copy(io.Discard, u.ReadCloser)
 	}
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
 }

@@ -18,11 +18,12 @@ var errClaimEnds = errors.New("the claim of the lease could not be renewed")
 func (p *pass) keepClaim(ctx context.Context) (kept context.Context, stop func()) {
 	kept, lose := context.WithCancelCause(ctx)
 	valid := p.ClaimFor * 3 / 4 // of the time since it was requested; the rest is for what is in flight
-	expiry := time.AfterFunc(valid, func() { lose(errClaimEnds) })
+	age := time.Since(p.claim.Requested)
+	expiry := time.AfterFunc(valid-age, func() { lose(errClaimEnds) })
 	ended, lease := make(chan struct{}), *p.lease // a copy: the steps change the lease meanwhile
 	go func() {
 		defer close(ended)
-		for flow.Sleep(kept, p.ClaimFor/4) {
+		for pause := p.ClaimFor/4 - age; flow.Sleep(kept, pause); pause = p.ClaimFor / 4 {
 			requested := time.Now()
 			err := p.Store.Renew(kept, p.claim, lease, p.ClaimFor)
 			if errors.Is(err, domain.ErrFenced) {

@@ -2,7 +2,6 @@ package leases
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"slices"
 
@@ -39,8 +38,8 @@ func (s hostStep) returnEmpty(ctx context.Context, aggregate domain.Aggregate, i
 	if err := s.returnToPool(ctx, names); err != nil {
 		return err
 	}
-	building, err := s.building(ctx)
-	if err != nil || len(building) > 0 {
+	building, _, err := s.unplaced(ctx)
+	if err != nil || building > 0 {
 		return err
 	}
 	var empty []string
@@ -52,7 +51,7 @@ func (s hostStep) returnEmpty(ctx context.Context, aggregate domain.Aggregate, i
 		if len(own) > 0 {
 			continue
 		}
-		if err := s.withdraw(ctx, name, others); err != nil {
+		if err := s.withdraw(ctx, name, CheckServers(name, others)); err != nil {
 			return err
 		}
 		empty = append(empty, name)
@@ -63,12 +62,20 @@ func (s hostStep) returnEmpty(ctx context.Context, aggregate domain.Aggregate, i
 // heal replaces hosts that cannot be the reservation's by others that are free. Without another one the lease is
 // degraded until the host is up again; a host with servers of others is never given to it.
 func (s hostStep) heal(ctx context.Context) error {
+	aggregates, err := s.cloud.Aggregates(ctx)
+	if err != nil {
+		return err
+	}
 	for _, name := range s.desired() {
-		others, isLost, err := s.isUnfit(ctx, name)
+		reason, isLost, err := s.isUnfit(ctx, name, CheckAggregates(aggregates, name))
 		if err != nil {
 			return err
 		}
 		if !isLost {
+			s.degraded = s.degraded || s.isCordoned(name) || reason != nil
+			if reason != nil {
+				s.drift = problemOf(reason)
+			}
 			continue
 		}
 		if s.r.Want.Heal == domain.HealManual && s.isGiven(name) {
@@ -79,8 +86,8 @@ func (s hostStep) heal(ctx context.Context) error {
 		switch {
 		case err != nil:
 			return err
-		case !ok && others > 0:
-			return occupied(name, others)
+		case !ok && reason != nil:
+			return reason
 		case !ok:
 			s.degraded = true
 			continue
@@ -93,20 +100,30 @@ func (s hostStep) heal(ctx context.Context) error {
 	return nil
 }
 
-// isUnfit reports whether another host has to take the place of one: it is lost, or before it is given to the
-// reservation it is down or servers of others are on it.
-func (s hostStep) isUnfit(ctx context.Context, name string) (others int, isUnfit bool, err error) {
+// isUnfit reports whether another host has to take the place of one: it is lost, it is cordoned without servers of the
+// reservation, or before it is given to the reservation it is down, isolated by others, or servers of others are on it.
+// reason is why nothing can be launched onto a host that is up, whether another one has to take its place or not.
+func (s hostStep) isUnfit(ctx context.Context, name string, foreign error) (reason error, isUnfit bool, err error) {
 	node, known := s.nodes[name]
-	if s.isGiven(name) {
-		return 0, !known || s.isLost(node), nil
+	switch {
+	case !known || s.isLost(node):
+		return nil, true, nil
+	case s.isGiven(name) && node.Enabled:
+		return foreign, false, nil
+	case s.isGiven(name):
+		own, _, err := s.residents(ctx, name)
+		return nil, err == nil && len(own) == 0, err
+	case !node.IsUp || !node.Enabled:
+		return nil, true, nil
+	case foreign != nil:
+		return foreign, true, s.withdraw(ctx, name, foreign)
 	}
-	if !known || !node.IsUp {
-		return 0, true, nil
+	others, err := s.others(ctx, name)
+	if err != nil || others == 0 {
+		return nil, false, err
 	}
-	if others, err = s.others(ctx, name); err != nil || others == 0 {
-		return 0, false, err
-	}
-	return others, true, s.withdraw(ctx, name, others)
+	reason = CheckServers(name, others)
+	return reason, true, s.withdraw(ctx, name, reason)
 }
 
 // isLost reports whether a host is down for good, as far as one can tell: a missed report moves no reservation. When
@@ -116,30 +133,37 @@ func (s hostStep) isLost(node domain.Node) bool {
 	return !node.IsUp && isDown && s.now.Sub(node.DownSince) >= s.HealAfter
 }
 
+// isCordoned reports whether Nova puts no new servers onto a host.
+func (s hostStep) isCordoned(name string) bool {
+	node, known := s.nodes[name]
+	return known && !node.Enabled
+}
+
 // isGiven reports whether the reservation's servers may be on a host.
 func (s hostStep) isGiven(name string) bool {
 	return s.r.Status != domain.ReservationPending && slices.ContainsFunc(s.r.Allocations,
 		func(a domain.Allocation) bool { return a.Node == name && isHeld(a) })
 }
 
-// withdraw keeps a host with servers of others from being reserved until it is empty.
-func (s hostStep) withdraw(ctx context.Context, name string, others int) error {
-	if others == 0 {
+// withdraw keeps a host from being reserved as long as the reason lasts; nil changes nothing.
+func (s hostStep) withdraw(ctx context.Context, name string, reason error) error {
+	if reason == nil {
 		return nil
 	}
-	reason := occupied(name, others)
 	slog.WarnContext(ctx, "a host of the pool", "host", name, "error", reason)
 	_, err := s.Nodes.SetPool(ctx, name, domain.NodeReservable, domain.NodeJoining, apperr.As(reason).Message)
 	return err
 }
 
-// occupied is why a host is not reservable for now.
-func occupied(name string, servers int) error {
-	count := fmt.Sprintf("%d servers run", servers)
-	if servers == 1 {
-		count = "1 server runs"
+// CheckServers returns a Conflict when servers run on the host: it is not reservable for now.
+func CheckServers(name string, servers int) error {
+	switch servers {
+	case 0:
+		return nil
+	case 1:
+		return apperr.New(apperr.Conflict, "1 server runs on host %s: move or delete it first", name)
 	}
-	return apperr.New(apperr.Conflict, "%s on host %s: move or delete them first", count, name)
+	return apperr.New(apperr.Conflict, "%d servers run on host %s: move or delete them first", servers, name)
 }
 
 // replace does to the reservation what Reallocate has done to the row.

@@ -14,6 +14,7 @@ import (
 
 // HostCloud is what reserving hosts takes. Each call is done when what it asks for is so already.
 type HostCloud interface {
+	Aggregates(ctx context.Context) ([]domain.Aggregate, error)
 	FindAggregate(ctx context.Context, name string) (found domain.Aggregate, ok bool, err error)
 	EnsureAggregate(ctx context.Context, name string, metadata map[string]string) (domain.Aggregate, error)
 	DeleteAggregate(ctx context.Context, id int) error
@@ -29,7 +30,7 @@ type HostCloud interface {
 	DeleteFlavor(ctx context.Context, id string) error
 	HostServers(ctx context.Context, host string) ([]domain.Server, error)
 	TaggedServers(ctx context.Context, projectID, tag string) ([]domain.Server, error)
-	BuildingServers(ctx context.Context, projectID string) ([]domain.Server, error)
+	UnplacedServers(ctx context.Context, projectID string) ([]domain.Server, error)
 	TagServer(ctx context.Context, id, tag string) error
 	ResizeServer(ctx context.Context, id, flavorID string) error
 	ConfirmMigration(ctx context.Context, id string) error
@@ -38,8 +39,11 @@ type HostCloud interface {
 	ProbeHost(ctx context.Context, host string) (domain.Isolation, error)
 }
 
+// leaseAggregate begins the names of the aggregates of reservations.
+const leaseAggregate = "cloudfn-lease-"
+
 // AggregateName is the name of the aggregate of a reservation.
-func AggregateName(reservation uuid.UUID) string { return "cloudfn-lease-" + reservation.String() }
+func AggregateName(reservation uuid.UUID) string { return leaseAggregate + reservation.String() }
 
 // errNoAccount says why hosts wait.
 var errNoAccount = apperr.New(apperr.Unavailable,
@@ -165,8 +169,8 @@ func (s hostStep) converge(ctx context.Context) error {
 // on it before.
 func (s hostStep) take(ctx context.Context, pool domain.Aggregate, name string) error {
 	others, err := s.others(ctx, name)
-	if err == nil && others > 0 && s.r.Status == domain.ReservationPending {
-		err = occupied(name, others)
+	if err == nil && s.r.Status == domain.ReservationPending {
+		err = CheckServers(name, others)
 	}
 	if err != nil {
 		return err

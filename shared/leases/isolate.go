@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"slices"
+	"strings"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
@@ -39,6 +40,24 @@ func isolate(ctx context.Context, cloud HostCloud, name, trait string, node doma
 		return aggregate, err
 	}
 	return aggregate, cloud.AddHost(ctx, aggregate, node.Name, node.ProviderID)
+}
+
+// CheckAggregates returns a Conflict when the host is in an isolating aggregate that is not cloudfn's: a server must
+// have the required traits of each, and the servers of a reservation have only its own for sure.
+func CheckAggregates(all []domain.Aggregate, host string) error {
+	for _, a := range all {
+		isOurs := a.Name == PoolAggregate || strings.HasPrefix(a.Name, leaseAggregate)
+		if isOurs || !slices.Contains(a.Hosts, host) {
+			continue
+		}
+		for key, value := range a.Metadata {
+			if strings.HasPrefix(key, required("")) && value == "required" {
+				return apperr.New(apperr.Conflict, "host %s is in the aggregate %q, whose property %s=required keeps "+
+					"servers of reservations off it: take the host out of that aggregate first", host, a.Name, key)
+			}
+		}
+	}
+	return nil
 }
 
 // upgrade replaces the public trait by the pool's own. Hosts of active reservations leave the pool's aggregate when

@@ -88,10 +88,13 @@ func (p Pool) Move(ctx context.Context) (joined bool, err error) {
 	return joined, nil
 }
 
-// IsMoving reports whether a host is joining or leaving.
+// IsMoving reports whether a host is joining or leaving. One that could not, and has a reason, waits for the next
+// survey.
 func (p Pool) IsMoving(ctx context.Context) (bool, error) {
 	nodes, err := p.Nodes.Pool(ctx)
-	return slices.ContainsFunc(nodes, func(n domain.Node) bool { return n.Pool != domain.NodeReservable }), err
+	return slices.ContainsFunc(nodes, func(n domain.Node) bool {
+		return n.Pool != domain.NodeReservable && n.Reason == ""
+	}), err
 }
 
 // join isolates a host without servers. One that got a server at the last moment is opened again.
@@ -99,7 +102,14 @@ func (p Pool) join(ctx context.Context, node domain.Node, trait string) (joined 
 	if node.ProviderID == "" {
 		return false, apperr.New(apperr.Conflict, "Placement has no resource provider of the host")
 	}
-	if err := p.isFree(ctx, node.Name); err != nil {
+	aggregates, err := p.Cloud.Aggregates(ctx)
+	if err == nil {
+		err = CheckAggregates(aggregates, node.Name)
+	}
+	if err == nil {
+		err = p.isFree(ctx, node.Name)
+	}
+	if err != nil {
 		return false, err
 	}
 	if _, err := isolate(ctx, p.Cloud, PoolAggregate, trait, node); err != nil {
@@ -117,8 +127,8 @@ func (p Pool) join(ctx context.Context, node domain.Node, trait string) (joined 
 // isFree fails if servers run on the host.
 func (p Pool) isFree(ctx context.Context, host string) error {
 	servers, err := p.Cloud.HostServers(ctx, host)
-	if err == nil && len(servers) > 0 {
-		err = occupied(host, len(servers))
+	if err == nil {
+		err = CheckServers(host, len(servers))
 	}
 	return err
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -15,12 +16,15 @@ import (
 const (
 	probeTime = time.Minute // bounds the self-test of a host
 	atOnce    = 4           // hosts
+	// The setting that keeps servers off is the scheduler's, for all hosts. So of a large pool some are tested.
+	mostProbed = 40
 	// ProbeMargin is how long before its next lease a host is not tested on any more.
 	ProbeMargin = 10 * time.Minute
 )
 
-// Probe tests on each idle host whether the cloud keeps servers without the trait off it. One host that lets them in is
-// enough for unproven. ok is false when no host could be tested; err is then the last reason.
+// Probe tests on idle hosts, at most mostProbed random ones, whether the cloud keeps servers without the trait off
+// them. One host that lets them in is enough for unproven. ok is false when no host could be tested; err is then the
+// last reason.
 func (p Pool) Probe(ctx context.Context, busy []domain.Allocation) (result domain.Isolation, ok bool, err error) {
 	nodes, err := p.Nodes.Pool(ctx)
 	if err != nil {
@@ -30,6 +34,11 @@ func (p Pool) Probe(ctx context.Context, busy []domain.Allocation) (result domai
 		isBusy := slices.ContainsFunc(busy, func(a domain.Allocation) bool { return a.Node == n.Name })
 		return n.Pool != domain.NodeReservable || !n.IsUp || isBusy
 	})
+	idle := len(nodes)
+	if idle > mostProbed {
+		rand.Shuffle(idle, func(i, j int) { nodes[i], nodes[j] = nodes[j], nodes[i] }) //nolint:gosec // only a sample
+		nodes = nodes[:mostProbed]
+	}
 	found, errs := make([]domain.Isolation, len(nodes)), make([]error, len(nodes))
 	var all errgroup.Group
 	all.SetLimit(atOnce)
@@ -57,8 +66,8 @@ func (p Pool) Probe(ctx context.Context, busy []domain.Allocation) (result domai
 	if proven == 0 || ctx.Err() != nil { // hosts that were not tested prove nothing
 		return result, false, err
 	}
-	if proven > 1 {
-		result.Detail = fmt.Sprintf("a server without the trait was refused on %d hosts", proven)
+	if idle > 1 {
+		result.Detail = fmt.Sprintf("a server without the trait was refused on %d of %d idle hosts", proven, idle)
 	}
 	return result, true, nil
 }

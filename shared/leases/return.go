@@ -101,12 +101,15 @@ func (s hostStep) release(ctx context.Context, aggregate domain.Aggregate, hasAg
 	return s.Store.Released(ctx, s.claim, *s.r, names...)
 }
 
-// residents lists the servers of the reservation on a host, and counts the others. Others are those of other projects,
-// and those that the project has put there without the reservation.
+// residents lists the servers of the reservation on a host, and counts the others. An image with the reservation's
+// trait brings servers onto its hosts, too: so those that the project has made since the lease began are the
+// reservation's. Others are older, or of other projects.
 func (s hostStep) residents(ctx context.Context, name string) (own []domain.Server, others int, err error) {
 	servers, err := s.cloud.HostServers(ctx, name)
+	began := s.lease.StartsAt.Truncate(time.Second) // as exact as Nova's times
 	for _, server := range servers {
-		if _, isPrivate := s.base(server); isPrivate && server.ProjectID == s.lease.ProjectID {
+		_, isPrivate := s.base(server)
+		if (isPrivate || !server.CreatedAt.Before(began)) && server.ProjectID == s.lease.ProjectID {
 			own = append(own, server)
 		} else {
 			others++
@@ -120,33 +123,58 @@ func (s hostStep) others(ctx context.Context, name string) (int, error) {
 	return others, err
 }
 
-// longestBuild is after the build of any server. One that Nova has lost on the way keeps no host for longer.
+// longestBuild is after the build of any server, and after its unshelving. One that Nova has lost on the way keeps no
+// host for longer.
 const longestBuild = time.Hour
 
-// building lists the servers of the reservation that are being built. They may be on their way to any of its hosts.
-func (s hostStep) building(ctx context.Context) (own []domain.Server, err error) {
-	servers, err := s.cloud.BuildingServers(ctx, s.lease.ProjectID)
+// unplaced counts the servers of the reservation that are being built or unshelved, which may be on their way to any of
+// its hosts, and lists the others without a host: those that no host took, and those that their user has shelved.
+func (s hostStep) unplaced(ctx context.Context) (building int, others []domain.Server, err error) {
+	servers, err := s.cloud.UnplacedServers(ctx, s.lease.ProjectID)
 	for _, server := range servers {
-		if _, isPrivate := s.base(server); isPrivate && s.now.Sub(server.CreatedAt) < longestBuild {
-			own = append(own, server)
+		_, isPrivate := s.base(server)
+		began, isBuilding := server.CreatedAt, server.Status == "BUILD"
+		if server.Status == "SHELVED_OFFLOADED" && server.Task != "" {
+			began, isBuilding = server.UpdatedAt, true // when its unshelving began, or later
+		}
+		switch {
+		case !isPrivate:
+		case isBuilding && s.now.Sub(began) < longestBuild:
+			building++
+		case server.Host == "":
+			others = append(others, server)
 		}
 	}
-	return own, err
+	return building, others, err
+}
+
+// deletes reports whether on_end deletes a server without a host. No image can be made of it: one with data stays.
+func (s hostStep) deletes(server domain.Server) bool {
+	return s.lease.OnEnd == domain.OnEndDelete || s.lease.OnEnd == domain.OnEndSnapshotDelete && !server.Launched
 }
 
 // empty does what on_end says to the reservation's servers. isEmpty reports that no such server is left on the hosts or
 // on its way to them. Other servers are not its to end: their host is not reservable until they are gone.
 func (s hostStep) empty(ctx context.Context, names []string) (isEmpty bool, err error) {
-	building, err := s.building(ctx) // first: then they are on a host, if anywhere
+	building, unplaced, err := s.unplaced(ctx) // first: then they are on a host, if anywhere
 	if err != nil {
 		return false, err
 	}
-	isEmpty = len(building) == 0
+	isEmpty = building == 0
 	var failures []error
+	for _, found := range unplaced {
+		if !s.deletes(found) {
+			continue
+		}
+		isEmpty = false
+		if err := absentIsDone(s.cloud.DeleteServer(ctx, found.ID)); err != nil {
+			failures = append(failures, fmt.Errorf("server %s: %w", found.ID, err))
+		}
+	}
 	for _, name := range names {
 		own, others, err := s.residents(ctx, name)
 		if err == nil {
-			err = s.withdraw(ctx, name, others)
+			err = s.withdraw(ctx, name, CheckServers(name, others))
 		}
 		if err != nil {
 			return false, err

@@ -40,7 +40,10 @@ func FilterImages(images []domain.Image, name string) []domain.Image {
 			return images[n : n+1]
 		}
 	}
-	return activeNamed(slices.Clone(images), name)
+	if named := activeNamed(slices.Clone(images), name); len(named) > 0 {
+		return named
+	}
+	return activeNamed(slices.Clone(images), "")
 }
 
 // ResourceStore stores what can be ordered through connections.

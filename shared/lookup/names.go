@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/google/uuid"
 
@@ -45,7 +46,7 @@ func pick[T any](what string, r Ref, all []T, describe func(T) object) (found T,
 	}
 	switch len(ids) {
 	case 0:
-		return found, apperr.InvalidField(r.Field, fmt.Sprintf("there is no %s %q", what, r.Value), Some(names)...)
+		return found, Absent(r.Field, what, r.Value, names)
 	case 1:
 		return found, nil
 	}
@@ -53,6 +54,15 @@ func pick[T any](what string, r Ref, all []T, describe func(T) object) (found T,
 		fmt.Sprintf("%d %ss have the name %q: give an id", len(ids), what, r.Value), ids...)
 	conflict.Code = apperr.Conflict
 	return found, conflict
+}
+
+// Absent is the error for a name that nothing of its kind has, with the nearest one that something has.
+func Absent(field, what, name string, names []string) error {
+	detail := fmt.Sprintf("there is no %s %q", what, name)
+	if near := apperr.Nearest(name, names); near != "" {
+		detail += fmt.Sprintf("; did you mean %q?", near)
+	}
+	return apperr.InvalidField(field, detail, Some(slices.Clone(names))...)
 }
 
 // Some bounds a list that is shown in an error.
@@ -64,7 +74,7 @@ func Some(names []string) []string {
 
 // FindImages tries an id first, because a community image can be used by id without being in any list. Of several
 // images of a name those that are not active do not count while another is active: retired images often keep their
-// names.
+// names. When no image has the name it returns all that are active, so that PickImage can say which there are.
 func FindImages(ctx context.Context, cloud Images, name string) ([]domain.Image, error) {
 	if uuid.Validate(name) == nil {
 		image, err := cloud.Image(ctx, name)
@@ -76,12 +86,18 @@ func FindImages(ctx context.Context, cloud Images, name string) ([]domain.Image,
 	if err != nil {
 		return nil, err
 	}
-	return activeNamed(images, name), nil
+	if images = activeNamed(images, name); len(images) > 0 {
+		return images, nil
+	}
+	if images, err = cloud.Images(ctx, ""); err != nil {
+		return nil, err
+	}
+	return activeNamed(images, ""), nil
 }
 
-// activeNamed keeps the images of the name, and only the active ones if it has any. It changes images.
+// activeNamed keeps the images of the name ("" = any), and only the active ones if it has any. It changes images.
 func activeNamed(images []domain.Image, name string) []domain.Image {
-	images = slices.DeleteFunc(images, func(i domain.Image) bool { return i.Name != name })
+	images = slices.DeleteFunc(images, func(i domain.Image) bool { return name != "" && i.Name != name })
 	if slices.ContainsFunc(images, IsActive) {
 		images = slices.DeleteFunc(images, func(i domain.Image) bool { return !IsActive(i) })
 	}
@@ -93,8 +109,8 @@ func IsActive(i domain.Image) bool { return i.Status == "active" }
 
 // PickImage chooses the image with the id or the unique name among those that FindImages has found.
 func PickImage(images []domain.Image, r Ref) (domain.Image, error) {
-	if uuid.Validate(r.Value) == nil && len(images) == 1 {
-		return images[0], nil // the letter case of the id may differ
+	if len(images) == 1 && strings.EqualFold(images[0].ID, r.Value) { // an id in capitals
+		return images[0], nil
 	}
 	return pick("image", r, images, func(i domain.Image) object { return object{i.ID, i.Name} })
 }
@@ -128,7 +144,5 @@ func onlyNetwork(networks []domain.Network) ([]Ref, error) {
 	if len(usable) == 0 {
 		return nil, apperr.InvalidField("networks", "the project has no network to launch on")
 	}
-	err := apperr.InvalidField("networks", "must be given, because the project has several", Some(names)...)
-	err.Code = apperr.Conflict
-	return nil, err
+	return nil, apperr.InvalidField("networks", "must be given, because the project has several", Some(names)...)
 }

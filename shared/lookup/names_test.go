@@ -2,6 +2,7 @@ package lookup
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -27,7 +28,7 @@ func (a fakeGlance) Image(_ context.Context, id string) (domain.Image, error) {
 // Images takes names that differ in case for equal, as Glance's database may.
 func (a fakeGlance) Images(_ context.Context, name string) (found []domain.Image, err error) {
 	for _, i := range a {
-		if strings.EqualFold(i.Name, name) {
+		if name == "" || strings.EqualFold(i.Name, name) {
 			found = append(found, i)
 		}
 	}
@@ -66,6 +67,31 @@ func TestFindAndPickImages(t *testing.T) {
 	}
 }
 
+// TestAbsentImage names the active images that there are, and the nearest of them.
+func TestAbsentImage(t *testing.T) {
+	t.Parallel()
+	images := fakeGlance{
+		{ID: "1", Name: "cirros", Status: "active"}, {ID: "2", Name: "debian", Status: "active"},
+		{ID: "3", Name: "cirrus-old", Status: "deactivated"},
+	}
+	for ref, near := range map[string]string{"cirrus": `; did you mean "cirros"?`, uuid.NewString(): ""} {
+		found, err := FindImages(t.Context(), images, ref)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, found := range [][]domain.Image{found, FilterImages(images, ref)} {
+			_, err = PickImage(found, Ref{"image", ref})
+			want := apperr.Field{
+				Field: "image", Detail: fmt.Sprintf("there is no image %q", ref) + near,
+				Allowed: []string{"cirros", "debian"},
+			}
+			if diff := cmp.Diff([]apperr.Field{want}, apperr.As(err).Fields); diff != "" {
+				t.Error(diff)
+			}
+		}
+	}
+}
+
 // TestPickNetworks finds networks by id or name; without names, the only one that is not external.
 func TestPickNetworks(t *testing.T) {
 	t.Parallel()
@@ -84,7 +110,7 @@ func TestPickNetworks(t *testing.T) {
 			"",
 		},
 		"the only one":    {[]domain.Network{inside, outside}, nil, []Ref{{"networks", "1"}}, ""},
-		"one of several":  {[]domain.Network{inside, other}, nil, nil, apperr.Conflict},
+		"one of several":  {[]domain.Network{inside, other}, nil, nil, apperr.Invalid},
 		"none at all":     {[]domain.Network{outside}, nil, nil, apperr.Invalid},
 		"two of the name": {[]domain.Network{inside, other}, []Ref{{"networks[0]", "in"}}, nil, apperr.Conflict},
 		"no such name":    {[]domain.Network{inside}, []Ref{{"networks[0]", "x"}}, nil, apperr.Invalid},

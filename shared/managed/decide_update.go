@@ -126,10 +126,9 @@ func (d *decision) recordFailure(s seen) {
 
 // updateInPlace changes the object, if its interruption leaves enough members that work.
 func (d *decision) updateInPlace(s seen, differences []Difference) {
-	d.isMoving = true
 	disrupts := slices.ContainsFunc(differences, func(one Difference) bool { return one.Disrupts })
 	if disrupts && s.isAvailable() && d.isDeployment {
-		if d.budget <= 0 {
+		if d.budget <= 0 { // a server that builds is read again soon, and one that others have stopped when it changes
 			return
 		}
 		d.budget--
@@ -140,7 +139,6 @@ func (d *decision) updateInPlace(s seen, differences []Difference) {
 
 // replace deletes the object once enough others work; a resource that surges needs the replacement first.
 func (d *decision) replace(s seen, kept []seen) (stays bool) {
-	d.isMoving = true
 	isReplaced := slices.ContainsFunc(kept, func(other seen) bool {
 		return other.member.ID != s.member.ID && other.member.Ordinal == s.member.Ordinal && other.isAvailable() &&
 			!d.mustReplace(other)

@@ -74,3 +74,23 @@ func TestFirstServerIsNoUpdate(t *testing.T) {
 		}
 	}
 }
+
+// TestBlockedUpdate: an update that waits for servers which others have stopped is due when they change, and not each
+// second. One that waits for a server that builds is due soon.
+func TestBlockedUpdate(t *testing.T) {
+	t.Parallel()
+	to := changed(of(3, 1), second)
+	for _, way := range []Way{InPlace, Replace} {
+		old := member(1, unlike(way, true))
+		for blocker, isSoon := range map[string]bool{"stopped": false, "builds": true} {
+			s := member(0, updated, off, func(s *seen) { s.member.Reason = s.object.Reason })
+			if isSoon {
+				s = member(0, updated, state(ObjectWorking))
+			}
+			p := decide(to, []seen{s, old, member(2, updated)}, testNow)
+			if p.isMoving != isSoon || len(p.steps) > 0 || !p.retryAt.IsZero() {
+				t.Errorf("%s, one %s: moves %t, %q until %s", way, blocker, p.isMoving, stepsOf(p), p.retryAt)
+			}
+		}
+	}
+}

@@ -63,14 +63,24 @@ func TestDroppedKeys(t *testing.T) {
 	}
 }
 
-// TestBuildingServers lists no server that is built.
-func TestBuildingServers(t *testing.T) {
+// TestUnplacedServers lists the servers that no host takes, and none that is on a host.
+func TestUnplacedServers(t *testing.T) {
 	t.Parallel()
 	p := testkit.NewProject(t)
 	id := p.Create(t, "built")
 	p.Await(t, id, "ACTIVE")
-	found, err := testkit.Session(t, "admin").BuildingServers(t.Context(), p.ID)
-	if err != nil || len(found) > 0 {
-		t.Errorf("server %s is built, but got %+v: %v", id, found, err)
+	facts, flavor := testkit.Sandbox(t), p.PrivateFlavor(t)
+	testkit.RequireTrait(t, flavor, "HW_CPU_X86_AVX512F") // which no host has
+	failed, err := p.Session(t).CreateServer(t.Context(), domain.LaunchSpec{
+		FlavorID: flavor, ImageID: facts.ImageID, NetworkIDs: []string{facts.NetworkID},
+	}, "failed", "", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Await(t, failed, "ERROR")
+	found, err := testkit.Session(t, "admin").UnplacedServers(t.Context(), p.ID)
+	if err != nil || len(found) != 1 || found[0].ID != failed || found[0].Host != "" || found[0].Launched ||
+		found[0].Flavor.Name == "" {
+		t.Errorf("server %s is built and %s is not, but got %+v: %v", id, failed, found, err)
 	}
 }

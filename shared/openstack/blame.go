@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
 // The time limits for finding the service at fault.
@@ -26,9 +27,10 @@ const peeked = 8 << 10
 // blame is a session's transport to a service other than Keystone. Services report the outage of another one as their
 // own: Glance answers 401 while Keystone is down, and Nova 500 while Neutron is. blame finds the service at fault.
 type blame struct {
-	session *Session
-	service string // as in errors: nova
-	base    http.RoundTripper
+	session     *Session
+	serviceType string // in the catalog
+	service     string // as in errors: nova
+	base        http.RoundTripper
 }
 
 // RoundTrip implements http.RoundTripper.
@@ -39,7 +41,7 @@ func (b blame) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	switch resp.StatusCode {
 	case http.StatusUnauthorized:
-		err = b.unauthorized(req.Context())
+		err = b.unauthorized(req)
 	case http.StatusInternalServerError:
 		err = b.broken(req.Context(), resp)
 	}
@@ -52,16 +54,19 @@ func (b blame) RoundTrip(req *http.Request) (*http.Response, error) {
 
 // unauthorized asks Keystone about a token that a service rejects; nil if Keystone rejects it, too. While Keystone is
 // down, Glance rejects every token (delay_auth_decision).
-func (b blame) unauthorized(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, askKeystoneTimeout)
+func (b blame) unauthorized(req *http.Request) error {
+	ctx, cancel := context.WithTimeout(req.Context(), askKeystoneTimeout)
 	defer cancel()
-	_, err := b.session.cloud.Validate(ctx, b.session.token)
+	who, err := b.session.cloud.Validate(ctx, b.session.token)
 	switch {
 	case apperr.CodeOf(err) == apperr.Unauthenticated:
 		return nil
 	case b.session.catalog != nil && (err == nil || apperr.CodeOf(err) == apperr.Forbidden):
 		// the session of a login: its access rules may not allow the call, and a trust's token cannot be validated
 		return nil
+	case err == nil && !b.permits(who, req):
+		return apperr.New(apperr.Forbidden, "the access rules of the token's application credential do not permit "+
+			"this call to %s: they lack service %s, method %s, path %s", b.service, b.serviceType, req.Method, req.URL.Path)
 	case err == nil:
 		err = errors.New("keystone accepts the token")
 	}
@@ -76,6 +81,22 @@ func (b blame) unauthorized(ctx context.Context) error {
 		refused.RetryAfter = defaultRetryAfter
 	}
 	return &refused
+}
+
+// permits reports whether the token's access rules permit the call. A service behind a prefix may know its paths
+// without it: /v2.1/servers for /compute/v2.1/servers.
+func (b blame) permits(who domain.Identity, req *http.Request) bool {
+	if who.AccessRules == nil {
+		return true
+	}
+	for path := req.URL.Path; path != ""; path = path[1+strings.Index(path[1:]+"/", "/"):] {
+		if slices.ContainsFunc(who.AccessRules, func(rule domain.AccessRule) bool {
+			return rule.Permits(b.serviceType, req.Method, path)
+		}) {
+			return true
+		}
+	}
+	return false
 }
 
 // foreignErrors are texts in Nova's 500 that show that another service failed, and the candidates: Nova shows the class

@@ -13,6 +13,12 @@ import (
 
 const goodToken = `{"token":{"expires_at":"2099-01-02T03:04:05Z","user":{"id":"u1","name":"ann"},"project":{"id":"p1","name":"web","domain":{"id":"d1"}}}}`
 
+// ruledToken is goodToken of an application credential that is limited to reading a path of Glance.
+func ruledToken(path string) string {
+	return strings.Replace(goodToken, `"user"`, `"application_credential":{"id":"c1","access_rules":[`+
+		`{"service":"image","method":"GET","path":"`+path+`"}]},"user"`, 1)
+}
+
 // TestAServicesUnauthorizedIsAskedAbout at Keystone: the answers are Glance's and Keystone's own; the fake is there
 // because the shared sandbox's Keystone cannot go away for one test.
 func TestAServicesUnauthorizedIsAskedAbout(t *testing.T) {
@@ -32,6 +38,8 @@ func TestAServicesUnauthorizedIsAskedAbout(t *testing.T) {
 		"Keystone accepts it": {
 			200, goodToken, apperr.Unavailable, "glance rejects a token that keystone accepts", true,
 		},
+		"no access rule":         {200, ruledToken("/v2/images/x"), apperr.Forbidden, "path /image/v2/images", false},
+		"an access rule":         {200, ruledToken("/v2/images"), apperr.Unavailable, "glance rejects a token", true},
 		"Keystone wants a pause": {429, "", apperr.RateLimited, "keystone", true},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -121,10 +121,11 @@ func TestProbeOfAnOpenHost(t *testing.T) {
 	}
 }
 
-// TestProbeOfAnIsolatedHost: the sandbox's scheduler keeps servers without the trait off its reservable hosts.
+// TestProbeOfAnIsolatedHost: the sandbox's scheduler keeps servers without the trait off hosts of isolating aggregates.
 func TestProbeOfAnIsolatedHost(t *testing.T) {
 	t.Parallel()
 	host := testkit.ReservableHosts(t)[0]
+	testkit.Isolate(t, host)
 	admin, ctx := testkit.Session(t, "leases"), t.Context()
 	got, err := admin.ProbeHost(ctx, host)
 	if err != nil || got.Result != domain.IsolationProven {

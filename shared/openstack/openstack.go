@@ -164,7 +164,7 @@ func (s *Session) client(ctx context.Context, service, base, microversion string
 		return nil, err
 	}
 	provider := s.provider()
-	provider.HTTPClient.Transport = blame{s, projectName(service), provider.HTTPClient.Transport}
+	provider.HTTPClient.Transport = blame{s, service, projectName(service), provider.HTTPClient.Transport}
 	sc := &gophercloud.ServiceClient{
 		ProviderClient: provider, Endpoint: endpoint, Type: service, Microversion: microversion,
 	}

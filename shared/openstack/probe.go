@@ -107,6 +107,9 @@ func (s *Session) probe(ctx context.Context, host, flavorID, imageID string) (do
 	for {
 		found, err := s.placed(ctx, made.ID)
 		switch {
+		case apperr.CodeOf(err) == apperr.NotFound:
+			return domain.Isolation{}, apperr.Wrap(apperr.Conflict, err,
+				"another self-test of host %s has deleted the server of this one", host)
 		case err != nil:
 			return domain.Isolation{}, err
 		case found.Host != "":

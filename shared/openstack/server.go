@@ -92,6 +92,7 @@ func (s *server) domain() domain.Server {
 		ID: s.ID, Name: s.Name, Status: s.Status, Addresses: []domain.Address{}, Zone: s.Zone, KeyName: s.KeyName,
 		CreatedAt: s.Created, UpdatedAt: s.Updated, Tags: s.Tags, Partial: s.Status == "UNKNOWN",
 		ProjectID: s.Tenant, UserID: s.User, Task: s.Task, Locked: s.Locked, Host: s.Host,
+		Launched: !s.Launched.IsZero(),
 	}
 	if out.UpdatedAt.IsZero() { // Nova does not know it of a server whose cell is down
 		out.UpdatedAt = out.CreatedAt

@@ -48,15 +48,15 @@ func (s *Session) TaggedServers(ctx context.Context, projectID, tag string) ([]d
 	return s.serversOf(ctx, projectID, "tags", tag)
 }
 
-// BuildingServers lists a project's servers that are being built: some of them may have no host yet. Another project
-// than the session's takes the admin role.
-func (s *Session) BuildingServers(ctx context.Context, projectID string) ([]domain.Server, error) {
-	return s.serversOf(ctx, projectID, "status", "BUILD")
+// UnplacedServers lists a project's servers in the statuses in which a server may have no host: being built, in ERROR
+// or shelved. Another project than the session's takes the admin role.
+func (s *Session) UnplacedServers(ctx context.Context, projectID string) ([]domain.Server, error) {
+	return s.serversOf(ctx, projectID, "status", "BUILD", "ERROR", "SHELVED_OFFLOADED")
 }
 
-func (s *Session) serversOf(ctx context.Context, projectID, filter, value string) ([]domain.Server, error) {
+func (s *Session) serversOf(ctx context.Context, projectID, filter string, values ...string) ([]domain.Server, error) {
 	query := url.Values{
-		"limit": {strconv.Itoa(watchPage)}, "all_tenants": {"1"}, "project_id": {projectID}, filter: {value},
+		"limit": {strconv.Itoa(watchPage)}, "all_tenants": {"1"}, "project_id": {projectID}, filter: values,
 	}
 	out := []domain.Server{}
 	err := s.eachServer(ctx, computeFlavorInside, query, func(found *server) { out = append(out, found.domain()) })

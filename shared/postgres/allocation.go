@@ -147,15 +147,12 @@ func (e *noHosts) refusal(want domain.HostWant) error {
 	field := fmt.Sprintf("reservations[%d].min", e.n)
 	if e.matching < want.Min {
 		refusal := apperr.InvalidField(field,
-			fmt.Sprintf("is %d, but %d reservable hosts match", want.Min, e.matching))
+			fmt.Sprintf("is %d, but the number of reservable hosts that match is %d", want.Min, e.matching))
 		refusal.Code = apperr.Unprocessable
 		return &domain.FreeError{Refusal: refusal}
 	}
-	detail := fmt.Sprintf("%d of the %d hosts that match are not free, up and not cordoned for the whole period",
-		want.Min, e.matching)
-	if !e.at.IsZero() {
-		detail += ": they are from " + e.at.UTC().Format(time.RFC3339Nano)
-	}
+	detail := fmt.Sprintf("is %d, but too few of the hosts that match (%d) are free, up and not cordoned for the "+
+		"whole period", want.Min, e.matching)
 	refusal := apperr.InvalidField(field, detail)
 	refusal.Code = apperr.Conflict
 	return &domain.FreeError{Refusal: refusal, FreeAt: e.at, FreeEnd: e.end}

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgtype"
+
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
@@ -12,19 +14,40 @@ import (
 // farAway is after every lease.
 var farAway = time.Date(9000, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// gapsSQL are the times from $8 to $9 in which each matching host is free for $10 at least: all of the time, without
-// what is allocated. Hosts that are out of service are free when they are expected back.
-const gapsSQL = `
+// hostTimesSQL are for each matching host the time from which it can be free ($8, or when it is expected back) and
+// what is allocated until $9, sorted. Gaps are not computed here: that takes longer than all of the rest.
+const hostTimesSQL = `
 with hosts as materialized (
-    select n.name, ` + inServiceSQL + ` as in_service from nodes n where ` + matchSQL + `
+    select n.name, greatest($8::timestamptz, case when not ` + inServiceSQL + ` then ` + backSQL + ` end) as "from"
+    from nodes n where ` + matchSQL + `
 ), busy as (
     select node, range_agg(during) as during from allocations where during && tstzrange($8, $9) group by node
 )
-select lower(gap) as "from", upper(gap) as until
-from hosts left join busy on busy.node = hosts.name, unnest(
-    tstzmultirange(tstzrange($8, $9)) - coalesce(busy.during, '{}') -
-    case when in_service then '{}' else tstzmultirange(tstzrange(null, ` + backSQL + `)) end) gap
-where upper(gap) - lower(gap) >= $10::interval`
+select "from", during as busy from hosts left join busy on busy.node = hosts.name`
+
+// hostTimes are when a host is not free: before From, and while it is busy.
+type hostTimes struct {
+	From time.Time
+	Busy pgtype.Multirange[pgtype.Range[pgtype.Timestamptz]]
+}
+
+// gaps are the times until the end in which the host is free for as long at least.
+func (h hostTimes) gaps(until time.Time, shortest time.Duration) (free []gap) {
+	at := h.From
+	add := func(end time.Time) {
+		if end.Sub(at) >= shortest {
+			free = append(free, gap{at, end})
+		}
+	}
+	for _, busy := range h.Busy {
+		add(busy.Lower.Time)
+		if busy.Upper.Time.After(at) {
+			at = busy.Upper.Time
+		}
+	}
+	add(until)
+	return free
+}
 
 // gap is a time in which a host is free.
 type gap struct{ From, Until time.Time }
@@ -61,12 +84,17 @@ func (s Leases) Availability(ctx context.Context, q domain.FreeQuery) ([]domain.
 // length: February has 28 days of 31.
 const calendarSlack = 10
 
-// freeSlots reads the gaps and finds the periods. match are those of matchArgs.
+// freeSlots reads the hosts' times and finds the periods. match are those of matchArgs.
 func freeSlots(ctx context.Context, db querier, match []any, q search) ([]domain.FreeSlot, error) {
 	longest := q.end(q.from).Sub(q.from)
-	gaps, err := queryAll[gap](ctx, db, gapsSQL, append(match, q.from, q.until, longest-longest/calendarSlack)...)
+	hosts, err := queryAll[hostTimes](ctx, db, hostTimesSQL, append(match, q.from, q.until)...)
 	if err != nil {
 		return nil, err
+	}
+	until := q.until.Truncate(time.Microsecond) // as Postgres has it
+	var gaps []gap
+	for _, h := range hosts {
+		gaps = append(gaps, h.gaps(until, longest-longest/calendarSlack)...)
 	}
 	return sweep(gaps, q), nil
 }

@@ -43,6 +43,9 @@ const (
 select count(*) < $2 from callbacks
 where project_id = $1 and status <> 'gone' and instance_id is not distinct from $3 and order_id is not distinct from $4`
 
+	projectFitsSQL = `
+select count(*) < $2 from (select from callbacks where project_id = $1 and status <> 'gone' limit $2) counted`
+
 	subjectKnownSQL = `
 select $2::uuid is null or exists (select from instances where project_id = $1 and id = $2
                                    and connection_id is not distinct from coalesce($4, connection_id)),
@@ -95,7 +98,7 @@ func where(c domain.Callback) string {
 	return "this project"
 }
 
-// roomForCallback is a Conflict when the callback's subject has domain.MaxCallbacks already.
+// roomForCallback is a Conflict when the callback's subject has domain.MaxCallbacks already, or its project c.Most.
 func roomForCallback(ctx context.Context, tx pgx.Tx, c domain.Callback) error {
 	if _, err := tx.Exec(ctx, lockCallbacksSQL, c.ProjectID); err != nil {
 		return err
@@ -105,6 +108,13 @@ func roomForCallback(ctx context.Context, tx pgx.Tx, c domain.Callback) error {
 	if err == nil && !fits {
 		err = apperr.New(apperr.Conflict,
 			"there are %d callbacks for the same already: that is as many as there may be", domain.MaxCallbacks)
+	}
+	if err != nil {
+		return err
+	}
+	fits, err = queryValue[bool](ctx, tx, projectFitsSQL, c.ProjectID, c.Most)
+	if err == nil && !fits {
+		err = apperr.New(apperr.Conflict, "limit reached: a project may have at most %d callbacks; delete some", c.Most)
 	}
 	return err
 }
@@ -172,6 +182,7 @@ func (c Callbacks) Change(
 				return err
 			}
 			if was == domain.CallbackGone && changed.Status != was { // a callback that is gone does not count
+				changed.Most = change.Most
 				if err = roomForCallback(ctx, tx, changed); err != nil {
 					return err
 				}

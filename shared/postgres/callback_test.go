@@ -36,7 +36,7 @@ func TestChangeCallbackDuringDelivery(t *testing.T) {
 	verify := "update callbacks set status = 'verified' where project_id = 'p' and id = $1"
 	made := func() (uuid.UUID, error) {
 		c, err := callbacks.Create(ctx, domain.Callback{
-			ProjectID: "p", ID: uuid.Must(uuid.NewV7()), UserID: "u",
+			ProjectID: "p", ID: uuid.Must(uuid.NewV7()), UserID: "u", Most: 100,
 			URL: "https://a.example", Secret: []byte("x"),
 		})
 		return c.ID, err
@@ -281,7 +281,7 @@ func TestCallbackOfAConnection(t *testing.T) {
 		"all events of its own project": {},
 	} {
 		c := domain.Callback{
-			ProjectID: "p2", ID: uuid.New(), UserID: "u2", URL: "https://a.example", Secret: []byte("x"),
+			ProjectID: "p2", ID: uuid.New(), UserID: "u2", Most: 100, URL: "https://a.example", Secret: []byte("x"),
 			OrderID: tc.order, InstanceID: tc.instance, ConnectionID: tc.connection,
 		}
 		if tc.connection != uuid.Nil {

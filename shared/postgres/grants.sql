@@ -27,6 +27,7 @@ begin
         grant delete, insert, select, update on idempotency_keys to cloudfn_callbacks;
         grant select on instances to cloudfn_callbacks;
         grant select on orders to cloudfn_callbacks;
+        grant insert, select, update on rate_limits to cloudfn_callbacks;
         grant insert on requests to cloudfn_callbacks;
         grant insert, select, update on streams to cloudfn_callbacks;
     end if;
@@ -50,6 +51,8 @@ begin
         grant select (project_id) on managed to cloudfn_collect_stats;
         grant select (domain_id, project_id) on managed_projects to cloudfn_collect_stats;
         grant delete, select, update on orders to cloudfn_collect_stats;
+        grant delete, select (used_up) on rate_limits to cloudfn_collect_stats;
+        grant delete, insert, select, update on request_log_sizes to cloudfn_collect_stats;
         grant delete, select on requests to cloudfn_collect_stats;
         grant delete, insert, select, update on retention_markers to cloudfn_collect_stats;
         grant delete, insert, select, update on stats_hourly to cloudfn_collect_stats;
@@ -78,6 +81,7 @@ begin
         revoke all on all functions in schema public from cloudfn_console;
         grant usage on schema public to cloudfn_console;
         grant select on goose_db_version to cloudfn_console;
+        grant insert, select, update on rate_limits to cloudfn_console;
         grant insert on requests to cloudfn_console;
         grant delete, insert, select, update (used_at) on sessions to cloudfn_console;
     end if;
@@ -161,6 +165,7 @@ begin
         grant delete, insert, select, update on node_tokens to cloudfn_functions;
         grant delete, insert, select, update on nodes to cloudfn_functions;
         grant insert, select, update on orders to cloudfn_functions;
+        grant insert, select, update on rate_limits to cloudfn_functions;
         grant insert, select on requests to cloudfn_functions;
         grant insert, select, update on reservations to cloudfn_functions;
         grant delete, insert, select, update (used_at) on sessions to cloudfn_functions;
@@ -186,6 +191,7 @@ begin
         grant insert, select, update on instances to cloudfn_launch;
         grant insert, select, update on leases to cloudfn_launch;
         grant insert, select, update on orders to cloudfn_launch;
+        grant insert, select, update on rate_limits to cloudfn_launch;
         grant insert on requests to cloudfn_launch;
         grant insert, select on reservations to cloudfn_launch;
         grant delete, insert, select, update on trusts_to_revoke to cloudfn_launch;

@@ -49,6 +49,7 @@ func TestGrantsOfConnections(t *testing.T) {
 	allowed("read what was seen", err)
 	through := domain.Filter{ProjectID: "p1", ConnectionID: made.ID}
 	callback := domain.Callback{
+		Most:      100,
 		ProjectID: "p2", ID: uuid.New(), UserID: "v", OfProject: "p1", ConnectionID: made.ID,
 		URL: "https://a.example", Secret: []byte("x"),
 	}

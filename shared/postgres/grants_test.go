@@ -66,12 +66,14 @@ func TestGrantsOfFunctions(t *testing.T) {
 		}
 	}
 	c, err := callbacks.Create(ctx, domain.Callback{
+		Most:      100,
 		ProjectID: "p1", ID: uuid.New(), UserID: "u", URL: "https://a.example",
 		Secret: []byte("x"),
 	})
 	allowed("create", err)
 	o := newOrder(2)
 	o.Callback = &domain.Callback{
+		Most:      100,
 		ProjectID: "p1", ID: uuid.New(), UserID: "u", URL: "https://b.example", OrderID: o.ID,
 		Secret: []byte("x"),
 	}

@@ -12,15 +12,24 @@ import (
 )
 
 var claimHandshakesSQL = `
+with pending as materialized (
+    select project_id, id, coalesce(not_before, '-infinity') as since, ` + unclaimedAt("c", "now()") + ` as is_due
+    from callbacks c where status = 'pending' and coalesce(not_before, '-infinity') <= now()
+), due as materialized (
+    select project_id, id, since, row_number() over (partition by project_id order by since)
+        + (select count(*) from pending h where h.project_id = p.project_id and not h.is_due) as turn
+    from pending p where is_due
+)
 update callbacks set claim_id = $1, claimed_until = now() + $2::interval
 where (project_id, id) in (
-    select project_id, id from callbacks c
-    where status = 'pending' and coalesce(not_before, '-infinity') <= now() and ` + unclaimedAt("c", "now()") + `
-    order by coalesce(not_before, '-infinity') limit $3 for no key update skip locked
+    select c.project_id, c.id from due d join callbacks c on c.project_id = d.project_id and c.id = d.id
+    where c.status = 'pending' and ` + unclaimedAt("c", "now()") + `
+    order by d.turn, d.since limit $3 for no key update of c skip locked
 )
 returning claim_id, project_id, id, url, failures as tries`
 
-// ClaimHandshakes claims callbacks whose receivers have to be asked for their consent. It sets the Claim and Tries of
+// ClaimHandshakes claims callbacks whose receivers have to be asked for their consent. Projects take turns: the one
+// with the fewest handshakes under way is first, however many callbacks another has. It sets the Claim and Tries of
 // an attempt, and its callback's ProjectID, ID and URL.
 func (o Outbox) ClaimHandshakes(ctx context.Context, limit int, claimFor time.Duration) ([]domain.Attempt, error) {
 	rows, err := queryAll[attemptRow](ctx, o.DB.pool, claimHandshakesSQL, uuid.New(), claimFor, limit)

@@ -35,6 +35,10 @@ with after as (
 )
 select ` + leaseColumns + ` from after`
 
+	healHostsSQL = `
+update reservations set want = jsonb_set(want, '{heal}', to_jsonb($3::text))
+where project_id = $1 and lease_id = $2 and want is not null`
+
 	// What run-connections does for the lease goes on with the new connection.
 	replaceConnectionSQL = `
 update actions set connection_id = $3 where project_id = $1 and connection_id = $2 and status = 'running'`
@@ -43,11 +47,12 @@ update actions set connection_id = $3 where project_id = $1 and connection_id = 
 select status = 'active' and expires_at >= $3 from connections where project_id = $1 and id = $2`
 )
 
-// Change replaces what the user chooses of a lease: its name, its period, the warning and what happens at its end;
-// after.Actor is who asks. It is domain.ErrChanged unless the version is still that of before, and a Conflict when the
-// status does not allow the change: while a lease starts or is active, its start stays. A pending lease may get other
-// hosts; any other keeps its hosts. When hosts are not free it is a domain.FreeError. A new connection replaces the old
-// one, which ends; a later end than that of the connection needs one. The event names the fields that changed.
+// Change replaces what the user chooses of a lease: its name, its period, the warning, what happens at its end and
+// when its hosts fail; after.Actor is who asks. It is domain.ErrChanged unless the version is still that of before,
+// and a Conflict when the status does not allow the change: while a lease starts or is active, its start stays. A
+// pending lease may get other hosts; any other keeps its hosts. When hosts are not free it is a domain.FreeError. A
+// new connection replaces the old one, which ends; a later end than that of the connection needs one. The event names
+// the fields that changed.
 func (s Leases) Change(
 	ctx context.Context, before, after domain.Lease, connection *domain.Connection, rules domain.LeaseRules,
 ) (changed domain.Lease, err error) {
@@ -85,6 +90,11 @@ func change(
 			return stored, err
 		}
 	}
+	if after.Heal != "" {
+		if _, err := exec(ctx, tx, healHostsSQL, after.ProjectID, after.ID, after.Heal); err != nil {
+			return stored, err
+		}
+	}
 	changed, err = queryOne[domain.Lease](ctx, tx, changeLeaseSQL, after.ProjectID, after.ID, after.Name,
 		after.StartsAt, after.EndsAt, after.BeforeEnd, after.OnEnd, after.Actor, orNullID(after.ConnectionID),
 		stored.Changed(after), after.Enforce)
@@ -98,6 +108,7 @@ func change(
 func chosen(stored, by domain.Lease) domain.Lease {
 	stored.Name, stored.StartsAt, stored.EndsAt, stored.Length = by.Name, by.StartsAt, by.EndsAt, by.Length
 	stored.BeforeEnd, stored.OnEnd, stored.Enforce, stored.Actor = by.BeforeEnd, by.OnEnd, by.Enforce, by.Actor
+	stored.Heal = by.Heal
 	return stored
 }
 

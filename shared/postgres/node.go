@@ -82,9 +82,13 @@ func (s Nodes) Leave(ctx context.Context, name, requestedBy string) (left domain
 		if err != nil || left.Pool == domain.NodeLeaving {
 			return err
 		}
-		if open.Count > 0 {
-			return apperr.New(apperr.Conflict, "%d reservations have host %q, the last one until %s: end them first",
-				open.Count, name, open.Until.Format(time.RFC3339))
+		switch until := open.Until.UTC().Format(time.RFC3339); open.Count {
+		case 0:
+		case 1:
+			return apperr.New(apperr.Conflict, "a reservation has host %s until %s: end its lease first", name, until)
+		default:
+			return apperr.New(apperr.Conflict, "%d reservations have host %s, the last one until %s: end their leases "+
+				"first", open.Count, name, until)
 		}
 		left, err = queryOne[domain.Node](ctx, tx, leaveSQL, name, requestedBy)
 		return err

@@ -192,6 +192,7 @@ func TestPlaceRejectsTakenIDs(t *testing.T) {
 		t.Fatal(err)
 	}
 	callback, err := postgres.Callbacks{DB: l.DB}.Create(t.Context(), domain.Callback{
+		Most:      100,
 		ProjectID: "p1", ID: uuid.New(),
 		UserID: "u1", URL: "https://a.example", Secret: []byte("x"),
 	})

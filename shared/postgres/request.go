@@ -16,7 +16,7 @@ type Requests struct{ DB *DB }
 
 var requestColumns = []string{
 	"id", "function", "method", "path", "status", "ms", "user_id", "user_name", "project_id", "domain_id", "request_id",
-	"remote", "code", "connection_id", "acted_in", "acted_in_domain",
+	"remote", "code", "connection_id", "acted_in", "acted_in_domain", "count",
 }
 
 // Insert writes the rows with one COPY and returns when they are durable. The time is the database's. It retries only
@@ -36,6 +36,7 @@ func (r Requests) copy(ctx context.Context, rows []domain.Request) error {
 			q.ID, q.Function, q.Method, q.Path, int16(q.Status), int32(q.Duration.Milliseconds()),
 			q.UserID, q.UserName, q.ProjectID, q.DomainID, q.RequestID, q.Remote, q.Code,
 			orNullID(q.Used.ConnectionID), q.Used.ProjectID, q.Used.DomainID,
+			max(q.Count, 1),
 		}, nil
 	})
 	_, err := r.DB.pool.CopyFrom(ctx, pgx.Identifier{"requests"}, requestColumns, source)
@@ -47,7 +48,7 @@ func (r Requests) copy(ctx context.Context, rows []domain.Request) error {
 const (
 	requestColumnsSQL = `
 select id, at, function, method, path, status, ms, user_id, user_name, project_id, domain_id, request_id, remote, code,
-       connection_id, acted_in, acted_in_domain
+       connection_id, acted_in, acted_in_domain, count
 from requests
 where ($3::timestamptz is null or at >= $3) and ($4::uuid is null or id < $4)`
 

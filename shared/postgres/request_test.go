@@ -100,6 +100,7 @@ func TestListRequests(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	full.Count = 1
 	if diff := cmp.Diff(full, got[2], cmpopts.IgnoreFields(domain.Request{}, "At")); diff != "" {
 		t.Error(diff)
 	}

@@ -105,8 +105,7 @@ func leasedThen(ctx context.Context, tx pgx.Tx, lease domain.Lease, n int) error
 		return &domain.FreeError{Refusal: refusal, EndsBy: found.From}
 	}
 	refusal := apperr.InvalidField(fmt.Sprintf("reservations[%d].instance_id", n), fmt.Sprintf(
-		"instance %s is in lease %s then: begin at %s or later, or change or delete that lease", r.InstanceID,
-		found.LeaseID, found.FreeAt.UTC().Format(time.RFC3339Nano)))
+		"instance %s is in lease %s then: begin later, or change or delete that lease", r.InstanceID, found.LeaseID))
 	refusal.Code = apperr.Conflict
 	return &domain.FreeError{Refusal: refusal, FreeAt: found.FreeAt}
 }

@@ -105,6 +105,7 @@ func TestRetentionDeletesDependents(t *testing.T) {
 	project := testkit.AddCallback(t, conn, "p1", "https://a.example", domain.CallbackVerified, "whsec_x", "")
 	store, o, other := postgres.Orders{DB: db}, newOrder(2), newOrder(1)
 	o.Callback = &domain.Callback{
+		Most:      100,
 		ProjectID: "p1", ID: uuid.New(), UserID: "u", URL: "https://b.example", OrderID: o.ID,
 		Secret: []byte("x"),
 	}

@@ -25,11 +25,21 @@ var (
 	// A callback that answered last time gets up to $5 streams in each replica. A callback that did not gets one stream
 	// in all replicas together. A callback with a rate gets at once what it may have in two seconds, and then pauses
 	// until the rate is kept; a minute counts as 63 seconds to stay below the rate. A callback with $5 streams in work
-	// on this replica is left out, so that it takes no other callback's slots. The statement waits for no row. Writers
+	// on this replica is left out, so that it takes no other callback's slots. Projects take turns: the one with the
+	// fewest streams in work here is first, however many callbacks another has. The statement waits for no row. Writers
 	// of events never wait for these rows either: their foreign keys need no more than "no key update" leaves.
 	claimSQL = `
 with held as (
     select * from unnest($6::text[], $7::uuid[], $8::int[]) as h(project_id, callback_id, streams)
+), due as materialized (
+    select c.project_id, c.id, c.served_at, row_number() over (partition by project_id order by served_at nulls first)
+        + coalesce((select sum(h.streams) from held h where h.project_id = c.project_id), 0) as turn
+    from callbacks c
+    where c.status = 'verified' and (c.failures > 0) = $4 and coalesce(c.not_before, '-infinity') <= now()
+      and ($4 or not exists (select from held h
+                             where h.project_id = c.project_id and h.callback_id = c.id and h.streams >= $5))
+      and exists (select from streams s where s.project_id = c.project_id and s.callback_id = c.id
+          and ` + streamDue + `)
 ), ready as (
     select c.project_id, c.id, least(
         case when $4 then 1 - (select count(*) from streams s where s.project_id = c.project_id and s.callback_id = c.id
@@ -37,13 +47,9 @@ with held as (
              else $5 - coalesce((select h.streams from held h
                                  where h.project_id = c.project_id and h.callback_id = c.id), 0) end,
         ceil(c.allowed_rate / 60.0)) as room
-    from callbacks c
+    from due d join callbacks c on c.project_id = d.project_id and c.id = d.id
     where c.status = 'verified' and (c.failures > 0) = $4 and coalesce(c.not_before, '-infinity') <= now()
-      and ($4 or not exists (select from held h
-                             where h.project_id = c.project_id and h.callback_id = c.id and h.streams >= $5))
-      and exists (select from streams s where s.project_id = c.project_id and s.callback_id = c.id
-          and ` + streamDue + `)
-    order by c.served_at nulls first
+    order by d.turn, d.served_at nulls first
     limit $3 for no key update of c skip locked
 ), picked as (
     select p.* from ready r cross join lateral (
@@ -94,8 +100,7 @@ join events e on e.project_id = d.event_project and e.subject = d.subject and e.
 	claimedSQL = `select ` + attemptColumns + ` from streams s ` + attemptTables + ` where s.claim_id = $1`
 )
 
-// Claim claims streams that are due, at most room.Attempts, and gives the next delivery of each. The callbacks that
-// waited longest come first.
+// Claim claims streams that are due, at most room.Attempts, and gives the next delivery of each.
 func (o Outbox) Claim(ctx context.Context, room domain.Room, claimFor time.Duration) ([]domain.Attempt, error) {
 	size := len(room.InFlight)
 	projects, callbacks, streams := make([]string, size), make([]uuid.UUID, size), make([]int, size)

@@ -3,7 +3,6 @@ package run
 import (
 	"context"
 	"net/http"
-	"time"
 
 	"github.com/cloudfn/cloudfn/shared/buildinfo"
 	"github.com/cloudfn/cloudfn/shared/httpx"
@@ -49,17 +48,15 @@ type Dependency struct {
 	Error     *httpx.Problem `json:"error,omitempty"`
 }
 
-const statusTimeout = 3 * time.Second
-
 func (p *Process) status(r *http.Request) (Status, error) {
 	if err := httpx.NoQuery(r); err != nil {
 		return Status{}, err
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), statusTimeout)
 	defer cancel()
+	found := p.dependencies.check()
 	return Status{
-		Version: buildinfo.Version(), Function: p.cfg.Target,
-		Postgres: dependency(p.log.Ready(ctx)), Keystone: dependency(p.cloud.Reachable(ctx)),
+		Version: buildinfo.Version(), Function: p.cfg.Target, Postgres: found.postgres, Keystone: found.keystone,
 		Settings: p.checkedSettings(ctx),
 	}, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"maps"
 	"strings"
 	"testing"
@@ -14,6 +15,8 @@ import (
 	"github.com/sethvargo/go-envconfig"
 
 	"github.com/cloudfn/cloudfn/shared/auth"
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/limit"
 	"github.com/cloudfn/cloudfn/shared/obs"
 	"github.com/cloudfn/cloudfn/shared/openstack"
 	"github.com/cloudfn/cloudfn/shared/postgres"
@@ -34,6 +37,7 @@ func TestDefaults(t *testing.T) {
 		Listen: Listen{Port: "8080", RequestTimeout: time.Minute}, EventTimeout: 5 * time.Minute,
 		Postgres:  postgres.Config{URL: "postgres://u:canary@127.0.0.1:1/x", MaxConns: 4},
 		OpenStack: openstack.Config{AuthURL: "http://127.0.0.1:1/v3", Interface: "public"},
+		Limits:    limit.Config{Address: 100, Project: 500},
 		Callers: auth.Config{
 			AccessRulesService: "cloudfn", WriteRoles: []string{"member", "manager", "admin"}, TokenTTL: time.Minute,
 		},
@@ -79,6 +83,7 @@ func TestMistakesAreNamed(t *testing.T) {
 	for name, value := range map[string]string{
 		"REQUEST_TIMEOUT": "999ms", "EVENT_TIMEOUT": "11m", "TOKEN_CACHE_TTL": "61s", "DATABASE_MAX_CONNS": "0",
 		"ALLOWED_PROJECTS": "a,,b", "ALLOWED_DOMAINS": " ",
+		"ADDRESS_RATE_LIMIT": "0", "PROJECT_RATE_LIMIT": "100001", "TRUSTED_PROXIES": "proxy",
 	} {
 		t.Run(name+" out of bounds", func(t *testing.T) {
 			t.Parallel()
@@ -144,6 +149,9 @@ type small struct {
 	Inner struct {
 		Pause time.Duration `env:"TEST_PAUSE, default=1m"`
 	}
+	Level  slog.Level    `env:"TEST_LEVEL, default=INFO"`
+	On     bool          `env:"TEST_ON"`
+	Period domain.Period `env:"TEST_PERIOD"`
 }
 
 // Validate has an opinion.
@@ -154,15 +162,41 @@ func (s small) Validate() error {
 	return nil
 }
 
+// TestListenAddress refuses what no socket has, and names the variable.
+func TestListenAddress(t *testing.T) {
+	t.Parallel()
+	for value, want := range map[string]string{
+		"PORT=99999": "PORT is ", "PORT=http": "PORT is ", "PORT=-1": "PORT is ", "PORT=0": "", "HOST=::": "",
+		"HOST=999.1.1.1": "HOST is ", "HOST=127.0.0.1:80": "HOST is ", "HOST=localhost": "", "HOST=fe80::1%lo": "",
+		"HOST=node-1.example.com": "",
+	} {
+		name, text, _ := strings.Cut(value, "=")
+		_, err := load[Listen](t.Context(), envconfig.MapLookuper(map[string]string{name: text}))
+		if (err == nil) != (want == "") || err != nil && !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%s: got %v", value, err)
+		}
+	}
+}
+
 func TestLoadOfAFunction(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		env  map[string]string
 		want string // the error's beginning
 	}{
-		"defaults":          {nil, ""},
-		"no number":         {map[string]string{"TEST_LIMIT": "x"}, "TEST_LIMIT: "},
-		"inside":            {map[string]string{"TEST_PAUSE": "x"}, "TEST_PAUSE: "},
+		"defaults": {nil, ""},
+		"no number": {
+			map[string]string{"TEST_LIMIT": "1.5"}, `TEST_LIMIT is "1.5": it must be a whole number`,
+		},
+		"inside": {
+			map[string]string{"TEST_PAUSE": "60"}, `TEST_PAUSE is "60": it must be a duration such as 30s, 10m or 2h`,
+		},
+		"a level":  {map[string]string{"TEST_LEVEL": "loud"}, `TEST_LEVEL is "loud": it must be DEBUG, INFO, WARN or`},
+		"a switch": {map[string]string{"TEST_ON": "si"}, `TEST_ON is "si": it must be true or false`},
+		"a period": {
+			map[string]string{"TEST_PERIOD": "1month"},
+			`TEST_PERIOD is "1month": it must be an ISO 8601 duration such as PT8H, P2D or P1M`,
+		},
 		"its own opinion":   {map[string]string{"TEST_LIMIT": "11"}, "TEST_LIMIT is 11"},
 		"set, and not used": {map[string]string{"OTHER": "x"}, ""},
 	} {

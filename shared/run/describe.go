@@ -115,10 +115,15 @@ func variables(functions []function) []Variable {
 func names(config reflect.Type) []string {
 	found := []string{}
 	for _, f := range fields(config) {
-		name, _, _ := strings.Cut(f.Tag.Get("env"), ",")
-		found = append(found, name)
+		found = append(found, variable(f))
 	}
 	return found
+}
+
+// variable is the name of the variable that a field is read from.
+func variable(f reflect.StructField) string {
+	name, _, _ := strings.Cut(f.Tag.Get("env"), ",")
+	return name
 }
 
 // Role returns the function's database role on Knative.

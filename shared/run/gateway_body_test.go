@@ -14,7 +14,18 @@ import (
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/httpx"
+	"github.com/cloudfn/cloudfn/shared/limit"
 )
+
+// unlimited are limits that no test reaches.
+func unlimited(t *testing.T) *limit.Limits {
+	t.Helper()
+	limits, err := limit.New(limit.Config{Address: 100_000, Project: 100_000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return limits
+}
 
 // TestGatewayEarlyAnswer: the client gets the function's answer although it never sends the rest of the body. The
 // gateway's own answer after its time limit would be a 504.
@@ -27,6 +38,7 @@ func TestGatewayEarlyAnswer(t *testing.T) {
 		Ready:  func(context.Context) error { return nil }, Record: func(context.Context, domain.Request) error {
 			return nil
 		}, Timeout: time.Minute,
+		Limits: unlimited(t), Known: func(http.Header) (domain.Identity, bool) { return domain.Identity{}, false },
 	}
 	serve := edge.Handler([]httpx.Route{httpx.Handle("POST /v1/launch", func(*http.Request) (string, error) {
 		return "", nil

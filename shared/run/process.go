@@ -18,9 +18,11 @@ import (
 
 	"github.com/cloudfn/cloudfn/shared/audit"
 	"github.com/cloudfn/cloudfn/shared/auth"
+	"github.com/cloudfn/cloudfn/shared/buildinfo"
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/eventx"
 	"github.com/cloudfn/cloudfn/shared/httpx"
+	"github.com/cloudfn/cloudfn/shared/limit"
 	"github.com/cloudfn/cloudfn/shared/obs"
 	"github.com/cloudfn/cloudfn/shared/openstack"
 	"github.com/cloudfn/cloudfn/shared/postgres"
@@ -40,7 +42,8 @@ type Process struct {
 	events    []event
 	api       http.Handler // serves the routes
 
-	settings watchedSettings
+	settings     watchedSettings
+	dependencies dependencies
 
 	ending     context.CancelFunc // ends the waits of events for what is due later
 	stopEvents context.CancelFunc // cancels the work of all events
@@ -100,6 +103,7 @@ func newProcess(
 		slog.WarnContext(ctx, warning)
 	}
 	p.log = audit.New(postgres.Requests{DB: p.db}, p.db)
+	p.dependencies.postgres, p.dependencies.keystone = p.log.Ready, p.cloud.Reachable
 	if cfg.Target == "" && cfg.EventKey == "" {
 		p.cfg.EventKey = domain.Secret(rand.Text()) // only the daemon's own ticker knows it
 	}
@@ -155,8 +159,13 @@ func (p *Process) build(ctx context.Context, env envconfig.Lookuper, targets []f
 	}
 	p.routes = append(p.routes, p.common()...)
 	authenticator := auth.New(p.cfg.Callers, p.cloud.Validate)
+	limits, err := limit.New(p.cfg.Limits)
+	if err != nil {
+		return err
+	}
 	edge := httpx.Edge{
 		Authenticate: authenticator.Authenticate, Caller: auth.CallerOrNobody, Ready: p.log.Ready, Record: p.log.Record,
+		Limits: limits, Known: authenticator.Known, CountRefused: p.log.CountRefused,
 		Keys:        postgres.KeyedRequests{DB: p.db},
 		KeystoneURL: cmp.Or(p.cfg.PublicAuthURL, p.cloud.IdentityURL()), Timeout: p.cfg.RequestTimeout,
 	}
@@ -226,6 +235,12 @@ func Main(texts Texts, functions ...Function) int {
 
 func command(ctx context.Context, args []string, texts Texts, functions []function) error {
 	switch {
+	case len(args) == 1 && slices.Contains([]string{"help", "--help", "-h"}, args[0]):
+		fmt.Print(usage)
+		return nil
+	case len(args) == 1 && slices.Contains([]string{"version", "--version"}, args[0]):
+		fmt.Println(buildinfo.Version())
+		return nil
 	case len(args) == 1 && args[0] == "migrate":
 		return migrate(ctx)
 	case len(args) == 1 && args[0] == "gateway":
@@ -243,9 +258,7 @@ func command(ctx context.Context, args []string, texts Texts, functions []functi
 	case len(args) == 1 && args[0] == "describe":
 		return printDescription(os.Stdout, functions)
 	case len(args) > 0:
-		return fmt.Errorf("unknown command %q; expected check, describe, gateway, keys, migrate, projects, trustee, "+
-			"or no command",
-			strings.Join(args, " "))
+		return fmt.Errorf("unknown command %q; `cloudfnd --help` lists the commands", strings.Join(args, " "))
 	}
 	// The functions framework would print a blank line to stdout and to stderr for every request on Knative.
 	_ = os.Unsetenv("K_SERVICE")

@@ -6,8 +6,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"net/url"
 	"reflect"
+	"regexp"
+	"strconv"
 	"strings"
 	"time"
 
@@ -16,6 +19,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/auth"
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/eventx"
+	"github.com/cloudfn/cloudfn/shared/limit"
 	"github.com/cloudfn/cloudfn/shared/obs"
 	"github.com/cloudfn/cloudfn/shared/openstack"
 	"github.com/cloudfn/cloudfn/shared/postgres"
@@ -42,6 +46,7 @@ type Config struct {
 	Postgres  postgres.Config
 	OpenStack openstack.Config
 	Callers   auth.Config
+	Limits    limit.Config
 	Logs      obs.Config
 }
 
@@ -94,8 +99,19 @@ type Listen struct {
 	RequestTimeout time.Duration `env:"REQUEST_TIMEOUT, default=60s"`
 }
 
+// hostForm is what a host name or an IPv4 address is made of.
+var hostForm = regexp.MustCompile(`^[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9])?$`)
+
 // Validate fails on a Listen that cannot work.
 func (l Listen) Validate() error {
+	if _, err := strconv.ParseUint(l.Port, 10, 16); err != nil {
+		return fmt.Errorf("PORT is %q: it must be a number, 0 to 65535", l.Port)
+	}
+	_, err := netip.ParseAddr(l.Host)
+	isName := hostForm.MatchString(l.Host) && strings.Trim(l.Host, "0123456789.") != ""
+	if l.Host != "" && err != nil && !isName {
+		return fmt.Errorf("HOST is %q: it must be an address or a name of this machine, such as 127.0.0.1", l.Host)
+	}
 	if l.RequestTimeout < time.Second || l.RequestTimeout > 10*time.Minute {
 		return fmt.Errorf("REQUEST_TIMEOUT is %s: it must be 1s to 10m", l.RequestTimeout)
 	}
@@ -146,6 +162,11 @@ func faults[C any](ctx context.Context, env envconfig.Lookuper) error {
 func read[C any](ctx context.Context, env envconfig.Lookuper) (C, error) {
 	var cfg C
 	if err := envconfig.ProcessWith(ctx, &envconfig.Config{Target: &cfg, Lookuper: filled{env}}); err != nil {
+		for _, f := range fields(reflect.TypeFor[C]()) {
+			if err := malformed(f, filled{env}); err != nil {
+				return cfg, err
+			}
+		}
 		return cfg, named(reflect.TypeFor[C](), err)
 	}
 	return cfg, nil

@@ -51,7 +51,7 @@ func (l Listen) listen(ctx context.Context, host string) (net.Listener, error) {
 	}
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", net.JoinHostPort(host, l.Port))
 	if err != nil {
-		return nil, fmt.Errorf("PORT %s: %w", l.Port, err)
+		return nil, fmt.Errorf("HOST %q, PORT %s: %w", host, l.Port, err)
 	}
 	return listener, nil
 }

@@ -79,6 +79,7 @@ func (t *trial) tryCloud(ctx context.Context) {
 	}
 	for _, name := range []string{
 		"OS_REGION_NAME", "OS_INTERFACE", "TRUSTEE_USER_ID", "ALLOWED_PROJECTS", "ALLOWED_DOMAINS",
+		"NODES_PROJECT_ID",
 	} {
 		if t.value(name) != "" && t.notes[name] == "" {
 			t.untried[name] = reason
@@ -137,7 +138,11 @@ func (t *trial) tryLists(ctx context.Context, session *openstack.Session) {
 	}{
 		"ALLOWED_PROJECTS": {"projects", t.cfg.Callers.AllowedProjects},
 		"ALLOWED_DOMAINS":  {"domains", t.cfg.Callers.AllowedDomains},
+		"NODES_PROJECT_ID": {"projects", strings.Fields(t.value("NODES_PROJECT_ID"))},
 	} {
+		if !t.reads(name) {
+			continue
+		}
 		for _, id := range list.ids {
 			switch err := session.Exists(ctx, list.kind, id); apperr.CodeOf(err) {
 			case "":

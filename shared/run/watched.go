@@ -9,10 +9,10 @@ import (
 	"github.com/sethvargo/go-envconfig"
 )
 
-// Settings is the public result of the last check of a process's settings: names only. `cloudfnd check` and the log
-// have details.
+// Settings is the public result of the last check of a process's settings, without their names: anybody may ask.
+// `cloudfnd check` and the log have details.
 type Settings struct {
-	Wrong     []string   `json:"wrong"`                // the variables that do not work
+	OK        bool       `json:"ok"`                   // none is known not to work
 	CheckedAt *time.Time `json:"checked_at,omitempty"` // absent while the first check runs
 }
 
@@ -53,7 +53,7 @@ func (p *Process) checkedSettings(ctx context.Context) Settings {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.last.CheckedAt == nil {
-		return Settings{Wrong: []string{}}
+		return Settings{OK: true}
 	}
 	return w.last
 }
@@ -63,7 +63,7 @@ func (w *watchedSettings) fresh() bool {
 		return false
 	}
 	ttl := settingsTTL
-	if len(w.last.Wrong) > 0 {
+	if !w.last.OK {
 		ttl = wrongSettingsTTL
 	}
 	return time.Since(*w.last.CheckedAt) < ttl
@@ -83,8 +83,9 @@ func (p *Process) startCheck(ctx context.Context) {
 		defer w.mu.Unlock()
 		w.stop()
 		now := time.Now().UTC()
-		w.last, w.running = Settings{Wrong: t.wrongNames(), CheckedAt: &now}, nil
-		for _, name := range w.last.Wrong {
+		wrong := t.wrongNames()
+		w.last, w.running = Settings{OK: len(wrong) == 0, CheckedAt: &now}, nil
+		for _, name := range wrong {
 			slog.WarnContext(ctx, "a setting does not work", "variable", name, "detail", t.wrong[name])
 		}
 	}()

@@ -87,6 +87,14 @@ func (p *Project) Untag(t testing.TB, serverID string) {
 	check(t, tags.DeleteAll(context.Background(), nova, serverID).ExtractErr())
 }
 
+// Tags returns the tags of a server.
+func (p *Project) Tags(t testing.TB, serverID string) []string {
+	t.Helper()
+	nova := Compute(t, p.Login(t))
+	nova.Microversion = "2.26"
+	return must(tags.List(context.Background(), nova, serverID).Extract())(t)
+}
+
 // Tag adds a tag to a server.
 func (p *Project) Tag(t testing.TB, serverID, tag string) {
 	t.Helper()

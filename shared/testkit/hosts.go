@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -20,7 +19,6 @@ import (
 	"github.com/gophercloud/gophercloud/v2/openstack/placement/v1/traits"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
-	"github.com/cloudfn/cloudfn/shared/flow"
 	shared "github.com/cloudfn/cloudfn/shared/openstack"
 )
 
@@ -53,17 +51,15 @@ func (p *Project) DeleteImages(t testing.TB) {
 	}
 }
 
-// The hosts that no ordinary server gets onto; scripts/sandbox makes them.
 const (
-	spareName  = "sandbox-spare" // isolates them while cloudfn does not
-	spareTrait = "CUSTOM_CLOUDFN_RESERVABLE"
+	spareTrait = "CUSTOM_CLOUDFN_RESERVABLE" // servers that require it get onto the hosts of ReservableHosts
 	poolTrait  = "CUSTOM_CLOUDFN_POOL_"
 	leaseTrait = "CUSTOM_CLOUDFN_LEASE_"
 )
 
-// ReservableHosts waits until no other test has them, in any process, and returns the sandbox's isolated hosts: up,
-// without servers and in no aggregate of cloudfn. While they are in one, they are not isolated in another way. Before
-// the test and after it everything is removed that cloudfn makes. A test that calls Heavy does so first.
+// ReservableHosts waits until no other test has them, in any process, and returns the sandbox's hosts that no ordinary
+// server gets onto: up, without servers and in no aggregate. Before the test and after it everything is removed that
+// cloudfn makes. A test that calls Heavy does so first.
 func ReservableHosts(t testing.TB) []string {
 	t.Helper()
 	name := filepath.Join(filepath.Dir(CloudsYAML(t)), "reservable-hosts.lock")
@@ -75,8 +71,7 @@ func ReservableHosts(t testing.TB) []string {
 	names := reservable(t)
 	pool := pool{nova: Compute(t, Login(t, "admin")), session: Session(t, "admin"), names: names}
 	pool.restore(t)
-	stop := pool.follow(t)
-	t.Cleanup(func() { stop(); pool.restore(t) })
+	t.Cleanup(func() { pool.restore(t) })
 	return slices.Clone(names)
 }
 
@@ -112,17 +107,10 @@ func (p pool) restore(t testing.TB) {
 		p.empty(ctx, t, name)
 	}
 	p.flavors(ctx, t)
-	check(t, p.session.EnsureTrait(ctx, spareTrait))
-	spare := must(p.session.EnsureAggregate(ctx, spareName, map[string]string{"trait:" + spareTrait: "required"}))(t)
-	for _, name := range p.names {
-		id := hosts[name].ProviderID
-		check(t, p.session.AddHost(ctx, spare, name, id))
-		check(t, p.session.SetProviderTrait(ctx, id, spareTrait, true))
-	}
 	for _, a := range must(p.session.Aggregates(ctx))(t) {
 		isOurs := strings.HasPrefix(a.Name, "cloudfn-")
 		for _, name := range a.Hosts {
-			if isOurs || a.Name != spareName && slices.Contains(p.names, name) {
+			if isOurs || slices.Contains(p.names, name) {
 				check(t, p.session.RemoveHost(ctx, a, name, hosts[name].ProviderID))
 			}
 		}
@@ -130,8 +118,10 @@ func (p pool) restore(t testing.TB) {
 			check(t, p.session.DeleteAggregate(ctx, a.ID))
 		}
 	}
+	check(t, p.session.EnsureTrait(ctx, spareTrait))
 	for _, name := range p.names {
 		id := hosts[name].ProviderID
+		check(t, p.session.SetProviderTrait(ctx, id, spareTrait, true))
 		for _, trait := range must(p.session.ProviderTraits(ctx, id))(t) {
 			if strings.HasPrefix(trait, "CUSTOM_") && trait != spareTrait {
 				check(t, p.session.SetProviderTrait(ctx, id, trait, false))
@@ -141,46 +131,14 @@ func (p pool) restore(t testing.TB) {
 	p.traits(ctx, t)
 }
 
-// follow leaves the isolation of a host to cloudfn as long as it has the host in an aggregate.
-func (p pool) follow(t testing.TB) (stop func()) {
+// Isolate puts a host of ReservableHosts into an aggregate that isolates it, until undo or the end of the test.
+func Isolate(t testing.TB, host string) (undo func()) {
 	t.Helper()
-	providers := map[string]string{}
-	for _, h := range must(p.session.ComputeHosts(context.Background()))(t) {
-		providers[h.Name] = h.ProviderID
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	var following sync.WaitGroup
-	following.Go(func() {
-		for flow.Sleep(ctx, 300*time.Millisecond) {
-			if err := p.hand(ctx, providers); err != nil && ctx.Err() == nil {
-				t.Logf("the isolation of %v: %v", p.names, err)
-			}
-		}
-	})
-	return func() { cancel(); following.Wait() }
-}
-
-func (p pool) hand(ctx context.Context, providers map[string]string) error {
-	all, err := p.session.Aggregates(ctx)
-	if err != nil {
-		return err
-	}
-	spare := slices.IndexFunc(all, func(a domain.Aggregate) bool { return a.Name == spareName })
-	for _, name := range p.names {
-		isOurs := slices.ContainsFunc(all, func(a domain.Aggregate) bool {
-			return strings.HasPrefix(a.Name, "cloudfn-") && slices.Contains(a.Hosts, name)
-		})
-		switch isSpare := slices.Contains(all[spare].Hosts, name); {
-		case isOurs && isSpare:
-			err = p.session.RemoveHost(ctx, all[spare], name, providers[name])
-		case !isOurs && !isSpare:
-			err = p.session.AddHost(ctx, all[spare], name, providers[name])
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+	ctx, admin := context.Background(), Session(t, "admin")
+	id := must(admin.ComputeHost(ctx, host))(t).ProviderID
+	made := must(admin.EnsureAggregate(ctx, "cloudfn-test", map[string]string{"trait:" + spareTrait: "required"}))(t)
+	check(t, admin.AddHost(ctx, made, host, id))
+	return func() { check(t, admin.RemoveHost(ctx, made, host, id)) }
 }
 
 // services enables the hosts, and takes back that one was forced down.

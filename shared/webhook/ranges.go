@@ -4,7 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"strings"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
 // Ranges say where callbacks may go besides the rules for everybody. CALLBACK_DENY goes before CALLBACK_ALLOW.
@@ -35,9 +36,23 @@ type StatusRanges struct {
 
 // Validate refuses StatusRanges that cannot work.
 func (r StatusRanges) Validate() error {
-	_, err := parseRanges("NODES_STATUS_ALLOW", r.Allow)
-	_, denied := parseRanges("NODES_STATUS_DENY", r.Deny)
+	_, err := domain.ParseRanges("NODES_STATUS_ALLOW", r.Allow)
+	_, denied := domain.ParseRanges("NODES_STATUS_DENY", r.Deny)
 	return errors.Join(err, denied)
+}
+
+// Quota is how many callbacks a project may have.
+type Quota struct {
+	// Callbacks of one project, those of its orders and instances included; those that are gone do not count.
+	PerProject int `env:"CALLBACKS_PER_PROJECT, default=100000"`
+}
+
+// Validate refuses a Quota that cannot work.
+func (q Quota) Validate() error {
+	if q.PerProject < 1 {
+		return fmt.Errorf("CALLBACKS_PER_PROJECT is %d: it must be 1 at least", q.PerProject)
+	}
+	return nil
 }
 
 // Guard decides which URLs and addresses a callback may have.
@@ -45,36 +60,12 @@ type Guard struct{ allow, deny []netip.Prefix }
 
 // NewGuard reads the ranges.
 func NewGuard(r Ranges) (*Guard, error) {
-	allow, err := parseRanges("CALLBACK_ALLOW", r.Allow)
+	allow, err := domain.ParseRanges("CALLBACK_ALLOW", r.Allow)
 	if err != nil {
 		return nil, err
 	}
-	deny, err := parseRanges("CALLBACK_DENY", r.Deny)
+	deny, err := domain.ParseRanges("CALLBACK_DENY", r.Deny)
 	return &Guard{allow: allow, deny: deny}, err
-}
-
-func parseRanges(variable string, texts []string) ([]netip.Prefix, error) {
-	ranges := make([]netip.Prefix, len(texts))
-	for i, text := range texts {
-		r, err := parseRange(strings.TrimSpace(text))
-		if err != nil {
-			return nil, fmt.Errorf("%s has %q: it must be a list of ranges, such as 10.1.0.0/16,fd00::/8", variable,
-				text)
-		}
-		ranges[i] = r
-	}
-	return ranges, nil
-}
-
-func parseRange(text string) (netip.Prefix, error) {
-	if addr, err := netip.ParseAddr(text); err == nil {
-		return addr.Unmap().Prefix(addr.Unmap().BitLen()) // of an address with a zone too: zones are not looked at
-	}
-	r, err := netip.ParsePrefix(text)
-	if err == nil && r.Addr().Is4In6() { // would hold no address: they are looked at as IPv4
-		err = errors.New("IPv4 in the form of IPv6")
-	}
-	return r, err
 }
 
 // permits reports whether a callback may connect to the address. plain says that it would do so without TLS.

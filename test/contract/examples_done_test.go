@@ -243,23 +243,6 @@ func (s *story) servers(t *testing.T) {
 	s.is(exampleServer, found[1].ID)
 }
 
-// never lists documented answers that the tests do not provoke, and why.
-var never = map[string]string{
-	"listResources 500":      onlyByMistake,
-	"suggestAccessRules 500": onlyByMistake,
-	"getStatus 500":          onlyByMistake,
-	"listProviders 500":      onlyByMistake,
-	"getDescription 500":     onlyByMistake,
-	"getReference 500":       onlyByMistake,
-	"getReferenceFile 500":   onlyByMistake,
-	"openConsole 500":        onlyByMistake,
-	"getConsole 500":         onlyByMistake,
-	"getConsoleFile 500":     onlyByMistake,
-}
-
-const onlyByMistake = "it reads nothing that could be broken: only a mistake of the program's gives it " +
-	"(shared/httpx shows the answer to one)"
-
 // TestExamples sends an example of every operation for every status that openapi.yaml documents, and prints the table.
 func TestExamples(t *testing.T) {
 	t.Parallel()

@@ -59,6 +59,8 @@ func TestAuthorizationMatrix(t *testing.T) {
 	t.Run("public", m.public)
 	t.Run("others", m.others)
 	t.Run("own", m.own)
+	t.Run("zero ids", m.zeroIDs)
+	t.Run("filters", m.unknownFilters)
 	t.Logf("%d requests", m.sent.Load())
 }
 

@@ -14,12 +14,13 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// addHosts makes reservable hosts that no cloud has: for what only the database decides.
+// addHosts makes reservable hosts that no cloud has: for what only the database decides. Each is larger than the one
+// before, by the size of the first.
 func addHosts(t *testing.T, conn *pgx.Conn, names ...string) {
 	t.Helper()
 	_, err := conn.Exec(t.Context(), `
 insert into nodes (name, zone, pool, vcpus, ram_mb, disk_gb)
-select name, 'nova', 'reservable', 32, 65536, 1000 from unnest($1::text[]) name`, names)
+select name, 'nova', 'reservable', 32 * n, 65536 * n, 1000 from unnest($1::text[]) with ordinality as h (name, n)`, names)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -30,6 +31,7 @@ type slot struct {
 	start  time.Time
 	length time.Duration
 	hosts  int
+	vcpus  int // of each host, at least
 	flavor string
 }
 
@@ -37,8 +39,8 @@ func (s slot) duration() string { return fmt.Sprintf("PT%dM", int(s.length.Minut
 
 func (s slot) body() string {
 	return fmt.Sprintf(`{"name": "slot", "start": %q, "duration": %q,
-		"reservations": [{"type": "host", "min": %d, "flavors": [%q]}]}`, s.start.Format(time.RFC3339Nano), s.duration(),
-		s.hosts, s.flavor)
+		"reservations": [{"type": "host", "min": %d, "vcpus": %d, "flavors": [%q]}]}`, s.start.Format(time.RFC3339Nano),
+		s.duration(), s.hosts, s.vcpus, s.flavor)
 }
 
 // freeAt is the time that a refusal names.
@@ -59,8 +61,9 @@ func freeAt(t *testing.T, refusal testkit.Answer) (at time.Time) {
 	return at
 }
 
-// TestLongBookingByManyClients: 50 clients of three processes book random slots of 2 hosts. No host is booked twice,
-// and each refusal names a time from which the hosts can be booked.
+// TestLongBookingByManyClients: 50 clients of three processes book random slots of 2 hosts, and every third client wants
+// more than the smaller one has. No host is booked twice, and each refusal names a time from which the hosts can be
+// booked.
 func TestLongBookingByManyClients(t *testing.T) {
 	t.Parallel()
 	database := testkit.Database(t)
@@ -83,7 +86,10 @@ func TestLongBookingByManyClients(t *testing.T) {
 			for range 2 {
 				s := slot{
 					base.Add(time.Duration(rand.IntN(48)) * 30 * time.Minute),
-					time.Duration(1+rand.IntN(8)) * 30 * time.Minute, 1 + rand.IntN(2), flavor,
+					time.Duration(1+rand.IntN(8)) * 30 * time.Minute, 1 + rand.IntN(2), 1, flavor,
+				}
+				if n%3 == 0 {
+					s.hosts, s.vcpus = 1, 33
 				}
 				a, err := clients[n%len(clients)].Try(t, http.MethodPost, "/v1/leases", s.body(),
 					"Content-Type", "application/json")
@@ -111,8 +117,8 @@ func TestLongBookingByManyClients(t *testing.T) {
 	rand.Shuffle(len(refused), func(i, j int) { refused[i], refused[j] = refused[j], refused[i] })
 	for _, s := range refused[:20] { // now that nobody else books
 		var free struct{ Slots []struct{ Start time.Time } }
-		clients[0].Get(t, fmt.Sprintf("/v1/leases/availability?hosts=%d&duration=%s&limit=1&from=%s", s.hosts,
-			s.duration(), url.QueryEscape(s.start.Format(time.RFC3339Nano)))).JSON(t, &free)
+		clients[0].Get(t, fmt.Sprintf("/v1/leases/availability?hosts=%d&vcpus=%d&duration=%s&limit=1&from=%s",
+			s.hosts, s.vcpus, s.duration(), url.QueryEscape(s.start.Format(time.RFC3339Nano)))).JSON(t, &free)
 		if len(free.Slots) != 1 {
 			t.Fatalf("nothing is free for %+v", s)
 		}
@@ -131,6 +137,11 @@ func TestLongBookingByManyClients(t *testing.T) {
 select count(*)::int from allocations a join allocations b on a.node = b.node and a.during && b.during
 where (a.project_id, a.reservation_id) < (b.project_id, b.reservation_id)`); n != 0 {
 		t.Errorf("%d pairs of reservations of a host overlap", n)
+	}
+	if n := testkit.Scalar[int](t, conn, `
+select count(*)::int from allocations a join reservations r on r.id = a.reservation_id
+where (r.want->>'vcpus')::int > 32 and a.node = 'n001'`); n != 0 {
+		t.Errorf("%d reservations have a host that is too small", n)
 	}
 	if n := testkit.Scalar[int](t, conn, "select count(*)::int from leases"); n != granted+20 {
 		t.Errorf("there are %d leases, and %d were granted", n, granted+20)

@@ -126,7 +126,8 @@ func (l *lessee) delegate(t *testing.T) string {
 }
 
 // TestLongHostLease: only launches with the reservation get onto the host, also by a connection, while its project and
-// another one keep launching without it. At the end its servers are deleted, and nothing of the reservation is left.
+// another one keep launching without it. At the end its servers are deleted, also one that no host took, and nothing of
+// the reservation is left.
 func TestLongHostLease(t *testing.T) {
 	t.Parallel()
 	hosts := testkit.ReservableHosts(t)
@@ -144,6 +145,14 @@ func TestLongHostLease(t *testing.T) {
 	_, inside := l.launch(t, fmt.Sprintf(`, "reservation_id": %q`, reservation.ID))
 	_, delegated := l.launch(t, fmt.Sprintf(`, "reservation_id": %q, "connection_id": %q`, reservation.ID, l.delegate(t)))
 	_, outside := l.launch(t, "")
+	impossible := l.MakeImage(t, "impossible", map[string]string{"trait:HW_CPU_X86_AVX512F": "required"})
+	failed, err := l.Session(t).CreateServer(t.Context(), domain.LaunchSpec{
+		FlavorID: reservation.Flavors[0].ID, ImageID: impossible, NetworkIDs: []string{testkit.Sandbox(t).NetworkID},
+	}, "failed", "", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Await(t, failed, "ERROR") // it never gets a host
 	stop()
 	node := testkit.Scalar[string](t, l.conn, "select node from allocations")
 	on, err := admin(t).HostServers(t.Context(), node)
@@ -164,8 +173,9 @@ func TestLongHostLease(t *testing.T) {
 	for _, s := range l.Servers(t) {
 		ids = append(ids, s.ID)
 	}
-	if slices.Contains(ids, inside) || slices.Contains(ids, delegated) || !slices.Contains(ids, outside) {
-		t.Errorf("the servers are %v: want %s, not %s and not %s", ids, outside, inside, delegated)
+	if slices.Contains(ids, inside) || slices.Contains(ids, delegated) || slices.Contains(ids, failed) ||
+		!slices.Contains(ids, outside) {
+		t.Errorf("the servers are %v: want %s, not %s, %s and %s", ids, outside, inside, delegated, failed)
 	}
 }
 

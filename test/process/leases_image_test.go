@@ -10,7 +10,8 @@ import (
 )
 
 // TestLongImageWithTrait: Nova takes required traits from images, too. An image gets no server onto an idle host of
-// the pool, whether it asks for the trait that was public once or for what the flavor of a reservation shows.
+// the pool, whether it asks for the trait that was public once or for what the flavor of a reservation shows. One with
+// the trait of a reservation gets its project's servers onto the host that it has reserved, until the lease ends.
 func TestLongImageWithTrait(t *testing.T) {
 	t.Parallel()
 	hosts := testkit.ReservableHosts(t)
@@ -48,9 +49,46 @@ func TestLongImageWithTrait(t *testing.T) {
 			return err == nil && server.Status != "BUILD"
 		})
 	}
+	l.endsWithLease(t, active)
 	for _, host := range hosts {
 		if on, err := admin(t).HostServers(t.Context(), host); err != nil || len(on) > 0 {
 			t.Errorf("on %s are %+v: %v", host, on, err)
 		}
+	}
+}
+
+// endsWithLease checks that a server of an image with the trait of a reservation ends with the lease, and that after it
+// the host is reservable, and the image gets no server anywhere.
+func (l *lessee) endsWithLease(t *testing.T, active shownLease) {
+	t.Helper()
+	r, s := active.Reservations[0], testkit.Sandbox(t)
+	trait := testkit.Scalar[string](t, l.conn, "select trait from reservations where id = $1", r.ID)
+	host := testkit.Scalar[string](t, l.conn, "select node from allocations where released_at is null")
+	image := l.MakeImage(t, "reserved", map[string]string{"trait:" + trait: "required"})
+	create := func() (string, error) {
+		return l.Session(t).CreateServer(t.Context(), domain.LaunchSpec{
+			FlavorID: s.FlavorID, ImageID: image, NetworkIDs: []string{s.NetworkID},
+		}, "reserved", "", nil)
+	}
+	id, err := create()
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Await(t, id, "ACTIVE")
+	if server, err := admin(t).Server(t.Context(), id); err != nil || server.Host != host {
+		t.Fatalf("it is on %q, not %s: %v", server.Host, host, err)
+	}
+	l.at(t, active.ID, "ends_at = clock_timestamp()")
+	l.becomes(t, active.ID, domain.LeaseEnded)
+	if left := l.leftOf(t, r.ID, r.Flavors[0].ID); len(left) > 0 {
+		t.Errorf("left are %v", left)
+	}
+	if n := testkit.Scalar[int](t, l.conn, "select count(*)::int from nodes where pool not in ('', 'reservable')"); n > 0 {
+		t.Errorf("%d hosts are not reservable", n)
+	}
+	id, err = create()
+	t.Logf("after the lease: %v", err)
+	if err == nil {
+		l.Await(t, id, "ERROR")
 	}
 }

@@ -191,6 +191,7 @@ func machineSpec(t *testing.T) fields {
 	s := testkit.Sandbox(t)
 	return fields{
 		"flavor": s.Flavor, "image": s.Image, "networks": []string{s.Network}, "metadata": fields{"a": "b"},
+		"tags": []string{"kept", "removed"},
 	}
 }
 
@@ -199,12 +200,16 @@ func driftMachine(t *testing.T, r resource) {
 	id := r.declare(t, spec, manual)
 	byHand(t, nova, http.MethodPut, "servers/"+id, fields{"server": fields{"name": "theirs"}})
 	byHand(t, nova, http.MethodPost, "servers/"+id+"/metadata", fields{"metadata": fields{"a": "x", "other": "y"}})
-	has := func(name, a string) bool {
-		s := serverOf(t, nova, id)
-		return s.Name == name && s.Metadata["a"] == a && s.Metadata["other"] == "y"
+	byHand(t, nova, http.MethodDelete, "servers/"+id+"/tags/removed", nil, "OpenStack-API-Version", "compute 2.26")
+	r.Tag(t, id, "theirs")
+	has := func(name, a string, isTagged bool) bool {
+		s, tags := serverOf(t, nova, id), r.Tags(t, id)
+		return s.Name == name && s.Metadata["a"] == a && s.Metadata["other"] == "y" &&
+			slices.Contains(tags, "removed") == isTagged && slices.Contains(tags, "theirs")
 	}
-	r.drifts(t, func() bool { return has("theirs", "x") }, "metadata.a b x", "name one theirs")
-	if same := r.declare(t, spec, auto); same != id || !has("one", "b") {
+	r.drifts(t, func() bool { return has("theirs", "x", false) }, "metadata.a b x", "name one theirs",
+		"tags.removed removed <nil>")
+	if same := r.declare(t, spec, auto); same != id || !has("one", "b", true) {
 		t.Errorf("it was not repaired: %s", same)
 	}
 	r.madeAgain(t, nova, id)

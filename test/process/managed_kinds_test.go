@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 
@@ -215,17 +216,24 @@ func declareMachine(t *testing.T, r resource) {
 	r.put(t, spec(nil))
 	r.until(t, "waiting", func(m managed.Managed) bool { return strings.Contains(m.StatusReason, "no Configmap boot") })
 	files.declare(t, fields{"data": fields{"app.conf": "port = 80"}})
-	id := r.declare(t, spec(fields{"metadata": fields{"a": "b"}}))
+	id := r.declare(t, spec(fields{"metadata": fields{"a": "b"}, "tags": []string{"one", "two"}}))
+	r.Tag(t, id, "theirs")
 	made := serverOf(t, nova, id)
 	if made.Name != "one" || made.Status != "ACTIVE" || made.Metadata["a"] != "b" ||
 		!strings.Contains(testkit.UserData(t, id), "/etc/cloudfn/boot/app.conf") {
 		t.Fatalf("Nova has %+v", made)
 	}
-	if same := r.declare(t, spec(fields{"metadata": fields{"a": "x"}})); same != id {
+	before := r.Tags(t, id)
+	again := fields{"metadata": fields{"a": "x"}, "tags": []string{"two", "three"}}
+	if same := r.declare(t, spec(again)); same != id {
 		t.Errorf("it was replaced: %s", same)
 	}
 	if now := serverOf(t, nova, id); now.Metadata["a"] != "x" {
 		t.Errorf("Nova has %+v", now)
+	}
+	want := append(slices.DeleteFunc(before, func(tag string) bool { return tag == "one" }), "three")
+	if tags := r.Tags(t, id); !isSameSet(tags, want) || !slices.Contains(tags, "theirs") {
+		t.Errorf("the tags are %q, want %q", tags, want)
 	}
 	other := r.declare(t, spec(fields{"flavor": "m1.small", "update": "replace"}))
 	absent(t, nova, "servers/"+id)
@@ -241,6 +249,11 @@ func declareMachine(t *testing.T, r resource) {
 	r.delete(t)
 	absent(t, nova, "servers/"+other)
 	files.gone(t)
+}
+
+// isSameSet reports whether two lists have the same elements, each once.
+func isSameSet(a, b []string) bool {
+	return slices.Equal(slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b)))
 }
 
 // TestManagedKindsRefused: kinds that OpenStack has no home for, and kinds whose service the catalog lacks, each with a

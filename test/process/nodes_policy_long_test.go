@@ -2,10 +2,7 @@ package process_test
 
 import (
 	"context"
-	"fmt"
-	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -140,6 +137,7 @@ func policyLines(t *testing.T, role string) (watching, draining []string) {
 	}
 	for line := range strings.Lines(strings.ReplaceAll(string(text), "role:cloudfn_nodes", "role:"+role)) {
 		switch line = strings.TrimSpace(line); {
+		case !strings.Contains(line, role): // another account's
 		case strings.HasPrefix(line, `"os_compute_api:`):
 			watching = append(watching, line)
 		case strings.HasPrefix(line, `"context_is_admin"`):
@@ -153,51 +151,15 @@ func policyLines(t *testing.T, role string) (watching, draining []string) {
 }
 
 // policedNova is another process of the sandbox's nova-api, with a policy that a test changes.
-type policedNova struct{ url, policy string }
+type policedNova struct{ policed }
 
 func newPolicedNova(t *testing.T) policedNova {
 	t.Helper()
-	dir, sandbox, port := t.TempDir(), filepath.Dir(testkit.CloudsYAML(t)), testkit.FreePort(t)
-	conf := filepath.Join(dir, "policed.conf")
-	nova := policedNova{"http://127.0.0.1:" + port + "/v2.1", filepath.Join(dir, "policy.yaml")}
-	nova.allow(t)
-	text := fmt.Sprintf("[DEFAULT]\nosapi_compute_listen_port = %s\n[oslo_policy]\npolicy_file = %s\n", port,
-		nova.policy)
-	if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	of := func(name string) string { return filepath.Join(sandbox, "conf", "nova", name) }
-	cmd := exec.Command("/usr/bin/python3", filepath.Join(sandbox, "lib", "svc.py"), "nova-api",
-		"nova.cmd.api_os_compute:main", "--config-file", of("nova.conf"), "--config-file", of("db-cell0.conf"),
-		"--config-file", conf)
-	cmd.Env = append(os.Environ(), "PYTHONPATH="+filepath.Join(sandbox, "lib"), "PYTHONWARNINGS=ignore")
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
-	testkit.Eventually(t, 2*time.Minute, "another nova-api serves", func() bool {
-		time.Sleep(time.Second)
-		resp, err := http.Get("http://127.0.0.1:" + port + "/")
-		if err != nil {
-			return false
-		}
-		_ = resp.Body.Close()
-		return resp.StatusCode < http.StatusInternalServerError
-	})
-	return nova
-}
-
-// allow replaces the policy. Nova reads it before the next call, when the file's time has changed.
-func (n policedNova) allow(t *testing.T, lines ...string) {
-	t.Helper()
-	text := []byte(strings.Join(append(lines, `"unused": "@"`), "\n") + "\n")
-	next := n.policy + ".next"
-	if err := os.WriteFile(next, text, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(next, n.policy); err != nil {
-		t.Fatal(err)
-	}
+	of := func(name string) string { return filepath.Join(sandboxDir(t), "conf", "nova", name) }
+	nova := policedService(t, "nova-api", "nova.cmd.api_os_compute:main", "osapi_compute_listen_port",
+		of("nova.conf"), of("db-cell0.conf"))
+	nova.url += "/v2.1"
+	return policedNova{nova}
 }
 
 // refusesToCordon checks that Nova names the rule without which a host cannot be disabled.

@@ -27,7 +27,7 @@ function reserves(lease) {
 
 /** troubles are what is wrong with a lease, in words. */
 const troubles = (lease) => [lease.reason?.detail,
-  lease.degraded ? 'A reserved host is down, and no other one is free.' : null].filter(Boolean);
+  lease.degraded ? 'A reserved host is down or takes no new servers, and no other one is free.' : null].filter(Boolean);
 
 function all(me, refresh) {
   const pages = listing('leases');

@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 
-from seed_rest import CFG, GL, KS, NE, NO, PL, STATE, URL, call, ensure, login, password, s, wait
+from seed_rest import CFG, GL, KS, NE, NO, PL, STATE, URL, call, ensure, login, password, wait
 from seed_wait import consumers, hosts
 
 
@@ -204,26 +204,14 @@ def resources():
 
 # ---- ready ------------------------------------------------------------------
 
-def isolate(spare, pool, trait='CUSTOM_CLOUDFN_RESERVABLE'):
-    """Keep servers off the spare hosts, as run-leases does it: only what asks for the trait gets there."""
-    s.headers['OpenStack-API-Version'] = 'placement 1.6'   # Nova ignores it
-    call('PUT', '%s/traits/%s' % (PL, trait))
-    have = {a['name']: a for a in call('GET', NO + '/os-aggregates')['aggregates']}
-    agg = have.get(pool) or call('POST', NO + '/os-aggregates', {'aggregate': {'name': pool}})['aggregate']
-    url = '%s/os-aggregates/%s/action' % (NO, agg['id'])
-    call('POST', url, {'set_metadata': {'metadata': {'trait:' + trait: 'required'}}})
-    for host in spare:
-        if host not in agg.get('hosts', ()):
-            call('POST', url, {'add_host': {'host': host}})
-        rp = call('GET', PL + '/resource_providers', params={'name': host})['resource_providers'][0]
-        traits = '%s/resource_providers/%s/traits' % (PL, rp['uuid'])
-        for now in (call('GET', traits) for _ in range(10)):   # nova-compute changes it, too
-            if trait in now['traits']:
-                break
-            now['traits'].append(trait)
-            s.put(traits, json=now)
-        else:
-            sys.exit('Placement does not give %s the trait %s' % (host, trait))
+def release():
+    """Take the hosts out of the aggregate that an earlier version made. sandbox_scheduler.py keeps them empty."""
+    for agg in call('GET', NO + '/os-aggregates')['aggregates']:
+        if agg['name'] == 'sandbox-spare':
+            url = '%s/os-aggregates/%s' % (NO, agg['id'])
+            for host in agg['hosts']:
+                call('POST', url + '/action', {'remove_host': {'host': host}})
+            call('DELETE', url)
 
 
 def clouds():
@@ -254,11 +242,10 @@ def ready():
     for url in (*URL.values(), GL, NO):
         wait(url)
     login()
-    spare = CFG['RESERVABLE'].split()
-    computes = CFG['COMPUTES'].split() + spare
+    computes = (CFG['COMPUTES'] + ' ' + CFG['RESERVABLE']).split()
     consumers(['nova-conductor', 'nova-scheduler'] + ['nova-' + c for c in computes])
     hosts(set(computes))
-    isolate(spare, 'sandbox-spare')
+    release()
 
 
 if sys.argv[1] == 'consumers':

@@ -51,7 +51,7 @@ def call(method, url, body=None, **kw):
     if r.status_code >= 300:
         sys.exit('%s %s: %s %s' % (method, url, r.status_code,
                                    ' '.join(r.text[:500].split())))
-    return r.json() if 'json' in r.headers.get('Content-Type', '') else None
+    return r.json() if r.content and 'json' in r.headers.get('Content-Type', '') else None
 
 
 def ensure(url, one, match, extra=None, many=None):

@@ -63,8 +63,12 @@ func (e *Error) Error() string {
 		if !strings.Contains(text, f.Detail) {
 			text += fmt.Sprintf("; %s %s", f.Field, f.Detail)
 		}
-		if f.Allowed != nil && len(*f.Allowed) > 0 {
-			text += " (allowed: " + strings.Join(*f.Allowed, ", ") + ")"
+		if f.Allowed != nil {
+			of := ""
+			if len(e.Fields) > 1 {
+				of = f.Field + ": "
+			}
+			text = WithAllowed(text, of, *f.Allowed)
 		}
 	}
 	if e.RetryAfter != "" {
@@ -74,6 +78,15 @@ func (e *Error) Error() string {
 		text += " [" + e.RequestID + "]"
 	}
 	return strings.ReplaceAll(text, "\n", " ")
+}
+
+// WithAllowed adds what would be right to a text, unless it says so. of is before the list.
+func WithAllowed(text, of string, allowed []string) string {
+	list := strings.Join(allowed, ", ")
+	if strings.Contains(text, list) { // of an empty list, too
+		return text
+	}
+	return text + " (allowed: " + of + list + ")"
 }
 
 // ExitCode is the code that the program ends with.

@@ -62,6 +62,12 @@ const (
 	CallbackStatusVerified  CallbackStatus = "verified"
 )
 
+// Defines values for ChangeLeaseHeal.
+const (
+	ChangeLeaseHealAuto   ChangeLeaseHeal = "auto"
+	ChangeLeaseHealManual ChangeLeaseHeal = "manual"
+)
+
 // Defines values for ChangeLeaseOnEnd.
 const (
 	ChangeLeaseOnEndDelete         ChangeLeaseOnEnd = "delete"
@@ -382,21 +388,12 @@ const (
 	LeaseOnEndStop           LeaseOnEnd = "stop"
 )
 
-// Defines values for LeaseStatus.
-const (
-	LeaseStatusActive    LeaseStatus = "active"
-	LeaseStatusCancelled LeaseStatus = "cancelled"
-	LeaseStatusEnded     LeaseStatus = "ended"
-	LeaseStatusEnding    LeaseStatus = "ending"
-	LeaseStatusError     LeaseStatus = "error"
-	LeaseStatusPending   LeaseStatus = "pending"
-	LeaseStatusStarting  LeaseStatus = "starting"
-)
-
 // Defines values for LeaseChangeDataFields.
 const (
 	LeaseChangeDataFieldsBeforeEnd LeaseChangeDataFields = "before_end"
 	LeaseChangeDataFieldsEnd       LeaseChangeDataFields = "end"
+	LeaseChangeDataFieldsEnforce   LeaseChangeDataFields = "enforce"
+	LeaseChangeDataFieldsHeal      LeaseChangeDataFields = "heal"
 	LeaseChangeDataFieldsName      LeaseChangeDataFields = "name"
 	LeaseChangeDataFieldsOnEnd     LeaseChangeDataFields = "on_end"
 	LeaseChangeDataFieldsStart     LeaseChangeDataFields = "start"
@@ -445,6 +442,17 @@ const (
 	LeaseEventDataStatusError     LeaseEventDataStatus = "error"
 	LeaseEventDataStatusPending   LeaseEventDataStatus = "pending"
 	LeaseEventDataStatusStarting  LeaseEventDataStatus = "starting"
+)
+
+// Defines values for LeaseStatus.
+const (
+	LeaseStatusActive    LeaseStatus = "active"
+	LeaseStatusCancelled LeaseStatus = "cancelled"
+	LeaseStatusEnded     LeaseStatus = "ended"
+	LeaseStatusEnding    LeaseStatus = "ending"
+	LeaseStatusError     LeaseStatus = "error"
+	LeaseStatusPending   LeaseStatus = "pending"
+	LeaseStatusStarting  LeaseStatus = "starting"
 )
 
 // Defines values for LeaseWarningDataOnEnd.
@@ -1135,6 +1143,9 @@ type ChangeLease struct {
 	// Enforce Shelve an instance again that starts too early.
 	Enforce *bool `json:"enforce,omitempty"`
 
+	// Heal When a host of any reservation fails.
+	Heal *ChangeLeaseHeal `json:"heal,omitempty"`
+
 	// Name What people call it.
 	Name  *string           `json:"name,omitempty"`
 	OnEnd *ChangeLeaseOnEnd `json:"on_end,omitempty"`
@@ -1142,6 +1153,9 @@ type ChangeLease struct {
 	// Start `now`, or a time in RFC 3339 with its offset. A start in the past is now.
 	Start *string `json:"start,omitempty"`
 }
+
+// ChangeLeaseHeal When a host of any reservation fails.
+type ChangeLeaseHeal string
 
 // ChangeLeaseOnEnd defines model for ChangeLease.OnEnd.
 type ChangeLeaseOnEnd string
@@ -2350,7 +2364,7 @@ type Lease struct {
 	// CreatedAt RFC 3339 in UTC.
 	CreatedAt Time `json:"created_at"`
 
-	// Degraded A reserved host is down, and no other has its place.
+	// Degraded A reserved host is down or cordoned.
 	Degraded bool `json:"degraded"`
 
 	// End RFC 3339 in UTC.
@@ -2390,9 +2404,6 @@ type LeaseIsolation string
 
 // LeaseOnEnd defines model for Lease.OnEnd.
 type LeaseOnEnd string
-
-// LeaseStatus defines model for Lease.Status.
-type LeaseStatus string
 
 // LeaseChangeData Data of `cloudfn.lease.changed.v1`.
 type LeaseChangeData struct {
@@ -2449,7 +2460,7 @@ type LeaseEventData struct {
 	// project than the event's, which gets it through a connection, sees actors of its own project only.
 	Actor *EventActor `json:"actor,omitempty"`
 
-	// Degraded A reserved host is down, and no other has taken its place.
+	// Degraded A reserved host is down or cordoned, and no other has taken its place.
 	Degraded bool      `json:"degraded"`
 	End      time.Time `json:"end"`
 
@@ -2507,6 +2518,9 @@ type LeaseReason struct {
 	Code   string `json:"code"`
 	Detail string `json:"detail"`
 }
+
+// LeaseStatus defines model for LeaseStatus.
+type LeaseStatus string
 
 // LeaseWarningData Data of `cloudfn.lease.before_end.v1`.
 type LeaseWarningData struct {
@@ -3313,6 +3327,9 @@ type Request struct {
 	// ConnectionID The connection that the request acted through.
 	ConnectionID *UUID `json:"connection_id,omitempty"`
 
+	// Count How many requests the row stands for. Those over a limit share a row.
+	Count int `json:"count"`
+
 	// DomainID The domain of the project or of the token. Empty like user_id.
 	DomainID string `json:"domain_id"`
 
@@ -3391,7 +3408,7 @@ type Reservation struct {
 	// Heal When a host fails.
 	Heal *ReservationHeal `json:"heal,omitempty"`
 
-	// Hosts How many hosts it has.
+	// Hosts How many it has, or had at its end.
 	Hosts *int `json:"hosts,omitempty"`
 
 	// ID A UUID in lower case.
@@ -3949,8 +3966,8 @@ type Settings struct {
 	// CheckedAt When they were tried. Absent while the first check runs.
 	CheckedAt *time.Time `json:"checked_at,omitempty"`
 
-	// Wrong The environment variables that do not work, by name.
-	Wrong []string `json:"wrong"`
+	// Ok No environment variable is known not to work.
+	Ok bool `json:"ok"`
 }
 
 // SignIn A user and a password, or a token alone.

@@ -56,8 +56,12 @@ func (s *source) plan(ctx context.Context, a *cli.App) ([]step, error) {
 	steps := make([]step, 0, len(all))
 	var wrong []error
 	flavors := map[string]documents.Document{}
+	refs := references{App: a, all: all, known: map[string][]string{}}
 	for _, d := range all {
 		change, err := managed.Plan(ctx, a, withFlavor(d, flavors))
+		if err == nil && !d.IsFlavor() {
+			err = refs.check(ctx, d, change)
+		}
 		if api.IsTransient(err) || ctx.Err() != nil {
 			return nil, err
 		}

@@ -21,6 +21,7 @@ type callback struct {
 
 var callbacks = cli.Noun[callback]{
 	Path: "/v1/callbacks", Key: "callbacks", Arg: "CALLBACK",
+	Ref:   func(c callback) (id, name string, isOver bool) { return c.ID, "", false },
 	Offer: func(c callback) string { return c.ID + "\t" + string(c.Status) + ", " + c.URL },
 	Table: output.Table[callback]{
 		Columns: []string{"ID", "STATUS*", "URL", "EVENTS+", "OF", "CREATED+:created_at"},
@@ -107,8 +108,12 @@ func redeliver(a *cli.App) *cobra.Command {
 		Use: "redeliver CALLBACK DELIVERY...", Short: "Deliver events once more", Args: cobra.MinimumNArgs(2),
 		Annotations: cli.Calls("redeliver"), ValidArgsFunction: a.Complete(0, redeliverable(a)),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			callback, err := callbacks.Resolve(cmd.Context(), a, args[0])
+			if err != nil {
+				return err
+			}
 			return a.Each(args[1:], func(id string) error {
-				return deliver(cmd.Context(), a, callbacks.URL(args[0], "deliveries", id, "redeliver"))
+				return deliver(cmd.Context(), a, callbacks.URL(callback, "deliveries", id, "redeliver"))
 			})
 		},
 	}

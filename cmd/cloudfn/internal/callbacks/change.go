@@ -1,7 +1,6 @@
 package callbacks
 
 import (
-	"maps"
 	"net/http"
 	"strings"
 
@@ -11,6 +10,7 @@ import (
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/cli"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/exit"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/orders"
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/servers"
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
@@ -18,14 +18,14 @@ import (
 func subscription(cmd *cobra.Command, url string) map[string]any {
 	body := cli.Body(cmd.Flags(),
 		"events", "order:order_id", "for:order_id", "instance:instance_id", "connection:connection_id")
-	maps.DeleteFunc(body, func(_ string, value any) bool { return value == "" })
 	body["url"] = url
 	return body
 }
 
 func subscriptionFlags(a *cli.App, cmd *cobra.Command) {
 	eventsFlag(cmd)
-	cmd.Flags().String("instance", "", "only events of this instance")
+	cmd.Flags().String("instance", "", "only events of this instance: a server, by its name or id")
+	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error { return servers.InstanceFlag(cmd, a, "instance") }
 	a.ConnectionFlag(cmd, "only events that were caused through this connection")
 }
 

@@ -109,6 +109,7 @@ conflict; 6 a service does not answer, or not in time; 130 interrupted.`,
 	root.SetIn(a.In)
 	root.SetOut(a.Out)
 	root.SetErr(a.Err)
+	root.SetFlagErrorFunc(flagError)
 	a.globalFlags(root)
 	root.AddCommand(commands(a)...)
 	a.watch(root)
@@ -138,6 +139,9 @@ func (a *App) globalFlags(root *cobra.Command) {
 
 // watch notes that a command begins. cobra checks for required flags right before it, after all other hooks.
 func (a *App) watch(cmd *cobra.Command) {
+	if cmd.Args != nil {
+		cmd.Args = arguments(cmd.Args)
+	}
 	if run := cmd.RunE; run != nil {
 		cmd.RunE = func(cmd *cobra.Command, args []string) error {
 			a.Begin()

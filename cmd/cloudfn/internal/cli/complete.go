@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/api"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/output"
@@ -61,7 +62,14 @@ func (a *App) clouds(context.Context, []string, string) ([]string, error) {
 
 // ConnectionFlag adds --connection, the id of a connection that the user may act through.
 func (a *App) ConnectionFlag(cmd *cobra.Command, usage string) {
-	cmd.Flags().String("connection", "", usage)
+	a.ConnectionFlagOf(cmd, cmd.Flags(), new(string), usage)
+}
+
+// ConnectionFlagOf adds --connection to some of the command's flags.
+func (a *App) ConnectionFlagOf(cmd *cobra.Command, flags *pflag.FlagSet, id *string, usage string) {
+	flags.StringVar(id, "connection", "", usage)
+	flag := flags.Lookup("connection")
+	flag.Value = notEmpty{flag.Value}
 	a.CompleteFlag(cmd, "connection", a.UsableConnections)
 }
 

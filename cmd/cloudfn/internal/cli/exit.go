@@ -17,6 +17,7 @@ func (a *App) exit(err error, command string) int {
 	}
 	text := oneLine(err)
 	if !a.hasBegun && a.Code(err) == exit.Usage {
+		text = plainUsage(text)
 		text += " (see " + command + " --help)"
 	}
 	fmt.Fprintln(a.Err, "cloudfn: "+text)

@@ -116,6 +116,17 @@ func (v *orNone) Set(text string) error {
 	return err
 }
 
+// notEmpty is a flag that an empty text, such as that of a variable that is not set, would turn off.
+type notEmpty struct{ pflag.Value }
+
+// Set implements pflag.Value.
+func (v notEmpty) Set(text string) error {
+	if text == "" {
+		return errors.New("is empty: give an id, or leave the flag out")
+	}
+	return v.Value.Set(text)
+}
+
 // value is a pflag.Value made of functions.
 type value struct {
 	kind  string // as help shows it

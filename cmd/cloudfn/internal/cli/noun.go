@@ -22,6 +22,10 @@ type Noun[T any] struct {
 	Table output.Table[T]
 	Offer func(T) string // what completion offers: an id, a tab and a description
 	Note  func(*App, T)  // prints notes before one of them; nil = none
+
+	// Ref is the UUID of one, what people may call it instead ("" = nothing), and whether that name is free again. nil
+	// means that the API takes names.
+	Ref func(T) (id, name string, isOver bool)
 }
 
 // Calls notes which operations of the API a command calls. A test finds the operations that no command calls.
@@ -54,6 +58,34 @@ func (n Noun[T]) Find(ctx context.Context, a *App, query url.Values, limit int) 
 // Get reads one.
 func (n Noun[T]) Get(ctx context.Context, a *App, id string, query url.Values) (api.Item[T], error) {
 	return api.Get[T](ctx, a.API(), n.URL(id), query)
+}
+
+// Resolve finds the id of the only one with a name. It takes an id as it is: the API knows whether there is such a one.
+func (n Noun[T]) Resolve(ctx context.Context, a *App, arg string) (string, error) {
+	if n.Ref == nil || IsID(arg) {
+		return arg, nil
+	}
+	found, err := n.Find(ctx, a, nil, 0)
+	if err != nil {
+		return "", err
+	}
+	var all, open []string
+	for _, item := range found {
+		if id, name, isOver := n.Ref(item.Value); name == arg {
+			if all = append(all, id); !isOver {
+				open = append(open, id)
+			}
+		}
+	}
+	if len(open) > 0 {
+		all = open
+	}
+	thing := strings.ToLower(n.Arg)
+	if len(all) == 0 {
+		return "", exit.Errorf(exit.NotFound, "there is no %s %q: give its id, as %s %s list shows it", thing, arg,
+			a.Name, n.Key)
+	}
+	return Only(thing, arg, all)
 }
 
 // Finder completes ids.
@@ -116,7 +148,13 @@ func (n Noun[T]) One(
 	return &cobra.Command{
 		Use: name + " " + n.Arg, Short: short, Args: cobra.ExactArgs(1), Annotations: Calls(operation),
 		ValidArgsFunction: a.Complete(1, n.Finder(a, nil, 0)),
-		RunE:              func(cmd *cobra.Command, args []string) error { return run(cmd, args[0]) },
+		RunE: func(cmd *cobra.Command, args []string) error {
+			id, err := n.Resolve(cmd.Context(), a, args[0])
+			if err != nil {
+				return err
+			}
+			return run(cmd, id)
+		},
 	}
 }
 
@@ -149,7 +187,13 @@ func (n Noun[T]) Each(
 		Use: name + " " + n.Arg + "...", Short: short, Args: cobra.MinimumNArgs(1), Annotations: Calls(operation),
 		ValidArgsFunction: a.Complete(0, n.Finder(a, nil, 0)),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.Each(args, func(id string) error { return do(cmd.Context(), id) })
+			return a.Each(args, func(arg string) error {
+				id, err := n.Resolve(cmd.Context(), a, arg)
+				if err != nil {
+					return err
+				}
+				return do(cmd.Context(), id)
+			})
 		},
 	}
 }

@@ -17,6 +17,9 @@ import (
 
 var connections = cli.Noun[api.Connection]{
 	Path: "/v1/connections", Key: "connections", Arg: "CONNECTION",
+	Ref: func(c api.Connection) (id, name string, isOver bool) {
+		return c.ID, c.Name, c.Status == api.ConnectionStatusDeleted
+	},
 	Offer: func(c api.Connection) string {
 		return c.ID + "\t" + titled(c.Name, string(c.Kind)+", "+string(c.Status))
 	},

@@ -16,6 +16,9 @@ import (
 
 var requests = cli.Noun[api.ConnectionRequest]{
 	Path: connections.Path + "/requests", Key: "requests", Arg: "REQUEST",
+	Ref: func(r api.ConnectionRequest) (id, name string, isOver bool) {
+		return r.ID, r.Name, r.Status != api.ConnectionRequestStatusPending
+	},
 	Offer: func(r api.ConnectionRequest) string { return r.ID + "\t" + titled(r.Name, r.RequestedBy.UserName) },
 	Table: output.Table[api.ConnectionRequest]{
 		Columns: []string{

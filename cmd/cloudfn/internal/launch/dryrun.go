@@ -34,10 +34,7 @@ func (l *launch) dryRun(ctx context.Context) error {
 func reportText(r api.LaunchReport, color bool) string {
 	var text strings.Builder
 	for _, p := range r.Problems {
-		line := p.Field + ": " + p.Detail
-		if allowed := cli.Value(p.Allowed); len(allowed) > 0 {
-			line += " (allowed: " + strings.Join(allowed, ", ") + ")"
-		}
+		line := api.WithAllowed(p.Field+": "+p.Detail, "", cli.Value(p.Allowed))
 		fmt.Fprintln(&text, output.Paint(color, "error")+"  "+output.Clean(line))
 	}
 	for _, u := range r.Unchecked {

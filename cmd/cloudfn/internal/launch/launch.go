@@ -36,9 +36,12 @@ out an id once. So whatever breaks meanwhile, no server is lost or launched twic
 
 With --wait, Ctrl-C leaves the launch running and says how to follow it.`,
 		Example: `  cloudfn launch web --flavor m1.small --image cirros --network private --wait
-  cloudfn launch worker --count 3 --min-vcpus 2 --min-ram-mb 2048 --image cirros --on-failure rollback --wait
-  cloudfn launch web --flavor m1.small --image cirros --generate-key web.key --user-data cloud-init.yaml
-  cloudfn launch course --flavor m1.small --image cirros --count 3 --lease 2d --before-end 1h --on-end stop
+  cloudfn launch worker --count 3 --min-vcpus 2 --min-ram-mb 2048 --image cirros --network private \
+    --on-failure rollback --wait
+  cloudfn launch web --flavor m1.small --image cirros --network private --generate-key web.key \
+    --user-data cloud-init.yaml
+  cloudfn launch course --flavor m1.small --image cirros --network private --count 3 --lease 2d --before-end 1h \
+    --on-end stop
   cloudfn launch --file order.yaml --dry-run`,
 		Annotations: cli.Calls("launch", "getOrder"), Args: cobra.MaximumNArgs(1),
 		ValidArgsFunction: cobra.NoFileCompletions,

@@ -19,6 +19,8 @@ func termFlags(a *cli.App, cmd *cobra.Command) {
 	a.Until(cmd, "start", "when it begins: in 24h, in 7d, or a time such as 2027-01-01T09:00:00+01:00 (default now)")
 	a.Until(cmd, "end", "when it ends, in the same form")
 	flags := cmd.Flags()
+	flags.String("heal", "", "when a host fails: auto (another takes its place) or manual (wait for it)")
+	cli.Choices(cmd, "heal", string(domain.HealAuto), string(domain.HealManual))
 	flags.String("duration", "", "or how long it lasts: 90m, 8h, 2d, 2w, or an ISO 8601 duration such as P1M")
 	cli.Choices(cmd, "duration", "8h", "2d", "1w", "P1M")
 	flags.String("before-end", "", "warn so long before the end, by an event: 30m, 1h, 1d, or none (default 1h)")
@@ -108,7 +110,7 @@ for longer, the lease stays as it is, and the error says from when they are.`
 
 func update(a *cli.App) *cobra.Command {
 	cmd := leases.One(a, "update", "Change a lease", "changeLease", func(cmd *cobra.Command, id string) error {
-		body := cli.Body(cmd.Flags(), termFields...)
+		body := cli.Body(cmd.Flags(), append(termFields, "heal")...)
 		if err := addPeriods(cmd, body); err != nil {
 			return err
 		}
@@ -118,7 +120,7 @@ func update(a *cli.App) *cobra.Command {
 		return leases.Send(cmd.Context(), a, http.MethodPatch, leases.URL(id), body)
 	})
 	cmd.Long = `Change a lease. Without a flag a field stays as it is. Before its start all can be changed; afterwards
-the end, the warning, what happens at the end, and the name.`
+the end, the warning, what happens at the end or when a host fails, and the name.`
 	cmd.Example = "  cloudfn leases update LEASE --on-end delete --before-end none"
 	termFlags(a, cmd)
 	cmd.Flags().String("name", "", "a name, for people")

@@ -12,13 +12,14 @@ import (
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/api"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/cli"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/exit"
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/servers"
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
 func create(a *cli.App) *cobra.Command {
 	var f follow
 	cmd := &cobra.Command{
-		Use:   "create NAME (--hosts N | --instance ID) (--end WHEN | --duration TIME)",
+		Use:   "create NAME (--hosts N | --instance SERVER) (--end WHEN | --duration TIME)",
 		Short: "Create a lease", Args: cobra.ExactArgs(1),
 		Long: `Reserve hosts, instances or both for a period.
 
@@ -26,12 +27,15 @@ A lease of hosts gives the project whole hosts: from its start only servers that
 on them. A lease of instances promises time, not capacity: it shelves them until its start, starts them then, and does
 what --on-end says at the end.`,
 		Example: `  cloudfn leases create workshop --hosts 2..3 --vcpus 16 --start 7d --duration 2d --before-end 1h
-  cloudfn leases create nightly --instance ID --start 2027-01-01T20:00:00Z --duration 8h --on-end stop
+  cloudfn leases create nightly --instance web --start 2027-01-01T20:00:00Z --duration 8h --on-end stop
   cloudfn leases create fast --hosts 1 --duration 8h \
     --capability 'cpu_info:arch = x86_64' --capability 'trait:HW_CPU_X86_AVX2 = required' --capability 'vcpus >= 32'`,
 		Annotations: cli.Calls("createLease"), ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			body, err := request(cmd, args[0])
+			if err == nil {
+				err = reserveServers(cmd.Context(), a, body)
+			}
 			if err != nil {
 				return err
 			}
@@ -49,7 +53,7 @@ what --on-end says at the end.`,
 	cli.Choices(cmd, "hosts")
 	flags.StringSlice("flavor", nil, "flavors for the hosts, by id or name (default every public one that fits)")
 	cli.Choices(cmd, "flavor")
-	flags.StringSlice("instance", nil, "instances, by their ids here")
+	flags.StringSlice("instance", nil, "instances: servers, by their names or ids")
 	a.CompleteFlag(cmd, "instance", func(ctx context.Context, _ []string, _ string) ([]string, error) {
 		return instances(ctx, a)
 	})
@@ -76,6 +80,7 @@ func hostFlags(cmd *cobra.Command) {
 // hostFields are the fields of a reservation of hosts that flags set.
 var hostFields = []string{
 	"vcpus", "ram-mb", "disk-gb", "zone", "region", "trait:traits", "capability:capabilities", "flavor:flavors",
+	"heal",
 }
 
 // request is the body of a request for a lease.
@@ -112,6 +117,30 @@ func request(cmd *cobra.Command, name string) (map[string]any, error) {
 	}
 	body["reservations"] = reservations
 	return body, nil
+}
+
+// reserveServers replaces what the user has given for instances by their ids, or those of servers that are to be
+// connected first.
+func reserveServers(ctx context.Context, a *cli.App, body map[string]any) error {
+	reservations, _ := body["reservations"].([]map[string]any)
+	for _, r := range reservations {
+		given, ok := r["instance_id"].(string)
+		if !ok {
+			continue
+		}
+		server, err := servers.Find(ctx, a, given)
+		switch {
+		case cli.IsID(given) && api.HasStatus(err, http.StatusNotFound): // the API explains it
+		case err != nil:
+			return err
+		case server.Instance != nil:
+			r["instance_id"] = server.Instance.ID
+		default:
+			delete(r, "instance_id")
+			r["server_id"] = server.ID
+		}
+	}
+	return nil
 }
 
 // hostRange reads N, or N..M.

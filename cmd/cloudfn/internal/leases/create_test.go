@@ -12,6 +12,25 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
+// TestHeal: the flag is a reservation's when a lease is made, and needs hosts.
+func TestHeal(t *testing.T) {
+	t.Parallel()
+	for hosts, want := range map[string]string{"1": "manual", "": ""} {
+		cmd := create(&cli.App{Now: time.Now})
+		if err := cmd.ParseFlags([]string{"--heal", "manual", "--duration", "8h", "--hosts", hosts}); err != nil {
+			t.Fatal(err)
+		}
+		body, err := request(cmd, "workshop")
+		var got any = ""
+		if made, _ := body["reservations"].([]map[string]any); len(made) == 1 {
+			got = made[0]["heal"]
+		}
+		if got != want || (err == nil) != (want != "") {
+			t.Errorf("with --hosts %q it is %v: %v", hosts, got, err)
+		}
+	}
+}
+
 // TestExamples parses what the help shows, as a shell does: the flags, and the expressions in them.
 func TestExamples(t *testing.T) {
 	t.Parallel()

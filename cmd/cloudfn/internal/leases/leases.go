@@ -13,11 +13,15 @@ import (
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/cli"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/exit"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/output"
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/servers"
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
 var leases = cli.Noun[api.Lease]{
 	Path: "/v1/leases", Key: "leases", Arg: "LEASE",
+	Ref: func(l api.Lease) (id, name string, isOver bool) {
+		return l.ID, l.Name, slices.Contains(ended, l.Status)
+	},
 	Offer: func(l api.Lease) string { return l.ID + "\t" + l.Name + ", " + string(l.Status) },
 	Note: func(a *cli.App, l api.Lease) {
 		for _, warning := range cli.Value(l.Warnings) {
@@ -32,6 +36,7 @@ var leases = cli.Noun[api.Lease]{
 			"REASON", "WARNS:before_end", "ISOLATION*", "EVENTS", "FLAVORS", "ORDER:order_id", "USER:user_id",
 		},
 		Texts: map[string]func(api.Lease) string{
+			"END":      func(l api.Lease) string { return output.Time(endOf(l)) },
 			"RESERVES": reserves, "REASON": reason, "EVENTS": steps, "FLAVORS": flavors,
 			"DEGRADED": func(l api.Lease) string {
 				if l.Degraded {
@@ -97,9 +102,12 @@ func Command(a *cli.App) *cobra.Command {
 	retry := leases.Act(a, "retry", "Retry what has failed of a lease", "retryLease")
 	retry.Long = `Retry what has failed of a lease in error: its start, or its end. What it does to instances is
 delegated again, by you.`
-	return cli.Group("leases", "Reserve instances and hosts for a period",
+	c := cli.Group("leases", "Reserve instances and hosts for a period",
 		list(a), show(a), create(a), extend(a), update(a), end(a), retry,
 		availability(a), allocations(a))
+	c.Long = `Reserve instances and hosts for a period. LEASE is the id of a lease, or its name if no other lease that
+has not ended has the name.`
+	return c
 }
 
 func list(a *cli.App) *cobra.Command {
@@ -108,7 +116,10 @@ func list(a *cli.App) *cobra.Command {
 	cli.Statuses(cmd, domain.LeaseStatuses(), "")
 	cmd.Flags().String("name", "", "only those whose name contains this")
 	cli.Choices(cmd, "name")
-	cmd.Flags().String("instance", "", "only those of this instance, by its id here")
+	cmd.Flags().String("instance", "", "only those of this instance: a server, by its name or id")
+	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
+		return servers.InstanceFlag(cmd, a, "instance")
+	}
 	a.CompleteFlag(cmd, "instance", func(ctx context.Context, _ []string, _ string) ([]string, error) {
 		return instances(ctx, a)
 	})
@@ -142,8 +153,18 @@ func await(
 	return lease, err
 }
 
+// endOf is when a lease ends, or has ended.
+func endOf(l api.Lease) time.Time {
+	for _, e := range l.Events {
+		if e.Type == api.LeaseEventTypeEnd && e.At != nil {
+			return *e.At
+		}
+	}
+	return l.End
+}
+
 // deletes reports whether the end of a lease deletes servers. Before its start no end does.
 func deletes(l api.Lease) bool {
-	return l.Status != api.LeaseStatusPending &&
+	return l.Status != api.LeaseStatusPending && l.Status != api.LeaseStatusEnding &&
 		(l.OnEnd == api.LeaseOnEnd(domain.OnEndDelete) || l.OnEnd == api.LeaseOnEnd(domain.OnEndSnapshotDelete))
 }

@@ -124,7 +124,10 @@ func end(a *cli.App) *cobra.Command {
 				return err
 			}
 			onEnd, _ := cmd.Flags().GetString("on-end")
-			if l := found.Value; onEnd == "" && deletes(l) && !isConfirmed {
+			if l := found.Value; slices.Contains(ended, l.Status) {
+				a.Notef("Lease %s has been %s since %s.", output.Clean(l.Name), l.Status, output.Time(endOf(l)))
+				return leases.Print(a, found)
+			} else if onEnd == "" && deletes(l) && !isConfirmed {
 				return exit.Usagef("the end of lease %s deletes its servers (on_end is %s): add --confirm-delete if "+
 					"you mean it, or change it first by %s leases update %s --on-end shelve",
 					l.Name, l.OnEnd, a.Name, l.ID)

@@ -61,8 +61,11 @@ func (c column) label() string {
 	if c.title == "ID" || c.title == "URL" {
 		return c.title + ":"
 	}
-	return c.title[:1] + strings.ReplaceAll(strings.ToLower(c.title[1:]), "_", " ") + ":"
+	return abbreviations.Replace(c.title[:1]+strings.ReplaceAll(strings.ToLower(c.title[1:]), "_", " ")) + ":"
 }
+
+// abbreviations are written as everybody writes them.
+var abbreviations = strings.NewReplacer("Vcpus", "vCPUs", "Ram", "RAM", " ram", " RAM", " mb", " MB", " gb", " GB")
 
 // choose gives the columns that the user wants, in that order; by default those that are not wide.
 func choose(p *Printer, all []column) ([]column, error) {

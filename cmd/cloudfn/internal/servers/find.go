@@ -2,11 +2,14 @@ package servers
 
 import (
 	"context"
+	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
 	"strings"
 	"unicode"
+
+	"github.com/spf13/cobra"
 
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/api"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/cli"
@@ -146,4 +149,36 @@ func completions(found []api.Item[api.Server], given []string, begun string) []s
 		}
 	}
 	return texts
+}
+
+// Find reads the server that is given by its id, its instance's, or a name that only one server has.
+func Find(ctx context.Context, a *cli.App, arg string) (api.Server, error) {
+	s := servers{App: a}
+	t, err := s.resolveOne(ctx, arg)
+	if err != nil {
+		return api.Server{}, err
+	}
+	found, err := api.Get[api.Server](ctx, a.API(), "/v1/servers/"+t.id, nil)
+	return found.Value, err
+}
+
+// InstanceFlag replaces the server of a flag, which is given as for Find, by its instance's id. The API explains an id
+// that no server has.
+func InstanceFlag(cmd *cobra.Command, a *cli.App, name string) error {
+	flag := cmd.Flags().Lookup(name)
+	arg := flag.Value.String()
+	if !flag.Changed || arg == "" {
+		return nil
+	}
+	a.Begin()
+	found, err := Find(cmd.Context(), a, arg)
+	switch {
+	case cli.IsID(arg) && api.HasStatus(err, http.StatusNotFound):
+		return nil
+	case err != nil:
+		return err
+	case found.Instance == nil:
+		return exit.Errorf(exit.NotFound, "server %s is not tracked: %s servers connect %s", arg, a.Name, found.ID)
+	}
+	return flag.Value.Set(found.Instance.ID)
 }

@@ -35,8 +35,7 @@ func Command(a *cli.App) *cobra.Command {
 	c.Long = `List, show and act on servers. SERVER is the id of a server, or of the instance that it is tracked as,
 or a name that only one server has. -o name prints for each server what other commands take: its name, or its id where
 the name is not enough.`
-	c.PersistentFlags().StringVar(&s.connection, "connection", "", "id of the connection to act through")
-	a.CompleteFlag(c, "connection", a.UsableConnections)
+	a.ConnectionFlagOf(c, c.PersistentFlags(), &s.connection, "id of the connection to act through")
 	return c
 }
 

@@ -3,7 +3,6 @@ package status
 
 import (
 	"fmt"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -31,9 +30,9 @@ func Command(a *cli.App) *cobra.Command {
 			if !s.Postgres.Reachable || !s.Keystone.Reachable {
 				return exit.Failedf("%s does not work: a service that it needs does not answer", a.URL)
 			}
-			if wrong := s.Settings.Wrong; len(wrong) > 0 {
-				return exit.Failedf("%s has wrong settings: `cloudfnd check` with its environment says what "+
-					"is wrong with %s", a.URL, strings.Join(wrong, ", "))
+			if !s.Settings.Ok {
+				return exit.Failedf("%s has wrong settings: its log and `cloudfnd check` with its environment name "+
+					"them", a.URL)
 			}
 			return nil
 		},
@@ -59,12 +58,12 @@ func dependency(d api.Dependency) string {
 
 func settings(s api.Status) string {
 	switch {
-	case len(s.Settings.Wrong) > 0:
-		return "wrong: " + strings.Join(s.Settings.Wrong, ", ")
+	case !s.Settings.Ok:
+		return "wrong"
 	case s.Settings.CheckedAt == nil:
 		return "not checked yet"
 	}
-	return "up"
+	return "ok"
 }
 
 // Version prints this program's version.

@@ -1,0 +1,113 @@
+package leases
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/cli"
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/clitest"
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/exit"
+)
+
+const (
+	openLease, endedLease = "019b7c5e-7f60-7a88-b14f-6d0e5a4c3e01", "019b7c5e-7f60-7a88-b14f-6d0e5a4c3e02"
+	serverID, instanceID  = "019b7c5e-7f60-7a88-b14f-6d0e5a4c3e03", "019b7c5e-7f60-7a88-b14f-6d0e5a4c3e04"
+	otherServer           = "019b7c5e-7f60-7a88-b14f-6d0e5a4c3e05"
+)
+
+// namedThings has two leases workshop, two open ones twice, a tracked server first and another one, and keeps what is
+// sent.
+func namedThings(sent *string) http.HandlerFunc {
+	const lease = `{"id": %q, "name": %q, "status": %q, "reservations": [], "events": []}`
+	first := fmt.Sprintf(`{"id": %q, "name": "first", "instance": {"id": %q}}`, serverID, instanceID)
+	other := fmt.Sprintf(`{"id": %q, "name": "other"}`, otherServer)
+	return func(w http.ResponseWriter, r *http.Request) {
+		switch path := r.URL.Path; {
+		case r.Method == http.MethodPost:
+			body, _ := io.ReadAll(r.Body)
+			*sent = string(body)
+			fmt.Fprintf(w, lease, openLease, "nap", "pending")
+		case path == "/v1/leases":
+			*sent = r.URL.Query().Get("instance_id")
+			all := strings.Join([]string{lease, lease, lease, lease}, ",")
+			fmt.Fprintf(w, `{"leases": [`+all+`], "next": null}`, endedLease, "workshop", "ended", openLease, "workshop",
+				"active", openLease, "twice", "active", endedLease, "twice", "pending")
+		case path == "/v1/servers":
+			fmt.Fprintf(w, `{"servers": [%s, %s], "next": null}`, first, other)
+		case path == "/v1/servers/"+serverID, path == "/v1/servers/"+instanceID:
+			fmt.Fprint(w, first)
+		case path == "/v1/servers/"+otherServer:
+			fmt.Fprint(w, other)
+		default:
+			fmt.Fprintf(w, lease, strings.TrimPrefix(path, "/v1/leases/"), "workshop", "active")
+		}
+	}
+}
+
+func runCommand(
+	t *testing.T, command func(*cli.App) *cobra.Command, args ...string,
+) (sent, out string, code int, err error) {
+	t.Helper()
+	a, printed, _ := clitest.New(t, namedThings(&sent))
+	cmd := command(a)
+	cmd.SilenceErrors, cmd.SilenceUsage = true, true
+	cmd.SetArgs(args)
+	err = cmd.ExecuteContext(t.Context())
+	if err != nil {
+		code = a.Code(err)
+	}
+	return sent, printed.String(), code, err
+}
+
+// TestLeaseByName finds the lease that has not ended, and says how to find its id where the name does not do.
+func TestLeaseByName(t *testing.T) {
+	t.Parallel()
+	for name, want := range map[string]struct {
+		code int
+		says string
+	}{
+		"workshop": {0, ""},
+		"twice":    {exit.Conflict, `2 leases are named "twice": give one of the ids `},
+		"nope":     {exit.NotFound, `there is no lease "nope": give its id, as cloudfn leases list shows it`},
+	} {
+		_, out, code, err := runCommand(t, show, name)
+		if code != want.code || want.says != "" && !strings.Contains(err.Error(), want.says) ||
+			code == 0 && !strings.Contains(out, openLease) {
+			t.Errorf("%s: %d %v %s", name, code, err, out)
+		}
+	}
+}
+
+// TestLeaseOfServer takes a server's name, its id, or its instance's.
+func TestLeaseOfServer(t *testing.T) {
+	t.Parallel()
+	for given, want := range map[string]map[string]any{
+		"first":     {"type": "instance", "instance_id": instanceID},
+		serverID:    {"type": "instance", "instance_id": instanceID},
+		instanceID:  {"type": "instance", "instance_id": instanceID},
+		"other":     {"type": "instance", "server_id": otherServer},
+		otherServer: {"type": "instance", "server_id": otherServer},
+	} {
+		sent, _, _, err := runCommand(t, create, "nap", "--duration", "1h", "--instance", given)
+		var body struct {
+			Reservations []map[string]any `json:"reservations"`
+		}
+		if json.Unmarshal([]byte(sent), &body) != nil || err != nil || len(body.Reservations) != 1 ||
+			fmt.Sprint(body.Reservations[0]) != fmt.Sprint(want) {
+			t.Errorf("%s: sent %s: %v", given, sent, err)
+		}
+	}
+	_, _, code, err := runCommand(t, create, "nap", "--duration", "1h", "--instance", "nope")
+	if code != exit.NotFound {
+		t.Errorf("an unknown name: %v", err)
+	}
+	if sent, _, _, err := runCommand(t, list, "--instance", "first"); sent != instanceID || err != nil {
+		t.Errorf("the list is asked for %q: %v", sent, err)
+	}
+}

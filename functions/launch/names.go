@@ -1,0 +1,93 @@
+package launch
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/lookup"
+)
+
+// names are the key pairs, security groups and zones that there are. What no server has is not read.
+type names struct {
+	keys          []domain.KeyPair
+	groups, zones []string
+	withheld      map[string]string // why those of a field are unknown
+}
+
+// readNames reads what the servers of an order may name.
+func readNames(ctx context.Context, cloud cloud, req createOrder) (out names, err error) {
+	group, ctx := errgroup.WithContext(ctx)
+	anyItem := func(has func(item) bool) bool { return slices.ContainsFunc(req.items, has) }
+	if req.generateKey || anyItem(func(i item) bool { return i.spec.KeyName != "" }) {
+		group.Go(func() (err error) {
+			out.keys, err = cloud.KeyPairs(ctx)
+			return err
+		})
+	}
+	var noGroups, noZones string
+	if anyItem(func(i item) bool { return len(i.spec.SecurityGroups) > 0 }) {
+		group.Go(func() error {
+			groups, err := cloud.SecurityGroups(ctx)
+			for _, g := range groups {
+				out.groups = append(out.groups, g.Name, g.ID)
+			}
+			if err != nil {
+				noGroups, err = whyWithheld(err)
+			}
+			return err
+		})
+	}
+	if anyItem(func(i item) bool { return i.spec.Zone != "" }) {
+		group.Go(func() error {
+			zones, err := cloud.Zones(ctx)
+			for _, z := range zones {
+				if z.Available {
+					out.zones = append(out.zones, z.Name)
+				}
+			}
+			if err != nil {
+				noZones, err = whyWithheld(err)
+			}
+			return err
+		})
+	}
+	err = group.Wait()
+	out.withheld = map[string]string{"security_groups": noGroups, "availability_zone": noZones}
+	return out, err
+}
+
+// check lists the names of an order that nothing has. An admin's zone may name a host, too: nova:compute-1.
+func (n names) check(req createOrder) []error {
+	var wrong faults
+	for _, i := range req.items {
+		zone, _, _ := strings.Cut(i.spec.Zone, ":")
+		for _, part := range []struct {
+			field, what string
+			known       []string
+			given       []string
+		}{
+			{"key_name", "key pair", n.keyNames(), []string{i.spec.KeyName}},
+			{"security_groups", "security group", n.groups, i.spec.SecurityGroups},
+			{"availability_zone", "availability zone", n.zones, []string{zone}},
+		} {
+			for _, name := range part.given {
+				if name != "" && n.withheld[part.field] == "" && !slices.Contains(part.known, name) {
+					wrong.add(lookup.Absent(i.fields[part.field], part.what, name, part.known))
+				}
+			}
+		}
+	}
+	return distinct(wrong)
+}
+
+func (n names) keyNames() []string {
+	list := make([]string, len(n.keys))
+	for k, pair := range n.keys {
+		list[k] = pair.Name
+	}
+	return list
+}

@@ -1,0 +1,94 @@
+package runleases
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/testkit"
+)
+
+// TestHostOfAnotherAggregate: a host that an aggregate of others isolates does not join the pool, is not given to a
+// lease, and degrades the lease that has it. The reason names the aggregate, and ends with it.
+func TestHostOfAnotherAggregate(t *testing.T) {
+	t.Parallel()
+	const want = `host h1 is in the aggregate "gpu", whose property trait:CUSTOM_GPU=required keeps servers of ` +
+		`reservations off it: take the host out of that aggregate first`
+	isolated := func(t *testing.T) *hostWorld {
+		t.Helper()
+		w := newHostWorld(t)
+		w.cloud.aggregates["gpu"] = &domain.Aggregate{ID: 77, Name: "gpu", Metadata: map[string]string{
+			"trait:CUSTOM_GPU": "required",
+		}}
+		w.lease(t, nil)
+		w.exec(t, "update allocations set node = 'h1'")
+		return w
+	}
+	shows := func(t *testing.T, w *hostWorld, query, want string) {
+		t.Helper()
+		if got := testkit.Scalar[string](t, w.rows, query); got != want {
+			t.Errorf("%s\n got %s\nwant %s", query, got, want)
+		}
+	}
+	const lease = "select concat_ws(' ', status, degraded, problem->>'detail') from leases"
+	const node = "select concat_ws(' ', pool, nullif(reason, '')) from nodes where name = 'h1'"
+	t.Run("before it joins", func(t *testing.T) {
+		t.Parallel()
+		w := isolated(t)
+		w.exec(t, "update nodes set pool = 'joining' where name = 'h1'")
+		w.cloud.aggregates["gpu"].Hosts = []string{"h1"}
+		w.move(t)
+		shows(t, w, node, "joining "+want)
+		w.cloud.aggregates["gpu"].Hosts = nil
+		w.move(t)
+		shows(t, w, node, "reservable")
+	})
+	t.Run("before the start", func(t *testing.T) {
+		t.Parallel()
+		w := isolated(t)
+		w.cloud.aggregates["gpu"].Hosts = []string{"h1"}
+		w.becomes(t, domain.LeaseActive)
+		if held := strings.Join(w.held(t), " "); held == "h1" || held == "" {
+			t.Errorf("the lease has %q", held)
+		}
+		shows(t, w, lease, "active f")
+		shows(t, w, node, "joining "+want)
+	})
+	t.Run("without another host", func(t *testing.T) {
+		t.Parallel()
+		w := isolated(t)
+		w.exec(t, "update nodes set pool = 'leaving' where name <> 'h1'")
+		w.cloud.aggregates["gpu"].Hosts = []string{"h1"}
+		w.pass(t)
+		shows(t, w, lease, "starting f "+want)
+		w.cloud.aggregates["gpu"].Hosts = nil
+		w.becomes(t, domain.LeaseActive)
+		shows(t, w, lease, "active f")
+	})
+	t.Run("which is the lease before", func(t *testing.T) {
+		t.Parallel()
+		w := isolated(t)
+		w.becomes(t, domain.LeaseActive)
+		w.exec(t, "update nodes set pool = 'leaving' where name <> 'h1'")
+		w.lease(t, func(l *domain.Lease) {
+			l.StartsAt, l.EndsAt = time.Now().Add(2*time.Hour), time.Now().Add(3*time.Hour)
+		})
+		w.exec(t, "update leases set starts_at = now() where status = 'pending'")
+		w.pass(t)
+		shows(t, w, lease+" order by created_at desc limit 1", "starting f another lease has not returned h1 yet")
+		w.end(t)
+		w.becomes(t, domain.LeaseActive)
+	})
+	t.Run("of an active lease", func(t *testing.T) {
+		t.Parallel()
+		w := isolated(t)
+		w.becomes(t, domain.LeaseActive)
+		w.cloud.aggregates["gpu"].Hosts = []string{"h1"}
+		w.pass(t)
+		shows(t, w, lease, "active t "+want)
+		w.cloud.aggregates["gpu"].Hosts = nil
+		w.pass(t)
+		shows(t, w, lease, "active f")
+	})
+}

@@ -1,0 +1,28 @@
+package domain
+
+import (
+	"fmt"
+	"net/netip"
+)
+
+// AddressSource returns what counts as one source of requests: an IPv4 address, or the /64 of an IPv6 address, because
+// a host chooses its addresses within it. Anything else is a source of its own.
+func AddressSource(address string) string {
+	parsed, err := netip.ParseAddr(address)
+	if err != nil || parsed.Unmap().Is4() {
+		return address
+	}
+	network, err := parsed.WithZone("").Prefix(64)
+	if err != nil {
+		return address
+	}
+	return network.String()
+}
+
+// CheckRate rejects a setting that allows no requests, or more than any process serves.
+func CheckRate(variable string, n int) error {
+	if n < 1 || n > 100_000 {
+		return fmt.Errorf("%s is %d: it must be 1 to 100000", variable, n)
+	}
+	return nil
+}

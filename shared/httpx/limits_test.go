@@ -1,0 +1,76 @@
+package httpx
+
+import (
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+)
+
+// TestLimits: a request over a limit costs neither Keystone nor a row, whatever its path. A known token's address is
+// not limited, so those who share an address with a flood go on; probes never are.
+func TestLimits(t *testing.T) {
+	t.Parallel()
+	limit := apperr.Limit{Name: "address", Quota: 500, Window: 10 * time.Second}
+	over := limit.Exceeded("this address", 2500*time.Millisecond)
+	served := func(token string) []string { return []string{"ready", "authenticate " + token, "handler", "record"} }
+	unknown := []string{"ready", "authenticate tok"}
+	for name, tc := range map[string]struct {
+		path, token, source string
+		status              int
+		steps               []string
+		project             string // of what is counted
+	}{
+		"an address":                  {"/private/1", "tok", "192.0.2.1", 429, nil, ""},
+		"an address, a public route":  {"/public", "", "192.0.2.1", 429, nil, ""},
+		"an address, nothing there":   {"/nothing", "", "192.0.2.1", 429, nil, ""},
+		"an address, a known token":   {"/private/1", "known", "192.0.2.1", 200, served("known"), ""},
+		"an address, a probe":         {"/probe", "", "192.0.2.1", 200, []string{"handler"}, ""},
+		"an address, healthz":         {"/healthz", "", "192.0.2.1", 200, nil, ""},
+		"a project":                   {"/private/1", "known", "p1", 429, nil, "p1"},
+		"a project, a public route":   {"/public", "known", "p1", 429, nil, "p1"},
+		"a project, nothing there":    {"/nothing", "known", "p1", 429, nil, "p1"},
+		"a project, with a new token": {"/private/1", "tok", "p1", 429, unknown, "p1"},
+		"another project":             {"/private/1", "tok", "p2", 200, served("tok"), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			j := &recorder{limited: map[string]error{tc.source: over}}
+			w := j.get(tc.path, http.Header{"X-Auth-Token": {tc.token}})
+			if diff := cmp.Diff(tc.steps, j.steps); diff != "" || w.Code != tc.status {
+				t.Fatalf("got %d, steps %s", w.Code, diff)
+			}
+			if tc.status == 200 {
+				if len(j.refused) != 0 {
+					t.Errorf("counted %+v", j.refused)
+				}
+				return
+			}
+			problem(t, w)
+			for header, want := range map[string]string{
+				"Retry-After": "3", "RateLimit": `"address";r=0;t=3`, "RateLimit-Policy": `"address";q=500;w=10`,
+			} {
+				if got := w.Header().Get(header); got != want {
+					t.Errorf("%s is %q, want %q", header, got, want)
+				}
+			}
+			if len(j.refused) != 1 || j.refused[0].Status != 429 || j.refused[0].Code != "rate_limited" ||
+				j.refused[0].ProjectID != tc.project || j.refused[0].Remote != "192.0.2.1" {
+				t.Errorf("counted %+v", j.refused)
+			}
+		})
+	}
+}
+
+// TestPauseOfOpenStack is no limit of ours: the request has a row, and the answer no RateLimit.
+func TestPauseOfOpenStack(t *testing.T) {
+	t.Parallel()
+	j := &recorder{auth: apperr.New(apperr.RateLimited, "keystone: wait")}
+	w := j.get("/private/1", http.Header{"X-Auth-Token": {"tok"}})
+	if w.Code != 429 || w.Header().Get("RateLimit") != "" || len(j.rows) != 1 || len(j.refused) != 0 {
+		t.Errorf("got %d %v with %d rows, %d counted", w.Code, w.Header(), len(j.rows), len(j.refused))
+	}
+}

@@ -1,0 +1,95 @@
+// Package limit bounds how often one client, or one project, may send requests to a process.
+package limit
+
+import (
+	"errors"
+	"time"
+
+	lru "github.com/hashicorp/golang-lru/v2"
+	"golang.org/x/time/rate"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+// Config is how many requests a process accepts.
+type Config struct {
+	// Address ranges of the proxies in front, such as `127.0.0.0/8,10.2.0.0/16`: `X-Forwarded-For` names the client
+	// only when one of them sends it. When empty, the client is whoever connects.
+	TrustedProxies []string `env:"TRUSTED_PROXIES"`
+	// Requests a second that each process accepts from one address (IPv6: one /64) without a token that was
+	// accepted before, and ten times as many at once; 1 to 100000.
+	Address int `env:"ADDRESS_RATE_LIMIT, default=100"`
+	// Requests a second that each process accepts from one project, and ten times as many at once; 1 to 100000.
+	Project int `env:"PROJECT_RATE_LIMIT, default=500"`
+}
+
+// Validate rejects a Config that cannot work.
+func (c Config) Validate() error {
+	_, err := domain.ParseRanges("TRUSTED_PROXIES", c.TrustedProxies)
+	return errors.Join(domain.CheckRate("ADDRESS_RATE_LIMIT", c.Address),
+		domain.CheckRate("PROJECT_RATE_LIMIT", c.Project), err)
+}
+
+const (
+	window     = 10 * time.Second // a source may send its requests of this time at once
+	maxSources = 10_000           // limiters in memory, of each kind: the least recently used goes first
+)
+
+// Limits are the limits of one process. They are safe for concurrent use.
+type Limits struct {
+	proxies            proxies
+	addresses, project buckets
+	now                func() time.Time
+}
+
+// New makes the limits of a valid Config.
+func New(cfg Config) (*Limits, error) {
+	trusted, err := domain.ParseRanges("TRUSTED_PROXIES", cfg.TrustedProxies)
+	if err != nil {
+		return nil, err
+	}
+	return &Limits{
+		proxies: trusted, addresses: newBuckets("address", cfg.Address), project: newBuckets("project", cfg.Project),
+		now: time.Now,
+	}, nil
+}
+
+// TakeAddress counts a request from an address. It fails if the address has used up its limit.
+func (l *Limits) TakeAddress(address string) error {
+	return l.addresses.take(domain.AddressSource(address), "this address", l.now())
+}
+
+// TakeProject counts a request of a project. It fails if the project has used up its limit.
+func (l *Limits) TakeProject(id string) error { return l.project.take(id, "this project", l.now()) }
+
+// buckets are the limiters of the sources of one kind.
+type buckets struct {
+	limit    apperr.Limit
+	limiters *lru.Cache[string, *rate.Limiter]
+}
+
+func newBuckets(name string, perSecond int) buckets {
+	limiters, err := lru.New[string, *rate.Limiter](maxSources)
+	if err != nil { // of a size that is not positive
+		panic(err)
+	}
+	quota := perSecond * int(window/time.Second)
+	return buckets{apperr.Limit{Name: name, Quota: quota, Window: window}, limiters}
+}
+
+func (b buckets) take(source, name string, now time.Time) error {
+	perSecond := float64(b.limit.Quota) / b.limit.Window.Seconds()
+	limiter, found := b.limiters.Get(source)
+	if !found {
+		limiter = rate.NewLimiter(rate.Limit(perSecond), b.limit.Quota)
+		if other, exists, _ := b.limiters.PeekOrAdd(source, limiter); exists {
+			limiter = other
+		}
+	}
+	if limiter.AllowN(now, 1) {
+		return nil
+	}
+	missing := 1 - limiter.TokensAt(now)
+	return b.limit.Exceeded(name, time.Duration(missing/perSecond*float64(time.Second)))
+}

@@ -1,0 +1,44 @@
+package postgres
+
+import (
+	"context"
+	"time"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+)
+
+// RateLimit is a limit that all replicas share.
+type RateLimit struct {
+	DB    *DB
+	Limit apperr.Limit
+}
+
+// takeSQL moves the moment at which the whole quota is free again, unless it would be more than the window away. It
+// returns when the next request is within the limit; zero = this one is.
+const takeSQL = `
+with taken as (
+    insert into rate_limits as l (name, source, used_up) values ($1, $2, clock_timestamp() + $3::interval)
+    on conflict (name, source) do update set used_up = greatest(l.used_up, clock_timestamp()) + $3
+    where greatest(l.used_up, clock_timestamp()) + $3 <= clock_timestamp() + $4::interval
+    returning true
+)
+select case when exists (select from taken) then interval '0' else greatest(interval '1 second', (
+    select used_up + $3 - $4 - clock_timestamp() from rate_limits where name = $1 and source = $2)) end`
+
+// Take counts a request of a source. It fails if the source has used up its limit; name is the source for the caller,
+// such as "this project".
+func (l RateLimit) Take(ctx context.Context, source, name string) error {
+	each := l.Limit.Window / time.Duration(l.Limit.Quota)
+	wait, err := queryValue[time.Duration](ctx, l.DB.pool, takeSQL, l.Limit.Name, source, each, l.Limit.Window)
+	if err != nil || wait == 0 {
+		return err
+	}
+	return l.Limit.Exceeded(name, wait)
+}
+
+// DeleteUnusedLimits deletes the rate limits whose whole quota is free. A client that has many addresses makes a row of
+// each, so it runs each minute.
+func (r Retention) DeleteUnusedLimits(ctx context.Context) error {
+	_, err := exec(ctx, r.DB.pool, "delete from rate_limits where used_up < clock_timestamp()")
+	return err
+}
