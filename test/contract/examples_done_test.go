@@ -52,8 +52,8 @@ func (e *examples) succeed(t *testing.T) {
 		}
 	}
 	for _, part := range []func(*testing.T){
-		s.process, s.callbacks, s.launch, s.servers, s.consent, s.connections, s.leaseStory, s.managedStory, s.nodeStory,
-		s.keyed, s.console, s.events,
+		s.process, s.callbacks, s.launch, s.servers, s.consent, s.connections, s.leaseStory, s.managedStory,
+		s.nodeStory, s.keyed, s.console, s.events,
 	} {
 		part(t)
 	}
