@@ -231,11 +231,12 @@ func examples(ts *testscript.TestScript, neg bool, args []string) {
 	needs(ts, neg, args, 1, "examples FILE")
 	text, err := os.ReadFile(filepath.Join(testkit.Root(), "cmd", "cloudfn", "README.md"))
 	ts.Check(err)
+	here := strings.NewReplacer("m1.tiny", ts.Getenv("FLAVOR"), "cirros", ts.Getenv("IMAGE"), "--network private",
+		"--network '"+ts.Getenv("NETWORK")+"'")
 	lines := []string{"set -euxo pipefail"}
 	for line := range strings.Lines(string(text)) {
 		if command, ok := strings.CutPrefix(line, "$ "); ok {
-			lines = append(lines, strings.NewReplacer("m1.tiny", ts.Getenv("FLAVOR"), "cirros",
-				ts.Getenv("IMAGE"), "--network private", "--network '"+ts.Getenv("NETWORK")+"'").Replace(strings.TrimSpace(command)))
+			lines = append(lines, here.Replace(strings.TrimSpace(command)))
 		}
 	}
 	if len(lines) < 5 {

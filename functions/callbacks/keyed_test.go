@@ -61,8 +61,8 @@ func TestIdempotencyKey(t *testing.T) {
 	if n := testkit.Scalar[int](t, conn, "select count(*)::int from callbacks where project_id = $1", p.ID); n != 1 {
 		t.Errorf("there are %d callbacks", n)
 	}
-	stored := testkit.Scalar[string](t, conn,
-		"select string_agg(k::text || encode(response, 'escape') || encode(key_id, 'escape'), '') from idempotency_keys k")
+	stored := testkit.Scalar[string](t, conn, `
+select string_agg(k::text || encode(response, 'escape') || encode(key_id, 'escape'), '') from idempotency_keys k`)
 	for _, secret := range []string{key, "whsec_", "receiver.example.com"} {
 		if strings.Contains(stored, secret) {
 			t.Errorf("%s is stored", secret)

@@ -36,7 +36,8 @@ func TestUnrecordedCallback(t *testing.T) {
 	}
 	exec(t, conn, "drop trigger refuse on requests")
 	a = app.Do(t, "POST", "/v1/callbacks", good, key...)
-	if a.Status != 201 || !strings.Contains(string(a.Body), "whsec_") || a.Header.Get("Idempotency-Replayed") != "true" {
+	if a.Status != 201 || !strings.Contains(string(a.Body), "whsec_") ||
+		a.Header.Get("Idempotency-Replayed") != "true" {
 		t.Errorf("with the same key: got %d %s", a.Status, a.Body)
 	}
 	if n := testkit.Scalar[int](t, conn, "select count(*)::int from callbacks"); n != 2 {

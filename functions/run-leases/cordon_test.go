@@ -18,13 +18,19 @@ func TestCordonedHost(t *testing.T) {
 		remedy          string // ends the degradation
 	}{
 		{name: "before the start", others: "reservable", moved: true},
-		{name: "without another host", others: "leaving", degraded: true,
-			remedy: "update nodes set pool = 'reservable'"},
-		{name: "until it is uncordoned", others: "leaving", degraded: true,
-			remedy: "update nodes set enabled = true"},
+		{
+			name: "without another host", others: "leaving", degraded: true,
+			remedy: "update nodes set pool = 'reservable'",
+		},
+		{
+			name: "until it is uncordoned", others: "leaving", degraded: true,
+			remedy: "update nodes set enabled = true",
+		},
 		{name: "while active", others: "reservable", isGiven: true, moved: true},
-		{name: "with servers", others: "reservable", isGiven: true, isUsed: true, degraded: true,
-			remedy: "update nodes set enabled = true"},
+		{
+			name: "with servers", others: "reservable", isGiven: true, isUsed: true, degraded: true,
+			remedy: "update nodes set enabled = true",
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()

@@ -99,8 +99,8 @@ func TestServersOnTheWay(t *testing.T) {
 	}
 }
 
-// TestImageWithTrait: the project's servers that an image with the trait of the reservation has brought onto its host end
-// with the lease, and after it none gets there. One that was there before is not the reservation's.
+// TestImageWithTrait: the project's servers that an image with the trait of the reservation has brought onto its host
+// end with the lease, and after it none gets there. One that was there before is not the reservation's.
 func TestImageWithTrait(t *testing.T) {
 	t.Parallel()
 	for name, isOld := range map[string]bool{"by the image": false, "older than the lease": true} {

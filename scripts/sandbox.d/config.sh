@@ -223,9 +223,9 @@ discover_hosts_in_cells_interval = 3
 enable_isolated_aggregate_filtering = true
 [filter_scheduler]
 available_filters = nova.scheduler.filters.all_filters
-available_filters = sandbox_scheduler.SpareHostsFilter
+available_filters = sandbox_scheduler.UnreservedHostsFilter
 isolated_hosts = ${SANDBOX_RESERVABLE// /,}
-enabled_filters = SpareHostsFilter,ComputeFilter,ComputeCapabilitiesFilter,ImagePropertiesFilter,ServerGroupAntiAffinityFilter,ServerGroupAffinityFilter,AggregateInstanceExtraSpecsFilter,AggregateMultiTenancyIsolation,DifferentHostFilter,SameHostFilter
+enabled_filters = UnreservedHostsFilter,ComputeFilter,ComputeCapabilitiesFilter,ImagePropertiesFilter,ServerGroupAntiAffinityFilter,ServerGroupAffinityFilter,AggregateInstanceExtraSpecsFilter,AggregateMultiTenancyIsolation,DifferentHostFilter,SameHostFilter
 track_instance_changes = false
 [quota]
 instances = $SANDBOX_QUOTA

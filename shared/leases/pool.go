@@ -88,7 +88,8 @@ func (p Pool) Move(ctx context.Context) (joined bool, err error) {
 	return joined, nil
 }
 
-// IsMoving reports whether a host is joining or leaving. One that could not, and has a reason, waits for the next survey.
+// IsMoving reports whether a host is joining or leaving. One that could not, and has a reason, waits for the next
+// survey.
 func (p Pool) IsMoving(ctx context.Context) (bool, error) {
 	nodes, err := p.Nodes.Pool(ctx)
 	return slices.ContainsFunc(nodes, func(n domain.Node) bool {

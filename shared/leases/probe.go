@@ -22,8 +22,9 @@ const (
 	ProbeMargin = 10 * time.Minute
 )
 
-// Probe tests on idle hosts, at most mostProbed random ones, whether the cloud keeps servers without the trait off them.
-// One host that lets them in is enough for unproven. ok is false when no host could be tested; err is then the last reason.
+// Probe tests on idle hosts, at most mostProbed random ones, whether the cloud keeps servers without the trait off
+// them. One host that lets them in is enough for unproven. ok is false when no host could be tested; err is then the
+// last reason.
 func (p Pool) Probe(ctx context.Context, busy []domain.Allocation) (result domain.Isolation, ok bool, err error) {
 	nodes, err := p.Nodes.Pool(ctx)
 	if err != nil {
@@ -35,7 +36,7 @@ func (p Pool) Probe(ctx context.Context, busy []domain.Allocation) (result domai
 	})
 	idle := len(nodes)
 	if idle > mostProbed {
-		rand.Shuffle(idle, func(i, j int) { nodes[i], nodes[j] = nodes[j], nodes[i] })
+		rand.Shuffle(idle, func(i, j int) { nodes[i], nodes[j] = nodes[j], nodes[i] }) //nolint:gosec // only a sample
 		nodes = nodes[:mostProbed]
 	}
 	found, errs := make([]domain.Isolation, len(nodes)), make([]error, len(nodes))

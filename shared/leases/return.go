@@ -101,9 +101,9 @@ func (s hostStep) release(ctx context.Context, aggregate domain.Aggregate, hasAg
 	return s.Store.Released(ctx, s.claim, *s.r, names...)
 }
 
-// residents lists the servers of the reservation on a host, and counts the others. An image with the reservation's trait
-// brings servers onto its hosts, too: so those that the project has made since the lease began are the reservation's.
-// Others are older, or of other projects.
+// residents lists the servers of the reservation on a host, and counts the others. An image with the reservation's
+// trait brings servers onto its hosts, too: so those that the project has made since the lease began are the
+// reservation's. Others are older, or of other projects.
 func (s hostStep) residents(ctx context.Context, name string) (own []domain.Server, others int, err error) {
 	servers, err := s.cloud.HostServers(ctx, name)
 	began := s.lease.StartsAt.Truncate(time.Second) // as exact as Nova's times

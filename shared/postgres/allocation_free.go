@@ -14,8 +14,8 @@ import (
 // farAway is after every lease.
 var farAway = time.Date(9000, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// hostTimesSQL are for each matching host the time from which it can be free ($8, or when it is expected back) and what is
-// allocated until $9, sorted. Gaps are not computed here: that takes longer than all of the rest.
+// hostTimesSQL are for each matching host the time from which it can be free ($8, or when it is expected back) and
+// what is allocated until $9, sorted. Gaps are not computed here: that takes longer than all of the rest.
 const hostTimesSQL = `
 with hosts as materialized (
     select n.name, greatest($8::timestamptz, case when not ` + inServiceSQL + ` then ` + backSQL + ` end) as "from"

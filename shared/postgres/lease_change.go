@@ -48,10 +48,11 @@ select status = 'active' and expires_at >= $3 from connections where project_id 
 )
 
 // Change replaces what the user chooses of a lease: its name, its period, the warning, what happens at its end and
-// when its hosts fail; after.Actor is who asks. It is domain.ErrChanged unless the version is still that of before, and a Conflict when the
-// status does not allow the change: while a lease starts or is active, its start stays. A pending lease may get other
-// hosts; any other keeps its hosts. When hosts are not free it is a domain.FreeError. A new connection replaces the old
-// one, which ends; a later end than that of the connection needs one. The event names the fields that changed.
+// when its hosts fail; after.Actor is who asks. It is domain.ErrChanged unless the version is still that of before,
+// and a Conflict when the status does not allow the change: while a lease starts or is active, its start stays. A
+// pending lease may get other hosts; any other keeps its hosts. When hosts are not free it is a domain.FreeError. A
+// new connection replaces the old one, which ends; a later end than that of the connection needs one. The event names
+// the fields that changed.
 func (s Leases) Change(
 	ctx context.Context, before, after domain.Lease, connection *domain.Connection, rules domain.LeaseRules,
 ) (changed domain.Lease, err error) {

@@ -18,6 +18,7 @@ import (
 
 	"github.com/cloudfn/cloudfn/shared/audit"
 	"github.com/cloudfn/cloudfn/shared/auth"
+	"github.com/cloudfn/cloudfn/shared/buildinfo"
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/eventx"
 	"github.com/cloudfn/cloudfn/shared/httpx"
@@ -234,6 +235,12 @@ func Main(texts Texts, functions ...Function) int {
 
 func command(ctx context.Context, args []string, texts Texts, functions []function) error {
 	switch {
+	case len(args) == 1 && slices.Contains([]string{"help", "--help", "-h"}, args[0]):
+		fmt.Print(usage)
+		return nil
+	case len(args) == 1 && slices.Contains([]string{"version", "--version"}, args[0]):
+		fmt.Println(buildinfo.Version())
+		return nil
 	case len(args) == 1 && args[0] == "migrate":
 		return migrate(ctx)
 	case len(args) == 1 && args[0] == "gateway":
@@ -251,9 +258,7 @@ func command(ctx context.Context, args []string, texts Texts, functions []functi
 	case len(args) == 1 && args[0] == "describe":
 		return printDescription(os.Stdout, functions)
 	case len(args) > 0:
-		return fmt.Errorf("unknown command %q; expected check, describe, gateway, keys, migrate, projects, trustee, "+
-			"or no command",
-			strings.Join(args, " "))
+		return fmt.Errorf("unknown command %q; `cloudfnd --help` lists the commands", strings.Join(args, " "))
 	}
 	// The functions framework would print a blank line to stdout and to stderr for every request on Knative.
 	_ = os.Unsetenv("K_SERVICE")

@@ -110,7 +110,7 @@ func (l Listen) Validate() error {
 	_, err := netip.ParseAddr(l.Host)
 	isName := hostForm.MatchString(l.Host) && strings.Trim(l.Host, "0123456789.") != ""
 	if l.Host != "" && err != nil && !isName {
-		return fmt.Errorf("HOST is %q: it must be an address or a name of this machine, such as 127.0.0.1 or ::", l.Host)
+		return fmt.Errorf("HOST is %q: it must be an address or a name of this machine, such as 127.0.0.1", l.Host)
 	}
 	if l.RequestTimeout < time.Second || l.RequestTimeout > 10*time.Minute {
 		return fmt.Errorf("REQUEST_TIMEOUT is %s: it must be 1s to 10m", l.RequestTimeout)

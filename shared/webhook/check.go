@@ -33,7 +33,7 @@ func (g *Guard) parse(rawURL string) (*url.URL, error) {
 	case err != nil || u.Opaque != "":
 		return nil, refuse("is not a URL")
 	case u.Scheme != "https" && u.Scheme != "http":
-		return nil, refuse("must begin with https://")
+		return nil, g.refuseScheme()
 	case u.User != nil || strings.Contains(u.Host, "@"):
 		return nil, refuse("must hold no user and password: the signature proves who sends")
 	case strings.Contains(rawURL, "#"):
@@ -43,6 +43,13 @@ func (g *Guard) parse(rawURL string) (*url.URL, error) {
 		return nil, err
 	}
 	return u, g.checkHost(u)
+}
+
+func (g *Guard) refuseScheme() error {
+	if len(g.allow) == 0 {
+		return refuse("must begin with https://")
+	}
+	return refuse("must begin with https://, or with http:// for an address that the operator has allowed")
 }
 
 func checkPort(u *url.URL) error {
@@ -61,7 +68,7 @@ const notPublic = "must not be an address that is not public, unless the operato
 func (g *Guard) checkHost(u *url.URL) error {
 	plain := u.Scheme == "http"
 	if plain && len(g.allow) == 0 {
-		return refuse("must begin with https://")
+		return g.refuseScheme()
 	}
 	host := strings.ToLower(u.Hostname())
 	if strings.HasPrefix(u.Host, "[") || looksNumeric(host) {

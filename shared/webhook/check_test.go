@@ -157,3 +157,20 @@ func FuzzCheck(f *testing.F) {
 		}
 	})
 }
+
+// TestSchemes says which schemes a URL may have.
+func TestSchemes(t *testing.T) {
+	t.Parallel()
+	const plain = "must begin with https://, or with http:// for an address that the operator has allowed"
+	for _, tc := range []struct{ allow, url, says string }{
+		{"", "http://example.com/", "must begin with https://"},
+		{"", "ftp://example.com/", "must begin with https://"},
+		{"10.1.0.0/16", "ftp://example.com/", plain},
+		{"10.1.0.0/16", "http://example.com/", ""}, // its addresses decide, at each connection
+	} {
+		err := guard(t, tc.allow, "").Check(tc.url)
+		if (err == nil) != (tc.says == "") || err != nil && !strings.HasSuffix(err.Error(), tc.says) {
+			t.Errorf("%s with %q: %v", tc.url, tc.allow, err)
+		}
+	}
+}

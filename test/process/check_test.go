@@ -4,7 +4,10 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -77,7 +80,7 @@ func TestCheck(t *testing.T) {
 			},
 		},
 		"a default lease": {
-			map[string]string{"DEFAULT_LEASE": "1month"}, "DEFAULT_LEASE", []string{"1month", "such as PT8H, P2D or P1M"},
+			map[string]string{"DEFAULT_LEASE": "1month"}, "DEFAULT_LEASE", []string{"1month", "such as PT8H, P2D"},
 		},
 		"the project of nodes": {
 			map[string]string{
@@ -135,6 +138,34 @@ func TestCheck(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestHelp names each command that docs/operation.md has, and no other.
+func TestHelp(t *testing.T) {
+	t.Parallel()
+	code, help := testkit.Run(t, nil, "--help")
+	page, err := os.ReadFile(filepath.Join(testkit.Root(), "docs", "operation.md"))
+	if err != nil || code != 0 {
+		t.Fatal(code, help, err)
+	}
+	table, _, _ := strings.Cut(string(page), "\n\nAll settings")
+	commands := func(pattern, text string) (all []string) {
+		for _, found := range regexp.MustCompile(pattern).FindAllStringSubmatch(text, -1) {
+			all = append(all, found[1])
+		}
+		slices.Sort(all)
+		return slices.Compact(all)
+	}
+	want := commands("`cloudfnd ((?:[a-z]+ ?)+(?:ID)?)`", table)
+	if got := commands("(?m)^  cloudfnd ([a-z]+(?: [a-zA-Z]+)*) {2,}", help); !slices.Equal(got, want) {
+		t.Errorf("the help has %q, the page %q", got, want)
+	}
+	if code, out := testkit.Run(t, nil, "version"); code != 0 || len(strings.Fields(out)) != 1 {
+		t.Errorf("the version: %d %s", code, out)
+	}
+	if code, out := testkit.Run(t, nil, "nonsense"); code != 1 || !strings.Contains(out, "`cloudfnd --help` lists") {
+		t.Errorf("an unknown command: %d %s", code, out)
 	}
 }
 

@@ -157,9 +157,13 @@ func accountCalls(
 		return err
 	}
 	return map[string]func(context.Context) error{
-		"context_is_admin":                              func(ctx context.Context) error { _, err := s.Aggregates(ctx); return err },
-		"placement:traits:update":                       func(ctx context.Context) error { return s.EnsureTrait(ctx, trait) },
-		"placement:traits:delete":                       func(ctx context.Context) error { return s.DeleteTrait(ctx, trait) },
+		"context_is_admin": func(ctx context.Context) error { _, err := s.Aggregates(ctx); return err },
+		"placement:traits:update": func(ctx context.Context) error {
+			return s.EnsureTrait(ctx, trait)
+		},
+		"placement:traits:delete": func(ctx context.Context) error {
+			return s.DeleteTrait(ctx, trait)
+		},
 		"placement:resource_providers:inventories:list": inventory,
 		"placement:resource_providers:usages":           inventory,
 		"placement:resource_providers:traits:list":      inventory,

@@ -1,6 +1,7 @@
-"""A filter of nova-scheduler that keeps ordinary servers off the hosts of SANDBOX_RESERVABLE.
+"""A filter of nova-scheduler that keeps ordinary servers off the hosts of SANDBOX_RESERVABLE while cloudfn has none
+of them in an aggregate. Then the aggregate isolates them: what the tests see is Nova's isolation.
 
-An isolating aggregate would, too, but then nobody could reserve them: a server must have the required traits of all
+An isolating aggregate of the sandbox would make them useless for reservations: a server must require the traits of all
 aggregates of its host.
 """
 import nova.conf
@@ -9,13 +10,15 @@ from nova.scheduler import filters
 CONF = nova.conf.CONF
 
 
-class SpareHostsFilter(filters.BaseHostFilter):
-    """isolated_hosts take servers that require a trait of somebody's own, and those that name the host."""
+class UnreservedHostsFilter(filters.BaseHostFilter):
+    """isolated_hosts take servers that require a custom trait, and those that name the host."""
 
     RUN_ON_REBUILD = False
 
     def host_passes(self, host_state, spec_obj):
         if host_state.host not in CONF.filter_scheduler.isolated_hosts:
+            return True
+        if any(a.name.startswith('cloudfn-') for a in host_state.aggregates):
             return True
         target = spec_obj.requested_destination
         if target and 'host' in target and target.host == host_state.host:

@@ -15,7 +15,7 @@ import (
 // cloudfn is done with it. What was not begun is not sent again.
 func TestCreateIsSentAgain(t *testing.T) {
 	t.Parallel()
-	const done = `{"id": "019b7c5e-4c30-7d55-8e1c-3a7b2d1f0b22", "url": "https://receiver.example.com", "secret": "whsec_x"}`
+	const done = `{"id": "019b7c5e-4c30-7d55-8e1c-3a7b2d1f0b22", "url": "https://receiver.example.com"}`
 	respond := func(status int, body string) http.HandlerFunc {
 		return func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Retry-After", "0")
@@ -26,6 +26,7 @@ func TestCreateIsSentAgain(t *testing.T) {
 	breakOff := func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }
 	unknown := respond(503, `{"detail": "away", "code": "unavailable", "outcome": "unknown"}`)
 	busy := respond(409, `{"detail": "in progress", "code": "conflict"}`)
+	refused := respond(400, `{"detail": "wrong", "code": "invalid"}`)
 	for name, tc := range map[string]struct {
 		answers []http.HandlerFunc
 		want    string // of the error
@@ -34,7 +35,7 @@ func TestCreateIsSentAgain(t *testing.T) {
 		"an unknown outcome": {answers: []http.HandlerFunc{unknown, respond(201, done)}},
 		"not begun":          {[]http.HandlerFunc{respond(503, `{"detail": "away", "code": "unavailable"}`)}, "away"},
 		"taken":              {[]http.HandlerFunc{busy}, "in progress"},
-		"refused at last":    {[]http.HandlerFunc{breakOff, respond(400, `{"detail": "wrong", "code": "invalid"}`)}, "wrong"},
+		"refused at last":    {[]http.HandlerFunc{breakOff, refused}, "wrong"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

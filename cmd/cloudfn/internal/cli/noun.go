@@ -23,8 +23,8 @@ type Noun[T any] struct {
 	Offer func(T) string // what completion offers: an id, a tab and a description
 	Note  func(*App, T)  // prints notes before one of them; nil = none
 
-	// Ref is the UUID of one, what people may call it instead ("" = nothing), and whether that name is free again; nil =
-	// the API takes names.
+	// Ref is the UUID of one, what people may call it instead ("" = nothing), and whether that name is free again. nil
+	// means that the API takes names.
 	Ref func(T) (id, name string, isOver bool)
 }
 

@@ -95,7 +95,7 @@ func arguments(check cobra.PositionalArgs) cobra.PositionalArgs {
 
 var (
 	requiredFlags  = regexp.MustCompile(`^required flag\(s\) (.*) not set$`)
-	exclusiveFlags = regexp.MustCompile(`^if any flags in the group \[.*\] are set none of the others can be; \[(.*)\] were all set$`)
+	exclusiveFlags = regexp.MustCompile(`^if any flags in the group \[.*\] are set none .*; \[(.*)\] were all set$`)
 )
 
 // plainUsage rewrites the errors that cobra finds last.

@@ -105,8 +105,8 @@ delegated again, by you.`
 	c := cli.Group("leases", "Reserve instances and hosts for a period",
 		list(a), show(a), create(a), extend(a), update(a), end(a), retry,
 		availability(a), allocations(a))
-	c.Long = `Reserve instances and hosts for a period. LEASE is the id of a lease, or its name if no other lease that has
-not ended has the name.`
+	c.Long = `Reserve instances and hosts for a period. LEASE is the id of a lease, or its name if no other lease that
+has not ended has the name.`
 	return c
 }
 

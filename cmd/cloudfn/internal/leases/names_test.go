@@ -35,8 +35,9 @@ func namedThings(sent *string) http.HandlerFunc {
 			fmt.Fprintf(w, lease, openLease, "nap", "pending")
 		case path == "/v1/leases":
 			*sent = r.URL.Query().Get("instance_id")
-			fmt.Fprintf(w, `{"leases": [`+lease+","+lease+","+lease+","+lease+`], "next": null}`, endedLease, "workshop",
-				"ended", openLease, "workshop", "active", openLease, "twice", "active", endedLease, "twice", "pending")
+			all := strings.Join([]string{lease, lease, lease, lease}, ",")
+			fmt.Fprintf(w, `{"leases": [`+all+`], "next": null}`, endedLease, "workshop", "ended", openLease, "workshop",
+				"active", openLease, "twice", "active", endedLease, "twice", "pending")
 		case path == "/v1/servers":
 			fmt.Fprintf(w, `{"servers": [%s, %s], "next": null}`, first, other)
 		case path == "/v1/servers/"+serverID, path == "/v1/servers/"+instanceID:
@@ -49,7 +50,9 @@ func namedThings(sent *string) http.HandlerFunc {
 	}
 }
 
-func runCommand(t *testing.T, command func(*cli.App) *cobra.Command, args ...string) (sent, out string, code int, err error) {
+func runCommand(
+	t *testing.T, command func(*cli.App) *cobra.Command, args ...string,
+) (sent, out string, code int, err error) {
 	t.Helper()
 	a, printed, _ := clitest.New(t, namedThings(&sent))
 	cmd := command(a)
@@ -100,7 +103,8 @@ func TestLeaseOfServer(t *testing.T) {
 			t.Errorf("%s: sent %s: %v", given, sent, err)
 		}
 	}
-	if _, _, code, err := runCommand(t, create, "nap", "--duration", "1h", "--instance", "nope"); code != exit.NotFound {
+	_, _, code, err := runCommand(t, create, "nap", "--duration", "1h", "--instance", "nope")
+	if code != exit.NotFound {
 		t.Errorf("an unknown name: %v", err)
 	}
 	if sent, _, _, err := runCommand(t, list, "--instance", "first"); sent != instanceID || err != nil {

@@ -130,7 +130,8 @@ func edit(raw json.RawMessage, change func(map[string]json.RawMessage)) json.Raw
 	return text
 }
 
-// name is that of the first server, and how many more the order has.
+// name is that of the only server, or what the servers were numbered from: guest for guest-1 and guest-2. Of others it
+// is the first one's, and how many more there are.
 func name(o api.Order) string {
 	switch len(o.Instances) {
 	case 0:
@@ -138,7 +139,20 @@ func name(o api.Order) string {
 	case 1:
 		return o.Instances[0].Name
 	}
+	base := unnumbered(o.Instances[0])
+	if base != "" && !slices.ContainsFunc(o.Instances, func(i api.Instance) bool { return unnumbered(i) != base }) {
+		return base
+	}
 	return fmt.Sprintf("%s (and %d more)", o.Instances[0].Name, len(o.Instances)-1)
+}
+
+// unnumbered is an instance's name before its number; "" = it has none.
+func unnumbered(i api.Instance) string {
+	at := strings.LastIndex(i.Name, "-")
+	if at < 0 || at == len(i.Name)-1 || strings.Trim(i.Name[at+1:], "0123456789") != "" {
+		return ""
+	}
+	return i.Name[:at]
 }
 
 // states counts an order's servers by their states.

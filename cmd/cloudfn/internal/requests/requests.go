@@ -2,6 +2,7 @@
 package requests
 
 import (
+	"cmp"
 	"io"
 	"net/http"
 	"net/url"
@@ -82,8 +83,11 @@ func export(a *cli.App) *cobra.Command {
 var table = output.Table[api.Request]{
 	Name: func(r api.Request) string { return r.RequestID },
 	Columns: []string{
-		"AT", "FUNCTION", "METHOD", "PATH", "STATUS*", "CODE+", "COUNT+", "MS", "USER:user_id", "USER_NAME+",
+		"AT", "FUNCTION", "METHOD", "PATH", "STATUS*", "CODE+", "COUNT+", "MS", "USER", "USER_ID+",
 		"PROJECT+:project_id",
 		"DOMAIN+:domain_id", "REMOTE+", "CONNECTION+:connection_id", "ACTED_IN+", "REQUEST_ID",
+	},
+	Texts: map[string]func(api.Request) string{
+		"USER": func(r api.Request) string { return cmp.Or(cli.Value(r.UserName), r.UserID) },
 	},
 }

@@ -63,7 +63,7 @@ func settings(s api.Status) string {
 	case s.Settings.CheckedAt == nil:
 		return "not checked yet"
 	}
-	return "up"
+	return "ok"
 }
 
 // Version prints this program's version.
