@@ -7,8 +7,8 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestCordonedHost: a host that is cordoned when its lease begins is replaced, whichever step a replica dies at. Without
-// another host the lease is degraded until there is one.
+// TestCordonedHost: a host that is cordoned when its lease begins is replaced, whichever step a replica dies at.
+// Without another host the lease is degraded until there is one.
 func TestCordonedHost(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

@@ -87,10 +87,11 @@ func TestLongCrashPointsInOpenStack(t *testing.T) {
 	cloud, project := testkit.Session(t, "leases"), testkit.NewProject(t).ID
 	points := []string{
 		"", // nobody dies
-		"prepared", "trait lease", "aggregate lease", "host's trait lease true", "host added lease", "host removed pool",
-		"flavor", "access", "save active", // of the start
+		"prepared", "trait lease", "aggregate lease", "host's trait lease true", "host added lease",
+		"host removed pool", "flavor", "access", "save active", // of the start
 		"flavor deleted", "trait pool", "aggregate pool", "host's trait pool true", "host added pool",
-		"host removed lease", "host's trait lease false", "released", "aggregate deleted", "trait deleted", // of the end
+		"host removed lease", "host's trait lease false", "released", "aggregate deleted",
+		"trait deleted", // of the end
 	}
 	w, usual := newSandboxWorld(t, cloud, hosts), 0
 	for _, point := range points {
