@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/eventx"
 	"github.com/cloudfn/cloudfn/shared/flow"
 	"github.com/cloudfn/cloudfn/shared/leases"
@@ -117,5 +118,9 @@ func build(cfg Config, d run.Deps) (eventx.Func, error) {
 	s.account = openstack.Keep[session](own)
 	s.engine.Cloud = func(ctx context.Context) (leases.Cloud, error) { return s.account.Session(ctx) }
 	s.engine.Forget = s.account.Forget
+	s.engine.IsIsolated = func(ctx context.Context) (bool, error) {
+		tested, err := s.isolation.Get(ctx, s.region)
+		return tested.Result == domain.IsolationProven, err
+	}
 	return s.Handle, nil
 }

@@ -103,10 +103,14 @@ func TestServersOnTheWay(t *testing.T) {
 // end with the lease, and after it none gets there. One that was there before is not the reservation's.
 func TestImageWithTrait(t *testing.T) {
 	t.Parallel()
-	for name, isOld := range map[string]bool{"by the image": false, "older than the lease": true} {
+	for name, c := range map[string]struct{ isOld, unproven bool }{
+		"by the image": {}, "older than the lease": {isOld: true}, "where others may get in": {unproven: true},
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newHostWorld(t)
+			w.unproven = c.unproven
+			stays := c.isOld || c.unproven
 			w.lease(t, nil)
 			w.becomes(t, domain.LeaseActive)
 			trait := testkit.Scalar[string](t, w.rows, "select trait from reservations")
@@ -114,18 +118,18 @@ func TestImageWithTrait(t *testing.T) {
 			if host != w.held(t)[0] {
 				t.Fatalf("a server with the trait is on %q", host)
 			}
-			if w.cloud.servers[id].CreatedAt = time.Now().UTC().Truncate(time.Second); isOld {
+			if w.cloud.servers[id].CreatedAt = time.Now().UTC().Truncate(time.Second); c.isOld {
 				w.cloud.servers[id].CreatedAt = time.Now().Add(-time.Hour)
 			}
 			w.end(t)
 			w.becomes(t, domain.LeaseEnded)
-			if _, isThere := w.cloud.servers[id]; isThere != isOld {
+			if _, isThere := w.cloud.servers[id]; isThere != stays {
 				t.Errorf("after the lease the server is there: %t", isThere)
 			}
 			if _, after := w.cloud.launch("", trait); after != "" {
 				t.Errorf("after the lease a server gets onto %s", after)
 			}
-			if delete(w.cloud.servers, id); isOld {
+			if delete(w.cloud.servers, id); stays {
 				w.move(t)
 			}
 			w.clean(t)

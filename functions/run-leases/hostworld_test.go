@@ -22,6 +22,8 @@ type hostWorld struct {
 	cloud *fakeCloud
 	real  leases.Cloud // instead of cloud; nil = none
 	dies  *crasher     // at its next call, or never
+
+	unproven bool // the isolation
 }
 
 func newHostWorld(t *testing.T) *hostWorld {
@@ -91,6 +93,7 @@ func (w *hostWorld) pass(t *testing.T) (died bool) {
 		Wake: func(...string) {}, RetryFor: time.Minute, ClaimFor: time.Minute,
 		HealAfter: 3 * time.Minute,
 	}
+	s.engine.IsIsolated = func(context.Context) (bool, error) { return !w.unproven, nil }
 	w.cloud.called = w.dies.wrote
 	if w.real != nil {
 		s.engine.Cloud = func(context.Context) (leases.Cloud, error) { return crashingCloud{w.real, w.dies}, nil }

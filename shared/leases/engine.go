@@ -24,11 +24,13 @@ type Engine struct {
 	Connections Connections
 	Nodes       Nodes
 	// Cloud opens a session of the service account; nil = no account, and hosts cannot be reserved.
-	Cloud    func(context.Context) (Cloud, error)
-	Forget   func(error) // drops the session after an error that is due to its token
-	Wake     func(functions ...string)
-	RetryFor time.Duration // for how long a start is tried
-	ClaimFor time.Duration
+	Cloud func(context.Context) (Cloud, error)
+	// IsIsolated reports whether only servers with its trait get onto a reservation's hosts; nil = it is not known.
+	IsIsolated func(context.Context) (bool, error)
+	Forget     func(error) // drops the session after an error that is due to its token
+	Wake       func(functions ...string)
+	RetryFor   time.Duration // for how long a start is tried
+	ClaimFor   time.Duration
 	// HealAfter is how long a host has to be down before another one takes its place.
 	HealAfter time.Duration
 }

@@ -101,21 +101,41 @@ func (s hostStep) release(ctx context.Context, aggregate domain.Aggregate, hasAg
 	return s.Store.Released(ctx, s.claim, *s.r, names...)
 }
 
-// residents lists the servers of the reservation on a host, and counts the others. An image with the reservation's
-// trait brings servers onto its hosts, too: so those that the project has made since the lease began are the
-// reservation's. Others are older, or of other projects.
+// residents lists the servers of the reservation on a host, and counts the others.
 func (s hostStep) residents(ctx context.Context, name string) (own []domain.Server, others int, err error) {
 	servers, err := s.cloud.HostServers(ctx, name)
-	began := s.lease.StartsAt.Truncate(time.Second) // as exact as Nova's times
+	if err != nil {
+		return nil, 0, err
+	}
 	for _, server := range servers {
-		_, isPrivate := s.base(server)
-		if (isPrivate || !server.CreatedAt.Before(began)) && server.ProjectID == s.lease.ProjectID {
+		isOwn, err := s.isOwn(ctx, server)
+		switch {
+		case err != nil:
+			return nil, 0, err
+		case isOwn:
 			own = append(own, server)
-		} else {
+		default:
 			others++
 		}
 	}
-	return own, others, err
+	return own, others, nil
+}
+
+// isOwn reports whether a server on a host of the reservation is the reservation's. An image with the reservation's
+// trait brings servers there, too. So those that the project has made since the lease began are the reservation's,
+// where it is proven that no others get there.
+func (s hostStep) isOwn(ctx context.Context, server domain.Server) (bool, error) {
+	_, isPrivate := s.base(server)
+	began := s.lease.StartsAt.Truncate(time.Second) // as exact as Nova's times
+	switch {
+	case server.ProjectID != s.lease.ProjectID:
+		return false, nil
+	case isPrivate:
+		return true, nil
+	case server.CreatedAt.Before(began) || s.IsIsolated == nil:
+		return false, nil
+	}
+	return s.IsIsolated(ctx)
 }
 
 func (s hostStep) others(ctx context.Context, name string) (int, error) {
