@@ -71,7 +71,8 @@ func TestFindAndPickImages(t *testing.T) {
 func TestAbsentImage(t *testing.T) {
 	t.Parallel()
 	images := fakeGlance{
-		{ID: "1", Name: "cirros", Status: "active"}, {ID: "2", Name: "debian", Status: "active"},
+		{ID: "1", Name: "cirros", Status: "active"},
+		{ID: "2", Name: "debian", Status: "active"},
 		{ID: "3", Name: "cirrus-old", Status: "deactivated"},
 	}
 	for ref, near := range map[string]string{"cirrus": `; did you mean "cirros"?`, uuid.NewString(): ""} {
