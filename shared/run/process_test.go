@@ -196,7 +196,7 @@ func TestCommand(t *testing.T) {
 	for args, want := range map[string]string{
 		"": "FUNCTION_TARGET", "serve": `unknown command "serve"`, "migrate now": "unknown command",
 		"migrate": "migrate: ",
-		"gateway": "GATEWAY_UPSTREAM", "gateway now": "expected check, describe, gateway, keys, migrate, projects, trustee",
+		"gateway": "GATEWAY_UPSTREAM", "gateway now": "`cloudfnd --help` lists the commands",
 		"keys now": "unknown command",
 		"trustee":  "no service account", "trustee now": "unknown command",
 	} {

@@ -59,7 +59,7 @@ func (m *matrix) zeroIDs(t *testing.T) {
 	}
 }
 
-// unknownFilters: a list rejects an unknown status, or another unknown one of a few words, and says so.
+// unknownFilters: a list that is asked for a status, or another of a few words, that is unknown says so.
 func (m *matrix) unknownFilters(t *testing.T) {
 	n := 0
 	for _, o := range m.operations {
