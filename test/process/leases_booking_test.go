@@ -62,8 +62,8 @@ func freeAt(t *testing.T, refusal testkit.Answer) (at time.Time) {
 }
 
 // TestLongBookingByManyClients: 50 clients of three processes book random slots of 2 hosts, and every third client
-// wants more than the smaller one has. No host is booked twice, and each refusal names a time from which the hosts can be
-// booked.
+// wants more than the smaller one has. No host is booked twice, and each refusal names a time from which the hosts can
+// be booked.
 func TestLongBookingByManyClients(t *testing.T) {
 	t.Parallel()
 	database := testkit.Database(t)
