@@ -23,7 +23,7 @@ type Lease struct {
 	Name         string             `json:"name" minLength:"1" maxLength:"255"`
 	Status       domain.LeaseStatus `json:"status"`
 	Reason       *LeaseReason       `json:"reason,omitempty" doc:"Why it is in error, or why a step is repeated."`
-	Degraded     bool               `json:"degraded" doc:"A reserved host is down or cordoned."`
+	Degraded     bool               `json:"degraded" doc:"A reserved host is down, cordoned or isolated by others."`
 	Start        time.Time          `json:"start"`
 	End          time.Time          `json:"end"`
 	BeforeEnd    string             `json:"before_end,omitempty" minLength:"3" doc:"How long before the end it warns."`

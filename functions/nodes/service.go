@@ -18,7 +18,7 @@ type session interface {
 	ComputeHosts(context.Context) ([]domain.ComputeHost, error)
 	HostInventories(ctx context.Context, hosts []domain.ComputeHost) error
 	HostServers(ctx context.Context, host string) ([]domain.Server, error)
-	Aggregates(context.Context) ([]domain.Aggregate, error)
+	leases.Isolated
 	MayChangeAggregates(context.Context) error
 	MayChangeServices(context.Context) error
 	ProbeHost(ctx context.Context, name string) (domain.Isolation, error)
@@ -177,12 +177,8 @@ func (s service) Join(ctx context.Context, who domain.Identity, token domain.Sec
 		return found, apperr.New(apperr.Conflict, "host %s has no hypervisor, or several: only hosts with one can be "+
 			"reserved", name)
 	}
-	aggregates, err := cloud.Aggregates(ctx)
-	if err == nil {
-		err = leases.CheckServers(name, found.Servers)
-	}
-	if err == nil {
-		err = leases.CheckAggregates(aggregates, name)
+	if err = leases.CheckServers(name, found.Servers); err == nil {
+		err = leases.CheckIsolation(ctx, cloud, name)
 	}
 	if err != nil {
 		return found, err

@@ -118,9 +118,9 @@ func build(cfg Config, d run.Deps) (eventx.Func, error) {
 	s.account = openstack.Keep[session](own)
 	s.engine.Cloud = func(ctx context.Context) (leases.Cloud, error) { return s.account.Session(ctx) }
 	s.engine.Forget = s.account.Forget
-	s.engine.IsIsolated = func(ctx context.Context) (bool, error) {
+	s.engine.IsIsolated = func(ctx context.Context, then time.Time) (bool, error) {
 		tested, err := s.isolation.Get(ctx, s.region)
-		return tested.Result == domain.IsolationProven, err
+		return tested.Result == domain.IsolationProven && tested.TestedAt.Before(then), err
 	}
 	return s.Handle, nil
 }

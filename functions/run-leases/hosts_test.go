@@ -103,14 +103,17 @@ func TestServersOnTheWay(t *testing.T) {
 // end with the lease, and after it none gets there. One that was there before is not the reservation's.
 func TestImageWithTrait(t *testing.T) {
 	t.Parallel()
-	for name, c := range map[string]struct{ isOld, unproven bool }{
+	for name, c := range map[string]struct{ isOld, unproven, later bool }{
 		"by the image": {}, "older than the lease": {isOld: true}, "where others may get in": {unproven: true},
+		"proven later": {later: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newHostWorld(t)
-			w.unproven = c.unproven
-			stays := c.isOld || c.unproven
+			if w.unproven = c.unproven; c.later {
+				w.testedAt = time.Now().Add(time.Hour)
+			}
+			stays := c.isOld || c.unproven || c.later
 			w.lease(t, nil)
 			w.becomes(t, domain.LeaseActive)
 			trait := testkit.Scalar[string](t, w.rows, "select trait from reservations")

@@ -23,7 +23,8 @@ type hostWorld struct {
 	real  leases.Cloud // instead of cloud; nil = none
 	dies  *crasher     // at its next call, or never
 
-	unproven bool // the isolation
+	unproven bool      // the isolation
+	testedAt time.Time // when that was found
 }
 
 func newHostWorld(t *testing.T) *hostWorld {
@@ -93,7 +94,9 @@ func (w *hostWorld) pass(t *testing.T) (died bool) {
 		Wake: func(...string) {}, RetryFor: time.Minute, ClaimFor: time.Minute,
 		HealAfter: 3 * time.Minute,
 	}
-	s.engine.IsIsolated = func(context.Context) (bool, error) { return !w.unproven, nil }
+	s.engine.IsIsolated = func(_ context.Context, then time.Time) (bool, error) {
+		return !w.unproven && w.testedAt.Before(then), nil
+	}
 	w.cloud.called = w.dies.wrote
 	if w.real != nil {
 		s.engine.Cloud = func(context.Context) (leases.Cloud, error) { return crashingCloud{w.real, w.dies}, nil }

@@ -35,6 +35,16 @@ const (
 	minKey, maxKey = 16, 255
 )
 
+// SendOnce keeps http.Transport from sending a request with an Idempotency-Key again on its own when a connection breaks:
+// it looks the header up by its canonical name. To the receiver the case is the same.
+func SendOnce(h http.Header) {
+	h.Del("X-" + keyHeader)
+	if given, ok := h[keyHeader]; ok {
+		delete(h, keyHeader)
+		h[strings.ToLower(keyHeader)] = given
+	}
+}
+
 // Idempotent has an operation take an Idempotency-Key: a request that is sent again with its key gets the response of
 // the first one. What the operation makes must have the id of domain.AttemptFrom, so that an attempt after a replica
 // has died finds it.
@@ -117,7 +127,7 @@ type storedResponse struct {
 // begin claims a request with a key, before the operation's handler. When it was done before, the call has its
 // response.
 func (c *call) begin(ctx context.Context) (context.Context, error) {
-	if c.key == "" {
+	if c.key == "" || c.request.URL.Query().Get("dry_run") == "true" { // a dry run does nothing that could be doubled
 		return ctx, nil
 	}
 	k, _ := ctx.Value(keysKey{}).(keys)

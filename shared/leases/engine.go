@@ -25,8 +25,9 @@ type Engine struct {
 	Nodes       Nodes
 	// Cloud opens a session of the service account; nil = no account, and hosts cannot be reserved.
 	Cloud func(context.Context) (Cloud, error)
-	// IsIsolated reports whether only servers with its trait get onto a reservation's hosts; nil = it is not known.
-	IsIsolated func(context.Context) (bool, error)
+	// IsIsolated reports whether it was proven by then that only servers with its trait get onto a reservation's hosts;
+	// nil = it is not known.
+	IsIsolated func(ctx context.Context, then time.Time) (bool, error)
 	Forget     func(error) // drops the session after an error that is due to its token
 	Wake       func(functions ...string)
 	RetryFor   time.Duration // for how long a start is tried

@@ -102,10 +102,7 @@ func (p Pool) join(ctx context.Context, node domain.Node, trait string) (joined 
 	if node.ProviderID == "" {
 		return false, apperr.New(apperr.Conflict, "Placement has no resource provider of the host")
 	}
-	aggregates, err := p.Cloud.Aggregates(ctx)
-	if err == nil {
-		err = CheckAggregates(aggregates, node.Name)
-	}
+	err = CheckIsolation(ctx, p.Cloud, node.Name)
 	if err == nil {
 		err = p.isFree(ctx, node.Name)
 	}

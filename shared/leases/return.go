@@ -122,8 +122,8 @@ func (s hostStep) residents(ctx context.Context, name string) (own []domain.Serv
 }
 
 // isOwn reports whether a server on a host of the reservation is the reservation's. An image with the reservation's
-// trait brings servers there, too. So those that the project has made since the lease began are the reservation's,
-// where it is proven that no others get there.
+// trait brings servers there, too. So those that the project has made since the lease began are the reservation's, if
+// the last self-test before had found that no others get there.
 func (s hostStep) isOwn(ctx context.Context, server domain.Server) (bool, error) {
 	_, isPrivate := s.base(server)
 	began := s.lease.StartsAt.Truncate(time.Second) // as exact as Nova's times
@@ -135,7 +135,7 @@ func (s hostStep) isOwn(ctx context.Context, server domain.Server) (bool, error)
 	case server.CreatedAt.Before(began) || s.IsIsolated == nil:
 		return false, nil
 	}
-	return s.IsIsolated(ctx)
+	return s.IsIsolated(ctx, server.CreatedAt)
 }
 
 func (s hostStep) others(ctx context.Context, name string) (int, error) {

@@ -20,10 +20,12 @@ var claimHandshakesSQL = `
 with pending as materialized (
     select project_id, id, coalesce(not_before, '-infinity') as since, ` + unclaimedAt("c", "now()") + ` as is_due
     from callbacks c where status = 'pending' and coalesce(not_before, '-infinity') <= now()
+), under_way as (
+    select project_id, count(*) as n from pending where not is_due group by project_id
 ), due as materialized (
-    select project_id, id, since, row_number() over (partition by project_id order by since)
-        + (select count(*) from pending h where h.project_id = p.project_id and not h.is_due) as turn
-    from pending p where is_due
+    select p.project_id, p.id, p.since,
+        row_number() over (partition by p.project_id order by p.since) + coalesce(u.n, 0) as turn
+    from pending p left join under_way u on u.project_id = p.project_id where p.is_due
 )
 update callbacks set claim_id = $1, claimed_until = now() + $2::interval
 where (project_id, id) in (

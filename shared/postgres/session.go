@@ -33,7 +33,8 @@ with used as (
     update sessions set used_at = now()
     where id = $1 and $3 and used_at < now() - interval '1 minute' and used_at > now() - $2::interval
 )
-select sealed, expires_at from sessions where id = $1 and expires_at > now() and used_at > now() - $2::interval`
+select sealed, expires_at from sessions
+where id = $1 and expires_at > now() and used_at > now() - $2::interval and user_id <> ''`
 )
 
 // Start stores a session until its token ends, but for longest at most, and says until when. It deletes ended sessions.

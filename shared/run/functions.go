@@ -51,6 +51,7 @@ func (o outside) RoundTrip(r *http.Request) (*http.Response, error) {
 	r = identified(r)
 	// Knative routes by it
 	r.URL.Scheme, r.URL.Host, r.Host = o.services[function].Scheme, o.services[function].Host, ""
+	httpx.SendOnce(r.Header)
 	resp, err := o.client.RoundTrip(r)
 	if err != nil {
 		return nil, classify(ctx, function, err)

@@ -188,7 +188,7 @@ func TestGatewayHeaders(t *testing.T) {
 	want := http.Header{
 		"X-Auth-Token": {"a", "b"}, "X-Request-Id": {id},
 		"X-Forwarded-For": {"6.6.6.6, 127.0.0.1"}, "X-Forwarded-Host": {"evil"}, "X-Forwarded-Proto": {"https"},
-		"Forwarded": {`host="evil";proto="https"`},
+		"Forwarded": {`host="evil";proto="https"`}, "Idempotency-Key": {"1"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("in: %s", diff)

@@ -89,9 +89,7 @@ func rewrite(p *httputil.ProxyRequest, service *url.URL) {
 	}
 	p.Out.Host = service.Host // Knative routes by it
 	p.Out.Header.Set("X-Request-Id", httpx.RequestID(p.In.Context()))
-	// http.Transport sends a request with one of these again when a connection breaks.
-	p.Out.Header.Del("Idempotency-Key")
-	p.Out.Header.Del("X-Idempotency-Key")
+	httpx.SendOnce(p.Out.Header)
 	// The headers of an ingress stay, with the peer added. They are untrusted hints.
 	p.Out.Header["X-Forwarded-For"] = p.In.Header["X-Forwarded-For"]
 	p.SetXForwarded()

@@ -2364,7 +2364,7 @@ type Lease struct {
 	// CreatedAt RFC 3339 in UTC.
 	CreatedAt Time `json:"created_at"`
 
-	// Degraded A reserved host is down or cordoned.
+	// Degraded A reserved host is down, cordoned or isolated by others.
 	Degraded bool `json:"degraded"`
 
 	// End RFC 3339 in UTC.
@@ -2460,7 +2460,7 @@ type LeaseEventData struct {
 	// project than the event's, which gets it through a connection, sees actors of its own project only.
 	Actor *EventActor `json:"actor,omitempty"`
 
-	// Degraded A reserved host is down or cordoned, and no other has taken its place.
+	// Degraded A reserved host is down, cordoned or isolated by others, and no other has its place.
 	Degraded bool      `json:"degraded"`
 	End      time.Time `json:"end"`
 

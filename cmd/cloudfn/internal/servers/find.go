@@ -2,6 +2,7 @@ package servers
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"net/url"
 	"slices"
@@ -169,6 +170,9 @@ func InstanceFlag(cmd *cobra.Command, a *cli.App, name string) error {
 	arg := flag.Value.String()
 	if !flag.Changed || arg == "" {
 		return nil
+	}
+	if err := errors.Join(cmd.ValidateRequiredFlags(), cmd.ValidateFlagGroups()); err != nil { // cobra does it later
+		return err
 	}
 	a.Begin()
 	found, err := Find(cmd.Context(), a, arg)
