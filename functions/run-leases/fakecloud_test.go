@@ -210,9 +210,13 @@ func (c *fakeCloud) SetProviderTrait(_ context.Context, provider, trait string, 
 	return nil
 }
 
-func (c *fakeCloud) FlavorSpecs(context.Context, string) (map[string]string, error) { return c.baseSpecs, nil }
+func (c *fakeCloud) FlavorSpecs(context.Context, string) (map[string]string, error) {
+	return c.baseSpecs, nil
+}
 
-func (c *fakeCloud) Flavors(context.Context) ([]domain.Flavor, error) { return []domain.Flavor{{ID: "base"}}, nil }
+func (c *fakeCloud) Flavors(context.Context) ([]domain.Flavor, error) {
+	return []domain.Flavor{{ID: "base"}}, nil
+}
 
 func (c *fakeCloud) EnsureFlavor(_ context.Context, f domain.PrivateFlavor) error {
 	defer c.called("EnsureFlavor")

@@ -35,8 +35,8 @@ const (
 	minKey, maxKey = 16, 255
 )
 
-// SendOnce keeps http.Transport from sending a request with an Idempotency-Key again on its own when a connection breaks:
-// it looks the header up by its canonical name. To the receiver the case is the same.
+// SendOnce keeps http.Transport from sending a request with an Idempotency-Key again when a connection breaks: it looks
+// the header up by its canonical name. To the receiver the case is the same.
 func SendOnce(h http.Header) {
 	h.Del("X-" + keyHeader)
 	if given, ok := h[keyHeader]; ok {

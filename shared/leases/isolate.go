@@ -48,8 +48,8 @@ type Specs interface {
 }
 
 // CheckAggregates returns a Conflict when the host is in an isolating aggregate that is not cloudfn's, such as one of
-// hosts with GPUs, and none of the flavors requires its traits: a server must have the required traits of each aggregate
-// of its host, and the flavors of a reservation have those of their bases.
+// hosts with GPUs, and none of the flavors requires its traits: a server must have the required traits of each
+// aggregate of its host, and the flavors of a reservation have those of their bases.
 func CheckAggregates(
 	ctx context.Context, cloud Specs, all []domain.Aggregate, host string, flavors []string,
 ) error {
