@@ -99,7 +99,7 @@ func TestBrokenRevision(t *testing.T) {
 		testkit.Eventually(t, 3*time.Minute, "kn service describe says what is wrong with the new revision",
 			func() bool {
 				out, _ := try("kn", "-n", namespace, "service", "describe", "servers", "--verbose")
-				return strings.Contains(out, "Container failed with: cloudfn: REQUEST_TIMEOUT: time: invalid duration")
+				return strings.Contains(out, `Container failed with: cloudfn: REQUEST_TIMEOUT is "soon"`)
 			})
 		if share(t, good) != 100 || latestReady(t) != good {
 			t.Errorf("revision %s gets %d%%, ready is %s", good, share(t, good), latestReady(t))
