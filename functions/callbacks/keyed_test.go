@@ -96,6 +96,10 @@ func TestKeyedCrashPoints(t *testing.T) {
 		undo               string // takes it away
 		want               int
 	}{
+		"create with a secret": {
+			"", `{"url": "https://receiver.example.com", "secret": "whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIz"}`,
+			"callbacks where id <> $1 and previous_secret is null", "delete from callbacks where id <> $1", 201,
+		},
 		"create": {"", good, "callbacks where id <> $1", "delete from callbacks where id <> $1", 201},
 		"rotate": {"/{id}/secret", "", "callbacks where previous_secret is not null and id = $1", `
 update callbacks set previous_secret = null, previous_until = null where id = $1`, 200},

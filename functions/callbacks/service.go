@@ -70,8 +70,8 @@ func (s service) Create(
 	return stored, secret, nil
 }
 
-// resume gives a callback, which an earlier attempt has stored, another secret: no one can read the one that may not
-// have reached the caller. Both sign for a while.
+// resume gives a callback, which an earlier attempt has stored, another secret, unless the caller has chosen it: no one
+// can read the one that may not have reached the caller. Both sign for a while.
 func (s service) resume(
 	ctx context.Context, c domain.Callback, given *domain.Secret, failed error,
 ) (domain.Callback, domain.Secret, error) {
@@ -79,7 +79,11 @@ func (s service) resume(
 		return c, "", failed
 	}
 	defer s.wake()
-	return s.Rotate(ctx, c.ProjectID, c.ID, given, defaultOverlap)
+	if given != nil {
+		stored, err := s.Get(ctx, c.ProjectID, c.ID)
+		return stored, *given, err
+	}
+	return s.Rotate(ctx, c.ProjectID, c.ID, nil, defaultOverlap)
 }
 
 func (s service) secret(c domain.Callback, given *domain.Secret) (secret domain.Secret, sealed []byte, err error) {

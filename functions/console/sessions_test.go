@@ -44,7 +44,7 @@ func TestSignOutEverywhere(t *testing.T) {
 	}
 }
 
-// TestIdleSession ends although its page goes on reading, and what its user does keeps it alive.
+// TestIdleSession ends although its page keeps reading, and what its user does keeps it alive.
 func TestIdleSession(t *testing.T) {
 	t.Parallel()
 	p := testkit.BorrowProject(t)

@@ -86,7 +86,7 @@ func TestLongCrashPointsInOpenStack(t *testing.T) {
 	hosts := testkit.ReservableHosts(t)
 	cloud, project := testkit.Session(t, "leases"), testkit.NewProject(t).ID
 	points := []string{
-		"", // nobody dies
+		"", // no crash
 		// of the start
 		"prepared", "trait lease", "aggregate lease", "host's trait lease true", "host added lease",
 		"host removed pool", "flavor", "access", "save active",

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/eventx"
 	"github.com/cloudfn/cloudfn/shared/flow"
 	"github.com/cloudfn/cloudfn/shared/leases"
@@ -120,7 +119,7 @@ func build(cfg Config, d run.Deps) (eventx.Func, error) {
 	s.engine.Forget = s.account.Forget
 	s.engine.IsIsolated = func(ctx context.Context, then time.Time) (bool, error) {
 		tested, err := s.isolation.Get(ctx, s.region)
-		return tested.Result == domain.IsolationProven && tested.TestedAt.Before(then), err
+		return tested.ProvenSince != nil && tested.ProvenSince.Before(then), err
 	}
 	return s.Handle, nil
 }

@@ -17,9 +17,9 @@ import (
 
 // The bounds of what is counted.
 const (
-	countFor    = time.Minute // of one row
-	maxCounted  = 1000        // sources in one minute; those beyond share one row without an address
-	everyOthers = ""          // the source of that row
+	countFor   = time.Minute // of one row
+	maxCounted = 1000        // sources in one minute; those beyond share one row without an address
+	allOthers  = ""          // the source of that row
 )
 
 // counted are the requests of the last minute that a rate limit refused, by source. A row of each would let anybody
@@ -54,7 +54,7 @@ func (c *counted) add(source string, row domain.Request, n int) {
 	}
 	first, found := c.rows[source]
 	if !found && len(c.rows) >= maxCounted {
-		source, row.Remote, row.ProjectID, row.DomainID, row.UserID, row.UserName = everyOthers, "", "", "", "", ""
+		source, row.Remote, row.ProjectID, row.DomainID, row.UserID, row.UserName = allOthers, "", "", "", "", ""
 		first, found = c.rows[source]
 	}
 	if !found {

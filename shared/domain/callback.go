@@ -87,7 +87,7 @@ func (c *Callback) Apply(change CallbackChange) (asks bool, err error) {
 	case change.Status != nil && c.Status != CallbackVerified, moved && c.Status != CallbackSuspended:
 		next = CallbackPending
 	}
-	if next == c.Status { // to set a pending one to verified again must not end a pause: its receiver may be anybody's
+	if next == c.Status { // verified again ends no pause of a pending one: its receiver may not have consented
 		return next == CallbackPending && moved, nil
 	}
 	if !slices.Contains(CallbackTransitions[c.Status], next) {

@@ -100,6 +100,8 @@ type Isolation struct {
 	Result   string // proven or unproven
 	Detail   string
 	TestedAt time.Time // zero = never
+	// Since when each self-test has proven it; nil = it is not proven.
+	ProvenSince *time.Time
 }
 
 // The results of the isolation self-test.

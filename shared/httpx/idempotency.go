@@ -31,7 +31,7 @@ const (
 	keyHeader      = "Idempotency-Key"
 	replayedHeader = "Idempotency-Replayed"
 
-	// A response may have a secret, and is encrypted with the key.
+	// Length of a key. It encrypts the stored response, which may have a secret: a short one could be guessed.
 	minKey, maxKey = 16, 255
 )
 

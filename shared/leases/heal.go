@@ -108,8 +108,8 @@ func (s hostStep) heal(ctx context.Context) error {
 	return nil
 }
 
-// isUnfit reports whether another host has to take the place of one: it is lost, it is cordoned without servers of the
-// reservation, or before it is given to the reservation it is down, isolated by others, or servers of others are on it.
+// isUnfit reports whether another host has to take the place of one: it is lost, it is cordoned without servers, or
+// before it is given to the reservation it is down, isolated by others, or servers of others are on it.
 // reason is why nothing can be launched onto a host that is up, whether another one has to take its place or not.
 func (s hostStep) isUnfit(ctx context.Context, name string, foreign error) (reason error, isUnfit bool, err error) {
 	node, known := s.nodes[name]
@@ -119,8 +119,8 @@ func (s hostStep) isUnfit(ctx context.Context, name string, foreign error) (reas
 	case s.isGiven(name) && node.Enabled:
 		return foreign, false, nil
 	case s.isGiven(name):
-		own, _, err := s.residents(ctx, name)
-		return nil, err == nil && len(own) == 0, err
+		own, others, err := s.residents(ctx, name)
+		return nil, err == nil && len(own)+others == 0, err
 	case !node.IsUp || !node.Enabled:
 		return nil, true, nil
 	case foreign != nil:

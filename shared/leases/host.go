@@ -177,11 +177,11 @@ func (s hostStep) take(ctx context.Context, pool domain.Aggregate, name string) 
 	if err != nil {
 		return err
 	}
-	if err := s.cloud.RemoveHost(ctx, pool, name, s.nodes[name].ProviderID); err != nil {
+	// What withdraw may have done ends first: once the host has left the pool's aggregate, no pass comes here again.
+	if _, err := s.Nodes.SetPool(ctx, name, domain.NodeJoining, domain.NodeReservable, ""); err != nil {
 		return err
 	}
-	_, err = s.Nodes.SetPool(ctx, name, domain.NodeJoining, domain.NodeReservable, "") // what withdraw may have done
-	return err
+	return s.cloud.RemoveHost(ctx, pool, name, s.nodes[name].ProviderID)
 }
 
 // node is a host of the reservation, also one that has left the cloud.

@@ -123,7 +123,7 @@ func (s hostStep) residents(ctx context.Context, name string) (own []domain.Serv
 
 // isOwn reports whether a server on a host of the reservation is the reservation's. An image with the reservation's
 // trait brings servers there, too. So those that the project has made since the lease began are the reservation's, if
-// the last self-test before had found that no others get there.
+// it was proven before they came that no others get there.
 func (s hostStep) isOwn(ctx context.Context, server domain.Server) (bool, error) {
 	_, isPrivate := s.base(server)
 	began := s.lease.StartsAt.Truncate(time.Second) // as exact as Nova's times

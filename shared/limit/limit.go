@@ -15,12 +15,12 @@ import (
 // Config is how many requests a process accepts.
 type Config struct {
 	// Address ranges of the proxies in front, such as `127.0.0.0/8,10.2.0.0/16`: `X-Forwarded-For` names the client
-	// only when one of them sends it. When empty, the client is whoever connects.
+	// only when one of them sends it. When empty, the client is the address that connects.
 	TrustedProxies []string `env:"TRUSTED_PROXIES"`
 	// Requests a second that each process accepts from one address (IPv6: one /64) without a token that was
-	// accepted before, and ten times as many at once; 1 to 100000.
+	// accepted before, and ten times as many in a burst; 1 to 100000.
 	Address int `env:"ADDRESS_RATE_LIMIT, default=100"`
-	// Requests a second that each process accepts from one project, and ten times as many at once; 1 to 100000.
+	// Requests a second that each process accepts from one project, and ten times as many in a burst; 1 to 100000.
 	Project int `env:"PROJECT_RATE_LIMIT, default=500"`
 }
 
@@ -32,7 +32,7 @@ func (c Config) Validate() error {
 }
 
 const (
-	window     = 10 * time.Second // a source may send its requests of this time at once
+	window     = 10 * time.Second // a source may send its requests of this time in one burst
 	maxSources = 10_000           // limiters in memory, of each kind: the least recently used goes first
 )
 

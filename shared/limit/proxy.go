@@ -19,8 +19,8 @@ func (p proxies) contains(address netip.Addr) bool {
 	return false
 }
 
-// Client returns the address of the client of a request, without its port. Each trusted proxy names who has connected
-// to it at the end of X-Forwarded-For; what stands before the last one that is not trusted, anybody may have written.
+// Client returns the address of the client of a request, without its port. Each trusted proxy appends the address that
+// connected to it to X-Forwarded-For. Any client can forge the entries before the last untrusted one.
 func (l *Limits) Client(r *http.Request) string {
 	address, ok := parseAddress(r.RemoteAddr)
 	if !ok {

@@ -55,9 +55,8 @@ func (k KeyedActions) Begin(
 		case !bytes.Equal(stored.BodySHA256, key.BodySHA256):
 			return action, otherAction(key.ID)
 		case stored.Result == nil:
-			busy := apperr.New(apperr.Conflict, "action %s is in progress: send the same request again", key.ID)
-			busy.RetryAfter = min(max(stored.ClaimedFor, time.Second), 2*time.Second)
-			return action, busy
+			return action, inProgress(stored.ClaimedFor,
+				"action %s is in progress: send the same request again", key.ID)
 		}
 		action.Result = stored.Result
 		return action, nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
@@ -40,4 +41,12 @@ func fenced(written int64, err error) error {
 		return domain.ErrFenced
 	}
 	return err
+}
+
+// inProgress is a Conflict while another replica has the claim for claimedFor. The caller may retry after one to two
+// seconds: most claims are released before they expire.
+func inProgress(claimedFor time.Duration, format string, args ...any) error {
+	busy := apperr.New(apperr.Conflict, format, args...)
+	busy.RetryAfter = min(max(claimedFor, time.Second), 2*time.Second)
+	return busy
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// handshakes are those with the receivers of a project's new callbacks: 600 at once and then 10 a second, those of
-// deleted callbacks included. Beyond that they wait, and when one would wait for an hour, the callback is rejected.
+// handshakes limits the first handshakes of a project's callbacks, those of deleted callbacks included, to 10 a second.
+// insertCallbackSQL delays those beyond a burst of 600. A callback that would wait for an hour is rejected.
 var handshakes = apperr.Limit{Name: "handshake", Quota: 36_000, Window: time.Hour}
 
 var claimHandshakesSQL = `

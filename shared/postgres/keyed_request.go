@@ -18,8 +18,8 @@ type KeyedRequests struct{ DB *DB }
 const keyTime = 24 * time.Hour
 
 var (
-	// The first attempt inserts the row. A later one claims it when the claim has expired without a response. A key
-	// that has expired is a new one.
+	// The first attempt inserts the row. A later one claims it when the claim has expired without a response. An
+	// expired key is used as a new one, with a new resource_id.
 	beginRequestSQL = `
 insert into idempotency_keys as k (project_id, key_id, request_mac, resource_id, claim_id, claimed_until, expires_at)
 values ($1, $2, $3, $4, $5, clock_timestamp() + $6::interval, clock_timestamp() + $7::interval)
@@ -56,7 +56,7 @@ func (k KeyedRequests) Begin(
 		stored, isFound, err := queryFound[struct {
 			RequestMAC []byte
 			Response   []byte
-			ClaimedFor *time.Duration
+			ClaimedFor time.Duration
 		}](ctx, k.DB.pool, findRequestSQL, request.ProjectID, request.KeyID)
 		switch {
 		case err != nil:
@@ -67,12 +67,8 @@ func (k KeyedRequests) Begin(
 			return request, apperr.New(apperr.Unprocessable,
 				"this Idempotency-Key belongs to another request: the same key needs the same request")
 		case stored.Response == nil:
-			busy := apperr.New(apperr.Conflict, "the request with this Idempotency-Key is in progress: send it again")
-			busy.RetryAfter = time.Second
-			if stored.ClaimedFor != nil {
-				busy.RetryAfter = min(max(*stored.ClaimedFor, time.Second), 2*time.Second)
-			}
-			return request, busy
+			return request, inProgress(stored.ClaimedFor,
+				"the request with this Idempotency-Key is in progress: send it again")
 		}
 		request.Response = stored.Response
 		return request, nil

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sync/singleflight"
 )
 
-// Anybody may ask for the status, so all callers together cause one check of each dependency within statusTTL.
+// GET /v1/status needs no token, so all callers together cause one check of each dependency within statusTTL.
 const (
 	statusTimeout = 3 * time.Second // of a check
 	statusTTL     = 2 * time.Second

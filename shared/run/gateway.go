@@ -66,8 +66,8 @@ func (g *gateway) handler() http.Handler {
 		client = wrap(client)
 	}
 	pass := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { g.pass(w, r, client) })
-	nobody := func(*http.Request) bool { return false }
-	return g.telemetry.Server(httpx.Healthz(pass), serviceName("gateway"), nobody)
+	isTrusted := func(*http.Request) bool { return false } // the gateway continues no client's trace
+	return g.telemetry.Server(httpx.Healthz(pass), serviceName("gateway"), isTrusted)
 }
 
 // limit is how long a request may take.

@@ -101,12 +101,12 @@ type Listen struct {
 
 // isHostName reports whether a text can be a host name. One of digits and dots only would be an address.
 func isHostName(text string) bool {
-	isOther := func(r rune) bool { return !strings.ContainsRune("-._", r) && (r > 'z' || !isAlphanumeric(r)) }
+	isOther := func(r rune) bool {
+		return r > 'z' || !strings.ContainsRune("-._", r) && !unicode.IsLetter(r) && !unicode.IsDigit(r)
+	}
 	return len(text) <= 253 && !strings.ContainsFunc(text, isOther) && strings.Trim(text, "-.") == text &&
 		strings.Trim(text, "0123456789.") != ""
 }
-
-func isAlphanumeric(r rune) bool { return unicode.IsLetter(r) || unicode.IsDigit(r) }
 
 // Validate fails on a Listen that cannot work.
 func (l Listen) Validate() error {

@@ -9,7 +9,7 @@ import (
 	"github.com/sethvargo/go-envconfig"
 )
 
-// Settings is the public result of the last check of a process's settings, without their names: anybody may ask.
+// Settings is the public result of the last check of a process's settings, without names: it needs no token.
 // `cloudfnd check` and the log have details.
 type Settings struct {
 	OK        bool       `json:"ok"`                   // none is known not to work

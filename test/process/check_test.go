@@ -243,7 +243,7 @@ func TestWrongSettingsThatCostNothing(t *testing.T) {
 	}
 }
 
-// TestStatusShowsWrongSettings without their names: anybody may ask.
+// TestStatusShowsWrongSettings without their names: the status needs no token.
 func TestStatusShowsWrongSettings(t *testing.T) {
 	t.Parallel()
 	var status struct {

@@ -13,7 +13,7 @@ import (
 )
 
 // TestFullDisk: when the request log cannot grow, the API answers 503, and servers are polled and events delivered.
-// Later all goes on. Postgres reports a full disk as this trigger does.
+// All resumes when there is room again. Postgres reports a full disk as this trigger does.
 func TestFullDisk(t *testing.T) {
 	t.Parallel()
 	database := testkit.Database(t)
