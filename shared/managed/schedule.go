@@ -10,7 +10,7 @@ import (
 // hasLabels reports whether a node has all of the labels.
 func hasLabels(n domain.Node, labels map[string]string) bool {
 	for key, value := range labels {
-		if n.Labels[key] != value {
+		if got, found := n.Labels[key]; !found || got != value {
 			return false
 		}
 	}

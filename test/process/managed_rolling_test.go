@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gophercloud/gophercloud/v2/openstack/compute/v2/servergroups"
+
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
@@ -20,6 +22,7 @@ func TestLongRollingUpdate(t *testing.T) {
 	for most := range 2 {
 		t.Run(fmt.Sprintf("max_unavailable %d", most), func(t *testing.T) {
 			d, tiny := newDeclarer(t, 2, nil), testkit.Sandbox(t).Flavor
+			spread := func(made *domain.NewManaged) { made.Schedule.Affinity = "spread" }
 			is := func(count int, flavor string) func() string {
 				return func() string { return d.isExactly(t, deployed, count, flavor) }
 			}
@@ -32,8 +35,12 @@ func TestLongRollingUpdate(t *testing.T) {
 				return s
 			}
 			broken := map[string]any{"os-resetState": map[string]any{"state": "error"}}
-			d.declare(t, spec(3, tiny), nil)
+			d.declare(t, spec(3, tiny), spread)
 			d.within(t, "declared 3", is(3, tiny))
+			if groups := d.serverGroups(t); len(groups) != 1 || len(groups[0].Members) != 3 ||
+				groups[0].Policies[0] != "soft-anti-affinity" {
+				t.Errorf("the three servers should be spread by one group: %+v", groups)
+			}
 
 			fewest := d.watch(t)
 			keeps := func(what string) {
@@ -42,7 +49,7 @@ func TestLongRollingUpdate(t *testing.T) {
 					t.Errorf("%s: only %d of 3 servers were ACTIVE", what, n)
 				}
 			}
-			d.declare(t, spec(3, "m1.small"), nil)
+			d.declare(t, spec(3, "m1.small"), spread)
 			d.within(t, "another flavor", is(3, "m1.small"))
 			keeps("another flavor")
 
@@ -52,18 +59,21 @@ func TestLongRollingUpdate(t *testing.T) {
 			d.within(t, "one deleted by hand", is(3, "m1.small"))
 
 			fewest()
-			d.declare(t, spec(3, tiny), func(made *domain.NewManaged) { made.Repeats = 1 })
+			d.declare(t, spec(3, tiny), func(made *domain.NewManaged) {
+				spread(made)
+				made.Repeats = 1
+			})
 			d.within(t, "rolled back", is(3, tiny))
 			keeps("rolled back")
 
 			all := d.Servers(t)
 			testkit.Act(t, all[0].ID, broken)
 			d.Delete(t, all[1].ID)
-			d.declare(t, spec(4, tiny), nil)
+			d.declare(t, spec(4, tiny), spread)
 			d.within(t, "scaled to 4 with one in ERROR and one deleted", is(4, tiny))
 
 			testkit.Act(t, d.Servers(t)[0].ID, broken)
-			d.declare(t, spec(0, tiny), nil)
+			d.declare(t, spec(0, tiny), spread)
 			d.within(t, "scaled to 0 with one in ERROR", is(0, ""))
 			d.delete(t, domain.KindDeployment, deployed)
 			d.within(t, "deleted", func() string {
@@ -72,8 +82,27 @@ func TestLongRollingUpdate(t *testing.T) {
 				}
 				return ""
 			})
+			if groups := d.serverGroups(t); len(groups) > 0 {
+				t.Errorf("server groups are left: %+v", groups)
+			}
 		})
 	}
+}
+
+// serverGroups are those of the project.
+func (d *declarer) serverGroups(t *testing.T) []servergroups.ServerGroup {
+	t.Helper()
+	nova := testkit.Compute(t, d.Login(t))
+	nova.Microversion = "2.15" // the first with soft policies
+	pages, err := servergroups.List(nova, nil).AllPages(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	groups, err := servergroups.ExtractServerGroups(pages)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return groups
 }
 
 // watch counts the servers that are ACTIVE in Nova all the while, and returns the fewest since the last call.
