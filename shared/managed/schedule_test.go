@@ -9,7 +9,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// TestZones: members are spread over the zones with a node that has the labels, and wait while there is none.
+// TestZones: members are spread over the zones with a node that has the labels, and wait without such a zone.
 func TestZones(t *testing.T) {
 	nodes := []domain.Node{
 		{Name: "n1", Zone: "west", Labels: map[string]string{"disk": "ssd"}},
@@ -23,8 +23,8 @@ func TestZones(t *testing.T) {
 		zones []string
 		want  []string // of the members 0, 1, 2; nil: they wait
 	}{
-		"no rule":         {want: []string{"", "", ""}},
-		"a zone":          {rule: domain.ScheduleRule{Zone: "north"}, want: []string{"north", "north", "north"}},
+		"no rule": {want: []string{"", "", ""}},
+		"a zone":  {rule: domain.ScheduleRule{Zone: "north"}, want: []string{"north", "north", "north"}},
 		"a label": {
 			rule:  domain.ScheduleRule{Labels: map[string]string{"disk": "ssd"}},
 			zones: []string{"east", "west"}, want: []string{"east", "west", "east"},
@@ -33,7 +33,7 @@ func TestZones(t *testing.T) {
 			rule:  domain.ScheduleRule{Labels: map[string]string{"disk": "ssd", "gpu": "1"}},
 			zones: []string{"east"}, want: []string{"east", "east", "east"},
 		},
-		"no such label":   {rule: domain.ScheduleRule{Labels: map[string]string{"disk": "tape"}}},
+		"no such label":           {rule: domain.ScheduleRule{Labels: map[string]string{"disk": "tape"}}},
 		"a label without a value": {rule: domain.ScheduleRule{Labels: map[string]string{"disk": ""}}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -76,7 +76,7 @@ func TestScheduled(t *testing.T) {
 		"no member":             {ssd, nil, "AsDeclared"},
 		"not known yet":         {ssd, []string{"fast", ""}, "NodeUnknown"},
 		"on another node":       {ssd, []string{"fast", "slow"}, "OtherNode"},
-		"on a node that is new": {ssd, []string{"unheard of"}, "OtherNode"},
+		"on a node that is new": {ssd, []string{"new"}, "OtherNode"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := domain.Managed{Schedule: domain.ScheduleRule{Labels: tc.labels}}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/gophercloud/gophercloud/v2"
 	"github.com/gophercloud/gophercloud/v2/openstack/compute/v2/flavors"
+	"github.com/gophercloud/gophercloud/v2/openstack/compute/v2/servergroups"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
@@ -52,4 +53,12 @@ func Act(t testing.TB, serverID string, action map[string]any) {
 	_, err := nova.Post(context.Background(), nova.ServiceURL("servers", serverID, "action"), action, nil,
 		&gophercloud.RequestOpts{OkCodes: []int{http.StatusOK, http.StatusAccepted}})
 	check(t, err)
+}
+
+// ServerGroups lists the project's server groups.
+func (p *Project) ServerGroups(t testing.TB) []servergroups.ServerGroup {
+	t.Helper()
+	nova := Compute(t, p.Login(t))
+	nova.Microversion = "2.15" // the first with soft policies
+	return all(t, servergroups.List(nova, nil), servergroups.ExtractServerGroups)
 }

@@ -7,8 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gophercloud/gophercloud/v2/openstack/compute/v2/servergroups"
-
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
@@ -37,7 +35,7 @@ func TestLongRollingUpdate(t *testing.T) {
 			broken := map[string]any{"os-resetState": map[string]any{"state": "error"}}
 			d.declare(t, spec(3, tiny), spread)
 			d.within(t, "declared 3", is(3, tiny))
-			if groups := d.serverGroups(t); len(groups) != 1 || len(groups[0].Members) != 3 ||
+			if groups := d.ServerGroups(t); len(groups) != 1 || len(groups[0].Members) != 3 ||
 				groups[0].Policies[0] != "soft-anti-affinity" {
 				t.Errorf("the three servers should be spread by one group: %+v", groups)
 			}
@@ -82,27 +80,11 @@ func TestLongRollingUpdate(t *testing.T) {
 				}
 				return ""
 			})
-			if groups := d.serverGroups(t); len(groups) > 0 {
+			if groups := d.ServerGroups(t); len(groups) > 0 {
 				t.Errorf("server groups are left: %+v", groups)
 			}
 		})
 	}
-}
-
-// serverGroups are those of the project.
-func (d *declarer) serverGroups(t *testing.T) []servergroups.ServerGroup {
-	t.Helper()
-	nova := testkit.Compute(t, d.Login(t))
-	nova.Microversion = "2.15" // the first with soft policies
-	pages, err := servergroups.List(nova, nil).AllPages(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	groups, err := servergroups.ExtractServerGroups(pages)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return groups
 }
 
 // watch counts the servers that are ACTIVE in Nova all the while, and returns the fewest since the last call.
