@@ -18,7 +18,7 @@ func (s service) recheckDue(ctx context.Context, now, slot time.Time) (claimed b
 		return false, err
 	}
 	err = joined(s.recheck(ctx, now, slot), s.announce(ctx, slot))
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
+	ctx, cancel := domain.Detached(ctx)
 	defer cancel()
 	if err != nil {
 		return true, errors.Join(err, s.jobs.Fail(ctx, jobKind, recheckKey, claim, err))

@@ -62,8 +62,6 @@ const (
 	soon = 12 * time.Second
 	// A job records that its hour is done. It can be deleted when no event checks that hour any more.
 	jobsKept = 2 * maxBackfill
-	// A job's end is written also when the time for its work is up; a database that hangs must not delay the replica.
-	endTimeout = 5 * time.Second
 )
 
 // Collect does what is due by the database's clock, and continues while more is due soon. One replica at a time does
@@ -151,7 +149,7 @@ func (s service) countSlot(ctx context.Context, now, slot time.Time) (claimed bo
 // end writes down how the job of an hour ended, and gives back why it failed. The hour is done when no project is
 // unread; projects that stay unread for long are tried with growing pauses.
 func (s service) end(ctx context.Context, key string, claim domain.Claim, err, unread error, age time.Duration) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
+	ctx, cancel := domain.Detached(ctx)
 	defer cancel()
 	switch {
 	case err != nil:

@@ -34,7 +34,7 @@ func TestJoinedIsRetryable(t *testing.T) {
 	}
 }
 
-// TestEndOfJobIsRecorded although the event's time is up. A database that hangs delays the event by endTimeout only.
+// TestEndOfJobIsRecorded although the event's time is up. A database that hangs delays the event by a few seconds only.
 func TestEndOfJobIsRecorded(t *testing.T) {
 	t.Parallel()
 	database := testkit.Database(t)

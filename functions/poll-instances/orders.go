@@ -78,7 +78,7 @@ func (s *service) attendOne(ctx context.Context, key domain.Order) error {
 	if err != nil {
 		return err
 	}
-	_, isReadOnly := s.readOnly.Load(key.ProjectID)
+	isReadOnly := s.readOnly.has(key.ProjectID)
 	if !isReadOnly && slices.ContainsFunc(order.Next(), ours) {
 		if err := s.advance(ctx, order); err != nil {
 			return err
@@ -106,7 +106,7 @@ func (s *service) advance(ctx context.Context, order domain.Order) error {
 	if mayNotAct(err) {
 		slog.WarnContext(ctx, "the service account is read-only in the project: only callers finish its orders",
 			"project_id", order.ProjectID, "error", err)
-		s.readOnly.Store(order.ProjectID, true)
+		s.readOnly.add(order.ProjectID)
 		return nil
 	}
 	return err
@@ -167,14 +167,14 @@ func (s *service) removeExtra(ctx context.Context, server domain.Server) error {
 		defer s.wake()
 		return s.engine().RemoveExtra(ctx, nil, order, i, server)
 	}
-	if _, refused := s.readOnly.Load(server.ProjectID); refused {
+	if s.readOnly.has(server.ProjectID) {
 		return nil
 	}
 	err = s.cloud.use(ctx, server.ProjectID, func(cloud session) error {
 		return s.engine().RemoveExtra(ctx, cloud, order, i, server)
 	})
 	if mayNotAct(err) {
-		s.readOnly.Store(server.ProjectID, true)
+		s.readOnly.add(server.ProjectID)
 	}
 	return err
 }

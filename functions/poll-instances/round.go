@@ -79,7 +79,7 @@ func (e *event) readMoving(ctx context.Context, moving []string) error {
 // readCloud reads the list of the whole cloud. When only names projects, the others are skipped. alone says that each
 // project has to be read by itself.
 func (e *event) readCloud(ctx context.Context, only []string) (alone bool, err error) {
-	if _, refused := e.each.Load(""); refused {
+	if e.each.has("") {
 		return true, nil
 	}
 	cloud, mine, err := e.polls.ClaimCloud(ctx, e.claim, claimFor)
@@ -99,7 +99,7 @@ func (e *event) readCloud(ctx context.Context, only []string) (alone bool, err e
 	switch apperr.CodeOf(r.err) {
 	case apperr.Forbidden:
 		slog.InfoContext(ctx, "the service account may not see the whole cloud: each project is read by itself")
-		e.each.Store("", true)
+		e.each.add("")
 	case apperr.BadGateway:
 		slog.WarnContext(ctx, "nova cannot list the whole cloud: each project is read by itself", "error", r.err)
 	default:
@@ -112,7 +112,7 @@ func (e *event) readCloud(ctx context.Context, only []string) (alone bool, err e
 // others'.
 func (e *event) readEach(ctx context.Context, claimed []domain.Poll, quick bool) error {
 	readers := make([]*reader, len(claimed))
-	_, own := e.each.Load("")
+	own := e.each.has("")
 	for n, p := range claimed {
 		in := ""
 		if own {

@@ -211,7 +211,7 @@ func TestLongReplicasShareProjects(t *testing.T) {
 			case <-ctx.Done():
 			}
 		})
-		s.each.Store("", true) // as after its first event
+		s.each.add("") // as after its first event
 		all.Go(func() {
 			if err := s.Poll(ctx); err != nil {
 				t.Error(err)

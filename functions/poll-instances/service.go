@@ -210,23 +210,19 @@ func (r *refusals) time() time.Time {
 	return r.now()
 }
 
-// Load reports whether key was refused within refusedFor.
-func (r *refusals) Load(key string) (until time.Time, refused bool) {
+// has reports whether key was refused within refusedFor.
+func (r *refusals) has(key string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	until = r.until[key]
-	return until, r.time().Before(until)
+	return r.time().Before(r.until[key])
 }
 
-// Store remembers that key was refused, or forgets it.
-func (r *refusals) Store(key string, refused bool) {
+// add remembers that key was refused.
+func (r *refusals) add(key string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.until == nil {
 		r.until = map[string]time.Time{}
 	}
-	delete(r.until, key)
-	if refused {
-		r.until[key] = r.time().Add(refusedFor)
-	}
+	r.until[key] = r.time().Add(refusedFor)
 }

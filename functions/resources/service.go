@@ -45,27 +45,27 @@ type resources struct {
 // kinds are the kinds of resources, and how to list them.
 var kinds = map[string]func(context.Context, session, *resources) error{
 	"flavors": func(ctx context.Context, s session, r *resources) (err error) {
-		r.flavors, err = list(s.Flavors(ctx))
+		r.flavors, err = s.Flavors(ctx)
 		return err
 	},
 	"images": func(ctx context.Context, s session, r *resources) (err error) {
-		r.images, err = list(s.Images(ctx, ""))
+		r.images, err = s.Images(ctx, "")
 		return err
 	},
 	"networks": func(ctx context.Context, s session, r *resources) (err error) {
-		r.networks, err = list(s.Networks(ctx))
+		r.networks, err = s.Networks(ctx)
 		return err
 	},
 	"keypairs": func(ctx context.Context, s session, r *resources) (err error) {
-		r.keyPairs, err = list(s.KeyPairs(ctx))
+		r.keyPairs, err = s.KeyPairs(ctx)
 		return err
 	},
 	"security_groups": func(ctx context.Context, s session, r *resources) (err error) {
-		r.securityGroups, err = list(s.SecurityGroups(ctx))
+		r.securityGroups, err = s.SecurityGroups(ctx)
 		return err
 	},
 	"zones": func(ctx context.Context, s session, r *resources) (err error) {
-		r.zones, err = list(s.Zones(ctx))
+		r.zones, err = s.Zones(ctx)
 		return err
 	},
 	"quota": func(ctx context.Context, s session, r *resources) error {
@@ -75,14 +75,6 @@ var kinds = map[string]func(context.Context, session, *resources) error{
 		}
 		return err
 	},
-}
-
-// list makes an empty list [], which differs from one that was not requested.
-func list[T any](found []T, err error) ([]T, error) {
-	if err == nil && found == nil {
-		found = []T{}
-	}
-	return found, err
 }
 
 // List lists all kinds at once, in a region of the catalog; empty is the region of this process. A kind that fails or

@@ -105,7 +105,7 @@ func (s *service) recordStep(
 		isOver = true
 	}
 	if isOver {
-		return s.endAction(ctx, c, action, claim, problemOf(failed))
+		return s.endAction(ctx, c, action, claim, domain.ProblemOf(failed))
 	}
 	return s.actions.Release(ctx, action, claim, s.pauseFor(ctx, action.CreatedAt))
 }

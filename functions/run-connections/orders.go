@@ -33,7 +33,7 @@ func (s *service) order(ctx context.Context, c domain.Connection, id uuid.UUID) 
 	}
 	if code := apperr.CodeOf(err); code == apperr.Forbidden || code == apperr.Invalid || errors.Is(err, errTooLong) {
 		slog.WarnContext(ctx, "an order is abandoned", "order_id", id, "connection_id", c.ID, "error", err)
-		err = s.engine(c).Abandon(ctx, c.ProjectID, id, problemOf(err))
+		err = s.engine(c).Abandon(ctx, c.ProjectID, id, domain.ProblemOf(err))
 	}
 	if err == nil || errors.Is(err, domain.ErrFenced) {
 		return
@@ -64,12 +64,6 @@ func (s *service) pauseFor(ctx context.Context, since time.Time) time.Duration {
 		return retryPause
 	}
 	return min(max(now.Sub(since)/8, retryPause), longestRetry)
-}
-
-// problemOf is an error as the caller of the order or action sees it.
-func problemOf(err error) *domain.Problem {
-	e := apperr.As(err)
-	return &domain.Problem{Code: string(e.Code), Detail: e.Message}
 }
 
 // errTooLong ends an order that Nova never finishes, such as one whose server somebody has locked.

@@ -48,7 +48,7 @@ func (p preparing) prepare(ctx context.Context, order domain.Order) (domain.Orde
 	}
 	switch {
 	case apperr.Final(err):
-		return p.engine(p.connection).FailUndecided(ctx, order, p.claim, problemOf(err))
+		return p.engine(p.connection).FailUndecided(ctx, order, p.claim, domain.ProblemOf(err))
 	case err != nil:
 		return order, err
 	}

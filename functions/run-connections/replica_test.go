@@ -52,7 +52,7 @@ func TestAbandonTakesClaim(t *testing.T) {
 			t.Error(err)
 		}
 	}}
-	if err := e.Abandon(t.Context(), c.ProjectID, order.ID, problemOf(errTooLong)); err != nil {
+	if err := e.Abandon(t.Context(), c.ProjectID, order.ID, domain.ProblemOf(errTooLong)); err != nil {
 		t.Error(err)
 	}
 	if got := w.order(t, order.ID); got.Status != domain.OrderRunning || got.Undecided() != 1 {

@@ -46,10 +46,10 @@ func readAll(ctx context.Context, in session) domain.SeenResources {
 	var mu sync.Mutex
 	var all sync.WaitGroup
 	for kind, read := range map[string]func() error{
-		domain.SeenFlavors: func() (err error) { seen.Flavors, err = list(in.Flavors(ctx)); return err },
-		domain.SeenImages:  func() (err error) { seen.Images, err = list(in.Images(ctx, "")); return err },
+		domain.SeenFlavors: func() (err error) { seen.Flavors, err = in.Flavors(ctx); return err },
+		domain.SeenImages:  func() (err error) { seen.Images, err = in.Images(ctx, ""); return err },
 		domain.SeenNetworks: func() (err error) {
-			seen.Networks, err = list(in.Networks(ctx))
+			seen.Networks, err = in.Networks(ctx)
 			return err
 		},
 		domain.SeenQuota: func() error {
@@ -64,21 +64,10 @@ func readAll(ctx context.Context, in session) domain.SeenResources {
 			if err := read(); err != nil {
 				mu.Lock()
 				defer mu.Unlock()
-				seen.Problems[kind] = *problemOf(err)
+				seen.Problems[kind] = *domain.ProblemOf(err)
 			}
 		})
 	}
 	all.Wait()
 	return seen
-}
-
-// list is nil only when it could not be read.
-func list[T any](found []T, err error) ([]T, error) {
-	switch {
-	case err != nil:
-		return nil, err
-	case found == nil:
-		return []T{}, nil
-	}
-	return found, nil
 }

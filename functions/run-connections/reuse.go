@@ -50,7 +50,7 @@ func (p preparing) replace(
 	image, err := p.image(ctx, p.wanted.Servers[n].Image, images)
 	switch {
 	case apperr.Final(err):
-		wanted.Problem = problemOf(err)
+		wanted.Problem = domain.ProblemOf(err)
 	case err != nil:
 		return false, err
 	default:

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
 )
 
 // InstanceState is the state of a tracked server, independent of Nova's version.
@@ -100,6 +102,12 @@ type Instance struct {
 type Problem struct {
 	Code   string `json:"code"`
 	Detail string `json:"detail"`
+}
+
+// ProblemOf is an error as users see it.
+func ProblemOf(err error) *Problem {
+	e := apperr.As(err)
+	return &Problem{Code: string(e.Code), Detail: e.Message}
 }
 
 // Decided reports whether Nova has accepted or rejected the instance.

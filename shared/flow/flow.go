@@ -19,6 +19,17 @@ func Sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
+// Backoff is the pause after so many attempts, 1 or more: it doubles from shortest to longest.
+func Backoff(shortest, longest time.Duration, attempts int) time.Duration {
+	pause := shortest
+	for range attempts - 1 {
+		if pause *= 2; pause >= longest {
+			return longest
+		}
+	}
+	return pause
+}
+
 // Coalescer lets one run of some work be under way at a time. Requests that come during a run make one more run after
 // it together: that run begins after the last of them. The zero value is ready for use.
 type Coalescer struct {

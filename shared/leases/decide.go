@@ -6,6 +6,7 @@ import (
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/flow"
 )
 
 // work is what a lease needs now.
@@ -98,17 +99,8 @@ const (
 )
 
 // pauseAfter is the pause after so many failed attempts, 1 or more.
-func pauseAfter(attempts int) time.Duration { return growing(shortestPause, longestPause, attempts) }
-
-// growing is the pause after so many attempts, 1 or more: it doubles from shortest to longest.
-func growing(shortest, longest time.Duration, attempts int) time.Duration {
-	pause := shortest
-	for range attempts - 1 {
-		if pause *= 2; pause >= longest {
-			return longest
-		}
-	}
-	return pause
+func pauseAfter(attempts int) time.Duration {
+	return flow.Backoff(shortestPause, longestPause, attempts)
 }
 
 // withJitter shortens a pause by up to a quarter, so that what failed together is not tried together.

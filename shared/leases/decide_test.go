@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/flow"
 )
 
 // TestDecide: what a lease of every status needs at every time of its period. "status work due start_result", where due
@@ -134,7 +135,7 @@ func TestPauses(t *testing.T) {
 		}
 	}
 	for attempts, want := range map[int]time.Duration{1: time.Minute, 3: 4 * time.Minute, 5: 15 * time.Minute} {
-		if got := growing(longestPause, longestErrorPause, attempts); got != want {
+		if got := flow.Backoff(longestPause, longestErrorPause, attempts); got != want {
 			t.Errorf("in error, after %d attempts: %s", attempts, got)
 		}
 	}

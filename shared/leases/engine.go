@@ -14,6 +14,7 @@ import (
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/flow"
 )
 
 // Engine works on leases.
@@ -148,7 +149,7 @@ func (p *pass) record(ctx context.Context, r *domain.Reservation, err error) {
 	}
 	slog.WarnContext(ctx, "a step of a lease", "lease_id", p.lease.ID, "reservation_id", r.ID, "status",
 		p.lease.Status, "error", err)
-	r.Problem = problemOf(err)
+	r.Problem = domain.ProblemOf(err)
 	if errors.Is(err, errWaits) {
 		p.lease.Problem, p.isMoving = r.Problem, true
 		return
@@ -165,12 +166,6 @@ func (p *pass) record(ctx context.Context, r *domain.Reservation, err error) {
 
 // errWaits is in the chain when a step waits for another lease, which is no failure.
 var errWaits = errors.New("waits for another lease")
-
-// problemOf is an error as users see it.
-func problemOf(err error) *domain.Problem {
-	e := apperr.As(err)
-	return &domain.Problem{Code: string(e.Code), Detail: e.Message}
-}
 
 // end stores the outcome, and when there is work again.
 func (p *pass) end(ctx context.Context, d decision) error {
@@ -224,7 +219,7 @@ func (p *pass) retry(d decision) {
 	pause := pauseAfter(l.Attempts)
 	switch {
 	case l.Status == domain.LeaseError:
-		pause = growing(longestPause, longestErrorPause, l.Attempts)
+		pause = flow.Backoff(longestPause, longestErrorPause, l.Attempts)
 	case d.work == workStart && triedFor(l.Attempts) > p.RetryFor:
 		l.Status, l.StartResult, l.Attempts, pause = domain.LeaseError, domain.StepFailed, 0, longestPause
 	case p.isMoving:

@@ -82,7 +82,7 @@ func (s hostStep) heal(ctx context.Context) error {
 		if !isLost {
 			s.degraded = s.degraded || s.isCordoned(name) || reason != nil
 			if reason != nil {
-				s.drift = problemOf(reason)
+				s.drift = domain.ProblemOf(reason)
 			}
 			continue
 		}

@@ -262,7 +262,7 @@ func (s instanceStep) bringDirectly(ctx context.Context, action domain.Action) (
 		return false, err
 	}
 	if progress.Blocked != nil { // its user's own work, such as a rebuild
-		s.lease.Problem = problemOf(progress.Blocked)
+		s.lease.Problem = domain.ProblemOf(progress.Blocked)
 	}
 	s.isMoving = true
 	if progress.Done && (action == domain.Start || action == domain.Stop) {

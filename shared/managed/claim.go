@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/flow"
 )
@@ -60,9 +59,8 @@ func (r *round) release(ctx context.Context) error {
 		}
 	} else {
 		slog.WarnContext(ctx, "a project of managed resources", "project_id", r.project.ProjectID, "error", r.problem)
-		e := apperr.As(r.problem)
 		r.project.Attempts++
-		r.project.Problem = &domain.Problem{Code: string(e.Code), Detail: e.Message}
+		r.project.Problem = domain.ProblemOf(r.problem)
 		dueIn = min(dueIn, pauseAfter(r.project.Attempts)) // what others of the project do goes on
 	}
 	end, cancel := domain.Detached(ctx)

@@ -7,6 +7,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/flow"
 )
 
 // target is what is declared of a resource, as far as a decision depends on it.
@@ -76,13 +77,7 @@ const (
 
 // pauseAfter is the pause after so many failed attempts, 1 or more.
 func pauseAfter(attempts int) time.Duration {
-	pause := shortestPause
-	for range attempts - 1 {
-		if pause *= 2; pause >= longestPause {
-			return longestPause
-		}
-	}
-	return pause
+	return flow.Backoff(shortestPause, longestPause, attempts)
 }
 
 // decide says what a resource needs now. It depends on nothing else, so that a resource that nobody worked on for

@@ -2,13 +2,11 @@ package openstack
 
 import (
 	"context"
-	"net/http"
 	"net/url"
 	"slices"
 	"strings"
 
 	"github.com/google/uuid"
-	"github.com/gophercloud/gophercloud/v2"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
@@ -59,13 +57,8 @@ func (s *Session) ImagesOf(ctx context.Context, action uuid.UUID) ([]domain.Imag
 	return s.images(ctx, url.Values{"limit": {"1000"}, domain.SnapshotMark: {action.String()}})
 }
 
-// CommunityImages lists the community images.
-func (s *Session) CommunityImages(ctx context.Context) ([]domain.Image, error) {
-	return s.images(ctx, url.Values{"limit": {"1000"}, "visibility": {"community"}})
-}
-
 func (s *Session) images(ctx context.Context, query url.Values) ([]domain.Image, error) {
-	glance, err := s.client(ctx, "image", "v2/", "")
+	glance, err := s.glance(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -81,25 +74,11 @@ func (s *Session) images(ctx context.Context, query url.Values) ([]domain.Image,
 
 // Image reads one image, also a community one.
 func (s *Session) Image(ctx context.Context, id string) (domain.Image, error) {
-	glance, err := s.client(ctx, "image", "v2/", "")
+	glance, err := s.glance(ctx)
 	if err != nil {
 		return domain.Image{}, err
 	}
 	var found image
 	err = get(ctx, glance, glance.ServiceURL("images", url.PathEscape(id)), &found)
 	return found.domain(), err
-}
-
-// GiveImage makes an image another project's. By default only the cloud's admins may.
-func (s *Session) GiveImage(ctx context.Context, id, projectID string) error {
-	glance, err := s.client(ctx, "image", "v2/", "")
-	if err != nil {
-		return err
-	}
-	patch := []map[string]any{{"op": "replace", "path": "/owner", "value": projectID}}
-	_, err = glance.Patch(ctx, glance.ServiceURL("images", url.PathEscape(id)), patch, nil, &gophercloud.RequestOpts{
-		OkCodes:     []int{http.StatusOK},
-		MoreHeaders: map[string]string{"Content-Type": "application/openstack-images-v2.1-json-patch"},
-	})
-	return classify("glance", err)
 }

@@ -127,11 +127,21 @@ func (s *Session) ImportImage(ctx context.Context, id, source string) error {
 	}).ExtractErr())
 }
 
+// GiveImage makes an image another project's. By default only the cloud's admins may.
+func (s *Session) GiveImage(ctx context.Context, id, projectID string) error {
+	glance, err := s.glance(ctx)
+	if err != nil {
+		return err
+	}
+	owner := images.UpdateOpts{patch{Operation: "replace", Path: "/owner", Value: projectID}}
+	return classify("glance", images.Update(ctx, glance, id, owner).Err)
+}
+
 // patch is one operation on an image.
 type patch struct {
-	Operation string `json:"op"`
-	Path      string `json:"path"`
-	Value     any    `json:"value,omitempty"`
+	Operation string
+	Path      string
+	Value     any
 }
 
 // ToImagePatchMap is what gophercloud sends.

@@ -53,7 +53,7 @@ func (e Engine) create(
 		i.ServerID, i.State, i.RawStatus = id, domain.InstanceBuilding, "BUILD"
 	case apperr.Final(err):
 		i.State = domain.InstanceError
-		i.Problem = &domain.Problem{Code: string(apperr.CodeOf(err)), Detail: apperr.As(err).Message}
+		i.Problem = domain.ProblemOf(err)
 	case sentNothing(err):
 		return i, errors.Join(err, e.endCall(ctx, order, call))
 	default:

@@ -52,7 +52,6 @@ const (
 	retentionClaim = 2 * time.Minute  // after which another replica continues for one that died
 	retentionTime  = 20 * time.Second // of one call
 	retentionRows  = 2000             // of one transaction, about
-	retentionEnd   = 5 * time.Second  // to record the end
 )
 
 // Run deletes what is too old, the oldest first, once an hour among all replicas. One call takes retentionTime at most;
@@ -68,7 +67,7 @@ func (r Retention) Run(ctx context.Context) error {
 		return err
 	}
 	done, err := r.deleteOld(ctx, time.Now().Add(retentionTime))
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), retentionEnd)
+	ctx, cancel := domain.Detached(ctx)
 	defer cancel()
 	switch {
 	case err != nil:

@@ -1,10 +1,6 @@
 package seal
 
-import (
-	"fmt"
-
-	"github.com/cloudfn/cloudfn/shared/domain"
-)
+import "github.com/cloudfn/cloudfn/shared/domain"
 
 // ConnectionConfig is for functions that take what only run-connections may read: secrets of connections, and what is
 // ordered through them. It is another key than SEAL_PUBLIC_KEY, because deliver-events need not read these, nor
@@ -22,11 +18,7 @@ func (c ConnectionConfig) Validate() error {
 
 // Key returns the public key.
 func (c ConnectionConfig) Key() (PublicKey, error) {
-	key, err := ParsePublicKey(c.ConnectionPublicKey)
-	if err != nil {
-		return key, fmt.Errorf("CONNECTION_PUBLIC_KEY %w: `cloudfnd keys` makes one", err)
-	}
-	return key, nil
+	return publicKey("CONNECTION_PUBLIC_KEY", c.ConnectionPublicKey)
 }
 
 // ConnectionOpenConfig is for run-connections.
@@ -43,9 +35,5 @@ func (c ConnectionOpenConfig) Validate() error {
 
 // Keys returns the private keys.
 func (c ConnectionOpenConfig) Keys() (PrivateKeys, error) {
-	keys, err := ParsePrivateKeys(c.ConnectionPrivateKey)
-	if err != nil {
-		return nil, fmt.Errorf("CONNECTION_PRIVATE_KEY %w: `cloudfnd keys` makes one", err)
-	}
-	return keys, nil
+	return privateKeys("CONNECTION_PRIVATE_KEY", c.ConnectionPrivateKey)
 }

@@ -1,10 +1,6 @@
 package seal
 
-import (
-	"fmt"
-
-	"github.com/cloudfn/cloudfn/shared/domain"
-)
+import "github.com/cloudfn/cloudfn/shared/domain"
 
 // ManagedConfig is for the function that takes the secrets of managed resources: user_data of servers, payloads.
 type ManagedConfig struct {
@@ -20,11 +16,7 @@ func (c ManagedConfig) Validate() error {
 
 // Key returns the public key.
 func (c ManagedConfig) Key() (PublicKey, error) {
-	key, err := ParsePublicKey(c.ManagedPublicKey)
-	if err != nil {
-		return key, fmt.Errorf("MANAGED_PUBLIC_KEY %w: `cloudfnd keys` makes one", err)
-	}
-	return key, nil
+	return publicKey("MANAGED_PUBLIC_KEY", c.ManagedPublicKey)
 }
 
 // ManagedOpenConfig is for reconcile-managed.
@@ -41,9 +33,5 @@ func (c ManagedOpenConfig) Validate() error {
 
 // Keys returns the private keys.
 func (c ManagedOpenConfig) Keys() (PrivateKeys, error) {
-	keys, err := ParsePrivateKeys(c.ManagedPrivateKey)
-	if err != nil {
-		return nil, fmt.Errorf("MANAGED_PRIVATE_KEY %w: `cloudfnd keys` makes one", err)
-	}
-	return keys, nil
+	return privateKeys("MANAGED_PRIVATE_KEY", c.ManagedPrivateKey)
 }

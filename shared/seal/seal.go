@@ -33,11 +33,24 @@ func (c Config) Validate() error {
 
 // Key returns the public key.
 func (c Config) Key() (PublicKey, error) {
-	key, err := ParsePublicKey(c.PublicKey)
+	return publicKey("SEAL_PUBLIC_KEY", c.PublicKey)
+}
+
+func publicKey(variable, text string) (PublicKey, error) {
+	key, err := ParsePublicKey(text)
+	return key, namesKey(variable, err)
+}
+
+func privateKeys(variable string, text domain.Secret) (PrivateKeys, error) {
+	keys, err := ParsePrivateKeys(text)
+	return keys, namesKey(variable, err)
+}
+
+func namesKey(variable string, err error) error {
 	if err != nil {
-		return key, fmt.Errorf("SEAL_PUBLIC_KEY %w: `cloudfnd keys` makes one", err)
+		err = fmt.Errorf("%s %w: `cloudfnd keys` makes one", variable, err)
 	}
-	return key, nil
+	return err
 }
 
 // OpenConfig is for the function that opens secrets.
@@ -55,11 +68,7 @@ func (c OpenConfig) Validate() error {
 
 // Keys returns the private keys.
 func (c OpenConfig) Keys() (PrivateKeys, error) {
-	keys, err := ParsePrivateKeys(c.PrivateKey)
-	if err != nil {
-		return nil, fmt.Errorf("SEAL_PRIVATE_KEY %w: `cloudfnd keys` makes one", err)
-	}
-	return keys, nil
+	return privateKeys("SEAL_PRIVATE_KEY", c.PrivateKey)
 }
 
 // A key's text says which of the two it is, so that nobody hands out the private one for the other.
