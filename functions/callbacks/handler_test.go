@@ -3,11 +3,8 @@ package callbacks
 import (
 	"context"
 	"fmt"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -73,22 +70,8 @@ func TestCallbackLifecycle(t *testing.T) {
 	p := testkit.BorrowProject(t)
 	database := testkit.Database(t)
 	conn := testkit.Connect(t, database)
-	var mu sync.Mutex
-	woken := map[string]int{}
-	functions := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		mu.Lock()
-		defer mu.Unlock()
-		woken[r.URL.Path]++
-		w.WriteHeader(http.StatusNoContent)
-	}))
-	t.Cleanup(functions.Close)
-	wakes := func() int {
-		mu.Lock()
-		defer mu.Unlock()
-		return woken["/deliver-events"]
-	}
-	app := testkit.Start(t, testkit.Env(t, database, map[string]string{"WAKE_URL": functions.URL + "/{function}"}),
-		Function).As(p.Token(t))
+	woken := testkit.NewWakes(t)
+	app := testkit.Start(t, testkit.Env(t, database, map[string]string{"WAKE_URL": woken.URL}), Function).As(p.Token(t))
 
 	c := create(t, app, `{"url": "https://receiver.example.com/hook?key=x",
 		"events": ["cloudfn.order.state.v1", "cloudfn.instance.state.v1", "cloudfn.order.state.v1"]}`)
@@ -96,7 +79,7 @@ func TestCallbackLifecycle(t *testing.T) {
 		!strings.HasPrefix(c.Secret, "whsec_") || c.InstanceID != uuid.Nil || c.OrderID != uuid.Nil || c.UserID == "" {
 		t.Errorf("got %+v", c)
 	}
-	testkit.Eventually(t, 5*time.Second, "deliver-events is woken", func() bool { return wakes() > 0 })
+	woken.Await(t, "deliver-events")
 	path := "/v1/callbacks/" + c.ID.String()
 	var got shown
 	if a := app.Get(t, path); strings.Contains(string(a.Body), "whsec") || strings.Contains(string(a.Body), "secret") {

@@ -149,9 +149,13 @@ update callbacks set previous_secret = null, previous_until = null where id = $1
 			testkit.LeaveRequests(t, conn, testkit.AtWork)
 			once("at work", 409, false)
 			testkit.LeaveRequests(t, conn, testkit.Died)
+			if name == "test" {
+				testkit.UseUp(t, conn, "callback-test")
+			}
 			if again := once("died when it was done", op.want, false); again != first {
 				t.Errorf("it made %s, and then %s", first.ID, again.ID)
 			}
+			exec(t, conn, "delete from rate_limits")
 			once("then stored", op.want, true)
 			exec(t, conn, op.undo, id)
 			testkit.LeaveRequests(t, conn, testkit.Died)

@@ -166,15 +166,23 @@ func (s service) Deliveries(
 	return found[:min(limit, len(found))], len(found) > limit, err
 }
 
-// Test sends the callback a test event.
+// Test sends the callback a test event. A repeated request gets the delivery of its first attempt, and counts for no
+// limit.
 func (s service) Test(ctx context.Context, projectID string, id uuid.UUID) (domain.Delivery, error) {
+	delivery, _, isResumed := domain.AttemptFrom(ctx)
+	if isResumed {
+		made, err := s.Delivery(ctx, projectID, id, delivery)
+		if apperr.CodeOf(err) != apperr.NotFound {
+			s.wake()
+			return made, err
+		}
+	}
 	if _, err := s.Get(ctx, projectID, id); err != nil {
 		return domain.Delivery{}, err
 	}
 	if err := s.tests.Take(ctx, projectID, "this project"); err != nil {
 		return domain.Delivery{}, err
 	}
-	delivery, _, _ := domain.AttemptFrom(ctx)
 	made, err := s.store.Test(ctx, projectID, id, delivery)
 	if err == nil {
 		s.wake()

@@ -53,7 +53,8 @@ func TestCheck(t *testing.T) {
 	a, found := answer(app, accepts)
 	if a.Status != http.StatusOK || found.Works == nil || !*found.Works || found.ActsAs == nil ||
 		!slices.Equal(found.Roles, []string{"member", "reader"}) ||
-		!found.EndsAt.Equal(c.EndsAt) || found.CheckedAt.Before(c.CheckedAt.Time) || woken("run-connections") == 0 {
+		!found.EndsAt.Equal(c.EndsAt) || found.CheckedAt.Before(c.CheckedAt.Time) ||
+		woken.Count("run-connections") == 0 {
 		t.Errorf("the owner: %d %+v", a.Status, found)
 	}
 	a, found = answer(app.As(actor.Token(t)), accepts)

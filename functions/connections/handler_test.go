@@ -3,12 +3,9 @@ package connections
 import (
 	"context"
 	"fmt"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -48,28 +45,15 @@ func create(t *testing.T, app *testkit.Client, body string) Connection {
 	return c
 }
 
-// started is a replica with a database of its own, and how often it has woken which function.
+// started is a replica with a database of its own, and what it wakes.
 func started(
 	t *testing.T, more map[string]string,
-) (app *testkit.Client, conn *pgx.Conn, database string, woken func(string) int) {
+) (app *testkit.Client, conn *pgx.Conn, database string, woken *testkit.Wakes) {
 	t.Helper()
-	var mu sync.Mutex
-	counts := map[string]int{}
-	functions := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		mu.Lock()
-		defer mu.Unlock()
-		counts[strings.TrimPrefix(r.URL.Path, "/")]++
-		w.WriteHeader(http.StatusNoContent)
-	}))
-	t.Cleanup(functions.Close)
-	database = testkit.Database(t)
+	database, woken = testkit.Database(t), testkit.NewWakes(t)
 	env := testkit.Env(t, database, more)
-	env["WAKE_URL"] = functions.URL + "/{function}"
-	return testkit.Start(t, env, Function), testkit.Connect(t, database), database, func(name string) int {
-		mu.Lock()
-		defer mu.Unlock()
-		return counts[name]
-	}
+	env["WAKE_URL"] = woken.URL
+	return testkit.Start(t, env, Function), testkit.Connect(t, database), database, woken
 }
 
 // TestTrustLifecycle creates a trust with the caller's token and the requested roles and end, and deletes it with the
@@ -122,7 +106,7 @@ func TestTrustLifecycle(t *testing.T) {
 		c.ID); n == 0 {
 		t.Error("the cloud's flavors are not kept")
 	}
-	testkit.Eventually(t, 10*time.Second, "deliver-events is woken", func() bool { return woken("deliver-events") > 0 })
+	woken.Await(t, "deliver-events")
 
 	path := "/v1/connections/" + c.ID.String()
 	if a := app.Do(t, "DELETE", path, ""); a.Status != 204 {
@@ -150,8 +134,7 @@ func TestTrustLifecycle(t *testing.T) {
 	if a := app.Do(t, "DELETE", path, ""); a.Status != 404 {
 		t.Errorf("DELETE once more: %d %s", a.Status, a.Body)
 	}
-	testkit.Eventually(t, 10*time.Second, "run-connections is woken",
-		func() bool { return woken("run-connections") > 0 })
+	woken.Await(t, "run-connections")
 }
 
 // TestLists are in the order of time, page by page.
@@ -273,8 +256,7 @@ func TestDeleteWithoutKeystone(t *testing.T) {
 		c.ID); row != "deleted false" {
 		t.Errorf("the row is %s", row)
 	}
-	testkit.Eventually(t, 10*time.Second, "run-connections is woken",
-		func() bool { return woken("run-connections") > 0 })
+	woken.Await(t, "run-connections")
 	if left := p.Trusts(t); len(left) != 1 {
 		t.Errorf("Keystone has %v", left)
 	}

@@ -2,6 +2,7 @@ package connections
 
 import (
 	"encoding/json"
+	"fmt"
 	"reflect"
 	"slices"
 
@@ -46,6 +47,13 @@ func (c *ChangeConnection) Resolve(huma.Context) []error {
 	faults := checkUsable(c.UsableBy)
 	for _, name := range c.nulls {
 		faults = append(faults, apperr.InvalidField(name, "must not be null"))
+	}
+	limits := c.Limits.apply(nil) // huma resolves no parts of a patch
+	for n, id := range limits.Images {
+		faults = append(faults, httpx.NotZero(id.UUID, fmt.Sprintf("body.limits.images[%d]", n))...)
+	}
+	for n, id := range limits.Networks {
+		faults = append(faults, httpx.NotZero(id.UUID, fmt.Sprintf("body.limits.networks[%d]", n))...)
 	}
 	if idle := c.IdleTimeout.apply(""); idle.value() == 0 && !c.IdleTimeout.isNull() && !c.IdleTimeout.IsZero() {
 		faults = append(faults, apperr.InvalidField("idle_timeout", mustBeDuration+", or null"))

@@ -9,7 +9,8 @@ import (
 )
 
 // TestKeyedCrashPoints: whenever a replica dies, a connection and a request for one are there once, however often they
-// are sent with their key. No trust is left but the connection's, and those that run-connections revokes.
+// are sent with their key, and their events wait for no tick. No trust is left but the connection's, and those that
+// run-connections revokes.
 func TestKeyedCrashPoints(t *testing.T) {
 	t.Parallel()
 	for name, op := range map[string]struct {
@@ -25,7 +26,16 @@ func TestKeyedCrashPoints(t *testing.T) {
 			key, body := uuid.NewString(), op.body(p)
 			once := func(when string, want int, isReplayed bool) (made struct{ ID uuid.UUID }) {
 				t.Helper()
-				a := p.program.Do(t, "POST", op.path, body, "Content-Type", "application/json", "Idempotency-Key", key)
+				var a testkit.Answer
+				send := func() {
+					a = p.program.Do(t, "POST", op.path, body, "Content-Type", "application/json",
+						"Idempotency-Key", key)
+				}
+				if want != 201 || isReplayed {
+					send()
+				} else {
+					p.woken.After(t, "deliver-events", when, send)
+				}
 				if a.JSON(t, &made); a.Status != want || (a.Header.Get("Idempotency-Replayed") != "") != isReplayed {
 					t.Errorf("%s: got %d %s", when, a.Status, a.Body)
 				}
@@ -63,10 +73,14 @@ func TestKeyedCrashPoints(t *testing.T) {
 func TestKeyedGrant(t *testing.T) {
 	t.Parallel()
 	p := newParties(t)
-	r := p.ask(t, "")
+	var r ConnectionRequest
+	p.woken.After(t, "deliver-events", "a request", func() { r = p.ask(t, "") })
 	for n, want := range []int{201, 200} {
-		a := p.owner.Do(t, "POST", requestsPath+"/"+r.ID.String()+"/grant", `{"kind": "trust"}`, "Content-Type",
-			"application/json", "Idempotency-Key", uuid.NewString())
+		var a testkit.Answer
+		p.woken.After(t, "deliver-events", "a grant", func() { // also when the first one's replica died before it
+			a = p.owner.Do(t, "POST", requestsPath+"/"+r.ID.String()+"/grant", `{"kind": "trust"}`, "Content-Type",
+				"application/json", "Idempotency-Key", uuid.NewString())
+		})
 		if a.Status != want || a.Header.Get("Idempotency-Replayed") != "" {
 			t.Errorf("%d: got %d %s", n, a.Status, a.Body)
 		}

@@ -216,8 +216,7 @@ func TestDeleteByAnotherUser(t *testing.T) {
 		c.ID); row != "deleted false" {
 		t.Errorf("the row is %s", row)
 	}
-	testkit.Eventually(t, 10*time.Second, "run-connections is woken",
-		func() bool { return woken("run-connections") > 0 })
+	woken.Await(t, "run-connections")
 	var shown Connection
 	if app.As(p.Token(t)).Get(t, "/v1/connections/"+c.ID.String()).JSON(t, &shown); shown.Status != "deleted" ||
 		shown.Revocation != domain.RevocationPending {

@@ -46,6 +46,7 @@ func (s service) CreateRequest(ctx context.Context, r domain.ConnectionRequest) 
 	if r.ID, _, isResumed = domain.AttemptFrom(ctx); isResumed {
 		stored, err := s.requests.Get(ctx, r.Requester.ProjectID, r.ID)
 		if apperr.CodeOf(err) != apperr.NotFound {
+			s.wake("deliver-events")
 			return stored, err
 		}
 	}
@@ -127,6 +128,7 @@ func (s service) GrantRequest(
 		return c, false, err
 	}
 	if !claim.Acquired {
+		s.wake("deliver-events")
 		c, err = s.store.Get(ctx, who, r.ConnectionID)
 		return c, false, err
 	}

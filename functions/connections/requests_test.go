@@ -22,12 +22,13 @@ type parties struct {
 	owner, program, stranger *testkit.Client
 	owners, programs         *testkit.Project
 	conn                     *pgx.Conn
+	woken                    *testkit.Wakes
 }
 
 func newParties(t *testing.T) parties {
 	t.Helper()
-	app, conn, _, _ := started(t, nil)
-	p := parties{owners: testkit.BorrowProject(t), programs: testkit.BorrowProject(t), conn: conn}
+	app, conn, _, woken := started(t, nil)
+	p := parties{owners: testkit.BorrowProject(t), programs: testkit.BorrowProject(t), conn: conn, woken: woken}
 	p.owner, p.program, p.stranger = app.As(p.owners.Token(t)), app.As(p.programs.Token(t)),
 		app.As(testkit.BorrowProject(t).Token(t))
 	return p

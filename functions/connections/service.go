@@ -75,6 +75,7 @@ func (s service) Create(
 	if d.ID, _, isResumed = domain.AttemptFrom(ctx); isResumed && d.grant == nil {
 		stored, err := s.store.Get(ctx, who, d.ID)
 		if apperr.CodeOf(err) != apperr.NotFound {
+			s.wake("deliver-events") // the earlier attempt may have died before that
 			return stored, err
 		}
 	}
@@ -172,12 +173,9 @@ func (s service) Suspend(
 		return c, err
 	}
 	ctx = domain.WithActor(ctx, domain.ActorOf(who, uuid.Nil))
-	changed, err := s.connections.Suspend(ctx, c.ProjectID, c.ID, suspend)
-	if err != nil {
+	if _, err := s.connections.Suspend(ctx, c.ProjectID, c.ID, suspend); err != nil {
 		return c, err
 	}
-	if changed {
-		s.wake("deliver-events", "run-connections")
-	}
+	s.wake("deliver-events", "run-connections")
 	return s.connections.Get(ctx, who, id)
 }

@@ -2,7 +2,6 @@ package connections
 
 import (
 	"testing"
-	"time"
 
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
@@ -35,8 +34,7 @@ func TestSuspendAndResume(t *testing.T) {
 				len(listed.Connections))
 		}
 	}
-	testkit.Eventually(t, 10*time.Second, "run-connections is woken",
-		func() bool { return woken("run-connections") > 0 })
+	woken.Await(t, "run-connections")
 	for who, status := range map[*testkit.Client]int{
 		app.As(colleague(t, p, "reader")):         403,
 		app.As(testkit.BorrowProject(t).Token(t)): 404,

@@ -4,10 +4,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"net/http"
-	"net/http/httptest"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -62,21 +59,9 @@ func delegated(t *testing.T, change func(c *domain.Connection)) delegatedCase {
 	t.Helper()
 	d := delegatedCase{owner: testkit.BorrowProject(t), caller: testkit.BorrowProject(t), database: testkit.Database(t)}
 	d.conn = testkit.Connect(t, d.database)
-	var mu sync.Mutex
-	woken := map[string]int{}
-	functions := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		mu.Lock()
-		defer mu.Unlock()
-		woken[r.URL.Path]++
-		w.WriteHeader(http.StatusNoContent)
-	}))
-	t.Cleanup(functions.Close)
-	d.woken = func(function string) int {
-		mu.Lock()
-		defer mu.Unlock()
-		return woken["/"+function]
-	}
-	env := testkit.Env(t, d.database, map[string]string{"WAKE_URL": functions.URL + "/{function}"})
+	woken := testkit.NewWakes(t)
+	d.woken = woken.Count
+	env := testkit.Env(t, d.database, map[string]string{"WAKE_URL": woken.URL})
 	d.app = testkit.Start(t, env, Function).As(d.caller.Token(t))
 	three := 3
 	flavors := []domain.Flavor{

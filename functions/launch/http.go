@@ -62,9 +62,6 @@ func (h handler) launch(ctx context.Context, in *launchInput) (httpx.Response, e
 		if err := auth.CanWrite(ctx); err != nil {
 			return httpx.Response{}, err
 		}
-		if err := h.svc.launches.Take(ctx, who.ProjectID, "this project"); err != nil {
-			return httpx.Response{}, err
-		}
 	}
 	a, err := h.svc.access(ctx, who, token, in.order.connectionID)
 	if err != nil {

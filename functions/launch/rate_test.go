@@ -3,6 +3,8 @@ package launch
 import (
 	"testing"
 
+	"github.com/google/uuid"
+
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
@@ -25,6 +27,22 @@ func TestLaunchesAreLimited(t *testing.T) {
 		}
 		if a := app.Post(t, "/v1/launch?dry_run=true", text); a.Status != 200 {
 			t.Errorf("replica %d, a dry run: got %d %s", n, a.Status, a.Body)
+		}
+	}
+}
+
+// TestRepeatedLaunchIsNotLimited: an order that is there already is shown, also when the limit is used up.
+func TestRepeatedLaunchIsNotLimited(t *testing.T) {
+	t.Parallel()
+	d := delegated(t, nil)
+	text := d.body(t, object{"id": uuid.NewString()})
+	if a := d.app.Post(t, "/v1/launch", text); a.Status != 202 {
+		t.Fatalf("got %d %s", a.Status, a.Body)
+	}
+	testkit.UseUp(t, d.conn, "launch")
+	for text, want := range map[string]int{text: 200, d.body(t, object{"id": uuid.NewString()}): 429} {
+		if a := d.app.Post(t, "/v1/launch", text); a.Status != want {
+			t.Errorf("%s: got %d %s, want %d", text, a.Status, a.Body, want)
 		}
 	}
 }

@@ -96,11 +96,13 @@ type launched struct {
 }
 
 // Launch stores the order and has its servers made. An order that is stored already is resumed: this call finishes what
-// a replica that died has left undone.
+// a replica that died has left undone, and counts for no limit.
 func (s service) Launch(ctx context.Context, a access, req createOrder) (out launched, err error) {
 	order, err := s.find(ctx, a, req)
 	if apperr.CodeOf(err) == apperr.NotFound {
-		order, out, err = s.newOrder(ctx, a, req)
+		if err = s.launches.Take(ctx, a.Identity.ProjectID, "this project"); err == nil {
+			order, out, err = s.newOrder(ctx, a, req)
+		}
 	}
 	if err != nil {
 		return out, err

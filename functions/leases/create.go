@@ -21,6 +21,9 @@ func (s service) Create(
 	ctx = domain.WithActor(ctx, domain.ActorOf(who, uuid.Nil))
 	cloud := s.cloud.As(token, who.ProjectID)
 	if stored, err := s.store.FindRepeated(ctx, in.identified(who)); err != nil || stored.Repeated {
+		if err == nil {
+			s.wake("run-leases", "deliver-events") // the earlier attempt may have died before that
+		}
 		return stored, err
 	}
 	made, err := s.draft(ctx, who, cloud, in)

@@ -160,13 +160,8 @@ with before as (
 ), event as (` + callbackEventSQL + ` after where status <> previous_status)
 select ` + callbackColumns + ` from after`
 
-	// Failing deliveries are retried at once. Deliverers lock a stream before its callback, so locked streams are
-	// skipped.
-	refreshStreamsSQL = `
-update streams set next_at = now(), attempts = 0, failing_since = null
-where (project_id, callback_id, stream) in (
-    select project_id, callback_id, stream from streams
-    where project_id = $1 and callback_id = $2 and head < tail for update skip locked)`
+	// Failing deliveries are retried at once.
+	ofCallback = `c.project_id = $1 and c.id = $2`
 )
 
 // Change makes its owner's change to a callback and writes the event of its new status. asks says that its receiver has
@@ -194,10 +189,12 @@ func (c Callbacks) Change(
 			if err != nil || !asks {
 				return err
 			}
-			_, err = tx.Exec(ctx, refreshStreamsSQL, projectID, id)
-			return err
+			return endFreePauses(ctx, tx, ofCallback, projectID, id)
 		})
 	})
+	if err == nil && asks {
+		err = c.DB.endPauses(ctx, ofCallback, projectID, id)
+	}
 	return changed, asks, err
 }
 

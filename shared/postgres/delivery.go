@@ -109,6 +109,12 @@ select ` + deliveryColumns + `
 from deliveries d join events e on e.project_id = d.event_project and e.subject = d.subject and e.seq = d.event_seq
 where d.project_id = $1 and d.callback_id = $2 and d.id = $3`
 
+// Delivery reads a delivery of a callback.
+func (c Callbacks) Delivery(ctx context.Context, projectID string, id, delivery uuid.UUID) (domain.Delivery, error) {
+	found, err := queryOne[domain.Delivery](ctx, c.DB.pool, deliverySQL, projectID, id, delivery)
+	return found, orNotFound(err, "there is no delivery %s of this callback", delivery)
+}
+
 // alone makes a delivery in a stream of its own, or finds out why there can be none.
 func (c Callbacks) alone(
 	ctx context.Context, projectID string, id, delivery uuid.UUID, sql string, args ...any,

@@ -4,6 +4,8 @@ import (
 	"context"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
@@ -31,5 +33,43 @@ func (o Outbox) Release(ctx context.Context, a domain.Attempt) error {
 	_, err := exec(ctx, o.DB.pool, `
 update streams set `+releaseSQL+` where project_id = $1 and callback_id = $2 and stream = $3 and claim_id = $4`,
 		a.Callback.ProjectID, a.Callback.ID, a.Stream, a.Claim.ID)
+	return err
+}
+
+const (
+	// Streams s of callbacks c that wait longer than their turn; a condition on c follows.
+	pausedStreamsSQL = `
+select s.project_id, s.callback_id, s.stream from streams s
+join callbacks c on c.project_id = s.project_id and c.id = s.callback_id
+where s.head < s.tail and (s.attempts > 0 or s.next_at > now()) and `
+
+	endPauseSQL = `
+update streams set next_at = now(), attempts = 0, failing_since = null
+where head < tail and (project_id, callback_id, stream) `
+)
+
+// endFreePauses has the streams of callbacks c that meet a condition retried now, except those that are locked.
+func endFreePauses(ctx context.Context, db querier, condition string, args ...any) error {
+	_, err := exec(ctx, db, endPauseSQL+"in ("+pausedStreamsSQL+condition+" for update of s skip locked)", args...)
+	return err
+}
+
+// endPauses has all streams of callbacks c that meet a condition retried now. It waits for locked ones one by one and
+// holds no lock meanwhile: deliverers lock a stream before its callback, and writers of events lock streams in an order
+// of their own.
+func (db *DB) endPauses(ctx context.Context, condition string, args ...any) error {
+	if err := endFreePauses(ctx, db.pool, condition, args...); err != nil {
+		return err
+	}
+	locked, err := queryAll[struct {
+		ProjectID  string
+		CallbackID uuid.UUID
+		Stream     string
+	}](ctx, db.pool, pausedStreamsSQL+condition, args...)
+	for _, s := range locked {
+		if _, err := exec(ctx, db.pool, endPauseSQL+"= ($1, $2, $3)", s.ProjectID, s.CallbackID, s.Stream); err != nil {
+			return err
+		}
+	}
 	return err
 }

@@ -72,18 +72,15 @@ with before as (
 ), event as (` + callbackEventSQL + ` after)
 select count(*) from after`
 
-	// Their receivers are asked for their consent again, and what waited is tried as if it were new.
+	toBeResumed = `c.status = 'suspended' and c.reason = $2 and not c.project_id = any($1::text[])`
+
+	// Their receivers are asked for their consent again.
 	resumeCallbacksSQL = `
 with after as (
-    update callbacks set status = 'pending', reason = '', seq = seq + 1, updated_at = clock_timestamp(), failures = 0,
+    update callbacks c set status = 'pending', reason = '', seq = seq + 1, updated_at = clock_timestamp(), failures = 0,
         failing_since = null, not_before = null
-    where status = 'suspended' and reason = $2 and not project_id = any($1::text[])
+    where ` + toBeResumed + `
     returning project_id, id, seq, updated_at, status, reason, 'suspended' as previous_status
-), refreshed as (
-    update streams set next_at = now(), attempts = 0, failing_since = null
-    where (project_id, callback_id, stream) in (
-        select s.project_id, s.callback_id, s.stream from streams s, after a
-        where s.project_id = a.project_id and s.callback_id = a.id and s.head < s.tail for update of s skip locked)
 ), event as (` + callbackEventSQL + ` after)
 select count(*) from after`
 
@@ -113,6 +110,10 @@ func (u Unserved) Set(ctx context.Context, unserved []domain.Remains) (ended, re
 	ids, domains := make([]string, len(unserved)), make([]string, len(unserved))
 	for n, r := range unserved {
 		ids[n], domains[n] = r.ProjectID, r.DomainID
+	}
+	// What waits is tried as if it were new. No replica delivers it before its callback is resumed.
+	if err = u.DB.endPauses(ctx, toBeResumed, ids, domain.UnservedReason); err != nil {
+		return nil, nil, err
 	}
 	err = retryDeadlock(func() error {
 		return u.DB.inTx(ctx, func(tx pgx.Tx) (err error) {

@@ -1,8 +1,11 @@
 package postgres_test
 
 import (
+	"context"
 	"testing"
 	"time"
+
+	"github.com/google/uuid"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/postgres"
@@ -88,5 +91,60 @@ update managed_projects set claim_id = null, claimed_until = null, due_at = now(
 	want = domain.Remains{ProjectID: "p1", DomainID: "d", Leases: 1, Orders: 1}
 	if err != nil || len(all) != 1 || all[0] != want {
 		t.Errorf("left is %+v %v, want %+v", all, err, want)
+	}
+}
+
+// TestResumedStreamsKeepNoPause: what waits for a callback that is resumed is due, also when another transaction had
+// locked its stream meanwhile.
+func TestResumedStreamsKeepNoPause(t *testing.T) {
+	t.Parallel()
+	for name, resume := range map[string]func(context.Context, *postgres.DB, uuid.UUID) error{
+		"served again": func(ctx context.Context, db *postgres.DB, _ uuid.UUID) error {
+			_, _, err := postgres.Unserved{DB: db}.Set(ctx, nil)
+			return err
+		},
+		"resumed": func(ctx context.Context, db *postgres.DB, id uuid.UUID) error {
+			verified := domain.CallbackVerified
+			_, _, err := postgres.Callbacks{DB: db}.Change(ctx, "p1", id, domain.CallbackChange{Status: &verified})
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			database := testkit.Database(t)
+			conn, holder, db := testkit.Connect(t, database), testkit.Connect(t, database), open(t, database)
+			id := testkit.AddCallback(t, conn, "p1", "https://a.example.com", domain.CallbackVerified, "s", "")
+			testkit.AddEvents(t, conn, "p1", []string{"free", "locked"}, 1)
+			const paused = `update streams set attempts = 9, failing_since = now(), next_at = now() + interval '1 hour';
+update callbacks set status = 'suspended', reason = '` + domain.UnservedReason + "'"
+			if _, err := conn.Exec(t.Context(), paused); err != nil {
+				t.Fatal(err)
+			}
+			held, err := holder.Begin(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			const locks = "select from streams where stream like '%locked' for update"
+			if _, err := held.Exec(t.Context(), locks); err != nil {
+				t.Fatal(err)
+			}
+			done := make(chan error, 1)
+			go func() { done <- resume(t.Context(), db, id) }()
+			testkit.Eventually(t, 10*time.Second, "it waits or is done", func() bool {
+				return len(done) == 1 || testkit.Scalar[bool](t, conn, `select exists (select from pg_stat_activity
+where datname = current_database() and wait_event_type = 'Lock')`)
+			})
+			if err := held.Commit(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if err := <-done; err != nil {
+				t.Fatal(err)
+			}
+			due := testkit.Scalar[int](t, conn, `select count(*)::int from streams join callbacks on id = callback_id
+where next_at <= now() and attempts = 0 and streams.failing_since is null and status = 'pending'`)
+			if due != 2 {
+				t.Errorf("%d streams of 2 are due", due)
+			}
+		})
 	}
 }

@@ -18,7 +18,6 @@ import (
 	"github.com/gophercloud/gophercloud/v2/openstack/compute/v2/servers"
 	"github.com/gophercloud/gophercloud/v2/openstack/config/clouds"
 	"github.com/gophercloud/gophercloud/v2/openstack/identity/v3/projects"
-	"github.com/gophercloud/gophercloud/v2/openstack/identity/v3/roles"
 	"github.com/gophercloud/gophercloud/v2/openstack/identity/v3/tokens"
 	"github.com/gophercloud/gophercloud/v2/openstack/identity/v3/users"
 )
@@ -128,33 +127,6 @@ func makeProject(t testing.TB) *Project {
 }
 
 func newPassword() string { return remember("a password", fmt.Sprintf("pw-%016x", rand.Uint64())) }
-
-// Grant gives a user a role in the project.
-func (p *Project) Grant(t testing.TB, userID, name string) {
-	t.Helper()
-	p.changed = true
-	opts := roles.AssignOpts{UserID: userID, ProjectID: p.ID}
-	check(t, roles.Assign(context.Background(), p.keystone, p.role(t, name), opts).ExtractErr())
-}
-
-// RemoveRole takes a role in the project from a user.
-func (p *Project) RemoveRole(t testing.TB, userID, name string) {
-	t.Helper()
-	p.changed = true
-	opts := roles.UnassignOpts{UserID: userID, ProjectID: p.ID}
-	check(t, roles.Unassign(context.Background(), p.keystone, p.role(t, name), opts).ExtractErr())
-}
-
-// role is the id of a role.
-func (p *Project) role(t testing.TB, name string) string {
-	t.Helper()
-	pages := must(roles.List(p.keystone, roles.ListOpts{Name: name}).AllPages(context.Background()))(t)
-	found, err := roles.ExtractRoles(pages)
-	if err != nil || len(found) != 1 {
-		t.Fatalf("role %s: %v %v", name, found, err)
-	}
-	return found[0].ID
-}
 
 // Login logs in as the project's member.
 func (p *Project) Login(t testing.TB) *gophercloud.ProviderClient {

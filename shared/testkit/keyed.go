@@ -13,6 +13,15 @@ const (
 	noReply = "update idempotency_keys set response = null, claim_id = gen_random_uuid(), claimed_until = "
 )
 
+// UseUp has every source of a rate limit that has counted a request exceed it.
+func UseUp(t testing.TB, conn *pgx.Conn, limit string) {
+	t.Helper()
+	const sql = "update rate_limits set used_up = clock_timestamp() + interval '30 minutes' where name = $1"
+	if n := must(conn.Exec(t.Context(), sql, limit))(t).RowsAffected(); n == 0 {
+		t.Fatalf("the limit %s has counted nothing", limit)
+	}
+}
+
 // LeaveRequests makes all requests with an Idempotency-Key what a replica leaves of them.
 func LeaveRequests(t testing.TB, conn *pgx.Conn, state string) {
 	t.Helper()

@@ -2,16 +2,56 @@ package testkit
 
 import (
 	"context"
+	"net/http"
 	"slices"
 	"testing"
 	"time"
 
+	"github.com/gophercloud/gophercloud/v2"
 	"github.com/gophercloud/gophercloud/v2/openstack/identity/v3/projects"
 	"github.com/gophercloud/gophercloud/v2/openstack/identity/v3/roles"
 	"github.com/gophercloud/gophercloud/v2/openstack/identity/v3/tokens"
 	"github.com/gophercloud/gophercloud/v2/openstack/identity/v3/trusts"
 	"github.com/gophercloud/gophercloud/v2/openstack/identity/v3/users"
 )
+
+// Grant gives a user a role in the project. Another project's user loses it at the end of the test, before a user who
+// was borrowed is given back: the next test would find two projects of that user.
+func (p *Project) Grant(t testing.TB, userID, name string) {
+	t.Helper()
+	p.changed = true
+	id := p.role(t, name)
+	opts := roles.AssignOpts{UserID: userID, ProjectID: p.ID}
+	check(t, roles.Assign(context.Background(), p.keystone, id, opts).ExtractErr())
+	if userID == p.UserID {
+		return
+	}
+	t.Cleanup(func() {
+		err := roles.Unassign(context.Background(), p.keystone, id, roles.UnassignOpts(opts)).ExtractErr()
+		if !gophercloud.ResponseCodeIs(err, http.StatusNotFound) { // the test has taken it, or deleted one of both
+			check(t, err)
+		}
+	})
+}
+
+// RemoveRole takes a role in the project from a user.
+func (p *Project) RemoveRole(t testing.TB, userID, name string) {
+	t.Helper()
+	p.changed = true
+	opts := roles.UnassignOpts{UserID: userID, ProjectID: p.ID}
+	check(t, roles.Unassign(context.Background(), p.keystone, p.role(t, name), opts).ExtractErr())
+}
+
+// role is the id of a role.
+func (p *Project) role(t testing.TB, name string) string {
+	t.Helper()
+	pages := must(roles.List(p.keystone, roles.ListOpts{Name: name}).AllPages(context.Background()))(t)
+	found, err := roles.ExtractRoles(pages)
+	if err != nil || len(found) != 1 {
+		t.Fatalf("role %s: %v %v", name, found, err)
+	}
+	return found[0].ID
+}
 
 // Disable disables the project's member.
 func (p *Project) Disable(t testing.TB) {

@@ -6,7 +6,24 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/gophercloud/gophercloud/v2/openstack/identity/v3/roles"
 )
+
+// TestGrantEndsBeforeTheUserIsGivenBack: no test borrows a user who has another project.
+func TestGrantEndsBeforeTheUserIsGivenBack(t *testing.T) {
+	t.Parallel()
+	p, other := BorrowProject(t), BorrowProject(t)
+	t.Cleanup(func() {
+		opts := roles.ListAssignmentsOpts{UserID: other.UserID}
+		for _, a := range all(t, roles.ListAssignments(p.keystone, opts), roles.ExtractRoleAssignments) {
+			if a.Scope.Project.ID != other.ID {
+				t.Errorf("the user is given back with a role in %+v", a.Scope)
+			}
+		}
+	})
+	p.Grant(t, other.UserID, "reader")
+}
 
 // TestHeavyTestsHaveNoParallelSubtests: three of them in a package would wait for one another for ever.
 func TestHeavyTestsHaveNoParallelSubtests(t *testing.T) {
