@@ -80,6 +80,15 @@ type exchange struct {
 	ran     bool // the route's handler
 }
 
+// limitBody bounds the body of the request, and the time in which it must come.
+func (x *exchange) limitBody(w http.ResponseWriter, upload *Upload) {
+	most := int64(MaxBody)
+	if x.route != nil && x.route.isAnonymous {
+		most, upload.isShort = maxAnonymousBody, true
+	}
+	x.request.Body = http.MaxBytesReader(w, x.request.Body, most)
+}
+
 // isRead reports whether a request changes nothing.
 func isRead(r *http.Request) bool { return r.Method == http.MethodGet || r.Method == http.MethodHead }
 
@@ -108,7 +117,6 @@ func (e Edge) serve(w http.ResponseWriter, r *http.Request, mux *http.ServeMux) 
 	r = r.WithContext(arrived) // a copy: net/http looks at the body of its own
 	upload := ReadBy(w, r, began.Add(e.Timeout+slack/2))
 	_ = http.NewResponseController(w).SetWriteDeadline(began.Add(e.Timeout + slack))
-	r.Body = http.MaxBytesReader(w, r.Body, MaxBody)
 
 	ctx, cancel := context.WithTimeout(arrived, e.Timeout)
 	defer cancel()
@@ -122,6 +130,7 @@ func (e Edge) serve(w http.ResponseWriter, r *http.Request, mux *http.ServeMux) 
 	ctx, used := domain.WithConnectionRecord(ctx)
 	x := &exchange{header: http.Header{}, request: r}
 	mux.ServeHTTP(x, r.WithContext(ctx))
+	x.limitBody(w, upload)
 
 	resp, who := e.answer(ctx, x)
 	row := e.row(x, r, id, resp, who, time.Since(began))
