@@ -3,6 +3,7 @@ package apperr
 import "time"
 
 // Limit is a limit on how often one source may do something: Quota times at once, and again as Window passes, evenly.
+// Without a Window it is a limit on how many requests of the source are in flight.
 type Limit struct {
 	Name   string // of its policy in the RateLimit headers
 	Quota  int
@@ -12,8 +13,12 @@ type Limit struct {
 // Exceeded is the error of a request over the limit. source is who sends too much, such as "this address"; retryAfter
 // is when the next one is within the limit.
 func (l Limit) Exceeded(source string, retryAfter time.Duration) *Error {
-	err := New(RateLimited, "too many requests of %s: at most %d within %s; wait as long as Retry-After says", source,
-		l.Quota, l.Window)
+	within := "within " + l.Window.String()
+	if l.Window == 0 {
+		within = "in flight"
+	}
+	err := New(RateLimited, "too many requests of %s: at most %d %s; wait as long as Retry-After says", source, l.Quota,
+		within)
 	err.Limit, err.RetryAfter = &l, max(retryAfter, time.Second)
 	return err
 }

@@ -110,6 +110,7 @@ func (a *adapter) Handle(op *huma.Operation, handler func(huma.Context)) {
 	}
 	a.routes = append(a.routes, Route{
 		Pattern: op.Method + " " + op.Path, Public: op.Security != nil, Document: a.document, serve: serve,
+		isAnonymous: op.Security != nil,
 	})
 }
 

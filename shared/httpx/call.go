@@ -95,17 +95,25 @@ func (c *call) readQuery(op *huma.Operation) {
 	}
 }
 
-// read takes a body only if every reader of JSON takes it for the same.
+// read takes a body only if every reader of JSON takes it for the same. huma gets none otherwise: it would decode it.
 func (c *call) read() {
-	if c.body, c.unread = readMedia(c.request); c.unread != nil {
-		return
+	if c.body, c.unread = readMedia(c.request); c.unread == nil {
+		c.unread = c.check()
 	}
+	if c.unread != nil {
+		c.body = nil
+	}
+}
+
+func (c *call) check() error {
 	var syntax json.RawMessage
 	if len(bytes.TrimSpace(c.body)) == 0 {
-		c.unread = syntaxError(io.EOF)
-	} else if err := json.Unmarshal(c.body, &syntax); err != nil {
-		c.unread = syntaxError(err)
-	} else {
-		c.faults = append(c.faults, scan(c.body)...)
+		return syntaxError(io.EOF)
 	}
+	if err := json.Unmarshal(c.body, &syntax); err != nil {
+		return syntaxError(err)
+	}
+	faults, err := scan(c.body)
+	c.faults = append(c.faults, faults...)
+	return err
 }

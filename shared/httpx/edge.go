@@ -39,11 +39,14 @@ type Edge struct {
 	Timeout time.Duration
 }
 
-// Limits are rate limits. TakeAddress and TakeProject count a request, and fail when it is one too many.
+// Limits are rate limits. TakeAddress and TakeProject count a request, and fail when it is one too many. EnterAddress
+// and EnterProject count it as in flight, and fail when too many are.
 type Limits interface {
 	Client(r *http.Request) (address string)
 	TakeAddress(address string) error
 	TakeProject(id string) error
+	EnterAddress(address string) (leave func(), err error)
+	EnterProject(id string) (leave func(), err error)
 }
 
 // slack is the time after the deadline to write the row and send the answer.
@@ -80,6 +83,15 @@ type exchange struct {
 	ran     bool // the route's handler
 }
 
+// limitBody bounds the body of the request, and the time in which it must come.
+func (x *exchange) limitBody(w http.ResponseWriter, upload *Upload) {
+	most := int64(MaxBody)
+	if x.route != nil && x.route.isAnonymous {
+		most, upload.isShort = maxAnonymousBody, true
+	}
+	x.request.Body = http.MaxBytesReader(w, x.request.Body, most)
+}
+
 // isRead reports whether a request changes nothing.
 func isRead(r *http.Request) bool { return r.Method == http.MethodGet || r.Method == http.MethodHead }
 
@@ -108,7 +120,6 @@ func (e Edge) serve(w http.ResponseWriter, r *http.Request, mux *http.ServeMux) 
 	r = r.WithContext(arrived) // a copy: net/http looks at the body of its own
 	upload := ReadBy(w, r, began.Add(e.Timeout+slack/2))
 	_ = http.NewResponseController(w).SetWriteDeadline(began.Add(e.Timeout + slack))
-	r.Body = http.MaxBytesReader(w, r.Body, MaxBody)
 
 	ctx, cancel := context.WithTimeout(arrived, e.Timeout)
 	defer cancel()
@@ -120,8 +131,11 @@ func (e Edge) serve(w http.ResponseWriter, r *http.Request, mux *http.ServeMux) 
 		defer cancel()
 	}
 	ctx, used := domain.WithConnectionRecord(ctx)
+	ctx, end := withInFlight(ctx)
+	defer end() // the answer is sent, or the client has hung up
 	x := &exchange{header: http.Header{}, request: r}
 	mux.ServeHTTP(x, r.WithContext(ctx))
+	x.limitBody(w, upload)
 
 	resp, who := e.answer(ctx, x)
 	row := e.row(x, r, id, resp, who, time.Since(began))
@@ -173,6 +187,9 @@ func (e Edge) answer(ctx context.Context, x *exchange) (Response, domain.Identit
 	if err := e.take(ctx, known, isKnown); err != nil {
 		return failure(err, id, e.KeystoneURL), known
 	}
+	if err := e.enter(ctx, known, isKnown); err != nil {
+		return failure(err, id, e.KeystoneURL), known
+	}
 	if err := e.Ready(ctx); err != nil {
 		slog.WarnContext(ctx, "rejected: the request log is not available", "error", err)
 		return failure(err, id, e.KeystoneURL), domain.Identity{}
@@ -194,6 +211,9 @@ func (e Edge) answer(ctx context.Context, x *exchange) (Response, domain.Identit
 		if err := e.take(ctx, who, true); err != nil {
 			return failure(err, id, e.KeystoneURL), who
 		}
+	}
+	if err := e.enter(ctx, who, true); err != nil {
+		return failure(err, id, e.KeystoneURL), who
 	}
 	ctx = context.WithValue(ctx, keysKey{}, keys{e.Keys, who})
 	return e.outcome(ctx, x, x.request.WithContext(ctx)), who

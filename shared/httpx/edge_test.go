@@ -33,6 +33,8 @@ type recorder struct {
 	ready, auth, record error
 	limited             map[string]error // by source
 	refused             []domain.Request
+	inFlight            map[string]int // by source
+	most                int            // of each; 0 = any number
 }
 
 // Client implements Limits.
@@ -43,6 +45,29 @@ func (j *recorder) TakeAddress(address string) error { return j.limited[address]
 
 // TakeProject implements Limits.
 func (j *recorder) TakeProject(id string) error { return j.limited[id] }
+
+// EnterAddress implements Limits.
+func (j *recorder) EnterAddress(address string) (func(), error) { return j.enter(address) }
+
+// EnterProject implements Limits.
+func (j *recorder) EnterProject(id string) (func(), error) { return j.enter(id) }
+
+func (j *recorder) enter(source string) (leave func(), err error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.most > 0 && j.inFlight[source] >= j.most {
+		return nil, apperr.Limit{Name: "in-flight", Quota: j.most}.Exceeded("this source", 0)
+	}
+	if j.inFlight == nil {
+		j.inFlight = map[string]int{}
+	}
+	j.inFlight[source]++
+	return func() {
+		j.mu.Lock()
+		defer j.mu.Unlock()
+		j.inFlight[source]--
+	}, nil
+}
 
 func (j *recorder) note(step string) {
 	j.mu.Lock()

@@ -26,6 +26,8 @@ type Route struct {
 	Known    Known         // for its requests, instead of Edge.Known; nil = that
 	Document *huma.OpenAPI // that describes it; nil = functions/openapi.base.yaml does
 	serve    func(*http.Request) (Response, error)
+
+	isAnonymous bool // its body is read before it is known who sends it
 }
 
 // Known returns whose request it is, if that is known without a call to Postgres or Keystone. It decides only which

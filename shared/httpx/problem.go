@@ -101,8 +101,12 @@ func failureOf(p Problem, err error, requestID, keystone string) Response {
 
 // limitHeaders shows a limit that is used up, as draft-ietf-httpapi-ratelimit-headers has it.
 func limitHeaders(h http.Header, limit apperr.Limit, retryAfter time.Duration) {
+	per := "w=" + seconds(limit.Window)
+	if limit.Window == 0 {
+		per = `qu="concurrent-requests"`
+	}
 	h.Set("RateLimit", fmt.Sprintf("%q;r=0;t=%s", limit.Name, seconds(retryAfter)))
-	h.Set("RateLimit-Policy", fmt.Sprintf("%q;q=%d;w=%s", limit.Name, limit.Quota, seconds(limit.Window)))
+	h.Set("RateLimit-Policy", fmt.Sprintf("%q;q=%d;%s", limit.Name, limit.Quota, per))
 }
 
 // WriteError answers with an error, for who serves without an Edge.

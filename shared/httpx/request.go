@@ -13,8 +13,13 @@ import (
 	"github.com/cloudfn/cloudfn/shared/apperr"
 )
 
-// MaxBody is the largest request body: user_data of 64 KiB for a few instances fits many times.
-const MaxBody = 1 << 20
+// MaxBody is the largest request body: user_data of 64 KiB for a few instances fits many times. Of an operation that
+// checks credentials of its own the body is read before they are, so anyone may send it: maxAnonymousBody fits a token
+// of 8 KiB, and must arrive within bodyGrace.
+const (
+	MaxBody          = 1 << 20
+	maxAnonymousBody = 16 << 10
+)
 
 // readMedia gives a body that says that it is JSON, and is UTF-8.
 func readMedia(r *http.Request) ([]byte, error) {
@@ -38,11 +43,12 @@ func Bytes(r *http.Request) ([]byte, error) {
 }
 
 func readError(err error) error {
-	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
-		return apperr.New(apperr.TooLarge, "the body is larger than %d bytes", MaxBody)
+	if large, ok := errors.AsType[*http.MaxBytesError](err); ok {
+		return apperr.New(apperr.TooLarge, "the body is larger than %d bytes", large.Limit)
 	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return apperr.Wrap(apperr.Invalid, err, "the body came too slowly: send at least %d bytes a second", bodyRate)
+		return apperr.Wrap(apperr.Invalid, err, "the body came too slowly: send at least %d bytes a second, and "+
+			"without X-Auth-Token all of it within %s", bodyRate, bodyGrace)
 	}
 	return apperr.Wrap(apperr.Invalid, err, "the body could not be read")
 }

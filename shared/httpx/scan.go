@@ -13,18 +13,30 @@ import (
 
 // scan finds what readers of a JSON value do not agree on, at any depth. For a key that an object has twice,
 // encoding/json takes the last value and other readers take the first. A NUL in a text cannot be stored in Postgres.
-// Half of a surrogate pair is replaced by encoding/json. The value must be valid JSON.
-func scan(data []byte) []apperr.Field {
-	s := scanner{data: data}
-	s.value()
-	return s.faults
+// Half of a surrogate pair is replaced by encoding/json. The value must be valid JSON. A value that would take much
+// more memory decoded than as text is an error.
+func scan(data []byte) ([]apperr.Field, error) {
+	s := scanner{data: data, left: maxValues}
+	if s.value(); s.left < 0 {
+		return nil, apperr.New(apperr.TooLarge, "the body has more than %d values, if each object counts as %d",
+			maxValues, objectValues)
+	}
+	return s.faults, nil
 }
+
+// Decoded, a value takes some 50 bytes, and an object at least as much as objectValues of them: its map has room for
+// so many. An order of 100 instances has some thousands of values.
+const (
+	maxValues    = 20_000
+	objectValues = 8
+)
 
 // scanner walks over valid JSON.
 type scanner struct {
 	data   []byte
 	at     int
 	path   []pathStep
+	left   int      // how many values may follow; the scanner stops below 0
 	keys   [][]byte // those of the objects around the scanner, the innermost last
 	faults []apperr.Field
 }
@@ -46,6 +58,9 @@ type pathStep struct {
 
 // next is the next byte that is not between values, or 0 at the end; it is not consumed.
 func (s *scanner) next() byte {
+	if s.left < 0 {
+		return 0
+	}
 	for ; s.at < len(s.data); s.at++ {
 		switch s.data[s.at] {
 		case ' ', '\t', '\r', '\n', ',', ':':
@@ -58,8 +73,10 @@ func (s *scanner) next() byte {
 
 // value walks over one value.
 func (s *scanner) value() {
+	s.left--
 	switch s.next() {
 	case '{':
+		s.left -= objectValues - 1
 		s.object()
 	case '[':
 		s.list()
@@ -124,7 +141,7 @@ func index(many map[string]struct{}, keys [][]byte) map[string]struct{} {
 
 func (s *scanner) list() {
 	s.at++
-	for n := 0; s.next() != ']'; n++ {
+	for n := 0; s.left >= 0 && s.next() != ']'; n++ {
 		s.path = append(s.path, pathStep{index: n})
 		s.value()
 		s.path = s.path[:len(s.path)-1]

@@ -24,6 +24,7 @@ type Upload struct {
 	control  *http.ResponseController
 	deadline time.Time
 	left     time.Duration // to wait for the client until its next byte
+	isShort  bool          // left does not grow with what comes
 
 	mu    sync.Mutex // a proxy may still read when the answer is under way
 	whole bool       // all of it has been read
@@ -53,7 +54,9 @@ func (u *Upload) Read(p []byte) (int, error) {
 	}
 	u.mu.Unlock()
 	n, err := u.ReadCloser.Read(p)
-	u.left = min(bodyGrace, u.left-time.Since(began)+time.Duration(n)*time.Second/bodyRate)
+	if u.left -= time.Since(began); !u.isShort {
+		u.left = min(bodyGrace, u.left+time.Duration(n)*time.Second/bodyRate)
+	}
 	if errors.Is(err, io.EOF) {
 		u.mu.Lock()
 		defer u.mu.Unlock()

@@ -41,17 +41,21 @@ type Limits struct {
 	proxies            proxies
 	addresses, project buckets
 	now                func() time.Time
+
+	addressesInFlight, projectsInFlight *inFlight
 }
 
-// New makes the limits of a valid Config.
-func New(cfg Config) (*Limits, error) {
+// New makes the limits of a valid Config. inFlight is how many requests of one source are served at a time.
+func New(cfg Config, inFlight int) (*Limits, error) {
 	trusted, err := domain.ParseRanges("TRUSTED_PROXIES", cfg.TrustedProxies)
 	if err != nil {
 		return nil, err
 	}
 	return &Limits{
 		proxies: trusted, addresses: newBuckets("address", cfg.Address), project: newBuckets("project", cfg.Project),
-		now: time.Now,
+		now:               time.Now,
+		addressesInFlight: newInFlight("address-in-flight", inFlight),
+		projectsInFlight:  newInFlight("project-in-flight", inFlight),
 	}, nil
 }
 

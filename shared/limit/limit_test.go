@@ -18,7 +18,7 @@ func limits(t *testing.T, cfg Config) (l *Limits, now *time.Time) {
 	if err := cfg.Validate(); err != nil {
 		t.Fatal(err)
 	}
-	l, err := New(cfg)
+	l, err := New(cfg, 16)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -59,6 +59,14 @@ type Scale struct {
 	Target      int `json:"target"`      // requests at once beyond which another pod starts; 0 is Concurrency
 }
 
+// PerSource is how many of these requests one project, or one address without a known token, may have in flight in a
+// pod. The rest is for others. It is more than Target: otherwise no project alone would start another pod.
+func (s Scale) PerSource() int { return s.Concurrency * 4 / 5 }
+
+// daemonInFlight is how many requests of one source the daemon works on at once. It has no slots to run out of, but
+// memory.
+const daemonInFlight = 200
+
 // Schedule is an event function's schedule in cron's format, UTC: Minutely or MinutelyAt.
 type Schedule string
 

@@ -20,7 +20,7 @@ import (
 // unlimited are limits that no test reaches.
 func unlimited(t *testing.T) *limit.Limits {
 	t.Helper()
-	limits, err := limit.New(limit.Config{Address: 100_000, Project: 100_000})
+	limits, err := limit.New(limit.Config{Address: 100_000, Project: 100_000}, daemonInFlight)
 	if err != nil {
 		t.Fatal(err)
 	}

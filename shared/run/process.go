@@ -159,7 +159,11 @@ func (p *Process) build(ctx context.Context, env envconfig.Lookuper, targets []f
 	}
 	p.routes = append(p.routes, p.common()...)
 	authenticator := auth.New(p.cfg.Callers, p.cloud.Validate)
-	limits, err := limit.New(p.cfg.Limits)
+	inFlight := daemonInFlight
+	if scale := targets[0].Scale; p.cfg.Target != "" && scale.Concurrency > 0 {
+		inFlight = scale.PerSource()
+	}
+	limits, err := limit.New(p.cfg.Limits, inFlight)
 	if err != nil {
 		return err
 	}

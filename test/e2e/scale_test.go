@@ -14,7 +14,8 @@ import (
 )
 
 // load sends requests from that many clients at once until stop is closed or each has sent its share (0 = no end). It
-// gives the request ids that were answered with 200, and every other answer.
+// gives the request ids that were answered with 200, and every other answer. A client whose project has too many
+// requests in flight sends its own again.
 func load(t testing.TB, c *testkit.Client, path string, clients, each int, stop <-chan struct{}) (ids []string,
 	failed []string,
 ) {
@@ -32,6 +33,8 @@ func load(t testing.TB, c *testkit.Client, path string, clients, each int, stop 
 				answer, err := c.Try(t, http.MethodGet, path, "")
 				mu.Lock()
 				switch {
+				case err == nil && answer.Status == http.StatusTooManyRequests:
+					n--
 				case err != nil:
 					failed = append(failed, err.Error())
 				case answer.Status != http.StatusOK:
@@ -40,6 +43,9 @@ func load(t testing.TB, c *testkit.Client, path string, clients, each int, stop 
 					ids = append(ids, answer.Header.Get("X-Request-Id"))
 				}
 				mu.Unlock()
+				if answer.Status == http.StatusTooManyRequests {
+					time.Sleep(time.Second) // Retry-After
+				}
 			}
 		})
 	}
