@@ -38,6 +38,9 @@ func (s service) Change(
 		if err != nil || len(before.Changed(after.Connection)) == 0 {
 			return before, s.discard(ctx, renewed, err)
 		}
+		if err := s.changes.Take(ctx, who.ProjectID, "this project"); err != nil {
+			return before, s.discard(ctx, renewed, err)
+		}
 		stored, err := s.store.Change(ctx, before, after.Connection)
 		if errors.Is(err, domain.ErrChanged) {
 			continue

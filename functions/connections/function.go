@@ -22,6 +22,8 @@ type Config struct {
 	Remotes openstack.RemotesConfig
 
 	Seal seal.ConnectionConfig
+
+	Changes postgres.ChangeConfig
 }
 
 // Function declares connections.
@@ -41,6 +43,7 @@ var Function = run.HTTP[Config, service]{
 			"idempotency_keys": "select, insert, update, delete",
 			"instances":        "select",
 			"orders":           "select",
+			"rate_limits":      "select, insert, update",
 			"trusts_to_revoke": "select, insert, update, delete",
 		},
 		Network: []string{"compute", "identity"}, // compute: the flavors, which a connection remembers
@@ -66,6 +69,7 @@ func build(cfg Config, d run.Deps) (service, error) {
 		connections: connections, delegations: postgres.Delegations{DB: d.DB}, requests: requests, store: connections,
 		grants: requests, trusts: delegation.Trusts{Store: connections, Trustee: cfg.Trust.Trustee, Wake: d.Wake},
 		cloud: clouds{d.Cloud}, key: key, clouds: cfg.Remotes.URLs(), wake: d.Wake,
+		changes: cfg.Changes.Limit(d.DB),
 	}, nil
 }
 

@@ -45,6 +45,11 @@ type sealer interface {
 	Seal(purpose string, secret domain.Secret) ([]byte, error)
 }
 
+// limiter bounds how often a source may do something.
+type limiter interface {
+	Take(ctx context.Context, source, name string) error
+}
+
 type service struct {
 	connections postgres.Connections
 	delegations postgres.Delegations
@@ -56,6 +61,7 @@ type service struct {
 	trusts      delegation.Trusts
 	clouds      []string // the other clouds whose application credentials are accepted
 	wake        func(functions ...string)
+	changes     limiter
 }
 
 // Create delegates: it creates a trust, or checks the application credential, and stores the connection.
@@ -171,6 +177,11 @@ func (s service) Suspend(
 	c, err := s.changeable(ctx, who, id)
 	if err != nil {
 		return c, err
+	}
+	if suspend == c.SuspendedAt.IsZero() { // otherwise nothing is written
+		if err := s.changes.Take(ctx, who.ProjectID, "this project"); err != nil {
+			return c, err
+		}
 	}
 	ctx = domain.WithActor(ctx, domain.ActorOf(who, uuid.Nil))
 	if _, err := s.connections.Suspend(ctx, c.ProjectID, c.ID, suspend); err != nil {

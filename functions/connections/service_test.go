@@ -105,9 +105,12 @@ func (f *fakeCloud) Seal(string, domain.Secret) ([]byte, error) { return []byte(
 func (f *fakeCloud) service() service {
 	return service{
 		store: f, cloud: f, key: f, clouds: []string{"https://there.example/v3"}, wake: func(...string) {},
-		trusts: delegation.Trusts{Store: f, Trustee: "u2", Wake: func(...string) {}},
+		trusts:  delegation.Trusts{Store: f, Trustee: "u2", Wake: func(...string) {}},
+		changes: f,
 	}
 }
+
+func (*fakeCloud) Take(context.Context, string, string) error { return nil }
 
 // asked is the draft of a connection of a kind.
 func asked(kind domain.ConnectionKind, authURL string) draft {

@@ -1,6 +1,7 @@
 package connections
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/cloudfn/cloudfn/shared/testkit"
@@ -46,5 +47,45 @@ func TestSuspendAndResume(t *testing.T) {
 	app.Do(t, "DELETE", path, "")
 	if a := app.Post(t, path+"/resume", ""); a.Status != 409 {
 		t.Errorf("after its end: %d %s", a.Status, a.Body)
+	}
+}
+
+// TestChangesAreLimited by all replicas together: each writes an event, and a delivery for each of up to 100 callbacks.
+func TestChangesAreLimited(t *testing.T) {
+	t.Parallel()
+	limited := map[string]string{"CHANGE_RATE_LIMIT": "3"}
+	one, conn, database, _ := started(t, limited)
+	p := testkit.BorrowProject(t)
+	one = one.As(p.Token(t))
+	two := testkit.Start(t, testkit.Env(t, database, limited), Function).As(p.Token(t))
+	path := "/v1/connections/" + create(t, one, asking("trust", "")).ID.String()
+	suspend := func(app *testkit.Client) testkit.Answer { return app.Post(t, path+"/suspend", "") }
+	resume := func(app *testkit.Client) testkit.Answer { return app.Post(t, path+"/resume", "") }
+	rename := func(name string) func(*testkit.Client) testkit.Answer {
+		return func(app *testkit.Client) testkit.Answer {
+			return app.Do(t, "PATCH", path, fmt.Sprintf(`{"name": %q}`, name), "Content-Type", "application/json")
+		}
+	}
+	for n, tc := range []struct {
+		status int
+		change func(*testkit.Client) testkit.Answer
+	}{
+		{200, suspend},
+		{200, suspend}, // it changes nothing, and does not count
+		{200, rename("a")},
+		{200, rename("a")},
+		{200, resume},
+		{200, resume},
+		{429, suspend},
+		{429, rename("b")},
+		{200, rename("a")},
+	} {
+		if a := tc.change([]*testkit.Client{one, two}[n%2]); a.Status != tc.status ||
+			a.Status == 429 && a.Header.Get("RateLimit-Policy") != `"change";q=3;w=60` {
+			t.Errorf("change %d: got %d %.200s, want %d", n, a.Status, a.Body, tc.status)
+		}
+	}
+	if n := testkit.Scalar[int](t, conn, "select count(*)::int from events"); n != 4 {
+		t.Errorf("%d events, want that of the creation and three", n)
 	}
 }

@@ -46,6 +46,9 @@ func (s service) Change(
 			return before, err
 		}
 		after.Actor = domain.ActorFrom(ctx)
+		if err := s.changes.Take(ctx, who.ProjectID, "this project"); err != nil {
+			return before, err
+		}
 		if delegated == nil && needsRights(before, after) {
 			if delegated, err = s.delegate(ctx, who, token, after); err != nil {
 				return before, err

@@ -36,7 +36,11 @@ func (s service) Create(
 	if err := s.checkRights(ctx, who, made.Lease); err != nil {
 		return made.Lease, err
 	}
-	if made.Lease.Instances() && !made.Lease.SharesConnection {
+	if !made.Lease.Instances() || made.Lease.SharesConnection {
+		if err := s.changes.Take(ctx, who.ProjectID, "this project"); err != nil {
+			return made.Lease, err
+		}
+	} else {
 		if _, err := s.store.Check(ctx, made); err != nil { // a lease that Postgres refuses needs no trust
 			return made.Lease, explain(err, in.Terms(), made.Lease.StartsAt)
 		}

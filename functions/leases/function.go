@@ -16,6 +16,8 @@ type Config struct {
 	// To whom trusts are made.
 	Trust delegation.Config
 
+	Changes postgres.ChangeConfig
+
 	Rules leases.RulesConfig
 }
 
@@ -38,6 +40,7 @@ var Function = run.HTTP[Config, service]{
 			"leases":           "select, insert, update",
 			"nodes":            "select, update",
 			"orders":           "select",
+			"rate_limits":      "select, insert, update",
 			"reservations":     "select, insert, update",
 			"trusts_to_revoke": "select, insert, update, delete",
 		},
@@ -59,7 +62,7 @@ func build(cfg Config, d run.Deps) (service, error) {
 		trusts: delegation.Trusts{
 			Store: postgres.Connections{DB: d.DB}, Trustee: cfg.Trust.Trustee, Wake: d.Wake,
 		},
-		cloud: clouds{d.Cloud}, rules: cfg.Rules.Rules(), wake: d.Wake,
+		cloud: clouds{d.Cloud}, rules: cfg.Rules.Rules(), changes: cfg.Changes.Limit(d.DB), wake: d.Wake,
 	}, nil
 }
 

@@ -38,6 +38,7 @@ type service struct {
 	cloud       openStack
 	rules       domain.LeaseRules
 	wake        func(functions ...string)
+	changes     postgres.RateLimit
 }
 
 // List returns a page of the project's leases. hasMore says that another page follows.

@@ -5,12 +5,29 @@ import (
 	"time"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
 // RateLimit is a limit that all replicas share.
 type RateLimit struct {
 	DB    *DB
 	Limit apperr.Limit
+}
+
+// ChangeConfig is how often a project may change what costs no call to OpenStack. Each change writes an event, and a
+// delivery for each of the project's callbacks.
+type ChangeConfig struct {
+	// Changes of connections and leases a minute, and new leases without a trust of their own, that all replicas
+	// together accept from one project, 1 to 100000.
+	PerMinute int `env:"CHANGE_RATE_LIMIT, default=60"`
+}
+
+// Validate rejects a ChangeConfig that cannot work.
+func (c ChangeConfig) Validate() error { return domain.CheckRate("CHANGE_RATE_LIMIT", c.PerMinute) }
+
+// Limit is the limit, which the functions share.
+func (c ChangeConfig) Limit(db *DB) RateLimit {
+	return RateLimit{DB: db, Limit: apperr.PerMinute("change", c.PerMinute)}
 }
 
 // takeSQL moves the moment at which the whole quota is free again, unless it would be more than the window away. It

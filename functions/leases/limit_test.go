@@ -1,0 +1,29 @@
+package leases
+
+import (
+	"fmt"
+	"net/http"
+	"testing"
+	"time"
+)
+
+// TestChangesAreLimited as far as they make no trust: each writes an event, and a delivery for each of up to 100
+// callbacks.
+func TestChangesAreLimited(t *testing.T) {
+	t.Parallel()
+	f := start(t, map[string]string{"CHANGE_RATE_LIMIT": "3"})
+	f.hosts(t, 2)
+	hosts := ofHosts(in(time.Hour), "PT2H", "")
+	path := "/v1/leases/" + f.make(t, hosts).ID.String()
+	for n, tc := range []struct {
+		status int
+		name   string
+	}{{200, "a"}, {200, "a"}, {200, "b"}, {429, "a"}, {200, "b"}} {
+		if a := patch(t, f.Client, path, fmt.Sprintf(`{"name": %q}`, tc.name)); a.Status != tc.status {
+			t.Errorf("change %d: got %d %.200s, want %d", n, a.Status, a.Body, tc.status)
+		}
+	}
+	refused(t, f.Post(t, "/v1/leases", hosts), http.StatusTooManyRequests, "")
+	refused(t, f.Post(t, "/v1/leases?dry_run=true", hosts), http.StatusOK, "")
+	f.make(t, ofInstance(f.instance(t, f.project.ID, "active"), ""))
+}
