@@ -158,30 +158,3 @@ func (s service) releaseGrant(ctx context.Context, d draft) (released bool, err 
 	defer cancel()
 	return s.grants.ReleaseGrant(ctx, d.grant.ProjectID, d.grant.RequestID, d.grant.Claim)
 }
-
-// afterFailedGrant handles the error of storing a granted connection. Postgres may have stored it although its answer
-// was lost: then the request is granted. While that is unknown the trust stays; run-connections deletes it if no
-// connection has it.
-func (s service) afterFailedGrant(
-	ctx context.Context, who domain.Identity, cloud session, d draft, cause error,
-) (domain.Connection, error) {
-	released, err := s.releaseGrant(ctx, d) // waits for a transaction that still runs
-	if err != nil {
-		slog.WarnContext(ctx, "run-connections has to check a trust", "connection_id", d.ID, "error", err)
-		return domain.Connection{}, cause
-	}
-	if !released {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), delegation.CleanTimeout)
-		defer cancel()
-		stored, err := s.store.Get(ctx, who, d.ID)
-		if err == nil {
-			s.wake("deliver-events")
-			return stored, nil
-		}
-		if apperr.CodeOf(err) != apperr.NotFound {
-			return domain.Connection{}, cause
-		}
-	}
-	s.trusts.Abandon(ctx, cloud, d.Connection)
-	return domain.Connection{}, cause
-}

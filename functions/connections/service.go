@@ -80,6 +80,10 @@ func (s service) Create(
 	var isResumed bool
 	if d.ID, _, isResumed = domain.AttemptFrom(ctx); isResumed && d.grant == nil {
 		stored, err := s.store.Get(ctx, who, d.ID)
+		if err == nil && stored.Status == domain.ConnectionDeleted {
+			err = apperr.New(apperr.Conflict, "the connection %s, which this request has made, was deleted: send the "+
+				"request with another Idempotency-Key to make a new one", d.ID)
+		}
 		if apperr.CodeOf(err) != apperr.NotFound {
 			s.wake("deliver-events") // the earlier attempt may have died before that
 			return stored, err

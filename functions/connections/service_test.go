@@ -162,7 +162,7 @@ func TestCredentialErrors(t *testing.T) {
 // stored.
 func TestCreateWhenPostgresFails(t *testing.T) {
 	t.Parallel()
-	away := apperr.New(apperr.Unavailable, "away")
+	away, full := apperr.New(apperr.Unavailable, "away"), apperr.New(apperr.Conflict, "full")
 	for name, tc := range map[string]struct {
 		cloud fakeCloud
 		want  []string
@@ -170,27 +170,56 @@ func TestCreateWhenPostgresFails(t *testing.T) {
 		"no flavors":        {fakeCloud{flavors: away}, nil},
 		"not announced":     {fakeCloud{announce: away}, []string{"announce"}},
 		"no trust, perhaps": {fakeCloud{trust: away}, []string{"announce", "trust"}}, // run-connections looks
-		"no row": {fakeCloud{store: away}, []string{
-			"announce", "trust", "store", "untrust",
-			"end deleted revoked", "forget",
-		}},
-		"no row, and no Keystone": {fakeCloud{store: away, untrust: away}, []string{
+		"no row, and no Keystone": {fakeCloud{store: full, untrust: away}, []string{
 			"announce", "trust", "store", "untrust",
 			"end deleted", "drop t1",
 		}},
+		"no row": {fakeCloud{store: full}, []string{
+			"announce", "trust", "store", "untrust",
+			"end deleted revoked", "forget",
+		}},
+		"no answer, and no row": {fakeCloud{store: away, missing: noSuch}, []string{
+			"announce", "trust", "store", "drop t1",
+		}},
+		"no answer, and perhaps a row": {fakeCloud{store: away, missing: away}, []string{"announce", "trust", "store"}},
 	} {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		_, err := tc.cloud.service().Create(ctx, domain.Identity{UserID: "u1", ProjectID: "p1"}, "",
 			asked(domain.TrustConnection, ""))
-		if apperr.CodeOf(err) != apperr.Unavailable || len(tc.cloud.calls) != len(tc.want) {
-			t.Errorf("%s: got %v, done was %v", name, err, tc.cloud.calls)
-			continue
+		want := away
+		if tc.cloud.store != nil {
+			want = apperr.As(tc.cloud.store)
 		}
-		for n := range tc.want {
-			if tc.cloud.calls[n] != tc.want[n] {
-				t.Errorf("%s: done was %v, want %v", name, tc.cloud.calls, tc.want)
-			}
+		if apperr.CodeOf(err) != want.Code || !slices.Equal(tc.cloud.calls, tc.want) {
+			t.Errorf("%s: got %v, done was %v, want %v", name, err, tc.cloud.calls, tc.want)
+		}
+	}
+}
+
+// TestCreateWithLostAnswer: a connection that Postgres has stored is the answer, and keeps its trust. The same request
+// is never answered with one that was deleted since.
+func TestCreateWithLostAnswer(t *testing.T) {
+	t.Parallel()
+	id := uuid.Must(uuid.NewV7())
+	for name, tc := range map[string]struct {
+		status  domain.ConnectionStatus
+		resumed bool
+		want    apperr.Code
+		calls   []string
+	}{
+		"stored":               {domain.ConnectionActive, false, "", []string{"announce", "trust", "store"}},
+		"stored, and repeated": {domain.ConnectionActive, true, "", nil},
+		"deleted since":        {domain.ConnectionDeleted, true, apperr.Conflict, nil},
+	} {
+		f := &fakeCloud{
+			store: apperr.New(apperr.Unavailable, "away"), stored: domain.Connection{ID: id, Status: tc.status},
+		}
+		ctx := domain.WithAttempt(t.Context(), domain.KeyedRequest{ID: id, Resumed: tc.resumed})
+		c, err := f.service().Create(ctx, domain.Identity{UserID: "u1", ProjectID: "p1"}, "",
+			asked(domain.TrustConnection, ""))
+		if apperr.CodeOf(err) != tc.want || c.ID != id || !slices.Equal(f.calls, tc.calls) {
+			t.Errorf("%s: got %+v, %v, done was %v, want %v", name, c, err, f.calls, tc.calls)
 		}
 	}
 }

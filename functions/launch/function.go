@@ -62,6 +62,7 @@ var Function = run.HTTP[Config, service]{
 				"update (status, reason, secret, suspended_at, revoked, seq, updated_at, last_used_at, next_check_at)",
 			"create_calls":       "select, insert, update",
 			"events":             "select, insert",
+			"idempotency_keys":   "select, insert, update, delete",
 			"instances":          "select, insert, update",
 			"leases":             "select, insert, update",
 			"orders":             "select, insert, update",

@@ -24,7 +24,7 @@ func routes(api huma.API, s service) {
 		Summary:   "List the project's orders",
 		Responses: httpx.Answers(map[int]string{200: "A page of orders.", 404: ""}),
 	}, h.list)
-	httpx.Serve[launchInput, httpx.Value[Order]](api, huma.Operation{
+	httpx.Serve[launchInput, httpx.Value[Order]](api, httpx.Idempotent(huma.Operation{
 		OperationID: "launch", Method: http.MethodPost, Path: "/v1/launch", DefaultStatus: http.StatusAccepted,
 		Tags: tags, Middlewares: scoped,
 		Summary: "Order one or more servers",
@@ -33,7 +33,7 @@ func routes(api huma.API, s service) {
 			202: "The order is stored. Nova was asked for its servers, or run-connections is about to ask.",
 			404: "", 409: "", 422: "", 501: "",
 		}),
-	}, h.launch)
+	}), h.launch)
 	httpx.Register(api, huma.Operation{
 		OperationID: "getOrder", Method: http.MethodGet, Path: "/v1/launch/{id}", Tags: tags, Middlewares: scoped,
 		Summary:   "Show an order and its instances",
@@ -58,6 +58,10 @@ func (in *launchInput) Resolve(huma.Context) (errs []error) {
 
 func (h handler) launch(ctx context.Context, in *launchInput) (httpx.Response, error) {
 	who, token := auth.Caller(ctx)
+	if id, isKeyed, _ := domain.AttemptFrom(ctx); isKeyed && in.Body.ID == "" {
+		in.Body.ID = givenID(id.String())
+		in.order, _ = in.Body.order() // which was checked
+	}
 	if !in.DryRun { // which reports a token that only reads, and stores nothing
 		if err := auth.CanWrite(ctx); err != nil {
 			return httpx.Response{}, err

@@ -35,12 +35,13 @@ func newKey(comment string) (public string, private domain.Secret, err error) {
 // keyPair makes the key pair of an order.
 type keyPair struct {
 	cloud   cloud
+	userID  string // whose key pairs the cloud has
 	orders  postgres.Orders
 	private domain.Secret // set by prepare when it has made a pair
 }
 
 // prepare makes the order's key pair before its first server. A pair that a replica left behind before it died is
-// replaced: nobody has its private half.
+// replaced: nobody has its private half. A pair of that name that another user has is not the order's.
 func (k *keyPair) prepare(ctx context.Context, order domain.Order, claim domain.Claim) (domain.Order, error) {
 	name := order.Spec.GeneratedKey
 	if name == "" || order.Undecided() < len(order.Instances) {
@@ -50,7 +51,7 @@ func (k *keyPair) prepare(ctx context.Context, order domain.Order, claim domain.
 	if err != nil {
 		return order, err
 	}
-	if !claim.Fresh {
+	if !claim.Fresh && order.UserID == k.userID {
 		if err := k.cloud.DeleteKeyPair(ctx, name); err != nil {
 			return order, err
 		}

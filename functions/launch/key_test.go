@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"context"
 	"strings"
 	"testing"
 
@@ -53,6 +54,44 @@ func TestGeneratedKey(t *testing.T) {
 	if keys := p.KeyPairs(t); len(keys) != 1 {
 		t.Errorf("key pairs: %v", keys)
 	}
+}
+
+// TestKeyPairOfReader: who reads an order of another user keeps a key pair of the same name. Nova's key pairs are a
+// user's, and an id of an order is a project's.
+func TestKeyPairOfReader(t *testing.T) {
+	t.Parallel()
+	p, app, database := start(t)
+	other, id := testkit.BorrowProject(t), uuid.NewString()
+	p.Grant(t, other.UserID, "member")
+	p.SetQuota(t, 0)
+	request := body(t, object{"id": id, "on_failure": "rollback", "generate_key": true})
+	if a := app.Post(t, "/v1/launch", request); a.Status != 403 {
+		t.Fatalf("got %d %s", a.Status, a.Body)
+	}
+	name, theirs := "cloudfn-"+id, other.Session(t)
+	public, _, err := newKey(name)
+	if err == nil {
+		_, err = theirs.ImportKeyPair(t.Context(), name, public)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = theirs.DeleteKeyPair(context.Background(), name) })
+	in := *other
+	in.ID = p.ID
+	reader := app.As(in.Token(t))
+	kept := func(when string, a testkit.Answer, want int) {
+		t.Helper()
+		if a.Status != want || other.KeyPairs(t)[name] == "" {
+			t.Errorf("%s: got %d %s, the keys %v", when, a.Status, a.Body, other.KeyPairs(t))
+		}
+	}
+	kept("read", reader.Get(t, "/v1/launch/"+id), 200)
+	kept("sent again", reader.Post(t, "/v1/launch", request), 200)
+	conn := testkit.Connect(t, database)
+	exec(t, conn, "update orders set status = 'running'")
+	exec(t, conn, "update instances set state = 'requested', problem = null")
+	kept("resumed", reader.Post(t, "/v1/launch", request), 409) // the order's pair would have that name
 }
 
 // TestLongGeneratedKeyAfterReplicaDied checks that a resumed order without servers gets a new key pair: the private

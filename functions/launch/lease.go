@@ -117,15 +117,10 @@ func (s service) delegate(ctx context.Context, a access, req createOrder, made *
 	return err
 }
 
-// revoke revokes the trust of a lease that was not stored, because its order was refused or is stored already. After an
-// error that leaves open whether it was stored, run-connections finds out.
+// revoke revokes the trust of a lease that was not stored, because its order was refused or is stored already.
 func (s service) revoke(ctx context.Context, a access, order domain.Order, cause error) {
-	switch {
-	case order.Lease == nil || order.Lease.Connection == nil:
-	case apperr.Retryable(cause):
-		s.trusts.Drop(ctx, *order.Lease.Connection)
-	default:
-		s.trusts.Abandon(ctx, a.cloud, *order.Lease.Connection)
+	if order.Lease != nil && order.Lease.Connection != nil {
+		s.trusts.Discard(ctx, a.cloud, *order.Lease.Connection, cause)
 	}
 }
 

@@ -108,7 +108,7 @@ func (s service) Launch(ctx context.Context, a access, req createOrder) (out lau
 		return out, err
 	}
 	order.BodySHA256 = req.hash[:] // Place compares it with the stored one
-	key := keyPair{cloud: a.cloud, orders: s.orders}
+	key := keyPair{cloud: a.cloud, userID: a.Identity.UserID, orders: s.orders}
 	done, err := s.engine(a).Submit(ctx, session(a, req.items, &key), order)
 	switch {
 	case !done.IsFresh:
@@ -166,7 +166,9 @@ func (s service) Get(
 	case order.IsDelegated():
 		order, err = s.engine(a).Observe(ctx, a.cloud, order)
 	default:
-		order, err = s.engine(a).Refresh(ctx, orders.Session{Cloud: a.cloud, Keys: a.cloud}, order)
+		order, err = s.engine(a).Refresh(ctx, orders.Session{
+			Cloud: a.cloud, Keys: a.cloud, UserID: a.Identity.UserID,
+		}, order)
 		err = ignoreLeftKey(ctx, order, err)
 	}
 	if err != nil {

@@ -155,7 +155,7 @@ func (s service) afterFailure(
 		}
 	}
 	if made.Connection != nil {
-		s.trusts.Abandon(ctx, cloud, *made.Connection)
+		s.trusts.Discard(ctx, cloud, *made.Connection, cause)
 	}
 	return made.Lease, cause
 }

@@ -129,6 +129,16 @@ func (t Trusts) Abandon(ctx context.Context, cloud Session, c domain.Connection)
 	t.Drop(ctx, c)
 }
 
+// Discard revokes the trust of a connection that is not stored. After an error that leaves open whether it was stored,
+// run-connections finds out.
+func (t Trusts) Discard(ctx context.Context, cloud Session, c domain.Connection, cause error) {
+	if apperr.Retryable(cause) {
+		t.Drop(ctx, c)
+		return
+	}
+	t.Abandon(ctx, cloud, c)
+}
+
 // Drop lets run-connections revoke a trust unless a stored connection has it.
 func (t Trusts) Drop(ctx context.Context, c domain.Connection) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), CleanTimeout)

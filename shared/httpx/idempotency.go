@@ -173,7 +173,7 @@ type attempt struct {
 }
 
 // end stores the response, also when the client has hung up. On failure the claim expires, and the next attempt finds
-// out what was made.
+// out what was made. It resumes what is not done: a response with Retry-After is not the last one.
 func (a *attempt) end(ctx context.Context, resp Response, failed error) {
 	if a == nil {
 		return
@@ -182,14 +182,16 @@ func (a *attempt) end(ctx context.Context, resp Response, failed error) {
 	defer cancel()
 	var err error
 	code := apperr.CodeOf(failed)
-	isRejected := statusOf[code] < http.StatusInternalServerError && code != apperr.ClientGone
+	// OpenStack may stop accepting calls, or the token, after something was made.
+	mayResume := apperr.Retryable(failed) || code == apperr.Unauthenticated
+	isRejected := statusOf[code] < http.StatusInternalServerError && !mayResume
 	switch {
-	case failed == nil:
+	case failed == nil && resp.Header.Get("Retry-After") == "":
 		text, _ := json.Marshal(storedResponse{ //nolint:errchkjson // it has only strings and numbers
 			resp.Status, resp.Header, resp.ContentType, resp.Body,
 		})
 		err = a.store.Finish(writing, a.KeyedRequest, a.aead.Seal(nil, nil, text, a.id)) //nolint:gosec // has a nonce
-	case isRejected && !a.Resumed:
+	case failed != nil && isRejected && !a.Resumed:
 		err = a.store.Abandon(writing, a.KeyedRequest)
 	default:
 		err = a.store.Release(writing, a.KeyedRequest)

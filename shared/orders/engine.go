@@ -69,13 +69,22 @@ type Engine struct {
 type Session struct {
 	Cloud    Cloud           // nil when only run-connections can decrypt the delegation
 	Keys     KeyPairs        // nil leaves the order's key pair to its owner
-	UserID   string          // who makes the create calls; "" = unknown
+	UserID   string          // whose Cloud and Keys are; "" = whoever the order is for
 	UserData []domain.Secret // of each instance, in their order; nil: the run requests no servers
 	// Prepare is called before servers are requested, and returns the order to request; nil changes nothing.
 	Prepare func(context.Context, domain.Order, domain.Claim) (domain.Order, error)
 	// IsFatal reports the errors that end the run at once, because the session may be at fault; nil = none.
 	IsFatal func(error) bool
 	Follows bool // the run continues until the order is settled, whatever it requests: nobody else observes it
+}
+
+// keysOf returns what deletes the order's key pair. A pair is a user's, so one of its name that another user has is not
+// the order's.
+func (s Session) keysOf(order domain.Order) KeyPairs {
+	if s.UserID != "" && s.UserID != order.UserID {
+		return nil
+	}
+	return s.Keys
 }
 
 // claimFor is how long a claim lasts without being renewed. After that another replica may work on the order.

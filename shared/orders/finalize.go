@@ -16,12 +16,12 @@ import (
 var ErrKeyLeft = errors.New("the key pair of an order that leaves no servers could not be deleted")
 
 // settle reads the order and finalizes it.
-func (e Engine) settle(ctx context.Context, keys KeyPairs, order domain.Order) (domain.Order, error) {
+func (e Engine) settle(ctx context.Context, s Session, order domain.Order) (domain.Order, error) {
 	order, err := e.Orders.Get(ctx, order.ProjectID, order.ID)
 	if err != nil {
 		return order, err
 	}
-	return e.Finalize(ctx, keys, order)
+	return e.Finalize(ctx, s.keysOf(order), order)
 }
 
 // Finalize stores the status that follows from the order's instances, if it is final. The key pair of an order that

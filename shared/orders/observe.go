@@ -94,7 +94,7 @@ func (e Engine) Refresh(ctx context.Context, s Session, order domain.Order) (dom
 	if err != nil {
 		return order, err
 	}
-	return e.Finalize(ctx, s.Keys, order)
+	return e.Finalize(ctx, s.keysOf(order), order)
 }
 
 // Advance takes the order's steps once, unless another replica works on it. It requests no servers.

@@ -40,7 +40,7 @@ func (e Engine) Submit(ctx context.Context, s Session, order domain.Order) (out 
 			e.Wake()
 		}
 	default:
-		out.Order, err = e.settle(ctx, s.Keys, order)
+		out.Order, err = e.settle(ctx, s, order)
 	}
 	return out, err
 }

@@ -31,7 +31,7 @@ func (e Engine) Run(
 	unfinished = e.work(ctx, s, order, claim)
 	end, cancel := domain.Detached(ctx)
 	defer cancel()
-	stored, err = e.settle(end, s.Keys, order)
+	stored, err = e.settle(end, s, order)
 	return stored, unfinished, err
 }
 

@@ -189,6 +189,7 @@ begin
         grant insert, select, update on create_calls to cloudfn_launch;
         grant insert, select on events to cloudfn_launch;
         grant select on goose_db_version to cloudfn_launch;
+        grant delete, insert, select, update on idempotency_keys to cloudfn_launch;
         grant insert, select, update on instances to cloudfn_launch;
         grant insert, select, update on leases to cloudfn_launch;
         grant insert, select, update on orders to cloudfn_launch;

@@ -22,7 +22,7 @@ var readers = map[string]string{
 	"connections.secret":        "run_connections",
 	"callbacks.secret":          "callbacks deliver_events",
 	"deployments.bundle":        "agents run_connections servers",
-	"idempotency_keys.response": "callbacks connections leases servers",
+	"idempotency_keys.response": "callbacks connections launch leases servers",
 	"managed_revisions.secrets": "managed reconcile_managed",
 	"node_tokens.*":             "nodes",
 	"requests.path":             "collect_stats stats",

@@ -26,7 +26,7 @@ func (s *story) keyed(t *testing.T) {
 			count++
 		}
 	}
-	if count < 9 {
+	if count < 10 {
 		t.Errorf("%d operations take a key", count)
 	}
 	none := fmt.Sprintf(`{"action": "start", "ids": [%q]}`, uuid.NewString())
