@@ -132,6 +132,7 @@ func (d daemon) allCalled(t *testing.T) {
 	t.Helper()
 	left := map[string]bool{}
 	without := withoutCommand(t)
+	without["openServerConsole"] = "the sandbox's Nova has no remote consoles: TestConsole has a fake one"
 	all := slices.DeleteFunc(operations(t), func(o operation) bool { return without[o.id] != "" })
 	for _, o := range all {
 		// The log lacks requests for the status, which must answer without Postgres. basics.txtar calls it.

@@ -34,7 +34,7 @@ func (c Config) Validate() error {
 var Function = run.HTTP[Config, service]{
 	Name: "servers",
 	Summary: "The project's servers, whoever made them: " +
-		"list, connect, start, stop, reboot, shelve, snapshot, deploy, disconnect, delete.",
+		"list, connect, start, stop, reboot, shelve, snapshot, deploy, show the console, disconnect, delete.",
 	Reach: run.Reach{
 		Tables: map[string]string{
 			"actions":          "select, insert",

@@ -66,6 +66,7 @@ func routes(api huma.API, s service) {
 	})
 	httpx.Register(api, history, h.history)
 	actionRoutes(api, h)
+	consoleRoutes(api, h)
 }
 
 // answers are the texts of an operation's responses.

@@ -15,6 +15,8 @@ import (
 type session interface {
 	actions.Cloud
 	Servers(context.Context, domain.ServerQuery) (page []domain.Server, more bool, err error)
+	ConsoleLog(ctx context.Context, id string, lines int) (string, error)
+	RemoteConsole(ctx context.Context, id string, kind domain.ConsoleType) (domain.Secret, error)
 }
 
 type service struct {

@@ -54,11 +54,8 @@ const slack = 15 * time.Second
 
 // Handler serves the routes, and answers all other paths with a problem.
 func (e Edge) Handler(routes []Route) http.Handler {
-	mux := http.NewServeMux()
-	for _, route := range routes {
-		mux.Handle(route.Pattern, route)
-	}
-	return Healthz(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { e.serve(w, r, mux) }))
+	known := newRouter(routes)
+	return Healthz(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { e.serve(w, r, known) }))
 }
 
 // Healthz answers /healthz, and passes all other paths on. It checks no dependency: an outage of the database must not
@@ -110,7 +107,7 @@ func (route Route) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	x.route, x.request = &route, r
 }
 
-func (e Edge) serve(w http.ResponseWriter, r *http.Request, mux *http.ServeMux) {
+func (e Edge) serve(w http.ResponseWriter, r *http.Request, routes router) {
 	began := time.Now()
 	arrived := withClient(TakeRequestID(r), text(e.Limits.Client(r), 64))
 	id := RequestID(arrived)
@@ -133,8 +130,7 @@ func (e Edge) serve(w http.ResponseWriter, r *http.Request, mux *http.ServeMux) 
 	ctx, used := domain.WithConnectionRecord(ctx)
 	ctx, end := withInFlight(ctx)
 	defer end() // the answer is sent, or the client has hung up
-	x := &exchange{header: http.Header{}, request: r}
-	mux.ServeHTTP(x, r.WithContext(ctx))
+	x := routes.find(r.WithContext(ctx))
 	x.limitBody(w, upload)
 
 	resp, who := e.answer(ctx, x)

@@ -40,6 +40,8 @@ const (
 	computeActionFault  = "2.84" // an event of an action says in words why it failed
 	computeImageID      = "2.45" // a snapshot's id in the answer; in the path of an address before
 	computeSoftGroups   = "2.15" // server groups with soft policies
+	computeConsoles     = "2.6"  // remote consoles of all types by one call
+	computeConsolesMKS  = "2.8"  // those of the type webmks
 	// computeHypervisors is where a hypervisor's id is that of its resource provider, and its servers are shown. From
 	// 2.88 on cpu_info is not.
 	computeHypervisors   = "2.53"

@@ -109,16 +109,26 @@ func (p *Proxy) Env(t testing.TB, account string) map[string]string {
 // requests so far.
 func Intercept(t testing.TB, to string, before func(*http.Request)) (at string, calls *atomic.Int64) {
 	t.Helper()
-	service := must(url.Parse(to))(t)
 	calls = &atomic.Int64{}
-	proxy := reverseProxy(service)
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	return Instead(t, to, func(_ http.ResponseWriter, r *http.Request) bool {
 		calls.Add(1)
 		before(r)
-		proxy.ServeHTTP(w, r)
+		return false
+	}), calls
+}
+
+// Instead is a proxy of a real service that serves some requests itself: serve reports which. It returns its own URL.
+func Instead(t testing.TB, to string, serve func(http.ResponseWriter, *http.Request) bool) (at string) {
+	t.Helper()
+	service := must(url.Parse(to))(t)
+	proxy := reverseProxy(service)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !serve(w, r) {
+			proxy.ServeHTTP(w, r)
+		}
 	}))
 	t.Cleanup(server.Close)
-	return server.URL + strings.TrimSuffix(service.Path, "/"), calls
+	return server.URL + strings.TrimSuffix(service.Path, "/")
 }
 
 // rewrite changes the endpoints in a token's or a catalog's body.

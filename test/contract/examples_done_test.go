@@ -227,6 +227,7 @@ func (s *story) servers(t *testing.T) {
 	s.ok(t, "agentReady", 204, agent)
 
 	s.is(exampleServer, found[0].ID)
+	s.consoles(t, found[0].ID)
 	s.ok(t, "connectServer", 409, ask{example: "own", set: map[string]any{"id": launched.Replace(exampleInstance)}})
 	s.ok(t, "connectServer", 201, ask{example: "own"})
 	s.ok(t, "connectServer", 200, ask{example: "own"})

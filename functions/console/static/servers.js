@@ -122,8 +122,13 @@ function one(id, refresh, go) {
   const past = table('What was asked of it', [['When (UTC)'], ['Request', 'mono wrap'], ['Answer', 'n'],
     ['By', 'mono']]);
   const history = el('section', { hidden: true }, el('h2', {}, 'History'), past.node);
+  const lines = el('pre', { class: 'card mono', hidden: true });
+  const read = button('Console log', () => get(`/v1/servers/${id}/console`).then(({ output }) => {
+    lines.hidden = false;
+    lines.textContent = output || 'Nothing was written to it.';
+  }).catch((problem) => say(`The console log: ${problem.message}.`)), { kind: 'quiet' });
   const node = el('div', {}, el('p', { class: 'crumb' }, el('a', { href: '#/servers' }, 'Servers')), head, body,
-    history);
+    el('p', {}, read), lines, history);
   set(head, heading('Server'));
   let before = new Map(), sign = '', log = '';
 

@@ -103,6 +103,10 @@ func TestDebugShowsNoSecret(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	answer = `{"url": "https://console.example.com/vnc.html?path=%3Ftoken%3D` + canary + `", "next": "/v1/x?limit=1"}`
+	if err := get(t, c, "/v1/x"); err != nil {
+		t.Fatal(err)
+	}
 	answer = "<html>" + canary
 	if err := get(t, c, "/v1/x"); err != nil {
 		t.Fatal(err)
@@ -110,7 +114,10 @@ func TestDebugShowsNoSecret(t *testing.T) {
 	if strings.Contains(shown.String(), canary) {
 		t.Errorf("it shows a secret:\n%s", &shown)
 	}
-	for _, want := range []string{`"name":"web"`, `"id":"visible"`, "X-Auth-Token: [redacted]", "bytes)"} {
+	for _, want := range []string{
+		`"name":"web"`, `"id":"visible"`, "X-Auth-Token: [redacted]", "bytes)",
+		"https://console.example.com/vnc.html?[redacted]", "/v1/x?limit=1",
+	} {
 		if !strings.Contains(shown.String(), want) {
 			t.Errorf("it does not show %s:\n%s", want, &shown)
 		}

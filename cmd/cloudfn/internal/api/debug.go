@@ -114,6 +114,10 @@ func hide(value any) any {
 		for i, inner := range value {
 			value[i] = hide(inner)
 		}
+	case string: // the query of a URL may have a token: a console's has one, and a callback's may
+		if at, query, isURL := strings.Cut(value, "?"); isURL && query != "" && strings.Contains(at, "://") {
+			return at + "?" + redacted
+		}
 	}
 	return value
 }

@@ -755,6 +755,24 @@ const (
 	ServerConnectedOriginLaunched  ServerConnectedOrigin = "launched"
 )
 
+// Defines values for ServerConsoleType.
+const (
+	ServerConsoleTypeNovnc      ServerConsoleType = "novnc"
+	ServerConsoleTypeRdpHtml5   ServerConsoleType = "rdp-html5"
+	ServerConsoleTypeSerial     ServerConsoleType = "serial"
+	ServerConsoleTypeSpiceHtml5 ServerConsoleType = "spice-html5"
+	ServerConsoleTypeWebmks     ServerConsoleType = "webmks"
+)
+
+// Defines values for ServerConsoleRequestType.
+const (
+	ServerConsoleRequestTypeNovnc      ServerConsoleRequestType = "novnc"
+	ServerConsoleRequestTypeRdpHtml5   ServerConsoleRequestType = "rdp-html5"
+	ServerConsoleRequestTypeSerial     ServerConsoleRequestType = "serial"
+	ServerConsoleRequestTypeSpiceHtml5 ServerConsoleRequestType = "spice-html5"
+	ServerConsoleRequestTypeWebmks     ServerConsoleRequestType = "webmks"
+)
+
 // Defines values for ServerInstanceOrigin.
 const (
 	ServerInstanceOriginConnected ServerInstanceOrigin = "connected"
@@ -3808,6 +3826,32 @@ type ServerConnecting struct {
 	// ServerID A UUID in lower case.
 	ServerID UUID `json:"server_id"`
 }
+
+// ServerConsole defines model for ServerConsole.
+type ServerConsole struct {
+	Type ServerConsoleType `json:"type"`
+
+	// URL Opens the console, for as long as Nova takes its token.
+	URL string `json:"url"`
+}
+
+// ServerConsoleType defines model for ServerConsole.Type.
+type ServerConsoleType string
+
+// ServerConsoleLog defines model for ServerConsoleLog.
+type ServerConsoleLog struct {
+	// Output The last lines, without control characters.
+	Output string `json:"output"`
+}
+
+// ServerConsoleRequest defines model for ServerConsoleRequest.
+type ServerConsoleRequest struct {
+	// Type Nova's type of the console.
+	Type ServerConsoleRequestType `json:"type"`
+}
+
+// ServerConsoleRequestType Nova's type of the console.
+type ServerConsoleRequestType string
 
 // ServerEvent An event as callbacks get it.
 type ServerEvent struct {

@@ -29,7 +29,7 @@ func Command(a *cli.App) *cobra.Command {
 	s := &servers{App: a}
 	c := cli.Group("servers", "List, show and act on servers",
 		s.listCommand(), s.showCommand(), s.historyCommand(), s.startCommand(), s.stopCommand(), s.rebootCommand(),
-		s.shelveCommand(), s.unshelveCommand(), s.snapshotCommand(), s.deleteCommand(),
+		s.shelveCommand(), s.unshelveCommand(), s.snapshotCommand(), s.consoleCommand(), s.deleteCommand(),
 		s.deployCommand(), s.connectCommand(), s.disconnectCommand(), s.reusableCommand(), s.actionCommand())
 	c.Aliases = []string{"server"}
 	c.Long = `List, show and act on servers. SERVER is the id of a server, or of the instance that it is tracked as,
