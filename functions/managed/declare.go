@@ -34,7 +34,7 @@ type outcome struct {
 }
 
 // Put stores a declaration, with a delegation by which reconcile-managed acts in the caller's name. A dry run only says
-// what would be done.
+// what would be done, and what is named that does not exist: that may be declared later.
 func (s service) Put(
 	ctx context.Context, who domain.Identity, token domain.Secret, d declaration,
 ) (outcome, error) {
@@ -57,7 +57,8 @@ func (s service) Put(
 			return made, nil, err
 		}
 		p := planOf(before, made)
-		return made, &p, nil
+		p.absent, err = s.absent(ctx, cloud.InRegion(made.Schedule.Region), before, made.Managed)
+		return made, &p, err
 	})
 }
 

@@ -51,7 +51,7 @@ var Function = run.HTTP[Config, service]{
 			"managed_revisions": "select, insert, delete",
 			"trusts_to_revoke":  "select, insert, update, delete",
 		},
-		Network: []string{"compute", "identity"},
+		Network: []string{"compute", "identity", "image", "network"}, // what a dry run's declaration names
 		Wakes:   []string{"deliver-events", "reconcile-managed", "run-connections"},
 	},
 	Secrets: []string{"events"},

@@ -75,6 +75,16 @@ type ManagedPlan struct { //nolint:revive // its name in the API
 	Action string      `json:"action" enum:"create,update,replace,none"`
 	Fields []PlanField `json:"fields"`
 	Note   string      `json:"note,omitempty" minLength:"1" doc:"What of it waits for you."`
+
+	Missing []PlanMissing `json:"missing,omitempty" minItems:"1" doc:"What it names newly and nothing has."`
+}
+
+// PlanMissing is a name in a declaration that stands for nothing, so the resource would wait for it.
+type PlanMissing struct {
+	Field  string `json:"field" minLength:"1"`
+	Kind   string `json:"kind,omitempty" minLength:"1" doc:"Declare a resource of this kind, or correct the name."`
+	Name   string `json:"name" minLength:"1"`
+	Detail string `json:"detail" minLength:"1"`
 }
 
 // PlanField is a field that a declaration changes. A secret's values are not shown.
@@ -151,7 +161,7 @@ func showPlan(m domain.Managed, p plan) Managed {
 	if p.fields == nil {
 		p.fields = []PlanField{}
 	}
-	out.Plan = []ManagedPlan{{Action: p.action, Fields: p.fields, Note: p.note}}
+	out.Plan = []ManagedPlan{{Action: p.action, Fields: p.fields, Note: p.note, Missing: p.absent}}
 	return out
 }
 

@@ -23,6 +23,7 @@ type plan struct {
 	action string
 	fields []PlanField
 	note   string // what of it waits for the user
+	absent []PlanMissing
 }
 
 // replaced are the fields of a spec whose change takes another object, by kind.

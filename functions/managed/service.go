@@ -8,6 +8,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/delegation"
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/lookup"
 	"github.com/cloudfn/cloudfn/shared/postgres"
 	"github.com/cloudfn/cloudfn/shared/seal"
 )
@@ -20,6 +21,10 @@ type session interface {
 	InRegion(region string) session
 	Quota(context.Context) (domain.Quota, error)
 	Flavors(context.Context) ([]domain.Flavor, error)
+	NetworkNames(context.Context) ([]domain.Network, error)
+	KeyPairs(context.Context) ([]domain.KeyPair, error)
+	SecurityGroups(context.Context) ([]domain.SecurityGroup, error)
+	lookup.Images
 }
 
 // openStack opens sessions.

@@ -2763,6 +2763,9 @@ type ManagedPlan struct {
 	Action ManagedPlanAction `json:"action"`
 	Fields []PlanField       `json:"fields"`
 
+	// Missing What it names newly and nothing has.
+	Missing *[]PlanMissing `json:"missing,omitempty"`
+
 	// Note What of it waits for you.
 	Note *string `json:"note,omitempty"`
 }
@@ -3207,6 +3210,16 @@ type PlanField struct {
 	Field string      `json:"field"`
 	From  interface{} `json:"from,omitempty"`
 	To    interface{} `json:"to,omitempty"`
+}
+
+// PlanMissing defines model for PlanMissing.
+type PlanMissing struct {
+	Detail string `json:"detail"`
+	Field  string `json:"field"`
+
+	// Kind Declare a resource of this kind, or correct the name.
+	Kind *string `json:"kind,omitempty"`
+	Name string  `json:"name"`
 }
 
 // Problem An error (RFC 9457).

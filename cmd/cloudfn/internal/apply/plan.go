@@ -56,11 +56,11 @@ func (s *source) plan(ctx context.Context, a *cli.App) ([]step, error) {
 	steps := make([]step, 0, len(all))
 	var wrong []error
 	flavors := map[string]documents.Document{}
-	refs := references{App: a, all: all, known: map[string][]string{}}
 	for _, d := range all {
 		change, err := managed.Plan(ctx, a, withFlavor(d, flavors))
-		if err == nil && !d.IsFlavor() {
-			err = refs.check(ctx, d, change)
+		if err == nil {
+			err = missingIn(change, all)
+			change.Missing = nil
 		}
 		if api.IsTransient(err) || ctx.Err() != nil {
 			return nil, err
@@ -79,6 +79,17 @@ func (s *source) plan(ctx context.Context, a *cli.App) ([]step, error) {
 	}
 	deletions, err := s.deletions(ctx, a, all)
 	return append(steps, deletions...), err
+}
+
+// missingIn is the first name in a change that stands for nothing, and that no document declares.
+func missingIn(c managed.Change, all []documents.Document) error {
+	for _, m := range c.Missing {
+		isBeside := func(d documents.Document) bool { return d.Kind == cli.Value(m.Kind) && d.Name == m.Name }
+		if !slices.ContainsFunc(all, isBeside) {
+			return exit.Usagef("%s: %s", m.Field, m.Detail)
+		}
+	}
+	return nil
 }
 
 func (s *source) check() error {

@@ -37,6 +37,9 @@ type Change struct {
 	Fields []Field `json:"fields"`
 	Note   string  `json:"note,omitempty"` // what of it waits for the user
 	ETag   string  `json:"-"`              // of what it changes
+
+	// Missing is what it names and nothing has.
+	Missing []api.PlanMissing `json:"missing,omitempty"`
 }
 
 // Field is one that changes.
@@ -140,6 +143,7 @@ func (c *Change) add(step api.ManagedPlan) {
 	for _, f := range step.Fields {
 		c.Fields = append(c.Fields, Field{Field: f.Field, From: f.From, To: f.To})
 	}
+	c.Missing = append(c.Missing, cli.Value(step.Missing)...)
 	if note := cli.Value(step.Note); note != "" {
 		c.Note = note
 	}
@@ -192,6 +196,9 @@ func PrintChanges(a *cli.App, all []Change) error {
 	for _, c := range all {
 		if c.Note != "" {
 			a.Notef("%s/%s: %s", c.Kind, c.Name, c.Note)
+		}
+		for _, m := range c.Missing {
+			a.Notef("%s/%s: %s: %s", c.Kind, c.Name, m.Field, m.Detail)
 		}
 	}
 	return output.Values(&a.Print, all, changeTable)

@@ -1,0 +1,148 @@
+package managed
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/lookup"
+)
+
+// reference is what a field of a spec names.
+type reference struct {
+	what string
+	kind domain.Kind // that may be declared; "" = only the cloud has it
+	pick func(ctx context.Context, cloud session, r lookup.Ref) error
+}
+
+// references are the fields of specs that name something else.
+var references = map[string]reference{
+	"flavor":          {"flavor", "", pickFlavor},
+	"image":           {"image", domain.KindImage, pickImage},
+	"networks":        {"network", "", pickNetwork},
+	"network":         {"network", "", pickNetwork},
+	"key_name":        {"key pair", "", pickKeyPair},
+	"security_groups": {"security group", "", pickSecurityGroup},
+	"volumes":         {"managed volume", domain.KindVolume, nil},
+	"configmaps":      {"Configmap", domain.KindConfigmap, nil},
+}
+
+// absent lists what a declaration newly names and nothing has. What stays is not its fault, and what the cloud does not
+// show now is found out by reconcile-managed.
+func (s service) absent(
+	ctx context.Context, cloud session, before, made domain.Managed,
+) (missing []PlanMissing, err error) {
+	from, to := shownFields(before), shownFields(made)
+	for _, name := range slices.Sorted(maps.Keys(references)) {
+		ref, field := references[name], "spec."+name
+		old := texts(from[field])
+		for n, value := range texts(to[field]) {
+			if value == "" || slices.Contains(old, value) {
+				continue
+			}
+			at := field
+			if _, isList := to[field].([]any); isList {
+				at = fmt.Sprintf("%s[%d]", field, n)
+			}
+			problem, err := s.problem(ctx, cloud, made.ProjectID, ref, lookup.Ref{Field: at, Value: value})
+			if err != nil {
+				return nil, err
+			}
+			if problem != "" {
+				missing = append(missing, PlanMissing{Field: at, Kind: string(ref.kind), Name: value, Detail: problem})
+			}
+		}
+	}
+	return missing, nil
+}
+
+// problem says why a name stands for nothing; "" = it stands for something, or that is unknown.
+func (s service) problem(
+	ctx context.Context, cloud session, projectID string, ref reference, r lookup.Ref,
+) (string, error) {
+	if ref.kind != "" {
+		_, err := s.store.Get(ctx, projectID, ref.kind, r.Value)
+		if err == nil || apperr.CodeOf(err) != apperr.NotFound {
+			return "", err
+		}
+	}
+	if ref.pick == nil {
+		return fmt.Sprintf("there is no %s %q", ref.what, r.Value), nil
+	}
+	err := ref.pick(ctx, cloud, r)
+	switch problem := apperr.As(err); {
+	case err == nil:
+		return "", nil
+	case len(problem.Fields) == 1 && problem.Fields[0].Field == r.Field:
+		return problem.Fields[0].Detail, nil
+	}
+	slog.WarnContext(ctx, "a reference is not checked", "project_id", projectID, "field", r.Field, "error", err)
+	return "", nil
+}
+
+// texts are a field's value, or its entries.
+func texts(value any) (all []string) {
+	switch value := value.(type) {
+	case string:
+		return []string{value}
+	case []any:
+		for _, entry := range value {
+			text, _ := entry.(string)
+			all = append(all, text)
+		}
+	}
+	return all
+}
+
+func pickFlavor(ctx context.Context, cloud session, r lookup.Ref) error {
+	all, err := cloud.Flavors(ctx)
+	if err == nil {
+		_, err = lookup.PickFlavor(all, r)
+	}
+	return err
+}
+
+func pickImage(ctx context.Context, cloud session, r lookup.Ref) error {
+	found, err := lookup.FindImages(ctx, cloud, r.Value)
+	if err == nil {
+		_, err = lookup.PickImage(found, r)
+	}
+	return err
+}
+
+func pickNetwork(ctx context.Context, cloud session, r lookup.Ref) error {
+	all, err := cloud.NetworkNames(ctx)
+	if err == nil {
+		_, err = lookup.PickNetworks(all, []lookup.Ref{r})
+	}
+	return err
+}
+
+func pickKeyPair(ctx context.Context, cloud session, r lookup.Ref) error {
+	all, err := cloud.KeyPairs(ctx)
+	var names []string
+	for _, pair := range all {
+		names = append(names, pair.Name)
+	}
+	return isNamed(err, "key pair", r, names)
+}
+
+func pickSecurityGroup(ctx context.Context, cloud session, r lookup.Ref) error {
+	all, err := cloud.SecurityGroups(ctx)
+	var names []string
+	for _, group := range all {
+		names = append(names, group.Name, group.ID)
+	}
+	return isNamed(err, "security group", r, names)
+}
+
+func isNamed(err error, what string, r lookup.Ref, names []string) error {
+	if err == nil && !slices.Contains(names, r.Value) {
+		err = lookup.Absent(r.Field, what, r.Value, names)
+	}
+	return err
+}
