@@ -23,7 +23,7 @@ type Config struct {
 
 	Seal seal.ManagedConfig
 
-	// How many managed resources a project may have; 0 = unlimited.
+	// How many managed resources, and how many templates, a project may have; 0 = unlimited.
 	PerProject int `env:"MANAGED_PER_PROJECT, default=1000"`
 }
 
