@@ -175,7 +175,27 @@ func (s service) draft(
 	if err := checkTransition(before, made.Spec, made.Schedule); err != nil {
 		return made, err
 	}
-	return made, s.seal(&made, before, checked)
+	if checked.secret != "" && d.dryRun && len(before.Digest) == 0 {
+		made.Digest = []byte{0} // differs, whatever it is
+		return made, nil
+	}
+	if checked.secret != "" {
+		if err := s.count(ctx, who); err != nil {
+			return made, err
+		}
+	}
+	if err := s.seal(&made, before, checked); err != nil {
+		return made, err
+	}
+	if checked.secret == "" && !d.dryRun && planOf(before, made).action != planNone {
+		return made, s.count(ctx, who)
+	}
+	return made, nil
+}
+
+// count counts a declaration that computes a digest, or makes a revision and an event.
+func (s service) count(ctx context.Context, who domain.Identity) error {
+	return s.declarations.Take(ctx, who.ProjectID, "this project")
 }
 
 // spec is what is declared: the fields of the flavor's spec, replaced by those of the request.

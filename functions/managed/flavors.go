@@ -33,7 +33,7 @@ func (s service) CreateFlavor(
 	if err != nil {
 		return made, err
 	}
-	return s.flavors.Create(ctx, made)
+	return s.flavors.Create(ctx, made, s.perProject)
 }
 
 // PutFlavor stores a flavor, or replaces the one of the name. A dry run only checks it.
@@ -56,6 +56,8 @@ func (s service) PutFlavor(
 		if !isNew {
 			made.ID, made.Version, made.CreatedAt, made.UpdatedAt = before.ID, before.Version, before.CreatedAt,
 				before.UpdatedAt
+		} else if err := s.flavors.CheckRoom(ctx, who.ProjectID, s.perProject); err != nil {
+			return made, false, err
 		}
 		if dryRun {
 			if isNew {
@@ -65,7 +67,7 @@ func (s service) PutFlavor(
 			return made, false, err
 		}
 		if isNew {
-			stored, err = s.flavors.Create(ctx, made)
+			stored, err = s.flavors.Create(ctx, made, s.perProject)
 		} else {
 			stored, err = s.flavors.Change(ctx, made)
 		}

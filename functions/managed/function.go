@@ -5,6 +5,7 @@ package managed
 import (
 	"fmt"
 
+	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/delegation"
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/httpx"
@@ -23,8 +24,12 @@ type Config struct {
 
 	Seal seal.ManagedConfig
 
-	// How many managed resources a project may have; 0 = unlimited.
+	// How many managed resources, and how many templates, a project may have; 0 = unlimited.
 	PerProject int `env:"MANAGED_PER_PROJECT, default=1000"`
+
+	// Declarations a minute that make a revision or have a secret, which all replicas together accept from one
+	// project, 1 to 100000.
+	Declarations int `env:"DECLARATION_RATE_LIMIT, default=600"`
 }
 
 // Validate rejects a Config that cannot work.
@@ -32,7 +37,7 @@ func (c Config) Validate() error {
 	if c.PerProject < 0 {
 		return fmt.Errorf("MANAGED_PER_PROJECT is %d: it must be 1 or more, or 0 for no limit", c.PerProject)
 	}
-	return nil
+	return domain.CheckRate("DECLARATION_RATE_LIMIT", c.Declarations)
 }
 
 // Function declares managed.
@@ -49,6 +54,7 @@ var Function = run.HTTP[Config, service]{
 			"managed_members":   "select, update (attempts, retry_at)",
 			"managed_projects":  "select, insert, update",
 			"managed_revisions": "select, insert, delete",
+			"rate_limits":       "select, insert, update",
 			"trusts_to_revoke":  "select, insert, update, delete",
 		},
 		Network: []string{"compute", "identity", "image", "network"}, // what a dry run's declaration names
@@ -73,6 +79,7 @@ func build(cfg Config, d run.Deps) (service, error) {
 			Store: postgres.Connections{DB: d.DB}, Trustee: cfg.Trust.Trustee, Wake: d.Wake,
 		},
 		cloud: clouds{d.Cloud}, key: key, trustFor: cfg.Delegation.For, perProject: cfg.PerProject, wake: d.Wake,
+		declarations: postgres.RateLimit{DB: d.DB, Limit: apperr.PerMinute("declaration", cfg.Declarations)},
 	}, nil
 }
 

@@ -153,8 +153,24 @@ func faultsOf(kind domain.Kind, given map[string]any) []apperr.Field {
 		return []apperr.Field{{Field: "spec", Detail: "cannot be read"}}
 	}
 	registry, all := schemas()
-	return httpx.Check(registry, all[kind], "spec", plain)
+	faults := httpx.Check(registry, all[kind], "spec", plain)
+	size := 0
+	for name, value := range given {
+		if text, err := json.Marshal(value); err == nil && !slices.Contains(longFields, name) {
+			size += len(text)
+		}
+	}
+	if size > maxSpec {
+		faults = append(faults, apperr.Field{Field: "spec", Detail: fmt.Sprintf(
+			"has %d bytes: must have at most %d, not counting %s", size, maxSpec, strings.Join(longFields, ", "))})
+	}
+	return faults
 }
+
+// maxSpec bounds a spec, which is kept for each revision, but for longFields, which have limits of their own.
+const maxSpec = 64 << 10
+
+var longFields = []string{"content", "data", "payload", userData, userDataBase64}
 
 // templateOf checks the spec of a flavor: what it has must fit the kind, and no secret may be in it.
 func templateOf(kind domain.Kind, spec Spec) ([]byte, error) {
@@ -168,6 +184,19 @@ func templateOf(kind domain.Kind, spec Spec) ([]byte, error) {
 				Field:  "spec." + name,
 				Detail: "is a secret, and cannot be part of a template: give it with the resource",
 			})
+		}
+	}
+	typed := reflect.New(specTypes[kind]).Interface()
+	if err := json.Unmarshal(spec, typed); len(faults) == 0 && err != nil {
+		faults = append(faults, apperr.Field{Field: "spec", Detail: "has a number that is out of range"})
+	}
+	if d, ok := typed.(*DeploymentSpec); ok && given["count"] == nil {
+		d.MaxUnavailable = nil // the resource has the count
+	}
+	for _, f := range meaning(typed) {
+		name, _, _ := strings.Cut(strings.TrimPrefix(f.Field, "spec."), ".")
+		if name, _, _ = strings.Cut(name, "["); given[name] != nil { // the resource gives the others
+			faults = append(faults, f)
 		}
 	}
 	if len(faults) > 0 {

@@ -28,7 +28,8 @@ func flavorRoutes(api huma.API, h handler) {
 		OperationID: "createFlavor", Method: http.MethodPost, Path: "/v1/flavors", Tags: tags, Middlewares: writes,
 		DefaultStatus: http.StatusCreated, Summary: "Create a template of resources",
 		Responses: httpx.Answers(map[int]string{
-			201: "It is stored.", 403: mayNot, 409: "The project has one of the name.", 422: unsupported,
+			201: "It is stored.", 403: mayNot, 422: unsupported,
+			409: "The project has one of the name, or as many templates as it may have.",
 		}),
 	}, h.createFlavor)
 	httpx.Register(api, huma.Operation{
@@ -43,6 +44,7 @@ func flavorRoutes(api huma.API, h handler) {
 			200: "It is replaced, or nothing differs. With `dry_run=true` nothing is stored.",
 			201: "It is new.",
 			403: mayNot, 412: "", 422: unsupported,
+			409: "The project has as many templates as it may have.",
 		}),
 	}, h.putFlavor)
 	httpx.Register(api, huma.Operation{

@@ -57,3 +57,39 @@ func TestMostResources(t *testing.T) {
 	other := f.server.As(testkit.NewProject(t).Token(t))
 	declared(t, declare(t, other, configmaps+"first", files), http.StatusCreated)
 }
+
+// TestDeclarationsAreLimited: those that make a revision, and those whose secret takes a digest. A dry run of a new
+// resource takes none.
+func TestDeclarationsAreLimited(t *testing.T) {
+	t.Parallel()
+	const configmap = "/v1/managed/Configmap/files"
+	f := start(t, map[string]string{"DECLARATION_RATE_LIMIT": "4"})
+	files := func(text string) string { return fmt.Sprintf(`{"spec": {"data": {"a": %q}}}`, text) }
+	secret := `{"spec": ` + strings.TrimSuffix(machine, "}") + `, "user_data": "#!/bin/sh"}}`
+	for n, tc := range []struct {
+		status     int
+		path, body string
+	}{
+		{201, configmap, files("b")},
+		{200, configmap, files("b")}, // nothing differs
+		{200, configmap + "?dry_run=true", files("c")},
+		{200, configmap, files("c")},
+		{200, machines + "web?dry_run=true", secret},
+		{201, machines + "web", secret},
+		{200, machines + "web?dry_run=true", secret},
+		{429, machines + "web?dry_run=true", secret},
+		{429, machines + "web", secret},
+		{429, configmap, files("d")},
+		{200, configmap, files("c")},
+		{200, machines + "db?dry_run=true", secret},
+	} {
+		if a := declare(t, f.Client, tc.path, tc.body); a.Status != tc.status ||
+			a.Status == 429 && a.Header.Get("RateLimit-Policy") != `"declaration";q=4;w=60` {
+			t.Errorf("declaration %d: got %d %.200s, want %d", n, a.Status, a.Body, tc.status)
+		} else if strings.HasSuffix(tc.path, "db?dry_run=true") && !strings.Contains(string(a.Body), "spec.user_data") {
+			t.Errorf("the plan lacks the secret: %s", a.Body)
+		}
+	}
+	rollback := f.Post(t, configmap+"/rollback", `{"revision": 1}`)
+	refused(t, rollback, http.StatusTooManyRequests, "rate_limited", "")
+}

@@ -41,6 +41,8 @@ type service struct {
 	trustFor   time.Duration
 	perProject int // resources; 0 = unlimited
 	wake       func(functions ...string)
+
+	declarations postgres.RateLimit
 }
 
 // changeAttempts bounds the retries of a change while others change the same.

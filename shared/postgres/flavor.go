@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
@@ -16,6 +18,9 @@ type ResourceFlavors struct{ DB *DB }
 const (
 	flavorColumns = `
 id, project_id, domain_id, user_id, name, kind, provider, description, spec, version, created_at, updated_at`
+
+	// One insert at a time in a project, so that two cannot both be the last that fits.
+	lockFlavorsSQL = `select pg_advisory_xact_lock(hashtextextended('flavors/' || $1, 0))`
 
 	insertFlavorSQL = `
 insert into flavors (project_id, name, id, domain_id, user_id, kind, provider, description, spec)
@@ -35,14 +40,43 @@ returning ` + flavorColumns
 where project_id = $1 and ($2 = '' or kind = $2) and name > $3 order by name limit $4`
 )
 
-// Create stores a flavor. It is a Conflict when the project has one of the name.
-func (s ResourceFlavors) Create(ctx context.Context, made domain.ResourceFlavor) (domain.ResourceFlavor, error) {
-	stored, found, err := queryFound[domain.ResourceFlavor](ctx, s.DB.pool, insertFlavorSQL, made.ProjectID, made.Name,
-		made.ID, made.DomainID, made.UserID, made.Kind, made.Provider, made.Description, made.Spec)
-	if err == nil && !found {
-		err = apperr.New(apperr.Conflict, "the project has a flavor %q already", made.Name)
-	}
+// Create stores a flavor. It is a Conflict when the project has one of the name, or as many as it may have.
+func (s ResourceFlavors) Create(
+	ctx context.Context, made domain.ResourceFlavor, perProject int,
+) (stored domain.ResourceFlavor, err error) {
+	err = s.DB.inTx(ctx, func(tx pgx.Tx) error {
+		if _, err := exec(ctx, tx, lockFlavorsSQL, made.ProjectID); err != nil {
+			return err
+		}
+		if err := roomForFlavor(ctx, tx, made.ProjectID, perProject); err != nil {
+			return err
+		}
+		var found bool
+		stored, found, err = queryFound[domain.ResourceFlavor](ctx, tx, insertFlavorSQL, made.ProjectID, made.Name,
+			made.ID, made.DomainID, made.UserID, made.Kind, made.Provider, made.Description, made.Spec)
+		if err == nil && !found {
+			err = apperr.New(apperr.Conflict, "the project has a flavor %q already", made.Name)
+		}
+		return err
+	})
 	return stored, err
+}
+
+// CheckRoom rejects another flavor of a project that has as many as it may have; 0 = unlimited. Create checks it again.
+func (s ResourceFlavors) CheckRoom(ctx context.Context, projectID string, perProject int) error {
+	return roomForFlavor(ctx, s.DB.pool, projectID, perProject)
+}
+
+func roomForFlavor(ctx context.Context, db querier, projectID string, perProject int) error {
+	if perProject == 0 {
+		return nil
+	}
+	has, err := queryValue[int](ctx, db, "select count(*)::int from flavors where project_id = $1", projectID)
+	if err == nil && has >= perProject {
+		err = apperr.New(apperr.Conflict, "the project has %d templates, and %d are the limit (MANAGED_PER_PROJECT): "+
+			"delete some first", has, perProject)
+	}
+	return err
 }
 
 // Get reads a flavor of the project.

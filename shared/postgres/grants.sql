@@ -233,6 +233,7 @@ begin
         grant select, update (attempts, retry_at) on managed_members to cloudfn_managed;
         grant insert, select, update on managed_projects to cloudfn_managed;
         grant delete, insert, select on managed_revisions to cloudfn_managed;
+        grant insert, select, update on rate_limits to cloudfn_managed;
         grant insert on requests to cloudfn_managed;
         grant delete, insert, select, update on trusts_to_revoke to cloudfn_managed;
     end if;

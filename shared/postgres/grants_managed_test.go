@@ -63,7 +63,7 @@ func TestGrantsOfManaged(t *testing.T) {
 	flavors := postgres.ResourceFlavors{DB: web}
 	f, err := flavors.Create(ctx, domain.ResourceFlavor{
 		ID: uuid.Must(uuid.NewV7()), ProjectID: "p1", Name: "small", Kind: domain.KindMachine, Spec: []byte("{}"),
-	})
+	}, 0)
 	allowed("create a flavor", err)
 	f.Description = "x"
 	f, err = flavors.Change(ctx, f)

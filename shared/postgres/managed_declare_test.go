@@ -231,12 +231,12 @@ func TestResourceFlavors(t *testing.T) {
 		ID: uuid.Must(uuid.NewV7()), ProjectID: "p1", DomainID: "d1", UserID: "u1", Name: "small",
 		Kind: domain.KindMachine, Provider: "nova", Spec: json.RawMessage(`{"flavor": "m1.tiny"}`),
 	}
-	f, err := store.Create(ctx, made)
+	f, err := store.Create(ctx, made, 0)
 	if err != nil || f.Version != 1 || f.ID != made.ID {
 		t.Fatalf("created %+v, %v", f, err)
 	}
 	made.ID = uuid.Must(uuid.NewV7())
-	if _, err := store.Create(ctx, made); apperr.CodeOf(err) != apperr.Conflict {
+	if _, err := store.Create(ctx, made, 0); apperr.CodeOf(err) != apperr.Conflict {
 		t.Errorf("created twice: %v", err)
 	}
 	if f, err = store.Change(ctx, f); err != nil || f.Version != 1 {
@@ -251,7 +251,7 @@ func TestResourceFlavors(t *testing.T) {
 		t.Errorf("changed an older version: %v", err)
 	}
 	made.ID, made.Name, made.Kind = uuid.Must(uuid.NewV7()), "disk", domain.KindVolume
-	if _, err = store.Create(ctx, made); err != nil {
+	if _, err = store.Create(ctx, made, 0); err != nil {
 		t.Fatal(err)
 	}
 	page, err := store.List(ctx, "p1", domain.FlavorQuery{Limit: 5})
