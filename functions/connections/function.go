@@ -42,6 +42,7 @@ var Function = run.HTTP[Config, service]{
 			"events":           "insert",
 			"idempotency_keys": "select, insert, update, delete",
 			"instances":        "select",
+			"leases":           "select (project_id, id, status, ends_at, on_end, connection_id, shares_connection)",
 			"orders":           "select",
 			"rate_limits":      "select, insert, update",
 			"trusts_to_revoke": "select, insert, update, delete",

@@ -65,8 +65,9 @@ func routes(api huma.API, s service) {
 			403: "The connection is another project's, the token only reads, or the change would permit more than " +
 				"the caller may give.",
 			404: noConnection,
-			409: "The connection has ended, others change it at the same time, or Keystone lets the token make no " +
-				"trust, because the token was delegated itself.",
+			409: "The connection has ended, others change it at the same time, an open lease that names it needs what " +
+				"the change takes away, or Keystone lets the token make no trust, because the token was delegated " +
+				"itself.",
 			412: "",
 			501: "The operator has set up no service account for trusts.",
 		}),
@@ -84,7 +85,7 @@ func endRoutes(api huma.API, h handler) {
 		Summary: "End a connection, and revoke its delegation",
 		Responses: httpx.Answers(map[int]string{
 			204: "The connection has ended.", 403: notOwner, 404: noConnection,
-			409: "It is that of a lease, and ends with it.",
+			409: "It is that of a lease, and ends with it, or open leases name it: the error lists them.",
 		}),
 	}, h.delete)
 	httpx.Register(api, huma.Operation{

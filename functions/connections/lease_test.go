@@ -1,9 +1,11 @@
 package connections
 
 import (
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -44,5 +46,61 @@ func TestConnectionOfLease(t *testing.T) {
 	stranger := app.As(testkit.BorrowProject(t).Token(t))
 	if a := stranger.Get(t, path); a.Status != http.StatusNotFound {
 		t.Errorf("another project: %d %s", a.Status, a.Body)
+	}
+}
+
+// TestConnectionThatLeasesName stays as long and as wide as their open leases need it.
+func TestConnectionThatLeasesName(t *testing.T) {
+	t.Parallel()
+	app, conn, _, _ := started(t, nil)
+	p := testkit.BorrowProject(t)
+	owner, end := app.As(p.Token(t)), time.Now().Add(4*time.Hour)
+	c := create(t, owner, fmt.Sprintf(
+		`{"kind": "trust", "actions": ["start", "stop", "shelve", "reboot"], "expires_at": %q}`,
+		end.UTC().Format(time.RFC3339)))
+	leases := []uuid.UUID{uuid.Must(uuid.NewV7()), uuid.Must(uuid.NewV7())}
+	for n, status := range []string{"active", "ended"} {
+		_, err := conn.Exec(t.Context(), `
+insert into leases (project_id, id, domain_id, user_id, name, status, starts_at, ends_at, on_end, connection_id,
+    shares_connection)
+values ($1, $2, 'd', 'u', 'workshop', $3, now(), now() + interval '2 h', 'shelve', $4, true)`,
+			p.ID, leases[n], status, c.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	path := "/v1/connections/" + c.ID.String()
+	until := func(d time.Duration) string {
+		return fmt.Sprintf(`{"expires_at": %q}`, time.Now().Add(d).UTC().Format(time.RFC3339))
+	}
+	for _, request := range []struct {
+		method, body string
+		want         int
+	}{
+		{"DELETE", "", 409},
+		{"PATCH", `{"actions": ["start", "stop"]}`, 409},
+		{"PATCH", until(time.Hour), 409},
+		{"PATCH", `{"idle_timeout": "1h"}`, 409},
+		{"PATCH", `{"name": "mine"}`, 200},
+		{"PATCH", `{"actions": ["start", "stop", "shelve"]}`, 200}, // which the lease does without
+		{"PATCH", until(3 * time.Hour), 200},
+		{"POST", "", 200},
+	} {
+		path := path
+		if request.method == "POST" {
+			path += "/suspend"
+		}
+		a := owner.Do(t, request.method, path, request.body, "Content-Type", "application/json")
+		says := string(a.Body)
+		if a.Status != request.want || request.want == 409 &&
+			(!strings.Contains(says, leases[0].String()) || strings.Contains(says, leases[1].String())) {
+			t.Errorf("%s %s: got %d %s", request.method, request.body, a.Status, says)
+		}
+	}
+	if _, err := conn.Exec(t.Context(), "update leases set status = 'ended'"); err != nil {
+		t.Fatal(err)
+	}
+	if a := owner.Do(t, "DELETE", path, ""); a.Status != 204 {
+		t.Errorf("when they have ended: got %d %s", a.Status, a.Body)
 	}
 }

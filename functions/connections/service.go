@@ -148,7 +148,7 @@ func (s service) Delete(ctx context.Context, who domain.Identity, token domain.S
 		return err
 	}
 	ctx = domain.WithActor(ctx, domain.ActorOf(who, uuid.Nil))
-	ended, err := s.connections.End(ctx, c.ProjectID, c.ID, domain.ConnectionDeleted, "it was deleted", false)
+	ended, err := s.connections.Delete(ctx, c.ProjectID, c.ID)
 	if err != nil {
 		return err
 	}

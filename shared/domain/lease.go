@@ -1,6 +1,7 @@
 package domain
 
 import (
+	"slices"
 	"strings"
 	"time"
 
@@ -45,6 +46,12 @@ func (l Lease) Permissions() []Permission {
 		return []Permission{MayStart, MayStop, MayShelve, MaySnapshot, MayDeallocate}
 	}
 	return []Permission{MayStart, MayStop, MayShelve}
+}
+
+// HandledBy reports whether a connection lasts for the lease, and permits what its instances need.
+func (l Lease) HandledBy(c Connection) bool {
+	isMissing := func(p Permission) bool { return !slices.Contains(c.Actions, p) }
+	return !c.EndsAt().Before(l.EndsAt) && !slices.ContainsFunc(l.Permissions(), isMissing)
 }
 
 // IsOpen reports whether a lease of the status has not ended.

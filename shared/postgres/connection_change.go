@@ -84,7 +84,8 @@ select count(*) from after`
 )
 
 // Change replaces a connection, and schedules the revocation of a trust that it no longer has. It is domain.ErrChanged
-// when somebody has changed the connection since it was read, and a Conflict when it has ended.
+// when somebody has changed the connection since it was read, and a Conflict when it has ended, or an open lease that
+// names it could not be handled with it any more.
 func (c Connections) Change(
 	ctx context.Context, before, after domain.Connection,
 ) (stored domain.Connection, err error) {
@@ -98,6 +99,10 @@ func (c Connections) Change(
 				if err := keepTrust(ctx, tx, after.ProjectID, after.TrustIntent); err != nil {
 					return err
 				}
+			}
+			breaks := func(l domain.Lease) bool { return l.HandledBy(before) && !l.HandledBy(after) }
+			if err := checkSharing(ctx, tx, after.ProjectID, after.ID, breaks); err != nil {
+				return err
 			}
 			stored, err = queryOne[domain.Connection](ctx, tx, change, after.ProjectID, after.ID, before.Seq,
 				after.Name, after.ExpiresAt, orNullDuration(after.IdleTimeout), after.Quota, after.UsableBy,

@@ -72,6 +72,7 @@ begin
         grant select on goose_db_version to cloudfn_connections;
         grant delete, insert, select, update on idempotency_keys to cloudfn_connections;
         grant select on instances to cloudfn_connections;
+        grant select (connection_id, ends_at, id, on_end, project_id, shares_connection, status) on leases to cloudfn_connections;
         grant select on orders to cloudfn_connections;
         grant insert, select, update on rate_limits to cloudfn_connections;
         grant insert on requests to cloudfn_connections;

@@ -42,9 +42,6 @@ where project_id = $1 and lease_id = $2 and want is not null`
 	// What run-connections does for the lease goes on with the new connection.
 	replaceConnectionSQL = `
 update actions set connection_id = $3 where project_id = $1 and connection_id = $2 and status = 'running'`
-
-	connectionLastsSQL = `
-select status = 'active' and expires_at >= $3 from connections where project_id = $1 and id = $2`
 )
 
 // Change replaces what the user chooses of a lease: its name, its period, the warning, what happens at its end and
@@ -134,14 +131,12 @@ func replaceConnection(
 	ctx context.Context, tx pgx.Tx, stored, after domain.Lease, connection *domain.Connection,
 ) (uuid.UUID, error) {
 	if connection == nil {
-		if stored.ConnectionID == uuid.Nil || !after.EndsAt.After(stored.EndsAt) {
+		after.ConnectionID = stored.ConnectionID
+		needsMore := after.EndsAt.After(stored.EndsAt) || len(after.Permissions()) > len(stored.Permissions())
+		if stored.ConnectionID == uuid.Nil || !needsMore {
 			return stored.ConnectionID, nil
 		}
-		lasts, err := queryValue[bool](ctx, tx, connectionLastsSQL, stored.ProjectID, stored.ConnectionID, after.EndsAt)
-		if err == nil && !lasts {
-			err = endsBefore(stored.SharesConnection)
-		}
-		return stored.ConnectionID, err
+		return stored.ConnectionID, checkShared(ctx, tx, after, stored.SharesConnection)
 	}
 	delegated := *connection
 	delegated.LeaseID = stored.ID

@@ -150,11 +150,8 @@ func checkLease(ctx context.Context, tx pgx.Tx, made domain.NewLease) error {
 		}
 	}
 	if lease.SharesConnection {
-		lasts, err := queryValue[bool](ctx, tx, connectionLastsSQL, lease.ProjectID, lease.ConnectionID, lease.EndsAt)
-		if err != nil {
+		if err := checkShared(ctx, tx, lease, true); err != nil {
 			return err
-		} else if !lasts {
-			return endsBefore(true)
 		}
 	}
 	if err := checkPeriod(lease, made.Rules); err != nil || made.Rules.PerProject == 0 {
