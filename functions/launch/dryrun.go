@@ -65,7 +65,9 @@ func (s service) checkCloud(ctx context.Context, a access, req createOrder, out 
 	}
 	for n, f := range found {
 		i := req.items[n]
-		out.Resolved = append(out.Resolved, launchResolved{i.name, f.spec.FlavorID, f.spec.ImageID, f.spec.NetworkIDs})
+		out.Resolved = append(out.Resolved, launchResolved{
+			i.name, f.spec.FlavorID, f.spec.ImageID, f.spec.NetworkIDs, f.spec.ServerGroup,
+		})
 		out.checkImage(i, f)
 		out.checkDisk(a.Identity, i, f)
 		out.checkNetworks(a.Identity, f.networks, facts.networks)

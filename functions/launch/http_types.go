@@ -41,10 +41,12 @@ type launchRequest struct {
 	Metadata         metadata    `json:"metadata" required:"false"`
 
 	UserDataBase64 *userDataBase64 `json:"user_data_base64,omitempty" nullable:"false"`
+	Options
 }
 
 // launchInstance has the fields of one server. A field that is absent or null is the order's; an empty key_name,
-// availability_zone, user_data, list or object replaces it. Either form of user_data replaces both of the order's.
+// availability_zone, user_data, description, server_group, list or object replaces it. Either form of user_data
+// replaces both of the order's.
 type launchInstance struct {
 	ID               givenID     `json:"id" required:"false"`
 	Name             *reference  `json:"name" required:"false" nullable:"true" doc:"The server's name, as it is."`
@@ -59,6 +61,7 @@ type launchInstance struct {
 	Metadata         metadata    `json:"metadata" required:"false" nullable:"true"`
 
 	UserDataBase64 *userDataBase64 `json:"user_data_base64,omitempty" nullable:"true"`
+	Options
 }
 
 // MinSize is the least that a server must have.
@@ -193,4 +196,6 @@ type launchResolved struct {
 	FlavorID   string   `json:"flavor_id" minLength:"1"`
 	ImageID    string   `json:"image_id,omitempty" minLength:"1"`
 	NetworkIDs []string `json:"network_ids,omitempty" minItems:"1"`
+
+	ServerGroupID string `json:"server_group_id,omitempty" minLength:"1"`
 }

@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -43,11 +44,34 @@ func TestLaunchRejectsRequests(t *testing.T) {
 		"no base64 of one": {
 			object{"instances": []object{{"user_data_base64": "-_8="}}}, 400, "instances[0].user_data_base64",
 		},
-		"NUL in the name":   {object{"name": "a\x00b"}, 400, "name"},
-		"NUL in metadata":   {object{"metadata": object{"k": "a\x00b"}}, 400, "metadata.k"},
-		"NUL in a key":      {object{"metadata": object{"k\x00": "a"}}, 400, "metadata.k\uFFFD"},
-		"NUL in user_data":  {object{"user_data": "a\x00b"}, 400, "user_data"},
-		"metadata of lists": {object{"metadata": object{"a": []int{1}}}, 400, "metadata.a"},
+		"NUL in the name":      {object{"name": "a\x00b"}, 400, "name"},
+		"NUL in metadata":      {object{"metadata": object{"k": "a\x00b"}}, 400, "metadata.k"},
+		"NUL in a key":         {object{"metadata": object{"k\x00": "a"}}, 400, "metadata.k\uFFFD"},
+		"NUL in user_data":     {object{"user_data": "a\x00b"}, 400, "user_data"},
+		"metadata of lists":    {object{"metadata": object{"a": []int{1}}}, 400, "metadata.a"},
+		"a tag with a comma":   {object{"tags": []string{"a", "b,c"}}, 400, "tags[1]"},
+		"a tag with a slash":   {object{"tags": []string{"a/b"}}, 400, "tags[0]"},
+		"an empty tag":         {object{"tags": []string{""}}, 400, "tags[0]"},
+		"a long tag":           {object{"tags": []string{strings.Repeat("x", 61)}}, 400, "tags[0]"},
+		"a tag of ours":        {object{"tags": []string{"cloudfn-call:x"}}, 400, "tags[0]"},
+		"an instance's tag":    {object{"tags": []string{uuid.NewString()}}, 400, "tags[0]"},
+		"a tag twice":          {object{"tags": []string{"a", "a"}}, 400, "tags[1]"},
+		"too many tags":        {object{"tags": slices.Repeat([]string{"a"}, 47)}, 400, "tags"},
+		"a long description":   {object{"description": strings.Repeat("x", 256)}, 400, "description"},
+		"lines of it":          {object{"description": "a\nb"}, 400, "description"},
+		"a tag of one":         {object{"instances": []object{{"tags": []string{"a/b"}}}}, 400, "instances[0].tags[0]"},
+		"unknown server group": {object{"server_group": "nope"}, 400, "server_group"},
+		"unknown of one": {
+			object{"instances": []object{{"server_group": "nope"}}}, 400, "instances[0].server_group",
+		},
+		"a hint's number": {object{"scheduler_hints": object{"a": 1}}, 400, "scheduler_hints.a"},
+		"a group as hint": {object{"scheduler_hints": object{"group": "x"}}, 400, "scheduler_hints.group"},
+		"hints through a connection": {
+			object{"scheduler_hints": object{"a": "b"}, "connection_id": uuid.NewString()}, 400, "scheduler_hints",
+		},
+		"tags of idle servers": {
+			object{"tags": []string{"a"}, "reuse": true, "connection_id": uuid.NewString()}, 400, "tags",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, path := range []string{"/v1/launch", "/v1/launch?dry_run=true"} {

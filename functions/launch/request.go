@@ -18,6 +18,7 @@ import (
 // defaults filled in, and without the order's id and the letter case of the other ids. Secrets go in by themselves,
 // because they do not marshal.
 func (in launchRequest) hash() [sha256.Size]byte {
+	in.Options = in.canonical()
 	in.ID, in.ConnectionID, in.ReservationID = "", lower(in.ConnectionID), lower(in.ReservationID)
 	in.Lease = in.Lease.canonical()
 	if in.Count == nil && len(in.Instances) == 0 {
@@ -57,9 +58,10 @@ type item struct {
 	min      *MinSize // instead of a flavor
 	image    lookup.Ref
 	networks []lookup.Ref // none: the project's only network
+	group    lookup.Ref   // without a value: none
 	spec     domain.LaunchSpec
 	userData domain.Secret
-	fields   map[string]string // where the request has min, key_name, security_groups and availability_zone
+	fields   map[string]string // where the request has min, key_name, security_groups, availability_zone, server_group
 }
 
 // createOrder is a checked request.
@@ -148,12 +150,14 @@ func (in launchRequest) check() []error {
 	own := launchInstance{
 		KeyName: &in.KeyName, AvailabilityZone: &in.AvailabilityZone, SecurityGroups: in.SecurityGroups,
 		Metadata: in.Metadata, UserData: &in.UserData, UserDataBase64: in.UserDataBase64,
+		Options: in.Options,
 	}
 	wrong = append(wrong, own.check(func(field string) string { return field })...)
 	if in.Reuse {
 		in.checkReuse(&wrong)
 	}
 	in.checkLease(&wrong)
+	in.checkOptions(&wrong)
 	return wrong
 }
 
@@ -195,6 +199,7 @@ func (o launchInstance) check(at func(field string) string) []error {
 		}
 	}
 	o.checkUserData(&wrong, at)
+	o.Options.check(&wrong, at)
 	return wrong
 }
 
@@ -256,6 +261,7 @@ func (in launchRequest) item(n, count int, o launchInstance) (item, []error) {
 	if o.Metadata != nil {
 		i.spec.Metadata = o.Metadata
 	}
+	i.apply(in.Options, o.Options, own)
 	if o.UserData != nil {
 		i.userData = o.UserData.Secret
 	}

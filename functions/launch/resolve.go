@@ -30,6 +30,7 @@ type catalog struct {
 	reserved []domain.LeasedFlavor     // those of the reservation; nil = without one
 	images   map[string][]domain.Image // by id or name, as in the request
 	networks []domain.Network
+	groups   []domain.ServerGroup
 }
 
 // resolve looks up every name of the request, and reports all that fail: an unknown name is Invalid, one that is not
@@ -81,6 +82,12 @@ func readCatalog(ctx context.Context, cloud cloud, req createOrder) (catalog, er
 		}
 		return err
 	})
+	if slices.ContainsFunc(req.items, func(i item) bool { return i.group.Value != "" }) {
+		group.Go(func() (err error) {
+			l.groups, err = cloud.ServerGroups(ctx)
+			return err
+		})
+	}
 	var mu sync.Mutex
 	for _, name := range req.imageNames() {
 		group.Go(func() error {
@@ -114,6 +121,11 @@ func (l catalog) resolve(i item) (resolved, []error) {
 	wrong.add(err)
 	out.networks, err = lookup.PickNetworks(l.networks, i.networks)
 	wrong.add(err)
+	if i.group.Value != "" {
+		group, err := lookup.PickServerGroup(l.groups, i.group)
+		wrong.add(err)
+		out.spec.ServerGroup = group.ID
+	}
 	l.sized(&out.spec, out.flavor)
 	out.spec.ImageID = out.image.ID
 	for _, n := range out.networks {

@@ -39,13 +39,13 @@ const (
 const ManagedTag = "cloudfn:managed"
 
 // ServerTags returns the tags that the order's create call gives its server: they identify it by its instance, its
-// order, and the call.
-func (o Order) ServerTags(c CreateCall) []string {
+// order, and the call. The caller's own follow.
+func (o Order) ServerTags(i Instance, c CreateCall) []string {
 	tags := []string{c.InstanceID.String(), OrderTag(o.ID), CallTag(c.ID)}
 	if o.Spec.IsManaged {
 		tags = append(tags, ManagedTag)
 	}
-	return tags
+	return append(tags, i.Spec.Tags...)
 }
 
 // sameTags reports whether the tags are the same, in any order.
@@ -128,12 +128,12 @@ func (o Order) Extras(i Instance, found []Server) []Server {
 }
 
 // Duplicate reports whether a create call of the running order certainly created the server although the instance has
-// another one, and returns that call. The proof is the call's tag, no other tags, and the call's name, user and time.
+// another one, and returns that call. The proof is the call's tag, no tags besides, and the call's name, user and time.
 func (o Order) Duplicate(i Instance, s Server) (CreateCall, bool) {
 	c, ok := o.callOf(i, s)
 	switch {
 	case !ok, o.Status != OrderRunning, i.ServerID == "", s.ID == i.ServerID, c.ServerID == i.ServerID:
-	case !sameTags(s.Tags, o.ServerTags(c)):
+	case !sameTags(s.Tags, o.ServerTags(i, c)):
 	case s.Name != c.Name || c.UserID != "" && s.UserID != "" && c.UserID != s.UserID:
 	case s.CreatedAt.Before(c.BeganAt.Add(-ClockSkew)) || !s.CreatedAt.Before(c.Until.Add(ClockSkew)):
 	default:

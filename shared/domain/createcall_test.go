@@ -64,6 +64,14 @@ func TestWhoseServer(t *testing.T) {
 		f(&s)
 		return s
 	}
+	tagged := kept
+	tagged.Spec.Tags = []string{"web"}
+	if _, isOurs := o.Duplicate(tagged, change(func(s *Server) { s.Tags = append(s.Tags, "web") })); !isOurs {
+		t.Error("a duplicate with the caller's own tag is somebody's")
+	}
+	if _, isOurs := o.Duplicate(tagged, ours); isOurs {
+		t.Error("a server without the caller's own tag is a duplicate")
+	}
 	done, rolledBack := o, o
 	done.Status, rolledBack.Status = OrderDone, OrderRolledBack
 	for name, tc := range map[string]struct {

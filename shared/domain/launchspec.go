@@ -6,6 +6,8 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/google/uuid"
+
 	"github.com/cloudfn/cloudfn/shared/apperr"
 )
 
@@ -29,6 +31,10 @@ type LaunchSpec struct {
 	Zone           string            `json:"zone,omitempty"`
 	Metadata       map[string]string `json:"metadata,omitempty"`
 	ServerGroup    string            `json:"server_group,omitempty"` // the id of Nova's server group
+	Tags           []string          `json:"tags,omitempty"`         // besides those of Order.ServerTags
+	Description    string            `json:"description,omitempty"`
+	ConfigDrive    bool              `json:"config_drive,omitempty"`
+	Hints          map[string]any    `json:"scheduler_hints,omitempty"` // texts, and lists of them
 }
 
 // Sized sets the flavor and its sizes.
@@ -56,6 +62,7 @@ const (
 	MaxUserData   = 65535 / 4 * 3
 	MaxMetadata   = 128
 	MaxOrderName  = MaxNameLength - len("-100") // followed by the server's number
+	maxTagLength  = 60
 )
 
 // InstanceName returns the name of the nth (from 0) of count servers: with its number unless it is the only one, as
@@ -83,9 +90,8 @@ func CheckText(field, value string, longest int) error {
 	return nil
 }
 
-// CheckName fails on names of servers, key pairs, security groups and zones that Nova rejects (the format `name` of
-// nova.api.validation.parameter_types, the same from 2.1 to 2.93).
-func CheckName(field, value string, longest int) error {
+// CheckPrintable fails on text that is empty, too long, or has characters that Nova rejects in names and descriptions.
+func CheckPrintable(field, value string, longest int) error {
 	if err := CheckText(field, value, longest); err != nil {
 		return err
 	}
@@ -94,6 +100,29 @@ func CheckName(field, value string, longest int) error {
 			return apperr.InvalidField(field,
 				fmt.Sprintf("must not contain %+q: Nova accepts only printable characters up to U+FFFE", r))
 		}
+	}
+	return nil
+}
+
+// CheckTag fails on tags of servers that Nova rejects, and on those by which servers are found.
+func CheckTag(field, tag string) error {
+	err := CheckText(field, tag, maxTagLength)
+	switch {
+	case err != nil:
+		return err
+	case strings.ContainsAny(tag, ",/"):
+		return apperr.InvalidField(field, "must not contain a comma or a slash")
+	case strings.HasPrefix(tag, "cloudfn"), uuid.Validate(tag) == nil:
+		return apperr.InvalidField(field, "must not begin with cloudfn or be a UUID: servers are found by such tags")
+	}
+	return nil
+}
+
+// CheckName fails on names of servers, key pairs, security groups and zones that Nova rejects (the format `name` of
+// nova.api.validation.parameter_types, the same from 2.1 to 2.93).
+func CheckName(field, value string, longest int) error {
+	if err := CheckPrintable(field, value, longest); err != nil {
+		return err
 	}
 	first, _ := utf8.DecodeRuneInString(value)
 	last, _ := utf8.DecodeLastRuneInString(value)

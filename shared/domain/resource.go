@@ -48,6 +48,12 @@ type KeyPair struct {
 	Type        string `json:"type" enum:"ssh"` // ssh or x509
 }
 
+// ServerGroup is a group of servers that Nova places by a policy.
+type ServerGroup struct {
+	ID   string `json:"id"`
+	Name string `json:"name"`
+}
+
 // SecurityGroup is a set of packet filter rules.
 type SecurityGroup struct {
 	ID          string `json:"id" format:"uuid"`

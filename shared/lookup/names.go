@@ -23,12 +23,17 @@ type Images interface {
 	Images(ctx context.Context, name string) ([]domain.Image, error)
 }
 
-// object is a flavor, an image or a network.
+// object is a flavor, an image, a network or a server group.
 type object struct{ id, name string }
 
 // PickFlavor chooses the flavor with the id or the unique name.
 func PickFlavor(flavors []domain.Flavor, r Ref) (domain.Flavor, error) {
 	return pick("flavor", r, flavors, func(f domain.Flavor) object { return object{f.ID, f.Name} })
+}
+
+// PickServerGroup chooses the server group with the id or the unique name.
+func PickServerGroup(groups []domain.ServerGroup, r Ref) (domain.ServerGroup, error) {
+	return pick("server group", r, groups, func(g domain.ServerGroup) object { return object{g.ID, g.Name} })
 }
 
 // pick finds the one with that id, else the only one of that name.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"maps"
 	"net/url"
 	"regexp"
 	"slices"
@@ -200,11 +201,10 @@ func (s *Session) CreateServer(
 		// Always encoded here: gophercloud takes plain text that looks like base64 for base64.
 		opts.UserData = []byte(encoded(userData))
 	}
-	var hints servers.SchedulerHintOptsBuilder
-	if spec.ServerGroup != "" {
-		hints = servers.SchedulerHintOpts{Group: spec.ServerGroup}
+	if spec.ConfigDrive {
+		opts.ConfigDrive = &spec.ConfigDrive
 	}
-	created, err := servers.Create(ctx, nova, keyed{opts, spec.KeyName}, hints).Extract()
+	created, err := servers.Create(ctx, nova, createBody{opts, spec}, hintsOf(spec)).Extract()
 	if err != nil {
 		return "", classify("nova", err)
 	}
@@ -219,17 +219,44 @@ func encoded(userData domain.Secret) string {
 	return base64.StdEncoding.EncodeToString([]byte(userData.Reveal()))
 }
 
-// keyed adds the key pair to a create call.
-type keyed struct {
+// hintsOf are the scheduler hints of a server; nil = none.
+func hintsOf(spec domain.LaunchSpec) servers.SchedulerHintOptsBuilder {
+	all := schedulerHints{}
+	maps.Copy(all, spec.Hints)
+	if spec.ServerGroup != "" {
+		all["group"] = spec.ServerGroup
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	return all
+}
+
+// schedulerHints are hints as Nova takes them: gophercloud's own type rejects some.
+type schedulerHints map[string]any
+
+// ToSchedulerHintsMap is what gophercloud sends.
+func (h schedulerHints) ToSchedulerHintsMap() (map[string]any, error) {
+	return map[string]any{"os:scheduler_hints": map[string]any(h)}, nil
+}
+
+// createBody adds to a create call what gophercloud's type lacks.
+type createBody struct {
 	servers.CreateOpts
-	keyName string
+	spec domain.LaunchSpec
 }
 
 // ToServerCreateMap is what gophercloud sends.
-func (k keyed) ToServerCreateMap() (map[string]any, error) {
-	body, err := k.CreateOpts.ToServerCreateMap()
-	if err == nil && k.keyName != "" {
-		body["server"].(map[string]any)["key_name"] = k.keyName //nolint:forcetypeassert // gophercloud's own shape
+func (c createBody) ToServerCreateMap() (map[string]any, error) {
+	body, err := c.CreateOpts.ToServerCreateMap()
+	if err != nil {
+		return nil, err
 	}
-	return body, err
+	server := body["server"].(map[string]any) //nolint:forcetypeassert // gophercloud's own shape
+	for field, value := range map[string]string{"key_name": c.spec.KeyName, "description": c.spec.Description} {
+		if value != "" {
+			server[field] = value
+		}
+	}
+	return body, nil
 }

@@ -125,29 +125,35 @@ func (s *Session) DeleteServerGroups(ctx context.Context, name string) error {
 
 // serverGroups lists the ids of the project's server groups of that name, sorted.
 func (s *Session) serverGroups(ctx context.Context, name string) ([]string, error) {
+	all, err := s.ServerGroups(ctx)
+	var ids []string
+	for _, g := range all {
+		if g.Name == name {
+			ids = append(ids, g.ID)
+		}
+	}
+	slices.Sort(ids)
+	return ids, err
+}
+
+// ServerGroups lists the project's server groups.
+func (s *Session) ServerGroups(ctx context.Context) (all []domain.ServerGroup, err error) {
 	nova, err := s.compute(ctx, computeSoftGroups)
 	if err != nil {
 		return nil, err
 	}
-	var ids []string
-	for offset := 0; ; {
+	for {
 		var body struct {
-			Groups []struct{ ID, Name string } `json:"server_groups"`
+			Groups []domain.ServerGroup `json:"server_groups"`
 		}
-		query := url.Values{"limit": {strconv.Itoa(watchPage)}, "offset": {strconv.Itoa(offset)}}
+		query := url.Values{"limit": {strconv.Itoa(watchPage)}, "offset": {strconv.Itoa(len(all))}}
 		if err := getPage(ctx, nova, nova.ServiceURL("os-server-groups")+"?"+query.Encode(), &body); err != nil {
 			return nil, classify("nova", err)
 		}
 		if len(body.Groups) == 0 {
-			slices.Sort(ids)
-			return ids, nil
+			return all, nil
 		}
-		for _, g := range body.Groups {
-			if g.Name == name {
-				ids = append(ids, g.ID)
-			}
-		}
-		offset += len(body.Groups)
+		all = append(all, body.Groups...)
 	}
 }
 

@@ -76,7 +76,7 @@ func TestOpenCallsAreAwaited(t *testing.T) {
 						defer d.mu.Unlock()
 						d.servers = append(d.servers, domain.Server{
 							ID: "late", Name: "a", Status: "ACTIVE",
-							CreatedAt: time.Now(), Tags: order.ServerTags(call),
+							CreatedAt: time.Now(), Tags: order.ServerTags(i, call),
 						})
 					})
 				}

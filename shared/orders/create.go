@@ -45,7 +45,7 @@ func (e Engine) create(
 	if calling.Err() != nil {
 		return i, errors.Join(errLate, e.endCall(ctx, order, call))
 	}
-	id, err := s.Cloud.CreateServer(calling, i.Spec, i.Name, userData, order.ServerTags(call))
+	id, err := s.Cloud.CreateServer(calling, i.Spec, i.Name, userData, order.ServerTags(i, call))
 	// What others observed meanwhile is newer than the answer, which may be stored late.
 	i.CallID, i.SeenAt = call.ID, order.ReadAt
 	switch {

@@ -187,7 +187,7 @@ func (s *story) launch(t *testing.T) {
 	s.is(exampleOrder, id)
 	s.ok(t, "launch", 200, ask{example: "one", set: map[string]any{"id": id}})
 	s.ok(t, "launch", 409, ask{example: "several"}) // it has the same id
-	for _, example := range []string{"one", "different"} {
+	for _, example := range []string{"one", "options", "different"} {
 		s.ok(t, "launch", 200, ask{example: example, query: []string{"dry_run=true"}})
 	}
 	s.ok(t, "launch", 422, ask{

@@ -2215,10 +2215,13 @@ type LaunchCallback struct {
 }
 
 // LaunchInstance One server of an order. A field that is absent or null is the order's. An empty `key_name`, `availability_zone`,
-// `user_data`, `security_groups` or `metadata` stands for no value, and empty `networks` for the project's only one.
+// `user_data`, `security_groups`, `metadata`, `tags`, `description`, `server_group` or `scheduler_hints` stands for no
+// value, and empty `networks` for the project's only one.
 // `user_data` or `user_data_base64` replaces either of the order's.
 type LaunchInstance struct {
 	AvailabilityZone *string `json:"availability_zone,omitempty"`
+	ConfigDrive      *bool   `json:"config_drive,omitempty"`
+	Description      *string `json:"description,omitempty"`
 
 	// Flavor Instead of the order's size.
 	Flavor *string `json:"flavor,omitempty"`
@@ -2234,11 +2237,14 @@ type LaunchInstance struct {
 	Min *MinSize `json:"min,omitempty"`
 
 	// Name The server's name, as it is.
-	Name           *string   `json:"name,omitempty"`
-	Networks       *[]string `json:"networks,omitempty"`
-	SecurityGroups *[]string `json:"security_groups,omitempty"`
-	UserData       *string   `json:"user_data,omitempty"`
-	UserDataBase64 *[]byte   `json:"user_data_base64,omitempty"`
+	Name           *string                     `json:"name,omitempty"`
+	Networks       *[]string                   `json:"networks,omitempty"`
+	SchedulerHints *map[string]json.RawMessage `json:"scheduler_hints,omitempty"`
+	SecurityGroups *[]string                   `json:"security_groups,omitempty"`
+	ServerGroup    *string                     `json:"server_group,omitempty"`
+	Tags           *[]string                   `json:"tags,omitempty"`
+	UserData       *string                     `json:"user_data,omitempty"`
+	UserDataBase64 *[]byte                     `json:"user_data_base64,omitempty"`
 }
 
 // LaunchProblem defines model for LaunchProblem.
@@ -2282,11 +2288,17 @@ type LaunchRequest struct {
 	// on.
 	Callback *LaunchCallback `json:"callback,omitempty"`
 
+	// ConfigDrive Give the server its metadata and user_data on a disk, too.
+	ConfigDrive *bool `json:"config_drive,omitempty"`
+
 	// ConnectionID A connection that the caller may act through. The servers are made in its project.
 	ConnectionID *GivenID `json:"connection_id,omitempty"`
 
 	// Count How many servers. With `instances`, it is their number or absent.
 	Count *int `json:"count,omitempty"`
+
+	// Description A text about the server, in printable characters up to U+FFFE.
+	Description *string `json:"description,omitempty"`
 
 	// Flavor Id or unique name of a flavor.
 	Flavor *string `json:"flavor,omitempty"`
@@ -2331,15 +2343,26 @@ type LaunchRequest struct {
 	ReservationID *GivenID `json:"reservation_id,omitempty"`
 
 	// Reuse Use idle servers of the connection before new ones are made. Their disks are as their last use has left them.
-	// Only with `connection_id`, and not with `on_failure: rollback`, `generate_key`, `user_data`, `user_data_base64`
-	// or ids of instances.
+	// Only with `connection_id`, and not with `on_failure: rollback`, `generate_key`, `user_data`, `user_data_base64`,
+	// `tags`, `description`, `config_drive` or ids of instances.
 	Reuse *bool `json:"reuse,omitempty"`
+
+	// SchedulerHints Nova's scheduler hints, such as `different_host`: texts, or lists of texts. For `group` use `server_group`. Not
+	// with `connection_id`.
+	SchedulerHints *map[string]json.RawMessage `json:"scheduler_hints,omitempty"`
 
 	// SecurityGroups Names or ids of security groups. Without one, Nova uses `default`.
 	SecurityGroups *[]string `json:"security_groups,omitempty"`
 
+	// ServerGroup Id or unique name of a server group of the project. Not with `connection_id`.
+	ServerGroup *string `json:"server_group,omitempty"`
+
 	// Start False: each server is stopped as soon as it is ACTIVE.
 	Start *bool `json:"start,omitempty"`
+
+	// Tags Tags of the server, besides those of cloudfn. They have no comma and no slash, do not begin with `cloudfn`, and are
+	// no UUIDs.
+	Tags *[]string `json:"tags,omitempty"`
 
 	// UserData Plain text for cloud-init, 49149 bytes at most. It is never logged. Only an order through a connection stores
 	// it, encrypted, until Nova has it. A file that is not text, such as a compressed one, goes into
@@ -2356,10 +2379,11 @@ type LaunchRequestOnFailure string
 
 // LaunchResolved The ids of the names of one instance. Through a connection only flavors are resolved.
 type LaunchResolved struct {
-	FlavorID   string  `json:"flavor_id"`
-	ImageID    *string `json:"image_id,omitempty"`
-	Name       string  `json:"name"`
-	NetworkIds *[]UUID `json:"network_ids,omitempty"`
+	FlavorID      string  `json:"flavor_id"`
+	ImageID       *string `json:"image_id,omitempty"`
+	Name          string  `json:"name"`
+	NetworkIds    *[]UUID `json:"network_ids,omitempty"`
+	ServerGroupID *string `json:"server_group_id,omitempty"`
 }
 
 // LaunchUnchecked defines model for LaunchUnchecked.

@@ -25,7 +25,7 @@ var fields = []string{
 	"id", "flavor", "min-vcpus:min.vcpus", "min-ram-mb:min.ram_mb", "min-disk-gb:min.disk_gb", "image",
 	"network:networks", "count", "key-name", "security-group:security_groups", "zone:availability_zone",
 	"metadata", "on-failure", "connection:connection_id", "reuse", "callback:callback.url",
-	"reservation:reservation_id",
+	"reservation:reservation_id", "tag:tags", "description", "config-drive", "server-group", "hint:scheduler_hints",
 }
 
 func orderFlags(a *cli.App, cmd *cobra.Command) {
@@ -42,6 +42,11 @@ func orderFlags(a *cli.App, cmd *cobra.Command) {
 	flags.StringArray("security-group", nil, "security group, by name or id; may be repeated")
 	flags.String("zone", "", "availability zone")
 	cli.Pairs(cmd, "metadata", "KEY=VALUE; may be repeated")
+	flags.StringArray("tag", nil, "tag of the servers; may be repeated")
+	flags.String("description", "", "text about the servers")
+	flags.Bool("config-drive", false, "give the servers their metadata on a disk, too")
+	flags.String("server-group", "", "server group, by name or id")
+	cli.Pairs(cmd, "hint", "scheduler hint KEY=VALUE; may be repeated (lists are for --file)")
 	flags.Bool("no-start", false, "stop each server when it is built")
 	flags.String("on-failure", "", "keep, or rollback: all servers or none")
 	a.ConnectionFlag(cmd, "launch through this connection")
@@ -54,7 +59,10 @@ func orderFlags(a *cli.App, cmd *cobra.Command) {
 	} {
 		a.CompleteFlag(cmd, flag, resources.Finder(a, kind))
 	}
-	for _, flag := range []string{"id", "count", "min-vcpus", "min-ram-mb", "min-disk-gb", "metadata", "callback"} {
+	for _, flag := range []string{
+		"id", "count", "min-vcpus", "min-ram-mb", "min-disk-gb", "metadata", "callback", "tag",
+		"description", "server-group", "hint",
+	} {
 		cli.Choices(cmd, flag)
 	}
 	cli.Choices(cmd, "on-failure", "keep", "rollback")
