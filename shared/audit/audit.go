@@ -16,10 +16,12 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// store writes rows; schema reports whether the database is there and new enough.
+// store is postgres.Requests; schema reports whether the database is there and new enough.
 type (
 	store interface {
 		Insert(ctx context.Context, rows []domain.Request) error
+		InsertOnce(ctx context.Context, rows []domain.Request) (transaction string, err error)
+		Committed(ctx context.Context, transaction string) (bool, error)
 	}
 	schema interface {
 		Check(ctx context.Context) error
