@@ -72,7 +72,7 @@ var Function = run.Event[Config]{
 			"instances":         "select, update, delete",
 			"jobs":              "select, insert, update, delete",
 			"orders":            "select, update, delete",
-			"rate_limits":       "select (used_up), delete",
+			"rate_limits":       "select, update (used_up), delete",
 			"request_log_sizes": "select, insert, update, delete",
 			"requests":          "select, delete",
 			"retention_markers": "select, insert, update, delete",

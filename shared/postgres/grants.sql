@@ -51,7 +51,7 @@ begin
         grant select (project_id) on managed to cloudfn_collect_stats;
         grant select (domain_id, project_id) on managed_projects to cloudfn_collect_stats;
         grant delete, select, update on orders to cloudfn_collect_stats;
-        grant delete, select (used_up) on rate_limits to cloudfn_collect_stats;
+        grant delete, select, update (used_up) on rate_limits to cloudfn_collect_stats;
         grant delete, insert, select, update on request_log_sizes to cloudfn_collect_stats;
         grant delete, select on requests to cloudfn_collect_stats;
         grant delete, insert, select, update on retention_markers to cloudfn_collect_stats;

@@ -40,9 +40,14 @@ func take(ctx context.Context, db querier, limit apperr.Limit, source, name stri
 	return limit.Exceeded(name, wait)
 }
 
+// deleteUnusedSQL waits for no lock, so that it is part of no deadlock.
+const deleteUnusedSQL = `
+delete from rate_limits where (name, source) in (
+    select name, source from rate_limits where used_up < clock_timestamp() for update skip locked)`
+
 // DeleteUnusedLimits deletes the rate limits whose whole quota is free. A client that has many addresses makes a row of
 // each, so it runs each minute.
 func (r Retention) DeleteUnusedLimits(ctx context.Context) error {
-	_, err := exec(ctx, r.DB.pool, "delete from rate_limits where used_up < clock_timestamp()")
+	_, err := exec(ctx, r.DB.pool, deleteUnusedSQL)
 	return err
 }
