@@ -41,6 +41,7 @@ var Function = run.HTTP[Config, service]{
 			"idempotency_keys": "select, insert, update, delete",
 			"instances":        "select",
 			"orders":           "select",
+			"rate_limits":      "select, insert, update",
 			"trusts_to_revoke": "select, insert, update, delete",
 		},
 		Network: []string{"compute", "identity"}, // compute: the flavors, which a connection remembers

@@ -38,6 +38,7 @@ var Function = run.HTTP[Config, service]{
 			"leases":           "select, insert, update",
 			"nodes":            "select, update",
 			"orders":           "select",
+			"rate_limits":      "select, insert, update",
 			"reservations":     "select, insert, update",
 			"trusts_to_revoke": "select, insert, update, delete",
 		},

@@ -73,6 +73,7 @@ begin
         grant delete, insert, select, update on idempotency_keys to cloudfn_connections;
         grant select on instances to cloudfn_connections;
         grant select on orders to cloudfn_connections;
+        grant insert, select, update on rate_limits to cloudfn_connections;
         grant insert on requests to cloudfn_connections;
         grant delete, insert, select, update on trusts_to_revoke to cloudfn_connections;
     end if;
@@ -214,6 +215,7 @@ begin
         grant insert, select, update on leases to cloudfn_leases;
         grant select, update on nodes to cloudfn_leases;
         grant select on orders to cloudfn_leases;
+        grant insert, select, update on rate_limits to cloudfn_leases;
         grant insert on requests to cloudfn_leases;
         grant insert, select, update on reservations to cloudfn_leases;
         grant delete, insert, select, update on trusts_to_revoke to cloudfn_leases;
@@ -350,6 +352,7 @@ begin
         grant insert, select, update on instances to cloudfn_servers;
         grant delete, insert, select, update on keyed_actions to cloudfn_servers;
         grant select on orders to cloudfn_servers;
+        grant insert, select, update on rate_limits to cloudfn_servers;
         grant insert on requests to cloudfn_servers;
         grant select on trusts_to_revoke to cloudfn_servers;
     end if;

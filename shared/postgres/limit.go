@@ -13,6 +13,10 @@ type RateLimit struct {
 	Limit apperr.Limit
 }
 
+// waitSQL is how long it takes until a source is within the limit again; negative or null = it is.
+const waitSQL = `(
+    select used_up + $3 - $4::interval - clock_timestamp() from rate_limits where name = $1 and source = $2)`
+
 // takeSQL moves the moment at which the whole quota is free again, unless it would be more than the window away. It
 // returns when the next request is within the limit; zero = this one is.
 const takeSQL = `
@@ -22,8 +26,7 @@ with taken as (
     where greatest(l.used_up, clock_timestamp()) + $3 <= clock_timestamp() + $4::interval
     returning true
 )
-select case when exists (select from taken) then interval '0' else greatest(interval '1 second', (
-    select used_up + $3 - $4 - clock_timestamp() from rate_limits where name = $1 and source = $2)) end`
+select case when exists (select from taken) then interval '0' else greatest(interval '1 second', ` + waitSQL + `) end`
 
 // Take counts a request of a source. It fails if the source has used up its limit; name is the source for the caller,
 // such as "this project".
@@ -32,8 +35,12 @@ func (l RateLimit) Take(ctx context.Context, source, name string) error {
 }
 
 func take(ctx context.Context, db querier, limit apperr.Limit, source, name string) error {
-	each := limit.Window / time.Duration(limit.Quota)
-	wait, err := queryValue[time.Duration](ctx, db, takeSQL, limit.Name, source, each, limit.Window)
+	return within(ctx, db, takeSQL, limit, source, name)
+}
+
+// within fails if the statement returns for how long the source is over the limit.
+func within(ctx context.Context, db querier, sql string, limit apperr.Limit, source, name string) error {
+	wait, err := queryValue[time.Duration](ctx, db, sql, limit.Name, source, limit.Each(), limit.Window)
 	if err != nil || wait == 0 {
 		return err
 	}
