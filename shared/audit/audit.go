@@ -2,8 +2,8 @@
 // sent to OpenStack while rows cannot be written.
 //
 // Rows wait for no timer. While one COPY is on its way, requests that finish wait for the next one together, so the
-// cost of a commit is shared exactly when there are many to share it. Only requests that a rate limit refused are
-// counted first: they share one row per source and minute.
+// cost of a commit is shared exactly when there are many to share it. Only requests that a rate limit refused
+// before they were served are counted first: they share one row per source and minute.
 package audit
 
 import (
