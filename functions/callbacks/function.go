@@ -2,6 +2,8 @@
 package callbacks
 
 import (
+	"errors"
+
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/httpx"
@@ -15,6 +17,8 @@ import (
 type Config struct {
 	// Tests of callbacks a minute that all replicas together accept from one project, 1 to 100000.
 	Tests int `env:"CALLBACK_TEST_RATE_LIMIT, default=60"`
+	// Redeliveries a minute that all replicas together accept from one project, 1 to 100000.
+	Redeliveries int `env:"CALLBACK_REDELIVER_RATE_LIMIT, default=600"`
 
 	Seal   seal.Config
 	Ranges webhook.Ranges
@@ -22,7 +26,10 @@ type Config struct {
 }
 
 // Validate rejects a Config that cannot work; run validates the fields.
-func (c Config) Validate() error { return domain.CheckRate("CALLBACK_TEST_RATE_LIMIT", c.Tests) }
+func (c Config) Validate() error {
+	return errors.Join(domain.CheckRate("CALLBACK_TEST_RATE_LIMIT", c.Tests),
+		domain.CheckRate("CALLBACK_REDELIVER_RATE_LIMIT", c.Redeliveries))
+}
 
 // Function declares callbacks.
 var Function = run.HTTP[Config, service]{
@@ -63,7 +70,8 @@ func build(cfg Config, d run.Deps) (service, error) {
 	wake := func() { d.Wake("deliver-events") }
 	return service{
 		store: postgres.Callbacks{DB: d.DB}, connections: postgres.Connections{DB: d.DB},
-		tests: postgres.RateLimit{DB: d.DB, Limit: apperr.PerMinute("callback-test", cfg.Tests)},
-		key:   key, guard: guard, wake: wake, most: cfg.Quota.PerProject,
+		tests:        postgres.RateLimit{DB: d.DB, Limit: apperr.PerMinute("callback-test", cfg.Tests)},
+		redeliveries: postgres.RateLimit{DB: d.DB, Limit: apperr.PerMinute("redeliver", cfg.Redeliveries)},
+		key:          key, guard: guard, wake: wake, most: cfg.Quota.PerProject,
 	}, nil
 }

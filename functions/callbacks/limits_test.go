@@ -10,22 +10,35 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestTestsAreLimited by all replicas together.
-func TestTestsAreLimited(t *testing.T) {
+// TestDeliveriesAreLimited by all replicas together: those of tests, and those that are repeated.
+func TestDeliveriesAreLimited(t *testing.T) {
 	t.Parallel()
 	p := testkit.BorrowProject(t)
-	env := testkit.Env(t, testkit.Database(t), map[string]string{"CALLBACK_TEST_RATE_LIMIT": "2"})
+	database := testkit.Database(t)
+	env := testkit.Env(t, database, map[string]string{
+		"CALLBACK_TEST_RATE_LIMIT": "1", "CALLBACK_REDELIVER_RATE_LIMIT": "2",
+	})
 	one, two := testkit.Start(t, env, Function).As(p.Token(t)), testkit.Start(t, env, Function).As(p.Token(t))
-	path := "/v1/callbacks/" + create(t, one, `{"url": "https://127.0.0.1:1/"}`).ID.String() + "/test"
+	path := "/v1/callbacks/" + create(t, one, `{"url": "https://127.0.0.1:1/"}`).ID.String()
+	var made Delivery
+	one.Post(t, path+"/test", "").JSON(t, &made)
+	ended := func() { exec(t, testkit.Connect(t, database), "update deliveries set status = 'dead'") }
+	again := path + "/deliveries/" + made.ID.String() + "/redeliver"
 	for n, app := range []*testkit.Client{one, two} {
-		if a := app.Post(t, path, ""); a.Status != 202 {
-			t.Fatalf("test %d: got %d %s", n, a.Status, a.Body)
+		ended()
+		if a := app.Post(t, again, ""); a.Status != 202 {
+			t.Fatalf("redelivery %d: got %d %s", n, a.Status, a.Body)
 		}
 	}
+	ended()
 	for n, app := range []*testkit.Client{one, two} {
-		if a := app.Post(t, path, ""); a.Status != 429 || a.Header.Get("Retry-After") == "" ||
-			a.Header.Get("RateLimit-Policy") != `"callback-test";q=2;w=60` {
-			t.Errorf("replica %d: got %d %v %s", n, a.Status, a.Header, a.Body)
+		for path, policy := range map[string]string{
+			path + "/test": `"callback-test";q=1;w=60`, again: `"redeliver";q=2;w=60`,
+		} {
+			if a := app.Post(t, path, ""); a.Status != 429 || a.Header.Get("Retry-After") == "" ||
+				a.Header.Get("RateLimit-Policy") != policy {
+				t.Errorf("replica %d: got %d %v %s", n, a.Status, a.Header, a.Body)
+			}
 		}
 	}
 }

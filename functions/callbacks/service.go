@@ -27,11 +27,13 @@ type guard interface{ Check(url string) error }
 type service struct {
 	store
 	connections postgres.Connections
-	tests       postgres.RateLimit
-	key         sealer
-	guard       guard
-	wake        func() // wakes deliver-events
-	most        int    // callbacks of a project
+
+	tests, redeliveries postgres.RateLimit
+
+	key   sealer
+	guard guard
+	wake  func() // wakes deliver-events
+	most  int    // callbacks of a project
 }
 
 // Create stores a callback with the given secret, or with a new one when that is nil, and returns the secret. A
@@ -192,6 +194,9 @@ func (s service) Test(ctx context.Context, projectID string, id uuid.UUID) (doma
 
 // Redeliver repeats a delivery.
 func (s service) Redeliver(ctx context.Context, projectID string, id, delivery uuid.UUID) (domain.Delivery, error) {
+	if err := s.redeliveries.Take(ctx, projectID, "this project"); err != nil {
+		return domain.Delivery{}, err
+	}
 	again, _, _ := domain.AttemptFrom(ctx)
 	made, err := s.store.Redeliver(ctx, projectID, id, delivery, again)
 	if err == nil {

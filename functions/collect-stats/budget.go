@@ -8,10 +8,10 @@ import (
 )
 
 var recordLogGrowth = obs.Gauge("cloudfn.request_log.grown_bytes",
-	"Bytes by which the request log has grown within a day, with its indexes.")
+	"Bytes by which the request log and stored responses have grown within a day, with their indexes.")
 
-// checkBudget raises an alarm when the request log grows by more than its budget. A full disk would stop the API. It
-// reports whether it did.
+// checkBudget raises an alarm when the request log and stored responses grow by more than their budget. A full disk
+// would stop the API. It reports whether it did.
 func (s service) checkBudget(ctx context.Context) (isOver bool) {
 	grown, err := s.requests.Measure(ctx)
 	if err != nil {
@@ -22,7 +22,7 @@ func (s service) checkBudget(ctx context.Context) (isOver bool) {
 	if grown <= s.budget {
 		return false
 	}
-	slog.ErrorContext(ctx, "the request log grows by more than REQUESTS_DAILY_MB: lower the rate limits or "+
-		"REQUESTS_RETENTION, or give Postgres more space", "grown_bytes", grown, "budget_bytes", s.budget)
+	slog.ErrorContext(ctx, "the request log and stored responses grow by more than REQUESTS_DAILY_MB: lower the "+
+		"rate limits or REQUESTS_RETENTION, or give Postgres more space", "grown_bytes", grown, "budget_bytes", s.budget)
 	return true
 }

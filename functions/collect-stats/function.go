@@ -20,8 +20,8 @@ type Config struct {
 	Backfill time.Duration `env:"STATS_BACKFILL, default=24h"`
 	// How long a month of the request log is kept after its end.
 	Retention time.Duration `env:"REQUESTS_RETENTION, default=2160h"`
-	// By how many megabytes (MiB) the request log may grow within a day, with its indexes. Beyond that collect-stats
-	// logs an error each minute.
+	// By how many megabytes (MiB) the request log and the stored responses to requests with an Idempotency-Key may
+	// grow within a day, with their indexes. Beyond that collect-stats logs an error each minute.
 	DailyMB int64 `env:"REQUESTS_DAILY_MB, default=10240"`
 	// Rows is how long other rows are kept.
 	Rows postgres.RetentionConfig
@@ -72,7 +72,7 @@ var Function = run.Event[Config]{
 			"instances":         "select, update, delete",
 			"jobs":              "select, insert, update, delete",
 			"orders":            "select, update, delete",
-			"rate_limits":       "select (used_up), delete",
+			"rate_limits":       "select, update (used_up), delete",
 			"request_log_sizes": "select, insert, update, delete",
 			"requests":          "select, delete",
 			"retention_markers": "select, insert, update, delete",

@@ -47,6 +47,7 @@ var Function = run.HTTP[Config, service]{
 			"instances":        "select, insert, update",
 			"keyed_actions":    "select, insert, update, delete",
 			"orders":           "select",
+			"rate_limits":      "select, insert, update",
 			"trusts_to_revoke": "select",
 		},
 		Network: []string{"compute", "identity", "image"}, // image: whether a snapshot was made

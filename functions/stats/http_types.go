@@ -47,7 +47,7 @@ type Request struct {
 
 	Code apperr.Code `json:"code,omitempty" doc:"The code of the problem, when the answer was one."`
 
-	Count int `json:"count" minimum:"1" doc:"How many requests the row stands for. Those over a limit share a row."`
+	Count int `json:"count" minimum:"1" doc:"How many requests the row stands for. Those over a limit may share a row."`
 
 	ConnectionID uuid.UUID `json:"connection_id,omitzero" doc:"The connection that the request acted through."`
 	ActedIn      string    `json:"acted_in,omitempty" minLength:"1" doc:"The connection's project."`

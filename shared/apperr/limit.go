@@ -10,6 +10,9 @@ type Limit struct {
 	Window time.Duration
 }
 
+// Each is how long one use takes of the Window.
+func (l Limit) Each() time.Duration { return l.Window / time.Duration(l.Quota) }
+
 // Exceeded is the error of a request over the limit. source is who sends too much, such as "this address"; retryAfter
 // is when the next one is within the limit.
 func (l Limit) Exceeded(source string, retryAfter time.Duration) *Error {

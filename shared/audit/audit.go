@@ -2,8 +2,8 @@
 // sent to OpenStack while rows cannot be written.
 //
 // Rows wait for no timer. While one COPY is on its way, requests that finish wait for the next one together, so the
-// cost of a commit is shared exactly when there are many to share it. Only requests that a rate limit refused are
-// counted first: they share one row per source and minute.
+// cost of a commit is shared exactly when there are many to share it. Only requests that a rate limit refused
+// before they were served are counted first: they share one row per source and minute.
 package audit
 
 import (
@@ -16,10 +16,12 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// store writes rows; schema reports whether the database is there and new enough.
+// store is postgres.Requests; schema reports whether the database is there and new enough.
 type (
 	store interface {
 		Insert(ctx context.Context, rows []domain.Request) error
+		InsertOnce(ctx context.Context, rows []domain.Request) (transaction string, err error)
+		Committed(ctx context.Context, transaction string) (bool, error)
 	}
 	schema interface {
 		Check(ctx context.Context) error

@@ -1,8 +1,10 @@
 package audit
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"strconv"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -25,6 +27,9 @@ type disk struct {
 	batches []int // the sizes of the COPYs that began
 	now     int   // COPYs that run
 	most    int
+
+	committed         map[string]bool // by transaction
+	commit, committal error           // of InsertOnce and of Committed, whether the rows are written or not
 }
 
 func (d *disk) Insert(ctx context.Context, rows []domain.Request) error {
@@ -58,6 +63,22 @@ func (d *disk) Insert(ctx context.Context, rows []domain.Request) error {
 	}
 	d.rows = append(d.rows, rows...)
 	return nil
+}
+
+func (d *disk) InsertOnce(ctx context.Context, rows []domain.Request) (transaction string, err error) {
+	err = d.Insert(ctx, rows)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.committed == nil {
+		d.committed = map[string]bool{}
+	}
+	transaction = strconv.Itoa(len(d.batches))
+	d.committed[transaction] = err == nil
+	return transaction, cmp.Or(err, d.commit)
+}
+
+func (d *disk) Committed(_ context.Context, transaction string) (bool, error) {
+	return d.committed[transaction], d.committal
 }
 
 func (d *disk) has(id uuid.UUID) int {

@@ -102,6 +102,40 @@ func TestNumbersSurviveAnOutage(t *testing.T) {
 	})
 }
 
+// TestNumbersOfALostAnswer are counted once, whether the rows were stored or not, and only when that is known.
+func TestNumbersOfALostAnswer(t *testing.T) {
+	t.Parallel()
+	lost := errors.New("unexpected EOF")
+	for name, fail := range map[string]func([]domain.Request) error{
+		"stored": nil, "not stored": func([]domain.Request) error { return lost },
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			d := &disk{fail: fail, commit: lost, committal: lost}
+			l := New(d, d)
+			minute := func() {
+				time.Sleep(countFor)
+				synctest.Wait()
+			}
+			l.CountRefused(refusedOf("192.0.2.1", ""))
+			l.CountRefused(refusedOf("192.0.2.2", ""))
+			minute()
+			d.fail, d.commit = nil, nil
+			l.CountRefused(refusedOf("192.0.2.1", ""))
+			minute()
+			if len(d.batches) != 1 {
+				t.Errorf("%s: written before it is known: %v", name, d.batches)
+			}
+			d.committal = nil
+			for range 3 {
+				minute()
+			}
+			if got := numbers(d.rows); got["/192.0.2.1"] != 2 || got["/192.0.2.2"] != 1 || len(d.batches) != 2 {
+				t.Errorf("%s: got %v in the COPYs %v", name, got, d.batches)
+			}
+		})
+	}
+}
+
 // TestFlushWritesNumbers before a process ends.
 func TestFlushWritesNumbers(t *testing.T) {
 	t.Parallel()

@@ -4,12 +4,21 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 )
 
+// Ranges are ranges of addresses.
+type Ranges []netip.Prefix
+
+// Contains reports whether the address is in one of the ranges.
+func (r Ranges) Contains(address netip.Addr) bool {
+	return slices.ContainsFunc(r, func(one netip.Prefix) bool { return one.Contains(address) })
+}
+
 // ParseRanges reads the address ranges of a setting. An address is the range of itself.
-func ParseRanges(variable string, texts []string) ([]netip.Prefix, error) {
-	ranges := make([]netip.Prefix, len(texts))
+func ParseRanges(variable string, texts []string) (Ranges, error) {
+	ranges := make(Ranges, len(texts))
 	for i, text := range texts {
 		r, err := parseRange(strings.TrimSpace(text))
 		if err != nil {

@@ -22,8 +22,8 @@ type Request struct {
 	RequestID string // req-<uuid>, as in X-Request-Id and sent to OpenStack
 	Remote    string // the client's address, without its port
 	Code      string // of the problem; "" = the answer is not a problem
-	// Count is how many requests the row stands for: those that a rate limit refused share one row per source and
-	// minute, which describes the first of them. 0 is stored as 1.
+	// Count is how many requests the row stands for: those that a rate limit refused before they were served share one
+	// row per source and minute, which describes the first of them. 0 is stored as 1.
 	Count int
 
 	Used UsedConnection // zero = no connection

@@ -27,7 +27,7 @@ type Edge struct {
 	Ready  func(context.Context) error
 	Record func(context.Context, domain.Request) error
 	// Limits bound how often a source may send requests. A request that is Known counts for its project, any other for
-	// its address. CountRefused records a request that is over a limit.
+	// its address. CountRefused records a request that a limit refused before its handler ran, or on a public route.
 	Limits       Limits
 	Known        Known
 	CountRefused func(domain.Request)
@@ -173,14 +173,15 @@ func (e Edge) record(ctx context.Context, x *exchange, resp Response, row domain
 func (e Edge) answer(ctx context.Context, x *exchange) (Response, domain.Identity) {
 	id := RequestID(ctx)
 	if x.route != nil && x.route.Probe {
-		return e.outcome(ctx, x, x.request), domain.Identity{}
+		return e.outcome(ctx, x), domain.Identity{}
 	}
 	lookup := e.Known
 	if x.route != nil && x.route.Known != nil {
 		lookup = x.route.Known
 	}
 	known, isKnown := lookup(x.request.Header)
-	if err := e.take(ctx, known, isKnown); err != nil {
+	ctx, err := e.take(ctx, known, isKnown)
+	if err != nil {
 		return failure(err, id, e.KeystoneURL), known
 	}
 	if err := e.enter(ctx, known, isKnown); err != nil {
@@ -194,17 +195,17 @@ func (e Edge) answer(ctx context.Context, x *exchange) (Response, domain.Identit
 		return e.unserved(x, id), domain.Identity{}
 	}
 	if x.route.Public {
-		resp := e.outcome(ctx, x, x.request)
+		resp := e.outcome(ctx, x)
 		return resp, resp.Caller
 	}
-	ctx, err := e.Authenticate(ctx, x.request)
+	ctx, err = e.Authenticate(ctx, x.request)
 	who := e.Caller(ctx)
 	if err != nil {
 		slog.InfoContext(ctx, "rejected", "error", err)
 		return failure(err, id, e.KeystoneURL), who
 	}
 	if !isKnown {
-		if err := e.take(ctx, who, true); err != nil {
+		if ctx, err = e.take(ctx, who, true); err != nil {
 			return failure(err, id, e.KeystoneURL), who
 		}
 	}
@@ -212,24 +213,37 @@ func (e Edge) answer(ctx context.Context, x *exchange) (Response, domain.Identit
 		return failure(err, id, e.KeystoneURL), who
 	}
 	ctx = context.WithValue(ctx, keysKey{}, keys{e.Keys, who})
-	return e.outcome(ctx, x, x.request.WithContext(ctx)), who
+	return e.outcome(ctx, x), who
 }
 
-// take counts a request for whose it is, or for its address when that is not known.
-func (e Edge) take(ctx context.Context, who domain.Identity, isKnown bool) error {
+// countedKey is the source that a request has counted for.
+type countedKey struct{}
+
+// take counts a request for whose it is, or for its address when that is not known. The request that a handler sends to
+// another function of this process has the context of its own, and is not counted again.
+func (e Edge) take(ctx context.Context, who domain.Identity, isKnown bool) (context.Context, error) {
+	source, count := cmp.Or(who.ProjectID, who.DomainID, who.UserID), e.Limits.TakeProject
 	if !isKnown {
-		return e.Limits.TakeAddress(ClientAddress(ctx))
+		source, count = ClientAddress(ctx), e.Limits.TakeAddress
 	}
-	return e.Limits.TakeProject(cmp.Or(who.ProjectID, who.DomainID, who.UserID))
+	counted, isCounted := ctx.Value(countedKey{}).(string)
+	if isCounted && (!isKnown || counted == source) {
+		return ctx, nil
+	}
+	return context.WithValue(ctx, countedKey{}, source), count(source)
 }
 
-func (e Edge) outcome(ctx context.Context, x *exchange, r *http.Request) Response {
+func (e Edge) outcome(ctx context.Context, x *exchange) Response {
 	x.ran = true
-	resp, err := guard(x.route, r)
+	resp, err := guard(x.route, x.request.WithContext(ctx))
 	if err == nil {
 		return resp
 	}
-	return failure(LogFailure(ctx, x.route.Function, err), RequestID(ctx), e.KeystoneURL)
+	resp = failure(LogFailure(ctx, x.route.Function, err), RequestID(ctx), e.KeystoneURL)
+	// The handler may have called OpenStack before a limit refused the request: it has a row of its own. A public
+	// route counts first.
+	resp.limited = resp.limited && x.route.Public
+	return resp
 }
 
 // guard turns a panic into an internal error, so that other requests go on.

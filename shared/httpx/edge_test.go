@@ -32,6 +32,7 @@ type recorder struct {
 	rows                []domain.Request
 	ready, auth, record error
 	limited             map[string]error // by source
+	taken               []string         // sources
 	refused             []domain.Request
 	inFlight            map[string]int // by source
 	most                int            // of each; 0 = any number
@@ -41,10 +42,17 @@ type recorder struct {
 func (j *recorder) Client(*http.Request) string { return "192.0.2.1" }
 
 // TakeAddress implements Limits.
-func (j *recorder) TakeAddress(address string) error { return j.limited[address] }
+func (j *recorder) TakeAddress(address string) error { return j.take(address) }
 
 // TakeProject implements Limits.
-func (j *recorder) TakeProject(id string) error { return j.limited[id] }
+func (j *recorder) TakeProject(id string) error { return j.take(id) }
+
+func (j *recorder) take(source string) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.taken = append(j.taken, source)
+	return j.limited[source]
+}
 
 // EnterAddress implements Limits.
 func (j *recorder) EnterAddress(address string) (func(), error) { return j.enter(address) }

@@ -44,7 +44,7 @@ type Response struct {
 	Code        apperr.Code     // of a problem
 	Caller      domain.Identity // on a public route: who it turned out to be, for the row
 	Relayed     bool            // another function's answer, whose row is written there
-	limited     bool            // a rate limit of ours refused the request
+	limited     bool            // a rate limit of ours refused the request, which shares a row with others
 }
 
 // Handle makes a route of a function that returns a value or an error. The value is sent as JSON with

@@ -2,6 +2,7 @@ package httpx
 
 import (
 	"net/http"
+	"net/http/httptest"
 	"testing"
 	"time"
 
@@ -72,5 +73,59 @@ func TestPauseOfOpenStack(t *testing.T) {
 	w := j.get("/private/1", http.Header{"X-Auth-Token": {"tok"}})
 	if w.Code != 429 || w.Header().Get("RateLimit") != "" || len(j.rows) != 1 || len(j.refused) != 0 {
 		t.Errorf("got %d %v with %d rows, %d counted", w.Code, w.Header(), len(j.rows), len(j.refused))
+	}
+}
+
+// TestLimitsOfHandlers: a request with a token, whose handler may have called OpenStack before a limit refused it, has
+// a row of its own. On a public route it shares one.
+func TestLimitsOfHandlers(t *testing.T) {
+	t.Parallel()
+	for name, isPublic := range map[string]bool{"private": false, "public": true} {
+		j := &recorder{}
+		route := Handle("GET /x", func(*http.Request) (Response, error) {
+			return Response{}, apperr.PerMinute("launch", 1).Exceeded("this project", time.Second)
+		})
+		route.Public = isPublic
+		w := httptest.NewRecorder()
+		j.edge().Handler([]Route{route}).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/x", nil))
+		if w.Code != 429 || w.Header().Get("RateLimit-Policy") != `"launch";q=1;w=60` ||
+			len(j.refused) == 1 != isPublic || len(j.rows) == 1 == isPublic {
+			t.Errorf("%s: got %d %v with %d rows, %d counted", name, w.Code, w.Header(), len(j.rows), len(j.refused))
+		}
+	}
+}
+
+// TestInnerRequests: what a handler requests of another function in this process is not counted again, but for a
+// project that was not known before.
+func TestInnerRequests(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		outer, inner string // tokens
+		want         []string
+	}{
+		"known":              {"known", "known", []string{"p1"}},
+		"known outside only": {"known", "tok", []string{"p1"}},
+		"known inside only":  {"tok", "known", []string{"192.0.2.1", "p1"}},
+		"not known":          {"tok", "tok", []string{"192.0.2.1", "p1"}},
+	} {
+		j := &recorder{}
+		var api http.Handler
+		routes := j.routes()
+		console := Handle("GET /console", func(r *http.Request) (Response, error) {
+			inner := httptest.NewRequestWithContext(r.Context(), http.MethodGet, "/private/1", nil)
+			inner.Header.Set("X-Auth-Token", tc.inner)
+			w := httptest.NewRecorder()
+			api.ServeHTTP(w, inner)
+			return Response{Status: w.Code, Relayed: true}, nil
+		})
+		console.Public = true
+		api = j.edge().Handler(append(routes, console))
+		r := httptest.NewRequest(http.MethodGet, "/console", nil)
+		r.Header.Set("X-Auth-Token", tc.outer)
+		w := httptest.NewRecorder()
+		api.ServeHTTP(w, r)
+		if diff := cmp.Diff(tc.want, j.taken); diff != "" || w.Code != http.StatusOK {
+			t.Errorf("%s: got %d, taken %s", name, w.Code, diff)
+		}
 	}
 }

@@ -38,7 +38,7 @@ const (
 
 // Limits are the limits of one process. They are safe for concurrent use.
 type Limits struct {
-	proxies            proxies
+	proxies            domain.Ranges
 	addresses, project buckets
 	now                func() time.Time
 

@@ -7,18 +7,6 @@ import (
 	"strings"
 )
 
-// proxies are the address ranges whose X-Forwarded-For is trusted.
-type proxies []netip.Prefix
-
-func (p proxies) contains(address netip.Addr) bool {
-	for _, network := range p {
-		if network.Contains(address) {
-			return true
-		}
-	}
-	return false
-}
-
 // Client returns the address of the client of a request, without its port. Each trusted proxy appends the address that
 // connected to it to X-Forwarded-For. Any client can forge the entries before the last untrusted one.
 func (l *Limits) Client(r *http.Request) string {
@@ -27,7 +15,7 @@ func (l *Limits) Client(r *http.Request) string {
 		return r.RemoteAddr
 	}
 	hops := strings.Split(strings.Join(r.Header.Values("X-Forwarded-For"), ","), ",")
-	for n := len(hops) - 1; n >= 0 && l.proxies.contains(address); n-- {
+	for n := len(hops) - 1; n >= 0 && l.proxies.Contains(address); n-- {
 		hop, ok := parseAddress(strings.TrimSpace(hops[n]))
 		if !ok {
 			break

@@ -51,7 +51,7 @@ begin
         grant select (project_id) on managed to cloudfn_collect_stats;
         grant select (domain_id, project_id) on managed_projects to cloudfn_collect_stats;
         grant delete, select, update on orders to cloudfn_collect_stats;
-        grant delete, select (used_up) on rate_limits to cloudfn_collect_stats;
+        grant delete, select, update (used_up) on rate_limits to cloudfn_collect_stats;
         grant delete, insert, select, update on request_log_sizes to cloudfn_collect_stats;
         grant delete, select on requests to cloudfn_collect_stats;
         grant delete, insert, select, update on retention_markers to cloudfn_collect_stats;
@@ -355,6 +355,7 @@ begin
         grant insert, select, update on instances to cloudfn_servers;
         grant delete, insert, select, update on keyed_actions to cloudfn_servers;
         grant select on orders to cloudfn_servers;
+        grant insert, select, update on rate_limits to cloudfn_servers;
         grant insert on requests to cloudfn_servers;
         grant select on trusts_to_revoke to cloudfn_servers;
     end if;

@@ -17,12 +17,22 @@ type KeyedRequests struct{ DB *DB }
 // keyTime is how long a key is kept.
 const keyTime = 24 * time.Hour
 
+// keyLimit bounds what a project has stored: a key counts once, and once more for each keyUnit of its response. A
+// rejected request leaves no key.
+var keyLimit = apperr.Limit{Name: "idempotency-key", Quota: 100_000, Window: keyTime}
+
+const keyUnit = 4 << 10 // bytes
+
 var (
-	// The first attempt inserts the row. A later one claims it when the claim has expired without a response. An
-	// expired key is used as a new one, with a new resource_id.
+	// The first attempt inserts the row if keyLimit permits. A later one claims it when the claim has expired without
+	// a response. An expired key is used as a new one, with a new resource_id.
 	beginRequestSQL = `
 insert into idempotency_keys as k (project_id, key_id, request_mac, resource_id, claim_id, claimed_until, expires_at)
-values ($1, $2, $3, $4, $5, clock_timestamp() + $6::interval, clock_timestamp() + $7::interval)
+select $1::text, $2::bytea, $3::bytea, $4::uuid, $5::uuid, clock_timestamp() + $6::interval,
+    clock_timestamp() + $7::interval
+where exists (select from idempotency_keys where project_id = $1 and key_id = $2)
+   or not exists (select from rate_limits
+                  where name = $8 and source = $1 and used_up > clock_timestamp() + $9::interval)
 on conflict (project_id, key_id) do update
 set request_mac = excluded.request_mac, response = null, claim_id = excluded.claim_id,
     claimed_until = excluded.claimed_until,
@@ -35,10 +45,21 @@ returning resource_id as id, resource_id <> $4 as resumed`
 	findRequestSQL = `
 select request_mac, response, greatest(claimed_until - clock_timestamp(), interval '0') as claimed_for
 from idempotency_keys where project_id = $1 and key_id = $2`
+
+	keyWaitSQL = "select greatest(interval '0', " + waitSQL + ")"
+
+	keepRequestSQL = `
+with kept as (
+    update idempotency_keys set response = $4, ` + releaseSQL + ` where ` + keyClaimedSQL + ` returning project_id
+)
+insert into rate_limits as l (name, source, used_up)
+select $5::text, project_id, clock_timestamp() + $6::interval from kept
+on conflict (name, source) do update set used_up = greatest(l.used_up, clock_timestamp()) + $6`
 )
 
 // Begin claims the request for the time given, or returns its Response if it is done. It is Unprocessable when the key
-// belongs to another request, and a Conflict with RetryAfter while another replica works on it.
+// belongs to another request, a Conflict with RetryAfter while another replica works on it, and RateLimited when the
+// project has too many keys for a new one.
 func (k KeyedRequests) Begin(
 	ctx context.Context, request domain.KeyedRequest, claimFor time.Duration,
 ) (domain.KeyedRequest, error) {
@@ -48,7 +69,7 @@ func (k KeyedRequests) Begin(
 			ID      uuid.UUID
 			Resumed bool
 		}](ctx, k.DB.pool, beginRequestSQL, request.ProjectID, request.KeyID, request.RequestMAC,
-			uuid.Must(uuid.NewV7()), claim.ID, claimFor, keyTime)
+			uuid.Must(uuid.NewV7()), claim.ID, claimFor, keyTime, keyLimit.Name, keyLimit.Window-keyLimit.Each())
 		request.ID, request.Resumed, request.Claim = begun.ID, begun.Resumed, claim
 		if err != nil || isBegun {
 			return request, err
@@ -61,7 +82,12 @@ func (k KeyedRequests) Begin(
 		switch {
 		case err != nil:
 			return request, err
-		case !isFound: // abandoned meanwhile
+		case !isFound: // abandoned meanwhile, or it is one too many
+			err := within(ctx, k.DB.pool, keyWaitSQL, keyLimit, request.ProjectID,
+				"this project with an Idempotency-Key")
+			if err != nil {
+				return request, err
+			}
 			continue
 		case !bytes.Equal(stored.RequestMAC, request.RequestMAC):
 			return request, apperr.New(apperr.Unprocessable,
@@ -77,18 +103,21 @@ func (k KeyedRequests) Begin(
 
 // Finish stores the response, which later attempts get.
 func (k KeyedRequests) Finish(ctx context.Context, request domain.KeyedRequest, response []byte) error {
-	return k.write(ctx, "update idempotency_keys set response = $4, "+releaseSQL+" where "+keyClaimedSQL, request,
-		response)
+	units := len(response) / keyUnit
+	if !request.Resumed {
+		units++ // for the key
+	}
+	return k.write(ctx, keepRequestSQL, request, response, keyLimit.Name, time.Duration(units)*keyLimit.Each())
+}
+
+// Release ends the claim. The next attempt finds out what the request has made.
+func (k KeyedRequests) Release(ctx context.Context, request domain.KeyedRequest) error {
+	return k.Finish(ctx, request, nil)
 }
 
 // Abandon deletes a request that was rejected: nothing was done, and the key is free.
 func (k KeyedRequests) Abandon(ctx context.Context, request domain.KeyedRequest) error {
 	return k.write(ctx, "delete from idempotency_keys where "+keyClaimedSQL, request)
-}
-
-// Release ends the claim. The next attempt finds out what the request has made.
-func (k KeyedRequests) Release(ctx context.Context, request domain.KeyedRequest) error {
-	return k.write(ctx, "update idempotency_keys set "+releaseSQL+" where "+keyClaimedSQL, request)
 }
 
 const keyClaimedSQL = "project_id = $1 and key_id = $2 and claim_id = $3 and response is null"

@@ -1,6 +1,7 @@
 package postgres_test
 
 import (
+	"context"
 	"errors"
 	"sync"
 	"sync/atomic"
@@ -104,4 +105,60 @@ func TestKeysExpire(t *testing.T) {
 	if n := testkit.Scalar[int](t, conn, "select count(*)::int from idempotency_keys"); n != 2 {
 		t.Errorf("%d keys are left, want the new one and the one that is used again", n)
 	}
+}
+
+// TestKeysAreLimited: a project that has stored too much begins no other request with a key, and repeats those it has.
+// What was rejected does not count, a large response counts more than once, and a repeated attempt does not.
+func TestKeysAreLimited(t *testing.T) {
+	t.Parallel()
+	ctx, database := t.Context(), testkit.Database(t)
+	store, conn := postgres.KeyedRequests{DB: open(t, database)}, testkit.Connect(t, database)
+	begin := func(key string) domain.KeyedRequest {
+		t.Helper()
+		attempt, err := store.Begin(ctx, keyedRequest("p", key, "r"), time.Minute)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return attempt
+	}
+	const unit = 24 * time.Hour / 100_000
+	exec(t, conn, "insert into rate_limits values ('idempotency-key', 'p', now() + interval '1 hour')")
+	used := func() time.Time { return testkit.Scalar[time.Time](t, conn, "select used_up from rate_limits") }
+	for _, tc := range []struct {
+		key   string
+		end   func(context.Context, domain.KeyedRequest) error
+		units int
+	}{
+		{"rejected", store.Abandon, 0},
+		{"failed", store.Release, 1},
+		{"failed", store.Release, 0},
+		{"small", func(ctx context.Context, r domain.KeyedRequest) error { return store.Finish(ctx, r, []byte("x")) }, 1},
+		{"large", func(ctx context.Context, r domain.KeyedRequest) error {
+			return store.Finish(ctx, r, make([]byte, 10<<10))
+		}, 3},
+	} {
+		before := used()
+		if err := tc.end(ctx, begin(tc.key)); err != nil {
+			t.Fatal(err)
+		}
+		if got := used().Sub(before); got != time.Duration(tc.units)*unit {
+			t.Errorf("%s: counts for %s", tc.key, got)
+		}
+	}
+	exec(t, conn, "update rate_limits set used_up = now() + interval '24 hours'")
+	for _, project := range []string{"p", "p2"} {
+		_, err := store.Begin(ctx, keyedRequest(project, "new", "r"), time.Minute)
+		if e := apperr.As(err); (err != nil) != (project == "p") || err != nil && (e.Code != apperr.RateLimited ||
+			e.Limit == nil || e.Limit.Name != "idempotency-key" || e.RetryAfter != time.Second) {
+			t.Errorf("another request of %s: %v", project, err)
+		}
+	}
+	if got := begin("small"); string(got.Response) != "x" {
+		t.Errorf("one that is done: %+v", got)
+	}
+	if got := begin("failed"); !got.Resumed {
+		t.Errorf("one that failed: %+v", got)
+	}
+	exec(t, conn, "update rate_limits set used_up = now() + interval '23 hours'")
+	begin("new")
 }

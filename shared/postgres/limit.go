@@ -19,7 +19,7 @@ type RateLimit struct {
 type ChangeConfig struct {
 	// Changes of connections and leases a minute, and new leases without a trust of their own, that all replicas
 	// together accept from one project, 1 to 100000.
-	PerMinute int `env:"CHANGE_RATE_LIMIT, default=60"`
+	PerMinute int `env:"CHANGE_RATE_LIMIT, default=120"`
 }
 
 // Validate rejects a ChangeConfig that cannot work.
@@ -30,6 +30,10 @@ func (c ChangeConfig) Limit(db *DB) RateLimit {
 	return RateLimit{DB: db, Limit: apperr.PerMinute("change", c.PerMinute)}
 }
 
+// waitSQL is how long it takes until a source is within the limit again; negative or null = it is.
+const waitSQL = `(
+    select used_up + $3 - $4::interval - clock_timestamp() from rate_limits where name = $1 and source = $2)`
+
 // takeSQL moves the moment at which the whole quota is free again, unless it would be more than the window away. It
 // returns when the next request is within the limit; zero = this one is.
 const takeSQL = `
@@ -39,8 +43,7 @@ with taken as (
     where greatest(l.used_up, clock_timestamp()) + $3 <= clock_timestamp() + $4::interval
     returning true
 )
-select case when exists (select from taken) then interval '0' else greatest(interval '1 second', (
-    select used_up + $3 - $4 - clock_timestamp() from rate_limits where name = $1 and source = $2)) end`
+select case when exists (select from taken) then interval '0' else greatest(interval '1 second', ` + waitSQL + `) end`
 
 // Take counts a request of a source. It fails if the source has used up its limit; name is the source for the caller,
 // such as "this project".
@@ -49,17 +52,26 @@ func (l RateLimit) Take(ctx context.Context, source, name string) error {
 }
 
 func take(ctx context.Context, db querier, limit apperr.Limit, source, name string) error {
-	each := limit.Window / time.Duration(limit.Quota)
-	wait, err := queryValue[time.Duration](ctx, db, takeSQL, limit.Name, source, each, limit.Window)
+	return within(ctx, db, takeSQL, limit, source, name)
+}
+
+// within fails if the statement returns for how long the source is over the limit.
+func within(ctx context.Context, db querier, sql string, limit apperr.Limit, source, name string) error {
+	wait, err := queryValue[time.Duration](ctx, db, sql, limit.Name, source, limit.Each(), limit.Window)
 	if err != nil || wait == 0 {
 		return err
 	}
 	return limit.Exceeded(name, wait)
 }
 
+// deleteUnusedSQL waits for no lock, so that it is part of no deadlock.
+const deleteUnusedSQL = `
+delete from rate_limits where (name, source) in (
+    select name, source from rate_limits where used_up < clock_timestamp() for update skip locked)`
+
 // DeleteUnusedLimits deletes the rate limits whose whole quota is free. A client that has many addresses makes a row of
 // each, so it runs each minute.
 func (r Retention) DeleteUnusedLimits(ctx context.Context) error {
-	_, err := exec(ctx, r.DB.pool, "delete from rate_limits where used_up < clock_timestamp()")
+	_, err := exec(ctx, r.DB.pool, deleteUnusedSQL)
 	return err
 }

@@ -61,3 +61,26 @@ func TestUnusedLimitsAreDeleted(t *testing.T) {
 		t.Errorf("%d limits are left", n)
 	}
 }
+
+// TestUnusedLimitsDeadlockWithNoOne: a transaction that takes from one limit, and then from another, as another replica
+// that deletes does.
+func TestUnusedLimitsDeadlockWithNoOne(t *testing.T) {
+	t.Parallel()
+	url := testkit.Database(t)
+	conn, watch, db := testkit.Connect(t, url), testkit.Connect(t, url), open(t, url)
+	exec(t, conn, "insert into rate_limits select 'handshake', n::text, now() from generate_series(1, 3) n")
+	exec(t, conn, "begin; update rate_limits set used_up = used_up where source = '2'")
+	deleted := make(chan error, 1)
+	go func() { deleted <- (postgres.Retention{DB: db}).DeleteUnusedLimits(t.Context()) }()
+	testkit.Eventually(t, 5*time.Second, "it has ended, or waits", func() bool {
+		return len(deleted) > 0 || testkit.Scalar[bool](t, watch, "select exists (select from pg_stat_activity "+
+			"where datname = current_database() and wait_event_type = 'Lock')")
+	})
+	exec(t, conn, "update rate_limits set used_up = used_up where source = '1'; commit")
+	if err := <-deleted; err != nil {
+		t.Error(err)
+	}
+	if n := testkit.Scalar[int](t, conn, "select count(*)::int from rate_limits"); n != 1 {
+		t.Errorf("%d limits are left, want the one that was in use", n)
+	}
+}

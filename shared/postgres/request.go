@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/google/uuid"
@@ -22,14 +23,42 @@ var requestColumns = []string{
 // Insert writes the rows with one COPY and returns when they are durable. The time is the database's. It retries only
 // when it is certain that nothing was written.
 func (r Requests) Insert(ctx context.Context, rows []domain.Request) error {
-	err := r.copy(ctx, rows)
+	err := copyRequests(ctx, r.DB.pool, rows)
 	if err != nil && pgconn.SafeToRetry(err) {
-		err = r.copy(ctx, rows)
+		err = copyRequests(ctx, r.DB.pool, rows)
 	}
 	return classify(err)
 }
 
-func (r Requests) copy(ctx context.Context, rows []domain.Request) error {
+// InsertOnce writes the rows as Insert does, for a caller who repeats it. When it fails, Committed reports whether the
+// rows of the transaction are there all the same. Without a transaction they are not.
+func (r Requests) InsertOnce(ctx context.Context, rows []domain.Request) (transaction string, err error) {
+	err = pgx.BeginFunc(ctx, r.DB.pool, func(tx pgx.Tx) error {
+		err := tx.QueryRow(ctx, "select pg_current_xact_id()::text").Scan(&transaction)
+		if err != nil {
+			return err
+		}
+		return copyRequests(ctx, tx, rows)
+	})
+	return transaction, classify(err)
+}
+
+// Committed reports whether a transaction was committed. It is Unavailable while the transaction is in progress.
+// Postgres forgets transactions that are millions of others old: those count as committed.
+func (r Requests) Committed(ctx context.Context, transaction string) (bool, error) {
+	const sql = "select coalesce(pg_xact_status($1::text::xid8), 'committed')"
+	status, err := queryValue[string](ctx, r.DB.pool, sql, transaction)
+	if err == nil && status == "in progress" {
+		err = unavailable(errors.New("transaction " + transaction + " is in progress"))
+	}
+	return status == "committed", err
+}
+
+type copier interface {
+	CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, rows pgx.CopyFromSource) (int64, error)
+}
+
+func copyRequests(ctx context.Context, db copier, rows []domain.Request) error {
 	source := pgx.CopyFromSlice(len(rows), func(i int) ([]any, error) {
 		q := &rows[i]
 		return []any{
@@ -39,7 +68,7 @@ func (r Requests) copy(ctx context.Context, rows []domain.Request) error {
 			max(q.Count, 1),
 		}, nil
 	})
-	_, err := r.DB.pool.CopyFrom(ctx, pgx.Identifier{"requests"}, requestColumns, source)
+	_, err := db.CopyFrom(ctx, pgx.Identifier{"requests"}, requestColumns, source)
 	return err
 }
 

@@ -8,7 +8,8 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestMeasure adds up what the log grew by within a day, and takes nothing off for a month that was dropped.
+// TestMeasure adds up what the log and stored responses grew by within a day, and takes nothing off for a month that
+// was dropped.
 func TestMeasure(t *testing.T) {
 	t.Parallel()
 	url := testkit.Database(t)
@@ -34,10 +35,17 @@ func TestMeasure(t *testing.T) {
 		insert into request_log_sizes values (now() - interval '3 days', 0)`); err != nil {
 		t.Fatal(err)
 	}
+	before := int64(0)
 	for range 2 {
-		if n := measure(); n < 5000*100 || n > 5000*2000 {
-			t.Errorf("5000 rows are %d bytes", n)
+		if before = measure(); before < 5000*100 || before > 5000*2000 {
+			t.Errorf("5000 rows are %d bytes", before)
 		}
+	}
+	exec(t, conn, `insert into idempotency_keys
+		select 'p1', sha256(n::text::bytea), '', gen_random_uuid(), decode(repeat(md5(n::text), 50), 'hex'), null, null,
+			now(), now() from generate_series(1, 1000) n`)
+	if n := measure() - before; n < 1000*800 {
+		t.Errorf("1000 responses are %d bytes", n)
 	}
 	if n := testkit.Scalar[int](t, conn, "select count(*)::int from request_log_sizes"); n != 3 {
 		t.Errorf("%d sizes are kept", n)

@@ -152,3 +152,40 @@ func TestInsertRequestsIsAtomic(t *testing.T) {
 		t.Errorf("%d rows are there", n)
 	}
 }
+
+// TestInsertOnce: whoever got no answer finds out whether the rows are there.
+func TestInsertOnce(t *testing.T) {
+	t.Parallel()
+	ctx, url := t.Context(), testkit.Database(t)
+	store, conn := postgres.Requests{DB: open(t, url)}, testkit.Connect(t, url)
+	good, bad := request("/"), request("NUL \x00 is no text")
+	for name, tc := range map[string]struct {
+		rows []domain.Request
+		want bool
+	}{"stored": {[]domain.Request{good}, true}, "rejected": {[]domain.Request{request("/"), bad}, false}} {
+		transaction, err := store.InsertOnce(ctx, tc.rows)
+		if (err == nil) != tc.want || transaction == "" {
+			t.Errorf("%s: transaction %q, %v", name, transaction, err)
+		}
+		if got, err := store.Committed(ctx, transaction); err != nil || got != tc.want {
+			t.Errorf("%s: committed %t, %v", name, got, err)
+		}
+	}
+	if n := testkit.Scalar[int](t, conn, "select count(*)::int from requests"); n != 1 {
+		t.Errorf("%d rows are stored", n)
+	}
+	tx, err := conn.Begin(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	running := testkit.Scalar[string](t, conn, "select pg_current_xact_id()::text")
+	if _, err := store.Committed(ctx, running); apperr.CodeOf(err) != apperr.Unavailable {
+		t.Errorf("one that runs: %v", err)
+	}
+	if err := tx.Rollback(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if isStored, err := store.Committed(ctx, running); err != nil || isStored {
+		t.Errorf("when it has ended: %t, %v", isStored, err)
+	}
+}

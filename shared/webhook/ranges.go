@@ -56,7 +56,7 @@ func (q Quota) Validate() error {
 }
 
 // Guard decides which URLs and addresses a callback may have.
-type Guard struct{ allow, deny []netip.Prefix }
+type Guard struct{ allow, deny domain.Ranges }
 
 // NewGuard reads the ranges.
 func NewGuard(r Ranges) (*Guard, error) {
@@ -75,21 +75,12 @@ func (g *Guard) permits(addr netip.Addr, plain bool) bool {
 		return false
 	}
 	switch {
-	case within(addr, g.deny):
+	case g.deny.Contains(addr):
 		return false
-	case within(addr, g.allow):
+	case g.allow.Contains(addr):
 		return true
 	}
 	return !plain && public(addr)
-}
-
-func within(addr netip.Addr, ranges []netip.Prefix) bool {
-	for _, r := range ranges {
-		if r.Contains(addr) {
-			return true
-		}
-	}
-	return false
 }
 
 var (
@@ -111,8 +102,8 @@ var (
 // nat64 is how a network with IPv6 only reaches IPv4 (RFC 6052): the last four bytes are the address.
 const nat64 = "64:ff9b::/96"
 
-func prefixes(texts ...string) []netip.Prefix {
-	list := make([]netip.Prefix, len(texts))
+func prefixes(texts ...string) domain.Ranges {
+	list := make(domain.Ranges, len(texts))
 	for i, text := range texts {
 		list[i] = netip.MustParsePrefix(text)
 	}
@@ -121,9 +112,9 @@ func prefixes(texts ...string) []netip.Prefix {
 
 func public(addr netip.Addr) bool {
 	if addr.Is4() {
-		return !within(addr, special4)
+		return !special4.Contains(addr)
 	}
-	return within(addr, global6) && !within(addr, special6)
+	return global6.Contains(addr) && !special6.Contains(addr)
 }
 
 func throughNAT64(addr netip.Addr) (netip.Addr, bool) {

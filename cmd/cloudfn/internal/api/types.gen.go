@@ -3382,7 +3382,7 @@ type Request struct {
 	// ConnectionID The connection that the request acted through.
 	ConnectionID *UUID `json:"connection_id,omitempty"`
 
-	// Count How many requests the row stands for. Those over a limit share a row.
+	// Count How many requests the row stands for. Those over a limit may share a row.
 	Count int `json:"count"`
 
 	// DomainID The domain of the project or of the token. Empty like user_id.
