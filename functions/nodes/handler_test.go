@@ -46,7 +46,10 @@ func TestReservable(t *testing.T) {
 	shown(200, "GET", path, "no")
 	shown(202, "POST", path+"/unreservable", "no")
 	setFree := testkit.Isolate(t, host)
-	if a := admin.Post(t, path+"/reservable", ""); a.Status != 409 ||
+	p := testkit.BorrowProject(t)
+	p.Grant(t, p.UserID, "admin")
+	testkit.RequireTrait(t, p.PrivateFlavor(t), "CUSTOM_CLOUDFN_RESERVABLE") // it cannot be leased
+	if a := server.As(p.Token(t)).Post(t, path+"/reservable", ""); a.Status != 409 ||
 		!strings.Contains(string(a.Body), "whose property trait:CUSTOM_CLOUDFN_RESERVABLE=required keeps") {
 		t.Errorf("a host that others isolate: got %d %s", a.Status, a.Body)
 	}

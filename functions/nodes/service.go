@@ -18,7 +18,7 @@ type session interface {
 	ComputeHosts(context.Context) ([]domain.ComputeHost, error)
 	HostInventories(ctx context.Context, hosts []domain.ComputeHost) error
 	HostServers(ctx context.Context, host string) ([]domain.Server, error)
-	leases.Isolated
+	Aggregates(context.Context) ([]domain.Aggregate, error)
 	MayChangeAggregates(context.Context) error
 	MayChangeServices(context.Context) error
 	ProbeHost(ctx context.Context, name string) (domain.Isolation, error)

@@ -23,7 +23,6 @@ type fakeCloud struct {
 	traits     map[string]bool
 	provided   map[string]map[string]bool // traits, by host
 	flavors    map[string]*fakeFlavor
-	baseSpecs  map[string]string // of the flavors that those are copies of
 	servers    map[string]*domain.Server
 	open       string // the host that lets everybody's servers in
 	made       int
@@ -208,14 +207,6 @@ func (c *fakeCloud) SetProviderTrait(_ context.Context, provider, trait string, 
 		c.provided[provider][trait] = true
 	}
 	return nil
-}
-
-func (c *fakeCloud) FlavorSpecs(context.Context, string) (map[string]string, error) {
-	return c.baseSpecs, nil
-}
-
-func (c *fakeCloud) Flavors(context.Context) ([]domain.Flavor, error) {
-	return []domain.Flavor{{ID: "base"}}, nil
 }
 
 func (c *fakeCloud) EnsureFlavor(_ context.Context, f domain.PrivateFlavor) error {

@@ -14,7 +14,7 @@ import (
 func TestHostOfAnotherAggregate(t *testing.T) {
 	t.Parallel()
 	const want = `host h1 is in the aggregate "gpu", whose property trait:CUSTOM_GPU=required keeps servers of ` +
-		`reservations off it: take the host out of that aggregate first, or use flavors that require it`
+		`reservations off it: take the host out of that aggregate first`
 	isolated := func(t *testing.T) *hostWorld {
 		t.Helper()
 		w := newHostWorld(t)
@@ -43,20 +43,6 @@ func TestHostOfAnotherAggregate(t *testing.T) {
 		w.cloud.aggregates["gpu"].Hosts = nil
 		w.move(t)
 		shows(t, w, node, "reservable")
-	})
-	t.Run("which flavors require", func(t *testing.T) {
-		t.Parallel()
-		w := isolated(t)
-		w.cloud.baseSpecs = map[string]string{"trait:CUSTOM_GPU": "required"}
-		w.exec(t, "update nodes set pool = 'joining' where name = 'h1'")
-		w.cloud.aggregates["gpu"].Hosts = []string{"h1"}
-		w.move(t)
-		shows(t, w, node, "reservable")
-		w.becomes(t, domain.LeaseActive)
-		shows(t, w, lease, "active f")
-		if held := strings.Join(w.held(t), " "); held != "h1" {
-			t.Errorf("the lease has %q", held)
-		}
 	})
 	t.Run("before the start", func(t *testing.T) {
 		t.Parallel()

@@ -66,15 +66,8 @@ func (s hostStep) heal(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	var bases []string
-	for _, f := range s.r.Flavors {
-		bases = append(bases, f.BaseID)
-	}
 	for _, name := range s.desired() {
-		foreign := CheckAggregates(ctx, s.cloud, aggregates, name, bases)
-		if foreign != nil && apperr.CodeOf(foreign) != apperr.Conflict {
-			return foreign
-		}
+		foreign := CheckAggregates(aggregates, name)
 		reason, isLost, err := s.isUnfit(ctx, name, foreign)
 		if err != nil {
 			return err

@@ -24,8 +24,6 @@ type HostCloud interface {
 	EnsureTrait(ctx context.Context, name string) error
 	DeleteTrait(ctx context.Context, name string) error
 	SetProviderTrait(ctx context.Context, providerID, trait string, present bool) error
-	Specs
-	Flavors(ctx context.Context) ([]domain.Flavor, error)
 	EnsureFlavor(ctx context.Context, f domain.PrivateFlavor) error
 	DropFlavorSpec(ctx context.Context, id, key string) error
 	GrantFlavor(ctx context.Context, id, projectID string) error

@@ -42,74 +42,36 @@ func isolate(ctx context.Context, cloud HostCloud, name, trait string, node doma
 	return aggregate, cloud.AddHost(ctx, aggregate, node.Name, node.ProviderID)
 }
 
-// Specs reads the extra specs of a flavor.
-type Specs interface {
-	FlavorSpecs(ctx context.Context, id string) (map[string]string, error)
-}
-
 // CheckAggregates returns a Conflict when the host is in an isolating aggregate that is not cloudfn's, such as one of
-// hosts with GPUs, and none of the flavors requires its traits: a server must have the required traits of each
-// aggregate of its host, and the flavors of a reservation have those of their bases.
-func CheckAggregates(
-	ctx context.Context, cloud Specs, all []domain.Aggregate, host string, flavors []string,
-) error {
-	foreign := isolation(all, host)
-	if foreign == nil {
-		return nil
-	}
-	for _, id := range flavors {
-		specs, err := cloud.FlavorSpecs(ctx, id)
-		if err != nil && apperr.CodeOf(err) != apperr.NotFound {
-			return err
-		}
-		if isolation(all, host, specs) == nil {
-			return nil
-		}
-	}
-	return foreign
-}
-
-// Isolated is what CheckIsolation reads.
-type Isolated interface {
-	Specs
-	Aggregates(ctx context.Context) ([]domain.Aggregate, error)
-	Flavors(ctx context.Context) ([]domain.Flavor, error)
-}
-
-// CheckIsolation is CheckAggregates for all flavors that the cloud has: one of them has to be of use on the host.
-func CheckIsolation(ctx context.Context, cloud Isolated, host string) error {
-	aggregates, err := cloud.Aggregates(ctx)
-	if err != nil || isolation(aggregates, host) == nil {
-		return err
-	}
-	flavors, err := cloud.Flavors(ctx)
-	if err != nil {
-		return err
-	}
-	ids := make([]string, len(flavors))
-	for n, f := range flavors {
-		ids[n] = f.ID
-	}
-	return CheckAggregates(ctx, cloud, aggregates, host, ids)
-}
-
-// isolation is a Conflict when an aggregate that is not cloudfn's keeps servers with only these extra specs off a host.
-func isolation(all []domain.Aggregate, host string, specs ...map[string]string) error {
+// hosts with GPUs: a server must have the required traits of each aggregate of its host, and the flavors of a
+// reservation require no traits but its own.
+func CheckAggregates(all []domain.Aggregate, host string) error {
 	for _, a := range all {
 		isOurs := a.Name == PoolAggregate || strings.HasPrefix(a.Name, leaseAggregate)
 		if isOurs || !slices.Contains(a.Hosts, host) {
 			continue
 		}
 		for key, value := range a.Metadata {
-			isMet := slices.ContainsFunc(specs, func(s map[string]string) bool { return s[key] == value })
-			if strings.HasPrefix(key, required("")) && value == "required" && !isMet {
+			if strings.HasPrefix(key, required("")) && value == "required" {
 				return apperr.New(apperr.Conflict, "host %s is in the aggregate %q, whose property %s=required keeps "+
-					"servers of reservations off it: take the host out of that aggregate first, or use flavors that "+
-					"require it", host, a.Name, key)
+					"servers of reservations off it: take the host out of that aggregate first", host, a.Name, key)
 			}
 		}
 	}
 	return nil
+}
+
+// CheckIsolation is CheckAggregates with the aggregates that the cloud has.
+func CheckIsolation(
+	ctx context.Context, cloud interface {
+		Aggregates(ctx context.Context) ([]domain.Aggregate, error)
+	}, host string,
+) error {
+	aggregates, err := cloud.Aggregates(ctx)
+	if err != nil {
+		return err
+	}
+	return CheckAggregates(aggregates, host)
 }
 
 // upgrade replaces the public trait by the pool's own. Hosts of active reservations leave the pool's aggregate when

@@ -114,6 +114,8 @@ test('a server shows how long its lease lasts, and ends it', { timeout: 3 * pati
   await page.getByLabel(/^End/).fill(new Date(Date.now() + 8 * 3600_000).toISOString().slice(0, 16));
   await page.getByRole('button', { name: 'Reserve' }).click();
   await page.getByRole('heading', { level: 1, name: 'night shift' }).waitFor();
+  await row(page, 'End').first().waitFor();
+  assert.equal(await row(page, 'Warning').count(), 0, 'the form says None, and the lease has no warning');
   await open(page, 'Servers');
   await row(page, 'brief').getByRole('link').click();
   await page.getByText(/\d+ h left/).waitFor({ timeout: patience });

@@ -49,7 +49,7 @@ export function view({ go }) {
     el('div', { class: 'pair' }, field('on_end', 'At the end', select([['shelve', 'Shelve the servers'],
       ['stop', 'Stop the servers'], ['snapshot_delete', 'Make images, then delete'],
       ['delete', 'Delete the servers']])),
-    field('before_end', 'Warning', select([['', 'None'], ['PT30M', '30 minutes before the end'],
+    field('before_end', 'Warning', select([['PT0S', 'None'], ['PT30M', '30 minutes before the end'],
       ['PT1H', 'An hour before the end'], ['P1D', 'A day before the end']]))),
     report, el('div', { class: 'row end' }, el('a', { class: 'button', href: '#/leases' }, 'Cancel'), send));
   f.on_end.input.querySelector('[value=stop]').disabled = true; // a stopped server would keep its host
@@ -61,10 +61,9 @@ export function view({ go }) {
   const instant = (name) => `${value(name)}:00Z`;
 
   function body() {
-    const b = { name: value('name'), on_end: value('on_end') };
+    const b = { name: value('name'), on_end: value('on_end'), before_end: value('before_end') };
     if (value('start')) b.start = instant('start');
     if (value('end')) b.end = instant('end');
-    if (value('before_end')) b.before_end = value('before_end');
     if (kind === 'instance') {
       b.reservations = [...f.instance_id.input.querySelectorAll(':checked')].map((i) => (
         { type: 'instance', instance_id: i.value }));

@@ -22,8 +22,7 @@ func leaseFlags(a *cli.App, cmd *cobra.Command) {
 	cli.Choices(cmd, "lease", "8h", "2d", "1w", "P1M")
 	a.Until(cmd, "lease-start", "when the lease begins, which shelves the servers until then (default now)")
 	flags.String("lease-name", "", "the lease's name (default NAME)")
-	flags.String("before-end", "", "warn so long before the lease's end, by an event: 30m, 1h, 1d")
-	cli.Choices(cmd, "before-end", "30m", "1h", "1d")
+	leases.WarningFlag(cmd, "the lease's end")
 	flags.String("on-end", "", "what happens to the servers at the lease's end: "+strings.Join(domain.OnEnds(), ", "))
 	cli.Choices(cmd, "on-end", domain.OnEnds()...)
 	flags.String("reservation", "", "launch on the hosts of this reservation")
@@ -43,7 +42,7 @@ func addLease(cmd *cobra.Command, given map[string]any) error {
 	} else if err := leases.AddPeriod(cmd, lease, "lease", "duration"); err != nil {
 		return err
 	}
-	if err := leases.AddPeriod(cmd, lease, "before-end", "before_end"); err != nil {
+	if err := leases.AddWarning(cmd, lease); err != nil {
 		return err
 	}
 	if len(lease) == 0 {

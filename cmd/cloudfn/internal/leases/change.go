@@ -23,8 +23,7 @@ func termFlags(a *cli.App, cmd *cobra.Command) {
 	cli.Choices(cmd, "heal", string(domain.HealAuto), string(domain.HealManual))
 	flags.String("duration", "", "or how long it lasts: 90m, 8h, 2d, 2w, or an ISO 8601 duration such as P1M")
 	cli.Choices(cmd, "duration", "8h", "2d", "1w", "P1M")
-	flags.String("before-end", "", "warn so long before the end, by an event: 30m, 1h, 1d, or none (default 1h)")
-	cli.Choices(cmd, "before-end", "30m", "1h", "1d", "none")
+	WarningFlag(cmd, "the end")
 	flags.String("on-end", "", "what happens to the servers at the end: "+strings.Join(domain.OnEnds(), ", "))
 	cli.Choices(cmd, "on-end", domain.OnEnds()...)
 	flags.Bool("enforce", false, "shelve an instance again that its owner starts before the lease begins")
@@ -32,14 +31,29 @@ func termFlags(a *cli.App, cmd *cobra.Command) {
 
 // addPeriods adds the durations that were given to a request, as ISO 8601 has them.
 func addPeriods(cmd *cobra.Command, body map[string]any) error {
-	for flag, field := range map[string]string{"duration": "duration", "before-end": "before_end"} {
-		if text, _ := cmd.Flags().GetString(flag); flag == "before-end" && text == "none" {
-			body[field] = "PT0S"
-		} else if err := AddPeriod(cmd, body, flag, field); err != nil {
-			return err
-		}
+	if err := AddPeriod(cmd, body, "duration", "duration"); err != nil {
+		return err
 	}
-	return nil
+	return AddWarning(cmd, body)
+}
+
+// warningFlag is for when a lease warns of its end.
+const warningFlag = "before-end"
+
+// WarningFlag adds the flag of AddWarning.
+func WarningFlag(cmd *cobra.Command, what string) {
+	cmd.Flags().String(warningFlag, "", "warn so long before "+what+", by an event: 30m, 1h, 1d, or none (default 1h)")
+	cli.Choices(cmd, warningFlag, "30m", "1h", "1d", "none")
+}
+
+// AddWarning adds when a lease warns of its end, if that was given. Without it the API takes its default.
+func AddWarning(cmd *cobra.Command, body map[string]any) error {
+	const noWarning = "PT0S"
+	if text, _ := cmd.Flags().GetString(warningFlag); text == "none" || text == noWarning {
+		body["before_end"] = noWarning
+		return nil
+	}
+	return AddPeriod(cmd, body, warningFlag, "before_end")
 }
 
 // AddPeriod adds the duration of a flag that was given to a request, as ISO 8601 has it.
