@@ -71,7 +71,7 @@ func (s hostStep) heal(ctx context.Context) error {
 		bases = append(bases, f.BaseID)
 	}
 	for _, name := range s.desired() {
-		foreign := CheckAggregates(ctx, s.cloud, aggregates, name, bases)
+		foreign := CheckAggregates(ctx, s.cloud, aggregates, name, s.lease.ProjectID, bases)
 		if foreign != nil && apperr.CodeOf(foreign) != apperr.Conflict {
 			return foreign
 		}

@@ -49,10 +49,14 @@ type Specs interface {
 
 // CheckAggregates returns a Conflict when the host is in an isolating aggregate that is not cloudfn's, such as one of
 // hosts with GPUs, and none of the flavors requires its traits: a server must have the required traits of each
-// aggregate of its host, and the flavors of a reservation have those of their bases.
+// aggregate of its host, and the flavors of a reservation have those of their bases. So it does when aggregates keep
+// the host for other projects than this one.
 func CheckAggregates(
-	ctx context.Context, cloud Specs, all []domain.Aggregate, host string, flavors []string,
+	ctx context.Context, cloud Specs, all []domain.Aggregate, host, projectID string, flavors []string,
 ) error {
+	if err := tenancy(all, host, projectID); err != nil {
+		return err
+	}
 	foreign := isolation(all, host)
 	if foreign == nil {
 		return nil
@@ -76,9 +80,13 @@ type Isolated interface {
 	Flavors(ctx context.Context) ([]domain.Flavor, error)
 }
 
-// CheckIsolation is CheckAggregates for all flavors that the cloud has: one of them has to be of use on the host.
+// CheckIsolation is CheckAggregates for all flavors that the cloud has, one of which has to be of use on the host, and
+// for all projects: each may get the host.
 func CheckIsolation(ctx context.Context, cloud Isolated, host string) error {
 	aggregates, err := cloud.Aggregates(ctx)
+	if err == nil {
+		err = tenancy(aggregates, host, "")
+	}
 	if err != nil || isolation(aggregates, host) == nil {
 		return err
 	}
@@ -90,7 +98,39 @@ func CheckIsolation(ctx context.Context, cloud Isolated, host string) error {
 	for n, f := range flavors {
 		ids[n] = f.ID
 	}
-	return CheckAggregates(ctx, cloud, aggregates, host, ids)
+	return CheckAggregates(ctx, cloud, aggregates, host, "", ids)
+}
+
+// tenantKey begins the properties of aggregates that keep hosts for projects: Nova's AggregateMultiTenancyIsolation
+// reads the key itself, with ids between commas, and Placement's tenant aggregates any key that begins so.
+const tenantKey = "filter_tenant_id"
+
+// tenancy is a Conflict when aggregates keep a host for other projects; "" is none of them. The projects of several
+// aggregates count together, as in Nova.
+func tenancy(all []domain.Aggregate, host, projectID string) error {
+	var conflict error
+	for _, a := range all {
+		if !slices.Contains(a.Hosts, host) {
+			continue
+		}
+		for key, value := range a.Metadata {
+			if !strings.HasPrefix(key, tenantKey) {
+				continue
+			}
+			for id := range strings.SplitSeq(value, ",") {
+				switch strings.TrimSpace(id) {
+				case "":
+				case projectID:
+					return nil
+				default: // the ids of others are not shown to the owner of a lease
+					conflict = apperr.New(apperr.Conflict, "host %s is in the aggregate %q, whose property %s "+
+						"keeps servers of other projects off it: take the host out of that aggregate first",
+						host, a.Name, key)
+				}
+			}
+		}
+	}
+	return conflict
 }
 
 // isolation is a Conflict when an aggregate that is not cloudfn's keeps servers with only these extra specs off a host.
