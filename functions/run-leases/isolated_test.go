@@ -55,6 +55,29 @@ func TestHostOfAnotherAggregate(t *testing.T) {
 		shows(t, w, lease, "active f")
 		shows(t, w, node, "joining "+want)
 	})
+	t.Run("of other projects", func(t *testing.T) {
+		t.Parallel()
+		w := isolated(t)
+		w.cloud.aggregates["gpu"].Hosts = []string{"h1"}
+		w.cloud.aggregates["gpu"].Metadata = map[string]string{"filter_tenant_id2": "another project"}
+		w.becomes(t, domain.LeaseActive)
+		if held := strings.Join(w.held(t), " "); held == "h1" || held == "" {
+			t.Errorf("the lease has %q", held)
+		}
+		shows(t, w, node, `joining host h1 is in the aggregate "gpu", whose property filter_tenant_id2 keeps servers `+
+			`of other projects off it: take the host out of that aggregate first`)
+	})
+	t.Run("of its project", func(t *testing.T) {
+		t.Parallel()
+		w := isolated(t)
+		own := testkit.Scalar[string](t, w.rows, "select project_id from leases")
+		w.cloud.aggregates["gpu"].Hosts = []string{"h1"}
+		w.cloud.aggregates["gpu"].Metadata = map[string]string{"filter_tenant_id": "another project," + own}
+		w.becomes(t, domain.LeaseActive)
+		if held := strings.Join(w.held(t), " "); held != "h1" {
+			t.Errorf("the lease has %q", held)
+		}
+	})
 	t.Run("without another host", func(t *testing.T) {
 		t.Parallel()
 		w := isolated(t)

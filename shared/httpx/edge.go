@@ -71,41 +71,8 @@ func Healthz(others http.Handler) http.Handler {
 	})
 }
 
-// exchange is one request on its way through the mux, which only hands over a ResponseWriter.
-type exchange struct {
-	header  http.Header
-	status  int // what the mux itself answered: 404, 405 or a redirect
-	route   *Route
-	request *http.Request
-	ran     bool // the route's handler
-}
-
-// limitBody bounds the body of the request, and the time in which it must come.
-func (x *exchange) limitBody(w http.ResponseWriter, upload *Upload) {
-	most := int64(MaxBody)
-	if x.route != nil && x.route.isAnonymous {
-		most, upload.isShort = maxAnonymousBody, true
-	}
-	x.request.Body = http.MaxBytesReader(w, x.request.Body, most)
-}
-
 // isRead reports whether a request changes nothing.
 func isRead(r *http.Request) bool { return r.Method == http.MethodGet || r.Method == http.MethodHead }
-
-// Header implements http.ResponseWriter.
-func (x *exchange) Header() http.Header { return x.header }
-
-// Write drops the mux's own body.
-func (x *exchange) Write(b []byte) (int, error) { return len(b), nil }
-
-// WriteHeader notes what the mux itself answered.
-func (x *exchange) WriteHeader(status int) { x.status = status }
-
-// ServeHTTP records that the mux chose this route, and its path values.
-func (route Route) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	x := w.(*exchange) //nolint:forcetypeassert // routes are only mounted by Edge.Handler
-	x.route, x.request = &route, r
-}
 
 func (e Edge) serve(w http.ResponseWriter, r *http.Request, routes router) {
 	began := time.Now()

@@ -67,7 +67,7 @@ func (s hostStep) heal(ctx context.Context) error {
 		return err
 	}
 	for _, name := range s.desired() {
-		foreign := CheckAggregates(aggregates, name)
+		foreign := CheckAggregates(aggregates, name, s.lease.ProjectID)
 		reason, isLost, err := s.isUnfit(ctx, name, foreign)
 		if err != nil {
 			return err

@@ -44,8 +44,12 @@ func isolate(ctx context.Context, cloud HostCloud, name, trait string, node doma
 
 // CheckAggregates returns a Conflict when the host is in an isolating aggregate that is not cloudfn's, such as one of
 // hosts with GPUs: a server must have the required traits of each aggregate of its host, and the flavors of a
-// reservation require no traits but its own.
-func CheckAggregates(all []domain.Aggregate, host string) error {
+// reservation require no traits but its own. So it does when aggregates keep the host for other projects than this
+// one; "" is none of them.
+func CheckAggregates(all []domain.Aggregate, host, projectID string) error {
+	if err := tenancy(all, host, projectID); err != nil {
+		return err
+	}
 	for _, a := range all {
 		isOurs := a.Name == PoolAggregate || strings.HasPrefix(a.Name, leaseAggregate)
 		if isOurs || !slices.Contains(a.Hosts, host) {
@@ -61,7 +65,7 @@ func CheckAggregates(all []domain.Aggregate, host string) error {
 	return nil
 }
 
-// CheckIsolation is CheckAggregates with the aggregates that the cloud has.
+// CheckIsolation is CheckAggregates with the aggregates that the cloud has, for all projects: each may get the host.
 func CheckIsolation(
 	ctx context.Context, cloud interface {
 		Aggregates(ctx context.Context) ([]domain.Aggregate, error)
@@ -71,7 +75,39 @@ func CheckIsolation(
 	if err != nil {
 		return err
 	}
-	return CheckAggregates(aggregates, host)
+	return CheckAggregates(aggregates, host, "")
+}
+
+// tenantKey begins the properties of aggregates that keep hosts for projects: Nova's AggregateMultiTenancyIsolation
+// reads the key itself, with ids between commas, and Placement's tenant aggregates any key that begins so.
+const tenantKey = "filter_tenant_id"
+
+// tenancy is a Conflict when aggregates keep a host for other projects; "" is none of them. The projects of several
+// aggregates count together, as in Nova.
+func tenancy(all []domain.Aggregate, host, projectID string) error {
+	var conflict error
+	for _, a := range all {
+		if !slices.Contains(a.Hosts, host) {
+			continue
+		}
+		for key, value := range a.Metadata {
+			if !strings.HasPrefix(key, tenantKey) {
+				continue
+			}
+			for id := range strings.SplitSeq(value, ",") {
+				switch strings.TrimSpace(id) {
+				case "":
+				case projectID:
+					return nil
+				default: // the ids of others are not shown to the owner of a lease
+					conflict = apperr.New(apperr.Conflict, "host %s is in the aggregate %q, whose property %s "+
+						"keeps servers of other projects off it: take the host out of that aggregate first",
+						host, a.Name, key)
+				}
+			}
+		}
+	}
+	return conflict
 }
 
 // upgrade replaces the public trait by the pool's own. Hosts of active reservations leave the pool's aggregate when
