@@ -71,6 +71,7 @@ func (s service) checkCloud(ctx context.Context, a access, req createOrder, out 
 		out.checkImage(i, f)
 		out.checkDisk(a.Identity, i, f)
 		out.checkNetworks(a.Identity, f.networks, facts.networks)
+		out.checkFixedIPs(i, f.networks, facts.networks)
 	}
 	out.checkQuota(req, found, facts)
 	out.checkAddresses(found, facts)

@@ -29,16 +29,16 @@ type launchRequest struct {
 
 	Lease *OrderLeaseRequest `json:"lease,omitempty"`
 
-	Name             orderName   `json:"name" required:"false"`
-	Flavor           reference   `json:"flavor" required:"false" doc:"Id or unique name of a flavor."`
-	Min              *MinSize    `json:"min" required:"false"`
-	Image            reference   `json:"image" required:"false"`
-	Networks         []reference `json:"networks" required:"false" maxItems:"16"`
-	KeyName          string      `json:"key_name" required:"false" doc:"A key pair of the caller's."`
-	SecurityGroups   []reference `json:"security_groups" required:"false"`
-	AvailabilityZone string      `json:"availability_zone" required:"false" doc:"An availability zone of compute."`
-	UserData         userData    `json:"user_data" required:"false"`
-	Metadata         metadata    `json:"metadata" required:"false"`
+	Name             orderName       `json:"name" required:"false"`
+	Flavor           reference       `json:"flavor" required:"false" doc:"Id or unique name of a flavor."`
+	Min              *MinSize        `json:"min" required:"false"`
+	Image            reference       `json:"image" required:"false"`
+	Networks         []launchNetwork `json:"networks" required:"false" maxItems:"16"`
+	KeyName          string          `json:"key_name" required:"false" doc:"A key pair of the caller's."`
+	SecurityGroups   []reference     `json:"security_groups" required:"false"`
+	AvailabilityZone string          `json:"availability_zone" required:"false" doc:"An availability zone of compute."`
+	UserData         userData        `json:"user_data" required:"false"`
+	Metadata         metadata        `json:"metadata" required:"false"`
 
 	UserDataBase64 *userDataBase64 `json:"user_data_base64,omitempty" nullable:"false"`
 	Options
@@ -48,17 +48,17 @@ type launchRequest struct {
 // availability_zone, user_data, description, server_group, list or object replaces it. Either form of user_data
 // replaces both of the order's.
 type launchInstance struct {
-	ID               givenID     `json:"id" required:"false"`
-	Name             *reference  `json:"name" required:"false" nullable:"true" doc:"The server's name, as it is."`
-	Flavor           *reference  `json:"flavor" required:"false" nullable:"true" doc:"Instead of the order's size."`
-	Min              *MinSize    `json:"min" required:"false"`
-	Image            *reference  `json:"image" required:"false" nullable:"true"`
-	Networks         []reference `json:"networks" required:"false" nullable:"true" maxItems:"16"`
-	KeyName          *string     `json:"key_name" required:"false"`
-	SecurityGroups   []reference `json:"security_groups" required:"false" nullable:"true"`
-	AvailabilityZone *string     `json:"availability_zone" required:"false"`
-	UserData         *userData   `json:"user_data" required:"false" nullable:"true"`
-	Metadata         metadata    `json:"metadata" required:"false" nullable:"true"`
+	ID               givenID         `json:"id" required:"false"`
+	Name             *reference      `json:"name" required:"false" nullable:"true" doc:"The server's name, as it is."`
+	Flavor           *reference      `json:"flavor" required:"false" nullable:"true" doc:"Instead of the order's size."`
+	Min              *MinSize        `json:"min" required:"false"`
+	Image            *reference      `json:"image" required:"false" nullable:"true"`
+	Networks         []launchNetwork `json:"networks" required:"false" nullable:"true" maxItems:"16"`
+	KeyName          *string         `json:"key_name" required:"false"`
+	SecurityGroups   []reference     `json:"security_groups" required:"false" nullable:"true"`
+	AvailabilityZone *string         `json:"availability_zone" required:"false"`
+	UserData         *userData       `json:"user_data" required:"false" nullable:"true"`
+	Metadata         metadata        `json:"metadata" required:"false" nullable:"true"`
 
 	UserDataBase64 *userDataBase64 `json:"user_data_base64,omitempty" nullable:"true"`
 	Options

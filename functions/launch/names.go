@@ -7,14 +7,16 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/lookup"
 )
 
-// names are the key pairs, security groups and zones that there are. What no server has is not read.
+// names are the key pairs, security groups, zones and ports that there are. What no server has is not read.
 type names struct {
 	keys          []domain.KeyPair
 	groups, zones []string
+	ports         map[string]domain.Port
 	withheld      map[string]string // why those of a field are unknown
 }
 
@@ -55,15 +57,40 @@ func readNames(ctx context.Context, cloud cloud, req createOrder) (out names, er
 			return err
 		})
 	}
+	group.Go(func() (err error) {
+		out.ports, err = readPorts(ctx, cloud, req)
+		return err
+	})
 	err = group.Wait()
 	out.withheld = map[string]string{"security_groups": noGroups, "availability_zone": noZones}
 	return out, err
+}
+
+// readPorts reads the ports that the servers are to have. One that does not exist is left out.
+func readPorts(ctx context.Context, cloud cloud, req createOrder) (map[string]domain.Port, error) {
+	found := map[string]domain.Port{}
+	for _, i := range req.items {
+		for _, n := range i.attachments {
+			if n.PortID == "" {
+				continue
+			}
+			port, err := cloud.Port(ctx, n.PortID)
+			switch {
+			case err == nil:
+				found[n.PortID] = port
+			case apperr.CodeOf(err) != apperr.NotFound:
+				return found, err
+			}
+		}
+	}
+	return found, nil
 }
 
 // check lists the names of an order that nothing has. An admin's zone may name a host, too: nova:compute-1.
 func (n names) check(req createOrder) []error {
 	var wrong faults
 	for _, i := range req.items {
+		wrong = append(wrong, n.checkPorts(i)...)
 		zone, _, _ := strings.Cut(i.spec.Zone, ":")
 		for _, part := range []struct {
 			field, what string

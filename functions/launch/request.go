@@ -57,11 +57,13 @@ type item struct {
 	flavor   lookup.Ref
 	min      *MinSize // instead of a flavor
 	image    lookup.Ref
-	networks []lookup.Ref // none: the project's only network
-	group    lookup.Ref   // without a value: none
-	spec     domain.LaunchSpec
-	userData domain.Secret
-	fields   map[string]string // where the request has min, key_name, security_groups, availability_zone, server_group
+	networks []lookup.Ref // none, and no attachments: the project's only network
+	// attachments are the networks as they were requested.
+	attachments []launchNetwork
+	group       lookup.Ref // without a value: none
+	spec        domain.LaunchSpec
+	userData    domain.Secret
+	fields      map[string]string // where the request has min, key_name and others that may be an instance's
 }
 
 // createOrder is a checked request.
@@ -116,7 +118,7 @@ func (in launchRequest) order() (createOrder, []error) {
 		req.items = append(req.items, i)
 	}
 	req.name = in.leaseName(req.items)
-	return req, errs
+	return req, append(errs, req.checkSpecial()...)
 }
 
 // faults collects errors; nil is not one.
@@ -150,7 +152,8 @@ func (in launchRequest) check() []error {
 	own := launchInstance{
 		KeyName: &in.KeyName, AvailabilityZone: &in.AvailabilityZone, SecurityGroups: in.SecurityGroups,
 		Metadata: in.Metadata, UserData: &in.UserData, UserDataBase64: in.UserDataBase64,
-		Options: in.Options,
+		Options:  in.Options,
+		Networks: in.Networks,
 	}
 	wrong = append(wrong, own.check(func(field string) string { return field })...)
 	if in.Reuse {
@@ -199,6 +202,9 @@ func (o launchInstance) check(at func(field string) string) []error {
 		}
 	}
 	o.checkUserData(&wrong, at)
+	for k, network := range o.Networks {
+		network.check(&wrong, fmt.Sprintf("%s[%d]", at("networks"), k))
+	}
 	o.Options.check(&wrong, at)
 	return wrong
 }
@@ -245,9 +251,7 @@ func (in launchRequest) item(n, count int, o launchInstance) (item, []error) {
 	if own("networks", o.Networks != nil) {
 		networks = o.Networks
 	}
-	for k, name := range networks {
-		i.networks = append(i.networks, name.at(fmt.Sprintf("%s[%d]", i.fields["networks"], k)))
-	}
+	i.setNetworks(networks, i.fields["networks"])
 	if own("key_name", o.KeyName != nil) {
 		i.spec.KeyName = *o.KeyName
 		wrong.forbid(in.GenerateKey && *o.KeyName != "", at("key_name"), withGeneratedKey)

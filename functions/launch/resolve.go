@@ -75,7 +75,7 @@ func readCatalog(ctx context.Context, cloud cloud, req createOrder) (catalog, er
 		return err
 	})
 	group.Go(func() (err error) {
-		if slices.ContainsFunc(req.items, func(i item) bool { return len(i.networks) == 0 }) {
+		if slices.ContainsFunc(req.items, func(i item) bool { return len(i.attachments) == 0 }) {
 			l.networks, err = cloud.Networks(ctx) // which shows the external ones
 		} else {
 			l.networks, err = cloud.NetworkNames(ctx)
@@ -119,8 +119,10 @@ func (l catalog) resolve(i item) (resolved, []error) {
 	wrong.add(err)
 	out.flavor, err = l.flavor(i, out.image)
 	wrong.add(err)
-	out.networks, err = lookup.PickNetworks(l.networks, i.networks)
-	wrong.add(err)
+	if len(i.networks) > 0 || len(i.attachments) == 0 {
+		out.networks, err = lookup.PickNetworks(l.networks, i.networks)
+		wrong.add(err)
+	}
 	if i.group.Value != "" {
 		group, err := lookup.PickServerGroup(l.groups, i.group)
 		wrong.add(err)
@@ -128,9 +130,7 @@ func (l catalog) resolve(i item) (resolved, []error) {
 	}
 	l.sized(&out.spec, out.flavor)
 	out.spec.ImageID = out.image.ID
-	for _, n := range out.networks {
-		out.spec.NetworkIDs = append(out.spec.NetworkIDs, n.Value)
-	}
+	i.attach(&out.spec, out.networks)
 	return out, wrong
 }
 

@@ -31,6 +31,7 @@ type cloud interface {
 	KeyPairs(context.Context) ([]domain.KeyPair, error)
 	SecurityGroups(context.Context) ([]domain.SecurityGroup, error)
 	Zones(context.Context) ([]domain.Zone, error)
+	Port(ctx context.Context, id string) (domain.Port, error)
 	ServerGroups(context.Context) ([]domain.ServerGroup, error)
 	ImportKeyPair(ctx context.Context, name, publicKey string) (domain.KeyPair, error)
 	FreeAddresses(ctx context.Context, networkIDs []string) (map[string]map[int]float64, error)

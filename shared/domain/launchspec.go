@@ -24,8 +24,10 @@ type LaunchSpec struct {
 	DiskGB         int    `json:"disk_gb,omitempty"`
 	ImageID        string `json:"image_id"`
 	// ImageRef is the image as an order through a connection gives it, for reuse.
-	ImageRef       string            `json:"image,omitempty"`
-	NetworkIDs     []string          `json:"network_ids"`
+	ImageRef   string   `json:"image,omitempty"`
+	NetworkIDs []string `json:"network_ids"`
+	// Attachments replace NetworkIDs if one of them has an address or is a port.
+	Attachments    []Attachment      `json:"attachments,omitempty"`
 	KeyName        string            `json:"key_name,omitempty"`
 	SecurityGroups []string          `json:"security_groups,omitempty"`
 	Zone           string            `json:"zone,omitempty"`
@@ -35,6 +37,13 @@ type LaunchSpec struct {
 	Description    string            `json:"description,omitempty"`
 	ConfigDrive    bool              `json:"config_drive,omitempty"`
 	Hints          map[string]any    `json:"scheduler_hints,omitempty"` // texts, and lists of them
+}
+
+// Attachment is one connection of a server: to a network, with an address if it is given, or by an existing port.
+type Attachment struct {
+	NetworkID string `json:"network_id,omitempty"`
+	FixedIP   string `json:"fixed_ip,omitempty"`
+	PortID    string `json:"port_id,omitempty"`
 }
 
 // Sized sets the flavor and its sizes.

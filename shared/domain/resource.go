@@ -33,6 +33,12 @@ type Network struct {
 	Subnets  []Subnet `json:"subnets"`
 }
 
+// Port is a server's connection to a network.
+type Port struct {
+	ID       string `json:"id"`
+	DeviceID string `json:"device_id"` // that uses it; "" = none
+}
+
 // Subnet is a range of addresses of a network.
 type Subnet struct {
 	ID        string `json:"id" format:"uuid"`

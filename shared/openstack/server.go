@@ -196,6 +196,12 @@ func (s *Session) CreateServer(
 	for i, id := range spec.NetworkIDs {
 		networks[i].UUID = id
 	}
+	if len(spec.Attachments) > 0 {
+		networks = nil
+	}
+	for _, a := range spec.Attachments {
+		networks = append(networks, servers.Network{UUID: a.NetworkID, Port: a.PortID, FixedIP: a.FixedIP})
+	}
 	opts.Networks = networks
 	if userData != "" {
 		// Always encoded here: gophercloud takes plain text that looks like base64 for base64.

@@ -2238,7 +2238,7 @@ type LaunchInstance struct {
 
 	// Name The server's name, as it is.
 	Name           *string                     `json:"name,omitempty"`
-	Networks       *[]string                   `json:"networks,omitempty"`
+	Networks       *[]json.RawMessage          `json:"networks,omitempty"`
 	SchedulerHints *map[string]json.RawMessage `json:"scheduler_hints,omitempty"`
 	SecurityGroups *[]string                   `json:"security_groups,omitempty"`
 	ServerGroup    *string                     `json:"server_group,omitempty"`
@@ -2332,8 +2332,10 @@ type LaunchRequest struct {
 	// end. The names of several end in `-1`, `-2` and so on.
 	Name *string `json:"name,omitempty"`
 
-	// Networks Ids or unique names of networks. Without one, the only network of the project that is not external.
-	Networks *[]string `json:"networks,omitempty"`
+	// Networks Ids or unique names of networks, or objects: a network with a `fixed_ip`, or the `port_id` of an existing port.
+	// Those are for one server, and not with `connection_id`. Without a network, the only one of the project that is not
+	// external.
+	Networks *[]json.RawMessage `json:"networks,omitempty"`
 
 	// OnFailure What becomes of the servers when one fails. `rollback`: all or nothing.
 	OnFailure *LaunchRequestOnFailure `json:"on_failure,omitempty"`

@@ -37,6 +37,8 @@ func orderFlags(a *cli.App, cmd *cobra.Command) {
 	flags.Int("min-disk-gb", 0, "instead of a flavor: the smallest with at least so much disk")
 	flags.String("image", "", "image, by name or id")
 	flags.StringArray("network", nil, "network, by name or id; may be repeated")
+	flags.String("fixed-ip", "", "address of the server in the only --network")
+	flags.StringArray("port", nil, "id of an existing port for the server; may be repeated")
 	flags.Int("count", 0, "how many servers (default 1)")
 	flags.String("key-name", "", "key pair of yours")
 	flags.StringArray("security-group", nil, "security group, by name or id; may be repeated")
@@ -61,7 +63,7 @@ func orderFlags(a *cli.App, cmd *cobra.Command) {
 	}
 	for _, flag := range []string{
 		"id", "count", "min-vcpus", "min-ram-mb", "min-disk-gb", "metadata", "callback", "tag",
-		"description", "server-group", "hint",
+		"fixed-ip", "port", "description", "server-group", "hint",
 	} {
 		cli.Choices(cmd, flag)
 	}
@@ -138,6 +140,9 @@ func (l *launch) override(cmd *cobra.Command) error {
 	if err := addLease(cmd, given); err != nil {
 		return err
 	}
+	if err := addNetworks(cmd, given); err != nil {
+		return err
+	}
 	maps.Copy(l.order, given)
 	if cmd.Flags().Changed("no-start") {
 		isStopped, _ := cmd.Flags().GetBool("no-start")
@@ -152,6 +157,31 @@ func (l *launch) override(cmd *cobra.Command) error {
 	case given["min"] != nil && given["flavor"] == nil:
 		delete(l.order, "flavor")
 	}
+	return nil
+}
+
+// addNetworks makes objects of the networks with an address or a port.
+func addNetworks(cmd *cobra.Command, given map[string]any) error {
+	names, _ := cmd.Flags().GetStringArray("network")
+	address, _ := cmd.Flags().GetString("fixed-ip")
+	ports, _ := cmd.Flags().GetStringArray("port")
+	if address == "" && len(ports) == 0 {
+		return nil
+	}
+	var networks []map[string]string
+	for _, name := range names {
+		networks = append(networks, map[string]string{"network": name})
+	}
+	if address != "" {
+		if len(names) != 1 {
+			return exit.Usagef("--fixed-ip takes exactly one --network: for more give the order with --file")
+		}
+		networks[0]["fixed_ip"] = address
+	}
+	for _, port := range ports {
+		networks = append(networks, map[string]string{"port_id": port})
+	}
+	given["networks"] = networks
 	return nil
 }
 
