@@ -80,8 +80,8 @@ type Isolated interface {
 	Flavors(ctx context.Context) ([]domain.Flavor, error)
 }
 
-// CheckIsolation is CheckAggregates for all flavors that the cloud has, one of which has to be of use on the host, and
-// for all projects: each may get the host.
+// CheckIsolation is CheckAggregates for all flavors that the cloud has: one of them has to be of use on the host. Any
+// project may get the host, so no aggregate may keep it for some.
 func CheckIsolation(ctx context.Context, cloud Isolated, host string) error {
 	aggregates, err := cloud.Aggregates(ctx)
 	if err == nil {
@@ -105,7 +105,7 @@ func CheckIsolation(ctx context.Context, cloud Isolated, host string) error {
 // reads the key itself, with ids between commas, and Placement's tenant aggregates any key that begins so.
 const tenantKey = "filter_tenant_id"
 
-// tenancy is a Conflict when aggregates keep a host for other projects; "" is none of them. The projects of several
+// tenancy is a Conflict when aggregates keep a host for other projects, or with "" for any. The projects of several
 // aggregates count together, as in Nova.
 func tenancy(all []domain.Aggregate, host, projectID string) error {
 	var conflict error
