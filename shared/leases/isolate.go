@@ -45,7 +45,7 @@ func isolate(ctx context.Context, cloud HostCloud, name, trait string, node doma
 // CheckAggregates returns a Conflict when the host is in an isolating aggregate that is not cloudfn's, such as one of
 // hosts with GPUs: a server must have the required traits of each aggregate of its host, and the flavors of a
 // reservation require no traits but its own. So it does when aggregates keep the host for other projects than this
-// one; "" is none of them.
+// one; "" stands for all.
 func CheckAggregates(all []domain.Aggregate, host, projectID string) error {
 	if err := tenancy(all, host, projectID); err != nil {
 		return err
@@ -82,7 +82,7 @@ func CheckIsolation(
 // reads the key itself, with ids between commas, and Placement's tenant aggregates any key that begins so.
 const tenantKey = "filter_tenant_id"
 
-// tenancy is a Conflict when aggregates keep a host for other projects; "" is none of them. The projects of several
+// tenancy is a Conflict when aggregates keep a host for other projects; "" stands for all. The projects of several
 // aggregates count together, as in Nova.
 func tenancy(all []domain.Aggregate, host, projectID string) error {
 	var conflict error
