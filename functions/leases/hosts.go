@@ -6,7 +6,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/google/uuid"
 
@@ -168,20 +167,19 @@ func (s service) Availability(ctx context.Context, q domain.FreeQuery) (slots []
 	return s.store.Availability(ctx, q)
 }
 
-// Allocations lists which host is whose, for callers to whom Nova shows its compute services.
+// Allocations returns a page of which host is whose, for callers to whom Nova shows its compute services. hasMore
+// reports whether another page follows.
 func (s service) Allocations(
-	ctx context.Context, who domain.Identity, token domain.Secret, from, until time.Time,
-) ([]domain.Allocation, error) {
-	from, until, err := s.window(ctx, from, until)
-	if err != nil {
-		return nil, err
-	}
-	found, err := s.store.Allocations(ctx, from, until)
-	if err != nil {
-		return nil, err
-	}
+	ctx context.Context, who domain.Identity, token domain.Secret, q domain.AllocationQuery,
+) (page []domain.Allocation, hasMore bool, err error) {
 	if _, err := s.cloud.As(token, who.ProjectID).ComputeHosts(ctx); err != nil {
-		return nil, err
+		return nil, false, err
 	}
-	return found, nil
+	if q.From, q.Until, err = s.window(ctx, q.From, q.Until); err != nil {
+		return nil, false, err
+	}
+	limit := q.Limit
+	q.Limit++
+	found, err := s.store.Allocations(ctx, q)
+	return found[:min(limit, len(found))], len(found) > limit, err
 }

@@ -3,6 +3,7 @@ package leases
 import (
 	"fmt"
 	"net/http"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -142,6 +143,9 @@ func TestAllocations(t *testing.T) {
 	f.hosts(t, 1)
 	made := f.make(t, ofHosts("now", "PT1H", ""))
 	refused(t, f.Get(t, "/v1/leases/allocations"), http.StatusForbidden, "")
+	f.exec(t, "alter table allocations rename to hidden") // whoever may not is refused before it is read
+	refused(t, f.Get(t, "/v1/leases/allocations"), http.StatusForbidden, "")
+	f.exec(t, "alter table hidden rename to allocations")
 	admin := f.server.As(testkit.Token(t, "admin"))
 	var found Allocations
 	a := admin.Get(t, "/v1/leases/allocations")
@@ -155,6 +159,37 @@ func TestAllocations(t *testing.T) {
 	found = Allocations{}
 	if admin.Get(t, "/v1/leases/allocations?from="+in(2*time.Hour)).JSON(t, &found); len(found.Allocations) != 0 {
 		t.Errorf("got %+v", found)
+	}
+}
+
+// TestPagesOfAllocations are by host and time, each once.
+func TestPagesOfAllocations(t *testing.T) {
+	t.Parallel()
+	f := start(t, nil)
+	f.hosts(t, 3)
+	for n := range 3 {
+		f.make(t, ofHosts(in(time.Duration(2*n+1)*time.Hour), "PT1H", `, "min": 2`))
+	}
+	admin := f.server.As(testkit.Token(t, "admin"))
+	var all, seen Allocations
+	admin.Get(t, "/v1/leases/allocations").JSON(t, &all)
+	pages := 0
+	for path := "/v1/leases/allocations?limit=4"; path != ""; pages++ {
+		var page Allocations
+		a := admin.Get(t, path)
+		if a.JSON(t, &page); a.Status != http.StatusOK || len(page.Allocations) > 4 {
+			t.Fatalf("got %d %s", a.Status, a.Body)
+		}
+		seen.Allocations, path = append(seen.Allocations, page.Allocations...), ""
+		if page.Next != nil {
+			path = *page.Next
+		}
+	}
+	if len(all.Allocations) != 6 || all.Next != nil || pages != 2 || !reflect.DeepEqual(all, seen) {
+		t.Errorf("in %d pages %+v, in one %+v", pages, seen, all)
+	}
+	for _, marker := range []string{"n001", "2026-01-02T03:04:05Z,x,n001", "2026-01-02T03:04:05Z," + uuid.NewString()} {
+		refused(t, admin.Get(t, "/v1/leases/allocations?marker="+marker), http.StatusBadRequest, "marker")
 	}
 }
 

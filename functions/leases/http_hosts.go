@@ -3,6 +3,7 @@ package leases
 import (
 	"context"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -29,7 +30,7 @@ func hostRoutes(api huma.API, h handler) {
 		OperationID: "listAllocations", Method: http.MethodGet, Path: "/v1/leases/allocations", Tags: tags,
 		Middlewares: reads, Summary: "List which host is whose, and when",
 		Responses: httpx.Answers(map[int]string{
-			200: "The hosts of all projects' reservations, by host and time.",
+			200: "A page of the hosts of all projects' reservations, by host and time.",
 			403: "Nova lets the token list no compute services: that is for the cloud's admins.",
 		}),
 	}, h.allocations)
@@ -87,11 +88,38 @@ func (h handler) availability(ctx context.Context, in *availabilityInput) (*http
 type allocationsInput struct {
 	From  httpx.Time `query:"from" example:"2026-01-02T03:04:05Z" doc:"Not over before this time. Now by default."`
 	Until httpx.Time `query:"until" example:"2026-03-02T03:04:05Z" doc:"Begun before it. A year ahead by default."`
+	httpx.Page
+	Marker string `query:"marker" maxLength:"400" example:"2026-01-02T03:04:05Z,019b7c5e-7f60-7a88-b14f-6d0e5a4c3e55,n1"`
+
+	after domain.Allocation // of the marker
 }
 
-// Allocations are hosts of reservations.
+// Resolve implements huma.Resolver.
+func (in *allocationsInput) Resolve(ctx huma.Context) []error {
+	_ = in.Page.Resolve(ctx) // this method hides it
+	if in.Marker == "" {
+		return nil
+	}
+	start, rest, _ := strings.Cut(in.Marker, ",")
+	id, host, _ := strings.Cut(rest, ",")
+	from, badTime := time.Parse(time.RFC3339Nano, start)
+	reservation, badID := uuid.Parse(id)
+	if badTime != nil || badID != nil || host == "" || strings.Contains(host, "\x00") {
+		return []error{apperr.InvalidField("marker", "is not that of a page of allocations: follow next")}
+	}
+	in.after = domain.Allocation{Node: host, From: from, ReservationID: reservation}
+	return nil
+}
+
+// markerOf is the marker of the page after an allocation.
+func markerOf(a domain.Allocation) string {
+	return a.From.UTC().Format(time.RFC3339Nano) + "," + a.ReservationID.String() + "," + a.Node
+}
+
+// Allocations are a page of hosts of reservations.
 type Allocations struct {
-	Allocations []Allocation `json:"allocations"`
+	Allocations []Allocation `json:"allocations" maxItems:"1000"`
+	Next        *string      `json:"next" pattern:"^/v1/leases/allocations\\?" doc:"The next page. Null at the end."`
 }
 
 // Allocation is a host that a reservation has for a time.
@@ -108,7 +136,9 @@ type Allocation struct {
 
 func (h handler) allocations(ctx context.Context, in *allocationsInput) (*httpx.Value[Allocations], error) {
 	who, token := auth.Caller(ctx)
-	found, err := h.svc.Allocations(ctx, who, token, in.From.Time, in.Until.Time)
+	found, hasMore, err := h.svc.Allocations(ctx, who, token, domain.AllocationQuery{
+		From: in.From.Time, Until: in.Until.Time, Limit: in.Limit, After: in.after,
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -118,6 +148,9 @@ func (h handler) allocations(ctx context.Context, in *allocationsInput) (*httpx.
 			Host: a.Node, ProjectID: a.ProjectID, LeaseID: a.LeaseID, ReservationID: a.ReservationID,
 			Start: a.From.UTC(), End: a.Until.UTC(), PreparedAt: a.PreparedAt, ReleasedAt: a.ReleasedAt,
 		}
+	}
+	if hasMore {
+		out.Next = in.Next(markerOf(found[len(found)-1]))
 	}
 	return &httpx.Value[Allocations]{Body: out}, nil
 }

@@ -87,7 +87,7 @@ func (s *service) probe(ctx context.Context, pool leases.Pool, joined bool) erro
 	if err != nil || !claim.Acquired && !joined {
 		return err
 	}
-	busy, err := s.leases.Allocations(ctx, now, now.Add(leases.ProbeMargin))
+	busy, err := s.leases.Allocations(ctx, domain.AllocationQuery{From: now, Until: now.Add(leases.ProbeMargin)})
 	if err != nil {
 		return err
 	}

@@ -209,6 +209,13 @@ type Allocation struct {
 	ReleasedAt    time.Time // zero = not returned yet
 }
 
+// AllocationQuery selects allocations of all projects at any time between two, by host and time.
+type AllocationQuery struct {
+	From, Until time.Time
+	Limit       int        // 0 = all
+	After       Allocation // the last one before; zero = from the beginning
+}
+
 // FreeSlot is a period in which hosts are free.
 type FreeSlot struct {
 	From  time.Time

@@ -185,9 +185,12 @@ func refuse(ctx context.Context, tx pgx.Tx, b booking, match []any) error {
 const listAllocationsSQL = `
 select ` + allocationColumns + `
 from allocations a join reservations r on r.project_id = a.project_id and r.id = a.reservation_id
-where a.during && tstzrange($1, $2) and not isempty(a.during) order by a.node, lower(a.during)`
+where a.during && tstzrange($1, $2) and not isempty(a.during)
+  and ($3 = '' or (a.node, lower(a.during), a.reservation_id) > ($3, $4::timestamptz, $5::uuid))
+order by a.node, lower(a.during), a.reservation_id limit nullif($6::int, 0)`
 
-// Allocations lists which host is whose at any time between two, of all projects. It is for admins.
-func (s Leases) Allocations(ctx context.Context, from, until time.Time) ([]domain.Allocation, error) {
-	return queryAll[domain.Allocation](ctx, s.DB.pool, listAllocationsSQL, from, until)
+// Allocations lists which host is whose, of all projects. It is for admins.
+func (s Leases) Allocations(ctx context.Context, q domain.AllocationQuery) ([]domain.Allocation, error) {
+	return queryAll[domain.Allocation](ctx, s.DB.pool, listAllocationsSQL, q.From, q.Until, q.After.Node, q.After.From,
+		q.After.ReservationID, q.Limit)
 }

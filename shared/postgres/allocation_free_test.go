@@ -120,7 +120,7 @@ func TestAvailability(t *testing.T) {
 	if _, err := store.Check(t.Context(), made); apperr.CodeOf(err) != apperr.Unprocessable {
 		t.Errorf("two hosts with the capability: %v", err)
 	}
-	held, err := store.Allocations(t.Context(), at(3), at(7))
+	held, err := store.Allocations(t.Context(), domain.AllocationQuery{From: at(3), Until: at(7)})
 	if err != nil || len(held) != 3 || held[0].LeaseID == uuid.Nil || held[0].ProjectID != "p1" {
 		t.Errorf("between 3 and 7 are %+v: %v", held, err)
 	}

@@ -81,11 +81,12 @@ with permitted as (
     for update of i, d
 ), after as (
     update deployments d set ready_at = clock_timestamp(), bundle = null from permitted p where d.id = p.id
-    returning d.*
+    returning d.project_id, d.instance_id, d.id, d.image, d.ready_at
 ), instance as (
     update instances i set seq = i.seq + 1 from after d
     where i.project_id = d.project_id and i.id = d.instance_id
-    returning i.*, d.id as deployment_id, d.image as agent_image, d.ready_at
+    returning i.project_id, i.id, i.server_id, i.order_id, i.connection_id, i.seq, d.id as deployment_id,
+        d.image as agent_image, d.ready_at
 ), event as (
     insert into events (project_id, subject, seq, type, at, order_id, connection_id, data)
     select project_id, id::text, seq, '` + domain.AgentReadyEvent + `', ready_at, order_id, connection_id,

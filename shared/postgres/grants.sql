@@ -9,10 +9,10 @@ begin
         revoke all on all functions in schema public from cloudfn_agents;
         grant usage on schema public to cloudfn_agents;
         grant select (expires_at, id, project_id, status, suspended_at) on connections to cloudfn_agents;
-        grant select, update on deployments to cloudfn_agents;
+        grant select (bundle, connection_id, created_at, expires_at, fetched_at, id, image, instance_id, project_id, ready_at, token_sha256), update (bundle, fetched_at, ready_at) on deployments to cloudfn_agents;
         grant insert on events to cloudfn_agents;
         grant select on goose_db_version to cloudfn_agents;
-        grant select, update on instances to cloudfn_agents;
+        grant select (connection_id, disconnected_at, id, order_id, project_id, seq, server_id, state), update (seq) on instances to cloudfn_agents;
         grant insert on requests to cloudfn_agents;
     end if;
     if exists (select from pg_roles where rolname = 'cloudfn_callbacks') then

@@ -65,7 +65,7 @@ func TestGrantsOfLeases(t *testing.T) {
 		Hosts: 1, Length: period(t, "PT1H"), From: time.Now(), Until: time.Now().Add(time.Hour), Limit: 1,
 	})
 	allowed("availability", err)
-	_, err = users.Allocations(ctx, time.Now(), time.Now().Add(time.Hour))
+	_, err = users.Allocations(ctx, domain.AllocationQuery{From: time.Now(), Until: time.Now().Add(time.Hour)})
 	allowed("allocations", err)
 
 	due, claim, err := runner.Claim(ctx, long, 1)

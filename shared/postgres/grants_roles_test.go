@@ -24,9 +24,11 @@ var readers = map[string]string{
 	"deployments.bundle":        "agents run_connections servers",
 	"idempotency_keys.response": "callbacks connections launch leases servers",
 	"managed_revisions.secrets": "managed reconcile_managed",
-	"node_tokens.*":             "nodes",
-	"requests.path":             "collect_stats stats",
-	"sessions.sealed":           "console",
+	"instances.spec": "callbacks collect_stats connections deliver_events launch leases poll_instances " +
+		"reconcile_managed resources run_connections run_leases servers",
+	"node_tokens.*":   "nodes",
+	"requests.path":   "collect_stats stats",
+	"sessions.sealed": "console",
 }
 
 // TestRolesOfFunctions tries others' tables with the role of each function: what it reads, and that it owns nothing.
@@ -122,10 +124,24 @@ func TestAgentsReachesNoSubscriber(t *testing.T) {
 		"callbacks", "deliveries", "streams", "connections", "requests", "orders", "sessions",
 	} {
 		for _, sql := range []string{"select * from " + table, "delete from " + table} {
-			_, err := agents.Pool().Exec(t.Context(), sql)
-			if pg, ok := errors.AsType[*pgconn.PgError](err); !ok || pg.Code != "42501" {
-				t.Errorf("%s: got %v", sql, err)
-			}
+			isDenied(t, agents, sql)
 		}
+	}
+	for _, sql := range []string{
+		"update instances set state = 'deleted'", "update instances set server_id = null", "select spec from instances",
+		"select problem from instances", "delete from instances", "update deployments set token_sha256 = 'x'",
+		"update deployments set instance_id = null", "update deployments set expires_at = 'infinity'",
+		"delete from deployments", "insert into deployments default values", "insert into instances default values",
+	} {
+		isDenied(t, agents, sql)
+	}
+}
+
+// isDenied checks that a role lacks the right for a statement.
+func isDenied(t *testing.T, db *postgres.DB, sql string) {
+	t.Helper()
+	_, err := db.Pool().Exec(t.Context(), sql)
+	if pg, ok := errors.AsType[*pgconn.PgError](err); !ok || pg.Code != "42501" {
+		t.Errorf("%s: got %v", sql, err)
 	}
 }

@@ -1,6 +1,6 @@
 // For the cloud's admins: which host is whose and when, and which can be reserved.
 import { el, set, age, button, heading, table, keyed, empty, confirm, say, memory } from './dom.js';
-import { get, call } from './api.js';
+import { listing, call } from './api.js';
 import { mark } from './state.js';
 import { timeline, during } from './timeline.js';
 
@@ -56,8 +56,8 @@ export function view({ refresh }) {
   async function load() {
     let hosts, allocations;
     try {
-      [{ nodes: hosts }, { allocations }] = await Promise.all([get('/v1/nodes?limit=1000'),
-        get('/v1/leases/allocations')]);
+      [hosts, allocations] = await Promise.all([listing('nodes', Infinity).load('/v1/nodes'),
+        listing('allocations', Infinity).load('/v1/leases/allocations')]);
     } catch (problem) {
       if (problem.status !== 403) throw problem;
       set(nothing, empty('These are the operator\'s', problem.message));

@@ -928,6 +928,9 @@ type Allocation struct {
 // Allocations defines model for Allocations.
 type Allocations struct {
 	Allocations []Allocation `json:"allocations"`
+
+	// Next The next page. Null at the end.
+	Next *string `json:"next"`
 }
 
 // BalancerSpec defines model for BalancerSpec.

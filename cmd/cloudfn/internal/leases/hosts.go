@@ -60,11 +60,6 @@ they stay free: a lease may end earlier.`,
 	return cmd
 }
 
-// allocated is what allocations answers: it has no pages.
-type allocated struct {
-	Allocations []api.Item[api.Allocation] `json:"allocations"`
-}
-
 var allocationTable = output.Table[api.Allocation]{
 	Columns: []string{
 		"HOST", "START", "END", "PROJECT:project_id", "LEASE:lease_id", "RESERVATION+:reservation_id",
@@ -79,15 +74,19 @@ func allocations(a *cli.App) *cobra.Command {
 		Example:     "  cloudfn leases allocations --until 30d",
 		Annotations: cli.Calls("listAllocations"), ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			query := cli.Query(cmd.Flags(), "from", "until")
-			found, err := api.Get[allocated](cmd.Context(), a.API(), leases.Path+"/allocations", query)
+			list := api.List[api.Allocation]{
+				Path: leases.Path + "/allocations", Key: "allocations", Query: cli.Query(cmd.Flags(), "from", "until"),
+				Limit: cli.Limit(cmd),
+			}
+			found, err := list.Read(cmd.Context(), a.API())
 			if err != nil {
 				return err
 			}
-			return output.List(&a.Print, found.Value.Allocations, allocationTable)
+			return output.List(&a.Print, found, allocationTable)
 		},
 	}
 	a.Until(cmd, "from", "not over before: in 24h, in 7d, or a time such as 2027-01-01T09:00:00Z (default now)")
 	a.Until(cmd, "until", "begun before, in the same form (default in a year)")
+	cli.LimitFlag(cmd, 0)
 	return cmd
 }
