@@ -34,7 +34,7 @@ func TestSessionsDoNotShareAnAddress(t *testing.T) {
 	signedIn := signInTo(t, one, password(p, ""))
 	for _, app := range []*testkit.Client{one, two} {
 		b := &browser{app, signedIn.cookie}
-		for n := range 30 {
+		for n := range 130 {
 			if a := b.ask(t, "GET", "/console/session", ""); a.Status != 200 {
 				t.Fatalf("request %d: got %d %s", n, a.Status, a.Body)
 			}
