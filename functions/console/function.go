@@ -23,7 +23,7 @@ type Config struct {
 	// with its token, and after 12 hours, in any case.
 	Idle time.Duration `env:"CONSOLE_IDLE, default=1h"`
 
-	// Sign-ins a minute that all replicas together accept from one address (IPv6: one /64), 1 to 100000.
+	// Sign-ins a minute that all replicas together accept from one address (IPv6: one /56), 1 to 100000.
 	SignIns int `env:"SIGN_IN_RATE_LIMIT, default=60"`
 
 	Callers auth.Config // the projects and domains that are served

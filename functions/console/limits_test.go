@@ -34,7 +34,7 @@ func TestSessionsDoNotShareAnAddress(t *testing.T) {
 	signedIn := signInTo(t, one, password(p, ""))
 	for _, app := range []*testkit.Client{one, two} {
 		b := &browser{app, signedIn.cookie}
-		for n := range 30 {
+		for n := range 130 {
 			// The second one has the process send itself another, of an unknown token.
 			for path, want := range map[string]int{"/console/session": 200, "/console/api/v1/nothing": 404} {
 				if a := b.ask(t, "GET", path, ""); a.Status != want {

@@ -29,7 +29,7 @@ func TestFloodOfStrangers(t *testing.T) {
 		case 401:
 		case 429:
 			if refused++; a.Header.Get("Retry-After") != "1" || a.Header.Get("RateLimit") != `"address";r=0;t=1` ||
-				a.Header.Get("RateLimit-Policy") != `"address";q=10;w=10` {
+				a.Header.Get("RateLimit-Policy") != `"address";q=100;w=100` {
 				t.Errorf("got %v", a.Header)
 			}
 		default:

@@ -5,14 +5,14 @@ import (
 	"net/netip"
 )
 
-// AddressSource returns what counts as one source of requests: an IPv4 address, or the /64 of an IPv6 address, because
-// a host chooses its addresses within it. Anything else is a source of its own.
+// AddressSource returns what counts as one source of requests: an IPv4 address, or the /56 of an IPv6 address, because
+// a home has as many to choose from. Anything else is a source of its own.
 func AddressSource(address string) string {
 	parsed, err := netip.ParseAddr(address)
 	if err != nil || parsed.Unmap().Is4() {
 		return address
 	}
-	network, err := parsed.WithZone("").Prefix(64)
+	network, err := parsed.WithZone("").Prefix(56)
 	if err != nil {
 		return address
 	}

@@ -39,7 +39,8 @@ func TestAnonymousBodies(t *testing.T) {
 		"a byte larger":       {strings.NewReader(padded(16<<10 + 1)), 413, "the body is larger than 16384 bytes", 0},
 		"slow but honest":     {&slowly{piece: `{      `, most: 9}, 400, "not valid JSON", 9 * time.Second},
 		"at the rate of others": {
-			&slowly{piece: strings.Repeat(" ", 2*bodyRate)}, 413, "the body is larger than 16384 bytes", 9 * time.Second,
+			&slowly{piece: strings.Repeat(" ", 2*bodyRate)}, 413, "the body is larger than 16384 bytes",
+			9 * time.Second,
 		},
 		"a third of that": {
 			&slowly{piece: strings.Repeat(" ", bodyRate)}, 400, "without X-Auth-Token all of it within 10s", bodyGrace,

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"testing"
@@ -17,7 +18,12 @@ func TestInFlight(t *testing.T) {
 	t.Parallel()
 	j := &recorder{most: 2}
 	entered, leave := make(chan struct{}), make(chan struct{})
-	wait := func(context.Context, io.Writer) error { entered <- struct{}{}; <-leave; return nil }
+	wait := func(_ context.Context, w io.Writer) error {
+		entered <- struct{}{}
+		<-leave
+		_, err := io.WriteString(w, "whole")
+		return err
+	}
 	api := j.edge().Handler([]Route{
 		Handle("GET /x", func(*http.Request) (Response, error) { return Response{Status: 200, Stream: wait}, nil }),
 		Handle("GET /quick", func(*http.Request) (Response, error) { return Response{Status: 200}, nil }),
@@ -122,10 +128,7 @@ func TestInnerRequestsInFlight(t *testing.T) {
 		var api http.Handler
 		var during map[string]int
 		inner := Handle("GET /inner", func(*http.Request) (struct{}, error) {
-			during = map[string]int{}
-			for source, n := range j.inFlight {
-				during[source] = n
-			}
+			during = maps.Clone(j.inFlight)
 			return struct{}{}, nil
 		})
 		outer := Handle("GET /outer", func(r *http.Request) (Response, error) {

@@ -21,6 +21,15 @@ const (
 	maxAnonymousBody = 16 << 10
 )
 
+// limitBody bounds the body of the request, and the time in which it must come.
+func (x *exchange) limitBody(w http.ResponseWriter, upload *Upload) {
+	most := int64(MaxBody)
+	if x.route != nil && x.route.isAnonymous {
+		most, upload.isShort = maxAnonymousBody, true
+	}
+	x.request.Body = http.MaxBytesReader(w, x.request.Body, most)
+}
+
 // readMedia gives a body that says that it is JSON, and is UTF-8.
 func readMedia(r *http.Request) ([]byte, error) {
 	if kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); kind != jsonType {

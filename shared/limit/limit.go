@@ -17,9 +17,9 @@ type Config struct {
 	// Address ranges of the proxies in front, such as `127.0.0.0/8,10.2.0.0/16`: `X-Forwarded-For` names the client
 	// only when one of them sends it. When empty, the client is the address that connects.
 	TrustedProxies []string `env:"TRUSTED_PROXIES"`
-	// Requests a second that each process accepts from one address (IPv6: one /64) without a token that was
-	// accepted before, and ten times as many in a burst; 1 to 100000.
-	Address int `env:"ADDRESS_RATE_LIMIT, default=100"`
+	// Requests a second that each process accepts from one address (IPv6: one /56) without a token that was
+	// accepted before, and a hundred times as many in a burst; 1 to 100000.
+	Address int `env:"ADDRESS_RATE_LIMIT, default=10"`
 	// Requests a second that each process accepts from one project, and ten times as many in a burst; 1 to 100000.
 	Project int `env:"PROJECT_RATE_LIMIT, default=500"`
 }
@@ -31,10 +31,14 @@ func (c Config) Validate() error {
 		domain.CheckRate("PROJECT_RATE_LIMIT", c.Project), err)
 }
 
+// A source may send its requests of a window in one burst. An address has more time for them: each of many functions
+// accepts its requests, and those who share it sign in together.
 const (
-	window     = 10 * time.Second // a source may send its requests of this time in one burst
-	maxSources = 10_000           // limiters in memory, of each kind: the least recently used goes first
+	addressWindow = 100 * time.Second
+	projectWindow = 10 * time.Second
 )
+
+const maxSources = 10_000 // limiters in memory, of each kind: the least recently used goes first
 
 // Limits are the limits of one process. They are safe for concurrent use.
 type Limits struct {
@@ -52,7 +56,9 @@ func New(cfg Config, inFlight int) (*Limits, error) {
 		return nil, err
 	}
 	return &Limits{
-		proxies: trusted, addresses: newBuckets("address", cfg.Address), project: newBuckets("project", cfg.Project),
+		proxies:           trusted,
+		addresses:         newBuckets("address", cfg.Address, addressWindow),
+		project:           newBuckets("project", cfg.Project, projectWindow),
 		now:               time.Now,
 		addressesInFlight: newInFlight("address-in-flight", inFlight),
 		projectsInFlight:  newInFlight("project-in-flight", inFlight),
@@ -73,7 +79,7 @@ type buckets struct {
 	limiters *lru.Cache[string, *rate.Limiter]
 }
 
-func newBuckets(name string, perSecond int) buckets {
+func newBuckets(name string, perSecond int, window time.Duration) buckets {
 	limiters, err := lru.New[string, *rate.Limiter](maxSources)
 	if err != nil { // of a size that is not positive
 		panic(err)

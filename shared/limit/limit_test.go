@@ -27,25 +27,32 @@ func limits(t *testing.T, cfg Config) (l *Limits, now *time.Time) {
 	return l, &clock
 }
 
-// TestLimit lets ten seconds' worth through at once, then the rate, and keeps sources apart.
+// TestLimit lets a window's worth through at once, then the rate, and keeps sources apart.
 func TestLimit(t *testing.T) {
 	t.Parallel()
-	for name, take := range map[string]func(*Limits, string) error{
-		"address": (*Limits).TakeAddress, "project": (*Limits).TakeProject,
+	for name, tc := range map[string]struct {
+		take   func(*Limits, string) error
+		quota  int
+		window time.Duration
+		detail string
+	}{
+		"address": {(*Limits).TakeAddress, 200, 100 * time.Second, "at most 200 within 1m40s"},
+		"project": {(*Limits).TakeProject, 20, 10 * time.Second, "at most 20 within 10s"},
 	} {
+		take := tc.take
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			l, now := limits(t, Config{Address: 2, Project: 2})
-			for n := range 20 {
+			for n := range tc.quota {
 				if err := take(l, "192.0.2.1"); err != nil {
 					t.Fatalf("request %d: %v", n, err)
 				}
 			}
 			err := apperr.As(take(l, "192.0.2.1"))
 			if err.Code != apperr.RateLimited || err.RetryAfter != time.Second || err.Limit == nil ||
-				*err.Limit != (apperr.Limit{Name: name, Quota: 20, Window: 10 * time.Second}) ||
-				!strings.Contains(err.Message, "at most 20 within 10s") {
-				t.Errorf("request 21: got %+v", err)
+				*err.Limit != (apperr.Limit{Name: name, Quota: tc.quota, Window: tc.window}) ||
+				!strings.Contains(err.Message, tc.detail) {
+				t.Errorf("one more: got %+v", err)
 			}
 			if err := take(l, "192.0.2.2"); err != nil {
 				t.Errorf("another source: %v", err)
@@ -60,23 +67,32 @@ func TestLimit(t *testing.T) {
 	}
 }
 
-// TestDefaultsFitHonestClients: a program with 50 parallel calls of a tenth of a second, and 200 clients behind one
-// address that all log in at the same time.
-func TestDefaultsFitHonestClients(t *testing.T) {
-	t.Parallel()
+func defaults(t *testing.T) Config {
+	t.Helper()
 	var cfg Config
 	if err := envconfig.ProcessWith(t.Context(), &envconfig.Config{
 		Target: &cfg, Lookuper: envconfig.MapLookuper(nil),
 	}); err != nil {
 		t.Fatal(err)
 	}
-	l, now := limits(t, cfg)
-	for n := range 200 {
-		if err := l.TakeAddress("192.0.2.1"); err != nil {
-			t.Fatalf("client %d: %v", n, err)
+	return cfg
+}
+
+// TestDefaultsFitHonestClients: a program with 50 parallel calls of a tenth of a second; 300 hosts behind one address
+// whose agents report each half minute; and beside them 200 clients that all log in at the same time.
+func TestDefaultsFitHonestClients(t *testing.T) {
+	t.Parallel()
+	l, now := limits(t, defaults(t))
+	for tenth := range 6000 { // ten minutes
+		arrived := 1
+		if tenth == 0 {
+			arrived += 200
 		}
-	}
-	for range 6000 { // ten minutes
+		for n := range arrived {
+			if err := l.TakeAddress("192.0.2.1"); err != nil {
+				t.Fatalf("client %d after %d s: %v", n, tenth/10, err)
+			}
+		}
 		for range 50 {
 			if err := l.TakeProject("p1"); err != nil {
 				t.Fatal(err)
@@ -86,19 +102,41 @@ func TestDefaultsFitHonestClients(t *testing.T) {
 	}
 }
 
-// TestIPv6Network counts a /64 as one source: a client takes another of its addresses for each request.
+// TestDefaultsFitTheLog: an address that floods all functions that serve HTTP, each in a process of its own, does not
+// fill a day's REQUESTS_DAILY_MB, and has Keystone validate no more tokens than that.
+func TestDefaultsFitTheLog(t *testing.T) {
+	t.Parallel()
+	const (
+		functions = 11
+		rowBytes  = 850 // with its indexes
+		day       = 24 * time.Hour
+		budget    = 10 << 30
+	)
+	l, now := limits(t, defaults(t))
+	rows := 0
+	for begin := *now; now.Sub(begin) < day/24; *now = now.Add(time.Second) {
+		for l.TakeAddress("192.0.2.1") == nil {
+			rows++
+		}
+	}
+	if grown := rows * 24 * rowBytes * functions; grown > budget {
+		t.Errorf("%d rows an hour in each function are %.1f GiB a day", rows, float64(grown)/(1<<30))
+	}
+}
+
+// TestIPv6Network counts a /56 as one source: a client takes another of its networks for each request.
 func TestIPv6Network(t *testing.T) {
 	t.Parallel()
 	l, _ := limits(t, Config{Address: 1, Project: 1})
-	for n := range 10 {
-		if err := l.TakeAddress(fmt.Sprintf("2001:db8::%x", n)); err != nil {
+	for n := range 100 {
+		if err := l.TakeAddress(fmt.Sprintf("2001:db8:0:%x::1", n)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := l.TakeAddress("2001:db8::ffff"); apperr.CodeOf(err) != apperr.RateLimited {
-		t.Errorf("the eleventh address of the network: got %v", err)
+	if err := l.TakeAddress("2001:db8:0:ff::1"); apperr.CodeOf(err) != apperr.RateLimited {
+		t.Errorf("one address more of the network: got %v", err)
 	}
-	if err := l.TakeAddress("2001:db8:0:1::1"); err != nil {
+	if err := l.TakeAddress("2001:db8:0:100::1"); err != nil {
 		t.Errorf("another network: %v", err)
 	}
 }

@@ -26,6 +26,8 @@ const (
 	floodClients = 64
 	tenantPause  = 20 * time.Millisecond
 	logBudget    = 10 << 30 // bytes a day: the default of REQUESTS_DAILY_MB
+	floodBurst   = 1000     // what ADDRESS_RATE_LIMIT lets through at once by default
+	floodLimit   = 10       // and then each second
 )
 
 // The address of the strangers. One tenant has the same, as all clients do behind a proxy that TRUSTED_PROXIES lacks.
@@ -57,6 +59,10 @@ func TestFlood(t *testing.T) {
 	grown := float64(logBytes(t, conn) - before)
 	for n, more := range f.work(period / 2) {
 		quiet[n] = append(quiet[n], more...)
+	}
+	// The next minutes would have no burst: a day's growth is less than this.
+	if most := floodBurst + floodLimit*(period+5*time.Second).Seconds(); float64(sent-refused) > most {
+		t.Errorf("%d requests of strangers were served, want %.0f at most", sent-refused, most)
 	}
 	perDay := grown * float64(24*time.Hour) / float64(period)
 	t.Logf("%d requests of strangers, %d answered 429; the log grew by %.1f MB", sent, refused, grown/1e6)
