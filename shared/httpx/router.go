@@ -49,15 +49,6 @@ type exchange struct {
 	ran     bool // the route's handler
 }
 
-// limitBody bounds the body of the request, and the time in which it must come.
-func (x *exchange) limitBody(w http.ResponseWriter, upload *Upload) {
-	most := int64(MaxBody)
-	if x.route != nil && x.route.isAnonymous {
-		most, upload.isShort = maxAnonymousBody, true
-	}
-	x.request.Body = http.MaxBytesReader(w, x.request.Body, most)
-}
-
 // Header implements http.ResponseWriter.
 func (x *exchange) Header() http.Header { return x.header }
 
