@@ -167,8 +167,8 @@ func (s service) Availability(ctx context.Context, q domain.FreeQuery) (slots []
 	return s.store.Availability(ctx, q)
 }
 
-// Allocations returns a page of which host is whose, for callers to whom Nova shows its compute services. hasMore
-// reports whether another page follows.
+// Allocations returns a page of the hosts that reservations have, for callers to whom Nova shows its compute
+// services. hasMore reports whether another page follows.
 func (s service) Allocations(
 	ctx context.Context, who domain.Identity, token domain.Secret, q domain.AllocationQuery,
 ) (page []domain.Allocation, hasMore bool, err error) {
