@@ -168,9 +168,28 @@ func (s service) Deliveries(
 	return found[:min(limit, len(found))], len(found) > limit, err
 }
 
-// Test sends the callback a test event. A repeated request gets the delivery of its first attempt, and counts for no
-// limit.
+// Test sends the callback a test event.
 func (s service) Test(ctx context.Context, projectID string, id uuid.UUID) (domain.Delivery, error) {
+	exists := func() error { _, err := s.Get(ctx, projectID, id); return err }
+	return s.deliver(ctx, projectID, id, s.tests, exists, func(made uuid.UUID) (domain.Delivery, error) {
+		return s.store.Test(ctx, projectID, id, made)
+	})
+}
+
+// Redeliver repeats a delivery.
+func (s service) Redeliver(ctx context.Context, projectID string, id, delivery uuid.UUID) (domain.Delivery, error) {
+	exists := func() error { _, err := s.Delivery(ctx, projectID, id, delivery); return err }
+	return s.deliver(ctx, projectID, id, s.redeliveries, exists, func(made uuid.UUID) (domain.Delivery, error) {
+		return s.store.Redeliver(ctx, projectID, id, delivery, made)
+	})
+}
+
+// deliver makes a delivery, which counts for a limit if what it is of exists. A repeated request gets the delivery of
+// its first attempt, and counts for no limit.
+func (s service) deliver(
+	ctx context.Context, projectID string, id uuid.UUID, limit postgres.RateLimit, exists func() error,
+	deliver func(made uuid.UUID) (domain.Delivery, error),
+) (domain.Delivery, error) {
 	delivery, _, isResumed := domain.AttemptFrom(ctx)
 	if isResumed {
 		made, err := s.Delivery(ctx, projectID, id, delivery)
@@ -179,26 +198,13 @@ func (s service) Test(ctx context.Context, projectID string, id uuid.UUID) (doma
 			return made, err
 		}
 	}
-	if _, err := s.Get(ctx, projectID, id); err != nil {
+	if err := exists(); err != nil {
 		return domain.Delivery{}, err
 	}
-	if err := s.tests.Take(ctx, projectID, "this project"); err != nil {
+	if err := limit.Take(ctx, projectID, "this project"); err != nil {
 		return domain.Delivery{}, err
 	}
-	made, err := s.store.Test(ctx, projectID, id, delivery)
-	if err == nil {
-		s.wake()
-	}
-	return made, err
-}
-
-// Redeliver repeats a delivery.
-func (s service) Redeliver(ctx context.Context, projectID string, id, delivery uuid.UUID) (domain.Delivery, error) {
-	if err := s.redeliveries.Take(ctx, projectID, "this project"); err != nil {
-		return domain.Delivery{}, err
-	}
-	again, _, _ := domain.AttemptFrom(ctx)
-	made, err := s.store.Redeliver(ctx, projectID, id, delivery, again)
+	made, err := deliver(delivery)
 	if err == nil {
 		s.wake()
 	}

@@ -15,6 +15,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -185,13 +186,37 @@ func (r *reader) Read(p []byte) (int, error) {
 }
 
 // send gives a successful answer, whose body the caller closes. Any other answer is an *Error. When cloudfn rejects the
-// token, it has done nothing, and send tries another token once.
+// token, or the request because of a limit, it has done nothing: send tries another token once, and waits as it is asked
+// to, patience in all.
 func (c *Client) send(ctx context.Context, r request) (*http.Response, error) {
-	resp, err := c.attempt(ctx, r, false)
-	if e, ok := errors.AsType[*Error](err); ok && e.Status == http.StatusUnauthorized {
-		return c.attempt(ctx, r, true)
+	end := time.Now().Add(patience)
+	for renew, renewed := false, false; ; {
+		resp, err := c.attempt(ctx, r, renew)
+		e, isAnswer := errors.AsType[*Error](err)
+		renew = isAnswer && e.Status == http.StatusUnauthorized && !renewed
+		renewed = renewed || renew
+		if !renew && !(isAnswer && e.Status == http.StatusTooManyRequests && pause(ctx, e.RetryAfter, end)) {
+			return resp, err
+		}
 	}
-	return resp, err
+}
+
+// patience bounds the pauses before one request that a limit rejects.
+const patience = time.Minute
+
+// pause waits for so many seconds, unless they end after end. It reports whether it did.
+func pause(ctx context.Context, seconds string, end time.Time) bool {
+	n, err := strconv.Atoi(seconds)
+	wait := time.Duration(n) * time.Second
+	if err != nil || time.Now().Add(wait).After(end) {
+		return false
+	}
+	select {
+	case <-time.After(wait):
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }
 
 func (c *Client) attempt(ctx context.Context, r request, renew bool) (*http.Response, error) {

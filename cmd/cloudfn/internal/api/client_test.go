@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -161,5 +162,41 @@ func TestAWrongPath(t *testing.T) {
 	if e := newError(resp, []byte(body)); e.ExitCode() != exit.Usage || !strings.Contains(e.Error(),
 		"not at this URL") {
 		t.Errorf("a wrong path gives %d: %v", e.ExitCode(), e)
+	}
+}
+
+// TestARateLimit: a request that a limit rejects is sent again when its time has come, unless that is too far away.
+func TestARateLimit(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		retryAfter string
+		times      int // that it is rejected
+		wantSent   int
+	}{
+		"soon":              {"0", 3, 4},
+		"in an hour":        {"3600", 1, 1},
+		"at an unknown time": {"", 1, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			sent := 0
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if body, _ := io.ReadAll(r.Body); string(body) != `{"a":1}` {
+					t.Errorf("request %d has the body %q", sent, body)
+				}
+				if sent++; sent <= tc.times {
+					w.Header().Set("Retry-After", tc.retryAfter)
+					w.WriteHeader(http.StatusTooManyRequests)
+				}
+			}))
+			defer server.Close()
+			err := client(t, server.URL, nil).Do(t.Context(), http.MethodPost, "/v1/x", map[string]int{"a": 1}, nil)
+			if isRejected := err != nil; sent != tc.wantSent || isRejected != (tc.wantSent <= tc.times) {
+				t.Errorf("it was sent %d times: %v", sent, err)
+			}
+			if e, ok := errors.AsType[*Error](err); ok && e.ExitCode() != exit.Unavailable {
+				t.Errorf("it ends with %d", e.ExitCode())
+			}
+		})
 	}
 }
