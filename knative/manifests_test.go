@@ -132,8 +132,10 @@ func TestReach(t *testing.T) {
 	}
 	for policy, want := range map[string][]string{
 		"callbacks": {"deliver-events", "watch-nodes"}, "placement": {"launch", "nodes", "run-leases"}, "postgres": nil,
-		"image":   {"launch", "nodes", "reconcile-managed", "resources", "run-connections", "run-leases", "servers"},
-		"network": {"launch", "reconcile-managed", "resources", "run-connections"},
+		"image": {
+			"launch", "managed", "nodes", "reconcile-managed", "resources", "run-connections", "run-leases", "servers",
+		},
+		"network": {"launch", "managed", "reconcile-managed", "resources", "run-connections"},
 	} {
 		if got := leaves(policy); !slices.Equal(got, want) {
 			t.Errorf("%v may reach %s, want %v", got, policy, want)

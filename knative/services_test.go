@@ -36,10 +36,11 @@ func TestServices(t *testing.T) {
 			t.Errorf("%s has timeoutSeconds %s: a pod that ends would not finish its requests, which takes %s", name,
 				got, least)
 		}
-		if scale := functions[name].Scale; functions[name].Kind == "http" && (scale.PerSource() < 16 || scale.PerSource() <= scale.Target ||
-			scale.PerSource() >= scale.Concurrency) {
-			t.Errorf("%s lets a source have %d requests in flight: a script of 16 must pass, one of more starts another "+
-				"pod, and none fills a pod", name, scale.PerSource())
+		scale := functions[name].Scale
+		if most := scale.PerSource(); functions[name].Kind == "http" &&
+			(most < 16 || most <= scale.Target || most >= scale.Concurrency) {
+			t.Errorf("%s lets a source have %d requests in flight: a script of 16 must pass, one of more starts "+
+				"another pod, and none fills a pod", name, most)
 		}
 		local := service.Metadata.Labels["networking.knative.dev/visibility"] == "cluster-local"
 		if event != local || event != (pod.ServiceAccountName == "cloudfn-event") {

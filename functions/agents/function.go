@@ -20,8 +20,8 @@ var Function = run.HTTP[Config, service]{
 	Reach: run.Reach{
 		Tables: map[string]string{
 			"connections": "select (id, project_id, status, expires_at, suspended_at)",
-			"deployments": "select (id, project_id, instance_id, connection_id, image, token_sha256, bundle, created_at, " +
-				"expires_at, fetched_at, ready_at), update (fetched_at, ready_at, bundle)",
+			"deployments": "select (id, project_id, instance_id, connection_id, image, token_sha256, bundle, " +
+				"created_at, expires_at, fetched_at, ready_at), update (fetched_at, ready_at, bundle)",
 			"events": "insert",
 			"instances": "select (id, project_id, server_id, order_id, connection_id, state, disconnected_at, seq), " +
 				"update (seq)",

@@ -23,6 +23,7 @@ func (s service) checkBudget(ctx context.Context) (isOver bool) {
 		return false
 	}
 	slog.ErrorContext(ctx, "the request log and stored responses grow by more than REQUESTS_DAILY_MB: lower the "+
-		"rate limits or REQUESTS_RETENTION, or give Postgres more space", "grown_bytes", grown, "budget_bytes", s.budget)
+		"rate limits or REQUESTS_RETENTION, or give Postgres more space",
+		"grown_bytes", grown, "budget_bytes", s.budget)
 	return true
 }

@@ -22,7 +22,7 @@ func (s service) Change(
 ) (domain.Connection, error) {
 	ctx = domain.WithActor(ctx, domain.ActorOf(who, uuid.Nil))
 	var renewed draft // with the trust that an earlier attempt has created
-	for range changeAttempts {
+	for attempt := range changeAttempts {
 		before, err := s.changeable(ctx, who, id)
 		if err != nil {
 			return before, s.discard(ctx, renewed, err)
@@ -32,13 +32,13 @@ func (s service) Change(
 				"the connection has been changed: its ETag is %s now", etag(before)))
 		}
 		after, err := in.draft(before)
+		if err == nil && attempt == 0 && (after.secret != "" || len(before.Changed(after.Connection)) > 0) {
+			err = s.changes.Take(ctx, who.ProjectID, "this project") // before Keystone has work
+		}
 		if err == nil {
 			err = s.prepare(ctx, who, token, before, &after, &renewed)
 		}
 		if err != nil || len(before.Changed(after.Connection)) == 0 {
-			return before, s.discard(ctx, renewed, err)
-		}
-		if err := s.changes.Take(ctx, who.ProjectID, "this project"); err != nil {
 			return before, s.discard(ctx, renewed, err)
 		}
 		stored, err := s.store.Change(ctx, before, after.Connection)

@@ -25,7 +25,17 @@ func (s service) createByCredential(
 	if err := s.checkCredential(ctx, &d, project); err != nil {
 		return stored, err
 	}
-	return s.insert(ctx, d)
+	stored, err = s.insert(ctx, d)
+	if !apperr.Retryable(err) {
+		return stored, err
+	}
+	reading, cancel := domain.Detached(ctx)
+	defer cancel()
+	if found, lookup := s.store.Get(reading, who, d.ID); lookup == nil { // it was stored, and its answer was lost
+		s.wake("deliver-events")
+		return found, nil
+	}
+	return stored, err
 }
 
 // checkCredential logs in with an application credential of the project (empty for any), and seals its secret.

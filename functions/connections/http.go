@@ -65,9 +65,9 @@ func routes(api huma.API, s service) {
 			403: "The connection is another project's, the token only reads, or the change would permit more than " +
 				"the caller may give.",
 			404: noConnection,
-			409: "The connection has ended, others change it at the same time, an open lease that names it needs what " +
-				"the change takes away, or Keystone lets the token make no trust, because the token was delegated " +
-				"itself.",
+			409: "The connection has ended, others change it at the same time, an open lease that names it needs " +
+				"what the change takes away, or Keystone lets the token make no trust, because the token was " +
+				"delegated itself.",
 			412: "",
 			501: "The operator has set up no service account for trusts.",
 		}),

@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"strings"
+	"sync"
 
 	"golang.org/x/sync/errgroup"
 
@@ -66,24 +67,31 @@ func readNames(ctx context.Context, cloud cloud, req createOrder) (out names, er
 	return out, err
 }
 
+const portReaders = 8
+
 // readPorts reads the ports that the servers are to have. One that does not exist is left out.
 func readPorts(ctx context.Context, cloud cloud, req createOrder) (map[string]domain.Port, error) {
-	found := map[string]domain.Port{}
+	found, mu := map[string]domain.Port{}, sync.Mutex{}
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(portReaders)
 	for _, i := range req.items {
 		for _, n := range i.attachments {
 			if n.PortID == "" {
 				continue
 			}
-			port, err := cloud.Port(ctx, n.PortID)
-			switch {
-			case err == nil:
+			group.Go(func() error {
+				port, err := cloud.Port(ctx, n.PortID)
+				if apperr.CodeOf(err) == apperr.NotFound {
+					return nil
+				}
+				mu.Lock()
+				defer mu.Unlock()
 				found[n.PortID] = port
-			case apperr.CodeOf(err) != apperr.NotFound:
-				return found, err
-			}
+				return err
+			})
 		}
 	}
-	return found, nil
+	return found, group.Wait()
 }
 
 // check lists the names of an order that nothing has. An admin's zone may name a host, too: nova:compute-1.

@@ -28,7 +28,7 @@ func (s service) Change(
 			s.trusts.Drop(ctx, *delegated)
 		}
 	}()
-	for range changeAttempts {
+	for attempt := range changeAttempts {
 		before, err := s.store.Get(ctx, who.ProjectID, id)
 		if err != nil {
 			return before, err
@@ -46,7 +46,7 @@ func (s service) Change(
 			return before, err
 		}
 		after.Actor = domain.ActorFrom(ctx)
-		if err := s.changes.Take(ctx, who.ProjectID, "this project"); err != nil {
+		if err := s.count(ctx, who, attempt); err != nil {
 			return before, err
 		}
 		if delegated == nil && needsRights(before, after) {
@@ -178,4 +178,12 @@ func (s service) Retry(
 	}
 	s.wake("run-leases", "run-connections", "deliver-events")
 	return retried, nil
+}
+
+// count counts a change for the limit, at its first attempt.
+func (s service) count(ctx context.Context, who domain.Identity, attempt int) error {
+	if attempt > 0 {
+		return nil
+	}
+	return s.changes.Take(ctx, who.ProjectID, "this project")
 }

@@ -143,7 +143,7 @@ func TestAllocations(t *testing.T) {
 	f.hosts(t, 1)
 	made := f.make(t, ofHosts("now", "PT1H", ""))
 	refused(t, f.Get(t, "/v1/leases/allocations"), http.StatusForbidden, "")
-	f.exec(t, "alter table allocations rename to hidden") // whoever may not is refused before it is read
+	f.exec(t, "alter table allocations rename to hidden") // a caller without the right is rejected before the table is read
 	refused(t, f.Get(t, "/v1/leases/allocations"), http.StatusForbidden, "")
 	f.exec(t, "alter table hidden rename to allocations")
 	admin := f.server.As(testkit.Token(t, "admin"))

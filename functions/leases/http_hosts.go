@@ -89,7 +89,7 @@ type allocationsInput struct {
 	From  httpx.Time `query:"from" example:"2026-01-02T03:04:05Z" doc:"Not over before this time. Now by default."`
 	Until httpx.Time `query:"until" example:"2026-03-02T03:04:05Z" doc:"Begun before it. A year ahead by default."`
 	httpx.Page
-	Marker string `query:"marker" maxLength:"400" example:"2026-01-02T03:04:05Z,019b7c5e-7f60-7a88-b14f-6d0e5a4c3e55,n1"`
+	Marker string `query:"marker" maxLength:"400" example:"2026-01-02T03:04:05Z,d32225fb-a29c-4db1-9c17-2657322bda1f,a"`
 
 	after domain.Allocation // of the marker
 }

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"sync"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
@@ -37,6 +38,12 @@ func (s service) absent(
 	ctx context.Context, cloud session, before, made domain.Managed,
 ) (missing []PlanMissing, err error) {
 	from, to := shownFields(before), shownFields(made)
+	lists := cloud
+	cloud = cachedLists{
+		session:  lists,
+		networks: sync.OnceValues(func() ([]domain.Network, error) { return lists.NetworkNames(ctx) }),
+		groups:   sync.OnceValues(func() ([]domain.SecurityGroup, error) { return lists.SecurityGroups(ctx) }),
+	}
 	for _, name := range slices.Sorted(maps.Keys(references)) {
 		ref, field := references[name], "spec."+name
 		old := texts(from[field])
@@ -82,6 +89,22 @@ func (s service) problem(
 	}
 	slog.WarnContext(ctx, "a reference is not checked", "project_id", projectID, "field", r.Field, "error", err)
 	return "", nil
+}
+
+// cachedLists reads the lists of Neutron once: a server may have 20 networks and 50 security groups.
+type cachedLists struct {
+	session
+
+	networks func() ([]domain.Network, error)
+	groups   func() ([]domain.SecurityGroup, error)
+}
+
+// NetworkNames implements session.
+func (c cachedLists) NetworkNames(context.Context) ([]domain.Network, error) { return c.networks() }
+
+// SecurityGroups implements session.
+func (c cachedLists) SecurityGroups(context.Context) ([]domain.SecurityGroup, error) {
+	return c.groups()
 }
 
 // texts are a field's value, or its entries.

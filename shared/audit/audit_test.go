@@ -48,8 +48,11 @@ func (d *disk) Insert(ctx context.Context, rows []domain.Request) error {
 	case <-ctx.Done():
 		return apperr.Wrap(apperr.Unavailable, ctx.Err(), "the database is not available")
 	}
-	if d.fail != nil {
-		if err := d.fail(rows); err != nil {
+	d.mu.Lock()
+	fail := d.fail
+	d.mu.Unlock()
+	if fail != nil {
+		if err := fail(rows); err != nil {
 			return err
 		}
 	}
@@ -78,7 +81,16 @@ func (d *disk) InsertOnce(ctx context.Context, rows []domain.Request) (transacti
 }
 
 func (d *disk) Committed(_ context.Context, transaction string) (bool, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	return d.committed[transaction], d.committal
+}
+
+// set changes what the next writes do.
+func (d *disk) set(change func()) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	change()
 }
 
 func (d *disk) has(id uuid.UUID) int {

@@ -119,13 +119,13 @@ func TestNumbersOfALostAnswer(t *testing.T) {
 			l.CountRefused(refusedOf("192.0.2.1", ""))
 			l.CountRefused(refusedOf("192.0.2.2", ""))
 			minute()
-			d.fail, d.commit = nil, nil
+			d.set(func() { d.fail, d.commit = nil, nil })
 			l.CountRefused(refusedOf("192.0.2.1", ""))
 			minute()
 			if len(d.batches) != 1 {
 				t.Errorf("%s: written before it is known: %v", name, d.batches)
 			}
-			d.committal = nil
+			d.set(func() { d.committal = nil })
 			for range 3 {
 				minute()
 			}

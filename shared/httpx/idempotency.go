@@ -182,8 +182,8 @@ func (a *attempt) end(ctx context.Context, resp Response, failed error) {
 	defer cancel()
 	var err error
 	code := apperr.CodeOf(failed)
-	// OpenStack may stop accepting calls, or the token, after something was made.
-	mayResume := apperr.Retryable(failed) || code == apperr.Unauthenticated
+	// OpenStack may stop accepting calls, or the token, after something was made. A limit of ours refuses before that.
+	mayResume := apperr.Retryable(failed) && apperr.As(failed).Limit == nil || code == apperr.Unauthenticated
 	isRejected := statusOf[code] < http.StatusInternalServerError && !mayResume
 	switch {
 	case failed == nil && resp.Header.Get("Retry-After") == "":

@@ -25,9 +25,9 @@ func scan(data []byte) ([]apperr.Field, error) {
 }
 
 // Decoded, a value takes some 50 bytes, and an object at least as much as objectValues of them: its map has room for
-// so many. An order of 100 instances has some thousands of values.
+// so many. An order of 100 instances with all of Nova's tags and metadata has 20 800.
 const (
-	maxValues    = 20_000
+	maxValues    = 25_000
 	objectValues = 8
 )
 

@@ -3,6 +3,7 @@ package postgres
 import (
 	"cmp"
 	"context"
+	"log/slog"
 	"time"
 
 	"github.com/google/uuid"
@@ -193,7 +194,9 @@ func (c Callbacks) Change(
 		})
 	})
 	if err == nil && asks {
-		err = c.DB.endPauses(ctx, ofCallback, projectID, id)
+		if err := c.DB.endPauses(ctx, ofCallback, projectID, id); err != nil { // the change is made
+			slog.WarnContext(ctx, "some deliveries keep their pause", "callback_id", id, "error", err)
+		}
 	}
 	return changed, asks, err
 }

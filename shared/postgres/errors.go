@@ -18,6 +18,7 @@ const retryAfter = 2 * time.Second
 
 // The SQLSTATEs that the stores decide by.
 const (
+	stateInvalidValue   = "22023" // invalid_parameter_value
 	stateForeignKey     = "23503" // foreign_key_violation
 	stateUnique         = "23505" // unique_violation
 	stateExclusion      = "23P01" // exclusion_violation

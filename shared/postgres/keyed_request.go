@@ -18,7 +18,7 @@ type KeyedRequests struct{ DB *DB }
 const keyTime = 24 * time.Hour
 
 // keyLimit bounds what a project has stored: a key counts once, and once more for each keyUnit of its response. A
-// rejected request leaves no key.
+// request that changed nothing leaves no key.
 var keyLimit = apperr.Limit{Name: "idempotency-key", Quota: 100_000, Window: keyTime}
 
 const keyUnit = 4 << 10 // bytes

@@ -48,6 +48,9 @@ func (r Requests) InsertOnce(ctx context.Context, rows []domain.Request) (transa
 func (r Requests) Committed(ctx context.Context, transaction string) (bool, error) {
 	const sql = "select coalesce(pg_xact_status($1::text::xid8), 'committed')"
 	status, err := queryValue[string](ctx, r.DB.pool, sql, transaction)
+	if sqlState(err) == stateInvalidValue { // a restored database has not come to that transaction
+		return false, nil
+	}
 	if err == nil && status == "in progress" {
 		err = unavailable(errors.New("transaction " + transaction + " is in progress"))
 	}

@@ -182,6 +182,15 @@ func (e *examples) refusedByTheOperator(t *testing.T) {
 	e.refuse(t, "an unknown trustee", client.As(project.Token(t)), refusal{status: 501, fits: func(o operation) bool {
 		return o.OperationID == "createConnection"
 	}})
+	client = spawn(t, testkit.Database(t), map[string]string{"OS_CLOUD": "demo", "MANAGED_PER_PROJECT": "1"})
+	client = client.As(project.Token(t))
+	const template = `{"name": "first", "kind": "Configmap", "spec": {"data": {"a": "b"}}}`
+	if a := client.Post(t, "/v1/flavors", template); a.Status != 201 {
+		t.Fatalf("the first template: got %d %s", a.Status, a.Body)
+	}
+	e.refuse(t, "MANAGED_PER_PROJECT", client, refusal{status: 409, fits: func(o operation) bool {
+		return o.OperationID == "putFlavor"
+	}})
 	wrong := testkit.Redirect(t).Env(t, "collector")
 	wrong["OS_PASSWORD"] = "wrong"
 	database := testkit.Database(t)

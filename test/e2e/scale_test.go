@@ -13,6 +13,8 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
+const mostRejected = 60 // requests of one client, because its project has too many in flight
+
 // load sends requests from that many clients at once until stop is closed or each has sent its share (0 = no end). It
 // gives the request ids that were answered with 200, and every other answer. A client whose project has too many
 // requests in flight sends its own again.
@@ -24,6 +26,7 @@ func load(t testing.TB, c *testkit.Client, path string, clients, each int, stop 
 	var group sync.WaitGroup
 	for range clients {
 		group.Go(func() {
+			rejected := 0
 			for n := 0; each == 0 || n < each; n++ {
 				select {
 				case <-stop:
@@ -33,7 +36,8 @@ func load(t testing.TB, c *testkit.Client, path string, clients, each int, stop 
 				answer, err := c.Try(t, http.MethodGet, path, "")
 				mu.Lock()
 				switch {
-				case err == nil && answer.Status == http.StatusTooManyRequests:
+				case err == nil && answer.Status == http.StatusTooManyRequests && rejected < mostRejected:
+					rejected++
 					n--
 				case err != nil:
 					failed = append(failed, err.Error())

@@ -186,8 +186,8 @@ func (r *reader) Read(p []byte) (int, error) {
 }
 
 // send gives a successful answer, whose body the caller closes. Any other answer is an *Error. When cloudfn rejects the
-// token, or the request because of a limit, it has done nothing: send tries another token once, and waits as it is asked
-// to, patience in all.
+// token, or the request because of a limit, it has done nothing: send tries another token once, and waits as it is
+// asked to, patience in all.
 func (c *Client) send(ctx context.Context, r request) (*http.Response, error) {
 	end := time.Now().Add(patience)
 	for renew, renewed := false, false; ; {
@@ -195,7 +195,8 @@ func (c *Client) send(ctx context.Context, r request) (*http.Response, error) {
 		e, isAnswer := errors.AsType[*Error](err)
 		renew = isAnswer && e.Status == http.StatusUnauthorized && !renewed
 		renewed = renewed || renew
-		if !renew && !(isAnswer && e.Status == http.StatusTooManyRequests && pause(ctx, e.RetryAfter, end)) {
+		isLimited := isAnswer && e.Status == http.StatusTooManyRequests
+		if !renew && (!isLimited || !pause(ctx, e.RetryAfter, end)) {
 			return resp, err
 		}
 	}

@@ -173,8 +173,8 @@ func TestARateLimit(t *testing.T) {
 		times      int // that it is rejected
 		wantSent   int
 	}{
-		"soon":              {"0", 3, 4},
-		"in an hour":        {"3600", 1, 1},
+		"soon":               {"0", 3, 4},
+		"in an hour":         {"3600", 1, 1},
 		"at an unknown time": {"", 1, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
