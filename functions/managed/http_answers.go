@@ -76,7 +76,7 @@ type ManagedPlan struct { //nolint:revive // its name in the API
 	Fields []PlanField `json:"fields"`
 	Note   string      `json:"note,omitempty" minLength:"1" doc:"What of it waits for you."`
 
-	Missing []PlanMissing `json:"missing,omitempty" minItems:"1" doc:"New references to nothing, or to more than one thing."`
+	Missing []PlanMissing `json:"missing,omitempty" minItems:"1" doc:"New references to nothing, or to several."`
 }
 
 // PlanMissing is a name in a declaration that stands for nothing, so the resource would wait for it.

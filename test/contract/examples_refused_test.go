@@ -188,9 +188,10 @@ func (e *examples) refusedByTheOperator(t *testing.T) {
 	if a := client.Post(t, "/v1/flavors", template); a.Status != 201 {
 		t.Fatalf("the first template: got %d %s", a.Status, a.Body)
 	}
-	e.refuse(t, "MANAGED_PER_PROJECT", client, refusal{status: 409, fits: func(o operation) bool {
-		return o.OperationID == "putFlavor"
-	}})
+	e.refuse(t, "MANAGED_PER_PROJECT", client, refusal{
+		status: 409, fits: func(o operation) bool { return o.OperationID == "putFlavor" },
+		change: func(_ operation, a *ask) { a.header = []string{"If-Match", ""} },
+	})
 	wrong := testkit.Redirect(t).Env(t, "collector")
 	wrong["OS_PASSWORD"] = "wrong"
 	database := testkit.Database(t)

@@ -2792,7 +2792,7 @@ type ManagedPlan struct {
 	Action ManagedPlanAction `json:"action"`
 	Fields []PlanField       `json:"fields"`
 
-	// Missing New references to nothing, or to more than one thing.
+	// Missing New references to nothing, or to several.
 	Missing *[]PlanMissing `json:"missing,omitempty"`
 
 	// Note What of it waits for you.
