@@ -62,7 +62,6 @@ func TestLongBrowserHosts(t *testing.T) {
 func browse(t *testing.T, files []string) {
 	t.Helper()
 	chromium := testkit.Chromium(t)
-	t.Cleanup(testkit.RemoveBinary)
 	database := testkit.Database(t)
 	// The hour must not change in the middle, nor be counted anew.
 	testkit.SetClock(t, database, time.Now().Truncate(time.Hour).Add(20*time.Minute))

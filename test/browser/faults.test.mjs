@@ -201,7 +201,7 @@ test('a page that no one uses says so, and all sessions of a user end together',
   await page.getByRole('button', { name: 'End all my sessions' }).click();
   await page.getByRole('heading', { level: 1, name: 'Sign in' }).waitFor();
   assert.equal((await page.context().cookies()).length, 0);
-  await open(other.page, 'Servers');
+  await other.page.getByRole('navigation').getByRole('link', { name: 'Servers', exact: true }).click();
   await other.page.getByText('Your session is over. Sign in again to go on.').waitFor();
   await close();
   await other.close();

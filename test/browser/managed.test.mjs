@@ -74,7 +74,7 @@ test('a deployment is scaled, and compared with what is real', { timeout: 4 * pa
   await page.locator('#toast', { hasText: 'web is scaled to 1.' }).waitFor();
   await row(page, '2 (declared)').waitFor();
   await compared.getByRole('row', { name: 'spec.count 2 1' }).waitFor();
-  await page.getByText('1 of 1').waitFor({ timeout: 2 * patience });
+  await page.getByText('1 of 1', { exact: true }).waitFor({ timeout: 2 * patience });
   await faultless(page, 'scaled');
   await close();
 });

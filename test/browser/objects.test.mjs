@@ -120,7 +120,7 @@ test('the request log, and its errors only', { timeout: patience }, async () => 
   ]);
   assert.equal(file.suggestedFilename(), 'requests.csv');
   const lines = readFileSync(await file.path(), 'utf8').split('\r\n');
-  assert.match(lines[0], /^id,at,function,.*,user_name,.*,connection_id,acted_in$/);
+  assert.match(lines[0], /^id,at,function,.*,user_name,.*,connection_id,acted_in,count$/);
   assert.ok(
     lines.some((line) => line.includes('/v1/launch/00000000-0000-4000-8000-000000000000')),
     'what the table shows is in the file',
