@@ -80,11 +80,7 @@ func (w crashWorld) replica(c *crasher) *service {
 // pass works on the lease if it is due, and reports whether the replica has died.
 func (s *service) pass(t *testing.T) (died bool) {
 	t.Helper()
-	claimed, claim, err := s.leases.Claim(t.Context(), s.engine.ClaimFor, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	now, err := s.db.Now(t.Context())
+	claimed, err := s.leases.Queue().Claim(t.Context(), s.engine.ClaimFor, 1, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,8 +93,8 @@ func (s *service) pass(t *testing.T) (died bool) {
 			panic(r)
 		}
 	}()
-	for _, lease := range claimed {
-		if err := s.engine.Run(t.Context(), claim, lease, now); err != nil {
+	for _, row := range claimed.Rows {
+		if err := s.engine.Run(t.Context(), claimed.Claim, row.Value, claimed.At); err != nil {
 			t.Errorf("the pass: %v", err)
 		}
 	}

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/cloudfn/cloudfn/shared/eventx"
-	"github.com/cloudfn/cloudfn/shared/flow"
 	"github.com/cloudfn/cloudfn/shared/leases"
 	"github.com/cloudfn/cloudfn/shared/openstack"
 	"github.com/cloudfn/cloudfn/shared/postgres"
@@ -98,7 +97,6 @@ func build(cfg Config, d run.Deps) (eventx.Func, error) {
 	s := &service{
 		db: d.DB, jobs: postgres.Jobs{DB: d.DB}, leases: postgres.Leases{DB: d.DB}, nodes: postgres.Nodes{DB: d.DB},
 		isolation: postgres.Isolations{DB: d.DB}, adoption: cfg.Adopt, region: d.Cloud.Region(), wake: d.Wake,
-		events: flow.NewPair(),
 	}
 	s.engine = leases.Engine{
 		Store: s.leases, Actions: postgres.Actions{DB: d.DB}, Instances: postgres.Instances{DB: d.DB},
@@ -106,6 +104,7 @@ func build(cfg Config, d run.Deps) (eventx.Func, error) {
 		RetryFor: cfg.RetryFor, ClaimFor: cfg.Claim, HealAfter: cfg.HealAfter,
 	}
 	if !cfg.hasAccount() {
+		s.runner = s.newRunner()
 		return s.Handle, nil
 	}
 	where := cfg.OpenStack
@@ -121,5 +120,6 @@ func build(cfg Config, d run.Deps) (eventx.Func, error) {
 		tested, err := s.isolation.Get(ctx, s.region)
 		return tested.ProvenSince != nil && tested.ProvenSince.Before(then), err
 	}
+	s.runner = s.newRunner()
 	return s.Handle, nil
 }

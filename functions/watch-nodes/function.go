@@ -102,6 +102,7 @@ func build(cfg Config, d run.Deps) (eventx.Func, error) {
 		Drains: s.drains, Node: s.nodes.Get, Wake: d.Wake, Parallel: cfg.Parallel, ServerTimeout: cfg.ServerTimeout,
 	}
 	if !cfg.hasAccount() {
+		s.runner = s.newRunner()
 		return s.Handle, nil
 	}
 	where := cfg.OpenStack
@@ -113,5 +114,6 @@ func build(cfg Config, d run.Deps) (eventx.Func, error) {
 	s.account = openstack.Keep[session](own)
 	s.engine.Cloud = func(ctx context.Context) (nodes.DrainCloud, error) { return s.account.Session(ctx) }
 	s.engine.Forget = s.account.Forget
+	s.runner = s.newRunner()
 	return s.Handle, nil
 }
