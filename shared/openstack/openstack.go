@@ -75,6 +75,7 @@ const catalogTTL = 5 * time.Minute
 type Options struct {
 	RequestID func(context.Context) string              // for X-Openstack-Request-Id; "" = none
 	Wrap      func(http.RoundTripper) http.RoundTripper // tracing; nil = none
+	InFlight  int                                       // calls to one service at a time; 0 = no limit
 }
 
 // New prepares a Cloud from its Config.
