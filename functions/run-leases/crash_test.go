@@ -80,6 +80,11 @@ func (w crashWorld) replica(c *crasher) *service {
 // pass works on the lease if it is due, and reports whether the replica has died.
 func (s *service) pass(t *testing.T) (died bool) {
 	t.Helper()
+	return s.passAt(t, 0)
+}
+
+func (s *service) passAt(t *testing.T, after time.Duration) (died bool) {
+	t.Helper()
 	claimed, claim, err := s.leases.Claim(t.Context(), s.engine.ClaimFor, 1)
 	if err != nil {
 		t.Fatal(err)
@@ -98,7 +103,7 @@ func (s *service) pass(t *testing.T) (died bool) {
 		}
 	}()
 	for _, lease := range claimed {
-		if err := s.engine.Run(t.Context(), claim, lease, now); err != nil {
+		if err := s.engine.Run(t.Context(), claim, lease, now.Add(after)); err != nil {
 			t.Errorf("the pass: %v", err)
 		}
 	}

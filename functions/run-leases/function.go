@@ -104,7 +104,7 @@ func build(cfg Config, d run.Deps) (eventx.Func, error) {
 	s.engine = leases.Engine{
 		Store: s.leases, Actions: postgres.Actions{DB: d.DB}, Instances: postgres.Instances{DB: d.DB},
 		Connections: postgres.Delegations{DB: d.DB}, Nodes: s.nodes, Wake: d.Wake,
-		RetryFor: cfg.RetryFor, ClaimFor: cfg.Claim, HealAfter: cfg.HealAfter,
+		RetryFor: cfg.RetryFor, ClaimFor: cfg.Claim, HealAfter: cfg.HealAfter, Inventory: &leases.Inventory{},
 	}
 	if !cfg.hasAccount() {
 		return s.Handle, nil

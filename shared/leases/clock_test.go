@@ -16,6 +16,7 @@ import (
 // lease: it measures how long something takes in this process, for which Go uses a monotonic clock.
 var ownClock = map[string]string{
 	"shared/leases/claim.go keepClaim":       "how long a renewal of its claim takes",
+	"shared/leases/inventory.go get":         "how old a list is that this process has read",
 	"functions/run-leases/service.go retire": "when this process last asked for the claim to delete old leases",
 }
 
