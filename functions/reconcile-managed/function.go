@@ -73,8 +73,9 @@ var Function = run.Event[Config]{
 	},
 	Secrets: []string{"events", "managed", "openstack-delegate"},
 	// Projects are claimed, so two pods share them, and either continues if the other dies.
-	Scale: run.Scale{MaxPods: 2, Concurrency: 10},
-	Build: build,
+	Scale:      run.Scale{MaxPods: 2, Concurrency: 10},
+	CloudCalls: 8,
+	Build:      build,
 }
 
 func build(cfg Config, d run.Deps) (eventx.Func, error) {

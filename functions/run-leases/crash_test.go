@@ -80,6 +80,11 @@ func (w crashWorld) replica(c *crasher) *service {
 // pass works on the lease if it is due, and reports whether the replica has died.
 func (s *service) pass(t *testing.T) (died bool) {
 	t.Helper()
+	return s.passAt(t, 0)
+}
+
+func (s *service) passAt(t *testing.T, after time.Duration) (died bool) {
+	t.Helper()
 	claimed, err := s.leases.Queue().Claim(t.Context(), s.engine.ClaimFor, 1, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -94,7 +99,8 @@ func (s *service) pass(t *testing.T) (died bool) {
 		}
 	}()
 	for _, row := range claimed.Rows {
-		if err := s.engine.Run(t.Context(), claimed.Claim, row.Value, claimed.At); err != nil {
+		now := claimed.At.Add(after)
+		if err := s.engine.Run(t.Context(), claimed.Claim, row.Value, now); err != nil {
 			t.Errorf("the pass: %v", err)
 		}
 	}

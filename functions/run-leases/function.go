@@ -89,8 +89,9 @@ var Function = run.Event[Config]{
 	},
 	Secrets: []string{"events", "openstack-leases"},
 	// Leases are claimed, so two pods share them, and either continues if the other dies.
-	Scale: run.Scale{MaxPods: 2, Concurrency: 10},
-	Build: build,
+	Scale:      run.Scale{MaxPods: 2, Concurrency: 10},
+	CloudCalls: 8,
+	Build:      build,
 }
 
 func build(cfg Config, d run.Deps) (eventx.Func, error) {
@@ -101,7 +102,7 @@ func build(cfg Config, d run.Deps) (eventx.Func, error) {
 	s.engine = leases.Engine{
 		Store: s.leases, Actions: postgres.Actions{DB: d.DB}, Instances: postgres.Instances{DB: d.DB},
 		Connections: postgres.Delegations{DB: d.DB}, Nodes: s.nodes, Wake: d.Wake,
-		RetryFor: cfg.RetryFor, ClaimFor: cfg.Claim, HealAfter: cfg.HealAfter,
+		RetryFor: cfg.RetryFor, ClaimFor: cfg.Claim, HealAfter: cfg.HealAfter, Inventory: &leases.Inventory{},
 	}
 	if !cfg.hasAccount() {
 		s.runner = s.newRunner()

@@ -79,8 +79,9 @@ var Function = run.Event[Config]{
 	},
 	Secrets: []string{"events", "openstack-nodes"},
 	// Drains are claimed, so two pods share them, and either continues if the other dies.
-	Scale: run.Scale{MaxPods: 2, Concurrency: 10},
-	Build: build,
+	Scale:      run.Scale{MaxPods: 2, Concurrency: 10},
+	CloudCalls: 8,
+	Build:      build,
 }
 
 // probeTime bounds one call of a status URL.

@@ -18,6 +18,7 @@ var ownClock = map[string]string{
 	"shared/leases/engine.go Run":          "when a pass has begun in this process",
 	"shared/leases/engine.go time":         "how long a pass takes in this process",
 	"functions/run-leases/pool.go tryPool": "how long ago this process has surveyed the pool",
+	"shared/leases/inventory.go get":       "how old a list is that this process has read",
 }
 
 // TestLeasesUseTheDatabaseClock: a replica whose clock is wrong decides as the others do, since none reads its own.

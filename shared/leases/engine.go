@@ -30,10 +30,12 @@ type Engine struct {
 	// IsIsolated reports whether it was proven by then that only servers with its trait get onto a reservation's hosts;
 	// nil = it is not known.
 	IsIsolated func(ctx context.Context, then time.Time) (bool, error)
-	Forget     func(error) // drops the session after an error that is due to its token
-	Wake       func(functions ...string)
-	RetryFor   time.Duration // for how long a start is tried
-	ClaimFor   time.Duration
+	// Inventory is what all passes share of OpenStack's lists; nil = each pass reads its own.
+	Inventory *Inventory
+	Forget    func(error) // drops the session after an error that is due to its token
+	Wake      func(functions ...string)
+	RetryFor  time.Duration // for how long a start is tried
+	ClaimFor  time.Duration
 	// HealAfter is how long a host has to be down before another one takes its place.
 	HealAfter time.Duration
 }
