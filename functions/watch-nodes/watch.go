@@ -64,7 +64,8 @@ func (s *service) poll(ctx context.Context) error {
 			return err
 		}
 		if isAgain || !found.Changed || !hasSuspect(found.Nodes) || !flow.Sleep(ctx, s.againAfter) {
-			return s.tidy(ctx, found)
+			s.tidy(ctx, found)
+			return nil
 		}
 	}
 }
@@ -82,8 +83,10 @@ func hasSuspect(found []domain.Node) bool {
 	return slices.ContainsFunc(found, func(n domain.Node) bool { return n.Status == domain.NodeSuspect })
 }
 
-// tidy measures the nodes and their drains, and deletes old drains.
-func (s *service) tidy(ctx context.Context, found nodes.Observed) error {
+// tidy measures the nodes and their drains, and deletes old drains. A failure of it is none of the watching.
+func (s *service) tidy(ctx context.Context, found nodes.Observed) {
 	s.metrics.Push(ctx, measure(found))
-	return s.drains.Retire(ctx, keepDrains)
+	if err := s.drains.Retire(ctx, keepDrains); err != nil {
+		slog.WarnContext(ctx, "old drains are not deleted", "error", err)
+	}
 }
