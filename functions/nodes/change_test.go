@@ -79,7 +79,7 @@ func TestChangeNode(t *testing.T) {
 		}
 	}
 	a = admin.Get(t, path)
-	if n = (Node{}); a.Header.Get("ETag") != `"3"` {
+	if n = (Node{}); a.Header.Get("ETag") != `"4"` {
 		t.Errorf("the ETag is %s", a.Header.Get("ETag"))
 	}
 	if a.JSON(t, &n); fmt.Sprint(n.Labels) != "map[disk:ssd rack:r1]" || n.AutoCordon != "" || n.Alert ||

@@ -20,7 +20,7 @@ func TestCheckDelete(t *testing.T) {
 		"down and empty":               {func(*node) {}, ""},
 		"never seen, and not in Nova":  {func(n *node) { n.isThere, n.stored.Status = false, domain.NodeUnknown }, ""},
 		"suspect":                      {func(n *node) { n.stored.Status = domain.NodeSuspect }, "node a is suspect: only"},
-		"up":                           {func(n *node) { n.stored.Status = domain.NodeUp }, "node a is up: only"},
+		"up":                           {func(n *node) { n.stored.Status, n.IsUp = "up", true }, "node a is up: only"},
 		"up again, and not polled yet": {func(n *node) { n.IsUp = true }, "only a node that is down"},
 		"its cell is down":             {func(n *node) { n.CellDown = true }, "the cell of node a does not answer"},
 		"a server":                     {func(n *node) { n.Servers = 1 }, "node a has 1 server: move or delete it"},

@@ -83,7 +83,7 @@ func hasSuspect(found []domain.Node) bool {
 	return slices.ContainsFunc(found, func(n domain.Node) bool { return n.Status == domain.NodeSuspect })
 }
 
-// tidy measures the nodes and their drains, and deletes old drains. A failure of it is none of the watching.
+// tidy measures the nodes and their drains, and deletes old drains. The hosts were watched all the same if that fails.
 func (s *service) tidy(ctx context.Context, found nodes.Observed) {
 	s.metrics.Push(ctx, measure(found))
 	if err := s.drains.Retire(ctx, keepDrains); err != nil {

@@ -29,8 +29,8 @@ func isAutoCordon(reason string) bool {
 
 // care cordons hosts that are not up for long, and drains those that are suspect or cordoned for long. Nothing is ever
 // evacuated: Nova's word that a host is down is no proof that its servers do not run. One host that fails does not keep
-// the others, and the last host of a zone that takes servers is left alone. In a zone of which more than a share is out
-// of service nothing is done, and then the hosts have their whole time again: an outage of many is for people to judge.
+// the others, and the last host of a zone that takes servers is left alone. While more than a share of a zone's hosts is
+// out of service nothing is done there, and then they have their whole time again: an outage of many is for people.
 // One replica at a time does this, which holds the claim of the job.
 func (w Watcher) care(ctx context.Context, found Observed, hosts []domain.ComputeHost, now time.Time) error {
 	held, err := w.Nodes.HeldZones(ctx)

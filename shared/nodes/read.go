@@ -47,7 +47,7 @@ func isNovas(n domain.Node) bool { return n.ServiceID != "" }
 
 // reports reads which hosts report, by the call that has the least. That has no disabled hosts, and no ids and reasons,
 // which are known. When more than one host is disabled, one is not up, or another host is there than before, the list
-// of services is read instead: it says whether an admin has forced a host down.
+// of services is read instead: it shows which hosts an admin has forced down.
 func (w Watcher) reports(ctx context.Context, before []domain.Node) ([]domain.ComputeHost, error) {
 	enabled, disabled, isUp := map[string]domain.Node{}, []string{}, true
 	for _, n := range before {

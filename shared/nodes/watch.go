@@ -167,8 +167,8 @@ func (w Watcher) probe(ctx context.Context, nodes []domain.Node) error {
 		return nil
 	}
 	nodes = slices.DeleteFunc(slices.Clone(nodes), func(n domain.Node) bool {
-		isSilent := n.Status == domain.NodeSuspect || n.Status == domain.NodeDown
-		return n.StatusURL == "" || !isSilent || n.ForcedDown
+		isReporting := n.Status != domain.NodeSuspect && n.Status != domain.NodeDown
+		return n.StatusURL == "" || isReporting || n.ForcedDown
 	})
 	if len(nodes) == 0 {
 		return nil
