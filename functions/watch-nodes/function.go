@@ -102,7 +102,7 @@ func build(cfg Config, d run.Deps) (eventx.Func, error) {
 	s.drains = postgres.Drains{DB: d.DB, EventProject: cfg.EventProject}
 	s.watcher = nodes.Watcher{
 		Nodes: s.nodes, Drains: s.drains, Now: d.DB.Now, Probe: prober.Probe, Suspect: cfg.Suspect, Down: cfg.Down,
-		Share: cfg.Share,
+		Share:    cfg.Share,
 		Parallel: cfg.Parallel, ServerTimeout: cfg.ServerTimeout, Record: postgres.Managed{DB: d.DB}.RecordNodes,
 	}
 	s.engine = nodes.Engine{
