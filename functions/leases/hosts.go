@@ -12,6 +12,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/lookup"
+	"github.com/cloudfn/cloudfn/shared/nodes"
 )
 
 // hostPool are the hosts that can be reserved. Postgres decides which of them a lease gets; the pool is for saying what
@@ -173,7 +174,7 @@ func (s service) Allocations(
 	ctx context.Context, who domain.Identity, token domain.Secret, q domain.AllocationQuery,
 ) (page []domain.Allocation, hasMore bool, err error) {
 	if _, err := s.cloud.As(token, who.ProjectID).ComputeHosts(ctx); err != nil {
-		return nil, false, err
+		return nil, false, nodes.ForAdmins(err, "the hosts of all projects' leases are for the cloud's admins")
 	}
 	if q.From, q.Until, err = s.window(ctx, q.From, q.Until); err != nil {
 		return nil, false, err

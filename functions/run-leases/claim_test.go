@@ -51,7 +51,9 @@ func TestCallLongerThanAClaim(t *testing.T) {
 			t.Fatalf("%d leases: %v", len(claimed.Rows), err)
 		}
 		done := make(chan error)
-		go func() { done <- engine.Run(t.Context(), claimed.Claim, claimed.Rows[0].Value, time.Now().Add(time.Minute)) }()
+		go func() {
+			done <- engine.Run(t.Context(), claimed.Claim, claimed.Rows[0].Value, time.Now().Add(time.Minute))
+		}()
 		<-cloud.hangs
 		until := func() time.Time {
 			return testkit.Scalar[time.Time](t, w.rows, "select claimed_until from leases")

@@ -21,7 +21,8 @@ type Config struct {
 	// How long a replica that has died keeps its leases, 3s to 10m. Work renews its claim.
 	Claim time.Duration `env:"LEASES_CLAIM, default=45s"`
 	// How long a reserved host has to be down in Nova before another one takes its place, 0s to 24h. When watch-nodes
-	// watches it, it has to be `down` there, too (`NODES_DOWN_AFTER`).
+	// watches it, it has to be `down` there, too (`NODES_DOWN_AFTER`). One that an admin has forced down in Nova is
+	// replaced immediately.
 	HealAfter time.Duration `env:"LEASES_HEAL_AFTER, default=2m"`
 	// Cloud name in clouds.yaml of the account that manages hosts; the other `LEASES_OS_*` variables are then ignored.
 	AccountCloud string `env:"LEASES_OS_CLOUD"`

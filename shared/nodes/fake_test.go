@@ -108,7 +108,9 @@ func (f *fakeDrains) set(servers ...domain.DrainServer) error {
 	return nil
 }
 
-func (*fakeDrains) Renew(context.Context, domain.Claim, domain.Drain, time.Duration) error { return nil }
+func (*fakeDrains) Renew(context.Context, domain.Claim, domain.Drain, time.Duration) error {
+	return nil
+}
 
 func (f *fakeDrains) StartServer(
 	_ context.Context, _ domain.Claim, _ domain.Drain, server domain.DrainServer,

@@ -21,11 +21,11 @@ func (s Drains) Renew(ctx context.Context, claim domain.Claim, drain domain.Drai
 }
 
 const openDrainsSQL = `
-select d.node, count(*) filter (where s.status = 'moved')::int as moved,
+select d.node, d.is_automatic, count(*) filter (where s.status = 'moved')::int as moved,
        count(*) filter (where s.status = 'skipped')::int as skipped,
        count(*) filter (where s.status not in ('moved', 'skipped'))::int as unmoved
 from drains d left join drain_servers s on s.drain_id = d.id
-where d.due_at is not null group by d.node order by d.node`
+where d.due_at is not null group by d.node, d.is_automatic order by d.node`
 
 // Open returns how far the drains are that are not over.
 func (s Drains) Open(ctx context.Context) ([]domain.DrainProgress, error) {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
@@ -173,5 +174,39 @@ func TestCancelDrain(t *testing.T) {
 	}
 	if _, err := drains.Get(ctx, second.ID); apperr.CodeOf(err) != apperr.NotFound {
 		t.Errorf("of a deleted host: %v", err)
+	}
+}
+
+// TestOneAutomaticDrain: of automatic drains one runs at a time, however many replicas begin some at once. Those of
+// admins do not count.
+func TestOneAutomaticDrain(t *testing.T) {
+	t.Parallel()
+	w, ctx := watch(t, "a", "b", "c", "d"), t.Context()
+	drains := postgres.Drains{DB: w.DB, EventProject: "ops"}
+	if _, _, err := drains.Create(ctx, newDrain("d")); err != nil {
+		t.Fatal(err)
+	}
+	errs := make([]error, 3)
+	var all errgroup.Group
+	for i, node := range []string{"a", "b", "c"} {
+		all.Go(func() error {
+			one := newDrain(node)
+			one.IsAutomatic = true
+			_, _, errs[i] = drains.Create(ctx, one)
+			return nil
+		})
+	}
+	_ = all.Wait()
+	refused := 0
+	for _, err := range errs {
+		if apperr.CodeOf(err) == apperr.Conflict {
+			refused++
+		} else if err != nil {
+			t.Error(err)
+		}
+	}
+	open, err := drains.Open(ctx)
+	if refused != 2 || err != nil || len(open) != 2 || !open[0].IsAutomatic || open[1].IsAutomatic {
+		t.Errorf("%d are refused, open are %+v: %v", refused, open, err)
 	}
 }
