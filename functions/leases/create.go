@@ -30,17 +30,19 @@ func (s service) Create(
 	if err != nil {
 		return made.Lease, err
 	}
+	isDelegated := made.Lease.Instances() && !made.Lease.SharesConnection
+	if dryRun || made.Lease.Hosts() || !isDelegated {
+		if err := s.changes.Take(ctx, who.ProjectID, "this project"); err != nil {
+			return made.Lease, err
+		}
+	}
 	if dryRun {
 		return s.dryRun(ctx, who, cloud, made, in.Terms())
 	}
 	if err := s.checkRights(ctx, who, made.Lease); err != nil {
 		return made.Lease, err
 	}
-	if !made.Lease.Instances() || made.Lease.SharesConnection {
-		if err := s.changes.Take(ctx, who.ProjectID, "this project"); err != nil {
-			return made.Lease, err
-		}
-	} else {
+	if isDelegated {
 		if _, err := s.store.Check(ctx, made); err != nil { // a lease that Postgres refuses needs no trust
 			return made.Lease, explain(err, in.Terms(), made.Lease.StartsAt)
 		}
@@ -104,7 +106,7 @@ func (s service) draft(
 	if err != nil {
 		return made, err
 	}
-	if err := in.Terms().Apply(lease, now); err != nil {
+	if err := in.Terms().Apply(lease, s.rules, now); err != nil {
 		return made, err
 	}
 	var pool hostPool
