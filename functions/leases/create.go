@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"time"
 
@@ -42,6 +43,7 @@ func (s service) Create(
 	if err := s.checkRights(ctx, who, made.Lease); err != nil {
 		return made.Lease, err
 	}
+	s.refresh(ctx, cloud, made.Lease)
 	if isDelegated {
 		if _, err := s.store.Check(ctx, made); err != nil { // a lease that Postgres refuses needs no trust
 			return made.Lease, explain(err, in.Terms(), made.Lease.StartsAt)
@@ -61,6 +63,45 @@ func (s service) Create(
 	}
 	s.wake("run-leases", "deliver-events")
 	return stored, nil
+}
+
+// refresh stores the states of instances that may have been started since they were last polled, as Nova shows them: one
+// that is shelved already needs nothing before the start. Where Nova cannot be read, the next poll stores them.
+func (s service) refresh(ctx context.Context, cloud session, lease domain.Lease) {
+	var ids []string
+	for _, r := range lease.Reservations {
+		switch {
+		case r.Connect != nil:
+			ids = append(ids, r.Connect.ServerID)
+		case r.InstanceID != uuid.Nil:
+			ids = append(ids, r.InstanceID.String())
+		}
+	}
+	now, err := s.store.Now(ctx)
+	if err != nil || !lease.StartsAt.After(now) || len(ids) == 0 {
+		return
+	}
+	found, err := s.instances.Find(ctx, domain.Filter{ProjectID: lease.ProjectID}, ids)
+	if err != nil {
+		return
+	}
+	var changed []domain.Instance
+	for _, i := range found {
+		if i.State == domain.InstanceActive || i.ServerID == "" || i.Remote {
+			continue
+		}
+		server, err := actions.ReadServer(ctx, cloud, i.ServerID, lease.ProjectID, true)
+		if i.SeenAt = now; err == nil && i.Found(server) {
+			changed = append(changed, i)
+		}
+	}
+	if len(changed) == 0 {
+		return
+	}
+	if _, err := s.instances.Change(ctx, changed); err != nil {
+		slog.WarnContext(ctx, "the states of a lease's instances are not stored; the next poll stores them",
+			"lease_id", lease.ID, "error", err)
+	}
 }
 
 // checkConnection rejects a connection that the caller's project does not have, or that cannot handle the lease.
