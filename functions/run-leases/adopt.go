@@ -106,7 +106,7 @@ func (s *service) adoptServer(ctx context.Context, server domain.Server, now tim
 	if strings.TrimSpace(lease.Name) == "" {
 		lease.Name = server.ID
 	}
-	if err := (domain.LeaseTerms{Duration: s.adoption.Duration}).Apply(&lease, now); err != nil {
+	if err := (domain.LeaseTerms{Duration: s.adoption.Duration}).Apply(&lease, domain.LeaseRules{}, now); err != nil {
 		return err
 	}
 	instance := domain.Instance{ProjectID: server.ProjectID, Spec: domain.SpecOf(server), SeenAt: now}
