@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/due"
 	"github.com/cloudfn/cloudfn/shared/flow"
 	"github.com/cloudfn/cloudfn/shared/orders"
 	"github.com/cloudfn/cloudfn/shared/postgres"
@@ -48,7 +49,6 @@ const (
 	jobKey  = "all"
 	// A replica that dies keeps the others waiting for this long; one that lives says so in time.
 	claimFor   = 20 * time.Second
-	renewEvery = claimFor / 4
 
 	longestPause = 5 * time.Second
 	longRound    = 10 * time.Second
@@ -83,7 +83,7 @@ func (s *service) Poll(ctx context.Context) error {
 	if deadline, ok := ctx.Deadline(); ok {
 		e.leastWait = min(leastWait, time.Until(deadline)/2)
 	}
-	err = whileClaimed(ctx, e.renew, e.work)
+	err = whileClaimed(ctx, e.claim, e.renew, e.work)
 	ctx, cancel := domain.Detached(ctx)
 	defer cancel()
 	return errors.Join(err, s.polls.Release(ctx, e.claim))
@@ -102,24 +102,14 @@ func (e *event) renew(ctx context.Context) error {
 }
 
 // whileClaimed calls do, and prolongs its claim until that ends. A claim that has passed to another replica ends it.
-func whileClaimed(ctx context.Context, renew, do func(context.Context) error) error {
-	working, stop := context.WithCancelCause(ctx)
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		for flow.Sleep(working, renewEvery) {
-			if err := renew(working); errors.Is(err, domain.ErrFenced) {
-				stop(err)
-			}
-		}
-	}()
+func whileClaimed(ctx context.Context, claim domain.Claim, renew, do func(context.Context) error) error {
+	working, stop := due.Keep(ctx, claim, claimFor, renew)
+	defer stop()
 	err := do(working)
 	if errors.Is(context.Cause(working), domain.ErrFenced) {
 		slog.WarnContext(ctx, "another replica has claimed the work: this one was delayed for too long")
-		err = nil
+		return nil
 	}
-	stop(nil)
-	<-ended
 	return err
 }
 
@@ -151,7 +141,7 @@ func (e *event) tend(ctx context.Context) error {
 		return errors.Join(attended, err)
 	}
 	renew := func(ctx context.Context) error { return e.jobs.Renew(ctx, jobKind, jobKey, claim, claimFor) }
-	err = whileClaimed(ctx, renew, e.follow)
+	err = whileClaimed(ctx, claim, renew, e.follow)
 	ctx, cancel := domain.Detached(ctx)
 	defer cancel()
 	return errors.Join(attended, err, e.jobs.Release(ctx, jobKind, jobKey, claim))

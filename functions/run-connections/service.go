@@ -78,27 +78,25 @@ func (s *service) Run(ctx context.Context) error {
 }
 
 func (s *service) run(ctx context.Context, b *batch) error {
-	if err := errors.Join(s.retire(ctx), s.reportPending(ctx), s.expireRequests(ctx)); err != nil {
-		return err
-	}
+	// What fails beside the orders and actions keeps none of them waiting.
+	beside := errors.Join(s.retire(ctx), s.reportPending(ctx), s.expireRequests(ctx))
 	var followed time.Time
 	// Until end the event begins new work. What it has begun it ends.
 	for end := time.Now().Add(due.FollowFor); ; {
-		if err := errors.Join(s.ends(ctx, b), s.work(ctx, b), s.checks(ctx, b, end)); err != nil {
-			return err
+		if err := s.work(ctx, b); err != nil {
+			return errors.Join(beside, err)
 		}
+		failed := errors.Join(s.ends(ctx, b), s.checks(ctx, b, end))
 		if time.Since(followed) > movingPace {
-			if err := errors.Join(s.follow(ctx, b, end), s.markStale(ctx)); err != nil {
-				return err
-			}
+			failed = errors.Join(failed, s.follow(ctx, b, end), s.markStale(ctx))
 			followed = time.Now()
 		}
-		busy, err := s.delegations.Busy(ctx, movingFor, time.Until(end))
-		if err != nil || !busy && !b.working() {
-			return err
+		if beside == nil {
+			beside = failed
 		}
-		if !b.wait(ctx, busy, end) {
-			return nil
+		busy, err := s.delegations.Busy(ctx, movingFor, time.Until(end))
+		if err != nil || !busy && !b.working() || !b.wait(ctx, busy, end) {
+			return errors.Join(beside, err)
 		}
 	}
 }

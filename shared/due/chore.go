@@ -49,6 +49,7 @@ func (c *Chore) start(ctx context.Context, e *event) {
 			c.tried = time.Time{}
 		}
 		e.fail(err)
+		e.wake()
 	})
 }
 

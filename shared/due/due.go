@@ -60,7 +60,7 @@ type Runner[T any] struct {
 
 	once   sync.Once
 	events flow.Pair
-	freed  chan struct{} // receives when a slot becomes free
+	freed  chan struct{} // receives when a pass or a chore has ended
 
 	mu      sync.Mutex
 	running int
@@ -78,7 +78,7 @@ func (r *Runner[T]) Run(ctx context.Context) error {
 	if leave == nil {
 		return err
 	}
-	begun := &event{}
+	begun := &event{freed: r.freed}
 	err = r.follow(ctx, begun)
 	leave() // before the last passes have ended: the next event need not wait for them
 	begun.all.Wait()
@@ -87,9 +87,19 @@ func (r *Runner[T]) Run(ctx context.Context) error {
 
 // event is what one event has begun, and waits for: if its process dies, it is sent again.
 type event struct {
-	all  sync.WaitGroup
+	freed chan<- struct{} // receives when a pass or a chore has ended
+	all   sync.WaitGroup
+
 	mu   sync.Mutex
 	errs []error // of chores
+}
+
+// wake has the runner read immediately what is due.
+func (e *event) wake() {
+	select {
+	case e.freed <- struct{}{}:
+	default:
+	}
 }
 
 func (r *Runner[T]) follow(ctx context.Context, e *event) error {
@@ -193,10 +203,7 @@ func (r *Runner[T]) begin(ctx context.Context, e *event, got Claimed[T], row Row
 	e.all.Go(func() {
 		defer func() {
 			r.count(row, -1)
-			select {
-			case r.freed <- struct{}{}:
-			default:
-			}
+			e.wake()
 		}()
 		err := r.Work(ctx, got.Claim, row.Value, got.At)
 		if err != nil && !errors.Is(err, domain.ErrFenced) && !errors.Is(err, domain.ErrChanged) {
@@ -229,7 +236,7 @@ var (
 // before the claim does when it cannot be renewed, so that no two replicas do the same step at the same time. Work that
 // reaches its limit is saved as failed. Work that ends with domain.ErrChanged has released the claim itself.
 func (p Pass) Run(ctx context.Context) error {
-	kept, stop := p.keepClaim(ctx)
+	kept, stop := Keep(ctx, p.Claim, p.ClaimFor, p.Renew)
 	defer stop()
 	working, cancel := context.WithTimeoutCause(kept, p.Limit, errTooLong)
 	defer cancel()
@@ -251,28 +258,36 @@ func (p Pass) Run(ctx context.Context) error {
 	return err
 }
 
-// keepClaim renews the claim until stop is called: one call to the cloud may take longer than a claim.
-func (p Pass) keepClaim(ctx context.Context) (kept context.Context, stop func()) {
+// Keep renews a claim until stop is called, also after ctx has ended: a call in flight may outlive it, and what comes of
+// it is written under the claim. The context that it returns ends with the cause domain.ErrFenced when another replica
+// has the row, and before the claim does when that cannot be renewed.
+func Keep(
+	ctx context.Context, claim domain.Claim, claimFor time.Duration, renew func(ctx context.Context) error,
+) (kept context.Context, stop func()) {
 	kept, lose := context.WithCancelCause(ctx)
-	valid := p.ClaimFor * 3 / 4 // of the time since it was requested; the rest is for what is in flight
-	age := time.Since(p.Claim.Requested)
+	renewing, end := context.WithCancel(context.WithoutCancel(ctx))
+	valid := claimFor * 3 / 4 // of the time since it was requested; the rest is for what is in flight
+	age := time.Since(claim.Requested)
 	expiry := time.AfterFunc(valid-age, func() { lose(errClaimEnds) })
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		for pause := p.ClaimFor/4 - age; flow.Sleep(kept, pause); pause = p.ClaimFor / 4 {
+		for pause := claimFor/4 - age; flow.Sleep(renewing, pause); pause = claimFor / 4 {
 			requested := time.Now()
-			err := p.Renew(kept)
+			err := renew(renewing)
 			if errors.Is(err, domain.ErrFenced) {
 				lose(err)
-			} else if err == nil && kept.Err() == nil {
+				return
+			}
+			if err == nil && renewing.Err() == nil {
 				expiry.Reset(valid - time.Since(requested))
 			}
 		}
 	}()
 	return kept, func() {
-		lose(nil)
+		end()
 		<-ended
 		expiry.Stop()
+		lose(nil)
 	}
 }

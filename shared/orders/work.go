@@ -11,6 +11,7 @@ import (
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/due"
 	"github.com/cloudfn/cloudfn/shared/flow"
 )
 
@@ -138,12 +139,9 @@ func width(ctx context.Context, cloud Cloud, order domain.Order) int {
 // fails is retried after the next observation.
 func (e Engine) follow(ctx context.Context, s Session, order domain.Order, claim domain.Claim) error {
 	order, err := e.Orders.Get(ctx, order.ProjectID, order.ID)
-	for ; err == nil || apperr.Retryable(err) && !s.stops(err); time.Sleep(observePause) {
+	for ; err == nil || apperr.Retryable(err) && !s.stops(err); flow.Sleep(ctx, observePause) {
 		if untilEnd(ctx) < observePause {
 			return nil
-		}
-		if err := e.Orders.Renew(ctx, order, claim, e.claimFor()); err != nil {
-			return err
 		}
 		if order, err = e.Observe(ctx, s.Cloud, order); err != nil {
 			continue
@@ -167,28 +165,16 @@ func untilEnd(ctx context.Context) time.Duration {
 	return time.Until(end)
 }
 
-// keepClaim renews the claim until stop is called, even after ctx has ended: a create call in flight outlives it, and
-// its answer is written under the claim. When the claim is lost, the returned context ends with the cause
+// keepClaim renews the claim until stop is called. When the claim is lost, the returned context ends with the cause
 // domain.ErrFenced.
 func (e Engine) keepClaim(
 	ctx context.Context, order domain.Order, claim domain.Claim,
 ) (claimed context.Context, stop func()) {
-	claimed, lose := context.WithCancelCause(ctx)
-	renewing, end := context.WithCancel(context.WithoutCancel(ctx))
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		for flow.Sleep(renewing, e.claimFor()/5) {
-			if err := e.Orders.Renew(renewing, order, claim, e.claimFor()); errors.Is(err, domain.ErrFenced) {
-				slog.WarnContext(ctx, "claim lost: another replica may work on the order", "order_id", order.ID)
-				lose(err)
-				return
-			}
+	return due.Keep(ctx, claim, e.claimFor(), func(ctx context.Context) error {
+		err := e.Orders.Renew(ctx, order, claim, e.claimFor())
+		if errors.Is(err, domain.ErrFenced) {
+			slog.WarnContext(ctx, "claim lost: another replica may work on the order", "order_id", order.ID)
 		}
-	}()
-	return claimed, func() {
-		end()
-		<-ended
-		lose(nil)
-	}
+		return err
+	})
 }

@@ -131,6 +131,23 @@ func Instead(t testing.TB, to string, serve func(http.ResponseWriter, *http.Requ
 	return server.URL + strings.TrimSuffix(service.Path, "/")
 }
 
+// Hanging is a service that accepts requests and does not answer until the test ends. It returns its URL.
+func Hanging(t testing.TB) string {
+	t.Helper()
+	ends := make(chan struct{})
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		select {
+		case <-ends:
+		case <-r.Context().Done():
+		}
+	}))
+	t.Cleanup(func() {
+		close(ends)
+		server.Close()
+	})
+	return server.URL
+}
+
 // rewrite changes the endpoints in a token's or a catalog's body.
 func rewrite(resp *http.Response, change func([]any) []any) error {
 	body, err := io.ReadAll(resp.Body)
