@@ -267,7 +267,10 @@ func Keep(
 	kept, lose := context.WithCancelCause(ctx)
 	renewing, end := context.WithCancel(context.WithoutCancel(ctx))
 	valid := claimFor * 3 / 4 // of the time since it was requested; the rest is for what is in flight
-	age := time.Since(claim.Requested)
+	age := time.Duration(0)
+	if !claim.Requested.IsZero() {
+		age = time.Since(claim.Requested)
+	}
 	expiry := time.AfterFunc(valid-age, func() { lose(errClaimEnds) })
 	ended := make(chan struct{})
 	go func() {
