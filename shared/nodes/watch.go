@@ -190,9 +190,11 @@ func (w Watcher) probe(ctx context.Context, nodes []domain.Node) error {
 			if limited.Err() != nil {
 				return nil
 			}
-			if err := w.Probe(limited, n.StatusURL); err == nil {
+			isAnswered := w.Probe(limited, n.StatusURL) == nil
+			switch {
+			case isAnswered:
 				results[i] = answers
-			} else if limited.Err() == nil {
+			case limited.Err() == nil:
 				results[i] = silent
 			}
 			return nil
