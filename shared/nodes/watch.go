@@ -187,11 +187,8 @@ func (w Watcher) probe(ctx context.Context, nodes []domain.Node) error {
 	all.SetLimit(probes)
 	for i, n := range nodes {
 		all.Go(func() error {
-			if limited.Err() != nil {
-				return nil
-			}
-			isAnswered := w.Probe(limited, n.StatusURL) == nil
-			switch {
+			isTime := limited.Err() == nil
+			switch isAnswered := isTime && w.Probe(limited, n.StatusURL) == nil; {
 			case isAnswered:
 				results[i] = answers
 			case limited.Err() == nil:
