@@ -150,7 +150,7 @@ func (s service) Availability(ctx context.Context, q domain.FreeQuery) (slots []
 	q.Cleaning = s.rules.Cleaning
 	if q.Length.AddTo(q.From).After(q.Until) {
 		return nil, apperr.InvalidField("duration", "is longer than the time from `from` until `until`, which is "+
-			q.Until.Sub(q.From).String())
+			domain.PeriodOf(q.Until.Sub(q.From)).String())
 	}
 	pool, err := s.hostPool(ctx, nil)
 	if err != nil {

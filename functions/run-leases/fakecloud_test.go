@@ -25,6 +25,9 @@ type fakeCloud struct {
 	flavors    map[string]*fakeFlavor
 	servers    map[string]*domain.Server
 	open       string // the host that lets everybody's servers in
+	broken     string // the server that stays in ERROR
+	locked     []string
+	resets     int
 	made       int
 	probed     int // hosts
 	probing    sync.Mutex
@@ -117,20 +120,26 @@ func (c *fakeCloud) left() (left []string) {
 func (c *fakeCloud) Aggregates(context.Context) (all []domain.Aggregate, err error) {
 	defer c.called("Aggregates")
 	for _, name := range slices.Sorted(maps.Keys(c.aggregates)) {
-		all = append(all, *c.aggregates[name])
+		found, _ := c.aggregate(name)
+		all = append(all, found)
 	}
 	return all, nil
 }
 
 func (c *fakeCloud) FindAggregate(_ context.Context, name string) (domain.Aggregate, bool, error) {
 	defer c.called("FindAggregate " + name)
+	found, ok := c.aggregate(name)
+	return found, ok, nil
+}
+
+func (c *fakeCloud) aggregate(name string) (found domain.Aggregate, ok bool) {
 	a, ok := c.aggregates[name]
 	if !ok {
-		return domain.Aggregate{}, false, nil
+		return found, false
 	}
-	found := *a
+	found = *a
 	found.Hosts, found.Metadata = slices.Clone(a.Hosts), maps.Clone(a.Metadata)
-	return found, true, nil
+	return found, true
 }
 
 func (c *fakeCloud) EnsureAggregate(
@@ -139,7 +148,7 @@ func (c *fakeCloud) EnsureAggregate(
 	defer c.called("EnsureAggregate " + name)
 	if c.aggregates[name] == nil {
 		c.made++
-		c.aggregates[name] = &domain.Aggregate{ID: c.made, Name: name, Metadata: map[string]string{}}
+		c.aggregates[name] = &domain.Aggregate{ID: c.made, UUID: name, Name: name, Metadata: map[string]string{}}
 	}
 	maps.Copy(c.aggregates[name].Metadata, metadata)
 	return *c.aggregates[name], nil
@@ -209,11 +218,32 @@ func (c *fakeCloud) SetProviderTrait(_ context.Context, provider, trait string, 
 	return nil
 }
 
+func (c *fakeCloud) IsolatedProviders(_ context.Context, aggregate, trait string) (ids []string, err error) {
+	defer c.called("IsolatedProviders")
+	for _, host := range c.aggregates[aggregate].Hosts {
+		if c.provided[host][trait] {
+			ids = append(ids, host)
+		}
+	}
+	return ids, nil
+}
+
+func (c *fakeCloud) PrivateFlavors(context.Context) (all []domain.PrivateFlavor, err error) {
+	defer c.called("PrivateFlavors")
+	for _, f := range c.flavors {
+		f := f.PrivateFlavor
+		f.ExtraSpecs = maps.Clone(f.ExtraSpecs)
+		all = append(all, f)
+	}
+	return all, nil
+}
+
 func (c *fakeCloud) EnsureFlavor(_ context.Context, f domain.PrivateFlavor) error {
 	defer c.called("EnsureFlavor")
 	if c.flavors[f.ID] == nil {
 		c.flavors[f.ID] = &fakeFlavor{PrivateFlavor: f}
 	}
+	maps.Copy(c.flavors[f.ID].ExtraSpecs, f.ExtraSpecs)
 	return nil
 }
 
@@ -257,10 +287,70 @@ func (c *fakeCloud) ProbeHost(_ context.Context, host string) (domain.Isolation,
 	return domain.Isolation{Result: domain.IsolationProven, Detail: host}, nil
 }
 
-// TaggedServers lists none: no test moves servers.
-func (c *fakeCloud) TaggedServers(context.Context, string, string) ([]domain.Server, error) {
+func (c *fakeCloud) TaggedServers(_ context.Context, _, tag string) ([]domain.Server, error) {
 	defer c.called("TaggedServers")
-	return nil, nil
+	return c.find(func(s *domain.Server) bool { return slices.Contains(s.Tags, tag) }), nil
+}
+
+func (c *fakeCloud) Actions(context.Context, string) ([]domain.LoggedAction, error) { return nil, nil }
+
+// change is a call to Nova for a server in one of the states that allow it. Nova does it immediately.
+func (c *fakeCloud) change(name, id string, do func(*domain.Server), in ...string) error {
+	defer c.called(name)
+	s := c.servers[id]
+	if s == nil {
+		return apperr.New(apperr.NotFound, "no server %s", id)
+	}
+	if len(in) > 0 && !slices.Contains(in, s.Status) {
+		return apperr.New(apperr.Conflict, "Nova cannot %s it while it is %s", name, s.Status)
+	}
+	do(s)
+	return nil
+}
+
+func (c *fakeCloud) LockServer(_ context.Context, id string) error {
+	return c.change("LockServer", id, func(s *domain.Server) { s.Locked = true; c.locked = append(c.locked, id) })
+}
+
+func (c *fakeCloud) UnlockServer(_ context.Context, id string) error {
+	return c.change("UnlockServer", id, func(s *domain.Server) { s.Locked = false })
+}
+
+func (c *fakeCloud) UnrescueServer(_ context.Context, id string) error {
+	return c.change("UnrescueServer", id, func(s *domain.Server) { s.Status = "ACTIVE" }, "RESCUE")
+}
+
+// ResetServer is in vain for a broken server.
+func (c *fakeCloud) ResetServer(_ context.Context, id string) error {
+	c.resets++
+	return c.change("ResetServer", id, func(s *domain.Server) {
+		if id != c.broken {
+			s.Status = "ACTIVE"
+		}
+	})
+}
+
+func (c *fakeCloud) StopServer(_ context.Context, id string) error {
+	return c.change("StopServer", id, func(s *domain.Server) { s.Status = "SHUTOFF" }, "ACTIVE", "ERROR")
+}
+
+func (c *fakeCloud) TagServer(_ context.Context, id, tag string) error {
+	return c.change("TagServer", id, func(s *domain.Server) { s.Tags = append(s.Tags, tag) })
+}
+
+func (c *fakeCloud) ResizeServer(_ context.Context, id, _ string) error {
+	return c.change("ResizeServer", id, func(s *domain.Server) {
+		s.Host, s.Status, s.Flavor.Name = "ordinary", "VERIFY_RESIZE", "m1.tiny"
+	}, "SHUTOFF")
+}
+
+func (c *fakeCloud) ConfirmMigration(_ context.Context, id string) error {
+	return c.change("ConfirmMigration", id, func(s *domain.Server) { s.Status = "SHUTOFF" }, "VERIFY_RESIZE")
+}
+
+func (c *fakeCloud) ShelveServer(_ context.Context, id string) error {
+	return c.change("ShelveServer", id, func(s *domain.Server) { s.Host, s.Status = "", "SHELVED_OFFLOADED" },
+		"ACTIVE", "SHUTOFF", "PAUSED", "SUSPENDED")
 }
 
 func (c *fakeCloud) find(matches func(*domain.Server) bool) (found []domain.Server) {

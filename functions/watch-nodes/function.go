@@ -85,8 +85,9 @@ var Function = run.Event[Config]{
 	},
 	Secrets: []string{"events", "openstack-nodes"},
 	// Drains are claimed, so two pods share them, and either continues if the other dies.
-	Scale: run.Scale{MaxPods: 2, Concurrency: 10},
-	Build: build,
+	Scale:      run.Scale{MaxPods: 2, Concurrency: 10},
+	CloudCalls: 8,
+	Build:      build,
 }
 
 // probeTime bounds one call of a status URL.
@@ -109,6 +110,7 @@ func build(cfg Config, d run.Deps) (eventx.Func, error) {
 		Drains: s.drains, Node: s.nodes.Get, Wake: d.Wake, Parallel: cfg.Parallel, ServerTimeout: cfg.ServerTimeout,
 	}
 	if !cfg.hasAccount() {
+		s.runner = s.newRunner()
 		return s.Handle, nil
 	}
 	where := cfg.OpenStack
@@ -120,5 +122,6 @@ func build(cfg Config, d run.Deps) (eventx.Func, error) {
 	s.account = openstack.Keep[session](own)
 	s.engine.Cloud = func(ctx context.Context) (nodes.DrainCloud, error) { return s.account.Session(ctx) }
 	s.engine.Forget = s.account.Forget
+	s.runner = s.newRunner()
 	return s.Handle, nil
 }

@@ -39,8 +39,8 @@ func decide(l domain.Lease, now time.Time, lost *domain.Problem) decision {
 	case !l.Status.IsOpen():
 	case l.Status == domain.LeaseEnding:
 		d.work = workFinish
-	case l.Status == domain.LeaseError && l.EndResult != "":
-		// its end has failed, which only a retry changes
+	case l.Status == domain.LeaseError && l.EndResult != "": // its end has failed, and is tried less often
+		d.work = workFinish
 	case isOver:
 		d.end(l)
 	case lost != nil:
@@ -96,6 +96,7 @@ const (
 	longestPause  = time.Minute
 	// A lease in error is tried until its end, after pauses that grow from longestPause to this.
 	longestErrorPause = 15 * time.Minute
+	longestKeepPause  = 5 * time.Minute // while the hosts of an active lease cannot be looked after
 )
 
 // pauseAfter is the pause after so many failed attempts, 1 or more.
