@@ -144,7 +144,8 @@ func TestAllocations(t *testing.T) {
 	made := f.make(t, ofHosts("now", "PT1H", ""))
 	a := f.Get(t, "/v1/leases/allocations")
 	refused(t, a, http.StatusForbidden, "")
-	if text := string(a.Body); strings.Contains(text, "os_compute_api") || !strings.Contains(text, "the cloud's admins") {
+	if text := string(a.Body); strings.Contains(text, "os_compute_api") ||
+		!strings.Contains(text, "the cloud's admins") {
 		t.Errorf("it does not say for whom they are: %s", text)
 	}
 	f.exec(t, "alter table allocations rename to hidden") // a caller without the right is rejected before the table is read

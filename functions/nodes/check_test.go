@@ -69,7 +69,8 @@ func TestDryRunSaysWhatTheListSays(t *testing.T) {
 		err := checkDrain(tc.node, nil, true)
 		want := "node a is " + string(shown.Status) + " (" + shown.StatusReason + "): servers cannot be moved off it"
 		if shown.Status != tc.want || shown.StatusReason == "" || err == nil || !strings.HasPrefix(err.Error(), want) {
-			t.Errorf("%s: the list shows %s (%s), the drain is refused with %v", name, shown.Status, shown.StatusReason, err)
+			t.Errorf("%s: the list shows %s (%s), the drain is refused with %v", name, shown.Status,
+				shown.StatusReason, err)
 		}
 	}
 }

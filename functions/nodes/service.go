@@ -37,6 +37,7 @@ type openStack interface {
 // adminSession replaces the words in which Nova's policy forbids a call.
 type adminSession struct{ session }
 
+// ComputeHosts implements session.
 func (s adminSession) ComputeHosts(ctx context.Context) ([]domain.ComputeHost, error) {
 	hosts, err := s.session.ComputeHosts(ctx)
 	return hosts, nodes.ForAdmins(err, "nodes are for the cloud's admins")
@@ -44,10 +45,12 @@ func (s adminSession) ComputeHosts(ctx context.Context) ([]domain.ComputeHost, e
 
 const changesAreForAdmins = "changes of nodes are for the cloud's admins"
 
+// MayChangeServices implements session.
 func (s adminSession) MayChangeServices(ctx context.Context) error {
 	return nodes.ForAdmins(s.session.MayChangeServices(ctx), changesAreForAdmins)
 }
 
+// MayChangeAggregates implements session.
 func (s adminSession) MayChangeAggregates(ctx context.Context) error {
 	return nodes.ForAdmins(s.session.MayChangeAggregates(ctx), changesAreForAdmins)
 }

@@ -29,8 +29,8 @@ func isAutoCordon(reason string) bool {
 
 // care cordons hosts that are not up for long, and drains those that are suspect or cordoned for long. Nothing is ever
 // evacuated: Nova's word that a host is down is no proof that its servers do not run. One host that fails does not keep
-// the others, and the last host of a zone that takes servers is left alone. While more than a share of a zone's hosts is
-// out of service nothing is done there, and then they have their whole time again: an outage of many is for people.
+// the others, and the last host of a zone that takes servers is left alone. While more than a share of a zone's hosts
+// is out of service nothing is done there, and then they have their whole time again: an outage of many is for people.
 // One replica at a time does this, which holds the claim of the job.
 func (w Watcher) care(ctx context.Context, found Observed, hosts []domain.ComputeHost, now time.Time) error {
 	held, err := w.Nodes.HeldZones(ctx)
@@ -42,25 +42,28 @@ func (w Watcher) care(ctx context.Context, found Observed, hosts []domain.Comput
 	isHeld := map[string]bool{}
 	for _, n := range slices.Concat(cordons, drains) {
 		zone := all.zone(n.Name)
-		if isHeld[zone.name] || zone.hasRoom(n.Name) {
+		if isHeld[zone.name] || len(zone.out) <= zone.limit {
 			continue
 		}
 		isHeld[zone.name] = true
 		err = errors.Join(err, w.Nodes.HoldZone(ctx, zone.name, zone.reason(w.Share)))
 	}
-	isOut := func(n domain.Node) bool { return isHeld[all.zone(n.Name).name] }
+	mustWait := func(n domain.Node) bool {
+		zone := all.zone(n.Name)
+		return isHeld[zone.name] || !zone.hasRoom(n.Name)
+	}
 	for name, zone := range held {
 		if !zone.Since.IsZero() && !isHeld[name] {
 			isHeld[name] = true // for this time
 			err = errors.Join(err, w.Nodes.FreeZone(ctx, name))
 		}
 	}
-	for _, n := range slices.DeleteFunc(cordons, isOut) {
+	for _, n := range slices.DeleteFunc(cordons, mustWait) {
 		if !all.isLast(n.Name) {
 			err = errors.Join(err, w.cordon(ctx, all, n.Name, notUpReason+n.NotUpSince.UTC().Format(time.RFC3339)))
 		}
 	}
-	return errors.Join(err, w.drain(ctx, slices.DeleteFunc(drains, isOut), all))
+	return errors.Join(err, w.drain(ctx, slices.DeleteFunc(drains, mustWait), all))
 }
 
 // dueHosts returns the hosts that are to be cordoned, and those that are to be drained, the longest due first.
@@ -211,7 +214,8 @@ func survey(found Observed, hosts []domain.ComputeHost, share int) known {
 	return all
 }
 
-// hasRoom reports whether a host may be cordoned or drained automatically, as far as the limit of its zone goes.
+// hasRoom reports whether a host may be cordoned or drained automatically, as far as the limit of its zone goes. One
+// that an admin has cordoned may have to wait until others are back.
 func (z *zone) hasRoom(name string) bool {
 	out := len(z.out)
 	if !z.out[name] {
@@ -221,8 +225,8 @@ func (z *zone) hasRoom(name string) bool {
 }
 
 func (z *zone) reason(share int) string {
-	return fmt.Sprintf("%d of %d hosts of zone %s are not up, or are cordoned or drained automatically; the limit is %d "+
-		"(NODES_AUTO_SHARE, %d %%): no host of the zone is cordoned or drained automatically",
+	return fmt.Sprintf("%d of %d hosts of zone %s are not up, or are cordoned or drained automatically; the limit is "+
+		"%d (NODES_AUTO_SHARE, %d %%): no host of the zone is cordoned or drained automatically",
 		len(z.out), z.hosts, z.name, z.limit, share)
 }
 

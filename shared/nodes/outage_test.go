@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -34,10 +35,10 @@ func zoneOf(n, first int, change func(*domain.Node, *domain.ComputeHost)) *fakeW
 	return f
 }
 
-func notUp(ago time.Duration) func(*domain.Node, *domain.ComputeHost) {
-	return func(n *domain.Node, h *domain.ComputeHost) {
-		n.Status, n.StatusSince, n.NotUpSince, h.IsUp = domain.NodeDown, epoch.Add(-ago), epoch.Add(-ago), false
-	}
+// notUp is a host that is down for two hours.
+func notUp(n *domain.Node, h *domain.ComputeHost) {
+	since := epoch.Add(-2 * time.Hour)
+	n.Status, n.StatusSince, n.NotUpSince, h.IsUp = domain.NodeDown, since, since, false
 }
 
 // cordonedFor is a host that was cordoned automatically, and is up again for a shorter time.
@@ -62,17 +63,17 @@ func TestZoneOutage(t *testing.T) {
 		open  []domain.DrainProgress
 		want  string
 	}{
-		"three of four are off":           {zone: zoneOf(4, 1, notUp(2*hour)), want: held},
+		"three of four are off":           {zone: zoneOf(4, 1, notUp), want: held},
 		"three of four are back, at once": {zone: zoneOf(4, 1, cordonedFor(2*hour, 0))},
 		"three of four are back for long": {zone: zoneOf(4, 1, cordonedFor(2*day, day)), want: held},
 		"one of four is off": {
-			zone: zoneOf(4, 3, notUp(2*hour)), want: "disable d: cloudfn: not up since 2026-01-02T01:04:05Z, cordoned d",
+			zone: zoneOf(4, 3, notUp), want: "disable d: cloudfn: not up since 2026-01-02T01:04:05Z, cordoned d",
 		},
 		"one of four is back, at once":              {zone: zoneOf(4, 3, cordonedFor(2*hour, 0))},
 		"one of four is back for long":              {zone: zoneOf(4, 3, cordonedFor(day, 2*hour)), want: "drain d"},
 		"one of four is up for long, cordoned late": {zone: zoneOf(4, 3, cordonedFor(time.Minute, day))},
 		"within a larger share": {
-			zone: zoneOf(4, 2, notUp(2*hour)), share: 50,
+			zone: zoneOf(4, 2, notUp), share: 50,
 			want: "disable c: cloudfn: not up since 2026-01-02T01:04:05Z, cordoned c, " +
 				"disable d: cloudfn: not up since 2026-01-02T01:04:05Z, cordoned d",
 		},
@@ -84,17 +85,29 @@ func TestZoneOutage(t *testing.T) {
 		"an admin's drain runs": {
 			zone: zoneOf(4, 3, cordonedFor(day, 2*hour)), open: []domain.DrainProgress{{Node: "a"}}, want: "drain d",
 		},
-		"an outage has just ended": {zone: zoneOf(4, 3, notUp(2*hour)), held: cordoned(hour), want: "free nova"},
+		"an outage has just ended": {zone: zoneOf(4, 3, notUp), held: cordoned(hour), want: "free nova"},
 		"an outage ended since": {
-			zone: zoneOf(4, 3, notUp(2*hour)), held: domain.HeldZone{EndedAt: epoch.Add(-5 * time.Minute)},
+			zone: zoneOf(4, 3, notUp), held: domain.HeldZone{EndedAt: epoch.Add(-5 * time.Minute)},
 		},
 		"an outage ended long ago": {
-			zone: zoneOf(4, 3, notUp(2*hour)), held: domain.HeldZone{EndedAt: epoch.Add(-11 * time.Minute)},
+			zone: zoneOf(4, 3, notUp), held: domain.HeldZone{EndedAt: epoch.Add(-11 * time.Minute)},
+			want: "disable d: cloudfn: not up since 2026-01-02T01:04:05Z, cordoned d",
+		},
+		"a host that an admin has cordoned waits": {
+			zone: zoneOf(4, 2, func(n *domain.Node, h *domain.ComputeHost) {
+				if n.Name == "d" {
+					notUp(n, h)
+					return
+				}
+				cordonedFor(2*hour, day)(n, h)
+				h.DisabledReason = "cloudfn: cordoned by alice"
+				n.DisabledReason = h.DisabledReason
+			}),
 			want: "disable d: cloudfn: not up since 2026-01-02T01:04:05Z, cordoned d",
 		},
 		"hosts that an admin has disabled do not count": {
 			zone: zoneOf(4, 3, func(n *domain.Node, h *domain.ComputeHost) {
-				notUp(2*hour)(n, h)
+				notUp(n, h)
 				h.IsEnabled, h.DisabledReason = false, "to be scrapped"
 			}),
 		},
@@ -116,7 +129,7 @@ func TestZoneOutage(t *testing.T) {
 // TestZoneComesBack: the hosts of a zone report again one after the other. None is cordoned.
 func TestZoneComesBack(t *testing.T) {
 	t.Parallel()
-	f := zoneOf(20, 0, notUp(2*time.Hour))
+	f := zoneOf(20, 0, notUp)
 	for i := range f.nodes {
 		if err := f.poll(t); err != nil {
 			t.Fatal(err)
@@ -142,7 +155,7 @@ func TestManyStatusURLs(t *testing.T) {
 		f := &fakeWatch{hosts: []domain.ComputeHost{{Name: "up"}}}
 		for i := range 300 {
 			f.nodes = append(f.nodes, domain.Node{
-				Name: fmt.Sprintf("n%03d", i), Status: domain.NodeSuspect, StatusURL: fmt.Sprint(i),
+				Name: fmt.Sprintf("n%03d", i), Status: domain.NodeSuspect, StatusURL: strconv.Itoa(i),
 			})
 		}
 		f.nodes[299].AnsweredAt = epoch // it comes first

@@ -187,12 +187,11 @@ func (w Watcher) probe(ctx context.Context, nodes []domain.Node) error {
 	all.SetLimit(probes)
 	for i, n := range nodes {
 		all.Go(func() error {
-			if limited.Err() != nil {
-				return nil
-			}
-			if err := w.Probe(limited, n.StatusURL); err == nil {
+			isTime := limited.Err() == nil
+			switch isAnswered := isTime && w.Probe(limited, n.StatusURL) == nil; {
+			case isAnswered:
 				results[i] = answers
-			} else if limited.Err() == nil {
+			case limited.Err() == nil:
 				results[i] = silent
 			}
 			return nil

@@ -24,8 +24,9 @@ const statusSinceText = `to_char(status_since at time zone 'utc', 'YYYY-MM-DD"T"
 // when its time differs from the stored one. Nova's word that a host is down counts from when it was first seen,
 // because an admin may have forced it down while its nova-compute goes on reporting.
 const (
-	// $2 to $9, $15 and $16 are the hosts that Nova has, $14 those that it shows only the names of: they stay as they are.
-	// What an admin has changed since Nova was queried ($12) stays, and servers and usage that were not read (null).
+	// $2 to $9, $15 and $16 are the hosts that Nova has, $14 those that it shows only the names of: they stay as they
+	// are. What an admin has changed since Nova was queried ($12) stays, and so do servers and usage that were not read
+	// (null).
 	reportsSQL = `
 with given as (
     select * from unnest($2::text[], $3::text[], $4::boolean[], $5::boolean[], $6::text[], $7::text[], $8::integer[],
