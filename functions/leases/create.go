@@ -65,8 +65,8 @@ func (s service) Create(
 	return stored, nil
 }
 
-// refresh stores the states of instances that may have been started since they were last polled, as Nova shows them: one
-// that is shelved already needs nothing before the start. Where Nova cannot be read, the next poll stores them.
+// refresh stores the states of instances as Nova shows them, because their owner may have started them since they were
+// polled: one that is shelved needs nothing before the start. Where Nova cannot be read, the next poll stores them.
 func (s service) refresh(ctx context.Context, cloud session, lease domain.Lease) {
 	var ids []string
 	for _, r := range lease.Reservations {

@@ -58,7 +58,8 @@ func TestLeaseAfterUnshelve(t *testing.T) {
 	t.Parallel()
 	f := start(t, nil)
 	instance := f.instance(t, f.project.ID, "shelved")
-	f.exec(t, "update instances set raw_status = 'SHELVED_OFFLOADED', server_id = $1", f.project.Boot(t, "leased", 1)[0].ID)
+	f.exec(t, "update instances set raw_status = 'SHELVED_OFFLOADED', server_id = $1",
+		f.project.Boot(t, "leased", 1)[0].ID)
 	state := func() string { return testkit.Scalar[string](t, f.conn, "select state from instances") }
 	dry := f.Post(t, "/v1/leases?dry_run=true", ofInstance(instance, ""))
 	if dry.Status != http.StatusOK || state() != "shelved" {

@@ -32,8 +32,8 @@ func (t LeaseTerms) Apply(lease *Lease, rules LeaseRules, now time.Time) error {
 			lease.StartsAt = t.Start
 		}
 		if latest := now.Add(rules.Ahead).UTC(); rules.Ahead > 0 && lease.StartsAt.After(latest) {
-			return apperr.InvalidField("start", fmt.Sprintf("is too far ahead: a lease may begin %s from now, at %s at "+
-				"the latest", PeriodOf(rules.Ahead), latest.Format(time.RFC3339)), latest.Format(time.RFC3339))
+			return apperr.InvalidField("start", fmt.Sprintf("is too far ahead: a lease may begin %s from now, at %s "+
+				"at the latest", PeriodOf(rules.Ahead), latest.Format(time.RFC3339)), latest.Format(time.RFC3339))
 		}
 	}
 	lease.EndsAt, lease.Length, lease.OnEnd = t.End, t.Duration, OnEndShelve

@@ -116,7 +116,8 @@ func (b booking) book(ctx context.Context, tx pgx.Tx) (failed plan, isTaken bool
 		names = append(names, hosts...)
 		reservations = append(reservations, slices.Repeat([]uuid.UUID{b.needs[k].reservation}, len(hosts))...)
 	}
-	taken, err := takeHosts(ctx, tx, len(names), takePlannedSQL, b.projectID, names, reservations, b.from, b.end(b.from))
+	taken, err := takeHosts(ctx, tx, len(names), takePlannedSQL, b.projectID, names, reservations, b.from,
+		b.end(b.from))
 	return p, taken != nil, err
 }
 

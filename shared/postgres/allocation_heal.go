@@ -128,7 +128,8 @@ func reallocate(
 	wanted := need{reservation: r.ID, want: *r.Want}
 	wanted.want.Min, wanted.want.Max = 1, 1
 	planned, isTaken, err := booking{
-		projectID: r.ProjectID, from: old.Start, end: func(time.Time) time.Time { return old.Until }, needs: []need{wanted},
+		projectID: r.ProjectID, from: old.Start, end: func(time.Time) time.Time { return old.Until },
+		needs: []need{wanted},
 	}.book(ctx, tx)
 	switch {
 	case err != nil || !isTaken:

@@ -155,7 +155,7 @@ func (b booking) assign(
 	return given, 0, false
 }
 
-// assignment counts which need has how many hosts of which class.
+// assignment counts the hosts of each class that each need has.
 type assignment struct {
 	classes []uint64
 	spare   []int   // of each class

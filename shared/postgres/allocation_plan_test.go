@@ -154,7 +154,7 @@ func TestRefusalsAgree(t *testing.T) {
 		_, _ = store.Create(t.Context(), made)
 	}
 	moved := 0
-	for range 40 {
+	for range 20 {
 		made, hours := random()
 		free := made.Lease.StartsAt
 		_, err := store.Check(t.Context(), made)
@@ -289,8 +289,8 @@ func TestExtendedLeaseKeepsReplacedHosts(t *testing.T) {
 		}
 	}
 	end := func(host string) time.Time {
-		return testkit.Scalar[time.Time](t, conn, "select upper(during) from allocations where reservation_id = $1 and node = $2",
-			r.ID, host)
+		return testkit.Scalar[time.Time](t, conn,
+			"select upper(during) from allocations where reservation_id = $1 and node = $2", r.ID, host)
 	}
 	extend(1)
 	if at := end(old); !at.Equal(l.EndsAt.Add(time.Hour)) {
@@ -303,7 +303,7 @@ func TestExtendedLeaseKeepsReplacedHosts(t *testing.T) {
 	create(t, store, next)
 	extend(3)
 	if at := end(other); !at.Equal(l.EndsAt.Add(3 * time.Hour)) {
-		t.Errorf("another lease of a host that was replaced keeps the lease from %s, at %s", l.EndsAt.Add(3*time.Hour), at)
+		t.Errorf("another lease has the host that was replaced, and this one ends at %s", at)
 	}
 }
 
@@ -323,7 +323,8 @@ func TestHeldHosts(t *testing.T) {
 	write(t, conn, "update nodes set vcpus = 16 where name = $1", held) // it would be chosen first
 	back := testkit.Scalar[time.Time](t, conn, "select date_trunc('day', now(), 'UTC') + interval '2 days'")
 	ended := func(minutes int) {
-		write(t, conn, `update allocations set during = tstzrange(now() - interval '2 hours', now() - $1 * interval '1 minute')
+		write(t, conn, `
+update allocations set during = tstzrange(now() - interval '2 hours', now() - $1 * interval '1 minute')
 where reservation_id = $2`, minutes, r.ID)
 	}
 	free := func(hosts int) time.Time {

@@ -16,7 +16,7 @@ var termFields = []string{"name", "start", "end", "on-end", "enforce"}
 
 // termFlags add when a lease begins, how long it lasts, and what happens at its end.
 func termFlags(a *cli.App, cmd *cobra.Command) {
-	a.UntilOrNow(cmd, "start", "when it begins: in 24h, a time such as 2027-01-01T09:00:00Z, or now, as new leases do by default")
+	a.UntilOrNow(cmd, "start", "when it begins: in 24h, a time such as 2027-01-01T09:00:00Z, or now, as new leases do")
 	flags := cmd.Flags()
 	flags.String("heal", "", "when a host fails: auto (another takes its place) or manual (wait for it)")
 	cli.Choices(cmd, "heal", string(domain.HealAuto), string(domain.HealManual))

@@ -123,8 +123,8 @@ func TestTimes(t *testing.T) {
 		want    map[string]any
 	}{
 		{update, []string{openLease, "--end", "now"}, map[string]any{"end": "now"}},
-		{update, []string{openLease, "--start", "now", "--duration", "1h30m"},
-			map[string]any{"start": "now", "duration": "PT1H30M"}},
+		{update, []string{openLease, "--start", "now"}, map[string]any{"start": "now"}},
+		{update, []string{openLease, "--duration", "1h30m"}, map[string]any{"duration": "PT1H30M"}},
 		{update, []string{openLease, "--duration", "1d12h"}, map[string]any{"duration": "P1DT12H"}},
 		{update, []string{openLease, "--duration", "90s"}, map[string]any{"duration": "PT90S"}},
 		{update, []string{openLease, "--end", "1h30m"}, map[string]any{"end": 90 * time.Minute}},
