@@ -202,9 +202,9 @@ func (s hostStep) empty(ctx context.Context, names []string) (isEmpty bool, err 
 		node, known := s.nodes[name]
 		isDown := known && !node.IsUp && s.lease.OnEnd != domain.OnEndDelete // Nova deletes them in any case
 		if isDown && len(own) > 0 {
-			failures = append(failures, apperr.New(apperr.Conflict,
-				"a reserved host is down, and %d of the reservation's servers are on it: they end when it is up",
-				len(own)))
+			words := fmt.Sprintf("a reserved host is down, and %d of the reservation's servers are on it: they end when it "+
+				"is up", len(own))
+			failures = append(failures, public(apperr.New(apperr.Conflict, "%s", words), words))
 			continue
 		}
 		for _, found := range own {
