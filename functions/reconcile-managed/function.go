@@ -88,7 +88,7 @@ func build(cfg Config, d run.Deps) (eventx.Func, error) {
 		return nil, err
 	}
 	store := postgres.Managed{DB: d.DB}
-	s := newService(store, cfg.Claim)
+	s := &service{}
 	trusts := newSessions(func(ctx context.Context) (account, error) {
 		session, err := own.Login(ctx)
 		if err != nil {
@@ -108,6 +108,7 @@ func build(cfg Config, d run.Deps) (eventx.Func, error) {
 			return out, json.Unmarshal([]byte(text.Reveal()), &out)
 		},
 	}
+	s.runner = s.newRunner(store.Queue())
 	return s.Handle, nil
 }
 

@@ -85,11 +85,7 @@ func (s *service) pass(t *testing.T) (died bool) {
 
 func (s *service) passAt(t *testing.T, after time.Duration) (died bool) {
 	t.Helper()
-	claimed, claim, err := s.leases.Claim(t.Context(), s.engine.ClaimFor, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	now, err := s.db.Now(t.Context())
+	claimed, err := s.leases.Queue().Claim(t.Context(), s.engine.ClaimFor, 1, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,8 +98,9 @@ func (s *service) passAt(t *testing.T, after time.Duration) (died bool) {
 			panic(r)
 		}
 	}()
-	for _, lease := range claimed {
-		if err := s.engine.Run(t.Context(), claim, lease, now.Add(after)); err != nil {
+	for _, row := range claimed.Rows {
+		now := claimed.At.Add(after)
+		if err := s.engine.Run(t.Context(), claimed.Claim, row.Value, now); err != nil {
 			t.Errorf("the pass: %v", err)
 		}
 	}

@@ -1,6 +1,7 @@
 package watchnodes
 
 import (
+	"sync"
 	"testing"
 	"time"
 
@@ -63,5 +64,55 @@ func TestUnreadable(t *testing.T) {
 	}
 	if got := w.events(domain.NodeEvent); got != "" {
 		t.Errorf("events of nodes: %q", got)
+	}
+}
+
+// TestOldDrainsStay: old drains that cannot be deleted are no failure of the poll, and keep the account's session.
+func TestOldDrainsStay(t *testing.T) {
+	t.Parallel()
+	w := watch(t, "a")
+	w.exec("alter table drains rename column ended_at to hidden")
+	if err := w.poll(t.Context()); err != nil || len(w.nova.forgot) > 0 {
+		t.Errorf("got %v, it forgets the session after %v", err, w.nova.forgot)
+	}
+}
+
+// TestOutageIsHeld: hosts that are out of service together are not cordoned, by however many replicas, and that is one
+// event. When most of them are back, the others have their whole time again.
+func TestOutageIsHeld(t *testing.T) {
+	t.Parallel()
+	w := watch(t, "a", "b", "c", "d", "e")
+	w.tick()
+	w.exec("update nodes set auto_cordon_after = '1 second'")
+	w.nova.read = func(f *fakeNova) {
+		f.reported(10 * time.Minute)
+		f.hosts[0].SeenAt, f.hosts[0].IsUp = time.Now(), true
+	}
+	w.tick()
+	w.exec("update nodes set not_up_since = now() - interval '1 hour' where not_up_since is not null")
+	var replicas sync.WaitGroup
+	for range 3 {
+		replicas.Go(func() { w.watch(t.Context()) })
+	}
+	replicas.Wait()
+	w.tick()
+	if got := w.events(domain.MonitorEvent); got != "failed" || w.nova.disabled != 0 {
+		t.Errorf("while four of five are down: %q, and %d hosts are cordoned", got, w.nova.disabled)
+	}
+	w.exec("update nodes set auto_cordon_after = '1 hour'")
+	w.nova.read = func(f *fakeNova) {
+		f.reported(0)
+		f.hosts[4].SeenAt, f.hosts[4].IsUp = time.Now().Add(-20*time.Minute), false
+	}
+	w.tick()
+	w.tick()
+	if got := w.events(domain.MonitorEvent); got != "failed works" || w.nova.disabled != 0 {
+		t.Errorf("when one is down: %q, and %d hosts are cordoned", got, w.nova.disabled)
+	}
+	w.exec("update monitors set ended_at = now() - interval '1 hour'")
+	w.tick()
+	w.tick()
+	if w.nova.disabled != 1 {
+		t.Errorf("%d hosts are cordoned an hour later", w.nova.disabled)
 	}
 }

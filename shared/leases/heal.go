@@ -154,8 +154,11 @@ func (s hostStep) isUnfit(ctx context.Context, v view, name string, held []strin
 }
 
 // isLost reports whether a host is down for good, as far as one can tell: a missed report moves no reservation. When
-// watch-nodes watches the host, it has to find it down, too.
+// watch-nodes watches the host, it has to find it down, too. An admin who has forced it down in Nova has said so.
 func (s hostStep) isLost(node domain.Node) bool {
+	if node.ForcedDown && !node.IsUp {
+		return true
+	}
 	isDown := node.Status == domain.NodeDown || node.Status == domain.NodeUnknown
 	return !node.IsUp && isDown && s.now.Sub(node.DownSince) >= s.HealAfter
 }
