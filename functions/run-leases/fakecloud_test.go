@@ -2,6 +2,7 @@ package runleases
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -29,7 +30,8 @@ type fakeCloud struct {
 	locked     []string
 	resets     int
 	made       int
-	probed     int // hosts
+	probed     int    // hosts
+	fails      string // the call that fails; "" = none
 	probing    sync.Mutex
 }
 
@@ -49,6 +51,16 @@ func newFakeCloud(hosts ...string) *fakeCloud {
 		c.provided[h] = map[string]bool{}
 	}
 	return c
+}
+
+// secretWords are what the failing call says to the admin.
+const secretWords = "nova: compute-secret in aggregate-secret: Host not found"
+
+func (c *fakeCloud) failure(call string) error {
+	if c.fails != call {
+		return nil
+	}
+	return apperr.Wrap(apperr.Conflict, errors.New("nova answered PUT with 409"), secretWords)
 }
 
 // tenant is the project of the leases.
@@ -119,6 +131,9 @@ func (c *fakeCloud) left() (left []string) {
 
 func (c *fakeCloud) Aggregates(context.Context) (all []domain.Aggregate, err error) {
 	defer c.called("Aggregates")
+	if err := c.failure("Aggregates"); err != nil {
+		return nil, err
+	}
 	for _, name := range slices.Sorted(maps.Keys(c.aggregates)) {
 		found, _ := c.aggregate(name)
 		all = append(all, found)
@@ -128,6 +143,9 @@ func (c *fakeCloud) Aggregates(context.Context) (all []domain.Aggregate, err err
 
 func (c *fakeCloud) FindAggregate(_ context.Context, name string) (domain.Aggregate, bool, error) {
 	defer c.called("FindAggregate " + name)
+	if err := c.failure("FindAggregate"); err != nil {
+		return domain.Aggregate{}, false, err
+	}
 	found, ok := c.aggregate(name)
 	return found, ok, nil
 }
@@ -146,6 +164,9 @@ func (c *fakeCloud) EnsureAggregate(
 	_ context.Context, name string, metadata map[string]string,
 ) (domain.Aggregate, error) {
 	defer c.called("EnsureAggregate " + name)
+	if err := c.failure("EnsureAggregate"); err != nil {
+		return domain.Aggregate{}, err
+	}
 	if c.aggregates[name] == nil {
 		c.made++
 		c.aggregates[name] = &domain.Aggregate{ID: c.made, UUID: name, Name: name, Metadata: map[string]string{}}
@@ -156,6 +177,9 @@ func (c *fakeCloud) EnsureAggregate(
 
 func (c *fakeCloud) DropAggregateMetadata(_ context.Context, id int, key string) error {
 	defer c.called("DropAggregateMetadata " + key)
+	if err := c.failure("DropAggregateMetadata"); err != nil {
+		return err
+	}
 	delete(c.byID(id).Metadata, key)
 	return nil
 }
@@ -171,6 +195,9 @@ func (c *fakeCloud) byID(id int) *domain.Aggregate {
 
 func (c *fakeCloud) DeleteAggregate(_ context.Context, id int) error {
 	defer c.called("DeleteAggregate")
+	if err := c.failure("DeleteAggregate"); err != nil {
+		return err
+	}
 	if a := c.byID(id); len(a.Hosts) > 0 {
 		return apperr.New(apperr.Conflict, "aggregate %s has hosts", a.Name)
 	}
@@ -180,6 +207,9 @@ func (c *fakeCloud) DeleteAggregate(_ context.Context, id int) error {
 
 func (c *fakeCloud) AddHost(_ context.Context, a domain.Aggregate, host, _ string) error {
 	defer c.called("AddHost " + host + " " + a.Name)
+	if err := c.failure("AddHost"); err != nil {
+		return err
+	}
 	if found := c.aggregates[a.Name]; !slices.Contains(found.Hosts, host) {
 		found.Hosts = append(found.Hosts, host)
 	}
@@ -188,6 +218,9 @@ func (c *fakeCloud) AddHost(_ context.Context, a domain.Aggregate, host, _ strin
 
 func (c *fakeCloud) RemoveHost(_ context.Context, a domain.Aggregate, host, _ string) error {
 	defer c.called("RemoveHost " + host + " " + a.Name)
+	if err := c.failure("RemoveHost"); err != nil {
+		return err
+	}
 	found := c.byID(a.ID)
 	found.Hosts = slices.DeleteFunc(found.Hosts, func(name string) bool { return name == host })
 	return nil
@@ -195,12 +228,18 @@ func (c *fakeCloud) RemoveHost(_ context.Context, a domain.Aggregate, host, _ st
 
 func (c *fakeCloud) EnsureTrait(_ context.Context, name string) error {
 	defer c.called("EnsureTrait")
+	if err := c.failure("EnsureTrait"); err != nil {
+		return err
+	}
 	c.traits[name] = true
 	return nil
 }
 
 func (c *fakeCloud) DeleteTrait(_ context.Context, name string) error {
 	defer c.called("DeleteTrait")
+	if err := c.failure("DeleteTrait"); err != nil {
+		return err
+	}
 	for host, traits := range c.provided {
 		if traits[name] {
 			return apperr.New(apperr.Conflict, "host %s has the trait", host)
@@ -212,6 +251,9 @@ func (c *fakeCloud) DeleteTrait(_ context.Context, name string) error {
 
 func (c *fakeCloud) SetProviderTrait(_ context.Context, provider, trait string, present bool) error {
 	defer c.called(fmt.Sprintf("SetProviderTrait %s %s %t", provider, trait[:20], present))
+	if err := c.failure("SetProviderTrait"); err != nil {
+		return err
+	}
 	if delete(c.provided[provider], trait); present {
 		c.provided[provider][trait] = true
 	}
@@ -220,6 +262,9 @@ func (c *fakeCloud) SetProviderTrait(_ context.Context, provider, trait string, 
 
 func (c *fakeCloud) IsolatedProviders(_ context.Context, aggregate, trait string) (ids []string, err error) {
 	defer c.called("IsolatedProviders")
+	if err := c.failure("IsolatedProviders"); err != nil {
+		return nil, err
+	}
 	for _, host := range c.aggregates[aggregate].Hosts {
 		if c.provided[host][trait] {
 			ids = append(ids, host)
@@ -230,6 +275,9 @@ func (c *fakeCloud) IsolatedProviders(_ context.Context, aggregate, trait string
 
 func (c *fakeCloud) PrivateFlavors(context.Context) (all []domain.PrivateFlavor, err error) {
 	defer c.called("PrivateFlavors")
+	if err := c.failure("PrivateFlavors"); err != nil {
+		return nil, err
+	}
 	for _, f := range c.flavors {
 		f := f.PrivateFlavor
 		f.ExtraSpecs = maps.Clone(f.ExtraSpecs)
@@ -240,6 +288,9 @@ func (c *fakeCloud) PrivateFlavors(context.Context) (all []domain.PrivateFlavor,
 
 func (c *fakeCloud) EnsureFlavor(_ context.Context, f domain.PrivateFlavor) error {
 	defer c.called("EnsureFlavor")
+	if err := c.failure("EnsureFlavor"); err != nil {
+		return err
+	}
 	if c.flavors[f.ID] == nil {
 		c.flavors[f.ID] = &fakeFlavor{PrivateFlavor: f}
 	}
@@ -249,29 +300,44 @@ func (c *fakeCloud) EnsureFlavor(_ context.Context, f domain.PrivateFlavor) erro
 
 func (c *fakeCloud) DropFlavorSpec(_ context.Context, id, key string) error {
 	defer c.called("DropFlavorSpec " + key)
+	if err := c.failure("DropFlavorSpec"); err != nil {
+		return err
+	}
 	delete(c.flavors[id].ExtraSpecs, key)
 	return nil
 }
 
 func (c *fakeCloud) GrantFlavor(_ context.Context, id, project string) error {
 	defer c.called("GrantFlavor")
+	if err := c.failure("GrantFlavor"); err != nil {
+		return err
+	}
 	c.flavors[id].projects = []string{project}
 	return nil
 }
 
 func (c *fakeCloud) DeleteFlavor(_ context.Context, id string) error {
 	defer c.called("DeleteFlavor")
+	if err := c.failure("DeleteFlavor"); err != nil {
+		return err
+	}
 	delete(c.flavors, id)
 	return nil
 }
 
 func (c *fakeCloud) HostServers(_ context.Context, host string) (found []domain.Server, err error) {
 	defer c.called("HostServers " + host)
+	if err := c.failure("HostServers"); err != nil {
+		return nil, err
+	}
 	return c.find(func(s *domain.Server) bool { return s.Host == host }), nil
 }
 
 func (c *fakeCloud) UnplacedServers(_ context.Context, project string) ([]domain.Server, error) {
 	defer c.called("UnplacedServers")
+	if err := c.failure("UnplacedServers"); err != nil {
+		return nil, err
+	}
 	return c.find(func(s *domain.Server) bool {
 		return s.ProjectID == project && slices.Contains([]string{"BUILD", "ERROR", "SHELVED_OFFLOADED"}, s.Status)
 	}), nil
@@ -289,6 +355,9 @@ func (c *fakeCloud) ProbeHost(_ context.Context, host string) (domain.Isolation,
 
 func (c *fakeCloud) TaggedServers(_ context.Context, _, tag string) ([]domain.Server, error) {
 	defer c.called("TaggedServers")
+	if err := c.failure("TaggedServers"); err != nil {
+		return nil, err
+	}
 	return c.find(func(s *domain.Server) bool { return slices.Contains(s.Tags, tag) }), nil
 }
 
@@ -364,6 +433,9 @@ func (c *fakeCloud) find(matches func(*domain.Server) bool) (found []domain.Serv
 
 func (c *fakeCloud) Server(_ context.Context, id string) (domain.Server, error) {
 	defer c.called("Server")
+	if err := c.failure("Server"); err != nil {
+		return domain.Server{}, err
+	}
 	if s := c.servers[id]; s != nil {
 		return *s, nil
 	}
@@ -372,6 +444,9 @@ func (c *fakeCloud) Server(_ context.Context, id string) (domain.Server, error) 
 
 func (c *fakeCloud) DeleteServer(_ context.Context, id string) error {
 	defer c.called("DeleteServer")
+	if err := c.failure("DeleteServer"); err != nil {
+		return err
+	}
 	delete(c.servers, id)
 	return nil
 }

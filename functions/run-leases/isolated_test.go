@@ -10,11 +10,12 @@ import (
 )
 
 // TestHostOfAnotherAggregate: a host that an aggregate of others isolates does not join the pool, is not given to a
-// lease, and degrades the lease that has it. The reason names the aggregate, and ends with it.
+// lease, and degrades the lease that has it. Admins read the name of the aggregate, and the reason ends with it.
 func TestHostOfAnotherAggregate(t *testing.T) {
 	t.Parallel()
 	const want = `host h1 is in the aggregate "gpu", whose property trait:CUSTOM_GPU=required keeps servers of ` +
 		`reservations off it: take the host out of that aggregate first`
+	const told = "an aggregate of the cloud keeps servers off a reserved host: the cloud's admin has to take the host out of it"
 	isolated := func(t *testing.T) *hostWorld {
 		t.Helper()
 		w := newHostWorld(t)
@@ -84,7 +85,7 @@ func TestHostOfAnotherAggregate(t *testing.T) {
 		w.exec(t, "update nodes set pool = 'leaving' where name <> 'h1'")
 		w.cloud.aggregates["gpu"].Hosts = []string{"h1"}
 		w.pass(t)
-		shows(t, w, lease, "starting f "+want)
+		shows(t, w, lease, "starting f "+told)
 		w.cloud.aggregates["gpu"].Hosts = nil
 		w.becomes(t, domain.LeaseActive)
 		shows(t, w, lease, "active f")
@@ -101,7 +102,7 @@ func TestHostOfAnotherAggregate(t *testing.T) {
 update leases set starts_at = case status when 'pending' then now() else starts_at end,
     due_at = case status when 'pending' then now() end`) // a pass is of one lease
 		w.pass(t)
-		shows(t, w, lease+" order by created_at desc limit 1", "starting f another lease has not returned h1 yet")
+		shows(t, w, lease+" order by created_at desc limit 1", "starting f another lease has not returned its hosts yet")
 		w.exec(t, "update leases set due_at = now()")
 		w.end(t)
 		w.becomes(t, domain.LeaseActive)
@@ -112,7 +113,7 @@ update leases set starts_at = case status when 'pending' then now() else starts_
 		w.becomes(t, domain.LeaseActive)
 		w.cloud.aggregates["gpu"].Hosts = []string{"h1"}
 		w.pass(t)
-		shows(t, w, lease, "active t "+want)
+		shows(t, w, lease, "active t "+told)
 		w.cloud.aggregates["gpu"].Hosts = nil
 		w.pass(t)
 		shows(t, w, lease, "active f")

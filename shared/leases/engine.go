@@ -170,7 +170,9 @@ func (p *pass) record(ctx context.Context, r *domain.Reservation, err error) {
 	}
 	slog.WarnContext(ctx, "reservation step failed", "lease_id", p.lease.ID, "reservation_id", r.ID, "status",
 		p.lease.Status, "error", err)
-	r.Problem = domain.ProblemOf(err)
+	if r.Problem = domain.ProblemOf(err); r.Type == domain.HostReservation {
+		r.Problem = hostProblem(err)
+	}
 	if errors.Is(err, errWaits) {
 		p.lease.Problem, p.isMoving = r.Problem, true
 		return

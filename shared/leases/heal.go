@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"slices"
+	"time"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
@@ -64,15 +65,22 @@ func (s hostStep) returnEmpty(ctx context.Context, aggregate domain.Aggregate, i
 // heal replaces hosts that cannot be the reservation's by others that are free. Without another one the lease is
 // degraded until the host is up again; a host with servers of others is never given to it.
 func (s hostStep) heal(ctx context.Context, v view) error {
+	var held []string
+	if overdue := s.overdue(); len(overdue) > 0 {
+		var err error
+		if held, err = s.Store.HeldByOthers(ctx, *s.r, overdue...); err != nil {
+			return err
+		}
+	}
 	for _, name := range s.desired() {
-		reason, isLost, err := s.isUnfit(ctx, v, name)
+		reason, isLost, err := s.isUnfit(ctx, v, name, held)
 		if err != nil {
 			return err
 		}
 		if !isLost {
 			s.degraded = s.degraded || s.isCordoned(name) || reason != nil
 			if reason != nil {
-				s.drift = domain.ProblemOf(reason)
+				s.drift = hostProblem(reason)
 			}
 			continue
 		}
@@ -98,10 +106,26 @@ func (s hostStep) heal(ctx context.Context, v view) error {
 	return nil
 }
 
+// longestWait is how long a reservation waits for a host that another lease has not returned, before it takes another.
+const longestWait = 3 * time.Minute
+
+// overdue are the hosts that the reservation has not been given within longestWait.
+func (s hostStep) overdue() (names []string) {
+	for _, a := range s.r.Allocations {
+		if s.now.Sub(a.From) > longestWait && a.ReplacedAt.IsZero() && !s.isGiven(a.Node) {
+			names = append(names, a.Node)
+		}
+	}
+	return names
+}
+
 // isUnfit reports whether another host has to take the place of one: it is lost, it is cordoned without servers, or
-// before it is given to the reservation it is down, isolated by others, or servers of others are on it.
+// before it is given to the reservation it is down, isolated by others, another lease holds it for too long, or servers
+// of others are on it.
 // reason is why nothing can be launched onto a host that is up, whether another one has to take its place or not.
-func (s hostStep) isUnfit(ctx context.Context, v view, name string) (reason error, isUnfit bool, err error) {
+func (s hostStep) isUnfit(ctx context.Context, v view, name string, held []string) (
+	reason error, isUnfit bool, err error,
+) {
 	node, known := s.nodes[name]
 	foreign := CheckAggregates(v.aggregates, name, s.lease.ProjectID)
 	switch {
@@ -114,6 +138,8 @@ func (s hostStep) isUnfit(ctx context.Context, v view, name string) (reason erro
 		return nil, err == nil && len(own)+others == 0, err
 	case !node.IsUp || !node.Enabled:
 		return nil, true, nil
+	case slices.Contains(held, name):
+		return notReturned(name), true, nil
 	case foreign != nil:
 		return foreign, true, s.withdraw(ctx, name, foreign)
 	case s.isTaken(v, name): // it was empty when it left the pool
@@ -161,13 +187,15 @@ func (s hostStep) withdraw(ctx context.Context, name string, reason error) error
 
 // CheckServers returns a Conflict when servers run on the host: it is not reservable for now.
 func CheckServers(name string, servers int) error {
+	const words = "servers of others run on a reserved host: the cloud's admin has to move them"
 	switch servers {
 	case 0:
 		return nil
 	case 1:
-		return apperr.New(apperr.Conflict, "1 server runs on host %s: move or delete it first", name)
+		return public(apperr.New(apperr.Conflict, "1 server runs on host %s: move or delete it first", name), words)
 	}
-	return apperr.New(apperr.Conflict, "%d servers run on host %s: move or delete them first", servers, name)
+	return public(apperr.New(apperr.Conflict, "%d servers run on host %s: move or delete them first", servers, name),
+		words)
 }
 
 // replace does to the reservation what Reallocate has done to the row.

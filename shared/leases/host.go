@@ -2,6 +2,7 @@ package leases
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -52,8 +53,9 @@ const leaseAggregate = "cloudfn-lease-"
 func AggregateName(reservation uuid.UUID) string { return leaseAggregate + reservation.String() }
 
 // errNoAccount says why hosts wait.
-var errNoAccount = apperr.New(apperr.Unavailable,
-	"run-leases has no service account that may manage hosts: set LEASES_OS_USERNAME and LEASES_OS_PASSWORD")
+var errNoAccount = public(apperr.New(apperr.Unavailable,
+	"run-leases has no service account that may manage hosts: set LEASES_OS_USERNAME and LEASES_OS_PASSWORD"),
+	"the operator has not configured the service account that reserves hosts")
 
 // session is a session of the service account.
 func (p *pass) session(ctx context.Context) (Cloud, error) {
@@ -157,7 +159,7 @@ func (s hostStep) converge(ctx context.Context, v view) (view, error) {
 	names := s.desired()
 	held, err := s.Store.HeldByOthers(ctx, *s.r, names...)
 	if err == nil && len(held) > 0 {
-		err = apperr.Wrap(apperr.Conflict, errWaits, "another lease has not returned %s yet", strings.Join(held, ", "))
+		err = fmt.Errorf("%w: %w", notReturned(held...), errWaits)
 	}
 	if err != nil {
 		return v, err
@@ -187,6 +189,12 @@ func (s hostStep) converge(ctx context.Context, v view) (view, error) {
 		}
 	}
 	return v, nil
+}
+
+// notReturned is a Conflict about hosts that another lease still holds.
+func notReturned(hosts ...string) error {
+	return public(apperr.New(apperr.Conflict, "another lease has not returned %s yet", strings.Join(hosts, ", ")),
+		"another lease has not returned its hosts yet")
 }
 
 // take takes a host out of the pool's aggregate, and with that lets the reservation's servers onto it. Nothing may be
@@ -221,7 +229,11 @@ func (s hostStep) isOld() bool {
 // flavor makes a private flavor, and lets the project use it.
 func (s hostStep) flavor(ctx context.Context, f domain.LeasedFlavor) error {
 	private := domain.PrivateFlavor{ID: f.ID, Name: f.Name, BaseID: f.BaseID, ExtraSpecs: requires(s.r.Trait)}
-	if err := s.cloud.EnsureFlavor(ctx, private); err != nil {
+	err := s.cloud.EnsureFlavor(ctx, private)
+	switch {
+	case apperr.CodeOf(err) == apperr.NotFound:
+		return public(err, fmt.Sprintf("flavor %s cannot be made: its base %s no longer exists", f.Name, f.Base))
+	case err != nil:
 		return fmt.Errorf("flavor %s, a copy of %s: %w", f.Name, f.Base, err)
 	}
 	if s.isOld() {
@@ -230,4 +242,38 @@ func (s hostStep) flavor(ctx context.Context, f domain.LeasedFlavor) error {
 		}
 	}
 	return s.cloud.GrantFlavor(ctx, f.ID, s.lease.ProjectID)
+}
+
+// The steps for hosts are done with an admin's account, so their errors name hosts and aggregates, and repeat what Nova
+// says to an admin. They are for the log, and for admins. The owner of a lease reads only words that are public.
+
+// publicError is an error of a step for hosts with the words for the owner of the lease.
+type publicError struct {
+	error
+
+	words string
+}
+
+// Unwrap gives the error to errors.Is and errors.As.
+func (e publicError) Unwrap() error { return e.error }
+
+// public gives an error words for the owner of a lease. They name no host, no aggregate and nothing of Nova's.
+func public(err error, words string) error { return publicError{err, words} }
+
+// hostProblem is why a step for hosts has failed, as the owner of the lease reads it.
+func hostProblem(err error) *domain.Problem {
+	problem := domain.ProblemOf(err)
+	if shown, ok := errors.AsType[publicError](err); ok {
+		problem.Detail = shown.words
+		return problem
+	}
+	switch apperr.Code(problem.Code) {
+	case apperr.Internal:
+	case apperr.Unavailable, apperr.Timeout, apperr.BadGateway, apperr.RateLimited, apperr.ClientGone:
+		problem.Detail = "OpenStack does not answer the service account that reserves hosts: the call is repeated"
+	default:
+		problem.Detail = "OpenStack refused a call of the service account that reserves hosts: the operator finds the " +
+			"reason in the log of run-leases, under the id of the lease"
+	}
+	return problem
 }

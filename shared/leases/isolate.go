@@ -52,6 +52,10 @@ func enter(ctx context.Context, cloud HostCloud, aggregate domain.Aggregate, tra
 	return cloud.AddHost(ctx, aggregate, node.Name, node.ProviderID)
 }
 
+// foreignAggregate is what the owner of a lease reads of such an aggregate.
+const foreignAggregate = "an aggregate of the cloud keeps servers off a reserved host: the cloud's admin has to take " +
+	"the host out of it"
+
 // CheckAggregates returns a Conflict when the host is in an isolating aggregate that is not cloudfn's, such as one of
 // hosts with GPUs: a server must have the required traits of each aggregate of its host, and the flavors of a
 // reservation require no traits but its own. So it does when aggregates keep the host for other projects than this
@@ -67,8 +71,9 @@ func CheckAggregates(all []domain.Aggregate, host, projectID string) error {
 		}
 		for key, value := range a.Metadata {
 			if strings.HasPrefix(key, required("")) && value == "required" {
-				return apperr.New(apperr.Conflict, "host %s is in the aggregate %q, whose property %s=required keeps "+
-					"servers of reservations off it: take the host out of that aggregate first", host, a.Name, key)
+				return public(apperr.New(apperr.Conflict, "host %s is in the aggregate %q, whose property %s=required "+
+					"keeps servers of reservations off it: take the host out of that aggregate first", host, a.Name,
+					key), foreignAggregate)
 			}
 		}
 	}
@@ -109,10 +114,10 @@ func tenancy(all []domain.Aggregate, host, projectID string) error {
 				case "":
 				case projectID:
 					return nil
-				default: // the ids of others are not shown to the owner of a lease
-					conflict = apperr.New(apperr.Conflict, "host %s is in the aggregate %q, whose property %s "+
+				default:
+					conflict = public(apperr.New(apperr.Conflict, "host %s is in the aggregate %q, whose property %s "+
 						"keeps servers of other projects off it: take the host out of that aggregate first",
-						host, a.Name, key)
+						host, a.Name, key), foreignAggregate)
 				}
 			}
 		}

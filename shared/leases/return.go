@@ -270,9 +270,9 @@ func (s hostStep) empty(ctx context.Context, host endingHost) (isEmpty bool, err
 	}
 	node, known := s.nodes[host.name]
 	if known && !node.IsUp && s.lease.OnEnd != domain.OnEndDelete { // Nova deletes them in any case
-		return false, apperr.New(apperr.Conflict,
-			"a reserved host is down, and %d of the reservation's servers are on it: they end when it is up",
+		words := fmt.Sprintf("a reserved host is down, and %d of the reservation's servers are on it: they end when it is up",
 			len(host.own))
+		return false, public(apperr.New(apperr.Conflict, "%s", words), words)
 	}
 	var failed error
 	for _, found := range host.own {
@@ -292,7 +292,8 @@ func (s hostStep) empty(ctx context.Context, host endingHost) (isEmpty bool, err
 // the log.
 func (s hostStep) notEnded(ctx context.Context, server domain.Server, cause error) error {
 	slog.WarnContext(ctx, "the end of a server", "lease_id", s.lease.ID, "server_id", server.ID, "error", cause)
-	return apperr.Wrap(apperr.CodeOf(cause), cause, "%s cannot be ended yet", described(server))
+	words := described(server) + " cannot be ended yet"
+	return public(apperr.Wrap(apperr.CodeOf(cause), cause, "%s", words), words)
 }
 
 // endServer does the next step of on_end to a server of the reservation.
