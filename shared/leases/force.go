@@ -23,7 +23,9 @@ func (p *pass) isLate(limit time.Duration) bool {
 }
 
 // endPause is the pause after so many failed attempts at an end.
-func endPause(attempts int) time.Duration { return flow.Backoff(shortestPause, longestErrorPause, attempts) }
+func endPause(attempts int) time.Duration {
+	return flow.Backoff(shortestPause, longestErrorPause, attempts)
+}
 
 // giveUp has the lease in error when its end has been tried for too long. It is tried less often from then on: its
 // servers may be gone, or a host may be up again.

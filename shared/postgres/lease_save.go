@@ -56,7 +56,7 @@ update leases set due_at = clock_timestamp(), ` + releaseSQL + ` where project_i
 
 	saveReservationSQL = `
 update reservations set status = $3, problem = $4, action_id = $5, aggregate_id = nullif($6::bigint, 0), flavors = $7,
-    was_running = $8, prepared_at = $9, servers = $10
+    was_running = $8, prepared_at = $9, servers = $10, actions_done = $11
 where project_id = $1 and id = $2 and is_open`
 )
 
@@ -150,11 +150,12 @@ func saveReservations(ctx context.Context, tx pgx.Tx, stored, lease domain.Lease
 		isShown = isShown || differs
 		if !differs && old.ActionID == r.ActionID && old.AggregateID == r.AggregateID &&
 			old.WasRunning == r.WasRunning && old.PreparedAt.Equal(r.PreparedAt) &&
-			slices.Equal(old.Servers, r.Servers) {
+			slices.Equal(old.Servers, r.Servers) && old.ActionsDone == r.ActionsDone {
 			continue
 		}
 		if _, err = exec(ctx, tx, saveReservationSQL, lease.ProjectID, r.ID, r.Status, r.Problem, orNullID(r.ActionID),
-			r.AggregateID, orEmpty(r.Flavors), r.WasRunning, orNull(r.PreparedAt), orEmpty(r.Servers)); err != nil {
+			r.AggregateID, orEmpty(r.Flavors), r.WasRunning, orNull(r.PreparedAt), orEmpty(r.Servers),
+			r.ActionsDone); err != nil {
 			return isShown, err
 		}
 	}
@@ -188,7 +189,9 @@ func hasDrifted(lease domain.Lease) bool {
 }
 
 // failsToEnd reports whether the end of a lease has failed so often that its project has to hear of it.
-func failsToEnd(lease domain.Lease) bool { return lease.Status == domain.LeaseEnding && lease.Attempts >= 3 }
+func failsToEnd(lease domain.Lease) bool {
+	return lease.Status == domain.LeaseEnding && lease.Attempts >= 3
+}
 
 // Finish ends a claimed lease with its event (Status is ended or cancelled), its reservations and its connection, and
 // returns its instances and hosts. Nothing of it may be left in OpenStack. Errors are those of Save.
