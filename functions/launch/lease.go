@@ -84,7 +84,7 @@ func (s service) newLease(
 	if req.spec.Stopped {
 		lease.Status = domain.LeaseActive
 	}
-	if err := terms.Apply(&lease, now); err != nil {
+	if err := terms.Apply(&lease, made.Rules, now); err != nil {
 		return nil, ofLease(err, asked)
 	}
 	made.Lease = lease

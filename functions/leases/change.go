@@ -42,7 +42,7 @@ func (s service) Change(
 		if err != nil {
 			return before, err
 		}
-		after, err := in.apply(before, now)
+		after, err := in.apply(before, s.rules, now)
 		if err != nil || len(before.Changed(after)) == 0 {
 			return before, err
 		}
@@ -79,7 +79,9 @@ func (s service) delegate(
 }
 
 // apply is the lease with the change. now is the database's clock.
-func (c ChangeLease) apply(before domain.Lease, now time.Time) (after domain.Lease, err error) {
+func (c ChangeLease) apply(
+	before domain.Lease, rules domain.LeaseRules, now time.Time,
+) (after domain.Lease, err error) {
 	after = before
 	if before.IsEnding() {
 		if after.OnEnd = c.OnEnd; c.OnEnd == "" || !reflect.DeepEqual(c, ChangeLease{OnEnd: c.OnEnd}) {
@@ -123,7 +125,7 @@ func (c ChangeLease) apply(before domain.Lease, now time.Time) (after domain.Lea
 	if terms.OnEnd == "" {
 		terms.OnEnd = before.OnEnd
 	}
-	if err := terms.Apply(&after, now); err != nil {
+	if err := terms.Apply(&after, rules, now); err != nil {
 		return after, err
 	}
 	if before.Status != domain.LeasePending && !after.StartsAt.Equal(before.StartsAt) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"time"
 
@@ -30,17 +31,20 @@ func (s service) Create(
 	if err != nil {
 		return made.Lease, err
 	}
+	isDelegated := made.Lease.Instances() && !made.Lease.SharesConnection
+	if dryRun || made.Lease.Hosts() || !isDelegated {
+		if err := s.changes.Take(ctx, who.ProjectID, "this project"); err != nil {
+			return made.Lease, err
+		}
+	}
 	if dryRun {
 		return s.dryRun(ctx, who, cloud, made, in.Terms())
 	}
 	if err := s.checkRights(ctx, who, made.Lease); err != nil {
 		return made.Lease, err
 	}
-	if !made.Lease.Instances() || made.Lease.SharesConnection {
-		if err := s.changes.Take(ctx, who.ProjectID, "this project"); err != nil {
-			return made.Lease, err
-		}
-	} else {
+	s.refresh(ctx, cloud, made.Lease)
+	if isDelegated {
 		if _, err := s.store.Check(ctx, made); err != nil { // a lease that Postgres refuses needs no trust
 			return made.Lease, explain(err, in.Terms(), made.Lease.StartsAt)
 		}
@@ -59,6 +63,45 @@ func (s service) Create(
 	}
 	s.wake("run-leases", "deliver-events")
 	return stored, nil
+}
+
+// refresh stores the states of instances that may have been started since they were last polled, as Nova shows them: one
+// that is shelved already needs nothing before the start. Where Nova cannot be read, the next poll stores them.
+func (s service) refresh(ctx context.Context, cloud session, lease domain.Lease) {
+	var ids []string
+	for _, r := range lease.Reservations {
+		switch {
+		case r.Connect != nil:
+			ids = append(ids, r.Connect.ServerID)
+		case r.InstanceID != uuid.Nil:
+			ids = append(ids, r.InstanceID.String())
+		}
+	}
+	now, err := s.store.Now(ctx)
+	if err != nil || !lease.StartsAt.After(now) || len(ids) == 0 {
+		return
+	}
+	found, err := s.instances.Find(ctx, domain.Filter{ProjectID: lease.ProjectID}, ids)
+	if err != nil {
+		return
+	}
+	var changed []domain.Instance
+	for _, i := range found {
+		if i.State == domain.InstanceActive || i.ServerID == "" || i.Remote {
+			continue
+		}
+		server, err := actions.ReadServer(ctx, cloud, i.ServerID, lease.ProjectID, true)
+		if i.SeenAt = now; err == nil && i.Found(server) {
+			changed = append(changed, i)
+		}
+	}
+	if len(changed) == 0 {
+		return
+	}
+	if _, err := s.instances.Change(ctx, changed); err != nil {
+		slog.WarnContext(ctx, "the states of a lease's instances are not stored; the next poll stores them",
+			"lease_id", lease.ID, "error", err)
+	}
 }
 
 // checkConnection rejects a connection that the caller's project does not have, or that cannot handle the lease.
@@ -104,7 +147,7 @@ func (s service) draft(
 	if err != nil {
 		return made, err
 	}
-	if err := in.Terms().Apply(lease, now); err != nil {
+	if err := in.Terms().Apply(lease, s.rules, now); err != nil {
 		return made, err
 	}
 	var pool hostPool

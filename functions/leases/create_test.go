@@ -52,6 +52,24 @@ func TestLeaseWithID(t *testing.T) {
 	}
 }
 
+// TestLeaseAfterUnshelve: what Nova shows of an instance when the lease is made decides what is done before its start,
+// and not what was polled before its owner has unshelved it.
+func TestLeaseAfterUnshelve(t *testing.T) {
+	t.Parallel()
+	f := start(t, nil)
+	instance := f.instance(t, f.project.ID, "shelved")
+	f.exec(t, "update instances set raw_status = 'SHELVED_OFFLOADED', server_id = $1", f.project.Boot(t, "leased", 1)[0].ID)
+	state := func() string { return testkit.Scalar[string](t, f.conn, "select state from instances") }
+	dry := f.Post(t, "/v1/leases?dry_run=true", ofInstance(instance, ""))
+	if dry.Status != http.StatusOK || state() != "shelved" {
+		t.Errorf("a dry run: got %d %s, stored is %s", dry.Status, dry.Body, state())
+	}
+	f.make(t, ofInstance(instance, ""))
+	if state() != "active" {
+		t.Errorf("stored is %s", state())
+	}
+}
+
 // TestLeaseOfServer connects the server in the transaction of the lease, which a dry run rolls back.
 func TestLeaseOfServer(t *testing.T) {
 	t.Parallel()

@@ -34,7 +34,7 @@ func TestExplain(t *testing.T) {
 			terms.Duration = period(t, c.duration)
 		}
 		lease := domain.Lease{}
-		if err := terms.Apply(&lease, now); err != nil {
+		if err := terms.Apply(&lease, domain.LeaseRules{}, now); err != nil {
 			t.Fatal(err)
 		}
 		var texts []string

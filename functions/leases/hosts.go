@@ -12,6 +12,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/lookup"
+	"github.com/cloudfn/cloudfn/shared/nodes"
 )
 
 // hostPool are the hosts that can be reserved. Postgres decides which of them a lease gets; the pool is for saying what
@@ -149,7 +150,7 @@ func (s service) Availability(ctx context.Context, q domain.FreeQuery) (slots []
 	q.Cleaning = s.rules.Cleaning
 	if q.Length.AddTo(q.From).After(q.Until) {
 		return nil, apperr.InvalidField("duration", "is longer than the time from `from` until `until`, which is "+
-			q.Until.Sub(q.From).String())
+			domain.PeriodOf(q.Until.Sub(q.From)).String())
 	}
 	pool, err := s.hostPool(ctx, nil)
 	if err != nil {
@@ -173,7 +174,7 @@ func (s service) Allocations(
 	ctx context.Context, who domain.Identity, token domain.Secret, q domain.AllocationQuery,
 ) (page []domain.Allocation, hasMore bool, err error) {
 	if _, err := s.cloud.As(token, who.ProjectID).ComputeHosts(ctx); err != nil {
-		return nil, false, err
+		return nil, false, nodes.ForAdmins(err, "the hosts of all projects' leases are for the cloud's admins")
 	}
 	if q.From, q.Until, err = s.window(ctx, q.From, q.Until); err != nil {
 		return nil, false, err

@@ -142,13 +142,17 @@ func TestAllocations(t *testing.T) {
 	f := start(t, nil)
 	f.hosts(t, 1)
 	made := f.make(t, ofHosts("now", "PT1H", ""))
-	refused(t, f.Get(t, "/v1/leases/allocations"), http.StatusForbidden, "")
+	a := f.Get(t, "/v1/leases/allocations")
+	refused(t, a, http.StatusForbidden, "")
+	if text := string(a.Body); strings.Contains(text, "os_compute_api") || !strings.Contains(text, "the cloud's admins") {
+		t.Errorf("it does not say for whom they are: %s", text)
+	}
 	f.exec(t, "alter table allocations rename to hidden") // a caller without the right is rejected before the table is read
 	refused(t, f.Get(t, "/v1/leases/allocations"), http.StatusForbidden, "")
 	f.exec(t, "alter table hidden rename to allocations")
 	admin := f.server.As(testkit.Token(t, "admin"))
 	var found Allocations
-	a := admin.Get(t, "/v1/leases/allocations")
+	a = admin.Get(t, "/v1/leases/allocations")
 	if a.Status != http.StatusOK {
 		t.Fatalf("got %d %s", a.Status, a.Body)
 	}

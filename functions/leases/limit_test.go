@@ -24,6 +24,19 @@ func TestChangesAreLimited(t *testing.T) {
 		}
 	}
 	refused(t, f.Post(t, "/v1/leases", hosts), http.StatusTooManyRequests, "")
-	refused(t, f.Post(t, "/v1/leases?dry_run=true", hosts), http.StatusOK, "")
+	refused(t, f.Post(t, "/v1/leases?dry_run=true", hosts), http.StatusTooManyRequests, "")
 	f.make(t, ofInstance(f.instance(t, f.project.ID, "active"), ""))
+}
+
+// TestDryRunsAreLimited, because each may read the times of all hosts.
+func TestDryRunsAreLimited(t *testing.T) {
+	t.Parallel()
+	f := start(t, map[string]string{"CHANGE_RATE_LIMIT": "2"})
+	f.hosts(t, 1)
+	for n, status := range []int{200, 200, 429} {
+		a := f.Post(t, "/v1/leases?dry_run=true", ofHosts(in(time.Hour), "PT2H", ""))
+		if a.Status != status || (status == 429) != (a.Header.Get("Retry-After") != "") {
+			t.Errorf("dry run %d: got %d %.200s, want %d", n, a.Status, a.Body, status)
+		}
+	}
 }

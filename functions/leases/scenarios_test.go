@@ -3,6 +3,7 @@ package leases
 import (
 	"fmt"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -58,6 +59,9 @@ func (f fixture) changes(t *testing.T, made Lease, body string) (changed Lease) 
 	return changed
 }
 
+// anyTime lets leases begin at any time.
+var anyTime = map[string]string{"LEASES_AHEAD": "0"}
+
 // TestCreateScenarios are Blazar's tests of creating leases.
 func TestCreateScenarios(t *testing.T) {
 	t.Parallel()
@@ -82,7 +86,7 @@ func TestCreateScenarios(t *testing.T) {
 			refused(t, f.post(t, `"start": "`+in(-2*time.Hour)+`", "end": "`+in(-time.Hour)+`"`), http.StatusBadRequest,
 				"end")
 		}},
-		{"create lease some time later, with its events", nil, func(t *testing.T, f fixture) {
+		{"create lease some time later, with its events", anyTime, func(t *testing.T, f fixture) {
 			f.hosts(t, 1)
 			a := f.post(t, `"start": "2096-01-31T10:00:00+02:00", "end": "2096-02-29T08:00:00Z", "before_end": "P1D"`)
 			var made Lease
@@ -94,7 +98,7 @@ func TestCreateScenarios(t *testing.T) {
 				t.Errorf("got %d %s", a.Status, a.Body)
 			}
 		}},
-		{"create lease of a month from the 31st", nil, func(t *testing.T, f fixture) {
+		{"create lease of a month from the 31st", anyTime, func(t *testing.T, f fixture) {
 			f.hosts(t, 1)
 			var made Lease
 			a := f.post(t, `"start": "2096-01-31T10:00:00Z", "duration": "P1M"`)
@@ -133,6 +137,40 @@ func TestCreateScenarios(t *testing.T) {
 				refused(t, f.post(t, `"duration": "P1DT1S"`), http.StatusBadRequest, "duration")
 				refused(t, f.post(t, `"end": "`+in(25*time.Hour)+`"`), http.StatusBadRequest, "end")
 				f.make(t, ofHosts("now", "P1D", ""))
+			},
+		},
+		{
+			"create lease too far ahead",
+			map[string]string{"LEASES_AHEAD": "48h", "LEASES_LONGEST": "0"},
+			func(t *testing.T, f fixture) {
+				f.hosts(t, 1)
+				a := f.Post(t, "/v1/leases", ofHosts(in(49*time.Hour), "P1D", ""))
+				refused(t, a, http.StatusBadRequest, "start")
+				latest, err := time.Parse(time.RFC3339, allowed(t, a, "start")[0])
+				if err != nil || !strings.Contains(string(a.Body), "P2D") {
+					t.Errorf("got %s: %v", a.Body, err)
+				}
+				made := f.make(t, ofHosts(latest.Format(time.RFC3339), "P1D", ""))
+				refused(t, patch(t, f.Client, path(made), `{"start": "`+in(50*time.Hour)+`"}`), http.StatusBadRequest,
+					"start")
+				refused(t, f.Post(t, "/v1/leases?dry_run=true", ofHosts(in(72*time.Hour), "P1D", "")),
+					http.StatusBadRequest, "start")
+			},
+		},
+		{
+			"durations in errors are those of the API",
+			nil,
+			func(t *testing.T, f fixture) {
+				f.hosts(t, 1)
+				for _, a := range []testkit.Answer{
+					f.Post(t, "/v1/leases", ofHosts("now", "P70Y", "")),
+					f.Get(t, "/v1/leases/availability?duration=P80Y"),
+				} {
+					if a.Status != http.StatusBadRequest || !strings.Contains(string(a.Body), "P366D") ||
+						strings.Contains(string(a.Body), "h0m") {
+						t.Errorf("got %d %s", a.Status, a.Body)
+					}
+				}
 			},
 		},
 		{

@@ -86,18 +86,7 @@ func (status) Schema(r huma.Registry) *huma.Schema {
 	return httpx.SharedSchema(r, "ManagedStatus", huma.Schema{Type: huma.TypeString, Enum: values})
 }
 
-// The forms of labels, as Kubernetes has them.
-var (
-	labelName   = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$`)
-	labelPrefix = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*$`)
-)
-
-const (
-	maxLabels    = 64
-	maxPrefix    = 253
-	labelKeyRule = "must be a key of a label: at most 63 letters, digits, - _ and ., after a DNS name and / or nothing"
-	labelRule    = "must be empty, or at most 63 letters, digits, - _ and ."
-)
+const maxLabels = 64
 
 // checkLabels finds labels that Kubernetes would not take.
 func checkLabels(field string, labels map[string]string) (faults []error) {
@@ -105,15 +94,8 @@ func checkLabels(field string, labels map[string]string) (faults []error) {
 		faults = append(faults, apperr.InvalidField(field, fmt.Sprintf("must have %d entries or fewer", maxLabels)))
 	}
 	for key, value := range labels {
-		prefix, name, hasPrefix := strings.Cut(key, "/")
-		if !hasPrefix {
-			prefix, name = "", key
-		}
-		if !labelName.MatchString(name) || hasPrefix && (len(prefix) > maxPrefix || !labelPrefix.MatchString(prefix)) {
-			faults = append(faults, apperr.InvalidField(field+"."+key, labelKeyRule))
-		}
-		if value != "" && !labelName.MatchString(value) {
-			faults = append(faults, apperr.InvalidField(field+"."+key, labelRule))
+		if fault := domain.CheckLabel(key, value); fault != "" {
+			faults = append(faults, apperr.InvalidField(field+"."+key, fault))
 		}
 	}
 	return faults

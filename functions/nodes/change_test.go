@@ -64,6 +64,9 @@ func TestChangeNode(t *testing.T) {
 		{admin, path, `{"status_url":"https://169.254.169.254/up"}`, nil, 400},
 		{admin, path, `{"labels":{"":"x"}}`, nil, 400},
 		{admin, path, `{"labels":{"-a":"x"}}`, nil, 400},
+		{admin, path, `{"labels":{"a/b/c":"x"}}`, nil, 400},
+		{admin, path, `{"labels":{"a":"two words"}}`, nil, 400},
+		{admin, path, `{"labels":{"a/b/c":null,"example.com/row":null}}`, nil, 200},
 		{admin, path, fmt.Sprintf(`{"labels":{"a":%q}}`, strings.Repeat("x", 256)), nil, 400},
 		{admin, path, `{"auto_cordon_after":"P1Y"}`, nil, 400},
 		{admin, path, `{"auto_drain_after":"P1M"}`, nil, 400},
@@ -76,7 +79,7 @@ func TestChangeNode(t *testing.T) {
 		}
 	}
 	a = admin.Get(t, path)
-	if n = (Node{}); a.Header.Get("ETag") != `"3"` {
+	if n = (Node{}); a.Header.Get("ETag") != `"4"` {
 		t.Errorf("the ETag is %s", a.Header.Get("ETag"))
 	}
 	if a.JSON(t, &n); fmt.Sprint(n.Labels) != "map[disk:ssd rack:r1]" || n.AutoCordon != "" || n.Alert ||

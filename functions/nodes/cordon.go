@@ -93,6 +93,9 @@ func (s service) Uncordon(ctx context.Context, who domain.Identity, token domain
 		found.IsEnabled, found.DisabledReason = true, ""
 	}
 	found.stored, err = s.nodes.SetCordoned(ctx, name, false, "")
+	if found.drain != nil && !found.shows(*found.drain) {
+		found.drain = nil
+	}
 	s.wake("deliver-events")
 	return found, err
 }

@@ -70,8 +70,9 @@ func checkDrain(found node, all []node, isForced bool) error {
 		return apperr.New(apperr.Conflict, "the cell of node %s does not answer: its servers cannot be moved",
 			found.Name)
 	case !found.IsUp || found.status() == domain.NodeDown:
-		return apperr.New(apperr.Conflict, "node %s is down: servers cannot be moved off it, and are not evacuated",
-			found.Name)
+		status, reason := found.judge()
+		return apperr.New(apperr.Conflict, "node %s is %s (%s): servers cannot be moved off it, and are not evacuated",
+			found.Name, status, reason)
 	case found.drain != nil && !found.isDraining() && !found.drain.DueAt.IsZero(): // before the host is cordoned
 		return apperr.New(apperr.Conflict, "the last drain of node %s is %s, and still follows servers that move",
 			found.Name, found.drain.Status)

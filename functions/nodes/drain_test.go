@@ -61,6 +61,13 @@ func (m maintained) nova() domain.ComputeHost {
 	return host
 }
 
+func (m maintained) exec(sql string) {
+	m.Helper()
+	if _, err := m.conn.Exec(m.Context(), sql); err != nil {
+		m.Fatal(err)
+	}
+}
+
 func (m maintained) count(sql string, args ...any) int {
 	m.Helper()
 	return testkit.Scalar[int](m, m.conn, "select count(*)::int from "+sql, args...)
@@ -154,6 +161,23 @@ func TestDrainNode(t *testing.T) {
 		t.Errorf("got %+v", n)
 	}
 	m.refused("drain", "", "still follows")
+	if n := do(t, m.admin, "GET", "/v1/nodes/"+m.host, 200); n.Drain == nil {
+		t.Error("a drain that is not over is not shown")
+	}
+	m.exec("update drains set due_at = null, ended_at = now()")
+	if n := do(t, m.admin, "GET", "/v1/nodes/"+m.host, 200); n.Drain != nil {
+		t.Errorf("an old drain of a host that was uncordoned: %+v", n.Drain)
+	}
+	if n := m.post("cordon", "", 200); n.Drain != nil {
+		t.Errorf("an old drain of a host that was cordoned anew: %+v", n.Drain)
+	}
+	m.exec("update nodes set cordoned_at = '2026-01-01'")
+	if n := do(t, m.admin, "GET", "/v1/nodes/"+m.host, 200); n.Drain == nil || n.Drain.State != domain.DrainCancelled {
+		t.Errorf("the drain of a cordoned host: %+v", n.Drain)
+	}
+	if n := m.post("uncordon", "", 200); n.Drain != nil {
+		t.Errorf("after it was uncordoned: %+v", n.Drain)
+	}
 	if h := m.nova(); !h.IsEnabled {
 		t.Errorf("a drain that was refused has cordoned the host: %+v", h)
 	}
@@ -215,7 +239,7 @@ func TestDrainIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	// It is the only host of the pool, and other servers may not land on what is in none.
-	m.refused("cordon", "", "with force")
+	m.refused("cordon", "", "no other reservable host of zone nova is up and enabled")
 	m.refused("drain", "", "with force")
 	m.refused("drain?dry_run=true", "", "with force")
 	if d := m.post("drain?dry_run=true", `{"force":true}`, 200).Drain; len(d.Servers) != 0 {
@@ -226,8 +250,13 @@ func TestDrainIsRefused(t *testing.T) {
 	}
 	m.post("uncordon", "", 200)
 	testkit.ForceDown(t, m.host, true)
-	m.refused("drain", `{"force":true}`, "is down")
+	const forced = "an admin has forced it down in Nova"
+	m.exec("update nodes set status = 'up'") // as watch-nodes has seen it before
+	m.refused("drain", `{"force":true}`, "is down ("+forced+")")
 	m.refused("drain?dry_run=true", `{"force":true}`, "not evacuated")
+	if n := do(t, m.admin, "GET", "/v1/nodes/"+m.host, 200); n.Status != "down" || n.StatusReason != forced {
+		t.Errorf("it shows %s: %s", n.Status, n.StatusReason)
+	}
 	if h, n := m.nova(), m.count("drains"); !h.IsEnabled || n != 0 {
 		t.Errorf("what was refused left %d drains, and %+v", n, h)
 	}

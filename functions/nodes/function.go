@@ -67,4 +67,6 @@ func build(cfg Config, d run.Deps) (service, error) {
 type clouds struct{ *openstack.Cloud }
 
 // As opens a session with the caller's own token.
-func (c clouds) As(token domain.Secret, scope string) session { return c.Cloud.As(token, scope) }
+func (c clouds) As(token domain.Secret, scope string) session {
+	return adminSession{c.Cloud.As(token, scope)}
+}

@@ -188,6 +188,10 @@ func TestWhoSeesHosts(t *testing.T) {
 			if text := strings.ReplaceAll(string(a.Body), r.path, ""); strings.Contains(text, "compute-") {
 				t.Errorf("it names a host: %s", text)
 			}
+			if text := string(a.Body); a.Status == 403 && (strings.Contains(text, "os_compute_api") ||
+				!strings.Contains(text, "\"nodes are for the cloud's admins\"")) {
+				t.Errorf("it does not say for whom nodes are: %s", text)
+			}
 		})
 	}
 }

@@ -22,8 +22,8 @@ func drainRoutes(api huma.API, h handler) {
 			200: "The host is cordoned.",
 			403: notMine,
 			404: notFound,
-			409: "Another admin has disabled the host, it is the last one of its zone that takes servers, or Nova " +
-				"has it no more.",
+			409: "Another admin has disabled the host, it is the last ordinary or the last reservable one of its " +
+				"zone that takes servers, or Nova has it no more.",
 		}),
 	}, h.cordon)
 	httpx.Register(api, huma.Operation{
@@ -44,8 +44,8 @@ func drainRoutes(api huma.API, h handler) {
 			202: "The host is cordoned, and its servers are about to move.",
 			403: notMine,
 			404: notFound,
-			409: "The host is down, is the last one of its zone that takes servers, or a cancelled drain of it is " +
-				"not over yet.",
+			409: "The host is down, is the last ordinary or the last reservable one of its zone that takes " +
+				"servers, or a cancelled drain of it is not over yet.",
 		}),
 	}, h.drain)
 	httpx.Register(api, huma.Operation{
@@ -62,7 +62,7 @@ func drainRoutes(api huma.API, h handler) {
 // CordonNode is the body of a cordon.
 type CordonNode struct {
 	Reason string `json:"reason,omitempty" maxLength:"200" example:"a disk fails" doc:"Nova shows it with the host."`
-	Force  bool   `json:"force,omitempty" doc:"Also the last host of its zone that takes servers."`
+	Force  bool   `json:"force,omitempty" doc:"Also the last ordinary or reservable host of its zone."`
 }
 
 type cordonInput struct {
@@ -88,7 +88,7 @@ func (h handler) uncordon(ctx context.Context, in *NodePath) (*nodeOutput, error
 type DrainNode struct {
 	Parallel      int    `json:"parallel,omitempty" minimum:"1" maximum:"20" doc:"How many servers move at a time."`
 	ServerTimeout string `json:"server_timeout,omitempty" minLength:"1" maxLength:"100" example:"PT10M"`
-	Force         bool   `json:"force,omitempty" doc:"Also the last host of its zone that takes servers."`
+	Force         bool   `json:"force,omitempty" doc:"Also the last ordinary or reservable host of its zone."`
 }
 
 // Resolve implements huma.Resolver.

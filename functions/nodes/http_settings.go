@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"maps"
 	"net/http"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -41,21 +40,16 @@ func (c *ChangeNode) UnmarshalJSON(text []byte) error {
 	return json.Unmarshal(text, (*plain)(c))
 }
 
-var labelKey = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?$`)
-
-const (
-	maxLabel  = 255
-	maxLabels = 50
-)
+const maxLabels = 50
 
 // Resolve implements huma.Resolver.
 func (c *ChangeNode) Resolve(huma.Context) (faults []error) {
 	for key, value := range c.Labels {
-		if !labelKey.MatchString(key) {
-			faults = append(faults, apperr.InvalidField("labels", "a key has 1 to 63 letters, digits, '.', '_', '/' "+
-				"and '-', and begins and ends with a letter or digit"))
-		} else if value != nil && len(*value) > maxLabel {
-			faults = append(faults, apperr.InvalidField("labels."+key, "is longer than 255 bytes"))
+		if value == nil { // one of an older release, which took other forms
+			continue
+		}
+		if fault := domain.CheckLabel(key, *value); fault != "" {
+			faults = append(faults, apperr.InvalidField("labels."+key, fault))
 		}
 	}
 	for field, p := range map[string]*string{"auto_cordon_after": c.AutoCordon, "auto_drain_after": c.AutoDrain} {

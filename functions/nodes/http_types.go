@@ -41,7 +41,7 @@ type Node struct {
 	Capacity       Sizes             `json:"capacity" doc:"What servers may use, by Placement's ratios."`
 	Used           Sizes             `json:"used"`
 	Servers        int               `json:"servers" minimum:"0" doc:"The number of servers on it."`
-	Drain          *Drain            `json:"drain,omitempty" doc:"The last one; absent when there never was one."`
+	Drain          *Drain            `json:"drain,omitempty" doc:"The last one, until the host is uncordoned."`
 	Reservable     string            `json:"reservable" enum:"no,joining,yes,leaving"`
 	Reason         string            `json:"reason,omitempty" doc:"Why it does not join or leave yet."`
 	Lease          *NodeLease        `json:"lease,omitempty" doc:"That has it, or gets it next; absent without one."`
@@ -134,9 +134,10 @@ func etag(n domain.Node) string { return `"` + strconv.FormatInt(n.Version, 10) 
 // show is a node as the API has it; isWhole adds every server of its drain.
 func show(n node, isWhole bool) Node {
 	s := n.stored
+	status, reason := n.judge()
 	shown := Node{
 		Name: n.Name, Region: n.region, Zone: n.Zone, RegionZone: s.RegionZone, NetworkZone: s.NetworkZone,
-		Labels: s.Labels, Providers: s.Providers, Status: n.status(), StatusReason: s.StatusReason,
+		Labels: s.Labels, Providers: s.Providers, Status: status, StatusReason: reason,
 		StatusURL: s.StatusURL, Alert: s.Alert || s.Version == 0, Schedulable: n.IsEnabled, CordonedBy: n.cordonedBy(),
 		DisabledReason: n.DisabledReason, AutoCordon: domain.PeriodOf(s.AutoCordonAfter).String(),
 		AutoDrain: domain.PeriodOf(s.AutoDrainAfter).String(), HeartbeatAt: n.heartbeatAt(),
@@ -149,7 +150,7 @@ func show(n node, isWhole bool) Node {
 	if s.Pool == "" { // the tests were of other hosts
 		shown.Isolation, shown.IsolationText, shown.TestedAt = "unknown", "", time.Time{}
 	}
-	if s.Status != "" && s.Status != domain.NodeUnknown {
+	if status == s.Status && status != domain.NodeUnknown {
 		shown.StatusSince = s.StatusSince
 	}
 	if shown.Labels == nil {

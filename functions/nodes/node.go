@@ -15,23 +15,37 @@ type node struct {
 	region    string
 	isThere   bool               // Nova has it
 	stored    domain.Node        // Version 0 = nothing is
-	drain     *domain.Drain      // the last one
+	drain     *domain.Drain      // the last one, unless the host was uncordoned since
 	lease     *domain.Allocation // that has it, or gets it next
 	isolation domain.Isolation
 	room      map[string]string // of a dry run, by server
 }
 
-// status is what watch-nodes has found, or Nova's word on a host that was not watched yet.
+// status is what watch-nodes has found, or Nova's word on a host that was not watched yet, or is down since.
 func (n node) status() domain.NodeStatus {
+	status, _ := n.judge()
+	return status
+}
+
+// judge returns the status with its reason.
+func (n node) judge() (status domain.NodeStatus, reason string) {
+	const novaSays = "Nova says that it is down"
+	isWatched := n.stored.Status != "" && n.stored.Status != domain.NodeUnknown
 	switch {
-	case n.stored.Status != "" && n.stored.Status != domain.NodeUnknown:
-		return n.stored.Status
+	case n.ForcedDown:
+		return domain.NodeDown, "an admin has forced it down in Nova"
+	case n.isThere && !n.IsUp && n.stored.Status == domain.NodeUp:
+		return domain.NodeSuspect, novaSays
+	case isWatched:
+		return n.stored.Status, n.stored.StatusReason
 	case n.IsUp:
-		return domain.NodeUp
-	case n.isThere || n.stored.Pool != "":
-		return domain.NodeDown
+		return domain.NodeUp, ""
+	case n.isThere:
+		return domain.NodeDown, novaSays
+	case n.stored.Pool != "":
+		return domain.NodeDown, "Nova has no such host"
 	}
-	return domain.NodeUnknown
+	return domain.NodeUnknown, ""
 }
 
 // The values of cordoned_by.
@@ -54,6 +68,11 @@ func (n node) cordonedBy() string {
 // isDraining reports whether a drain moves servers off the host.
 func (n node) isDraining() bool { return n.drain != nil && n.drain.Status == domain.DrainRunning }
 
+// shows reports whether a drain is still news of the host: it is not over, or has left the host cordoned.
+func (n node) shows(d domain.Drain) bool {
+	return !d.DueAt.IsZero() || !n.IsEnabled && !d.CreatedAt.Before(n.stored.CordonedAt)
+}
+
 // checkLast keeps the last host of a zone and pool that takes servers from being cordoned without force.
 func checkLast(found node, all []node, isForced bool) error {
 	hosts, pooled := make([]domain.ComputeHost, len(all)), map[string]bool{}
@@ -63,8 +82,12 @@ func checkLast(found node, all []node, isForced bool) error {
 	if isForced || !domain.IsLast(found.Name, hosts, func(name string) bool { return pooled[name] }) {
 		return nil
 	}
-	return apperr.New(apperr.Conflict, "node %s is the last one in zone %s that takes servers: repeat it with force",
-		found.Name, found.Zone)
+	kind := "ordinary" // on reservable hosts only servers of reservations land
+	if found.stored.Pool != "" {
+		kind = "reservable"
+	}
+	return apperr.New(apperr.Conflict, "no other %s host of zone %s is up and enabled to take servers in the place of "+
+		"node %s: repeat it with force", kind, found.Zone, found.Name)
 }
 
 // heartbeatAt is the last report of its nova-compute or agent.

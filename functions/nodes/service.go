@@ -8,6 +8,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/leases"
+	"github.com/cloudfn/cloudfn/shared/nodes"
 	"github.com/cloudfn/cloudfn/shared/postgres"
 	"github.com/cloudfn/cloudfn/shared/webhook"
 )
@@ -31,6 +32,24 @@ type session interface {
 type openStack interface {
 	As(token domain.Secret, scope string) session
 	Region() string
+}
+
+// adminSession replaces the words in which Nova's policy forbids a call.
+type adminSession struct{ session }
+
+func (s adminSession) ComputeHosts(ctx context.Context) ([]domain.ComputeHost, error) {
+	hosts, err := s.session.ComputeHosts(ctx)
+	return hosts, nodes.ForAdmins(err, "nodes are for the cloud's admins")
+}
+
+const changesAreForAdmins = "changes of nodes are for the cloud's admins"
+
+func (s adminSession) MayChangeServices(ctx context.Context) error {
+	return nodes.ForAdmins(s.session.MayChangeServices(ctx), changesAreForAdmins)
+}
+
+func (s adminSession) MayChangeAggregates(ctx context.Context) error {
+	return nodes.ForAdmins(s.session.MayChangeAggregates(ctx), changesAreForAdmins)
 }
 
 type service struct {
@@ -94,7 +113,7 @@ func (s service) all(ctx context.Context, cloud session) ([]node, error) {
 	return out, nil
 }
 
-// fill reads from Placement what the hosts have, and what is used of it, and reads their last drains and next leases.
+// fill reads from Placement what the hosts have, and what is used of it, and reads their drains and next leases.
 func (s service) fill(ctx context.Context, cloud session, nodes []node) error {
 	if len(nodes) == 0 {
 		return nil
@@ -116,7 +135,7 @@ func (s service) fill(ctx context.Context, cloud session, nodes []node) error {
 		if a, ok := next[nodes[n].Name]; ok {
 			nodes[n].lease = &a
 		}
-		if d, ok := drains[nodes[n].Name]; ok {
+		if d, ok := drains[nodes[n].Name]; ok && nodes[n].shows(d) {
 			nodes[n].drain = &d
 		}
 	}

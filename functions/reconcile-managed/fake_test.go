@@ -173,13 +173,13 @@ select coalesce(min(greatest(due_at, claimed_until) - now()), '1 day')::interval
 
 // round works on the project if it is due and not claimed.
 func (w *fakeWorld) round(t *testing.T, e managed.Engine) {
-	due, claim, err := w.store.ClaimProjects(t.Context(), claimFor, 1)
+	due, err := w.store.Queue().Claim(t.Context(), claimFor, 1, nil)
 	if err != nil {
 		t.Error(err)
 		return
 	}
-	for _, project := range due {
-		err := e.Run(t.Context(), claim, project)
+	for _, row := range due.Rows {
+		err := e.Run(t.Context(), due.Claim, row.Value)
 		isRace := errors.Is(err, domain.ErrFenced) || errors.Is(err, domain.ErrChanged)
 		if err != nil && !errors.Is(err, errCrash) && !isRace {
 			t.Errorf("the round: %v", err)

@@ -73,8 +73,9 @@ var Function = run.Event[Config]{
 	},
 	Secrets: []string{"events", "managed", "openstack-delegate"},
 	// Projects are claimed, so two pods share them, and either continues if the other dies.
-	Scale: run.Scale{MaxPods: 2, Concurrency: 10},
-	Build: build,
+	Scale:      run.Scale{MaxPods: 2, Concurrency: 10},
+	CloudCalls: 8,
+	Build:      build,
 }
 
 func build(cfg Config, d run.Deps) (eventx.Func, error) {
@@ -87,7 +88,7 @@ func build(cfg Config, d run.Deps) (eventx.Func, error) {
 		return nil, err
 	}
 	store := postgres.Managed{DB: d.DB}
-	s := newService(store, cfg.Claim)
+	s := &service{}
 	trusts := newSessions(func(ctx context.Context) (account, error) {
 		session, err := own.Login(ctx)
 		if err != nil {
@@ -107,6 +108,7 @@ func build(cfg Config, d run.Deps) (eventx.Func, error) {
 			return out, json.Unmarshal([]byte(text.Reveal()), &out)
 		},
 	}
+	s.runner = s.newRunner(store.Queue())
 	return s.Handle, nil
 }
 

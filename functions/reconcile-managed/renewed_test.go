@@ -57,11 +57,11 @@ func (w *world) round(t *testing.T, renew func()) {
 		Drivers: drivers(run.Deps{DB: w.db, Wake: wake}), Wake: wake, ClaimFor: time.Minute,
 	}
 	w.exec(t, "update managed_projects set due_at = clock_timestamp(), scan_at = clock_timestamp()")
-	due, claim, err := w.store.ClaimProjects(t.Context(), time.Minute, 1)
-	if err != nil || len(due) != 1 {
-		t.Fatalf("claimed %d projects: %v", len(due), err)
+	due, err := w.store.Queue().Claim(t.Context(), time.Minute, 1, nil)
+	if err != nil || len(due.Rows) != 1 {
+		t.Fatalf("claimed %d projects: %v", len(due.Rows), err)
 	}
-	if err := engine.Run(t.Context(), claim, due[0]); err != nil {
+	if err := engine.Run(t.Context(), due.Claim, due.Rows[0].Value); err != nil {
 		t.Fatal(err)
 	}
 }

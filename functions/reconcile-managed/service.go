@@ -2,82 +2,35 @@ package reconcilemanaged
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"time"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
-	"github.com/cloudfn/cloudfn/shared/flow"
+	"github.com/cloudfn/cloudfn/shared/due"
 	"github.com/cloudfn/cloudfn/shared/managed"
 )
 
-// store is the part of the database that finds the projects that are due.
-type store interface {
-	ClaimProjects(
-		ctx context.Context, claimFor time.Duration, limit int,
-	) ([]domain.ManagedProject, domain.Claim, error)
-	IsDue(ctx context.Context, soon time.Duration) (bool, error)
-}
-
 type service struct {
-	store  store
 	engine managed.Engine
-	pair   flow.Pair
-	claim  time.Duration // how long a replica that has died keeps its projects
-}
-
-func newService(s store, claim time.Duration) *service {
-	return &service{store: s, pair: flow.NewPair(), claim: claim}
+	runner *due.Runner[domain.ManagedProject]
 }
 
 const (
-	pause = 500 * time.Millisecond // between two looks at what is due
-	// passTime bounds one round of a project.
-	passTime = 4 * time.Minute
-	atOnce   = 8 // projects
+	slots = 32 // projects at a time
 	// createFence is how long a create call without an answer delays the next one for its server.
 	createFence = 45 * time.Second
 )
 
-// Run does the work that is due, and waits for what is due soon. In one process one event at a time works, and one
-// waits until it has ended; a third returns at once, because the one that waits looks after it.
-func (s *service) Run(ctx context.Context) error {
-	leave, err := s.pair.Enter(ctx)
-	if leave == nil || err != nil {
-		return err
-	}
-	defer leave()
-	var running flow.Tasks
-	defer running.Wait()
-	return flow.Follow(ctx, pause, func(left time.Duration) (more bool, err error) {
-		isSoon, err := s.store.IsDue(ctx, left)
-		if err != nil || !isSoon {
-			return running.Running() > 0, err // of a tick that finds nothing due, that is all
-		}
-		return true, s.begin(ctx, &running)
-	})
-}
-
-// begin claims due projects, as many as there is room for, and works on each beside the others.
-func (s *service) begin(ctx context.Context, running *flow.Tasks) error {
-	room := atOnce - running.Running()
-	if room <= 0 {
-		return nil
-	}
-	claimed, claim, err := s.store.ClaimProjects(ctx, s.claim, room)
-	for _, project := range claimed {
-		running.Go(func() { s.work(ctx, claim, project) })
-	}
-	return err
-}
-
-// work does one round of a project. One that cannot be stored stays claimed, and is worked on again when that ends.
-func (s *service) work(ctx context.Context, claim domain.Claim, project domain.ManagedProject) {
-	ctx, cancel := context.WithTimeout(ctx, passTime)
-	defer cancel()
-	err := s.engine.Run(ctx, claim, project)
-	if err != nil && !errors.Is(err, domain.ErrFenced) && !errors.Is(err, domain.ErrChanged) {
-		slog.ErrorContext(ctx, "a project of managed resources", "project_id", project.ProjectID, "error", err)
+// newRunner works on due projects.
+func (s *service) newRunner(store due.Store[domain.ManagedProject]) *due.Runner[domain.ManagedProject] {
+	return &due.Runner[domain.ManagedProject]{
+		Store: store, ClaimFor: s.engine.ClaimFor, Slots: slots,
+		Work: func(ctx context.Context, claim domain.Claim, p domain.ManagedProject, _ time.Time) error {
+			return s.engine.Run(ctx, claim, p)
+		},
+		Describe: func(p domain.ManagedProject) (noun string, attrs []any) {
+			return "managed project", []any{"project_id", p.ProjectID}
+		},
 	}
 }
 

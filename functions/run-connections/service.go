@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/cloudfn/cloudfn/shared/due"
 	"github.com/cloudfn/cloudfn/shared/flow"
 	"github.com/cloudfn/cloudfn/shared/postgres"
 	"github.com/cloudfn/cloudfn/shared/seal"
@@ -82,7 +83,7 @@ func (s *service) run(ctx context.Context, b *batch) error {
 	}
 	var followed time.Time
 	// Until end the event begins new work. What it has begun it ends.
-	for end := time.Now().Add(flow.FollowFor); ; {
+	for end := time.Now().Add(due.FollowFor); ; {
 		if err := errors.Join(s.ends(ctx, b), s.work(ctx, b), s.checks(ctx, b, end)); err != nil {
 			return err
 		}

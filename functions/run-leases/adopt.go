@@ -43,28 +43,19 @@ const (
 )
 
 // adopt gives untracked servers of the configured projects a lease. One replica does it at a time; two at once would
-// store one lease of a server, too. The job is not released: that spaces the rounds.
-func (s *service) adopt(ctx context.Context) {
-	if !s.adoption.isOn() || s.account == nil {
-		return
-	}
-	ctx, cancel := context.WithTimeout(ctx, adoptTime)
-	defer cancel()
-	claim, err := s.jobs.Claim(ctx, jobKind, "adopt", adoptEvery)
-	if err != nil || !claim.Acquired {
-		logAdoption(ctx, "", err)
-		return
-	}
+// store one lease of a server, too. What the cloud refuses is repeated by the next round.
+func (s *service) adopt(ctx context.Context) error {
 	cloud, err := s.account.Session(ctx)
 	if err != nil {
 		logAdoption(ctx, "", err)
-		return
+		return nil
 	}
 	for _, project := range s.adoption.Projects {
 		err := s.adoptProject(ctx, cloud, project)
 		s.account.Forget(err)
 		logAdoption(ctx, project, err)
 	}
+	return nil
 }
 
 func logAdoption(ctx context.Context, project string, err error) {
@@ -115,7 +106,7 @@ func (s *service) adoptServer(ctx context.Context, server domain.Server, now tim
 	if strings.TrimSpace(lease.Name) == "" {
 		lease.Name = server.ID
 	}
-	if err := (domain.LeaseTerms{Duration: s.adoption.Duration}).Apply(&lease, now); err != nil {
+	if err := (domain.LeaseTerms{Duration: s.adoption.Duration}).Apply(&lease, domain.LeaseRules{}, now); err != nil {
 		return err
 	}
 	instance := domain.Instance{ProjectID: server.ProjectID, Spec: domain.SpecOf(server), SeenAt: now}

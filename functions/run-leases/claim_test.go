@@ -46,12 +46,14 @@ func TestCallLongerThanAClaim(t *testing.T) {
 			ClaimFor: 4 * time.Second,
 			Cloud:    func(context.Context) (leases.Cloud, error) { return cloud, nil },
 		}
-		claimed, claim, err := store.Claim(t.Context(), time.Minute, 1)
-		if err != nil || len(claimed) != 1 {
-			t.Fatalf("%d leases: %v", len(claimed), err)
+		claimed, err := store.Queue().Claim(t.Context(), time.Minute, 1, nil)
+		if err != nil || len(claimed.Rows) != 1 {
+			t.Fatalf("%d leases: %v", len(claimed.Rows), err)
 		}
 		done := make(chan error)
-		go func() { done <- engine.Run(t.Context(), claim, claimed[0], time.Now().Add(time.Minute)) }()
+		go func() {
+			done <- engine.Run(t.Context(), claimed.Claim, claimed.Rows[0].Value, time.Now().Add(time.Minute))
+		}()
 		<-cloud.hangs
 		until := func() time.Time {
 			return testkit.Scalar[time.Time](t, w.rows, "select claimed_until from leases")

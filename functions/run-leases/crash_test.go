@@ -80,11 +80,12 @@ func (w crashWorld) replica(c *crasher) *service {
 // pass works on the lease if it is due, and reports whether the replica has died.
 func (s *service) pass(t *testing.T) (died bool) {
 	t.Helper()
-	claimed, claim, err := s.leases.Claim(t.Context(), s.engine.ClaimFor, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	now, err := s.db.Now(t.Context())
+	return s.passAt(t, 0)
+}
+
+func (s *service) passAt(t *testing.T, after time.Duration) (died bool) {
+	t.Helper()
+	claimed, err := s.leases.Queue().Claim(t.Context(), s.engine.ClaimFor, 1, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,8 +98,9 @@ func (s *service) pass(t *testing.T) (died bool) {
 			panic(r)
 		}
 	}()
-	for _, lease := range claimed {
-		if err := s.engine.Run(t.Context(), claim, lease, now); err != nil {
+	for _, row := range claimed.Rows {
+		now := claimed.At.Add(after)
+		if err := s.engine.Run(t.Context(), claimed.Claim, row.Value, now); err != nil {
 			t.Errorf("the pass: %v", err)
 		}
 	}

@@ -120,20 +120,26 @@ func (c *fakeCloud) left() (left []string) {
 func (c *fakeCloud) Aggregates(context.Context) (all []domain.Aggregate, err error) {
 	defer c.called("Aggregates")
 	for _, name := range slices.Sorted(maps.Keys(c.aggregates)) {
-		all = append(all, *c.aggregates[name])
+		found, _ := c.aggregate(name)
+		all = append(all, found)
 	}
 	return all, nil
 }
 
 func (c *fakeCloud) FindAggregate(_ context.Context, name string) (domain.Aggregate, bool, error) {
 	defer c.called("FindAggregate " + name)
+	found, ok := c.aggregate(name)
+	return found, ok, nil
+}
+
+func (c *fakeCloud) aggregate(name string) (found domain.Aggregate, ok bool) {
 	a, ok := c.aggregates[name]
 	if !ok {
-		return domain.Aggregate{}, false, nil
+		return found, false
 	}
-	found := *a
+	found = *a
 	found.Hosts, found.Metadata = slices.Clone(a.Hosts), maps.Clone(a.Metadata)
-	return found, true, nil
+	return found, true
 }
 
 func (c *fakeCloud) EnsureAggregate(
@@ -142,7 +148,7 @@ func (c *fakeCloud) EnsureAggregate(
 	defer c.called("EnsureAggregate " + name)
 	if c.aggregates[name] == nil {
 		c.made++
-		c.aggregates[name] = &domain.Aggregate{ID: c.made, Name: name, Metadata: map[string]string{}}
+		c.aggregates[name] = &domain.Aggregate{ID: c.made, UUID: name, Name: name, Metadata: map[string]string{}}
 	}
 	maps.Copy(c.aggregates[name].Metadata, metadata)
 	return *c.aggregates[name], nil
@@ -212,11 +218,32 @@ func (c *fakeCloud) SetProviderTrait(_ context.Context, provider, trait string, 
 	return nil
 }
 
+func (c *fakeCloud) IsolatedProviders(_ context.Context, aggregate, trait string) (ids []string, err error) {
+	defer c.called("IsolatedProviders")
+	for _, host := range c.aggregates[aggregate].Hosts {
+		if c.provided[host][trait] {
+			ids = append(ids, host)
+		}
+	}
+	return ids, nil
+}
+
+func (c *fakeCloud) PrivateFlavors(context.Context) (all []domain.PrivateFlavor, err error) {
+	defer c.called("PrivateFlavors")
+	for _, f := range c.flavors {
+		f := f.PrivateFlavor
+		f.ExtraSpecs = maps.Clone(f.ExtraSpecs)
+		all = append(all, f)
+	}
+	return all, nil
+}
+
 func (c *fakeCloud) EnsureFlavor(_ context.Context, f domain.PrivateFlavor) error {
 	defer c.called("EnsureFlavor")
 	if c.flavors[f.ID] == nil {
 		c.flavors[f.ID] = &fakeFlavor{PrivateFlavor: f}
 	}
+	maps.Copy(c.flavors[f.ID].ExtraSpecs, f.ExtraSpecs)
 	return nil
 }
 

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/cloudfn/cloudfn/shared/eventx"
-	"github.com/cloudfn/cloudfn/shared/flow"
 	"github.com/cloudfn/cloudfn/shared/leases"
 	"github.com/cloudfn/cloudfn/shared/openstack"
 	"github.com/cloudfn/cloudfn/shared/postgres"
@@ -25,7 +24,8 @@ type Config struct {
 	// How long a replica that has died keeps its leases, 3s to 10m. Work renews its claim.
 	Claim time.Duration `env:"LEASES_CLAIM, default=45s"`
 	// How long a reserved host has to be down in Nova before another one takes its place, 0s to 24h. When watch-nodes
-	// watches it, it has to be `down` there, too (`NODES_DOWN_AFTER`).
+	// watches it, it has to be `down` there, too (`NODES_DOWN_AFTER`). One that an admin has forced down in Nova is
+	// replaced immediately.
 	HealAfter time.Duration `env:"LEASES_HEAL_AFTER, default=2m"`
 	// Cloud name in clouds.yaml of the account that manages hosts; the other `LEASES_OS_*` variables are then ignored.
 	AccountCloud string `env:"LEASES_OS_CLOUD"`
@@ -96,22 +96,24 @@ var Function = run.Event[Config]{
 	},
 	Secrets: []string{"events", "openstack-leases"},
 	// Leases are claimed, so two pods share them, and either continues if the other dies.
-	Scale: run.Scale{MaxPods: 2, Concurrency: 10},
-	Build: build,
+	Scale:      run.Scale{MaxPods: 2, Concurrency: 10},
+	CloudCalls: 8,
+	Build:      build,
 }
 
 func build(cfg Config, d run.Deps) (eventx.Func, error) {
 	s := &service{
 		db: d.DB, jobs: postgres.Jobs{DB: d.DB}, leases: postgres.Leases{DB: d.DB}, nodes: postgres.Nodes{DB: d.DB},
 		isolation: postgres.Isolations{DB: d.DB}, adoption: cfg.Adopt, region: d.Cloud.Region(), wake: d.Wake,
-		events: flow.NewPair(),
 	}
 	s.engine = leases.Engine{
 		Store: s.leases, Actions: postgres.Actions{DB: d.DB}, Instances: postgres.Instances{DB: d.DB},
 		Connections: postgres.Delegations{DB: d.DB}, Nodes: s.nodes, Wake: d.Wake,
 		RetryFor: cfg.RetryFor, EndFor: cfg.EndFor, ClaimFor: cfg.Claim, HealAfter: cfg.HealAfter,
+		Inventory: &leases.Inventory{},
 	}
 	if !cfg.hasAccount() {
+		s.runner = s.newRunner()
 		return s.Handle, nil
 	}
 	where := cfg.OpenStack
@@ -127,5 +129,6 @@ func build(cfg Config, d run.Deps) (eventx.Func, error) {
 		tested, err := s.isolation.Get(ctx, s.region)
 		return tested.ProvenSince != nil && tested.ProvenSince.Before(then), err
 	}
+	s.runner = s.newRunner()
 	return s.Handle, nil
 }

@@ -250,19 +250,21 @@ func TestPublicTraitIsReplaced(t *testing.T) {
 }
 
 // TestHealIsDamped: a reservation moves when its host has been down for long enough, in Nova and for watch-nodes. One
-// with heal manual waits for its host, degraded.
+// with heal manual waits for its host, degraded. Nothing is waited for when an admin has forced the host down.
 func TestHealIsDamped(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		heal              domain.Heal
 		status, since     string
 		isMoved, degraded bool
+		isForced          bool
 	}{
-		"one missed report":       {"", "unknown", "1 minute", false, false},
-		"down for long":           {"", "unknown", "4 minutes", true, false},
-		"only suspect":            {"", "suspect", "4 minutes", false, false},
-		"down for watch-nodes":    {"", "down", "4 minutes", true, false},
-		"down for long, manually": {domain.HealManual, "down", "4 minutes", false, true},
+		"one missed report":       {"", "unknown", "1 minute", false, false, false},
+		"down for long":           {"", "unknown", "4 minutes", true, false, false},
+		"only suspect":            {"", "suspect", "4 minutes", false, false, false},
+		"down for watch-nodes":    {"", "down", "4 minutes", true, false, false},
+		"down for long, manually": {domain.HealManual, "down", "4 minutes", false, true, false},
+		"forced down by an admin": {"", "down", "0 minutes", true, false, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -270,8 +272,8 @@ func TestHealIsDamped(t *testing.T) {
 			w.lease(t, func(l *domain.Lease) { l.Reservations[0].Want.Heal = c.heal })
 			w.becomes(t, domain.LeaseActive)
 			w.exec(t, `
-update nodes set is_up = false, status = $1, down_since = now() - $2::interval
-where name = (select node from allocations)`, c.status, c.since)
+update nodes set is_up = false, status = $1, down_since = now() - $2::interval, forced_down = $3
+where name = (select node from allocations)`, c.status, c.since, c.isForced)
 			w.pass(t)
 			got := testkit.Scalar[string](t, w.rows, `
 select concat_ws(' ', (select count(*) from allocations where replaced_at is not null) = 1, l.degraded,

@@ -2,7 +2,9 @@ package runleases
 
 import (
 	"context"
+	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -22,6 +24,9 @@ type hostWorld struct {
 	cloud *fakeCloud
 	real  leases.Cloud // instead of cloud; nil = none
 	dies  *crasher     // at its next call, or never
+
+	inventory *leases.Inventory // of all passes; nil = each reads its own
+	after     time.Duration     // how much later than now the next pass is
 
 	unproven bool      // the isolation
 	testedAt time.Time // when that was found
@@ -60,6 +65,25 @@ func (w *hostWorld) move(t *testing.T) {
 	}
 }
 
+// grow makes the pool n hosts large.
+func (w *hostWorld) grow(t *testing.T, n int) {
+	t.Helper()
+	for n := range n {
+		w.cloud.provided[fmt.Sprintf("h%d", n+1)] = map[string]bool{}
+	}
+	w.exec(t, `
+insert into nodes (name, provider_id, zone, pool, vcpus, ram_mb, disk_gb)
+select 'h' || n, 'h' || n, 'nova', 'joining', 8, 8192, 100 from generate_series(4, $1) n`, n)
+	w.move(t)
+}
+
+// cloudCalls takes the calls to the cloud since the last time.
+func (w *hostWorld) cloudCalls() []string {
+	calls := slices.DeleteFunc(w.dies.names, func(name string) bool { return strings.ToLower(name[:1]) == name[:1] })
+	w.dies.names = nil
+	return calls
+}
+
 // lease makes a lease of one host with one flavor, and returns its reservation.
 func (w *hostWorld) lease(t *testing.T, change func(*domain.Lease)) domain.Reservation {
 	t.Helper()
@@ -86,13 +110,21 @@ func (w *hostWorld) lease(t *testing.T, change func(*domain.Lease)) domain.Reser
 func (w *hostWorld) pass(t *testing.T) (died bool) {
 	t.Helper()
 	w.exec(t, "update leases set due_at = now() where due_at is not null")
+	if died = w.replica().passAt(t, w.after); died {
+		w.exec(t, "update leases set claimed_until = now()") // as time ends the claim
+	}
+	return died
+}
+
+// replica is a run-leases that dies where w.dies says.
+func (w *hostWorld) replica() *service {
 	s := &service{db: w.db, leases: postgres.Leases{DB: w.db}}
 	s.engine = leases.Engine{
 		Store: crashingStore{s.leases, w.dies}, Actions: postgres.Actions{DB: w.db},
 		Instances: postgres.Instances{DB: w.db}, Connections: postgres.Delegations{DB: w.db},
 		Nodes: postgres.Nodes{DB: w.db}, Cloud: func(context.Context) (leases.Cloud, error) { return w.cloud, nil },
 		Wake: func(...string) {}, RetryFor: time.Minute, EndFor: time.Hour, ClaimFor: time.Minute,
-		HealAfter: 3 * time.Minute,
+		HealAfter: 3 * time.Minute, Inventory: w.inventory,
 	}
 	s.engine.IsIsolated = func(_ context.Context, then time.Time) (bool, error) {
 		return !w.unproven && w.testedAt.Before(then), nil
@@ -101,10 +133,7 @@ func (w *hostWorld) pass(t *testing.T) (died bool) {
 	if w.real != nil {
 		s.engine.Cloud = func(context.Context) (leases.Cloud, error) { return crashingCloud{w.real, w.dies}, nil }
 	}
-	if died = s.pass(t); died {
-		w.exec(t, "update leases set claimed_until = now()") // as time ends the claim
-	}
-	return died
+	return s
 }
 
 // becomes works on the lease until it has a status, and returns after how many passes.

@@ -11,41 +11,27 @@ import (
 )
 
 const (
-	jobKind = "run-leases"
 	// poolTime bounds one look at the pool, with a self-test. The claim of a replica that dies ends after it.
 	poolTime = 2 * time.Minute
+	// While hosts join or leave, the pool is looked at more often than it is surveyed.
+	surveyEvery = 30 * time.Second
 	// A self-test is repeated daily; one without a result is tried again after probeAgain.
 	probeEvery = 24 * time.Hour
 	probeAgain = 10 * time.Minute
 )
 
-// lookAfterPool surveys the hosts of the pool, and moves those that join or leave. What fails does so again at the next
-// tick, and keeps no lease waiting.
-func (s *service) lookAfterPool(ctx context.Context, survey bool) {
-	if s.account == nil {
-		return
-	}
-	ctx, cancel := context.WithTimeout(ctx, poolTime)
-	defer cancel()
-	claim, err := s.jobs.Claim(ctx, jobKind, "pool", poolTime)
-	if err != nil || !claim.Acquired {
-		if err != nil {
-			slog.WarnContext(ctx, "the pool of reservable hosts", "error", err)
-		}
-		return
-	}
-	if err := s.tendPool(ctx, survey); err != nil {
-		slog.WarnContext(ctx, "the pool of reservable hosts", "error", err)
+// reconcilePool surveys the hosts of the pool, and moves those that join or leave. What the cloud refuses is repeated by
+// the next event.
+func (s *service) reconcilePool(ctx context.Context) error {
+	err := s.tryPool(ctx)
+	if err != nil {
+		slog.WarnContext(ctx, "pool reconcile failed", "error", err)
 		s.account.Forget(err)
 	}
-	ctx, stop := domain.Detached(ctx)
-	defer stop()
-	if err := s.jobs.Release(ctx, jobKind, "pool", claim); err != nil {
-		slog.WarnContext(ctx, "the pool of reservable hosts", "error", err)
-	}
+	return nil
 }
 
-func (s *service) tendPool(ctx context.Context, survey bool) error {
+func (s *service) tryPool(ctx context.Context) error {
 	nodes, err := s.nodes.Pool(ctx)
 	if err != nil || len(nodes) == 0 {
 		return err
@@ -56,8 +42,8 @@ func (s *service) tendPool(ctx context.Context, survey bool) error {
 	}
 	pool := leases.Pool{Nodes: s.nodes, Cloud: cloud}
 	var surveyed error
-	if survey {
-		surveyed = pool.Survey(ctx)
+	if time.Since(s.surveyed) >= surveyEvery {
+		s.surveyed, surveyed = time.Now(), pool.Survey(ctx)
 	}
 	joined, err := pool.Move(ctx)
 	if joined {
@@ -67,9 +53,6 @@ func (s *service) tendPool(ctx context.Context, survey bool) error {
 }
 
 func (s *service) isPoolMoving(ctx context.Context) (bool, error) {
-	if s.account == nil {
-		return false, nil
-	}
 	return leases.Pool{Nodes: s.nodes}.IsMoving(ctx)
 }
 

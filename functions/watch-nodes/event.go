@@ -7,4 +7,4 @@ import (
 )
 
 // Handle watches, and does what is due in the database, whichever tick or call woke it.
-func (s *service) Handle(ctx context.Context, _ cloudevents.Event) error { return s.Run(ctx) }
+func (s *service) Handle(ctx context.Context, _ cloudevents.Event) error { return s.runner.Run(ctx) }

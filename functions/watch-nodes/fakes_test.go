@@ -24,17 +24,22 @@ type fakeNova struct {
 	hosts    []domain.ComputeHost
 	err      error
 	read     func(*fakeNova) // before each read
-	reads    int
+	reads    int             // polls
+	isAgain  bool            // the poll has read the reports, and reads the services, too
 	disabled int
+	forgot   []error
 }
 
 func (f *fakeNova) ComputeServices(context.Context) ([]domain.ComputeHost, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.reads++
-	if f.read != nil {
-		f.read(f)
+	if !f.isAgain {
+		f.reads++
+		if f.read != nil {
+			f.read(f)
+		}
 	}
+	f.isAgain = false
 	return append([]domain.ComputeHost{}, f.hosts...), f.err
 }
 
@@ -43,6 +48,7 @@ func (f *fakeNova) HostReports(ctx context.Context) (reports []domain.ComputeHos
 	for _, h := range all {
 		if h.IsEnabled {
 			reports = append(reports, h)
+			f.isAgain = f.isAgain || !h.IsUp
 		}
 	}
 	return reports, err
@@ -83,7 +89,7 @@ func (f *fakeNova) reported(ago time.Duration) {
 
 func (f *fakeNova) Session(context.Context) (session, error) { return f, nil }
 
-func (*fakeNova) Forget(error) {}
+func (f *fakeNova) Forget(err error) { f.forgot = append(f.forgot, err) }
 
 // newFakeNova is a cloud with these hosts, which have just reported.
 func newFakeNova(names ...string) *fakeNova {
@@ -120,7 +126,7 @@ func watch(t *testing.T, hosts ...string) watching {
 	s.account, s.againAfter = nova, time.Millisecond
 	s.watcher = nodes.Watcher{
 		Nodes: s.nodes, Drains: s.drains, Now: db.Now, Suspect: 75 * time.Second, Down: 180 * time.Second, Parallel: 2,
-		ServerTimeout: time.Minute,
+		ServerTimeout: time.Minute, Share: 20,
 	}
 	return watching{s, t, nova, testkit.Connect(t, database)}
 }

@@ -22,6 +22,9 @@ type Config struct {
 	Suspect time.Duration `env:"NODES_SUSPECT_AFTER, default=75s"`
 	// A node without a report for longer than this is down; must be longer than `NODES_SUSPECT_AFTER`.
 	Down time.Duration `env:"NODES_DOWN_AFTER, default=180s"`
+	// The share of a zone's hosts that may be out of service while others are cordoned and drained automatically, 1 to
+	// 100 percent; one host always may. Beyond it nothing is cordoned or drained automatically in the zone.
+	Share int `env:"NODES_AUTO_SHARE, default=20"`
 	// The project whose callbacks get the events of nodes; empty = only the operator's sink gets them.
 	EventProject string `env:"NODES_PROJECT_ID"`
 	// How many servers a drain moves at a time if its admin does not say it, 1 to 20.
@@ -44,6 +47,9 @@ func (c Config) Validate() error {
 	}
 	if c.Down <= c.Suspect {
 		return fmt.Errorf("NODES_DOWN_AFTER is %s: it must be longer than NODES_SUSPECT_AFTER, %s", c.Down, c.Suspect)
+	}
+	if c.Share < 1 || c.Share > 100 {
+		return fmt.Errorf("NODES_AUTO_SHARE is %d: it must be 1 to 100, in percent", c.Share)
 	}
 	if c.Parallel < 1 || c.Parallel > domain.MaxDrainParallel {
 		return fmt.Errorf("NODES_DRAIN_PARALLEL is %d: it must be 1 to %d", c.Parallel, domain.MaxDrainParallel)
@@ -79,8 +85,9 @@ var Function = run.Event[Config]{
 	},
 	Secrets: []string{"events", "openstack-nodes"},
 	// Drains are claimed, so two pods share them, and either continues if the other dies.
-	Scale: run.Scale{MaxPods: 2, Concurrency: 10},
-	Build: build,
+	Scale:      run.Scale{MaxPods: 2, Concurrency: 10},
+	CloudCalls: 8,
+	Build:      build,
 }
 
 // probeTime bounds one call of a status URL.
@@ -96,12 +103,14 @@ func build(cfg Config, d run.Deps) (eventx.Func, error) {
 	s.drains = postgres.Drains{DB: d.DB, EventProject: cfg.EventProject}
 	s.watcher = nodes.Watcher{
 		Nodes: s.nodes, Drains: s.drains, Now: d.DB.Now, Probe: prober.Probe, Suspect: cfg.Suspect, Down: cfg.Down,
+		Share:    cfg.Share,
 		Parallel: cfg.Parallel, ServerTimeout: cfg.ServerTimeout, Record: postgres.Managed{DB: d.DB}.RecordNodes,
 	}
 	s.engine = nodes.Engine{
 		Drains: s.drains, Node: s.nodes.Get, Wake: d.Wake, Parallel: cfg.Parallel, ServerTimeout: cfg.ServerTimeout,
 	}
 	if !cfg.hasAccount() {
+		s.runner = s.newRunner()
 		return s.Handle, nil
 	}
 	where := cfg.OpenStack
@@ -113,5 +122,6 @@ func build(cfg Config, d run.Deps) (eventx.Func, error) {
 	s.account = openstack.Keep[session](own)
 	s.engine.Cloud = func(ctx context.Context) (nodes.DrainCloud, error) { return s.account.Session(ctx) }
 	s.engine.Forget = s.account.Forget
+	s.runner = s.newRunner()
 	return s.Handle, nil
 }

@@ -2,12 +2,10 @@ package watchnodes
 
 import (
 	"context"
-	"errors"
-	"log/slog"
 	"time"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
-	"github.com/cloudfn/cloudfn/shared/flow"
+	"github.com/cloudfn/cloudfn/shared/due"
 	"github.com/cloudfn/cloudfn/shared/nodes"
 	"github.com/cloudfn/cloudfn/shared/obs"
 	"github.com/cloudfn/cloudfn/shared/postgres"
@@ -26,7 +24,7 @@ type service struct {
 
 	againAfter time.Duration // after it hosts that have just become suspect are polled once more
 	metrics    *obs.Snapshot
-	events     flow.Pair // those of this process
+	runner     *due.Runner[domain.Drain]
 }
 
 // account keeps a session of the service account.
@@ -44,62 +42,33 @@ type session interface {
 func newService(d run.Deps) *service {
 	return &service{
 		db: d.DB, jobs: postgres.Jobs{DB: d.DB}, wake: d.Wake,
-		againAfter: 10 * time.Second, metrics: obs.NewSnapshot(gauges), events: flow.NewPair(),
+		againAfter: 10 * time.Second, metrics: obs.NewSnapshot(gauges),
 	}
 }
 
 const (
-	pause = time.Second // between two checks of what is due
-	// claimFor is how long a replica that has died keeps its drains. A pass is shorter.
-	claimFor = nodes.PassTime + 5*time.Second
-	atOnce   = 4 // drains
+	slots = 4 // drains at a time
+
+	retireEvery = time.Hour
+	retireTime  = 2 * time.Minute
 )
 
-// Run watches, does the drains that are due, and waits for those that are due soon. In one process one event at a time
-// works, and one waits until it has ended; a third returns at once, because the one that waits looks after it.
-func (s *service) Run(ctx context.Context) error {
-	leave, err := s.events.Enter(ctx)
-	if leave == nil {
-		return err
+// newRunner works on due drains. Beside them it watches the hosts, and deletes old drains.
+func (s *service) newRunner() *due.Runner[domain.Drain] {
+	all := []*due.Chore{{
+		Jobs: s.jobs, Kind: jobKind, Name: "retire", Every: retireEvery, Limit: retireTime,
+		Do: func(ctx context.Context) error { return s.drains.Retire(ctx, keepDrains) },
+	}}
+	if s.account != nil {
+		all = append(all, &due.Chore{Jobs: s.jobs, Kind: jobKind, Name: "watch", Limit: watchTime, Do: s.watch})
 	}
-	defer leave()
-	var drains, watch flow.Tasks
-	defer drains.Wait()
-	defer watch.Wait()
-	watch.Go(func() { s.watch(ctx) })
-	return flow.Follow(ctx, pause, func(left time.Duration) (more bool, err error) {
-		begun, err := s.begin(ctx, &drains)
-		if err != nil {
-			return false, err
-		}
-		isSoon, err := s.drains.IsDue(ctx, left)
-		return begun > 0 || isSoon || drains.Running() > 0 || watch.Running() > 0, err
-	})
-}
-
-// begin claims due drains, as many as there is room for, and works on each beside the others.
-func (s *service) begin(ctx context.Context, running *flow.Tasks) (begun int, err error) {
-	room := atOnce - running.Running()
-	if room <= 0 {
-		return 0, nil
-	}
-	claimed, claim, err := s.drains.Claim(ctx, claimFor, room)
-	if err != nil || len(claimed) == 0 {
-		return 0, err
-	}
-	now, err := s.db.Now(ctx)
-	if err != nil {
-		return 0, err
-	}
-	for _, drain := range claimed {
-		running.Go(func() { s.work(ctx, claim, drain, now) })
-	}
-	return len(claimed), nil
-}
-
-// work does one pass of a drain. One that cannot be stored stays claimed, and goes on when that ends.
-func (s *service) work(ctx context.Context, claim domain.Claim, drain domain.Drain, now time.Time) {
-	if err := s.engine.Run(ctx, claim, drain, now); err != nil && !errors.Is(err, domain.ErrFenced) {
-		slog.ErrorContext(ctx, "a drain", "node", drain.Node, "drain_id", drain.ID, "error", err)
+	return &due.Runner[domain.Drain]{
+		Store: s.drains.Queue(), ClaimFor: nodes.ClaimFor, Slots: slots, Chores: all,
+		Work: func(ctx context.Context, claim domain.Claim, d domain.Drain, now time.Time) error {
+			return s.engine.Run(ctx, claim, d, now)
+		},
+		Describe: func(d domain.Drain) (noun string, attrs []any) {
+			return "drain", []any{"node", d.Node, "drain_id", d.ID}
+		},
 	}
 }

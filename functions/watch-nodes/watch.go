@@ -21,50 +21,33 @@ const (
 	keepDrains = 90 * 24 * time.Hour
 )
 
-// watch polls the hosts of the cloud, in one replica at a time. What fails is repeated at the next tick, and keeps
-// no drain waiting.
-func (s *service) watch(ctx context.Context) {
-	if s.account == nil {
-		return
-	}
-	ctx, cancel := context.WithTimeout(ctx, watchTime)
-	defer cancel()
-	claim, err := s.jobs.Claim(ctx, jobKind, "watch", watchTime)
-	if err != nil || !claim.Acquired {
-		if err != nil {
-			slog.WarnContext(ctx, "nodes are not watched", "error", err)
-		}
-		return
-	}
-	if err := s.poll(ctx); err != nil {
-		slog.WarnContext(ctx, "nodes are not watched", "error", err)
+// watch polls the hosts of the cloud. What fails is repeated by the next event.
+func (s *service) watch(ctx context.Context) error {
+	found, err := s.poll(ctx)
+	if err != nil {
+		slog.WarnContext(ctx, "node poll failed", "error", err)
 		s.account.Forget(err)
+		return nil
 	}
-	ctx, stop := domain.Detached(ctx)
-	defer stop()
-	if err := s.jobs.Release(ctx, jobKind, "watch", claim); err != nil {
-		slog.WarnContext(ctx, "nodes are watched late", "error", err)
-	}
+	s.metrics.Push(ctx, measure(found))
+	return nil
 }
 
 // poll reads the hosts, and once more when one has become suspect: it may have been a hiccup.
-func (s *service) poll(ctx context.Context) error {
+func (s *service) poll(ctx context.Context) (found nodes.Observed, err error) {
 	cloud, err := s.account.Session(ctx)
 	if err != nil {
-		return s.unreadable(ctx, err)
+		return found, s.unreadable(ctx, err)
 	}
 	watcher := s.watcher
 	watcher.Cloud = cloud
 	for isAgain := false; ; isAgain = true {
-		found, err := watcher.Poll(ctx)
+		found, err = watcher.Poll(ctx)
 		if found.Changed || err != nil {
 			s.wake("deliver-events")
 		}
-		if err != nil {
-			return err
-		}
-		if isAgain || !found.Changed || !hasSuspect(found.Nodes) || !flow.Sleep(ctx, s.againAfter) {
-			return s.tidy(ctx, found)
+		if err != nil || isAgain || !found.Changed || !hasSuspect(found.Nodes) || !flow.Sleep(ctx, s.againAfter) {
+			return found, err
 		}
 	}
 }
@@ -80,10 +63,4 @@ func (s *service) unreadable(ctx context.Context, err error) error {
 
 func hasSuspect(found []domain.Node) bool {
 	return slices.ContainsFunc(found, func(n domain.Node) bool { return n.Status == domain.NodeSuspect })
-}
-
-// tidy measures the nodes and their drains, and deletes old drains.
-func (s *service) tidy(ctx context.Context, found nodes.Observed) error {
-	s.metrics.Push(ctx, measure(found))
-	return s.drains.Retire(ctx, keepDrains)
 }

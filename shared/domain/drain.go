@@ -92,8 +92,9 @@ func (d Drain) Counts() (moved, left, skipped int) {
 
 // DrainProgress is how many servers of a drain have moved, are still to move, and stay.
 type DrainProgress struct {
-	Node    string
-	Moved   int
-	Unmoved int
-	Skipped int
+	Node        string
+	IsAutomatic bool
+	Moved       int
+	Unmoved     int
+	Skipped     int
 }

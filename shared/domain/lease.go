@@ -286,6 +286,7 @@ type NewLease struct {
 // LeaseRules are the operator's limits of leases.
 type LeaseRules struct {
 	Longest    time.Duration // from start to end; 0 = unlimited
+	Ahead      time.Duration // from now to the start; 0 = unlimited
 	PerProject int           // open leases; 0 = unlimited
 	Cleaning   time.Duration // between two reservations of a host
 }

@@ -25,11 +25,15 @@ const warnBefore = time.Hour
 const lastYear = 9999
 
 // Apply sets the lease's period. now is the database's clock. The error names the field.
-func (t LeaseTerms) Apply(lease *Lease, now time.Time) error {
+func (t LeaseTerms) Apply(lease *Lease, rules LeaseRules, now time.Time) error {
 	if !t.Start.Equal(lease.StartsAt) || t.Start.IsZero() { // its start is new
 		lease.StartsAt = now
 		if t.Start.After(now) {
 			lease.StartsAt = t.Start
+		}
+		if latest := now.Add(rules.Ahead).UTC(); rules.Ahead > 0 && lease.StartsAt.After(latest) {
+			return apperr.InvalidField("start", fmt.Sprintf("is too far ahead: a lease may begin %s from now, at %s at "+
+				"the latest", PeriodOf(rules.Ahead), latest.Format(time.RFC3339)), latest.Format(time.RFC3339))
 		}
 	}
 	lease.EndsAt, lease.Length, lease.OnEnd = t.End, t.Duration, OnEndShelve

@@ -1,7 +1,9 @@
 package domain
 
 import (
+	"regexp"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -38,6 +40,33 @@ type NodeSettings struct {
 	AutoDrainAfter  time.Duration
 }
 
+// The forms of labels of nodes and of declared resources, as Kubernetes has them.
+var (
+	labelName   = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$`)
+	labelPrefix = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*$`)
+)
+
+const (
+	maxLabelPrefix = 253
+	labelNameRule  = "63 letters, digits, '-', '_' and '.' at most, with a letter or digit at both ends"
+)
+
+// CheckLabel returns what is wrong with a label, as Kubernetes would; "" = nothing.
+func CheckLabel(key, value string) (fault string) {
+	prefix, name, hasPrefix := strings.Cut(key, "/")
+	if !hasPrefix {
+		prefix, name = "", key
+	}
+	isPrefix := !hasPrefix || len(prefix) <= maxLabelPrefix && labelPrefix.MatchString(prefix)
+	switch {
+	case !isPrefix || !labelName.MatchString(name):
+		return "the key of a label must have " + labelNameRule + "; a DNS name and '/' may stand before it"
+	case value != "" && !labelName.MatchString(value):
+		return "the value of a label must be empty or have " + labelNameRule
+	}
+	return ""
+}
+
 // NodeLimits say how the status of a node follows from its reports.
 type NodeLimits struct {
 	Suspect   time.Duration // no report for longer: the node is suspect
@@ -59,7 +88,9 @@ type Node struct {
 	RegionZone      string        // where its admins say that it is
 	NetworkZone     string        // the same, of the network
 	Providers       []string      // what runs on it besides Nova's hypervisor
-	StatusURL       string        // asked when it is suspect; "" = none
+	StatusURL       string        // requested while it is not up; "" = none
+	ProbedAt        time.Time     // when that was requested last
+	AnsweredAt      time.Time     // when that answered; zero = it did not, the last time
 	Alert           bool          // changes of status are events
 	AutoCordonAfter time.Duration // suspect or down for so long; zero = never
 	AutoDrainAfter  time.Duration // suspect for so long, and still up in Nova; zero = never
@@ -83,6 +114,7 @@ type Node struct {
 	Pool            PoolState
 	Reason          string // why it does not join or leave
 	IsUp            bool   // by Nova's service list
+	ForcedDown      bool   // an admin says so in Nova
 	ProviderID      string // its resource provider in Placement
 	VCPUs           int    // what servers may use: with Placement's ratios, without what it reserves
 	RAMMB           int
@@ -124,6 +156,13 @@ type HostUsage struct {
 	UsedDiskGB int `json:"used_disk_gb"`
 }
 
+// HeldZone is a zone in which too many hosts are out of service for any other to be cordoned or drained automatically.
+type HeldZone struct {
+	Zone    string
+	Since   time.Time // zero = it is so no more
+	EndedAt time.Time // when that ended last; zero = never
+}
+
 // NodeDetails say how far the hypervisors were read, which takes a page at a time.
 type NodeDetails struct {
 	At     time.Time // when the last page was read, by the database's clock; zero = never
@@ -136,6 +175,7 @@ type ComputeHost struct {
 	Zone           string
 	IsUp           bool
 	IsEnabled      bool
+	ForcedDown     bool // an admin says so in Nova; HostReports does not have it
 	CellDown       bool // Nova shows only its name, because its cell does not answer
 	IsBrief        bool // its hypervisors were not read: its servers and sizes are unknown
 	Servers        int  // that run on it
@@ -155,7 +195,7 @@ type ComputeHost struct {
 }
 
 // IsLast reports whether no other host takes new servers in the place of one: one that is up, enabled, of the same zone
-// and of the same pool, as reservable hosts and ordinary ones do not replace one another.
+// and of the same pool. Reservable hosts and ordinary ones do not replace one another.
 func IsLast(name string, hosts []ComputeHost, isPooled func(name string) bool) bool {
 	at := slices.IndexFunc(hosts, func(h ComputeHost) bool { return h.Name == name })
 	return !slices.ContainsFunc(hosts, func(h ComputeHost) bool {

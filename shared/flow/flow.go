@@ -19,6 +19,30 @@ func Sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
+type endingKey struct{}
+
+// WithEnding returns a context whose waits for later work end when ending is closed. The work itself continues.
+func WithEnding(ctx context.Context, ending <-chan struct{}) context.Context {
+	return context.WithValue(ctx, endingKey{}, ending)
+}
+
+// Await waits for d, or until wake receives. It is false when ctx has ended first, or the process is ending.
+func Await(ctx context.Context, d time.Duration, wake <-chan struct{}) bool {
+	ending, _ := ctx.Value(endingKey{}).(<-chan struct{})
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-wake:
+		return true
+	case <-ending:
+		return false
+	case <-ctx.Done():
+		return false
+	}
+}
+
 // Backoff is the pause after so many attempts, 1 or more: it doubles from shortest to longest.
 func Backoff(shortest, longest time.Duration, attempts int) time.Duration {
 	pause := shortest

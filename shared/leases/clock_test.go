@@ -15,8 +15,10 @@ import (
 // ownClock lists the functions that read their process's clock, each with the reason why that decides nothing about a
 // lease: it measures how long something takes in this process, for which Go uses a monotonic clock.
 var ownClock = map[string]string{
-	"shared/leases/claim.go keepClaim":       "how long a renewal of its claim takes",
-	"functions/run-leases/service.go retire": "when this process last asked for the claim to delete old leases",
+	"shared/leases/engine.go Run":          "when a pass has begun in this process",
+	"shared/leases/engine.go time":         "how long a pass takes in this process",
+	"functions/run-leases/pool.go tryPool": "how long ago this process has surveyed the pool",
+	"shared/leases/inventory.go get":       "how old a list is that this process has read",
 }
 
 // TestLeasesUseTheDatabaseClock: a replica whose clock is wrong decides as the others do, since none reads its own.

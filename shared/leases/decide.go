@@ -96,6 +96,7 @@ const (
 	longestPause  = time.Minute
 	// A lease in error is tried until its end, after pauses that grow from longestPause to this.
 	longestErrorPause = 15 * time.Minute
+	longestKeepPause  = 5 * time.Minute // while the hosts of an active lease cannot be looked after
 )
 
 // pauseAfter is the pause after so many failed attempts, 1 or more.

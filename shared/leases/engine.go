@@ -14,6 +14,7 @@ import (
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/due"
 	"github.com/cloudfn/cloudfn/shared/flow"
 )
 
@@ -29,11 +30,13 @@ type Engine struct {
 	// IsIsolated reports whether it was proven by then that only servers with its trait get onto a reservation's hosts;
 	// nil = it is not known.
 	IsIsolated func(ctx context.Context, then time.Time) (bool, error)
-	Forget     func(error) // drops the session after an error that is due to its token
-	Wake       func(functions ...string)
-	RetryFor   time.Duration // for how long a start is tried
-	EndFor     time.Duration // for how long an end is tried before the lease is in error; 0 = without a limit
-	ClaimFor   time.Duration
+	// Inventory is what all passes share of OpenStack's lists; nil = each pass reads its own.
+	Inventory *Inventory
+	Forget    func(error) // drops the session after an error that is due to its token
+	Wake      func(functions ...string)
+	RetryFor  time.Duration // for how long a start is tried
+	EndFor    time.Duration // for how long an end is tried before the lease is in error; 0 = without a limit
+	ClaimFor  time.Duration
 	// HealAfter is how long a host has to be down before another one takes its place.
 	HealAfter time.Duration
 }
@@ -50,7 +53,8 @@ type pass struct {
 
 	claim domain.Claim
 	lease *domain.Lease
-	now   time.Time // by the database's clock
+	now   time.Time // at its begin, by the database's clock
+	began time.Time // the same by the clock of this process
 	nodes map[string]domain.Node
 	cloud Cloud           // nil until it is needed
 	lost  *domain.Problem // why nothing can be done in the user's name any more; nil = it can
@@ -61,25 +65,37 @@ type pass struct {
 	isMoving bool            // something is under way, and there is more to do soon
 	failure  *domain.Problem // why a step has to be repeated
 	final    *domain.Problem // why no repetition helps
-	waitsFor time.Time       // nothing can be done before; zero = no such time
+	waitsFor time.Time       // what the pass waits for is looked at again then; zero = its change makes the lease due
+	decision decision
 }
+
+// passTime bounds the work of a pass. With the time of an event's waits (due.FollowFor) it is less than EVENT_TIMEOUT.
+const passTime = 3 * time.Minute
 
 // Run does for a claimed lease what it needs now, writes it back and releases its claim.
 func (e Engine) Run(ctx context.Context, claim domain.Claim, lease domain.Lease, now time.Time) error {
-	p := &pass{Engine: e, claim: claim, lease: &lease, now: now}
-	var err error
+	p := &pass{Engine: e, claim: claim, lease: &lease, now: now, began: time.Now()}
+	claimed := lease // a copy: the steps change the lease while the claim is renewed
+	return due.Pass{
+		Claim: claim, ClaimFor: e.ClaimFor, Limit: passTime, Work: p.work, Save: p.end,
+		Renew: func(ctx context.Context) error { return e.Store.Renew(ctx, claim, claimed, e.ClaimFor) },
+	}.Run(ctx)
+}
+
+// work decides what the lease needs, and does it.
+func (p *pass) work(ctx context.Context) (err error) {
 	if p.lost, err = p.lostDelegation(ctx); err != nil {
 		return err
 	}
-	d := decide(lease, now, p.lost)
-	if err := p.begin(ctx, d); err != nil {
+	p.decision = decide(*p.lease, p.now, p.lost)
+	if err := p.begin(ctx, p.decision); err != nil || p.decision.work == workNone {
 		return err
 	}
-	if err := p.do(ctx, d.work); err != nil {
-		return err
-	}
-	return p.end(ctx, d)
+	return p.steps(ctx, p.decision.work)
 }
+
+// time is the time by the database's clock.
+func (p *pass) time() time.Time { return p.now.Add(time.Since(p.began)) }
 
 // lostDelegation returns why what was delegated to the lease has ended; nil = it has not. The problem of a lease that
 // lost it before stays as it is.
@@ -112,7 +128,7 @@ func (p *pass) begin(ctx context.Context, d decision) error {
 		l.Problem = d.problem
 		return nil
 	}
-	slog.InfoContext(ctx, "a lease", "lease_id", l.ID, "project_id", l.ProjectID, "status", d.status, "was", l.Status)
+	slog.InfoContext(ctx, "lease status changed", "lease_id", l.ID, "project_id", l.ProjectID, "status", d.status, "was", l.Status)
 	l.Status, l.StartResult, l.Problem, l.Attempts = d.status, d.startResult, d.problem, 0
 	if d.status != domain.LeaseError {
 		l.Problem = nil
@@ -152,7 +168,7 @@ func (p *pass) record(ctx context.Context, r *domain.Reservation, err error) {
 		r.Problem = nil
 		return
 	}
-	slog.WarnContext(ctx, "a step of a lease", "lease_id", p.lease.ID, "reservation_id", r.ID, "status",
+	slog.WarnContext(ctx, "reservation step failed", "lease_id", p.lease.ID, "reservation_id", r.ID, "status",
 		p.lease.Status, "error", err)
 	r.Problem = domain.ProblemOf(err)
 	if errors.Is(err, errWaits) {
@@ -169,12 +185,22 @@ func (p *pass) record(ctx context.Context, r *domain.Reservation, err error) {
 	}
 }
 
+// fail has the whole pass repeated after a pause.
+func (p *pass) fail(ctx context.Context, failure error) {
+	slog.WarnContext(ctx, "lease pass failed", "lease_id", p.lease.ID, "project_id", p.lease.ProjectID, "status",
+		p.lease.Status, "error", failure)
+	p.failure = domain.ProblemOf(failure)
+}
+
 // errWaits is in the chain when a step waits for another lease, which is no failure.
 var errWaits = errors.New("waits for another lease")
 
-// end stores the outcome, and when there is work again.
-func (p *pass) end(ctx context.Context, d decision) error {
-	l := p.lease
+// end stores the outcome, and when there is work again: pauses begin at the end of a pass.
+func (p *pass) end(ctx context.Context, failure error) error {
+	l, d := p.lease, p.decision
+	if failure != nil {
+		p.fail(ctx, failure)
+	}
 	before, wasDegraded := l.Status, l.Degraded
 	l.DueAt = d.due
 	if (d.work == workStart || d.work == workKeep) && p.failure == nil {
@@ -184,7 +210,7 @@ func (p *pass) end(ctx context.Context, d decision) error {
 	case p.failure != nil:
 		p.retry(d)
 	case p.isMoving:
-		l.DueAt = p.now.Add(movingPause)
+		l.DueAt = p.time().Add(movingPause)
 		if d.work == workFinish && l.Status == domain.LeaseEnding && p.isLate(p.EndFor) {
 			p.giveUp()
 		}
@@ -205,11 +231,11 @@ func (p *pass) end(ctx context.Context, d decision) error {
 	case d.work != workNone:
 		l.Problem, l.Attempts = p.drift, 0
 	}
-	if !p.waitsFor.IsZero() && (l.DueAt.IsZero() || p.waitsFor.Before(l.DueAt)) {
-		l.DueAt = p.waitsFor
+	if !p.waitsFor.IsZero() {
+		l.DueAt = earlier(l.DueAt, p.waitsFor)
 	}
-	if d.work == workKeep && p.hasHosts() && l.Status == domain.LeaseActive {
-		l.DueAt = earlier(l.DueAt, p.now.Add(healEvery))
+	if d.work == workKeep && p.failure == nil && p.hasHosts() && l.Status == domain.LeaseActive {
+		l.DueAt = earlier(l.DueAt, p.time().Add(healEvery))
 	}
 	err := p.Store.Save(ctx, p.claim, l)
 	if l.Status != before || l.Degraded != wasDegraded || d.warn {
@@ -235,16 +261,15 @@ func (p *pass) retry(d decision) {
 		pause = flow.Backoff(longestPause, longestErrorPause, max(l.Attempts, 1))
 	case d.work == workStart && triedFor(l.Attempts) > p.RetryFor:
 		l.Status, l.StartResult, l.Attempts, pause = domain.LeaseError, domain.StepFailed, 0, longestPause
+	case d.work == workKeep:
+		pause = flow.Backoff(shortestPause, longestKeepPause, l.Attempts)
 	case p.isMoving:
 		pause = min(pause, movingPause)
 		l.Attempts-- // what moves is looked at more often than what fails is repeated
 	}
-	l.DueAt = p.now.Add(withJitter(pause))
-	switch {
-	case d.work == workPrepare:
-		l.DueAt = earlier(l.DueAt, l.StartsAt)
-	case d.work != workFinish:
-		l.DueAt = earlier(l.DueAt, l.EndsAt)
+	l.DueAt = p.time().Add(withJitter(pause))
+	if d.work != workFinish {
+		l.DueAt = earlier(l.DueAt, earlier(d.due, l.EndsAt))
 	}
 }
 

@@ -10,23 +10,25 @@ import (
 )
 
 // keep looks after the hosts of an active reservation: those that are down are replaced, and what somebody has deleted
-// or moved by hand is made again.
+// or moved by hand is made again. Without such a change it goes by lists that the leases share, and writes nothing.
 func (s hostStep) keep(ctx context.Context) error {
-	if err := s.heal(ctx); err != nil {
-		return err
+	v, err := s.view(ctx, sharedFor)
+	if err == nil && !s.isWhole(v) {
+		v, err = s.view(ctx, 0)
 	}
-	if err := s.converge(ctx); err != nil {
-		return err
-	}
-	aggregate, found, err := s.aggregate(ctx)
 	if err != nil {
 		return err
 	}
-	desired := s.desired()
-	surplus := slices.DeleteFunc(s.heldHosts(aggregate), func(name string) bool {
-		return slices.Contains(desired, name)
-	})
-	return s.returnEmpty(ctx, aggregate, found, surplus)
+	if err := s.heal(ctx, v); err != nil {
+		return err
+	}
+	if v, err = s.converge(ctx, v); err != nil {
+		return err
+	}
+	if err := s.keepFlavors(ctx); err != nil {
+		return err
+	}
+	return s.returnEmpty(ctx, v.own, v.own.ID != 0, s.surplus(v))
 }
 
 // returnEmpty returns the hosts that were replaced. One that comes back with servers of the reservation on it stays the
@@ -61,14 +63,9 @@ func (s hostStep) returnEmpty(ctx context.Context, aggregate domain.Aggregate, i
 
 // heal replaces hosts that cannot be the reservation's by others that are free. Without another one the lease is
 // degraded until the host is up again; a host with servers of others is never given to it.
-func (s hostStep) heal(ctx context.Context) error {
-	aggregates, err := s.cloud.Aggregates(ctx)
-	if err != nil {
-		return err
-	}
+func (s hostStep) heal(ctx context.Context, v view) error {
 	for _, name := range s.desired() {
-		foreign := CheckAggregates(aggregates, name, s.lease.ProjectID)
-		reason, isLost, err := s.isUnfit(ctx, name, foreign)
+		reason, isLost, err := s.isUnfit(ctx, v, name)
 		if err != nil {
 			return err
 		}
@@ -104,8 +101,9 @@ func (s hostStep) heal(ctx context.Context) error {
 // isUnfit reports whether another host has to take the place of one: it is lost, it is cordoned without servers, or
 // before it is given to the reservation it is down, isolated by others, or servers of others are on it.
 // reason is why nothing can be launched onto a host that is up, whether another one has to take its place or not.
-func (s hostStep) isUnfit(ctx context.Context, name string, foreign error) (reason error, isUnfit bool, err error) {
+func (s hostStep) isUnfit(ctx context.Context, v view, name string) (reason error, isUnfit bool, err error) {
 	node, known := s.nodes[name]
+	foreign := CheckAggregates(v.aggregates, name, s.lease.ProjectID)
 	switch {
 	case !known || s.isLost(node):
 		return nil, true, nil
@@ -118,6 +116,8 @@ func (s hostStep) isUnfit(ctx context.Context, name string, foreign error) (reas
 		return nil, true, nil
 	case foreign != nil:
 		return foreign, true, s.withdraw(ctx, name, foreign)
+	case s.isTaken(v, name): // it was empty when it left the pool
+		return nil, false, nil
 	}
 	others, err := s.others(ctx, name)
 	if err != nil || others == 0 {
@@ -128,8 +128,11 @@ func (s hostStep) isUnfit(ctx context.Context, name string, foreign error) (reas
 }
 
 // isLost reports whether a host is down for good, as far as one can tell: a missed report moves no reservation. When
-// watch-nodes watches the host, it has to find it down, too.
+// watch-nodes watches the host, it has to find it down, too. An admin who has forced it down in Nova has said so.
 func (s hostStep) isLost(node domain.Node) bool {
+	if node.ForcedDown && !node.IsUp {
+		return true
+	}
 	isDown := node.Status == domain.NodeDown || node.Status == domain.NodeUnknown
 	return !node.IsUp && isDown && s.now.Sub(node.DownSince) >= s.HealAfter
 }

@@ -24,6 +24,8 @@ type HostCloud interface {
 	EnsureTrait(ctx context.Context, name string) error
 	DeleteTrait(ctx context.Context, name string) error
 	SetProviderTrait(ctx context.Context, providerID, trait string, present bool) error
+	IsolatedProviders(ctx context.Context, aggregate, trait string) ([]string, error)
+	PrivateFlavors(ctx context.Context) ([]domain.PrivateFlavor, error)
 	EnsureFlavor(ctx context.Context, f domain.PrivateFlavor) error
 	DropFlavorSpec(ctx context.Context, id, key string) error
 	GrantFlavor(ctx context.Context, id, projectID string) error
@@ -85,18 +87,15 @@ func (p *pass) hosts(ctx context.Context, todo work, r *domain.Reservation) erro
 			return err
 		}
 	}
+	if p.Inventory == nil {
+		p.Inventory = &Inventory{}
+	}
 	step := hostStep{pass: p, r: r, cloud: cloud}
 	switch todo {
 	case workFinish:
 		return step.finish(ctx)
 	case workStart:
-		if err = step.heal(ctx); err == nil {
-			err = step.converge(ctx)
-		}
-		if err == nil {
-			r.Status = domain.ReservationActive
-		}
-		return err
+		return step.start(ctx)
 	}
 	return step.keep(ctx)
 }
@@ -131,42 +130,63 @@ func (s hostStep) desired() (names []string) {
 	return names
 }
 
+// start makes the reservation's hosts its own. It continues where an earlier pass has ended.
+func (s hostStep) start(ctx context.Context) error {
+	v, err := s.view(ctx, 0)
+	if err == nil {
+		err = s.heal(ctx, v)
+	}
+	if err == nil {
+		_, err = s.converge(ctx, v)
+	}
+	for _, f := range s.r.Flavors {
+		if err == nil {
+			err = s.flavor(ctx, f)
+		}
+	}
+	if err == nil {
+		s.r.Status = domain.ReservationActive
+	}
+	return err
+}
+
 // converge makes the reservation's hosts its own: first the trait and the aggregate, then they leave the pool's
-// aggregate. Flavors that require the trait come last, when no other server can land there.
-func (s hostStep) converge(ctx context.Context) error {
+// aggregate. Hosts that are its own already cost no call. Flavors that require the trait come after it, when no other
+// server can land there. It returns the view that it went by.
+func (s hostStep) converge(ctx context.Context, v view) (view, error) {
 	names := s.desired()
 	held, err := s.Store.HeldByOthers(ctx, *s.r, names...)
 	if err == nil && len(held) > 0 {
 		err = apperr.Wrap(apperr.Conflict, errWaits, "another lease has not returned %s yet", strings.Join(held, ", "))
 	}
 	if err != nil {
-		return err
+		return v, err
 	}
 	if err := s.Store.Prepared(ctx, s.claim, *s.r, names...); err != nil {
-		return err
+		return v, err
 	}
-	pool, isPool, err := s.cloud.FindAggregate(ctx, PoolAggregate)
-	if err != nil {
-		return err
+	if !s.isWhole(v) { // others may have returned hosts to the pool since it was read
+		if v, err = s.view(ctx, 0); err != nil {
+			return v, err
+		}
+	}
+	s.r.AggregateID = v.own.ID
+	if names = slices.DeleteFunc(names, func(name string) bool { return s.isTaken(v, name) }); len(names) > 0 {
+		v.own, err = isolation(ctx, s.cloud, AggregateName(s.r.ID), s.r.Trait)
+		s.r.AggregateID = v.own.ID
 	}
 	for _, name := range names {
-		aggregate, err := isolate(ctx, s.cloud, AggregateName(s.r.ID), s.r.Trait, s.node(name))
+		if err == nil && !s.isIsolated(v, name) {
+			err = enter(ctx, s.cloud, v.own, s.r.Trait, s.node(name))
+		}
+		if err == nil && slices.Contains(v.pool.Hosts, name) {
+			err = s.take(ctx, v.pool, name)
+		}
 		if err != nil {
-			return err
-		}
-		s.r.AggregateID = aggregate.ID
-		if isPool && slices.Contains(pool.Hosts, name) {
-			if err := s.take(ctx, pool, name); err != nil {
-				return err
-			}
+			return v, err
 		}
 	}
-	for _, f := range s.r.Flavors {
-		if err := s.flavor(ctx, f); err != nil {
-			return err
-		}
-	}
-	return nil
+	return v, nil
 }
 
 // take takes a host out of the pool's aggregate, and with that lets the reservation's servers onto it. Nothing may be

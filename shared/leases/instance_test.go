@@ -189,6 +189,27 @@ func TestCancelledLease(t *testing.T) {
 	f.want(t, "shelve", domain.LeaseCancelled, domain.InstanceShelved) // it did not run
 }
 
+// TestPrepareWaits until what Nova or an order does to the instance is done: only then it shows whether it ran.
+func TestPrepareWaits(t *testing.T) {
+	t.Parallel()
+	for _, state := range []domain.InstanceState{
+		domain.InstanceUpdating, domain.InstanceBuilding, domain.InstanceUnknown,
+	} {
+		f := newFakeLease(time.Hour, state)
+		f.settle(t)
+		f.want(t, "", domain.LeasePending, state)
+		if f.lease.DueAt.After(f.now.Add(time.Minute)) {
+			t.Errorf("%s: the lease is due at %s", state, f.lease.DueAt)
+		}
+		f.instance.State = domain.InstanceActive // it was being unshelved
+		f.settle(t)
+		f.want(t, "shelve", domain.LeasePending, domain.InstanceShelved)
+		f.end(domain.OnEndNone)
+		f.settle(t)
+		f.want(t, "shelve start", domain.LeaseCancelled, domain.InstanceActive)
+	}
+}
+
 // TestMixedLeaseIsCancelled: with hosts the lease keeps its on_end when it is cancelled. Its instance is started again,
 // whatever the time of the pass.
 func TestMixedLeaseIsCancelled(t *testing.T) {

@@ -30,16 +30,26 @@ func requires(trait string) map[string]string { return map[string]string{require
 func isolate(ctx context.Context, cloud HostCloud, name, trait string, node domain.Node) (
 	aggregate domain.Aggregate, err error,
 ) {
+	if aggregate, err = isolation(ctx, cloud, name, trait); err != nil {
+		return aggregate, err
+	}
+	return aggregate, enter(ctx, cloud, aggregate, trait, node)
+}
+
+// isolation makes an aggregate that requires the trait.
+func isolation(ctx context.Context, cloud HostCloud, name, trait string) (aggregate domain.Aggregate, err error) {
 	if err := cloud.EnsureTrait(ctx, trait); err != nil {
 		return aggregate, err
 	}
-	if aggregate, err = cloud.EnsureAggregate(ctx, name, requires(trait)); err != nil {
-		return aggregate, err
-	}
+	return cloud.EnsureAggregate(ctx, name, requires(trait))
+}
+
+// enter puts a host into an aggregate, and gives it the trait before.
+func enter(ctx context.Context, cloud HostCloud, aggregate domain.Aggregate, trait string, node domain.Node) error {
 	if err := cloud.SetProviderTrait(ctx, node.ProviderID, trait, true); err != nil {
-		return aggregate, err
+		return err
 	}
-	return aggregate, cloud.AddHost(ctx, aggregate, node.Name, node.ProviderID)
+	return cloud.AddHost(ctx, aggregate, node.Name, node.ProviderID)
 }
 
 // CheckAggregates returns a Conflict when the host is in an isolating aggregate that is not cloudfn's, such as one of

@@ -23,14 +23,19 @@ func waitsForLease(todo work, r *domain.Reservation) error {
 	return nil
 }
 
-// prepare shelves the instance. That it ran before is stored first, so that a cancelled lease can start it again.
-// One that its owner starts meanwhile is drift.
+// prepare shelves the instance. That it ran before is stored first, so that a cancelled lease can start it again: while
+// Nova or an order is at work on it, that is not known yet, and its next state makes the lease due. One that its owner
+// starts meanwhile is drift.
 func (s instanceStep) prepare(ctx context.Context) error {
 	isBack := !s.r.PreparedAt.IsZero() && s.r.ActionID == uuid.Nil && s.i.State == domain.InstanceActive
 	if isBack && !s.lease.Enforce {
 		detail := fmt.Sprintf("the instance %s runs, although its lease begins at %s", s.i.ID,
 			s.lease.StartsAt.UTC().Format(time.RFC3339))
 		s.drift = &domain.Problem{Code: domain.DriftCode, Detail: detail}
+		return nil
+	}
+	if s.isAtWork() && s.r.PreparedAt.IsZero() && s.r.ActionID == uuid.Nil {
+		s.waitsFor = earlier(s.waitsFor, s.now.Add(healEvery))
 		return nil
 	}
 	if s.i.State == domain.InstanceActive && !s.r.WasRunning {

@@ -61,7 +61,7 @@ func newFleet(count int) (Engine, *memory, *counted, domain.ManagedProject) {
 
 func (s *memory) runProject(t *testing.T, e Engine, p domain.ManagedProject) {
 	t.Helper()
-	if err := e.Run(t.Context(), domain.Claim{}, p); err != nil {
+	if err := e.Run(t.Context(), domain.NewClaim(), p); err != nil {
 		t.Error(err)
 	}
 }

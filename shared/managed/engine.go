@@ -3,7 +3,7 @@ package managed
 import (
 	"context"
 	"encoding/json"
-	"errors"
+	"log/slog"
 	"slices"
 	"sync"
 	"time"
@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/due"
 )
 
 // Store is the part of the database that managed resources need.
@@ -64,6 +65,8 @@ const (
 	scanPause   = 10 * time.Minute // until all is looked at, for changes that Nova does not report, such as of metadata
 	atOnce      = 4                // steps of a project
 	stepTime    = 45 * time.Second // of one step
+	// passTime bounds a round. With the time of an event's waits (due.FollowFor) it is less than EVENT_TIMEOUT.
+	passTime = 4*time.Minute - 5*time.Second
 )
 
 // round is one visit of a claimed project.
@@ -112,15 +115,50 @@ func (e Engine) Run(ctx context.Context, claim domain.Claim, project domain.Mana
 	r := &round{
 		Engine: e, claim: claim, project: project, sessions: map[sessionKey]opened{}, deleted: map[uuid.UUID]bool{},
 	}
-	ctx, stop := r.keepClaim(ctx)
-	defer stop()
-	if err := r.run(ctx); err != nil {
-		if errors.Is(err, domain.ErrFenced) || errors.Is(context.Cause(ctx), domain.ErrFenced) {
-			return domain.ErrFenced
-		}
-		r.problem = err
+	return due.Pass{
+		Claim: claim, ClaimFor: e.ClaimFor, Limit: passTime, Work: r.run, Save: r.release,
+		Renew: func(ctx context.Context) error {
+			return e.Store.RenewProject(ctx, claim, project.ProjectID, e.ClaimFor)
+		},
+	}.Run(ctx)
+}
+
+// release releases the claim, with why the round has failed and the time at which there is work again.
+func (r *round) release(ctx context.Context, failure error) error {
+	if failure != nil {
+		r.problem = failure
 	}
-	return r.release(ctx)
+	soon, dueIn := min(max(movingPause, r.listed), driftPause), scanPause
+	if !r.isScan() {
+		dueIn = min(dueIn, max(r.project.ScanAt.Sub(r.time()), soon))
+	}
+	for _, m := range r.resources {
+		if m.plan.isMoving || r.isNews {
+			dueIn = soon
+		}
+		isListed := m.noLogin == nil && m.notListed == nil // what is not waits for longer with each attempt
+		if m.isLookedAt && !m.NextAt.IsZero() || !m.isReported() && isListed {
+			dueIn = min(dueIn, driftPause)
+		}
+		for _, at := range []time.Time{m.plan.retryAt, m.NextAt} {
+			if at.After(r.now) {
+				dueIn = min(dueIn, max(at.Sub(r.time()), soon))
+			}
+		}
+	}
+	r.project.Problem = nil
+	if r.problem == nil {
+		r.project.Attempts = 0
+		if r.isScan() {
+			r.project.NextScanAt = r.now.Add(scanPause)
+		}
+	} else {
+		slog.WarnContext(ctx, "reconcile of project failed", "project_id", r.project.ProjectID, "error", r.problem)
+		r.project.Attempts++
+		r.project.Problem = domain.ProblemOf(r.problem)
+		dueIn = min(dueIn, pauseAfter(r.project.Attempts)) // what others of the project do goes on
+	}
+	return r.Store.ReleaseProject(ctx, r.claim, r.project, dueIn)
 }
 
 // time is the time by the database's clock.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
@@ -41,10 +42,7 @@ func (r *round) observe(ctx context.Context) error {
 		}
 		groups[key] = append(groups[key], m)
 	}
-	objects := map[uuid.UUID]Object{}
-	for _, key := range order {
-		r.list(ctx, key.driver, groups[key], objects)
-	}
+	objects := r.listAll(ctx, order, groups)
 	r.listed = time.Since(began)
 	all := make([]domain.Managed, len(r.resources))
 	for n, m := range r.resources {
@@ -73,57 +71,89 @@ func (r *round) named() map[Ref]bool {
 	return named
 }
 
-// list lists the objects of one driver in one region, with the first session that there is: all of a project show the
-// same.
-func (r *round) list(ctx context.Context, driver Driver, group []*resource, objects map[uuid.UUID]Object) {
-	n := slices.IndexFunc(group, func(m *resource) bool { return m.noLogin == nil })
-	if n < 0 {
-		return
-	}
-	var members []domain.Member
-	for _, m := range group {
-		members = append(members, m.Members...)
-	}
-	found, err := r.find(ctx, driver, group[n].session, members)
-	if err != nil {
-		r.forget(group[n], err)
-		r.problem = err
-		for _, m := range group {
-			m.notListed = err
+const (
+	listsAtOnce = 4                // of a project
+	listTime    = 30 * time.Second // of one list: a service that hangs keeps the others of the project for that long
+)
+
+// listAll lists the objects of each driver and region, some beside each other. With the first session that there is:
+// all of a project show the same.
+func (r *round) listAll(
+	ctx context.Context, order []listing, groups map[listing][]*resource,
+) map[uuid.UUID]Object {
+	lists := make([]list, len(order))
+	var all errgroup.Group
+	all.SetLimit(listsAtOnce)
+	for n, key := range order {
+		group := groups[key]
+		first := slices.IndexFunc(group, func(m *resource) bool { return m.noLogin == nil })
+		if first < 0 {
+			continue
 		}
-		return
+		all.Go(func() error {
+			limited, cancel := context.WithTimeout(ctx, listTime)
+			defer cancel()
+			lists[n] = readObjects(limited, key.driver, group[first].session, group)
+			r.forget(group[first], lists[n].err)
+			return nil
+		})
 	}
-	maps.Copy(objects, found)
+	_ = all.Wait() // the errors are in lists
+	objects := map[uuid.UUID]Object{}
+	for n, key := range order {
+		maps.Copy(objects, lists[n].found)
+		for _, id := range lists[n].deleted {
+			r.deleted[id] = true
+		}
+		if err := lists[n].err; err != nil {
+			r.problem = err
+			for _, m := range groups[key] {
+				m.notListed = err
+			}
+		}
+	}
+	return objects
+}
+
+// list is what a listing has found.
+type list struct {
+	found   map[uuid.UUID]Object
+	deleted []uuid.UUID // the members whose objects are not found by their ids
+	err     error
 }
 
 // mostFinds is up to how many objects are read one by one, instead of in a list of all.
 const mostFinds = 10
 
-// find reads the objects of members: by their ids if they are few, and made; else by a list.
-func (r *round) find(
-	ctx context.Context, driver Driver, s Session, members []domain.Member,
-) (map[uuid.UUID]Object, error) {
+// readObjects reads the objects of the members of resources: by their ids if they are few, and made; else by a list.
+func readObjects(ctx context.Context, driver Driver, s Session, group []*resource) (l list) {
+	var members []domain.Member
+	for _, m := range group {
+		members = append(members, m.Members...)
+	}
 	confirmer, ok := driver.(Confirmer)
 	if !ok || len(members) > mostFinds || slices.ContainsFunc(members, func(m domain.Member) bool {
 		return m.Status != domain.MemberReady || m.ObjectID == ""
 	}) {
-		return driver.List(ctx, s, members)
+		l.found, l.err = driver.List(ctx, s, members)
+		return l
 	}
-	found := make(map[uuid.UUID]Object, len(members))
+	l.found = make(map[uuid.UUID]Object, len(members))
 	for _, m := range members {
 		o, err := confirmer.Find(ctx, s, m.ObjectID)
 		switch {
 		case apperr.CodeOf(err) == apperr.NotFound:
-			r.deleted[m.ID] = true
+			l.deleted = append(l.deleted, m.ID)
 		case err != nil:
-			return nil, err
+			return list{err: err}
 		case o.Raw == nil: // it exists, and only a list shows how it is
-			return driver.List(ctx, s, members)
+			l.found, l.err = driver.List(ctx, s, members)
+			return l
 		default:
-			found[m.ID] = o
+			l.found[m.ID] = o
 		}
 	}
-	return found, nil
+	return l
 }
 
 // match gives each member its object and their differences.

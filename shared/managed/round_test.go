@@ -155,7 +155,7 @@ func newRound(drivers ...*scripted) (Engine, *memory) {
 
 func (s *memory) run(t *testing.T, e Engine) {
 	t.Helper()
-	if err := e.Run(t.Context(), domain.Claim{}, domain.ManagedProject{}); err != nil {
+	if err := e.Run(t.Context(), domain.NewClaim(), domain.ManagedProject{}); err != nil {
 		t.Error(err)
 	}
 }
@@ -240,7 +240,7 @@ func TestFencedDeletesNothing(t *testing.T) {
 			images.found = map[uuid.UUID]Object{id: {ID: "i", State: ObjectWorking, Extra: []Object{{ID: "extra"}}}}
 		}
 		s.fenced = true
-		if err := e.Run(t.Context(), domain.Claim{}, domain.ManagedProject{}); !errors.Is(err, domain.ErrFenced) {
+		if err := e.Run(t.Context(), domain.NewClaim(), domain.ManagedProject{}); !errors.Is(err, domain.ErrFenced) {
 			t.Errorf("it ends with %v", err)
 		}
 		if len(images.deleted) > 0 {

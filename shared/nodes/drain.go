@@ -11,6 +11,8 @@ import (
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/due"
+	"github.com/cloudfn/cloudfn/shared/flow"
 )
 
 // DrainCloud is what draining hosts takes.
@@ -33,9 +35,10 @@ type Drains interface {
 		ctx context.Context, claim domain.Claim, drain domain.Drain, server domain.DrainServer,
 	) (started bool, err error)
 	Save(ctx context.Context, claim domain.Claim, drain *domain.Drain, claimFor time.Duration) error
+	Renew(ctx context.Context, claim domain.Claim, drain domain.Drain, claimFor time.Duration) error
 }
 
-// Engine drains hosts. A pass ends before the claim does, so that a replica that lost its claim calls Nova no more.
+// Engine drains hosts.
 type Engine struct {
 	Drains Drains
 	// Node reads what is known of a host.
@@ -54,12 +57,13 @@ var ErrNoAccount = apperr.New(apperr.Unavailable,
 	"watch-nodes has no service account: set NODES_OS_USERNAME and NODES_OS_PASSWORD")
 
 const (
-	// PassTime bounds a pass.
-	PassTime = 40 * time.Second
+	passTime = 40 * time.Second // bounds the work of a pass
+	// ClaimFor is how long a replica that has died keeps its drains.
+	ClaimFor = 45 * time.Second
 	// passPause is between two passes of a drain, waitPause when it only waits for others.
 	passPause = 1500 * time.Millisecond
 	waitPause = 5 * time.Second
-	maxPause  = time.Minute // after errors of the cloud
+	maxPause  = 5 * time.Minute // after errors of the cloud
 	// settleTime is how long after its start a drain reads the host at least once more: a server that was scheduled
 	// before the cordon may land later.
 	settleTime = 15 * time.Second
@@ -76,7 +80,8 @@ type pass struct {
 
 	claim domain.Claim
 	drain *domain.Drain
-	now   time.Time // by the database's clock
+	now   time.Time // at its begin, by the database's clock
+	began time.Time // the same by the clock of this process
 	cloud DrainCloud
 	here  map[string]domain.Server // the servers on the host
 	host  domain.ComputeHost
@@ -88,17 +93,18 @@ type pass struct {
 // Run does for a claimed drain what can be done now, writes it back and releases its claim.
 func (e Engine) Run(ctx context.Context, claim domain.Claim, drain domain.Drain, now time.Time) error {
 	p := &pass{
-		Engine: e, claim: claim, drain: &drain, now: now, parallel: cmp.Or(drain.Parallel, e.Parallel),
-		timeout: cmp.Or(drain.ServerTimeout, e.ServerTimeout),
+		Engine: e, claim: claim, drain: &drain, now: now, began: time.Now(),
+		parallel: cmp.Or(drain.Parallel, e.Parallel), timeout: cmp.Or(drain.ServerTimeout, e.ServerTimeout),
 	}
-	work, cancel := context.WithTimeout(ctx, PassTime)
-	defer cancel()
-	err := p.run(work)
-	if errors.Is(err, domain.ErrFenced) || ctx.Err() != nil {
-		return errors.Join(err, ctx.Err())
-	}
-	return p.end(ctx, err)
+	claimed := domain.Drain{ID: drain.ID}
+	return due.Pass{
+		Claim: claim, ClaimFor: ClaimFor, Limit: passTime, Work: p.run, Save: p.end,
+		Renew: func(ctx context.Context) error { return e.Drains.Renew(ctx, claim, claimed, ClaimFor) },
+	}.Run(ctx)
 }
+
+// time is the time by the database's clock.
+func (p *pass) time() time.Time { return p.now.Add(time.Since(p.began)) }
 
 func (p *pass) run(ctx context.Context) error {
 	if p.Cloud == nil {
@@ -242,22 +248,22 @@ func (p *pass) end(ctx context.Context, failure error) error {
 		d.DueAt = time.Time{}
 	case failure != nil:
 		d.Attempts++
-		d.DueAt = p.now.Add(min(time.Duration(d.Attempts)*waitPause, maxPause))
+		d.DueAt = p.time().Add(flow.Backoff(waitPause, maxPause, d.Attempts))
 		if d.Status == domain.DrainRunning {
 			d.Reason = apperr.As(failure).Message
 		}
-		slog.WarnContext(ctx, "a drain", "node", d.Node, "error", failure)
+		slog.WarnContext(ctx, "drain pass failed", "node", d.Node, "error", failure)
 		if p.Forget != nil {
 			p.Forget(failure)
 		}
 	case inFlight(d.Servers) > 0:
-		d.Attempts, d.DueAt = 0, p.now.Add(passPause)
+		d.Attempts, d.DueAt = 0, p.time().Add(passPause)
 	case left == 0 && p.now.Before(settled):
 		d.Attempts, d.DueAt = 0, settled
 	case left == 0:
 		d.Status, d.DueAt = domain.DrainDone, time.Time{}
 	default:
-		d.Attempts, d.DueAt = 0, p.now.Add(waitPause)
+		d.Attempts, d.DueAt = 0, p.time().Add(waitPause)
 	}
 	if err := p.Drains.Save(ctx, p.claim, d, 0); err != nil {
 		return err

@@ -3,6 +3,7 @@ package nodes
 import (
 	"context"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
@@ -32,22 +33,31 @@ func (w Watcher) read(
 	return hosts, next, err
 }
 
+// ForAdmins replaces the words in which Nova's policy forbids a call by a sentence for callers who are no admins. Other
+// errors stay, such as that of a token whose access rules do not permit the call.
+func ForAdmins(err error, sentence string) error {
+	if apperr.CodeOf(err) == apperr.Forbidden && strings.HasPrefix(apperr.As(err).Message, "nova: ") {
+		return apperr.Wrap(apperr.Forbidden, err, "%s", sentence)
+	}
+	return err
+}
+
 // isNovas reports whether Nova has a node, or had it.
 func isNovas(n domain.Node) bool { return n.ServiceID != "" }
 
 // reports reads which hosts report, by the call that has the least. That has no disabled hosts, and no ids and reasons,
-// which are known. When more than one host is disabled, or another host is there than before, the list of services is
-// read instead.
+// which are known. When more than one host is disabled, one is not up, or another host is there than before, the list
+// of services is read instead: it shows which hosts an admin has forced down.
 func (w Watcher) reports(ctx context.Context, before []domain.Node) ([]domain.ComputeHost, error) {
-	enabled, disabled := map[string]domain.Node{}, []string{}
+	enabled, disabled, isUp := map[string]domain.Node{}, []string{}, true
 	for _, n := range before {
 		if isNovas(n) && n.Enabled {
-			enabled[n.Name] = n
+			enabled[n.Name], isUp = n, isUp && n.IsUp
 		} else if isNovas(n) {
 			disabled = append(disabled, n.Name)
 		}
 	}
-	if len(enabled) == 0 || len(disabled) > 1 {
+	if !isUp || len(enabled) == 0 || len(disabled) > 1 {
 		return w.Cloud.ComputeServices(ctx)
 	}
 	hosts, err := w.Cloud.HostReports(ctx)
@@ -56,7 +66,7 @@ func (w Watcher) reports(ctx context.Context, before []domain.Node) ([]domain.Co
 	}
 	for i, h := range hosts {
 		n, isKnown := enabled[h.Name]
-		if !isKnown {
+		if !isKnown || !h.IsUp {
 			return w.Cloud.ComputeServices(ctx)
 		}
 		hosts[i].ServiceID = n.ServiceID

@@ -13,7 +13,7 @@ import (
 func TestTwoCalls(t *testing.T) {
 	t.Parallel()
 	node := func(name string, isEnabled bool) domain.Node {
-		return domain.Node{Name: name, ServiceID: "id-" + name, Enabled: isEnabled, Status: domain.NodeUp}
+		return domain.Node{Name: name, ServiceID: "id-" + name, Enabled: isEnabled, IsUp: true, Status: domain.NodeUp}
 	}
 	host := func(name string, isEnabled bool) domain.ComputeHost {
 		return domain.ComputeHost{Name: name, ServiceID: "id-" + name, IsEnabled: isEnabled, IsUp: true}
@@ -65,6 +65,16 @@ func TestTwoCalls(t *testing.T) {
 			stored: stored{node("a", true), node("b", true)}, hosts: hosts{host("a", true), host("b", false)},
 			details: fresh, want: "reports, services",
 		},
+		"one is forced down": {
+			stored:  stored{node("a", true), node("b", true)},
+			hosts:   hosts{host("a", true), {Name: "b", ServiceID: "id-b", IsEnabled: true, ForcedDown: true}},
+			details: fresh, want: "reports, services",
+		},
+		"one was not up before": {
+			stored:  stored{node("a", true), {Name: "b", ServiceID: "id-b", Enabled: true}},
+			hosts:   hosts{host("a", true), {Name: "b", ServiceID: "id-b", IsEnabled: true}},
+			details: fresh, want: "services",
+		},
 		"an agent's host besides": {
 			stored: stored{node("a", true), {Name: "metal", Status: domain.NodeUp}}, hosts: hosts{host("a", true)},
 			details: fresh, want: "reports",
@@ -93,7 +103,8 @@ func TestTwoCalls(t *testing.T) {
 			}
 			for _, h := range tc.hosts {
 				if !slices.ContainsFunc(f.read, func(r domain.ComputeHost) bool {
-					return r.Name == h.Name && r.ServiceID == h.ServiceID && r.IsEnabled == h.IsEnabled && r.IsUp
+					return r.Name == h.Name && r.ServiceID == h.ServiceID && r.IsEnabled == h.IsEnabled &&
+						r.IsUp == h.IsUp && r.ForcedDown == h.ForcedDown
 				}) {
 					t.Errorf("%s is not as Nova has it: %+v", h.Name, f.read)
 				}

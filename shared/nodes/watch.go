@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -31,6 +32,10 @@ type Store interface {
 	MonitorFailed(ctx context.Context, reason string) error
 	MonitorWorks(ctx context.Context) error
 	SetCordoned(ctx context.Context, name string, isCordoned bool, reason string) (domain.Node, error)
+	SetProbed(ctx context.Context, answering, silent []string) error
+	HeldZones(ctx context.Context) (map[string]domain.HeldZone, error)
+	HoldZone(ctx context.Context, zone, reason string) error
+	FreeZone(ctx context.Context, zone string) error
 }
 
 // Begun stores drains that begin by themselves.
@@ -50,13 +55,19 @@ type Watcher struct {
 	Record  func(ctx context.Context, hostByServer map[string]string) error
 	Suspect time.Duration
 	Down    time.Duration
+	Share   int // of a zone's hosts, in percent, that may be out of service while others are cordoned automatically
 	// For drains that begin by themselves.
 	Parallel      int
 	ServerTimeout time.Duration
 }
 
-// probes is how many status URLs are asked at a time.
-const probes = 16
+const (
+	probes = 16 // status URLs at a time
+	// probeTime bounds the requests to status URLs in a poll. The hosts that are left come first in the next one.
+	probeTime = 15 * time.Second
+	// answerFor is for how long an answer of a status URL counts: until the next poll, or the one after that.
+	answerFor = 150 * time.Second
+)
 
 // Observed is what a poll has found.
 type Observed struct {
@@ -87,7 +98,7 @@ func (w Watcher) Poll(ctx context.Context) (found Observed, err error) {
 	if err != nil {
 		return found, w.failed(ctx, err)
 	}
-	limits.Answering = w.answering(ctx, before)
+	limits.Answering = answering(before, limits.AsOf)
 	changed, err := w.Nodes.Observe(ctx, hosts, limits)
 	if err != nil {
 		return found, err
@@ -104,8 +115,11 @@ func (w Watcher) Poll(ctx context.Context) (found Observed, err error) {
 	if found.Nodes, err = w.Nodes.All(ctx); err != nil {
 		return found, err
 	}
-	if err := w.care(ctx, found.Nodes, hosts, limits.AsOf); err != nil { // the hosts were read all the same
+	if err := w.care(ctx, found, hosts, limits.AsOf); err != nil { // the hosts were read all the same
 		slog.WarnContext(ctx, "not every host could be cordoned or drained", "error", err)
+	}
+	if err := w.probe(ctx, found.Nodes); err != nil {
+		slog.WarnContext(ctx, "what status URLs answer could not be stored", "error", err)
 	}
 	return found, nil
 }
@@ -135,28 +149,59 @@ func (w Watcher) failed(ctx context.Context, err error) error {
 	return err
 }
 
-// answering asks the status URLs of the hosts that do not report, and returns the hosts whose URL answers.
-func (w Watcher) answering(ctx context.Context, nodes []domain.Node) (names []string) {
+// answering returns the hosts whose status URL has answered in the last poll.
+func answering(nodes []domain.Node, now time.Time) (names []string) {
+	for _, n := range nodes {
+		if n.StatusURL != "" && !n.AnsweredAt.IsZero() && now.Sub(n.AnsweredAt) <= answerFor {
+			names = append(names, n.Name)
+		}
+	}
+	return names
+}
+
+// probe requests the status URLs of the hosts that do not report, and stores which answer, for the next poll: requests
+// to many hosts without power take longer than a poll has. Hosts whose URL has answered come first, as that keeps them
+// from being down, then those that were not requested for the longest time.
+func (w Watcher) probe(ctx context.Context, nodes []domain.Node) error {
 	if w.Probe == nil {
 		return nil
 	}
-	answers := make([]bool, len(nodes))
+	nodes = slices.DeleteFunc(slices.Clone(nodes), func(n domain.Node) bool {
+		isReporting := n.Status != domain.NodeSuspect && n.Status != domain.NodeDown
+		return n.StatusURL == "" || isReporting || n.ForcedDown
+	})
+	if len(nodes) == 0 {
+		return nil
+	}
+	slices.SortStableFunc(nodes, func(a, b domain.Node) int {
+		if a.AnsweredAt.IsZero() != b.AnsweredAt.IsZero() {
+			return b.AnsweredAt.Compare(a.AnsweredAt)
+		}
+		return a.ProbedAt.Compare(b.ProbedAt)
+	})
+	limited, cancel := context.WithTimeout(ctx, probeTime)
+	defer cancel()
+	const silent, answers = 1, 2 // 0 = it was not requested, or not until its time was over
+	results := make([]int, len(nodes))
 	var all errgroup.Group
 	all.SetLimit(probes)
-	for n, node := range nodes {
-		if node.StatusURL == "" || node.Status == domain.NodeUp || node.Status == domain.NodeUnknown {
-			continue
-		}
+	for i, n := range nodes {
 		all.Go(func() error {
-			answers[n] = w.Probe(ctx, node.StatusURL) == nil
+			if limited.Err() != nil {
+				return nil
+			}
+			if err := w.Probe(limited, n.StatusURL); err == nil {
+				results[i] = answers
+			} else if limited.Err() == nil {
+				results[i] = silent
+			}
 			return nil
 		})
 	}
 	_ = all.Wait() // no step fails
-	for n, node := range nodes {
-		if answers[n] {
-			names = append(names, node.Name)
-		}
+	names := [answers + 1][]string{}
+	for i, n := range nodes {
+		names[results[i]] = append(names[results[i]], n.Name)
 	}
-	return names
+	return w.Nodes.SetProbed(ctx, names[answers], names[silent])
 }

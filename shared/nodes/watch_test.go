@@ -1,6 +1,7 @@
 package nodes
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -27,13 +28,16 @@ type fakeWatch struct {
 	read    []domain.ComputeHost // as they are observed
 	answers map[string]bool      // by status URL
 	refuses map[string]bool      // to disable a host, by its service
+	held    map[string]domain.HeldZone
+	share   int
+	probed  []string // hosts in the order in which they are stored as probed
 }
 
 func (f *fakeWatch) HostReports(context.Context) (reports []domain.ComputeHost, err error) {
 	f.calls = append(f.calls, "reports")
 	for _, h := range f.hosts {
 		if h.IsEnabled {
-			h.ServiceID, h.IsBrief = "", true
+			h.ServiceID, h.IsBrief, h.ForcedDown = "", true, false
 			reports = append(reports, h)
 		}
 	}
@@ -94,6 +98,36 @@ func (f *fakeWatch) MonitorFailed(_ context.Context, reason string) error {
 	return nil
 }
 
+func (f *fakeWatch) HeldZones(context.Context) (map[string]domain.HeldZone, error) {
+	return f.held, nil
+}
+
+func (f *fakeWatch) HoldZone(_ context.Context, zone, reason string) error {
+	f.did = append(f.did, "hold "+zone+": "+reason)
+	if f.held != nil {
+		f.held[zone] = domain.HeldZone{Since: epoch}
+	}
+	return nil
+}
+
+func (f *fakeWatch) FreeZone(_ context.Context, zone string) error {
+	f.did, f.held[zone] = append(f.did, "free "+zone), domain.HeldZone{EndedAt: epoch}
+	return nil
+}
+
+func (f *fakeWatch) SetProbed(_ context.Context, answering, silent []string) error {
+	f.probed = append(f.probed, slices.Concat(answering, silent)...)
+	for i, n := range f.nodes {
+		switch {
+		case slices.Contains(answering, n.Name):
+			f.nodes[i].ProbedAt, f.nodes[i].AnsweredAt = epoch, epoch
+		case slices.Contains(silent, n.Name):
+			f.nodes[i].ProbedAt, f.nodes[i].AnsweredAt = epoch, time.Time{}
+		}
+	}
+	return nil
+}
+
 func (f *fakeWatch) MonitorWorks(context.Context) error { return nil }
 
 func (f *fakeWatch) SetCordoned(_ context.Context, name string, on bool, _ string) (domain.Node, error) {
@@ -114,9 +148,9 @@ func (f *fakeWatch) Create(_ context.Context, d domain.Drain) (domain.Drain, boo
 	return d, true, nil
 }
 
-func (f *fakeWatch) poll(t *testing.T) error {
-	t.Helper()
-	_, err := Watcher{
+func (f *fakeWatch) watcher() Watcher {
+	return Watcher{
+		Share: cmp.Or(f.share, 20),
 		Nodes: f, Drains: f, Cloud: f, Suspect: time.Minute, Down: 2 * time.Minute, Parallel: 2,
 		Now: func(context.Context) (time.Time, error) { return epoch, nil },
 		Probe: func(_ context.Context, url string) error {
@@ -125,7 +159,12 @@ func (f *fakeWatch) poll(t *testing.T) error {
 			}
 			return errors.New("no answer")
 		},
-	}.Poll(t.Context())
+	}
+}
+
+func (f *fakeWatch) poll(t *testing.T) error {
+	t.Helper()
+	_, err := f.watcher().Poll(t.Context())
 	return err
 }
 
@@ -250,7 +289,7 @@ func TestUnreadable(t *testing.T) {
 	}
 }
 
-// TestStatusURLs asks those of hosts that are not up.
+// TestStatusURLs requests those of hosts that are not up. What they answer counts from the next poll on.
 func TestStatusURLs(t *testing.T) {
 	t.Parallel()
 	f := &fakeWatch{
@@ -264,9 +303,16 @@ func TestStatusURLs(t *testing.T) {
 		},
 		hosts: []domain.ComputeHost{{Name: "up"}},
 	}
+	if err := f.poll(t); err != nil || len(f.limits.Answering) > 0 {
+		t.Errorf("what was not requested has answered: %+v %v", f.limits, err)
+	}
 	if err := f.poll(t); err != nil || !slices.Equal(f.limits.Answering, []string{"suspect", "down"}) ||
 		!f.limits.AsOf.Equal(epoch) {
 		t.Errorf("got %+v %v", f.limits, err)
+	}
+	f.nodes[1].AnsweredAt = epoch.Add(-answerFor - time.Second)
+	if err := f.poll(t); err != nil || !slices.Equal(f.limits.Answering, []string{"down"}) {
+		t.Errorf("an old answer: %+v %v", f.limits, err)
 	}
 }
 
@@ -274,7 +320,8 @@ func TestStatusURLs(t *testing.T) {
 func TestOneHostFails(t *testing.T) {
 	t.Parallel()
 	f := &fakeWatch{
-		refuses: map[string]bool{"a": true}, hosts: []domain.ComputeHost{{Name: "c", IsUp: true, IsEnabled: true}},
+		share: 100, refuses: map[string]bool{"a": true},
+		hosts: []domain.ComputeHost{{Name: "c", IsUp: true, IsEnabled: true}},
 	}
 	for _, name := range []string{"a", "b"} {
 		f.nodes = append(f.nodes, domain.Node{

@@ -54,6 +54,7 @@ func TestAggregateCallsAreRepeatable(t *testing.T) {
 	if err != nil || !slices.Equal(now.Hosts, []string{host.Name}) {
 		t.Errorf("%+v %v", now, err)
 	}
+	isolates(t, admin, made, host)
 	if err := admin.DeleteAggregate(ctx, made.ID); apperr.CodeOf(err) != apperr.Invalid {
 		t.Errorf("with a host in it: %v", err)
 	}
@@ -72,6 +73,38 @@ func TestAggregateCallsAreRepeatable(t *testing.T) {
 	}
 	if err := admin.AddHost(ctx, made, host.Name, host.ProviderID); apperr.CodeOf(err) != apperr.NotFound {
 		t.Errorf("into a deleted one: %v", err)
+	}
+}
+
+// isolates tests that the provider of a host in an aggregate is listed as long as it has the trait.
+func isolates(t *testing.T, admin *openstack.Session, a domain.Aggregate, host domain.ComputeHost) {
+	t.Helper()
+	trait, list := fmt.Sprintf("CUSTOM_TEST_%X", rand.Uint64()), func(aggregate, trait string) []string {
+		ids, err := admin.IsolatedProviders(t.Context(), aggregate, trait)
+		if err != nil {
+			t.Error(err)
+		}
+		return ids
+	}
+	if ids := list(a.UUID, trait); len(ids) > 0 {
+		t.Errorf("a trait that does not exist: %v", ids)
+	}
+	if err := admin.EnsureTrait(t.Context(), trait); err != nil {
+		t.Fatal(err)
+	}
+	for _, present := range []bool{true, false} {
+		if err := admin.SetProviderTrait(t.Context(), host.ProviderID, trait, present); err != nil {
+			t.Fatal(err)
+		}
+		if ids := list(a.UUID, trait); slices.Equal(ids, []string{host.ProviderID}) != present {
+			t.Errorf("with the trait %t: %v", present, ids)
+		}
+		if ids := list(uuid.NewString(), trait); len(ids) > 0 {
+			t.Errorf("in an aggregate that does not exist: %v", ids)
+		}
+	}
+	if err := admin.DeleteTrait(t.Context(), trait); err != nil {
+		t.Error(err)
 	}
 }
 
@@ -168,6 +201,11 @@ func TestPrivateFlavorsAreCopies(t *testing.T) {
 	}
 	if specs, err := admin.FlavorSpecs(ctx, copied.ID); err != nil || len(specs) != 2 {
 		t.Errorf("the base's extra specs: %v %v", specs, err)
+	}
+	all, err := admin.PrivateFlavors(ctx)
+	if n := slices.IndexFunc(all, func(one domain.PrivateFlavor) bool { return one.ID == copied.ID }); err != nil ||
+		n < 0 || all[n].Name != copied.Name || len(all[n].ExtraSpecs) != 2 || all[n].ExtraSpecs["a:b"] != "c" {
+		t.Errorf("the private flavors are %+v %v", all, err)
 	}
 	for _, id := range []string{f.ID, f.ID, copied.ID} {
 		if err := admin.DeleteFlavor(ctx, id); err != nil {

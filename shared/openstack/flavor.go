@@ -3,6 +3,7 @@ package openstack
 import (
 	"context"
 	"maps"
+	"net/url"
 
 	"github.com/gophercloud/gophercloud/v2"
 	"github.com/gophercloud/gophercloud/v2/openstack/compute/v2/flavors"
@@ -20,6 +21,28 @@ func (s *Session) FlavorSpecs(ctx context.Context, id string) (map[string]string
 	}
 	err := s.getNova(ctx, computeBase, &body, "flavors", id, "os-extra_specs")
 	return body.Specs, err
+}
+
+// PrivateFlavors lists the private flavors of all projects, with their extra specs.
+func (s *Session) PrivateFlavors(ctx context.Context) ([]domain.PrivateFlavor, error) {
+	nova, err := s.compute(ctx, computeFlavorSpecs)
+	if err != nil {
+		return nil, err
+	}
+	type entry struct {
+		ID    string            `json:"id"`
+		Name  string            `json:"name"`
+		Specs map[string]string `json:"extra_specs"`
+	}
+	type page struct {
+		Flavors []entry `json:"flavors"`
+		Links   []link  `json:"flavors_links"`
+	}
+	found, err := everyPage(ctx, nova, nova.ServiceURL("flavors", "detail"), url.Values{"is_public": {"false"}},
+		func(p *page) ([]entry, string) { return p.Flavors, linkTo(p.Links) }, func(e entry) string { return e.ID })
+	return convert(found, err, func(e entry) domain.PrivateFlavor {
+		return domain.PrivateFlavor{ID: e.ID, Name: e.Name, ExtraSpecs: e.Specs}
+	})
 }
 
 // EnsureFlavor finds or makes a private flavor by its id, with the sizes and extra specs of its base and its own. Until

@@ -19,6 +19,7 @@ type service struct {
 	Status string    `json:"status"`
 	State  string    `json:"state"`
 	Reason string    `json:"disabled_reason"`
+	Forced bool      `json:"forced_down"`
 	Seen   naiveTime `json:"updated_at"`
 }
 
@@ -26,7 +27,7 @@ func (s service) domain() domain.ComputeHost {
 	return domain.ComputeHost{
 		Name: s.Host, Zone: s.Zone, IsUp: s.State == "up", IsEnabled: s.Status == "enabled",
 		ServiceID: s.ID, CellDown: s.Status == "UNKNOWN", DisabledReason: clean(s.Reason), SeenAt: s.Seen.Time,
-		IsBrief: true, Attributes: map[string]string{},
+		ForcedDown: s.Forced, IsBrief: true, Attributes: map[string]string{},
 	}
 }
 

@@ -132,10 +132,16 @@ func TestProbeOfAnIsolatedHost(t *testing.T) {
 		t.Errorf("%+v %v", got, err)
 	}
 	testkit.ForceDown(t, host, true)
+	if got, err := admin.ComputeService(ctx, host); err != nil || !got.ForcedDown || got.IsUp {
+		t.Errorf("forced down: %+v %v", got, err)
+	}
 	if got, err := admin.ProbeHost(ctx, host); apperr.CodeOf(err) != apperr.Conflict {
 		t.Errorf("of a host that is down: %+v %v", got, err)
 	}
 	testkit.ForceDown(t, host, false)
+	if got, err := admin.ComputeService(ctx, host); err != nil || got.ForcedDown {
+		t.Errorf("not any more: %+v %v", got, err)
+	}
 	servers, err := admin.HostServers(ctx, host)
 	if err != nil || len(servers) > 0 {
 		t.Errorf("left: %+v %v", servers, err)

@@ -30,6 +30,7 @@ const (
 	computeActionList   = "2.21" // the instance actions of a deleted server, too
 	computeActionEvents = "2.51" // the events of an action for everybody; for admins only before
 	computeActionTimes  = "2.58" // instance actions with updated_at, when they finished, and in pages
+	computeFlavorSpecs  = "2.61" // a list of flavors shows their extra specs
 	computeCreateTags   = "2.52" // tags in the create call, so that a server never exists without its UUID
 	computeRebuildData  = "2.57" // user_data in a rebuild
 	computeDownCells    = "2.69" // servers and hosts of a cell that is down are shown in part
@@ -75,6 +76,7 @@ const catalogTTL = 5 * time.Minute
 type Options struct {
 	RequestID func(context.Context) string              // for X-Openstack-Request-Id; "" = none
 	Wrap      func(http.RoundTripper) http.RoundTripper // tracing; nil = none
+	InFlight  int                                       // calls to one service at a time; 0 = no limit
 }
 
 // New prepares a Cloud from its Config.

@@ -15,6 +15,7 @@ import (
 const (
 	placementTraits     = "1.6"  // traits, and the generation with which they are changed
 	placementSummaries  = "1.10" // candidates come with what each host has and what is used of it
+	placementRequired   = "1.18" // providers can be listed by a trait
 	placementAggregates = "1.19" // aggregates of a provider with its generation: no change undoes another
 	// placementInventories is where candidates come with all that a host has, and not only what was asked for.
 	placementInventories = "1.27"

@@ -3,6 +3,7 @@ package openstack
 import (
 	"context"
 	"math/rand/v2"
+	"net/url"
 	"slices"
 	"time"
 
@@ -73,6 +74,29 @@ func (s *Session) ProviderTraits(ctx context.Context, providerID string) ([]stri
 		return nil, classify("placement", err)
 	}
 	return found.Traits, nil
+}
+
+// IsolatedProviders lists the ids of the providers that have the trait and are in the aggregate with this uuid.
+func (s *Session) IsolatedProviders(ctx context.Context, aggregate, trait string) ([]string, error) {
+	placement, err := s.client(ctx, "placement", "", placementRequired)
+	if err != nil {
+		return nil, err
+	}
+	var body struct {
+		Providers []struct {
+			ID string `json:"uuid"`
+		} `json:"resource_providers"`
+	}
+	query := url.Values{"member_of": {aggregate}, "required": {trait}}
+	err = get(ctx, placement, placement.ServiceURL("resource_providers")+"?"+query.Encode(), &body)
+	if apperr.CodeOf(err) == apperr.Invalid { // no such trait
+		return nil, nil
+	}
+	ids := make([]string, len(body.Providers))
+	for n, p := range body.Providers {
+		ids[n] = p.ID
+	}
+	return ids, err
 }
 
 // SetProviderTrait gives a provider a trait, or takes it. Its other traits stay. To give one to a provider that does

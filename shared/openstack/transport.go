@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"sync"
 	"time"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
 )
 
 // The limits of every call. The caller's deadline bounds a call as a whole.
@@ -46,6 +48,9 @@ func newTransport(tlsConfig *tls.Config, opts Options) http.RoundTripper {
 	var base http.RoundTripper = plain
 	if opts.Wrap != nil {
 		base = opts.Wrap(base)
+	}
+	if opts.InFlight > 0 {
+		base = newBulkhead(base, opts.InFlight)
 	}
 	return &transport{base: base, idle: plain.CloseIdleConnections, requestID: opts.RequestID, budget: newBudget()}
 }
@@ -90,7 +95,7 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 
 func (t *transport) again(req *http.Request, resp *http.Response, err error, try int) (time.Duration, bool) {
 	if try >= maxTries || req.Method != http.MethodGet && req.Method != http.MethodHead || req.Context().Err() != nil ||
-		isHung(err) {
+		isHung(err) || errors.Is(err, apperr.ErrNotSent) {
 		return 0, false
 	}
 	pause := firstPause << (try - 1)

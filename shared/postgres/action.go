@@ -9,6 +9,7 @@ import (
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/due"
 )
 
 // Actions are what run-connections is to do to instances. Those of one instance are done one at a time, the oldest
@@ -196,7 +197,7 @@ where project_id = $1 and id = $2 and claim_id = $3`, action.ProjectID, action.I
 const endActionSQL = `
 with after as (
     update actions
-    set status = $4, problem = $5, payload = null, image_id = $6, seq = seq + 1, ` + releaseSQL + `,
+    set status = $4, problem = $5, payload = null, image_id = $6, seq = seq + 1, ` + due.ReleaseSQL + `,
         updated_at = clock_timestamp()
     where project_id = $1 and id = $2 and claim_id = $3 and status = 'running'
     returning *, 'running' as previous_status
@@ -206,7 +207,7 @@ select count(*) from after`
 var abandonActionSQL = `
 with after as (
     update actions a
-    set status = 'failed', problem = $3, payload = null, seq = seq + 1, ` + releaseSQL + `,
+    set status = 'failed', problem = $3, payload = null, seq = seq + 1, ` + due.ReleaseSQL + `,
         updated_at = clock_timestamp()
     where project_id = $1 and id = $2 and status = 'running' and ` + unclaimed("a") + `
     returning *, 'running' as previous_status

@@ -9,6 +9,7 @@ import (
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/due"
 )
 
 // KeyedActions are actions with a project's own token that their callers gave an id. One replica at a time works on an
@@ -76,7 +77,7 @@ func (k KeyedActions) RecordDeployment(
 
 // Finish records the result, which later requests for the action get.
 func (k KeyedActions) Finish(ctx context.Context, action domain.KeyedAction, result domain.ActionResult) error {
-	return k.write(ctx, "update keyed_actions set result = $4, "+releaseSQL+" where "+keyedClaimedSQL, action, result)
+	return k.write(ctx, "update keyed_actions set result = $4, "+due.ReleaseSQL+" where "+keyedClaimedSQL, action, result)
 }
 
 // Abandon deletes an action that was rejected: nothing was done, and the id is free.

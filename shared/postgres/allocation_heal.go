@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -126,16 +125,13 @@ func reallocate(
 	if _, err := exec(ctx, tx, forgetReleasedSQL, r.ProjectID, r.ID, from); err != nil {
 		return "", err
 	}
-	match, err := matchArgs(ctx, tx, *r.Want)
-	if err != nil {
-		return "", err
-	}
-	args := append(match, old.Start, old.Until, 1, r.ProjectID, r.ID)
-	taken, err := takeHosts(ctx, tx, 1, 1, args)
+	wanted := need{reservation: r.ID, want: *r.Want}
+	wanted.want.Min, wanted.want.Max = 1, 1
+	planned, isTaken, err := booking{
+		projectID: r.ProjectID, from: old.Start, end: func(time.Time) time.Time { return old.Until }, needs: []need{wanted},
+	}.book(ctx, tx)
 	switch {
-	case errors.Is(err, errTooFew):
-		return "", nil
-	case err != nil:
+	case err != nil || !isTaken:
 		return "", err
 	case old.PreparedAt.IsZero():
 		_, err = exec(ctx, tx, dropReplacedSQL, r.ProjectID, r.ID, from)
@@ -144,7 +140,7 @@ func reallocate(
 			_, err = exec(ctx, tx, movedSQL, lease.ProjectID, lease.ID, r.ID)
 		}
 	}
-	return taken[0], err
+	return planned.hosts[0][0], err
 }
 
 // orChanged is domain.ErrChanged for no error.

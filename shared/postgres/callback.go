@@ -11,6 +11,7 @@ import (
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/due"
 	"github.com/cloudfn/cloudfn/shared/flow"
 )
 
@@ -202,7 +203,7 @@ func (c Callbacks) Change(
 }
 
 // A callback that is gone gets no deliveries and no new events.
-const retireCallbackSQL = `update callbacks set status = 'gone', ` + releaseSQL + ` where project_id = $1 and id = $2`
+const retireCallbackSQL = `update callbacks set status = 'gone', ` + due.ReleaseSQL + ` where project_id = $1 and id = $2`
 
 // lockAllSQL locks a callback with all that is deleted with it, or fails at once when another transaction has a part of
 // it.

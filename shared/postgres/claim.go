@@ -2,28 +2,91 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/due"
 )
 
 // One replica at a time works on a row. It claims the row by the columns claim_id and claimed_until; every write of
 // that work carries the claim's id and writes nothing once another replica has the row. A claim ends by itself, by the
 // database's clock.
 
-// unclaimed says that nobody has claimed the row of this alias. It is for rows that the statement finds by their key or
-// another condition. Statements that look for due rows use unclaimedAt with now(): Postgres looks up no volatile
-// function in an index, and clock_timestamp() is one.
-func unclaimed(alias string) string { return unclaimedAt(alias, "clock_timestamp()") }
+// unclaimed is the condition that no replica has claimed the row of this alias. It is for rows that the statement finds
+// by their key or another condition; due.Unclaimed is for those that look for due rows.
+func unclaimed(alias string) string { return due.Unclaimed(alias, "clock_timestamp()") }
 
-// unclaimedAt says that nobody has claimed the row at a moment, unless the claim is renewed.
-func unclaimedAt(alias, moment string) string {
-	return "coalesce(" + alias + ".claimed_until, '-infinity') <= " + moment
+// Queue is a queue of due rows of all projects.
+type Queue[T any] struct {
+	db   *DB
+	spec due.Queue
+	// complete reads the parts of claimed rows; nil = they have none.
+	complete func(ctx context.Context, db querier, rows []T) error
 }
 
-// releaseSQL ends the claim in an update's set clause.
-const releaseSQL = "claim_id = null, claimed_until = null"
+// Claim implements due.Store. What it cannot complete it releases.
+func (q Queue[T]) Claim(
+	ctx context.Context, claimFor time.Duration, most int, full []string,
+) (due.Claimed[T], error) {
+	got := due.Claimed[T]{Claim: domain.NewClaim()}
+	rows, _ := q.db.pool.Query(ctx, q.spec.ClaimSQL(), got.Claim.ID, claimFor, most, orEmpty(full))
+	var values []T
+	_, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (none struct{}, err error) {
+		claimed := claimedRow{CollectableRow: row, at: &got.At}
+		value, err := pgx.RowToStructByNameLax[T](&claimed)
+		values = append(values, value)
+		got.Rows = append(got.Rows, due.Row[T]{Shares: claimed.shares})
+		return none, err
+	})
+	if err == nil && q.complete != nil && len(values) > 0 {
+		err = q.complete(ctx, q.db.pool, values)
+	}
+	if err != nil {
+		ending, stop := domain.Detached(ctx)
+		defer stop()
+		_, released := exec(ending, q.db.pool, q.spec.ReleaseSQL(), got.Claim.ID)
+		return due.Claimed[T]{}, errors.Join(classify(err), released)
+	}
+	for n := range got.Rows {
+		got.Rows[n].Value = values[n]
+	}
+	got.Claim.Acquired = len(got.Rows) > 0
+	return got, nil
+}
+
+// NextDue implements due.Store.
+func (q Queue[T]) NextDue(ctx context.Context, within time.Duration, full []string) (*time.Duration, error) {
+	return queryValue[*time.Duration](ctx, q.db.pool, q.spec.NextSQL(), within, orEmpty(full))
+}
+
+// renew prolongs a claim of a row from now on. It is domain.ErrFenced when the claim has ended.
+func (q Queue[T]) renew(ctx context.Context, claim domain.Claim, claimFor time.Duration, key ...any) error {
+	return fenced(exec(ctx, q.db.pool, q.spec.RenewSQL(), append([]any{claim.ID, claimFor}, key...)...))
+}
+
+// claimedRow is a row of due.Queue.ClaimSQL: that of the table, its shares, and the time.
+type claimedRow struct {
+	pgx.CollectableRow
+
+	shares []string
+	at     *time.Time
+}
+
+// FieldDescriptions leaves out what is not of the table.
+func (r *claimedRow) FieldDescriptions() []pgconn.FieldDescription {
+	all := r.CollectableRow.FieldDescriptions()
+	return all[:len(all)-2]
+}
+
+// Scan implements pgx.CollectableRow.
+func (r *claimedRow) Scan(dest ...any) error {
+	return r.CollectableRow.Scan(append(dest, &r.shares, r.at)...)
+}
 
 // acquire claims the row of a key: $1 and $2 are the key, $3 the claim's id, $4 its duration.
 func acquire(
@@ -49,4 +112,17 @@ func inProgress(claimedFor time.Duration, format string, args ...any) error {
 	busy := apperr.New(apperr.Conflict, format, args...)
 	busy.RetryAfter = min(max(claimedFor, time.Second), 2*time.Second)
 	return busy
+}
+
+// batchRows is how many rows a statement of inBatches deletes.
+const batchRows = 500
+
+// inBatches repeats a statement that deletes rows older than age ($1), at most $2 of them, until none are left: no
+// statement runs into its time limit, and what a batch has deleted stays deleted.
+func inBatches(ctx context.Context, db querier, sql string, age time.Duration) error {
+	for {
+		if n, err := exec(ctx, db, sql, age, batchRows); err != nil || n < batchRows {
+			return err
+		}
+	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/due"
 )
 
 var claimRequestSQL = `
@@ -69,7 +70,7 @@ func (c ConnectionRequests) ReleaseGrant(
 	ctx context.Context, projectID string, id uuid.UUID, claim domain.Claim,
 ) (released bool, err error) {
 	n, err := exec(ctx, c.DB.pool, `
-update connection_requests set `+releaseSQL+`
+update connection_requests set `+due.ReleaseSQL+`
 where project_id = $1 and id = $2 and claim_id = $3 and status = 'pending'`, projectID, id, claim.ID)
 	return n == 1, err
 }
@@ -77,7 +78,7 @@ where project_id = $1 and id = $2 and claim_id = $3 and status = 'pending'`, pro
 const grantRequestSQL = `
 with after as (
     update connection_requests
-    set status = 'granted', connection_id = $4, decided_by = $5, granted_sha256 = $6, ` + releaseSQL + `, seq = seq + 1,
+    set status = 'granted', connection_id = $4, decided_by = $5, granted_sha256 = $6, ` + due.ReleaseSQL + `, seq = seq + 1,
         updated_at = clock_timestamp()
     where project_id = $1 and id = $2 and claim_id = $3 and status = 'pending' and expires_at > clock_timestamp()
     returning *, 'pending' as previous_status
@@ -99,7 +100,7 @@ func finishGrant(ctx context.Context, tx pgx.Tx, g domain.Grant, connection uuid
 const endRequestSQL = `
 with after as (
     update connection_requests
-    set status = $3, reason = $4, decided_by = $5, ` + releaseSQL + `, seq = seq + 1, updated_at = clock_timestamp()
+    set status = $3, reason = $4, decided_by = $5, ` + due.ReleaseSQL + `, seq = seq + 1, updated_at = clock_timestamp()
     where (case when $3 = 'declined' then project_id else requester_project_id end) = $1 and id = $2
         and status = 'pending'
     returning *, 'pending' as previous_status
@@ -143,7 +144,7 @@ with over as materialized (
     order by expires_at limit 100 for update skip locked
 ), after as (
     update connection_requests r
-    set status = 'expired', ` + releaseSQL + `, seq = r.seq + 1, updated_at = clock_timestamp()
+    set status = 'expired', ` + due.ReleaseSQL + `, seq = r.seq + 1, updated_at = clock_timestamp()
     from over where r.id = over.id and r.status = 'pending'
     returning r.*, 'pending' as previous_status
 ), event as (` + requestEventSQL + `)

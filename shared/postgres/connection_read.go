@@ -7,12 +7,13 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/due"
 )
 
 // remoteDue selects the connections (c) to other clouds whose servers are due to be read: $1, $2 and $3 are a
 // domain.RemotePace. A cloud that gave no answer waits until not_before.
 var remoteDue = `c.status = 'active' and (c.auth_url <> '' or c.region <> '')
-  and coalesce(c.not_before, '-infinity') <= now() and ` + unclaimedAt("c", "now()") + `
+  and coalesce(c.not_before, '-infinity') <= now() and ` + due.Unclaimed("c", "now()") + `
   and coalesce(c.read_at, '-infinity') <= now() - least($1::interval, $2::interval)
   and (c.project_id, c.id) in (
     select u.project_id, u.id from connections u

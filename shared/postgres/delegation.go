@@ -7,6 +7,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/due"
 )
 
 // Delegations are what run-connections works with: connections with their secrets, and the work that waits for them.
@@ -31,10 +32,10 @@ order by expires_at limit $1`
 	workSQL = `
 with waiting as (
     select o.project_id, o.connection_id as id from orders o
-    where o.status = 'running' and o.connection_id is not null and ` + unclaimedAt("o", "now()") + `
+    where o.status = 'running' and o.connection_id is not null and ` + due.Unclaimed("o", "now()") + `
     union
     select a.project_id, a.connection_id from actions a
-    where a.status = 'running' and ` + unclaimedAt("a", "now()") + `
+    where a.status = 'running' and ` + due.Unclaimed("a", "now()") + `
 ), picked as (
     select c.id as picked_id from connections c join waiting using (project_id, id)
     where c.status <> 'active' or c.suspended_at is null and coalesce(c.not_before, '-infinity') <= now()

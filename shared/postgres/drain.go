@@ -45,11 +45,16 @@ with after as (
 )` + drainEventSQL + `
 select ` + drainColumns + ` from after`
 
+	lockAutomaticSQL = `select pg_advisory_xact_lock(hashtextextended('automatic drains', 0))`
+
+	openAutomaticSQL = `select coalesce(min(node), '') from drains where is_automatic and due_at is not null`
+
 	openDrainSQL = `select ` + drainColumns + ` from drains where node = $1 and due_at is not null for key share`
 )
 
 // Create stores a running drain, due at once, with its event. created is false when one runs on the host already: then
-// that is returned. It is a Conflict while a cancelled one still follows what Nova was asked to move.
+// that is returned. It is a Conflict while a cancelled one still follows what Nova was asked to move, and for an
+// automatic drain while another one is not over.
 func (s Drains) Create(ctx context.Context, drain domain.Drain) (stored domain.Drain, created bool, err error) {
 	err = retryDeadlock(func() error {
 		return s.DB.inTx(ctx, func(tx pgx.Tx) error {
@@ -66,6 +71,11 @@ func (s Drains) Create(ctx context.Context, drain domain.Drain) (stored domain.D
 func createDrain(
 	ctx context.Context, tx pgx.Tx, project string, drain domain.Drain,
 ) (stored domain.Drain, created bool, err error) {
+	if drain.IsAutomatic {
+		if err := checkAutomatic(ctx, tx, drain.Node); err != nil {
+			return drain, false, err
+		}
+	}
 	if _, err := exec(ctx, tx, nameNodeSQL, drain.Node); err != nil {
 		return drain, false, err
 	}
@@ -83,6 +93,19 @@ func createDrain(
 			drain.Node, stored.Status)
 	}
 	return stored, false, err
+}
+
+// checkAutomatic returns a Conflict while an automatic drain of another host is not over. Until the transaction ends no
+// other one is stored.
+func checkAutomatic(ctx context.Context, tx pgx.Tx, node string) error {
+	if _, err := exec(ctx, tx, lockAutomaticSQL); err != nil {
+		return err
+	}
+	open, err := queryValue[string](ctx, tx, openAutomaticSQL)
+	if err == nil && open != "" && open != node {
+		err = apperr.New(apperr.Conflict, "node %s is drained automatically: one host at a time is", open)
+	}
+	return err
 }
 
 // Get reads a drain with its servers.

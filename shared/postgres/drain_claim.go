@@ -2,50 +2,30 @@ package postgres
 
 import (
 	"context"
-	"slices"
 	"time"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/due"
 )
 
-var claimDrainsSQL = `
-update drains set claim_id = $1, claimed_until = clock_timestamp() + $2::interval
-where id in (
-    select d.id from drains d where d.due_at <= now() and ` + unclaimedAt("d", "now()") + `
-    order by d.created_at, d.id limit $3 for no key update skip locked
-)
-returning ` + drainColumns
-
-// Claim claims due drains with their servers, the oldest first. Several replicas that claim at once get different ones.
-func (s Drains) Claim(
-	ctx context.Context, claimFor time.Duration, limit int,
-) (claimed []domain.Drain, claim domain.Claim, err error) {
-	claim = domain.NewClaim()
-	claimed, err = queryAll[domain.Drain](ctx, s.DB.pool, claimDrainsSQL, claim.ID, claimFor, limit)
-	if err != nil {
-		return nil, claim, err
-	}
-	slices.SortFunc(claimed, func(a, b domain.Drain) int { return a.CreatedAt.Compare(b.CreatedAt) })
-	claim.Acquired = len(claimed) > 0
-	return claimed, claim, addServers(ctx, s.DB.pool, claimed)
+// Queue returns the drains that are due with their servers, the oldest first.
+func (s Drains) Queue() Queue[domain.Drain] {
+	return Queue[domain.Drain]{db: s.DB, complete: addServers, spec: due.Queue{
+		Table: "drains", Key: []string{"id"}, Columns: drainColumns, Order: "q.created_at, q.id",
+	}}
 }
 
-var drainsDueSQL = `
-select exists (select from drains d
-               where d.due_at <= now() + $1::interval and ` + unclaimedAt("d",
-	"now() + $1::interval") + `)`
-
-// IsDue reports whether a drain that nobody has claimed is due now or soon, so that it pays to wait for it.
-func (s Drains) IsDue(ctx context.Context, soon time.Duration) (bool, error) {
-	return queryValue[bool](ctx, s.DB.pool, drainsDueSQL, soon)
+// Renew prolongs the claim of a drain from now on. It is domain.ErrFenced when the claim has ended.
+func (s Drains) Renew(ctx context.Context, claim domain.Claim, drain domain.Drain, claimFor time.Duration) error {
+	return s.Queue().renew(ctx, claim, claimFor, drain.ID)
 }
 
 const openDrainsSQL = `
-select d.node, count(*) filter (where s.status = 'moved')::int as moved,
+select d.node, d.is_automatic, count(*) filter (where s.status = 'moved')::int as moved,
        count(*) filter (where s.status = 'skipped')::int as skipped,
        count(*) filter (where s.status not in ('moved', 'skipped'))::int as unmoved
 from drains d left join drain_servers s on s.drain_id = d.id
-where d.due_at is not null group by d.node order by d.node`
+where d.due_at is not null group by d.node, d.is_automatic order by d.node`
 
 // Open returns how far the drains are that are not over.
 func (s Drains) Open(ctx context.Context) ([]domain.DrainProgress, error) {
@@ -147,12 +127,12 @@ func (s Drains) Save(
 }
 
 const retireDrainsSQL = `
-delete from drains d
-where d.ended_at < clock_timestamp() - $1::interval
-  and exists (select from drains later where later.node = d.node and later.created_at > d.created_at)`
+delete from drains where id in (
+    select d.id from drains d
+    where d.ended_at < clock_timestamp() - $1::interval
+      and exists (select from drains later where later.node = d.node and later.created_at > d.created_at) limit $2)`
 
 // Retire deletes drains that ended longer ago than age, except the last one of each host.
 func (s Drains) Retire(ctx context.Context, age time.Duration) error {
-	_, err := exec(ctx, s.DB.pool, retireDrainsSQL, age)
-	return err
+	return inBatches(ctx, s.DB.pool, retireDrainsSQL, age)
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
@@ -34,14 +35,14 @@ func TestDrains(t *testing.T) {
 		t.Errorf("a second one: %+v %t: %v", again, created, err)
 	}
 	w.events("a", "running")
-	if due, err := drains.IsDue(ctx, 0); err != nil || !due {
+	if due, err := isDue(ctx, drains.Queue(), 0); err != nil || !due {
 		t.Errorf("due: %t %v", due, err)
 	}
-	claimed, claim, err := drains.Claim(ctx, long, 10)
+	claimed, claim, err := take(ctx, drains.Queue(), long, 10)
 	if err != nil || len(claimed) != 1 || !claim.Acquired || len(claimed[0].Servers) != 0 {
 		t.Fatalf("%+v: %v", claimed, err)
 	}
-	if more, _, err := drains.Claim(ctx, long, 10); err != nil || len(more) != 0 {
+	if more, _, err := take(ctx, drains.Queue(), long, 10); err != nil || len(more) != 0 {
 		t.Errorf("claimed twice: %+v: %v", more, err)
 	}
 	d := &claimed[0]
@@ -96,7 +97,7 @@ from events where type = $1 and data->>'status' = 'done'`, domain.DrainEvent); g
 	if err := drains.Save(ctx, claim, d, long); !errors.Is(err, domain.ErrFenced) {
 		t.Errorf("saved after its end: %v", err)
 	}
-	if due, err := drains.IsDue(ctx, time.Hour); err != nil || due {
+	if due, err := isDue(ctx, drains.Queue(), time.Hour); err != nil || due {
 		t.Errorf("due after its end: %t %v", due, err)
 	}
 }
@@ -113,7 +114,7 @@ func TestCancelDrain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	claimed, claim, err := drains.Claim(ctx, long, 1)
+	claimed, claim, err := take(ctx, drains.Queue(), long, 1)
 	if err != nil || len(claimed) != 1 {
 		t.Fatal(claimed, err)
 	}
@@ -139,7 +140,7 @@ func TestCancelDrain(t *testing.T) {
 	if _, _, err := drains.Create(ctx, newDrain("a")); apperr.CodeOf(err) != apperr.Conflict {
 		t.Errorf("another one meanwhile: %v", err)
 	}
-	claimed, claim, err = drains.Claim(ctx, long, 1)
+	claimed, claim, err = take(ctx, drains.Queue(), long, 1)
 	if err != nil || len(claimed) != 1 || claimed[0].Status != domain.DrainCancelled {
 		t.Fatal(claimed, err)
 	}
@@ -173,5 +174,39 @@ func TestCancelDrain(t *testing.T) {
 	}
 	if _, err := drains.Get(ctx, second.ID); apperr.CodeOf(err) != apperr.NotFound {
 		t.Errorf("of a deleted host: %v", err)
+	}
+}
+
+// TestOneAutomaticDrain: of automatic drains one runs at a time, however many replicas begin some at once. Those of
+// admins do not count.
+func TestOneAutomaticDrain(t *testing.T) {
+	t.Parallel()
+	w, ctx := watch(t, "a", "b", "c", "d"), t.Context()
+	drains := postgres.Drains{DB: w.DB, EventProject: "ops"}
+	if _, _, err := drains.Create(ctx, newDrain("d")); err != nil {
+		t.Fatal(err)
+	}
+	errs := make([]error, 3)
+	var all errgroup.Group
+	for i, node := range []string{"a", "b", "c"} {
+		all.Go(func() error {
+			one := newDrain(node)
+			one.IsAutomatic = true
+			_, _, errs[i] = drains.Create(ctx, one)
+			return nil
+		})
+	}
+	_ = all.Wait()
+	refused := 0
+	for _, err := range errs {
+		if apperr.CodeOf(err) == apperr.Conflict {
+			refused++
+		} else if err != nil {
+			t.Error(err)
+		}
+	}
+	open, err := drains.Open(ctx)
+	if refused != 2 || err != nil || len(open) != 2 || !open[0].IsAutomatic || open[1].IsAutomatic {
+		t.Errorf("%d are refused, open are %+v: %v", refused, open, err)
 	}
 }

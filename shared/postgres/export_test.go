@@ -30,7 +30,7 @@ type DueStatement struct {
 
 // DueStatements are all of them, by what they look for.
 func DueStatements() map[string]DueStatement {
-	claim, long, limit := domain.NewClaim().ID, time.Minute, 20
+	claim, long, limit, full := domain.NewClaim().ID, time.Minute, 20, []string{"upkeep"}
 	pace := paceArgs(domain.RemotePace{Usual: time.Minute, Moving: time.Second, Within: time.Minute})
 	cloud := append(slices.Clone(pace), "", "r", claim, long)
 	return map[string]DueStatement{
@@ -45,12 +45,12 @@ func DueStatements() map[string]DueStatement {
 		"undecided servers":         {undecidedSQL, []any{time.Now().AddDate(0, 0, -30)}},
 		"projects that move":        {movingSQL, []any{long}},
 		"projects to poll":          {claimDueSQL, []any{claim, long, time.Now().Add(-time.Hour), limit}},
-		"leases":                    {claimLeasesSQL, []any{claim, long, limit}},
-		"leases soon":               {nextLeaseSQL, []any{time.Second}},
-		"drains":                    {claimDrainsSQL, []any{claim, long, limit}},
-		"drains soon":               {drainsDueSQL, []any{time.Second}},
-		"managed projects":          {claimProjectsSQL, []any{claim, long, limit}},
-		"managed projects soon":     {projectsDueSQL, []any{time.Second}},
+		"leases":                    {Leases{}.Queue().spec.ClaimSQL(), []any{claim, long, limit, full}},
+		"leases soon":               {Leases{}.Queue().spec.NextSQL(), []any{time.Second, full}},
+		"drains":                    {Drains{}.Queue().spec.ClaimSQL(), []any{claim, long, limit, full}},
+		"drains soon":               {Drains{}.Queue().spec.NextSQL(), []any{time.Second, full}},
+		"managed projects":          {Managed{}.Queue().spec.ClaimSQL(), []any{claim, long, limit, full}},
+		"managed projects soon":     {Managed{}.Queue().spec.NextSQL(), []any{time.Second, full}},
 		"requests that expire":      {expireRequestsSQL, nil},
 		"handshakes":                {claimHandshakesSQL, []any{claim, long, limit}},
 		"deliveries and handshakes": {nextDueSQL, []any{5 * time.Minute}},

@@ -68,7 +68,7 @@ func TestGrantsOfLeases(t *testing.T) {
 	_, err = users.Allocations(ctx, domain.AllocationQuery{From: time.Now(), Until: time.Now().Add(time.Hour)})
 	allowed("allocations", err)
 
-	due, claim, err := runner.Claim(ctx, long, 1)
+	due, claim, err := take(ctx, runner.Queue(), long, 1)
 	allowed("claim", err)
 	if len(due) != 1 {
 		t.Fatal("nothing is due")
@@ -87,11 +87,11 @@ func TestGrantsOfLeases(t *testing.T) {
 	allowed("retry", err)
 	_, err = users.End(ctx, "p1", l.ID, "", nil)
 	allowed("end", err)
-	due, claim, err = runner.Claim(ctx, long, 1)
+	due, claim, err = take(ctx, runner.Queue(), long, 1)
 	allowed("claim its end", err)
 	due[0].Status = domain.LeaseEnded
 	allowed("finish", runner.Finish(ctx, claim, &due[0]))
-	_, err = runner.NextDue(ctx, time.Hour)
+	_, err = isDue(ctx, runner.Queue(), time.Hour)
 	allowed("next due", err)
 	allowed("abandon", postgres.Actions{DB: events}.Abandon(ctx, domain.DelegatedAction{ProjectID: "p1"}, nil))
 	allowed("retire", runner.Retire(ctx, time.Hour))

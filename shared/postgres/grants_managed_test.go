@@ -42,7 +42,7 @@ func TestGrantsOfManaged(t *testing.T) {
 	allowed("declare by another user", err)
 
 	project, claim := claimProject(t, runner)
-	_, err = runner.IsDue(ctx, time.Second)
+	_, err = isDue(ctx, runner.Queue(), time.Second)
 	allowed("is due", err)
 	allowed("renew", runner.RenewProject(ctx, claim, "p1", long))
 	_, err = runner.Load(ctx, "p1")

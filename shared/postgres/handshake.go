@@ -10,6 +10,7 @@ import (
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/due"
 )
 
 // handshakes limits the first handshakes of a project's callbacks, those of deleted callbacks included, to 10 a second.
@@ -18,7 +19,7 @@ var handshakes = apperr.Limit{Name: "handshake", Quota: 36_000, Window: time.Hou
 
 var claimHandshakesSQL = `
 with pending as materialized (
-    select project_id, id, coalesce(not_before, '-infinity') as since, ` + unclaimedAt("c", "now()") + ` as is_due
+    select project_id, id, coalesce(not_before, '-infinity') as since, ` + due.Unclaimed("c", "now()") + ` as is_due
     from callbacks c where status = 'pending' and coalesce(not_before, '-infinity') <= now()
 ), under_way as (
     select project_id, count(*) as n from pending where not is_due group by project_id
@@ -30,7 +31,7 @@ with pending as materialized (
 update callbacks set claim_id = $1, claimed_until = now() + $2::interval
 where (project_id, id) in (
     select c.project_id, c.id from due d join callbacks c on c.project_id = d.project_id and c.id = d.id
-    where c.status = 'pending' and ` + unclaimedAt("c", "now()") + `
+    where c.status = 'pending' and ` + due.Unclaimed("c", "now()") + `
     order by d.turn, d.since limit $3 for no key update of c skip locked
 )
 returning claim_id, project_id, id, url, failures as tries`
@@ -47,7 +48,7 @@ const verifiedSQL = `
 with after as (
     update callbacks
     set status = 'verified', reason = '', allowed_rate = nullif($4, 0), seq = seq + 1, updated_at = now(),
-        failures = 0, failing_since = null, not_before = null, ` + releaseSQL + `
+        failures = 0, failing_since = null, not_before = null, ` + due.ReleaseSQL + `
     where project_id = $1 and id = $2 and claim_id = $3 and status = 'pending'
     returning *, 'pending' as previous_status
 ), event as (` + callbackEventSQL + ` after)
@@ -67,7 +68,7 @@ with before as (
     update callbacks c
     set status = n.status, reason = $4, seq = c.seq + (n.status <> 'pending')::int, updated_at = now(),
         failures = c.failures + 1, failing_since = coalesce(c.failing_since, now()),
-        not_before = least(now() + $5::interval, coalesce(c.failing_since, now()) + $6::interval), ` + releaseSQL + `
+        not_before = least(now() + $5::interval, coalesce(c.failing_since, now()) + $6::interval), ` + due.ReleaseSQL + `
     from (select *, case when coalesce(failing_since, now()) + $6::interval <= now() then 'suspended'
         else 'pending' end as next
           from before) b,

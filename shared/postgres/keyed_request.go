@@ -9,6 +9,7 @@ import (
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/due"
 )
 
 // KeyedRequests are requests with an Idempotency-Key. One replica at a time works on a request (claim.go).
@@ -50,7 +51,7 @@ from idempotency_keys where project_id = $1 and key_id = $2`
 
 	keepRequestSQL = `
 with kept as (
-    update idempotency_keys set response = $4, ` + releaseSQL + ` where ` + keyClaimedSQL + ` returning project_id
+    update idempotency_keys set response = $4, ` + due.ReleaseSQL + ` where ` + keyClaimedSQL + ` returning project_id
 )
 insert into rate_limits as l (name, source, used_up)
 select $5::text, project_id, clock_timestamp() + $6::interval from kept

@@ -43,6 +43,6 @@ func adoptServer(
 		ID: uuid.Must(uuid.NewV7()), ProjectID: server.ProjectID, LeaseID: made.Lease.ID,
 		Type: domain.InstanceReservation, Status: domain.ReservationPending, InstanceID: instance.ID,
 	}}
-	_, err = insertLease(ctx, tx, made)
+	_, err = createLease(ctx, tx, made)
 	return true, err
 }

@@ -169,11 +169,15 @@ func endsBefore(isShared bool) error {
 var errOverlap = errors.New("what is reserved is another reservation's then")
 
 const (
+	// A host that was replaced moves with the others unless another reservation has it then: its servers may be on it.
 	moveAllocationsSQL = `
 update allocations a set during = tstzrange(case when $3::boolean then $4 else lower(a.during) end, $5)
 from reservations r
 where r.project_id = $1 and r.lease_id = $2 and a.project_id = r.project_id and a.reservation_id = r.id
-  and a.released_at is null and a.replaced_at is null and upper(a.during) > clock_timestamp()`
+  and a.released_at is null and upper(a.during) > clock_timestamp()
+  and (a.replaced_at is null or not exists (
+    select from allocations b where b.node = a.node and (b.project_id, b.reservation_id) <> (a.project_id, a.reservation_id)
+      and b.during && tstzrange(lower(a.during), $5)))`
 
 	// The first time at which another reservation has one of the hosts.
 	nextTakenSQL = `

@@ -18,7 +18,7 @@ import (
 // claimOne claims the only due lease.
 func claimOne(t *testing.T, store postgres.Leases) (*domain.Lease, domain.Claim) {
 	t.Helper()
-	due, claim, err := store.Claim(t.Context(), long, 10)
+	due, claim, err := take(t.Context(), store.Queue(), long, 10)
 	if err != nil || len(due) != 1 || !claim.Acquired {
 		t.Fatalf("claimed %d leases: %v", len(due), err)
 	}
@@ -71,7 +71,7 @@ func TestLeaseLife(t *testing.T) {
 		len(shown.Reservations[0].Flavors) != 1 || shown.Version != 3 || shown.Seq != 3 {
 		t.Errorf("active is %+v: %v", shown, err)
 	}
-	if due, _, err := store.Claim(t.Context(), long, 10); err != nil || len(due) != 0 {
+	if due, _, err := take(t.Context(), store.Queue(), long, 10); err != nil || len(due) != 0 {
 		t.Errorf("due before its end: %v %v", due, err)
 	}
 	if _, err := store.End(t.Context(), "p1", l.ID, "", nil); err != nil {
@@ -179,7 +179,7 @@ func TestClaimLeases(t *testing.T) {
 	write(t, conn, `
 update leases set status = 'active', starts_at = now() - interval '3 hours', ends_at = now() - interval '1 second'
 where id in (select id from leases order by id desc limit 20)`)
-	first, _, err := store.Claim(t.Context(), long, 4)
+	first, _, err := take(t.Context(), store.Queue(), long, 4)
 	if err != nil || len(first) != 4 || slices.ContainsFunc(first, func(l domain.Lease) bool {
 		return l.Status != domain.LeaseActive
 	}) {
@@ -191,7 +191,7 @@ where id in (select id from leases order by id desc limit 20)`)
 	for range 6 {
 		all.Go(func() {
 			for {
-				found, claim, err := store.Claim(t.Context(), long, 5)
+				found, claim, err := take(t.Context(), store.Queue(), long, 5)
 				if err != nil || !claim.Acquired {
 					if err != nil {
 						t.Error(err)

@@ -43,18 +43,21 @@ var errDryRun = errors.New("a dry run")
 func (s Leases) Create(ctx context.Context, made domain.NewLease) (stored domain.Lease, err error) {
 	err = retryDeadlock(func() error {
 		return s.DB.inTx(ctx, func(tx pgx.Tx) (err error) {
-			stored, err = insertLease(ctx, tx, made)
+			stored, err = createLease(ctx, tx, made)
 			return err
 		})
 	})
 	return stored, err
 }
 
-// Check does what Create does and stores nothing: a dry run. The lease is as Create would store it.
+// Check returns the lease as Create would store it, or its error, and stores nothing: a dry run.
 func (s Leases) Check(ctx context.Context, made domain.NewLease) (checked domain.Lease, err error) {
 	err = retryDeadlock(func() error {
 		return s.DB.inTx(ctx, func(tx pgx.Tx) (err error) {
-			if checked, err = insertLease(ctx, tx, made); err == nil {
+			if checked, err = insertLease(ctx, tx, made); err != nil || checked.Repeated {
+				return err
+			}
+			if checked, err = planHosts(ctx, tx, checked, made.Rules); err == nil {
 				err = errDryRun
 			}
 			return err
@@ -66,7 +69,22 @@ func (s Leases) Check(ctx context.Context, made domain.NewLease) (checked domain
 	return checked, err
 }
 
-// insertLease is Create in a transaction of the caller.
+// createLease is Create in a transaction of the caller.
+func createLease(ctx context.Context, tx pgx.Tx, made domain.NewLease) (domain.Lease, error) {
+	stored, err := insertLease(ctx, tx, made)
+	if err != nil || stored.Repeated {
+		return stored, err
+	}
+	if err := bookHosts(ctx, tx, stored, made.Rules); err != nil {
+		return stored, err
+	}
+	if _, err := tx.Exec(ctx, firstLeaseEventSQL, stored.ProjectID, stored.ID); err != nil {
+		return stored, takenID(err, "id")
+	}
+	return withParts(ctx, tx, stored)
+}
+
+// insertLease stores a lease and its reservations, without hosts and without an event.
 func insertLease(ctx context.Context, tx pgx.Tx, made domain.NewLease) (domain.Lease, error) {
 	lease := made.Lease
 	if _, err := tx.Exec(ctx, lockLeasesSQL, lease.ProjectID); err != nil {
@@ -101,13 +119,9 @@ func insertLease(ctx context.Context, tx pgx.Tx, made domain.NewLease) (domain.L
 			return lease, err
 		}
 	}
-	if err := bookHosts(ctx, tx, lease, made.Rules); err != nil {
-		return lease, err
-	}
-	if _, err := tx.Exec(ctx, firstLeaseEventSQL, lease.ProjectID, lease.ID); err != nil {
-		return lease, takenID(err, "id")
-	}
-	return lockLease(ctx, tx, lease.ProjectID, lease.ID)
+	inserted, err := lockLease(ctx, tx, lease.ProjectID, lease.ID)
+	inserted.Length = lease.Length
+	return inserted, err
 }
 
 // FindRepeated is the lease that the same request has stored before, Repeated, or else the zero one. It is a Conflict
@@ -171,10 +185,11 @@ func checkPeriod(lease domain.Lease, rules domain.LeaseRules) error {
 	case length <= 0:
 		return apperr.InvalidField("end", "must be after the start, "+lease.StartsAt.Format(time.RFC3339))
 	case rules.Longest > 0 && length > rules.Longest:
-		return apperr.InvalidField("end", fmt.Sprintf("is %s after the start: a lease may take %s, until %s", length,
-			rules.Longest, lease.StartsAt.Add(rules.Longest).Format(time.RFC3339)))
+		return apperr.InvalidField("end", fmt.Sprintf("is %s after the start: a lease may take %s, until %s",
+			domain.PeriodOf(length), domain.PeriodOf(rules.Longest), lease.StartsAt.Add(rules.Longest).Format(time.RFC3339)))
 	case lease.BeforeEnd < 0 || lease.BeforeEnd >= length:
-		return apperr.InvalidField("before_end", fmt.Sprintf("must be shorter than the lease, which takes %s", length))
+		return apperr.InvalidField("before_end", fmt.Sprintf("must be shorter than the lease, which takes %s",
+			domain.PeriodOf(length)))
 	}
 	return nil
 }

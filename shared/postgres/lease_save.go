@@ -11,6 +11,7 @@ import (
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/due"
 )
 
 const (
@@ -52,7 +53,7 @@ with before as (
 select ` + leaseColumns + ` from after`
 
 	dueAtOnceSQL = `
-update leases set due_at = clock_timestamp(), ` + releaseSQL + ` where project_id = $1 and id = $2 and claim_id = $3`
+update leases set due_at = clock_timestamp(), ` + due.ReleaseSQL + ` where project_id = $1 and id = $2 and claim_id = $3`
 
 	saveReservationSQL = `
 update reservations set status = $3, problem = $4, action_id = $5, aggregate_id = nullif($6::bigint, 0), flavors = $7,

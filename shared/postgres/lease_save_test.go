@@ -77,7 +77,7 @@ func TestLostLease(t *testing.T) {
 	if err := store.Save(t.Context(), claim, l); err != nil {
 		t.Fatal(err)
 	}
-	if due, _, err := store.Claim(t.Context(), long, 10); len(due) != 0 || err != nil {
+	if due, _, err := take(t.Context(), store.Queue(), long, 10); len(due) != 0 || err != nil {
 		t.Errorf("%v are due once more: %v", due, err)
 	}
 	another := newConnection()

@@ -77,7 +77,7 @@ func TestLeaseIsWoken(t *testing.T) {
 		if err := store.Save(t.Context(), claim, l); err != nil {
 			t.Fatal(err)
 		}
-		if next, err := store.NextDue(t.Context(), time.Minute); err != nil || next == nil || *next > 0 {
+		if next, err := store.Queue().NextDue(t.Context(), time.Minute, nil); err != nil || next == nil || *next > 0 {
 			t.Errorf("%s while it is claimed: it is due in %v: %v", what, next, err)
 		}
 		l, claim = claimOne(t, store)
@@ -85,7 +85,7 @@ func TestLeaseIsWoken(t *testing.T) {
 		if err := store.Save(t.Context(), claim, l); err != nil {
 			t.Fatal(err)
 		}
-		if next, err := store.NextDue(t.Context(), time.Minute); err != nil || next != nil {
+		if next, err := store.Queue().NextDue(t.Context(), time.Minute, nil); err != nil || next != nil {
 			t.Errorf("%s: it is due once more in %v: %v", what, next, err)
 		}
 	}

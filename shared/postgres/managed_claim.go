@@ -7,58 +7,26 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/due"
 )
 
-// While a project is claimed, it is due when the claim ends, unless something is declared in it meanwhile. So a process
-// that dies loses nothing, and whoever releases the claim sees what has come.
-
-var claimProjectsSQL = `
-with claim as materialized (
-    select clock_timestamp() + $2::interval as until
-), due as (
-    select p.project_id from managed_projects p
-    where p.due_at <= now() and ` + unclaimedAt("p", "now()") + ` and ` + served("p") + `
-    order by p.due_at limit $3
-    for no key update skip locked
-)
-update managed_projects p set claim_id = $1, claimed_until = claim.until, due_at = claim.until
-from due, claim where p.project_id = due.project_id
-returning p.project_id, p.domain_id, p.due_at, p.scan_at, p.attempts, p.problem`
-
-// ClaimProjects claims projects whose managed resources are due, the longest due first. Several replicas that claim at
-// once get different projects.
-func (s Managed) ClaimProjects(
-	ctx context.Context, claimFor time.Duration, limit int,
-) (claimed []domain.ManagedProject, claim domain.Claim, err error) {
-	claim = domain.NewClaim()
-	claimed, err = queryAll[domain.ManagedProject](ctx, s.DB.pool, claimProjectsSQL, claim.ID, claimFor, limit)
-	claim.Acquired = len(claimed) > 0
-	return claimed, claim, err
+// Queue returns the projects whose managed resources are due, the longest due first. While a project is claimed, it is
+// due when the claim ends, unless something is declared in it meanwhile. So a process that dies loses nothing, and
+// whoever releases the claim sees what has come.
+func (s Managed) Queue() Queue[domain.ManagedProject] {
+	return Queue[domain.ManagedProject]{db: s.DB, spec: due.Queue{
+		Table: "managed_projects", Key: []string{"project_id"},
+		Columns: "project_id, domain_id, due_at, scan_at, attempts, problem",
+		Where:   served("q"), Order: "q.due_at", OnClaim: "due_at = claim.until",
+		OnRenew: "due_at = case when q.due_at = q.claimed_until then claim.until else q.due_at end",
+	}}
 }
 
-const renewProjectSQL = `
-with claim as materialized (
-    select clock_timestamp() + $3::interval as until
-)
-update managed_projects p
-set claimed_until = claim.until, due_at = case when p.due_at = p.claimed_until then claim.until else p.due_at end
-from claim where p.project_id = $1 and p.claim_id = $2`
-
-// RenewProject prolongs the claim of a project. It is domain.ErrFenced when another replica has claimed it since.
+// RenewProject prolongs the claim of a project. It is domain.ErrFenced when the claim has ended.
 func (s Managed) RenewProject(
 	ctx context.Context, claim domain.Claim, projectID string, claimFor time.Duration,
 ) error {
-	return fenced(exec(ctx, s.DB.pool, renewProjectSQL, projectID, claim.ID, claimFor))
-}
-
-var projectsDueSQL = `
-select exists (select from managed_projects p
-               where p.due_at <= now() + $1::interval and ` + served("p") + `
-                 and ` + unclaimedAt("p", "now() + $1::interval") + `)`
-
-// IsDue reports whether a project that nobody has claimed is due now or soon, so that it pays to wait for it.
-func (s Managed) IsDue(ctx context.Context, soon time.Duration) (bool, error) {
-	return queryValue[bool](ctx, s.DB.pool, projectsDueSQL, soon)
+	return s.Queue().renew(ctx, claim, claimFor, projectID)
 }
 
 const (
@@ -72,7 +40,7 @@ delete from managed_projects p where project_id = $1 and not exists (select from
 update managed_projects
 set due_at = least(case when due_at = claimed_until then 'infinity' else due_at end, clock_timestamp() + $3::interval),
     scan_at = case when scan_at <= $7 then coalesce($6, scan_at) else scan_at end, attempts = $4, problem = $5,
-    ` + releaseSQL + `
+    ` + due.ReleaseSQL + `
 where project_id = $1 and claim_id = $2`
 )
 

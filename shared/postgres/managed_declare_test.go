@@ -42,7 +42,7 @@ func TestDeclareSame(t *testing.T) {
 		t.Fatal(err)
 	}
 	declare(t, store, changed(m, `{"image": "cirros", "flavor": "m1.tiny"}`))
-	if due, err := store.IsDue(ctx, 0); err != nil || due {
+	if due, err := isDue(ctx, store.Queue(), 0); err != nil || due {
 		t.Errorf("it is due although nothing differs and nothing failed: %v", err)
 	}
 	auto := changed(m, string(m.Spec))

@@ -63,7 +63,7 @@ func changed(stored domain.Managed, spec string) domain.NewManaged {
 // claimProject claims the only due project.
 func claimProject(t *testing.T, store postgres.Managed) (domain.ManagedProject, domain.Claim) {
 	t.Helper()
-	due, claim, err := store.ClaimProjects(t.Context(), long, 10)
+	due, claim, err := take(t.Context(), store.Queue(), long, 10)
 	if err != nil || len(due) != 1 || !claim.Acquired {
 		t.Fatalf("claimed %d projects: %v", len(due), err)
 	}
@@ -113,7 +113,7 @@ func TestManagedLife(t *testing.T) {
 	if err := store.ReleaseProject(ctx, claim, project, time.Minute); err != nil {
 		t.Fatal(err)
 	}
-	if due, err := store.IsDue(ctx, 50*time.Second); err != nil || due {
+	if due, err := isDue(ctx, store.Queue(), 50*time.Second); err != nil || due {
 		t.Errorf("it is due at once: %v", err)
 	}
 	if err := store.RecordNodes(ctx, map[string]string{"s-web": "compute-1", "other": "compute-2"}); err != nil {
@@ -230,7 +230,7 @@ func TestClaimProjects(t *testing.T) {
 	for range 4 {
 		all.Go(func() {
 			for {
-				found, claim, err := store.ClaimProjects(ctx, time.Second, 2)
+				found, claim, err := take(ctx, store.Queue(), time.Second, 2)
 				if err != nil || !claim.Acquired {
 					if err != nil {
 						t.Error(err)
@@ -251,7 +251,7 @@ func TestClaimProjects(t *testing.T) {
 	}
 	ended := 0
 	testkit.Eventually(t, 5*time.Second, "the claims of dead replicas end", func() bool {
-		found, _, err := store.ClaimProjects(ctx, long, 20)
+		found, _, err := take(ctx, store.Queue(), long, 20)
 		ended += len(found)
 		return err == nil && ended == 12
 	})

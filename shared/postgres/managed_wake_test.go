@@ -46,9 +46,9 @@ values ('p1', $1, 0, $2, $3, 'active', 'ACTIVE', 'launched')`, member.ID, m.Name
 		t.Helper()
 		names := testkit.Scalar[string](t, conn,
 			"select coalesce(string_agg(name, ' ' order by name), '') from managed where next_at <= now()")
-		isDue, err := store.IsDue(ctx, 0)
-		if err != nil || names != wantNames || isDue != wantProject {
-			t.Errorf("%s: %q are due, the project %t: %v", what, names, isDue, err)
+		is, err := isDue(ctx, store.Queue(), 0)
+		if err != nil || names != wantNames || is != wantProject {
+			t.Errorf("%s: %q are due, the project %t: %v", what, names, is, err)
 		}
 	}
 	settle()

@@ -25,7 +25,7 @@ seen_at, down_since, updated_at, labels, region_zone, network_zone, providers, s
 coalesce(auto_cordon_after, interval '0') as auto_cordon_after,
 coalesce(auto_drain_after, interval '0') as auto_drain_after, status, status_reason, status_since, service_at,
 reported_at, agent_at, agent_status, agent_reason, service_id, enabled, disabled_reason, cordoned_at, servers, usage,
-version, seq, not_up_since`
+version, seq, not_up_since, forced_down, probed_at, answered_at`
 
 	joinSQL = `
 insert into nodes as n (name, region, zone, pool, is_up, provider_id, vcpus, ram_mb, disk_gb, traits, attributes,
@@ -125,7 +125,7 @@ func (s Nodes) Pool(ctx context.Context) ([]domain.Node, error) {
 
 const nodeSeenSQL = `
 update nodes set zone = $3, provider_id = $4, vcpus = $5, ram_mb = $6, disk_gb = $7, traits = $8, attributes = $9, ` +
-	upColumns + `, seen_at = clock_timestamp(),
+	upColumns + `, forced_down = $10, seen_at = clock_timestamp(),
     updated_at = case when (zone, provider_id, vcpus, ram_mb, disk_gb, traits, attributes, is_up)
                            is distinct from ($3, $4, $5, $6, $7, $8::text[], $9::jsonb, $2)
                       then clock_timestamp() else updated_at end
@@ -141,7 +141,7 @@ func (s Nodes) Seen(ctx context.Context, hosts []domain.ComputeHost) error {
 	batch := &pgx.Batch{}
 	for _, h := range hosts {
 		batch.Queue(nodeSeenSQL, h.Name, h.IsUp, h.Zone, h.ProviderID, h.VCPUs, h.RAMMB, h.DiskGB, orEmpty(h.Traits),
-			orEmptyMap(h.Attributes))
+			orEmptyMap(h.Attributes), h.ForcedDown)
 	}
 	if batch.Len() == 0 {
 		return nil

@@ -24,13 +24,13 @@ const statusSinceText = `to_char(status_since at time zone 'utc', 'YYYY-MM-DD"T"
 // when its time differs from the stored one. Nova's word that a host is down counts from when it was first seen,
 // because an admin may have forced it down while its nova-compute goes on reporting.
 const (
-	// $2 to $9 and $15 are the hosts that Nova has, $14 those that it shows only the names of: they stay as they are.
+	// $2 to $9, $15 and $16 are the hosts that Nova has, $14 those that it shows only the names of: they stay as they are.
 	// What an admin has changed since Nova was queried ($12) stays, and servers and usage that were not read (null).
 	reportsSQL = `
 with given as (
     select * from unnest($2::text[], $3::text[], $4::boolean[], $5::boolean[], $6::text[], $7::text[], $8::integer[],
-                         $9::timestamptz[], $15::jsonb[])
-        as h(name, zone, is_up, enabled, disabled_reason, service_id, servers, service_at, usage)
+                         $9::timestamptz[], $15::jsonb[], $16::boolean[])
+        as h(name, zone, is_up, enabled, disabled_reason, service_id, servers, service_at, usage, forced_down)
 ), clock as materialized (
     select clock_timestamp() as now
 ), agreement as (
@@ -44,6 +44,7 @@ with given as (
 ), reports as (
     select coalesce(h.name, b.name) as name, coalesce(h.zone, b.zone) as zone, h.name is not null as is_there,
            h.name is not null or b.service_id <> '' or b.pool <> '' as is_novas, coalesce(h.is_up, false) as is_up,
+           coalesce(h.forced_down, false) as forced_down,
            case when h.is_up then null else coalesce(b.down_since, now) end as down_since,
            coalesce(h.service_id, b.service_id) as service_id, coalesce(h.service_at, b.service_at) as service_at,
            case when h.name is null or h.service_at is null then coalesce(b.reported_at, now)
@@ -72,16 +73,18 @@ with given as (
     from reports where is_novas or agent_at is not null
 ), words as (
     select *,
-           case when silent > $11::interval then 'down' when silent > $10::interval then 'suspect'
+           case when forced_down or silent > $11::interval then 'down' when silent > $10::interval then 'suspect'
                 else 'up' end as service,
            case when agent_silent <= $11 then agent_status else '' end as agent
     from ages
 ), judged as (
     select *,
-           case when service = 'down' and name = any($13::text[]) then 'its status URL answers'
+           case when forced_down then null
+                when service = 'down' and name = any($13::text[]) then 'its status URL answers'
                 when service = 'down' and agent = 'up' and agent_silent <= $10 then 'its agent reports' end as spared,
            case when not is_there and is_novas then 'Nova has no such host any more'
                 when not is_novas then 'its agent has not reported since ' || reported_text
+                when forced_down then 'an admin has forced it down in Nova'
                 when now - reported_at > $10 then 'its nova-compute has not reported since ' || reported_text
                 else 'Nova says that it is down' end as silence
     from words
@@ -103,13 +106,13 @@ with given as (
 ), after as (
     insert into nodes as n (name, zone, is_up, down_since, service_id, service_at, reported_at, enabled,
                             disabled_reason, cordoned_at, servers, usage, status, status_reason, status_since,
-                            not_up_since, seq)
+                            not_up_since, seq, forced_down)
     select name, zone, is_up, down_since, service_id, service_at, reported_at, enabled, disabled_reason,
            case when not enabled and starts_with(disabled_reason, '` + domain.CordonMark + `')
                 then coalesce(cordoned_at, now) end,
            servers, usage, status, reason,
            case when status = previous_status then coalesce(status_since, now) else now end,
-           case when status <> 'up' then coalesce(not_up_since, now) end, seq + notify::int
+           case when status <> 'up' then coalesce(not_up_since, now) end, seq + notify::int, forced_down
     from next order by name
     on conflict (name) do update
     set zone = excluded.zone, is_up = excluded.is_up, down_since = excluded.down_since,
@@ -117,7 +120,7 @@ with given as (
         enabled = excluded.enabled, disabled_reason = excluded.disabled_reason, cordoned_at = excluded.cordoned_at,
         servers = excluded.servers, usage = excluded.usage, status = excluded.status,
         status_reason = excluded.status_reason, status_since = excluded.status_since,
-        not_up_since = excluded.not_up_since, seq = excluded.seq
+        not_up_since = excluded.not_up_since, seq = excluded.seq, forced_down = excluded.forced_down
     returning *
 ), event as (` + nodeEventSQL + ` after join (select name, previous_status from next where notify) changes using (name)
 )
@@ -142,10 +145,10 @@ func (s Nodes) Observe(
 	n := len(hosts)
 	names, zones, reasons, services := make([]string, n), make([]string, n), make([]string, n), make([]string, n)
 	up, enabled, servers, seen := make([]bool, n), make([]bool, n), make([]*int, n), make([]*time.Time, n)
-	usages := make([]*domain.HostUsage, n)
+	usages, forced := make([]*domain.HostUsage, n), make([]bool, n)
 	for i, h := range hosts {
 		names[i], zones[i], reasons[i], services[i] = h.Name, h.Zone, h.DisabledReason, h.ServiceID
-		up[i], enabled[i], seen[i] = h.IsUp, h.IsEnabled, orNull(h.SeenAt)
+		up[i], enabled[i], seen[i], forced[i] = h.IsUp, h.IsEnabled, orNull(h.SeenAt), h.ForcedDown
 		if !h.IsBrief {
 			servers[i], usages[i] = &h.Servers, &domain.HostUsage{
 				VCPUs: h.VCPUs, RAMMB: h.RAMMB, DiskGB: h.DiskGB,
@@ -156,20 +159,24 @@ func (s Nodes) Observe(
 	err = retryDeadlock(func() error {
 		changed, err = queryAll[domain.Node](ctx, s.DB.pool, observeSQL, s.EventProject, names, zones, up, enabled,
 			reasons, services, servers, seen, limits.Suspect, limits.Down, orNull(limits.AsOf),
-			orEmpty(limits.Answering), hidden, usages)
+			orEmpty(limits.Answering), hidden, usages, forced)
 		return err
 	})
 	return changed, err
 }
 
-const monitorName = "nodes"
+const (
+	monitorName = "nodes"
+	zoneMonitor = "zone/" // and the zone
+)
 
 const (
 	monitorEventSQL = `
     insert into events (project_id, subject, seq, type, at, data)
     select $1, 'monitor/' || name, seq, '` + domain.MonitorEvent + `', clock_timestamp(), jsonb_build_object(
-               'monitor', name, 'status', case when failed_since is null then 'works' else 'failed' end,
-               'reason', reason)
+               'monitor', split_part(name, '/', 1), 'status',
+               case when failed_since is null then 'works' else 'failed' end, 'reason', reason)
+               || case when name like 'zone/%' then jsonb_build_object('zone', substr(name, 6)) else '{}' end
     from`
 
 	monitorFailedSQL = `
@@ -186,18 +193,57 @@ on conflict do nothing`
 
 	monitorWorksSQL = `
 with after as (
-    update monitors set reason = '', failed_since = null, seq = seq + 1 where name = $2 and failed_since is not null
+    update monitors set reason = '', failed_since = null, ended_at = clock_timestamp(), seq = seq + 1
+    where name = $2 and failed_since is not null
     returning *
 )` + monitorEventSQL + ` after`
 )
 
 // MonitorFailed records that the list of nodes cannot be read. The first failure in a row is an event.
 func (s Nodes) MonitorFailed(ctx context.Context, reason string) error {
-	return s.monitor(ctx, monitorFailedSQL, reason)
+	return s.monitor(ctx, monitorFailedSQL, monitorName, reason)
 }
 
 // MonitorWorks records that the list of nodes was read. The first time after a failure is an event.
-func (s Nodes) MonitorWorks(ctx context.Context) error { return s.monitor(ctx, monitorWorksSQL) }
+func (s Nodes) MonitorWorks(ctx context.Context) error {
+	return s.monitor(ctx, monitorWorksSQL, monitorName)
+}
+
+// HoldZone records why no host of a zone is cordoned or drained automatically. The first time in a row is an event.
+func (s Nodes) HoldZone(ctx context.Context, zone, reason string) error {
+	return s.monitor(ctx, monitorFailedSQL, zoneMonitor+zone, reason)
+}
+
+// FreeZone records that hosts of a zone may be cordoned and drained automatically again, which is an event.
+func (s Nodes) FreeZone(ctx context.Context, zone string) error {
+	return s.monitor(ctx, monitorWorksSQL, zoneMonitor+zone)
+}
+
+// HeldZones returns the zones that are held or were held, by name.
+func (s Nodes) HeldZones(ctx context.Context) (map[string]domain.HeldZone, error) {
+	found, err := queryAll[domain.HeldZone](ctx, s.DB.pool,
+		"select substr(name, 6) as zone, failed_since as since, ended_at from monitors where name like 'zone/%'")
+	zones := make(map[string]domain.HeldZone, len(found))
+	for _, z := range found {
+		zones[z.Zone] = z
+	}
+	return zones, err
+}
+
+const setProbedSQL = `
+with locked as (
+    select name from nodes where name = any($1) or name = any($2) order by name for no key update
+)
+update nodes n set probed_at = clock_timestamp(), answered_at = case when n.name = any($1) then clock_timestamp() end
+from locked l where n.name = l.name`
+
+// SetProbed records which hosts' status URLs have answered just now, and which have not.
+func (s Nodes) SetProbed(ctx context.Context, answering, silent []string) error {
+	return retryDeadlock(func() error {
+		_, err := exec(ctx, s.DB.pool, setProbedSQL, orEmpty(answering), orEmpty(silent))
+		return err
+	})
+}
 
 // Details returns how far the hypervisors were read.
 func (s Nodes) Details(ctx context.Context) (domain.NodeDetails, error) {
@@ -215,9 +261,9 @@ on conflict (name) do update set details_at = excluded.details_at, details_marke
 	return err
 }
 
-func (s Nodes) monitor(ctx context.Context, sql string, args ...any) error {
+func (s Nodes) monitor(ctx context.Context, sql string, args ...any) error { // the monitor's name first
 	return retryDeadlock(func() error {
-		_, err := exec(ctx, s.DB.pool, sql, append([]any{s.EventProject, monitorName}, args...)...)
+		_, err := exec(ctx, s.DB.pool, sql, append([]any{s.EventProject}, args...)...)
 		return err
 	})
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/due"
 )
 
 // orderClaimed says that the claim $3 on the order o with the key ($1, $2) has not expired.
@@ -41,7 +42,7 @@ func (o Orders) Renew(ctx context.Context, order domain.Order, claim domain.Clai
 
 // Release ends the claim, so that the next replica need not wait for it to expire.
 func (o Orders) Release(ctx context.Context, order domain.Order, claim domain.Claim) error {
-	_, err := exec(ctx, o.DB.pool, "update orders set "+releaseSQL+
+	_, err := exec(ctx, o.DB.pool, "update orders set "+due.ReleaseSQL+
 		" where project_id = $1 and id = $2 and claim_id = $3", order.ProjectID, order.ID, claim.ID)
 	return err
 }

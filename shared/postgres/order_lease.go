@@ -53,6 +53,6 @@ func insertOrderLease(ctx context.Context, tx pgx.Tx, order domain.Order) error 
 	if order.Lease == nil {
 		return nil
 	}
-	_, err := insertLease(ctx, tx, *order.Lease)
+	_, err := createLease(ctx, tx, *order.Lease)
 	return err
 }

@@ -6,6 +6,8 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+
+	"github.com/cloudfn/cloudfn/shared/due"
 )
 
 // greatest ignores nulls: a row without a pause or a claim is due by the rest.
@@ -41,7 +43,7 @@ update streams set claim_id = $1, claimed_until = now() where (project_id, callb
 update deliveries d set status = 'dead', error = 'the receiver is gone' from streams s
 where s.claim_id = $1 and d.project_id = s.project_id and d.callback_id = s.callback_id and d.stream = s.stream
   and d.seq > s.head and d.status = 'due'`
-	skipStreamsSQL = `update streams set head = tail, ` + releaseSQL + ` where claim_id = $1`
+	skipStreamsSQL = `update streams set head = tail, ` + due.ReleaseSQL + ` where claim_id = $1`
 )
 
 // AbandonGone ends what waits for callbacks that are gone.

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/due"
 )
 
 // Polls are how far each project with tracked instances was read, and which of these instances to ask Nova for
@@ -92,7 +93,7 @@ var (
 	claimDueSQL = `
 with due as (
     select project_id from polls p
-    where project_id <> '' and ` + unclaimedAt("p", "now()") + ` and ` + served("p") + `
+    where project_id <> '' and ` + due.Unclaimed("p", "now()") + ` and ` + served("p") + `
       and coalesce(read_at, '-infinity') < $3 and coalesce(not_before, '-infinity') <= now()
     order by coalesce(read_at, '-infinity'), project_id limit $4
     for update skip locked
@@ -150,7 +151,7 @@ returning project_id`, claim.ID, claimFor)
 // Release ends the claim of all its projects, or just of these, as if they had not been claimed.
 func (p Polls) Release(ctx context.Context, claim domain.Claim, projects ...string) error {
 	_, err := exec(ctx, p.DB.pool, `
-update polls set `+releaseSQL+`
+update polls set `+due.ReleaseSQL+`
 where claim_id = $1 and (cardinality($2::text[]) = 0 or project_id = any($2))`, claim.ID, orEmpty(projects))
 	return err
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/due"
 )
 
 // Outbox is what deliver-events needs of callbacks and their streams.
@@ -19,7 +20,7 @@ import (
 type Outbox struct{ DB *DB }
 
 // streamDue says that a stream s has something to deliver now, and that nobody has claimed it.
-var streamDue = "s.head < s.tail and s.next_at <= now() and " + unclaimedAt("s", "now()")
+var streamDue = "s.head < s.tail and s.next_at <= now() and " + due.Unclaimed("s", "now()")
 
 var (
 	// A callback that answered last time gets up to $5 streams in each replica. A callback that did not gets one stream
@@ -45,7 +46,7 @@ with held as (
 ), ready as (
     select c.project_id, c.id, least(
         case when $4 then 1 - (select count(*) from streams s where s.project_id = c.project_id and s.callback_id = c.id
-                               and s.head < s.tail and not ` + unclaimedAt("s", "now()") + `)
+                               and s.head < s.tail and not ` + due.Unclaimed("s", "now()") + `)
              else $5 - coalesce((select h.streams from held h
                                  where h.project_id = c.project_id and h.callback_id = c.id), 0) end,
         ceil(c.allowed_rate / 60.0)) as room
@@ -74,7 +75,7 @@ where c.project_id = t.project_id and c.id = t.callback_id`
 
 	// Retention may have deleted the events of a stream.
 	skipSQL = `
-update streams s set head = s.tail, ` + releaseSQL + `
+update streams s set head = s.tail, ` + due.ReleaseSQL + `
 where s.claim_id = $1 and not exists (
     select from deliveries d
     where d.project_id = s.project_id and d.callback_id = s.callback_id and d.stream = s.stream and d.seq > s.head)`
@@ -235,7 +236,7 @@ with verdict as (
         attempts = case when v.dead then 0 else s.attempts + 1 end,
         failing_since = case when not v.dead then v.since end,
         next_at = case when v.dead then now() else least(now() + $8::interval, v.since + $7::interval) end,
-            ` + releaseSQL + `
+            ` + due.ReleaseSQL + `
     from verdict v
     where s.project_id = v.project_id and s.callback_id = v.callback_id and s.stream = v.stream
     returning v.dead

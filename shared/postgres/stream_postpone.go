@@ -7,11 +7,12 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/due"
 )
 
 const postponeSQL = `
 with after as (
-    update streams s set next_at = now() + $6::interval, ` + releaseSQL + `
+    update streams s set next_at = now() + $6::interval, ` + due.ReleaseSQL + `
     where s.project_id = $1 and s.callback_id = $2 and s.stream = $3 and s.claim_id = $4
     returning s.project_id
 ), noted as (
@@ -31,7 +32,7 @@ func (o Outbox) Postpone(ctx context.Context, a domain.Attempt, pause time.Durat
 // Release ends the claim of a stream whose attempt was interrupted.
 func (o Outbox) Release(ctx context.Context, a domain.Attempt) error {
 	_, err := exec(ctx, o.DB.pool, `
-update streams set `+releaseSQL+` where project_id = $1 and callback_id = $2 and stream = $3 and claim_id = $4`,
+update streams set `+due.ReleaseSQL+` where project_id = $1 and callback_id = $2 and stream = $3 and claim_id = $4`,
 		a.Callback.ProjectID, a.Callback.ID, a.Stream, a.Claim.ID)
 	return err
 }

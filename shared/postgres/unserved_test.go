@@ -54,8 +54,8 @@ func TestUnserved(t *testing.T) {
 		moving, err2 := polls.ListMoving(ctx, time.Hour)
 		due, err3 := polls.ClaimDue(ctx, domain.NewClaim(), time.Hour, time.Now().Add(time.Hour), 10)
 		running, err4 := polls.ListRunningOrders(ctx)
-		claimedLeases, _, err5 := leases.Claim(ctx, time.Hour, 10)
-		managed, _, err6 := postgres.Managed{DB: db}.ClaimProjects(ctx, time.Hour, 10)
+		claimedLeases, _, err5 := take(ctx, leases.Queue(), time.Hour, 10)
+		managed, _, err6 := take(ctx, postgres.Managed{DB: db}.Queue(), time.Hour, 10)
 		for _, err := range []error{err, err2, err3, err4, err5, err6} {
 			if err != nil {
 				t.Fatal(err)
@@ -74,8 +74,8 @@ update managed_projects set claim_id = null, claimed_until = null, due_at = now(
 	if got := claimed(); got != [6]int{4: 1} {
 		t.Errorf("of a project that is not served: claimed %v, want the end of a lease only", got)
 	}
-	if isDue, err := (postgres.Managed{DB: db}).IsDue(ctx, time.Hour); isDue || err != nil {
-		t.Errorf("its managed resources are due: %t %v", isDue, err)
+	if is, err := isDue(ctx, postgres.Managed{DB: db}.Queue(), time.Hour); is || err != nil {
+		t.Errorf("its managed resources are due: %t %v", is, err)
 	}
 	if ended, resumed, err := unserved.Set(ctx, nil); err != nil || len(ended) != 0 || len(resumed) != 1 {
 		t.Fatalf("ended %v, resumed %v, %v", ended, resumed, err)

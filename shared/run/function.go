@@ -38,7 +38,10 @@ type Event[C any] struct {
 	Reach    Reach
 	Secrets  []string
 	Scale    Scale
-	Build    func(C, Deps) (eventx.Func, error)
+	// CloudCalls is how many calls to one service of OpenStack may be in flight in a process, so that one that hangs
+	// does not take all of the function's workers; 0 = no limit.
+	CloudCalls int
+	Build      func(C, Deps) (eventx.Func, error)
 }
 
 // Reach is what a function may use: its grants and network policies.
@@ -107,10 +110,11 @@ type function struct {
 	Declaration
 	// unbuilt returns the routes without a service, for their descriptions; nil for an event function. A process that
 	// serves builds its own and does not call this: descriptions take megabytes.
-	unbuilt func() []httpx.Route
-	config  any                                             // zero value, to list its variables
-	load    func(context.Context, envconfig.Lookuper) error // reads and validates the config
-	build   func(context.Context, envconfig.Lookuper, Deps) (built, error)
+	unbuilt    func() []httpx.Route
+	config     any                                             // zero value, to list its variables
+	load       func(context.Context, envconfig.Lookuper) error // reads and validates the config
+	build      func(context.Context, envconfig.Lookuper, Deps) (built, error)
+	cloudCalls int // see Event.CloudCalls
 }
 
 type built struct {
@@ -141,10 +145,12 @@ func (e Event[C]) declared() function {
 		Scale:  e.Scale,
 		Routes: []string{"POST /events/" + e.Name},
 	}
-	return declare(d, nil, func(cfg C, deps Deps) (built, error) {
+	f := declare(d, nil, func(cfg C, deps Deps) (built, error) {
 		event, err := e.Build(cfg, deps)
 		return built{event: event}, err
 	})
+	f.cloudCalls = e.CloudCalls
+	return f
 }
 
 func declare[C any](d Declaration, unbuilt func() []httpx.Route, build func(C, Deps) (built, error)) function {

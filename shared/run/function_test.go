@@ -6,7 +6,11 @@ import (
 	"strings"
 	"testing"
 
+	cloudevents "github.com/cloudevents/sdk-go/v2"
+
+	"github.com/cloudfn/cloudfn/shared/eventx"
 	"github.com/cloudfn/cloudfn/shared/httpx"
+	"github.com/cloudfn/cloudfn/shared/openstack"
 )
 
 // TestRoutesAreBuiltOnce in a process that serves them: their descriptions take megabytes. They are also built without
@@ -65,5 +69,31 @@ func TestTwoOfOneName(t *testing.T) {
 	}
 	if _, err := list(nil); err == nil {
 		t.Error("no function at all is taken")
+	}
+}
+
+// TestCloudCalls: a function that limits its calls to OpenStack has a cloud of its own, and the others share one.
+func TestCloudCalls(t *testing.T) {
+	clouds := map[string]*openstack.Cloud{}
+	declaration := func(name string, second, calls int) function {
+		return Event[struct{}]{
+			Name: name, Schedule: MinutelyAt(second), CloudCalls: calls,
+			Build: func(_ struct{}, d Deps) (eventx.Func, error) {
+				clouds[name] = d.Cloud
+				return func(context.Context, cloudevents.Event) error { return nil }, nil
+			},
+		}.declared()
+	}
+	all := []function{
+		declaration("a", 1, 0), declaration("b", 2, 8), declaration("c", 3, 8), declaration("d", 4, 0),
+	}
+	p, err := newProcess(t.Context(), environment(nil), Texts{}, io.Discard, all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close(t.Context())
+	if clouds["a"] != clouds["d"] || clouds["b"] == clouds["a"] || clouds["c"] == clouds["a"] ||
+		clouds["b"] == clouds["c"] || len(p.limited) != 2 {
+		t.Errorf("the clouds are %v", clouds)
 	}
 }

@@ -33,6 +33,7 @@ type Process struct {
 	cfg       Config
 	db        *postgres.DB
 	cloud     *openstack.Cloud
+	limited   []*openstack.Cloud // those of functions with CloudCalls
 	log       *audit.Log
 	telemetry *obs.Telemetry
 	waker     *eventx.Waker
@@ -93,10 +94,7 @@ func newProcess(
 	if p.db, err = postgres.Open(cfg.Postgres, p.telemetry.Queries()); err != nil {
 		return nil, err
 	}
-	p.cloud, err = openstack.New(cfg.OpenStack, openstack.Options{
-		RequestID: httpx.RequestID, Wrap: p.telemetry.Client(),
-	})
-	if err != nil {
+	if p.cloud, err = p.newCloud(0); err != nil {
 		return nil, err
 	}
 	for _, warning := range p.cloud.Warnings() {
@@ -109,6 +107,25 @@ func newProcess(
 	}
 	p.waker = eventx.NewWaker(p.wakes())
 	return p, p.build(ctx, env, targets)
+}
+
+// newCloud prepares a cloud that limits the calls in flight to each of its services; 0 = no limit.
+func (p *Process) newCloud(inFlight int) (*openstack.Cloud, error) {
+	return openstack.New(p.cfg.OpenStack, openstack.Options{
+		RequestID: httpx.RequestID, Wrap: p.telemetry.Client(), InFlight: inFlight,
+	})
+}
+
+// cloudOf returns the cloud of a function. One that limits its calls has its own: its permits are no other function's.
+func (p *Process) cloudOf(f function) (*openstack.Cloud, error) {
+	if f.cloudCalls == 0 {
+		return p.cloud, nil
+	}
+	cloud, err := p.newCloud(f.cloudCalls)
+	if err == nil {
+		p.limited = append(p.limited, cloud)
+	}
+	return cloud, err
 }
 
 func serviceName(target string) string {
@@ -137,13 +154,17 @@ func (p *Process) build(ctx context.Context, env envconfig.Lookuper, targets []f
 	p.stopEvents = stop
 	waiting, ending := context.WithCancel(running)
 	p.ending = ending
-	deps := Deps{DB: p.db, Cloud: p.cloud}
+	deps := Deps{DB: p.db}
 	deps.Functions = Functions{
 		all: p.functions, alone: p.cfg.Target != "", own: func() http.Handler { return p.api },
 		client: p.telemetry.Client(),
 	}
 	for _, f := range targets {
 		deps.Wake = p.wakesOf(f)
+		var err error
+		if deps.Cloud, err = p.cloudOf(f); err != nil {
+			return err
+		}
 		b, err := f.build(ctx, env, deps)
 		if err != nil {
 			return fmt.Errorf("%s: %w", f.Name, err)
@@ -217,7 +238,9 @@ func (p *Process) Close(ctx context.Context) {
 	cancel()
 	p.settings.close()
 	p.db.Close()
-	p.cloud.Close()
+	for _, cloud := range append(p.limited, p.cloud) {
+		cloud.Close()
+	}
 	if err := p.telemetry.Stop(ctx); err != nil {
 		slog.WarnContext(ctx, "telemetry", "error", err)
 	}

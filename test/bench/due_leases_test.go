@@ -140,7 +140,7 @@ func idleTick(t *testing.T, database string, conn *pgx.Conn) {
 	db, err := postgres.Open(postgres.Config{URL: domain.Secret(database), MaxConns: 1}, query)
 	must(t, err)
 	defer db.Close()
-	next, err := postgres.Leases{DB: db}.NextDue(context.Background(), 70*time.Second)
+	next, err := postgres.Leases{DB: db}.Queue().NextDue(context.Background(), 70*time.Second, nil)
 	if must(t, err); next != nil {
 		t.Fatalf("a lease is due in %s", *next)
 	}

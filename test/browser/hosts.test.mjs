@@ -67,7 +67,7 @@ test('the last host of a zone is cordoned and drained only by force', { timeout:
 
   await page.getByRole('button', { name: 'Cordon compute-4', exact: true }).click();
   await dialog.getByRole('button', { name: 'Cordon' }).click();
-  await dialog.getByText('the last one in zone').waitFor();
+  await dialog.getByText('no other reservable host of zone').waitFor();
   await last.check();
   await dialog.getByRole('button', { name: 'Cordon' }).click();
   await toast(page, 'compute-4 is cordoned.');
@@ -78,7 +78,7 @@ test('the last host of a zone is cordoned and drained only by force', { timeout:
   await page.getByRole('button', { name: 'Drain compute-4', exact: true }).click();
   await dialog.getByText('It has no servers.').waitFor(); // the plan is shown all the same
   await dialog.getByRole('button', { name: 'Drain' }).click();
-  await dialog.getByText('the last one in zone').waitFor();
+  await dialog.getByText('no other reservable host of zone').waitFor();
   await last.check();
   await faultless(page, 'drain of the last host');
   await dialog.getByRole('button', { name: 'Drain' }).click();

@@ -57,7 +57,7 @@ function acts(node, refresh) {
 }
 
 /** lastToo asks whether even the last host of a zone may be taken. */
-const lastToo = () => check('Even if it is the last host of its zone that takes servers (force)');
+const lastToo = () => check('Even if it is the last host of its kind, ordinary or reservable, in its zone (force)');
 
 /** drain shows what a drain would do before it begins. */
 function drain(name, act) {

@@ -550,7 +550,8 @@ const (
 
 // Defines values for MonitorEventDataMonitor.
 const (
-	Nodes MonitorEventDataMonitor = "nodes"
+	MonitorEventDataMonitorNodes MonitorEventDataMonitor = "nodes"
+	MonitorEventDataMonitorZone  MonitorEventDataMonitor = "zone"
 )
 
 // Defines values for MonitorEventDataStatus.
@@ -1542,7 +1543,7 @@ type ConsentEvent struct {
 
 // CordonNode defines model for CordonNode.
 type CordonNode struct {
-	// Force Also the last host of its zone that takes servers.
+	// Force Also the last ordinary or reservable host of its zone.
 	Force *bool `json:"force,omitempty"`
 
 	// Reason Nova shows it with the host.
@@ -1863,7 +1864,7 @@ type DrainEventDataStatus string
 
 // DrainNode defines model for DrainNode.
 type DrainNode struct {
-	// Force Also the last host of its zone that takes servers.
+	// Force Also the last ordinary or reservable host of its zone.
 	Force *bool `json:"force,omitempty"`
 
 	// Parallel How many servers move at a time.
@@ -2867,6 +2868,9 @@ type MonitorEventData struct {
 	Monitor MonitorEventDataMonitor `json:"monitor"`
 	Reason  string                  `json:"reason"`
 	Status  MonitorEventDataStatus  `json:"status"`
+
+	// Zone Of the monitor `zone`. No host of it is cordoned or drained automatically while it fails.
+	Zone *string `json:"zone,omitempty"`
 }
 
 // MonitorEventDataMonitor defines model for MonitorEventData.Monitor.
@@ -2932,7 +2936,7 @@ type Node struct {
 	// DisabledReason What Nova keeps with that.
 	DisabledReason *string `json:"disabled_reason,omitempty"`
 
-	// Drain The last one; absent when there never was one.
+	// Drain The last one, until the host is uncordoned.
 	Drain *Drain `json:"drain,omitempty"`
 
 	// HeartbeatAt When its nova-compute or agent reported last.

@@ -153,6 +153,8 @@ type Moment struct {
 	Span   time.Duration // how far, if it was given so
 	now    func() time.Time
 	isPast bool
+
+	takesNow, isNow bool // the API's now, whatever the clock here says
 }
 
 // Until adds a flag for a moment that is to come.
@@ -162,25 +164,53 @@ func (a *App) Until(cmd *cobra.Command, name, usage string) *Moment {
 	return m
 }
 
+// UntilOrNow adds a flag for a moment that is to come, or "now".
+func (a *App) UntilOrNow(cmd *cobra.Command, name, usage string) {
+	(&Moment{now: a.Now, takesNow: true}).addTo(cmd, name, usage)
+}
+
 // Since adds a flag for a moment that is over.
 func (a *App) Since(cmd *cobra.Command, name, usage string) {
 	(&Moment{now: a.Now, isPast: true}).addTo(cmd, name, usage)
 }
 
 func (m *Moment) addTo(cmd *cobra.Command, name, usage string) {
-	cmd.Flags().Var(&value{kind: "string", set: m.set, field: func() any { return m.At }}, name, usage)
-	Choices(cmd, name, "1h", "24h", "7d", "30d")
+	cmd.Flags().Var(&value{kind: "string", set: m.set, field: m.field}, name, usage)
+	choices := []string{"1h", "24h", "7d", "30d"}
+	if m.takesNow {
+		choices = append(choices, "now")
+	}
+	Choices(cmd, name, choices...)
+}
+
+func (m *Moment) field() any {
+	if m.isNow {
+		return "now"
+	}
+	return m.At
 }
 
 func (m *Moment) set(text string) error {
+	if m.isNow = m.takesNow && text == "now"; m.isNow {
+		return nil
+	}
 	if at, err := time.Parse(time.RFC3339, text); err == nil {
 		m.At, m.Span = at.UTC(), 0
 		return nil
 	}
 	span, err := duration(text)
+	if err != nil && !m.isPast {
+		var period domain.Period
+		if period, err = ParsePeriod(text); err == nil {
+			now := m.now().UTC()
+			span = period.AddTo(now).Sub(now)
+		}
+	}
 	switch {
 	case err != nil && m.isPast:
 		return errors.New("must be a time such as 2026-01-02T03:04:05Z, or how long ago, such as 90m, 24h or 7d")
+	case (err != nil || span == 0) && m.takesNow:
+		return errors.New("must be now, how long, such as 24h or 30d, or a time such as 2027-01-01T00:00:00Z")
 	case err != nil, span == 0 && !m.isPast:
 		return errors.New("must be how long, such as 24h or 30d, or a time such as 2027-01-01T00:00:00Z")
 	case m.isPast:
@@ -189,6 +219,19 @@ func (m *Moment) set(text string) error {
 		m.At, m.Span = m.now().Add(span).UTC().Truncate(time.Second), span
 	}
 	return nil
+}
+
+// ParsePeriod reads an ISO 8601 duration, or numbers with w, d, h, m and s, such as 1d12h.
+func ParsePeriod(text string) (domain.Period, error) {
+	if !strings.HasPrefix(text, "P") {
+		days := strings.LastIndexAny(text, "wd") + 1
+		date, clock := text[:days], text[days:]
+		if clock != "" {
+			clock = "T" + clock
+		}
+		text = "P" + strings.ToUpper(date+clock)
+	}
+	return domain.ParsePeriod(text)
 }
 
 // duration reads 7d, or what time.ParseDuration takes.

@@ -20,7 +20,7 @@ func leaseFlags(a *cli.App, cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.String("lease", "", "lease the servers for so long: 8h, 2d, P1M; or until a time: 2027-01-01T18:00:00Z")
 	cli.Choices(cmd, "lease", "8h", "2d", "1w", "P1M")
-	a.Until(cmd, "lease-start", "when the lease begins, which shelves the servers until then (default now)")
+	a.UntilOrNow(cmd, "lease-start", "when the lease begins, which shelves the servers until then (default now)")
 	flags.String("lease-name", "", "the lease's name (default NAME)")
 	leases.WarningFlag(cmd, "the lease's end")
 	flags.String("on-end", "", "what happens to the servers at the lease's end: "+strings.Join(domain.OnEnds(), ", "))

@@ -14,14 +14,13 @@ import (
 // termFields are the fields of a lease that flags set. Durations are not among them: see addPeriods.
 var termFields = []string{"name", "start", "end", "on-end", "enforce"}
 
-// termFlags add when a lease is, and what happens at its end.
+// termFlags add when a lease begins, how long it lasts, and what happens at its end.
 func termFlags(a *cli.App, cmd *cobra.Command) {
-	a.Until(cmd, "start", "when it begins: in 24h, in 7d, or a time such as 2027-01-01T09:00:00+01:00 (default now)")
-	a.Until(cmd, "end", "when it ends, in the same form")
+	a.UntilOrNow(cmd, "start", "when it begins: in 24h, a time such as 2027-01-01T09:00:00Z, or now, as new leases do by default")
 	flags := cmd.Flags()
 	flags.String("heal", "", "when a host fails: auto (another takes its place) or manual (wait for it)")
 	cli.Choices(cmd, "heal", string(domain.HealAuto), string(domain.HealManual))
-	flags.String("duration", "", "or how long it lasts: 90m, 8h, 2d, 2w, or an ISO 8601 duration such as P1M")
+	flags.String("duration", "", "or how long it lasts: 90m, 8h, 1d12h, 2w, or an ISO 8601 duration such as P1M")
 	cli.Choices(cmd, "duration", "8h", "2d", "1w", "P1M")
 	WarningFlag(cmd, "the end")
 	flags.String("on-end", "", "what happens to the servers at the end: "+strings.Join(domain.OnEnds(), ", "))
@@ -70,19 +69,11 @@ func AddPeriod(cmd *cobra.Command, body map[string]any, flag, field string) erro
 	return nil
 }
 
-// ParsePeriod reads an ISO 8601 duration, or a number with m, h, d or w.
+// ParsePeriod is that of cli, with an error for its flag.
 func ParsePeriod(text string) (domain.Period, error) {
-	if number, unit := text[:max(len(text)-1, 0)], text[max(len(text)-1, 0):]; !strings.HasPrefix(text, "P") {
-		switch unit {
-		case "m", "h":
-			text = "PT" + number + strings.ToUpper(unit)
-		case "d", "w":
-			text = "P" + number + strings.ToUpper(unit)
-		}
-	}
-	period, err := domain.ParsePeriod(text)
+	period, err := cli.ParsePeriod(text)
 	if err != nil {
-		return period, exit.Usagef("must be a number with m, h, d or w, such as 90m or 2d, " +
+		return period, exit.Usagef("must be a number with m, h, d or w, such as 90m, 2d or 1d12h, " +
 			"or an ISO 8601 duration such as P1M")
 	}
 	return period, nil
@@ -115,7 +106,7 @@ func extend(a *cli.App) *cobra.Command {
 be earlier than the present end. When too few hosts are free
 for longer, the lease stays as it is, and the error says from when they are.`
 	cmd.Example = "  cloudfn leases extend LEASE --by 2h\n  cloudfn leases extend LEASE --end 2027-01-01T18:00:00Z"
-	a.Until(cmd, "end", "the new end: in 24h, in 7d, or a time such as 2027-01-01T18:00:00Z")
+	a.UntilOrNow(cmd, "end", "the new end: in 24h, in 7d, now, or a time such as 2027-01-01T18:00:00Z")
 	cmd.Flags().String("by", "",
 		"how much later than its present end: 90m, 8h, 2d, 2w, or an ISO 8601 duration such as P1M")
 	cli.Choices(cmd, "by", "1h", "8h", "1d", "P1M")
@@ -137,6 +128,7 @@ func update(a *cli.App) *cobra.Command {
 the end, the warning, what happens at the end or when a host fails, and the name.`
 	cmd.Example = "  cloudfn leases update LEASE --on-end delete --before-end none"
 	termFlags(a, cmd)
+	a.UntilOrNow(cmd, "end", "when it ends: in 24h, in 7d, now, or a time such as 2027-01-01T18:00:00Z")
 	cmd.Flags().String("name", "", "a name, for people")
 	cli.Choices(cmd, "name")
 	return cmd

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -29,7 +30,7 @@ func namedThings(sent *string) http.HandlerFunc {
 	other := fmt.Sprintf(`{"id": %q, "name": "other"}`, otherServer)
 	return func(w http.ResponseWriter, r *http.Request) {
 		switch path := r.URL.Path; {
-		case r.Method == http.MethodPost:
+		case r.Method == http.MethodPost, r.Method == http.MethodPatch:
 			body, _ := io.ReadAll(r.Body)
 			*sent = string(body)
 			fmt.Fprintf(w, lease, openLease, "nap", "pending")
@@ -109,5 +110,57 @@ func TestLeaseOfServer(t *testing.T) {
 	}
 	if sent, _, _, err := runCommand(t, list, "--instance", "first"); sent != instanceID || err != nil {
 		t.Errorf("the list is asked for %q: %v", sent, err)
+	}
+}
+
+// TestTimes: times are now, how far off, or as such, and spans have several units.
+func TestTimes(t *testing.T) {
+	t.Parallel()
+	hosts := []string{"nap", "--hosts", "1"}
+	for _, tc := range []struct {
+		command func(*cli.App) *cobra.Command
+		args    []string
+		want    map[string]any
+	}{
+		{update, []string{openLease, "--end", "now"}, map[string]any{"end": "now"}},
+		{update, []string{openLease, "--start", "now", "--duration", "1h30m"},
+			map[string]any{"start": "now", "duration": "PT1H30M"}},
+		{update, []string{openLease, "--duration", "1d12h"}, map[string]any{"duration": "P1DT12H"}},
+		{update, []string{openLease, "--duration", "90s"}, map[string]any{"duration": "PT90S"}},
+		{update, []string{openLease, "--end", "1h30m"}, map[string]any{"end": 90 * time.Minute}},
+		{update, []string{openLease, "--end", "2w"}, map[string]any{"end": 14 * 24 * time.Hour}},
+		{update, []string{openLease, "--end", "P1DT12H"}, map[string]any{"end": 36 * time.Hour}},
+		{extend, []string{openLease, "--end", "now"}, map[string]any{"end": "now"}},
+		{create, append(hosts, "--start", "now", "--duration", "2d"), map[string]any{"start": "now", "duration": "P2D"}},
+		{create, append(hosts, "--end", "1d12h"), map[string]any{"end": 36 * time.Hour}},
+		{create, append(hosts, "--end", "now"), nil},
+		{create, append(hosts, "--duration", "1h30"), nil},
+		{update, []string{openLease, "--end", "soon"}, nil},
+	} {
+		began := time.Now()
+		sent, _, _, err := runCommand(t, tc.command, tc.args...)
+		if tc.want == nil {
+			if err == nil || sent != "" {
+				t.Errorf("%v: sent %s: %v", tc.args, sent, err)
+			}
+			continue
+		}
+		var body map[string]any
+		if err != nil || json.Unmarshal([]byte(sent), &body) != nil {
+			t.Errorf("%v: sent %s: %v", tc.args, sent, err)
+			continue
+		}
+		for field, want := range tc.want {
+			got := body[field]
+			if span, isSpan := want.(time.Duration); isSpan {
+				at, _ := time.Parse(time.RFC3339, fmt.Sprint(got))
+				if at.Sub(began.Add(span)).Abs() < time.Minute {
+					continue
+				}
+			}
+			if got != want {
+				t.Errorf("%v: %s is %v, want %v", tc.args, field, got, want)
+			}
+		}
 	}
 }

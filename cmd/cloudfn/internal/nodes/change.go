@@ -68,7 +68,7 @@ after it has been suspect or cordoned for so long. A host that is down is never 
 	flags.String("region-zone", "", "where it is")
 	flags.String("network-zone", "", "where it is in the network")
 	flags.StringSlice("provider", nil, "what runs on it besides Nova's hypervisor")
-	flags.String("status-url", "", "what is asked when it is suspect")
+	flags.String("status-url", "", "what is requested while it is not up")
 	flags.Bool("alert", true, "whether its changes are events")
 	flags.String("auto-cordon-after", "", "suspect or down for so long: 10m, 2h, 1d, or none")
 	flags.String("auto-drain-after", "", "suspect or cordoned for so long: 10m, 2h, 1d, or none")

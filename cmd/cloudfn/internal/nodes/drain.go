@@ -25,7 +25,7 @@ func cordon(a *cli.App) *cobra.Command {
 	cmd.Long = "Keep new servers off a host. Its servers stay. A host that somebody else has disabled stays theirs."
 	cmd.Example = "  cloudfn nodes cordon compute-1 --reason 'a disk fails'"
 	cmd.Flags().String("reason", "", "why: Nova's list of services shows it")
-	cmd.Flags().Bool("force", false, "also the last host of its zone that takes servers")
+	cmd.Flags().Bool("force", false, "also the last ordinary or reservable host of its zone that takes servers")
 	cli.Choices(cmd, "reason")
 	return cmd
 }
@@ -86,7 +86,7 @@ cancel-drain stops it.`
 	flags := cmd.Flags()
 	flags.Int("parallel", 0, "how many servers move at a time: 1 to 20 (default as cloudfn is set up)")
 	flags.String("server-timeout", "", "for how long one server may move: 10m, 1h, at most 24h")
-	flags.Bool("force", false, "also the last host of its zone that takes servers")
+	flags.Bool("force", false, "also the last ordinary or reservable host of its zone that takes servers")
 	flags.Bool("dry-run", false, "only show what would be done with each server")
 	cli.Choices(cmd, "parallel")
 	cli.Choices(cmd, "server-timeout", "10m", "1h")
@@ -160,7 +160,7 @@ func rows(a *cli.App, n api.Node) []output.Row {
 func ended(a *cli.App, n api.Node) error {
 	d := n.Drain
 	if d == nil {
-		return nil
+		return exit.Failedf("%s was uncordoned before its drain ended", n.Name)
 	}
 	for _, s := range d.Skipped {
 		a.Notef("%s %s stays: %s", s.Name, s.ServerID, s.Reason)

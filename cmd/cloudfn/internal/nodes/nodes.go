@@ -4,6 +4,7 @@ package nodes
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -41,6 +42,21 @@ var noun = cli.Noun[api.Node]{
 			"LABELS":      func(n api.Node) string { return managed.Pairs(n.Labels) },
 		},
 	},
+}
+
+// listed is the noun as the list shows it. One node has the reasons among its details.
+func listed() cli.Noun[api.Node] {
+	n := noun
+	n.Table.Columns = slices.Concat(noun.Table.Columns, []string{"WHY"})
+	n.Table.Texts = maps.Clone(noun.Table.Texts)
+	n.Table.Texts["WHY"] = why
+	return n
+}
+
+// why says why a node is not up, and why it is disabled.
+func why(n api.Node) string {
+	reasons := []string{cli.Value(n.StatusReason), cli.Value(n.DisabledReason)}
+	return strings.Join(slices.DeleteFunc(reasons, func(r string) bool { return r == "" }), "; ")
 }
 
 func share(used, capacity int) string { return fmt.Sprintf("%d/%d", used, capacity) }
@@ -101,7 +117,7 @@ var statuses = []string{
 }
 
 func list(a *cli.App) *cobra.Command {
-	cmd := noun.List(a, "List the hosts, with what is used of what they have", "listNodes", "status", "schedulable",
+	cmd := listed().List(a, "List the hosts, with what is used of what they have", "listNodes", "status", "schedulable",
 		"zone", "label")
 	cmd.Example = "  cloudfn nodes list --status suspect,down\n  cloudfn nodes list --label rack=r1 --schedulable=false"
 	flags := cmd.Flags()

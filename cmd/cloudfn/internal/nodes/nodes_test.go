@@ -113,3 +113,36 @@ func TestDrainTerms(t *testing.T) {
 		}
 	}
 }
+
+// TestListSaysWhy: the list shows why a host is down, and why it is cordoned.
+func TestListSaysWhy(t *testing.T) {
+	t.Parallel()
+	a, out, _ := clitest.New(t, func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprint(w, `{"nodes": [
+			{"name": "a", "status": "down", "status_reason": "no report", "disabled_reason": "cloudfn: a disk", "labels": {}},
+			{"name": "b", "status": "up", "disabled_reason": "a new kernel", "labels": {}},
+			{"name": "c", "status": "up", "labels": {}}], "next": null}`)
+	})
+	cmd := list(a)
+	cmd.SetArgs(nil)
+	if err := cmd.ExecuteContext(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+	for i, want := range []string{"WHY", "no report; cloudfn: a disk", "a new kernel", "-"} {
+		if len(lines) != 4 || !strings.HasSuffix(lines[i], "  "+want) {
+			t.Errorf("line %d does not end with %q:\n%s", i, want, out)
+		}
+	}
+}
+
+// TestDrainVanishes: a drain whose host is uncordoned meanwhile is no success.
+func TestDrainVanishes(t *testing.T) {
+	t.Parallel()
+	a, _, _ := clitest.New(t, func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprint(w, `{"name": "compute-1", "status": "up", "labels": {}}`)
+	})
+	if err := runDrain(t, a); a.Code(err) != exit.Failed || !strings.Contains(err.Error(), "uncordoned") {
+		t.Errorf("it ends with %v", err)
+	}
+}

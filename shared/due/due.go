@@ -1,0 +1,278 @@
+// Package due is how work that is due is done. A queue is a table of rows with a due time and a claim; a runner claims
+// rows that are due, works on each in a slot of its process while it keeps the claim, and follows what is due soon
+// until its event ends. Each periodic function is a queue, a pass and a runner.
+package due
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/flow"
+)
+
+const (
+	// FollowFor is for how long an event begins what becomes due: until the next tick, which does the rest.
+	FollowFor = time.Minute
+	// pause is the longest time between two reads of what is due.
+	pause = 500 * time.Millisecond
+	// shareOf is the part of the slots that rows of one share take at most: of one project, or of upkeep.
+	shareOf = 4
+)
+
+// Claimed are rows that one claim has taken.
+type Claimed[T any] struct {
+	Claim domain.Claim
+	At    time.Time // by the database's clock
+	Rows  []Row[T]
+}
+
+// Row is a claimed row, with the shares of the slots that it takes from.
+type Row[T any] struct {
+	Value  T
+	Shares []string
+}
+
+// Store claims the rows of a queue.
+type Store[T any] interface {
+	// Claim claims at most so many due rows, first those that come first, without rows of the shares that are full.
+	Claim(ctx context.Context, claimFor time.Duration, most int, full []string) (Claimed[T], error)
+	// NextDue returns how long it is until a row may be claimed, if that is within a time; it may be negative.
+	// nil = no row is due.
+	NextDue(ctx context.Context, within time.Duration, full []string) (*time.Duration, error)
+}
+
+// Runner works on due rows. It belongs to a process: its slots bound the passes of all events together.
+type Runner[T any] struct {
+	Store    Store[T]
+	ClaimFor time.Duration // how long a replica that has died keeps its rows
+	Slots    int           // passes at a time
+	// Work does a pass on a row that is claimed, now by the database's clock, and releases the claim.
+	Work func(ctx context.Context, claim domain.Claim, row T, now time.Time) error
+	// Describe is what the log says of a row whose pass has failed: "lease", and attributes.
+	Describe func(row T) (noun string, attrs []any)
+	// Chores are done beside the passes. One that fails is reported, and keeps no row waiting.
+	Chores []*Chore
+
+	once   sync.Once
+	events flow.Pair
+	freed  chan struct{} // receives when a slot becomes free
+
+	mu      sync.Mutex
+	running int
+	shares  map[string]int // of the running passes
+}
+
+// Run works on what is due, and on what becomes due within FollowFor. One event of a process claims at a time, and one
+// more waits until it may; a third returns immediately, because the one that waits works after it. The next one begins
+// while passes of this one are still running. The error is that of Postgres, and those of the chores.
+func (r *Runner[T]) Run(ctx context.Context) error {
+	r.once.Do(func() {
+		r.events, r.freed, r.shares = flow.NewPair(), make(chan struct{}, 1), map[string]int{}
+	})
+	leave, err := r.events.Enter(ctx)
+	if leave == nil {
+		return err
+	}
+	begun := &event{}
+	err = r.follow(ctx, begun)
+	leave() // before the last passes have ended: the next event need not wait for them
+	begun.all.Wait()
+	return errors.Join(append(begun.errs, err)...)
+}
+
+// event is what one event has begun, and waits for: if its process dies, it is sent again.
+type event struct {
+	all  sync.WaitGroup
+	mu   sync.Mutex
+	errs []error // of chores
+}
+
+func (r *Runner[T]) follow(ctx context.Context, e *event) error {
+	for _, c := range r.Chores {
+		c.start(ctx, e)
+	}
+	end := time.Now().Add(FollowFor)
+	for {
+		next, err := r.beginAll(ctx, e, time.Until(end))
+		if err != nil {
+			return err
+		}
+		isBusy, err := r.isBusy(ctx, e)
+		if err != nil {
+			return err
+		}
+		if next == nil && !isBusy {
+			return nil
+		}
+		wait := pause
+		if next != nil {
+			wait = min(max(*next, time.Millisecond), pause)
+		}
+		if time.Now().Add(wait).After(end) || !flow.Await(ctx, wait, r.freed) {
+			return nil
+		}
+	}
+}
+
+// isBusy reports whether passes or chores are running, and begins chores again that have more to do.
+func (r *Runner[T]) isBusy(ctx context.Context, e *event) (isBusy bool, err error) {
+	for _, c := range r.Chores {
+		isMore, err := c.again(ctx, e)
+		if err != nil {
+			return false, err
+		}
+		isBusy = isBusy || isMore
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return isBusy || r.running > 0, nil
+}
+
+// beginAll begins passes while rows are due and slots are free. next is when the next row is due within left that is
+// not begun; nil = none, or no slot is free for it.
+func (r *Runner[T]) beginAll(ctx context.Context, e *event, left time.Duration) (next *time.Duration, err error) {
+	for {
+		most, full := r.room()
+		if most == 0 {
+			return nil, nil //nolint:nilnil // the next slot that becomes free wakes the loop
+		}
+		if next, err = r.Store.NextDue(ctx, left, full); err != nil || next == nil || *next > 0 {
+			return next, err
+		}
+		got, err := r.Store.Claim(ctx, r.ClaimFor, most, full)
+		if err != nil {
+			return nil, err
+		}
+		for _, row := range got.Rows {
+			r.begin(ctx, e, got, row)
+		}
+		if len(got.Rows) == 0 { // another replica was faster
+			soon := pause
+			return &soon, nil
+		}
+	}
+}
+
+// room returns how many rows may be claimed, so that those of no share are more than its part of the slots, and the
+// shares that have theirs.
+func (r *Runner[T]) room() (most int, full []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	limit, largest := max(r.Slots/shareOf, 1), 0
+	full = []string{}
+	for name, n := range r.shares {
+		if n >= limit {
+			full = append(full, name)
+		} else {
+			largest = max(largest, n)
+		}
+	}
+	return min(r.Slots-r.running, limit-largest), full
+}
+
+func (r *Runner[T]) count(row Row[T], n int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.running += n
+	for _, share := range row.Shares {
+		if r.shares[share] += n; r.shares[share] == 0 {
+			delete(r.shares, share)
+		}
+	}
+}
+
+// begin works on a row beside the others. One that cannot be stored stays claimed, and is worked on again when that
+// ends.
+func (r *Runner[T]) begin(ctx context.Context, e *event, got Claimed[T], row Row[T]) {
+	r.count(row, 1)
+	e.all.Go(func() {
+		defer func() {
+			r.count(row, -1)
+			select {
+			case r.freed <- struct{}{}:
+			default:
+			}
+		}()
+		err := r.Work(ctx, got.Claim, row.Value, got.At)
+		if err != nil && !errors.Is(err, domain.ErrFenced) && !errors.Is(err, domain.ErrChanged) {
+			noun, attrs := r.Describe(row.Value)
+			slog.ErrorContext(ctx, noun+" pass failed", append(attrs, "error", err)...)
+		}
+	})
+}
+
+// Pass is the work on a claimed row, and how its outcome is stored.
+type Pass struct {
+	Claim    domain.Claim
+	ClaimFor time.Duration // how long the claim lasts from each renewal
+	Limit    time.Duration // bounds Work
+	// Renew prolongs the claim. It is domain.ErrFenced when another replica has the row.
+	Renew func(ctx context.Context) error
+	// Work does what can be done now.
+	Work func(ctx context.Context) error
+	// Save stores the outcome, and why Work has failed, and releases the claim.
+	Save func(ctx context.Context, failure error) error
+}
+
+var (
+	// errClaimEnds is why work stops when its claim could not be renewed.
+	errClaimEnds = errors.New("the claim could not be renewed")
+	errTooLong   = errors.New("the pass has reached its limit")
+)
+
+// Run does the work and saves its outcome, while it keeps the claim. Both end when another replica has the row, and
+// before the claim does when it cannot be renewed, so that no two replicas do the same step at the same time. Work that
+// reaches its limit is saved as failed. Work that ends with domain.ErrChanged has released the claim itself.
+func (p Pass) Run(ctx context.Context) error {
+	kept, stop := p.keepClaim(ctx)
+	defer stop()
+	working, cancel := context.WithTimeoutCause(kept, p.Limit, errTooLong)
+	defer cancel()
+	failure := p.Work(working)
+	switch {
+	case ctx.Err() != nil:
+		return errors.Join(failure, ctx.Err())
+	case kept.Err() != nil:
+		return context.Cause(kept)
+	case errors.Is(failure, domain.ErrFenced), errors.Is(failure, domain.ErrChanged):
+		return failure
+	case failure != nil && errors.Is(context.Cause(working), errTooLong):
+		failure = apperr.Wrap(apperr.Timeout, failure, "the work did not end within %s", p.Limit)
+	}
+	err := p.Save(kept, failure)
+	if err != nil && kept.Err() != nil && ctx.Err() == nil {
+		return context.Cause(kept)
+	}
+	return err
+}
+
+// keepClaim renews the claim until stop is called: one call to the cloud may take longer than a claim.
+func (p Pass) keepClaim(ctx context.Context) (kept context.Context, stop func()) {
+	kept, lose := context.WithCancelCause(ctx)
+	valid := p.ClaimFor * 3 / 4 // of the time since it was requested; the rest is for what is in flight
+	age := time.Since(p.Claim.Requested)
+	expiry := time.AfterFunc(valid-age, func() { lose(errClaimEnds) })
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for pause := p.ClaimFor/4 - age; flow.Sleep(kept, pause); pause = p.ClaimFor / 4 {
+			requested := time.Now()
+			err := p.Renew(kept)
+			if errors.Is(err, domain.ErrFenced) {
+				lose(err)
+			} else if err == nil && kept.Err() == nil {
+				expiry.Reset(valid - time.Since(requested))
+			}
+		}
+	}()
+	return kept, func() {
+		lose(nil)
+		<-ended
+		expiry.Stop()
+	}
+}

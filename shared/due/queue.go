@@ -1,0 +1,106 @@
+package due
+
+import "strings"
+
+// Queue is a table whose rows are due work: it has the columns due_at, claim_id and claimed_until, and an index of
+// due_at. The other fields are SQL, of the row q.
+type Queue struct {
+	Table   string
+	Key     []string // the columns of its primary key
+	Columns string   // what a claim returns
+	// Where is a condition of a row that may be claimed; "" = none. It is false for no row that a claim has to wait for.
+	Where string
+	Order string // what is claimed first
+	// Shares is a text[]: what the row takes a share of; "" = nothing.
+	Shares string
+	// OnClaim and OnRenew set columns besides the claim's, which lasts until claim.until; "" = none.
+	OnClaim, OnRenew string
+}
+
+// Unclaimed is the condition that no replica has claimed the row of an alias at a moment, unless the claim is renewed.
+// Statements that look for due rows use now(): Postgres looks up no volatile function in an index, and clock_timestamp()
+// is one.
+func Unclaimed(alias, moment string) string {
+	return "coalesce(" + alias + ".claimed_until, '-infinity') <= " + moment
+}
+
+// ReleaseSQL ends a claim in an update's set clause.
+const ReleaseSQL = "claim_id = null, claimed_until = null"
+
+// claimUntil is the end of a claim that begins now and lasts for $2.
+const claimUntil = "claim as materialized (select clock_timestamp() + $2::interval as until)"
+
+// ClaimSQL claims due rows: $1 is the claim's id, $2 how long it lasts, $3 the limit, and $4 the shares that are full.
+// It returns the columns, the shares of the row and the time. Replicas that claim concurrently get different rows.
+func (q Queue) ClaimSQL() string {
+	return "with " + claimUntil + ", due as (select " + q.keys("q") + " from " + q.Table + " q where q.due_at <= now() and " +
+		Unclaimed("q", "now()") + q.and("$4") + " order by " + q.Order + " limit $3 for no key update skip locked), " +
+		"claimed as (update " + q.Table + " q set claim_id = $1, claimed_until = claim.until" + set(q.OnClaim) +
+		" from due, claim where " + q.join("due") + " returning q.*, " + q.shares() + " as row_shares)" +
+		"\nselect " + q.Columns + ", row_shares, clock_timestamp() as claimed_at from claimed q order by " + q.Order
+}
+
+// NextSQL returns how long it is until the next row may be claimed, within $1, without rows of the shares $2 that are
+// full; null = none. A claimed row may be claimed when its claim ends.
+func (q Queue) NextSQL() string {
+	return `
+with next as materialized (
+    select (select q.due_at from ` + q.Table + ` q
+            where q.due_at <= now() + $1::interval and ` + Unclaimed("q", "greatest(q.due_at, now())") + q.and("$2") + `
+            order by q.due_at limit 1) as at
+)
+select case when at <= now() then at else least(at, (
+    select min(q.claimed_until) from ` + q.Table + ` q
+    where q.due_at <= now() and q.claimed_until > now() and q.claimed_until <= now() + $1::interval` + q.and("$2") + `
+)) end - now() from next`
+}
+
+// RenewSQL prolongs a claim from now on: $1 is its id, $2 how long it lasts, $3 and so on are the key. It writes no row
+// when the claim has ended.
+func (q Queue) RenewSQL() string {
+	return "with " + claimUntil + " update " + q.Table + " q set claimed_until = claim.until" + set(q.OnRenew) +
+		" from claim where q.claim_id = $1 and q.claimed_until > clock_timestamp() and " + q.key(3)
+}
+
+// ReleaseSQL releases all rows of a claim $1, which are due immediately.
+func (q Queue) ReleaseSQL() string {
+	return "update " + q.Table + " set due_at = now(), " + ReleaseSQL + " where claim_id = $1"
+}
+
+func (q Queue) keys(alias string) string { return alias + "." + strings.Join(q.Key, ", "+alias+".") }
+
+// join is the condition that the row is that of another alias.
+func (q Queue) join(alias string) string {
+	return "(" + q.keys("q") + ") = (" + q.keys(alias) + ")"
+}
+
+// key is the condition that the row has the key in the parameters from the first on.
+func (q Queue) key(first int) string {
+	all := make([]string, len(q.Key))
+	for n, column := range q.Key {
+		all[n] = "q." + column + " = $" + string(rune('0'+first+n))
+	}
+	return strings.Join(all, " and ")
+}
+
+func (q Queue) shares() string {
+	if q.Shares == "" {
+		return "'{}'::text[]"
+	}
+	return "(" + q.Shares + ")"
+}
+
+// and are the queue's conditions with the shares that are full.
+func (q Queue) and(full string) (conditions string) {
+	if q.Where != "" {
+		conditions = " and " + q.Where
+	}
+	return conditions + " and (" + full + "::text[] = '{}' or not " + q.shares() + " && " + full + "::text[])"
+}
+
+func set(columns string) string {
+	if columns == "" {
+		return ""
+	}
+	return ", " + columns
+}
