@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"time"
 
 	"github.com/google/uuid"
@@ -50,7 +51,7 @@ func (s service) Change(
 			return before, err
 		}
 		if delegated == nil && needsRights(before, after) {
-			if delegated, err = s.delegate(ctx, who, token, after); err != nil {
+			if delegated, err = s.delegate(ctx, who, token, untilNow(after, now)); err != nil {
 				return before, err
 			}
 		}
@@ -82,6 +83,12 @@ func (c ChangeLease) apply(
 	before domain.Lease, rules domain.LeaseRules, now time.Time,
 ) (after domain.Lease, err error) {
 	after = before
+	if before.IsEnding() {
+		if after.OnEnd = c.OnEnd; c.OnEnd == "" || !reflect.DeepEqual(c, ChangeLease{OnEnd: c.OnEnd}) {
+			return after, apperr.New(apperr.Conflict, "the lease is ending: only on_end can be changed")
+		}
+		return after, after.CheckOnEnd()
+	}
 	switch before.Status {
 	case domain.LeasePending, domain.LeaseStarting, domain.LeaseActive:
 	case domain.LeaseError:
@@ -154,20 +161,16 @@ func (s service) Retry(
 	if err != nil {
 		return lease, err
 	}
-	if lease.Status != domain.LeaseError {
-		return lease, apperr.New(apperr.Conflict, "the lease is %s: only one in error can be retried", lease.Status)
+	if err := lease.CheckRetry(); err != nil {
+		return lease, err
 	}
 	now, err := s.store.Now(ctx)
 	if err != nil {
 		return lease, err
 	}
 	var delegated *domain.Connection
-	until := lease
-	if until.EndsAt.Before(now) {
-		until.EndsAt = now // its end is what is retried
-	}
 	if lease.ConnectionID != uuid.Nil {
-		if delegated, err = s.delegate(ctx, who, token, until); err != nil {
+		if delegated, err = s.delegate(ctx, who, token, untilNow(lease, now)); err != nil {
 			return lease, err
 		}
 	}
@@ -180,6 +183,34 @@ func (s service) Retry(
 	}
 	s.wake("run-leases", "run-connections", "deliver-events")
 	return retried, nil
+}
+
+// untilNow is a lease for a trust that is made when its end is done late.
+func untilNow(lease domain.Lease, now time.Time) domain.Lease {
+	if lease.EndsAt.Before(now) {
+		lease.EndsAt = now
+	}
+	return lease
+}
+
+// Release ends a lease of any project for a caller to whom Nova shows its compute services, and leaves its servers where
+// they are.
+func (s service) Release(
+	ctx context.Context, who domain.Identity, token domain.Secret, id uuid.UUID,
+) (domain.Lease, error) {
+	if _, err := s.cloud.As(token, who.ProjectID).ComputeHosts(ctx); err != nil {
+		return domain.Lease{}, err
+	}
+	project, err := s.store.ProjectOf(ctx, id)
+	if err != nil {
+		return domain.Lease{}, err
+	}
+	actor := domain.ActorOf(who, uuid.Nil)
+	released, err := s.store.Abandon(domain.WithActor(ctx, actor), project, id, actor)
+	if err == nil {
+		s.wake("run-leases", "run-connections", "deliver-events")
+	}
+	return released, err
 }
 
 // count counts a change for the limit, at its first attempt.

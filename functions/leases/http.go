@@ -78,6 +78,7 @@ func routes(api huma.API, s service) {
 				"instances as they were before it.",
 			403: mayNot,
 			404: notFound,
+			409: "What was delegated to the lease does not permit this `on_end`.",
 		}),
 	}, h.delete)
 	httpx.Register(api, huma.Operation{
@@ -88,7 +89,7 @@ func routes(api huma.API, s service) {
 			202: "The lease starts or ends again.",
 			403: mayNot,
 			404: notFound,
-			409: "The lease is not in error, or " + delegated,
+			409: "The lease is neither ending nor in error, or " + delegated,
 			501: noTrustee,
 		}),
 	}, h.retry)
@@ -233,11 +234,16 @@ func ifMatch(r *http.Request) func(domain.Lease) bool {
 
 type deleteInput struct {
 	LeasePath
-	OnEnd domain.OnEnd `query:"on_end" enum:"none" doc:"Leave its instances as they are." example:"none"`
+	OnEnd domain.OnEnd `query:"on_end" enum:"none,shelve,stop,snapshot_delete,delete" doc:"Instead of the lease's own." example:"none"`
 }
 
 func (h handler) delete(ctx context.Context, in *deleteInput) (httpx.Response, error) {
 	ended, err := h.svc.Delete(ctx, auth.CallerOrNobody(ctx), in.ID.UUID, in.OnEnd)
+	return h.replyEnded(ctx, ended, err)
+}
+
+// replyEnded is a lease that ends, or has ended.
+func (h handler) replyEnded(ctx context.Context, ended domain.Lease, err error) (httpx.Response, error) {
 	reply, err := h.reply(ctx, ended, err)
 	if err != nil {
 		return httpx.Response{}, err

@@ -34,6 +34,23 @@ func hostRoutes(api huma.API, h handler) {
 			403: "Nova lets the token list no compute services: that is for the cloud's admins.",
 		}),
 	}, h.allocations)
+	httpx.Serve[LeasePath, leaseOutput](api, huma.Operation{
+		OperationID: "releaseLease", Method: http.MethodPost, Path: "/v1/leases/{id}/release",
+		DefaultStatus: http.StatusAccepted, Tags: tags, Middlewares: httpx.Before(auth.CanWrite),
+		Summary: "End a lease, and leave its servers where they are",
+		Responses: httpx.Answers(map[int]string{
+			200: "The lease has ended, or it was cancelled before its start.",
+			202: "The lease is ending: run-leases returns its hosts.",
+			403: mayNot + " Or Nova lets the token list no compute services: that is for the cloud's admins.",
+			404: "There is no lease of this id.",
+		}),
+	}, h.release)
+}
+
+func (h handler) release(ctx context.Context, in *LeasePath) (httpx.Response, error) {
+	who, token := auth.Caller(ctx)
+	released, err := h.svc.Release(ctx, who, token, in.ID.UUID)
+	return h.replyEnded(ctx, released, err)
 }
 
 type availabilityInput struct {

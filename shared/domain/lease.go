@@ -57,6 +57,19 @@ func (l Lease) HandledBy(c Connection) bool {
 // IsOpen reports whether a lease of the status has not ended.
 func (s LeaseStatus) IsOpen() bool { return s != LeaseEnded && s != LeaseCancelled }
 
+// IsEnding reports whether the end of the lease has been begun, and may have failed.
+func (l Lease) IsEnding() bool {
+	return l.Status == LeaseEnding || l.Status == LeaseError && l.EndResult == StepFailed
+}
+
+// CheckRetry is a Conflict for a lease that is neither in error nor ending.
+func (l Lease) CheckRetry() error {
+	if l.Status == LeaseError || l.Status == LeaseEnding {
+		return nil
+	}
+	return apperr.New(apperr.Conflict, "the lease is %s: only one that is ending or in error can be retried", l.Status)
+}
+
 // DriftCode is the code of the problem of a pending lease whose instance its owner has started.
 const DriftCode = "drift"
 
@@ -155,6 +168,7 @@ type Reservation struct {
 	WasRunning  bool           // before the lease shelved the instance
 	WaitsFor    uuid.UUID      // the earlier lease in which the instance is; zero = none
 	ActionID    uuid.UUID      // what run-connections does to the instance now; zero = nothing
+	ActionsDone int            // how many before that have ended
 	PreparedAt  time.Time      // when the instance was first where it waits for the start; zero = not yet
 	Want        *HostWant      // of a host reservation
 	Flavors     []LeasedFlavor // of a host reservation

@@ -214,7 +214,7 @@ func (p *pass) end(ctx context.Context, failure error) error {
 	case p.isMoving:
 		l.DueAt = p.time().Add(movingPause)
 		if d.work == workFinish && l.Status == domain.LeaseEnding && p.isLate(p.EndFor) {
-			p.giveUp()
+			p.failEnd()
 		}
 	case p.final != nil:
 		l.Status, l.Problem = domain.LeaseError, p.final
@@ -255,7 +255,7 @@ func (p *pass) retry(d decision) {
 	pause := pauseAfter(l.Attempts)
 	if d.work == workFinish {
 		if pause = endPause(l.Attempts); p.isLate(p.EndFor) {
-			p.giveUp()
+			p.failEnd()
 		}
 	}
 	switch {

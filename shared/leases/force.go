@@ -27,9 +27,9 @@ func endPause(attempts int) time.Duration {
 	return flow.Backoff(shortestPause, longestErrorPause, attempts)
 }
 
-// giveUp has the lease in error when its end has been tried for too long. It is tried less often from then on: its
+// failEnd has the lease in error when its end has been tried for too long. It is tried less often from then on: its
 // servers may be gone, or a host may be up again.
-func (p *pass) giveUp() {
+func (p *pass) failEnd() {
 	l := p.lease
 	code, why := string(apperr.Conflict), "Nova or run-connections is still at work"
 	if p.failure != nil {

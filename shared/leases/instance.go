@@ -149,19 +149,27 @@ func (s instanceStep) bring(ctx context.Context, action domain.Action) (isDone b
 		}
 		return false, nil
 	case isOwn && current.Status == domain.ActionFailed:
-		s.r.ActionID = uuid.Nil
+		s.forgetAction()
 		return false, failed(current.Problem)
 	case action == domain.Snapshot && isOwn, s.isIn(action, isOwn):
-		s.r.ActionID = uuid.Nil
+		s.forgetAction()
 		return true, nil
 	case s.isAtWork() && (isOwn || action == domain.Start): // such as a launch
 		s.isMoving = true
 		return false, nil
 	case isOwn:
-		s.r.ActionID = uuid.Nil
+		s.forgetAction()
 		return false, s.notBrought(action)
 	}
 	return false, s.request(ctx, action)
+}
+
+// forgetAction makes the next action another one, also when it is the same.
+func (s instanceStep) forgetAction() {
+	if s.r.ActionID != uuid.Nil {
+		s.r.ActionID = uuid.Nil
+		s.r.ActionsDone++
+	}
 }
 
 // isIn reports whether the instance is where the action leads to. A server that is shelved may still be on its host:
@@ -209,18 +217,12 @@ func (s instanceStep) current(ctx context.Context) (*domain.DelegatedAction, err
 }
 
 // request has run-connections do the action. Its id follows from what it is for, so that a process that dies before the
-// reservation is stored makes no second one. One that has ended did not last: the next one's id follows from its id.
+// reservation is stored makes no second one.
 func (s instanceStep) request(ctx context.Context, action domain.Action) error {
+	s.r.ActionID = s.actionID(action)
 	s.isMoving = true
-	for id := s.actionID(action); ; id = uuid.NewSHA1(id, []byte("again")) {
-		s.r.ActionID = id
-		current, err := s.current(ctx)
-		if err != nil || current != nil && current.Status == domain.ActionRunning {
-			return err
-		}
-		if current == nil {
-			break
-		}
+	if current, err := s.current(ctx); err != nil || current != nil {
+		return err
 	}
 	_, err := s.Actions.Create(ctx, domain.DelegatedAction{
 		ID: s.r.ActionID, ProjectID: s.lease.ProjectID, ConnectionID: s.lease.ConnectionID, InstanceID: s.i.ID,
@@ -234,7 +236,8 @@ func (s instanceStep) request(ctx context.Context, action domain.Action) error {
 }
 
 func (s instanceStep) actionID(action domain.Action) uuid.UUID {
-	name := fmt.Sprintf("%s/%s/%d/%d", s.lease.ConnectionID, action, s.lease.Version, s.lease.Attempts)
+	name := fmt.Sprintf("%s/%s/%d/%d/%d", s.lease.ConnectionID, action, s.lease.Version, s.lease.Attempts,
+		s.r.ActionsDone)
 	return uuid.NewSHA1(s.r.ID, []byte(name))
 }
 

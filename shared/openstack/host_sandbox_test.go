@@ -235,3 +235,40 @@ func TestLongShelveSnapshotAndImages(t *testing.T) {
 		t.Errorf("shelved twice: %v", err)
 	}
 }
+
+// TestLongEndOfServers: a server that an admin has locked is not its owner's to change; one in RESCUE or ERROR becomes
+// active.
+func TestLongEndOfServers(t *testing.T) {
+	t.Parallel()
+	p := testkit.NewProject(t)
+	mine, admin, ctx := p.Session(t), testkit.Session(t, "leases"), t.Context()
+	id := p.Boot(t, "locked", 1)[0].ID
+	if err := admin.LockServer(ctx, id); err != nil {
+		t.Fatal(err)
+	}
+	if found, err := admin.Server(ctx, id); err != nil || !found.Locked {
+		t.Errorf("it is locked: %t, %v", found.Locked, err)
+	}
+	for what, err := range map[string]error{
+		"stop": mine.StopServer(ctx, id), "delete": mine.DeleteServer(ctx, id), "unlock": mine.UnlockServer(ctx, id),
+	} {
+		if code := apperr.CodeOf(err); code != apperr.Conflict && code != apperr.Forbidden {
+			t.Errorf("%s by its owner: %v", what, err)
+		}
+	}
+	if err := errors.Join(admin.UnlockServer(ctx, id), mine.StopServer(ctx, id)); err != nil {
+		t.Errorf("unlocked: %v", err)
+	}
+	p.Await(t, id, "SHUTOFF")
+	testkit.OpenStack(t, "admin", "server", "set", "--state", "error", id)
+	if err := admin.ResetServer(ctx, id); err != nil {
+		t.Error(err)
+	}
+	p.Await(t, id, "ACTIVE")
+	testkit.OpenStack(t, "admin", "server", "rescue", id)
+	p.Await(t, id, "RESCUE")
+	if err := admin.UnrescueServer(ctx, id); err != nil {
+		t.Error(err)
+	}
+	p.Await(t, id, "ACTIVE")
+}

@@ -27,6 +27,13 @@ from mine m
 where a.project_id = $1 and a.reservation_id = m.reservation_id and a.node = m.node
   and not (m.prepared_at is null and m.high <= m.low)`
 
+// freeAllocationsSQL frees the hosts of a lease that ends and that it has not begun to prepare. A pass that is about to
+// prepare one finds it is the lease's no more.
+const freeAllocationsSQL = `
+delete from allocations a using reservations r
+where r.project_id = $1 and r.lease_id = $2 and a.project_id = r.project_id and a.reservation_id = r.id
+  and a.prepared_at is null and a.released_at is null`
+
 // cancelAllocationsSQL deletes the hosts of a lease that was never started.
 const cancelAllocationsSQL = `
 delete from allocations a using reservations r

@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/postgres"
 	"github.com/cloudfn/cloudfn/shared/testkit"
@@ -215,5 +216,97 @@ where id in (select id from leases order by id desc limit 20)`)
 	slices.SortFunc(got, func(a, b uuid.UUID) int { return slices.Compare(a[:], b[:]) })
 	if len(got) != 36 || len(slices.Compact(got)) != 36 {
 		t.Errorf("%d leases were claimed, some of them twice", len(got))
+	}
+}
+
+// TestEndOfEndingLease: what happens at the end, and when it is tried, can be changed while a lease is ending and when
+// its end has failed. A lease that is cancelled before its start stays that.
+func TestEndOfEndingLease(t *testing.T) {
+	t.Parallel()
+	database := testkit.Database(t)
+	conn, leases, ctx := testkit.Connect(t, database), postgres.Leases{DB: open(t, database)}, t.Context()
+	addNodes(t, conn, 2)
+	made, err := leases.Create(ctx, newLease(0, 2))
+	if err != nil {
+		t.Fatal(err)
+	}
+	exec := func(sql string) {
+		t.Helper()
+		if _, err := conn.Exec(ctx, sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	exec(`update leases set status = 'active', start_result = 'done', started_at = now();
+update allocations set prepared_at = now() where node = 'n001'`)
+	ended, err := leases.End(ctx, "p1", made.ID, "", nil)
+	if err != nil || ended.Status != domain.LeaseEnding || ended.EndingSince.IsZero() {
+		t.Fatalf("ended: %+v, %v", ended, err)
+	}
+	if got := testkit.Scalar[[]string](t, conn, "select array_agg(node) from allocations"); len(got) != 1 {
+		t.Errorf("booked are still %v: n002 was never prepared", got)
+	}
+	if _, err := leases.Create(ctx, newLease(0, 1)); err != nil {
+		t.Errorf("the host that was never begun cannot be booked: %v", err)
+	}
+	for _, failed := range []string{"", "update leases set status = 'error', end_result = 'failed' where status = 'ending'"} {
+		if failed != "" {
+			exec(failed)
+		}
+		exec("update leases set ending_since = now() - interval '2 hours', attempts = 7 where id = '" + made.ID.String() + "'")
+		retried, err := leases.Retry(ctx, "p1", made.ID, nil, nil)
+		if err != nil || retried.Status != domain.LeaseEnding || retried.Attempts != 0 || retried.EndResult != "" ||
+			retried.StartResult != domain.StepDone || time.Since(retried.EndingSince) > time.Minute {
+			t.Errorf("retried after %q: %+v, %v", failed, retried, err)
+		}
+		if failed != "" {
+			exec(failed)
+		}
+		before, err := leases.Get(ctx, "p1", made.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		after := before
+		if after.OnEnd = domain.OnEndSnapshotDelete; failed != "" {
+			after.OnEnd = domain.OnEndShelve
+		}
+		changed, err := leases.Change(ctx, before, after, nil, domain.LeaseRules{})
+		if err != nil || changed.OnEnd != after.OnEnd || changed.Status != before.Status || changed.DueAt.IsZero() {
+			t.Errorf("changed after %q: %+v, %v", failed, changed, err)
+		}
+		before, after = changed, changed
+		after.EndsAt = after.EndsAt.Add(time.Hour)
+		if _, err := leases.Change(ctx, before, after, nil, domain.LeaseRules{}); apperr.CodeOf(err) != apperr.Conflict {
+			t.Errorf("extended after %q: %v", failed, err)
+		}
+		deleted, err := leases.End(ctx, "p1", made.ID, domain.OnEndDelete, nil)
+		if err != nil || deleted.OnEnd != domain.OnEndDelete || deleted.Status != domain.LeaseEnding {
+			t.Errorf("deleted after %q: %+v, %v", failed, deleted, err)
+		}
+	}
+	if _, err := leases.End(ctx, "p1", made.ID, domain.OnEndNone, nil); apperr.CodeOf(err) != apperr.Invalid {
+		t.Errorf("its user leaves servers on hosts: %v", err)
+	}
+	released, err := leases.Abandon(ctx, "p1", made.ID, nil)
+	if err != nil || released.OnEnd != domain.OnEndNone || released.Status != domain.LeaseEnding {
+		t.Errorf("released: %+v, %v", released, err)
+	}
+
+	mixed := newLease(time.Hour, 1)
+	exec("insert into nodes (name, zone, pool, vcpus, ram_mb, disk_gb) values ('later', 'nova', 'reservable', 1, 1, 1)")
+	mixed.Lease.Reservations = append(mixed.Lease.Reservations, domain.Reservation{
+		ID: uuid.New(), Type: domain.InstanceReservation, InstanceID: addInstance(t, conn),
+	})
+	cancelled, err := leases.Create(ctx, mixed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	exec("update reservations set was_running = true where instance_id is not null")
+	if cancelled, err = leases.End(ctx, "p1", cancelled.ID, "", nil); err != nil {
+		t.Fatal(err)
+	}
+	exec("update leases set starts_at = ending_since + interval '1 microsecond' where start_result = '' and ending_since is not null")
+	if cancelled, err = leases.Retry(ctx, "p1", cancelled.ID, nil, nil); err != nil ||
+		!cancelled.EndingSince.Before(cancelled.StartsAt) {
+		t.Errorf("a lease that was cancelled before its start: %+v, %v", cancelled, err)
 	}
 }

@@ -2,10 +2,12 @@ package postgres
 
 import (
 	"context"
+	"slices"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
@@ -25,26 +27,68 @@ select ` + leaseColumns + ` from after`
 
 	cancelLeaseSQL = setStatus + `, due_at = null, ended_at = clock_timestamp()` + afterStatus
 	endLeaseSQL    = setStatus + `, due_at = clock_timestamp(), attempts = 0, problem = null, on_end = $5,
-        ending_since = clock_timestamp()` + afterStatus
+        ending_since = ` + endingSinceNow + afterStatus
+
+	// What a lease was cancelled before stays: its start.
+	endingSinceNow = `case when l.start_result = '' and l.ending_since < l.starts_at then l.ending_since
+        else clock_timestamp() end`
 )
 
 // End deletes a lease as the actor asks. A pending lease without anything prepared ends at once: its hosts are
-// free, and its connection ends. Any other that has not ended is ending; run-leases does the rest. An onEnd replaces
-// the lease's own; instances of a pending lease are left as they were before it. A lease that has ended stays as it is.
+// free, and its connection ends. Any other that has not ended is ending; run-leases does the rest. Hosts that it had not
+// begun to prepare are free at once. An onEnd replaces the lease's own, also of one that is ending; instances of a
+// pending lease are left as they were before it. A lease that has ended stays as it is.
 func (s Leases) End(
 	ctx context.Context, projectID string, id uuid.UUID, onEnd domain.OnEnd, actor *domain.Actor,
 ) (ended domain.Lease, err error) {
+	return s.end(ctx, projectID, id, onEnd, actor, checkOnEnd)
+}
+
+// Abandon ends a lease as End does, and leaves all of its servers where they are, as its operator asks. Hosts with
+// servers are not reservable until those are gone.
+func (s Leases) Abandon(
+	ctx context.Context, projectID string, id uuid.UUID, actor *domain.Actor,
+) (domain.Lease, error) {
+	return s.end(ctx, projectID, id, domain.OnEndNone, actor, func(_, _ domain.Lease) error { return nil })
+}
+
+// ProjectOf returns the project of a lease, for the cloud's admins.
+func (s Leases) ProjectOf(ctx context.Context, id uuid.UUID) (string, error) {
+	project, err := queryValue[string](ctx, s.DB.pool, "select project_id from leases where id = $1", id)
+	return project, orNotFound(err, "unknown lease %s", id)
+}
+
+// checkOnEnd rejects what cannot happen to the lease's servers, or what its connection does not permit.
+func checkOnEnd(stored, after domain.Lease) error {
+	if err := after.CheckOnEnd(); err != nil {
+		return err
+	}
+	if after.ConnectionID == uuid.Nil || len(after.Permissions()) <= len(stored.Permissions()) {
+		return nil
+	}
+	refusal := apperr.InvalidField("on_end", "what was delegated to the lease does not permit "+string(after.OnEnd)+
+		": change its on_end first, by PATCH, which delegates more")
+	refusal.Code = apperr.Conflict
+	return refusal
+}
+
+func (s Leases) end(
+	ctx context.Context, projectID string, id uuid.UUID, onEnd domain.OnEnd, actor *domain.Actor,
+	check func(stored, after domain.Lease) error,
+) (ended domain.Lease, err error) {
 	err = retryDeadlock(func() error {
 		return s.DB.inTx(ctx, func(tx pgx.Tx) (err error) {
-			lease, err := lockLease(ctx, tx, projectID, id)
-			if err != nil || !lease.Status.IsOpen() || lease.Status == domain.LeaseEnding {
-				ended = lease
-				return err
-			}
+			stored, err := lockLease(ctx, tx, projectID, id)
+			lease := stored
 			if onEnd != "" {
 				lease.OnEnd = onEnd
 			}
-			if err := lease.CheckOnEnd(); err != nil {
+			isSame := lease.Status == domain.LeaseEnding && lease.OnEnd == stored.OnEnd
+			if err != nil || !lease.Status.IsOpen() || isSame {
+				ended = stored
+				return err
+			}
+			if err := check(stored, lease); err != nil {
 				return err
 			}
 			isClaimed, err := queryValue[bool](ctx, tx, isClaimedSQL, projectID, id)
@@ -55,8 +99,11 @@ func (s Leases) End(
 				ended, err = cancel(ctx, tx, lease, actor)
 				return err
 			}
-			if lease.StartResult == "" && lease.Status != domain.LeaseStarting && !lease.Hosts() {
+			if lease.StartResult == "" && !slices.Contains(startedOrEnding, lease.Status) && !lease.Hosts() {
 				lease.OnEnd = domain.OnEndNone
+			}
+			if _, err := exec(ctx, tx, freeAllocationsSQL, projectID, id); err != nil {
+				return err
 			}
 			ended, err = queryOne[domain.Lease](ctx, tx, endLeaseSQL, projectID, id, domain.LeaseEnding, actor,
 				lease.OnEnd)
@@ -68,6 +115,9 @@ func (s Leases) End(
 	})
 	return ended, err
 }
+
+// startedOrEnding are the statuses in which a lease that was not active yet may have started instances, or ends them.
+var startedOrEnding = []domain.LeaseStatus{domain.LeaseStarting, domain.LeaseEnding}
 
 const isClaimedSQL = `
 select coalesce(claimed_until > clock_timestamp(), false) from leases where project_id = $1 and id = $2`

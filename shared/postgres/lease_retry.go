@@ -7,21 +7,21 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
 const (
 	// A failed start or end has not happened yet.
 	retryLeaseSQL = setStatus + `, problem = null, due_at = clock_timestamp(), attempts = 0, connection_id = $5,
-        started_at = case when l.start_result <> 'failed' then l.started_at end,
-        start_result = case when l.start_result = 'failed' then '' else l.start_result end,
+        started_at = case when l.start_result <> 'failed' or $3 = 'ending' then l.started_at end,
+        start_result = case when l.start_result = 'failed' and $3 <> 'ending' then '' else l.start_result end,
         ended_at = null, end_result = '',
-        ending_since = case when $3 = 'ending' then clock_timestamp() end` + afterStatus
+        ending_since = case when $3 = 'ending' then ` + endingSinceNow + ` end` + afterStatus
 )
 
-// Retry has run-leases try again what has failed of a lease in error: its start, or its end when that is due. A
-// connection given replaces the old one, and must outlast the lease. A lease that is not in error is a Conflict.
+// Retry has run-leases try again what has failed of a lease in error: its start, or its end when that is due. One that
+// is ending is tried now, and as long as at first. A connection given replaces the old one, and must outlast the lease. A
+// lease in another status is a Conflict.
 func (s Leases) Retry(
 	ctx context.Context, projectID string, id uuid.UUID, connection *domain.Connection, actor *domain.Actor,
 ) (retried domain.Lease, err error) {
@@ -41,8 +41,8 @@ func retry(
 	if err != nil {
 		return stored, err
 	}
-	if stored.Status != domain.LeaseError {
-		return stored, apperr.New(apperr.Conflict, "the lease is %s: only one in error can be retried", stored.Status)
+	if err := stored.CheckRetry(); err != nil {
+		return stored, err
 	}
 	now, err := queryValue[time.Time](ctx, tx, "select clock_timestamp()")
 	if err != nil {
@@ -63,7 +63,7 @@ func retry(
 // retryStatus is the status of a lease that is retried.
 func retryStatus(l domain.Lease, now time.Time) domain.LeaseStatus {
 	switch {
-	case !l.EndsAt.After(now) || l.EndResult == domain.StepFailed:
+	case !l.EndsAt.After(now) || l.IsEnding():
 		return domain.LeaseEnding
 	case l.StartResult == domain.StepDone:
 		return domain.LeaseActive

@@ -57,7 +57,7 @@ update leases set due_at = clock_timestamp(), ` + due.ReleaseSQL + ` where proje
 
 	saveReservationSQL = `
 update reservations set status = $3, problem = $4, action_id = $5, aggregate_id = nullif($6::bigint, 0), flavors = $7,
-    was_running = $8, prepared_at = $9, servers = $10
+    was_running = $8, prepared_at = $9, servers = $10, actions_done = $11
 where project_id = $1 and id = $2 and is_open`
 )
 
@@ -151,11 +151,12 @@ func saveReservations(ctx context.Context, tx pgx.Tx, stored, lease domain.Lease
 		isShown = isShown || differs
 		if !differs && old.ActionID == r.ActionID && old.AggregateID == r.AggregateID &&
 			old.WasRunning == r.WasRunning && old.PreparedAt.Equal(r.PreparedAt) &&
-			slices.Equal(old.Servers, r.Servers) {
+			slices.Equal(old.Servers, r.Servers) && old.ActionsDone == r.ActionsDone {
 			continue
 		}
 		if _, err = exec(ctx, tx, saveReservationSQL, lease.ProjectID, r.ID, r.Status, r.Problem, orNullID(r.ActionID),
-			r.AggregateID, orEmpty(r.Flavors), r.WasRunning, orNull(r.PreparedAt), orEmpty(r.Servers)); err != nil {
+			r.AggregateID, orEmpty(r.Flavors), r.WasRunning, orNull(r.PreparedAt), orEmpty(r.Servers),
+			r.ActionsDone); err != nil {
 			return isShown, err
 		}
 	}

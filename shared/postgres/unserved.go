@@ -153,19 +153,25 @@ where project_id = $1 and state <> 'deleted' and disconnected_at is null`
 const endedByOperator = "the operator has ended it, and does not serve the project any more"
 
 // End ends what a project has left: its leases, declared resources, connections and callbacks; its instances are not
-// tracked any more. Servers stay as they are. run-leases frees hosts, and run-connections revokes trusts.
-func (u Unserved) End(ctx context.Context, projectID string) error {
+// tracked any more. Servers stay as they are, and reserved hosts with servers are not reservable until those are gone;
+// with withServers the servers on reserved hosts end as on_end of their lease says. run-leases frees hosts, and
+// run-connections revokes trusts.
+func (u Unserved) End(ctx context.Context, projectID string, withServers bool) error {
 	for _, part := range []struct {
 		list string
 		end  func(uuid.UUID) error
 	}{
-		{leftLeasesSQL, func(id uuid.UUID) error {
-			_, err := Leases(u).End(ctx, projectID, id, "", nil)
-			return err
-		}},
-		// Before the connections: a lease whose instance is no longer tracked ends without one.
+		// Before the leases, which do nothing to an instance that is not tracked, and need no connection for it.
 		{leftInstancesSQL, func(id uuid.UUID) error {
 			_, err := Instances(u).Disconnect(ctx, domain.Filter{ProjectID: projectID}, id)
+			return err
+		}},
+		{leftLeasesSQL, func(id uuid.UUID) (err error) {
+			if withServers {
+				_, err = Leases(u).End(ctx, projectID, id, "", nil)
+			} else {
+				_, err = Leases(u).Abandon(ctx, projectID, id, nil)
+			}
 			return err
 		}},
 		{leftConnectionsSQL, func(id uuid.UUID) error {

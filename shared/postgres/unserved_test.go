@@ -83,7 +83,7 @@ update managed_projects set claim_id = null, claimed_until = null, due_at = now(
 	if got := claimed(); got != [6]int{1, 1, 1, 1, 2, 1} {
 		t.Errorf("of a project that is served again: claimed %v", got)
 	}
-	if err := unserved.End(ctx, "p1"); err != nil {
+	if err := unserved.End(ctx, "p1", false); err != nil {
 		t.Fatal(err)
 	}
 	all, err = unserved.ListRemains(ctx)
@@ -91,6 +91,30 @@ update managed_projects set claim_id = null, claimed_until = null, due_at = now(
 	want = domain.Remains{ProjectID: "p1", DomainID: "d", Leases: 1, Orders: 1}
 	if err != nil || len(all) != 1 || all[0] != want {
 		t.Errorf("left is %+v %v, want %+v", all, err, want)
+	}
+}
+
+// TestEndLeavesServers: when the operator ends what a project has left, servers on reserved hosts stay, unless he says
+// otherwise.
+func TestEndLeavesServers(t *testing.T) {
+	t.Parallel()
+	for withServers, want := range map[bool]string{false: "ending none", true: "ending delete"} {
+		database := testkit.Database(t)
+		conn, db := testkit.Connect(t, database), open(t, database)
+		addNodes(t, conn, 1)
+		lease := newLease(0, 1)
+		lease.Lease.OnEnd = domain.OnEndDelete
+		if _, err := (postgres.Leases{DB: db}).Create(t.Context(), lease); err != nil {
+			t.Fatal(err)
+		}
+		_, err := conn.Exec(t.Context(), `update leases set status = 'active', start_result = 'done';
+update allocations set prepared_at = now()`)
+		if err == nil {
+			err = postgres.Unserved{DB: db}.End(t.Context(), "p1", withServers)
+		}
+		if got := testkit.Scalar[string](t, conn, "select status || ' ' || on_end from leases"); err != nil || got != want {
+			t.Errorf("with servers %t: the lease is %s, want %s: %v", withServers, got, want, err)
+		}
 	}
 }
 

@@ -278,7 +278,8 @@ func command(ctx context.Context, args []string, texts Texts, functions []functi
 		return printKeysStatus(ctx, envconfig.OsLookuper(), os.Stdout)
 	case len(args) == 1 && args[0] == "check":
 		return check(ctx, envconfig.OsLookuper(), os.Stdout, functions)
-	case len(args) == 1 && args[0] == "projects", len(args) == 3 && args[0] == "projects" && args[1] == "end":
+	case len(args) == 1 && args[0] == "projects", len(args) == 3 && args[0] == "projects" && args[1] == "end",
+		len(args) == 4 && args[0] == "projects" && args[1] == "end" && args[3] == "--with-servers":
 		return projects(ctx, envconfig.OsLookuper(), args[min(len(args), 2):], os.Stdout)
 	case len(args) == 1 && args[0] == "trustee":
 		return printTrustee(ctx, envconfig.OsLookuper(), os.Stdout)

@@ -47,7 +47,7 @@ func projects(ctx context.Context, env envconfig.Lookuper, args []string, out io
 	}
 	for _, r := range left {
 		if r.ProjectID == args[0] {
-			if err := unserved.End(ctx, r.ProjectID); err != nil {
+			if err := unserved.End(ctx, r.ProjectID, len(args) > 1); err != nil {
 				return err
 			}
 			_, err := fmt.Fprintf(out, "ended what project %s has left\n", r.ProjectID)

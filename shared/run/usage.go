@@ -9,7 +9,8 @@ the environment.
   cloudfnd migrate           update the database schema
   cloudfnd gateway           serve one base URL for functions that run one by one
   cloudfnd projects          list what projects have left that are not served any more
-  cloudfnd projects end ID   end what one of them has left
+  cloudfnd projects end ID   end what one of them has left; its servers stay, unless --with-servers follows, which does
+                             to servers on reserved hosts what on_end of their lease says
   cloudfnd keys              print key pairs
   cloudfnd keys status       count stored secrets by their keys
   cloudfnd trustee           print the user id that trusts are made to

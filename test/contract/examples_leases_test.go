@@ -56,6 +56,7 @@ func (s *story) leaseStory(t *testing.T) {
 	s.ok(t, "changeLease", 422, ask{example: "extend", header: anyVersion, set: later})
 	s.ok(t, "retryLease", 409, ask{})
 	s.ok(t, "deleteLease", 200, ask{})
+	s.ok(t, "releaseLease", 200, ask{client: admin})
 	s.ok(t, "changeLease", 409, ask{example: "rename", header: anyVersion})
 
 	s.is(exampleLease, s.id(t, "createLease", 201, ask{example: "instance", set: soonest}))
@@ -71,6 +72,7 @@ func (s *story) leaseStory(t *testing.T) {
 			domain.LeaseWarningEvent)
 	})
 	s.ok(t, "deleteLease", 202, ask{})
+	s.ok(t, "releaseLease", 202, ask{client: admin})
 }
 
 // strayLeases stores a pending lease and one in error, both with a connection, and says what stands for that of the

@@ -21,7 +21,8 @@ var unscopedReads = []string{"suggestAccessRules", "getStats", "listRequests"}
 
 // ofCloud are operations on what belongs to no project: Nova's policy decides.
 func ofCloud(o operation) bool {
-	return strings.HasPrefix(o.path, "/v1/nodes") || o.OperationID == "listAllocations"
+	return strings.HasPrefix(o.path, "/v1/nodes") || o.OperationID == "listAllocations" ||
+		o.OperationID == "releaseLease"
 }
 
 func isWrite(o operation) bool {

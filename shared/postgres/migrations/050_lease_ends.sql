@@ -7,6 +7,10 @@ update leases set ending_since = updated_at where status = 'ending' or end_resul
 -- What run-leases has done to servers on the reservation's hosts to end them: [{id, locked, reset_at}].
 alter table reservations add column servers jsonb not null default '[]';
 
+-- How many actions of an instance reservation have ended: the next one has another id.
+alter table reservations add column actions_done integer not null default 0;
+
 -- +goose Down
+alter table reservations drop column actions_done;
 alter table leases drop column ending_since;
 alter table reservations drop column servers;

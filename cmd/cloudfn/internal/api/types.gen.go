@@ -1191,7 +1191,7 @@ type ChangeNode struct {
 	// never.
 	AutoCordonAfter *string `json:"auto_cordon_after,omitempty"`
 
-	// AutoDrainAfter An ISO 8601 duration. Suspect or cordoned by cloudfn for so long, and up in Nova: watch-nodes drains it.
+	// AutoDrainAfter An ISO 8601 duration. Suspect, or cordoned by cloudfn and up again, for so long, and up in Nova: watch-nodes drains it.
 	// Null = never.
 	AutoDrainAfter *string `json:"auto_drain_after,omitempty"`
 
@@ -2923,7 +2923,7 @@ type Node struct {
 	// AutoCordonAfter Down for so long: it is cordoned.
 	AutoCordonAfter *string `json:"auto_cordon_after,omitempty"`
 
-	// AutoDrainAfter An ISO 8601 duration. Suspect or cordoned by cloudfn for so long, and up in Nova: watch-nodes drains it.
+	// AutoDrainAfter An ISO 8601 duration. Suspect, or cordoned by cloudfn and up again, for so long, and up in Nova: watch-nodes drains it.
 	// Absent = never.
 	AutoDrainAfter *string `json:"auto_drain_after,omitempty"`
 

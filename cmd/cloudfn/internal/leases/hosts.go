@@ -1,6 +1,8 @@
 package leases
 
 import (
+	"net/http"
+
 	"strconv"
 
 	"github.com/spf13/cobra"
@@ -88,5 +90,17 @@ func allocations(a *cli.App) *cobra.Command {
 	a.Until(cmd, "from", "not over before: in 24h, in 7d, or a time such as 2027-01-01T09:00:00Z (default now)")
 	a.Until(cmd, "until", "begun before, in the same form (default in a year)")
 	cli.LimitFlag(cmd, 0)
+	return cmd
+}
+
+func release(a *cli.App) *cobra.Command {
+	cmd := leases.One(a, "release", "End a lease and leave its servers where they are, as the cloud's admin",
+		"releaseLease", func(cmd *cobra.Command, id string) error {
+			return leases.Send(cmd.Context(), a, http.MethodPost, leases.URL(id, "release"), nil)
+		})
+	cmd.Long = `End a lease of any project now, as the cloud's admin. Its servers are not touched and stay where they are.
+Its hosts are returned, and those with servers are not reservable until the servers are gone. A lease of another project
+is given by its id.`
+	cmd.Example = "  cloudfn leases release 019b7c5e-7f60-7a88-b14f-6d0e5a4c3e55"
 	return cmd
 }

@@ -30,10 +30,10 @@ var leases = cli.Noun[api.Lease]{
 	},
 	Table: output.Table[api.Lease]{
 		Columns: []string{
-			"ID", "NAME", "STATUS*", "START", "END", "RESERVES", "ON_END+", "DEGRADED+", "CREATED+:created_at",
+			"ID", "NAME", "STATUS*", "START", "END", "RESERVES", "REASON", "ON_END+", "DEGRADED+", "CREATED+:created_at",
 		},
 		Details: []string{
-			"REASON", "WARNS:before_end", "ISOLATION*", "EVENTS", "FLAVORS", "ORDER:order_id", "USER:user_id",
+			"WARNS:before_end", "ISOLATION*", "EVENTS", "FLAVORS", "ORDER:order_id", "USER:user_id",
 		},
 		Texts: map[string]func(api.Lease) string{
 			"END":      func(l api.Lease) string { return output.Time(endOf(l)) },
@@ -100,10 +100,10 @@ func flavors(l api.Lease) string {
 // Command holds the commands for leases.
 func Command(a *cli.App) *cobra.Command {
 	retry := leases.Act(a, "retry", "Retry what has failed of a lease", "retryLease")
-	retry.Long = `Retry what has failed of a lease in error: its start, or its end. What it does to instances is
-delegated again, by you.`
+	retry.Long = `Retry what has failed of a lease in error: its start, or its end. The end of a lease that is ending
+is tried now. What it does to instances is delegated again, by you.`
 	c := cli.Group("leases", "Reserve instances and hosts for a period",
-		list(a), show(a), create(a), extend(a), update(a), end(a), retry,
+		list(a), show(a), create(a), extend(a), update(a), end(a), retry, release(a),
 		availability(a), allocations(a))
 	c.Long = `Reserve instances and hosts for a period. LEASE is the id of a lease, or its name if no other lease that
 has not ended has the name.`

@@ -1,10 +1,12 @@
 package leases
 
 import (
+	"cmp"
 	"context"
 	"math"
 	"net/http"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -124,13 +126,15 @@ func end(a *cli.App) *cobra.Command {
 				return err
 			}
 			onEnd, _ := cmd.Flags().GetString("on-end")
+			willDelete := onEnd == string(domain.OnEndDelete) || onEnd == string(domain.OnEndSnapshotDelete) ||
+				onEnd == "" && deletes(found.Value)
 			if l := found.Value; slices.Contains(ended, l.Status) {
 				a.Notef("Lease %s has been %s since %s.", output.Clean(l.Name), l.Status, output.Time(endOf(l)))
 				return leases.Print(a, found)
-			} else if onEnd == "" && deletes(l) && !isConfirmed {
+			} else if willDelete && !isConfirmed {
 				return exit.Usagef("the end of lease %s deletes its servers (on_end is %s): add --confirm-delete if "+
 					"you mean it, or change it first by %s leases update %s --on-end shelve",
-					l.Name, l.OnEnd, a.Name, l.ID)
+					l.Name, cmp.Or(onEnd, string(l.OnEnd)), a.Name, l.ID)
 			}
 			path := leases.URL(id)
 			if query := cli.Query(cmd.Flags(), "on-end"); len(query) > 0 {
@@ -140,12 +144,14 @@ func end(a *cli.App) *cobra.Command {
 		})
 	cmd.Aliases = []string{"delete", "rm"}
 	cmd.Annotations = cli.Calls("deleteLease", "getLease")
-	cmd.Long = `End a lease now. What its on_end says happens to its servers, and its hosts are returned. With --on-end
-none its instances are left as they are. A lease that has not started is cancelled: its instances are as they were
+	cmd.Long = `End a lease now. What its on_end says happens to its servers, and its hosts are returned. --on-end
+replaces it: none leaves instances as they are. Of a lease that is ending already it replaces what is still to come, such
+as delete when a server cannot be shelved. A lease that has not started is cancelled: its instances are as they were
 before it, so one that ran is started again.`
 	cmd.Example = "  cloudfn leases end LEASE --wait\n  cloudfn leases end LEASE --on-end none"
-	cmd.Flags().String("on-end", "", "instead of what its on_end says: none leaves its instances as they are")
-	cli.Choices(cmd, "on-end", string(domain.OnEndNone))
+	cmd.Flags().String("on-end", "", "instead of what its on_end says: "+
+		strings.Join(append(domain.OnEnds(), string(domain.OnEndNone)), ", "))
+	cli.Choices(cmd, "on-end", append(domain.OnEnds(), string(domain.OnEndNone))...)
 	cmd.Flags().Bool("confirm-delete", false, "yes, the servers of a lease whose on_end deletes them are to be deleted")
 	f.flags(cmd, "it has ended")
 	return cmd
