@@ -48,7 +48,7 @@ const (
 	jobKind = "poll-instances"
 	jobKey  = "all"
 	// A replica that dies keeps the others waiting for this long; one that lives says so in time.
-	claimFor   = 20 * time.Second
+	claimFor = 20 * time.Second
 
 	longestPause = 5 * time.Second
 	longRound    = 10 * time.Second
