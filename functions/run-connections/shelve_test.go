@@ -28,7 +28,8 @@ func TestLongShelveAndSnapshot(t *testing.T) {
 	for _, name := range []string{"mine", ""} {
 		made := do(domain.Snapshot, name)
 		wants(t, made, "")
-		images, err := w.Session(t).ImagesOf(t.Context(), made.ID)
+		images, err := w.Session(t).ImagesOf(t.Context(), made.ID,
+			domain.Server{ID: server, ProjectID: w.ID})
 		if err != nil || len(images) != 1 || images[0].ID != made.ImageID || images[0].Status != "active" {
 			t.Fatalf("the images of %+v are %+v, %v", made, images, err)
 		}

@@ -26,6 +26,9 @@ type fakeCloud struct {
 	flavors    map[string]*fakeFlavor
 	servers    map[string]*domain.Server
 	open       string // the host that lets everybody's servers in
+	broken     string // the server that stays in ERROR
+	locked     []string
+	resets     int
 	made       int
 	probed     int    // hosts
 	fails      string // the call that fails; "" = none
@@ -350,13 +353,73 @@ func (c *fakeCloud) ProbeHost(_ context.Context, host string) (domain.Isolation,
 	return domain.Isolation{Result: domain.IsolationProven, Detail: host}, nil
 }
 
-// TaggedServers lists none: no test moves servers.
-func (c *fakeCloud) TaggedServers(context.Context, string, string) ([]domain.Server, error) {
+func (c *fakeCloud) TaggedServers(_ context.Context, _, tag string) ([]domain.Server, error) {
 	defer c.called("TaggedServers")
 	if err := c.failure("TaggedServers"); err != nil {
 		return nil, err
 	}
-	return nil, nil
+	return c.find(func(s *domain.Server) bool { return slices.Contains(s.Tags, tag) }), nil
+}
+
+func (c *fakeCloud) Actions(context.Context, string) ([]domain.LoggedAction, error) { return nil, nil }
+
+// change is a call to Nova for a server in one of the states that allow it. Nova does it immediately.
+func (c *fakeCloud) change(name, id string, do func(*domain.Server), in ...string) error {
+	defer c.called(name)
+	s := c.servers[id]
+	if s == nil {
+		return apperr.New(apperr.NotFound, "no server %s", id)
+	}
+	if len(in) > 0 && !slices.Contains(in, s.Status) {
+		return apperr.New(apperr.Conflict, "Nova cannot %s it while it is %s", name, s.Status)
+	}
+	do(s)
+	return nil
+}
+
+func (c *fakeCloud) LockServer(_ context.Context, id string) error {
+	return c.change("LockServer", id, func(s *domain.Server) { s.Locked = true; c.locked = append(c.locked, id) })
+}
+
+func (c *fakeCloud) UnlockServer(_ context.Context, id string) error {
+	return c.change("UnlockServer", id, func(s *domain.Server) { s.Locked = false })
+}
+
+func (c *fakeCloud) UnrescueServer(_ context.Context, id string) error {
+	return c.change("UnrescueServer", id, func(s *domain.Server) { s.Status = "ACTIVE" }, "RESCUE")
+}
+
+// ResetServer is in vain for a broken server.
+func (c *fakeCloud) ResetServer(_ context.Context, id string) error {
+	c.resets++
+	return c.change("ResetServer", id, func(s *domain.Server) {
+		if id != c.broken {
+			s.Status = "ACTIVE"
+		}
+	})
+}
+
+func (c *fakeCloud) StopServer(_ context.Context, id string) error {
+	return c.change("StopServer", id, func(s *domain.Server) { s.Status = "SHUTOFF" }, "ACTIVE", "ERROR")
+}
+
+func (c *fakeCloud) TagServer(_ context.Context, id, tag string) error {
+	return c.change("TagServer", id, func(s *domain.Server) { s.Tags = append(s.Tags, tag) })
+}
+
+func (c *fakeCloud) ResizeServer(_ context.Context, id, _ string) error {
+	return c.change("ResizeServer", id, func(s *domain.Server) {
+		s.Host, s.Status, s.Flavor.Name = "ordinary", "VERIFY_RESIZE", "m1.tiny"
+	}, "SHUTOFF")
+}
+
+func (c *fakeCloud) ConfirmMigration(_ context.Context, id string) error {
+	return c.change("ConfirmMigration", id, func(s *domain.Server) { s.Status = "SHUTOFF" }, "VERIFY_RESIZE")
+}
+
+func (c *fakeCloud) ShelveServer(_ context.Context, id string) error {
+	return c.change("ShelveServer", id, func(s *domain.Server) { s.Host, s.Status = "", "SHELVED_OFFLOADED" },
+		"ACTIVE", "SHUTOFF", "PAUSED", "SUSPENDED")
 }
 
 func (c *fakeCloud) find(matches func(*domain.Server) bool) (found []domain.Server) {

@@ -18,6 +18,9 @@ import (
 type Config struct {
 	// For how long the start of a lease is retried before the lease is in error, 0s to 24h.
 	RetryFor time.Duration `env:"LEASES_RETRY_FOR, default=15m"`
+	// For how long the end of a lease is retried before the lease is in error, 0s (without a limit) to 24h. It is tried
+	// less often from then on.
+	EndFor time.Duration `env:"LEASES_END_FOR, default=1h"`
 	// How long a replica that has died keeps its leases, 3s to 10m. Work renews its claim.
 	Claim time.Duration `env:"LEASES_CLAIM, default=45s"`
 	// How long a reserved host has to be down in Nova before another one takes its place, 0s to 24h. When watch-nodes
@@ -36,7 +39,7 @@ type Config struct {
 }
 
 const (
-	maxRetry = 24 * time.Hour // bounds LEASES_RETRY_FOR and LEASES_HEAL_AFTER
+	maxRetry = 24 * time.Hour // bounds LEASES_RETRY_FOR, LEASES_END_FOR and LEASES_HEAL_AFTER
 	// These bound LEASES_CLAIM.
 	minClaim, maxClaim = 3 * time.Second, 10 * time.Minute
 )
@@ -45,6 +48,9 @@ const (
 func (c Config) Validate() error {
 	if c.RetryFor < 0 || c.RetryFor > maxRetry {
 		return fmt.Errorf("LEASES_RETRY_FOR is %s: it must be 0s to 24h", c.RetryFor)
+	}
+	if c.EndFor < 0 || c.EndFor > maxRetry {
+		return fmt.Errorf("LEASES_END_FOR is %s: it must be 0s to 24h", c.EndFor)
 	}
 	if c.HealAfter < 0 || c.HealAfter > maxRetry {
 		return fmt.Errorf("LEASES_HEAL_AFTER is %s: it must be 0s to 24h", c.HealAfter)
@@ -103,7 +109,8 @@ func build(cfg Config, d run.Deps) (eventx.Func, error) {
 	s.engine = leases.Engine{
 		Store: s.leases, Actions: postgres.Actions{DB: d.DB}, Instances: postgres.Instances{DB: d.DB},
 		Connections: postgres.Delegations{DB: d.DB}, Nodes: s.nodes, Wake: d.Wake,
-		RetryFor: cfg.RetryFor, ClaimFor: cfg.Claim, HealAfter: cfg.HealAfter, Inventory: &leases.Inventory{},
+		RetryFor: cfg.RetryFor, EndFor: cfg.EndFor, ClaimFor: cfg.Claim, HealAfter: cfg.HealAfter,
+		Inventory: &leases.Inventory{},
 	}
 	if !cfg.hasAccount() {
 		s.runner = s.newRunner()

@@ -123,7 +123,7 @@ func (w *hostWorld) replica() *service {
 		Store: crashingStore{s.leases, w.dies}, Actions: postgres.Actions{DB: w.db},
 		Instances: postgres.Instances{DB: w.db}, Connections: postgres.Delegations{DB: w.db},
 		Nodes: postgres.Nodes{DB: w.db}, Cloud: func(context.Context) (leases.Cloud, error) { return w.cloud, nil },
-		Wake: func(...string) {}, RetryFor: time.Minute, ClaimFor: time.Minute,
+		Wake: func(...string) {}, RetryFor: time.Minute, EndFor: time.Hour, ClaimFor: time.Minute,
 		HealAfter: 3 * time.Minute, Inventory: w.inventory,
 	}
 	s.engine.IsIsolated = func(_ context.Context, then time.Time) (bool, error) {

@@ -109,7 +109,7 @@ func (t task) wasAccepted(ctx context.Context, o *outcome, attempt domain.KeyedA
 	case t.Action == domain.Reboot:
 		return actions.WasRebooted(ctx, t.cloud, t.serverID, attempt.CreatedAt)
 	}
-	images, err := t.cloud.ImagesOf(ctx, attempt.ID)
+	images, err := t.cloud.ImagesOf(ctx, attempt.ID, server)
 	if err != nil || len(images) == 0 {
 		return false, err
 	}

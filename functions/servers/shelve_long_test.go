@@ -48,7 +48,8 @@ func TestLongShelveUnshelveSnapshot(t *testing.T) {
 		}
 		return image.Status == "active"
 	})
-	if images, err := cloud.ImagesOf(t.Context(), key); err != nil || len(images) != 1 {
+	of := domain.Server{ID: server, ProjectID: p.ID}
+	if images, err := cloud.ImagesOf(t.Context(), key, of); err != nil || len(images) != 1 {
 		t.Errorf("the images of the action are %v, %v", images, err)
 	}
 	p.Quiet(t, server)

@@ -1,6 +1,7 @@
 package watchnodes
 
 import (
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -67,13 +68,18 @@ func TestUnreadable(t *testing.T) {
 	}
 }
 
-// TestOldDrainsStay: old drains that cannot be deleted are no failure of the poll, and keep the account's session.
+// TestOldDrainsStay: that old drains cannot be deleted is the event's error, and keeps neither the hosts from being
+// watched nor the account's session.
 func TestOldDrainsStay(t *testing.T) {
 	t.Parallel()
 	w := watch(t, "a")
 	w.exec("alter table drains rename column ended_at to hidden")
-	if err := w.poll(t.Context()); err != nil || len(w.nova.forgot) > 0 {
+	err := w.newRunner().Run(t.Context())
+	if err == nil || !strings.Contains(err.Error(), "retire") || len(w.nova.forgot) > 0 {
 		t.Errorf("got %v, it forgets the session after %v", err, w.nova.forgot)
+	}
+	if got := w.text("select status from nodes where name = 'a'"); got != "up" {
+		t.Errorf("the host is %q", got)
 	}
 }
 
@@ -92,7 +98,11 @@ func TestOutageIsHeld(t *testing.T) {
 	w.exec("update nodes set not_up_since = now() - interval '1 hour' where not_up_since is not null")
 	var replicas sync.WaitGroup
 	for range 3 {
-		replicas.Go(func() { w.watch(t.Context()) })
+		replicas.Go(func() {
+			if err := w.newRunner().Run(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 	replicas.Wait()
 	w.tick()

@@ -32,8 +32,7 @@ type Cloud interface {
 	ShelveServer(ctx context.Context, id string) error
 	OffloadServer(ctx context.Context, id string) error
 	SnapshotServer(ctx context.Context, id, name string, action uuid.UUID) (imageID string, err error)
-	FindImages(ctx context.Context, name string) ([]domain.Image, error)
-	ImagesOf(ctx context.Context, action uuid.UUID) ([]domain.Image, error)
+	ImagesOf(ctx context.Context, mark uuid.UUID, server domain.Server) ([]domain.Image, error)
 	GiveImage(ctx context.Context, id, projectID string) error
 	Ports(ctx context.Context, serverID string) (int, error)
 	Actions(ctx context.Context, serverID string) ([]domain.LoggedAction, error)
@@ -89,6 +88,7 @@ type Progress struct {
 	Accepted bool  // Nova accepted the action in this step
 	Done     bool  // the action has ended
 	Blocked  error // why the action has to wait for the server; nil = it does not
+	Waits    error // what a lease's action waits for that Nova does; nil = nothing
 	ImageID  string
 }
 

@@ -21,6 +21,7 @@ type fakeNova struct {
 
 	offload error // the answer to OffloadServer
 	images  []domain.Image
+	marks   []uuid.UUID // of the images; those without are found by every mark
 }
 
 func (f *fakeNova) call(name, task string) error {
@@ -57,16 +58,22 @@ func (f *fakeNova) OffloadServer(context.Context, string) error {
 	return f.offload
 }
 
-func (f *fakeNova) SnapshotServer(_ context.Context, _, name string, _ uuid.UUID) (string, error) {
-	f.images = append(f.images, domain.Image{Name: name, Status: "queued"})
+func (f *fakeNova) SnapshotServer(_ context.Context, _, name string, mark uuid.UUID) (string, error) {
+	f.images = append(f.images, domain.Image{Name: name, Status: "queued", UpdatedAt: time.Now()})
+	f.marks = append(f.marks, mark)
 	return "image", f.call("snapshot", "image_snapshot")
 }
 
 func (f *fakeNova) GiveImage(context.Context, string, string) error { return nil }
 
-func (f *fakeNova) FindImages(context.Context, string) ([]domain.Image, error) { return f.images, nil }
-
-func (f *fakeNova) ImagesOf(context.Context, uuid.UUID) ([]domain.Image, error) { return f.images, nil }
+func (f *fakeNova) ImagesOf(_ context.Context, mark uuid.UUID, _ domain.Server) (of []domain.Image, err error) {
+	for n, image := range f.images {
+		if n >= len(f.marks) || f.marks[n] == mark {
+			of = append(of, image)
+		}
+	}
+	return of, nil
+}
 
 func (f *fakeNova) Actions(context.Context, string) ([]domain.LoggedAction, error) { return f.log, nil }
 

@@ -3,7 +3,9 @@ package actions
 import (
 	"cmp"
 	"context"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -52,12 +54,13 @@ func (x executor) offload(ctx context.Context, server domain.Server, state domai
 	return Progress{}, err
 }
 
-// snapshot makes an image of the server. One that is followed is made once, and waited for until it is active. For a
-// lease a shelved server is unshelved first: the image that Nova has made of it is deleted with it.
+// snapshot makes an image of the server. One that is followed is made once, and waited for until it is active; a lease
+// makes another one when it is stuck. For a lease a shelved server is unshelved first: the image that Nova has made of
+// it is deleted with it.
 func (x executor) snapshot(ctx context.Context, server domain.Server, state domain.InstanceState) (Progress, error) {
 	if x.Follow != nil {
-		if images, err := x.images(ctx, server); err != nil || len(images) > 0 {
-			return x.followImage(ctx, server, state, images, err)
+		if p, isFollowed, err := x.followImage(ctx, server, state); isFollowed {
+			return p, err
 		}
 	}
 	switch {
@@ -69,33 +72,50 @@ func (x executor) snapshot(ctx context.Context, server domain.Server, state doma
 	case server.Task != "":
 		return Progress{State: state, Blocked: busy(server)}, nil
 	}
-	id, err := x.cloud.SnapshotServer(ctx, server.ID, x.imageName(server), x.ID)
+	id, err := x.cloud.SnapshotServer(ctx, server.ID, x.imageName(server), x.mark(server))
 	return Progress{State: state, Accepted: err == nil, ImageID: id}, err
 }
 
-// images are those that the action has made of the server.
-func (x executor) images(ctx context.Context, server domain.Server) ([]domain.Image, error) {
+// mark is the property by which the images of the action are found. Names of servers are not unique.
+func (x executor) mark(server domain.Server) uuid.UUID {
 	if x.Lease != uuid.Nil {
-		return x.cloud.FindImages(ctx, x.imageName(server))
+		return uuid.NewSHA1(x.Lease, []byte(server.ID))
 	}
-	return x.cloud.ImagesOf(ctx, x.ID)
+	return x.ID
 }
 
-// followImage waits for the first image of the action.
+// imageStuckAfter is how long an image that is not active has not changed, and Nova no longer works on the server,
+// before a lease makes another one.
+const imageStuckAfter = 10 * time.Minute
+
+// followImage waits for an image of the action. isFollowed is false when another one has to be made.
 func (x executor) followImage(
-	ctx context.Context, server domain.Server, state domain.InstanceState, images []domain.Image, err error,
-) (Progress, error) {
+	ctx context.Context, server domain.Server, state domain.InstanceState,
+) (p Progress, isFollowed bool, err error) {
+	images, err := x.cloud.ImagesOf(ctx, x.mark(server), server)
 	if err != nil {
-		return Progress{}, err
+		return Progress{}, true, err
 	}
-	switch image := images[0]; image.Status {
-	case "active":
-		return Progress{State: state, Done: true, ImageID: image.ID}, x.give(ctx, image, server)
-	case "queued", "saving", "importing", "uploading":
-		return Progress{State: state, ImageID: image.ID}, nil
-	default:
-		return Progress{}, apperr.New(apperr.Conflict, "the image %s of the server is %s", image.ID, image.Status)
+	for _, image := range images {
+		p = Progress{State: state, ImageID: image.ID}
+		isStuck := x.Lease != uuid.Nil && server.Task == "" && x.Follow.Now.Sub(image.UpdatedAt) > imageStuckAfter
+		isMoving := slices.Contains([]string{"queued", "saving", "importing", "uploading"}, image.Status)
+		switch {
+		case image.Status == "active":
+			p.Done, p.Waits = true, nil
+			return p, true, x.give(ctx, image, server)
+		case image.Status == "deactivated", x.Lease == uuid.Nil && !isMoving:
+			err = apperr.New(apperr.Conflict, "the image %s of the server is %s", image.ID, image.Status)
+			isFollowed = true
+		case !isStuck:
+			isFollowed = true
+		}
 	}
+	if x.Lease != uuid.Nil && isFollowed {
+		p.Waits = apperr.New(apperr.Conflict, "the server %s (%s) waits for its image %s", server.ID, server.Name,
+			p.ImageID)
+	}
+	return p, isFollowed, err
 }
 
 // give makes the image of a server its project's, when the service account has made it.

@@ -48,7 +48,10 @@ func TestShelveAndSnapshot(t *testing.T) {
 		"the image is saved":    {action: domain.Snapshot, server: server("ACTIVE", ""), image: "saving"},
 		"the image is active":   {action: domain.Snapshot, server: server("ACTIVE", ""), image: "active", isDone: true},
 		"the image is killed": {
-			action: domain.Snapshot, server: server("ACTIVE", ""), image: "killed", code: apperr.Conflict,
+			action: domain.Snapshot, server: server("ACTIVE", ""), image: "killed", call: "snapshot",
+		},
+		"the image is deactivated": {
+			action: domain.Snapshot, server: server("ACTIVE", ""), image: "deactivated", code: apperr.Conflict,
 		},
 		"snapshot of a shelved server": {
 			action: domain.Snapshot, server: server("SHELVED_OFFLOADED", ""), call: "unshelve",
@@ -58,6 +61,9 @@ func TestShelveAndSnapshot(t *testing.T) {
 		nova := &fakeNova{server: tc.server, offload: tc.offload}
 		if tc.image != "" {
 			nova.images = []domain.Image{{Name: ImageName(tc.server.Name, lease), Status: tc.image}}
+			if tc.image == "saving" {
+				nova.images[0].UpdatedAt = time.Now()
+			}
 		}
 		a := actionOf(domain.ActionRequest{Action: tc.action})
 		a.Lease, a.Follow = lease, &Follow{RequestedAt: time.Now(), Now: time.Now()}
@@ -95,5 +101,71 @@ func TestShelveAndSnapshot(t *testing.T) {
 	if name := ImageName(strings.Repeat("ä", 300), lease); len([]rune(name)) != 255 ||
 		!strings.HasSuffix(name, lease.String()) {
 		t.Errorf("the image's name is %s", name)
+	}
+}
+
+// TestSnapshotsOfNamesakes: two servers of a lease with one name get an image each, and neither counts as done before
+// its own is active.
+func TestSnapshotsOfNamesakes(t *testing.T) {
+	t.Parallel()
+	lease, nova := uuid.New(), &fakeNova{}
+	step := func(id string) Progress {
+		t.Helper()
+		nova.server = server("ACTIVE", "")
+		nova.server.ID, nova.server.Name = id, "db"
+		a := actionOf(domain.ActionRequest{Action: domain.Snapshot})
+		a.Lease, a.ServerID, a.Follow = lease, id, &Follow{RequestedAt: time.Now(), Now: time.Now()}
+		p, err := Engine{&fakeInstances{}}.Step(t.Context(), nova, a)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	if step("a"); len(nova.images) != 1 {
+		t.Fatalf("the images are %+v", nova.images)
+	}
+	nova.images[0].Status = "active"
+	if p := step("b"); p.Done || len(nova.images) != 2 {
+		t.Errorf("the second server: %+v, the images are %+v", p, nova.images)
+	}
+	for id, isDone := range map[string]bool{"a": true, "b": false} {
+		if p := step(id); p.Done != isDone || len(nova.images) != 2 {
+			t.Errorf("server %s: %+v, the images are %+v", id, p, nova.images)
+		}
+	}
+	for _, image := range nova.images {
+		if image.Name != ImageName("db", lease) {
+			t.Errorf("an image is called %s", image.Name)
+		}
+	}
+}
+
+// TestStuckImage: an image that Nova has stopped making is waited for with a reason, and then another one is made.
+func TestStuckImage(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	for name, tc := range map[string]struct {
+		status, task string
+		unchanged    time.Duration
+		call         string
+		waits        bool
+	}{
+		"just queued":            {"queued", "image_snapshot", 0, "", true},
+		"uploading for an hour":  {"saving", "image_uploading", time.Hour, "", true},
+		"queued, Nova has ended": {"queued", "", time.Minute, "", true},
+		"saving, Nova has ended": {"saving", "", 9 * time.Minute, "", true},
+		"queued for too long":    {"queued", "", 11 * time.Minute, "snapshot", false},
+		"saving for too long":    {"saving", "", 11 * time.Minute, "snapshot", false},
+		"just killed":            {"killed", "", 0, "", true},
+		"killed":                 {"killed", "", 11 * time.Minute, "snapshot", false},
+	} {
+		nova := &fakeNova{server: server("ACTIVE", tc.task)}
+		nova.images = []domain.Image{{ID: "i", Status: tc.status, UpdatedAt: now.Add(-tc.unchanged)}}
+		a := actionOf(domain.ActionRequest{Action: domain.Snapshot})
+		a.Lease, a.Follow = uuid.New(), &Follow{RequestedAt: now, Now: now}
+		p, err := Engine{&fakeInstances{}}.Step(t.Context(), nova, a)
+		if err != nil || p.Done || strings.Join(nova.calls, " ") != tc.call || (p.Waits != nil) != tc.waits {
+			t.Errorf("%s: called %v, got %+v, %v", name, nova.calls, p, err)
+		}
 	}
 }

@@ -11,8 +11,13 @@ import (
 // it shows whether the rebuild was requested.
 const DeployMark = "cloudfn-deployment"
 
-// SnapshotMark is the key of an image's properties that holds the id of the action that made the image.
+// SnapshotMark is the key of an image's properties that holds the id of the action that made the image, or one that
+// follows from the lease and the server that it was made for.
 const SnapshotMark = "cloudfn-action"
+
+// SnapshotServer is the key that holds the id of the server. It is Nova's own, which Nova leaves out, or inherits from
+// an earlier image, when a server boots from a volume.
+const SnapshotServer = "instance_uuid"
 
 // Deployment is the deployment of an agent to an instance.
 type Deployment struct {

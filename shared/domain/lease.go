@@ -37,7 +37,7 @@ var LeaseTransitions = map[LeaseStatus][]LeaseStatus{
 	LeaseEnding:    {LeaseEnded, LeaseCancelled, LeaseError},
 	LeaseEnded:     {},
 	LeaseCancelled: {},
-	LeaseError:     {LeasePending, LeaseStarting, LeaseActive, LeaseEnding, LeaseCancelled},
+	LeaseError:     {LeasePending, LeaseStarting, LeaseActive, LeaseEnding, LeaseEnded, LeaseCancelled},
 }
 
 // Permissions are those that a connection needs to handle the lease's instances.
@@ -109,6 +109,7 @@ type Lease struct {
 	Actor            *Actor    // who asked for the last change
 	StartResult      StepResult
 	StartedAt        time.Time // when the start was done; zero = it was not
+	EndingSince      time.Time // when its end was begun; zero = it was not
 	EndResult        StepResult
 	EndedAt          time.Time
 	WarnedAt         time.Time // zero = not yet
@@ -160,6 +161,14 @@ type Reservation struct {
 	AggregateID int            // Nova's; 0 = not made yet
 	Trait       string         // of its hosts, while they are the reservation's
 	Allocations []Allocation   // of a host reservation
+	Servers     []EndingServer // that the end of a host reservation has changed
+}
+
+// EndingServer is what was done to a server to end it.
+type EndingServer struct {
+	ID      string    `json:"id"`
+	Locked  bool      `json:"locked,omitempty"`  // by run-leases: it is unlocked when it has left the host
+	ResetAt time.Time `json:"reset_at,omitzero"` // from ERROR to active; zero = it was not
 }
 
 // HostWant is what hosts a reservation asks for. A host is taken whole; sizes are the least that each must have.

@@ -1,5 +1,7 @@
 package domain
 
+import "time"
+
 // Flavor is a size that a server may have.
 type Flavor struct {
 	ID     string `json:"id" minLength:"1"`
@@ -21,6 +23,9 @@ type Image struct {
 	MinRAMMB   int    `json:"min_ram_mb" minimum:"0"`
 	DiskFormat string `json:"disk_format"`
 	ProjectID  string `json:"-"` // its owner
+
+	UpdatedAt time.Time `json:"-"`
+	ServerID  string    `json:"-"` // that it was made of; "" = none, or it is not known
 }
 
 // Network is something a server can have a port on.

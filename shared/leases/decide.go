@@ -39,8 +39,8 @@ func decide(l domain.Lease, now time.Time, lost *domain.Problem) decision {
 	case !l.Status.IsOpen():
 	case l.Status == domain.LeaseEnding:
 		d.work = workFinish
-	case l.Status == domain.LeaseError && l.EndResult != "":
-		// its end has failed, which only a retry changes
+	case l.Status == domain.LeaseError && l.EndResult != "": // its end has failed, and is tried less often
+		d.work = workFinish
 	case isOver:
 		d.end(l)
 	case lost != nil:

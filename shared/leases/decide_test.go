@@ -103,7 +103,7 @@ func TestDecideOnceMore(t *testing.T) {
 		"its start has failed, over":     {failed, after, nil, "ending finish never failed"},
 		"ended with an error": {func(l *domain.Lease) {
 			l.Status, l.EndResult = domain.LeaseError, domain.StepFailed
-		}, after, lost, "error none never"},
+		}, after, lost, "error finish never"},
 		"warned already": {func(l *domain.Lease) {
 			l.Status, l.WarnedAt = domain.LeaseActive, during
 		}, start.Add(time.Hour - time.Second), nil, "active keep end"},

@@ -35,6 +35,7 @@ type Engine struct {
 	Forget    func(error) // drops the session after an error that is due to its token
 	Wake      func(functions ...string)
 	RetryFor  time.Duration // for how long a start is tried
+	EndFor    time.Duration // for how long an end is tried before the lease is in error; 0 = without a limit
 	ClaimFor  time.Duration
 	// HealAfter is how long a host has to be down before another one takes its place.
 	HealAfter time.Duration
@@ -59,10 +60,12 @@ type pass struct {
 	lost  *domain.Problem // why nothing can be done in the user's name any more; nil = it can
 	drift *domain.Problem // an instance that its owner started before the lease begins
 
+	left     []string        // the servers that the end of the lease could not take off its hosts yet
 	degraded bool            // a host is down, and no other has taken its place
 	isMoving bool            // something is under way, and there is more to do soon
 	failure  *domain.Problem // why a step has to be repeated
 	final    *domain.Problem // why no repetition helps
+	waitsFor time.Time       // what the pass waits for is looked at again then; zero = its change makes the lease due
 	decision decision
 }
 
@@ -138,6 +141,9 @@ func (p *pass) begin(ctx context.Context, d decision) error {
 
 // steps does the steps of the work for each reservation. One that fails does not keep the others.
 func (p *pass) steps(ctx context.Context, todo work) error {
+	if todo == workFinish && p.lease.Status == domain.LeaseEnding {
+		p.lease.Problem = nil // what is still so is found again
+	}
 	for n := range p.lease.Reservations {
 		r := &p.lease.Reservations[n]
 		var err error
@@ -207,6 +213,9 @@ func (p *pass) end(ctx context.Context, failure error) error {
 		p.retry(d)
 	case p.isMoving:
 		l.DueAt = p.time().Add(movingPause)
+		if d.work == workFinish && l.Status == domain.LeaseEnding && p.isLate(p.EndFor) {
+			p.giveUp()
+		}
 	case p.final != nil:
 		l.Status, l.Problem = domain.LeaseError, p.final
 		if d.work == workFinish {
@@ -223,6 +232,9 @@ func (p *pass) end(ctx context.Context, failure error) error {
 		l.Problem, l.Attempts, l.DueAt = nil, 0, p.now
 	case d.work != workNone:
 		l.Problem, l.Attempts = p.drift, 0
+	}
+	if !p.waitsFor.IsZero() {
+		l.DueAt = earlier(l.DueAt, p.waitsFor)
 	}
 	if d.work == workKeep && p.failure == nil && p.hasHosts() && l.Status == domain.LeaseActive {
 		l.DueAt = earlier(l.DueAt, p.time().Add(healEvery))
@@ -241,9 +253,14 @@ func (p *pass) retry(d decision) {
 	l.Problem = p.failure
 	l.Attempts++
 	pause := pauseAfter(l.Attempts)
+	if d.work == workFinish {
+		if pause = endPause(l.Attempts); p.isLate(p.EndFor) {
+			p.giveUp()
+		}
+	}
 	switch {
 	case l.Status == domain.LeaseError:
-		pause = flow.Backoff(longestPause, longestErrorPause, l.Attempts)
+		pause = flow.Backoff(longestPause, longestErrorPause, max(l.Attempts, 1))
 	case d.work == workStart && triedFor(l.Attempts) > p.RetryFor:
 		l.Status, l.StartResult, l.Attempts, pause = domain.LeaseError, domain.StepFailed, 0, longestPause
 	case d.work == workKeep:

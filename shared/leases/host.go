@@ -37,6 +37,10 @@ type HostCloud interface {
 	TagServer(ctx context.Context, id, tag string) error
 	ResizeServer(ctx context.Context, id, flavorID string) error
 	ConfirmMigration(ctx context.Context, id string) error
+	LockServer(ctx context.Context, id string) error
+	UnlockServer(ctx context.Context, id string) error
+	UnrescueServer(ctx context.Context, id string) error
+	ResetServer(ctx context.Context, id string) error
 	ComputeHosts(ctx context.Context) ([]domain.ComputeHost, error)
 	HostInventories(ctx context.Context, hosts []domain.ComputeHost) error
 	ProbeHost(ctx context.Context, host string) (domain.Isolation, error)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -120,6 +121,9 @@ func (s instanceStep) snapshotDelete(ctx context.Context) (bool, error) {
 	return s.bring(ctx, domain.Delete)
 }
 
+// longAction is after what an action at the end of a lease usually takes. Then its reason says what it waits for.
+const longAction = 2 * time.Minute
+
 // bring has the action done, until the instance is in the state that the action leads to.
 func (s instanceStep) bring(ctx context.Context, action domain.Action) (isDone bool, err error) {
 	if s.lease.ConnectionID == uuid.Nil {
@@ -139,6 +143,10 @@ func (s instanceStep) bring(ctx context.Context, action domain.Action) (isDone b
 		})
 	case current != nil && current.Status == domain.ActionRunning:
 		s.isMoving = true
+		if since := current.CreatedAt; s.lease.Status == domain.LeaseEnding && s.now.Sub(since) > longAction {
+			s.lease.Problem = domain.ProblemOf(apperr.New(apperr.Conflict, "the action %s of the instance %s is under "+
+				"way since %s", current.Request.Action, s.i.ID, since.UTC().Format(time.RFC3339)))
+		}
 		return false, nil
 	case isOwn && current.Status == domain.ActionFailed:
 		s.r.ActionID = uuid.Nil
@@ -201,12 +209,18 @@ func (s instanceStep) current(ctx context.Context) (*domain.DelegatedAction, err
 }
 
 // request has run-connections do the action. Its id follows from what it is for, so that a process that dies before the
-// reservation is stored makes no second one.
+// reservation is stored makes no second one. One that has ended did not last: the next one's id follows from its id.
 func (s instanceStep) request(ctx context.Context, action domain.Action) error {
-	s.r.ActionID = s.actionID(action)
 	s.isMoving = true
-	if current, err := s.current(ctx); err != nil || current != nil {
-		return err
+	for id := s.actionID(action); ; id = uuid.NewSHA1(id, []byte("again")) {
+		s.r.ActionID = id
+		current, err := s.current(ctx)
+		if err != nil || current != nil && current.Status == domain.ActionRunning {
+			return err
+		}
+		if current == nil {
+			break
+		}
 	}
 	_, err := s.Actions.Create(ctx, domain.DelegatedAction{
 		ID: s.r.ActionID, ProjectID: s.lease.ProjectID, ConnectionID: s.lease.ConnectionID, InstanceID: s.i.ID,
@@ -263,6 +277,8 @@ func (s instanceStep) bringDirectly(ctx context.Context, action domain.Action) (
 	}
 	if progress.Blocked != nil { // its user's own work, such as a rebuild
 		s.lease.Problem = domain.ProblemOf(progress.Blocked)
+	} else if progress.Waits != nil {
+		s.lease.Problem = domain.ProblemOf(progress.Waits)
 	}
 	s.isMoving = true
 	if progress.Done && (action == domain.Start || action == domain.Stop) {

@@ -102,7 +102,7 @@ func (f *fakeLease) run(t *testing.T) {
 	t.Helper()
 	e := Engine{
 		Store: f, Actions: f, Instances: f, Connections: f, Wake: func(...string) {}, ClaimFor: time.Minute,
-		RetryFor: time.Minute,
+		RetryFor: time.Minute, EndFor: time.Hour,
 	}
 	lease := f.lease
 	lease.Reservations = slices.Clone(f.lease.Reservations)
@@ -140,7 +140,7 @@ func (f *fakeLease) settle(t *testing.T) {
 
 // end ends the lease as its user asks.
 func (f *fakeLease) end(onEnd domain.OnEnd) {
-	f.lease.Status, f.lease.OnEnd = domain.LeaseEnding, onEnd
+	f.lease.Status, f.lease.OnEnd, f.lease.EndingSince = domain.LeaseEnding, onEnd, f.now
 }
 
 // want checks what was done, and where the lease and the instance are.
@@ -208,6 +208,74 @@ func TestPrepareWaits(t *testing.T) {
 		f.settle(t)
 		f.want(t, "shelve start", domain.LeaseCancelled, domain.InstanceActive)
 	}
+}
+
+// TestMixedLeaseIsCancelled: with hosts the lease keeps its on_end when it is cancelled. Its instance is started again,
+// whatever the time of the pass.
+func TestMixedLeaseIsCancelled(t *testing.T) {
+	t.Parallel()
+	for _, late := range []time.Duration{0, time.Minute} {
+		f := newFakeLease(time.Second, domain.InstanceActive)
+		f.lease.Reservations = append(f.lease.Reservations, domain.Reservation{
+			ID: uuid.New(), Type: domain.HostReservation, Status: domain.ReservationPending,
+		})
+		f.settle(t)
+		f.end(domain.OnEndShelve)
+		f.now = f.now.Add(late)
+		f.settle(t)
+		f.want(t, "shelve start", domain.LeaseCancelled, domain.InstanceActive)
+	}
+}
+
+// TestEnforceEachTime: an instance that is started before the start again and again is shelved each time, and no time
+// counts as a failure.
+func TestEnforceEachTime(t *testing.T) {
+	t.Parallel()
+	f := newFakeLease(time.Hour, domain.InstanceActive)
+	f.lease.Enforce = true
+	f.settle(t)
+	for n := range 4 {
+		f.instance.State, f.instance.RawStatus = domain.InstanceActive, "ACTIVE"
+		f.run(t)
+		if len(f.requested) != n+2 || f.lease.Problem != nil || f.lease.Attempts != 0 {
+			t.Errorf("time %d: requested %v, the lease is %+v", n, f.requested, f.lease)
+		}
+		f.act()
+		f.settle(t)
+	}
+}
+
+// TestEndPausesGrow: an end that fails is tried less and less often, and is in error after a time. It goes on from
+// there.
+func TestEndPausesGrow(t *testing.T) {
+	t.Parallel()
+	f := newFakeLease(0, domain.InstanceActive)
+	f.settle(t)
+	f.end(domain.OnEndStop)
+	began := f.now
+	var statuses []domain.LeaseStatus
+	for f.now.Before(began.Add(24 * time.Hour)) {
+		f.run(t)
+		for id, a := range f.actions {
+			if a.Status == domain.ActionRunning {
+				a.Status, a.Problem = domain.ActionFailed, &domain.Problem{Code: "conflict", Detail: "it is in ERROR"}
+				f.actions[id] = a
+			}
+		}
+		if n := len(statuses); n == 0 || statuses[n-1] != f.lease.Status {
+			statuses = append(statuses, f.lease.Status)
+		}
+		if f.lease.DueAt.IsZero() {
+			t.Fatalf("it is never due: %+v", f.lease)
+		}
+		f.now = f.lease.DueAt
+	}
+	if len(f.requested) > 150 || !slices.Equal(statuses, []domain.LeaseStatus{domain.LeaseEnding, domain.LeaseError}) ||
+		f.lease.EndResult != domain.StepFailed {
+		t.Errorf("%d actions, the statuses %v, %+v", len(f.requested), statuses, f.lease)
+	}
+	f.settle(t)
+	f.want(t, strings.Join(f.requested, " "), domain.LeaseEnded, domain.InstanceStopped)
 }
 
 // TestActiveLeaseEndsWithNone leaves its instance running, also when what was delegated is lost.

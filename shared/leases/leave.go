@@ -53,7 +53,11 @@ func (s instanceStep) prepare(ctx context.Context) error {
 
 // leavesInstance reports whether the lease ends without what on_end says: its user said so, or has cancelled it.
 func (s instanceStep) leavesInstance() bool {
-	return s.lease.OnEnd == domain.OnEndNone || s.neverStarted() && s.now.Before(s.lease.StartsAt)
+	ended := s.lease.EndingSince // not now: what has to be done does not depend on the time of the pass
+	if ended.IsZero() {
+		ended = s.now
+	}
+	return s.lease.OnEnd == domain.OnEndNone || s.neverStarted() && ended.Before(s.lease.StartsAt)
 }
 
 // isToRestore reports whether the lease was cancelled after it had shelved an instance that ran.

@@ -2,7 +2,6 @@ package leases
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"slices"
 
@@ -15,11 +14,10 @@ import (
 // ordinary host. A tag marks it, because nothing else tells then that it was the reservation's.
 func (s hostStep) shelve(ctx context.Context, server domain.Server) error {
 	base, isPrivate := s.base(server)
+	isReady, err := s.prepareEnd(ctx, server)
 	switch {
-	case server.Task != "":
-		return nil
-	case server.Status == "VERIFY_RESIZE":
-		return s.cloud.ConfirmMigration(ctx, server.ID)
+	case !isReady || err != nil || server.Task != "":
+		return err
 	case isPrivate && server.Status == "ACTIVE":
 		return s.cloud.StopServer(ctx, server.ID)
 	case isPrivate && server.Status == "SHUTOFF":
@@ -28,7 +26,7 @@ func (s hostStep) shelve(ctx context.Context, server domain.Server) error {
 			return err
 		}
 	}
-	_, err := s.act(ctx, server, domain.Shelve)
+	_, err = s.act(ctx, server, domain.Shelve)
 	return err
 }
 
@@ -90,7 +88,7 @@ func (s hostStep) shelveMoved(ctx context.Context) (isDone bool, err error) {
 			continue
 		}
 		if err := s.shelve(ctx, server); err != nil {
-			return false, fmt.Errorf("server %s: %w", server.ID, err)
+			return false, s.notEnded(ctx, server, err)
 		}
 		isDone = false
 	}

@@ -2,8 +2,10 @@ package leases
 
 import (
 	"context"
-	"fmt"
+	"errors"
+	"log/slog"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/cloudfn/cloudfn/shared/actions"
@@ -11,33 +13,64 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// finish returns the hosts: no one can launch on them any more, then the servers go as on_end says, and when none is
-// left the hosts are the pool's again.
+// endingHost is a host of a reservation that ends, and the reservation's servers on it.
+type endingHost struct {
+	name string
+	own  []domain.Server
+}
+
+// finish returns the hosts: no one can launch on them any more, then the servers go as on_end says. Each host is the
+// pool's again as soon as none of them is left on it, whatever the others do.
 func (s hostStep) finish(ctx context.Context) error {
 	for _, f := range s.r.Flavors {
 		if err := s.cloud.DeleteFlavor(ctx, f.ID); err != nil {
 			return err
 		}
 	}
-	aggregate, found, err := s.aggregate(ctx)
+	aggregate, isMade, err := s.aggregate(ctx)
 	if err != nil {
 		return err
 	}
-	names := s.heldHosts(aggregate)
-	if err := s.returnToPool(ctx, names); err != nil {
+	hosts, unplaced, isBuilding, failures, err := s.endingHosts(ctx, s.heldHosts(aggregate))
+	if err == nil {
+		err = s.lock(ctx, hosts)
+	}
+	if err != nil {
 		return err
 	}
-	isEmpty, err := s.empty(ctx, names)
-	if err != nil || !isEmpty {
-		return err
+	isDone, failed := s.deleteUnplaced(ctx, unplaced)
+	if failures = append(failures, failed...); len(failures) > 0 {
+		isDone = false
 	}
-	if isDone, err := s.shelveMoved(ctx); err != nil || !isDone {
-		return err
+	for _, host := range hosts {
+		isEmpty, err := s.empty(ctx, host)
+		if err == nil && isEmpty && !isBuilding {
+			err = s.release(ctx, aggregate, isMade, []string{host.name})
+		}
+		if errors.Is(err, domain.ErrFenced) || errors.Is(err, domain.ErrChanged) || ctx.Err() != nil {
+			return err
+		}
+		if err != nil {
+			failures = append(failures, err)
+		}
+		isDone = isDone && err == nil && isEmpty && !isBuilding
 	}
-	if err := s.release(ctx, aggregate, found, names); err != nil {
-		return err
+	isShelved, err := s.shelveMoved(ctx)
+	if err == nil {
+		isDone = isDone && isShelved
+		err = s.unlock(ctx, isDone || s.lease.OnEnd == domain.OnEndNone, hosts)
 	}
-	if found {
+	if err != nil {
+		failures = append(failures, err)
+	}
+	if len(failures) > 0 {
+		return failures[0]
+	}
+	if !isDone {
+		s.isMoving = true
+		return nil
+	}
+	if isMade {
 		if err := s.cloud.DeleteAggregate(ctx, aggregate.ID); err != nil {
 			return err
 		}
@@ -47,6 +80,54 @@ func (s hostStep) finish(ctx context.Context) error {
 	}
 	s.r.Status, s.r.AggregateID = domain.ReservationEnded, 0
 	return nil
+}
+
+// endingHosts returns the hosts to the pool's aggregate and reads the reservation's servers on them. Other servers are
+// not its to end: their host is not reservable until they are gone. isBuilding reports that servers may be on their way
+// to any of the hosts. A failure keeps its own host only.
+func (s hostStep) endingHosts(ctx context.Context, names []string) (
+	hosts []endingHost, unplaced []domain.Server, isBuilding bool, failures []error, err error,
+) {
+	var pooled []string
+	for _, name := range names {
+		if err := s.returnToPool(ctx, []string{name}); err != nil {
+			failures = append(failures, err)
+		} else {
+			pooled = append(pooled, name)
+		}
+	}
+	building, unplaced, err := s.unplaced(ctx) // first: then they are on a host, if anywhere
+	if err != nil {
+		return nil, nil, false, nil, err
+	}
+	for _, name := range pooled {
+		own, others, err := s.residents(ctx, name)
+		if err == nil {
+			err = s.withdraw(ctx, name, CheckServers(name, others))
+		}
+		if err != nil {
+			failures = append(failures, err)
+			continue
+		}
+		hosts = append(hosts, endingHost{name, own})
+	}
+	// No unshelving that began after the hosts were isolated leads to one of them.
+	return hosts, unplaced, building > 0 && !s.isLate(max(s.EndFor, longestBuild)), failures, nil
+}
+
+// deleteUnplaced deletes the servers without a host that on_end deletes. isDone reports that none is left.
+func (s hostStep) deleteUnplaced(ctx context.Context, unplaced []domain.Server) (isDone bool, failures []error) {
+	isDone = true
+	for _, found := range unplaced {
+		if !s.deletes(found) {
+			continue
+		}
+		isDone = false
+		if err := absentIsDone(s.cloud.DeleteServer(ctx, found.ID)); err != nil {
+			failures = append(failures, s.notEnded(ctx, found, err))
+		}
+	}
+	return isDone, failures
 }
 
 // returnToPool puts hosts into the pool's aggregate, too. From then on no server gets onto them, and what is read of
@@ -173,52 +254,47 @@ func (s hostStep) deletes(server domain.Server) bool {
 	return s.lease.OnEnd == domain.OnEndDelete || s.lease.OnEnd == domain.OnEndSnapshotDelete && !server.Launched
 }
 
-// empty does what on_end says to the reservation's servers. isEmpty reports that no such server is left on the hosts or
-// on its way to them. Other servers are not its to end: their host is not reservable until they are gone.
-func (s hostStep) empty(ctx context.Context, names []string) (isEmpty bool, err error) {
-	building, unplaced, err := s.unplaced(ctx) // first: then they are on a host, if anywhere
-	if err != nil {
-		return false, err
+// empty does what on_end says to the reservation's servers on a host. isEmpty reports that none is left, or that they
+// stay there: then the host is not reservable until they are gone, as when their end takes too long.
+func (s hostStep) empty(ctx context.Context, host endingHost) (isEmpty bool, err error) {
+	isStaying := s.lease.OnEnd == domain.OnEndNone
+	if len(host.own) == 0 || isStaying {
+		return true, s.withdraw(ctx, host.name, CheckServers(host.name, len(host.own)))
 	}
-	isEmpty = building == 0
-	var failures []error
-	for _, found := range unplaced {
-		if !s.deletes(found) {
-			continue
-		}
-		isEmpty = false
-		if err := absentIsDone(s.cloud.DeleteServer(ctx, found.ID)); err != nil {
-			failures = append(failures, fmt.Errorf("server %s: %w", found.ID, err))
-		}
-	}
-	for _, name := range names {
-		own, others, err := s.residents(ctx, name)
-		if err == nil {
-			err = s.withdraw(ctx, name, CheckServers(name, others))
-		}
-		if err != nil {
+	if s.isLate(s.EndFor) && s.nodes[host.name].Pool == domain.NodeReservable {
+		if err := s.withdraw(ctx, host.name, CheckServers(host.name, len(host.own))); err != nil {
 			return false, err
 		}
-		node, known := s.nodes[name]
-		isDown := known && !node.IsUp && s.lease.OnEnd != domain.OnEndDelete // Nova deletes them in any case
-		if isDown && len(own) > 0 {
-			words := fmt.Sprintf("a reserved host is down, and %d of the reservation's servers are on it: they end when it "+
-				"is up", len(own))
-			failures = append(failures, public(apperr.New(apperr.Conflict, "%s", words), words))
-			continue
-		}
-		for _, found := range own {
-			isEmpty = false
-			if err := s.endServer(ctx, found.ID); err != nil {
-				failures = append(failures, fmt.Errorf("server %s: %w", found.ID, err))
-			}
+	}
+	for _, server := range host.own {
+		s.left = append(s.left, described(server))
+	}
+	node, known := s.nodes[host.name]
+	if known && !node.IsUp && s.lease.OnEnd != domain.OnEndDelete { // Nova deletes them in any case
+		words := "a reserved host is down, and " + strconv.Itoa(len(host.own)) +
+			" of the reservation's servers are on it: they end when it is up"
+		return false, public(apperr.New(apperr.Conflict, "%s", words), words)
+	}
+	var failed error
+	for _, found := range host.own {
+		switch err := s.endServer(ctx, found.ID); {
+		case errors.Is(err, domain.ErrFenced) || errors.Is(err, domain.ErrChanged):
+			return false, err
+		case err != nil:
+			failed = s.notEnded(ctx, found, err)
+		default:
+			s.isMoving = true
 		}
 	}
-	if len(failures) > 0 {
-		return false, failures[0]
-	}
-	s.isMoving = s.isMoving || !isEmpty
-	return isEmpty, nil
+	return false, failed
+}
+
+// notEnded is the error about a server of the reservation that could not be ended yet. Nova's words to an admin are for
+// the log.
+func (s hostStep) notEnded(ctx context.Context, server domain.Server, cause error) error {
+	slog.WarnContext(ctx, "the end of a server", "lease_id", s.lease.ID, "server_id", server.ID, "error", cause)
+	words := described(server) + " cannot be ended yet"
+	return public(apperr.Wrap(apperr.CodeOf(cause), cause, "%s", words), words)
 }
 
 // endServer does the next step of on_end to a server of the reservation.
@@ -227,20 +303,22 @@ func (s hostStep) endServer(ctx context.Context, id string) error {
 	if err != nil {
 		return absentIsDone(err)
 	}
-	if server.Task == "deleting" || server.Status == "DELETED" || server.Status == "SOFT_DELETED" {
+	switch {
+	case server.Task == "deleting", server.Status == "DELETED", server.Status == "SOFT_DELETED":
 		return nil
-	}
-	switch s.lease.OnEnd {
-	case domain.OnEndDelete:
+	case s.lease.OnEnd == domain.OnEndDelete, s.deletes(server) && server.Status == "ERROR":
 		return absentIsDone(s.cloud.DeleteServer(ctx, id))
-	case domain.OnEndSnapshotDelete:
-		isDone, err := s.act(ctx, server, domain.Snapshot)
-		if isDone {
-			err = absentIsDone(s.cloud.DeleteServer(ctx, id))
-		}
+	case s.lease.OnEnd != domain.OnEndSnapshotDelete:
+		return s.shelve(ctx, server)
+	}
+	if isReady, err := s.prepareEnd(ctx, server); !isReady || err != nil {
 		return err
 	}
-	return s.shelve(ctx, server)
+	isDone, err := s.act(ctx, server, domain.Snapshot)
+	if isDone {
+		err = absentIsDone(s.cloud.DeleteServer(ctx, id))
+	}
+	return err
 }
 
 // absentIsDone drops the error about a server that is deleted.
@@ -257,5 +335,8 @@ func (s hostStep) act(ctx context.Context, server domain.Server, action domain.A
 		ActionRequest: domain.ActionRequest{Action: action}, ServerID: server.ID, Lease: s.lease.ID,
 		Follow: &actions.Follow{RequestedAt: s.now, Now: s.now},
 	})
+	if progress.Waits != nil {
+		s.lease.Problem = domain.ProblemOf(progress.Waits)
+	}
 	return progress.Done, err
 }

@@ -38,7 +38,7 @@ func (w Watcher) care(ctx context.Context, found Observed, hosts []domain.Comput
 		return err
 	}
 	all := survey(found, hosts, w.Share)
-	cordons, drains := due(found.Nodes, all, held, now)
+	cordons, drains := dueHosts(found.Nodes, all, held, now)
 	isHeld := map[string]bool{}
 	for _, n := range slices.Concat(cordons, drains) {
 		zone := all.zone(n.Name)
@@ -63,8 +63,8 @@ func (w Watcher) care(ctx context.Context, found Observed, hosts []domain.Comput
 	return errors.Join(err, w.drain(ctx, slices.DeleteFunc(drains, isOut), all))
 }
 
-// due returns the hosts that are to be cordoned, and those that are to be drained, the longest due first.
-func due(
+// dueHosts returns the hosts that are to be cordoned, and those that are to be drained, the longest due first.
+func dueHosts(
 	nodes []domain.Node, all known, held map[string]domain.HeldZone, now time.Time,
 ) (cordons, drains []domain.Node) {
 	since := map[string]time.Time{}
@@ -119,12 +119,12 @@ func (w Watcher) cordon(ctx context.Context, all known, name, reason string) err
 // drain begins a drain of the first host that is due, once for each time that it is cordoned or suspect. One automatic
 // drain runs at a time in the whole cloud: Nova's scheduler may move servers to other zones, and all migrations share
 // its conductors and network. The last host that servers can be made on is left alone.
-func (w Watcher) drain(ctx context.Context, due []domain.Node, all known) error {
-	if len(due) == 0 || all.isDraining {
+func (w Watcher) drain(ctx context.Context, hosts []domain.Node, all known) error {
+	if len(hosts) == 0 || all.isDraining {
 		return nil
 	}
-	names := make([]string, len(due))
-	for i, n := range due {
+	names := make([]string, len(hosts))
+	for i, n := range hosts {
 		names[i] = n.Name
 	}
 	last, err := w.Drains.Last(ctx, names...)
@@ -132,7 +132,7 @@ func (w Watcher) drain(ctx context.Context, due []domain.Node, all known) error 
 		return err
 	}
 	var errs []error
-	for _, n := range due {
+	for _, n := range hosts {
 		host := all.host(n.Name)
 		state := drainState(n, *host)
 		drained := last[n.Name] // zero = none

@@ -186,7 +186,7 @@ func TestReservableHostsTakeTheirFlavor(t *testing.T) {
 	}
 	t.Cleanup(func() { p.DeleteImages(t) })
 	testkit.Eventually(t, time.Minute, "the image is active", func() bool {
-		found, err := mine.FindImages(ctx, "of-"+id)
+		found, err := mine.Images(ctx, "of-"+id)
 		if err != nil || len(found) != 1 {
 			t.Fatal(found, err)
 		}
@@ -200,25 +200,29 @@ func TestLongShelveSnapshotAndImages(t *testing.T) {
 	mine, admin, ctx := p.Session(t), testkit.Session(t, "admin"), t.Context()
 	made := p.Boot(t, "kept", 1)[0]
 	name := "kept-" + made.ID
-	action := uuid.New()
+	action, of := uuid.New(), domain.Server{ID: made.ID, ProjectID: p.ID}
 	id, err := mine.SnapshotServer(ctx, made.ID, name, action)
 	if err != nil || id == "" {
 		t.Fatal(id, err)
 	}
-	found, err := mine.FindImages(ctx, name)
+	found, err := mine.Images(ctx, name)
 	if err != nil || len(found) != 1 || found[0].ID != id || found[0].Status == "" {
 		t.Fatal(found, err)
 	}
-	if found, err := mine.ImagesOf(ctx, action); err != nil || len(found) != 1 || found[0].ID != id {
+	if found, err := mine.ImagesOf(ctx, action, of); err != nil || len(found) != 1 || found[0].ID != id {
 		t.Errorf("by its action: %v %v", found, err)
 	}
-	if found, err := mine.ImagesOf(ctx, uuid.New()); err != nil || len(found) != 0 {
+	if found, err := mine.ImagesOf(ctx, uuid.New(), of); err != nil || len(found) != 0 {
 		t.Errorf("another action: %v %v", found, err)
 	}
-	p.Quiet(t, made.ID)
-	if found, err := mine.FindImages(ctx, "KEPT-"+made.ID); err != nil || len(found) != 0 {
-		t.Errorf("another name: %v %v", found, err)
+	for what, server := range map[string]domain.Server{
+		"another server": {ID: uuid.NewString(), ProjectID: p.ID}, "another project": {ID: made.ID, ProjectID: "other"},
+	} {
+		if found, err := admin.ImagesOf(ctx, action, server); err != nil || len(found) != 0 {
+			t.Errorf("%s: %v %v", what, found, err)
+		}
 	}
+	p.Quiet(t, made.ID)
 	p.DeleteImages(t)
 	if err := mine.ShelveServer(ctx, made.ID); err != nil {
 		t.Fatal(err)

@@ -1,10 +1,12 @@
 package openstack
 
 import (
+	"cmp"
 	"context"
 	"net/url"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -21,13 +23,16 @@ type image struct {
 	MinRAM     int    `json:"min_ram"`
 	DiskFormat string `json:"disk_format"`
 	Owner      string `json:"owner"`
+	Server     string `json:"instance_uuid"` // domain.SnapshotServer
+
+	Updated time.Time `json:"updated_at"`
 }
 
 func (i image) domain() domain.Image {
 	return domain.Image{
 		ID: i.ID, Name: i.Name, Status: i.Status, Visibility: i.Visibility, SizeBytes: i.Size,
 		MinDiskGB: i.MinDisk, MinRAMMB: i.MinRAM, DiskFormat: i.DiskFormat,
-		ProjectID: i.Owner,
+		ProjectID: i.Owner, UpdatedAt: i.Updated, ServerID: i.Server,
 	}
 }
 
@@ -45,16 +50,15 @@ func (s *Session) Images(ctx context.Context, name string) ([]domain.Image, erro
 	return s.images(ctx, query)
 }
 
-// FindImages lists the images of exactly this name, in every status: one that is made at the moment is queued or
-// saving.
-func (s *Session) FindImages(ctx context.Context, name string) ([]domain.Image, error) {
-	found, err := s.Images(ctx, name)
-	return slices.DeleteFunc(found, func(i domain.Image) bool { return i.Name != name }), err
-}
-
-// ImagesOf lists the images that an action has made of a server, in every status.
-func (s *Session) ImagesOf(ctx context.Context, action uuid.UUID) ([]domain.Image, error) {
-	return s.images(ctx, url.Values{"limit": {"1000"}, domain.SnapshotMark: {action.String()}})
+// ImagesOf lists the images that an action has made of a server, in every status. They are the server's project's, or
+// still the session's own: Glance shows admins the images of all projects, and anybody may put a mark on theirs. An
+// image of another server, which was launched from the first one's image, has inherited the mark.
+func (s *Session) ImagesOf(ctx context.Context, mark uuid.UUID, server domain.Server) ([]domain.Image, error) {
+	found, err := s.images(ctx, url.Values{"limit": {"1000"}, domain.SnapshotMark: {mark.String()}})
+	return slices.DeleteFunc(found, func(i domain.Image) bool {
+		isOwn := i.ProjectID == server.ProjectID || i.ProjectID == cmp.Or(s.project, s.scope)
+		return !isOwn || i.ServerID != "" && i.ServerID != server.ID
+	}), err
 }
 
 func (s *Session) images(ctx context.Context, query url.Values) ([]domain.Image, error) {

@@ -29,7 +29,6 @@ type imageDetail struct {
 	ImportTask      string    `json:"os_glance_import_task"` // while it runs
 	Failed          string    `json:"os_glance_failed_import"`
 	Created         time.Time `json:"created_at"`
-	Updated         time.Time `json:"updated_at"`
 
 	properties map[string]string
 }
@@ -58,7 +57,7 @@ func (i *imageDetail) domain() domain.ImageDetail {
 	out := domain.ImageDetail{
 		Image: i.image.domain(), OwnerID: i.Owner, ContainerFormat: i.ContainerFormat, Tags: i.Tags,
 		Properties: i.properties, IsImporting: i.ImportTask != "", FailedImport: i.Failed != "", CreatedAt: i.Created,
-		UpdatedAt: i.Updated,
+		UpdatedAt: i.image.Updated,
 	}
 	if i.HashAlgorithm == "sha512" {
 		out.SHA512 = i.Hash

@@ -47,19 +47,19 @@ func (s *Session) OffloadServer(ctx context.Context, id string) error {
 	})
 }
 
-// SnapshotServer begins an image of the server's disk, and returns its id. ImagesOf finds it by the action (zero =
+// SnapshotServer begins an image of the server's disk, and returns its id. ImagesOf finds it by the mark (zero =
 // none). The image is the project's of the session.
 // When the server is another project's, Nova offers it to that one, whose lists do not show it until it accepts.
 func (s *Session) SnapshotServer(
-	ctx context.Context, id, name string, action uuid.UUID,
+	ctx context.Context, id, name string, mark uuid.UUID,
 ) (imageID string, err error) {
 	nova, err := s.compute(ctx, computeImageID)
 	if err != nil {
 		return "", err
 	}
 	opts := servers.CreateImageOpts{Name: name}
-	if action != uuid.Nil {
-		opts.Metadata = map[string]string{domain.SnapshotMark: action.String()}
+	if mark != uuid.Nil {
+		opts.Metadata = map[string]string{domain.SnapshotMark: mark.String(), domain.SnapshotServer: id}
 	}
 	imageID, err = servers.CreateImage(ctx, nova, id, opts).ExtractImageID()
 	return imageID, classify("nova", err)

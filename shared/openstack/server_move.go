@@ -2,6 +2,7 @@ package openstack
 
 import (
 	"context"
+	"net/http"
 	"net/url"
 	"strconv"
 
@@ -41,6 +42,28 @@ func (s *Session) UntagServer(ctx context.Context, id, tag string) error {
 		return nil
 	}
 	return err
+}
+
+// LockServer keeps the server's owners from changing it. Only the cloud's admins can unlock what one of them has locked.
+func (s *Session) LockServer(ctx context.Context, id string) error {
+	return s.migrate(ctx, id, computeBase, map[string]any{"lock": nil}, http.StatusAccepted)
+}
+
+// UnlockServer ends the lock of a server, also its owner's own.
+func (s *Session) UnlockServer(ctx context.Context, id string) error {
+	return s.migrate(ctx, id, computeBase, map[string]any{"unlock": nil}, http.StatusAccepted)
+}
+
+// UnrescueServer begins to boot a server in RESCUE from its own disk again.
+func (s *Session) UnrescueServer(ctx context.Context, id string) error {
+	return s.migrate(ctx, id, computeBase, map[string]any{"unrescue": nil}, http.StatusAccepted)
+}
+
+// ResetServer makes a server in ERROR active for Nova, without any change on its host. By default only the cloud's
+// admins may.
+func (s *Session) ResetServer(ctx context.Context, id string) error {
+	return s.migrate(ctx, id, computeBase, map[string]any{"os-resetState": map[string]any{"state": "active"}},
+		http.StatusAccepted)
 }
 
 // TaggedServers lists a project's servers with a tag. Another project than the session's takes the admin role.

@@ -24,7 +24,8 @@ with before as (
 select ` + leaseColumns + ` from after`
 
 	cancelLeaseSQL = setStatus + `, due_at = null, ended_at = clock_timestamp()` + afterStatus
-	endLeaseSQL    = setStatus + `, due_at = clock_timestamp(), attempts = 0, problem = null, on_end = $5` + afterStatus
+	endLeaseSQL    = setStatus + `, due_at = clock_timestamp(), attempts = 0, problem = null, on_end = $5,
+        ending_since = clock_timestamp()` + afterStatus
 )
 
 // End deletes a lease as the actor asks. A pending lease without anything prepared ends at once: its hosts are

@@ -16,7 +16,8 @@ const (
 	retryLeaseSQL = setStatus + `, problem = null, due_at = clock_timestamp(), attempts = 0, connection_id = $5,
         started_at = case when l.start_result <> 'failed' then l.started_at end,
         start_result = case when l.start_result = 'failed' then '' else l.start_result end,
-        ended_at = null, end_result = ''` + afterStatus
+        ended_at = null, end_result = '',
+        ending_since = case when $3 = 'ending' then clock_timestamp() end` + afterStatus
 )
 
 // Retry has run-leases try again what has failed of a lease in error: its start, or its end when that is due. A

@@ -36,6 +36,7 @@ with before as (
         warned_at = case when $16 then clock_timestamp() else l.warned_at end,
         seq = l.seq + $16::boolean::int + ((l.status, l.degraded) <> ($4, $6::boolean) or $15)::int,
         updated_at = case when $13 then clock_timestamp() else l.updated_at end,
+        ending_since = case when $4 = 'ending' and l.status <> 'ending' then clock_timestamp() else l.ending_since end,
         claim_id = case when $14::interval is not null then l.claim_id end,
         claimed_until = clock_timestamp() + $14::interval
     from before b where l.project_id = $1 and l.id = b.old_id
@@ -56,7 +57,7 @@ update leases set due_at = clock_timestamp(), ` + due.ReleaseSQL + ` where proje
 
 	saveReservationSQL = `
 update reservations set status = $3, problem = $4, action_id = $5, aggregate_id = nullif($6::bigint, 0), flavors = $7,
-    was_running = $8, prepared_at = $9
+    was_running = $8, prepared_at = $9, servers = $10
 where project_id = $1 and id = $2 and is_open`
 )
 
@@ -118,6 +119,7 @@ func (s Leases) claimed(
 	}
 	lease.Version, lease.Seq, lease.UpdatedAt = after.Version, after.Seq, after.UpdatedAt
 	lease.StartedAt, lease.EndedAt, lease.WarnedAt = after.StartedAt, after.EndedAt, after.WarnedAt
+	lease.EndingSince = after.EndingSince
 	return nil
 }
 
@@ -148,11 +150,12 @@ func saveReservations(ctx context.Context, tx pgx.Tx, stored, lease domain.Lease
 			!slices.Equal(old.Flavors, r.Flavors)
 		isShown = isShown || differs
 		if !differs && old.ActionID == r.ActionID && old.AggregateID == r.AggregateID &&
-			old.WasRunning == r.WasRunning && old.PreparedAt.Equal(r.PreparedAt) {
+			old.WasRunning == r.WasRunning && old.PreparedAt.Equal(r.PreparedAt) &&
+			slices.Equal(old.Servers, r.Servers) {
 			continue
 		}
 		if _, err = exec(ctx, tx, saveReservationSQL, lease.ProjectID, r.ID, r.Status, r.Problem, orNullID(r.ActionID),
-			r.AggregateID, orEmpty(r.Flavors), r.WasRunning, orNull(r.PreparedAt)); err != nil {
+			r.AggregateID, orEmpty(r.Flavors), r.WasRunning, orNull(r.PreparedAt), orEmpty(r.Servers)); err != nil {
 			return isShown, err
 		}
 	}
@@ -177,12 +180,17 @@ func saveLease(
 	return queryOne[domain.Lease](ctx, tx, saveLeaseSQL, lease.ProjectID, lease.ID, claim.ID, lease.Status,
 		lease.Problem, lease.Degraded, lease.StartResult, orNull(lease.StartedAt), lease.EndResult,
 		orNull(lease.EndedAt), orNull(lease.DueAt), lease.Attempts, isShown, orNullDuration(claimFor),
-		hasDrifted(lease) && !hasDrifted(stored), warns)
+		hasDrifted(lease) && !hasDrifted(stored) || failsToEnd(lease) && !failsToEnd(stored), warns)
 }
 
 // hasDrifted reports whether an instance runs before its lease begins.
 func hasDrifted(lease domain.Lease) bool {
 	return lease.Problem != nil && lease.Problem.Code == domain.DriftCode
+}
+
+// failsToEnd reports whether the end of a lease has failed so often that its project has to hear of it.
+func failsToEnd(lease domain.Lease) bool {
+	return lease.Status == domain.LeaseEnding && lease.Attempts >= 3
 }
 
 // Finish ends a claimed lease with its event (Status is ended or cancelled), its reservations and its connection, and

@@ -13,7 +13,7 @@ import (
 const (
 	reservationsSQL = `
 select r.id, r.project_id, r.lease_id, r.type, r.status, r.problem, r.instance_id, r.action_id, r.want, r.flavors,
-       r.was_running, coalesce(r.aggregate_id, 0) as aggregate_id, r.trait, r.prepared_at, ` + waitsFor + ` as waits_for
+       r.was_running, coalesce(r.aggregate_id, 0) as aggregate_id, r.trait, r.prepared_at, r.servers, ` + waitsFor + ` as waits_for
 from unnest($1::text[], $2::uuid[]) l (project_id, id) join reservations r
   on r.project_id = l.project_id and r.lease_id = l.id
 order by r.lease_id, r.position`

@@ -70,7 +70,7 @@ func TestLongLeaseEnds(t *testing.T) {
 	l.Await(t, servers["delete"], "DELETED")
 	l.Await(t, servers["changed"], "DELETED")
 	l.Await(t, servers["snapshot_delete"], "DELETED")
-	images, err := l.Session(t).FindImages(t.Context(), "leased-"+leases["snapshot_delete"])
+	images, err := l.Session(t).Images(t.Context(), "leased-"+leases["snapshot_delete"])
 	if err != nil || len(images) != 1 || images[0].Status != "active" {
 		t.Errorf("the images of the deleted server are %+v: %v", images, err)
 	}
@@ -158,5 +158,53 @@ update leases set due_at = clock_timestamp() where due_at is not null and claim_
 	l.becomes(t, id, domain.LeaseEnded)
 	if left := l.leftOf(t, lease.Reservations[0].ID.String()); len(left) > 0 {
 		t.Errorf("left are %v", left)
+	}
+}
+
+// TestLongSnapshotsOfNamesakes: two servers of one name on a reserved host, and two leased instances of one name, end
+// as an image each, whose project they are.
+func TestLongSnapshotsOfNamesakes(t *testing.T) {
+	t.Parallel()
+	testkit.Heavy(t)
+	hosts := testkit.ReservableHosts(t)
+	l := newLessee(t, nil)
+	t.Cleanup(func() { l.DeleteImages(t) })
+	l.reserve(t, hosts[0])
+	hostLease := l.lease(t, fmt.Sprintf(`{"name": "hosts", "duration": "PT1H", "on_end": "snapshot_delete",
+		"reservations": [{"type": "host", "min": 1, "flavors": [%q]}]}`, testkit.Sandbox(t).FlavorID))
+	reservation := l.becomes(t, hostLease.ID, domain.LeaseActive).Reservations[0].ID
+	servers, instances := map[string][]string{}, []string{}
+	for range 2 {
+		_, reserved := l.launch(t, fmt.Sprintf(`, "reservation_id": %q`, reservation))
+		instance, server := l.launch(t, "")
+		servers[hostLease.ID] = append(servers[hostLease.ID], reserved)
+		servers[""] = append(servers[""], server)
+		instances = append(instances, instance)
+	}
+	instanceLease := l.lease(t, fmt.Sprintf(`{"name": "instances", "duration": "PT1H", "on_end": "snapshot_delete",
+		"reservations": [{"type": "instance", "instance_id": %q}, {"type": "instance", "instance_id": %q}]}`,
+		instances[0], instances[1]))
+	l.becomes(t, instanceLease.ID, domain.LeaseActive)
+	servers[instanceLease.ID] = servers[""]
+	for _, id := range []string{hostLease.ID, instanceLease.ID} {
+		l.at(t, id, "ends_at = clock_timestamp()")
+	}
+	for _, id := range []string{hostLease.ID, instanceLease.ID} {
+		l.becomes(t, id, domain.LeaseEnded)
+		images, err := l.Session(t).Images(t.Context(), "leased-"+id)
+		of := []string{}
+		for _, image := range images {
+			if image.Status == "active" && image.ProjectID == l.Project.ID {
+				of = append(of, image.ServerID)
+			}
+		}
+		slices.Sort(of)
+		slices.Sort(servers[id])
+		if err != nil || !slices.Equal(of, servers[id]) {
+			t.Errorf("the images are of %v, want %v: %+v, %v", of, servers[id], images, err)
+		}
+		for _, server := range servers[id] {
+			l.Await(t, server, "DELETED")
+		}
 	}
 }

@@ -241,7 +241,7 @@ func TestLongServersAfterHostLease(t *testing.T) {
 	}
 
 	l.Await(t, servers["snapshot_delete"], "DELETED")
-	images, err := l.Session(t).FindImages(t.Context(), "leased-"+made["snapshot_delete"].ID)
+	images, err := l.Session(t).Images(t.Context(), "leased-"+made["snapshot_delete"].ID)
 	if err != nil || len(images) != 1 || images[0].Status != "active" {
 		t.Fatalf("the images of the deleted server are %+v: %v", images, err)
 	}

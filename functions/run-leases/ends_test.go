@@ -1,0 +1,110 @@
+package runleases
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/testkit"
+)
+
+// TestEndInEachState: the end gets a server out of each state, whatever its user has brought it into, and whichever step
+// a replica dies at. It is locked meanwhile; a lock of its user stays.
+func TestEndInEachState(t *testing.T) {
+	t.Parallel()
+	for _, status := range []string{"ACTIVE", "SHUTOFF", "RESCUE", "ERROR", "VERIFY_RESIZE", "PAUSED", "SUSPENDED"} {
+		for _, isLocked := range []bool{false, true} {
+			t.Run(status, func(t *testing.T) {
+				t.Parallel()
+				w := newHostWorld(t)
+				r := w.lease(t, func(l *domain.Lease) { l.OnEnd = domain.OnEndShelve })
+				w.becomes(t, domain.LeaseActive)
+				id, _ := w.cloud.launch(r.Flavors[0].ID)
+				server := w.cloud.servers[id]
+				server.Status, server.Locked, server.Launched = status, isLocked, true
+				w.dies = &crasher{everyNew: map[string]bool{}}
+				w.end(t)
+				w.becomes(t, domain.LeaseEnded)
+				if server.Status != "SHELVED_OFFLOADED" || server.Locked != isLocked ||
+					(len(w.cloud.locked) > 0) == isLocked {
+					t.Errorf("after the lease it is %+v, locked by run-leases: %v", server, w.cloud.locked)
+				}
+				delete(w.cloud.servers, id)
+				w.clean(t)
+			})
+		}
+	}
+}
+
+// TestStuckServer: a server that cannot be ended keeps its own host only. After a while the lease is in error and says
+// why, and the host is not reservable until the server is gone; then the lease ends.
+func TestStuckServer(t *testing.T) {
+	t.Parallel()
+	w := newHostWorld(t)
+	r := w.lease(t, func(l *domain.Lease) {
+		l.OnEnd, l.Reservations[0].Want.Min, l.Reservations[0].Want.Max = domain.OnEndShelve, 2, 2
+	})
+	w.becomes(t, domain.LeaseActive)
+	id, host := w.cloud.launch(r.Flavors[0].ID)
+	server := w.cloud.servers[id]
+	server.Name, server.Status, server.Launched, w.cloud.broken = "db", "ERROR", true, id
+	w.end(t)
+	for range 5 {
+		w.pass(t)
+	}
+	if held := w.held(t); !slices.Equal(held, []string{host}) {
+		t.Errorf("held are %v, and the server is on %s", held, host)
+	}
+	lease := func() string {
+		return testkit.Scalar[string](t, w.rows, "select concat_ws(' ', status, end_result, problem->>'detail') from leases")
+	}
+	if got := lease(); !strings.HasPrefix(got, "ending  server "+id+" (db, ERROR)") {
+		t.Errorf("the lease is %q", got)
+	}
+	if got := testkit.Scalar[string](t, w.rows, `select string_agg(data->>'status', ' ' order by seq) from events
+		where type = $1`, domain.LeaseEvent); got != "pending starting active ending ending" {
+		t.Errorf("its events are %q", got)
+	}
+	w.exec(t, "update leases set ending_since = now() - interval '61 minutes'")
+	w.pass(t)
+	w.pass(t)
+	if got := lease(); !strings.HasPrefix(got, "error failed the end could not be done within 1h") ||
+		!strings.Contains(got, "server "+id+" (db, ERROR)") || strings.Contains(got, host) {
+		t.Errorf("the lease is %q", got)
+	}
+	if got := testkit.Scalar[string](t, w.rows, "select pool from nodes where name = $1", host); got != "joining" {
+		t.Errorf("the host is %s", got)
+	}
+	if w.cloud.resets != 1 || !server.Locked {
+		t.Errorf("the server was made active %d times, and is %+v", w.cloud.resets, server)
+	}
+	delete(w.cloud.servers, id)
+	w.becomes(t, domain.LeaseEnded)
+	w.move(t)
+	w.clean(t)
+}
+
+// TestEndOnOneDeadHost: the host that is down keeps no other one.
+func TestEndOnOneDeadHost(t *testing.T) {
+	t.Parallel()
+	w := newHostWorld(t)
+	r := w.lease(t, func(l *domain.Lease) {
+		l.OnEnd, l.Reservations[0].Want.Min, l.Reservations[0].Want.Max = domain.OnEndShelve, 3, 3
+	})
+	w.becomes(t, domain.LeaseActive)
+	id, host := w.cloud.launch(r.Flavors[0].ID)
+	w.cloud.servers[id].Launched = true
+	w.down(t, host, true)
+	w.end(t)
+	for range 3 {
+		w.pass(t)
+	}
+	if held := w.held(t); !slices.Equal(held, []string{host}) {
+		t.Errorf("held are %v, and %s is down", held, host)
+	}
+	w.down(t, host, false)
+	w.becomes(t, domain.LeaseEnded)
+	delete(w.cloud.servers, id)
+	w.clean(t)
+}

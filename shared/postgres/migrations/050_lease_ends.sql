@@ -1,0 +1,12 @@
+-- +goose Up
+
+-- When the end of a lease was begun, for how long it is tried. Before the start it tells a cancelled lease.
+alter table leases add column ending_since timestamptz;
+update leases set ending_since = updated_at where status = 'ending' or end_result = 'failed';
+
+-- What run-leases has done to servers on the reservation's hosts to end them: [{id, locked, reset_at}].
+alter table reservations add column servers jsonb not null default '[]';
+
+-- +goose Down
+alter table leases drop column ending_since;
+alter table reservations drop column servers;
