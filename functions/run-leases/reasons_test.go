@@ -41,7 +41,7 @@ func TestReasonsNameNoHosts(t *testing.T) {
 		for w.cloud.fails = call; w.cloud.fails != ""; w.cloud.fails = "" {
 			w.pass(t)
 		}
-		if strings.Contains(w.shown(t), "service account") {
+		if shown := w.shown(t); strings.Contains(shown, "service account") || strings.Contains(shown, "cannot be ended") {
 			failed[call] = true
 		}
 		check(call)

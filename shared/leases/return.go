@@ -3,9 +3,9 @@ package leases
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/cloudfn/cloudfn/shared/actions"
@@ -271,8 +271,8 @@ func (s hostStep) empty(ctx context.Context, host endingHost) (isEmpty bool, err
 	}
 	node, known := s.nodes[host.name]
 	if known && !node.IsUp && s.lease.OnEnd != domain.OnEndDelete { // Nova deletes them in any case
-		words := fmt.Sprintf("a reserved host is down, and %d of the reservation's servers are on it: they end when it is up",
-			len(host.own))
+		words := "a reserved host is down, and " + strconv.Itoa(len(host.own)) +
+			" of the reservation's servers are on it: they end when it is up"
 		return false, public(apperr.New(apperr.Conflict, "%s", words), words)
 	}
 	var failed error
