@@ -234,7 +234,7 @@ func ifMatch(r *http.Request) func(domain.Lease) bool {
 
 type deleteInput struct {
 	LeasePath
-	OnEnd domain.OnEnd `query:"on_end" enum:"none,shelve,stop,snapshot_delete,delete" doc:"Instead of the lease's own." example:"none"`
+	OnEnd domain.OnEnd `query:"on_end" enum:"none,shelve,stop,snapshot_delete,delete" example:"none" doc:"If another."`
 }
 
 func (h handler) delete(ctx context.Context, in *deleteInput) (httpx.Response, error) {

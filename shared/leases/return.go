@@ -42,19 +42,11 @@ func (s hostStep) finish(ctx context.Context) error {
 	if failures = append(failures, failed...); len(failures) > 0 {
 		isDone = false
 	}
-	for _, host := range hosts {
-		isEmpty, err := s.empty(ctx, host)
-		if err == nil && isEmpty && !isBuilding {
-			err = s.release(ctx, aggregate, isMade, []string{host.name})
-		}
-		if errors.Is(err, domain.ErrFenced) || errors.Is(err, domain.ErrChanged) || ctx.Err() != nil {
-			return err
-		}
-		if err != nil {
-			failures = append(failures, err)
-		}
-		isDone = isDone && err == nil && isEmpty && !isBuilding
+	isReturned, failed, err := s.returnHosts(ctx, aggregate, isMade, hosts, isBuilding)
+	if err != nil {
+		return err
 	}
+	isDone, failures = isDone && isReturned, append(failures, failed...)
 	isShelved, err := s.shelveMoved(ctx)
 	if err == nil {
 		isDone = isDone && isShelved
@@ -80,6 +72,27 @@ func (s hostStep) finish(ctx context.Context) error {
 	}
 	s.r.Status, s.r.AggregateID = domain.ReservationEnded, 0
 	return nil
+}
+
+// returnHosts does on_end to the servers on each host, and returns those that are empty. isDone reports that all are.
+func (s hostStep) returnHosts(
+	ctx context.Context, aggregate domain.Aggregate, isMade bool, hosts []endingHost, isBuilding bool,
+) (isDone bool, failures []error, err error) {
+	isDone = true
+	for _, host := range hosts {
+		isEmpty, err := s.empty(ctx, host)
+		if isEmpty = isEmpty && !isBuilding; err == nil && isEmpty {
+			err = s.release(ctx, aggregate, isMade, []string{host.name})
+		}
+		if errors.Is(err, domain.ErrFenced) || errors.Is(err, domain.ErrChanged) || ctx.Err() != nil {
+			return false, nil, errors.Join(err, ctx.Err())
+		}
+		if err != nil {
+			failures = append(failures, err)
+		}
+		isDone = isDone && err == nil && isEmpty
+	}
+	return isDone, failures, nil
 }
 
 // endingHosts returns the hosts to the pool's aggregate and reads the reservation's servers on them. Other servers are

@@ -57,7 +57,7 @@ func (i *imageDetail) domain() domain.ImageDetail {
 	out := domain.ImageDetail{
 		Image: i.image.domain(), OwnerID: i.Owner, ContainerFormat: i.ContainerFormat, Tags: i.Tags,
 		Properties: i.properties, IsImporting: i.ImportTask != "", FailedImport: i.Failed != "", CreatedAt: i.Created,
-		UpdatedAt: i.image.Updated,
+		UpdatedAt: i.Updated,
 	}
 	if i.HashAlgorithm == "sha512" {
 		out.SHA512 = i.Hash

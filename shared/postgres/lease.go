@@ -17,7 +17,8 @@ type Leases struct{ DB *DB }
 const (
 	leaseColumns = `
 id, project_id, domain_id, user_id, name, status, problem, degraded, starts_at, ends_at, before_end, on_end,
-enforce, connection_id, shares_connection, order_id, actor, start_result, started_at, ending_since, end_result, ended_at, warned_at,
+enforce, connection_id, shares_connection, order_id, actor, start_result, started_at, ending_since,
+end_result, ended_at, warned_at,
 seq, version, due_at, attempts, created_at, updated_at`
 
 	// leaseEventSQL writes the event of a lease's new status, from rows "after" of leases with previous_status.

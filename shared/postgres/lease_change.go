@@ -48,7 +48,8 @@ update actions set connection_id = $3 where project_id = $1 and connection_id = 
 // Change replaces what the user chooses of a lease: its name, its period, the warning, what happens at its end and
 // when its hosts fail; after.Actor is who asks. It is domain.ErrChanged unless the version is still that of before,
 // and a Conflict when the status does not allow the change: while a lease starts or is active, its start stays. A
-// pending lease may get other hosts; any other keeps its hosts; of one that is ending only what happens at its end changes. When hosts are not free it is a domain.FreeError. A
+// pending lease may get other hosts; any other keeps its hosts; of
+// one that is ending only what happens at its end changes. When hosts are not free it is a domain.FreeError. A
 // new connection replaces the old one, which ends; a later end than that of the connection needs one. The event names
 // the fields that changed.
 func (s Leases) Change(

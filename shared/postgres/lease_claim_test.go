@@ -248,11 +248,13 @@ update allocations set prepared_at = now() where node = 'n001'`)
 	if _, err := leases.Create(ctx, newLease(0, 1)); err != nil {
 		t.Errorf("the host that was never begun cannot be booked: %v", err)
 	}
-	for _, failed := range []string{"", "update leases set status = 'error', end_result = 'failed' where status = 'ending'"} {
+	const fail = "update leases set status = 'error', end_result = 'failed' where status = 'ending'"
+	for _, failed := range []string{"", fail} {
 		if failed != "" {
 			exec(failed)
 		}
-		exec("update leases set ending_since = now() - interval '2 hours', attempts = 7 where id = '" + made.ID.String() + "'")
+		exec("update leases set ending_since = now() - interval '2 hours', attempts = 7 " +
+			"where status in ('ending', 'error')")
 		retried, err := leases.Retry(ctx, "p1", made.ID, nil, nil)
 		if err != nil || retried.Status != domain.LeaseEnding || retried.Attempts != 0 || retried.EndResult != "" ||
 			retried.StartResult != domain.StepDone || time.Since(retried.EndingSince) > time.Minute {
@@ -304,7 +306,8 @@ update allocations set prepared_at = now() where node = 'n001'`)
 	if cancelled, err = leases.End(ctx, "p1", cancelled.ID, "", nil); err != nil {
 		t.Fatal(err)
 	}
-	exec("update leases set starts_at = ending_since + interval '1 microsecond' where start_result = '' and ending_since is not null")
+	exec("update leases set starts_at = ending_since + interval '1 microsecond' " +
+		"where start_result = '' and ending_since is not null")
 	if cancelled, err = leases.Retry(ctx, "p1", cancelled.ID, nil, nil); err != nil ||
 		!cancelled.EndingSince.Before(cancelled.StartsAt) {
 		t.Errorf("a lease that was cancelled before its start: %+v, %v", cancelled, err)

@@ -102,18 +102,24 @@ func (s Leases) end(
 			if lease.StartResult == "" && !slices.Contains(startedOrEnding, lease.Status) && !lease.Hosts() {
 				lease.OnEnd = domain.OnEndNone
 			}
-			if _, err := exec(ctx, tx, freeAllocationsSQL, projectID, id); err != nil {
-				return err
-			}
-			ended, err = queryOne[domain.Lease](ctx, tx, endLeaseSQL, projectID, id, domain.LeaseEnding, actor,
-				lease.OnEnd)
-			if err == nil {
-				ended, err = withParts(ctx, tx, ended)
-			}
+			ended, err = beginEnd(ctx, tx, lease, actor)
 			return err
 		})
 	})
 	return ended, err
+}
+
+// beginEnd has a lease ending, and frees the hosts that it has not begun to prepare.
+func beginEnd(ctx context.Context, tx pgx.Tx, lease domain.Lease, actor *domain.Actor) (domain.Lease, error) {
+	if _, err := exec(ctx, tx, freeAllocationsSQL, lease.ProjectID, lease.ID); err != nil {
+		return lease, err
+	}
+	ended, err := queryOne[domain.Lease](ctx, tx, endLeaseSQL, lease.ProjectID, lease.ID, domain.LeaseEnding, actor,
+		lease.OnEnd)
+	if err != nil {
+		return lease, err
+	}
+	return withParts(ctx, tx, ended)
 }
 
 // startedOrEnding are the statuses in which a lease that was not active yet may have started instances, or ends them.

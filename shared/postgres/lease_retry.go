@@ -20,8 +20,8 @@ const (
 )
 
 // Retry has run-leases try again what has failed of a lease in error: its start, or its end when that is due. One that
-// is ending is tried now, and as long as at first. A connection given replaces the old one, and must outlast the lease. A
-// lease in another status is a Conflict.
+// is ending is tried now, and as long as at first. A connection given replaces the old one, and must outlast the lease.
+// A lease in another status is a Conflict.
 func (s Leases) Retry(
 	ctx context.Context, projectID string, id uuid.UUID, connection *domain.Connection, actor *domain.Actor,
 ) (retried domain.Lease, err error) {

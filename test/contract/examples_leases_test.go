@@ -71,6 +71,7 @@ func (s *story) leaseStory(t *testing.T) {
 		return testkit.Scalar[bool](t, s.conn, "select exists (select from events where type = $1)",
 			domain.LeaseWarningEvent)
 	})
+	s.ok(t, "deleteLease", 409, ask{query: []string{"on_end=delete"}})
 	s.ok(t, "deleteLease", 202, ask{})
 	s.ok(t, "releaseLease", 202, ask{client: admin})
 }

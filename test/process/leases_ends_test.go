@@ -194,7 +194,7 @@ func TestLongSnapshotsOfNamesakes(t *testing.T) {
 		images, err := l.Session(t).Images(t.Context(), "leased-"+id)
 		of := []string{}
 		for _, image := range images {
-			if image.Status == "active" && image.ProjectID == l.Project.ID {
+			if image.Status == "active" && image.ProjectID == l.ID {
 				of = append(of, image.ServerID)
 			}
 		}

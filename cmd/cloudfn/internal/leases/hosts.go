@@ -2,7 +2,6 @@ package leases
 
 import (
 	"net/http"
-
 	"strconv"
 
 	"github.com/spf13/cobra"
