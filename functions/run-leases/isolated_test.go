@@ -15,7 +15,7 @@ func TestHostOfAnotherAggregate(t *testing.T) {
 	t.Parallel()
 	const want = `host h1 is in the aggregate "gpu", whose property trait:CUSTOM_GPU=required keeps servers of ` +
 		`reservations off it: take the host out of that aggregate first`
-	const told = "an aggregate of the cloud keeps servers off a reserved host: the cloud's admin has to take the host out of it"
+	const reason = "an aggregate of the cloud keeps servers off a reserved host: the cloud's admin has to take the host out of it"
 	isolated := func(t *testing.T) *hostWorld {
 		t.Helper()
 		w := newHostWorld(t)
@@ -85,7 +85,7 @@ func TestHostOfAnotherAggregate(t *testing.T) {
 		w.exec(t, "update nodes set pool = 'leaving' where name <> 'h1'")
 		w.cloud.aggregates["gpu"].Hosts = []string{"h1"}
 		w.pass(t)
-		shows(t, w, lease, "starting f "+told)
+		shows(t, w, lease, "starting f "+reason)
 		w.cloud.aggregates["gpu"].Hosts = nil
 		w.becomes(t, domain.LeaseActive)
 		shows(t, w, lease, "active f")
@@ -113,7 +113,7 @@ update leases set starts_at = case status when 'pending' then now() else starts_
 		w.becomes(t, domain.LeaseActive)
 		w.cloud.aggregates["gpu"].Hosts = []string{"h1"}
 		w.pass(t)
-		shows(t, w, lease, "active t "+told)
+		shows(t, w, lease, "active t "+reason)
 		w.cloud.aggregates["gpu"].Hosts = nil
 		w.pass(t)
 		shows(t, w, lease, "active f")

@@ -81,7 +81,7 @@ var Function = run.Event[Config]{
 			"nodes":           "select, insert, update",
 		},
 		Network: []string{"callbacks", "compute", "identity"}, // callbacks: status URLs
-		Wakes:   []string{"deliver-events"},
+		Wakes:   []string{"deliver-events", "run-leases"},
 	},
 	Secrets: []string{"events", "openstack-nodes"},
 	// Drains are claimed, so two pods share them, and either continues if the other dies.

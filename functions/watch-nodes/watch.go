@@ -43,7 +43,10 @@ func (s *service) poll(ctx context.Context) (found nodes.Observed, err error) {
 	watcher.Cloud = cloud
 	for isAgain := false; ; isAgain = true {
 		found, err = watcher.Poll(ctx)
-		if found.Changed || err != nil {
+		switch {
+		case found.Changed: // the leases of hosts that are down, or up again, are due
+			s.wake("deliver-events", "run-leases")
+		case err != nil:
 			s.wake("deliver-events")
 		}
 		if err != nil || isAgain || !found.Changed || !hasSuspect(found.Nodes) || !flow.Sleep(ctx, s.againAfter) {

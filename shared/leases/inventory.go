@@ -53,7 +53,7 @@ func (l *list[T]) get(
 // view is what OpenStack shows of a reservation's hosts.
 type view struct {
 	aggregates []domain.Aggregate
-	own, pool  domain.Aggregate // the reservation's and the pool's; ID 0 = there is none
+	own, pool  domain.Aggregate // the reservation's and the pool's; ID 0 = it does not exist
 	isolated   []string         // ids of the providers that are in own and have its trait, for Placement
 }
 

@@ -90,3 +90,28 @@ func TestLeaseIsWoken(t *testing.T) {
 		}
 	}
 }
+
+// TestLeasesOfNodeAreWoken: a reserved host that goes down, and one that is up again, makes its leases due immediately, and
+// no others.
+func TestLeasesOfNodeAreWoken(t *testing.T) {
+	t.Parallel()
+	database := testkit.Database(t)
+	store, conn := postgres.Leases{DB: open(t, database)}, testkit.Connect(t, database)
+	addNodes(t, conn, 2)
+	for range 2 {
+		create(t, store, newLease(0, 1))
+	}
+	write(t, conn, "update allocations set prepared_at = now()")
+	write(t, conn, "update leases set status = 'active', due_at = ends_at")
+	for _, status := range []string{"suspect", "down", "up"} {
+		write(t, conn, "update nodes set status = $1 where name = (select min(node) from allocations)", status)
+		want := 1
+		if status == "suspect" {
+			want = 0
+		}
+		if got := testkit.Scalar[int](t, conn, "select count(*)::int from leases where due_at <= now()"); got != want {
+			t.Errorf("with a host that is %s %d leases are due, want %d", status, got, want)
+		}
+		write(t, conn, "update leases set due_at = ends_at")
+	}
+}
