@@ -5,12 +5,14 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/uuid"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/flow"
 )
 
 // fakeLease is a lease of one instance, with all that its engine needs. run-connections does an action when the test
@@ -26,6 +28,7 @@ type fakeLease struct {
 	status    domain.ConnectionStatus
 	crash     bool // after the next SaveStep
 	now       time.Time
+	renewed   int
 }
 
 func newFakeLease(start time.Duration, state domain.InstanceState) *fakeLease {
@@ -51,10 +54,6 @@ func (f *fakeLease) Save(_ context.Context, _ domain.Claim, l *domain.Lease) err
 	return nil
 }
 
-func (f *fakeLease) Renew(context.Context, domain.Claim, domain.Lease, time.Duration) error {
-	return nil
-}
-
 func (f *fakeLease) SaveStep(ctx context.Context, claim domain.Claim, l *domain.Lease, _ time.Duration) error {
 	err := f.Save(ctx, claim, l)
 	if f.crash {
@@ -62,6 +61,12 @@ func (f *fakeLease) SaveStep(ctx context.Context, claim domain.Claim, l *domain.
 		return domain.ErrFenced
 	}
 	return err
+}
+
+// Renew counts the renewals.
+func (f *fakeLease) Renew(context.Context, domain.Claim, domain.Lease, time.Duration) error {
+	f.renewed++
+	return nil
 }
 
 func (f *fakeLease) Finish(ctx context.Context, claim domain.Claim, l *domain.Lease) error {
@@ -367,5 +372,47 @@ func TestLostReason(t *testing.T) {
 		if p := f.lease.Problem; p.Code != string(apperr.DelegationLost) || !f.lease.DueAt.Equal(f.lease.EndsAt) {
 			t.Errorf("its problem is %+v, it is due at %s", p, f.lease.DueAt)
 		}
+	}
+}
+
+// TestPassAtItsLimit: a pass that reaches its time limit, because a call hangs, is stored with its reason and counted.
+// Its pauses grow, and begin at its end. So it does whatever the lease needs.
+func TestPassAtItsLimit(t *testing.T) {
+	t.Parallel()
+	for status, longest := range map[domain.LeaseStatus]time.Duration{
+		domain.LeaseStarting: longestPause, domain.LeaseActive: longestKeepPause,
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			f := newFakeLease(-time.Hour, domain.InstanceActive)
+			f.lease.Status, f.lease.StartResult, f.lease.EndsAt = status, domain.StepDone, f.now.AddDate(0, 0, 1)
+			f.lease.ConnectionID = uuid.Nil
+			f.lease.Reservations[0] = domain.Reservation{
+				ID: uuid.New(), Type: domain.HostReservation, Status: domain.ReservationActive, AggregateID: 1,
+			}
+			engine := Engine{
+				Store: f, Wake: func(...string) {}, ClaimFor: time.Minute, RetryFor: time.Hour,
+				Cloud: func(ctx context.Context) (Cloud, error) {
+					<-ctx.Done()
+					return nil, ctx.Err()
+				},
+			}
+			for attempt := 1; attempt <= 10; attempt++ {
+				lease := f.lease
+				lease.Reservations = slices.Clone(f.lease.Reservations)
+				if err := engine.Run(t.Context(), domain.NewClaim(), lease, f.now); err != nil {
+					t.Fatal(err)
+				}
+				pause := f.lease.DueAt.Sub(f.now.Add(passTime))
+				most := flow.Backoff(shortestPause, longest, attempt)
+				if f.lease.Attempts != attempt || f.lease.Problem == nil || f.lease.Problem.Code != "timeout" ||
+					pause < most*3/4 || pause > most {
+					t.Errorf("%s, attempt %d: %d attempts, %+v, a pause of %s, want at most %s", status, attempt,
+						f.lease.Attempts, f.lease.Problem, pause, most)
+				}
+			}
+			if f.renewed == 0 {
+				t.Error("the claim is not renewed")
+			}
+		})
 	}
 }
