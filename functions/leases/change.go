@@ -193,8 +193,8 @@ func untilNow(lease domain.Lease, now time.Time) domain.Lease {
 	return lease
 }
 
-// Release ends a lease of any project for a caller to whom Nova shows its compute services, and leaves its servers where
-// they are.
+// Release ends a lease of any project for a caller to whom Nova shows its compute services. Its servers stay where they
+// are.
 func (s service) Release(
 	ctx context.Context, who domain.Identity, token domain.Secret, id uuid.UUID,
 ) (domain.Lease, error) {

@@ -52,5 +52,6 @@ func TestWaysOutOfAnEnd(t *testing.T) {
 	}
 	refused(t, f.Post(t, path(made)+"/release", ""), http.StatusForbidden, "")
 	refused(t, admin.Post(t, "/v1/leases/"+uuid.NewString()+"/release", ""), http.StatusNotFound, "")
-	lease("release", admin.Post(t, path(made)+"/release", ""), http.StatusAccepted, domain.LeaseEnding, domain.OnEndNone)
+	released := admin.Post(t, path(made)+"/release", "")
+	lease("release", released, http.StatusAccepted, domain.LeaseEnding, domain.OnEndNone)
 }

@@ -15,7 +15,8 @@ func TestHostOfAnotherAggregate(t *testing.T) {
 	t.Parallel()
 	const want = `host h1 is in the aggregate "gpu", whose property trait:CUSTOM_GPU=required keeps servers of ` +
 		`reservations off it: take the host out of that aggregate first`
-	const reason = "an aggregate of the cloud keeps servers off a reserved host: the cloud's admin has to take the host out of it"
+	const reason = "an aggregate of the cloud keeps servers off a reserved host: the cloud's admin has to take " +
+		"the host out of it"
 	isolated := func(t *testing.T) *hostWorld {
 		t.Helper()
 		w := newHostWorld(t)

@@ -1,8 +1,8 @@
 package runleases
 
 import (
-	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -32,7 +32,7 @@ func flavors(n int) func(*domain.Lease) {
 func TestKeepCalls(t *testing.T) {
 	t.Parallel()
 	for _, all := range []int{1, 50} {
-		t.Run(fmt.Sprint(all), func(t *testing.T) {
+		t.Run(strconv.Itoa(all), func(t *testing.T) {
 			t.Parallel()
 			w := newHostWorld(t)
 			w.grow(t, max(all, 3))
@@ -115,8 +115,8 @@ func TestStartContinues(t *testing.T) {
 		return w.dies.names
 	}
 	whole := start(t, 0)
-	at, taken := 0, 0
-	for at = 0; taken < done; at++ {
+	at := 0
+	for taken := 0; taken < done; at++ {
 		if strings.HasPrefix(whole[at], "RemoveHost") {
 			taken++
 		}

@@ -41,7 +41,8 @@ func TestReasonsNameNoHosts(t *testing.T) {
 		for w.cloud.fails = call; w.cloud.fails != ""; w.cloud.fails = "" {
 			w.pass(t)
 		}
-		if shown := w.shown(t); strings.Contains(shown, "service account") || strings.Contains(shown, "cannot be ended") {
+		shown := w.shown(t)
+		if strings.Contains(shown, "service account") || strings.Contains(shown, "cannot be ended") {
 			failed[call] = true
 		}
 		check(call)
@@ -120,7 +121,8 @@ func TestHostIsNotReturned(t *testing.T) {
 			}
 			w.end(t)
 			w.pass(t)
-			w.exec(t, "update allocations set during = tstzrange(now() - interval '1 hour', now() - interval '10 minutes')")
+			w.exec(t, `
+update allocations set during = tstzrange(now() - interval '1 hour', now() - interval '10 minutes')`)
 			w.exec(t, "update leases set due_at = null")
 			second := w.lease(t, nil)
 			w.exec(t, "update allocations set node = $1 where reservation_id = $2", held, second.ID)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -31,12 +32,10 @@ type fakeStore struct {
 	failing error
 }
 
-func (s *fakeStore) add(id string, in time.Duration, shares ...string) *fakeRow {
+func (s *fakeStore) add(id string, in time.Duration, shares ...string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	row := &fakeRow{id: id, shares: shares, due: time.Now().Add(in)}
-	s.rows = append(s.rows, row)
-	return row
+	s.rows = append(s.rows, &fakeRow{id: id, shares: shares, due: time.Now().Add(in)})
 }
 
 func (s *fakeStore) claimable(full []string) (all []*fakeRow) {
@@ -102,11 +101,11 @@ type world struct {
 	began map[string]time.Duration // since the begin of the test
 }
 
-func newWorld(slots int, work func(w *world, ctx context.Context, id string) error) *world {
+func newWorld(work func(w *world, ctx context.Context, id string) error) *world {
 	w := &world{fakeStore: &fakeStore{}, began: map[string]time.Duration{}}
 	began := time.Now()
 	w.Runner = &Runner[string]{
-		Store: w.fakeStore, ClaimFor: 45 * time.Second, Slots: slots,
+		Store: w.fakeStore, ClaimFor: 45 * time.Second, Slots: 8,
 		Describe: func(id string) (string, []any) { return "row", []any{"id", id} },
 		Work: func(ctx context.Context, _ domain.Claim, id string, _ time.Time) error {
 			w.mu.Lock()
@@ -149,7 +148,7 @@ func (w *world) wantBegun(t *testing.T, id string, due, late time.Duration) {
 func TestSlowPassKeepsNoOther(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(8, func(w *world, _ context.Context, id string) error {
+		w := newWorld(func(w *world, _ context.Context, id string) error {
 			if id == "slow" {
 				time.Sleep(3 * time.Minute)
 			}
@@ -158,11 +157,11 @@ func TestSlowPassKeepsNoOther(t *testing.T) {
 		})
 		w.add("slow", 0)
 		for n := range 30 {
-			w.add(fmt.Sprint(n), time.Duration(7*n)*time.Second)
+			w.add(strconv.Itoa(n), time.Duration(7*n)*time.Second)
 		}
 		w.ticks(t, 5)
 		for n := range 30 {
-			w.wantBegun(t, fmt.Sprint(n), time.Duration(7*n)*time.Second, time.Second)
+			w.wantBegun(t, strconv.Itoa(n), time.Duration(7*n)*time.Second, time.Second)
 		}
 	})
 }
@@ -173,7 +172,7 @@ func TestRowMadeMeanwhile(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		steps := 0
-		w := newWorld(8, func(w *world, _ context.Context, id string) error {
+		w := newWorld(func(w *world, _ context.Context, id string) error {
 			switch {
 			case id == "slow":
 				time.Sleep(50 * time.Second)
@@ -206,7 +205,7 @@ func TestSlots(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		running, most := map[string]int{}, map[string]int{}
-		w := newWorld(8, func(w *world, _ context.Context, id string) error {
+		w := newWorld(func(w *world, _ context.Context, id string) error {
 			share := id[:1]
 			mu.Lock()
 			for _, name := range []string{"all", share} {
@@ -244,7 +243,7 @@ func TestSlots(t *testing.T) {
 func TestEventEnds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(8, func(w *world, _ context.Context, id string) error {
+		w := newWorld(func(w *world, _ context.Context, id string) error {
 			w.done(id, 0)
 			return nil
 		})
@@ -271,7 +270,6 @@ func TestEventEnds(t *testing.T) {
 
 // fakeJobs gives every claim, or none.
 type fakeJobs struct {
-	mu               sync.Mutex
 	refuses          bool
 	released, failed int
 }
@@ -297,7 +295,7 @@ func (j *fakeJobs) Fail(context.Context, string, string, domain.Claim, error) er
 func TestChores(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(8, func(w *world, _ context.Context, id string) error {
+		w := newWorld(func(w *world, _ context.Context, id string) error {
 			w.done(id, 0)
 			return nil
 		})

@@ -33,8 +33,9 @@ const claimUntil = "claim as materialized (select clock_timestamp() + $2::interv
 // ClaimSQL claims due rows: $1 is the claim's id, $2 how long it lasts, $3 the limit, and $4 the shares that are full.
 // It returns the columns, the shares of the row and the time. Replicas that claim concurrently get different rows.
 func (q Queue) ClaimSQL() string {
-	return "with " + claimUntil + ", due as (select " + q.keys("q") + " from " + q.Table + " q where q.due_at <= now() and " +
-		Unclaimed("q", "now()") + q.and("$4") + " order by " + q.Order + " limit $3 for no key update skip locked), " +
+	return "with " + claimUntil + ", due as (select " + q.keys("q") + " from " + q.Table +
+		" q where q.due_at <= now() and " + Unclaimed("q", "now()") + q.and("$4") + " order by " + q.Order +
+		" limit $3 for no key update skip locked), " +
 		"claimed as (update " + q.Table + " q set claim_id = $1, claimed_until = claim.until" + set(q.OnClaim) +
 		" from due, claim where " + q.join("due") + " returning q.*, " + q.shares() + " as row_shares)" +
 		"\nselect " + q.Columns + ", row_shares, clock_timestamp() as claimed_at from claimed q order by " + q.Order

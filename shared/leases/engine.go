@@ -128,7 +128,8 @@ func (p *pass) begin(ctx context.Context, d decision) error {
 		l.Problem = d.problem
 		return nil
 	}
-	slog.InfoContext(ctx, "lease status changed", "lease_id", l.ID, "project_id", l.ProjectID, "status", d.status, "was", l.Status)
+	slog.InfoContext(ctx, "lease status changed", "lease_id", l.ID, "project_id", l.ProjectID, "status", d.status,
+		"was", l.Status)
 	l.Status, l.StartResult, l.Problem, l.Attempts = d.status, d.startResult, d.problem, 0
 	if d.status != domain.LeaseError {
 		l.Problem = nil

@@ -27,13 +27,12 @@ func required(trait string) string { return "trait:" + trait }
 func requires(trait string) map[string]string { return map[string]string{required(trait): "required"} }
 
 // isolate puts a host into an aggregate that requires the trait, which the host gets before.
-func isolate(ctx context.Context, cloud HostCloud, name, trait string, node domain.Node) (
-	aggregate domain.Aggregate, err error,
-) {
-	if aggregate, err = isolation(ctx, cloud, name, trait); err != nil {
-		return aggregate, err
+func isolate(ctx context.Context, cloud HostCloud, name, trait string, node domain.Node) error {
+	aggregate, err := isolation(ctx, cloud, name, trait)
+	if err != nil {
+		return err
 	}
-	return aggregate, enter(ctx, cloud, aggregate, trait, node)
+	return enter(ctx, cloud, aggregate, trait, node)
 }
 
 // isolation makes an aggregate that requires the trait.

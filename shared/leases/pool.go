@@ -109,7 +109,7 @@ func (p Pool) join(ctx context.Context, node domain.Node, trait string) (joined 
 	if err != nil {
 		return false, err
 	}
-	if _, err := isolate(ctx, p.Cloud, PoolAggregate, trait, node); err != nil {
+	if err := isolate(ctx, p.Cloud, PoolAggregate, trait, node); err != nil {
 		return false, err
 	}
 	if err := p.isFree(ctx, node.Name); err != nil {

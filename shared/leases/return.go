@@ -151,7 +151,7 @@ func (s hostStep) returnToPool(ctx context.Context, names []string) error {
 		return err
 	}
 	for _, name := range names {
-		_, err := isolate(ctx, s.cloud, PoolAggregate, trait, s.node(name))
+		err := isolate(ctx, s.cloud, PoolAggregate, trait, s.node(name))
 		if err != nil && apperr.CodeOf(err) != apperr.NotFound { // a host that has left the cloud takes no servers
 			return err
 		}

@@ -44,7 +44,7 @@ func (s *Session) UntagServer(ctx context.Context, id, tag string) error {
 	return err
 }
 
-// LockServer keeps the server's owners from changing it. Only the cloud's admins can unlock what one of them has locked.
+// LockServer keeps the server's owners from changing it. Only the cloud's admins can unlock what an admin has locked.
 func (s *Session) LockServer(ctx context.Context, id string) error {
 	return s.migrate(ctx, id, computeBase, map[string]any{"lock": nil}, http.StatusAccepted)
 }

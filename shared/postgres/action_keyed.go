@@ -77,7 +77,8 @@ func (k KeyedActions) RecordDeployment(
 
 // Finish records the result, which later requests for the action get.
 func (k KeyedActions) Finish(ctx context.Context, action domain.KeyedAction, result domain.ActionResult) error {
-	return k.write(ctx, "update keyed_actions set result = $4, "+due.ReleaseSQL+" where "+keyedClaimedSQL, action, result)
+	const sql = "update keyed_actions set result = $4, " + due.ReleaseSQL + " where " + keyedClaimedSQL
+	return k.write(ctx, sql, action, result)
 }
 
 // Abandon deletes an action that was rejected: nothing was done, and the id is free.

@@ -203,7 +203,8 @@ func (c Callbacks) Change(
 }
 
 // A callback that is gone gets no deliveries and no new events.
-const retireCallbackSQL = `update callbacks set status = 'gone', ` + due.ReleaseSQL + ` where project_id = $1 and id = $2`
+const retireCallbackSQL = `
+update callbacks set status = 'gone', ` + due.ReleaseSQL + ` where project_id = $1 and id = $2`
 
 // lockAllSQL locks a callback with all that is deleted with it, or fails at once when another transaction has a part of
 // it.

@@ -78,7 +78,8 @@ where project_id = $1 and id = $2 and claim_id = $3 and status = 'pending'`, pro
 const grantRequestSQL = `
 with after as (
     update connection_requests
-    set status = 'granted', connection_id = $4, decided_by = $5, granted_sha256 = $6, ` + due.ReleaseSQL + `, seq = seq + 1,
+    set status = 'granted', connection_id = $4, decided_by = $5, granted_sha256 = $6,
+        ` + due.ReleaseSQL + `, seq = seq + 1,
         updated_at = clock_timestamp()
     where project_id = $1 and id = $2 and claim_id = $3 and status = 'pending' and expires_at > clock_timestamp()
     returning *, 'pending' as previous_status

@@ -68,7 +68,8 @@ with before as (
     update callbacks c
     set status = n.status, reason = $4, seq = c.seq + (n.status <> 'pending')::int, updated_at = now(),
         failures = c.failures + 1, failing_since = coalesce(c.failing_since, now()),
-        not_before = least(now() + $5::interval, coalesce(c.failing_since, now()) + $6::interval), ` + due.ReleaseSQL + `
+        not_before = least(now() + $5::interval, coalesce(c.failing_since, now()) + $6::interval),
+        ` + due.ReleaseSQL + `
     from (select *, case when coalesce(failing_since, now()) + $6::interval <= now() then 'suspended'
         else 'pending' end as next
           from before) b,

@@ -91,8 +91,8 @@ func TestLeaseIsWoken(t *testing.T) {
 	}
 }
 
-// TestLeasesOfNodeAreWoken: a reserved host that goes down, and one that is up again, makes its leases due immediately, and
-// no others.
+// TestLeasesOfNodeAreWoken: a reserved host that goes down, and one that is up again, makes its leases due immediately,
+// and no others.
 func TestLeasesOfNodeAreWoken(t *testing.T) {
 	t.Parallel()
 	database := testkit.Database(t)

@@ -97,7 +97,7 @@ func release(a *cli.App) *cobra.Command {
 		"releaseLease", func(cmd *cobra.Command, id string) error {
 			return leases.Send(cmd.Context(), a, http.MethodPost, leases.URL(id, "release"), nil)
 		})
-	cmd.Long = `End a lease of any project now, as the cloud's admin. Its servers are not touched and stay where they are.
+	cmd.Long = `End a lease of any project now, as the cloud's admin. Its servers are not touched: they stay.
 Its hosts are returned, and those with servers are not reservable until the servers are gone. A lease of another project
 is given by its id.`
 	cmd.Example = "  cloudfn leases release 019b7c5e-7f60-7a88-b14f-6d0e5a4c3e55"

@@ -30,7 +30,8 @@ var leases = cli.Noun[api.Lease]{
 	},
 	Table: output.Table[api.Lease]{
 		Columns: []string{
-			"ID", "NAME", "STATUS*", "START", "END", "RESERVES", "REASON", "ON_END+", "DEGRADED+", "CREATED+:created_at",
+			"ID", "NAME", "STATUS*", "START", "END", "RESERVES", "REASON", "ON_END+", "DEGRADED+",
+			"CREATED+:created_at",
 		},
 		Details: []string{
 			"WARNS:before_end", "ISOLATION*", "EVENTS", "FLAVORS", "ORDER:order_id", "USER:user_id",
