@@ -9,8 +9,8 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestEndInEachState: the end gets a server out of each state, whatever its user has brought it into, and whichever step
-// a replica dies at. It is locked meanwhile; a lock of its user stays.
+// TestEndInEachState: the end gets a server out of each state, whatever its user has brought it into, and whichever
+// step a replica dies at. It is locked meanwhile; a lock of its user stays.
 func TestEndInEachState(t *testing.T) {
 	t.Parallel()
 	for _, status := range []string{"ACTIVE", "SHUTOFF", "RESCUE", "ERROR", "VERIFY_RESIZE", "PAUSED", "SUSPENDED"} {

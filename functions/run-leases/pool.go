@@ -20,8 +20,8 @@ const (
 	probeAgain = 10 * time.Minute
 )
 
-// reconcilePool surveys the hosts of the pool, and moves those that join or leave. What the cloud refuses is repeated by
-// the next event.
+// reconcilePool surveys the hosts of the pool, and moves those that join or leave. What the cloud refuses is repeated
+// by the next event.
 func (s *service) reconcilePool(ctx context.Context) error {
 	err := s.tryPool(ctx)
 	if err != nil {

@@ -146,8 +146,8 @@ func end(a *cli.App) *cobra.Command {
 	cmd.Annotations = cli.Calls("deleteLease", "getLease")
 	cmd.Long = `End a lease now. What its on_end says happens to its servers, and its hosts are returned. --on-end
 replaces it: none leaves instances as they are. Of a lease that is ending already it replaces what is still to come,
-such as delete when a server cannot be shelved. A lease that has not started is cancelled: its instances are as they were
-before it, so one that ran is started again.`
+such as delete when a server cannot be shelved. A lease that has not started is cancelled: its instances are as they
+were before it, so one that ran is started again.`
 	cmd.Example = "  cloudfn leases end LEASE --wait\n  cloudfn leases end LEASE --on-end none"
 	cmd.Flags().String("on-end", "", "instead of what its on_end says: "+
 		strings.Join(append(domain.OnEnds(), string(domain.OnEndNone)), ", "))
