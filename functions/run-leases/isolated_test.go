@@ -103,7 +103,8 @@ func TestHostOfAnotherAggregate(t *testing.T) {
 update leases set starts_at = case status when 'pending' then now() else starts_at end,
     due_at = case status when 'pending' then now() end`) // a pass is of one lease
 		w.pass(t)
-		shows(t, w, lease+" order by created_at desc limit 1", "starting f another lease has not returned its hosts yet")
+		last := lease + " order by created_at desc limit 1"
+		shows(t, w, last, "starting f another lease has not returned its hosts yet")
 		w.exec(t, "update leases set due_at = now()")
 		w.end(t)
 		w.becomes(t, domain.LeaseActive)

@@ -26,7 +26,7 @@ select coalesce(string_agg(shown, E'\n'), '') from (
 var names = regexp.MustCompile(`\bh[0-9]\b|secret|Host not found|cloudfn-(lease|reservable)|CUSTOM_|gpu`)
 
 // TestReasonsNameNoHosts: whichever call of the admin's account fails in a lease's life, and with servers and
-// aggregates of others on its hosts, its owner reads why without names of hosts and aggregates and without Nova's words.
+// aggregates of others on its hosts, its owner reads why, without names of hosts and aggregates and Nova's words.
 func TestReasonsNameNoHosts(t *testing.T) {
 	t.Parallel()
 	w := newHostWorld(t)

@@ -258,8 +258,8 @@ func (p Pass) Run(ctx context.Context) error {
 	return err
 }
 
-// Keep renews a claim until stop is called, also after ctx has ended: a call in flight may outlive it, and what comes of
-// it is written under the claim. The context that it returns ends with the cause domain.ErrFenced when another replica
+// Keep renews a claim until stop is called, also after ctx has ended: a call in flight may outlive it, and its result
+// is written under the claim. The context that it returns ends with the cause domain.ErrFenced when another replica
 // has the row, and before the claim does when that cannot be renewed.
 func Keep(
 	ctx context.Context, claim domain.Claim, claimFor time.Duration, renew func(ctx context.Context) error,

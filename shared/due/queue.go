@@ -8,7 +8,7 @@ type Queue struct {
 	Table   string
 	Key     []string // the columns of its primary key
 	Columns string   // what a claim returns
-	// Where is a condition of a row that may be claimed; "" = none. It is false for no row that a claim has to wait for.
+	// Where is a condition of a row that may be claimed; "" = none.
 	Where string
 	Order string // what is claimed first
 	// Shares is a text[]: what the row takes a share of; "" = nothing.
@@ -18,8 +18,8 @@ type Queue struct {
 }
 
 // Unclaimed is the condition that no replica has claimed the row of an alias at a moment, unless the claim is renewed.
-// Statements that look for due rows use now(): Postgres looks up no volatile function in an index, and clock_timestamp()
-// is one.
+// Statements that look for due rows use now(): Postgres looks up no volatile function in an index, such as
+// clock_timestamp().
 func Unclaimed(alias, moment string) string {
 	return "coalesce(" + alias + ".claimed_until, '-infinity') <= " + moment
 }

@@ -272,8 +272,8 @@ func hostProblem(err error) *domain.Problem {
 	case apperr.Unavailable, apperr.Timeout, apperr.BadGateway, apperr.RateLimited, apperr.ClientGone:
 		problem.Detail = "OpenStack does not answer the service account that reserves hosts: the call is repeated"
 	default:
-		problem.Detail = "OpenStack refused a call of the service account that reserves hosts: the operator finds the " +
-			"reason in the log of run-leases, under the id of the lease"
+		problem.Detail = "OpenStack refused a call of the service account that reserves hosts: the operator finds " +
+			"the reason in the log of run-leases, under the id of the lease"
 	}
 	return problem
 }

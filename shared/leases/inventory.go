@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	// sharedFor is how old a list may be by which an active lease is looked after. Before anything is changed it is read
-	// again.
+	// sharedFor is how old a list may be by which an active lease is looked after. It is read again before anything is
+	// changed.
 	sharedFor = 30 * time.Second
 	// grantRounds is in how many minutes each flavor is granted again: no list shows the grants.
 	grantRounds = 10

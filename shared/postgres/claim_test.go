@@ -13,7 +13,9 @@ import (
 )
 
 // take claims rows of a queue.
-func take[T any](ctx context.Context, q postgres.Queue[T], claimFor time.Duration, most int) ([]T, domain.Claim, error) {
+func take[T any](
+	ctx context.Context, q postgres.Queue[T], claimFor time.Duration, most int,
+) ([]T, domain.Claim, error) {
 	got, err := q.Claim(ctx, claimFor, most, nil)
 	return values(got), got.Claim, err
 }

@@ -277,7 +277,8 @@ update allocations set prepared_at = now() where node = 'n001'`)
 		}
 		before, after = changed, changed
 		after.EndsAt = after.EndsAt.Add(time.Hour)
-		if _, err := leases.Change(ctx, before, after, nil, domain.LeaseRules{}); apperr.CodeOf(err) != apperr.Conflict {
+		_, err := leases.Change(ctx, before, after, nil, domain.LeaseRules{})
+		if apperr.CodeOf(err) != apperr.Conflict {
 			t.Errorf("extended after %q: %v", failed, err)
 		}
 		deleted, err := leases.End(ctx, "p1", made.ID, domain.OnEndDelete, nil)

@@ -34,9 +34,9 @@ select ` + leaseColumns + ` from after`
         else clock_timestamp() end`
 )
 
-// End deletes a lease as the actor asks. A pending lease without anything prepared ends at once: its hosts are
-// free, and its connection ends. Any other that has not ended is ending; run-leases does the rest. Hosts that it had not
-// begun to prepare are free at once. An onEnd replaces the lease's own, also of one that is ending; instances of a
+// End deletes a lease as the actor asks. A pending lease without anything prepared ends immediately: its hosts are
+// free, and its connection ends. Any other that has not ended is ending; run-leases does the rest. Hosts that it had
+// not begun to prepare are free immediately. An onEnd replaces the lease's own, also of one that is ending; instances of a
 // pending lease are left as they were before it. A lease that has ended stays as it is.
 func (s Leases) End(
 	ctx context.Context, projectID string, id uuid.UUID, onEnd domain.OnEnd, actor *domain.Actor,

@@ -53,7 +53,8 @@ with before as (
 select ` + leaseColumns + ` from after`
 
 	dueAtOnceSQL = `
-update leases set due_at = clock_timestamp(), ` + due.ReleaseSQL + ` where project_id = $1 and id = $2 and claim_id = $3`
+update leases set due_at = clock_timestamp(), ` + due.ReleaseSQL + `
+where project_id = $1 and id = $2 and claim_id = $3`
 
 	saveReservationSQL = `
 update reservations set status = $3, problem = $4, action_id = $5, aggregate_id = nullif($6::bigint, 0), flavors = $7,
