@@ -277,7 +277,7 @@ update allocations set prepared_at = now() where node = 'n001'`)
 		}
 		before, after = changed, changed
 		after.EndsAt = after.EndsAt.Add(time.Hour)
-		_, err := leases.Change(ctx, before, after, nil, domain.LeaseRules{})
+		_, err = leases.Change(ctx, before, after, nil, domain.LeaseRules{})
 		if apperr.CodeOf(err) != apperr.Conflict {
 			t.Errorf("extended after %q: %v", failed, err)
 		}
