@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -161,10 +162,13 @@ func TestManyStatusURLs(t *testing.T) {
 		f.nodes[299].AnsweredAt = epoch // it comes first
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Second)
 		defer cancel()
+		var mu sync.Mutex
 		var requested []string
 		watcher := f.watcher()
 		watcher.Probe = func(ctx context.Context, url string) error {
+			mu.Lock()
 			requested = append(requested, url)
+			mu.Unlock()
 			select {
 			case <-ctx.Done():
 			case <-time.After(3 * time.Second):
