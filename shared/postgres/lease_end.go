@@ -36,8 +36,8 @@ select ` + leaseColumns + ` from after`
 
 // End deletes a lease as the actor asks. A pending lease without anything prepared ends immediately: its hosts are
 // free, and its connection ends. Any other that has not ended is ending; run-leases does the rest. Hosts that it had
-// not begun to prepare are free immediately. An onEnd replaces the lease's own, also of one that is ending; instances of a
-// pending lease are left as they were before it. A lease that has ended stays as it is.
+// not begun to prepare are free immediately. An onEnd replaces the lease's own, also of one that is ending; instances
+// of a pending lease are left as they were before it. A lease that has ended stays as it is.
 func (s Leases) End(
 	ctx context.Context, projectID string, id uuid.UUID, onEnd domain.OnEnd, actor *domain.Actor,
 ) (ended domain.Lease, err error) {
