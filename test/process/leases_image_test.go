@@ -64,6 +64,11 @@ func (l *lessee) endsWithLease(t *testing.T, active shownLease) {
 	r, s := active.Reservations[0], testkit.Sandbox(t)
 	trait := testkit.Scalar[string](t, l.conn, "select trait from reservations where id = $1", r.ID)
 	host := testkit.Scalar[string](t, l.conn, "select node from allocations where released_at is null")
+	// Only then the server is the reservation's: Nova's times are whole seconds.
+	testkit.Eventually(t, time.Minute, "the isolation was proven before the server comes", func() bool {
+		return testkit.Scalar[bool](t, l.conn,
+			"select exists (select from isolation where proven_since < clock_timestamp() - interval '1 second')")
+	})
 	image := l.MakeImage(t, "reserved", map[string]string{"trait:" + trait: "required"})
 	create := func() (string, error) {
 		return l.Session(t).CreateServer(t.Context(), domain.LaunchSpec{
