@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"testing"
 
@@ -18,6 +19,7 @@ import (
 type lending struct {
 	ID, UserID, Name, Password string
 	Borrowed                   bool // in the file of a dead process: the project may have anything in it
+	Roles                      []string
 }
 
 // BorrowProject returns a project without servers that no other test has, in any process. Tests borrow the same few,
@@ -77,6 +79,10 @@ func borrow(t testing.TB, file *os.File) *Project {
 		return nil
 	}
 	remember("a password", p.password)
+	if !slices.Equal(l.Roles, memberRoles) { // an older version made it
+		p.grantMember(t)
+		p.changed = false
+	}
 	p.lend(t, file)
 	return p
 }
@@ -85,7 +91,7 @@ func borrow(t testing.TB, file *os.File) *Project {
 func (p *Project) lend(t testing.TB, file *os.File) {
 	t.Helper()
 	write := func(isBorrowed bool) {
-		text := must(json.Marshal(lending{p.ID, p.UserID, p.Name, p.password, isBorrowed}))(t)
+		text := must(json.Marshal(lending{p.ID, p.UserID, p.Name, p.password, isBorrowed, memberRoles}))(t)
 		check(t, file.Truncate(0))
 		must(file.WriteAt(text, 0))(t)
 	}

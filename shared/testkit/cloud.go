@@ -88,7 +88,7 @@ func Compute(t testing.TB, client *gophercloud.ProviderClient) *gophercloud.Serv
 	return nova
 }
 
-// Project is a Keystone project of the test's own, with a user who has one role in it.
+// Project is a Keystone project of the test's own, with a user who is a member of it.
 type Project struct {
 	ID       string
 	DomainID string
@@ -100,6 +100,9 @@ type Project struct {
 }
 
 const role = "member"
+
+// memberRoles are what the member has: Octavia and Barbican require roles of their own.
+var memberRoles = []string{role, "load-balancer_member", "creator"}
 
 // NewProject makes a project with one member in the default domain. Both are removed at the end of the test, with all
 // servers. Most tests borrow one instead.
@@ -121,7 +124,7 @@ func makeProject(t testing.TB) *Project {
 	p.ID, p.Name = project.ID, name
 	opts := users.CreateOpts{Name: name, DomainID: p.DomainID, Password: p.password}
 	p.UserID = must(users.Create(ctx, keystone, opts).Extract())(t).ID
-	p.Grant(t, p.UserID, role)
+	p.grantMember(t)
 	p.changed = false
 	return p
 }

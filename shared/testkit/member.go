@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -34,6 +35,14 @@ func (p *Project) Grant(t testing.TB, userID, name string) {
 	})
 }
 
+// grantMember gives the project's member the roles of a member.
+func (p *Project) grantMember(t testing.TB) {
+	t.Helper()
+	for _, name := range memberRoles {
+		p.Grant(t, p.UserID, name)
+	}
+}
+
 // RemoveRole takes a role in the project from a user.
 func (p *Project) RemoveRole(t testing.TB, userID, name string) {
 	t.Helper()
@@ -42,14 +51,21 @@ func (p *Project) RemoveRole(t testing.TB, userID, name string) {
 	check(t, roles.Unassign(context.Background(), p.keystone, p.role(t, name), opts).ExtractErr())
 }
 
+// roleIDs are the ids of roles by name: no test renames one.
+var roleIDs sync.Map
+
 // role is the id of a role.
 func (p *Project) role(t testing.TB, name string) string {
 	t.Helper()
+	if id, ok := roleIDs.Load(name); ok {
+		return id.(string)
+	}
 	pages := must(roles.List(p.keystone, roles.ListOpts{Name: name}).AllPages(context.Background()))(t)
 	found, err := roles.ExtractRoles(pages)
 	if err != nil || len(found) != 1 {
 		t.Fatalf("role %s: %v %v", name, found, err)
 	}
+	roleIDs.Store(name, found[0].ID)
 	return found[0].ID
 }
 

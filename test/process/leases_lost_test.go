@@ -39,7 +39,7 @@ func TestLongLostDelegation(t *testing.T) {
 	for name, lose := range map[string]func(*testing.T, *lessee){
 		"its user is disabled":  func(t *testing.T, l *lessee) { l.Disable(t); t.Cleanup(func() { l.Enable(t) }) },
 		"its trust is deleted":  func(t *testing.T, l *lessee) { l.DropTrust(t, l.TrustsForAdmin(t)[0]) },
-		"its user has no roles": func(t *testing.T, l *lessee) { l.RemoveRole(t, l.UserID, "member") },
+		"its user has no roles": func(t *testing.T, l *lessee) { l.Leave(t) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -16,6 +16,10 @@ from seed_wait import consumers, hosts
 
 # ---- identity ---------------------------------------------------------------
 
+# What Octavia and Barbican require besides member. The reader has none of them, so he sees no load balancers.
+SERVICE_ROLES = ('load-balancer_member', 'creator')
+
+
 def endpoints():
     have = call('GET', KS + '/endpoints')['endpoints']
     services = [('identity', 'keystone', KS), ('image', 'glance', URL['glance']),
@@ -60,7 +64,7 @@ def identity():
     login()
     endpoints()
     role = {r: ensure(KS + '/roles', 'role', {'name': r})['id']
-            for r in ('admin', 'member', 'reader', 'service')}
+            for r in ('admin', 'member', 'reader', 'service', *SERVICE_ROLES)}
     default = {'id': 'default', 'name': 'Default'}
     partner = ensure(KS + '/domains', 'domain', {'name': CFG['PARTNER_DOMAIN']})
 
@@ -81,10 +85,10 @@ def identity():
     demo = project(CFG['DEMO_PROJECT'], default)
     alt = project(CFG['ALT_PROJECT'], default)
     dev = project(CFG['PARTNER_PROJECT'], partner)
-    grant(user(CFG['DEMO_USER'], default), demo, 'member')
-    grant(user(CFG['ALT_USER'], default), alt, 'member')
+    grant(user(CFG['DEMO_USER'], default), demo, 'member', *SERVICE_ROLES)
+    grant(user(CFG['ALT_USER'], default), alt, 'member', *SERVICE_ROLES)
     grant(user(CFG['READER_USER'], default), demo, 'reader')
-    grant(user(CFG['PARTNER_USER'], partner), dev, 'member')
+    grant(user(CFG['PARTNER_USER'], partner), dev, 'member', *SERVICE_ROLES)
     partner_admin = user(CFG['PARTNER_ADMIN_USER'], partner)
     grant(partner_admin, dev, 'admin')
     grant(partner_admin, 'domains/' + partner['id'], 'admin')
