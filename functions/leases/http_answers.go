@@ -76,6 +76,14 @@ type Reservation struct {
 	Heal         domain.Heal              `json:"heal,omitempty" enum:"auto,manual" doc:"When a host fails."`
 	Hosts        *int                     `json:"hosts,omitempty" minimum:"0" doc:"How many it has, or had at its end."`
 	Flavors      []LeaseFlavor            `json:"flavors,omitempty" minItems:"1"`
+	Servers      []LeaseServer            `json:"servers,omitempty" minItems:"1" doc:"Those that its end did more to."`
+}
+
+// LeaseServer is a server that the end of a lease had to bring out of a state first, or could not end as on_end says.
+type LeaseServer struct {
+	ServerID string `json:"server_id" minLength:"1" doc:"Nova's."`
+	Name     string `json:"name"`
+	Detail   string `json:"detail" doc:"What was done besides on_end."`
 }
 
 // LeaseFlavor is a flavor whose servers land on reserved hosts.
@@ -141,6 +149,11 @@ func showReservation(r domain.Reservation) Reservation {
 		out.Flavors = append(out.Flavors, LeaseFlavor{
 			ID: f.ID, Name: f.Base, VCPUs: f.VCPUs, RAMMB: f.RAMMB, DiskGB: f.DiskGB,
 		})
+	}
+	for _, d := range r.Servers {
+		if d.Did != "" {
+			out.Servers = append(out.Servers, LeaseServer{ServerID: d.ID, Name: d.Name, Detail: d.Did})
+		}
 	}
 	return out
 }

@@ -9,6 +9,11 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
+// endsWith is what a lease says of a server that its end found in a state.
+var endsWith = map[string]string{
+	"RESCUE": "it was in RESCUE and was unrescued", "ERROR": "it was in ERROR, was made active and was stopped",
+}
+
 // TestEndInEachState: the end gets a server out of each state, whatever its user has brought it into, and whichever
 // step a replica dies at. It is locked meanwhile; a lock of its user stays.
 func TestEndInEachState(t *testing.T) {
@@ -29,6 +34,11 @@ func TestEndInEachState(t *testing.T) {
 				if server.Status != "SHELVED_OFFLOADED" || server.Locked != isLocked ||
 					(len(w.cloud.locked) > 0) == isLocked {
 					t.Errorf("after the lease it is %+v, locked by run-leases: %v", server, w.cloud.locked)
+				}
+				told := testkit.Scalar[string](t, w.rows, `select coalesce(data->'servers'->0->>'detail', '') from events
+					where type = $1 and data->>'status' = 'ended'`, domain.LeaseEvent)
+				if want := endsWith[status]; told != want {
+					t.Errorf("the event says %q of the server, want %q", told, want)
 				}
 				delete(w.cloud.servers, id)
 				w.clean(t)

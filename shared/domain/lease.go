@@ -181,6 +181,8 @@ type Reservation struct {
 // EndingServer is what was done to a server to end it.
 type EndingServer struct {
 	ID      string    `json:"id"`
+	Name    string    `json:"name,omitempty"`
+	Did     string    `json:"did,omitempty"`     // besides on_end, for its owner
 	Locked  bool      `json:"locked,omitempty"`  // by run-leases: it is unlocked when it has left the host
 	ResetAt time.Time `json:"reset_at,omitzero"` // from ERROR to active; zero = it was not
 }

@@ -120,29 +120,58 @@ func (s hostStep) unlock(ctx context.Context, isOver bool, hosts []endingHost) e
 			resident[server.ID] = true
 		}
 	}
+	var kept []domain.EndingServer
 	var failed error
-	s.r.Servers = slices.DeleteFunc(s.r.Servers, func(d domain.EndingServer) bool {
-		if resident[d.ID] && !isOver || !d.Locked && !isOver {
-			return false
+	for _, d := range s.r.Servers {
+		isUnlocked, err := isOver, error(nil)
+		if d.Locked && (isOver || !resident[d.ID]) {
+			isUnlocked, err = s.unlockServer(ctx, d.ID, isOver)
 		}
-		server, err := s.cloud.Server(ctx, d.ID)
-		isGone := apperr.CodeOf(err) == apperr.NotFound || err == nil && server.Status == "DELETED"
-		isShelved := server.Status == "SHELVED_OFFLOADED" && server.Task == ""
-		switch {
-		case isGone:
-			return true
-		case err == nil && !isOver && !isShelved:
-			return false
-		case err == nil && d.Locked && server.Locked:
-			err = absentIsDone(s.cloud.UnlockServer(ctx, d.ID))
-		}
-		if err != nil && apperr.CodeOf(err) != apperr.Forbidden {
+		if err != nil {
 			failed = err
-			return false
 		}
-		return true
-	})
+		if isUnlocked {
+			d.Locked = false
+		}
+		if !isUnlocked || d.Did != "" {
+			kept = append(kept, d)
+		}
+	}
+	s.r.Servers = kept
 	return failed
+}
+
+// unlockServer unlocks a server that is shelved, or in any state when the end is over. isDone reports that it needs no
+// unlocking any more.
+func (s hostStep) unlockServer(ctx context.Context, id string, isOver bool) (isDone bool, err error) {
+	server, err := s.cloud.Server(ctx, id)
+	isShelved := server.Status == "SHELVED_OFFLOADED" && server.Task == ""
+	switch {
+	case apperr.CodeOf(err) == apperr.NotFound || err == nil && server.Status == "DELETED":
+		return true, nil
+	case err == nil && !isOver && !isShelved:
+		return false, nil
+	case err == nil && server.Locked:
+		err = absentIsDone(s.cloud.UnlockServer(ctx, id))
+	}
+	if apperr.CodeOf(err) == apperr.Forbidden { // a cloud whose account may not: it has locked none either
+		return true, nil
+	}
+	return err == nil, err
+}
+
+// note has the lease say what the end does to a server besides on_end, once: its owner finds another server than the
+// one left. It is stored before it is done.
+func (s hostStep) note(ctx context.Context, server domain.Server, words string) error {
+	done := s.done(server.ID)
+	if strings.Contains(done.Did, words) {
+		return nil
+	}
+	if done.Name = server.Name; done.Did != "" {
+		words = done.Did + "; " + words
+	}
+	done.Did = words
+	return s.Store.SaveStep(ctx, s.claim, s.lease, s.ClaimFor)
 }
 
 // prepareEnd gets a server into a state in which Nova shelves it or makes an image of it. isReady is false while it
@@ -156,6 +185,9 @@ func (s hostStep) prepareEnd(ctx context.Context, server domain.Server) (isReady
 	case server.Status == "VERIFY_RESIZE":
 		return false, s.cloud.ConfirmMigration(ctx, server.ID)
 	case server.Status == "RESCUE":
+		if err := s.note(ctx, server, "it was in RESCUE and was unrescued"); err != nil {
+			return false, err
+		}
 		return false, s.cloud.UnrescueServer(ctx, server.ID)
 	case server.Status == "ERROR" && wasReset:
 		return false, apperr.New(apperr.Conflict, "it is in ERROR again after it was made active")
@@ -164,6 +196,9 @@ func (s hostStep) prepareEnd(ctx context.Context, server domain.Server) (isReady
 			done.ResetAt = s.lease.EndingSince.UTC()
 		}
 		if err := s.Store.SaveStep(ctx, s.claim, s.lease, s.ClaimFor); err != nil {
+			return false, err
+		}
+		if err := s.note(ctx, server, "it was in ERROR, was made active and was stopped"); err != nil {
 			return false, err
 		}
 		return false, s.cloud.ResetServer(ctx, server.ID)

@@ -46,9 +46,12 @@ func (s hostStep) base(server domain.Server) (id string, isPrivate bool) {
 func (s hostStep) move(ctx context.Context, server domain.Server, base string) (isMoving bool, err error) {
 	tag := AggregateName(s.r.ID)
 	if slices.Contains(server.Tags, tag) {
-		isMoving, err = s.mayMove(ctx, server.ID)
-		if !isMoving || err != nil {
+		mayMove, err := s.mayMove(ctx, server.ID)
+		switch {
+		case err != nil:
 			return false, err
+		case !mayMove:
+			return false, s.note(ctx, server, keepsFlavor)
 		}
 	} else if err = s.cloud.TagServer(ctx, server.ID, tag); err != nil {
 		return false, err
@@ -58,10 +61,12 @@ func (s hostStep) move(ctx context.Context, server domain.Server, base string) (
 	case apperr.Invalid, apperr.NotFound, apperr.Forbidden, apperr.Conflict:
 		slog.WarnContext(ctx, "a server keeps the flavor of a reservation", "lease_id", s.lease.ID,
 			"reservation_id", s.r.ID, "server_id", server.ID, "error", err)
-		return false, nil
+		return false, s.note(ctx, server, keepsFlavor)
 	}
 	return true, err
 }
+
+const keepsFlavor = "Nova could not move it off the reserved host: it keeps the lease's flavor, and cannot be unshelved"
 
 // mayMove reports whether Nova has not failed to resize the server yet.
 func (s hostStep) mayMove(ctx context.Context, id string) (bool, error) {

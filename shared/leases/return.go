@@ -319,7 +319,12 @@ func (s hostStep) endServer(ctx context.Context, id string) error {
 	switch {
 	case server.Task == "deleting", server.Status == "DELETED", server.Status == "SOFT_DELETED":
 		return nil
-	case s.lease.OnEnd == domain.OnEndDelete, s.deletes(server) && server.Status == "ERROR":
+	case s.lease.OnEnd == domain.OnEndDelete:
+		return absentIsDone(s.cloud.DeleteServer(ctx, id))
+	case s.deletes(server) && server.Status == "ERROR":
+		if err := s.note(ctx, server, "it was in ERROR and had never run: it was deleted without an image"); err != nil {
+			return err
+		}
 		return absentIsDone(s.cloud.DeleteServer(ctx, id))
 	case s.lease.OnEnd != domain.OnEndSnapshotDelete:
 		return s.shelve(ctx, server)

@@ -30,12 +30,18 @@ seq, version, due_at, attempts, created_at, updated_at`
 	leaseEventData = `jsonb_strip_nulls(jsonb_build_object(
                'lease_id', id, 'name', name, 'status', status, 'previous_status', previous_status, 'reason', problem,
                'degraded', degraded, 'start', ` + startText + `, 'end', ` + endText + `,
-               'instance_ids', ` + leasedInstances + `, 'actor', actor))`
+               'instance_ids', ` + leasedInstances + `, 'servers', ` + changedServers + `, 'actor', actor))`
 
 	// leasedInstances are the instances of a lease in the row "after"; null = none.
 	leasedInstances = `(
     select jsonb_agg(r.instance_id order by r.position) from reservations r
     where r.project_id = after.project_id and r.lease_id = after.id and r.instance_id is not null)`
+
+	// changedServers are the servers that the end of a lease in the row "after" did more to than on_end; null = none.
+	changedServers = `(
+    select jsonb_agg(jsonb_build_object('server_id', s->'id', 'name', s->'name', 'detail', s->'did'))
+    from reservations r, jsonb_array_elements(r.servers) s
+    where r.project_id = after.project_id and r.lease_id = after.id and s ? 'did')`
 
 	startText = `to_char(starts_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')`
 	endText   = `to_char(ends_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')`

@@ -2530,6 +2530,13 @@ type LeaseEventData struct {
 		Code   string `json:"code"`
 		Detail string `json:"detail"`
 	} `json:"reason,omitempty"`
+
+	// Servers Those that its end did more to than `on_end` says.
+	Servers *[]struct {
+		Detail   string `json:"detail"`
+		Name     string `json:"name"`
+		ServerID string `json:"server_id"`
+	} `json:"servers,omitempty"`
 	Start  time.Time            `json:"start"`
 	Status LeaseEventDataStatus `json:"status"`
 }
@@ -2565,6 +2572,16 @@ type LeasePage struct {
 type LeaseReason struct {
 	Code   string `json:"code"`
 	Detail string `json:"detail"`
+}
+
+// LeaseServer defines model for LeaseServer.
+type LeaseServer struct {
+	// Detail What was done besides on_end.
+	Detail string `json:"detail"`
+	Name   string `json:"name"`
+
+	// ServerID Nova's.
+	ServerID string `json:"server_id"`
 }
 
 // LeaseStatus defines model for LeaseStatus.
@@ -3479,17 +3496,20 @@ type Reservation struct {
 	ID UUID `json:"id"`
 
 	// InstanceID A UUID in lower case.
-	InstanceID *UUID             `json:"instance_id,omitempty"`
-	Max        *int              `json:"max,omitempty"`
-	Min        *int              `json:"min,omitempty"`
-	RAMMb      *int              `json:"ram_mb,omitempty"`
-	Reason     *LeaseReason      `json:"reason,omitempty"`
-	Region     *string           `json:"region,omitempty"`
-	Status     ReservationStatus `json:"status"`
-	Traits     *[]string         `json:"traits,omitempty"`
-	Type       ReservationType   `json:"type"`
-	Vcpus      *int              `json:"vcpus,omitempty"`
-	Zone       *string           `json:"zone,omitempty"`
+	InstanceID *UUID        `json:"instance_id,omitempty"`
+	Max        *int         `json:"max,omitempty"`
+	Min        *int         `json:"min,omitempty"`
+	RAMMb      *int         `json:"ram_mb,omitempty"`
+	Reason     *LeaseReason `json:"reason,omitempty"`
+	Region     *string      `json:"region,omitempty"`
+
+	// Servers Those that its end did more to.
+	Servers *[]LeaseServer    `json:"servers,omitempty"`
+	Status  ReservationStatus `json:"status"`
+	Traits  *[]string         `json:"traits,omitempty"`
+	Type    ReservationType   `json:"type"`
+	Vcpus   *int              `json:"vcpus,omitempty"`
+	Zone    *string           `json:"zone,omitempty"`
 }
 
 // ReservationHeal When a host fails.

@@ -34,11 +34,12 @@ var leases = cli.Noun[api.Lease]{
 			"CREATED+:created_at",
 		},
 		Details: []string{
-			"WARNS:before_end", "ISOLATION*", "EVENTS", "FLAVORS", "ORDER:order_id", "USER:user_id",
+			"WARNS:before_end", "ISOLATION*", "EVENTS", "SERVERS", "FLAVORS", "ORDER:order_id", "USER:user_id",
 		},
 		Texts: map[string]func(api.Lease) string{
 			"END":      func(l api.Lease) string { return output.Time(endOf(l)) },
 			"RESERVES": reserves, "REASON": reason, "EVENTS": steps, "FLAVORS": flavors,
+			"SERVERS": changed,
 			"DEGRADED": func(l api.Lease) string {
 				if l.Degraded {
 					return "yes"
@@ -85,6 +86,17 @@ func steps(l api.Lease) string {
 		all = append(all, string(e.Type)+" "+string(e.Status)+" "+output.Time(at))
 	}
 	return strings.Join(all, ", ")
+}
+
+// changed says what the end did to servers besides on_end.
+func changed(l api.Lease) string {
+	var all []string
+	for _, r := range l.Reservations {
+		for _, s := range cli.Value(r.Servers) {
+			all = append(all, s.Name+" ("+s.ServerID+"): "+s.Detail)
+		}
+	}
+	return strings.Join(all, "; ")
 }
 
 // flavors lists the names that a launch with the reservation takes.
