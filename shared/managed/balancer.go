@@ -20,6 +20,7 @@ import (
 type BalancerCloud interface {
 	NetworkNames(ctx context.Context) ([]domain.Network, error)
 	LoadBalancers(ctx context.Context, projectID, tag string) ([]domain.LoadBalancer, error)
+	LoadBalancer(ctx context.Context, projectID, id string) (domain.LoadBalancer, error)
 	PoolMembers(ctx context.Context, poolID string) ([]domain.PoolMember, error)
 	CreateLoadBalancer(ctx context.Context, r domain.LoadBalancerRequest) (id string, err error)
 	RenameLoadBalancer(ctx context.Context, id, name string, tags []string) error
@@ -87,25 +88,50 @@ func targets(l domain.ListenerSpec) []Ref {
 }
 
 // List implements Driver. Besides the listing it reads the members of each pool that has one that is not in the cache.
-func (d *BalancerDriver) List(ctx context.Context, s Session, _ []domain.Member) (map[uuid.UUID]Object, error) {
+func (d *BalancerDriver) List(
+	ctx context.Context, s Session, members []domain.Member,
+) (map[uuid.UUID]Object, error) {
 	all, err := s.Cloud.LoadBalancers(ctx, s.ProjectID, markTag)
 	if err != nil || len(all) == 0 {
 		return nil, err
 	}
+	objects, err := d.objects(ctx, s, all)
+	found := map[uuid.UUID][]Object{}
+	for i, o := range objects {
+		if member, ok := taggedMember(all[i].Tags); ok {
+			found[member] = append(found[member], o)
+		}
+	}
+	return byMark(found, members), err
+}
+
+// Find implements Driver.
+func (d *BalancerDriver) Find(ctx context.Context, s Session, id string) (Object, error) {
+	b, err := s.Cloud.LoadBalancer(ctx, s.ProjectID, id)
+	if err != nil {
+		return Object{}, err
+	}
+	objects, err := d.objects(ctx, s, []domain.LoadBalancer{b})
+	if err != nil {
+		return Object{}, err
+	}
+	return objects[0], nil
+}
+
+// objects are load balancers with the members of their pools and the names of their networks.
+func (d *BalancerDriver) objects(ctx context.Context, s Session, all []domain.LoadBalancer) ([]Object, error) {
 	if err := d.readMembers(ctx, s, all); err != nil {
 		return nil, err
 	}
 	if err := d.readNetworks(ctx, s, all); err != nil {
 		return nil, err
 	}
-	found := map[uuid.UUID][]Object{}
-	for _, b := range all {
-		if member, ok := taggedMember(b.Tags); ok {
-			network, _ := d.networks.Get(b.NetworkID)
-			found[member] = append(found[member], balancerObject(loadBalancer{b, network}))
-		}
+	objects := make([]Object, len(all))
+	for i, b := range all {
+		network, _ := d.networks.Get(b.NetworkID)
+		objects[i] = balancerObject(loadBalancer{b, network})
 	}
-	return byMark(found), nil
+	return objects, nil
 }
 
 // readMembers fills in the members of all pools.
@@ -183,24 +209,23 @@ func balancerObject(b loadBalancer) Object {
 
 // Create implements Driver.
 func (d *BalancerDriver) Create(ctx context.Context, s Session, in Wanted) (string, error) {
+	if in.Member.ObjectID != "" { // it is incomplete
+		o, err := d.Find(ctx, s, in.Member.ObjectID)
+		if err == nil && o.State == ObjectIncomplete {
+			err = d.complete(ctx, s, in, o)
+		}
+		return in.Member.ObjectID, err
+	}
 	made, err := s.Cloud.LoadBalancers(ctx, s.ProjectID, memberTag(in.Member.ID))
 	if err != nil {
 		return "", err
 	}
-	made = slices.DeleteFunc(made, func(b domain.LoadBalancer) bool {
-		return balancerObject(loadBalancer{LoadBalancer: b}).State == ObjectDeleting
-	})
-	if len(made) == 0 {
-		return d.begin(ctx, s, in)
+	for _, b := range made {
+		if balancerObject(loadBalancer{LoadBalancer: b}).State != ObjectDeleting {
+			return b.ID, nil // the next round completes it
+		}
 	}
-	if err := d.readMembers(ctx, s, made[:1]); err != nil {
-		return "", err
-	}
-	o := balancerObject(loadBalancer{LoadBalancer: made[0]})
-	if o.State == ObjectIncomplete {
-		err = d.complete(ctx, s, in, o)
-	}
-	return o.ID, err
+	return d.begin(ctx, s, in)
 }
 
 // begin makes the load balancer with everything in one call, or without its listeners if the driver of Octavia does not

@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
@@ -28,6 +29,11 @@ func (ConfigmapDriver) List(_ context.Context, _ Session, members []domain.Membe
 		}
 	}
 	return found, nil
+}
+
+// Find implements Driver.
+func (ConfigmapDriver) Find(_ context.Context, _ Session, id string) (Object, error) {
+	return Object{}, apperr.New(apperr.NotFound, "there is no object %s", id)
 }
 
 // Create implements Driver.

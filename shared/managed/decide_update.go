@@ -28,7 +28,7 @@ func (d *decision) update(s seen, kept []seen) bool {
 			})
 		}
 		switch {
-		case !isOutdated && !d.repairs && !one.Follows:
+		case !isOutdated && !d.repairs && !one.Follows && !one.IsMark:
 		case one.Way == InPlace:
 			inPlace = append(inPlace, one)
 		case one.Way == Refused:

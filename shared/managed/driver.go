@@ -20,10 +20,14 @@ import (
 type Driver interface {
 	Kinds() []domain.Kind
 	// List finds all marked objects of the session's project, by their marks, in one paged listing. Of two objects
-	// with one mark the older is the member's; the others are its Extra. members are those that are stored, for kinds
-	// without objects of their own.
+	// with one mark that which is stored in members is the member's, or else the older one; the others are its Extra.
 	List(ctx context.Context, s Session, members []domain.Member) (map[uuid.UUID]Object, error)
-	// Create makes the object. It is idempotent by the mark: it looks the mark up before a POST is repeated. An empty
+	// Find reads an object by its id. Lists may leave out objects that exist, for example while a cell of Nova is down,
+	// or when others have removed their marks. It is NotFound when the object is deleted. Without Raw only its existence
+	// is known.
+	Find(ctx context.Context, s Session, id string) (Object, error)
+	// Create makes the object. It is idempotent by the mark: it looks the mark up before a POST is repeated. An
+	// object that is incomplete is found by the member's ObjectID. An empty
 	// id with no error says that the object will appear in a listing.
 	Create(ctx context.Context, s Session, in Wanted) (objectID string, err error)
 	// Differences compares what is declared with what is. Names of fields are those of the spec. It makes no call.
@@ -36,14 +40,6 @@ type Driver interface {
 	Delete(ctx context.Context, s Session, o Object) error
 	// Needs lists the resources of the project that the spec names: they are made before it and deleted after it.
 	Needs(spec json.RawMessage) []Ref
-}
-
-// Confirmer is a Driver whose listings may leave out objects that exist, for example while a cell of Nova is down, or
-// when others have removed their marks.
-type Confirmer interface {
-	// Find reads an object that no listing shows. It is NotFound when the object is deleted. Without Raw only its
-	// existence is known.
-	Find(ctx context.Context, s Session, objectID string) (Object, error)
 }
 
 // Finisher is a Driver that has more to delete than the objects of a resource.
@@ -145,6 +141,8 @@ type Difference struct {
 	// Follows says that other resources of the project have changed, such as the servers of a load balancer. It is
 	// removed whatever Repair says, and is no drift.
 	Follows bool
+	// IsMark says that others have removed a mark, which lists need: it is put back whatever Repair says.
+	IsMark bool
 }
 
 // Around looks up the other managed resources of the project.

@@ -21,6 +21,7 @@ import (
 // ImageCloud is the part of OpenStack that images need.
 type ImageCloud interface {
 	TaggedImages(ctx context.Context, projectID, tag string) ([]domain.ImageDetail, error)
+	ImageDetail(ctx context.Context, id string) (domain.ImageDetail, error)
 	CreateImage(ctx context.Context, r domain.ImageRequest) (id string, err error)
 	UploadImage(ctx context.Context, id string, content io.Reader) error
 	ImportImage(ctx context.Context, id, source string) error
@@ -39,7 +40,9 @@ func (ImageDriver) Kinds() []domain.Kind { return []domain.Kind{domain.KindImage
 func (ImageDriver) Needs(json.RawMessage) []Ref { return nil }
 
 // List implements Driver.
-func (ImageDriver) List(ctx context.Context, s Session, _ []domain.Member) (map[uuid.UUID]Object, error) {
+func (ImageDriver) List(
+	ctx context.Context, s Session, members []domain.Member,
+) (map[uuid.UUID]Object, error) {
 	all, err := s.Cloud.TaggedImages(ctx, s.ProjectID, markTag)
 	if err != nil {
 		return nil, err
@@ -50,7 +53,16 @@ func (ImageDriver) List(ctx context.Context, s Session, _ []domain.Member) (map[
 			found[member] = append(found[member], imageObject(i))
 		}
 	}
-	return byMark(found), nil
+	return byMark(found, members), nil
+}
+
+// Find implements Driver. An image that belongs to another project by now is no object of this one.
+func (ImageDriver) Find(ctx context.Context, s Session, id string) (Object, error) {
+	i, err := s.Cloud.ImageDetail(ctx, id)
+	if err == nil && i.OwnerID != s.ProjectID {
+		err = apperr.New(apperr.NotFound, "image %s belongs to another project", id)
+	}
+	return imageObject(i), err
 }
 
 // uploadFor bounds an upload. Content that is declared is small, so a longer one has lost its Glance.
@@ -85,7 +97,7 @@ func imageObject(i domain.ImageDetail) Object {
 // Create implements Driver.
 func (ImageDriver) Create(ctx context.Context, s Session, in Wanted) (string, error) {
 	spec := read[domain.ImageSpec](in.Spec)
-	made, err := s.Cloud.TaggedImages(ctx, s.ProjectID, memberTag(in.Member.ID))
+	made, err := madeImages(ctx, s, in.Member)
 	if err != nil {
 		return "", err
 	}
@@ -106,6 +118,15 @@ func (ImageDriver) Create(ctx context.Context, s Session, in Wanted) (string, er
 		return "", err
 	}
 	return id, fillImage(ctx, s, id, spec)
+}
+
+// madeImages are the images that were made for a member. One whose id is stored is incomplete.
+func madeImages(ctx context.Context, s Session, member domain.Member) ([]domain.ImageDetail, error) {
+	if member.ObjectID == "" {
+		return s.Cloud.TaggedImages(ctx, s.ProjectID, memberTag(member.ID))
+	}
+	i, err := s.Cloud.ImageDetail(ctx, member.ObjectID)
+	return []domain.ImageDetail{i}, err
 }
 
 // ownTags are the tags of a declaration that cannot be taken for marks.
@@ -141,6 +162,7 @@ func (ImageDriver) Differences(in Wanted, o Object) []Difference {
 		compare("name", in.Name, i.Name, InPlace),
 		compare("min_disk_gb", spec.MinDiskGB, i.MinDiskGB, InPlace),
 		compare("min_ram_mb", spec.MinRAMMB, i.MinRAMMB, InPlace),
+		missing("tags", set(memberTags(in.Member.ID)), set(i.Tags)),
 		entries("tags", set(ownTags(spec)), set(ownTags(made)), set(i.Tags)),
 		entries("properties", spec.Properties, made.Properties, i.Properties),
 		compare("disk_format", spec.DiskFormat, i.DiskFormat, Replace),

@@ -3,6 +3,7 @@ package managed
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -34,6 +35,7 @@ func listenerField(protocol string, port int) string {
 func (*BalancerDriver) Differences(in Wanted, o Object) []Difference {
 	b, spec := raw[loadBalancer](o), read[domain.BalancerSpec](in.Spec)
 	out := compare("name", in.Name, b.Name, InPlace)
+	out = append(out, missing("tags", set(memberTags(in.Member.ID)), set(b.Tags))...)
 	made := read[domain.BalancerSpec](in.Made.Spec)
 	isSame := spec.Network == b.NetworkID || spec.Network == b.network
 	if in.Made.Number != 0 && spec.Network != made.Network && !isSame {
@@ -157,8 +159,11 @@ func endpoints(members []domain.PoolMember) string {
 func (*BalancerDriver) Update(ctx context.Context, s Session, in Wanted, o Object, differences []Difference) error {
 	b, first := raw[loadBalancer](o), differences[0]
 	change := func() error { return changeListener(ctx, s, in, b, first) }
-	if first.Field == "name" {
-		change = func() error { return s.Cloud.RenameLoadBalancer(ctx, o.ID, in.Name, b.Tags) }
+	if first.Field == "name" || first.IsMark {
+		change = func() error {
+			marks, _ := changes("tags", differences)
+			return s.Cloud.RenameLoadBalancer(ctx, o.ID, in.Name, slices.Concat(b.Tags, slices.Sorted(maps.Keys(marks))))
+		}
 	}
 	err := change()
 	if isBusy(err) {
@@ -237,9 +242,9 @@ func (a Around) poolMembers(l domain.ListenerSpec, network string) ([]domain.Poo
 		for _, o := range a.Objects(m) {
 			server, ok := o.Raw.(domain.Server)
 			switch {
-			case !ok || slices.Contains(notServing, server.Status):
-			case server.Partial:
-				return nil, Waits("ServersUnknown", "Nova does not show the addresses of server %s", server.ID)
+			case !ok || server.Partial:
+				return nil, Waits("ServersUnknown", "Nova does not show the addresses of server %s", o.ID)
+			case slices.Contains(notServing, server.Status):
 			default:
 				if address := serverAddress(server, network); address != "" {
 					add(server.Name, address)

@@ -74,7 +74,9 @@ func (*MachineDriver) Needs(spec json.RawMessage) []Ref {
 func deploymentName(name string, ordinal int) string { return fmt.Sprintf("%s-%d", name, ordinal) }
 
 // List implements Driver.
-func (*MachineDriver) List(ctx context.Context, s Session, _ []domain.Member) (map[uuid.UUID]Object, error) {
+func (*MachineDriver) List(
+	ctx context.Context, s Session, members []domain.Member,
+) (map[uuid.UUID]Object, error) {
 	servers, err := s.Cloud.MarkedServers(ctx, markTag)
 	if err != nil || len(servers) == 0 {
 		return nil, err
@@ -94,7 +96,7 @@ func (*MachineDriver) List(ctx context.Context, s Session, _ []domain.Member) (m
 			}
 		}
 	}
-	return byMark(found), nil
+	return byMark(found, members), nil
 }
 
 // nameFlavors adds the ids of the servers' flavors, which Nova shows by their names.
@@ -141,7 +143,7 @@ func machineObject(server domain.Server) Object {
 // resized is Nova's status of a server that has another flavor or host, until that is confirmed.
 const resized = "VERIFY_RESIZE"
 
-// Find implements Confirmer: a list by tag leaves out the servers of cells that are down, and those whose tags others
+// Find implements Driver: a list by tag leaves out the servers of cells that are down, and those whose tags others
 // have removed.
 func (*MachineDriver) Find(ctx context.Context, s Session, id string) (Object, error) {
 	server, err := s.Cloud.Server(ctx, id)

@@ -90,9 +90,7 @@ func (*MachineDriver) Differences(in Wanted, o Object) []Difference {
 		way = Replace
 	}
 	out := compare("name", in.Name, server.Name, InPlace)
-	if tags := missingMarks(in, server); len(tags) > 0 { // lists have to show it, whatever repair says
-		out = append(out, Difference{Field: "tags", Declared: tags, Way: InPlace, Follows: true})
-	}
+	out = append(out, missing("tags", set([]string{in.Member.ID.String(), markTag}), set(server.Tags))...)
 	out = append(out, entries("metadata", spec.Metadata, made.Metadata, server.Metadata)...)
 	out = append(out, tagDifferences(spec, made, server)...)
 	switch hasFlavor := spec.Flavor == server.Flavor.Name || spec.Flavor == server.Flavor.ID; {
@@ -131,13 +129,6 @@ func tagDifferences(spec, made domain.MachineSpec, server domain.Server) []Diffe
 		}
 	}
 	return out
-}
-
-// missingMarks are the marks that a server has lost.
-func missingMarks(in Wanted, server domain.Server) []string {
-	return slices.DeleteFunc([]string{in.Member.ID.String(), markTag}, func(tag string) bool {
-		return slices.Contains(server.Tags, tag)
-	})
 }
 
 // otherImage reports whether a server was made of another image than declared. An image that is declared by its name is
@@ -246,7 +237,7 @@ func (d *MachineDriver) Update(ctx context.Context, s Session, in Wanted, o Obje
 
 // describe changes what does not interrupt a server: its marks, name, metadata and volumes.
 func describe(ctx context.Context, s Session, in Wanted, server domain.Server, differences []Difference) error {
-	if err := retag(ctx, s, in, server, differences); err != nil {
+	if err := retag(ctx, s, server, differences); err != nil {
 		return err
 	}
 	if _, ok := find(differences, "name"); ok {
@@ -277,12 +268,9 @@ func describe(ctx context.Context, s Session, in Wanted, server domain.Server, d
 }
 
 // retag removes and adds tags of a server, its marks among them.
-func retag(ctx context.Context, s Session, in Wanted, server domain.Server, differences []Difference) error {
+func retag(ctx context.Context, s Session, server domain.Server, differences []Difference) error {
 	declared, remove := changes("tags", differences)
 	add := slices.Sorted(maps.Values(declared))
-	if differs(differences, "tags") {
-		add = append(add, missingMarks(in, server)...)
-	}
 	for _, tag := range remove { // first: Nova allows 50 tags of a server
 		if err := s.Cloud.UntagServer(ctx, server.ID, tag); err != nil {
 			return err

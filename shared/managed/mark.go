@@ -40,21 +40,25 @@ func taggedMember(tags []string) (uuid.UUID, bool) {
 // whose answer was lost has left: a backup of a volume, for example, is restored with the volume's metadata.
 const copyAfter = 10 * time.Minute
 
-// byMark gives each member its object: the oldest one with its mark. Those that were made soon after it are Extra;
-// copies of it belong to whoever has made them.
-func byMark(found map[uuid.UUID][]Object) map[uuid.UUID]Object {
+// byMark gives each member its object: the one that is stored, or else the oldest one with its mark. Those that were made
+// at about the same time are Extra; copies of it belong to whoever has made them.
+func byMark(found map[uuid.UUID][]Object, members []domain.Member) map[uuid.UUID]Object {
+	stored := make(map[uuid.UUID]string, len(members))
+	for _, m := range members {
+		stored[m.ID] = m.ObjectID
+	}
 	out := make(map[uuid.UUID]Object, len(found))
 	for member, objects := range found {
 		slices.SortFunc(objects, func(a, b Object) int {
 			return cmp.Or(a.CreatedAt.Compare(b.CreatedAt), strings.Compare(a.ID, b.ID))
 		})
-		first := objects[0]
-		for _, o := range objects[1:] {
-			if o.CreatedAt.Sub(first.CreatedAt) < copyAfter {
-				first.Extra = append(first.Extra, o)
+		own := objects[max(0, slices.IndexFunc(objects, func(o Object) bool { return o.ID == stored[member] }))]
+		for _, o := range objects {
+			if o.ID != own.ID && o.CreatedAt.Sub(own.CreatedAt).Abs() < copyAfter {
+				own.Extra = append(own.Extra, o)
 			}
 		}
-		out[member] = first
+		out[member] = own
 	}
 	return out
 }
@@ -90,6 +94,15 @@ func entries(field string, declared, before, actual map[string]string) []Differe
 		}
 	}
 	slices.SortFunc(out, func(a, b Difference) int { return strings.Compare(a.Field, b.Field) })
+	return out
+}
+
+// missing are the marks that an object has lost.
+func missing(field string, marks, actual map[string]string) []Difference {
+	out := entries(field, marks, nil, actual)
+	for n := range out {
+		out[n].IsMark = true
+	}
 	return out
 }
 

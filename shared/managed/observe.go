@@ -43,15 +43,18 @@ func (r *round) observe(ctx context.Context) error {
 		groups[key] = append(groups[key], m)
 	}
 	objects := r.listAll(ctx, order, groups)
-	r.listed = time.Since(began)
 	all := make([]domain.Managed, len(r.resources))
 	for n, m := range r.resources {
 		all[n] = m.Managed
+		if m.isLookedAt || named[Ref{m.Kind, m.Name}] {
+			r.confirm(ctx, m, objects)
+		}
 	}
+	r.listed = time.Since(began)
 	r.around = NewAround(all, objects)
 	for _, m := range r.resources {
 		if m.isLookedAt && m.noLogin == nil && m.notListed == nil {
-			r.match(ctx, m, objects)
+			r.match(m, objects)
 		}
 	}
 	return nil
@@ -101,15 +104,16 @@ func (r *round) listAll(
 	_ = all.Wait() // the errors are in lists
 	objects := map[uuid.UUID]Object{}
 	for n, key := range order {
-		maps.Copy(objects, lists[n].found)
-		for _, id := range lists[n].deleted {
-			r.deleted[id] = true
-		}
 		if err := lists[n].err; err != nil {
 			r.problem = err
 			for _, m := range groups[key] {
 				m.notListed = err
 			}
+			continue
+		}
+		maps.Copy(objects, lists[n].found)
+		for _, id := range lists[n].deleted {
+			r.deleted[id] = true
 		}
 	}
 	return objects
@@ -125,14 +129,16 @@ type list struct {
 // mostFinds is up to how many objects are read one by one, instead of in a list of all.
 const mostFinds = 10
 
-// readObjects reads the objects of the members of resources: by their ids if they are few, and made; else by a list.
+// readObjects reads the objects of the members of resources. Few servers that are made are read by their ids: something
+// has reported that they have changed. All else is listed.
 func readObjects(ctx context.Context, driver Driver, s Session, group []*resource) (l list) {
 	var members []domain.Member
+	readsEach := true
 	for _, m := range group {
 		members = append(members, m.Members...)
+		readsEach = readsEach && m.isReported() && m.Kind != domain.KindConfigmap
 	}
-	confirmer, ok := driver.(Confirmer)
-	if !ok || len(members) > mostFinds || slices.ContainsFunc(members, func(m domain.Member) bool {
+	if !readsEach || len(members) > mostFinds || slices.ContainsFunc(members, func(m domain.Member) bool {
 		return m.Status != domain.MemberReady || m.ObjectID == ""
 	}) {
 		l.found, l.err = driver.List(ctx, s, members)
@@ -140,7 +146,7 @@ func readObjects(ctx context.Context, driver Driver, s Session, group []*resourc
 	}
 	l.found = make(map[uuid.UUID]Object, len(members))
 	for _, m := range members {
-		o, err := confirmer.Find(ctx, s, m.ObjectID)
+		o, err := driver.Find(ctx, s, m.ObjectID)
 		switch {
 		case apperr.CodeOf(err) == apperr.NotFound:
 			l.deleted = append(l.deleted, m.ID)
@@ -156,14 +162,34 @@ func readObjects(ctx context.Context, driver Driver, s Session, group []*resourc
 	return l
 }
 
+// confirm reads the stored objects of a resource by their ids that no list shows, or instead of which a list shows
+// another one with their mark. What is not known of an object does not count as its deletion.
+func (r *round) confirm(ctx context.Context, m *resource, objects map[uuid.UUID]Object) {
+	for _, member := range m.Members {
+		o := objects[member.ID]
+		if member.ObjectID == "" || member.ObjectID == o.ID || r.deleted[member.ID] {
+			continue
+		}
+		stored, err := Object{}, error(nil)
+		if m.noLogin == nil && m.notListed == nil {
+			stored, err = m.driver.Find(ctx, m.session, member.ObjectID)
+		}
+		switch {
+		case apperr.CodeOf(err) == apperr.NotFound:
+			r.deleted[member.ID] = true
+		case err != nil || stored.Raw == nil:
+			objects[member.ID] = Object{ID: member.ObjectID, State: ObjectWorking, Reason: "no list shows it"}
+		default:
+			objects[member.ID] = stored
+		}
+	}
+}
+
 // match gives each member its object and their differences.
-func (r *round) match(ctx context.Context, m *resource, objects map[uuid.UUID]Object) {
+func (r *round) match(m *resource, objects map[uuid.UUID]Object) {
 	for _, member := range m.Members {
 		s := seen{member: member}
 		s.object, s.isFound = objects[member.ID]
-		if !s.isFound && member.ObjectID != "" && !r.deleted[member.ID] {
-			s.object, s.isFound = r.confirm(ctx, m, member)
-		}
 		if s.isFound && s.object.State == ObjectReady && member.Status != domain.MemberDeleting && !m.isDeleting() {
 			s.differences = m.driver.Differences(r.wanted(m, member), s.object)
 			if m.target().isDeployment && m.target().surges {
@@ -181,22 +207,6 @@ func replaceDisrupting(differences []Difference) {
 			differences[n].Way = Replace
 		}
 	}
-}
-
-// confirm asks for an object that no listing shows: some leave out objects that exist.
-func (r *round) confirm(ctx context.Context, m *resource, member domain.Member) (Object, bool) {
-	confirmer, ok := m.driver.(Confirmer)
-	if !ok {
-		return Object{}, false
-	}
-	o, err := confirmer.Find(ctx, m.session, member.ObjectID)
-	switch {
-	case apperr.CodeOf(err) == apperr.NotFound:
-		return Object{}, false
-	case err == nil && o.Raw != nil:
-		return o, true
-	}
-	return Object{ID: member.ObjectID, State: ObjectWorking, Reason: "no list shows it"}, true
 }
 
 // waitsFor says what a resource has to wait for: while it is deleted, for those that name it; else for those that it

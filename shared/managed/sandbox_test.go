@@ -91,7 +91,9 @@ func (s *sandbox) settle(t *testing.T) (o Object, updates int) {
 		err := error(nil)
 		switch {
 		case !ok, found.State == ObjectIncomplete:
-			_, err = s.driver.Create(ctx, s.Session, s.in)
+			wanted := s.in
+			wanted.Member.ObjectID = found.ID
+			_, err = s.driver.Create(ctx, s.Session, wanted)
 		case found.State == ObjectReady:
 			left := s.driver.Differences(s.in, found)
 			if len(left) == 0 {

@@ -8,14 +8,13 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
 // SecretCloud is the part of OpenStack that secrets need.
 type SecretCloud interface {
 	Secrets(ctx context.Context, name string) ([]domain.StoredSecret, error)
-	HasSecret(ctx context.Context, id string) (bool, error)
+	Secret(ctx context.Context, id string) (domain.StoredSecret, error)
 	StoreSecret(ctx context.Context, name, contentType string, payload domain.Secret) (id string, err error)
 	DeleteSecret(ctx context.Context, id string) error
 }
@@ -35,7 +34,9 @@ func (SecretDriver) Kinds() []domain.Kind { return []domain.Kind{domain.KindSecr
 func (SecretDriver) Needs(json.RawMessage) []Ref { return nil }
 
 // List implements Driver.
-func (SecretDriver) List(ctx context.Context, s Session, _ []domain.Member) (map[uuid.UUID]Object, error) {
+func (SecretDriver) List(
+	ctx context.Context, s Session, members []domain.Member,
+) (map[uuid.UUID]Object, error) {
 	all, err := s.Cloud.Secrets(ctx, "")
 	if err != nil {
 		return nil, err
@@ -50,7 +51,7 @@ func (SecretDriver) List(ctx context.Context, s Session, _ []domain.Member) (map
 			found[member] = append(found[member], secretObject(one))
 		}
 	}
-	return byMark(found), nil
+	return byMark(found, members), nil
 }
 
 func secretObject(one domain.StoredSecret) Object {
@@ -61,14 +62,11 @@ func secretObject(one domain.StoredSecret) Object {
 	return o
 }
 
-// Find implements Confirmer: Barbican's pages are numbered, so a list leaves out a secret when another one is deleted
+// Find implements Driver: Barbican's pages are numbered, so a list leaves out a secret when another one is deleted
 // meanwhile.
-func (SecretDriver) Find(ctx context.Context, s Session, objectID string) (Object, error) {
-	has, err := s.Cloud.HasSecret(ctx, objectID)
-	if err == nil && !has {
-		err = apperr.New(apperr.NotFound, "the secret %s is deleted", objectID)
-	}
-	return Object{ID: objectID}, err
+func (SecretDriver) Find(ctx context.Context, s Session, id string) (Object, error) {
+	one, err := s.Cloud.Secret(ctx, id)
+	return secretObject(one), err
 }
 
 // Create implements Driver.

@@ -28,12 +28,11 @@ func TestSecret(t *testing.T) {
 	s.differ(t, made, "payload replace")
 	s.declare(t, domain.SecretSpec{ContentType: "application/octet-stream"})
 	s.differ(t, made, "content_type replace", "payload replace")
-	confirmer := s.driver.(Confirmer)
-	if _, err := confirmer.Find(t.Context(), s.Session, made.ID); err != nil {
+	if _, err := s.driver.Find(t.Context(), s.Session, made.ID); err != nil {
 		t.Errorf("it is gone: %v", err)
 	}
 	s.remove(t)
-	if _, err := confirmer.Find(t.Context(), s.Session, made.ID); apperr.CodeOf(err) != apperr.NotFound {
+	if _, err := s.driver.Find(t.Context(), s.Session, made.ID); apperr.CodeOf(err) != apperr.NotFound {
 		t.Errorf("it is not gone: %v", err)
 	}
 	if err := s.driver.Delete(t.Context(), s.Session, made); err != nil {

@@ -21,6 +21,7 @@ import (
 type VolumeCloud interface {
 	lookup.Images
 	Volumes(ctx context.Context, key, value string) ([]domain.Volume, error)
+	Volume(ctx context.Context, id string) (domain.Volume, error)
 	CreateVolume(ctx context.Context, r domain.VolumeRequest) (id string, err error)
 	DescribeVolume(ctx context.Context, id, name, description string) error
 	SetVolumeMetadata(ctx context.Context, id string, set map[string]string, remove []string) error
@@ -39,7 +40,9 @@ func (VolumeDriver) Kinds() []domain.Kind { return []domain.Kind{domain.KindVolu
 func (VolumeDriver) Needs(json.RawMessage) []Ref { return nil }
 
 // List implements Driver. Cinder cannot list by the key of an item, so it lists the project's volumes.
-func (VolumeDriver) List(ctx context.Context, s Session, _ []domain.Member) (map[uuid.UUID]Object, error) {
+func (VolumeDriver) List(
+	ctx context.Context, s Session, members []domain.Member,
+) (map[uuid.UUID]Object, error) {
 	all, err := s.Cloud.Volumes(ctx, "", "")
 	if err != nil {
 		return nil, err
@@ -50,7 +53,13 @@ func (VolumeDriver) List(ctx context.Context, s Session, _ []domain.Member) (map
 			found[member] = append(found[member], volumeObject(v))
 		}
 	}
-	return byMark(found), nil
+	return byMark(found, members), nil
+}
+
+// Find implements Driver.
+func (VolumeDriver) Find(ctx context.Context, s Session, id string) (Object, error) {
+	v, err := s.Cloud.Volume(ctx, id)
+	return volumeObject(v), err
 }
 
 func volumeObject(v domain.Volume) Object {
@@ -131,6 +140,7 @@ func (VolumeDriver) Differences(in Wanted, o Object) []Difference {
 	out := compare("name", in.Name, v.Name, InPlace)
 	out = append(out, compare("description", spec.Description, v.Description, InPlace)...)
 	delete(spec.Metadata, markKey) // it is not the user's
+	out = append(out, missing("metadata", map[string]string{markKey: in.Member.ID.String()}, v.Metadata)...)
 	out = append(out, entries("metadata", spec.Metadata, made.Metadata, v.Metadata)...)
 	if spec.Type != "" {
 		out = append(out, compare("type", spec.Type, v.Type, InPlace)...)

@@ -86,7 +86,7 @@ func lbaas[P, T any](
 }
 
 // LoadBalancers lists the project's load balancers with the tag, and their listeners and pools; of the pools' members
-// only their ids. It makes three calls, or one when there is no such load balancer.
+// only their ids. tag "" means all. It makes three calls, or one when there is no such load balancer.
 func (s *Session) LoadBalancers(ctx context.Context, projectID, tag string) ([]domain.LoadBalancer, error) {
 	octavia, err := s.octavia(ctx)
 	if err != nil {
@@ -96,11 +96,44 @@ func (s *Session) LoadBalancers(ctx context.Context, projectID, tag string) ([]d
 		Balancers []balancer `json:"loadbalancers"`
 		Links     []link     `json:"loadbalancers_links"`
 	}
-	found, err := lbaas(ctx, octavia, "loadbalancers", url.Values{"project_id": {projectID}, "tags": {tag}},
+	query := url.Values{"project_id": {projectID}}
+	if tag != "" {
+		query.Set("tags", tag)
+	}
+	found, err := lbaas(ctx, octavia, "loadbalancers", query,
 		func(p *page) ([]balancer, string) { return p.Balancers, linkTo(p.Links) },
 		func(b balancer) string { return b.ID })
-	if err != nil || len(found) == 0 {
+	if err != nil {
 		return nil, err
+	}
+	return s.withInside(ctx, octavia, projectID, found...)
+}
+
+// LoadBalancer reads one load balancer of the project, as LoadBalancers does.
+func (s *Session) LoadBalancer(ctx context.Context, projectID, id string) (domain.LoadBalancer, error) {
+	octavia, err := s.octavia(ctx)
+	if err != nil {
+		return domain.LoadBalancer{}, err
+	}
+	var found struct {
+		Balancer balancer `json:"loadbalancer"`
+	}
+	if err := get(ctx, octavia, octavia.ServiceURL("lbaas", "loadbalancers", url.PathEscape(id)), &found); err != nil {
+		return domain.LoadBalancer{}, err
+	}
+	all, err := s.withInside(ctx, octavia, projectID, found.Balancer)
+	if err != nil {
+		return domain.LoadBalancer{}, err
+	}
+	return all[0], nil
+}
+
+// withInside adds the listeners and pools of load balancers.
+func (s *Session) withInside(
+	ctx context.Context, octavia *gophercloud.ServiceClient, projectID string, found ...balancer,
+) ([]domain.LoadBalancer, error) {
+	if len(found) == 0 {
+		return nil, nil
 	}
 	parts, err := s.inside(ctx, octavia, projectID)
 	if err != nil {

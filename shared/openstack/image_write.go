@@ -90,6 +90,17 @@ func (s *Session) TaggedImages(ctx context.Context, projectID, tag string) ([]do
 	return convert(found, err, func(i imageDetail) domain.ImageDetail { return i.domain() })
 }
 
+// ImageDetail reads one image with its tags and properties.
+func (s *Session) ImageDetail(ctx context.Context, id string) (domain.ImageDetail, error) {
+	glance, err := s.glance(ctx)
+	if err != nil {
+		return domain.ImageDetail{}, err
+	}
+	var found imageDetail
+	err = get(ctx, glance, glance.ServiceURL("images", url.PathEscape(id)), &found)
+	return found.domain(), err
+}
+
 // CreateImage makes an image without content.
 func (s *Session) CreateImage(ctx context.Context, r domain.ImageRequest) (id string, err error) {
 	glance, err := s.glance(ctx)

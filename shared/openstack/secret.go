@@ -43,22 +43,25 @@ func (s *Session) Secrets(ctx context.Context, name string) ([]domain.StoredSecr
 	found, err := everyPage(ctx, barbican, barbican.ServiceURL("secrets"), query,
 		func(p *page) ([]secret, string) { return p.Secrets, p.Next },
 		func(one secret) string { return one.Ref })
-	return convert(found, err, func(one secret) domain.StoredSecret {
-		return domain.StoredSecret{
-			ID: path.Base(one.Ref), Name: one.Name, Status: one.Status, ContentType: one.ContentTypes["default"],
-			CreatedAt: one.Created.Time,
-		}
-	})
+	return convert(found, err, secret.domain)
 }
 
-// HasSecret reports whether a secret exists.
-func (s *Session) HasSecret(ctx context.Context, id string) (bool, error) {
+func (one secret) domain() domain.StoredSecret {
+	return domain.StoredSecret{
+		ID: path.Base(one.Ref), Name: one.Name, Status: one.Status, ContentType: one.ContentTypes["default"],
+		CreatedAt: one.Created.Time,
+	}
+}
+
+// Secret reads one secret, without its payload.
+func (s *Session) Secret(ctx context.Context, id string) (domain.StoredSecret, error) {
 	barbican, err := s.barbican(ctx)
 	if err != nil {
-		return false, err
+		return domain.StoredSecret{}, err
 	}
-	err = classify("barbican", secrets.Get(ctx, barbican, id).Err)
-	return err == nil, absentIsDone(err)
+	var found secret
+	err = get(ctx, barbican, barbican.ServiceURL("secrets", url.PathEscape(id)), &found)
+	return found.domain(), err
 }
 
 // StoreSecret makes a secret. A payload whose type is not text is base64.

@@ -71,6 +71,19 @@ func (s *Session) Volumes(ctx context.Context, key, value string) ([]domain.Volu
 	return out, err
 }
 
+// Volume reads one volume.
+func (s *Session) Volume(ctx context.Context, id string) (domain.Volume, error) {
+	cinder, err := s.cinder(ctx, cinderBase)
+	if err != nil {
+		return domain.Volume{}, err
+	}
+	var found struct {
+		Volume volume `json:"volume"`
+	}
+	err = get(ctx, cinder, cinder.ServiceURL("volumes", url.PathEscape(id)), &found)
+	return found.Volume.domain(), err
+}
+
 // CreateVolume begins to make a volume.
 func (s *Session) CreateVolume(ctx context.Context, r domain.VolumeRequest) (id string, err error) {
 	cinder, err := s.cinder(ctx, cinderBase)

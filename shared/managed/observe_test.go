@@ -1,0 +1,82 @@
+package managed
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"testing"
+	"testing/synctest"
+
+	"github.com/google/uuid"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+// balancing is a driver of load balancers that names the server "thing", and records which members its listener should
+// have.
+type balancing struct {
+	scripted
+
+	want string
+	err  error
+}
+
+func (*balancing) Needs(json.RawMessage) []Ref { return []Ref{{domain.KindMachine, "thing"}} }
+
+func (d *balancing) Differences(in Wanted, _ Object) []Difference {
+	members, err := in.Around.poolMembers(domain.ListenerSpec{MemberPort: 80, Machines: []string{"thing"}}, "")
+	d.want, d.err = endpoints(members), err
+	return nil
+}
+
+// unreadable is a driver of servers that can be listed, or not.
+type unreadable struct {
+	scripted
+
+	findErr error
+}
+
+func (d *unreadable) Find(_ context.Context, _ Session, id string) (Object, error) {
+	return Object{ID: id}, d.findErr
+}
+
+// TestBalancerOfUnknownServers: while the servers of a load balancer cannot be read, it is not known which members it
+// should have, and it keeps those that it has.
+func TestBalancerOfUnknownServers(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		servers := &unreadable{scripted: scripted{kind: domain.KindMachine}}
+		balancers := &balancing{scripted: scripted{kind: domain.KindBalancer}}
+		e, s := newRound(&servers.scripted, &balancers.scripted)
+		e.Drivers[domain.KindMachine], e.Drivers[domain.KindBalancer] = servers, balancers
+		server := domain.Server{ID: "s", Status: "ACTIVE", Addresses: []domain.Address{{IP: "192.0.2.1", Type: "fixed"}}}
+		for n := range s.all {
+			s.all[n].ObservedRevision, s.all[n].Request, s.all[n].Status = 1, "", domain.ManagedReady
+			member := domain.Member{ID: uuid.New(), ManagedID: s.all[n].ID, Revision: 1, Status: domain.MemberReady}
+			found := map[uuid.UUID]Object{}
+			if member.ObjectID = "s"; n == 0 {
+				servers.found, found[member.ID] = found, Object{ID: "s", State: ObjectReady, Raw: server}
+			} else {
+				member.ObjectID = "b"
+				balancers.found, found[member.ID] = found, Object{ID: "b", State: ObjectReady, Raw: "it"}
+			}
+			s.members[member.ID] = member
+		}
+		s.run(t, e)
+		if balancers.want != "192.0.2.1:80" || balancers.err != nil {
+			t.Fatalf("it should have %q, %v", balancers.want, balancers.err)
+		}
+		for _, change := range []func(){
+			func() { servers.listErr = errors.New("nova is away") },
+			func() { servers.listErr, servers.found = nil, nil }, // the cell is down
+			func() { servers.findErr = apperr.New(apperr.Unavailable, "nova is away") },
+		} {
+			change()
+			s.run(t, e)
+			if wait, ok := errors.AsType[WaitError](balancers.err); !ok || wait.Reason != "ServersUnknown" {
+				t.Errorf("%v, %v: it should have %q, %v", servers.listErr, servers.findErr, balancers.want, balancers.err)
+			}
+		}
+	})
+}
