@@ -159,7 +159,7 @@ func idleTick(t *testing.T, database string, conn *pgx.Conn) {
 		must(t, err)
 		times = append(times, took)
 	}
-	const limit = 0.02
+	const limit = 0.05 // two looks into the index: for what is due, and for claims that end
 	report(result{
 		number: "13e", name: fmt.Sprintf("none of %d leases is due: the one statement of a tick : limit", storedLeases),
 		ours: showMS(median(times)), peer: showMS(limit), ratio: median(times) / limit, target: atMost(1),
