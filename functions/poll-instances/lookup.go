@@ -17,8 +17,6 @@ import (
 const (
 	lookUps     = 8   // servers at once that are asked for by id
 	mostLookUps = 100 // instances that are asked for by id at each event; when more are in doubt, all are read
-	// Two lookups of a server that Nova does not know have to be independent, also when an event comes twice.
-	missedFor = 30 * time.Second
 )
 
 // lookUpUncertain asks by id for the servers of instances that Nova did not know last time, or that are unknown.
@@ -84,7 +82,7 @@ func (r *reader) lookUpOne(ctx context.Context, at time.Time, i *domain.Instance
 	case !up:
 		return false, nil // it may be in the cell that is down
 	}
-	return i.Missed(at, missedFor), nil
+	return i.Missed(at), nil
 }
 
 // serverOf finds the instance's server: the stored one, or the one that OfServers chose for an instance without any.

@@ -137,7 +137,8 @@ func (w *fakeWorld) pass(t *testing.T, d time.Duration) {
 		"update managed_projects set due_at = due_at - $1::interval, scan_at = scan_at - $1::interval, " +
 			"claimed_until = claimed_until - $1::interval",
 		"update managed set next_at = next_at - $1::interval",
-		"update managed_members set retry_at = retry_at - $1::interval, updated_at = updated_at - $1::interval",
+		"update managed_members set retry_at = retry_at - $1::interval, updated_at = updated_at - $1::interval, " +
+			"missed_at = missed_at - $1::interval",
 		"update orders set claimed_until = claimed_until - $1::interval",
 		"update create_calls set until = until - $1::interval",
 	} {

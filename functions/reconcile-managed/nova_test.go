@@ -39,6 +39,8 @@ func (f *fakeNova) call(name string) (unlock func()) {
 	return f.mu.Unlock
 }
 
+func (*fakeNova) CellsUp(context.Context, string) error { return nil }
+
 func (f *fakeNova) Flavors(context.Context) ([]domain.Flavor, error) {
 	defer f.call("flavors")()
 	return []domain.Flavor{

@@ -20,8 +20,6 @@ const (
 	// The other cloud's clock may differ from the database's by this much. If it differs more, changes may be missed
 	// until the next read of all servers.
 	overlap = 2 * time.Minute
-	// Two reads without a server have to be independent before it counts as deleted, also when an event comes twice.
-	missedFor = 30 * time.Second
 	// How many servers that are not listed are asked for by id at one read of all, and how many of them at once. The
 	// others follow at the next.
 	mostLookUps = 100
@@ -126,7 +124,7 @@ func (r *reader) lookUpOne(ctx context.Context, i *domain.Instance) (isNew bool,
 	case err == nil:
 		return i.Found(server), nil
 	case apperr.CodeOf(err) == apperr.NotFound:
-		return i.Missed(r.read.At, missedFor), nil
+		return i.Missed(r.read.At), nil
 	}
 	return false, err
 }

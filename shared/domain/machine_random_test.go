@@ -47,7 +47,7 @@ type history struct {
 	now time.Time
 }
 
-const patience = time.Minute
+const patience = MissedFor
 
 // step does one thing, and reports whether it is said to change anything.
 func (h *history) step() (changed bool) {
@@ -66,7 +66,7 @@ func (h *history) step() (changed bool) {
 		return h.i.Found(server)
 	case "missed":
 		missed, was := h.i.MissedAt, h.i.State
-		changed = h.i.Missed(h.now, patience)
+		changed = h.i.Missed(h.now)
 		if h.i.State != was && (missed.IsZero() || h.now.Sub(missed) < patience || h.i.State != InstanceDeleted) {
 			h.t.Fatalf("missed at %s and at %s, it is %s", missed, h.now, h.i.State)
 		}

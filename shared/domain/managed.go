@@ -200,8 +200,18 @@ type Member struct {
 	Node      string
 	Attempts  int
 	RetryAt   time.Time
+	MissedAt  time.Time // since when OpenStack does not find the object; zero = it does
 	CreatedAt time.Time
 	UpdatedAt time.Time
+}
+
+// Missed records that OpenStack did not find the member's object. It reports whether that is known for long enough to
+// count as a deletion.
+func (m *Member) Missed(now time.Time) (isDeleted bool) {
+	if m.MissedAt.IsZero() {
+		m.MissedAt = now
+	}
+	return now.Sub(m.MissedAt) >= MissedFor
 }
 
 // ManagedProject is a project with managed resources: a unit of due work.

@@ -59,14 +59,18 @@ var moving = []InstanceState{InstanceRequested, InstanceBuilding, InstanceReboot
 // MovingStates returns the states that Nova soon leaves by itself. Their instances are polled more often.
 func MovingStates() []InstanceState { return slices.Clone(moving) }
 
-// Missed records that Nova did not find the instance's server. Not found for at least patience, it is marked as
+// MissedFor is the time between two reads that do not find an object, to count as deleted. They have to be independent:
+// a database that has failed over, or that lags, shows nothing of objects that exist.
+const MissedFor = 30 * time.Second
+
+// Missed records that Nova did not find the instance's server. Not found for at least MissedFor, it is marked as
 // deleted. changed is false if nothing changed.
-func (i *Instance) Missed(now time.Time, patience time.Duration) (changed bool) {
+func (i *Instance) Missed(now time.Time) (changed bool) {
 	switch {
 	case i.MissedAt.IsZero():
 		i.MissedAt = now
 		return true
-	case now.Sub(i.MissedAt) < patience:
+	case now.Sub(i.MissedAt) < MissedFor:
 		return false
 	}
 	i.MissedAt = time.Time{}

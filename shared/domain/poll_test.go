@@ -13,10 +13,10 @@ func TestMissed(t *testing.T) {
 	i := Instance{
 		ServerID: "s", Name: "n", State: InstanceActive, RawStatus: "ACTIVE", Addresses: []Address{{IP: "10.0.0.1"}},
 	}
-	now, patience := time.Now(), 30*time.Second
+	now, patience := time.Now(), MissedFor
 	look := func(after time.Duration, changed bool, want InstanceState) {
 		t.Helper()
-		if got := i.Missed(now.Add(after), patience); got != changed || i.State != want {
+		if got := i.Missed(now.Add(after)); got != changed || i.State != want {
 			t.Errorf("after %s: changed %t, %s", after, got, i.State)
 		}
 	}

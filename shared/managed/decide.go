@@ -29,6 +29,7 @@ type seen struct {
 	member      domain.Member
 	object      Object
 	isFound     bool
+	isMissed    bool // it is not found, and not for long enough to count as deleted
 	differences []Difference
 }
 
@@ -232,6 +233,10 @@ func (d *decision) hasSurge(kept []seen) bool {
 
 // remove deletes a member with its object.
 func (d *decision) remove(s seen) {
+	if s.isMissed {
+		d.wait(s.member.MissedAt.Add(domain.MissedFor))
+		return
+	}
 	if s.isFound || s.member.ObjectID == "" && s.member.Reason == "" {
 		s.member.Status, s.member.RetryAt = domain.MemberDeleting, time.Time{}
 		d.add(actDelete, s)
@@ -257,6 +262,12 @@ func (d *decision) mustReplace(s seen) bool {
 // tend takes the next step of a member that is kept. It is false when the member is deleted to be made again.
 func (d *decision) tend(s seen, kept []seen) bool {
 	switch {
+	case s.isMissed:
+		d.wait(s.member.MissedAt.Add(domain.MissedFor))
+		if !d.isOutdated(s) {
+			d.updated++
+		}
+		return true
 	case !s.isFound && s.member.ObjectID != "" && s.member.Status == domain.MemberCreating:
 		s.member.Reason = "it was deleted while it was made"
 		return d.retryFailed(s)

@@ -96,17 +96,26 @@ func TestOnlyWhatIsDue(t *testing.T) {
 	})
 }
 
-// TestDueServerIsDeleted: a server that is read by its id and is not there counts as deleted, after one call.
+// TestDueServerIsDeleted: a server that is read by its id and is not there counts as deleted when it is read again half a
+// minute later. Until then nothing changes.
 func TestDueServerIsDeleted(t *testing.T) {
 	t.Parallel()
-	e, s, d, p := newFleet(1)
-	clear(d.found)
-	s.all[0].NextAt = time.Now()
-	s.runProject(t, e, p)
-	if m := s.all[0]; m.Status != domain.ManagedDegraded || len(m.Drift) != 1 || m.Drift[0].Field != "exists" ||
-		len(d.finds) != 1 || !m.NextAt.IsZero() {
-		t.Errorf("after %q it is %+v", d.finds, m)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		e, s, d, p := newFleet(1)
+		clear(d.found)
+		s.all[0].NextAt = time.Now()
+		s.runProject(t, e, p)
+		if m := s.all[0]; m.Status != domain.ManagedReady || len(m.Drift) > 0 || s.dueIn != domain.MissedFor ||
+			len(d.finds) != 1 {
+			t.Errorf("after %q it is %+v, and due in %s", d.finds, m, s.dueIn)
+		}
+		time.Sleep(s.dueIn)
+		s.runProject(t, e, p)
+		if m := s.all[0]; m.Status != domain.ManagedDegraded || len(m.Drift) != 1 || m.Drift[0].Field != "exists" ||
+			len(d.finds) != 2 || !m.NextAt.IsZero() {
+			t.Errorf("after %q it is %+v", d.finds, m)
+		}
+	})
 }
 
 // TestDueServerCannotBeRead: when Nova does not answer, the resource stays due, and nothing else changes.

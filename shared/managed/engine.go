@@ -83,7 +83,8 @@ type round struct {
 	isReread  bool                             // they were read again
 	users     map[Ref]Ref                      // what each resource is named by; nil = not looked up
 	nodes     []domain.Node
-	deleted   map[uuid.UUID]bool // the members whose objects are not found by their ids
+	deleted   map[uuid.UUID]bool // the members whose objects are not found by their ids, instead of by a list
+	missed    map[uuid.UUID]bool // the members whose objects are not found, and not for long enough
 	listed    time.Duration      // the time that listing has taken
 	isNews    bool               // a status is new, which other resources may wait for
 	around    Around
@@ -114,6 +115,7 @@ type resource struct {
 func (e Engine) Run(ctx context.Context, claim domain.Claim, project domain.ManagedProject) error {
 	r := &round{
 		Engine: e, claim: claim, project: project, sessions: map[sessionKey]opened{}, deleted: map[uuid.UUID]bool{},
+		missed: map[uuid.UUID]bool{},
 	}
 	return due.Pass{
 		Claim: claim, ClaimFor: e.ClaimFor, Limit: passTime, Work: r.run, Save: r.release,

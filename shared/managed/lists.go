@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync"
 
+	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/lookup"
 )
@@ -14,6 +15,22 @@ type lists struct {
 	flavors  []domain.Flavor
 	networks []domain.Network
 	images   map[string][]domain.Image // by the name or id that was looked up
+	cells    *bool                     // all cells of Nova are up; nil = not checked
+}
+
+// cellsUp reports whether all cells of Nova are up. It is checked once in a round, by a call that a policy of Nova may
+// forbid: then they count as up.
+func (s Session) cellsUp(ctx context.Context) bool {
+	if s.lists == nil {
+		s.lists = &lists{}
+	}
+	s.lists.mu.Lock()
+	defer s.lists.mu.Unlock()
+	if s.lists.cells == nil {
+		err := s.Cloud.CellsUp(ctx, s.ProjectID)
+		s.lists.cells = new(err == nil || apperr.Final(err))
+	}
+	return *s.lists.cells
 }
 
 // flavors lists Nova's flavors, once in a round.

@@ -24,6 +24,7 @@ type MachineCloud interface {
 	lookup.Images
 	Flavors(context.Context) ([]domain.Flavor, error)
 	Networks(context.Context) ([]domain.Network, error)
+	CellsUp(ctx context.Context, projectID string) error
 	MarkedServers(ctx context.Context, tag string) ([]domain.Server, error)
 	TagServer(ctx context.Context, id, tag string) error
 	UntagServer(ctx context.Context, id, tag string) error
@@ -148,6 +149,8 @@ const resized = "VERIFY_RESIZE"
 func (*MachineDriver) Find(ctx context.Context, s Session, id string) (Object, error) {
 	server, err := s.Cloud.Server(ctx, id)
 	switch {
+	case apperr.CodeOf(err) == apperr.NotFound && !s.cellsUp(ctx):
+		return Object{ID: id}, nil // it may be in the cell that is down
 	case err != nil:
 		return Object{}, err
 	case domain.StateOf(server.Status, server.Task) == domain.InstanceDeleted:

@@ -17,6 +17,7 @@ type fakeNova struct {
 	Cloud
 
 	server domain.Server
+	cells  error // why a cell is down
 	calls  []string
 }
 
@@ -59,6 +60,8 @@ func (f *fakeNova) Server(_ context.Context, id string) (domain.Server, error) {
 	}
 	return f.server, nil
 }
+
+func (f *fakeNova) CellsUp(context.Context, string) error { return f.cells }
 
 // newFakeNova has the ready server of a member, which is wanted with the flavor.
 func newFakeNova(flavor string) (*fakeNova, Wanted) {
@@ -145,6 +148,10 @@ func TestTagsAreRemoved(t *testing.T) {
 	_, err = (&MachineDriver{}).Find(t.Context(), Session{Cloud: nova}, "x")
 	if apperr.CodeOf(err) != apperr.NotFound {
 		t.Errorf("another one: %v", err)
+	}
+	nova.cells = apperr.New(apperr.BadGateway, "a cell is down")
+	if o, err := (&MachineDriver{}).Find(t.Context(), Session{Cloud: nova}, "x"); err != nil || o.Raw != nil {
+		t.Errorf("another one, while a cell is down: %+v, %v", o, err)
 	}
 	nova.server.Partial, nova.server.Status = true, "UNKNOWN"
 	if o, err := (&MachineDriver{}).Find(t.Context(), Session{Cloud: nova}, "s"); err != nil || o.Raw != nil {

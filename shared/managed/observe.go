@@ -47,7 +47,9 @@ func (r *round) observe(ctx context.Context) error {
 	for n, m := range r.resources {
 		all[n] = m.Managed
 		if m.isLookedAt || named[Ref{m.Kind, m.Name}] {
-			r.confirm(ctx, m, objects)
+			if err := r.confirm(ctx, m, objects); err != nil {
+				return err
+			}
 		}
 	}
 	r.listed = time.Since(began)
@@ -163,32 +165,59 @@ func readObjects(ctx context.Context, driver Driver, s Session, group []*resourc
 }
 
 // confirm reads the stored objects of a resource by their ids that no list shows, or instead of which a list shows
-// another one with their mark. What is not known of an object does not count as its deletion.
-func (r *round) confirm(ctx context.Context, m *resource, objects map[uuid.UUID]Object) {
-	for _, member := range m.Members {
-		o := objects[member.ID]
-		if member.ObjectID == "" || member.ObjectID == o.ID || r.deleted[member.ID] {
+// another one with their mark. What is not known of an object does not count as its deletion, nor does one read that
+// does not find it.
+func (r *round) confirm(ctx context.Context, m *resource, objects map[uuid.UUID]Object) error {
+	for n := range m.Members {
+		member := &m.Members[n]
+		if member.ObjectID == "" {
 			continue
 		}
-		stored, err := Object{}, error(nil)
-		if m.noLogin == nil && m.notListed == nil {
-			stored, err = m.driver.Find(ctx, m.session, member.ObjectID)
+		before := member.MissedAt
+		switch isAbsent := r.findStored(ctx, m, *member, objects); {
+		case !isAbsent && objects[member.ID].Raw != nil:
+			member.MissedAt = time.Time{}
+		case !isAbsent: // nothing new is known
+		case member.Status == domain.MemberDeleting: // its deletion was requested
+		case !member.Missed(r.now):
+			r.missed[member.ID] = true
+			objects[member.ID] = Object{ID: member.ObjectID, State: ObjectWorking, Reason: "OpenStack does not find it"}
 		}
-		switch {
-		case apperr.CodeOf(err) == apperr.NotFound:
-			r.deleted[member.ID] = true
-		case err != nil || stored.Raw == nil:
-			objects[member.ID] = Object{ID: member.ObjectID, State: ObjectWorking, Reason: "no list shows it"}
-		default:
-			objects[member.ID] = stored
+		if !member.MissedAt.Equal(before) {
+			if err := r.saveMember(ctx, *member); err != nil {
+				return err
+			}
 		}
 	}
+	return nil
+}
+
+// findStored reads the stored object of a member, unless a list has shown it, and reports whether OpenStack says that
+// there is none.
+func (r *round) findStored(
+	ctx context.Context, m *resource, member domain.Member, objects map[uuid.UUID]Object,
+) (isAbsent bool) {
+	if o := objects[member.ID]; o.ID == member.ObjectID || r.deleted[member.ID] {
+		return r.deleted[member.ID]
+	}
+	stored, err := Object{}, error(nil)
+	if m.noLogin == nil && m.notListed == nil {
+		stored, err = m.driver.Find(ctx, m.session, member.ObjectID)
+	}
+	switch {
+	case apperr.CodeOf(err) == apperr.NotFound:
+		return true
+	case err != nil || stored.Raw == nil:
+		stored = Object{ID: member.ObjectID, State: ObjectWorking, Reason: "no list shows it"}
+	}
+	objects[member.ID] = stored
+	return false
 }
 
 // match gives each member its object and their differences.
 func (r *round) match(m *resource, objects map[uuid.UUID]Object) {
 	for _, member := range m.Members {
-		s := seen{member: member}
+		s := seen{member: member, isMissed: r.missed[member.ID]}
 		s.object, s.isFound = objects[member.ID]
 		if s.isFound && s.object.State == ObjectReady && member.Status != domain.MemberDeleting && !m.isDeleting() {
 			s.differences = m.driver.Differences(r.wanted(m, member), s.object)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -79,4 +80,57 @@ func TestBalancerOfUnknownServers(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestMissedOnce: a server that Nova does not find once, such as after a failover to a database that lags, is neither
+// made again nor forgotten, whatever is declared meanwhile. The next miss is a first one again.
+func TestMissedOnce(t *testing.T) {
+	t.Parallel()
+	for what, declare := range map[string]func(*domain.Managed){
+		"repaired": func(m *domain.Managed) { m.Repair = domain.RepairAuto },
+		"declared": func(m *domain.Managed) { m.Request, m.Status = domain.ManagedUpdate, domain.ManagedUpdating },
+		"deleted":  func(m *domain.Managed) { m.Request, m.Status = domain.ManagedDelete, domain.ManagedDeleting },
+		"scaled": func(m *domain.Managed) {
+			m.Kind, m.Spec, m.Revision = domain.KindDeployment, []byte(`{"count": 0}`), 2
+		},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			e, s, d, p := newFleet(1)
+			e.Drivers[domain.KindDeployment] = d
+			var member domain.Member
+			for _, member = range s.members {
+			}
+			object := d.found[member.ID]
+			declare(&s.all[0])
+			for range 2 {
+				clear(d.found)
+				s.all[0].NextAt = time.Now()
+				s.runProject(t, e, p)
+				if left, ok := s.members[member.ID]; !ok || len(s.members) != 1 || left.Status != domain.MemberReady ||
+					left.MissedAt.IsZero() {
+					t.Errorf("%s: it has the members %+v", what, s.members)
+				}
+				if s.dueIn > domain.MissedFor {
+					t.Errorf("%s: it is due in %s", what, s.dueIn)
+				}
+				time.Sleep(domain.MissedFor - time.Second)
+				if what == "deleted" || what == "scaled" {
+					break
+				}
+				d.found[member.ID] = object
+				s.all[0].NextAt = time.Now()
+				s.runProject(t, e, p)
+				if left := s.members[member.ID]; !left.MissedAt.IsZero() || left.ObjectID != object.ID {
+					t.Errorf("%s: found again, it is %+v", what, left)
+				}
+				time.Sleep(2 * time.Second)
+			}
+			if what == "deleted" {
+				time.Sleep(time.Second)
+				if s.runProject(t, e, p); len(s.all) != 0 {
+					t.Errorf("it is not deleted: %+v", s.all)
+				}
+			}
+		})
+	}
 }

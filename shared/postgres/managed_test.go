@@ -100,8 +100,11 @@ func TestManagedLife(t *testing.T) {
 	}
 	l := &loaded[0]
 	member := newMember(*l)
-	if err := store.SaveMember(ctx, claim, "p1", member); err != nil {
-		t.Fatal(err)
+	for _, missed := range []time.Time{{}, time.Now().Truncate(time.Microsecond)} {
+		member.MissedAt = missed
+		if err := store.SaveMember(ctx, claim, "p1", member); err != nil {
+			t.Fatal(err)
+		}
 	}
 	l.Request, l.Status, l.ObservedRevision = "", domain.ManagedReady, 1
 	l.Conditions = domain.SetCondition(nil, domain.Condition{Type: domain.ConditionReady, Status: "True"}, time.Now())
@@ -120,7 +123,7 @@ func TestManagedLife(t *testing.T) {
 		t.Fatal(err)
 	}
 	if m, err = store.Get(ctx, "p1", m.Kind, "web"); err != nil || len(m.Members) != 1 ||
-		m.Members[0].Node != "compute-1" || m.Version != 1 || m.Secrets != nil {
+		m.Members[0].Node != "compute-1" || !m.Members[0].MissedAt.Equal(member.MissedAt) || m.Version != 1 || m.Secrets != nil {
 		t.Fatalf("it is %+v, %v", m, err)
 	}
 	m = declare(t, store, changed(m, `{"flavor": "m1.small"}`))
