@@ -47,8 +47,10 @@ func (s service) Change(
 			return before, err
 		}
 		after.Actor = domain.ActorFrom(ctx)
-		if err := s.count(ctx, who, attempt); err != nil {
-			return before, err
+		if attempt == 0 {
+			if err := s.count(ctx, who); err != nil {
+				return before, err
+			}
 		}
 		if delegated == nil && needsRights(before, after) {
 			if delegated, err = s.delegate(ctx, who, token, untilNow(after, now)); err != nil {
@@ -164,6 +166,9 @@ func (s service) Retry(
 	if err := lease.CheckRetry(); err != nil {
 		return lease, err
 	}
+	if err := s.count(ctx, who); err != nil {
+		return lease, err
+	}
 	now, err := s.store.Now(ctx)
 	if err != nil {
 		return lease, err
@@ -213,10 +218,7 @@ func (s service) Release(
 	return released, err
 }
 
-// count counts a change for the limit, at its first attempt.
-func (s service) count(ctx context.Context, who domain.Identity, attempt int) error {
-	if attempt > 0 {
-		return nil
-	}
+// count counts a change, or a search for free hosts, for the limit of the project.
+func (s service) count(ctx context.Context, who domain.Identity) error {
 	return s.changes.Take(ctx, who.ProjectID, "this project")
 }

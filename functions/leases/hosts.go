@@ -136,7 +136,9 @@ func (p *hostPool) matching(want domain.HostWant) (found []domain.Node) {
 }
 
 // Availability lists when hosts are free.
-func (s service) Availability(ctx context.Context, q domain.FreeQuery) (slots []domain.FreeSlot, err error) {
+func (s service) Availability(
+	ctx context.Context, who domain.Identity, q domain.FreeQuery,
+) (slots []domain.FreeSlot, err error) {
 	now, err := s.store.Now(ctx)
 	if err != nil {
 		return nil, err
@@ -164,6 +166,9 @@ func (s service) Availability(ctx context.Context, q domain.FreeQuery) (slots []
 			"that match is %d", q.Hosts, n))
 		refusal.Code = apperr.Unprocessable
 		return nil, refusal
+	}
+	if err := s.count(ctx, who); err != nil {
+		return nil, err
 	}
 	return s.store.Availability(ctx, q)
 }

@@ -85,7 +85,7 @@ func (h handler) availability(ctx context.Context, in *availabilityInput) (*http
 	if err != nil {
 		return nil, apperr.InvalidField("duration", err.Error())
 	}
-	found, err := h.svc.Availability(ctx, domain.FreeQuery{
+	found, err := h.svc.Availability(ctx, auth.CallerOrNobody(ctx), domain.FreeQuery{
 		Hosts: in.Hosts, Length: duration, From: in.From.Time, Until: in.Until.Time, Limit: in.Limit,
 		Want: domain.HostWant{
 			Min: in.Hosts, Max: in.Hosts, VCPUs: in.VCPUs, RAMMB: in.RAMMB, DiskGB: in.DiskGB, Region: in.Region,

@@ -175,15 +175,6 @@ func (c *fakeCloud) EnsureAggregate(
 	return *c.aggregates[name], nil
 }
 
-func (c *fakeCloud) DropAggregateMetadata(_ context.Context, id int, key string) error {
-	defer c.called("DropAggregateMetadata " + key)
-	if err := c.failure("DropAggregateMetadata"); err != nil {
-		return err
-	}
-	delete(c.byID(id).Metadata, key)
-	return nil
-}
-
 func (c *fakeCloud) byID(id int) *domain.Aggregate {
 	for _, a := range c.aggregates {
 		if a.ID == id {
@@ -295,15 +286,6 @@ func (c *fakeCloud) EnsureFlavor(_ context.Context, f domain.PrivateFlavor) erro
 		c.flavors[f.ID] = &fakeFlavor{PrivateFlavor: f}
 	}
 	maps.Copy(c.flavors[f.ID].ExtraSpecs, f.ExtraSpecs)
-	return nil
-}
-
-func (c *fakeCloud) DropFlavorSpec(_ context.Context, id, key string) error {
-	defer c.called("DropFlavorSpec " + key)
-	if err := c.failure("DropFlavorSpec"); err != nil {
-		return err
-	}
-	delete(c.flavors[id].ExtraSpecs, key)
 	return nil
 }
 

@@ -211,44 +211,6 @@ func TestOccupiedHost(t *testing.T) {
 	w.clean(t)
 }
 
-// TestPublicTraitIsReplaced: the pool and an active lease from before migration 034 get the new trait. Servers of the
-// lease still get onto its host, and an image with the old trait onto none.
-func TestPublicTraitIsReplaced(t *testing.T) {
-	t.Parallel()
-	const public = "CUSTOM_CLOUDFN_RESERVABLE"
-	w := newHostWorld(t)
-	r := w.lease(t, nil)
-	old := "CUSTOM_CLOUDFN_LEASE_" + strings.ToUpper(strings.ReplaceAll(r.ID.String(), "-", ""))
-	w.exec(t, "update reservations set trait = $1", old)
-	w.becomes(t, domain.LeaseActive)
-	w.cloud.flavors[r.Flavors[0].ID].ExtraSpecs["trait:"+public] = "required"
-	w.cloud.traits = map[string]bool{public: true, old: true}
-	pool := w.cloud.aggregates[leases.PoolAggregate]
-	pool.Hosts, pool.Metadata = []string{"h1", "h2", "h3"}, map[string]string{"trait:" + public: "required"}
-	for _, host := range pool.Hosts {
-		isHeld := w.cloud.provided[host][old]
-		w.cloud.provided[host] = map[string]bool{public: true}
-		if isHeld {
-			w.cloud.provided[host][old] = true
-		}
-	}
-	if _, host := w.cloud.launch("", public); host == "" {
-		t.Fatal("the world is not that of before")
-	}
-	w.cloud.servers = map[string]*domain.Server{}
-	w.move(t)
-	w.pass(t)
-	if _, host := w.cloud.launch("", public); host != "" {
-		t.Errorf("an image with the old trait gets onto %s", host)
-	}
-	if _, host := w.cloud.launch(r.Flavors[0].ID); host != w.held(t)[0] {
-		t.Errorf("a server of the lease gets onto %q", host)
-	}
-	w.end(t)
-	w.becomes(t, domain.LeaseEnded)
-	w.clean(t)
-}
-
 // TestHealIsDamped: a reservation moves when its host has been down for long enough, in Nova and for watch-nodes. One
 // with heal manual waits for its host, degraded. Nothing is waited for when an admin has forced the host down.
 func TestHealIsDamped(t *testing.T) {

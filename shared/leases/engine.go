@@ -58,7 +58,9 @@ type pass struct {
 	nodes map[string]domain.Node
 	cloud Cloud           // nil until it is needed
 	lost  *domain.Problem // why nothing can be done in the user's name any more; nil = it can
-	drift *domain.Problem // an instance that its owner started before the lease begins
+	// reason is what its user should know of a pass that does not fail: what it waits for, or that an instance runs
+	// although the lease has not begun.
+	reason *domain.Problem
 
 	left     []string        // the servers that the end of the lease could not take off its hosts yet
 	degraded bool            // a host is down, and no other has taken its place
@@ -142,9 +144,6 @@ func (p *pass) begin(ctx context.Context, d decision) error {
 
 // steps does the steps of the work for each reservation. One that fails does not keep the others.
 func (p *pass) steps(ctx context.Context, todo work) error {
-	if todo == workFinish && p.lease.Status == domain.LeaseEnding {
-		p.lease.Problem = nil // what is still so is found again
-	}
 	for n := range p.lease.Reservations {
 		r := &p.lease.Reservations[n]
 		var err error
@@ -175,7 +174,7 @@ func (p *pass) record(ctx context.Context, r *domain.Reservation, err error) {
 		r.Problem = hostProblem(err)
 	}
 	if errors.Is(err, errWaits) {
-		p.lease.Problem, p.isMoving = r.Problem, true
+		p.reason, p.isMoving = r.Problem, true
 		return
 	}
 	if apperr.CodeOf(err) == apperr.DelegationLost {
@@ -214,6 +213,10 @@ func (p *pass) end(ctx context.Context, failure error) error {
 		p.retry(d)
 	case p.isMoving:
 		l.DueAt = p.time().Add(movingPause)
+		hasFailed := l.Status == domain.LeaseError || l.Status != domain.LeaseEnding && l.Attempts > 0
+		if p.reason != nil || !hasFailed { // else what has failed stays
+			l.Problem = p.reason
+		}
 		if d.work == workFinish && l.Status == domain.LeaseEnding && p.isLate(p.EndFor) {
 			p.failEnd()
 		}
@@ -232,7 +235,7 @@ func (p *pass) end(ctx context.Context, failure error) error {
 		l.Status, l.StartResult, l.StartedAt = domain.LeaseActive, domain.StepDone, p.now
 		l.Problem, l.Attempts, l.DueAt = nil, 0, p.now
 	case d.work != workNone:
-		l.Problem, l.Attempts = p.drift, 0
+		l.Problem, l.Attempts = p.reason, 0
 	}
 	if !p.waitsFor.IsZero() {
 		l.DueAt = earlier(l.DueAt, p.waitsFor)

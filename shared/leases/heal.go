@@ -80,7 +80,7 @@ func (s hostStep) heal(ctx context.Context, v view) error {
 		if !isLost {
 			s.degraded = s.degraded || s.isCordoned(name) || reason != nil
 			if reason != nil {
-				s.drift = hostProblem(reason)
+				s.reason = hostProblem(reason)
 			}
 			continue
 		}

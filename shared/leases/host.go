@@ -19,7 +19,6 @@ type HostCloud interface {
 	FindAggregate(ctx context.Context, name string) (found domain.Aggregate, ok bool, err error)
 	EnsureAggregate(ctx context.Context, name string, metadata map[string]string) (domain.Aggregate, error)
 	DeleteAggregate(ctx context.Context, id int) error
-	DropAggregateMetadata(ctx context.Context, id int, key string) error
 	AddHost(ctx context.Context, a domain.Aggregate, host, providerID string) error
 	RemoveHost(ctx context.Context, a domain.Aggregate, host, providerID string) error
 	EnsureTrait(ctx context.Context, name string) error
@@ -28,7 +27,6 @@ type HostCloud interface {
 	IsolatedProviders(ctx context.Context, aggregate, trait string) ([]string, error)
 	PrivateFlavors(ctx context.Context) ([]domain.PrivateFlavor, error)
 	EnsureFlavor(ctx context.Context, f domain.PrivateFlavor) error
-	DropFlavorSpec(ctx context.Context, id, key string) error
 	GrantFlavor(ctx context.Context, id, projectID string) error
 	DeleteFlavor(ctx context.Context, id string) error
 	HostServers(ctx context.Context, host string) ([]domain.Server, error)
@@ -221,11 +219,6 @@ func (s hostStep) node(name string) domain.Node {
 	return node
 }
 
-// isOld reports whether the reservation had hosts before its trait was a secret. Its flavors asked for the public one.
-func (s hostStep) isOld() bool {
-	return s.r.Trait == "CUSTOM_CLOUDFN_LEASE_"+strings.ToUpper(strings.ReplaceAll(s.r.ID.String(), "-", ""))
-}
-
 // flavor makes a private flavor, and lets the project use it.
 func (s hostStep) flavor(ctx context.Context, f domain.LeasedFlavor) error {
 	private := domain.PrivateFlavor{ID: f.ID, Name: f.Name, BaseID: f.BaseID, ExtraSpecs: requires(s.r.Trait)}
@@ -235,11 +228,6 @@ func (s hostStep) flavor(ctx context.Context, f domain.LeasedFlavor) error {
 		return public(err, fmt.Sprintf("flavor %s cannot be made: its base %s no longer exists", f.Name, f.Base))
 	case err != nil:
 		return fmt.Errorf("flavor %s, a copy of %s: %w", f.Name, f.Base, err)
-	}
-	if s.isOld() {
-		if err := s.cloud.DropFlavorSpec(ctx, f.ID, required(publicTrait)); err != nil {
-			return err
-		}
 	}
 	return s.cloud.GrantFlavor(ctx, f.ID, s.lease.ProjectID)
 }

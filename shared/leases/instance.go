@@ -121,8 +121,24 @@ func (s instanceStep) snapshotDelete(ctx context.Context) (bool, error) {
 	return s.bring(ctx, domain.Delete)
 }
 
-// longAction is after what an action at the end of a lease usually takes. Then its reason says what it waits for.
+// longAction is after what an action for a lease usually takes. Then its reason says what it waits for.
 const longAction = 2 * time.Minute
+
+// waits has the lease say what it waits for, if that takes long.
+func (s instanceStep) waits(since time.Time, what string, args ...any) {
+	if s.now.Sub(since) > longAction {
+		s.reason = domain.ProblemOf(apperr.New(apperr.Conflict, what+" since "+since.UTC().Format(time.RFC3339), args...))
+	}
+}
+
+// waitsForNova is waits for the end of what Nova does to the instance.
+func (s instanceStep) waitsForNova() {
+	status := s.i.RawStatus
+	if s.i.State == domain.InstanceUnknown || status == "" {
+		status = string(s.i.State)
+	}
+	s.waits(s.i.UpdatedAt, "the lease waits for the instance %s, which is %s", s.i.ID, status)
+}
 
 // bring has the action done, until the instance is in the state that the action leads to.
 func (s instanceStep) bring(ctx context.Context, action domain.Action) (isDone bool, err error) {
@@ -143,10 +159,7 @@ func (s instanceStep) bring(ctx context.Context, action domain.Action) (isDone b
 		})
 	case current != nil && current.Status == domain.ActionRunning:
 		s.isMoving = true
-		if since := current.CreatedAt; s.lease.Status == domain.LeaseEnding && s.now.Sub(since) > longAction {
-			s.lease.Problem = domain.ProblemOf(apperr.New(apperr.Conflict, "the action %s of the instance %s is under "+
-				"way since %s", current.Request.Action, s.i.ID, since.UTC().Format(time.RFC3339)))
-		}
+		s.waits(current.CreatedAt, "the action %s of the instance %s is under way", current.Request.Action, s.i.ID)
 		return false, nil
 	case isOwn && current.Status == domain.ActionFailed:
 		s.forgetAction()
@@ -156,6 +169,7 @@ func (s instanceStep) bring(ctx context.Context, action domain.Action) (isDone b
 		return true, nil
 	case s.isAtWork() && (isOwn || action == domain.Start): // such as a launch
 		s.isMoving = true
+		s.waitsForNova()
 		return false, nil
 	case isOwn:
 		s.forgetAction()
@@ -261,6 +275,7 @@ func (s instanceStep) bringDirectly(ctx context.Context, action domain.Action) (
 		return true, nil
 	case s.r.ActionID == accepted && s.isAtWork():
 		s.isMoving = true
+		s.waitsForNova()
 		return false, nil
 	case s.r.ActionID == accepted:
 		s.r.ActionID = uuid.Nil
@@ -279,9 +294,9 @@ func (s instanceStep) bringDirectly(ctx context.Context, action domain.Action) (
 		return false, err
 	}
 	if progress.Blocked != nil { // its user's own work, such as a rebuild
-		s.lease.Problem = domain.ProblemOf(progress.Blocked)
+		s.reason = domain.ProblemOf(progress.Blocked)
 	} else if progress.Waits != nil {
-		s.lease.Problem = domain.ProblemOf(progress.Waits)
+		s.reason = domain.ProblemOf(progress.Waits)
 	}
 	s.isMoving = true
 	if progress.Done && (action == domain.Start || action == domain.Stop) {

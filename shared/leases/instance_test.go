@@ -254,33 +254,84 @@ func TestEnforceEachTime(t *testing.T) {
 // there.
 func TestEndPausesGrow(t *testing.T) {
 	t.Parallel()
-	f := newFakeLease(0, domain.InstanceActive)
-	f.settle(t)
-	f.end(domain.OnEndStop)
-	began := f.now
-	var statuses []domain.LeaseStatus
-	for f.now.Before(began.Add(24 * time.Hour)) {
-		f.run(t)
-		for id, a := range f.actions {
-			if a.Status == domain.ActionRunning {
-				a.Status, a.Problem = domain.ActionFailed, &domain.Problem{Code: "conflict", Detail: "it is in ERROR"}
-				f.actions[id] = a
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeLease(0, domain.InstanceActive)
+		f.settle(t)
+		f.end(domain.OnEndStop)
+		began := f.now
+		var statuses []domain.LeaseStatus
+		shortest := map[domain.LeaseStatus]time.Duration{
+			domain.LeaseEnding: shortestPause, domain.LeaseError: longestPause,
+		}
+		pauses := map[domain.LeaseStatus][]time.Duration{}
+		for f.now.Before(began.Add(24 * time.Hour)) {
+			f.run(t)
+			for id, a := range f.actions {
+				if a.Status == domain.ActionRunning {
+					a.Status, a.Problem = domain.ActionFailed, &domain.Problem{Code: "conflict", Detail: "it is in ERROR"}
+					f.actions[id] = a
+				}
+			}
+			if n := len(statuses); n == 0 || statuses[n-1] != f.lease.Status {
+				statuses = append(statuses, f.lease.Status)
+			}
+			if f.lease.DueAt.IsZero() {
+				t.Fatalf("it is never due: %+v", f.lease)
+			}
+			if pause := f.lease.DueAt.Sub(f.now); f.lease.Attempts > len(pauses[f.lease.Status]) {
+				pauses[f.lease.Status] = append(pauses[f.lease.Status], pause)
+			}
+			f.now = f.lease.DueAt
+		}
+		for status := range shortest {
+			all := pauses[status]
+			for n, pause := range all {
+				most := flow.Backoff(shortest[status], longestErrorPause, n+1)
+				if pause < most*3/4 || pause > most {
+					t.Errorf("%s: the pause %d is %s, want about %s", status, n+1, pause, most)
+				}
+			}
+			if n := len(all); n < 8 || all[n-1] < longestErrorPause*3/4 {
+				t.Errorf("%s: the pauses are %v, which do not grow to %s", status, all, longestErrorPause)
 			}
 		}
-		if n := len(statuses); n == 0 || statuses[n-1] != f.lease.Status {
-			statuses = append(statuses, f.lease.Status)
+		if len(f.requested) > 150 || !slices.Equal(statuses, []domain.LeaseStatus{domain.LeaseEnding, domain.LeaseError}) ||
+			f.lease.EndResult != domain.StepFailed {
+			t.Errorf("%d actions, the statuses %v, %+v", len(f.requested), statuses, f.lease)
 		}
-		if f.lease.DueAt.IsZero() {
-			t.Fatalf("it is never due: %+v", f.lease)
+		f.settle(t)
+		f.want(t, strings.Join(f.requested, " "), domain.LeaseEnded, domain.InstanceStopped)
+	})
+}
+
+// TestBusyInstance: a lease whose instance Nova keeps in a moving state says so, before its start and while it starts,
+// and no longer when Nova is done.
+func TestBusyInstance(t *testing.T) {
+	t.Parallel()
+	for _, start := range []time.Duration{time.Hour, -time.Minute} {
+		f := newFakeLease(start, domain.InstanceUpdating)
+		f.instance.RawStatus, f.instance.UpdatedAt = "MIGRATING", f.now
+		for range 3 {
+			f.run(t)
+			if f.lease.Problem != nil {
+				t.Errorf("it has just begun: %+v", f.lease.Problem)
+			}
 		}
-		f.now = f.lease.DueAt
+		f.now = f.now.Add(longAction + time.Second)
+		f.run(t)
+		if p := f.lease.Problem; p == nil || p.Code != "conflict" || !strings.Contains(p.Detail, "is MIGRATING since 2026-01") {
+			t.Errorf("its reason is %+v", p)
+		}
+		f.instance.State, f.instance.RawStatus = domain.InstanceActive, "ACTIVE"
+		f.run(t)
+		if f.lease.Problem != nil {
+			t.Errorf("it is done: %+v", f.lease.Problem)
+		}
+		f.settle(t)
+		if f.lease.Problem != nil {
+			t.Errorf("at last: %+v", f.lease.Problem)
+		}
 	}
-	if len(f.requested) > 150 || !slices.Equal(statuses, []domain.LeaseStatus{domain.LeaseEnding, domain.LeaseError}) ||
-		f.lease.EndResult != domain.StepFailed {
-		t.Errorf("%d actions, the statuses %v, %+v", len(f.requested), statuses, f.lease)
-	}
-	f.settle(t)
-	f.want(t, strings.Join(f.requested, " "), domain.LeaseEnded, domain.InstanceStopped)
 }
 
 // TestActiveLeaseEndsWithNone leaves its instance running, also when what was delegated is lost.

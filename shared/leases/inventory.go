@@ -126,8 +126,7 @@ func (s hostStep) privateFlavors(ctx context.Context, oldest time.Duration) (map
 	})
 }
 
-// isMade reports whether a flavor of the reservation is there, and requires its trait only.
+// isMade reports whether a flavor of the reservation is there.
 func (s hostStep) isMade(f domain.LeasedFlavor, known map[string]domain.PrivateFlavor) bool {
-	specs := known[f.ID].ExtraSpecs
-	return specs[required(s.r.Trait)] == "required" && (!s.isOld() || specs[required(publicTrait)] == "")
+	return known[f.ID].ExtraSpecs[required(s.r.Trait)] == "required"
 }

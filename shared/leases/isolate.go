@@ -2,7 +2,6 @@ package leases
 
 import (
 	"context"
-	"log/slog"
 	"slices"
 	"strings"
 
@@ -16,9 +15,6 @@ import (
 
 // PoolAggregate is its name in Nova. A user who may change this aggregate decides which hosts are in it.
 const PoolAggregate = "cloudfn-reservable"
-
-// publicTrait was the pool's trait in each installation until migration 034.
-const publicTrait = "CUSTOM_CLOUDFN_RESERVABLE"
 
 // required is the metadata key of an aggregate, and the extra spec of a flavor, that asks for a trait.
 func required(trait string) string { return "trait:" + trait }
@@ -122,39 +118,4 @@ func tenancy(all []domain.Aggregate, host, projectID string) error {
 		}
 	}
 	return conflict
-}
-
-// upgrade replaces the public trait by the pool's own. Hosts of active reservations leave the pool's aggregate when
-// their lease is looked after; until then, for a minute at most, nothing can be launched onto them.
-func (p Pool) upgrade(ctx context.Context, nodes []domain.Node, trait string) error {
-	aggregate, found, err := p.Cloud.FindAggregate(ctx, PoolAggregate)
-	if err != nil || !found || aggregate.Metadata[required(publicTrait)] == "" {
-		return err
-	}
-	slog.InfoContext(ctx, "the pool of reservable hosts gets a trait of its own")
-	if err := p.Cloud.EnsureTrait(ctx, trait); err != nil {
-		return err
-	}
-	if _, err := p.Cloud.EnsureAggregate(ctx, PoolAggregate, requires(trait)); err != nil {
-		return err
-	}
-	for _, node := range nodes {
-		if !slices.Contains(aggregate.Hosts, node.Name) {
-			continue
-		}
-		if err := p.Cloud.SetProviderTrait(ctx, node.ProviderID, trait, true); err != nil {
-			return err
-		}
-		if err := p.Cloud.SetProviderTrait(ctx, node.ProviderID, publicTrait, false); err != nil {
-			return err
-		}
-	}
-	if err := p.Cloud.DropAggregateMetadata(ctx, aggregate.ID, required(publicTrait)); err != nil {
-		return err
-	}
-	err = p.Cloud.DeleteTrait(ctx, publicTrait)
-	if apperr.CodeOf(err) == apperr.Conflict { // another installation's hosts have it
-		return nil
-	}
-	return err
 }

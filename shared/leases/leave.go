@@ -31,11 +31,12 @@ func (s instanceStep) prepare(ctx context.Context) error {
 	if isBack && !s.lease.Enforce {
 		detail := fmt.Sprintf("the instance %s runs, although its lease begins at %s", s.i.ID,
 			s.lease.StartsAt.UTC().Format(time.RFC3339))
-		s.drift = &domain.Problem{Code: domain.DriftCode, Detail: detail}
+		s.reason = &domain.Problem{Code: domain.DriftCode, Detail: detail}
 		return nil
 	}
 	if s.isAtWork() && s.r.PreparedAt.IsZero() && s.r.ActionID == uuid.Nil {
 		s.waitsFor = earlier(s.waitsFor, s.now.Add(healEvery))
+		s.waitsForNova()
 		return nil
 	}
 	if s.i.State == domain.InstanceActive && !s.r.WasRunning {

@@ -58,9 +58,6 @@ func (p Pool) Move(ctx context.Context) (joined bool, err error) {
 		return false, err
 	}
 	trait, err := p.Nodes.PoolTrait(ctx)
-	if err == nil {
-		err = p.upgrade(ctx, nodes, trait)
-	}
 	if err != nil {
 		return false, err
 	}

@@ -354,7 +354,7 @@ func (s hostStep) act(ctx context.Context, server domain.Server, action domain.A
 		Follow: &actions.Follow{RequestedAt: s.now, Now: s.now},
 	})
 	if progress.Waits != nil {
-		s.lease.Problem = domain.ProblemOf(progress.Waits)
+		s.reason = domain.ProblemOf(progress.Waits)
 	}
 	return progress.Done, err
 }

@@ -82,16 +82,6 @@ func (s *Session) EnsureAggregate(
 	})
 }
 
-// DropAggregateMetadata takes a key of an aggregate's metadata.
-func (s *Session) DropAggregateMetadata(ctx context.Context, id int, key string) error {
-	_, err := s.onAggregate(ctx, func(nova *gophercloud.ServiceClient) (*aggregates.Aggregate, error) {
-		return aggregates.SetMetadata(ctx, nova, id, aggregates.SetMetadataOpts{
-			Metadata: map[string]any{key: nil},
-		}).Extract()
-	})
-	return absentIsDone(err)
-}
-
 // noAggregate is no aggregate's id: Nova counts from 1.
 const noAggregate = 0
 

@@ -103,15 +103,6 @@ func (s *Session) createFlavor(ctx context.Context, nova *gophercloud.ServiceCli
 	return err
 }
 
-// DropFlavorSpec takes an extra spec of a flavor.
-func (s *Session) DropFlavorSpec(ctx context.Context, id, key string) error {
-	nova, err := s.compute(ctx, computeBase)
-	if err != nil {
-		return err
-	}
-	return absentIsDone(classify("nova", flavors.DeleteExtraSpec(ctx, nova, id, key).ExtractErr()))
-}
-
 // GrantFlavor lets a project use a private flavor.
 func (s *Session) GrantFlavor(ctx context.Context, id, projectID string) error {
 	nova, err := s.compute(ctx, computeBase)

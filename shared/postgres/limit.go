@@ -17,8 +17,8 @@ type RateLimit struct {
 // ChangeConfig is how often a project may change what costs no call to OpenStack. Each change writes an event, and a
 // delivery for each of the project's callbacks.
 type ChangeConfig struct {
-	// Changes of connections and leases a minute, dry runs of leases, and new leases of hosts or without a trust of
-	// their own, that all replicas together accept from one project, 1 to 100000.
+	// Changes of connections and leases a minute, retries and dry runs of leases, searches for free hosts, and new
+	// leases of hosts or without a trust of their own, that all replicas together accept from one project, 1 to 100000.
 	PerMinute int `env:"CHANGE_RATE_LIMIT, default=120"`
 }
 
