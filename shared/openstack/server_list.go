@@ -19,6 +19,10 @@ import (
 // Nova lists build requests first, then the instances of its cells. It applies the limit to both together and removes
 // duplicates afterwards. A server on its way to a cell is in both for a moment, so a page can be shorter than its
 // limit, and have no `next` link, although more servers follow. Only an empty page proves the end of a list.
+//
+// A server whose creation broke off in Nova's conductor stays in both: as a marker it makes the list begin again with
+// the instances. Once it is deleted it stays in its cell, where no request finds it (404), and Nova rejects it as a
+// marker (400) while it lists it. pagePast reads on after both.
 
 // serverPage reads one page of detail. linked says that Nova gave a link to the next page.
 func (s *Session) serverPage(
@@ -64,7 +68,7 @@ func (s *Session) eachServer(ctx context.Context, microversion string, query url
 }
 
 // pageAfter reads the page after the marker. next is the marker of the page after it, "" at the end of the list. If
-// Nova no longer knows the marker, because its server was purged meanwhile, the list begins again.
+// the marker's server is in the list no more, because it was purged meanwhile, the list begins again.
 func (s *Session) pageAfter(
 	ctx context.Context, microversion string, query url.Values, marker string,
 ) (page []server, next string, err error) {
@@ -74,9 +78,12 @@ func (s *Session) pageAfter(
 			query.Set("marker", marker)
 		}
 		page, err = s.patientPage(ctx, microversion, query)
-		if marker != "" && isMarkerGone(err, marker) {
-			marker = ""
-			continue
+		if isRejected(err, marker) {
+			var isListed bool
+			if page, isListed, err = s.pagePast(ctx, microversion, query, marker); !isListed && err == nil {
+				marker = ""
+				continue
+			}
 		}
 		if err != nil || len(page) == 0 {
 			return page, "", err
@@ -86,10 +93,16 @@ func (s *Session) pageAfter(
 		case last.Status == "UNKNOWN":
 			// servers of a down cell come first, so there are no others, and Nova cannot go on after one
 			return page, "", nil
-		case last.ID != marker:
+		case last.ID != marker && (marker == "" || !s.isTwice(ctx, microversion, query, page)):
 			return page, last.ID, nil
-		case !isBuilding(&last) || try == maxTries:
+		case !isBuilding(&last):
 			return nil, "", errCircle()
+		case try == maxTries: // it stays a build request and an instance
+			page, _, err = s.pagePast(ctx, microversion, query, marker)
+			if err != nil || len(page) == 0 {
+				return page, "", err
+			}
+			return page, page[len(page)-1].ID, nil
 		}
 		// Nova lists all instances after a build request. The marker is still one, and already an instance.
 		if !flow.Sleep(ctx, firstPause<<try) {
@@ -98,11 +111,85 @@ func (s *Session) pageAfter(
 	}
 }
 
+// isTwice reports whether the last server of a page is both a build request and an instance.
+func (s *Session) isTwice(ctx context.Context, microversion string, query url.Values, page []server) bool {
+	last := page[len(page)-1]
+	if !isBuilding(&last) {
+		return false
+	}
+	rest, _, err := s.following(ctx, microversion, query, page)
+	return err == nil && beginsAgain(rest, &last)
+}
+
+// The bounds of pagePast: pages that it reads, and servers of a page that it tries as a marker.
+const (
+	mostPages   = 100
+	mostMarkers = 8
+)
+
+// pagePast reads what follows a server that is no use as a marker: it reads the list from its beginning, in large pages,
+// until one has more behind that server. isListed is false when no page has the server.
+func (s *Session) pagePast(
+	ctx context.Context, microversion string, query url.Values, id string,
+) (page []server, isListed bool, err error) {
+	query = maps.Clone(query)
+	query.Set("limit", strconv.Itoa(watchPage))
+	seen, markers := map[string]bool{}, []string{""}
+	isListed = id == ""
+	for range mostPages {
+		found, err := s.pageAfterAny(ctx, microversion, query, markers)
+		isNew := false
+		for _, one := range found {
+			if seen[one.ID] {
+				continue
+			}
+			seen[one.ID], isNew = true, true
+			if isListed {
+				page = append(page, one)
+			}
+			isListed = isListed || one.ID == id
+		}
+		if err != nil || len(page) > 0 || !isNew {
+			return page, isListed, err
+		}
+		markers = markersOf(found)
+	}
+	return nil, isListed, errCircle()
+}
+
+// pageAfterAny reads the page after the first of the markers that Nova takes. If it takes none, the list has ended.
+func (s *Session) pageAfterAny(
+	ctx context.Context, microversion string, query url.Values, markers []string,
+) (page []server, err error) {
+	for _, marker := range markers {
+		query.Del("marker")
+		if marker != "" {
+			query.Set("marker", marker)
+		}
+		if page, err = s.patientPage(ctx, microversion, query); !isRejected(err, marker) {
+			return page, err
+		}
+	}
+	return nil, nil
+}
+
+// markersOf are the servers after which a list may go on, best first: the last one that does not build, and others.
+func markersOf(page []server) (ids []string) {
+	for _, isFirst := range []bool{true, false} {
+		for i := len(page) - 1; i >= 0 && len(ids) < mostMarkers; i-- {
+			if isFirst != isBuilding(&page[i]) {
+				ids = append(ids, page[i].ID)
+			}
+		}
+	}
+	return ids
+}
+
 func errCircle() error { return apperr.New(apperr.BadGateway, "nova gives the same page for ever") }
 
-// isMarkerGone reports whether Nova refused a page because it does not know the marker.
-func isMarkerGone(err error, marker string) bool {
-	return apperr.CodeOf(err) == apperr.Invalid && strings.Contains(err.Error(), "marker") &&
+// isRejected reports whether Nova rejected a page because of its marker.
+func isRejected(err error, marker string) bool {
+	return marker != "" && apperr.CodeOf(err) == apperr.Invalid && strings.Contains(err.Error(), "marker") &&
 		strings.Contains(err.Error(), marker)
 }
 
@@ -134,26 +221,71 @@ func (s *Session) patientPage(ctx context.Context, microversion string, query ur
 // It may be true although none follow: when the page is exactly full, or when Nova does not answer the question.
 func (s *Session) Servers(ctx context.Context, q domain.ServerQuery) (page []domain.Server, more bool, err error) {
 	query := listQuery(q)
-	var found []server
-	for try := 1; ; try++ {
-		found, more, err = s.serverPage(ctx, computeFlavorInside, query)
-		if err != nil || more || !mayHideMore(found, q.Limit) {
-			break
-		}
-		more, err = s.hasMore(ctx, query, found)
-		if !isMarkerGone(err, found[len(found)-1].ID) {
-			more, err = more || err != nil, nil
-			break
-		}
-		if try == maxTries {
-			break
-		} // its last server was deleted before it reached a cell: the page is another one now
-	}
+	found, more, err := s.pageOrPast(ctx, query, q)
 	page = make([]domain.Server, len(found))
 	for i := range found {
 		page[i] = found[i].domain()
 	}
 	return page, more, err
+}
+
+func (s *Session) pageOrPast(
+	ctx context.Context, query url.Values, q domain.ServerQuery,
+) (found []server, more bool, err error) {
+	for try := 1; ; try++ {
+		found, more, err = s.serverPage(ctx, computeFlavorInside, query)
+		if isRejected(err, q.Marker) || q.Marker != "" && hasServer(found, q.Marker) {
+			return s.past(ctx, query, q, found, err)
+		}
+		if err != nil || len(found) == 0 {
+			return found, more, err
+		}
+		last := &found[len(found)-1]
+		if !mayHideMore(found, q.Limit) || more && !isBuilding(last) {
+			return found, more, nil
+		}
+		rest, linked, err := s.following(ctx, computeFlavorInside, query, found)
+		switch {
+		case isRejected(err, last.ID) && try < maxTries:
+			// its last server was deleted before it reached a cell: the page is another one now
+		case isRejected(err, last.ID): // it stays in the list
+			rest, _, err = s.pagePast(ctx, computeFlavorInside, query, last.ID)
+			return found, more || err != nil || len(rest) > 0, nil
+		case isBuilding(last) && beginsAgain(rest, last):
+			return s.past(ctx, query, q, found, nil)
+		default:
+			return found, more || linked || err != nil || !isWithin(rest, found), nil
+		}
+	}
+}
+
+// past is a page of a list in which its marker or its last server is no use as a marker. found and cause are what Nova
+// has replied to the page's own query.
+func (s *Session) past(
+	ctx context.Context, query url.Values, q domain.ServerQuery, found []server, cause error,
+) (page []server, more bool, err error) {
+	page, isListed, err := s.pagePast(ctx, computeFlavorInside, query, q.Marker)
+	if err == nil && !isListed {
+		return found, false, cause
+	}
+	return page[:min(len(page), q.Limit)], len(page) > 0, err
+}
+
+// beginsAgain reports whether a page after a build request has that server again, or one that is newer: instances are
+// listed newest first.
+func beginsAgain(rest []server, request *server) bool {
+	return slices.ContainsFunc(rest, func(s server) bool {
+		return s.ID == request.ID || s.Created.After(request.Created)
+	})
+}
+
+func hasServer(page []server, id string) bool {
+	return slices.ContainsFunc(page, func(s server) bool { return s.ID == id })
+}
+
+// isWithin reports whether a page has all servers of another one.
+func isWithin(rest, page []server) bool {
+	return !slices.ContainsFunc(rest, func(r server) bool { return !hasServer(page, r.ID) })
 }
 
 // mayHideMore reports whether servers may follow a page without a link. To ask costs each caller a call, so it is asked
@@ -171,21 +303,20 @@ func isMoving(found *server) bool {
 	return strings.HasSuffix(found.Status, "RESIZE") || strings.HasPrefix(found.Task, "resize_")
 }
 
-// hasMore asks for what follows the last server of a page. After an instance one server tells. After a build request
+// following reads what follows the last server of a page. After an instance one server tells. After a build request
 // Nova lists all instances, so those of the page may come first, each twice.
-func (s *Session) hasMore(ctx context.Context, query url.Values, page []server) (bool, error) {
+func (s *Session) following(
+	ctx context.Context, microversion string, query url.Values, page []server,
+) (rest []server, linked bool, err error) {
 	after := maps.Clone(query)
 	last := &page[len(page)-1]
 	after.Set("marker", last.ID)
 	limit := 1
 	if isBuilding(last) {
-		limit = min(2*len(page)+1, watchPage)
+		limit = watchPage
 	}
 	after.Set("limit", strconv.Itoa(limit))
-	rest, linked, err := s.serverPage(ctx, computeFlavorInside, after)
-	return linked || slices.ContainsFunc(rest, func(r server) bool {
-		return !slices.ContainsFunc(page, func(p server) bool { return p.ID == r.ID })
-	}), err
+	return s.serverPage(ctx, microversion, after)
 }
 
 // How servers are followed, and what Nova keeps to itself meanwhile:

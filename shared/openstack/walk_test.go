@@ -24,6 +24,7 @@ type listing struct {
 	requests []string // build requests, newest first
 	cells    []string // instances, newest first
 	purged   map[string]bool
+	lost     map[string]bool // listed in its cell, and no marker: deleted after its creation broke off
 	broken   string // deleted in the middle of its creation: a page of more than four servers fails with it
 	maxLimit int
 	served   func(l *listing, page int) // changes the cloud after a page
@@ -36,13 +37,17 @@ func (l *listing) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		limit = l.maxLimit
 	}
 	limit = min(limit, l.maxLimit)
+	if l.pages > mostPages {
+		w.WriteHeader(http.StatusForbidden) // the walk does not end
+		return
+	}
 	requests, cells, marker := l.requests, l.cells, r.URL.Query().Get("marker")
 	if n := slices.Index(requests, marker); n >= 0 {
 		requests = requests[n+1:]
 	} else if marker != "" {
 		requests = nil
 		n := slices.Index(cells, marker)
-		if n < 0 || l.purged[marker] {
+		if n < 0 || l.purged[marker] || l.lost[marker] {
 			w.WriteHeader(http.StatusBadRequest)
 			fmt.Fprintf(w, `{"badRequest":{"message":"marker [%s] not found"}}`, marker)
 			return
@@ -60,7 +65,7 @@ func (l *listing) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	servers := []map[string]string{}
 	for n, id := range all {
 		status := "ACTIVE"
-		if slices.Contains(l.requests, id) {
+		if slices.Contains(l.requests, id) || l.lost[id] {
 			status = "BUILD"
 		}
 		if slices.Index(all, id) == n { // duplicates go after the limit was applied
@@ -258,10 +263,49 @@ func TestWalkOfBuildRequests(t *testing.T) {
 		}
 		synctest.Test(t, func(t *testing.T) {
 			seen, err := walks(t, session, 100)["AllServers"]()
-			if count(seen, "a") == 0 || (apperr.CodeOf(err) == apperr.BadGateway) != stays {
+			if count(seen, "a") == 0 || err != nil {
 				t.Errorf("%s: %v %v", name, seen, err)
 			}
 		})
+	}
+}
+
+// TestWalkPastLostServers: a server whose creation broke off is a build request and an instance, for good. Once it is
+// deleted Nova lists it, and rejects it as a marker. Neither ends a list, nor hides a server, wherever it stands.
+func TestWalkPastLostServers(t *testing.T) {
+	t.Parallel()
+	l := &listing{}
+	session := listed(t, l)
+	rapid.Check(t, func(rt *rapid.T) {
+		cells := ids("s", rapid.IntRange(1, 12).Draw(rt, "servers"))
+		var requests []string
+		lost := map[string]bool{}
+		for _, id := range cells {
+			switch rapid.IntRange(0, 3).Draw(rt, id) {
+			case 0:
+				lost[id] = true
+			case 1:
+				requests = append(requests, id)
+			}
+		}
+		limit := rapid.IntRange(1, 5).Draw(rt, "limit")
+		for name := range walks(t, session, limit) {
+			*l = listing{requests: requests, cells: cells, lost: lost, maxLimit: 1000}
+			var seen []string
+			var err error
+			synctest.Test(t, func(t *testing.T) { seen, err = walks(t, session, limit)[name]() })
+			for _, id := range cells {
+				if n := count(seen, id); err != nil || n == 0 || n > 1 && name == "Changes" {
+					rt.Fatalf("%s listed %s %d times: %v %v", name, id, n, seen, err)
+				}
+			}
+		}
+	})
+	l.lost, l.maxLimit = map[string]bool{"lost": true}, 1000
+	l.requests, l.cells, l.served = nil, []string{"lost"}, nil
+	_, _, err := session.Servers(t.Context(), domain.ServerQuery{Limit: 4, Marker: "gone"})
+	if apperr.CodeOf(err) != apperr.Invalid {
+		t.Errorf("a caller's marker that is gone: %v", err)
 	}
 }
 
