@@ -65,6 +65,7 @@ func (n launchNetwork) isSpecial() bool { return n.FixedIP != "" || n.PortID != 
 // check reports what Nova rejects by its format.
 func (n launchNetwork) check(wrong *faults, field string) {
 	_, err := netip.ParseAddr(n.FixedIP)
+	wrong.add(domain.CheckStorable(field, string(n.Network)))
 	wrong.forbid(n.Network == "" && n.PortID == "", field, "must have a network or a port_id")
 	wrong.forbid(n.Network != "" && n.PortID != "", field+".port_id", "cannot be combined with network")
 	wrong.forbid(n.FixedIP != "" && n.PortID != "", field+".fixed_ip", "cannot be combined with port_id")

@@ -1,9 +1,6 @@
 package launch
 
 import (
-	"fmt"
-	"slices"
-
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
@@ -46,20 +43,17 @@ const groupHint = "group"
 
 // check reports what Nova rejects, and tags that cloudfn finds servers by.
 func (o Options) check(wrong *faults, at func(field string) string) {
-	for n, tag := range o.Tags {
-		field := fmt.Sprintf("%s[%d]", at("tags"), n)
-		wrong.add(domain.CheckTag(field, tag))
-		wrong.forbid(slices.Contains(o.Tags[:n], tag), field, "is given twice")
-	}
+	wrong.addFields(domain.CheckTags(at("tags"), o.Tags))
 	if text := value(o.Description); text != "" {
 		wrong.add(domain.CheckPrintable(at("description"), text, domain.MaxNameLength))
 	}
 	if group := value(o.ServerGroup); group != "" {
 		wrong.add(domain.CheckText(at("server_group"), group, domain.MaxNameLength))
 	}
-	for name := range o.Hints {
+	for name, hint := range o.Hints {
 		wrong.add(domain.CheckText(at("scheduler_hints"), name, domain.MaxNameLength))
 		wrong.forbid(name == groupHint, at("scheduler_hints."+groupHint), "use server_group instead")
+		wrong.addFields(domain.CheckAllStorable(at("scheduler_hints."+name), hint))
 	}
 }
 

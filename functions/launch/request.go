@@ -130,6 +130,13 @@ func (f *faults) add(err error) {
 	}
 }
 
+// addFields adds an error for each of the fields.
+func (f *faults) addFields(fields []apperr.Field) {
+	for _, field := range fields {
+		f.add(apperr.InvalidField(field.Field, field.Detail, field.Allowed...))
+	}
+}
+
 // forbid adds an error about a field that must not be given.
 func (f *faults) forbid(isGiven bool, field, why string, allowed ...string) {
 	if isGiven {
@@ -153,7 +160,7 @@ func (in launchRequest) check() []error {
 		KeyName: &in.KeyName, AvailabilityZone: &in.AvailabilityZone, SecurityGroups: in.SecurityGroups,
 		Metadata: in.Metadata, UserData: &in.UserData, UserDataBase64: in.UserDataBase64,
 		Options:  in.Options,
-		Networks: in.Networks,
+		Networks: in.Networks, Flavor: &in.Flavor, Image: &in.Image,
 	}
 	wrong = append(wrong, own.check(func(field string) string { return field })...)
 	if in.Reuse {
@@ -195,11 +202,9 @@ func (o launchInstance) check(at func(field string) string) []error {
 	for _, group := range o.SecurityGroups {
 		wrong.add(domain.CheckName(at("security_groups"), string(group), domain.MaxNameLength))
 	}
-	for key := range o.Metadata {
-		if err := domain.CheckMetadataKey(key); err != nil {
-			f := apperr.As(err).Fields[0]
-			wrong.add(apperr.InvalidField(at(f.Field), f.Detail))
-		}
+	wrong.addFields(domain.CheckMetadata(at("metadata"), o.Metadata))
+	for field, r := range map[string]*reference{"flavor": o.Flavor, "image": o.Image} {
+		wrong.add(domain.CheckStorable(at(field), string(value(r))))
 	}
 	o.checkUserData(&wrong, at)
 	for k, network := range o.Networks {

@@ -38,6 +38,8 @@ func TestRefusals(t *testing.T) {
 		"our tag":       {machines + "a", with(`"tags": ["cloudfn:managed"]`), "spec.tags[0]"},
 		"our other tag": {machines + "a", with(`"tags": ["cloudfn-call:x"]`), "spec.tags[0]"},
 		"a UUID as tag": {machines + "a", with(`"tags": ["01a218fb-98f2-74de-92b6-bf947dcfe88a"]`), "spec.tags[0]"},
+		"a tag's case":  {machines + "a", with(`"tags": ["a", "A"]`), "spec.tags[1]"},
+		"emoji":         {machines + "a", with(`"metadata": {"a": "🚀"}`), "spec.metadata.a"},
 		"a tag twice":   {machines + "a", with(`"tags": ["a", "a"]`), "spec.tags"},
 		"update":        {machines + "a", with(`"update": "rolling"`), "spec.update"},
 		"volume name":   {machines + "a", with(`"volumes": ["A"]`), "spec.volumes[0]"},
@@ -80,6 +82,14 @@ func TestRefusals(t *testing.T) {
 	}
 	for name, row := range map[string]struct{ kind, spec, field string }{
 		"size":     {"Volume", `{"size_gb": 0}`, "spec.size_gb"},
+		"emoji":    {"Volume", `{"size_gb": 1, "description": "🚀"}`, "spec.description"},
+		"a value":  {"Volume", `{"size_gb": 1, "metadata": {"a": "🚀"}}`, "spec.metadata.a"},
+		"a key":    {"Volume", `{"size_gb": 1, "metadata": {"🚀": "a"}}`, "spec.metadata.🚀"},
+		"property": {"Image", `{"disk_format": "raw", "content": "YQ==", "properties": {"a": "🚀"}}`, "spec.properties.a"},
+		"twice":    {"Image", `{"disk_format": "raw", "content": "YQ==", "properties": {"A": "1", "a": "2"}}`, "spec.properties.a"},
+		"image's":  {"Image", `{"disk_format": "raw", "content": "YQ==", "tags": ["x", "🚀"]}`, "spec.tags[1]"},
+		"type":     {"Secret", `{"content_type": "🚀", "payload": "x"}`, "spec.content_type"},
+		"files":    {"Configmap", `{"data": {"a": "🚀"}}`, ""},
 		"no ports": {"Loadbalancer", `{"network": "n", "listeners": []}`, "spec.listeners"},
 		"a port twice": {"Loadbalancer", `{"network": "n", "listeners": [
 			{"protocol": "TCP", "port": 80, "member_port": 1, "addresses": ["192.0.2.1"]},
@@ -90,7 +100,7 @@ func TestRefusals(t *testing.T) {
 			{"protocol": "TCP", "port": 80, "member_port": 1, "addresses": ["a"]}]}`, "spec.listeners[0].addresses[0]"},
 	} {
 		_, err := checkSpec(domain.Kind(row.kind), fields([]byte(row.spec)))
-		if err == nil || !strings.Contains(err.Error(), row.field+":") {
+		if (err == nil) != (row.field == "") || err != nil && !strings.Contains(err.Error(), row.field+":") {
 			t.Errorf("%s: got %v, want %s", name, err, row.field)
 		}
 	}

@@ -156,7 +156,11 @@ func faultsOf(kind domain.Kind, given map[string]any) []apperr.Field {
 	faults := httpx.Check(registry, all[kind], "spec", plain)
 	size := 0
 	for name, value := range given {
-		if text, err := json.Marshal(value); err == nil && !slices.Contains(longFields, name) {
+		if slices.Contains(longFields, name) { // OpenStack gets these in base64
+			continue
+		}
+		faults = append(faults, domain.CheckAllStorable("spec."+name, value)...)
+		if text, err := json.Marshal(value); err == nil {
 			size += len(text)
 		}
 	}

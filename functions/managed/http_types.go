@@ -59,6 +59,9 @@ func (p *PutManaged) Resolve(huma.Context) (faults []error) {
 	if p.Spec == nil && p.Flavor == "" {
 		faults = append(faults, apperr.InvalidField("spec", "is missing: give it, or a flavor"))
 	}
+	if err := domain.CheckStorable("schedule.zone", p.Schedule.Zone); err != nil {
+		faults = append(faults, err)
+	}
 	return slices.Concat(faults, checkLabels("labels", p.Labels), checkLabels("schedule.labels", p.Schedule.Labels))
 }
 

@@ -3,11 +3,11 @@ package managed
 import (
 	"encoding/base64"
 	"fmt"
+	"maps"
 	"net/netip"
 	"net/url"
+	"slices"
 	"strings"
-
-	"github.com/google/uuid"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
@@ -45,14 +45,12 @@ func meaning(spec any) (faults []apperr.Field) {
 
 func checkMachine(s MachineSpec, fault func(field, detail string)) {
 	checkTexts("metadata", s.Metadata, fault)
-	for key := range s.Metadata {
-		if err := domain.CheckMetadataKey(key); err != nil {
-			fault("metadata."+key, apperr.As(err).Fields[0].Detail)
-		}
+	for _, f := range slices.Concat(domain.CheckMetadata("metadata", s.Metadata), domain.CheckTags("tags", s.Tags)) {
+		fault(f.Field, f.Detail)
 	}
 	for n, tag := range s.Tags {
-		if detail := tagFault(tag); detail != "" {
-			fault(fmt.Sprintf("tags[%d]", n), detail)
+		if strings.ContainsAny(tag, "?#%") { // a tag that is added is a part of the path
+			fault(fmt.Sprintf("tags[%d]", n), "must have none of ? # %")
 		}
 	}
 	for field, names := range map[string][]string{"volumes": s.Volumes, "configmaps": s.Configmaps} {
@@ -62,19 +60,6 @@ func checkMachine(s MachineSpec, fault func(field, detail string)) {
 			}
 		}
 	}
-}
-
-const longestTag = 60 // of Nova
-
-// tagFault says what is wrong with a tag of a server; "" = nothing.
-func tagFault(tag string) string {
-	switch {
-	case tag == "" || len([]rune(tag)) > longestTag || strings.ContainsAny(tag, "/,?#%"):
-		return fmt.Sprintf("must have 1 to %d characters, and none of / , ? # %%", longestTag)
-	case strings.HasPrefix(tag, "cloudfn:") || strings.HasPrefix(tag, "cloudfn-") || uuid.Validate(tag) == nil:
-		return "must be no UUID and not begin with cloudfn: or cloudfn-, because servers are found by such tags"
-	}
-	return ""
 }
 
 // checkTexts checks values as Nova, Cinder and Glance do.
@@ -92,6 +77,12 @@ func checkTexts(field string, texts map[string]string, fault func(field, detail 
 
 func checkImage(s ImageSpec, fault func(field, detail string)) {
 	checkTexts("properties", s.Properties, fault)
+	keys := slices.Sorted(maps.Keys(s.Properties))
+	for n, key := range keys {
+		if same := domain.EqualInTables(key, keys[:n]); same >= 0 {
+			fault("properties."+key, fmt.Sprintf("is the same as %q for Glance, which ignores case", keys[same]))
+		}
+	}
 	switch u, err := url.Parse(s.SourceURL); {
 	case (s.SourceURL == "") == (s.Content == ""):
 		fault("source_url", "or content is needed, and not both")

@@ -65,6 +65,14 @@ type CordonNode struct {
 	Force  bool   `json:"force,omitempty" doc:"Also the last ordinary or reservable host of its zone."`
 }
 
+// Resolve implements huma.Resolver.
+func (c *CordonNode) Resolve(huma.Context) (faults []error) {
+	if err := domain.CheckStorable("reason", c.Reason); err != nil {
+		faults = append(faults, err)
+	}
+	return faults
+}
+
 type cordonInput struct {
 	NodePath
 	Body *CordonNode

@@ -213,6 +213,7 @@ func TestActionRejectsBadRequests(t *testing.T) {
 		{one, `{"action":"resize"}`, "action"},
 		{one, `{"action":"shelve","name":"x"}`, "name"},
 		{one, `{"action":"snapshot","name":""}`, "name"},
+		{one, `{"action":"snapshot","name":"🚀"}`, "name"},
 		{one, `{"action":"stop","hard":true}`, "hard"},
 		{one, `{"action":"reboot","hard":"true"}`, "hard"},
 		{one, `{"action":"reboot","ids":[]}`, "ids"},

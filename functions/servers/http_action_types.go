@@ -72,6 +72,9 @@ func checkOptions(action domain.Action, hard, force bool, name *string) (faults 
 	if name != nil && action != domain.Snapshot {
 		faults = append(faults, apperr.InvalidField("name", "can be combined with the action snapshot only"))
 	}
+	if err := domain.CheckStorable("name", orZero(name)); err != nil {
+		faults = append(faults, err)
+	}
 	if hard && action != domain.Reboot {
 		faults = append(faults, apperr.InvalidField("hard", "can be combined with the action reboot only"))
 	}

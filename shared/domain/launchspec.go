@@ -2,13 +2,6 @@ package domain
 
 import (
 	"fmt"
-	"strings"
-	"unicode"
-	"unicode/utf8"
-
-	"github.com/google/uuid"
-
-	"github.com/cloudfn/cloudfn/shared/apperr"
 )
 
 // LaunchSpec describes a server, with names resolved to ids. It is stored with the instance, so it has no user_data or
@@ -81,76 +74,4 @@ func InstanceName(name string, n, count int) string {
 		return name
 	}
 	return fmt.Sprintf("%s-%d", name, n+1)
-}
-
-// CheckText fails on text that is empty, too long, or has control characters.
-func CheckText(field, value string, longest int) error {
-	if value == "" {
-		return apperr.InvalidField(field, "must not be empty")
-	}
-	if utf8.RuneCountInString(value) > longest {
-		return apperr.InvalidField(field, fmt.Sprintf("must have at most %d characters", longest))
-	}
-	for _, r := range value {
-		if unicode.IsControl(r) {
-			return apperr.InvalidField(field, "must not contain control characters")
-		}
-	}
-	return nil
-}
-
-// CheckPrintable fails on text that is empty, too long, or has characters that Nova rejects in names and descriptions.
-func CheckPrintable(field, value string, longest int) error {
-	if err := CheckText(field, value, longest); err != nil {
-		return err
-	}
-	for _, r := range value {
-		if !unicode.In(r, unicode.L, unicode.M, unicode.N, unicode.P, unicode.S, unicode.Zs) || r >= 0xFFFF {
-			return apperr.InvalidField(field,
-				fmt.Sprintf("must not contain %+q: Nova accepts only printable characters up to U+FFFE", r))
-		}
-	}
-	return nil
-}
-
-// CheckTag fails on tags of servers that Nova rejects, and on those by which servers are found.
-func CheckTag(field, tag string) error {
-	err := CheckText(field, tag, maxTagLength)
-	switch {
-	case err != nil:
-		return err
-	case strings.ContainsAny(tag, ",/"):
-		return apperr.InvalidField(field, "must not contain a comma or a slash")
-	case strings.HasPrefix(tag, "cloudfn"), uuid.Validate(tag) == nil:
-		return apperr.InvalidField(field, "must not begin with cloudfn or be a UUID: servers are found by such tags")
-	}
-	return nil
-}
-
-// CheckName fails on names of servers, key pairs, security groups and zones that Nova rejects (the format `name` of
-// nova.api.validation.parameter_types, the same from 2.1 to 2.93).
-func CheckName(field, value string, longest int) error {
-	if err := CheckPrintable(field, value, longest); err != nil {
-		return err
-	}
-	first, _ := utf8.DecodeRuneInString(value)
-	last, _ := utf8.DecodeLastRuneInString(value)
-	if unicode.Is(unicode.Zs, first) || unicode.Is(unicode.Zs, last) {
-		return apperr.InvalidField(field, "must not begin or end with a space")
-	}
-	return nil
-}
-
-// CheckMetadataKey fails on keys of metadata that Nova rejects.
-func CheckMetadataKey(key string) error {
-	if err := CheckText("metadata", key, MaxNameLength); err != nil {
-		return err
-	}
-	for _, r := range key {
-		if r >= utf8.RuneSelf || !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("-_:. ", r) {
-			return apperr.InvalidField("metadata."+key,
-				fmt.Sprintf("must not contain %+q: Nova accepts ASCII letters, digits, and - _ : . space in a key", r))
-		}
-	}
-	return nil
 }

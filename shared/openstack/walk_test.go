@@ -25,7 +25,7 @@ type listing struct {
 	cells    []string // instances, newest first
 	purged   map[string]bool
 	lost     map[string]bool // listed in its cell, and no marker: deleted after its creation broke off
-	broken   string // deleted in the middle of its creation: a page of more than four servers fails with it
+	broken   string          // deleted in the middle of its creation: a page of more than four servers fails with it
 	maxLimit int
 	served   func(l *listing, page int) // changes the cloud after a page
 	pages    int
