@@ -89,6 +89,10 @@ func TestRefusals(t *testing.T) {
 		"twice":    {"Image", `{"disk_format": "raw", "content": "YQ==", "properties": {"A": "1", "a": "2"}}`, "spec.properties.a"},
 		"image's":  {"Image", `{"disk_format": "raw", "content": "YQ==", "tags": ["x", "🚀"]}`, "spec.tags[1]"},
 		"type":     {"Secret", `{"content_type": "🚀", "payload": "x"}`, "spec.content_type"},
+		"base64":   {"Secret", `{"content_type": "application/octet-stream", "payload": "hello!"}`, "spec.payload"},
+		"padding":  {"Secret", `{"content_type": "application/pkcs8", "payload": "eA"}`, "spec.payload"},
+		"bytes":    {"Secret", `{"content_type": "application/octet-stream", "payload": "AP8="}`, ""},
+		"text":     {"Secret", `{"content_type": "text/plain;charset=utf-8", "payload": "hello!"}`, ""},
 		"files":    {"Configmap", `{"data": {"a": "🚀"}}`, ""},
 		"no ports": {"Loadbalancer", `{"network": "n", "listeners": []}`, "spec.listeners"},
 		"a port twice": {"Loadbalancer", `{"network": "n", "listeners": [
@@ -114,6 +118,23 @@ func TestRefusals(t *testing.T) {
 	if n := testkit.Scalar[int](t, f.conn, "select count(*)::int from connections"); n != 0 {
 		t.Errorf("%d connections were made for nothing", n)
 	}
+}
+
+// TestSpecsAsServicesKeepThem: what Cinder strips is stored as it is then, and a payload fits its content_type.
+func TestSpecsAsServicesKeepThem(t *testing.T) {
+	t.Parallel()
+	checked, err := checkSpec(domain.KindVolume, fields([]byte(`{"size_gb": 1, "description": " two\nlines\n"}`)))
+	if want := `{"size_gb":1,"description":"two\nlines"}`; err != nil || string(checked.spec) != want {
+		t.Errorf("got %s %v, want %s", checked.spec, err, want)
+	}
+	f := start(t, nil)
+	const path = "/v1/managed/Secret/key"
+	declared(t, declare(t, f.Client, path, `{"spec": {"payload": "hello!"}}`), http.StatusCreated)
+	const binary = `{"spec": {"content_type": "application/octet-stream"`
+	refused(t, declare(t, f.Client, path, binary+`}}`), 400, "invalid", "spec.payload")
+	refused(t, declare(t, f.Client, path+"?dry_run=true", binary+`, "payload": "hello!"}}`), 400, "invalid", "spec.payload")
+	declared(t, declare(t, f.Client, path, binary+`, "payload": "AP8="}}`), http.StatusOK)
+	declared(t, declare(t, f.Client, path, binary+`}}`), http.StatusOK)
 }
 
 // TestDryRun: a plan says what a declaration would do, and nothing is stored.

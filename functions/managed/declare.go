@@ -228,6 +228,10 @@ func (s service) seal(made *domain.NewManaged, before domain.Managed, checked ch
 		if made.Kind == domain.KindSecret && len(made.Digest) == 0 {
 			return apperr.InvalidField("spec.payload", "is missing")
 		}
+		if made.Kind == domain.KindSecret && isText(made.Spec) != isText(before.Spec) {
+			return apperr.InvalidField("spec.payload", "is missing: content_type changes between text and base64, so it "+
+				"must be given again")
+		}
 		return nil
 	}
 	if checked.secret == "" {
@@ -252,6 +256,13 @@ func (s service) seal(made *domain.NewManaged, before domain.Managed, checked ch
 	made.Digest = digest
 	made.Secrets, err = s.key.Seal(made.SealedFor(), domain.Secret(text))
 	return err
+}
+
+// isText reports whether the payload of a secret is text.
+func isText(spec json.RawMessage) bool {
+	var s domain.SecretSpec
+	_ = json.Unmarshal(spec, &s) // it was checked when it was stored
+	return s.IsText()
 }
 
 // Delete has reconcile-managed delete a resource. It takes a delegation by the caller when the stored one has ended.

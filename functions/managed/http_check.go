@@ -91,8 +91,11 @@ func checkSpec(kind domain.Kind, given map[string]any) (checked checkedSpec, err
 	if err := json.Unmarshal(text, typed); err != nil {
 		return checked, apperr.InvalidField("spec", "has a number that is out of range")
 	}
-	if faults := meaning(typed); len(faults) > 0 {
+	if faults := append(meaning(typed), checked.payloadFaults(typed)...); len(faults) > 0 {
 		return checked, httpx.Invalid(faults...)
+	}
+	if s, isVolume := typed.(*VolumeSpec); isVolume {
+		s.Description = domain.Stripped(s.Description) // as Cinder keeps it
 	}
 	checked.spec, err = json.Marshal(typed)
 	return checked, err
@@ -138,6 +141,19 @@ func (c *checkedSpec) takeSecret(kind domain.Kind, given map[string]any) error {
 	}
 	if secretField(kind) == userData && len(c.secret) > domain.MaxUserData {
 		return apperr.InvalidField("spec."+field, fmt.Sprintf("must have at most %d bytes", domain.MaxUserData))
+	}
+	return nil
+}
+
+// payloadFaults are the faults of the payload of a secret that is not text: Barbican skips what is no base64.
+func (c *checkedSpec) payloadFaults(typed any) []apperr.Field {
+	s, isSecret := typed.(*SecretSpec)
+	if !isSecret || c.secret == "" || (domain.SecretSpec{ContentType: s.ContentType}).IsText() {
+		return nil
+	}
+	if _, err := base64.StdEncoding.DecodeString(c.secret); err != nil {
+		return []apperr.Field{{Field: "spec.payload", Detail: "must be base64 with padding, because its content_type is " +
+			"not text"}}
 	}
 	return nil
 }

@@ -101,7 +101,7 @@ func TestCordon(t *testing.T) {
 	if err := other.DisableService(t.Context(), m.nova().ServiceID, "a new kernel"); err != nil {
 		t.Fatal(err)
 	}
-	m.refused("cordon", `{"reason":"🚀"}`, `"field":"reason"`)
+	m.post("cordon", `{"reason":"🚀"}`, 400)
 	m.refused("cordon", `{"reason":"x","force":true}`, `with the reason \"a new kernel\"`)
 	if n := do(t, m.admin, "GET", "/v1/nodes/"+m.host, 200); n.CordonedBy != "other" || n.Schedulable {
 		t.Errorf("another admin's: %+v", n)

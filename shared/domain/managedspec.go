@@ -1,6 +1,9 @@
 package domain
 
-import "cmp"
+import (
+	"cmp"
+	"strings"
+)
 
 // MachineSpec declares a server. A flavor, image or network is an id or a unique name, which is resolved when the
 // server is created.
@@ -78,6 +81,11 @@ type ListenerSpec struct {
 // SecretSpec declares a secret; its payload is among the ManagedSecrets.
 type SecretSpec struct {
 	ContentType string `json:"content_type,omitempty"` // "" = text/plain
+}
+
+// IsText reports whether the payload is text. Others are bytes, and declared in base64.
+func (s SecretSpec) IsText() bool {
+	return s.ContentType == "" || strings.HasPrefix(strings.ToLower(s.ContentType), "text/")
 }
 
 // ConfigmapSpec declares files.

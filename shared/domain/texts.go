@@ -31,6 +31,12 @@ func Unstorable(text string) string {
 	return ""
 }
 
+// Stripped is a text as a service keeps it that strips it, as Python does: Cinder names and descriptions, Barbican the
+// payloads of create calls.
+func Stripped(text string) string {
+	return strings.TrimFunc(text, func(r rune) bool { return unicode.IsSpace(r) || '\x1c' <= r && r <= '\x1f' })
+}
+
 // CheckStorable fails on text that OpenStack's tables cannot hold.
 func CheckStorable(field, value string) error {
 	if detail := Unstorable(value); detail != "" {

@@ -2,6 +2,7 @@ package managed
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"strings"
@@ -16,6 +17,7 @@ type SecretCloud interface {
 	Secrets(ctx context.Context, name string) ([]domain.StoredSecret, error)
 	Secret(ctx context.Context, id string) (domain.StoredSecret, error)
 	StoreSecret(ctx context.Context, name, contentType string, payload domain.Secret) (id string, err error)
+	FillSecret(ctx context.Context, id, contentType string, payload domain.Secret) error
 	DeleteSecret(ctx context.Context, id string) error
 }
 
@@ -56,8 +58,11 @@ func (SecretDriver) List(
 
 func secretObject(one domain.StoredSecret) Object {
 	o := Object{ID: one.ID, Name: one.Name, State: ObjectReady, CreatedAt: one.CreatedAt, Raw: one}
-	if one.Status != "ACTIVE" {
+	switch {
+	case one.Status != "ACTIVE":
 		o.State, o.Reason = ObjectError, "Barbican's status of the secret is "+one.Status
+	case one.ContentType == "": // it has no payload yet
+		o.State = ObjectIncomplete
 	}
 	return o
 }
@@ -76,16 +81,18 @@ func (SecretDriver) Create(ctx context.Context, s Session, in Wanted) (string, e
 	if err != nil {
 		return "", err
 	}
+	contentType := cmp.Or(read[domain.SecretSpec](in.Spec).ContentType, "text/plain")
+	payload := domain.Secret(in.Secrets.Payload)
 	for _, one := range made {
-		if one.Name == name {
+		switch {
+		case one.Name != name:
+		case one.ContentType == "":
+			return one.ID, s.Cloud.FillSecret(ctx, one.ID, contentType, payload)
+		default:
 			return one.ID, nil
 		}
 	}
-	contentType := read[domain.SecretSpec](in.Spec).ContentType
-	if contentType == "" {
-		contentType = "text/plain"
-	}
-	return s.Cloud.StoreSecret(ctx, name, contentType, domain.Secret(in.Secrets.Payload))
+	return s.Cloud.StoreSecret(ctx, name, contentType, payload)
 }
 
 // Differences implements Driver. Only revisions can differ: others cannot change a secret either.

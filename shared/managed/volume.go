@@ -138,11 +138,11 @@ func volumeImage(ctx context.Context, s Session, in Wanted, name string) (string
 func (VolumeDriver) Differences(in Wanted, o Object) []Difference {
 	v, spec, made := raw[domain.Volume](o), read[domain.VolumeSpec](in.Spec), read[domain.VolumeSpec](in.Made.Spec)
 	out := compare("name", in.Name, v.Name, InPlace)
-	out = append(out, compare("description", spec.Description, v.Description, InPlace)...)
+	out = append(out, compare("description", domain.Stripped(spec.Description), v.Description, InPlace)...)
 	delete(spec.Metadata, markKey) // it is not the user's
 	out = append(out, missing("metadata", map[string]string{markKey: in.Member.ID.String()}, v.Metadata)...)
 	out = append(out, entries("metadata", spec.Metadata, made.Metadata, v.Metadata)...)
-	if spec.Type != "" {
+	if domain.EqualInTables(spec.Type, []string{v.Type}) < 0 && spec.Type != "" { // Cinder looks it up in its tables
 		out = append(out, compare("type", spec.Type, v.Type, InPlace)...)
 	}
 	switch {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"net/url"
 	"path"
-	"strings"
 
 	"github.com/gophercloud/gophercloud/v2"
 	"github.com/gophercloud/gophercloud/v2/openstack/keymanager/v1/secrets"
@@ -64,21 +63,44 @@ func (s *Session) Secret(ctx context.Context, id string) (domain.StoredSecret, e
 	return found.domain(), err
 }
 
-// StoreSecret makes a secret. A payload whose type is not text is base64.
+// StoreSecret makes a secret. A payload whose type is not text is base64. Barbican strips the payload of this call, so a
+// text that begins or ends with spaces is stored by a second one.
 func (s *Session) StoreSecret(ctx context.Context, name, contentType string, payload domain.Secret) (string, error) {
 	barbican, err := s.barbican(ctx)
 	if err != nil {
 		return "", err
 	}
 	opts := secrets.CreateOpts{Name: name, Payload: payload.Reveal(), PayloadContentType: contentType}
-	if !strings.HasPrefix(contentType, "text/") {
+	isText := domain.SecretSpec{ContentType: contentType}.IsText()
+	isWhole := !isText || domain.Stripped(opts.Payload) == opts.Payload
+	if !isText {
 		opts.PayloadContentEncoding = "base64"
+	}
+	if !isWhole {
+		opts = secrets.CreateOpts{Name: name}
 	}
 	made, err := secrets.Create(ctx, barbican, opts).Extract()
 	if err != nil {
 		return "", classify("barbican", err)
 	}
-	return path.Base(made.SecretRef), nil
+	id := path.Base(made.SecretRef)
+	if isWhole {
+		return id, nil
+	}
+	return id, s.FillSecret(ctx, id, contentType, payload)
+}
+
+// FillSecret stores the payload of a secret that has none.
+func (s *Session) FillSecret(ctx context.Context, id, contentType string, payload domain.Secret) error {
+	barbican, err := s.barbican(ctx)
+	if err != nil {
+		return err
+	}
+	opts := secrets.UpdateOpts{Payload: payload.Reveal(), ContentType: contentType}
+	if !(domain.SecretSpec{ContentType: contentType}).IsText() {
+		opts.ContentEncoding = "base64"
+	}
+	return classify("barbican", secrets.Update(ctx, barbican, id, opts).ExtractErr())
 }
 
 // DeleteSecret deletes a secret with its payload.
