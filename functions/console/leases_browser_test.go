@@ -18,6 +18,9 @@ func calendar(t *testing.T, database string, p *testkit.Project) {
 			"broken", "error", `{"code": "delegation_lost", "detail": "its user may not act here: a retry delegates anew"}`,
 			"-2 days", "5 days", "instance",
 		},
+		{
+			"stuck", "ending", `{"code": "conflict", "detail": "server db cannot be ended yet"}`, "-2 days", "-1 hour", "host",
+		},
 		{"exam", "starting", "", "0 hours", "9 days", "host"},
 		{"past", "ended", "", "-3 days", "-1 day", "host"},
 	} {

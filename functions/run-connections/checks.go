@@ -31,27 +31,22 @@ func (s *service) confirm(ctx context.Context, c domain.Connection) error {
 	return err
 }
 
-// checks has workers check the connections that are due: so many for each cloud, whatever the other clouds do.
+// checks has workers check the connections that are due.
 func (s *service) checks(ctx context.Context, b *batch, end time.Time) error {
 	clouds, err := s.delegations.CheckClouds(ctx)
 	for _, cloud := range clouds {
-		b.fill("checks", cloud, func() { s.checkCloud(ctx, cloud, end) })
+		b.fill(ctx, "check", cloud, end, func() (isFound bool) {
+			c, isFound, err := s.delegations.ClaimCheck(ctx, cloud, checkClaim)
+			if err != nil {
+				slog.WarnContext(ctx, "connections that are due to be checked", "cloud", cloud.AuthURL, "error", err)
+			}
+			if isFound {
+				s.check(ctx, c)
+			}
+			return isFound
+		})
 	}
 	return err
-}
-
-// checkCloud checks one connection after the other, until none is due or the event's time is over.
-func (s *service) checkCloud(ctx context.Context, cloud domain.RemoteCloud, end time.Time) {
-	for time.Now().Before(end) && ctx.Err() == nil {
-		c, found, err := s.delegations.ClaimCheck(ctx, cloud, checkClaim)
-		if err != nil {
-			slog.WarnContext(ctx, "connections that are due to be checked", "cloud", cloud.AuthURL, "error", err)
-		}
-		if !found {
-			return
-		}
-		s.check(ctx, c)
-	}
 }
 
 // check checks one delegation with Keystone, and then reads the resources that can be ordered through it. The

@@ -11,7 +11,7 @@ import (
 )
 
 // ends ends connections that expire, and revokes the trusts of those that have ended.
-func (s *service) ends(ctx context.Context, b *batch) error {
+func (s *service) ends(ctx context.Context, b *batch, _ time.Time) error {
 	over, err := s.delegations.Ending(ctx, listed)
 	if err != nil {
 		return err

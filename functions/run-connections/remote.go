@@ -28,35 +28,24 @@ const (
 
 var pace = domain.RemotePace{Usual: usualPace, Moving: movingPace, Within: movingFor}
 
-// follow has workers read the servers of connections to other clouds where that is due: so many for each cloud,
-// whatever the other clouds do.
+// follow has workers read the servers of connections to other clouds where that is due, first those that were not read
+// for the longest.
 func (s *service) follow(ctx context.Context, b *batch, end time.Time) error {
 	clouds, err := s.delegations.RemoteClouds(ctx, pace)
-	if err != nil {
-		return err
-	}
 	for _, cloud := range clouds {
-		b.fill("reads", cloud, func() { s.readCloud(ctx, cloud, end) })
+		b.fill(ctx, "read", cloud, end, func() (isFound bool) {
+			read, isFound, err := s.delegations.ClaimRead(ctx, cloud, pace, readClaim)
+			if err == nil && isFound {
+				err = s.readConnection(ctx, read)
+			}
+			if err != nil {
+				slog.WarnContext(ctx, "servers of a connection could not be read", "connection_id", read.Connection.ID,
+					"cloud", cloud.AuthURL, "error", err)
+			}
+			return isFound
+		})
 	}
-	return nil
-}
-
-// readCloud reads one connection after the other, until none is due or the event's time is over. The first is the one
-// that was not read for the longest.
-func (s *service) readCloud(ctx context.Context, cloud domain.RemoteCloud, end time.Time) {
-	for time.Now().Before(end) && ctx.Err() == nil {
-		read, found, err := s.delegations.ClaimRead(ctx, cloud, pace, readClaim)
-		if err == nil && found {
-			err = s.readConnection(ctx, read)
-		}
-		if err != nil {
-			slog.WarnContext(ctx, "servers of a connection could not be read", "connection_id", read.Connection.ID,
-				"cloud", cloud.AuthURL, "error", err)
-		}
-		if !found {
-			return
-		}
-	}
+	return err
 }
 
 // readConnection reads the servers of a connection. All of them at the usual pace, and in between only what has

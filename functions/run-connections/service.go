@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/due"
 	"github.com/cloudfn/cloudfn/shared/flow"
 	"github.com/cloudfn/cloudfn/shared/postgres"
@@ -28,19 +29,22 @@ type service struct {
 	readsResources bool
 	pending        func(ctx context.Context, revocations int64) // for the operator
 
+	chores  []chore
 	workers *workers
 	events  flow.Pair // those of this process
 }
 
 // newService has all stores of the database, and no way to log in.
 func newService(db *postgres.DB, wake func(functions ...string)) *service {
-	return &service{
+	s := &service{
 		events: flow.NewPair(),
 		cloud:  newSessions(nil), db: db, jobs: postgres.Jobs{DB: db}, connections: postgres.Connections{DB: db},
 		delegations: postgres.Delegations{DB: db}, orders: postgres.Orders{DB: db}, actions: postgres.Actions{DB: db},
 		instances: postgres.Instances{DB: db}, requests: postgres.ConnectionRequests{DB: db}, wake: wake,
 		pending: func(context.Context, int64) {}, workers: newWorkers(),
 	}
+	s.chores = s.housekeeping()
+	return s
 }
 
 const (
@@ -57,6 +61,7 @@ const (
 	longestPause = 10 * time.Minute
 
 	retireEvery = time.Hour
+	retireTime  = 2 * time.Minute
 	retireAfter = 7 * 24 * time.Hour
 	// Connections that ended, and requests for them, are shown to their projects for this long.
 	retireConnectionsAfter = 90 * 24 * time.Hour
@@ -72,32 +77,59 @@ func (s *service) Run(ctx context.Context) error {
 		return err
 	}
 	b := s.workers.batch()
-	defer b.all.Wait()
-	defer leave()
-	return s.run(ctx, b)
+	err = s.run(ctx, b)
+	leave()
+	b.all.Wait()
+	return errors.Join(append(b.errs, err)...)
 }
 
 func (s *service) run(ctx context.Context, b *batch) error {
-	// What fails beside the orders and actions keeps none of them waiting.
-	beside := errors.Join(s.retire(ctx), s.reportPending(ctx), s.expireRequests(ctx))
-	var followed time.Time
+	begun := map[string]time.Time{} // when each chore was begun last
 	// Until end the event begins new work. What it has begun it ends.
 	for end := time.Now().Add(due.FollowFor); ; {
 		if err := s.work(ctx, b); err != nil {
-			return errors.Join(beside, err)
-		}
-		failed := errors.Join(s.ends(ctx, b), s.checks(ctx, b, end))
-		if time.Since(followed) > movingPace {
-			failed = errors.Join(failed, s.follow(ctx, b, end), s.markStale(ctx))
-			followed = time.Now()
-		}
-		if beside == nil {
-			beside = failed
+			return err
 		}
 		busy, err := s.delegations.Busy(ctx, movingFor, time.Until(end))
-		if err != nil || !busy && !b.working() || !b.wait(ctx, busy, end) {
-			return errors.Join(beside, err)
+		if err != nil || len(begun) > 0 && !busy && !b.working() {
+			return err
 		}
+		for _, c := range s.chores {
+			if at, isBegun := begun[c.name]; !isBegun || time.Since(at) > c.every {
+				begun[c.name] = time.Now()
+				b.begin(c.name, c.name, domain.RemoteCloud{}, func() { b.fail(c.do(ctx, b, end)) })
+			}
+		}
+		if !b.wait(ctx, busy, end) {
+			return nil
+		}
+	}
+}
+
+// chore is done beside the orders and actions, at most once at a time. One that fails or hangs keeps none of them
+// waiting.
+type chore struct {
+	name  string
+	every time.Duration // between two runs of one event
+	do    func(ctx context.Context, b *batch, end time.Time) error
+}
+
+// housekeeping are the chores.
+func (s *service) housekeeping() []chore {
+	retire := &due.Chore{
+		Jobs: s.jobs, Kind: jobKind, Name: "retire", Every: retireEvery, Limit: retireTime, Do: s.retire,
+	}
+	alone := func(do func(ctx context.Context) error) func(context.Context, *batch, time.Time) error {
+		return func(ctx context.Context, _ *batch, _ time.Time) error { return do(ctx) }
+	}
+	return []chore{
+		{"retire", due.FollowFor, alone(retire.Run)},
+		{"pending revocations", due.FollowFor, alone(s.reportPending)},
+		{"requests", due.FollowFor, alone(s.expireRequests)},
+		{"ends", 0, s.ends},
+		{"checks", 0, s.checks},
+		{"servers", movingPace, s.follow},
+		{"stale", movingPace, alone(s.markStale)},
 	}
 }
 
@@ -118,13 +150,8 @@ func (b *batch) wait(ctx context.Context, busy bool, end time.Time) bool {
 	return flow.Await(ctx, pause, idle)
 }
 
-// retire deletes old rows, about once an hour.
+// retire deletes old rows.
 func (s *service) retire(ctx context.Context) error {
-	// never released: it is due again when the claim ends
-	claim, err := s.jobs.Claim(ctx, jobKind, "retire", retireEvery)
-	if err != nil || !claim.Acquired {
-		return err
-	}
 	return errors.Join(s.delegations.Retire(ctx, retireAfter, retireConnectionsAfter),
 		s.requests.Retire(ctx, retireConnectionsAfter))
 }

@@ -1,6 +1,7 @@
 package runconnections
 
 import (
+	"context"
 	"sync"
 	"time"
 
@@ -47,6 +48,7 @@ type batch struct {
 
 	all     sync.WaitGroup
 	pending int           // guarded by mu
+	errs    []error       // of chores, guarded by mu
 	idle    chan struct{} // gets a value when the last pending task has ended
 }
 
@@ -70,13 +72,27 @@ func (b *batch) begin(task, kind string, cloud domain.RemoteCloud, do func()) {
 	})
 }
 
-// fill runs as many tasks beside the others as the cloud's pool has room for. Each finds out by itself what there is to
-// do.
-func (b *batch) fill(kind string, cloud domain.RemoteCloud, do func()) {
+// fail adds the error of a chore.
+func (b *batch) fail(err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err != nil {
+		b.errs = append(b.errs, err)
+	}
+}
+
+// fill runs as many tasks beside the others as the cloud's pool has room for, whatever the other clouds do. Each calls
+// next until nothing is due, or the event's time is over.
+func (b *batch) fill(
+	ctx context.Context, kind string, cloud domain.RemoteCloud, end time.Time, next func() (isFound bool),
+) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for p := b.pool(kind, cloud); p.busy < poolSize; {
-		b.start(p, do)
+		b.start(p, func() {
+			for time.Now().Before(end) && ctx.Err() == nil && next() {
+			}
+		})
 	}
 }
 

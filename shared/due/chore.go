@@ -42,7 +42,7 @@ func (c *Chore) start(ctx context.Context, e *event) {
 	}
 	c.isRunning, c.tried = true, time.Now()
 	e.all.Go(func() {
-		err := c.run(ctx)
+		err := c.Run(ctx)
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		if c.isRunning = false; err != nil {
@@ -69,9 +69,9 @@ func (c *Chore) again(ctx context.Context, e *event) (isRunning bool, err error)
 	return true, nil
 }
 
-// run does the chore if no other replica does. One that is done every so often keeps its claim: that spaces the runs of
+// Run does the chore if no other replica does. One that is done every so often keeps its claim: that spaces the runs of
 // all replicas.
-func (c *Chore) run(ctx context.Context) error {
+func (c *Chore) Run(ctx context.Context) error {
 	claimFor := c.Every
 	if claimFor == 0 {
 		claimFor = c.Limit

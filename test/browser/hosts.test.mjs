@@ -47,9 +47,12 @@ test('a free period fills in the lease, and the calendar has a row for each host
   await settled(page);
   await faultless(page, 'hosts with a reservation');
   await open(page, 'Leases');
-  await page.getByRole('button', { name: 'Cancel' }).click();
-  await page.getByRole('dialog').getByRole('button', { name: 'Cancel the lease' }).click();
-  await page.getByRole('link', { name: 'course' }).waitFor({ state: 'detached' });
+  await page.getByRole('link', { name: 'course' }).click();
+  await page.getByRole('button', { name: 'Release course' }).click();
+  await page.getByRole('dialog').getByRole('button', { name: 'Release the lease' }).click();
+  await toast(page, 'course is cancelled.');
+  await page.getByRole('heading', { level: 1 }).getByText('course').waitFor();
+  await page.getByRole('button', { name: 'Release course' }).waitFor({ state: 'detached' });
   await close();
 });
 

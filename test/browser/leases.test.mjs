@@ -136,6 +136,24 @@ test('a server shows how long its lease lasts, and ends it', { timeout: 3 * pati
   await close();
 });
 
+test('a lease that ends badly gets another end', { timeout: patience }, async () => {
+  const { page, close } = await visit(chrome);
+  await open(page, 'Leases');
+  await track(page, 'stuck').getByText('cannot be ended yet').waitFor();
+  await track(page, 'stuck').getByRole('link').click();
+  await page.getByRole('button', { name: 'Retry stuck' }).waitFor();
+  assert.equal(await page.getByRole('button', { name: 'Release stuck' }).count(), 0, 'only admins release');
+  await page.getByRole('button', { name: 'Other end stuck' }).click();
+  const dialog = page.getByRole('dialog');
+  assert.equal(await dialog.getByRole('option', { name: 'Stop the servers' }).count(), 0, 'it has hosts');
+  await dialog.getByLabel('At the end').selectOption('delete');
+  await faultless(page, 'another end');
+  await dialog.getByRole('button', { name: 'Change' }).click();
+  await page.locator('#toast', { hasText: 'stuck ends differently.' }).waitFor();
+  await page.getByText('its servers are deleted').waitFor();
+  await close();
+});
+
 test('hosts: why none can be had, and no calendar of hosts for members', { timeout: patience }, async () => {
   const { page, close } = await visit(chrome, { expected: [400, 403, 422] });
   await open(page, 'Leases');

@@ -6,6 +6,10 @@ import { call, versionOf } from './api.js';
 export const ends = { shelve: 'its servers are shelved, and keep their disks', stop: 'its servers are stopped',
   snapshot_delete: 'an image of each server is made, then the server is deleted', delete: 'its servers are deleted' };
 
+/** onEnds are what can be chosen for the end. */
+export const onEnds = [['shelve', 'Shelve the servers'], ['stop', 'Stop the servers'],
+  ['snapshot_delete', 'Make images, then delete'], ['delete', 'Delete the servers']];
+
 /** left says how long it is until a lease begins or ends. It counts down. */
 export function left(lease) {
   if (lease.status === 'pending') return el('span', {}, 'begins in ', age(lease.start));
@@ -15,6 +19,23 @@ export function left(lease) {
 /** isSoon tells that a lease begins or ends within a minute. */
 export const isSoon = (lease) => ['pending', 'starting', 'active', 'ending', 'error'].includes(lease.status) &&
   new Date(lease.status === 'pending' ? lease.start : lease.end) - Date.now() < 60_000;
+
+/** isEnding tells that a lease ends, or that its end has failed. */
+const isEnding = (lease) => lease.status === 'ending' || lease.status === 'error' &&
+  lease.events?.some((e) => e.type === 'end' && e.status === 'failed');
+
+/** release is the button for admins that ends a lease and leaves its servers; null when it has ended. */
+export function release(lease, done) {
+  if (['ended', 'cancelled'].includes(lease.status)) return null;
+  const act = async () => {
+    const answer = await call('POST', `/v1/leases/${lease.id}/release`);
+    say(`${lease.name} is ${answer.status}.`);
+    done();
+  };
+  return button('Release', () => confirm(`Release ${lease.name}?`, 'It ends now. Its servers stay where they are, ' +
+    'and a host with servers is not reservable until they are gone.', 'Release the lease', act),
+  { key: 'release', kind: 'danger', label: `Release ${lease.name}` });
+}
 
 /** acts are the buttons of what a lease's status allows. done is called after each. */
 export function acts(lease, done, quiet) {
@@ -38,6 +59,17 @@ export function acts(lease, done, quiet) {
     say(`${lease.name} is ${answer.status}.`);
     done();
   });
+  const other = () => {
+    const hasHosts = lease.reservations.some((r) => r.type === 'host');
+    const input = el('select', { id: `on-end-${lease.id}` }, onEnds.filter(([value]) => value !== 'stop' || !hasHosts)
+      .map(([value, text]) => el('option', { value }, text)));
+    input.value = lease.on_end;
+    confirm(`How is ${lease.name} to end?`, el('label', {}, 'At the end ', input), 'Change', async () => {
+      await call('PATCH', path, { on_end: input.value }, false, versionOf(lease));
+      say(`${lease.name} ends differently.`);
+      done();
+    });
+  };
   const retry = async () => {
     try {
       await call('POST', `${path}/retry`);
@@ -49,7 +81,8 @@ export function acts(lease, done, quiet) {
   };
   const one = (verb, act, key, kind = '') => button(verb, act,
     { key, kind: quiet ? `quiet ${kind}` : kind, label: `${verb} ${lease.name}` });
-  return [lease.status === 'error' ? one('Retry', retry, 'retry') : null,
+  return [['ending', 'error'].includes(lease.status) ? one('Retry', retry, 'retry') : null,
+    isEnding(lease) && !quiet ? one('Other end', other, 'on-end', 'danger') : null,
     runs ? one('New end', extend, 'extend') : null,
     runs || lease.status === 'error' ? one(isPending ? 'Cancel' : 'End now', end, 'end', 'danger') : null];
 }

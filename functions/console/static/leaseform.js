@@ -1,6 +1,7 @@
 // The form for a lease: of hosts, with the times at which they are free, or of instances.
 import { el, set, heading, uid, choice, button, say } from './dom.js';
 import { get, call } from './api.js';
+import { onEnds } from './leaseacts.js';
 import { during } from './timeline.js';
 
 const HOUR = 3600_000;
@@ -46,9 +47,7 @@ export function view({ go }) {
       field('start', 'Start, in UTC', el('input', { type: 'datetime-local' }), '(empty: now)'),
       field('end', 'End, in UTC', el('input', { type: 'datetime-local', required: true,
         value: local(Date.now() + 8 * HOUR) }))),
-    el('div', { class: 'pair' }, field('on_end', 'At the end', select([['shelve', 'Shelve the servers'],
-      ['stop', 'Stop the servers'], ['snapshot_delete', 'Make images, then delete'],
-      ['delete', 'Delete the servers']])),
+    el('div', { class: 'pair' }, field('on_end', 'At the end', select(onEnds)),
     field('before_end', 'Warning', select([['PT0S', 'None'], ['PT30M', '30 minutes before the end'],
       ['PT1H', 'An hour before the end'], ['P1D', 'A day before the end']]))),
     report, el('div', { class: 'row end' }, el('a', { class: 'button', href: '#/leases' }, 'Cancel'), send));

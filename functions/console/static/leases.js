@@ -3,7 +3,7 @@ import { el, set, swap, button, heading, table, facts, keyed, empty, age, clock,
 import { get, listing } from './api.js';
 import { mark, kindOf, inMotion } from './state.js';
 import { timeline, during } from './timeline.js';
-import { acts, ends, isSoon, left } from './leaseacts.js';
+import { acts, ends, isSoon, left, release } from './leaseacts.js';
 import { view as form } from './leaseform.js';
 import { view as hosts } from './hosts.js';
 
@@ -13,7 +13,7 @@ const open = ['pending', 'starting', 'active', 'ending', 'error'];
 export function view({ id, me, refresh, go }) {
   if (id === 'new') return form({ go });
   if (id === 'hosts') return hosts({ refresh });
-  return id ? one(id, refresh) : all(me, refresh);
+  return id ? one(id, me, refresh) : all(me, refresh);
 }
 
 const plural = (n, word) => `${n} ${word}${n === 1 ? '' : 's'}`;
@@ -72,7 +72,7 @@ function all(me, refresh) {
   return { node, load };
 }
 
-function one(id, refresh) {
+function one(id, me, refresh) {
   const head = el('div', {}, heading('Lease')), body = el('div', { class: 'stack' }), nothing = el('div');
   const done = table('Steps of the lease', [['Step'], ['Due'], ['Status'], ['At']]);
   const list = table('Reservations', [['Reserves', 'wrap'], ['Status'], ['Id', 'mono wrap'], ['Flavors', 'wrap'],
@@ -86,7 +86,8 @@ function one(id, refresh) {
   let sign = '';
 
   function draw(lease) {
-    swap(head, heading(lease.name, mark(lease.status), acts(lease, refresh)));
+    const free = release(lease, refresh);
+    swap(head, heading(lease.name, mark(lease.status), acts(lease, refresh), free && showFor(me.operator, free)));
     const notes = [...troubles(lease), ...(lease.warnings || [])];
     set(body, notes.map((text) => el('p', { class: 'note bad' }, text)), el('div', { class: 'card' }, facts([
       ['Period', [during(lease.start, lease.end), ' ', left(lease)]], ['Reserves', reserves(lease)],

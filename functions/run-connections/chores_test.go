@@ -1,0 +1,51 @@
+package runconnections
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/testkit"
+)
+
+// TestChoresDelayNoAction: an action is done while all chores fail, and while all hang. The event reports the failures,
+// and ends when the chores have.
+func TestChoresDelayNoAction(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	c := w.connect(t, func(c *domain.Connection) { c.Kind, c.DelegationID = domain.TrustConnection, "none" })
+	failure := errors.New("no room on the disk")
+	for _, hangs := range []bool{false, true} {
+		nova, s := w.withFailingNova(c)
+		nova.server = domain.Server{ID: "s", Status: "SHUTOFF"}
+		id := uuid.New()
+		w.exec(t, `insert into instances (project_id, id, position, name, server_id, state, origin, connection_id)
+  values ($1, $2, 0, 'x', 's', 'stopped', 'launched', $3)`, w.ID, id, c.ID)
+		a := w.ask(t, c, id, domain.ActionRequest{Action: domain.Stop}, nil)
+		released := make(chan struct{})
+		for n := range s.chores {
+			s.chores[n].do = func(ctx context.Context, _ *batch, _ time.Time) error {
+				if !hangs {
+					return failure
+				}
+				<-released
+				return ctx.Err()
+			}
+		}
+		ended := make(chan error, 1)
+		go func() { ended <- s.Run(t.Context()) }()
+		testkit.Eventually(t, time.Minute, "the action is done", func() bool {
+			return w.action(t, a).Status == domain.ActionDone
+		})
+		close(released)
+		if err := <-ended; errors.Is(err, failure) == hangs || hangs && err != nil {
+			t.Errorf("with chores that hang: %t, the event ends with %v", hangs, err)
+		}
+		w.exec(t, "delete from instances where id = $1", id)
+	}
+}
+
