@@ -33,7 +33,7 @@ func TestNamesThatNovaRejects(t *testing.T) {
 		"an emoji, of several":     {object{"name": "🚀", "count": 2}, "name"},
 		"a space around the key":   {object{"key_name": " k"}, "key_name"},
 		"a space around the zone":  {object{"availability_zone": "nova "}, "availability_zone"},
-		"a space around the group": {object{"security_groups": []string{" default"}}, "security_groups"},
+		"a space around the group": {object{"security_groups": []string{" default"}}, "security_groups[0]"},
 		"a metadata key with ü":    {object{"metadata": object{"schlüssel": "v"}}, "metadata.schlüssel"},
 		"a metadata key with /":    {object{"metadata": object{"a/b": "v"}}, "metadata.a/b"},
 		"an empty metadata key":    {object{"metadata": object{"": "v"}}, "metadata"},

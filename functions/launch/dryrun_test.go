@@ -23,7 +23,7 @@ func TestDryRun(t *testing.T) {
 		"many problems": {object{
 			"image": f.RetiredID, "count": 3, "key_name": "nope", "security_groups": []string{"default", "nope"},
 			"availability_zone": "nope",
-		}, []string{"availability_zone", "count", "image", "key_name", "security_groups"}},
+		}, []string{"availability_zone", "count", "image", "key_name", "security_groups[1]"}},
 		"an unknown name": {object{"flavor": "nope"}, []string{"flavor"}},
 	} {
 		t.Run(name, func(t *testing.T) {

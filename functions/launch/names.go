@@ -15,10 +15,11 @@ import (
 
 // names are the key pairs, security groups, zones and ports that there are. What no server has is not read.
 type names struct {
-	keys          []domain.KeyPair
-	groups, zones []string
-	ports         map[string]domain.Port
-	withheld      map[string]string // why those of a field are unknown
+	keys     []domain.KeyPair
+	groups   []domain.SecurityGroup
+	zones    []string
+	ports    map[string]domain.Port
+	withheld map[string]string // why those of a field are unknown
 }
 
 // readNames reads what the servers of an order may name.
@@ -33,12 +34,8 @@ func readNames(ctx context.Context, cloud cloud, req createOrder) (out names, er
 	}
 	var noGroups, noZones string
 	if anyItem(func(i item) bool { return len(i.spec.SecurityGroups) > 0 }) {
-		group.Go(func() error {
-			groups, err := cloud.SecurityGroups(ctx)
-			for _, g := range groups {
-				out.groups = append(out.groups, g.Name, g.ID)
-			}
-			if err != nil {
+		group.Go(func() (err error) {
+			if out.groups, err = cloud.SecurityGroups(ctx); err != nil {
 				noGroups, err = whyWithheld(err)
 			}
 			return err
@@ -99,6 +96,8 @@ func (n names) check(req createOrder) []error {
 	var wrong faults
 	for _, i := range req.items {
 		wrong = append(wrong, n.checkPorts(i)...)
+		_, unknown := n.securityGroups(i)
+		wrong = append(wrong, unknown...)
 		zone, _, _ := strings.Cut(i.spec.Zone, ":")
 		for _, part := range []struct {
 			field, what string
@@ -106,7 +105,6 @@ func (n names) check(req createOrder) []error {
 			given       []string
 		}{
 			{"key_name", "key pair", n.keyNames(), []string{i.spec.KeyName}},
-			{"security_groups", "security group", n.groups, i.spec.SecurityGroups},
 			{"availability_zone", "availability zone", n.zones, []string{zone}},
 		} {
 			for _, name := range part.given {
@@ -117,6 +115,14 @@ func (n names) check(req createOrder) []error {
 		}
 	}
 	return distinct(wrong)
+}
+
+// securityGroups are the ids of a server's security groups, or what the request has for them when they are unknown.
+func (n names) securityGroups(i item) (ids []string, wrong []error) {
+	if n.withheld["security_groups"] != "" {
+		return i.spec.SecurityGroups, nil
+	}
+	return lookup.PickSecurityGroups(n.groups, i.fields["security_groups"], i.spec.SecurityGroups)
 }
 
 func (n names) keyNames() []string {

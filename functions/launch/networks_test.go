@@ -51,6 +51,35 @@ func TestLaunchOnAddressAndPort(t *testing.T) {
 	}
 }
 
+// TestSecurityGroups: names that Neutron takes for one are resolved to ids. One that several groups have is a conflict
+// with the ids, also in the dry run.
+func TestSecurityGroups(t *testing.T) {
+	t.Parallel()
+	p, app, database := start(t)
+	ids := map[string][]string{}
+	for _, name := range []string{"web", "Web", "twin", "twin"} {
+		ids[name] = append(ids[name], p.MakeSecurityGroup(t, name))
+	}
+	given := body(t, object{"security_groups": []string{"web", "default", ids["Web"][0], ids["web"][0]}})
+	if a := app.Post(t, "/v1/launch?dry_run=true", given); !strings.Contains(string(a.Body), `"ok":true`) {
+		t.Errorf("dry run: got %d %s", a.Status, a.Body)
+	}
+	if a := app.Post(t, "/v1/launch", given); a.Status != 202 {
+		t.Errorf("got %d %s", a.Status, a.Body)
+	}
+	stored := testkit.Scalar[string](t, testkit.Pool(t, database), "select spec->>'security_groups' from instances")
+	if !strings.HasPrefix(stored, `["`+ids["web"][0]) || !strings.HasSuffix(stored, ids["Web"][0]+`"]`) {
+		t.Errorf("the instance has %s, want %v", stored, ids)
+	}
+	twin := body(t, object{"instances": []object{{"security_groups": []string{"web", "twin"}}}})
+	dry, a := app.Post(t, "/v1/launch?dry_run=true", twin), app.Post(t, "/v1/launch", twin)
+	for _, id := range append(ids["twin"], `"code":"conflict"`, `"instances[0].security_groups[1]"`) {
+		if a.Status != 409 || !strings.Contains(string(a.Body), id) || !strings.Contains(string(dry.Body), id) {
+			t.Errorf("without %s: got %d %s, dry run %s", id, a.Status, a.Body, dry.Body)
+		}
+	}
+}
+
 // TestNetworkInHash: a network alone is hashed as the text that it was in stored orders.
 func TestNetworkInHash(t *testing.T) {
 	t.Parallel()

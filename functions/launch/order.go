@@ -82,6 +82,7 @@ func (s service) specs(ctx context.Context, a access, req createOrder) ([]domain
 	specs := make([]domain.LaunchSpec, len(found))
 	for n, f := range found {
 		specs[n] = f.spec
+		specs[n].SecurityGroups, _ = names.securityGroups(req.items[n])
 	}
 	fingerprints := make(map[string]string, len(names.keys))
 	for _, k := range names.keys {

@@ -34,7 +34,7 @@ func TestLaunchRejectsRequests(t *testing.T) {
 		"a zero connection":  {object{"connection_id": uuid.Nil}, 400, "connection_id"},
 		"a zero reservation": {object{"reservation_id": uuid.Nil}, 400, "reservation_id"},
 		"unknown key pair":   {object{"key_name": "nope"}, 400, "key_name"},
-		"unknown group":      {object{"security_groups": []string{"defaults"}}, 400, "security_groups"},
+		"unknown group":      {object{"security_groups": []string{"defaults"}}, 400, "security_groups[0]"},
 		"unknown zone":       {object{"availability_zone": "nowa"}, 400, "availability_zone"},
 		"networks as text":   {object{"networks": "private"}, 400, "networks"},
 		"too much user_data": {object{"user_data": strings.Repeat("x", 50_000)}, 400, "user_data"},

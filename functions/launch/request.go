@@ -199,8 +199,8 @@ func (o launchInstance) check(at func(field string) string) []error {
 	if zone := value(o.AvailabilityZone); zone != "" {
 		wrong.add(domain.CheckName(at("availability_zone"), zone, domain.MaxNameLength))
 	}
-	for _, group := range o.SecurityGroups {
-		wrong.add(domain.CheckName(at("security_groups"), string(group), domain.MaxNameLength))
+	for k, group := range o.SecurityGroups {
+		wrong.add(domain.CheckName(fmt.Sprintf("%s[%d]", at("security_groups"), k), string(group), domain.MaxNameLength))
 	}
 	wrong.addFields(domain.CheckMetadata(at("metadata"), o.Metadata))
 	for field, r := range map[string]*reference{"flavor": o.Flavor, "image": o.Image} {

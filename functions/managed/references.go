@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
@@ -85,7 +86,11 @@ func (s service) problem(
 	case err == nil:
 		return "", nil
 	case len(problem.Fields) == 1 && problem.Fields[0].Field == r.Field:
-		return problem.Fields[0].Detail, nil
+		detail := problem.Fields[0].Detail
+		if problem.Code == apperr.Conflict { // the name is not unique
+			detail += ": " + strings.Join(problem.Fields[0].Allowed, ", ")
+		}
+		return detail, nil
 	}
 	slog.WarnContext(ctx, "a reference is not checked", "project_id", projectID, "field", r.Field, "error", err)
 	return "", nil
@@ -151,21 +156,16 @@ func pickKeyPair(ctx context.Context, cloud session, r lookup.Ref) error {
 	for _, pair := range all {
 		names = append(names, pair.Name)
 	}
-	return isNamed(err, "key pair", r, names)
+	if err == nil && !slices.Contains(names, r.Value) {
+		err = lookup.Absent(r.Field, "key pair", r.Value, names)
+	}
+	return err
 }
 
 func pickSecurityGroup(ctx context.Context, cloud session, r lookup.Ref) error {
 	all, err := cloud.SecurityGroups(ctx)
-	var names []string
-	for _, group := range all {
-		names = append(names, group.Name, group.ID)
-	}
-	return isNamed(err, "security group", r, names)
-}
-
-func isNamed(err error, what string, r lookup.Ref, names []string) error {
-	if err == nil && !slices.Contains(names, r.Value) {
-		err = lookup.Absent(r.Field, what, r.Value, names)
+	if err == nil {
+		_, err = lookup.PickSecurityGroup(all, r)
 	}
 	return err
 }

@@ -41,6 +41,14 @@ func TestDryRunReferences(t *testing.T) {
 		found[0].Name != "no-files" || !strings.HasSuffix(found[1].Detail, `did you mean "m1.tiny"?`) {
 		t.Errorf("missing are %+v", found)
 	}
+	ids := []string{f.project.MakeSecurityGroup(t, "twin"), f.project.MakeSecurityGroup(t, "twin")}
+	f.project.MakeSecurityGroup(t, "Twin")
+	twin := strings.TrimSuffix(machine, "}") + `, "security_groups": ["Twin", "twin"]}`
+	found, fields = missing(machines+"web", strings.Replace(twin, "private", network, 1))
+	if !slices.Equal(fields, []string{"spec.security_groups[1]"}) || !strings.Contains(found[0].Detail, ids[0]) ||
+		!strings.Contains(found[0].Detail, ids[1]) {
+		t.Errorf("groups of a name: missing are %+v", found)
+	}
 	if found, _ := missing(machines+"web", strings.Replace(machine, "private", network, 1)); found != nil {
 		t.Errorf("of what exists are missing %+v", found)
 	}

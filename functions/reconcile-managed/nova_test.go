@@ -49,6 +49,10 @@ func (f *fakeNova) Flavors(context.Context) ([]domain.Flavor, error) {
 	}, nil
 }
 
+func (f *fakeNova) SecurityGroups(context.Context) ([]domain.SecurityGroup, error) {
+	return []domain.SecurityGroup{{ID: "g1", Name: "default"}}, nil
+}
+
 func (f *fakeNova) Networks(context.Context) ([]domain.Network, error) {
 	defer f.call("networks")()
 	return []domain.Network{{ID: "n", Name: "private", Subnets: []domain.Subnet{{ID: "s"}}}}, nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync"
 
 	"golang.org/x/crypto/ssh"
 
@@ -65,10 +66,12 @@ func (p preparing) places(order domain.Order) (places []int) {
 	return places
 }
 
-// resolve looks up the images and networks of those instances whose specs have none yet.
+// resolve looks up the images, networks and security groups of those instances whose specs have none yet.
 func (p preparing) resolve(ctx context.Context, order domain.Order, places []int) error {
 	images := map[string][]domain.Image{}
 	var networks []domain.Network
+	groups := sync.OnceValues(func() ([]domain.SecurityGroup, error) { return p.cloud.SecurityGroups(ctx) })
+	listGroups := func(context.Context) ([]domain.SecurityGroup, error) { return groups() }
 	for _, n := range places {
 		spec, server := &order.Instances[n].Spec, p.wanted.Servers[n]
 		if spec.ImageID != "" && len(spec.NetworkIDs) > 0 {
@@ -90,6 +93,11 @@ func (p preparing) resolve(ctx context.Context, order domain.Order, places []int
 		if err := p.pick(spec, server, images[server.Image], networks); err != nil {
 			return err
 		}
+		ids, err := lookup.FindSecurityGroups(ctx, listGroups, "security_groups", spec.SecurityGroups)
+		if err != nil {
+			return err
+		}
+		spec.SecurityGroups = ids
 	}
 	return nil
 }

@@ -26,6 +26,7 @@ type session interface {
 	actions.Cloud
 	lookup.Images
 	Networks(context.Context) ([]domain.Network, error)
+	SecurityGroups(context.Context) ([]domain.SecurityGroup, error)
 	NetworkNames(context.Context) ([]domain.Network, error)
 	Flavors(context.Context) ([]domain.Flavor, error)
 	KeyPairs(context.Context) ([]domain.KeyPair, error)

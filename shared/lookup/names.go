@@ -23,12 +23,54 @@ type Images interface {
 	Images(ctx context.Context, name string) ([]domain.Image, error)
 }
 
-// object is a flavor, an image, a network or a server group.
+// object is a flavor, an image, a network or a group.
 type object struct{ id, name string }
 
 // PickFlavor chooses the flavor with the id or the unique name.
 func PickFlavor(flavors []domain.Flavor, r Ref) (domain.Flavor, error) {
 	return pick("flavor", r, flavors, func(f domain.Flavor) object { return object{f.ID, f.Name} })
+}
+
+// PickSecurityGroup chooses the security group with the id or the unique name. Neutron ignores the case of names, so Nova
+// rejects a name that differs from another one only by that, and not the id.
+func PickSecurityGroup(groups []domain.SecurityGroup, r Ref) (domain.SecurityGroup, error) {
+	return pick("security group", r, groups, func(g domain.SecurityGroup) object { return object{g.ID, g.Name} })
+}
+
+// PickSecurityGroups chooses the security groups of a field, and returns their ids, each once.
+func PickSecurityGroups(groups []domain.SecurityGroup, field string, given []string) (ids []string, wrong []error) {
+	for n, name := range given {
+		found, err := PickSecurityGroup(groups, Ref{Field: fmt.Sprintf("%s[%d]", field, n), Value: name})
+		switch {
+		case err != nil:
+			wrong = append(wrong, err)
+		case !slices.Contains(ids, found.ID):
+			ids = append(ids, found.ID)
+		}
+	}
+	return ids, wrong
+}
+
+// FindSecurityGroups is PickSecurityGroups among those of a list, and fails with the first that is wrong. Where the cloud's
+// policy withholds the list, the names stay, and Nova looks them up.
+func FindSecurityGroups(
+	ctx context.Context, list func(context.Context) ([]domain.SecurityGroup, error), field string, given []string,
+) ([]string, error) {
+	if len(given) == 0 {
+		return nil, nil
+	}
+	groups, err := list(ctx)
+	switch code := apperr.CodeOf(err); {
+	case code == apperr.Forbidden, code == apperr.NotFound:
+		return given, nil
+	case err != nil:
+		return nil, err
+	}
+	ids, wrong := PickSecurityGroups(groups, field, given)
+	if len(wrong) > 0 {
+		return nil, wrong[0]
+	}
+	return ids, nil
 }
 
 // PickServerGroup chooses the server group with the id or the unique name.

@@ -3,6 +3,7 @@ package lookup
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -120,5 +121,41 @@ func TestPickNetworks(t *testing.T) {
 		if diff := cmp.Diff(tc.want, got); diff != "" || apperr.CodeOf(err) != tc.code {
 			t.Errorf("%s: %v %s", name, err, diff)
 		}
+	}
+}
+
+// TestFindSecurityGroups: the exact name or the id, each once; names stay where the cloud withholds the list.
+func TestFindSecurityGroups(t *testing.T) {
+	t.Parallel()
+	list := func(err error) func(context.Context) ([]domain.SecurityGroup, error) {
+		return func(context.Context) ([]domain.SecurityGroup, error) {
+			return []domain.SecurityGroup{
+				{ID: "1", Name: "web"}, {ID: "2", Name: "Web"}, {ID: "3", Name: "twin"}, {ID: "4", Name: "twin"},
+			}, err
+		}
+	}
+	for _, row := range []struct {
+		given, want string
+		err         error
+		code        apperr.Code
+	}{
+		{"web Web 1 3", "1 2 3", nil, ""},
+		{"web twin", "", nil, apperr.Conflict},
+		{"web WEB", "", nil, apperr.Invalid},
+		{"web WEB", "web WEB", apperr.New(apperr.Forbidden, "no"), ""},
+		{"web", "", apperr.New(apperr.Unavailable, "down"), apperr.Unavailable},
+	} {
+		ids, err := FindSecurityGroups(t.Context(), list(row.err), "groups", strings.Fields(row.given))
+		if got := strings.Join(ids, " "); got != row.want || (err != nil) != (row.code != "") ||
+			err != nil && apperr.CodeOf(err) != row.code {
+			t.Errorf("%s: got %q %v, want %q", row.given, got, err, row.want)
+		}
+	}
+	if _, err := FindSecurityGroups(t.Context(), list(nil), "groups", []string{"web", "twin"}); !slices.Equal(
+		apperr.As(err).Fields[0].Allowed, []string{"3", "4"}) || apperr.As(err).Fields[0].Field != "groups[1]" {
+		t.Errorf("got %v", err)
+	}
+	if ids, err := FindSecurityGroups(t.Context(), nil, "groups", nil); ids != nil || err != nil {
+		t.Errorf("of none: %v %v", ids, err)
 	}
 }

@@ -14,6 +14,7 @@ type lists struct {
 	mu       sync.Mutex
 	flavors  []domain.Flavor
 	networks []domain.Network
+	groups   []domain.SecurityGroup
 	images   map[string][]domain.Image // by the name or id that was looked up
 	cells    *bool                     // all cells of Nova are up; nil = not checked
 }
@@ -57,6 +58,19 @@ func (s Session) networks(ctx context.Context) (all []domain.Network, err error)
 		s.lists.networks, err = s.Cloud.Networks(ctx)
 	}
 	return s.lists.networks, err
+}
+
+// securityGroups lists the project's security groups, once in a round.
+func (s Session) securityGroups(ctx context.Context) (all []domain.SecurityGroup, err error) {
+	if s.lists == nil {
+		return s.Cloud.SecurityGroups(ctx)
+	}
+	s.lists.mu.Lock()
+	defer s.lists.mu.Unlock()
+	if s.lists.groups == nil {
+		s.lists.groups, err = s.Cloud.SecurityGroups(ctx)
+	}
+	return s.lists.groups, err
 }
 
 // images finds the images of a name or id, once in a round.

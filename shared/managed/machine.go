@@ -24,6 +24,7 @@ type MachineCloud interface {
 	lookup.Images
 	Flavors(context.Context) ([]domain.Flavor, error)
 	Networks(context.Context) ([]domain.Network, error)
+	SecurityGroups(context.Context) ([]domain.SecurityGroup, error)
 	CellsUp(ctx context.Context, projectID string) error
 	MarkedServers(ctx context.Context, tag string) ([]domain.Server, error)
 	TagServer(ctx context.Context, id, tag string) error

@@ -38,7 +38,11 @@ func (d *MachineDriver) launchSpec(
 	for _, r := range refs {
 		out.NetworkIDs = append(out.NetworkIDs, r.Value)
 	}
-	out.KeyName, out.SecurityGroups, out.Metadata = spec.KeyName, spec.SecurityGroups, spec.Metadata
+	out.SecurityGroups, err = lookup.FindSecurityGroups(ctx, s.securityGroups, "spec.security_groups", spec.SecurityGroups)
+	if err != nil {
+		return out, err
+	}
+	out.KeyName, out.Metadata = spec.KeyName, spec.Metadata
 	if out.Zone, err = zoneFor(in); err != nil {
 		return out, err
 	}

@@ -122,7 +122,8 @@ func subnetPages(ctx context.Context, neutron *gophercloud.ServiceClient) (map[s
 	return by, err
 }
 
-// SecurityGroups lists the project's security groups.
+// SecurityGroups lists the project's security groups, which are all that Nova takes: not those that other projects share
+// with it, nor for an admin those of all projects.
 func (s *Session) SecurityGroups(ctx context.Context) ([]domain.SecurityGroup, error) {
 	neutron, err := s.neutron(ctx)
 	if err != nil {
@@ -132,7 +133,11 @@ func (s *Session) SecurityGroups(ctx context.Context) ([]domain.SecurityGroup, e
 		Groups []groups.SecGroup `json:"security_groups"`
 		Links  []link            `json:"security_groups_links"`
 	}
-	found, err := everyPage(ctx, neutron, neutron.ServiceURL("security-groups"), url.Values{"limit": {pageLimit}},
+	query := url.Values{"limit": {pageLimit}}
+	if s.project != "" {
+		query.Set("project_id", s.project)
+	}
+	found, err := everyPage(ctx, neutron, neutron.ServiceURL("security-groups"), query,
 		func(p *page) ([]groups.SecGroup, string) { return p.Groups, linkTo(p.Links) },
 		func(g groups.SecGroup) string { return g.ID })
 	return convert(found, err, func(g groups.SecGroup) domain.SecurityGroup {
