@@ -60,7 +60,7 @@ func (f fixture) hosts(t *testing.T, count int) {
 	t.Helper()
 	f.exec(t, `insert into nodes (name, zone, pool, vcpus, ram_mb, disk_gb, traits, attributes)
 		select 'n' || to_char(n, 'FM000'), 'nova', 'reservable', 32, 65536, 1000,
-		       '{HW_CPU_X86_AVX2,CUSTOM_CLOUDFN_RESERVABLE}', '{"hypervisor_type": "QEMU"}'
+		       '{HW_CPU_X86_AVX2}', '{"hypervisor_type": "QEMU"}'
 		from generate_series((select count(*) from nodes) + 1, (select count(*) from nodes) + $1::int) n`, count)
 }
 

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	"github.com/google/uuid"
 
@@ -109,14 +108,11 @@ func (p *hostPool) checkTrait(trait, field string) error {
 		lookup.Some(traits)...)
 }
 
-// ownTraits begin the traits that isolate hosts, which no user chooses. Rows of older versions have them.
-const ownTraits = "CUSTOM_CLOUDFN_"
-
 // values lists what the hosts of the pool have.
 func (p *hostPool) values(of func(domain.Node) []string) (values []string) {
 	for _, node := range p.all {
 		for _, value := range of(node) {
-			if value != "" && !strings.HasPrefix(value, ownTraits) {
+			if value != "" {
 				values = append(values, value)
 			}
 		}

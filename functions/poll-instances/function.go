@@ -79,5 +79,5 @@ func build(cfg Config, d run.Deps) (eventx.Func, error) {
 	login := func(ctx context.Context) (session, error) { return openstack.Narrow[session](account.Login(ctx)) }
 	s := newService(d.DB, login, func() { d.Wake("deliver-events") })
 	s.full, s.unknownAfter, s.followFor, s.pause = cfg.Full, cfg.UnknownAfter, cfg.Follow, cfg.Pause
-	return s.Handle, nil
+	return eventx.Do(s.Poll), nil
 }

@@ -126,7 +126,6 @@ func (w *fakeWorld) replica(c *crasher) managed.Engine {
 	return managed.Engine{
 		Store: crashingStore{w.store, c}, Sessions: trusts{crashingNova{w.nova, c}}, Nodes: postgres.Nodes{DB: w.db},
 		Drivers: map[domain.Kind]managed.Driver{domain.KindDeployment: machines}, Wake: func(...string) {},
-		ClaimFor: claimFor,
 	}
 }
 

@@ -99,7 +99,6 @@ func build(cfg Config, d run.Deps) (eventx.Func, error) {
 	trusts.lost = connectionLost(postgres.Connections{DB: d.DB}, d.Wake)
 	s.engine = managed.Engine{
 		Store: store, Sessions: trusts, Drivers: drivers(d), Nodes: postgres.Nodes{DB: d.DB}, Wake: d.Wake,
-		ClaimFor: cfg.Claim,
 		Unseal: func(m domain.Managed) (out domain.ManagedSecrets, err error) {
 			text, err := keys.Open(m.SealedFor(), m.Secrets)
 			if err != nil {
@@ -108,8 +107,8 @@ func build(cfg Config, d run.Deps) (eventx.Func, error) {
 			return out, json.Unmarshal([]byte(text.Reveal()), &out)
 		},
 	}
-	s.runner = s.newRunner(store.Queue())
-	return s.Handle, nil
+	s.runner = s.newRunner(store.Queue(), cfg.Claim)
+	return eventx.Do(s.runner.Run), nil
 }
 
 // drivers are the drivers by the kinds that they serve.

@@ -22,9 +22,11 @@ const (
 )
 
 // newRunner works on due projects.
-func (s *service) newRunner(store due.Store[domain.ManagedProject]) *due.Runner[domain.ManagedProject] {
+func (s *service) newRunner(
+	store due.Store[domain.ManagedProject], claimFor time.Duration,
+) *due.Runner[domain.ManagedProject] {
 	return &due.Runner[domain.ManagedProject]{
-		Store: store, ClaimFor: s.engine.ClaimFor, Slots: slots,
+		Store: store, ClaimFor: claimFor, Slots: slots,
 		Work: func(ctx context.Context, claim domain.Claim, p domain.ManagedProject, _ time.Time) error {
 			return s.engine.Run(ctx, claim, p)
 		},

@@ -48,4 +48,3 @@ func TestChoresDelayNoAction(t *testing.T) {
 		w.exec(t, "delete from instances where id = $1", id)
 	}
 }
-

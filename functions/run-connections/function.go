@@ -88,7 +88,7 @@ func build(cfg Config, d run.Deps) (eventx.Func, error) {
 	s.cloud.credential = func(ctx context.Context, c domain.Connection, secret domain.Secret) (session, error) {
 		return credential(ctx, d.Cloud.At(c.AuthURL, c.Region), c, secret)
 	}
-	return s.Handle, nil
+	return eventx.Do(s.Run), nil
 }
 
 // trustee adapts the *openstack.Session of the service account to the interface account.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/due"
 	"github.com/cloudfn/cloudfn/shared/leases"
 	"github.com/cloudfn/cloudfn/shared/postgres"
 	"github.com/cloudfn/cloudfn/shared/testkit"
@@ -46,14 +47,15 @@ func TestCallLongerThanAClaim(t *testing.T) {
 			ClaimFor: 4 * time.Second,
 			Cloud:    func(context.Context) (leases.Cloud, error) { return cloud, nil },
 		}
-		claimed, err := store.Queue().Claim(t.Context(), time.Minute, 1, nil)
+		claimed, err := store.Queue().Claim(t.Context(), engine.ClaimFor, 1, nil)
 		if err != nil || len(claimed.Rows) != 1 {
 			t.Fatalf("%d leases: %v", len(claimed.Rows), err)
 		}
 		done := make(chan error)
-		go func() {
-			done <- engine.Run(t.Context(), claimed.Claim, claimed.Rows[0].Value, time.Now().Add(time.Minute))
-		}()
+		row := claimed.Rows[0]
+		kept, stop := due.Keep(t.Context(), claimed.Claim, engine.ClaimFor, row.Renew)
+		defer stop()
+		go func() { done <- engine.Run(kept, claimed.Claim, row.Value, time.Now().Add(time.Minute)) }()
 		<-cloud.hangs
 		until := func() time.Time {
 			return testkit.Scalar[time.Time](t, w.rows, "select claimed_until from leases")

@@ -114,7 +114,7 @@ func build(cfg Config, d run.Deps) (eventx.Func, error) {
 	}
 	if !cfg.hasAccount() {
 		s.runner = s.newRunner()
-		return s.Handle, nil
+		return eventx.Do(s.runner.Run), nil
 	}
 	where := cfg.OpenStack
 	where.Cloud = cfg.AccountCloud // never the account of OS_CLOUD
@@ -130,5 +130,5 @@ func build(cfg Config, d run.Deps) (eventx.Func, error) {
 		return tested.ProvenSince != nil && tested.ProvenSince.Before(then), err
 	}
 	s.runner = s.newRunner()
-	return s.Handle, nil
+	return eventx.Do(s.runner.Run), nil
 }

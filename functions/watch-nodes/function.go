@@ -111,7 +111,7 @@ func build(cfg Config, d run.Deps) (eventx.Func, error) {
 	}
 	if !cfg.hasAccount() {
 		s.runner = s.newRunner()
-		return s.Handle, nil
+		return eventx.Do(s.runner.Run), nil
 	}
 	where := cfg.OpenStack
 	where.Cloud = cfg.AccountCloud // never the account of OS_CLOUD
@@ -123,5 +123,5 @@ func build(cfg Config, d run.Deps) (eventx.Func, error) {
 	s.engine.Cloud = func(ctx context.Context) (nodes.DrainCloud, error) { return s.account.Session(ctx) }
 	s.engine.Forget = s.account.Forget
 	s.runner = s.newRunner()
-	return s.Handle, nil
+	return eventx.Do(s.runner.Run), nil
 }

@@ -35,6 +35,8 @@ type Claimed[T any] struct {
 type Row[T any] struct {
 	Value  T
 	Shares []string
+	// Renew prolongs the claim. It is domain.ErrFenced when another replica has the row.
+	Renew func(ctx context.Context) error
 }
 
 // Store claims the rows of a queue.
@@ -51,7 +53,8 @@ type Runner[T any] struct {
 	Store    Store[T]
 	ClaimFor time.Duration // how long a replica that has died keeps its rows
 	Slots    int           // passes at a time
-	// Work does a pass on a row that is claimed, now by the database's clock, and releases the claim.
+	// Work does a pass on a row, now by the database's clock, and releases the claim. Its context ends when another
+	// replica has the row, and before the claim does when that cannot be renewed.
 	Work func(ctx context.Context, claim domain.Claim, row T, now time.Time) error
 	// Describe is what the log says of a row whose pass has failed: "lease", and attributes.
 	Describe func(row T) (noun string, attrs []any)
@@ -205,7 +208,9 @@ func (r *Runner[T]) begin(ctx context.Context, e *event, got Claimed[T], row Row
 			r.count(row, -1)
 			e.wake()
 		}()
-		err := r.Work(ctx, got.Claim, row.Value, got.At)
+		kept, stop := Keep(ctx, got.Claim, r.ClaimFor, row.Renew)
+		defer stop()
+		err := r.Work(kept, got.Claim, row.Value, got.At)
 		if err != nil && !errors.Is(err, domain.ErrFenced) && !errors.Is(err, domain.ErrChanged) {
 			noun, attrs := r.Describe(row.Value)
 			slog.ErrorContext(ctx, noun+" pass failed", append(attrs, "error", err)...)
@@ -215,11 +220,7 @@ func (r *Runner[T]) begin(ctx context.Context, e *event, got Claimed[T], row Row
 
 // Pass is the work on a claimed row, and how its outcome is stored.
 type Pass struct {
-	Claim    domain.Claim
-	ClaimFor time.Duration // how long the claim lasts from each renewal
-	Limit    time.Duration // bounds Work
-	// Renew prolongs the claim. It is domain.ErrFenced when another replica has the row.
-	Renew func(ctx context.Context) error
+	Limit time.Duration // bounds Work
 	// Work does what can be done now.
 	Work func(ctx context.Context) error
 	// Save stores the outcome, and why Work has failed, and releases the claim.
@@ -232,28 +233,23 @@ var (
 	errTooLong   = errors.New("the pass has reached its limit")
 )
 
-// Run does the work and saves its outcome, while it keeps the claim. Both end when another replica has the row, and
-// before the claim does when it cannot be renewed, so that no two replicas do the same step at the same time. Work that
-// reaches its limit is saved as failed. Work that ends with domain.ErrChanged has released the claim itself.
+// Run does the work and saves its outcome, while the claim is kept: no two replicas do the same step at the same time.
+// Work that reaches its limit is saved as failed. Work that ends with domain.ErrChanged has released the claim itself.
 func (p Pass) Run(ctx context.Context) error {
-	kept, stop := Keep(ctx, p.Claim, p.ClaimFor, p.Renew)
-	defer stop()
-	working, cancel := context.WithTimeoutCause(kept, p.Limit, errTooLong)
+	working, cancel := context.WithTimeoutCause(ctx, p.Limit, errTooLong)
 	defer cancel()
 	failure := p.Work(working)
 	switch {
 	case ctx.Err() != nil:
-		return errors.Join(failure, ctx.Err())
-	case kept.Err() != nil:
-		return context.Cause(kept)
+		return errors.Join(failure, context.Cause(ctx))
 	case errors.Is(failure, domain.ErrFenced), errors.Is(failure, domain.ErrChanged):
 		return failure
 	case failure != nil && errors.Is(context.Cause(working), errTooLong):
 		failure = apperr.Wrap(apperr.Timeout, failure, "the work did not end within %s", p.Limit)
 	}
-	err := p.Save(kept, failure)
-	if err != nil && kept.Err() != nil && ctx.Err() == nil {
-		return context.Cause(kept)
+	err := p.Save(ctx, failure)
+	if err != nil && ctx.Err() != nil {
+		return errors.Join(err, context.Cause(ctx))
 	}
 	return err
 }

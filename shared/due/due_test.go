@@ -56,7 +56,9 @@ func (s *fakeStore) Claim(_ context.Context, claimFor time.Duration, most int, f
 	for _, r := range s.claimable(full) {
 		if now := time.Now(); len(got.Rows) < most && !r.due.After(now) && !r.claimed.After(now) {
 			r.claimed = now.Add(claimFor)
-			got.Rows = append(got.Rows, Row[string]{Value: r.id, Shares: r.shares})
+			got.Rows = append(got.Rows, Row[string]{
+				Value: r.id, Shares: r.shares, Renew: func(context.Context) error { return nil },
+			})
 		}
 	}
 	return got, s.failing
@@ -381,8 +383,10 @@ func TestPass(t *testing.T) {
 				saved, began := "", time.Now()
 				claim := domain.NewClaim()
 				claim.Requested = began.Add(-tc.age)
+				kept, stop := Keep(t.Context(), claim, 40*time.Second, tc.renew)
+				defer stop()
 				err := Pass{
-					Claim: claim, ClaimFor: 40 * time.Second, Limit: tc.limit, Renew: tc.renew, Work: hangs,
+					Limit: tc.limit, Work: hangs,
 					Save: func(ctx context.Context, failure error) error {
 						if ctx.Err() != nil {
 							t.Error("it is saved with a context that has ended")
@@ -390,7 +394,7 @@ func TestPass(t *testing.T) {
 						saved = apperr.As(failure).Message
 						return nil
 					},
-				}.Run(t.Context())
+				}.Run(kept)
 				if !errors.Is(err, tc.result) || saved != tc.saved || time.Since(began) != tc.took {
 					t.Errorf("%v after %s, saved %q; want %v after %s, %q", err, time.Since(began), saved, tc.result,
 						tc.took, tc.saved)

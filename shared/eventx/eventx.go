@@ -37,6 +37,11 @@ const (
 // (apperr.Retryable) asks the source to send the event again, any other error says that it never will work.
 type Func func(ctx context.Context, event cloudevents.Event) error
 
+// Do is a Func that does what is due in the database, whichever tick or call woke it.
+func Do(work func(ctx context.Context) error) Func {
+	return func(ctx context.Context, _ cloudevents.Event) error { return work(ctx) }
+}
+
 // Handler receives the events of one function.
 type Handler struct {
 	Name    string

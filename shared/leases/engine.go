@@ -77,11 +77,7 @@ const passTime = 3 * time.Minute
 // Run does for a claimed lease what it needs now, writes it back and releases its claim.
 func (e Engine) Run(ctx context.Context, claim domain.Claim, lease domain.Lease, now time.Time) error {
 	p := &pass{Engine: e, claim: claim, lease: &lease, now: now, began: time.Now()}
-	claimed := lease // a copy: the steps change the lease while the claim is renewed
-	return due.Pass{
-		Claim: claim, ClaimFor: e.ClaimFor, Limit: passTime, Work: p.work, Save: p.end,
-		Renew: func(ctx context.Context) error { return e.Store.Renew(ctx, claim, claimed, e.ClaimFor) },
-	}.Run(ctx)
+	return due.Pass{Limit: passTime, Work: p.work, Save: p.end}.Run(ctx)
 }
 
 // work decides what the lease needs, and does it.

@@ -21,7 +21,6 @@ type Store interface {
 	SaveStep(ctx context.Context, claim domain.Claim, lease *domain.Lease, claimFor time.Duration) error
 	Save(ctx context.Context, claim domain.Claim, lease *domain.Lease) error
 	Finish(ctx context.Context, claim domain.Claim, lease *domain.Lease) error
-	Renew(ctx context.Context, claim domain.Claim, lease domain.Lease, claimFor time.Duration) error
 	Prepared(ctx context.Context, claim domain.Claim, r domain.Reservation, nodes ...string) error
 	Released(ctx context.Context, claim domain.Claim, r domain.Reservation, nodes ...string) error
 	Reallocate(ctx context.Context, claim domain.Claim, lease domain.Lease, r domain.Reservation, from string) (

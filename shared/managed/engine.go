@@ -19,7 +19,6 @@ type Store interface {
 	Load(ctx context.Context, projectID string) ([]domain.Managed, error)
 	// Connections reads the connection of each of the project's resources, by the resource's id.
 	Connections(ctx context.Context, projectID string) (map[uuid.UUID]*domain.Connection, error)
-	RenewProject(ctx context.Context, claim domain.Claim, projectID string, claimFor time.Duration) error
 	ReleaseProject(
 		ctx context.Context, claim domain.Claim, project domain.ManagedProject, dueIn time.Duration,
 	) error
@@ -53,9 +52,8 @@ type Engine struct {
 	Drivers  map[domain.Kind]Driver
 	Nodes    Nodes
 	// Unseal decrypts the secrets of a resource.
-	Unseal   func(m domain.Managed) (domain.ManagedSecrets, error)
-	Wake     func(functions ...string)
-	ClaimFor time.Duration
+	Unseal func(m domain.Managed) (domain.ManagedSecrets, error)
+	Wake   func(functions ...string)
 }
 
 // The pauses until a project is worked on again.
@@ -117,12 +115,7 @@ func (e Engine) Run(ctx context.Context, claim domain.Claim, project domain.Mana
 		Engine: e, claim: claim, project: project, sessions: map[sessionKey]opened{}, deleted: map[uuid.UUID]bool{},
 		missed: map[uuid.UUID]bool{},
 	}
-	return due.Pass{
-		Claim: claim, ClaimFor: e.ClaimFor, Limit: passTime, Work: r.run, Save: r.release,
-		Renew: func(ctx context.Context) error {
-			return e.Store.RenewProject(ctx, claim, project.ProjectID, e.ClaimFor)
-		},
-	}.Run(ctx)
+	return due.Pass{Limit: passTime, Work: r.run, Save: r.release}.Run(ctx)
 }
 
 // release releases the claim, with why the round has failed and the time at which there is work again.

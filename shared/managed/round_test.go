@@ -50,8 +50,6 @@ func (s *memory) Connections(context.Context, string) (map[uuid.UUID]*domain.Con
 	return known, nil
 }
 
-func (*memory) RenewProject(context.Context, domain.Claim, string, time.Duration) error { return nil }
-
 func (s *memory) ReleaseProject(
 	_ context.Context, _ domain.Claim, p domain.ManagedProject, dueIn time.Duration,
 ) error {
@@ -142,7 +140,7 @@ func (d *scripted) Delete(_ context.Context, _ Session, o Object) error {
 func newRound(drivers ...*scripted) (Engine, *memory) {
 	s := &memory{members: map[uuid.UUID]domain.Member{}}
 	e := Engine{
-		Store: s, Sessions: open{}, Drivers: map[domain.Kind]Driver{}, Wake: func(...string) {}, ClaimFor: time.Hour,
+		Store: s, Sessions: open{}, Drivers: map[domain.Kind]Driver{}, Wake: func(...string) {},
 	}
 	for _, d := range drivers {
 		e.Drivers[d.kind] = d

@@ -35,7 +35,6 @@ type Drains interface {
 		ctx context.Context, claim domain.Claim, drain domain.Drain, server domain.DrainServer,
 	) (started bool, err error)
 	Save(ctx context.Context, claim domain.Claim, drain *domain.Drain, claimFor time.Duration) error
-	Renew(ctx context.Context, claim domain.Claim, drain domain.Drain, claimFor time.Duration) error
 }
 
 // Engine drains hosts.
@@ -96,11 +95,7 @@ func (e Engine) Run(ctx context.Context, claim domain.Claim, drain domain.Drain,
 		Engine: e, claim: claim, drain: &drain, now: now, began: time.Now(),
 		parallel: cmp.Or(drain.Parallel, e.Parallel), timeout: cmp.Or(drain.ServerTimeout, e.ServerTimeout),
 	}
-	claimed := domain.Drain{ID: drain.ID}
-	return due.Pass{
-		Claim: claim, ClaimFor: ClaimFor, Limit: passTime, Work: p.run, Save: p.end,
-		Renew: func(ctx context.Context) error { return e.Drains.Renew(ctx, claim, claimed, ClaimFor) },
-	}.Run(ctx)
+	return due.Pass{Limit: passTime, Work: p.run, Save: p.end}.Run(ctx)
 }
 
 // time is the time by the database's clock.

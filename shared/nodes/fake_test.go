@@ -108,10 +108,6 @@ func (f *fakeDrains) set(servers ...domain.DrainServer) error {
 	return nil
 }
 
-func (*fakeDrains) Renew(context.Context, domain.Claim, domain.Drain, time.Duration) error {
-	return nil
-}
-
 func (f *fakeDrains) StartServer(
 	_ context.Context, _ domain.Claim, _ domain.Drain, server domain.DrainServer,
 ) (bool, error) {

@@ -25,6 +25,7 @@ func unclaimed(alias string) string { return due.Unclaimed(alias, "clock_timesta
 type Queue[T any] struct {
 	db   *DB
 	spec due.Queue
+	key  func(row T) []any // the values of its primary key
 	// complete reads the parts of claimed rows; nil = they have none.
 	complete func(ctx context.Context, db querier, rows []T) error
 }
@@ -53,7 +54,7 @@ func (q Queue[T]) Claim(
 		return due.Claimed[T]{}, errors.Join(classify(err), released)
 	}
 	for n := range got.Rows {
-		got.Rows[n].Value = values[n]
+		got.Rows[n].Value, got.Rows[n].Renew = values[n], q.renew(got.Claim, claimFor, q.key(values[n]))
 	}
 	got.Claim.Acquired = len(got.Rows) > 0
 	return got, nil
@@ -64,9 +65,10 @@ func (q Queue[T]) NextDue(ctx context.Context, within time.Duration, full []stri
 	return queryValue[*time.Duration](ctx, q.db.pool, q.spec.NextSQL(), within, orEmpty(full))
 }
 
-// renew prolongs a claim of a row from now on. It is domain.ErrFenced when the claim has ended.
-func (q Queue[T]) renew(ctx context.Context, claim domain.Claim, claimFor time.Duration, key ...any) error {
-	return fenced(exec(ctx, q.db.pool, q.spec.RenewSQL(), append([]any{claim.ID, claimFor}, key...)...))
+// renew returns what prolongs a claim of a row from now on. It is domain.ErrFenced when the claim has ended.
+func (q Queue[T]) renew(claim domain.Claim, claimFor time.Duration, key []any) func(context.Context) error {
+	args := append([]any{claim.ID, claimFor}, key...)
+	return func(ctx context.Context) error { return fenced(exec(ctx, q.db.pool, q.spec.RenewSQL(), args...)) }
 }
 
 // claimedRow is a row of due.Queue.ClaimSQL: that of the table, its shares, and the time.

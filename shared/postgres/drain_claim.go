@@ -10,14 +10,10 @@ import (
 
 // Queue returns the drains that are due with their servers, the oldest first.
 func (s Drains) Queue() Queue[domain.Drain] {
-	return Queue[domain.Drain]{db: s.DB, complete: addServers, spec: due.Queue{
+	key := func(d domain.Drain) []any { return []any{d.ID} }
+	return Queue[domain.Drain]{db: s.DB, key: key, complete: addServers, spec: due.Queue{
 		Table: "drains", Key: []string{"id"}, Columns: drainColumns, Order: "q.created_at, q.id",
 	}}
-}
-
-// Renew prolongs the claim of a drain from now on. It is domain.ErrFenced when the claim has ended.
-func (s Drains) Renew(ctx context.Context, claim domain.Claim, drain domain.Drain, claimFor time.Duration) error {
-	return s.Queue().renew(ctx, claim, claimFor, drain.ID)
 }
 
 const openDrainsSQL = `

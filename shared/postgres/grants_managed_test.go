@@ -41,10 +41,12 @@ func TestGrantsOfManaged(t *testing.T) {
 	m, _, err = users.Declare(ctx, taken)
 	allowed("declare by another user", err)
 
-	project, claim := claimProject(t, runner)
+	claimed, err := runner.Queue().Claim(ctx, long, 1, nil)
+	allowed("claim", err)
+	project, claim := claimed.Rows[0].Value, claimed.Claim
 	_, err = isDue(ctx, runner.Queue(), time.Second)
 	allowed("is due", err)
-	allowed("renew", runner.RenewProject(ctx, claim, "p1", long))
+	allowed("renew", claimed.Rows[0].Renew(ctx))
 	_, err = runner.Load(ctx, "p1")
 	allowed("load", err)
 	_, err = runner.Connections(ctx, "p1")

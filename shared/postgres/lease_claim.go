@@ -21,7 +21,8 @@ const (
 // each the longest due first. Upkeep has a share of its own, and so has each project. Leases of projects that are not
 // served are left out, except ends, which give hosts back.
 func (s Leases) Queue() Queue[domain.Lease] {
-	return Queue[domain.Lease]{db: s.DB, complete: addParts, spec: due.Queue{
+	key := func(l domain.Lease) []any { return []any{l.ProjectID, l.ID} }
+	return Queue[domain.Lease]{db: s.DB, key: key, complete: addParts, spec: due.Queue{
 		Table: "leases", Key: []string{"project_id", "id"}, Columns: leaseColumns,
 		Where: "(" + isEnd + " or " + served("q") + ")",
 		Order: "case when " + isEnd + " then 0 when q.status = 'active' then 2 else 1 end, q.due_at, q.id",
@@ -29,11 +30,6 @@ func (s Leases) Queue() Queue[domain.Lease] {
 			"else array['project ' || q.project_id] end",
 		OnClaim: "due_at = now()",
 	}}
-}
-
-// Renew prolongs the claim of a lease from now on. It is domain.ErrFenced when the claim has ended.
-func (s Leases) Renew(ctx context.Context, claim domain.Claim, lease domain.Lease, claimFor time.Duration) error {
-	return s.Queue().renew(ctx, claim, claimFor, lease.ProjectID, lease.ID)
 }
 
 const retireLeasesSQL = `

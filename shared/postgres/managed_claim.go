@@ -14,19 +14,13 @@ import (
 // due when the claim ends, unless something is declared in it meanwhile. So a process that dies loses nothing, and
 // whoever releases the claim sees what has come.
 func (s Managed) Queue() Queue[domain.ManagedProject] {
-	return Queue[domain.ManagedProject]{db: s.DB, spec: due.Queue{
+	key := func(p domain.ManagedProject) []any { return []any{p.ProjectID} }
+	return Queue[domain.ManagedProject]{db: s.DB, key: key, spec: due.Queue{
 		Table: "managed_projects", Key: []string{"project_id"},
 		Columns: "project_id, domain_id, due_at, scan_at, attempts, problem",
 		Where:   served("q"), Order: "q.due_at", OnClaim: "due_at = claim.until",
 		OnRenew: "due_at = case when q.due_at = q.claimed_until then claim.until else q.due_at end",
 	}}
-}
-
-// RenewProject prolongs the claim of a project. It is domain.ErrFenced when the claim has ended.
-func (s Managed) RenewProject(
-	ctx context.Context, claim domain.Claim, projectID string, claimFor time.Duration,
-) error {
-	return s.Queue().renew(ctx, claim, claimFor, projectID)
 }
 
 const (

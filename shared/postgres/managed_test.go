@@ -184,9 +184,17 @@ func TestManagedFencing(t *testing.T) {
 	ctx, database := t.Context(), testkit.Database(t)
 	store, conn := postgres.Managed{DB: open(t, database)}, testkit.Connect(t, database)
 	m := declare(t, store, newManaged("web"))
-	project, old := claimProject(t, store)
+	first, err := store.Queue().Claim(ctx, long, 10, nil)
+	if err != nil || len(first.Rows) != 1 {
+		t.Fatal(first, err)
+	}
+	project, old := first.Rows[0].Value, first.Claim
 	write(t, conn, "update managed_projects set claimed_until = now() - interval '1 second', due_at = now()")
-	_, claim := claimProject(t, store)
+	second, err := store.Queue().Claim(ctx, long, 10, nil)
+	if err != nil || len(second.Rows) != 1 {
+		t.Fatal(second, err)
+	}
+	claim := second.Claim
 	member := newMember(m)
 	if err := store.SaveMember(ctx, claim, "p1", member); err != nil {
 		t.Fatal(err)
@@ -198,7 +206,7 @@ func TestManagedFencing(t *testing.T) {
 		"delete member": store.DeleteMember(ctx, old, "p1", member.ID),
 		"save status":   store.SaveStatus(ctx, old, &m),
 		"remove":        store.Remove(ctx, old, m),
-		"renew":         store.RenewProject(ctx, old, "p1", long),
+		"renew":         first.Rows[0].Renew(ctx),
 		"release":       store.ReleaseProject(ctx, old, project, 0),
 	} {
 		if !errors.Is(err, domain.ErrFenced) {
@@ -211,7 +219,7 @@ func TestManagedFencing(t *testing.T) {
 	if err := store.Remove(ctx, claim, m); !errors.Is(err, domain.ErrChanged) {
 		t.Errorf("removed what nobody deletes: %v", err)
 	}
-	if err := store.RenewProject(ctx, claim, "p1", 2*long); err != nil {
+	if err := second.Rows[0].Renew(ctx); err != nil {
 		t.Error(err)
 	}
 }
