@@ -229,8 +229,8 @@ func (s service) seal(made *domain.NewManaged, before domain.Managed, checked ch
 			return apperr.InvalidField("spec.payload", "is missing")
 		}
 		if made.Kind == domain.KindSecret && isText(made.Spec) != isText(before.Spec) {
-			return apperr.InvalidField("spec.payload", "is missing: content_type changes between text and base64, so it "+
-				"must be given again")
+			return apperr.InvalidField("spec.payload",
+				"is missing: content_type changes between text and base64, so it must be given again")
 		}
 		return nil
 	}

@@ -152,8 +152,8 @@ func (c *checkedSpec) payloadFaults(typed any) []apperr.Field {
 		return nil
 	}
 	if _, err := base64.StdEncoding.DecodeString(c.secret); err != nil {
-		return []apperr.Field{{Field: "spec.payload", Detail: "must be base64 with padding, because its content_type is " +
-			"not text"}}
+		const detail = "must be base64 with padding, because its content_type is not text"
+		return []apperr.Field{{Field: "spec.payload", Detail: detail}}
 	}
 	return nil
 }

@@ -8,12 +8,13 @@ import (
 	"github.com/cloudfn/cloudfn/shared/apperr"
 )
 
-// TestCheckTags: tags that are one for Nova's tables are rejected by the later one, as seen on MySQL's utf8mb3_general_ci
+// TestCheckTags: of tags that are one for Nova's tables the later one is rejected, as seen on MySQL's utf8mb3_general_ci
 // and known of utf8mb3_unicode_ci.
 func TestCheckTags(t *testing.T) {
 	t.Parallel()
 	for tags, want := range map[string]string{
-		"web,Web": "tags[1]", "x,x ": "tags[1]", "e,é": "tags[1]", "e\u0301,É": "tags[1]", "ß,s": "tags[1]", "ß,ss": "tags[1]",
+		"web,Web": "tags[1]", "x,x ": "tags[1]", "e,é": "tags[1]", "e\u0301,É": "tags[1]",
+		"ß,s": "tags[1]", "ß,ss": "tags[1]",
 		"a,b,A,B ": "tags[2] tags[3]", "a,a": "tags[1]", "ｗeb,web": "tags[1]", "straße,STRASSE": "tags[1]",
 		"🚀": "tags[0]", "Cloudfn-x": "tags[0]", "a,,b": "tags[1]", "a/b": "tags[0]",
 		"01A218FB-98f2-74de-92b6-bf947dcfe88a ": "tags[0]",

@@ -31,8 +31,8 @@ func PickFlavor(flavors []domain.Flavor, r Ref) (domain.Flavor, error) {
 	return pick("flavor", r, flavors, func(f domain.Flavor) object { return object{f.ID, f.Name} })
 }
 
-// PickSecurityGroup chooses the security group with the id or the unique name. Neutron ignores the case of names, so Nova
-// rejects a name that differs from another one only by that, and not the id.
+// PickSecurityGroup chooses the security group with the id or the unique name. Neutron ignores the case of names, so
+// Nova rejects a name that differs from another one only by that, and not the id.
 func PickSecurityGroup(groups []domain.SecurityGroup, r Ref) (domain.SecurityGroup, error) {
 	return pick("security group", r, groups, func(g domain.SecurityGroup) object { return object{g.ID, g.Name} })
 }
@@ -51,8 +51,8 @@ func PickSecurityGroups(groups []domain.SecurityGroup, field string, given []str
 	return ids, wrong
 }
 
-// FindSecurityGroups is PickSecurityGroups among those of a list, and fails with the first that is wrong. Where the cloud's
-// policy withholds the list, the names stay, and Nova looks them up.
+// FindSecurityGroups is PickSecurityGroups among those of a list, and fails with the first that is wrong. Where the
+// cloud's policy withholds the list, the names stay, and Nova looks them up.
 func FindSecurityGroups(
 	ctx context.Context, list func(context.Context) ([]domain.SecurityGroup, error), field string, given []string,
 ) ([]string, error) {

@@ -38,7 +38,8 @@ func (d *MachineDriver) launchSpec(
 	for _, r := range refs {
 		out.NetworkIDs = append(out.NetworkIDs, r.Value)
 	}
-	out.SecurityGroups, err = lookup.FindSecurityGroups(ctx, s.securityGroups, "spec.security_groups", spec.SecurityGroups)
+	const field = "spec.security_groups"
+	out.SecurityGroups, err = lookup.FindSecurityGroups(ctx, s.securityGroups, field, spec.SecurityGroups)
 	if err != nil {
 		return out, err
 	}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/gophercloud/gophercloud/v2/openstack/keymanager/v1/secrets"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
@@ -57,11 +56,7 @@ func TestSecretIsStoredAsDeclared(t *testing.T) {
 		s := newSandbox(t, SecretDriver{}, domain.SecretSpec{ContentType: row.contentType})
 		s.in.Secrets.Payload = row.payload
 		if row.contentType == "" {
-			made := secrets.CreateOpts{Name: secretName(s.in.Name, s.in.Member.ID)}
-			client := testkit.KeyManager(t, s.project.Login(t))
-			if _, err := secrets.Create(t.Context(), client, made).Extract(); err != nil {
-				t.Fatal(err)
-			}
+			s.project.MakeSecret(t, secretName(s.in.Name, s.in.Member.ID))
 			if o, _ := s.list(t); o.State != ObjectIncomplete {
 				t.Errorf("without a payload it is %+v", o)
 			}
@@ -82,12 +77,7 @@ func payload(t *testing.T, s *sandbox, id string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	client, opts := testkit.KeyManager(t, s.project.Login(t)), secrets.GetPayloadOpts{PayloadContentType: stored.ContentType}
-	text, err := secrets.GetPayload(t.Context(), client, id, opts).Extract()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(text)
+	return s.project.Payload(t, id, stored.ContentType)
 }
 
 // TestLongManySecrets: all are found, in several pages.

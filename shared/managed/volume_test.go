@@ -84,7 +84,9 @@ func TestVolumeOfAnImage(t *testing.T) {
 // TestVolumeAsCinderKeepsIt: Cinder strips descriptions, and finds types in tables that ignore case.
 func TestVolumeAsCinderKeepsIt(t *testing.T) {
 	t.Parallel()
-	s := newSandbox(t, VolumeDriver{}, domain.VolumeSpec{SizeGB: 1, Description: "\u3000 two\nlines \n", Type: "Standard"})
+	s := newSandbox(t, VolumeDriver{}, domain.VolumeSpec{
+		SizeGB: 1, Description: "\u3000 two\nlines \n", Type: "Standard",
+	})
 	made, updates := s.settleNew(t)
 	if v := raw[domain.Volume](made); updates != 0 || v.Description != "two\nlines" || v.Type != "standard" {
 		t.Errorf("%d updates of %+v", updates, v)

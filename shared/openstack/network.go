@@ -122,8 +122,8 @@ func subnetPages(ctx context.Context, neutron *gophercloud.ServiceClient) (map[s
 	return by, err
 }
 
-// SecurityGroups lists the project's security groups, which are all that Nova takes: not those that other projects share
-// with it, nor for an admin those of all projects.
+// SecurityGroups lists the project's security groups, which are all that Nova takes: not those that other projects
+// share with it, nor for an admin those of all projects.
 func (s *Session) SecurityGroups(ctx context.Context) ([]domain.SecurityGroup, error) {
 	neutron, err := s.neutron(ctx)
 	if err != nil {

@@ -63,8 +63,8 @@ func (s *Session) Secret(ctx context.Context, id string) (domain.StoredSecret, e
 	return found.domain(), err
 }
 
-// StoreSecret makes a secret. A payload whose type is not text is base64. Barbican strips the payload of this call, so a
-// text that begins or ends with spaces is stored by a second one.
+// StoreSecret makes a secret. A payload whose type is not text is base64. Barbican strips the payload of this call, so
+// a text that begins or ends with spaces is stored by a second one.
 func (s *Session) StoreSecret(ctx context.Context, name, contentType string, payload domain.Secret) (string, error) {
 	barbican, err := s.barbican(ctx)
 	if err != nil {

@@ -127,8 +127,8 @@ const (
 	mostMarkers = 8
 )
 
-// pagePast reads what follows a server that is no use as a marker: it reads the list from its beginning, in large pages,
-// until one has more behind that server. isListed is false when no page has the server.
+// pagePast reads what follows a server that is no use as a marker: it reads the list from its beginning, in large
+// pages, until one has more behind that server, or any with the id "". isListed is false when no page has the server.
 func (s *Session) pagePast(
 	ctx context.Context, microversion string, query url.Values, id string,
 ) (page []server, isListed bool, err error) {
@@ -244,17 +244,17 @@ func (s *Session) pageOrPast(
 		if !mayHideMore(found, q.Limit) || more && !isBuilding(last) {
 			return found, more, nil
 		}
-		rest, linked, err := s.following(ctx, computeFlavorInside, query, found)
+		rest, linked, unknown := s.following(ctx, computeFlavorInside, query, found)
 		switch {
-		case isRejected(err, last.ID) && try < maxTries:
+		case isRejected(unknown, last.ID) && try < maxTries:
 			// its last server was deleted before it reached a cell: the page is another one now
-		case isRejected(err, last.ID): // it stays in the list
-			rest, _, err = s.pagePast(ctx, computeFlavorInside, query, last.ID)
-			return found, more || err != nil || len(rest) > 0, nil
+		case isRejected(unknown, last.ID): // it stays in the list
+			rest, _, unknown = s.pagePast(ctx, computeFlavorInside, query, last.ID)
+			return found, more || unknown != nil || len(rest) > 0, nil
 		case isBuilding(last) && beginsAgain(rest, last):
 			return s.past(ctx, query, q, found, nil)
 		default:
-			return found, more || linked || err != nil || !isWithin(rest, found), nil
+			return found, more || linked || unknown != nil || !isWithin(rest, found), nil
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/gophercloud/gophercloud/v2"
 	"github.com/gophercloud/gophercloud/v2/openstack"
 	"github.com/gophercloud/gophercloud/v2/openstack/blockstorage/v3/volumes"
+	"github.com/gophercloud/gophercloud/v2/openstack/keymanager/v1/secrets"
 	"github.com/gophercloud/gophercloud/v2/openstack/loadbalancer/v2/loadbalancers"
 )
 
@@ -30,6 +31,19 @@ func LoadBalancers(t testing.TB, client *gophercloud.ProviderClient) *gopherclou
 func KeyManager(t testing.TB, client *gophercloud.ProviderClient) *gophercloud.ServiceClient {
 	t.Helper()
 	return must(openstack.NewKeyManagerV1(client, gophercloud.EndpointOpts{}))(t)
+}
+
+// MakeSecret makes a secret without a payload.
+func (p *Project) MakeSecret(t testing.TB, name string) {
+	t.Helper()
+	must(secrets.Create(t.Context(), KeyManager(t, p.Login(t)), secrets.CreateOpts{Name: name}).Extract())(t)
+}
+
+// Payload returns the payload of a secret.
+func (p *Project) Payload(t testing.TB, id, contentType string) string {
+	t.Helper()
+	opts := secrets.GetPayloadOpts{PayloadContentType: contentType}
+	return string(must(secrets.GetPayload(t.Context(), KeyManager(t, p.Login(t)), id, opts).Extract())(t))
 }
 
 // DeleteVolumes deletes the project's servers and volumes, with the volumes' snapshots, and waits until they are gone.
