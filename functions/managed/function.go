@@ -51,7 +51,7 @@ var Function = run.HTTP[Config, service]{
 			"events":            "select, insert",
 			"flavors":           "select, insert, update, delete",
 			"managed":           "select, insert, update",
-			"managed_members":   "select, update (attempts, retry_at)",
+			"managed_members":   "select, update (attempts, retry_at, writes)",
 			"managed_projects":  "select, insert, update",
 			"managed_revisions": "select, insert, delete",
 			"rate_limits":       "select, insert, update",

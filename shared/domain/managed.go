@@ -91,7 +91,7 @@ const (
 	ConditionInSync    = "InSync"    // nobody else has changed it
 	ConditionDelegated = "Delegated" // reconcile-managed may act in its user's name
 	ConditionScheduled = "Scheduled" // it runs where its schedule says
-	// ConditionProgressing is of servers: False while their update has stopped.
+	// ConditionProgressing is False while an update or a creation has stopped, or OpenStack does not go on with one.
 	ConditionProgressing = "Progressing"
 )
 
@@ -203,6 +203,9 @@ type Member struct {
 	MissedAt  time.Time // since when OpenStack does not find the object; zero = it does
 	CreatedAt time.Time
 	UpdatedAt time.Time
+
+	Written string // a digest of the differences for which OpenStack accepted the last change; "" = none
+	Writes  int    // how often in a row it accepted a change for them
 }
 
 // Missed records that OpenStack did not find the member's object. It reports whether that is known for long enough to

@@ -19,6 +19,7 @@ type target struct {
 	revision       int
 	replaces       int // servers that an update changes or replaces: those of the revision that was real last
 	isDeployment   bool
+	mostCreations  int  // that end in ERROR, before the resource stops; 0 = any number
 	repairs        bool // what others changed is changed back
 	isNew          bool // it was declared since it was last as declared
 	wasReady       bool // some revision of it was
@@ -63,10 +64,15 @@ type plan struct {
 	stopped   []string // why members that are ready do not work
 	isPausing bool     // a creation has failed, and is not repeated yet
 	isStalled bool     // the update has failed too often, and waits for another declaration
-	available int
-	current   int // members that are not being deleted
-	updated   int // of them, those with the declared revision
-	isGone    bool
+	// isUnchanged says that changes or creations were accepted and came to nothing too often; it waits as well.
+	isUnchanged bool
+	isFollowing bool     // OpenStack is at work on an object
+	slow        []string // in which statuses objects have been for some time
+	stuck       []string // in which they have been for too long
+	available   int
+	current     int // members that are not being deleted
+	updated     int // of them, those with the declared revision
+	isGone      bool
 }
 
 const (
@@ -84,7 +90,7 @@ func pauseAfter(attempts int) time.Duration {
 // decide says what a resource needs now. It depends on nothing else, so that a resource that nobody worked on for
 // hours, or that another process left half-way, is brought to what is declared.
 func decide(t target, all []seen, now time.Time) plan {
-	d := decision{target: t, now: now, attempts: map[int]int{}}
+	d := decision{target: t, now: now, inherited: map[int]domain.Member{}}
 	var kept []seen
 	for _, s := range all {
 		if d.keeps(s) {
@@ -126,9 +132,10 @@ type decision struct {
 	target
 	plan
 
-	now      time.Time
-	budget   int         // members that work and may be interrupted now
-	attempts map[int]int // that failed members of an ordinal had
+	now    time.Time
+	budget int // members that work and may be interrupted now
+	// inherited is what the replacement of a member of an ordinal inherits: attempts and last change.
+	inherited map[int]domain.Member
 }
 
 func (d *decision) add(a action, s seen) {
@@ -158,9 +165,9 @@ func (d *decision) keeps(s seen) bool {
 	switch {
 	case s.member.Status == domain.MemberDeleting && s.isFound:
 		if s.object.State == ObjectDeleting {
-			d.isMoving = true
+			d.follow(s)
 		} else if d.isDue(s) {
-			d.add(actDelete, s)
+			d.write(actDelete, s, nil)
 		}
 		return false
 	case s.member.Status == domain.MemberDeleting || isLost && d.count == 0:
@@ -198,10 +205,12 @@ func (d *decision) rank(s seen) int {
 		return 0
 	case !s.isAvailable():
 		return 1
-	case d.mustReplace(s):
+	case d.mustReplace(s) && s.member.Revision != d.revision:
 		return 2
+	case d.mustReplace(s):
+		return 3
 	}
-	return 3
+	return 4
 }
 
 // removeExcess deletes members until no more than allowed are left: broken ones, then those of the highest ordinals.
@@ -226,7 +235,8 @@ func (d *decision) removeExcess(kept []seen, allowed int) []seen {
 func (d *decision) hasSurge(kept []seen) bool {
 	return slices.ContainsFunc(kept, func(s seen) bool {
 		return d.mustReplace(s) && (len(kept) <= d.count || slices.ContainsFunc(kept, func(other seen) bool {
-			return other.member.ID != s.member.ID && other.member.Ordinal == s.member.Ordinal && !d.mustReplace(other)
+			return other.member.ID != s.member.ID && other.member.Ordinal == s.member.Ordinal && !d.mustReplace(other) &&
+				(!other.isStopped() || s.member.Revision != d.revision)
 		}))
 	})
 }
@@ -239,6 +249,7 @@ func (d *decision) remove(s seen) {
 	}
 	if s.isFound || s.member.ObjectID == "" && s.member.Reason == "" {
 		s.member.Status, s.member.RetryAt = domain.MemberDeleting, time.Time{}
+		s.member.Written, s.member.Writes = s.trace(), 1
 		d.add(actDelete, s)
 		return
 	}
@@ -252,7 +263,7 @@ func (d *decision) isOutdated(s seen) bool {
 
 // mustReplace reports whether the declaration can only be reached with another object.
 func (d *decision) mustReplace(s seen) bool {
-	if !s.isFound || s.object.State == ObjectError || !d.isOutdated(s) && !d.repairs {
+	if !s.isFound || s.object.State == ObjectError || !d.isOutdated(s) && !d.repairs || s.isStopped() {
 		return false
 	}
 	return slices.ContainsFunc(s.differences, func(one Difference) bool { return one.Way == Replace }) &&
@@ -278,16 +289,21 @@ func (d *decision) tend(s seen, kept []seen) bool {
 	case !s.isFound && s.member.Status == domain.MemberError:
 		return d.retryFailed(s)
 	case !s.isFound, s.object.State == ObjectIncomplete:
-		if d.isDue(s) {
+		switch {
+		case s.isStopped():
+			d.stop(s)
+		case !d.isDue(s):
+			d.isPausing = d.isPausing || s.member.Attempts > 0
+		case s.isFound:
+			d.write(actCreate, s, nil)
+		default:
 			d.add(actCreate, s)
-		} else if s.member.Attempts > 0 {
-			d.isPausing = true
 		}
 		return true
 	case s.object.State == ObjectError:
 		return d.retryFailed(s)
 	case s.object.State != ObjectReady:
-		d.isMoving = true
+		d.follow(s)
 		return true
 	}
 	if s.object.Reason != "" {

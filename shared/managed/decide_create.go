@@ -13,6 +13,7 @@ func (d *decision) retryFailed(s seen) bool {
 		reason = s.object.Reason
 	}
 	d.problems = append(d.problems, reason)
+	creations := s.failedCreations()
 	switch {
 	case s.object.Keep && (d.wasReady || wasReady(s.member)):
 		return true // what would be made again lacks what it had
@@ -22,12 +23,32 @@ func (d *decision) retryFailed(s seen) bool {
 		s.member.RetryAt = d.now.Add(pauseAfter(s.member.Attempts))
 		d.add(actRecord, s)
 		return true
+	case s.isFound && d.mostCreations > 0 && creations >= d.mostCreations:
+		d.isUnchanged = true
+		return true
 	case d.stalls(s), !d.isDue(s):
 		return true
 	}
-	d.attempts[s.member.Ordinal] = s.member.Attempts
+	d.inherited[s.member.Ordinal] = domain.Member{
+		Attempts: s.member.Attempts, Written: failedCreation, Writes: creations,
+	}
 	d.remove(s)
 	return false
+}
+
+// failedCreation is the last change of a member whose predecessors ended in ERROR.
+const failedCreation = "creation"
+
+// failedCreations counts the objects that were made for a member and its predecessors, and ended in ERROR.
+func (s seen) failedCreations() int {
+	count := 0
+	if s.member.Written == failedCreation {
+		count = s.member.Writes
+	}
+	if s.isFound {
+		count++
+	}
+	return count
 }
 
 // create makes the members that are missing: replacements with the ordinals of those that they replace, others with the
@@ -41,6 +62,7 @@ func (d *decision) create(staying []seen, allowed int) {
 	if allowed > d.count && missing == 0 {
 		for _, s := range staying {
 			if d.mustReplace(s) && used[s.member.Ordinal] == 1 {
+				d.inherited[s.member.Ordinal] = d.replaced(s)
 				d.addNew(s.member.Ordinal)
 				return
 			}
@@ -55,10 +77,10 @@ func (d *decision) create(staying []seen, allowed int) {
 }
 
 func (d *decision) addNew(ordinal int) {
-	d.add(actCreate, seen{member: domain.Member{
-		ID: uuid.New(), ManagedID: d.managedID, Ordinal: ordinal, Revision: d.revision,
-		Status: domain.MemberCreating, Attempts: d.attempts[ordinal],
-	}})
+	m := d.inherited[ordinal]
+	m.ID, m.ManagedID, m.Ordinal, m.Revision = uuid.New(), d.managedID, ordinal, d.revision
+	m.Status = domain.MemberCreating
+	d.add(actCreate, seen{member: m})
 }
 
 // wasReady reports whether the member was ready before it failed.

@@ -50,6 +50,16 @@ func absent(s *seen) { s.object, s.isFound, s.member.ObjectID = Object{}, false,
 func lost(s *seen)   { s.object, s.isFound = Object{}, false }
 func off(s *seen)    { s.object.Reason = "SHUTOFF" }
 
+// wrote has had so many changes of what differs accepted, an hour ago.
+func wrote(times int) func(*seen) {
+	return func(s *seen) {
+		s.member.Status, s.member.Reason = domain.MemberUpdating, changing(s.differences)
+		s.member.Written, s.member.Writes = s.trace(), times
+	}
+}
+
+func justNow(s *seen) { s.member.UpdatedAt = testNow }
+
 // of is a deployment of revision 1.
 func of(count, maxUnavailable int) target {
 	return target{
@@ -79,7 +89,7 @@ func TestDecide(t *testing.T) {
 	outdated := func(ordinal int, way Way, change ...func(*seen)) seen {
 		return member(ordinal, append([]func(*seen){unlike(way, true)}, change...)...)
 	}
-	accepted := func(s *seen) { s.member.Status, s.member.Reason = domain.MemberUpdating, changing(s.differences) }
+	accepted := wrote(1)
 	all := func(count int, way Way) (members []seen) {
 		for n := range count {
 			members = append(members, outdated(n, way))
@@ -170,12 +180,13 @@ func TestDecide(t *testing.T) {
 		"single replaced":        {single2, []seen{outdated(0, Replace)}, "create 0"},
 		"single was replaced":    {single2, []seen{outdated(0, Replace), member(0, updated)}, "delete 0"},
 		"single in place":        {single2, []seen{outdated(0, InPlace)}, "update 0"},
-		"a change has failed":    {single2, []seen{outdated(0, InPlace, accepted)}, "record 0"},
-		"it is repeated later":   {single2, []seen{outdated(0, InPlace, accepted, pausing)}, ""},
+		"a change has failed":    {single2, []seen{outdated(0, InPlace, accepted, justNow)}, ""},
+		"it is repeated later":   {single2, []seen{outdated(0, InPlace, accepted)}, "update 0"},
+		"it has failed twice":    {single2, []seen{outdated(0, InPlace, wrote(2))}, ""},
 		"another change":         {single2, []seen{outdated(0, InPlace, status(domain.MemberUpdating))}, "update 0"},
 		"a confirmation goes on": {single2, []seen{outdated(0, InPlace, accepted, func(s *seen) {
 			s.differences[0].Continues = true
-			s.member.Reason = changing(s.differences)
+			wrote(4)(s)
 		})}, "update 0"},
 		"refused":               {single2, []seen{outdated(0, Refused)}, ""},
 		"rolled back half-way":  {to(2, 1), []seen{outdated(0, InPlace), member(1, updated)}, "update 0"},
@@ -268,28 +279,4 @@ func simulate(all []seen, p plan) []seen {
 		}
 	}
 	return after
-}
-
-// TestFailedChange: each time that OpenStack accepts a change and does not make it, the pause before the next attempt
-// grows, and the resource says so.
-func TestFailedChange(t *testing.T) {
-	t.Parallel()
-	s, now := member(0, unlike(InPlace, true)), testNow
-	for attempt := 1; attempt < 4; attempt++ {
-		p := decide(changed(single(), second), []seen{s}, now)
-		if stepsOf(p) != "update 0" {
-			t.Fatalf("attempt %d: %q", attempt, stepsOf(p))
-		}
-		s.member.Status, s.member.Reason = domain.MemberUpdating, changing(s.differences) // the call was accepted
-		p = decide(changed(single(), second), []seen{s}, now)
-		if stepsOf(p) != "record 0" || len(p.problems) != 1 || !strings.Contains(p.problems[0], "did not make it") {
-			t.Fatalf("attempt %d: %q, %q", attempt, stepsOf(p), p.problems)
-		}
-		s.member = p.steps[0].member
-		p = decide(changed(single(), second), []seen{s}, now)
-		if want := now.Add(pauseAfter(attempt)); len(p.steps) > 0 || !p.retryAt.Equal(want) || p.isMoving {
-			t.Fatalf("attempt %d: %q until %s, want %s", attempt, stepsOf(p), p.retryAt, want)
-		}
-		now = s.member.RetryAt
-	}
 }

@@ -36,14 +36,14 @@ func (d *decision) update(s seen, kept []seen) bool {
 		}
 	}
 	switch {
+	case s.isStopped() && (isOutdated || d.repairs || len(inPlace) > 0):
+		d.stop(s)
 	case d.isStalled && isOutdated:
 		if d.stalls(s) {
 			d.problems = append(d.problems, s.member.Reason)
 		}
 	case !d.isDue(s):
 		d.problems = append(d.problems, s.member.Reason)
-	case len(inPlace) > 0 && s.hasFailed():
-		d.recordFailure(s)
 	case d.mustReplace(s):
 		return d.replace(s, kept)
 	case len(inPlace) > 0:
@@ -56,7 +56,7 @@ func (d *decision) update(s seen, kept []seen) bool {
 func (d *decision) recordReady(s seen) {
 	m := s.member
 	m.Revision, m.Status, m.Reason, m.ObjectID = d.revision, domain.MemberReady, s.object.Reason, s.object.ID
-	m.Attempts, m.RetryAt = 0, time.Time{}
+	m.Attempts, m.RetryAt, m.Written, m.Writes = 0, time.Time{}, "", 0
 	if m == s.member {
 		return
 	}
@@ -85,43 +85,20 @@ func disrupting(differences []Difference) (Difference, bool) {
 	return differences[n], true
 }
 
-// hasFailed reports whether OpenStack has accepted a change of a member and not made it: its object is ready again, and
-// still differs. A confirmation is repeated until the object shows it.
-func (s seen) hasFailed() bool {
-	one, ok := disrupting(s.differences)
-	return ok && !one.Continues && s.member.Status == domain.MemberUpdating &&
-		s.member.Reason == changing(s.differences)
-}
-
 // mostFailures is how often a change or replacement of a server fails before the update stops.
 const mostFailures = 2
+
+// mostCreations is how often the creation of an object that is no server fails before its resource stops.
+const mostCreations = 5
 
 // stalls reports whether the member has the update stopped: its replacement, or its change, has failed too often. The
 // servers that still work are left alone until something else is declared.
 func (d *decision) stalls(s seen) bool {
-	if d.replaces == 0 || s.member.Ordinal >= d.replaces || s.member.Attempts < mostFailures {
-		return false
-	}
-	if s.member.Status == domain.MemberError { // of a replacement, or OpenStack has rejected the change
+	if d.isOutdated(s) && s.isStopped() {
 		return true
 	}
-	one, ok := disrupting(s.differences)
-	return ok && s.member.Status == domain.MemberUpdating && s.member.Reason == failure(one)
-}
-
-// failure says that OpenStack has not made a change. Nova shows the reason to admins only.
-func failure(one Difference) string {
-	return fmt.Sprintf("OpenStack accepted the change of its %s to %v, and did not make it", one.Field, one.Declared)
-}
-
-// recordFailure stores that a change has failed, and when it is repeated.
-func (d *decision) recordFailure(s seen) {
-	one, _ := disrupting(s.differences)
-	s.member.Reason = failure(one)
-	s.member.Attempts++
-	s.member.RetryAt = d.now.Add(pauseAfter(s.member.Attempts))
-	d.problems = append(d.problems, s.member.Reason)
-	d.add(actRecord, s)
+	return d.replaces > 0 && s.member.Ordinal < d.replaces && s.member.Attempts >= mostFailures &&
+		s.member.Status == domain.MemberError // of a replacement, or OpenStack has rejected the change
 }
 
 // updateInPlace changes the object, if its interruption leaves enough members that work.
@@ -133,8 +110,7 @@ func (d *decision) updateInPlace(s seen, differences []Difference) {
 		}
 		d.budget--
 	}
-	s.differences = differences
-	d.add(actUpdate, s)
+	d.write(actUpdate, s, differences)
 }
 
 // replace deletes the object once enough others work; a resource that surges needs the replacement first.
@@ -149,6 +125,7 @@ func (d *decision) replace(s seen, kept []seen) (stays bool) {
 	case s.isAvailable():
 		d.budget--
 	}
+	d.inherited[s.member.Ordinal] = d.replaced(s)
 	d.remove(s)
 	return false
 }

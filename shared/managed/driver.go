@@ -97,6 +97,10 @@ type Object struct {
 	State     ObjectState
 	Reason    string // of the state, as OpenStack gives it; of a ready object: why it does not work
 	CreatedAt time.Time
+	// Phase is the status that OpenStack gives, as a sentence without its end: it is told with ChangedAt, at which the
+	// object was changed last, while it is not ready for long. ChangedAt may be zero.
+	Phase     string
+	ChangedAt time.Time
 	Raw       any      // the driver's own
 	Extra     []Object // others with the same mark
 	// Keep says that the loss of the object loses more than the object, such as data or an address. In error it is

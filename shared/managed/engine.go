@@ -248,9 +248,7 @@ func (r *round) decide(m *resource) {
 	if m.waits != "" {
 		// What it waits for makes the project due, by a declaration or when it becomes ready.
 		m.plan.steps, m.plan.isGone = m.stepsMeanwhile(), false
-		m.plan.isMoving = len(m.plan.steps) > 0 || slices.ContainsFunc(m.members, func(s seen) bool {
-			return s.isFound && (s.object.State == ObjectWorking || s.object.State == ObjectDeleting)
-		})
+		m.plan.isMoving = len(m.plan.steps) > 0 || m.plan.isFollowing && m.plan.retryAt.IsZero()
 	}
 }
 
@@ -273,6 +271,9 @@ func (m *resource) target() target {
 		repairs:  m.Repair == domain.RepairAuto,
 		isNew:    m.Request != "",
 		wasReady: m.ObservedRevision > 0,
+	}
+	if m.Kind != domain.KindMachine && m.Kind != domain.KindDeployment {
+		t.mostCreations = mostCreations
 	}
 	if m.Kind == domain.KindMachine && m.ObservedRevision > 0 && m.ObservedRevision != m.Revision {
 		t.replaces = t.count

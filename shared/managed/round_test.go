@@ -63,6 +63,9 @@ func (s *memory) SaveMember(_ context.Context, _ domain.Claim, _ string, m domai
 	if s.fenced {
 		return domain.ErrFenced
 	}
+	if s.members[m.ID] != m {
+		m.UpdatedAt = time.Now()
+	}
 	s.members[m.ID] = m
 	return nil
 }

@@ -37,10 +37,7 @@ func TestStalledUpdate(t *testing.T) {
 			updates(2, 0), []seen{outdated(0, Replace), outdated(1, Replace), member(0, updated, failed(2))}, "",
 		},
 		"a change has failed twice": {updates(2, 1), []seen{
-			outdated(0, InPlace, func(s *seen) {
-				s.member.Status, s.member.Attempts = domain.MemberUpdating, 2
-				s.member.Reason = failure(s.differences[0])
-			}), outdated(1, InPlace),
+			outdated(0, InPlace, wrote(2)), outdated(1, InPlace),
 		}, ""},
 		"a new server has failed twice": {changed(to(2, 1), func(t *target) { t.replaces = 1 }), []seen{
 			outdated(0, Replace), member(1, updated, failed(2)),

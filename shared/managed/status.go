@@ -2,6 +2,7 @@ package managed
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -153,13 +154,18 @@ func (m *resource) assess(now time.Time, nodes []domain.Node) {
 	if m.Kind == domain.KindMachine || m.Kind == domain.KindDeployment {
 		isMet, reason, message := scheduled(m.Managed, nodes)
 		set(domain.ConditionScheduled, isMet, reason, message)
-		m.assessProgress(isCurrent, set)
 	}
+	m.assessProgress(isCurrent, set)
 }
 
-// assessProgress sets whether the update of a resource's servers goes on.
+// assessProgress sets whether work on a resource goes on, and whether OpenStack's does.
 func (m *resource) assessProgress(isCurrent bool, set func(kind string, isTrue bool, reason, message string)) {
 	switch {
+	case m.plan.isUnchanged:
+		set(domain.ConditionProgressing, false, "NoProgress",
+			"nothing is tried any more, until it is declared again: "+first(m.plan.problems))
+	case len(m.plan.stuck) > 0:
+		set(domain.ConditionProgressing, false, "Stuck", first(m.plan.stuck))
 	case m.plan.isStalled:
 		set(domain.ConditionProgressing, false, "ReplacementsFailed", fmt.Sprintf(
 			"the update has stopped after %d failures: roll back, or declare it again; %s", mostFailures,
@@ -210,7 +216,7 @@ func (m *resource) find(t target, isCurrent bool) finding {
 	switch {
 	case m.isDeleting():
 		if problems == "" {
-			problems = waits
+			problems = cmp.Or(first(m.plan.slow), waits)
 		}
 		return finding{domain.ManagedDeleting, "Deleting", problems}
 	case problems != "" && m.plan.available > 0 && t.isDeployment:
@@ -236,8 +242,10 @@ func (m *resource) find(t target, isCurrent bool) finding {
 // progress says how far a revision has come, and what does not work: a deployment waits for that.
 func (m *resource) progress(t target) string {
 	text := fmt.Sprintf("%d of %d have revision %d", m.plan.updated, t.count, m.Revision)
-	if stopped := first(m.plan.stopped); stopped != "" {
-		text += "; " + stopped
+	for _, more := range []string{first(m.plan.stopped), first(m.plan.slow)} {
+		if more != "" {
+			text += "; " + more
+		}
 	}
 	return text
 }

@@ -87,6 +87,9 @@ func (r *round) create(ctx context.Context, m *resource, s step) error {
 		return r.saveMember(ctx, member)
 	}
 	r.record(ctx, m, &member, s, err)
+	if s.object.ID != "" {
+		member.Writes-- // it was not accepted
+	}
 	if w := (WaitError{}); errors.As(err, &w) {
 		member.Reason = w.Message // nothing was sent
 	} else if apperr.Final(err) {
@@ -115,9 +118,10 @@ func (r *round) update(ctx context.Context, m *resource, s step) error {
 		return nil
 	case errors.Is(err, ErrNothingLeft):
 		member.Revision, member.Status, member.Reason = m.Revision, domain.MemberReady, ""
-		member.Attempts, member.RetryAt = 0, time.Time{}
+		member.Attempts, member.RetryAt, member.Written, member.Writes = 0, time.Time{}, "", 0
 	default:
 		r.record(ctx, m, &member, s, err)
+		member.Writes--                                                          // it was not accepted
 		isRejected := apperr.Final(err) && apperr.CodeOf(err) != apperr.Conflict // a lock, or another's action, ends
 		if member.Reason = apperr.As(err).Message; isRejected {
 			member.Status = domain.MemberError
@@ -140,6 +144,7 @@ func (r *round) delete(ctx context.Context, m *resource, s step) error {
 	defer cancel()
 	if err := m.driver.Delete(calling, m.session, s.object); err != nil {
 		r.record(ctx, m, &member, s, err)
+		member.Writes-- // it was not accepted
 		return r.saveMember(ctx, member)
 	}
 	return nil

@@ -58,8 +58,8 @@ delete from managed_revisions r using managed m where m.project_id = $1 and m.id
                   where x.project_id = r.project_id and x.managed_id = r.managed_id and x.revision = r.number)`
 
 	retryMembersSQL = `
-update managed_members set attempts = 0, retry_at = null
-where project_id = $1 and managed_id = $2 and (attempts > 0 or retry_at is not null)`
+update managed_members set attempts = 0, retry_at = null, writes = 0
+where project_id = $1 and managed_id = $2 and (attempts > 0 or retry_at is not null or writes > 1)`
 
 	retryManagedSQL = `
 update managed m
