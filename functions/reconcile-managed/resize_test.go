@@ -67,20 +67,19 @@ func TestLongRollbackOfResize(t *testing.T) {
 	w.ready(t, tiny)
 }
 
-// TestLongResizeWithoutHost: Nova accepts a resize and then finds no host. That is repeated after a pause, and the
-// resource says why.
+// TestLongResizeWithoutHost: Nova accepts a resize and then finds no host. That is repeated once after a pause. Then the
+// resource stops, and says why.
 func TestLongResizeWithoutHost(t *testing.T) {
 	t.Parallel()
 	w := newMachine(t)
 	w.declare(t, w.TooLargeFlavor(t))
-	w.is(t, "the failure is recorded", func(domain.Server) bool {
+	w.is(t, "it has stopped", func(domain.Server) bool {
 		w.round(t, nil)
 		m := w.get(t, domain.KindMachine, "web")
-		return m.Members[0].Attempts == 1
+		return condition(m, domain.ConditionProgressing).Reason == "NoProgress"
 	})
 	m := w.get(t, domain.KindMachine, "web")
-	if m.Status != domain.ManagedError || !strings.Contains(m.Reason, "did not make it") ||
-		m.Members[0].RetryAt.IsZero() {
+	if m.Status != domain.ManagedError || !strings.Contains(m.Reason, "did not make it") || m.Members[0].Writes != 2 {
 		t.Errorf("it is %s, %s, %+v", m.Status, m.Reason, m.Members)
 	}
 }

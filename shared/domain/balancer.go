@@ -13,6 +13,7 @@ type LoadBalancer struct {
 	Listeners []Listener
 	Unused    []ServerPool // that no listener has, without their members
 	CreatedAt time.Time
+	UpdatedAt time.Time // the same until its first change
 }
 
 // Listener is a port of a load balancer, with its default pool.
@@ -21,6 +22,7 @@ type Listener struct {
 	Name     string
 	Protocol string
 	Port     int
+	Status   string // its provisioning status, raw
 	Pool     *ServerPool
 }
 
@@ -41,6 +43,7 @@ type PoolMember struct {
 	Name    string
 	Address string
 	Port    int
+	Status  string // its provisioning status, raw
 }
 
 // LoadBalancerRequest says what a load balancer is to be.

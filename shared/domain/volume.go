@@ -14,6 +14,7 @@ type Volume struct {
 	Metadata    map[string]string
 	Servers     []string // that it is attached to
 	CreatedAt   time.Time
+	UpdatedAt   time.Time // the same until its first change
 }
 
 // VolumeRequest says what a volume is to be.

@@ -35,7 +35,7 @@ type BalancerCloud interface {
 
 // BalancerDriver makes load balancers of Octavia. Their mark is a tag.
 type BalancerDriver struct {
-	members  *lru.Cache[string, domain.PoolMember] // by id: a member never changes its address
+	members  *lru.Cache[string, domain.PoolMember] // that are ACTIVE, by id: a member never changes its address
 	networks *lru.Cache[string, string]            // names by id
 }
 
@@ -150,7 +150,9 @@ func (d *BalancerDriver) readMembers(ctx context.Context, s Session, all []domai
 		calls.Go(func() error {
 			found, err := s.Cloud.PoolMembers(ctx, pool.ID)
 			for _, m := range found {
-				d.members.Add(m.ID, m)
+				if m.Status == active { // others are read again until they are
+					d.members.Add(m.ID, m)
+				}
 			}
 			pool.Members = found
 			if apperr.CodeOf(err) == apperr.NotFound { // it was deleted meanwhile
@@ -192,15 +194,19 @@ func (d *BalancerDriver) readNetworks(ctx context.Context, s Session, all []doma
 }
 
 func balancerObject(b loadBalancer) Object {
-	o := Object{ID: b.ID, Name: b.Name, State: ObjectWorking, CreatedAt: b.CreatedAt, Raw: b, Keep: true}
+	o := Object{
+		ID: b.ID, Name: b.Name, State: ObjectWorking, CreatedAt: b.CreatedAt, Raw: b, Keep: true,
+		Phase: "Octavia's status of the load balancer is " + b.Status, ChangedAt: b.UpdatedAt,
+	}
 	switch b.Status {
-	case "ACTIVE":
-		o.State = ObjectReady
+	case active:
+		o.State, o.Reason = ObjectReady, partsInError(b)
 		if slices.Contains(b.Tags, incompleteTag) {
 			o.State = ObjectIncomplete
+			o.Phase += fmt.Sprintf(", with %v", statuses(b)) // each step of its completion changes them
 		}
 	case "ERROR":
-		o.State, o.Reason = ObjectError, "Octavia's provisioning status of the load balancer is ERROR"
+		o.State, o.Reason = ObjectError, o.Phase
 	case "PENDING_DELETE", "DELETED":
 		o.State = ObjectDeleting
 	}

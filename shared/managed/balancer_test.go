@@ -75,7 +75,7 @@ func TestBalancer(t *testing.T) {
 	s.in.Around = deployed(network, "192.0.2.1", "192.0.2.2")
 	first := s.lost(t)
 	made, updates := s.settle(t)
-	if made.ID != first.ID || updates != 0 {
+	if made.ID != first.ID || updates > 4 { // two for each listener, so that it is ACTIVE
 		t.Errorf("%d updates of %+v", updates, made)
 	}
 	s.shows(t, made, map[string]string{

@@ -62,7 +62,7 @@ func (d *decision) create(staying []seen, allowed int) {
 	if allowed > d.count && missing == 0 {
 		for _, s := range staying {
 			if d.mustReplace(s) && used[s.member.Ordinal] == 1 {
-				d.inherited[s.member.Ordinal] = d.replaced(s)
+				d.inherit(s)
 				d.addNew(s.member.Ordinal)
 				return
 			}

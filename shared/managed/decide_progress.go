@@ -122,15 +122,15 @@ func failure(one Difference) string {
 	return fmt.Sprintf("OpenStack accepted the change of its %s to %v, and did not make it", one.Field, one.Declared)
 }
 
-// replaced returns what the replacement of a member inherits: what it was replaced for, and how often. An object that
-// was made to the declared revision, and differs from it, counts as a change that changed nothing.
-func (d *decision) replaced(s seen) domain.Member {
-	m := domain.Member{Written: s.trace(), Writes: 1}
-	switch {
+// inherit has the replacement of a member know what the member is replaced for, and how often. An object that was made
+// to the declared revision, and differs from it, counts as a change that changed nothing.
+func (d *decision) inherit(s seen) {
+	m := d.inherited[s.member.Ordinal]
+	switch m.Written, m.Writes = s.trace(), 1; {
 	case s.isRepeated():
 		m.Writes += s.member.Writes
 	case s.member.Status == domain.MemberCreating && s.member.Revision == d.revision:
 		m.Writes++
 	}
-	return m
+	d.inherited[s.member.Ordinal] = m
 }

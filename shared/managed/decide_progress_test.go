@@ -182,6 +182,31 @@ func TestProgress(t *testing.T) {
 	})
 }
 
+// TestNewUntilReady: a new object that is made in several steps is new until the last one, without repair.
+func TestNewUntilReady(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d := newService(domain.KindBalancer)
+		d.differs = func(Wanted) (all []Difference) {
+			for n := range 3 - d.updates {
+				all = append(all, Difference{Field: fmt.Sprint("part.", n), Declared: active, Way: InPlace, Follows: n == 0})
+			}
+			return all
+		}
+		e, s := newServed(d)
+		s.all[0].Repair = domain.RepairManual
+		for d.updates < 3 {
+			s.run(t, e)
+			if m := s.all[0]; m.Status != domain.ManagedCreating || len(m.Drift) > 0 {
+				t.Fatalf("after %d updates it is %s, with the drift %v", d.updates, m.Status, m.Drift)
+			}
+		}
+		if s.run(t, e); s.all[0].Status != domain.ManagedReady {
+			t.Errorf("it is %s, %q", s.all[0].Status, s.all[0].Reason)
+		}
+	})
+}
+
 // TestStuck: an object that OpenStack leaves in one status is listed less and less often, and the resource says since
 // when. After half an hour it is an error. When OpenStack goes on, so does the resource.
 func TestStuck(t *testing.T) {

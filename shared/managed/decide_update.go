@@ -125,7 +125,7 @@ func (d *decision) replace(s seen, kept []seen) (stays bool) {
 	case s.isAvailable():
 		d.budget--
 	}
-	d.inherited[s.member.Ordinal] = d.replaced(s)
+	d.inherit(s)
 	d.remove(s)
 	return false
 }

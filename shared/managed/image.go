@@ -69,7 +69,10 @@ func (ImageDriver) Find(ctx context.Context, s Session, id string) (Object, erro
 const uploadFor = 10 * time.Minute
 
 func imageObject(i domain.ImageDetail) Object {
-	o := Object{ID: i.ID, Name: i.Name, State: ObjectWorking, CreatedAt: i.CreatedAt, Raw: i}
+	o := Object{
+		ID: i.ID, Name: i.Name, State: ObjectWorking, CreatedAt: i.CreatedAt, Raw: i,
+		Phase: "Glance's status of the image is " + i.Status, ChangedAt: i.UpdatedAt,
+	}
 	switch i.Status {
 	case "active":
 		o.State = ObjectReady

@@ -125,10 +125,52 @@ func differencesOf(in Wanted, b loadBalancer, l domain.ListenerSpec) []Differenc
 		return out
 	}
 	out = append(out, compare(field+".members", endpoints(members), endpoints(actual.Pool.Members), InPlace)...)
+	if n := slices.IndexFunc(statusesOf(actual), isPending); n >= 0 {
+		out = append(out, compare(field+".state", active, statusesOf(actual)[n], InPlace)...)
+	}
 	for i := range out {
-		out[i].Follows = out[i].Field == field+".members"
+		out[i].Follows = out[i].Field == field+".members" || out[i].Field == field+".state"
 	}
 	return out
+}
+
+// active is Octavia's provisioning status of what serves.
+const active = "ACTIVE"
+
+func isPending(status string) bool { return strings.HasPrefix(status, "PENDING_") }
+
+// statusesOf are the provisioning statuses of a listener, its pool and the pool's members.
+func statusesOf(l domain.Listener) []string {
+	all := []string{l.Status}
+	if l.Pool != nil {
+		all = append(all, l.Pool.Status)
+		for _, m := range l.Pool.Members {
+			all = append(all, m.Status)
+		}
+	}
+	return all
+}
+
+// statuses are those of our listeners, by their names.
+func statuses(b loadBalancer) map[string][]string {
+	all := map[string][]string{}
+	for _, l := range b.Listeners {
+		if strings.HasPrefix(l.Name, listenerPrefix) {
+			all[l.Name] = statusesOf(l)
+		}
+	}
+	return all
+}
+
+// partsInError says which of our listeners does not work although its load balancer is ACTIVE; "" = none.
+func partsInError(b loadBalancer) string {
+	for name, all := range statuses(b) {
+		if slices.Contains(all, "ERROR") {
+			return "Octavia's status of the listener " + strings.TrimPrefix(name, listenerPrefix) +
+				", its pool or a member is ERROR"
+		}
+	}
+	return ""
 }
 
 func listenerOf(b loadBalancer, field string) (domain.Listener, bool) {
@@ -198,11 +240,17 @@ func changeListener(ctx context.Context, s Session, in Wanted, b loadBalancer, d
 			switch {
 			case err != nil:
 				return err
-			case actual.Pool.Status != "ACTIVE":
-				// Octavia 11 leaves a pool PENDING that was made with its load balancer. A change makes it ACTIVE.
+			case actual.Pool.Status != active:
 				return s.Cloud.SetPoolAlgorithm(ctx, actual.Pool.ID, actual.Pool.Algorithm)
 			}
 			return s.Cloud.SetPoolMembers(ctx, actual.Pool.ID, members)
+		case field + ".state":
+			// Octavia 11 leaves PENDING what was made with its load balancer. A change that changes nothing makes it
+			// ACTIVE: of the pool first, which takes no other members before.
+			if actual.Status == active && actual.Pool.Status == active {
+				return s.Cloud.SetPoolMembers(ctx, actual.Pool.ID, actual.Pool.Members)
+			}
+			return s.Cloud.SetPoolAlgorithm(ctx, actual.Pool.ID, actual.Pool.Algorithm)
 		}
 	}
 	if id, ok := strings.CutPrefix(d.Field, unusedField); ok {

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
@@ -107,6 +108,7 @@ func TestLongListenersOneByOne(t *testing.T) {
 	s.Cloud = calls
 	made, _ := s.settle(t)
 	before := parts(made)
+	calls.taken(t)
 
 	// members and algorithm of one, the protocol of another, the third stays
 	spec.Listeners = []domain.ListenerSpec{
@@ -188,23 +190,83 @@ func (s *sandbox) active(t *testing.T) (o Object) {
 	return o
 }
 
-// TestLongMembersOfANewPool: Octavia 11 never makes a pool ACTIVE that comes with its load balancer, and refuses
-// changes of its members until the pool itself was changed.
-func TestLongMembersOfANewPool(t *testing.T) {
+// TestLongNewBalancerServes: Octavia 11 leaves PENDING_CREATE what it makes with a load balancer. A new one is as declared
+// when all of it is ACTIVE, and keeps then what others set of its members when the list of them changes.
+func TestLongNewBalancerServes(t *testing.T) {
 	t.Parallel()
 	spec := domain.BalancerSpec{Network: testkit.Sandbox(t).Network, Listeners: []domain.ListenerSpec{
-		listenerTo("TCP", 80, "192.0.2.1"), listenerTo("TCP", 81, "192.0.2.1"),
+		listenerTo("TCP", 80, "192.0.2.1", "192.0.2.2"), listenerTo("TCP", 81, "192.0.2.1"),
 	}}
 	s := newSandbox(t, NewBalancerDriver(), spec)
-	s.settle(t)
-	spec.Listeners[0].Addresses = []string{"192.0.2.1", "192.0.2.2"}
+	made, _ := s.settle(t)
+	if all := fmt.Sprint(statuses(raw[loadBalancer](made))); strings.Contains(all, "PENDING") {
+		t.Errorf("it counts as declared with %s", all)
+	}
+
+	octavia, pool := s.project.Service(t, "octavia"), parts(made)["listeners.tcp-80"]
+	for address, change := range map[string]map[string]any{
+		"192.0.2.1": {"weight": 0, "monitor_port": 8080}, "192.0.2.2": {"admin_state_up": false, "backup": true},
+	} {
+		path := "pools/" + pool.Pool + "/members/" + pool.Members[address]
+		if status := octavia.Do(t, "PUT", "lbaas/"+path, map[string]any{"member": change}); status != 200 {
+			t.Fatalf("%s: %d", path, status)
+		}
+		made = s.active(t)
+	}
+	s.differ(t, made)
+	spec.Listeners[0].Addresses = []string{"192.0.2.1", "192.0.2.2", "192.0.2.3"}
 	s.declare(t, spec)
 	changed, updates := s.settle(t)
 	s.shows(t, changed, map[string]string{
-		"listeners.tcp-80": "ROUND_ROBIN 192.0.2.1:80 192.0.2.2:80", "listeners.tcp-81": "ROUND_ROBIN 192.0.2.1:81",
+		"listeners.tcp-80": "ROUND_ROBIN 192.0.2.1:80 192.0.2.2:80 192.0.2.3:80",
+		"listeners.tcp-81": "ROUND_ROBIN 192.0.2.1:81",
 	})
-	if updates > 2 {
+	if updates != 1 {
 		t.Errorf("it took %d updates", updates)
+	}
+	type poolMember struct {
+		Address     string `json:"address"`
+		Weight      int    `json:"weight"`
+		Backup      bool   `json:"backup"`
+		IsUp        bool   `json:"admin_state_up"`
+		MonitorPort int    `json:"monitor_port"`
+	}
+	var found struct {
+		Members []poolMember `json:"members"`
+	}
+	octavia.Get(t, "lbaas/pools/"+pool.Pool+"/members", &found)
+	slices.SortFunc(found.Members, func(a, b poolMember) int { return strings.Compare(a.Address, b.Address) })
+	want := []poolMember{
+		{"192.0.2.1", 0, false, true, 8080}, {"192.0.2.2", 1, true, false, 0}, {"192.0.2.3", 1, false, true, 0},
+	}
+	if diff := cmp.Diff(want, found.Members); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// TestPartsOfABalancer: a load balancer whose listener, pool or member is in ERROR is ready and does not work. One that
+// is not ACTIVE yet says so.
+func TestPartsOfABalancer(t *testing.T) {
+	t.Parallel()
+	spec := domain.BalancerSpec{Listeners: []domain.ListenerSpec{listenerTo("TCP", 80, "192.0.2.1")}}
+	in := Wanted{Spec: asJSON(t, spec)}
+	for _, status := range []string{"ACTIVE", "ERROR", "PENDING_CREATE", "PENDING_UPDATE"} {
+		for part := range 3 {
+			all := []string{active, active, active}
+			all[part] = status
+			o := balancerObject(loadBalancer{LoadBalancer: domain.LoadBalancer{Status: active, Tags: memberTags(uuid.Nil), Listeners: []domain.Listener{{
+				Name: "cloudfn-tcp-80", Protocol: "TCP", Port: 80, Status: all[0],
+				Pool: &domain.ServerPool{Status: all[1], Algorithm: roundRobin, Members: []domain.PoolMember{
+					{Address: "192.0.2.1", Port: 80, Status: all[2]},
+				}},
+			}}}})
+			differences := NewBalancerDriver().Differences(in, o)
+			isPending := len(differences) == 1 && differences[0].Actual == status && differences[0].Follows
+			if isPending != strings.HasPrefix(status, "PENDING") || (o.Reason != "") != (status == "ERROR") ||
+				o.State != ObjectReady {
+				t.Errorf("%s: %+v, %+v", all, o, differences)
+			}
+		}
 	}
 }
 

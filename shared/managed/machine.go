@@ -119,7 +119,13 @@ func nameFlavors(ctx context.Context, s Session, servers []domain.Server) error 
 
 // machineObject is a server as an object. One that is stopped, paused or shelved is ready and does not work.
 func machineObject(server domain.Server) Object {
-	o := Object{ID: server.ID, Name: server.Name, State: ObjectWorking, CreatedAt: server.CreatedAt, Raw: server}
+	o := Object{
+		ID: server.ID, Name: server.Name, State: ObjectWorking, CreatedAt: server.CreatedAt, Raw: server,
+		Phase: "Nova's status of the server is " + server.Status, ChangedAt: server.UpdatedAt,
+	}
+	if server.Task != "" {
+		o.Phase += " (" + server.Task + ")"
+	}
 	switch domain.StateOf(server.Status, server.Task) {
 	case domain.InstanceActive:
 		o.State = ObjectReady

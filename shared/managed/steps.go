@@ -101,7 +101,9 @@ func (r *round) create(ctx context.Context, m *resource, s step) error {
 // update takes one step to what is declared.
 func (r *round) update(ctx context.Context, m *resource, s step) error {
 	member := s.member
-	member.Status, member.Reason = domain.MemberUpdating, changing(s.differences)
+	if member.Reason = changing(s.differences); member.Status != domain.MemberCreating { // new until it was ready
+		member.Status = domain.MemberUpdating
+	}
 	if err := r.saveMember(ctx, member); err != nil { // that it is another replica's project shows here
 		return err
 	}

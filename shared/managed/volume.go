@@ -63,9 +63,12 @@ func (VolumeDriver) Find(ctx context.Context, s Session, id string) (Object, err
 }
 
 func volumeObject(v domain.Volume) Object {
-	o := Object{ID: v.ID, Name: v.Name, State: volumeState(v.Status), CreatedAt: v.CreatedAt, Raw: v, Keep: true}
+	o := Object{
+		ID: v.ID, Name: v.Name, State: volumeState(v.Status), CreatedAt: v.CreatedAt, Raw: v, Keep: true,
+		Phase: "Cinder's status of the volume is " + v.Status, ChangedAt: v.UpdatedAt,
+	}
 	if o.State == ObjectError {
-		o.Reason = "Cinder's status of the volume is " + v.Status
+		o.Reason = o.Phase
 	}
 	return o
 }

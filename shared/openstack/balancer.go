@@ -1,6 +1,7 @@
 package openstack
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"net/url"
@@ -22,6 +23,7 @@ type balancer struct {
 	Network string    `json:"vip_network_id"`
 	Tags    []string  `json:"tags"`
 	Created naiveTime `json:"created_at"`
+	Updated naiveTime `json:"updated_at"` // null until its first change
 }
 
 type objectID struct {
@@ -33,6 +35,7 @@ type listener struct {
 	Name      string     `json:"name"`
 	Protocol  string     `json:"protocol"`
 	Port      int        `json:"protocol_port"`
+	Status    string     `json:"provisioning_status"`
 	PoolID    string     `json:"default_pool_id"` // "" = none
 	Balancers []objectID `json:"loadbalancers"`
 }
@@ -144,6 +147,7 @@ func (s *Session) withInside(
 		out[i] = domain.LoadBalancer{
 			ID: b.ID, Name: b.Name, Status: b.Status, Address: b.Address, NetworkID: b.Network, Tags: b.Tags,
 			Listeners: parts[b.ID].listeners, Unused: parts[b.ID].unused, CreatedAt: b.Created.Time,
+			UpdatedAt: cmp.Or(b.Updated.Time, b.Created.Time),
 		}
 	}
 	return out, nil
@@ -189,7 +193,8 @@ func (s *Session) inside(
 		for _, b := range l.Balancers {
 			part := all[b.ID]
 			part.listeners = append(part.listeners, domain.Listener{
-				ID: l.ID, Name: l.Name, Protocol: l.Protocol, Port: l.Port, Pool: byID[l.PoolID],
+				ID: l.ID, Name: l.Name, Protocol: l.Protocol, Port: l.Port, Status: l.Status,
+				Pool: byID[l.PoolID],
 			})
 			all[b.ID] = part
 		}
@@ -197,28 +202,40 @@ func (s *Session) inside(
 	return all, nil
 }
 
+// poolMember is a member of a pool, with what others may have set of it.
+type poolMember struct {
+	ID             string  `json:"id"`
+	Name           string  `json:"name"`
+	Address        string  `json:"address"`
+	Port           int     `json:"protocol_port"`
+	Status         string  `json:"provisioning_status"`
+	Weight         *int    `json:"weight"`
+	Backup         *bool   `json:"backup"`
+	AdminStateUp   *bool   `json:"admin_state_up"`
+	MonitorAddress *string `json:"monitor_address"`
+	MonitorPort    *int    `json:"monitor_port"`
+}
+
 // PoolMembers lists the members of a pool.
 func (s *Session) PoolMembers(ctx context.Context, poolID string) ([]domain.PoolMember, error) {
+	found, err := s.poolMembers(ctx, poolID)
+	out := make([]domain.PoolMember, len(found))
+	for i, m := range found {
+		out[i] = domain.PoolMember{ID: m.ID, Name: m.Name, Address: m.Address, Port: m.Port, Status: m.Status}
+	}
+	return out, err
+}
+
+func (s *Session) poolMembers(ctx context.Context, poolID string) ([]poolMember, error) {
 	octavia, err := s.octavia(ctx)
 	if err != nil {
 		return nil, err
 	}
-	type member struct {
-		ID      string `json:"id"`
-		Name    string `json:"name"`
-		Address string `json:"address"`
-		Port    int    `json:"protocol_port"`
-	}
 	type page struct {
-		Members []member `json:"members"`
-		Links   []link   `json:"members_links"`
+		Members []poolMember `json:"members"`
+		Links   []link       `json:"members_links"`
 	}
-	found, err := lbaas(ctx, octavia, "pools/"+poolID+"/members", url.Values{},
-		func(p *page) ([]member, string) { return p.Members, linkTo(p.Links) },
-		func(m member) string { return m.ID })
-	out := make([]domain.PoolMember, len(found))
-	for i, m := range found {
-		out[i] = domain.PoolMember(m)
-	}
-	return out, err
+	return lbaas(ctx, octavia, "pools/"+poolID+"/members", url.Values{},
+		func(p *page) ([]poolMember, string) { return p.Members, linkTo(p.Links) },
+		func(m poolMember) string { return m.ID })
 }

@@ -2,6 +2,8 @@ package openstack
 
 import (
 	"context"
+	"net/netip"
+	"slices"
 
 	"github.com/gophercloud/gophercloud/v2"
 	"github.com/gophercloud/gophercloud/v2/openstack/loadbalancer/v2/listeners"
@@ -99,15 +101,36 @@ func (s *Session) SetPoolAlgorithm(ctx context.Context, id, algorithm string) er
 	})
 }
 
-// SetPoolMembers gives a pool exactly these members. Those that it has already stay.
+// SetPoolMembers gives a pool exactly these members. Those that it has already stay, with the weight, the states and the
+// monitor that others gave them: Octavia sets to its defaults what the list leaves out.
 func (s *Session) SetPoolMembers(ctx context.Context, id string, members []domain.PoolMember) error {
-	return s.onOctavia(ctx, func(octavia *gophercloud.ServiceClient) error {
-		opts := make([]pools.BatchUpdateMemberOpts, len(members))
-		for i, m := range members {
-			opts[i] = pools.BatchUpdateMemberOpts{Name: &m.Name, Address: m.Address, ProtocolPort: m.Port}
+	found, err := s.poolMembers(ctx, id)
+	if err != nil {
+		return err
+	}
+	opts := make([]pools.BatchUpdateMemberOpts, len(members))
+	for i, m := range members {
+		opts[i] = pools.BatchUpdateMemberOpts{Name: &m.Name, Address: m.Address, ProtocolPort: m.Port}
+		n := slices.IndexFunc(found, func(have poolMember) bool {
+			return have.Port == m.Port && isSameAddress(have.Address, m.Address)
+		})
+		if n >= 0 {
+			have := found[n]
+			opts[i].Address, opts[i].Weight, opts[i].Backup = have.Address, have.Weight, have.Backup
+			opts[i].AdminStateUp = have.AdminStateUp
+			opts[i].MonitorAddress, opts[i].MonitorPort = have.MonitorAddress, have.MonitorPort
 		}
+	}
+	return s.onOctavia(ctx, func(octavia *gophercloud.ServiceClient) error {
 		return pools.BatchUpdateMembers(ctx, octavia, id, opts).ExtractErr()
 	})
+}
+
+// isSameAddress compares two addresses, which may be written otherwise.
+func isSameAddress(a, b string) bool {
+	one, err := netip.ParseAddr(a)
+	other, otherErr := netip.ParseAddr(b)
+	return a == b || err == nil && otherErr == nil && one == other
 }
 
 // DeletePool deletes a pool with its members.

@@ -26,6 +26,7 @@ type volume struct {
 	Zone        string            `json:"availability_zone"`
 	Metadata    map[string]string `json:"metadata"`
 	Created     naiveTime         `json:"created_at"`
+	Updated     naiveTime         `json:"updated_at"` // null until its first change
 	Attachments []struct {
 		Server string `json:"server_id"`
 	} `json:"attachments"`
@@ -35,6 +36,10 @@ func (v *volume) domain() domain.Volume {
 	out := domain.Volume{
 		ID: v.ID, Name: v.Name, Description: v.Description, Status: v.Status, SizeGB: v.Size, Type: v.Type,
 		Zone: v.Zone, Metadata: v.Metadata, CreatedAt: v.Created.Time,
+		UpdatedAt: v.Updated.Time,
+	}
+	if out.UpdatedAt.IsZero() {
+		out.UpdatedAt = out.CreatedAt
 	}
 	for _, a := range v.Attachments {
 		out.Servers = append(out.Servers, a.Server)

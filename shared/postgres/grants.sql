@@ -161,7 +161,7 @@ begin
         grant delete, insert, select, update on keyed_actions to cloudfn_functions;
         grant insert, select, update on leases to cloudfn_functions;
         grant insert, select, update on managed to cloudfn_functions;
-        grant select, update (attempts, retry_at) on managed_members to cloudfn_functions;
+        grant select, update (attempts, retry_at, writes) on managed_members to cloudfn_functions;
         grant insert, select, update on managed_projects to cloudfn_functions;
         grant delete, insert, select on managed_revisions to cloudfn_functions;
         grant delete, insert, select, update on node_tokens to cloudfn_functions;
@@ -231,7 +231,7 @@ begin
         grant delete, insert, select, update on flavors to cloudfn_managed;
         grant select on goose_db_version to cloudfn_managed;
         grant insert, select, update on managed to cloudfn_managed;
-        grant select, update (attempts, retry_at) on managed_members to cloudfn_managed;
+        grant select, update (attempts, retry_at, writes) on managed_members to cloudfn_managed;
         grant insert, select, update on managed_projects to cloudfn_managed;
         grant delete, insert, select on managed_revisions to cloudfn_managed;
         grant insert, select, update on rate_limits to cloudfn_managed;
