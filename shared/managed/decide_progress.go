@@ -43,7 +43,7 @@ func (d *decision) follow(s seen) {
 
 const (
 	slowness = 10 // times the pause is the time for which nothing has changed
-	// slowAfter is the time without a change after which the status of an object is told.
+	// slowAfter is the time without a change after which the reason shows the status of an object.
 	slowAfter = slowness * movingPause
 )
 

@@ -27,6 +27,7 @@ type VolumeCloud interface {
 	SetVolumeMetadata(ctx context.Context, id string, set map[string]string, remove []string) error
 	ExtendVolume(ctx context.Context, id string, sizeGB int, isAttached bool) error
 	RetypeVolume(ctx context.Context, id, name string) error
+	VolumeFault(ctx context.Context, id string) (string, error)
 	DeleteVolume(ctx context.Context, id string) error
 }
 
@@ -50,7 +51,7 @@ func (VolumeDriver) List(
 	found := map[uuid.UUID][]Object{}
 	for _, v := range all {
 		if member, err := uuid.Parse(v.Metadata[markKey]); err == nil {
-			found[member] = append(found[member], volumeObject(v))
+			found[member] = append(found[member], explained(ctx, s, volumeObject(v)))
 		}
 	}
 	return byMark(found, members), nil
@@ -59,7 +60,18 @@ func (VolumeDriver) List(
 // Find implements Driver.
 func (VolumeDriver) Find(ctx context.Context, s Session, id string) (Object, error) {
 	v, err := s.Cloud.Volume(ctx, id)
-	return volumeObject(v), err
+	return explained(ctx, s, volumeObject(v)), err
+}
+
+// explained adds to a volume in error what Cinder says about it. Without that its status stays the reason.
+func explained(ctx context.Context, s Session, o Object) Object {
+	if o.State != ObjectError {
+		return o
+	}
+	if fault, err := s.Cloud.VolumeFault(ctx, o.ID); err == nil && fault != "" {
+		o.Reason += ": " + fault
+	}
+	return o
 }
 
 func volumeObject(v domain.Volume) Object {

@@ -8,6 +8,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
+	"github.com/gophercloud/gophercloud/v2/openstack/blockstorage/v3/volumetypes"
+
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/testkit"
@@ -153,6 +156,32 @@ func TestLongVolumeKeepsItsType(t *testing.T) {
 	if err := s.driver.Update(t.Context(), s.Session, s.in, made, s.driver.Differences(s.in, made)); err != nil {
 		t.Error(err)
 	}
+}
+
+// TestVolumeWithoutBackend: a volume that no backend takes says so in Cinder's words.
+func TestVolumeWithoutBackend(t *testing.T) {
+	t.Parallel()
+	name := "nowhere-" + uuid.NewString()
+	cinder := testkit.BlockStorage(t, testkit.Login(t, "admin"))
+	made, err := volumetypes.Create(t.Context(), cinder, volumetypes.CreateOpts{
+		Name: name, ExtraSpecs: map[string]string{"volume_backend_name": "none"},
+	}).Extract()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = volumetypes.Delete(context.Background(), cinder, made.ID).ExtractErr() })
+	s := newSandbox(t, VolumeDriver{}, domain.VolumeSpec{SizeGB: 1, Type: name})
+	t.Cleanup(func() { s.empty(t) }) // before its type
+	if _, err := s.driver.Create(t.Context(), s.Session, s.in); err != nil {
+		t.Fatal(err)
+	}
+	const want = "Cinder's status of the volume is error: schedule allocate volume:Could not find any available " +
+		"weighted backend."
+	testkit.Eventually(t, settleFor, want, func() bool {
+		listed, _ := s.list(t)
+		read, err := s.driver.Find(t.Context(), s.Session, listed.ID)
+		return err == nil && listed.Reason == want && read.Reason == want
+	})
 }
 
 // TestVolumeStates: what Cinder says of a volume.

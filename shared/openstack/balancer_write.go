@@ -101,8 +101,8 @@ func (s *Session) SetPoolAlgorithm(ctx context.Context, id, algorithm string) er
 	})
 }
 
-// SetPoolMembers gives a pool exactly these members. Those that it has already stay, with the weight, the states and the
-// monitor that others gave them: Octavia sets to its defaults what the list leaves out.
+// SetPoolMembers gives a pool exactly these members. Those that it has already stay, with the weight, the states and
+// the monitor that others gave them: Octavia sets to its defaults what the list leaves out.
 func (s *Session) SetPoolMembers(ctx context.Context, id string, members []domain.PoolMember) error {
 	found, err := s.poolMembers(ctx, id)
 	if err != nil {

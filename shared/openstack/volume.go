@@ -13,6 +13,7 @@ import (
 // The microversions of Cinder that calls ask for.
 const (
 	cinderBase        = "3.0"
+	cinderMessages    = "3.5" // of one volume
 	cinderExtendInUse = "3.42" // of a volume that is attached
 )
 
@@ -87,6 +88,26 @@ func (s *Session) Volume(ctx context.Context, id string) (domain.Volume, error) 
 	}
 	err = get(ctx, cinder, cinder.ServiceURL("volumes", url.PathEscape(id)), &found)
 	return found.Volume.domain(), err
+}
+
+// VolumeFault returns what Cinder says about the last failure of a volume; "" = nothing.
+func (s *Session) VolumeFault(ctx context.Context, id string) (string, error) {
+	cinder, err := s.cinder(ctx, cinderMessages)
+	if err != nil {
+		return "", err
+	}
+	var found struct {
+		Messages []struct {
+			Text string `json:"user_message"`
+		} `json:"messages"`
+	}
+	query := url.Values{"resource_uuid": {id}, "sort": {"created_at:desc"}, "limit": {"1"}}
+	opts := &gophercloud.RequestOpts{OkCodes: []int{200}}
+	_, err = cinder.Get(ctx, cinder.ServiceURL("messages")+"?"+query.Encode(), &found, opts)
+	if err != nil || len(found.Messages) == 0 {
+		return "", classify("cinder", err)
+	}
+	return found.Messages[0].Text, nil
 }
 
 // CreateVolume begins to make a volume.
