@@ -2,7 +2,6 @@ package connections
 
 import (
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -130,19 +129,12 @@ func show(who domain.Identity, c domain.Connection) Connection {
 	return out
 }
 
-// short is a duration as people write it: 24h, not 24h0m0s.
+// short is a duration as people write it; "" for none.
 func short(d time.Duration) string {
 	if d == 0 {
 		return ""
 	}
-	text := d.String()
-	if trimmed, whole := strings.CutSuffix(text, "m0s"); whole {
-		text = trimmed + "m"
-	}
-	if trimmed, whole := strings.CutSuffix(text, "h0m"); whole {
-		text = trimmed + "h"
-	}
-	return text
+	return domain.ShortTime(d)
 }
 
 // ConnectionCheck reports whether a connection works.

@@ -3,7 +3,6 @@ package launch
 
 import (
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
@@ -43,10 +42,10 @@ type Config struct {
 
 // Validate checks this function's own variables; run validates the fields.
 func (c Config) Validate() error {
-	if c.Claim < 3*time.Second || c.Claim > 10*time.Minute {
-		return fmt.Errorf("LAUNCH_CLAIM is %s: it must be 3s to 10m", c.Claim)
-	}
-	return domain.CheckRate("LAUNCH_RATE_LIMIT", c.Launches)
+	return errors.Join(
+		domain.CheckTime("LAUNCH_CLAIM", c.Claim, 3*time.Second, 10*time.Minute),
+		domain.CheckRate("LAUNCH_RATE_LIMIT", c.Launches),
+	)
 }
 
 // Function declares launch.

@@ -4,9 +4,10 @@ package pollinstances
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"time"
 
+	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/eventx"
 	"github.com/cloudfn/cloudfn/shared/openstack"
 	"github.com/cloudfn/cloudfn/shared/postgres"
@@ -30,17 +31,12 @@ type Config struct {
 
 // Validate refuses a Config that cannot work.
 func (c Config) Validate() error {
-	switch {
-	case c.Full < time.Minute || c.Full > 24*time.Hour:
-		return fmt.Errorf("POLL_FULL is %s: it must be 1m to 24h", c.Full)
-	case c.UnknownAfter < time.Second || c.UnknownAfter > 24*time.Hour:
-		return fmt.Errorf("POLL_UNKNOWN_AFTER is %s: it must be 1s to 24h", c.UnknownAfter)
-	case c.Follow < 0 || c.Follow > 5*time.Minute:
-		return fmt.Errorf("POLL_FOLLOW is %s: it must be 0s to 5m", c.Follow)
-	case c.Pause < 100*time.Millisecond || c.Pause > longestPause:
-		return fmt.Errorf("POLL_PAUSE is %s: it must be 100ms to %s", c.Pause, longestPause)
-	}
-	return nil
+	return errors.Join(
+		domain.CheckTime("POLL_FULL", c.Full, time.Minute, 24*time.Hour),
+		domain.CheckTime("POLL_UNKNOWN_AFTER", c.UnknownAfter, time.Second, 24*time.Hour),
+		domain.CheckTime("POLL_FOLLOW", c.Follow, 0, 5*time.Minute),
+		domain.CheckTime("POLL_PAUSE", c.Pause, 100*time.Millisecond, longestPause),
+	)
 }
 
 // Function declares poll-instances.

@@ -5,7 +5,6 @@ package reconcilemanaged
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"time"
 
 	"github.com/cloudfn/cloudfn/shared/actions"
@@ -31,15 +30,9 @@ type Config struct {
 	Account openstack.Credentials
 }
 
-// These bound MANAGED_CLAIM.
-const minClaim, maxClaim = 3 * time.Second, 10 * time.Minute
-
 // Validate rejects a Config that cannot work.
 func (c Config) Validate() error {
-	if c.Claim < minClaim || c.Claim > maxClaim {
-		return fmt.Errorf("MANAGED_CLAIM is %s: it must be 3s to 10m", c.Claim)
-	}
-	return nil
+	return domain.CheckTime("MANAGED_CLAIM", c.Claim, 3*time.Second, 10*time.Minute)
 }
 
 // Function declares reconcile-managed. Its account of the cloud has no role anywhere: whoever declares a resource makes

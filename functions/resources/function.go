@@ -3,7 +3,6 @@
 package resources
 
 import (
-	"fmt"
 	"time"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
@@ -21,10 +20,7 @@ type Config struct {
 
 // Validate rejects a Config that cannot work.
 func (c Config) Validate() error {
-	if c.Timeout < time.Second || c.Timeout > time.Minute {
-		return fmt.Errorf("RESOURCE_TIMEOUT is %s: it must be 1s to 1m", c.Timeout)
-	}
-	return nil
+	return domain.CheckTime("RESOURCE_TIMEOUT", c.Timeout, time.Second, time.Minute)
 }
 
 // Function declares resources.

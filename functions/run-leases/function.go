@@ -4,9 +4,10 @@ package runleases
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"time"
 
+	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/eventx"
 	"github.com/cloudfn/cloudfn/shared/leases"
 	"github.com/cloudfn/cloudfn/shared/openstack"
@@ -38,27 +39,16 @@ type Config struct {
 	OpenStack openstack.Config
 }
 
-const (
-	maxRetry = 24 * time.Hour // bounds LEASES_RETRY_FOR, LEASES_END_FOR and LEASES_HEAL_AFTER
-	// These bound LEASES_CLAIM.
-	minClaim, maxClaim = 3 * time.Second, 10 * time.Minute
-)
+const maxRetry = 24 * time.Hour // bounds LEASES_RETRY_FOR, LEASES_END_FOR and LEASES_HEAL_AFTER
 
 // Validate refuses a Config that cannot work.
 func (c Config) Validate() error {
-	if c.RetryFor < 0 || c.RetryFor > maxRetry {
-		return fmt.Errorf("LEASES_RETRY_FOR is %s: it must be 0s to 24h", c.RetryFor)
-	}
-	if c.EndFor < 0 || c.EndFor > maxRetry {
-		return fmt.Errorf("LEASES_END_FOR is %s: it must be 0s to 24h", c.EndFor)
-	}
-	if c.HealAfter < 0 || c.HealAfter > maxRetry {
-		return fmt.Errorf("LEASES_HEAL_AFTER is %s: it must be 0s to 24h", c.HealAfter)
-	}
-	if c.Claim < minClaim || c.Claim > maxClaim {
-		return fmt.Errorf("LEASES_CLAIM is %s: it must be 3s to 10m", c.Claim)
-	}
-	return nil
+	return errors.Join(
+		domain.CheckTime("LEASES_RETRY_FOR", c.RetryFor, 0, maxRetry),
+		domain.CheckTime("LEASES_END_FOR", c.EndFor, 0, maxRetry),
+		domain.CheckTime("LEASES_HEAL_AFTER", c.HealAfter, 0, maxRetry),
+		domain.CheckTime("LEASES_CLAIM", c.Claim, 3*time.Second, 10*time.Minute),
+	)
 }
 
 // hasAccount reports whether an account is configured.

@@ -4,6 +4,7 @@ package watchnodes
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -54,10 +55,10 @@ func (c Config) Validate() error {
 	if c.Parallel < 1 || c.Parallel > domain.MaxDrainParallel {
 		return fmt.Errorf("NODES_DRAIN_PARALLEL is %d: it must be 1 to %d", c.Parallel, domain.MaxDrainParallel)
 	}
-	if c.ServerTimeout < domain.MinDrainServerTime || c.ServerTimeout > domain.MaxDrainServerTime {
-		return fmt.Errorf("NODES_SERVER_TIMEOUT is %s: it must be 10s to 24h", c.ServerTimeout)
-	}
-	return c.StatusURLs.Validate()
+	return errors.Join(
+		domain.CheckTime("NODES_SERVER_TIMEOUT", c.ServerTimeout, domain.MinDrainServerTime, domain.MaxDrainServerTime),
+		c.StatusURLs.Validate(),
+	)
 }
 
 // hasAccount reports whether an account is configured.
