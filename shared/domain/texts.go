@@ -14,9 +14,9 @@ import (
 	"github.com/cloudfn/cloudfn/shared/apperr"
 )
 
-// Texts that go to OpenStack. The tables of its services are usually in MySQL's utf8mb3, which has no characters of four
-// bytes: Nova accepts them and then loses the server's creation, Cinder and Glance fail. CheckStorable is the rule for
-// all of them, and the other checks include it.
+// Texts that go to OpenStack. The tables of its services are usually in MySQL's utf8mb3, which has no characters of
+// four bytes: Nova accepts them and then loses the server's creation, Cinder and Glance fail. CheckStorable is the rule
+// for all of them, and the other checks include it.
 
 // maxStorable is the last character that takes three bytes in UTF-8.
 const maxStorable = '\uFFFF'
@@ -68,8 +68,8 @@ func CheckAllStorable(field string, value any) (faults []apperr.Field) {
 	return faults
 }
 
-// EqualInTables returns the index of the first other text that OpenStack's tables may take for the same; -1 = none. They
-// ignore case, accents and spaces at the end, and depending on their collation have ß equal to s or ss.
+// EqualInTables returns the index of the first other text that OpenStack's tables may take for the same; -1 = none.
+// They ignore case, accents and spaces at the end, and depending on their collation have ß equal to s or ss.
 func EqualInTables(text string, others []string) int {
 	for n, other := range others {
 		for _, sharpS := range []string{"s", "ss"} {
@@ -186,7 +186,8 @@ func metadataKeyFault(key string) string {
 	}
 	for _, r := range key {
 		if r >= utf8.RuneSelf || !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("-_:. ", r) {
-			return fmt.Sprintf("must not contain %+q: Nova accepts ASCII letters, digits, and - _ : . space in a key", r)
+			return fmt.Sprintf(
+				"must not contain %+q: Nova accepts ASCII letters, digits, and - _ : . space in a key", r)
 		}
 	}
 	return ""

@@ -250,11 +250,12 @@ func (s *Session) pageOrPast(
 			// its last server was deleted before it reached a cell: the page is another one now
 		case isRejected(unknown, last.ID): // it stays in the list
 			rest, _, unknown = s.pagePast(ctx, computeFlavorInside, query, last.ID)
-			return found, more || unknown != nil || len(rest) > 0, nil
+			return found, more || unknown != nil || len(rest) > 0, nil //nolint:nilerr // more says that it is unknown
 		case isBuilding(last) && beginsAgain(rest, last):
 			return s.past(ctx, query, q, found, nil)
 		default:
-			return found, more || linked || unknown != nil || !isWithin(rest, found), nil
+			more = more || linked || !isWithin(rest, found)
+			return found, more || unknown != nil, nil //nolint:nilerr // as above
 		}
 	}
 }
