@@ -255,7 +255,7 @@ func (s *Session) pageOrPast(
 			return s.past(ctx, query, q, found, nil)
 		default:
 			more = more || linked || !isWithin(rest, found)
-			return found, more || unknown != nil, nil //nolint:nilerr // as above
+			return found, more || unknown != nil, nil
 		}
 	}
 }
