@@ -47,10 +47,8 @@ func (s service) Change(
 			return before, err
 		}
 		after.Actor = domain.ActorFrom(ctx)
-		if attempt == 0 {
-			if err := s.count(ctx, who); err != nil {
-				return before, err
-			}
+		if err := s.count(ctx, who, attempt); err != nil {
+			return before, err
 		}
 		if delegated == nil && needsRights(before, after) {
 			if delegated, err = s.delegate(ctx, who, token, untilNow(after, now)); err != nil {
@@ -166,7 +164,7 @@ func (s service) Retry(
 	if err := lease.CheckRetry(); err != nil {
 		return lease, err
 	}
-	if err := s.count(ctx, who); err != nil {
+	if err := s.count(ctx, who, 0); err != nil {
 		return lease, err
 	}
 	now, err := s.store.Now(ctx)
@@ -218,7 +216,10 @@ func (s service) Release(
 	return released, err
 }
 
-// count counts a change, or a search for free hosts, for the limit of the project.
-func (s service) count(ctx context.Context, who domain.Identity) error {
+// count counts a change, or a search for free hosts, for the limit of the project, at its first attempt.
+func (s service) count(ctx context.Context, who domain.Identity, attempt int) error {
+	if attempt > 0 {
+		return nil
+	}
 	return s.changes.Take(ctx, who.ProjectID, "this project")
 }

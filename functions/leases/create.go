@@ -33,7 +33,7 @@ func (s service) Create(
 	}
 	isDelegated := made.Lease.Instances() && !made.Lease.SharesConnection
 	if dryRun || made.Lease.Hosts() || !isDelegated {
-		if err := s.count(ctx, who); err != nil {
+		if err := s.count(ctx, who, 0); err != nil {
 			return made.Lease, err
 		}
 	}

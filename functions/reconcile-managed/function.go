@@ -81,7 +81,6 @@ func build(cfg Config, d run.Deps) (eventx.Func, error) {
 		return nil, err
 	}
 	store := postgres.Managed{DB: d.DB}
-	s := &service{}
 	trusts := newSessions(func(ctx context.Context) (account, error) {
 		session, err := own.Login(ctx)
 		if err != nil {
@@ -90,7 +89,7 @@ func build(cfg Config, d run.Deps) (eventx.Func, error) {
 		return trustee{session}, nil
 	})
 	trusts.lost = connectionLost(postgres.Connections{DB: d.DB}, d.Wake)
-	s.engine = managed.Engine{
+	engine := managed.Engine{
 		Store: store, Sessions: trusts, Drivers: drivers(d), Nodes: postgres.Nodes{DB: d.DB}, Wake: d.Wake,
 		Unseal: func(m domain.Managed) (out domain.ManagedSecrets, err error) {
 			text, err := keys.Open(m.SealedFor(), m.Secrets)
@@ -100,8 +99,7 @@ func build(cfg Config, d run.Deps) (eventx.Func, error) {
 			return out, json.Unmarshal([]byte(text.Reveal()), &out)
 		},
 	}
-	s.runner = s.newRunner(store.Queue(), cfg.Claim)
-	return eventx.Do(s.runner.Run), nil
+	return eventx.Do(newRunner(engine, store.Queue(), cfg.Claim).Run), nil
 }
 
 // drivers are the drivers by the kinds that they serve.

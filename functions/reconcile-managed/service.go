@@ -10,11 +10,6 @@ import (
 	"github.com/cloudfn/cloudfn/shared/managed"
 )
 
-type service struct {
-	engine managed.Engine
-	runner *due.Runner[domain.ManagedProject]
-}
-
 const (
 	slots = 32 // projects at a time
 	// createFence is how long a create call without an answer delays the next one for its server.
@@ -22,13 +17,13 @@ const (
 )
 
 // newRunner works on due projects.
-func (s *service) newRunner(
-	store due.Store[domain.ManagedProject], claimFor time.Duration,
+func newRunner(
+	engine managed.Engine, store due.Store[domain.ManagedProject], claimFor time.Duration,
 ) *due.Runner[domain.ManagedProject] {
 	return &due.Runner[domain.ManagedProject]{
 		Store: store, ClaimFor: claimFor, Slots: slots,
 		Work: func(ctx context.Context, claim domain.Claim, p domain.ManagedProject, _ time.Time) error {
-			return s.engine.Run(ctx, claim, p)
+			return engine.Run(ctx, claim, p)
 		},
 		Describe: func(p domain.ManagedProject) (noun string, attrs []any) {
 			return "managed project", []any{"project_id", p.ProjectID}

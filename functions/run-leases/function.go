@@ -102,23 +102,20 @@ func build(cfg Config, d run.Deps) (eventx.Func, error) {
 		RetryFor: cfg.RetryFor, EndFor: cfg.EndFor, ClaimFor: cfg.Claim, HealAfter: cfg.HealAfter,
 		Inventory: &leases.Inventory{},
 	}
-	if !cfg.hasAccount() {
-		s.runner = s.newRunner()
-		return eventx.Do(s.runner.Run), nil
+	if cfg.hasAccount() {
+		where := cfg.OpenStack
+		where.Cloud = cfg.AccountCloud // never the account of OS_CLOUD
+		own, err := d.Cloud.Account(where, cfg.Account)
+		if err != nil {
+			return nil, openstack.Prefixed("LEASES_", err)
+		}
+		s.account = openstack.Keep[session](own)
+		s.engine.Cloud = func(ctx context.Context) (leases.Cloud, error) { return s.account.Session(ctx) }
+		s.engine.Forget = s.account.Forget
+		s.engine.IsIsolated = func(ctx context.Context, then time.Time) (bool, error) {
+			tested, err := s.isolation.Get(ctx, s.region)
+			return tested.ProvenSince != nil && tested.ProvenSince.Before(then), err
+		}
 	}
-	where := cfg.OpenStack
-	where.Cloud = cfg.AccountCloud // never the account of OS_CLOUD
-	own, err := d.Cloud.Account(where, cfg.Account)
-	if err != nil {
-		return nil, openstack.Prefixed("LEASES_", err)
-	}
-	s.account = openstack.Keep[session](own)
-	s.engine.Cloud = func(ctx context.Context) (leases.Cloud, error) { return s.account.Session(ctx) }
-	s.engine.Forget = s.account.Forget
-	s.engine.IsIsolated = func(ctx context.Context, then time.Time) (bool, error) {
-		tested, err := s.isolation.Get(ctx, s.region)
-		return tested.ProvenSince != nil && tested.ProvenSince.Before(then), err
-	}
-	s.runner = s.newRunner()
-	return eventx.Do(s.runner.Run), nil
+	return eventx.Do(s.newRunner().Run), nil
 }

@@ -21,7 +21,6 @@ type service struct {
 	adoption  AdoptConfig
 	region    string
 	wake      func(functions ...string)
-	runner    *due.Runner[domain.Lease]
 	surveyed  time.Time // when the chore "pool" has surveyed the hosts last
 }
 
@@ -51,9 +50,7 @@ const (
 func (s *service) newRunner() *due.Runner[domain.Lease] {
 	return &due.Runner[domain.Lease]{
 		Store: s.leases.Queue(), ClaimFor: s.engine.ClaimFor, Slots: slots,
-		Work: func(ctx context.Context, claim domain.Claim, l domain.Lease, now time.Time) error {
-			return s.engine.Run(ctx, claim, l, now)
-		},
+		Work: s.engine.Run,
 		Describe: func(l domain.Lease) (noun string, attrs []any) {
 			return "lease", []any{"lease_id", l.ID, "project_id", l.ProjectID, "status", l.Status}
 		},

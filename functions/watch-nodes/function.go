@@ -110,19 +110,16 @@ func build(cfg Config, d run.Deps) (eventx.Func, error) {
 	s.engine = nodes.Engine{
 		Drains: s.drains, Node: s.nodes.Get, Wake: d.Wake, Parallel: cfg.Parallel, ServerTimeout: cfg.ServerTimeout,
 	}
-	if !cfg.hasAccount() {
-		s.runner = s.newRunner()
-		return eventx.Do(s.runner.Run), nil
+	if cfg.hasAccount() {
+		where := cfg.OpenStack
+		where.Cloud = cfg.AccountCloud // never the account of OS_CLOUD
+		own, err := d.Cloud.Account(where, cfg.Account)
+		if err != nil {
+			return nil, openstack.Prefixed("NODES_", err)
+		}
+		s.account = openstack.Keep[session](own)
+		s.engine.Cloud = func(ctx context.Context) (nodes.DrainCloud, error) { return s.account.Session(ctx) }
+		s.engine.Forget = s.account.Forget
 	}
-	where := cfg.OpenStack
-	where.Cloud = cfg.AccountCloud // never the account of OS_CLOUD
-	own, err := d.Cloud.Account(where, cfg.Account)
-	if err != nil {
-		return nil, openstack.Prefixed("NODES_", err)
-	}
-	s.account = openstack.Keep[session](own)
-	s.engine.Cloud = func(ctx context.Context) (nodes.DrainCloud, error) { return s.account.Session(ctx) }
-	s.engine.Forget = s.account.Forget
-	s.runner = s.newRunner()
-	return eventx.Do(s.runner.Run), nil
+	return eventx.Do(s.newRunner().Run), nil
 }

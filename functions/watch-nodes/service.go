@@ -24,7 +24,6 @@ type service struct {
 
 	againAfter time.Duration // after it hosts that have just become suspect are polled once more
 	metrics    *obs.Snapshot
-	runner     *due.Runner[domain.Drain]
 }
 
 // account keeps a session of the service account.
@@ -64,9 +63,7 @@ func (s *service) newRunner() *due.Runner[domain.Drain] {
 	}
 	return &due.Runner[domain.Drain]{
 		Store: s.drains.Queue(), ClaimFor: nodes.ClaimFor, Slots: slots, Chores: all,
-		Work: func(ctx context.Context, claim domain.Claim, d domain.Drain, now time.Time) error {
-			return s.engine.Run(ctx, claim, d, now)
-		},
+		Work: s.engine.Run,
 		Describe: func(d domain.Drain) (noun string, attrs []any) {
 			return "drain", []any{"node", d.Node, "drain_id", d.ID}
 		},

@@ -127,7 +127,8 @@ const longAction = 2 * time.Minute
 // waits has the lease say what it waits for, if that takes long.
 func (s instanceStep) waits(since time.Time, what string, args ...any) {
 	if s.now.Sub(since) > longAction {
-		s.reason = domain.ProblemOf(apperr.New(apperr.Conflict, what+" since "+since.UTC().Format(time.RFC3339), args...))
+		what += " since " + since.UTC().Format(time.RFC3339)
+		s.reason = domain.ProblemOf(apperr.New(apperr.Conflict, what, args...))
 	}
 }
 

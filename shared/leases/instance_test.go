@@ -261,7 +261,8 @@ func TestEndPausesGrow(t *testing.T) {
 			f.run(t)
 			for id, a := range f.actions {
 				if a.Status == domain.ActionRunning {
-					a.Status, a.Problem = domain.ActionFailed, &domain.Problem{Code: "conflict", Detail: "it is in ERROR"}
+					a.Status = domain.ActionFailed
+					a.Problem = &domain.Problem{Code: "conflict", Detail: "it is in ERROR"}
 					f.actions[id] = a
 				}
 			}
@@ -288,8 +289,8 @@ func TestEndPausesGrow(t *testing.T) {
 				t.Errorf("%s: the pauses are %v, which do not grow to %s", status, all, longestErrorPause)
 			}
 		}
-		if len(f.requested) > 150 || !slices.Equal(statuses, []domain.LeaseStatus{domain.LeaseEnding, domain.LeaseError}) ||
-			f.lease.EndResult != domain.StepFailed {
+		if len(f.requested) > 150 || f.lease.EndResult != domain.StepFailed ||
+			!slices.Equal(statuses, []domain.LeaseStatus{domain.LeaseEnding, domain.LeaseError}) {
 			t.Errorf("%d actions, the statuses %v, %+v", len(f.requested), statuses, f.lease)
 		}
 		f.settle(t)
@@ -312,7 +313,8 @@ func TestBusyInstance(t *testing.T) {
 		}
 		f.now = f.now.Add(longAction + time.Second)
 		f.run(t)
-		if p := f.lease.Problem; p == nil || p.Code != "conflict" || !strings.Contains(p.Detail, "is MIGRATING since 2026-01") {
+		p := f.lease.Problem
+		if p == nil || p.Code != "conflict" || !strings.Contains(p.Detail, "is MIGRATING since 2026-01") {
 			t.Errorf("its reason is %+v", p)
 		}
 		f.instance.State, f.instance.RawStatus = domain.InstanceActive, "ACTIVE"
