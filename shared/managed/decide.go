@@ -19,6 +19,7 @@ type target struct {
 	revision       int
 	replaces       int // servers that an update changes or replaces: those of the revision that was real last
 	isDeployment   bool
+	oneByOne       bool // servers are made one after the other
 	mostCreations  int  // that end in ERROR, before the resource stops; 0 = any number
 	repairs        bool // what others changed is changed back
 	isNew          bool // it was declared since it was last as declared

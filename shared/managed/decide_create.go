@@ -1,6 +1,9 @@
 package managed
 
 import (
+	"slices"
+	"time"
+
 	"github.com/google/uuid"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
@@ -68,12 +71,34 @@ func (d *decision) create(staying []seen, allowed int) {
 			}
 		}
 	}
+	if d.oneByOne && missing > 0 {
+		missing = 1
+		if slices.ContainsFunc(staying, d.isPlacing) {
+			return
+		}
+	}
 	for ordinal := 0; missing > 0; ordinal++ {
 		if used[ordinal] == 0 {
 			d.addNew(ordinal)
 			missing--
 		}
 	}
+}
+
+// placingFor is how long a server that builds keeps the next one of a group waiting.
+const placingFor = 2 * time.Minute
+
+// isPlacing reports whether Nova has yet to place a server. Its scheduler counts the servers of a group on a host when
+// nova-compute has reported them, which it does when they are ACTIVE.
+func (d *decision) isPlacing(s seen) bool {
+	switch {
+	case s.member.Status != domain.MemberCreating || s.member.RetryAt.After(d.now):
+		return false
+	case !s.isFound:
+		return true
+	}
+	isRecent := s.object.ChangedAt.IsZero() || d.now.Sub(s.object.ChangedAt) < placingFor
+	return s.object.State == ObjectWorking && isRecent
 }
 
 func (d *decision) addNew(ordinal int) {

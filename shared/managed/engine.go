@@ -220,7 +220,7 @@ func (r *round) load(ctx context.Context) error {
 		for _, m := range all {
 			if m.Kind == kind {
 				r.resources = append(r.resources, &resource{Managed: m, driver: r.Drivers[kind]})
-				needsNodes = needsNodes || len(m.Schedule.Labels) > 0
+				needsNodes = needsNodes || len(m.Schedule.Labels) > 0 || m.Schedule.Affinity == "spread"
 			}
 		}
 	}
@@ -281,6 +281,7 @@ func (m *resource) target() target {
 	if m.Kind == domain.KindDeployment {
 		spec := read[domain.DeploymentSpec](m.Spec)
 		t.isDeployment, t.count, t.surges = true, spec.Count, false
+		t.oneByOne = m.Schedule.Affinity != ""
 		t.replaces = read[domain.DeploymentSpec](m.Made[m.ObservedRevision].Spec).Count
 		if spec.MaxUnavailable != nil {
 			t.maxUnavailable = *spec.MaxUnavailable

@@ -30,18 +30,65 @@ func zonesOf(nodes []domain.Node, labels map[string]string) []string {
 }
 
 // scheduled reports whether the servers of a resource run where its schedule says, as far as that is known.
-func scheduled(m domain.Managed, nodes []domain.Node) (isMet bool, reason, message string) {
-	if len(m.Schedule.Labels) == 0 {
-		return true, "AsDeclared", ""
-	}
+func (m *resource) scheduled(nodes []domain.Node) (isMet bool, reason, message string) {
+	rule := m.Schedule
 	for _, member := range m.Members {
+		if len(rule.Labels) == 0 {
+			break
+		}
 		n := slices.IndexFunc(nodes, func(n domain.Node) bool { return n.Name == member.Node })
 		switch {
 		case member.Node == "":
 			return false, "NodeUnknown", "it is not known yet on which node it runs"
-		case n < 0 || !hasLabels(nodes[n], m.Schedule.Labels):
+		case n < 0 || !hasLabels(nodes[n], rule.Labels):
 			return false, "OtherNode", fmt.Sprintf("the node %s has not the labels of the schedule", member.Node)
 		}
 	}
+	servers, elsewhere, onHost := 0, 0, map[string]int{}
+	for _, s := range m.members {
+		server, ok := s.object.Raw.(domain.Server)
+		if !ok || !s.isFound || server.HostID == "" { // on no host yet
+			continue
+		}
+		servers++
+		onHost[server.HostID]++
+		if rule.Zone != "" && server.Zone != "" && server.Zone != rule.Zone {
+			elsewhere++
+		}
+	}
+	if elsewhere > 0 {
+		return false, "OtherZone", fmt.Sprintf("%d of %d servers are in another zone than %s", elsewhere, servers, rule.Zone)
+	}
+	if m.Kind != domain.KindDeployment || servers == 0 {
+		return true, "AsDeclared", ""
+	}
+	shared, fullest := 0, 0
+	for _, n := range onHost {
+		if fullest = max(fullest, n); n > 1 {
+			shared += n
+		}
+	}
+	switch {
+	case rule.Affinity == "pack" && len(onHost) > 1:
+		return false, "SeveralHosts", fmt.Sprintf("%d servers run on %d hosts", servers, len(onHost))
+	case rule.Affinity == "spread" && fullest > mostPerHost(servers, rule, nodes):
+		return false, "SharedHost", fmt.Sprintf("%d of %d servers share a host", shared, servers)
+	}
 	return true, "AsDeclared", ""
+}
+
+// mostPerHost is how many of so many servers a host has when they are spread over all nodes that may have them. It is 1
+// when the nodes are not known.
+func mostPerHost(servers int, rule domain.ScheduleRule, nodes []domain.Node) int {
+	usable := 0
+	for _, n := range nodes {
+		isInZone := rule.Zone == "" || n.Zone == rule.Zone
+		if n.Status == domain.NodeUp && n.Enabled && n.Pool == "" && isInZone && hasLabels(n, rule.Labels) {
+			usable++
+		}
+	}
+	if usable == 0 {
+		return 1
+	}
+	return (servers + usable - 1) / usable
 }

@@ -2,7 +2,9 @@ package managed
 
 import (
 	"errors"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -79,14 +81,105 @@ func TestScheduled(t *testing.T) {
 		"on a node that is new": {ssd, []string{"new"}, "OtherNode"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			m := domain.Managed{Schedule: domain.ScheduleRule{Labels: tc.labels}}
+			m := &resource{Managed: domain.Managed{Schedule: domain.ScheduleRule{Labels: tc.labels}}}
 			for _, node := range tc.members {
 				m.Members = append(m.Members, domain.Member{Node: node})
 			}
-			isMet, reason, message := scheduled(m, nodes)
+			isMet, reason, message := m.scheduled(nodes)
 			if isMet != (tc.reason == "AsDeclared") || reason != tc.reason || (message == "") != isMet {
 				t.Errorf("%t %s %q, want %s", isMet, reason, message, tc.reason)
 			}
 		})
+	}
+}
+
+// TestScheduledServers: a zone or an affinity that the servers do not meet is shown, with how many do not.
+func TestScheduledServers(t *testing.T) {
+	two := []domain.Node{
+		{Name: "n1", Zone: "west", Status: domain.NodeUp, Enabled: true},
+		{Name: "n2", Zone: "west", Status: domain.NodeUp, Enabled: true},
+		{Name: "down", Zone: "west", Status: domain.NodeUnknown, Enabled: true},
+		{Name: "cordoned", Zone: "west", Status: domain.NodeUp},
+		{Name: "reserved", Zone: "west", Status: domain.NodeUp, Enabled: true, Pool: domain.NodeReservable},
+		{Name: "elsewhere", Zone: "east", Status: domain.NodeUp, Enabled: true},
+	}
+	west := func(affinity string) domain.ScheduleRule { return domain.ScheduleRule{Zone: "west", Affinity: affinity} }
+	for name, tc := range map[string]struct {
+		rule  domain.ScheduleRule
+		nodes []domain.Node
+		hosts string // of the servers, a letter each; "-" = none yet, a capital is in another zone
+		want  string
+	}{
+		"any":                       {domain.ScheduleRule{}, two, "aaA", ""},
+		"the zone":                  {west(""), two, "aab", ""},
+		"another zone":              {west(""), two, "aAB-", "OtherZone: 2 of 3 servers are in another zone than west"},
+		"spread":                    {west("spread"), two, "aabb", ""},
+		"spread but for one":        {west("spread"), two, "aaab", "SharedHost: 3 of 4 servers share a host"},
+		"on one host":               {west("spread"), two, "aa", "SharedHost: 2 of 2 servers share a host"},
+		"more nodes than servers":   {domain.ScheduleRule{Affinity: "spread"}, two, "abb", "SharedHost: 2 of 3 servers share a host"},
+		"nodes that are not known":  {west("spread"), nil, "abb", "SharedHost: 2 of 3 servers share a host"},
+		"one each":                  {west("spread"), nil, "ab-", ""},
+		"not placed yet":            {west("spread"), nil, "---", ""},
+		"packed":                    {west("pack"), two, "aaa", ""},
+		"packed, but for the third": {west("pack"), two, "aab", "SeveralHosts: 3 servers run on 2 hosts"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := &resource{Managed: domain.Managed{Kind: domain.KindDeployment, Schedule: tc.rule}}
+			for _, host := range tc.hosts {
+				server := domain.Server{Zone: "west", HostID: strings.ToLower(string(host))}
+				if server.HostID != string(host) {
+					server.Zone = "east"
+				}
+				if host == '-' {
+					server = domain.Server{}
+				}
+				m.members = append(m.members, seen{isFound: true, object: Object{Raw: server}})
+			}
+			isMet, reason, message := m.scheduled(tc.nodes)
+			if got := reason + ": " + message; isMet != (tc.want == "") || !isMet && got != tc.want {
+				t.Errorf("%t %q, want %q", isMet, got, tc.want)
+			}
+		})
+	}
+}
+
+// TestOneByOne: servers of a deployment with an affinity are made one after the other, because Nova's scheduler does not
+// see those that build.
+func TestOneByOne(t *testing.T) {
+	for _, affinity := range []string{"", "spread", "pack"} {
+		m := &resource{Managed: domain.Managed{
+			Kind: domain.KindDeployment, Spec: []byte(`{"count": 4}`), Schedule: domain.ScheduleRule{Affinity: affinity},
+		}}
+		var all []seen
+		most, rounds := 0, 0
+		for ; rounds < 20; rounds++ {
+			p := decide(m.target(), all, testNow)
+			if p.isMoving = p.isMoving || len(p.steps) > 0; !p.isMoving {
+				break
+			}
+			all = simulate(all, p)
+			building := 0
+			for _, s := range all {
+				if s.object.State == ObjectWorking {
+					building++
+				}
+			}
+			most = max(most, building)
+		}
+		if want := map[bool]int{true: 4, false: 1}[affinity == ""]; most != want || working(all) != 4 {
+			t.Errorf("%q: up to %d build at a time, want %d; %d work after %d rounds", affinity, most, want, working(all),
+				rounds)
+		}
+	}
+	stuck := member(0, status(domain.MemberCreating), state(ObjectWorking))
+	stuck.object.ChangedAt = testNow.Add(-time.Hour)
+	to := changed(of(2, 1), func(t *target) { t.oneByOne = true })
+	for name, one := range map[string]seen{
+		"one that builds without end": stuck, "one in ERROR": member(0, status(domain.MemberError), state(ObjectError), pausing),
+		"one that waits": member(0, status(domain.MemberCreating), absent, pausing),
+	} {
+		if got := stepsOf(decide(to, []seen{one}, testNow)); got != "create 1" {
+			t.Errorf("beside %s: %q", name, got)
+		}
 	}
 }

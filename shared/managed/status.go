@@ -152,7 +152,7 @@ func (m *resource) assess(now time.Time, nodes []domain.Node) {
 		set(domain.ConditionInSync, false, "Drifted", "others have changed "+driftedFields(m.Drift))
 	}
 	if m.Kind == domain.KindMachine || m.Kind == domain.KindDeployment {
-		isMet, reason, message := scheduled(m.Managed, nodes)
+		isMet, reason, message := m.scheduled(nodes)
 		set(domain.ConditionScheduled, isMet, reason, message)
 	}
 	m.assessProgress(isCurrent, set)

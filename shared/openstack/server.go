@@ -34,6 +34,7 @@ type server struct {
 	Task      string    `json:"OS-EXT-STS:task_state"`
 	Locked    bool      `json:"locked"`
 	Host      string    `json:"OS-EXT-SRV-ATTR:host"`
+	HostID    string    `json:"hostId"`
 	Launched  naiveTime `json:"OS-SRV-USG:launched_at"`
 	Ended     naiveTime `json:"OS-SRV-USG:terminated_at"`
 	KeyName   string    `json:"key_name"`
@@ -92,7 +93,7 @@ func (s *server) domain() domain.Server {
 	out := domain.Server{
 		ID: s.ID, Name: s.Name, Status: s.Status, Addresses: []domain.Address{}, Zone: s.Zone, KeyName: s.KeyName,
 		CreatedAt: s.Created, UpdatedAt: s.Updated, Tags: s.Tags, Partial: s.Status == "UNKNOWN",
-		ProjectID: s.Tenant, UserID: s.User, Task: s.Task, Locked: s.Locked, Host: s.Host,
+		ProjectID: s.Tenant, UserID: s.User, Task: s.Task, Locked: s.Locked, Host: s.Host, HostID: s.HostID,
 		Launched: !s.Launched.IsZero(),
 	}
 	if out.UpdatedAt.IsZero() { // Nova does not know it of a server whose cell is down
