@@ -236,7 +236,8 @@ func (d *decision) removeExcess(kept []seen, allowed int) []seen {
 func (d *decision) hasSurge(kept []seen) bool {
 	return slices.ContainsFunc(kept, func(s seen) bool {
 		return d.mustReplace(s) && (len(kept) <= d.count || slices.ContainsFunc(kept, func(other seen) bool {
-			return other.member.ID != s.member.ID && other.member.Ordinal == s.member.Ordinal && !d.mustReplace(other) &&
+			return other.member.ID != s.member.ID && other.member.Ordinal == s.member.Ordinal &&
+				!d.mustReplace(other) &&
 				(!other.isStopped() || s.member.Revision != d.revision)
 		}))
 	})

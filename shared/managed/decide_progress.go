@@ -47,20 +47,24 @@ const (
 	slowAfter = slowness * movingPause
 )
 
-// trace is a digest of what an object lacks. It is the same after a change that changed nothing.
+// trace is a digest of what an object lacks. It is the same after a change that changed nothing. It is "" when it is
+// not known.
 func (s seen) trace() string {
-	text, _ := json.Marshal(struct { // all of it can be encoded
+	text, err := json.Marshal(struct {
 		State       ObjectState
 		Phase       string
 		Differences []Difference
 	}{s.object.State, s.object.Phase, s.differences})
+	if err != nil {
+		return ""
+	}
 	sum := sha256.Sum256(text)
 	return hex.EncodeToString(sum[:8])
 }
 
 // isRepeated reports whether the last change that OpenStack accepted for the member has changed nothing.
 func (s seen) isRepeated() bool {
-	return s.isFound && s.member.Writes > 0 && s.member.Written == s.trace()
+	return s.isFound && s.member.Writes > 0 && s.member.Written != "" && s.member.Written == s.trace()
 }
 
 // isStopped reports whether OpenStack has accepted changes of an object, or replacements of it, that changed nothing

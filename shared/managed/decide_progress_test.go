@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -118,10 +119,10 @@ func TestNoProgress(t *testing.T) {
 		}, nil, 1, 2, "the change of its members to a"},
 		"a replacement": {size(Replace), nil, 2, 0, "it was replaced because of its description, which is old again"},
 		"what is incomplete": {nil, func(n int) Object {
-			return Object{ID: fmt.Sprint(n), State: ObjectIncomplete}
+			return Object{ID: strconv.Itoa(n), State: ObjectIncomplete}
 		}, 3, 0, "OpenStack accepted what completes it"},
 		"a creation": {nil, func(n int) Object {
-			return Object{ID: fmt.Sprint(n), State: ObjectError, Reason: "no backend takes it", Keep: true}
+			return Object{ID: strconv.Itoa(n), State: ObjectError, Reason: "no backend takes it", Keep: true}
 		}, mostCreations, 0, "no backend takes it"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -189,7 +190,9 @@ func TestNewUntilReady(t *testing.T) {
 		d := newService(domain.KindBalancer)
 		d.differs = func(Wanted) (all []Difference) {
 			for n := range 3 - d.updates {
-				all = append(all, Difference{Field: fmt.Sprint("part.", n), Declared: active, Way: InPlace, Follows: n == 0})
+				all = append(all, Difference{
+					Field: fmt.Sprint("part.", n), Declared: active, Way: InPlace, Follows: n == 0,
+				})
 			}
 			return all
 		}

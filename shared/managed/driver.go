@@ -97,8 +97,8 @@ type Object struct {
 	State     ObjectState
 	Reason    string // of the state, as OpenStack gives it; of a ready object: why it does not work
 	CreatedAt time.Time
-	// Phase is a sentence with the status that OpenStack gives. ChangedAt is when the object was changed last; zero = not
-	// known. The reason shows both while OpenStack is at work for long.
+	// Phase is a sentence with the status that OpenStack gives. ChangedAt is when the object was changed last; zero =
+	// not known. The reason shows both while OpenStack is at work for long.
 	Phase     string
 	ChangedAt time.Time
 	Raw       any      // the driver's own

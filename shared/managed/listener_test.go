@@ -190,8 +190,8 @@ func (s *sandbox) active(t *testing.T) (o Object) {
 	return o
 }
 
-// TestLongNewBalancerServes: Octavia 11 leaves PENDING_CREATE what it makes with a load balancer. A new one is as declared
-// when all of it is ACTIVE, and keeps then what others set of its members when the list of them changes.
+// TestLongNewBalancerServes: Octavia 11 leaves PENDING_CREATE what it makes with a load balancer. A new one is as
+// declared when all of it is ACTIVE, and keeps then what others set of its members when the list of them changes.
 func TestLongNewBalancerServes(t *testing.T) {
 	t.Parallel()
 	spec := domain.BalancerSpec{Network: testkit.Sandbox(t).Network, Listeners: []domain.ListenerSpec{
@@ -254,12 +254,13 @@ func TestPartsOfABalancer(t *testing.T) {
 		for part := range 3 {
 			all := []string{active, active, active}
 			all[part] = status
-			o := balancerObject(loadBalancer{LoadBalancer: domain.LoadBalancer{Status: active, Tags: memberTags(uuid.Nil), Listeners: []domain.Listener{{
+			b := domain.LoadBalancer{Status: active, Tags: memberTags(uuid.Nil), Listeners: []domain.Listener{{
 				Name: "cloudfn-tcp-80", Protocol: "TCP", Port: 80, Status: all[0],
 				Pool: &domain.ServerPool{Status: all[1], Algorithm: roundRobin, Members: []domain.PoolMember{
 					{Address: "192.0.2.1", Port: 80, Status: all[2]},
 				}},
-			}}}})
+			}}}
+			o := balancerObject(loadBalancer{LoadBalancer: b})
 			differences := NewBalancerDriver().Differences(in, o)
 			isPending := len(differences) == 1 && differences[0].Actual == status && differences[0].Follows
 			if isPending != strings.HasPrefix(status, "PENDING") || (o.Reason != "") != (status == "ERROR") ||

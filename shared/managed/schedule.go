@@ -57,7 +57,8 @@ func (m *resource) scheduled(nodes []domain.Node) (isMet bool, reason, message s
 		}
 	}
 	if elsewhere > 0 {
-		return false, "OtherZone", fmt.Sprintf("%d of %d servers are in another zone than %s", elsewhere, servers, rule.Zone)
+		return false, "OtherZone", fmt.Sprintf("%d of %d servers are in another zone than %s", elsewhere, servers,
+			rule.Zone)
 	}
 	if m.Kind != domain.KindDeployment || servers == 0 {
 		return true, "AsDeclared", ""

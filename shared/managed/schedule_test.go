@@ -103,7 +103,10 @@ func TestScheduledServers(t *testing.T) {
 		{Name: "reserved", Zone: "west", Status: domain.NodeUp, Enabled: true, Pool: domain.NodeReservable},
 		{Name: "elsewhere", Zone: "east", Status: domain.NodeUp, Enabled: true},
 	}
-	west := func(affinity string) domain.ScheduleRule { return domain.ScheduleRule{Zone: "west", Affinity: affinity} }
+	anywhere := domain.ScheduleRule{Affinity: "spread"}
+	west := func(affinity string) domain.ScheduleRule {
+		return domain.ScheduleRule{Zone: "west", Affinity: affinity}
+	}
 	for name, tc := range map[string]struct {
 		rule  domain.ScheduleRule
 		nodes []domain.Node
@@ -116,7 +119,7 @@ func TestScheduledServers(t *testing.T) {
 		"spread":                    {west("spread"), two, "aabb", ""},
 		"spread but for one":        {west("spread"), two, "aaab", "SharedHost: 3 of 4 servers share a host"},
 		"on one host":               {west("spread"), two, "aa", "SharedHost: 2 of 2 servers share a host"},
-		"more nodes than servers":   {domain.ScheduleRule{Affinity: "spread"}, two, "abb", "SharedHost: 2 of 3 servers share a host"},
+		"more nodes than servers":   {anywhere, two, "abb", "SharedHost: 2 of 3 servers share a host"},
 		"nodes that are not known":  {west("spread"), nil, "abb", "SharedHost: 2 of 3 servers share a host"},
 		"one each":                  {west("spread"), nil, "ab-", ""},
 		"not placed yet":            {west("spread"), nil, "---", ""},
@@ -175,8 +178,9 @@ func TestOneByOne(t *testing.T) {
 	stuck.object.ChangedAt = testNow.Add(-time.Hour)
 	to := changed(of(2, 1), func(t *target) { t.oneByOne = true })
 	for name, one := range map[string]seen{
-		"one that builds without end": stuck, "one in ERROR": member(0, status(domain.MemberError), state(ObjectError), pausing),
-		"one that waits": member(0, status(domain.MemberCreating), absent, pausing),
+		"one that builds without end": stuck,
+		"one in ERROR":                member(0, status(domain.MemberError), state(ObjectError), pausing),
+		"one that waits":              member(0, status(domain.MemberCreating), absent, pausing),
 	} {
 		if got := stepsOf(decide(to, []seen{one}, testNow)); got != "create 1" {
 			t.Errorf("beside %s: %q", name, got)

@@ -241,13 +241,11 @@ func (m *resource) find(t target, isCurrent bool) finding {
 
 // progress says how far a revision has come, and what does not work: a deployment waits for that.
 func (m *resource) progress(t target) string {
-	text := fmt.Sprintf("%d of %d have revision %d", m.plan.updated, t.count, m.Revision)
-	for _, more := range []string{first(m.plan.stopped), first(m.plan.slow)} {
-		if more != "" {
-			text += "; " + more
-		}
+	text := []string{
+		fmt.Sprintf("%d of %d have revision %d", m.plan.updated, t.count, m.Revision), first(m.plan.stopped),
+		first(m.plan.slow),
 	}
-	return text
+	return strings.Join(slices.DeleteFunc(text, func(one string) bool { return one == "" }), "; ")
 }
 
 // first is the alphabetically first text, so that the same problems give the same status each time.

@@ -8,9 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/uuid"
-	"github.com/gophercloud/gophercloud/v2/openstack/blockstorage/v3/volumetypes"
-
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/testkit"
@@ -161,16 +158,7 @@ func TestLongVolumeKeepsItsType(t *testing.T) {
 // TestVolumeWithoutBackend: a volume that no backend takes says so in Cinder's words.
 func TestVolumeWithoutBackend(t *testing.T) {
 	t.Parallel()
-	name := "nowhere-" + uuid.NewString()
-	cinder := testkit.BlockStorage(t, testkit.Login(t, "admin"))
-	made, err := volumetypes.Create(t.Context(), cinder, volumetypes.CreateOpts{
-		Name: name, ExtraSpecs: map[string]string{"volume_backend_name": "none"},
-	}).Extract()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = volumetypes.Delete(context.Background(), cinder, made.ID).ExtractErr() })
-	s := newSandbox(t, VolumeDriver{}, domain.VolumeSpec{SizeGB: 1, Type: name})
+	s := newSandbox(t, VolumeDriver{}, domain.VolumeSpec{SizeGB: 1, Type: testkit.VolumeTypeWithoutBackend(t)})
 	t.Cleanup(func() { s.empty(t) }) // before its type
 	if _, err := s.driver.Create(t.Context(), s.Session, s.in); err != nil {
 		t.Fatal(err)

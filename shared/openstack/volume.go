@@ -13,7 +13,7 @@ import (
 // The microversions of Cinder that calls ask for.
 const (
 	cinderBase        = "3.0"
-	cinderMessages    = "3.5" // of one volume
+	cinderMessages    = "3.5"  // of one volume
 	cinderExtendInUse = "3.42" // of a volume that is attached
 )
 

@@ -6,8 +6,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/gophercloud/gophercloud/v2"
 	"github.com/gophercloud/gophercloud/v2/openstack/blockstorage/v3/volumes"
+	"github.com/gophercloud/gophercloud/v2/openstack/blockstorage/v3/volumetypes"
 	"github.com/gophercloud/gophercloud/v2/openstack/compute/v2/volumeattach"
 )
 
@@ -44,4 +46,16 @@ func (p *Project) Attached(t testing.TB, volumeID, serverID string) (status stri
 	return volume.Status, slices.ContainsFunc(attached, func(a volumeattach.VolumeAttachment) bool {
 		return a.VolumeID == volumeID
 	})
+}
+
+// VolumeTypeWithoutBackend returns the name of a volume type whose volumes no backend takes. It is deleted after the
+// test.
+func VolumeTypeWithoutBackend(t testing.TB) string {
+	t.Helper()
+	cinder := BlockStorage(t, Login(t, "admin"))
+	made := must(volumetypes.Create(context.Background(), cinder, volumetypes.CreateOpts{
+		Name: "nowhere-" + uuid.NewString(), ExtraSpecs: map[string]string{"volume_backend_name": "none"},
+	}).Extract())(t)
+	t.Cleanup(func() { _ = volumetypes.Delete(context.Background(), cinder, made.ID).ExtractErr() })
+	return made.Name
 }
