@@ -38,8 +38,9 @@ updated_at, ended_at`
 
 	createDrainSQL = `
 with after as (
-    insert into drains (id, node, status, is_automatic, requested_by, actor, parallel, server_timeout, due_at)
-    values ($2, $3, 'running', $4, $5, $6, $7, $8, clock_timestamp())
+    insert into drains (id, node, status, is_automatic, requested_by, actor, parallel, server_timeout, due_at,
+                        created_at)
+    values ($2, $3, 'running', $4, $5, $6, $7, $8, clock_timestamp(), clock_timestamp())
     on conflict (node) where due_at is not null do nothing
     returning *, true as notify
 )` + drainEventSQL + `
