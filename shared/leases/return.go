@@ -322,7 +322,8 @@ func (s hostStep) endServer(ctx context.Context, id string) error {
 	case s.lease.OnEnd == domain.OnEndDelete:
 		return absentIsDone(s.cloud.DeleteServer(ctx, id))
 	case s.deletes(server) && server.Status == "ERROR":
-		if err := s.note(ctx, server, "it was in ERROR and had never run: it was deleted without an image"); err != nil {
+		const did = "it was in ERROR and had never run: it was deleted without an image"
+		if err := s.note(ctx, server, did); err != nil {
 			return err
 		}
 		return absentIsDone(s.cloud.DeleteServer(ctx, id))
