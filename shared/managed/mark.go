@@ -40,8 +40,8 @@ func taggedMember(tags []string) (uuid.UUID, bool) {
 // whose answer was lost has left: a backup of a volume, for example, is restored with the volume's metadata.
 const copyAfter = 10 * time.Minute
 
-// byMark gives each member its object: the one that is stored, or else the oldest one with its mark. Those that were made
-// at about the same time are Extra; copies of it belong to whoever has made them.
+// byMark gives each member its object: the one that is stored, or else the oldest one with its mark. Those that were
+// made at about the same time are Extra; copies of it belong to whoever has made them.
 func byMark(found map[uuid.UUID][]Object, members []domain.Member) map[uuid.UUID]Object {
 	stored := make(map[uuid.UUID]string, len(members))
 	for _, m := range members {

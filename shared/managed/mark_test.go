@@ -68,7 +68,7 @@ func (s *sandbox) unmark(t *testing.T, remove func(id string), ids func() []stri
 		}
 		store.run(t, e)
 		if m := store.all[0]; m.Status != domain.ManagedDegraded || len(m.Drift) == 0 {
-			t.Errorf("declared: %t; the missing mark is not told: %s, %+v", isDeclared, m.Status, m.Drift)
+			t.Errorf("declared: %t; the missing mark is no drift: %s, %+v", isDeclared, m.Status, m.Drift)
 		}
 		store.runUntil(t, e, "ready again", store.isReady)
 		if now := ids(); !slices.Equal(now, made) {

@@ -164,8 +164,8 @@ func readObjects(ctx context.Context, driver Driver, s Session, group []*resourc
 	return l
 }
 
-// confirm reads the stored objects of a resource by their ids that no list shows, or instead of which a list shows
-// another one with their mark. What is not known of an object does not count as its deletion, nor does one read that
+// confirm reads the stored objects of a resource by their ids: those that no list shows, and those for which a list
+// shows another one with the same mark. What is not known of an object does not count as its deletion, nor does one read that
 // does not find it.
 func (r *round) confirm(ctx context.Context, m *resource, objects map[uuid.UUID]Object) error {
 	for n := range m.Members {
@@ -192,8 +192,8 @@ func (r *round) confirm(ctx context.Context, m *resource, objects map[uuid.UUID]
 	return nil
 }
 
-// findStored reads the stored object of a member, unless a list has shown it, and reports whether OpenStack says that
-// there is none.
+// findStored reads the stored object of a member, unless a list has shown it, and reports whether OpenStack does not
+// find it.
 func (r *round) findStored(
 	ctx context.Context, m *resource, member domain.Member, objects map[uuid.UUID]Object,
 ) (isAbsent bool) {

@@ -76,7 +76,8 @@ func TestBalancerOfUnknownServers(t *testing.T) {
 			change()
 			s.run(t, e)
 			if wait, ok := errors.AsType[WaitError](balancers.err); !ok || wait.Reason != "ServersUnknown" {
-				t.Errorf("%v, %v: it should have %q, %v", servers.listErr, servers.findErr, balancers.want, balancers.err)
+				t.Errorf("%v, %v: it should have %q, %v", servers.listErr, servers.findErr, balancers.want,
+					balancers.err)
 			}
 		}
 	})
