@@ -38,7 +38,7 @@ type outcome struct {
 func (s service) Put(
 	ctx context.Context, who domain.Identity, token domain.Secret, d declaration,
 ) (outcome, error) {
-	if err := s.trusts.MayDeclare(who); err != nil {
+	if err := s.trusts.MayDeclare(who, d.kind); err != nil {
 		return outcome{}, err
 	}
 	cloud := s.cloud.As(token, who.ProjectID)
@@ -95,7 +95,7 @@ func (s service) repeat(
 func (s service) declare(
 	ctx context.Context, who domain.Identity, cloud session, made domain.NewManaged,
 ) (stored domain.Managed, created bool, err error) {
-	if made.Delegation, err = s.delegation(ctx, who, cloud); err != nil {
+	if made.Delegation, err = s.delegation(ctx, who, cloud, made.Kind); err != nil {
 		return stored, false, err
 	}
 	made.ConnectionID = made.Delegation.ConnectionID
@@ -107,22 +107,27 @@ func (s service) declare(
 	return stored, created, err
 }
 
-// delegation is what the caller has delegated for managed resources, or a new trust when less than half of that is
+// delegation is what the caller has delegated for resources of a kind, or a new trust when less than half of that is
 // left.
 func (s service) delegation(
-	ctx context.Context, who domain.Identity, cloud session,
+	ctx context.Context, who domain.Identity, cloud session, kind domain.Kind,
 ) (d domain.ManagedDelegation, err error) {
 	now, err := s.store.Now(ctx)
 	if err != nil {
 		return d, err
 	}
 	d.Until = now.Add(s.trustFor / 2)
-	found, ok, err := s.store.Delegation(ctx, who.ProjectID, who.UserID, who.Roles, d.Until)
+	roles, kinds, err := s.trusts.RolesFor(who, kind)
+	if err != nil {
+		return d, err
+	}
+	d.Kinds = kinds
+	found, ok, err := s.store.Delegation(ctx, who.ProjectID, who.UserID, roles, d.Until)
 	if err != nil || ok {
 		d.ConnectionID = found.ID
 		return d, err
 	}
-	d.New, err = s.trusts.ForManaged(ctx, who, cloud, now.Add(s.trustFor))
+	d.New, err = s.trusts.ForManaged(ctx, who, cloud, kind, now.Add(s.trustFor))
 	return d, err
 }
 
@@ -285,7 +290,7 @@ func (s service) Delete(
 			return before, err
 		}
 		if !isActive && !d.orphans {
-			d, err := s.delegation(ctx, who, cloud)
+			d, err := s.delegation(ctx, who, cloud, d.kind)
 			if err != nil {
 				return before, err
 			}

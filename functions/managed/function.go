@@ -73,10 +73,14 @@ func build(cfg Config, d run.Deps) (service, error) {
 	if err != nil {
 		return service{}, err
 	}
+	roles, err := cfg.Delegation.KindRoles()
+	if err != nil {
+		return service{}, err
+	}
 	return service{
 		store: postgres.Managed{DB: d.DB}, flavors: postgres.ResourceFlavors{DB: d.DB},
 		trusts: delegation.Trusts{
-			Store: postgres.Connections{DB: d.DB}, Trustee: cfg.Trust.Trustee, Wake: d.Wake,
+			Store: postgres.Connections{DB: d.DB}, Trustee: cfg.Trust.Trustee, Roles: roles, Wake: d.Wake,
 		},
 		cloud: clouds{d.Cloud}, key: key, trustFor: cfg.Delegation.For, perProject: cfg.PerProject, wake: d.Wake,
 		declarations: postgres.RateLimit{DB: d.DB, Limit: apperr.PerMinute("declaration", cfg.Declarations)},

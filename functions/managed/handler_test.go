@@ -23,6 +23,8 @@ type fixture struct {
 	project *testkit.Project
 	server  *testkit.Client // without a token
 	store   postgres.Managed
+
+	database string
 }
 
 // start starts the function for a project of its own, with more of its environment.
@@ -37,7 +39,7 @@ func start(t *testing.T, more map[string]string) fixture {
 	t.Cleanup(db.Close)
 	return fixture{
 		server.As(project.Token(t)), testkit.Connect(t, database), project, server,
-		postgres.Managed{DB: db},
+		postgres.Managed{DB: db}, database,
 	}
 }
 

@@ -11,7 +11,7 @@ import (
 func (s service) Rollback(
 	ctx context.Context, who domain.Identity, token domain.Secret, d declaration, number int,
 ) (outcome, error) {
-	if err := s.trusts.MayDeclare(who); err != nil {
+	if err := s.trusts.MayDeclare(who, d.kind); err != nil {
 		return outcome{}, err
 	}
 	old, revision, err := s.Revision(ctx, who, d.kind, d.name, number)

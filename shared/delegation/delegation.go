@@ -62,6 +62,7 @@ type Store interface {
 type Trusts struct {
 	Store   Store
 	Trustee string // the user to whom trusts are made; empty without one
+	Roles   KindRoles
 	Wake    func(functions ...string)
 }
 

@@ -27,6 +27,8 @@ type NewManaged struct {
 type ManagedDelegation struct {
 	ConnectionID uuid.UUID   // stored; zero with New
 	New          *Connection // nil = ConnectionID
+	// Kinds are those that New suffices for. It also replaces what the user has delegated for them with fewer roles.
+	Kinds []Kind
 	// Until is when a stored connection has to end at the earliest, to be used instead of New.
 	Until time.Time
 }

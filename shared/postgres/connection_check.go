@@ -46,7 +46,8 @@ set checked_at = greatest(checked_at, clock_timestamp() - $3::interval), check_e
     failures = case when ` + isHome + ` then 0 else failures end,
     silent_since = case when ` + isHome + ` then null else silent_since end,
     not_before = case when ` + isHome + ` then null else not_before end,
-    acts_as = case when $6::text[] is null then acts_as else jsonb_set(acts_as, '{roles}', to_jsonb($6::text[])) end,
+    acts_as = case when $6::text[] is null or managed then acts_as
+                   else jsonb_set(acts_as, '{roles}', to_jsonb($6::text[])) end,
     ` + nextCheck + `
 where project_id = $1 and id = $2`
 
@@ -72,7 +73,8 @@ func (d Delegations) ClaimCheck(
 }
 
 // MarkChecked records that Keystone accepts the delegation, with these roles (nil = not known). took is how long ago
-// Keystone was asked.
+// Keystone was asked. What is delegated for managed resources keeps the roles that it was made with, without those that
+// they imply: a declaration compares them.
 func (d Delegations) MarkChecked(
 	ctx context.Context, projectID string, id uuid.UUID, took time.Duration, roles []string,
 ) error {

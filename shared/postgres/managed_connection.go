@@ -11,23 +11,23 @@ import (
 )
 
 const (
-	// The delegation of a user acts with no role that its user does not give now.
+	// A delegation acts with the roles that its resources require, and no others.
 	managedConnectionSQL = "select " + connectionColumns + ` from connections
-where project_id = $1 and user_id = $2 and managed and status = 'active' and acts_as->'roles' <@ to_jsonb($3::text[])
-  and expires_at >= $4
+where project_id = $1 and user_id = $2 and managed and status = 'active'
+  and acts_as->'roles' <@ to_jsonb($3::text[]) and acts_as->'roles' @> to_jsonb($3::text[]) and expires_at >= $4
 order by expires_at desc limit 1`
 
 	isManagedConnectionSQL = `
 select exists (select from connections where project_id = $1 and id = $2 and managed and status = 'active'
                and expires_at > clock_timestamp())`
 
-	// A user's new delegation also replaces the one that ends earlier.
+	// A user's new delegation also replaces those that end earlier, or have fewer roles than their kinds require now.
 	renewManagedSQL = `
 update managed m set connection_id = new.id
 from connections new join connections old
   on old.project_id = new.project_id and old.user_id = new.user_id and old.managed and old.id <> new.id
-     and old.acts_as->'roles' = new.acts_as->'roles'
-where new.project_id = $1 and new.id = $2 and m.project_id = $1 and m.connection_id = old.id`
+     and old.acts_as->'roles' <@ (new.acts_as->'roles')
+where new.project_id = $1 and new.id = $2 and m.project_id = $1 and m.connection_id = old.id and m.kind = any($3)`
 
 	// What could not be looked at with the earlier one is, now.
 	scanRenewedSQL = `
@@ -48,7 +48,7 @@ where c.project_id = $1`
 )
 
 // Delegation finds what a user has delegated for managed resources of a project, if it lasts until then and acts with
-// no other roles than these.
+// these roles.
 func (s Managed) Delegation(
 	ctx context.Context, projectID, userID string, roles []string, until time.Time,
 ) (found domain.Connection, ok bool, err error) {
@@ -102,12 +102,11 @@ func delegate(ctx context.Context, tx pgx.Tx, projectID string, d domain.Managed
 	if err != nil {
 		return stored.ID, err
 	}
-	for _, sql := range []string{renewManagedSQL, scanRenewedSQL} {
-		if _, err := exec(ctx, tx, sql, projectID, stored.ID); err != nil {
-			return stored.ID, err
-		}
+	if _, err := exec(ctx, tx, renewManagedSQL, projectID, stored.ID, orEmpty(d.Kinds)); err != nil {
+		return stored.ID, err
 	}
-	return stored.ID, nil
+	_, err = exec(ctx, tx, scanRenewedSQL, projectID, stored.ID)
+	return stored.ID, err
 }
 
 // endUnusedConnections ends the delegations that no resource has any more. run-connections revokes their trusts.

@@ -118,22 +118,32 @@ func TestManagedDelegations(t *testing.T) {
 	}
 	a := declare(t, store, newManaged("a"))
 	soon := time.Now().Add(time.Hour)
-	if found, ok, err := store.Delegation(ctx, "p1", "u1", []string{"member", "x"}, soon); err != nil || !ok ||
+	if found, ok, err := store.Delegation(ctx, "p1", "u1", []string{"member"}, soon); err != nil || !ok ||
 		found.ID != a.ConnectionID {
 		t.Errorf("found %v: %+v, %v", ok, found, err)
 	}
 	for name, ask := range map[string]struct {
-		project, user, role string
-		until               time.Time
+		project, user string
+		roles         []string
+		until         time.Time
 	}{
-		"another project": {"p2", "u1", "member", soon},
-		"another user":    {"p1", "u2", "member", soon},
-		"other roles":     {"p1", "u1", "x", soon},
-		"too short":       {"p1", "u1", "member", soon.Add(2 * time.Hour)},
+		"another project": {"p2", "u1", []string{"member"}, soon},
+		"another user":    {"p1", "u2", []string{"member"}, soon},
+		"other roles":     {"p1", "u1", []string{"x"}, soon},
+		"more roles":      {"p1", "u1", []string{"member", "x"}, soon},
+		"too short":       {"p1", "u1", []string{"member"}, soon.Add(2 * time.Hour)},
 	} {
-		if _, ok, err := store.Delegation(ctx, ask.project, ask.user, []string{ask.role}, ask.until); err != nil || ok {
+		if _, ok, err := store.Delegation(ctx, ask.project, ask.user, ask.roles, ask.until); err != nil || ok {
 			t.Errorf("%s: found %v, %v", name, ok, err)
 		}
+	}
+	// Keystone says with which roles it is accepted, and those that they imply: it is found as before
+	checks := postgres.Delegations{DB: store.DB}
+	if err := checks.MarkChecked(ctx, "p1", a.ConnectionID, 0, []string{"member", "reader"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, ok, err := store.Delegation(ctx, "p1", "u1", []string{"member"}, soon); err != nil || !ok {
+		t.Errorf("after a check: found %v, %v", ok, err)
 	}
 	// another user takes a over: what the first one has delegated has no resource any more
 	taken := changed(a, string(a.Spec))
@@ -146,7 +156,9 @@ func TestManagedDelegations(t *testing.T) {
 	// a longer one replaces that of all resources of the user
 	longer := newManaged("c")
 	longer.UserID = "u2"
-	longer.Delegation = domain.ManagedDelegation{New: newDelegation("u2", "member"), Until: time.Now().Add(long * 999)}
+	longer.Delegation = domain.ManagedDelegation{
+		New: newDelegation("u2", "member"), Kinds: domain.Kinds(), Until: time.Now().Add(long * 999),
+	}
 	c := declare(t, store, longer)
 	b, err := store.Get(ctx, "p1", b.Kind, b.Name)
 	if err != nil || b.ConnectionID != c.ConnectionID {
@@ -155,6 +167,27 @@ func TestManagedDelegations(t *testing.T) {
 	if all, err := store.Connections(ctx, "p1"); err != nil || len(all) != 2 || all[b.ID] != all[c.ID] ||
 		all[c.ID].ID != c.ConnectionID || all[c.ID].DelegationID == "" {
 		t.Errorf("the connections are %+v, %v", all, err)
+	}
+	// one with more roles replaces that of the kinds that require them, and no others
+	rich := newManaged("d")
+	rich.UserID, rich.Kind, rich.Provider = "u2", domain.KindVolume, "cinder"
+	rich.Delegation = domain.ManagedDelegation{New: newDelegation("u2", "member"), Until: soon}
+	poor := declare(t, store, rich)
+	rich.ID, rich.Name = uuid.Must(uuid.NewV7()), "e"
+	rich.Delegation = domain.ManagedDelegation{
+		New: newDelegation("u2", "member", "storage"), Kinds: []domain.Kind{domain.KindVolume}, Until: soon,
+	}
+	e := declare(t, store, rich)
+	for name, want := range map[string]uuid.UUID{poor.Name: e.ConnectionID, e.Name: rich.Delegation.New.ID} {
+		if m, err := store.Get(ctx, "p1", domain.KindVolume, name); err != nil || m.ConnectionID != want {
+			t.Errorf("%s has %s, want %s: %v", name, m.ConnectionID, want, err)
+		}
+	}
+	if poor.ConnectionID != c.ConnectionID {
+		t.Errorf("d had %s, c has %s", poor.ConnectionID, c.ConnectionID)
+	}
+	if still, err := store.Get(ctx, "p1", c.Kind, c.Name); err != nil || still.ConnectionID != c.ConnectionID {
+		t.Errorf("c has %s, want %s: %v", still.ConnectionID, c.ConnectionID, err)
 	}
 	// one that has ended cannot be used
 	if _, err := postgres.Connections(store).End(ctx, "p1", c.ConnectionID, domain.ConnectionLost, "gone",
