@@ -39,7 +39,8 @@ func start(t *testing.T, more map[string]string) fixture {
 	t.Cleanup(db.Close)
 	return fixture{
 		server.As(project.Token(t)), testkit.Connect(t, database), project, server,
-		postgres.Managed{DB: db}, database,
+		postgres.Managed{DB: db},
+		database,
 	}
 }
 

@@ -83,7 +83,8 @@ func TestMissingRole(t *testing.T) {
 	declared(t, declare(t, f.Client, machines+"a", `{"spec": `+machine+`}`), http.StatusCreated)
 	refused(t, f.Post(t, "/v1/managed/Secret/old/rollback", `{"revision": 1}`), http.StatusForbidden, "forbidden", "kind")
 	// a deletion that needs another trust says the same; without the objects it needs none
-	if _, err := f.conn.Exec(t.Context(), "update connections set status = 'lost' where acts_as->'roles' ? 'creator'"); err != nil {
+	const lost = "update connections set status = 'lost' where acts_as->'roles' ? 'creator'"
+	if _, err := f.conn.Exec(t.Context(), lost); err != nil {
 		t.Fatal(err)
 	}
 	refused(t, f.Do(t, "DELETE", "/v1/managed/Secret/old", ""), http.StatusForbidden, "forbidden", "kind")

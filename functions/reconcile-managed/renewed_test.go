@@ -55,6 +55,7 @@ func (w *world) round(t *testing.T, renew func()) {
 	engine := managed.Engine{
 		Store: &renewing{Managed: w.store, renew: renew}, Sessions: trusts, Nodes: postgres.Nodes{DB: w.db},
 		Drivers: drivers(run.Deps{DB: w.db, Wake: wake}), Wake: wake,
+		Unseal: func(domain.Managed) (domain.ManagedSecrets, error) { return domain.ManagedSecrets{Payload: "a"}, nil },
 	}
 	w.exec(t, "update managed_projects set due_at = clock_timestamp(), scan_at = clock_timestamp()")
 	due, err := w.store.Queue().Claim(t.Context(), time.Minute, 1, nil)

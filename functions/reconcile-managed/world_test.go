@@ -43,16 +43,20 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// trust is a connection of the user, with a new trust to the service account.
-func (w *world) trust(t *testing.T) *domain.Connection {
+// trust is a connection of the user, with a new trust to the service account for the role member, or for some roles.
+func (w *world) trust(t *testing.T, roles ...string) *domain.Connection {
 	t.Helper()
+	if len(roles) == 0 {
+		roles = []string{"member"}
+	}
 	until := time.Now().Add(2 * time.Hour).UTC()
 	return &domain.Connection{
 		ID: uuid.Must(uuid.NewV7()), ProjectID: w.ID, DomainID: w.DomainID, UserID: w.UserID, Name: "managed resources",
 		Kind: domain.TrustConnection, Managed: true, Status: domain.ConnectionActive,
-		DelegationID: w.Trust(t, testkit.Trustee(t), true, until.Add(time.Hour)), TrustExpiresAt: until.Add(time.Hour),
-		ActsAs:  domain.ActsAs{UserID: w.UserID, ProjectID: w.ID, Roles: []string{"member"}},
-		Actions: []domain.Permission{}, UsableBy: []string{}, Flavors: []domain.Flavor{}, ExpiresAt: until,
+		DelegationID:   w.Trust(t, testkit.Trustee(t), true, until.Add(time.Hour), roles...),
+		TrustExpiresAt: until.Add(time.Hour),
+		ActsAs:         domain.ActsAs{UserID: w.UserID, ProjectID: w.ID, Roles: roles},
+		Actions:        []domain.Permission{}, UsableBy: []string{}, Flavors: []domain.Flavor{}, ExpiresAt: until,
 	}
 }
 
@@ -78,6 +82,9 @@ func (w *world) declare(
 		made.Managed, made.Before = before, before.Version
 	}
 	made.Spec = text
+	if kind == domain.KindSecret {
+		made.Secrets = []byte("sealed")
+	}
 	m, _, err := w.store.Declare(t.Context(), made)
 	if err != nil {
 		t.Fatal(err)

@@ -250,3 +250,14 @@ catalog_info = volumev3::internalURL"
   done
   for c in "${OPTIONAL[@]}"; do "write_$c"; done
 }
+
+rewrite_config() { # write_config, and stop what runs with another configuration: it is read only at the start
+  local n
+  local -A before=() reads=([nova-scheduler]=nova/nova.conf [barbican]=barbican/barbican.conf
+    [octavia-api]=octavia/octavia.conf [octavia-worker]=octavia/octavia.conf)
+  for n in "${!reads[@]}"; do before[$n]=$(cksum "$CONF/${reads[$n]}" 2>/dev/null); done
+  write_config
+  for n in "${!reads[@]}"; do
+    [ "${before[$n]}" = "$(cksum "$CONF/${reads[$n]}" 2>/dev/null)" ] || stop_pieces "$n"
+  done
+}

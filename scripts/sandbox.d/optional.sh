@@ -50,15 +50,7 @@ chain_cinder() {
 
 write_octavia() {
   mkdir -p "$CONF/octavia"
-  # Members make load balancers and readers see them, without the roles of Octavia's own (load-balancer_member) that
-  # Zed's default asks for: so it is in clouds with policies by Keystone's roles, and by default in newer Octavia.
-  cat > "$CONF/octavia/policy.yaml" <<C
-"context_is_admin": "role:admin"
-"load-balancer:admin": "is_admin:True or role:admin"
-"load-balancer:global_observer": "role:admin"
-"load-balancer:observer_and_owner": "rule:project-reader"
-"load-balancer:member_and_owner": "rule:project-member"
-C
+  rm -f "$CONF/octavia/policy.yaml"   # of an earlier version
   { echo "[DEFAULT]
 host = sandbox
 $(bus)
@@ -85,8 +77,9 @@ heartbeat_key = none
 [neutron]
 region_name = $SANDBOX_REGION
 endpoint_type = internal"
-    database database octavia; auth service_auth octavia; authtoken octavia load-balancer; common
-    echo "policy_file = $CONF/octavia/policy.yaml"; } > "$CONF/octavia/octavia.conf"
+    # Its own policies: load-balancer_member besides member. Of its old defaults admin is one; the new have none.
+    database database octavia; auth service_auth octavia; authtoken octavia load-balancer; common; } \
+    > "$CONF/octavia/octavia.conf"
 }
 chain_octavia() {
   schema octavia 1 octavia "$PY" "$LIB/svc.py" octavia-db-manage octavia.db.migration.cli:main \
@@ -109,7 +102,9 @@ db_auto_create = false
 enabled_secretstore_plugins = store_crypto
 [crypto]
 enabled_crypto_plugins = simple_crypto"
-    authtoken barbican key-manager; common; } > "$CONF/barbican/barbican.conf"
+    # Its own policies, which are the old defaults: creator, whatever other role its user has.
+    authtoken barbican key-manager; common | sed 's/^enforce_new_defaults = .*/enforce_new_defaults = false/'; } \
+    > "$CONF/barbican/barbican.conf"
 }
 chain_barbican() {
   schema barbican 1 barbican env HOME="$CONF/barbican" "$PY" "$LIB/svc.py" barbican-db-manage \

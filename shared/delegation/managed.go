@@ -49,8 +49,8 @@ func (c ManagedConfig) KindRoles() (KindRoles, error) {
 		name, role, _ := strings.Cut(entry, "=")
 		kind := domain.Kind(name)
 		if !slices.Contains(domain.Kinds(), kind) || role == "" {
-			return nil, fmt.Errorf("MANAGED_ROLES has the entry %q: it must be KIND=ROLE, such as Secret=creator, with "+
-				"a kind of %v; or %s must be the only entry", entry, domain.Kinds(), noRoles)
+			return nil, fmt.Errorf("MANAGED_ROLES has the entry %q: it must be KIND=ROLE, such as Secret=creator, "+
+				"with a kind of %v; or %s must be the only entry", entry, domain.Kinds(), noRoles)
 		}
 		all[kind] = append(all[kind], role)
 	}

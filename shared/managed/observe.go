@@ -81,8 +81,8 @@ const (
 	listTime    = 30 * time.Second // of one list: a service that hangs keeps the others of the project for that long
 )
 
-// listAll lists the objects of each driver and region, some beside each other. With the first session that there is:
-// all of a project show the same.
+// listAll lists the objects of each driver and region, some beside each other. All sessions of a project show the same;
+// the next one is used only when a list is forbidden, because trusts may have different roles.
 func (r *round) listAll(
 	ctx context.Context, order []listing, groups map[listing][]*resource,
 ) map[uuid.UUID]Object {
@@ -91,15 +91,16 @@ func (r *round) listAll(
 	all.SetLimit(listsAtOnce)
 	for n, key := range order {
 		group := groups[key]
-		first := slices.IndexFunc(group, func(m *resource) bool { return m.noLogin == nil })
-		if first < 0 {
-			continue
-		}
 		all.Go(func() error {
 			limited, cancel := context.WithTimeout(ctx, listTime)
 			defer cancel()
-			lists[n] = readObjects(limited, key.driver, group[first].session, group)
-			r.forget(group[first], lists[n].err)
+			for _, m := range withSessions(group) {
+				lists[n] = readObjects(limited, key.driver, m.session, group)
+				lists[n].err = r.explain(m, lists[n].err)
+				if apperr.CodeOf(lists[n].err) != apperr.Forbidden {
+					break
+				}
+			}
 			return nil
 		})
 	}
@@ -119,6 +120,18 @@ func (r *round) listAll(
 		}
 	}
 	return objects
+}
+
+// withSessions returns one resource for each connection of a group that could be opened.
+func withSessions(group []*resource) (some []*resource) {
+	known := map[uuid.UUID]bool{}
+	for _, m := range group {
+		if m.noLogin == nil && !known[m.ConnectionID] {
+			known[m.ConnectionID] = true
+			some = append(some, m)
+		}
+	}
+	return some
 }
 
 // list is what a listing has found.

@@ -2,6 +2,7 @@ package managed
 
 import (
 	"context"
+	"strings"
 
 	"github.com/google/uuid"
 
@@ -77,9 +78,16 @@ func (r *round) openOnce(ctx context.Context, m *resource) (Session, error) {
 	return o.session, o.err
 }
 
-// forget drops the session of a resource after an error that its token may be the reason for.
-func (r *round) forget(m *resource, err error) {
-	if code := apperr.CodeOf(err); code == apperr.Unauthenticated || code == apperr.Forbidden {
+// explain drops the session of a resource after an error that its token may be the reason for, and says with which
+// roles a call was forbidden.
+func (r *round) explain(m *resource, err error) error {
+	code := apperr.CodeOf(err)
+	if code == apperr.Unauthenticated || code == apperr.Forbidden {
 		r.Sessions.Forget(m.ConnectionID)
 	}
+	if c := r.known[m.ID]; code == apperr.Forbidden && c != nil {
+		err = apperr.Wrap(code, err, "%s: the trust of the resource has only the roles %s",
+			strings.TrimSuffix(apperr.As(err).Message, "."), strings.Join(c.ActsAs.Roles, ", "))
+	}
+	return err
 }

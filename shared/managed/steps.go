@@ -86,7 +86,7 @@ func (r *round) create(ctx context.Context, m *resource, s step) error {
 		member.ObjectID = id
 		return r.saveMember(ctx, member)
 	}
-	r.record(ctx, m, &member, s, err)
+	err = r.record(ctx, m, &member, s, err)
 	if s.object.ID != "" {
 		member.Writes-- // it was not accepted
 	}
@@ -122,7 +122,7 @@ func (r *round) update(ctx context.Context, m *resource, s step) error {
 		member.Revision, member.Status, member.Reason = m.Revision, domain.MemberReady, ""
 		member.Attempts, member.RetryAt, member.Written, member.Writes = 0, time.Time{}, "", 0
 	default:
-		r.record(ctx, m, &member, s, err)
+		err = r.record(ctx, m, &member, s, err)
 		member.Writes--                                                          // it was not accepted
 		isRejected := apperr.Final(err) && apperr.CodeOf(err) != apperr.Conflict // a lock, or another's action, ends
 		if member.Reason = apperr.As(err).Message; isRejected {
@@ -145,7 +145,7 @@ func (r *round) delete(ctx context.Context, m *resource, s step) error {
 	calling, cancel := context.WithTimeout(ctx, stepTime)
 	defer cancel()
 	if err := m.driver.Delete(calling, m.session, s.object); err != nil {
-		r.record(ctx, m, &member, s, err)
+		_ = r.record(ctx, m, &member, s, err)
 		member.Writes-- // it was not accepted
 		return r.saveMember(ctx, member)
 	}
@@ -163,26 +163,27 @@ func (r *round) deleteExtra(ctx context.Context, m *resource, member domain.Memb
 	slog.WarnContext(ctx, "deleting an object that was made twice", "project_id", r.project.ProjectID, "kind", m.Kind,
 		"name", m.Name, "member_id", member.ID, "object_id", extra.ID)
 	if err := m.driver.Delete(ctx, m.session, extra); err != nil {
-		r.record(ctx, m, &member, step{action: actDelete, object: extra}, err)
+		_ = r.record(ctx, m, &member, step{action: actDelete, object: extra}, err)
 	}
 	return nil
 }
 
-// record remembers why a step failed, and when it is repeated.
-func (r *round) record(ctx context.Context, m *resource, member *domain.Member, s step, err error) {
+// record remembers why a step failed, and when it is repeated. It returns the error with what a user can do about it.
+func (r *round) record(ctx context.Context, m *resource, member *domain.Member, s step, err error) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if w := (WaitError{}); errors.As(err, &w) {
 		m.waiting = append(m.waiting, w.Message)
 		member.RetryAt = r.time().Add(shortestPause)
-		return
+		return err
 	}
 	slog.WarnContext(ctx, "a step of a managed resource failed", "project_id", r.project.ProjectID, "kind", m.Kind,
 		"name", m.Name, "member_id", member.ID, "step", s.action, "error", err)
-	r.forget(m, err)
+	err = r.explain(m, err)
 	m.failures = append(m.failures, apperr.As(err).Message)
 	member.Attempts++
 	member.RetryAt = r.time().Add(pauseAfter(member.Attempts))
+	return err
 }
 
 // secrets decrypts the secrets of a resource.

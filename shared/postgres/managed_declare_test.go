@@ -138,7 +138,7 @@ func TestManagedDelegations(t *testing.T) {
 		}
 	}
 	// Keystone says with which roles it is accepted, and those that they imply: it is found as before
-	checks := postgres.Delegations{DB: store.DB}
+	checks := postgres.Delegations(store)
 	if err := checks.MarkChecked(ctx, "p1", a.ConnectionID, 0, []string{"member", "reader"}); err != nil {
 		t.Fatal(err)
 	}

@@ -47,13 +47,22 @@ func (p *Project) DropAppCredential(t testing.TB, id string) {
 	check(t, applicationcredentials.Delete(context.Background(), Identity(t, p.Login(t)), p.UserID, id).ExtractErr())
 }
 
-// Trust makes a trust that lets another user act with the member's role, and returns its id.
-func (p *Project) Trust(t testing.TB, trusteeID string, impersonation bool, until time.Time) string {
+// Trust makes a trust that lets another user act with the role member, or with the given ones, and returns its id.
+func (p *Project) Trust(
+	t testing.TB, trusteeID string, impersonation bool, until time.Time, names ...string,
+) string {
 	t.Helper()
 	p.changed = true
+	if len(names) == 0 {
+		names = []string{role}
+	}
+	granted := make([]trusts.Role, len(names))
+	for n, name := range names {
+		granted[n] = trusts.Role{Name: name}
+	}
 	trust := must(trusts.Create(context.Background(), Identity(t, p.Login(t)), trusts.CreateOpts{
 		TrustorUserID: p.UserID, TrusteeUserID: trusteeID, ProjectID: p.ID, Impersonation: impersonation,
-		Roles: []trusts.Role{{Name: role}}, ExpiresAt: &until,
+		Roles: granted, ExpiresAt: &until,
 	}).Extract())(t)
 	return trust.ID
 }
