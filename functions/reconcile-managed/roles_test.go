@@ -25,8 +25,11 @@ const rolesPage = "../../docs/roles.md"
 func TestTrustWithoutRole(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.secret(t, "poor", w.trust(t))
-	w.secret(t, "rich", w.trust(t, "member", "creator"))
+	poor := w.trust(t)
+	w.secret(t, "poor", poor)
+	w.secret(t, "rich", w.trust(t, "member", "creator")) // replaces the other one of the same user
+	w.exec(t, "update connections set status = 'active' where id = $1", poor.ID)
+	w.exec(t, "update managed set connection_id = $1 where name = 'poor'", poor.ID)
 	testkit.Eventually(t, time.Minute, "the second secret is ready", func() bool {
 		w.round(t, nil)
 		return w.get(t, domain.KindSecret, "rich").Status == domain.ManagedReady

@@ -76,7 +76,7 @@ func (w *world) declare(
 			Name: name, Provider: provider.Name, Labels: map[string]string{}, Repair: domain.RepairManual,
 			MaxRevisions: 10, Actor: &domain.Actor{UserID: w.UserID, ProjectID: w.ID},
 		},
-		Delegation: domain.ManagedDelegation{New: by, Until: until},
+		Delegation: domain.ManagedDelegation{New: by, Kinds: []domain.Kind{kind}, Until: until},
 	}
 	if before, err := w.store.Get(t.Context(), w.ID, kind, name); err == nil {
 		made.Managed, made.Before = before, before.Version

@@ -193,6 +193,7 @@ func TestLongSandboxLoadBalancers(t *testing.T) {
 	}
 	p.RemoveRole(t, p.UserID, "load-balancer_member")
 	_, err = loadbalancers.Create(ctx, LoadBalancers(t, p.Login(t)), opts).Extract()
+	p.grantMember(t) // for the cleanup
 	if !gophercloud.ResponseCodeIs(err, 403) {
 		t.Errorf("a member without Octavia's role makes a load balancer: %v, want 403", err)
 	}
