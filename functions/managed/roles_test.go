@@ -117,8 +117,8 @@ select distinct c.acts_as->>'roles' from managed m join connections c on c.id = 
 		}
 	}
 	for _, setting := range []string{"Secret", "Secret=", "Pod=x", "=x", "none,Secret=creator", "secret=creator"} {
-		if err := (delegation.ManagedConfig{For: time.Hour, Roles: strings.Split(setting, ",")}).Validate(); err == nil ||
-			!strings.Contains(err.Error(), "MANAGED_ROLES") {
+		cfg := delegation.ManagedConfig{For: time.Hour, Roles: strings.Split(setting, ",")}
+		if err := cfg.Validate(); err == nil || !strings.Contains(err.Error(), "MANAGED_ROLES") {
 			t.Errorf("MANAGED_ROLES=%s: %v", setting, err)
 		}
 	}

@@ -3,6 +3,7 @@ package reconcilemanaged
 import (
 	"context"
 	"log/slog"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -115,9 +116,13 @@ func (s *sessions) open(ctx context.Context, c domain.Connection) (cloud, error)
 		return in, err
 	}
 	switch known := own.CheckTrust(ctx, c.DelegationID); apperr.CodeOf(known) {
-	case "", apperr.NotFound:
-		return nil, apperr.Wrap(apperr.DelegationLost, err, "Keystone does not accept what was delegated any more: "+
-			"its user was disabled or has lost the role; declare the resource again")
+	case "":
+		return nil, apperr.Wrap(apperr.DelegationLost, err, "Keystone does not accept the trust any more: its user is "+
+			"disabled, or has lost one of the roles %s in the project; declare the resource again",
+			strings.Join(c.ActsAs.Roles, ", "))
+	case apperr.NotFound:
+		return nil, apperr.Wrap(apperr.DelegationLost, err, "Keystone does not have the trust any more: it was deleted, "+
+			"or its user was; declare the resource again")
 	case apperr.Forbidden:
 		return nil, apperr.Wrap(apperr.Internal, known,
 			"the service account is not the trustee, or does not log in with a password")
