@@ -10,6 +10,7 @@ import (
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/httpx"
 )
 
 // changeAttempts bounds the retries of a change while others change the connection.
@@ -18,7 +19,7 @@ const changeAttempts = 3
 // Change changes a connection. Running orders and actions continue with the changed one.
 func (s service) Change(
 	ctx context.Context, who domain.Identity, token domain.Secret, id uuid.UUID, in ChangeConnection,
-	expected func(domain.Connection) bool,
+	expected func(version int64) bool,
 ) (domain.Connection, error) {
 	ctx = domain.WithActor(ctx, domain.ActorOf(who, uuid.Nil))
 	var renewed draft // with the trust that an earlier attempt has created
@@ -27,9 +28,9 @@ func (s service) Change(
 		if err != nil {
 			return before, s.discard(ctx, renewed, err)
 		}
-		if !expected(before) {
+		if !expected(before.Seq) {
 			return before, s.discard(ctx, renewed, apperr.New(apperr.Precondition,
-				"the connection has been changed: its ETag is %s now", etag(before)))
+				"the connection has been changed: its ETag is %s now", httpx.ETag(before.Seq)))
 		}
 		after, err := in.draft(before)
 		if err == nil && attempt == 0 && (after.secret != "" || len(before.Changed(after.Connection)) > 0) {

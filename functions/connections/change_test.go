@@ -266,4 +266,4 @@ func TestChangeWithFewerRolesCannotWiden(t *testing.T) {
 	}
 }
 
-func anyVersion(domain.Connection) bool { return true }
+func anyVersion(int64) bool { return true }

@@ -3,9 +3,7 @@ package connections
 import (
 	"context"
 	"net/http"
-	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
 
@@ -177,13 +175,10 @@ func (h handler) create(ctx context.Context, in *createInput) (*createOutput, er
 	if err != nil {
 		return nil, err
 	}
-	return &createOutput{location(stored), etag(stored), show(who, stored)}, nil
+	return &createOutput{location(stored), httpx.ETag(stored.Seq), show(who, stored)}, nil
 }
 
 func location(c domain.Connection) string { return "/v1/connections/" + c.ID.String() }
-
-// etag identifies one version of a connection.
-func etag(c domain.Connection) string { return `"` + strconv.FormatInt(c.Seq, 10) + `"` }
 
 type rulesInput struct {
 	Actions []domain.Permission `query:"actions" minItems:"1" uniqueItems:"true" example:"[\"allocate\",\"start\"]"`
@@ -204,7 +199,7 @@ type connectionOutput struct {
 }
 
 func reply(who domain.Identity, c domain.Connection, err error) (*connectionOutput, error) {
-	return &connectionOutput{etag(c), show(who, c)}, err
+	return &connectionOutput{httpx.ETag(c.Seq), show(who, c)}, err
 }
 
 func (h handler) get(ctx context.Context, in *ConnectionPath) (*connectionOutput, error) {
@@ -221,21 +216,8 @@ type changeInput struct {
 
 func (h handler) change(ctx context.Context, in *changeInput) (*connectionOutput, error) {
 	who, token := auth.Caller(ctx)
-	c, err := h.svc.Change(ctx, who, token, in.ID.UUID, in.Body, ifMatch(httpx.RequestOf(ctx)))
+	c, err := h.svc.Change(ctx, who, token, in.ID.UUID, in.Body, httpx.IfMatch(httpx.RequestOf(ctx)))
 	return reply(who, c, err)
-}
-
-// ifMatch reports whether a version is one that the request expects (RFC 9110, If-Match). Without the header any
-// version is.
-func ifMatch(r *http.Request) func(domain.Connection) bool {
-	given := r.Header.Values("If-Match")
-	return func(c domain.Connection) bool {
-		tags := strings.Split(strings.Join(given, ","), ",")
-		return len(given) == 0 || slices.ContainsFunc(tags, func(tag string) bool {
-			tag = strings.TrimSpace(tag)
-			return tag == "*" || tag == etag(c)
-		})
-	}
 }
 
 func (h handler) delete(ctx context.Context, in *ConnectionPath) (*struct{}, error) {

@@ -154,7 +154,7 @@ func (h handler) grantRequest(ctx context.Context, in *grantInput) (httpx.Respon
 	if err != nil {
 		return resp, err
 	}
-	resp.Header.Set("ETag", etag(c))
+	resp.Header.Set("ETag", httpx.ETag(c.Seq))
 	if created {
 		resp.Header.Set("Location", location(c))
 	}

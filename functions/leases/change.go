@@ -11,6 +11,7 @@ import (
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/httpx"
 )
 
 // changeAttempts bounds the retries of a change while others change the lease.
@@ -20,7 +21,7 @@ const changeAttempts = 3
 // the caller's token.
 func (s service) Change(
 	ctx context.Context, who domain.Identity, token domain.Secret, id uuid.UUID, in ChangeLease,
-	expected func(domain.Lease) bool,
+	expected func(version int64) bool,
 ) (changed domain.Lease, err error) {
 	ctx = domain.WithActor(ctx, domain.ActorOf(who, uuid.Nil))
 	var delegated *domain.Connection // by an earlier attempt
@@ -34,9 +35,9 @@ func (s service) Change(
 		if err != nil {
 			return before, err
 		}
-		if !expected(before) {
+		if !expected(before.Version) {
 			return before, apperr.New(apperr.Precondition, "the lease has been changed: its ETag is %s now",
-				etag(before))
+				httpx.ETag(before.Version))
 		}
 		now, err := s.store.Now(ctx)
 		if err != nil {

@@ -3,9 +3,6 @@ package leases
 import (
 	"context"
 	"net/http"
-	"slices"
-	"strconv"
-	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
 
@@ -160,7 +157,7 @@ func (h handler) create(ctx context.Context, in *createInput) (httpx.Response, e
 	}
 	resp, err := httpx.JSON(status, shown[0])
 	if err == nil && !in.DryRun {
-		resp.Header.Set("ETag", etag(made))
+		resp.Header.Set("ETag", httpx.ETag(made.Version))
 		resp.Header.Set("Location", "/v1/leases/"+made.ID.String())
 	}
 	return resp, err
@@ -171,9 +168,6 @@ type leaseOutput struct {
 	Body Lease
 }
 
-// etag identifies one version of a lease.
-func etag(d domain.Lease) string { return `"` + strconv.FormatInt(d.Version, 10) + `"` }
-
 // reply is a lease with its ETag.
 func (h handler) reply(ctx context.Context, d domain.Lease, err error) (*leaseOutput, error) {
 	if err != nil {
@@ -183,7 +177,7 @@ func (h handler) reply(ctx context.Context, d domain.Lease, err error) (*leaseOu
 	if err != nil {
 		return nil, err
 	}
-	return &leaseOutput{etag(d), shown[0]}, nil
+	return &leaseOutput{httpx.ETag(d.Version), shown[0]}, nil
 }
 
 // shown are leases as their project sees them, with whether the cloud isolates reserved hosts.
@@ -215,21 +209,8 @@ type changeInput struct {
 
 func (h handler) change(ctx context.Context, in *changeInput) (*leaseOutput, error) {
 	who, token := auth.Caller(ctx)
-	changed, err := h.svc.Change(ctx, who, token, in.ID.UUID, in.Body, ifMatch(httpx.RequestOf(ctx)))
+	changed, err := h.svc.Change(ctx, who, token, in.ID.UUID, in.Body, httpx.IfMatch(httpx.RequestOf(ctx)))
 	return h.reply(ctx, changed, err)
-}
-
-// ifMatch reports whether a version is one that the request expects (RFC 9110, If-Match). Without the header any
-// version is.
-func ifMatch(r *http.Request) func(domain.Lease) bool {
-	given := r.Header.Values("If-Match")
-	return func(d domain.Lease) bool {
-		versions := strings.Split(strings.Join(given, ","), ",")
-		return len(given) == 0 || slices.ContainsFunc(versions, func(version string) bool {
-			version = strings.TrimSpace(version)
-			return version == "*" || version == etag(d)
-		})
-	}
 }
 
 type deleteInput struct {

@@ -136,7 +136,7 @@ func reply(m domain.Managed, err error) (*managedOutput, error) {
 	if err != nil {
 		return nil, err
 	}
-	tag := etag(m.Version)
+	tag := httpx.ETag(m.Version)
 	return &managedOutput{&tag, show(m)}, nil
 }
 
@@ -190,7 +190,7 @@ func (h handler) put(ctx context.Context, in *putInput) (httpx.Response, error) 
 	case done.plan != nil:
 		resp, err := httpx.JSON(http.StatusOK, showPlan(done.Managed, *done.plan))
 		if err == nil && done.Version != 0 { // for a PUT that is to do just that
-			resp.Header.Set("ETag", etag(done.Version))
+			resp.Header.Set("ETag", httpx.ETag(done.Version))
 		}
 		return resp, err
 	}
@@ -200,7 +200,7 @@ func (h handler) put(ctx context.Context, in *putInput) (httpx.Response, error) 
 	}
 	resp, err := httpx.JSON(status, show(done.Managed))
 	if err == nil {
-		resp.Header.Set("ETag", etag(done.Version))
+		resp.Header.Set("ETag", httpx.ETag(done.Version))
 	}
 	return resp, err
 }

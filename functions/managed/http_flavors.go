@@ -144,7 +144,7 @@ func replyFlavor(f domain.ResourceFlavor, err error) (*flavorOutput, error) {
 	if err != nil {
 		return nil, err
 	}
-	tag := etag(f.Version)
+	tag := httpx.ETag(f.Version)
 	return &flavorOutput{&tag, showFlavor(f)}, nil
 }
 
@@ -186,7 +186,7 @@ func (h handler) putFlavor(ctx context.Context, in *putFlavorInput) (httpx.Respo
 	}
 	resp, err := httpx.JSON(status, showFlavor(stored))
 	if err == nil && !in.DryRun {
-		resp.Header.Set("ETag", etag(stored.Version))
+		resp.Header.Set("ETag", httpx.ETag(stored.Version))
 	}
 	return resp, err
 }

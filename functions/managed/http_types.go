@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -127,39 +126,24 @@ func selector(given []string) (with map[string]string, without []map[string]stri
 }
 
 // condition is what a request expects of the version of what it changes (RFC 9110, If-Match and If-None-Match).
-type condition struct{ match, noneMatch []string }
+type condition struct{ match, noneMatch httpx.Versions }
 
 func conditionOf(r *http.Request) condition {
-	return condition{match: entityTags(r, "If-Match"), noneMatch: entityTags(r, "If-None-Match")}
+	return condition{match: httpx.VersionsOf(r, "If-Match"), noneMatch: httpx.VersionsOf(r, "If-None-Match")}
 }
-
-func entityTags(r *http.Request, name string) (tags []string) {
-	for tag := range strings.SplitSeq(strings.Join(r.Header.Values(name), ","), ",") {
-		if tag = strings.TrimSpace(tag); tag != "" {
-			tags = append(tags, tag)
-		}
-	}
-	return tags
-}
-
-// etag identifies one version.
-func etag(version int64) string { return `"` + strconv.FormatInt(version, 10) + `"` }
 
 // check compares with the version that is stored; 0 = nothing is stored. A refusal has the present revision; 0 = none.
 func (c condition) check(version int64, revision int) error {
-	is := "its ETag is " + etag(version)
+	is := "its ETag is " + httpx.ETag(version)
 	if revision > 0 {
 		is = fmt.Sprintf("its revision is %d, and %s", revision, is)
-	}
-	has := func(tags []string) bool {
-		return version != 0 && (slices.Contains(tags, "*") || slices.Contains(tags, etag(version)))
 	}
 	switch {
 	case len(c.match) > 0 && version == 0:
 		return apperr.New(apperr.Precondition, "it does not exist, and If-Match expects a version of it")
-	case len(c.match) > 0 && !has(c.match):
+	case len(c.match) > 0 && !c.match.Has(version):
 		return apperr.New(apperr.Precondition, "it has been changed: now %s", is)
-	case has(c.noneMatch):
+	case version != 0 && c.noneMatch.Has(version):
 		return apperr.New(apperr.Precondition, "it exists already: %s", is)
 	}
 	return nil

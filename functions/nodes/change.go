@@ -7,6 +7,7 @@ import (
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/httpx"
 )
 
 // changeAttempts bounds the retries of a change while others change the node.
@@ -15,7 +16,7 @@ const changeAttempts = 3
 // Change changes what admins set of a node.
 func (s service) Change(
 	ctx context.Context, who domain.Identity, token domain.Secret, name string, in *ChangeNode,
-	expected func(domain.Node) bool,
+	expected func(version int64) bool,
 ) (node, error) {
 	if text := valueOf(in.StatusURL); text != "" {
 		if err := s.statusURLs.Check(text); err != nil {
@@ -31,9 +32,9 @@ func (s service) Change(
 		if err != nil {
 			return found, err
 		}
-		if !expected(found.stored) {
+		if !expected(found.stored.Version) {
 			return found, apperr.New(apperr.Precondition, "the node has been changed: its ETag is %s now",
-				etag(found.stored))
+				httpx.ETag(found.stored.Version))
 		}
 		settings, err := in.apply(found.stored)
 		if err != nil {

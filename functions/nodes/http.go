@@ -137,7 +137,7 @@ func reply(n node, err error) (*nodeOutput, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &nodeOutput{etag(n.stored), show(n, true)}, nil
+	return &nodeOutput{httpx.ETag(n.stored.Version), show(n, true)}, nil
 }
 
 func (h handler) get(ctx context.Context, in *NodePath) (*nodeOutput, error) {

@@ -5,8 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"maps"
-	"net/http"
-	"slices"
 	"strings"
 	"time"
 
@@ -147,18 +145,5 @@ type changeInput struct {
 
 func (h handler) change(ctx context.Context, in *changeInput) (*nodeOutput, error) {
 	who, token := auth.Caller(ctx)
-	return reply(h.svc.Change(ctx, who, token, in.Name, &in.Body, ifMatch(httpx.RequestOf(ctx))))
-}
-
-// ifMatch reports whether a version is one that the request expects (RFC 9110, If-Match). Without the header any
-// version is.
-func ifMatch(r *http.Request) func(domain.Node) bool {
-	given := r.Header.Values("If-Match")
-	return func(n domain.Node) bool {
-		versions := strings.Split(strings.Join(given, ","), ",")
-		return len(given) == 0 || slices.ContainsFunc(versions, func(version string) bool {
-			version = strings.TrimSpace(version)
-			return version == "*" || version == etag(n)
-		})
-	}
+	return reply(h.svc.Change(ctx, who, token, in.Name, &in.Body, httpx.IfMatch(httpx.RequestOf(ctx))))
 }

@@ -2,7 +2,6 @@ package nodes
 
 import (
 	"cmp"
-	"strconv"
 	"time"
 
 	"github.com/google/uuid"
@@ -127,9 +126,6 @@ type NodeServers struct {
 var reservable = map[domain.PoolState]string{
 	"": "no", domain.NodeJoining: "joining", domain.NodeReservable: "yes", domain.NodeLeaving: "leaving",
 }
-
-// etag identifies one version of what is set of a node; 0 is that of a node without a stored row.
-func etag(n domain.Node) string { return `"` + strconv.FormatInt(n.Version, 10) + `"` }
 
 // show is a node as the API has it; isWhole adds every server of its drain.
 func show(n node, isWhole bool) Node {

@@ -122,7 +122,7 @@ func (c *Client) Do(ctx context.Context, method, path string, body, into any) er
 type request struct {
 	method, path string
 	accept       string // "" = JSON
-	ifMatch      string // a version, or Absent; "" = whatever it is
+	ifMatch      string // a version, or Absent; "" = Any
 	body         []byte
 }
 
@@ -237,7 +237,7 @@ func (c *Client) attempt(ctx context.Context, r request, renew bool) (*http.Resp
 		req.Header.Set("Content-Type", "application/json")
 	}
 	switch r.ifMatch {
-	case "":
+	case "", Any:
 	case Absent:
 		req.Header.Set("If-None-Match", "*")
 	default:

@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -36,13 +37,21 @@ func Send[T any](ctx context.Context, c *Client, method, path string, body any) 
 	return item, err
 }
 
-// Absent is the version of a thing that does not exist.
-const Absent = "absent"
+// What SendIfMatch takes besides a version.
+const (
+	Absent = "absent" // the thing must not exist
+	Any    = "any"    // whatever its version is
+)
 
-// SendIfMatch sends a request that fails if the version of the thing is another one by now ("" = any, Absent = none).
+// SendIfMatch sends a request that fails if the version of the thing is another one by now. It sends
+// nothing without a version: then the ETag of what was read has been lost on the way.
 func SendIfMatch[T any](
 	ctx context.Context, c *Client, method, path, etag string, body any,
 ) (item Item[T], err error) {
+	if etag == "" {
+		return item, errors.New("nothing was changed: the answer before had no ETag, so this could overwrite what " +
+			"others change. A proxy before cloudfn drops it: it must let ETag and If-Match pass")
+	}
 	err = c.do(ctx, request{method: method, path: path, ifMatch: etag}, body, &item)
 	return item, err
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/api"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/cli"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/exit"
 	"github.com/cloudfn/cloudfn/shared/domain"
@@ -82,7 +83,7 @@ func ParsePeriod(text string) (domain.Period, error) {
 func extend(a *cli.App) *cobra.Command {
 	var f follow
 	cmd := leases.One(a, "extend", "Move the end of a lease", "changeLease", func(cmd *cobra.Command, id string) error {
-		body, version := cli.Body(cmd.Flags(), "end"), ""
+		body, version := cli.Body(cmd.Flags(), "end"), api.Any
 		by, _ := cmd.Flags().GetString("by")
 		if (by == "") == (len(body) == 0) {
 			return exit.Usagef("give the new end by --end, or by --by how much later it is")

@@ -42,7 +42,7 @@ what --on-end says at the end.`,
 			if isDry, _ := cmd.Flags().GetBool("dry-run"); isDry {
 				return leases.Send(cmd.Context(), a, http.MethodPost, leases.Path+"?dry_run=true", body)
 			}
-			return f.send(cmd.Context(), a, http.MethodPost, leases.Path, "", body,
+			return f.send(cmd.Context(), a, http.MethodPost, leases.Path, api.Any, body,
 				append(ended, api.LeaseStatusActive)...)
 		},
 	}

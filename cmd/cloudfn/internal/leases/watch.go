@@ -109,7 +109,7 @@ func watch(ctx context.Context, a *cli.App, lease api.Item[api.Lease]) (api.Item
 func show(a *cli.App) *cobra.Command {
 	var f follow
 	cmd := leases.One(a, "show", "Show a lease", "getLease", func(cmd *cobra.Command, id string) error {
-		return f.send(cmd.Context(), a, http.MethodGet, leases.URL(id), "", nil)
+		return f.send(cmd.Context(), a, http.MethodGet, leases.URL(id), api.Any, nil)
 	})
 	cmd.Example = "  cloudfn leases show LEASE --watch"
 	f.watchFlag(cmd)
@@ -140,7 +140,7 @@ func end(a *cli.App) *cobra.Command {
 			if query := cli.Query(cmd.Flags(), "on-end"); len(query) > 0 {
 				path += "?" + query.Encode()
 			}
-			return f.send(cmd.Context(), a, http.MethodDelete, path, "", nil, ended...)
+			return f.send(cmd.Context(), a, http.MethodDelete, path, api.Any, nil, ended...)
 		})
 	cmd.Aliases = []string{"delete", "rm"}
 	cmd.Annotations = cli.Calls("deleteLease", "getLease")

@@ -120,7 +120,7 @@ changes single fields. Many resources are declared by apply.`,
 			if err != nil {
 				return err
 			}
-			return declare(cmd, a, d, "", wait)
+			return declare(cmd, a, d, api.Any, wait)
 		},
 	}
 	declareFlags(cmd)

@@ -55,7 +55,7 @@ func Plan(ctx context.Context, a *cli.App, d documents.Document) (Change, error)
 	if d.IsFlavor() {
 		return change, change.compare(ctx, a, d)
 	}
-	planned, err := api.SendIfMatch[api.Managed](ctx, a.API(), http.MethodPut, path(d)+"?dry_run=true", "", d.Request())
+	planned, err := api.Send[api.Managed](ctx, a.API(), http.MethodPut, path(d)+"?dry_run=true", d.Request())
 	if err != nil {
 		return change, err
 	}
@@ -70,8 +70,7 @@ func Plan(ctx context.Context, a *cli.App, d documents.Document) (Change, error)
 
 // compare compares a flavor as it would be with the one that is there: its dry run answers what it would be.
 func (c *Change) compare(ctx context.Context, a *cli.App, d documents.Document) error {
-	planned, err := api.SendIfMatch[api.ResourceFlavor](ctx, a.API(), http.MethodPut, path(d)+"?dry_run=true", "",
-		d.Request())
+	planned, err := api.Send[api.ResourceFlavor](ctx, a.API(), http.MethodPut, path(d)+"?dry_run=true", d.Request())
 	if err != nil {
 		return err
 	}
