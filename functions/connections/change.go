@@ -10,7 +10,6 @@ import (
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
-	"github.com/cloudfn/cloudfn/shared/httpx"
 )
 
 // changeAttempts bounds the retries of a change while others change the connection.
@@ -30,7 +29,7 @@ func (s service) Change(
 		}
 		if !expected(before.Seq) {
 			return before, s.discard(ctx, renewed, apperr.New(apperr.Precondition,
-				"the connection has been changed: its ETag is %s now", httpx.ETag(before.Seq)))
+				"the connection has been changed: its ETag is \"%d\" now", before.Seq))
 		}
 		after, err := in.draft(before)
 		if err == nil && attempt == 0 && (after.secret != "" || len(before.Changed(after.Connection)) > 0) {

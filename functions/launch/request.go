@@ -200,7 +200,8 @@ func (o launchInstance) check(at func(field string) string) []error {
 		wrong.add(domain.CheckName(at("availability_zone"), zone, domain.MaxNameLength))
 	}
 	for k, group := range o.SecurityGroups {
-		wrong.add(domain.CheckName(fmt.Sprintf("%s[%d]", at("security_groups"), k), string(group), domain.MaxNameLength))
+		field := fmt.Sprintf("%s[%d]", at("security_groups"), k)
+		wrong.add(domain.CheckName(field, string(group), domain.MaxNameLength))
 	}
 	wrong.addFields(domain.CheckMetadata(at("metadata"), o.Metadata))
 	for field, r := range map[string]*reference{"flavor": o.Flavor, "image": o.Image} {

@@ -11,7 +11,6 @@ import (
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
-	"github.com/cloudfn/cloudfn/shared/httpx"
 )
 
 // changeAttempts bounds the retries of a change while others change the lease.
@@ -36,8 +35,8 @@ func (s service) Change(
 			return before, err
 		}
 		if !expected(before.Version) {
-			return before, apperr.New(apperr.Precondition, "the lease has been changed: its ETag is %s now",
-				httpx.ETag(before.Version))
+			return before, apperr.New(apperr.Precondition, "the lease has been changed: its ETag is \"%d\" now",
+				before.Version)
 		}
 		now, err := s.store.Now(ctx)
 		if err != nil {

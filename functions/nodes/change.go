@@ -7,7 +7,6 @@ import (
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
-	"github.com/cloudfn/cloudfn/shared/httpx"
 )
 
 // changeAttempts bounds the retries of a change while others change the node.
@@ -33,8 +32,8 @@ func (s service) Change(
 			return found, err
 		}
 		if !expected(found.stored.Version) {
-			return found, apperr.New(apperr.Precondition, "the node has been changed: its ETag is %s now",
-				httpx.ETag(found.stored.Version))
+			return found, apperr.New(apperr.Precondition, "the node has been changed: its ETag is \"%d\" now",
+				found.stored.Version)
 		}
 		settings, err := in.apply(found.stored)
 		if err != nil {

@@ -67,8 +67,8 @@ func TestLongRollbackOfResize(t *testing.T) {
 	w.ready(t, tiny)
 }
 
-// TestLongResizeWithoutHost: Nova accepts a resize and then finds no host. That is repeated once after a pause. Then the
-// resource stops, and says why.
+// TestLongResizeWithoutHost: Nova accepts a resize and then finds no host. That is repeated once after a pause. Then
+// the resource stops, and says why.
 func TestLongResizeWithoutHost(t *testing.T) {
 	t.Parallel()
 	w := newMachine(t)
@@ -76,7 +76,7 @@ func TestLongResizeWithoutHost(t *testing.T) {
 	w.is(t, "it has stopped", func(domain.Server) bool {
 		w.round(t, nil)
 		m := w.get(t, domain.KindMachine, "web")
-		return condition(m, domain.ConditionProgressing).Reason == "NoProgress"
+		return progressing(m).Reason == "NoProgress"
 	})
 	m := w.get(t, domain.KindMachine, "web")
 	if m.Status != domain.ManagedError || !strings.Contains(m.Reason, "did not make it") || m.Members[0].Writes != 2 {

@@ -121,8 +121,8 @@ func (s *sessions) open(ctx context.Context, c domain.Connection) (cloud, error)
 			"disabled, or has lost one of the roles %s in the project; declare the resource again",
 			strings.Join(c.ActsAs.Roles, ", "))
 	case apperr.NotFound:
-		return nil, apperr.Wrap(apperr.DelegationLost, err, "Keystone does not have the trust any more: it was deleted, "+
-			"or its user was; declare the resource again")
+		return nil, apperr.Wrap(apperr.DelegationLost, err, "Keystone does not have the trust any more: it was "+
+			"deleted, or its user was; declare the resource again")
 	case apperr.Forbidden:
 		return nil, apperr.Wrap(apperr.Internal, known,
 			"the service account is not the trustee, or does not log in with a password")

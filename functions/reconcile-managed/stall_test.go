@@ -32,7 +32,7 @@ func TestStalledUpdate(t *testing.T) {
 				}
 			}
 			m := w.get(t)
-			c := condition(m, domain.ConditionProgressing)
+			c := progressing(m)
 			if c.Status != "False" || c.Reason != "ReplacementsFailed" ||
 				!strings.Contains(c.Message, "No valid host") || !m.NextAt.IsZero() {
 				t.Errorf("it is due at %s, with %+v", m.NextAt, m.Conditions)
@@ -43,16 +43,16 @@ func TestStalledUpdate(t *testing.T) {
 			w.declare(t, 0, "", 1)
 			w.becomesQuiet(t, &crasher{})
 			w.check(t, "web-0:tiny web-1:tiny web-2:tiny", 3+2+most)
-			if c := condition(w.get(t), domain.ConditionProgressing); c.Status != "True" {
+			if c := progressing(w.get(t)); c.Status != "True" {
 				t.Errorf("rolled back it has %+v", c)
 			}
 		})
 	}
 }
 
-func condition(m domain.Managed, kind string) (found domain.Condition) {
+func progressing(m domain.Managed) (found domain.Condition) {
 	for _, c := range m.Conditions {
-		if c.Type == kind {
+		if c.Type == domain.ConditionProgressing {
 			found = c
 		}
 	}
@@ -73,7 +73,7 @@ func TestBrokenServers(t *testing.T) {
 	if attempts[0] < 3 || attempts[2] > 6 || attempts[2] <= attempts[0] { // 5, 10, 20, 40, 80 s
 		t.Errorf("after one, two and three minutes there were %d attempts", attempts)
 	}
-	if c := condition(w.get(t), domain.ConditionProgressing); c.Status != "True" {
+	if c := progressing(w.get(t)); c.Status != "True" {
 		t.Errorf("a creation has %+v", c)
 	}
 	w.nova.broken["tiny"] = false

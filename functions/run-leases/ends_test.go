@@ -35,10 +35,10 @@ func TestEndInEachState(t *testing.T) {
 					(len(w.cloud.locked) > 0) == isLocked {
 					t.Errorf("after the lease it is %+v, locked by run-leases: %v", server, w.cloud.locked)
 				}
-				told := testkit.Scalar[string](t, w.rows, `select coalesce(data->'servers'->0->>'detail', '') from events
+				said := testkit.Scalar[string](t, w.rows, `select coalesce(data->'servers'->0->>'detail', '') from events
 					where type = $1 and data->>'status' = 'ended'`, domain.LeaseEvent)
-				if want := endsWith[status]; told != want {
-					t.Errorf("the event says %q of the server, want %q", told, want)
+				if want := endsWith[status]; said != want {
+					t.Errorf("the event says %q of the server, want %q", said, want)
 				}
 				delete(w.cloud.servers, id)
 				w.clean(t)

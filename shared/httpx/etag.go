@@ -33,7 +33,9 @@ func VersionsOf(r *http.Request, header string) (all Versions) {
 }
 
 // Has reports whether a version that is stored is among them.
-func (v Versions) Has(version int64) bool { return slices.Contains(v, "*") || slices.Contains(v, ETag(version)) }
+func (v Versions) Has(version int64) bool {
+	return slices.Contains(v, "*") || slices.Contains(v, ETag(version))
+}
 
 // IfMatch reports whether a version is one that the request expects. Without the header any version is.
 func IfMatch(r *http.Request) func(version int64) bool {

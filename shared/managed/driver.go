@@ -23,12 +23,12 @@ type Driver interface {
 	// with one mark that which is stored in members is the member's, or else the older one; the others are its Extra.
 	List(ctx context.Context, s Session, members []domain.Member) (map[uuid.UUID]Object, error)
 	// Find reads an object by its id. Lists may leave out objects that exist, for example while a cell of Nova is down,
-	// or when others have removed their marks. It is NotFound when the object is deleted. Without Raw only its existence
-	// is known.
+	// or when others have removed their marks. It is NotFound when the object is deleted. Without Raw only its
+	// existence is known.
 	Find(ctx context.Context, s Session, id string) (Object, error)
 	// Create makes the object. It is idempotent by the mark: it looks the mark up before a POST is repeated. An
-	// object that is incomplete is found by the member's ObjectID. An empty
-	// id with no error says that the object will appear in a listing.
+	// object that is incomplete is found by the member's ObjectID. An empty id with no error says that the object will
+	// appear in a listing.
 	Create(ctx context.Context, s Session, in Wanted) (objectID string, err error)
 	// Differences compares what is declared with what is. Names of fields are those of the spec. It makes no call.
 	Differences(in Wanted, o Object) []Difference

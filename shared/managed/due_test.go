@@ -96,8 +96,8 @@ func TestOnlyWhatIsDue(t *testing.T) {
 	})
 }
 
-// TestDueServerIsDeleted: a server that is read by its id and is not there counts as deleted when it is read again half a
-// minute later. Until then nothing changes.
+// TestDueServerIsDeleted: a server that is read by its id and is not there counts as deleted when it is read again half
+// a minute later. Until then nothing changes.
 func TestDueServerIsDeleted(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

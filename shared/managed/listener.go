@@ -204,7 +204,8 @@ func (*BalancerDriver) Update(ctx context.Context, s Session, in Wanted, o Objec
 	if first.Field == "name" || first.IsMark {
 		change = func() error {
 			marks, _ := changes("tags", differences)
-			return s.Cloud.RenameLoadBalancer(ctx, o.ID, in.Name, slices.Concat(b.Tags, slices.Sorted(maps.Keys(marks))))
+			tags := slices.Concat(b.Tags, slices.Sorted(maps.Keys(marks)))
+			return s.Cloud.RenameLoadBalancer(ctx, o.ID, in.Name, tags)
 		}
 	}
 	err := change()

@@ -178,8 +178,8 @@ func readObjects(ctx context.Context, driver Driver, s Session, group []*resourc
 }
 
 // confirm reads the stored objects of a resource by their ids: those that no list shows, and those for which a list
-// shows another one with the same mark. What is not known of an object does not count as its deletion, nor does one read that
-// does not find it.
+// shows another one with the same mark. What is not known of an object does not count as its deletion, nor does one
+// read that does not find it.
 func (r *round) confirm(ctx context.Context, m *resource, objects map[uuid.UUID]Object) error {
 	for n := range m.Members {
 		member := &m.Members[n]

@@ -51,7 +51,8 @@ func TestBalancerOfUnknownServers(t *testing.T) {
 		balancers := &balancing{scripted: scripted{kind: domain.KindBalancer}}
 		e, s := newRound(&servers.scripted, &balancers.scripted)
 		e.Drivers[domain.KindMachine], e.Drivers[domain.KindBalancer] = servers, balancers
-		server := domain.Server{ID: "s", Status: "ACTIVE", Addresses: []domain.Address{{IP: "192.0.2.1", Type: "fixed"}}}
+		address := domain.Address{IP: "192.0.2.1", Type: "fixed"}
+		server := domain.Server{ID: "s", Status: "ACTIVE", Addresses: []domain.Address{address}}
 		for n := range s.all {
 			s.all[n].ObservedRevision, s.all[n].Request, s.all[n].Status = 1, "", domain.ManagedReady
 			member := domain.Member{ID: uuid.New(), ManagedID: s.all[n].ID, Revision: 1, Status: domain.MemberReady}

@@ -146,8 +146,8 @@ func TestScheduledServers(t *testing.T) {
 	}
 }
 
-// TestOneByOne: servers of a deployment with an affinity are made one after the other, because Nova's scheduler does not
-// see those that build.
+// TestOneByOne: servers of a deployment with an affinity are made one after the other, because Nova's scheduler does
+// not see those that build.
 func TestOneByOne(t *testing.T) {
 	for _, affinity := range []string{"", "spread", "pack"} {
 		m := &resource{Managed: domain.Managed{
@@ -170,8 +170,8 @@ func TestOneByOne(t *testing.T) {
 			most = max(most, building)
 		}
 		if want := map[bool]int{true: 4, false: 1}[affinity == ""]; most != want || working(all) != 4 {
-			t.Errorf("%q: up to %d build at a time, want %d; %d work after %d rounds", affinity, most, want, working(all),
-				rounds)
+			t.Errorf("%q: up to %d build at a time, want %d; %d work after %d rounds", affinity, most, want,
+				working(all), rounds)
 		}
 	}
 	stuck := member(0, status(domain.MemberCreating), state(ObjectWorking))

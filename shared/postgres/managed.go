@@ -26,8 +26,8 @@ from managed m join managed_projects p on p.project_id = m.project_id
 join managed_revisions r on r.project_id = m.project_id and r.managed_id = m.id and r.number = m.revision`
 
 	memberColumns = `
-id, managed_id, ordinal, revision, object_id, status, reason, node, attempts, retry_at, missed_at, created_at, updated_at,
-written, writes`
+id, managed_id, ordinal, revision, object_id, status, reason, node, attempts, retry_at, missed_at, created_at,
+updated_at, written, writes`
 
 	// managedEventSQL writes the event of a resource, from rows of managed with previous_status.
 	managedEventSQL = `

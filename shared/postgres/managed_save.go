@@ -37,8 +37,8 @@ select count(*) from claimed`
 )
 
 // SaveMember stores a member of a resource, or what has changed of it: its ordinal, revision, object, status, reason,
-// attempts, retry time, MissedAt and last change. Its node is what RecordNodes says. It is domain.ErrFenced when another
-// replica has claimed the project since, and domain.ErrChanged when its resource is gone.
+// attempts, retry time, MissedAt and last change. Its node is what RecordNodes says. It is domain.ErrFenced when
+// another replica has claimed the project since, and domain.ErrChanged when its resource is gone.
 func (s Managed) SaveMember(ctx context.Context, claim domain.Claim, projectID string, m domain.Member) error {
 	err := fenced(queryValue[int64](ctx, s.DB.pool, saveMemberSQL, projectID, claim.ID, m.ID, m.ManagedID, m.Ordinal,
 		m.Revision, m.ObjectID, m.Status, m.Reason, m.Attempts, orNull(m.RetryAt), orNull(m.MissedAt),

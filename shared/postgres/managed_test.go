@@ -123,7 +123,8 @@ func TestManagedLife(t *testing.T) {
 		t.Fatal(err)
 	}
 	if m, err = store.Get(ctx, "p1", m.Kind, "web"); err != nil || len(m.Members) != 1 ||
-		m.Members[0].Node != "compute-1" || !m.Members[0].MissedAt.Equal(member.MissedAt) || m.Version != 1 || m.Secrets != nil {
+		m.Members[0].Node != "compute-1" || !m.Members[0].MissedAt.Equal(member.MissedAt) || m.Version != 1 ||
+		m.Secrets != nil {
 		t.Fatalf("it is %+v, %v", m, err)
 	}
 	m = declare(t, store, changed(m, `{"flavor": "m1.small"}`))
