@@ -27,7 +27,10 @@ func newManaged(name string) domain.NewManaged {
 			MaxRevisions: 3, Spec: json.RawMessage(`{"flavor": "m1.tiny"}`), Secrets: []byte("sealed"),
 			Digest: []byte("digest"), Actor: &domain.Actor{UserID: "u1", ProjectID: "p1"},
 		},
-		Delegation: domain.ManagedDelegation{New: newDelegation("u1", "member"), Until: time.Now().Add(time.Hour)},
+		Delegation: domain.ManagedDelegation{
+			New: newDelegation("u1", "member"), Until: time.Now().Add(time.Hour),
+			Kinds: []domain.Kind{domain.KindMachine, domain.KindDeployment},
+		},
 	}
 }
 
