@@ -124,7 +124,7 @@ func TestRejectsInvalidRequests(t *testing.T) {
 	}
 	var roles struct{ Errors []struct{ Allowed []string } }
 	if app.Post(t, "/v1/connections", trust(`"roles": ["admin"]`)).JSON(t, &roles); strings.Join(roles.Errors[0].Allowed,
-		" ") != "member reader" {
+		" ") != "creator load-balancer_member member reader" {
 		t.Errorf("allowed are %v", roles)
 	}
 	a := app.Post(t, "/v1/connections", trust(`"usable_by": ["alt"]`))
