@@ -125,8 +125,8 @@ func differencesOf(in Wanted, b loadBalancer, l domain.ListenerSpec) []Differenc
 		return out
 	}
 	out = append(out, compare(field+".members", endpoints(members), endpoints(actual.Pool.Members), InPlace)...)
-	if n := slices.IndexFunc(statusesOf(actual), isPending); n >= 0 {
-		out = append(out, compare(field+".state", active, statusesOf(actual)[n], InPlace)...)
+	if all := statusesOf(actual); slices.ContainsFunc(all, isPending) { // with those that are ACTIVE: they are progress
+		out = append(out, compare(field+".state", active, strings.Join(all, ", "), InPlace)...)
 	}
 	for i := range out {
 		out[i].Follows = out[i].Field == field+".members" || out[i].Field == field+".state"

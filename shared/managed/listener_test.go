@@ -249,7 +249,7 @@ func TestLongNewBalancerServes(t *testing.T) {
 func TestPartsOfABalancer(t *testing.T) {
 	t.Parallel()
 	spec := domain.BalancerSpec{Listeners: []domain.ListenerSpec{listenerTo("TCP", 80, "192.0.2.1")}}
-	in := Wanted{Spec: asJSON(t, spec)}
+	in, traces := Wanted{Spec: asJSON(t, spec)}, map[string]bool{}
 	for _, status := range []string{"ACTIVE", "ERROR", "PENDING_CREATE", "PENDING_UPDATE"} {
 		for part := range 3 {
 			all := []string{active, active, active}
@@ -262,12 +262,17 @@ func TestPartsOfABalancer(t *testing.T) {
 			}}}
 			o := balancerObject(loadBalancer{LoadBalancer: b})
 			differences := NewBalancerDriver().Differences(in, o)
-			isPending := len(differences) == 1 && differences[0].Actual == status && differences[0].Follows
+			isPending := len(differences) == 1 && differences[0].Actual == strings.Join(all, ", ") &&
+				differences[0].Follows
 			if isPending != strings.HasPrefix(status, "PENDING") || (o.Reason != "") != (status == "ERROR") ||
 				o.State != ObjectReady {
 				t.Errorf("%s: %+v, %+v", all, o, differences)
 			}
+			traces[seen{object: o, differences: differences}.trace()] = true
 		}
+	}
+	if len(traces) != 7 { // nothing is PENDING, or one of three parts in one of two statuses
+		t.Errorf("a part that becomes ACTIVE is no progress: there are %d traces", len(traces))
 	}
 }
 
