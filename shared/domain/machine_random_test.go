@@ -47,8 +47,6 @@ type history struct {
 	now time.Time
 }
 
-const patience = MissedFor
-
 // step does one thing, and reports whether it is said to change anything.
 func (h *history) step() (changed bool) {
 	h.now = h.now.Add(time.Duration(rapid.IntRange(0, 90).Draw(h.t, "seconds")) * time.Second)
@@ -67,7 +65,7 @@ func (h *history) step() (changed bool) {
 	case "missed":
 		missed, was := h.i.MissedAt, h.i.State
 		changed = h.i.Missed(h.now)
-		if h.i.State != was && (missed.IsZero() || h.now.Sub(missed) < patience || h.i.State != InstanceDeleted) {
+		if h.i.State != was && (missed.IsZero() || h.now.Sub(missed) < MissedFor || h.i.State != InstanceDeleted) {
 			h.t.Fatalf("missed at %s and at %s, it is %s", missed, h.now, h.i.State)
 		}
 		return changed

@@ -7,13 +7,13 @@ import (
 	"github.com/google/uuid"
 )
 
-// TestMissed: a server that Nova does not find twice, with patience in between, is deleted.
+// TestMissed: a server that Nova does not find twice, with MissedFor in between, is deleted.
 func TestMissed(t *testing.T) {
 	t.Parallel()
 	i := Instance{
 		ServerID: "s", Name: "n", State: InstanceActive, RawStatus: "ACTIVE", Addresses: []Address{{IP: "10.0.0.1"}},
 	}
-	now, patience := time.Now(), MissedFor
+	now := time.Now()
 	look := func(after time.Duration, changed bool, want InstanceState) {
 		t.Helper()
 		if got := i.Missed(now.Add(after)); got != changed || i.State != want {
@@ -21,13 +21,13 @@ func TestMissed(t *testing.T) {
 		}
 	}
 	look(0, true, InstanceActive)
-	look(patience-1, false, InstanceActive)
+	look(MissedFor-1, false, InstanceActive)
 	found := Server{ID: "s", Name: "n", Status: "ACTIVE", Addresses: i.Addresses}
 	if !i.Found(found) || !i.MissedAt.IsZero() || i.Found(found) {
 		t.Errorf("found again: %+v", i)
 	}
 	look(time.Hour, true, InstanceActive)
-	look(time.Hour+patience, true, InstanceDeleted)
+	look(time.Hour+MissedFor, true, InstanceDeleted)
 	if i.Name != "n" || len(i.Addresses) != 1 || i.RawStatus != "DELETED" || !i.MissedAt.IsZero() {
 		t.Errorf("got %+v", i)
 	}

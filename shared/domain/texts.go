@@ -167,12 +167,12 @@ func CheckName(field, value string, longest int) error {
 
 // CheckMetadata fails on metadata of servers that Nova rejects or cannot store.
 func CheckMetadata(field string, metadata map[string]string) (faults []apperr.Field) {
-	for key, value := range metadata {
+	for _, key := range slices.Sorted(maps.Keys(metadata)) {
 		at := strings.TrimSuffix(field+"."+key, ".")
 		if detail := metadataKeyFault(key); detail != "" {
 			faults = append(faults, apperr.Field{Field: at, Detail: detail})
 		}
-		if detail := Unstorable(value); detail != "" {
+		if detail := Unstorable(metadata[key]); detail != "" {
 			faults = append(faults, apperr.Field{Field: at, Detail: detail})
 		}
 	}

@@ -19,15 +19,17 @@ type Versions []string
 // to `"3--gzip"`. A weak tag never matches by RFC 9110, section 13.1.1. Ours do: the version in them is of what is
 // stored, whatever was done to its bytes on the way, and a client behind such a proxy can send no other.
 func VersionsOf(r *http.Request, header string) (all Versions) {
-	for tag := range strings.SplitSeq(strings.Join(r.Header.Values(header), ","), ",") {
+	given := strings.Join(r.Header.Values(header), ",")
+	if given == "" {
+		return nil
+	}
+	for tag := range strings.SplitSeq(given, ",") {
 		tag = strings.TrimSpace(tag)
 		if version, isOurs := strings.CutPrefix(strings.TrimPrefix(tag, "W/"), `"`); isOurs {
 			version, _, _ = strings.Cut(strings.TrimSuffix(version, `"`), "-")
 			tag = `"` + version + `"`
 		}
-		if tag != "" {
-			all = append(all, tag)
-		}
+		all = append(all, tag)
 	}
 	return all
 }

@@ -26,6 +26,7 @@ func TestIfMatch(t *testing.T) {
 		{[]string{"3"}, false},
 		{[]string{`"`}, false},
 		{[]string{"W/"}, false},
+		{[]string{","}, false},
 	} {
 		r := &http.Request{Header: http.Header{"If-Match": c.given}}
 		if got := IfMatch(r)(3); got != c.want {

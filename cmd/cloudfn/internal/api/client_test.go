@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 
@@ -50,6 +51,33 @@ func TestWhereAFunctionIs(t *testing.T) {
 		if err := get(t, client(t, base, nil), "/v1/x"); err == nil || !strings.Contains(err.Error(), "CLOUDFN_URL") {
 			t.Errorf("%q: %v", base, err)
 		}
+	}
+}
+
+// TestNoVersion: what was read without a version is not written.
+func TestNoVersion(t *testing.T) {
+	t.Parallel()
+	var got []string
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		got = append(got, fmt.Sprintf("%s %s%s", r.Method, r.Header.Get("If-Match"), r.Header.Get("If-None-Match")))
+		fmt.Fprint(w, "{}")
+	}))
+	defer server.Close()
+	c := client(t, server.URL, nil)
+	read, err := Get[struct{}](t.Context(), c, "/v1/x", nil)
+	if err == nil {
+		_, err = SendIfMatch[struct{}](t.Context(), c, http.MethodPut, "/v1/x", read.ETag, nil)
+	}
+	if err == nil || !strings.Contains(err.Error(), "nothing was changed") {
+		t.Errorf("without an ETag: %v", err)
+	}
+	for _, version := range []string{Any, Absent, `"3"`} {
+		if _, err := SendIfMatch[struct{}](t.Context(), c, http.MethodPut, "/v1/x", version, nil); err != nil {
+			t.Errorf("%s: %v", version, err)
+		}
+	}
+	if want := []string{"GET ", "PUT ", "PUT *", `PUT "3"`}; !slices.Equal(got, want) {
+		t.Errorf("sent were %q, want %q", got, want)
 	}
 }
 

@@ -43,8 +43,8 @@ const (
 	Any    = "any"    // whatever its version is
 )
 
-// SendIfMatch sends a request that fails if the version of the thing is another one by now. It sends
-// nothing without a version: then the ETag of what was read has been lost on the way.
+// SendIfMatch sends a request that fails if the version of the thing is another one by now. It sends nothing
+// without a version: then the ETag of what was read has been lost on the way.
 func SendIfMatch[T any](
 	ctx context.Context, c *Client, method, path, etag string, body any,
 ) (item Item[T], err error) {
