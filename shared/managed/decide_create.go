@@ -92,13 +92,15 @@ const placingFor = 2 * time.Minute
 // nova-compute has reported them, which it does when they are ACTIVE.
 func (d *decision) isPlacing(s seen) bool {
 	switch {
-	case s.member.Status != domain.MemberCreating || s.member.RetryAt.After(d.now):
+	case s.member.Status != domain.MemberCreating:
 		return false
-	case !s.isFound:
-		return true
+	case s.isFound:
+		isRecent := s.object.ChangedAt.IsZero() || d.now.Sub(s.object.ChangedAt) < placingFor
+		return s.object.State == ObjectWorking && isRecent
+	case s.member.RetryAt.After(d.now): // its creation waits or has failed, unless Nova may have taken the call
+		return s.member.Reason == "" && d.now.Sub(s.member.UpdatedAt) < openCall
 	}
-	isRecent := s.object.ChangedAt.IsZero() || d.now.Sub(s.object.ChangedAt) < placingFor
-	return s.object.State == ObjectWorking && isRecent
+	return true
 }
 
 func (d *decision) addNew(ordinal int) {

@@ -136,3 +136,37 @@ func TestMissedOnce(t *testing.T) {
 		})
 	}
 }
+
+// TestCopyOfDeleted: what has the mark of a deleted object, such as a volume that was restored from its backup, is
+// neither deleted nor adopted.
+func TestCopyOfDeleted(t *testing.T) {
+	t.Parallel()
+	for what, declare := range map[string]func(*domain.Managed, *domain.Member){
+		"deleted by us": func(m *domain.Managed, member *domain.Member) {
+			m.Request, m.Status, member.Status = domain.ManagedDelete, domain.ManagedDeleting, domain.MemberDeleting
+		},
+		"deleted by others": func(*domain.Managed, *domain.Member) {},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			e, s, d, p := newFleet(1)
+			for id, member := range s.members {
+				declare(&s.all[0], &member)
+				s.members[id] = member
+				d.found[id] = Object{ID: "copy", State: ObjectReady, Raw: "it", Keep: true}
+			}
+			p.ScanAt = time.Now()
+			for range 3 {
+				s.runProject(t, e, p)
+				time.Sleep(domain.MissedFor + time.Second)
+			}
+			if len(d.deleted) > 0 {
+				t.Errorf("%s: deleted are %q", what, d.deleted)
+			}
+			for _, member := range s.members {
+				if member.ObjectID == "copy" {
+					t.Errorf("%s: adopted is %+v", what, member)
+				}
+			}
+		})
+	}
+}

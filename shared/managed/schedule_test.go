@@ -177,10 +177,21 @@ func TestOneByOne(t *testing.T) {
 	stuck := member(0, status(domain.MemberCreating), state(ObjectWorking))
 	stuck.object.ChangedAt = testNow.Add(-time.Hour)
 	to := changed(of(2, 1), func(t *target) { t.oneByOne = true })
+	waiting := member(0, status(domain.MemberCreating), absent, pausing)
+	waiting.member.Reason = "there is no image"
+	unanswered := member(0, status(domain.MemberCreating), absent, pausing)
+	unanswered.member.UpdatedAt = testNow.Add(-time.Second)
+	building := member(0, status(domain.MemberCreating), state(ObjectWorking), pausing)
+	building.object.ChangedAt = testNow.Add(-time.Second)
+	for name, one := range map[string]seen{"one without an answer": unanswered, "one that builds": building} {
+		if got := stepsOf(decide(to, []seen{one}, testNow)); got != "" {
+			t.Errorf("beside %s: %q", name, got)
+		}
+	}
 	for name, one := range map[string]seen{
 		"one that builds without end": stuck,
 		"one in ERROR":                member(0, status(domain.MemberError), state(ObjectError), pausing),
-		"one that waits":              member(0, status(domain.MemberCreating), absent, pausing),
+		"one that waits":              waiting,
 	} {
 		if got := stepsOf(decide(to, []seen{one}, testNow)); got != "create 1" {
 			t.Errorf("beside %s: %q", name, got)
