@@ -47,6 +47,41 @@ func TestEndInEachState(t *testing.T) {
 	}
 }
 
+// TestResetNotMade: a reset that was stored and not made, because the replica died or Nova failed, is made later.
+func TestResetNotMade(t *testing.T) {
+	t.Parallel()
+	begin := func() (*hostWorld, *domain.Server) {
+		w := newHostWorld(t)
+		r := w.lease(t, func(l *domain.Lease) { l.OnEnd = domain.OnEndShelve })
+		w.becomes(t, domain.LeaseActive)
+		id, _ := w.cloud.launch(r.Flavors[0].ID)
+		w.cloud.servers[id].Status, w.cloud.servers[id].Launched = "ERROR", true
+		w.dies = &crasher{}
+		w.end(t)
+		return w, w.cloud.servers[id]
+	}
+	w, _ := begin()
+	w.becomes(t, domain.LeaseEnded)
+	before := slices.Index(w.dies.names, "ResetServer") // the number of the write before it
+	w, server := begin()
+	w.dies.at = before
+	w.becomes(t, domain.LeaseEnded)
+	if server.Status != "SHELVED_OFFLOADED" || w.cloud.resets != 1 {
+		t.Errorf("after a death before the reset it is %s, made active %d times", server.Status, w.cloud.resets)
+	}
+	w, server = begin()
+	w.cloud.fails = "ResetServer"
+	w.pass(t)
+	if got := testkit.Scalar[string](t, w.rows, "select servers::text from reservations"); strings.Contains(got, "resets") {
+		t.Errorf("a reset that failed is stored: %s", got)
+	}
+	w.cloud.fails = ""
+	w.becomes(t, domain.LeaseEnded)
+	if server.Status != "SHELVED_OFFLOADED" {
+		t.Errorf("after a reset that failed it is %s", server.Status)
+	}
+}
+
 // TestStuckServer: a server that cannot be ended keeps its own host only. After a while the lease is in error and says
 // why, and the host is not reservable until the server is gone; then the lease ends.
 func TestStuckServer(t *testing.T) {
@@ -86,7 +121,7 @@ func TestStuckServer(t *testing.T) {
 	if got := testkit.Scalar[string](t, w.rows, "select pool from nodes where name = $1", host); got != "joining" {
 		t.Errorf("the host is %s", got)
 	}
-	if w.cloud.resets != 1 || !server.Locked {
+	if w.cloud.resets != 2 || !server.Locked {
 		t.Errorf("the server was made active %d times, and is %+v", w.cloud.resets, server)
 	}
 	delete(w.cloud.servers, id)

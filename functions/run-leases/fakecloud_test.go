@@ -373,6 +373,9 @@ func (c *fakeCloud) UnrescueServer(_ context.Context, id string) error {
 
 // ResetServer is in vain for a broken server.
 func (c *fakeCloud) ResetServer(_ context.Context, id string) error {
+	if err := c.failure("ResetServer"); err != nil {
+		return err
+	}
 	c.resets++
 	return c.change("ResetServer", id, func(s *domain.Server) {
 		if id != c.broken {

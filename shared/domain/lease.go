@@ -184,7 +184,8 @@ type EndingServer struct {
 	Name    string    `json:"name,omitempty"`
 	Did     string    `json:"did,omitempty"`     // besides on_end, for its owner
 	Locked  bool      `json:"locked,omitempty"`  // by run-leases: it is unlocked when it has left the host
-	ResetAt time.Time `json:"reset_at,omitzero"` // from ERROR to active; zero = it was not
+	ResetAt time.Time `json:"reset_at,omitzero"` // from ERROR to active, last; zero = it was not
+	Resets  int       `json:"resets,omitempty"`  // how often while the lease ends
 }
 
 // HostWant is what hosts a reservation asks for. A host is taken whole; sizes are the least that each must have.

@@ -161,16 +161,24 @@ func (s hostStep) unlockServer(ctx context.Context, id string, isOver bool) (isD
 }
 
 // note has the lease say what the end does to a server besides on_end, once: its owner finds another server than the
-// one left. It is stored before it is done.
-func (s hostStep) note(ctx context.Context, server domain.Server, words string) error {
+// one left. isNew reports that it has to be stored, before it is done.
+func (s hostStep) note(server domain.Server, words string) (isNew bool) {
 	done := s.done(server.ID)
 	if strings.Contains(done.Did, words) {
-		return nil
+		return false
 	}
 	if done.Name = server.Name; done.Did != "" {
 		words = done.Did + "; " + words
 	}
 	done.Did = words
+	return true
+}
+
+// say is note, and stores it.
+func (s hostStep) say(ctx context.Context, server domain.Server, words string) error {
+	if !s.note(server, words) {
+		return nil
+	}
 	return s.Store.SaveStep(ctx, s.claim, s.lease, s.ClaimFor)
 }
 
@@ -185,25 +193,42 @@ func (s hostStep) prepareEnd(ctx context.Context, server domain.Server) (isReady
 	case server.Status == "VERIFY_RESIZE":
 		return false, s.cloud.ConfirmMigration(ctx, server.ID)
 	case server.Status == "RESCUE":
-		if err := s.note(ctx, server, "it was in RESCUE and was unrescued"); err != nil {
+		if err := s.say(ctx, server, "it was in RESCUE and was unrescued"); err != nil {
 			return false, err
 		}
 		return false, s.cloud.UnrescueServer(ctx, server.ID)
-	case server.Status == "ERROR" && wasReset:
+	case server.Status == "ERROR" && wasReset && done.Resets >= mostResets:
 		return false, apperr.New(apperr.Conflict, "it is in ERROR again after it was made active")
 	case server.Status == "ERROR":
-		if done.ResetAt = s.now.UTC(); s.now.Before(s.lease.EndingSince) { // which this pass has stored
-			done.ResetAt = s.lease.EndingSince.UTC()
-		}
-		if err := s.Store.SaveStep(ctx, s.claim, s.lease, s.ClaimFor); err != nil {
-			return false, err
-		}
-		if err := s.note(ctx, server, "it was in ERROR, was made active and was stopped"); err != nil {
-			return false, err
-		}
-		return false, s.cloud.ResetServer(ctx, server.ID)
+		return false, s.reset(ctx, server)
 	case server.Status == "ACTIVE" && wasReset: // it may not run, whatever Nova shows
 		return false, s.cloud.StopServer(ctx, server.ID)
 	}
 	return true, nil
+}
+
+// mostResets is how often a server is made active while its lease ends: once, and again if a replica has died before it
+// did what it had stored.
+const mostResets = 2
+
+// reset makes a server in ERROR active. It is stored before it is done.
+func (s hostStep) reset(ctx context.Context, server domain.Server) error {
+	done := s.done(server.ID)
+	before := *done
+	if done.ResetAt.Before(s.lease.EndingSince) {
+		done.Resets = 0
+	}
+	done.Resets++
+	if done.ResetAt = s.now.UTC(); s.now.Before(s.lease.EndingSince) { // which this pass has stored
+		done.ResetAt = s.lease.EndingSince.UTC()
+	}
+	s.note(server, "it was in ERROR, was made active and was stopped")
+	err := s.Store.SaveStep(ctx, s.claim, s.lease, s.ClaimFor)
+	if err == nil {
+		err = s.cloud.ResetServer(ctx, server.ID)
+	}
+	if err != nil { // nothing was done
+		*s.done(server.ID) = before
+	}
+	return err
 }

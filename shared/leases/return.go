@@ -48,6 +48,9 @@ func (s hostStep) finish(ctx context.Context) error {
 	}
 	isDone, failures = isDone && isReturned, append(failures, failed...)
 	isShelved, err := s.shelveMoved(ctx)
+	if errors.Is(err, domain.ErrFenced) || errors.Is(err, domain.ErrChanged) {
+		return err
+	}
 	if err == nil {
 		isDone = isDone && isShelved
 		err = s.unlock(ctx, isDone || s.lease.OnEnd == domain.OnEndNone, hosts)
@@ -323,7 +326,7 @@ func (s hostStep) endServer(ctx context.Context, id string) error {
 		return absentIsDone(s.cloud.DeleteServer(ctx, id))
 	case s.deletes(server) && server.Status == "ERROR":
 		const did = "it was in ERROR and had never run: it was deleted without an image"
-		if err := s.note(ctx, server, did); err != nil {
+		if err := s.say(ctx, server, did); err != nil {
 			return err
 		}
 		return absentIsDone(s.cloud.DeleteServer(ctx, id))

@@ -4,7 +4,7 @@
 alter table leases add column ending_since timestamptz;
 update leases set ending_since = updated_at where status = 'ending' or end_result = 'failed';
 
--- What run-leases has done to servers on the reservation's hosts to end them: [{id, name, did, locked, reset_at}].
+-- What run-leases has done to servers on the reservation's hosts to end them: [{id, name, did, locked, reset_at, resets}].
 alter table reservations add column servers jsonb not null default '[]';
 
 -- How many actions of an instance reservation have ended: the next one has another id.
