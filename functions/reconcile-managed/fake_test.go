@@ -141,9 +141,14 @@ func (w *fakeWorld) pass(t *testing.T, d time.Duration) {
 		"update orders set claimed_until = claimed_until - $1::interval",
 		"update create_calls set until = until - $1::interval",
 	} {
-		if _, err := w.rows.Exec(t.Context(), sql, d); err != nil {
-			t.Fatal(err)
-		}
+		w.exec(t, sql, d)
+	}
+}
+
+func (w *fakeWorld) exec(t *testing.T, sql string, args ...any) {
+	t.Helper()
+	if _, err := w.rows.Exec(t.Context(), sql, args...); err != nil {
+		t.Fatal(err)
 	}
 }
 

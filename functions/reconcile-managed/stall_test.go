@@ -1,6 +1,7 @@
 package reconcilemanaged
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -80,6 +81,59 @@ func TestBrokenServers(t *testing.T) {
 	w.pass(t, 10*time.Minute)
 	w.becomesQuiet(t, &crasher{})
 	w.check(t, "web-0:tiny web-1:tiny", w.nova.creates)
+}
+
+// TestErrorOfReadyServers: a server that was ready is left alone when Nova sets it to ERROR, also by the same declaration
+// again, and its resource shows Nova's fault. It is ready when the error ends. Another revision makes it again, and so
+// does repair: auto.
+func TestErrorOfReadyServers(t *testing.T) {
+	t.Parallel()
+	w := newFakeWorld(t)
+	w.change = func(spec *domain.DeploymentSpec) { spec.Update = domain.UpdateInPlace }
+	w.declare(t, 2, "tiny", 0)
+	w.becomesQuiet(t, &crasher{})
+	ids := func() (all []string) {
+		for _, s := range w.nova.servers {
+			all = append(all, s.ID)
+		}
+		return all
+	}
+	before := ids()
+	report := func(status string) { // as Nova and poll-instances do
+		t.Helper()
+		s := &w.nova.servers[0]
+		if s.Status, s.Fault = status, nil; status == "ERROR" {
+			s.Fault = &domain.Fault{Code: 500, Message: "the disk has failed"}
+		}
+		w.exec(t, "update managed set next_at = now()")
+		w.exec(t, "update managed_projects set due_at = now()")
+		for range 3 {
+			w.tick(t, []managed.Engine{w.replica(&crasher{})})
+		}
+	}
+	report("ERROR")
+	w.declare(t, 2, "tiny", 0)
+	w.tick(t, []managed.Engine{w.replica(&crasher{})})
+	m := w.get(t)
+	if m.Status != domain.ManagedDegraded || m.Reason != "the disk has failed" ||
+		m.Members[0].Status != domain.MemberError || !m.NextAt.IsZero() || !slices.Equal(ids(), before) {
+		t.Errorf("it is %s, %s, due at %s, with %+v", m.Status, m.Reason, m.NextAt, m.Members)
+	}
+	report("ACTIVE")
+	if m := w.get(t); m.Status != domain.ManagedReady || m.Members[0].Status != domain.MemberReady {
+		t.Errorf("active again it is %s, %s, %+v", m.Status, m.Reason, m.Members)
+	}
+	report("ERROR")
+	w.declare(t, 3, "tiny", 0)
+	w.becomesQuiet(t, &crasher{})
+	w.check(t, "web-0:tiny web-1:tiny web-2:tiny", 4)
+	if slices.Contains(ids(), before[0]) {
+		t.Error("another revision leaves a server in ERROR")
+	}
+	w.exec(t, "update managed set repair = 'auto'")
+	report("ERROR")
+	w.becomesQuiet(t, &crasher{})
+	w.check(t, "web-0:tiny web-1:tiny web-2:tiny", 5)
 }
 
 // TestListsOfCreations: a round lists flavors, networks and images once, however many servers it makes.

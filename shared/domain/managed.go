@@ -204,6 +204,8 @@ type Member struct {
 	CreatedAt time.Time
 	UpdatedAt time.Time
 
+	WasReady bool // its object was ready at some time; until then it is new
+
 	Written string // a digest of the differences for which OpenStack accepted the last change; "" = none
 	Writes  int    // how often in a row it accepted a change for them
 }

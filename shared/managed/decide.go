@@ -23,7 +23,6 @@ type target struct {
 	mostCreations  int  // that end in ERROR, before the resource stops; 0 = any number
 	repairs        bool // what others changed is changed back
 	isNew          bool // it was declared since it was last as declared
-	wasReady       bool // some revision of it was
 }
 
 // seen is a member as it is stored and as it was listed.
@@ -174,7 +173,7 @@ func (d *decision) keeps(s seen) bool {
 	case s.member.Status == domain.MemberDeleting || isLost && d.count == 0:
 		d.forget(s)
 		return false
-	case isLost && s.member.Status == domain.MemberCreating:
+	case isLost && !s.member.WasReady:
 		return true // it is a failure
 	case isLost && (d.isDeployment || d.repairs || d.isNew):
 		d.add(actForget, s)
@@ -258,9 +257,10 @@ func (d *decision) remove(s seen) {
 	d.add(actForget, s)
 }
 
-// isOutdated reports whether the member has not the declared revision yet: its differences are not what others changed.
+// isOutdated reports whether the member has not the declared revision yet, or was not ready yet: its differences are not
+// what others changed, and are removed however often that fails.
 func (d *decision) isOutdated(s seen) bool {
-	return s.member.Revision != d.revision || s.member.Status == domain.MemberCreating
+	return s.member.Revision != d.revision || !s.member.WasReady
 }
 
 // mustReplace reports whether the declaration can only be reached with another object.
@@ -281,7 +281,7 @@ func (d *decision) tend(s seen, kept []seen) bool {
 			d.updated++
 		}
 		return true
-	case !s.isFound && s.member.ObjectID != "" && s.member.Status == domain.MemberCreating:
+	case !s.isFound && s.member.ObjectID != "" && !s.member.WasReady:
 		s.member.Reason = "it was deleted while it was made"
 		return d.retryFailed(s)
 	case !s.isFound && s.member.ObjectID != "": // others deleted it, and it is not repaired

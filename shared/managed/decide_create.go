@@ -2,6 +2,8 @@ package managed
 
 import (
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -9,7 +11,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// retryFailed makes a failed member again after a pause that grows.
+// retryFailed makes a failed member again after a pause that grows, unless its object is kept.
 func (d *decision) retryFailed(s seen) bool {
 	reason := s.member.Reason
 	if s.isFound && s.object.Reason != "" {
@@ -18,8 +20,9 @@ func (d *decision) retryFailed(s seen) bool {
 	d.problems = append(d.problems, reason)
 	creations := s.failedCreations()
 	switch {
-	case s.object.Keep && (d.wasReady || wasReady(s.member)):
-		return true // what would be made again lacks what it had
+	case d.isKept(s):
+		d.recordFault(s, reason)
+		return true
 	case s.member.Status != domain.MemberError: // it is in ERROR since the last plan
 		s.member.Status, s.member.Reason, s.member.ObjectID = domain.MemberError, reason, s.object.ID
 		s.member.Attempts++
@@ -37,6 +40,36 @@ func (d *decision) retryFailed(s seen) bool {
 	}
 	d.remove(s)
 	return false
+}
+
+// faultPrefix begins the last change of a member whose object was ready once, and is in ERROR.
+const faultPrefix = "fault "
+
+// faultOf is the last change of such a member, whose error was recorded while a revision was declared.
+func faultOf(revision int) string { return faultPrefix + strconv.Itoa(revision) }
+
+// isFault reports whether an error of the member's object was recorded, which was ready once.
+func isFault(m domain.Member) bool { return strings.HasPrefix(m.Written, faultPrefix) }
+
+// isKept reports whether an object in ERROR is left alone. One that was ready once has what another one would lack, such
+// as the data on its disk, and the error may end. A server is made again if it is to be repaired, or if another revision
+// was declared after its error was shown.
+func (d *decision) isKept(s seen) bool {
+	isDeclaredSince := isFault(s.member) && s.member.Written != faultOf(d.revision)
+	return s.isFound && s.member.WasReady && (s.object.Keep || !d.repairs && !isDeclaredSince)
+}
+
+// recordFault stores why an object that is kept is in ERROR.
+func (d *decision) recordFault(s seen, reason string) {
+	if !d.isOutdated(s) {
+		d.updated++
+	}
+	m := s.member
+	m.Status, m.Reason, m.ObjectID = domain.MemberError, reason, s.object.ID
+	if !isFault(m) {
+		m.Written, m.Writes = faultOf(d.revision), 0
+	}
+	d.record(s, m)
 }
 
 // failedCreation is the last change of a member whose predecessors ended in ERROR.
@@ -108,9 +141,4 @@ func (d *decision) addNew(ordinal int) {
 	m.ID, m.ManagedID, m.Ordinal, m.Revision = uuid.New(), d.managedID, ordinal, d.revision
 	m.Status = domain.MemberCreating
 	d.add(actCreate, seen{member: m})
-}
-
-// wasReady reports whether the member was ready before it failed.
-func wasReady(m domain.Member) bool {
-	return m.Status == domain.MemberReady || m.Status == domain.MemberUpdating
 }

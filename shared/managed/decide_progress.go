@@ -133,7 +133,7 @@ func (d *decision) inherit(s seen) {
 	switch m.Written, m.Writes = s.trace(), 1; {
 	case s.isRepeated():
 		m.Writes += s.member.Writes
-	case s.member.Status == domain.MemberCreating && s.member.Revision == d.revision:
+	case !s.member.WasReady && s.member.Revision == d.revision:
 		m.Writes++
 	}
 	d.inherited[s.member.Ordinal] = m

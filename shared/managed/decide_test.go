@@ -19,7 +19,7 @@ func member(ordinal int, change ...func(*seen)) seen {
 	s := seen{
 		member: domain.Member{
 			ID: uuid.New(), Ordinal: ordinal, Revision: 1, ObjectID: fmt.Sprint("o", ordinal),
-			Status: domain.MemberReady, UpdatedAt: testNow.Add(-time.Hour),
+			Status: domain.MemberReady, WasReady: true, UpdatedAt: testNow.Add(-time.Hour),
 		},
 		object:  Object{ID: fmt.Sprint("o", ordinal), State: ObjectReady},
 		isFound: true,
@@ -30,8 +30,23 @@ func member(ordinal int, change ...func(*seen)) seen {
 	return s
 }
 
-func state(to ObjectState) func(*seen)          { return func(s *seen) { s.object.State = to } }
-func status(to domain.MemberStatus) func(*seen) { return func(s *seen) { s.member.Status = to } }
+func state(to ObjectState) func(*seen) { return func(s *seen) { s.object.State = to } }
+
+// status is of a member that was not ready yet, unless it is Ready, Updating or Deleting.
+func status(to domain.MemberStatus) func(*seen) {
+	return func(s *seen) {
+		s.member.Status = to
+		s.member.WasReady = to != domain.MemberCreating && to != domain.MemberError
+	}
+}
+
+// failing is in ERROR since a revision was declared.
+func failing(since int) func(*seen) {
+	return func(s *seen) {
+		s.object.State, s.object.Reason = ObjectError, "No valid host"
+		s.member.Status, s.member.Reason, s.member.Written = domain.MemberError, "No valid host", faultOf(since)
+	}
+}
 
 // pausing may not be tried again yet.
 func pausing(s *seen) { s.member.RetryAt = testNow.Add(time.Second) }
@@ -140,13 +155,21 @@ func TestDecide(t *testing.T) {
 		"deletion of a deleted one": {
 			changed(single(), func(t *target) { t.count = 0 }), []seen{member(0, lost)}, "forget 0",
 		},
-		"others delete it":            {of(1, 1), []seen{member(0, state(ObjectDeleting))}, ""},
-		"drift is shown":              {single(), []seen{outdated(0, InPlace)}, ""},
-		"drift is repaired":           {repairs, []seen{outdated(0, InPlace)}, "update 0"},
-		"what follows is no drift":    {single(), []seen{member(0, follows)}, "update 0"},
-		"drift in ERROR is made anew": {of(1, 1), []seen{member(0, state(ObjectError))}, "record 0"},
+		"others delete it":         {of(1, 1), []seen{member(0, state(ObjectDeleting))}, ""},
+		"drift is shown":           {single(), []seen{outdated(0, InPlace)}, ""},
+		"drift is repaired":        {repairs, []seen{outdated(0, InPlace)}, "update 0"},
+		"what follows is no drift": {single(), []seen{member(0, follows)}, "update 0"},
 
-		"ERROR is recorded": {of(1, 1), []seen{member(0, state(ObjectError))}, "record 0"},
+		"ERROR is recorded":      {of(1, 1), []seen{member(0, state(ObjectError))}, "record 0"},
+		"ERROR is left alone":    {of(1, 1), []seen{member(0, failing(1))}, ""},
+		"ERROR in an update":     {to(1, 1), []seen{member(0, failing(2))}, ""},
+		"ERROR is repaired":      {repairs, []seen{member(0, failing(1))}, "create 0, delete 0"},
+		"ERROR, then declared":   {to(1, 1), []seen{member(0, failing(1))}, "create 0, delete 0"},
+		"a volume, declared":     {single2, []seen{member(0, failing(1), keep)}, ""},
+		"a volume, repaired":     {repairs, []seen{member(0, failing(1), keep)}, ""},
+		"an end of ERROR":        {of(1, 1), []seen{member(0, failing(1), state(ObjectReady), off)}, "record 0"},
+		"drift after ERROR":      {single(), []seen{outdated(0, InPlace, failing(1), state(ObjectReady))}, "record 0"},
+		"a declaration is in it": {to(2, 1), []seen{member(0, failing(2)), outdated(1, Replace)}, ""},
 		"ERROR waits": {
 			of(1, 1), []seen{member(0, state(ObjectError), status(domain.MemberError), pausing)}, "",
 		},
@@ -157,7 +180,7 @@ func TestDecide(t *testing.T) {
 		"a refusal is retried": {of(1, 1), []seen{member(0, absent, status(domain.MemberError), func(s *seen) {
 			s.member.Reason = "quota"
 		})}, "create 0, forget 0"},
-		"data is kept": {single(), []seen{member(0, state(ObjectError), keep)}, ""},
+		"data is kept": {single(), []seen{member(0, state(ObjectError), keep)}, "record 0"},
 		"no data yet": {
 			single(), []seen{member(0, state(ObjectError), status(domain.MemberError), keep)}, "create 0, delete 0",
 		},

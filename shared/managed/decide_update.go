@@ -17,6 +17,10 @@ func (d *decision) update(s seen, kept []seen) bool {
 		d.recordReady(s)
 		return true
 	}
+	stored := s
+	if isFault(s.member) { // its error has ended
+		s.member.Status, s.member.Reason, s.member.Written = domain.MemberReady, s.object.Reason, ""
+	}
 	if !isOutdated {
 		d.updated++
 	}
@@ -48,20 +52,26 @@ func (d *decision) update(s seen, kept []seen) bool {
 		return d.replace(s, kept)
 	case len(inPlace) > 0:
 		d.updateInPlace(s, inPlace)
+	default:
+		d.record(stored, s.member)
 	}
 	return true
+}
+
+// record stores what has changed of a member.
+func (d *decision) record(s seen, changed domain.Member) {
+	if changed == s.member {
+		return
+	}
+	d.steps = append(d.steps, step{action: actRecord, member: changed, object: s.object})
 }
 
 // recordReady stores that the member is as declared.
 func (d *decision) recordReady(s seen) {
 	m := s.member
 	m.Revision, m.Status, m.Reason, m.ObjectID = d.revision, domain.MemberReady, s.object.Reason, s.object.ID
-	m.Attempts, m.RetryAt, m.Written, m.Writes = 0, time.Time{}, "", 0
-	if m == s.member {
-		return
-	}
-	s.member = m
-	d.steps = append(d.steps, step{action: actRecord, member: m, object: s.object})
+	m.Attempts, m.RetryAt, m.Written, m.Writes, m.WasReady = 0, time.Time{}, "", 0, true
+	d.record(s, m)
 }
 
 // changing says which change of an object is under way; "" for changes that do not interrupt it.

@@ -268,9 +268,8 @@ func (m *resource) stepsMeanwhile() []step {
 func (m *resource) target() target {
 	t := target{
 		managedID: m.ID, count: 1, maxUnavailable: 1, surges: true, revision: m.Revision,
-		repairs:  m.Repair == domain.RepairAuto,
-		isNew:    m.Request != "",
-		wasReady: m.ObservedRevision > 0,
+		repairs: m.Repair == domain.RepairAuto,
+		isNew:   m.Request != "",
 	}
 	if m.Kind != domain.KindMachine && m.Kind != domain.KindDeployment {
 		t.mostCreations = mostCreations

@@ -114,7 +114,7 @@ func (*MachineDriver) Differences(in Wanted, o Object) []Difference {
 		out = append(out, Difference{Field: "image", Declared: spec.Image, Actual: actual, Way: way, Disrupts: true})
 	}
 	out = append(out, volumeDifferences(in, spec, made, server)...)
-	if in.Made.Number != in.Resource.Revision {
+	if in.Made.Number != in.Resource.Revision && in.Made.Number != 0 { // 0: what it was made of is not known
 		out = append(out, fixedDifferences(in, spec, made)...)
 	}
 	return out

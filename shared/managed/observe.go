@@ -2,6 +2,7 @@ package managed
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -197,7 +198,7 @@ func (r *round) confirm(ctx context.Context, m *resource, objects map[uuid.UUID]
 			objects[member.ID] = Object{ID: member.ObjectID, State: ObjectWorking, Reason: "OpenStack does not find it"}
 		}
 		if !member.MissedAt.Equal(before) {
-			if err := r.saveMember(ctx, *member); err != nil {
+			if err := r.saveMember(ctx, *member); err != nil && !errors.Is(err, domain.ErrChanged) {
 				return err
 			}
 		}

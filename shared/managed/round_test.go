@@ -24,6 +24,7 @@ type memory struct {
 	members map[uuid.UUID]domain.Member
 	dueIn   time.Duration // of the last release
 	fenced  bool          // another replica has the project
+	changed bool          // the revisions of members are deleted
 	scanned bool          // the last round looked at all
 }
 
@@ -62,6 +63,9 @@ func (s *memory) SaveMember(_ context.Context, _ domain.Claim, _ string, m domai
 	defer s.mu.Unlock()
 	if s.fenced {
 		return domain.ErrFenced
+	}
+	if s.changed {
+		return domain.ErrChanged
 	}
 	if s.members[m.ID] != m {
 		m.UpdatedAt = time.Now()
@@ -248,6 +252,18 @@ func TestFencedDeletesNothing(t *testing.T) {
 			t.Errorf("it deletes %s", images.deleted)
 		}
 	})
+}
+
+// TestDeletedRevision: a round whose revision is deleted meanwhile makes nothing, and releases its claim: the project is due.
+func TestDeletedRevision(t *testing.T) {
+	t.Parallel()
+	isMade := false
+	e, s := newRound(&scripted{kind: domain.KindVolume, create: func() error { isMade = true; return nil }})
+	s.changed, s.dueIn = true, -1
+	s.run(t, e)
+	if isMade || s.dueIn != movingPause {
+		t.Errorf("it is made: %t, and due in %s", isMade, s.dueIn)
+	}
 }
 
 // TestBlockedRollout: a rollout that a stopped server blocks says so.

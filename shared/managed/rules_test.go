@@ -311,6 +311,25 @@ func TestRules(t *testing.T) {
 	}
 }
 
+// TestUnknownRevision: what an object was made of is not known when its revision is gone. Nothing that only a revision
+// shows differs then.
+func TestUnknownRevision(t *testing.T) {
+	t.Parallel()
+	for kind, r := range allRules {
+		spec := with(t, r.spec, "", "")
+		in := Wanted{
+			Resource: domain.Managed{
+				ID: uuid.New(), Name: "thing", Revision: 4, Digest: []byte("a"), Schedule: domain.ScheduleRule{Zone: "z"},
+			},
+			Member: domain.Member{ID: tried, Revision: 2}, Name: "thing", Around: triedAround(), Spec: spec,
+		}
+		o := Object{Name: "thing", State: ObjectReady, Raw: r.shown(spec)}
+		if left := r.driver.Differences(in, o); len(left) > 0 {
+			t.Errorf("%s differs from an unknown revision: %+v", kind, left)
+		}
+	}
+}
+
 func tryKind(t *testing.T, kind domain.Kind, fields []string, rules map[string]rule) {
 	t.Helper()
 	r := allRules[kind]

@@ -97,6 +97,9 @@ func (SecretDriver) Create(ctx context.Context, s Session, in Wanted) (string, e
 
 // Differences implements Driver. Only revisions can differ: others cannot change a secret either.
 func (SecretDriver) Differences(in Wanted, _ Object) []Difference {
+	if in.Made.Number == 0 { // it is not known what the secret was made of
+		return nil
+	}
 	declared, made := read[domain.SecretSpec](in.Spec), read[domain.SecretSpec](in.Made.Spec)
 	out := compare("content_type", declared.ContentType, made.ContentType, Replace)
 	if !bytes.Equal(in.Resource.Digest, in.Made.Digest) {

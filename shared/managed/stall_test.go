@@ -19,7 +19,8 @@ func TestStalledUpdate(t *testing.T) {
 	}
 	failed := func(attempts int) func(*seen) {
 		return func(s *seen) {
-			s.object.State, s.member.Status, s.member.Attempts = ObjectError, domain.MemberError, attempts
+			status(domain.MemberError)(s)
+			s.object.State, s.member.Attempts = ObjectError, attempts
 		}
 	}
 	for name, tc := range map[string]struct {

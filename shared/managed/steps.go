@@ -13,20 +13,28 @@ import (
 )
 
 // step takes the steps of all resources, some at a time. It fails when nothing can be stored any more; a step that
-// fails does not keep the others.
+// fails, or whose resource or revision was deleted meanwhile, does not keep the others.
 func (r *round) step(ctx context.Context) error {
 	group, working := errgroup.WithContext(ctx)
 	group.SetLimit(atOnce)
+	begin := func(take func() error) {
+		group.Go(func() error {
+			if err := take(); !errors.Is(err, domain.ErrChanged) {
+				return err
+			}
+			return nil
+		})
+	}
 	for _, m := range r.resources {
 		for _, s := range m.plan.steps {
-			group.Go(func() error { return r.take(working, m, s) })
+			begin(func() error { return r.take(working, m, s) })
 		}
 		for _, s := range m.members {
 			if m.isOrphaned() {
 				break
 			}
 			for _, extra := range s.object.Extra {
-				group.Go(func() error { return r.deleteExtra(working, m, s.member, extra) })
+				begin(func() error { return r.deleteExtra(working, m, s.member, extra) })
 			}
 		}
 	}
@@ -101,7 +109,8 @@ func (r *round) create(ctx context.Context, m *resource, s step) error {
 // update takes one step to what is declared.
 func (r *round) update(ctx context.Context, m *resource, s step) error {
 	member := s.member
-	if member.Reason = changing(s.differences); member.Status != domain.MemberCreating { // new until it was ready
+	member.Status, member.Reason = domain.MemberCreating, changing(s.differences)
+	if member.WasReady {
 		member.Status = domain.MemberUpdating
 	}
 	if err := r.saveMember(ctx, member); err != nil { // that it is another replica's project shows here
@@ -119,7 +128,7 @@ func (r *round) update(ctx context.Context, m *resource, s step) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, ErrNothingLeft):
-		member.Revision, member.Status, member.Reason = m.Revision, domain.MemberReady, ""
+		member.Revision, member.Status, member.Reason, member.WasReady = m.Revision, domain.MemberReady, "", true
 		member.Attempts, member.RetryAt, member.Written, member.Writes = 0, time.Time{}, "", 0
 	default:
 		err = r.record(ctx, m, &member, s, err)

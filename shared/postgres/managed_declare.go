@@ -48,8 +48,14 @@ insert into managed_revisions (project_id, managed_id, number, flavor, spec, sec
                                rolled_back, user_id)
 values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`
 
+	// A round that is running may have loaded each revision that was the current one since it began, which is some
+	// minutes ago at most, and records it: those are deleted later.
 	pruneRevisionsSQL = `
-delete from managed_revisions r using managed m where m.project_id = $1 and m.id = $2 and ` + prunableRevision
+delete from managed_revisions r using managed m where m.project_id = $1 and m.id = $2 and ` + prunableRevision + `
+  and not exists (select from managed_projects p join managed_revisions next on next.project_id = p.project_id
+                  where p.project_id = m.project_id and p.claimed_until > clock_timestamp()
+                    and next.managed_id = r.managed_id and next.number = r.number + 1
+                    and next.created_at > clock_timestamp() - interval '10 minutes')`
 
 	// prunableRevision are the revisions r of a resource m beyond its max_revisions. What members have is kept:
 	// reconcile-managed compares with it.

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -80,10 +81,13 @@ func TestPruneRevisions(t *testing.T) {
 	if got := numbers(); !slices.Equal(got, []int{4, 3, 2}) {
 		t.Errorf("kept are %v", got)
 	}
-	_, claim := claimProject(t, store)
+	project, claim := claimProject(t, store)
 	member := newMember(m)
 	member.Revision = 2
 	if err := store.SaveMember(ctx, claim, "p1", member); err != nil {
+		t.Fatal(err)
+	}
+	if err := store.ReleaseProject(ctx, claim, project, 0); err != nil {
 		t.Fatal(err)
 	}
 	m = declare(t, store, changed(m, `{"flavor": "e"}`))
@@ -96,6 +100,7 @@ func TestPruneRevisions(t *testing.T) {
 	if _, _, err := store.Declare(ctx, gone); apperr.CodeOf(err) != apperr.NotFound {
 		t.Errorf("rolled back to a revision that was pruned: %v", err)
 	}
+	_, claim = claimProject(t, store)
 	member.Revision, m.ObservedRevision = 6, 6
 	if err := store.SaveMember(ctx, claim, "p1", member); err != nil {
 		t.Fatal(err)
@@ -105,6 +110,50 @@ func TestPruneRevisions(t *testing.T) {
 	}
 	if got := numbers(); !slices.Equal(got, []int{6, 5, 4}) {
 		t.Errorf("kept are %v", got)
+	}
+}
+
+// TestDeclaredDuringRound: declarations during a round keep the revision that the round has loaded, and records. It is
+// deleted when a round finds the current one real. A member with a revision that is gone cannot be stored.
+func TestDeclaredDuringRound(t *testing.T) {
+	t.Parallel()
+	ctx, store := t.Context(), postgres.Managed{DB: open(t, testkit.Database(t))}
+	made := newManaged("web")
+	made.MaxRevisions = 1
+	m := declare(t, store, made)
+	_, claim := claimProject(t, store)
+	member := newMember(m)
+	if err := store.SaveMember(ctx, claim, "p1", member); err != nil {
+		t.Fatal(err)
+	}
+	m = declare(t, store, changed(m, `{"flavor": "b"}`)) // the round loads this one
+	m = declare(t, store, changed(m, `{"flavor": "c"}`))
+	m = declare(t, store, changed(m, `{"flavor": "d"}`))
+	member.Revision, member.WasReady = 2, true
+	if err := store.SaveMember(ctx, claim, "p1", member); err != nil {
+		t.Fatalf("the round cannot record the revision that it has loaded: %v", err)
+	}
+	loaded, err := store.Load(ctx, "p1")
+	if err != nil || !strings.Contains(string(loaded[0].Made[2].Spec), `"b"`) || !loaded[0].Members[0].WasReady {
+		t.Fatalf("loaded %+v: %v", loaded, err)
+	}
+	member.Revision = 4
+	if err := store.SaveMember(ctx, claim, "p1", member); err != nil {
+		t.Fatal(err)
+	}
+	l := &loaded[0]
+	l.ObservedRevision, l.Status = 4, domain.ManagedReady
+	if err := store.SaveStatus(ctx, claim, l); err != nil {
+		t.Fatal(err)
+	}
+	if left, err := store.Revisions(ctx, "p1", m.ID); err != nil || len(left) != 1 {
+		t.Errorf("the revisions %+v are left: %v", left, err)
+	}
+	for _, unknown := range []int{2, 9} {
+		member.Revision = unknown
+		if err := store.SaveMember(ctx, claim, "p1", member); !errors.Is(err, domain.ErrChanged) {
+			t.Errorf("a member of revision %d, which does not exist: %v", unknown, err)
+		}
 	}
 }
 

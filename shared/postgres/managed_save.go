@@ -18,14 +18,15 @@ const (
 	saveMemberSQL = `
 with ` + claimedProjectSQL + `, saved as (
     insert into managed_members as x (project_id, id, managed_id, ordinal, revision, object_id, status, reason,
-                                      attempts, retry_at, missed_at, written, writes)
-    select project_id, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14 from claimed
+                                      attempts, retry_at, missed_at, written, writes, was_ready)
+    select project_id, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15 from claimed
     on conflict (project_id, id) do update
     set ordinal = $5, revision = $6, object_id = $7, status = $8, reason = $9, attempts = $10, retry_at = $11,
-        missed_at = $12, written = $13, writes = $14,
+        missed_at = $12, written = $13, writes = $14, was_ready = $15,
         node = case when x.object_id = $7 then x.node else '' end, updated_at = clock_timestamp()
     where (x.ordinal, x.revision, x.object_id, x.status, x.reason, x.attempts, x.retry_at, x.missed_at, x.written,
-           x.writes) is distinct from ($5, $6, $7, $8, $9, $10, $11::timestamptz, $12::timestamptz, $13, $14)
+           x.writes, x.was_ready)
+          is distinct from ($5, $6, $7, $8, $9, $10, $11::timestamptz, $12::timestamptz, $13, $14, $15)
 )
 select count(*) from claimed`
 
@@ -37,12 +38,13 @@ select count(*) from claimed`
 )
 
 // SaveMember stores a member of a resource, or what has changed of it: its ordinal, revision, object, status, reason,
-// attempts, retry time, MissedAt and last change. Its node is what RecordNodes says. It is domain.ErrFenced when
-// another replica has claimed the project since, and domain.ErrChanged when its resource is gone.
+// attempts, retry time, MissedAt, last change and whether it was ready. Its node is what RecordNodes says. It is
+// domain.ErrFenced when another replica has claimed the project since, and domain.ErrChanged when its resource or its
+// revision is deleted.
 func (s Managed) SaveMember(ctx context.Context, claim domain.Claim, projectID string, m domain.Member) error {
 	err := fenced(queryValue[int64](ctx, s.DB.pool, saveMemberSQL, projectID, claim.ID, m.ID, m.ManagedID, m.Ordinal,
 		m.Revision, m.ObjectID, m.Status, m.Reason, m.Attempts, orNull(m.RetryAt), orNull(m.MissedAt),
-		m.Written, m.Writes))
+		m.Written, m.Writes, m.WasReady))
 	if sqlState(err) == stateForeignKey {
 		return domain.ErrChanged
 	}
