@@ -83,9 +83,9 @@ func TestBrokenServers(t *testing.T) {
 	w.check(t, "web-0:tiny web-1:tiny", w.nova.creates)
 }
 
-// TestErrorOfReadyServers: a server that was ready is left alone when Nova sets it to ERROR, also by the same declaration
-// again, and its resource shows Nova's fault. It is ready when the error ends. Another revision makes it again, and so
-// does repair: auto.
+// TestErrorOfReadyServers: a server that was ready is left alone when Nova sets it to ERROR, also by the same
+// declaration again, and its resource shows Nova's fault. It is ready when the error ends. Another revision makes it
+// again, and so does repair: auto.
 func TestErrorOfReadyServers(t *testing.T) {
 	t.Parallel()
 	w := newFakeWorld(t)

@@ -30,6 +30,13 @@ type LaunchSpec struct {
 	Description    string            `json:"description,omitempty"`
 	ConfigDrive    bool              `json:"config_drive,omitempty"`
 	Hints          map[string]any    `json:"scheduler_hints,omitempty"` // texts, and lists of them
+	Volumes        []ServerVolume    `json:"volumes,omitempty"`         // that it has at its first boot
+}
+
+// ServerVolume is a volume that a server gets besides its disk. It stays when the server is deleted.
+type ServerVolume struct {
+	ID            string `json:"id"`
+	IsMultiattach bool   `json:"multiattach,omitempty"` // several servers may have it
 }
 
 // Attachment is one connection of a server: to a network, with an address if it is given, or by an existing port.

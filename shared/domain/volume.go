@@ -13,8 +13,10 @@ type Volume struct {
 	Zone        string
 	Metadata    map[string]string
 	Servers     []string // that it is attached to
-	CreatedAt   time.Time
-	UpdatedAt   time.Time // the same until its first change
+	// IsMultiattach says that several servers may have it.
+	IsMultiattach bool
+	CreatedAt     time.Time
+	UpdatedAt     time.Time // the same until its first change
 }
 
 // VolumeRequest says what a volume is to be.

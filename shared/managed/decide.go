@@ -51,6 +51,7 @@ type step struct {
 	member      domain.Member
 	object      Object
 	differences []Difference
+	isReplaced  bool // of actDelete: the object was ready, and is deleted before another one takes its place
 }
 
 // plan is what a resource needs now.
@@ -62,6 +63,7 @@ type plan struct {
 	refused   []Difference
 	problems  []string // why members are in error
 	stopped   []string // why members that are ready do not work
+	waits     []string // what steps wait for
 	isPausing bool     // a creation has failed, and is not repeated yet
 	isStalled bool     // the update has failed too often, and waits for another declaration
 	// isUnchanged says that changes or creations were accepted and came to nothing too often; it waits as well.
@@ -193,6 +195,16 @@ func (d *decision) forget(s seen) {
 	d.add(actForget, s)
 }
 
+// explainPause says why a step of a member is not taken yet: it has failed, or waits for something else.
+func (d *decision) explainPause(s seen) {
+	switch {
+	case s.member.Attempts > 0 && s.isFound && s.object.State == ObjectReady:
+		d.problems = append(d.problems, s.member.Reason)
+	case s.member.Attempts == 0 && s.member.Reason != "":
+		d.waits = append(d.waits, s.member.Reason)
+	}
+}
+
 // isAvailable reports whether the member's object works.
 func (s seen) isAvailable() bool {
 	return s.isFound && s.object.State == ObjectReady && s.object.Reason == ""
@@ -257,8 +269,16 @@ func (d *decision) remove(s seen) {
 	d.add(actForget, s)
 }
 
-// isOutdated reports whether the member has not the declared revision yet, or was not ready yet: its differences are not
-// what others changed, and are removed however often that fails.
+// removeFirst deletes a member with its object, before another one is made in its place.
+func (d *decision) removeFirst(s seen) {
+	d.remove(s)
+	if last := len(d.steps) - 1; last >= 0 && d.steps[last].member.ID == s.member.ID {
+		d.steps[last].isReplaced = d.steps[last].action == actDelete && s.member.WasReady
+	}
+}
+
+// isOutdated reports whether the member has not the declared revision yet, or was not ready yet: its differences are
+// not what others changed, and are removed however often that fails.
 func (d *decision) isOutdated(s seen) bool {
 	return s.member.Revision != d.revision || !s.member.WasReady
 }
@@ -295,6 +315,7 @@ func (d *decision) tend(s seen, kept []seen) bool {
 		case s.isStopped():
 			d.stop(s)
 		case !d.isDue(s):
+			d.explainPause(s)
 			d.isPausing = d.isPausing || s.member.Attempts > 0
 		case s.isFound:
 			d.write(actCreate, s, nil)

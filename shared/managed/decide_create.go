@@ -17,8 +17,11 @@ func (d *decision) retryFailed(s seen) bool {
 	if s.isFound && s.object.Reason != "" {
 		reason = s.object.Reason
 	}
-	d.problems = append(d.problems, reason)
 	creations := s.failedCreations()
+	d.problems = append(d.problems, reason)
+	if s.member.WasReady && s.member.Attempts > 0 && s.member.Reason != reason { // no other one can be made now
+		d.problems = append(d.problems[:len(d.problems)-1], reason+"; "+s.member.Reason)
+	}
 	switch {
 	case d.isKept(s):
 		d.recordFault(s, reason)
@@ -38,7 +41,7 @@ func (d *decision) retryFailed(s seen) bool {
 	d.inherited[s.member.Ordinal] = domain.Member{
 		Attempts: s.member.Attempts, Written: failedCreation, Writes: creations,
 	}
-	d.remove(s)
+	d.removeFirst(s)
 	return false
 }
 
@@ -51,9 +54,9 @@ func faultOf(revision int) string { return faultPrefix + strconv.Itoa(revision) 
 // isFault reports whether an error of the member's object was recorded, which was ready once.
 func isFault(m domain.Member) bool { return strings.HasPrefix(m.Written, faultPrefix) }
 
-// isKept reports whether an object in ERROR is left alone. One that was ready once has what another one would lack, such
-// as the data on its disk, and the error may end. A server is made again if it is to be repaired, or if another revision
-// was declared after its error was shown.
+// isKept reports whether an object in ERROR is left alone. One that was ready once has what another one would lack,
+// such as the data on its disk, and the error may end. A server is made again if it is to be repaired, or if another
+// revision was declared after its error was shown.
 func (d *decision) isKept(s seen) bool {
 	isDeclaredSince := isFault(s.member) && s.member.Written != faultOf(d.revision)
 	return s.isFound && s.member.WasReady && (s.object.Keep || !d.repairs && !isDeclaredSince)

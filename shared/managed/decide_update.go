@@ -39,15 +39,16 @@ func (d *decision) update(s seen, kept []seen) bool {
 			d.refused = append(d.refused, one)
 		}
 	}
+	_, isDisrupting := disrupting(inPlace) // what a new server lacks otherwise is added however often that fails
 	switch {
 	case s.isStopped() && (isOutdated || d.repairs || len(inPlace) > 0):
 		d.stop(s)
-	case d.isStalled && isOutdated:
+	case d.isStalled && isOutdated && (s.member.WasReady || isDisrupting || len(inPlace) == 0 || d.mustReplace(s)):
 		if d.stalls(s) {
 			d.problems = append(d.problems, s.member.Reason)
 		}
 	case !d.isDue(s):
-		d.problems = append(d.problems, s.member.Reason)
+		d.explainPause(s)
 	case d.mustReplace(s):
 		return d.replace(s, kept)
 	case len(inPlace) > 0:
@@ -136,6 +137,10 @@ func (d *decision) replace(s seen, kept []seen) (stays bool) {
 		d.budget--
 	}
 	d.inherit(s)
-	d.remove(s)
+	if d.surges {
+		d.remove(s)
+	} else {
+		d.removeFirst(s)
+	}
 	return false
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
@@ -46,6 +47,13 @@ type Driver interface {
 type Finisher interface {
 	// Finish deletes what was made for the resource, whose objects are all gone.
 	Finish(ctx context.Context, s Session, m domain.Managed) error
+}
+
+// Checker is a Driver of objects that are deleted before what replaces them is made.
+type Checker interface {
+	// Check reports whether the object could be made: it resolves what the spec names for the session's user, as Create
+	// does, and makes nothing.
+	Check(ctx context.Context, s Session, in Wanted) error
 }
 
 // Ref names a managed resource of the project.
@@ -187,6 +195,15 @@ func (a Around) Objects(m domain.Managed) []Object {
 	return all
 }
 
+// volume returns the object of a managed volume; empty if it has none.
+func (a Around) volume(name string) (found Object) {
+	m, _ := a.Resource(domain.KindVolume, name)
+	for _, o := range a.Objects(m) {
+		found = o
+	}
+	return found
+}
+
 // ErrNothingLeft says that an object is as declared.
 var ErrNothingLeft = errors.New("the object is as declared")
 
@@ -197,6 +214,15 @@ type WaitError struct {
 }
 
 func (w WaitError) Error() string { return w.Message }
+
+// because says in an error which call has failed. A WaitError stays as it is.
+func because(err error, format string, args ...any) error {
+	if _, isWait := errors.AsType[WaitError](err); isWait {
+		return err
+	}
+	cause := apperr.As(err)
+	return apperr.Wrap(cause.Code, err, "%s: %s", fmt.Sprintf(format, args...), cause.Message)
+}
 
 // Waits makes a WaitError.
 func Waits(reason, format string, args ...any) error {

@@ -22,6 +22,8 @@ type Store interface {
 	ReleaseProject(
 		ctx context.Context, claim domain.Claim, project domain.ManagedProject, dueIn time.Duration,
 	) error
+	// HoldsProject is domain.ErrFenced when another replica has claimed the project since.
+	HoldsProject(ctx context.Context, claim domain.Claim, projectID string) error
 	SaveMember(ctx context.Context, claim domain.Claim, projectID string, m domain.Member) error
 	DeleteMember(ctx context.Context, claim domain.Claim, projectID string, id uuid.UUID) error
 	SaveStatus(ctx context.Context, claim domain.Claim, all ...*domain.Managed) error
@@ -276,6 +278,9 @@ func (m *resource) target() target {
 	}
 	if m.Kind == domain.KindMachine && m.ObservedRevision > 0 && m.ObservedRevision != m.Revision {
 		t.replaces = t.count
+	}
+	if m.Kind == domain.KindMachine && len(read[domain.MachineSpec](m.Spec).Volumes) > 0 {
+		t.surges = false // its volumes are the old server's until that is deleted
 	}
 	if m.Kind == domain.KindDeployment {
 		spec := read[domain.DeploymentSpec](m.Spec)

@@ -16,7 +16,12 @@ type lists struct {
 	networks []domain.Network
 	groups   []domain.SecurityGroup
 	images   map[string][]domain.Image // by the name or id that was looked up
+	servers  map[string]string         // the ids of server groups, by their names
 	cells    *bool                     // all cells of Nova are up; nil = not checked
+}
+
+func newLists() *lists {
+	return &lists{images: map[string][]domain.Image{}, servers: map[string]string{}}
 }
 
 // cellsUp reports whether all cells of Nova are up. It is checked once in a round, by a call that a policy of Nova may
@@ -71,6 +76,28 @@ func (s Session) securityGroups(ctx context.Context) (all []domain.SecurityGroup
 		s.lists.groups, err = s.Cloud.SecurityGroups(ctx)
 	}
 	return s.lists.groups, err
+}
+
+// serverGroup returns the id of the server group of a deployment, which is made with its first server; "" = none. Names
+// of groups are not unique: of two servers that are made concurrently only one makes it.
+func (s Session) serverGroup(ctx context.Context, m domain.Managed) (id string, err error) {
+	policy := groupPolicies[m.Schedule.Affinity]
+	if m.Kind != domain.KindDeployment || policy == "" {
+		return "", nil
+	}
+	name := groupName(m, policy)
+	if s.lists == nil {
+		return s.Cloud.EnsureServerGroup(ctx, name, policy)
+	}
+	s.lists.mu.Lock()
+	defer s.lists.mu.Unlock()
+	if id, isKnown := s.lists.servers[name]; isKnown {
+		return id, nil
+	}
+	if id, err = s.Cloud.EnsureServerGroup(ctx, name, policy); err == nil {
+		s.lists.servers[name] = id
+	}
+	return id, err
 }
 
 // images finds the images of a name or id, once in a round.

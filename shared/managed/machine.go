@@ -6,7 +6,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"sync"
+	"slices"
+	"strings"
 
 	"github.com/google/uuid"
 
@@ -34,8 +35,9 @@ type MachineCloud interface {
 	ResizeServer(ctx context.Context, id, flavorID string) error
 	ConfirmMigration(ctx context.Context, id string) error
 	RebuildImage(ctx context.Context, id, imageID string, userData domain.Secret) error
-	AttachVolume(ctx context.Context, serverID, volumeID string) error
+	AttachVolume(ctx context.Context, serverID string, v domain.ServerVolume) error
 	DetachVolume(ctx context.Context, serverID, volumeID string) error
+	KeyPairs(context.Context) ([]domain.KeyPair, error)
 	EnsureServerGroup(ctx context.Context, name, policy string) (string, error)
 	DeleteServerGroups(ctx context.Context, name string) error
 }
@@ -51,8 +53,6 @@ type MachineDriver struct {
 	Orders    orders.Engine
 	Actions   actions.Engine
 	Instances Instances
-
-	groups sync.Mutex // while a server group is looked for and made
 }
 
 // Kinds implements Driver.
@@ -174,8 +174,14 @@ func (*MachineDriver) Find(ctx context.Context, s Session, id string) (Object, e
 // repeated.
 func (d *MachineDriver) Create(ctx context.Context, s Session, in Wanted) (string, error) {
 	spec := read[domain.MachineSpec](in.Spec)
-	launch, err := d.launchSpec(ctx, s, in, spec)
+	launch, err := launchSpec(ctx, s, in, spec)
 	if err != nil {
+		return "", err
+	}
+	if launch.ServerGroup, err = s.serverGroup(ctx, in.Resource); err != nil {
+		return "", err
+	}
+	if launch.Volumes, err = freeVolumes(ctx, s, in, spec); err != nil {
 		return "", err
 	}
 	userData, err := withConfigmaps(in, spec)
@@ -227,6 +233,26 @@ func withConfigmaps(in Wanted, spec domain.MachineSpec) (domain.Secret, error) {
 	return WithFiles(domain.Secret(in.Secrets.UserData), files)
 }
 
+// Check implements Checker.
+func (*MachineDriver) Check(ctx context.Context, s Session, in Wanted) error {
+	spec := read[domain.MachineSpec](in.Spec)
+	if _, err := launchSpec(ctx, s, in, spec); err != nil || spec.KeyName == "" {
+		return err
+	}
+	pairs, err := s.Cloud.KeyPairs(ctx)
+	if err != nil {
+		return err
+	}
+	names := make([]string, len(pairs))
+	for n, pair := range pairs {
+		names[n] = pair.Name
+	}
+	if !slices.Contains(names, spec.KeyName) {
+		return lookup.Absent("spec.key_name", "key pair", spec.KeyName, names)
+	}
+	return nil
+}
+
 // Delete implements Driver. Volumes are detached by Nova.
 func (d *MachineDriver) Delete(ctx context.Context, s Session, o Object) error {
 	server, ok := o.Raw.(domain.Server)
@@ -274,4 +300,55 @@ func (*MachineDriver) Finish(ctx context.Context, s Session, m domain.Managed) e
 		}
 	}
 	return nil
+}
+
+// freeVolumes returns the volumes that a new server gets in its create call, so that its first boot finds them. It
+// waits until no other server has them.
+func freeVolumes(ctx context.Context, s Session, in Wanted, spec domain.MachineSpec) ([]domain.ServerVolume, error) {
+	var all []domain.ServerVolume
+	for _, name := range spec.Volumes {
+		v, err := freeVolume(in, name)
+		if err != nil {
+			return all, orRequested(ctx, s, in, err)
+		}
+		all = append(all, v)
+	}
+	return all, nil
+}
+
+// orRequested is nil when the server was requested before, and no list has shown it yet: it may be what has the volume,
+// and its order knows what it requested.
+func orRequested(ctx context.Context, s Session, in Wanted, wait error) error {
+	made, _, err := s.Cloud.Servers(ctx, domain.ServerQuery{Tags: []string{in.Member.ID.String()}, Limit: 1})
+	switch {
+	case err != nil:
+		return err
+	case len(made) > 0:
+		return nil
+	}
+	return wait
+}
+
+// freeVolume returns a managed volume that a server can get now. It waits while another one has it.
+func freeVolume(in Wanted, name string) (domain.ServerVolume, error) {
+	o := in.Around.volume(name)
+	switch v, isKnown := o.Raw.(domain.Volume); {
+	case !isKnown:
+		return domain.ServerVolume{}, Waits("VolumeUnknown", "no list shows volume %s", name)
+	case v.Status == "available", v.Status == "in-use" && v.IsMultiattach:
+		return domain.ServerVolume{ID: o.ID, IsMultiattach: v.IsMultiattach}, nil
+	case len(v.Servers) > 0:
+		return domain.ServerVolume{}, Waits("VolumeInUse", "volume %s is attached to server %s", name,
+			strings.Join(v.Servers, ", "))
+	default:
+		return domain.ServerVolume{}, Waits("VolumeInUse", "Cinder's status of volume %s is %s", name, v.Status)
+	}
+}
+
+// isAttaching reports whether a volume that Nova shows at a running server is not there yet. The volumes of a shelved
+// server are reserved for it.
+func isAttaching(o Object, server domain.Server) bool {
+	v, isKnown := o.Raw.(domain.Volume)
+	return isKnown && (v.Status == "attaching" || v.Status == "reserved") && server.Status == "ACTIVE" &&
+		!slices.Contains(v.Servers, server.ID)
 }

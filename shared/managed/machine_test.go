@@ -2,8 +2,12 @@ package managed
 
 import (
 	"context"
+	"errors"
 	"slices"
+	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
@@ -18,6 +22,8 @@ type fakeNova struct {
 
 	server domain.Server
 	cells  error // why a cell is down
+	tagErr error
+	listed []domain.Server // by tags
 	calls  []string
 }
 
@@ -43,6 +49,9 @@ func (f *fakeNova) ConfirmMigration(context.Context, string) error {
 }
 
 func (f *fakeNova) TagServer(_ context.Context, _, tag string) error {
+	if f.tagErr != nil {
+		return f.tagErr
+	}
 	f.calls = append(f.calls, "tag "+tag)
 	f.server.Tags = append(f.server.Tags, tag)
 	return nil
@@ -59,6 +68,39 @@ func (f *fakeNova) Server(_ context.Context, id string) (domain.Server, error) {
 		return domain.Server{}, apperr.New(apperr.NotFound, "no server %s", id)
 	}
 	return f.server, nil
+}
+
+func (f *fakeNova) AttachVolume(_ context.Context, _ string, v domain.ServerVolume) error {
+	f.calls = append(f.calls, "attach "+v.ID)
+	return nil
+}
+
+func (f *fakeNova) DetachVolume(_ context.Context, _, id string) error {
+	f.calls = append(f.calls, "detach "+id)
+	return nil
+}
+
+func (f *fakeNova) Servers(context.Context, domain.ServerQuery) ([]domain.Server, bool, error) {
+	return f.listed, false, nil
+}
+
+func (*fakeNova) Networks(context.Context) ([]domain.Network, error) {
+	return []domain.Network{{ID: "n", Name: "private", Subnets: []domain.Subnet{{ID: "s"}}}}, nil
+}
+
+func (*fakeNova) SecurityGroups(context.Context) ([]domain.SecurityGroup, error) {
+	return []domain.SecurityGroup{{ID: "g", Name: "default"}}, nil
+}
+
+func (*fakeNova) Images(_ context.Context, name string) (found []domain.Image, err error) {
+	if name == "cirros" {
+		found = []domain.Image{{ID: "i", Name: name, Status: "active"}}
+	}
+	return found, nil
+}
+
+func (*fakeNova) KeyPairs(context.Context) ([]domain.KeyPair, error) {
+	return []domain.KeyPair{{Name: "mine"}}, nil
 }
 
 func (f *fakeNova) CellsUp(context.Context, string) error { return f.cells }
@@ -157,4 +199,184 @@ func TestTagsAreRemoved(t *testing.T) {
 	if o, err := (&MachineDriver{}).Find(t.Context(), Session{Cloud: nova}, "s"); err != nil || o.Raw != nil {
 		t.Errorf("of a cell that is down: %+v, %v", o, err)
 	}
+}
+
+// withVolumes has managed volumes in the neighborhood of a server, by their names.
+func withVolumes(in *Wanted, volumes map[string]domain.Volume) {
+	var all []domain.Managed
+	objects := map[uuid.UUID]Object{}
+	for name, v := range volumes {
+		member := domain.Member{ID: uuid.New()}
+		all = append(all, domain.Managed{Kind: domain.KindVolume, Name: name, Members: []domain.Member{member}})
+		objects[member.ID] = volumeObject(v)
+	}
+	in.Around = NewAround(all, objects)
+}
+
+// TestFreeVolumes: a new server gets its volumes in its create call. It waits while they are another server's, unless
+// they can have several, and not when it was requested before.
+func TestFreeVolumes(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		volume domain.Volume
+		want   string // what it waits for
+	}{
+		"available":   {domain.Volume{Status: "available"}, ""},
+		"multiattach": {domain.Volume{Status: "in-use", IsMultiattach: true, Servers: []string{"other"}}, ""},
+		"in use":      {domain.Volume{Status: "in-use", Servers: []string{"other"}}, "attached to server other"},
+		"detaching":   {domain.Volume{Status: "detaching", Servers: []string{"other"}}, "attached to server other"},
+		"reserved":    {domain.Volume{Status: "reserved"}, "is reserved"},
+	} {
+		nova, in := newFakeNova("tiny")
+		spec := domain.MachineSpec{Volumes: []string{"data"}}
+		tc.volume.ID = "v"
+		withVolumes(&in, map[string]domain.Volume{"data": tc.volume})
+		got, err := freeVolumes(t.Context(), Session{Cloud: nova}, in, spec)
+		want := []domain.ServerVolume{{ID: "v", IsMultiattach: tc.volume.IsMultiattach}}
+		if tc.want == "" && (err != nil || !slices.Equal(got, want)) {
+			t.Errorf("%s: it gets %+v: %v", name, got, err)
+		}
+		wait, isWait := errors.AsType[WaitError](err)
+		if tc.want != "" && (!isWait || !strings.Contains(wait.Message, tc.want)) {
+			t.Errorf("%s: it waits for %v, want %s", name, err, tc.want)
+		}
+		nova.listed = []domain.Server{{ID: "s"}}
+		if _, err := freeVolumes(t.Context(), Session{Cloud: nova}, in, spec); err != nil {
+			t.Errorf("%s: a server that was requested waits: %v", name, err)
+		}
+	}
+	nova, in := newFakeNova("tiny")
+	unknown := domain.MachineSpec{Volumes: []string{"x"}}
+	if _, err := freeVolumes(t.Context(), Session{Cloud: nova}, in, unknown); err == nil {
+		t.Error("a volume that no list shows is free")
+	}
+}
+
+// TestSwappedVolumes: a server gives its volumes away before it waits for those of others.
+func TestSwappedVolumes(t *testing.T) {
+	t.Parallel()
+	nova, in := newFakeNova("tiny")
+	in.Made.Spec = []byte(`{"flavor": "tiny", "image": "cirros", "networks": ["private"], "volumes": ["a"]}`)
+	in.Spec = []byte(`{"flavor": "tiny", "image": "cirros", "networks": ["private"], "volumes": ["b"]}`)
+	nova.server.VolumeIDs = []string{"va"}
+	for status, want := range map[string][]string{"in-use": {"detach va"}, "available": {"detach va", "attach vb"}} {
+		nova.calls = nil
+		withVolumes(&in, map[string]domain.Volume{
+			"a": {ID: "va", Status: "in-use", Servers: []string{"s"}}, "b": {ID: "vb", Status: status},
+		})
+		o, driver := machineObject(nova.server), &MachineDriver{}
+		err := driver.Update(t.Context(), Session{Cloud: nova}, in, o, driver.Differences(in, o))
+		_, isWait := errors.AsType[WaitError](err)
+		if isWait != (status == "in-use") || !slices.Equal(nova.calls, want) {
+			t.Errorf("%s: it calls %q, and waits: %v", status, nova.calls, err)
+		}
+	}
+}
+
+// TestAttachingVolume: a volume that Nova has begun to attach is not there yet. Those of a shelved server are its own.
+func TestAttachingVolume(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		server, volume string
+		servers        []string
+		isThere        bool
+	}{
+		{"ACTIVE", "reserved", nil, false},
+		{"ACTIVE", "attaching", nil, false},
+		{"ACTIVE", "in-use", []string{"s"}, true},
+		{"ACTIVE", "attaching", []string{"s"}, true}, // to another one, too
+		{"SHELVED_OFFLOADED", "reserved", nil, true},
+	} {
+		nova, in := newFakeNova("tiny")
+		in.Spec = []byte(`{"flavor": "tiny", "image": "cirros", "networks": ["private"], "volumes": ["a"]}`)
+		nova.server.Status, nova.server.VolumeIDs = tc.server, []string{"va"}
+		withVolumes(&in, map[string]domain.Volume{"a": {ID: "va", Status: tc.volume, Servers: tc.servers}})
+		left := (&MachineDriver{}).Differences(in, machineObject(nova.server))
+		if (len(left) == 0) != tc.isThere {
+			t.Errorf("%+v: it differs by %+v", tc, left)
+		}
+	}
+}
+
+// TestFailedCallIsNamed: an error says which of the calls of a change has failed, and has its code.
+func TestFailedCallIsNamed(t *testing.T) {
+	t.Parallel()
+	nova, in := newFakeNova("tiny")
+	nova.tagErr = apperr.New(apperr.Unavailable, "nova is away")
+	in.Spec = []byte(`{"flavor": "tiny", "image": "cirros", "networks": ["private"], "tags": ["a"]}`)
+	o, driver := machineObject(nova.server), &MachineDriver{}
+	err := driver.Update(t.Context(), Session{Cloud: nova}, in, o, driver.Differences(in, o))
+	if want := "the tag a was not added: nova is away"; apperr.CodeOf(err) != apperr.Unavailable ||
+		apperr.As(err).Message != want {
+		t.Errorf("it fails with %v, want %s", err, want)
+	}
+}
+
+// TestCheckOfServer: what a server names is looked up for the user who makes it, before another one is deleted for it.
+func TestCheckOfServer(t *testing.T) {
+	t.Parallel()
+	const rest = `"image": "cirros", "networks": ["private"]`
+	for spec, field := range map[string]string{
+		`{"flavor": "tiny", "key_name": "mine", ` + rest + `}`:          "",
+		`{"flavor": "gone", ` + rest + `}`:                              "spec.flavor",
+		`{"flavor": "tiny", "image": "gone", "networks": ["private"]}`:  "spec.image",
+		`{"flavor": "tiny", "image": "cirros", "networks": ["gone"]}`:   "spec.networks[0]",
+		`{"flavor": "tiny", "security_groups": ["gone"], ` + rest + `}`: "spec.security_groups[0]",
+		`{"flavor": "tiny", "key_name": "theirs", ` + rest + `}`:        "spec.key_name",
+	} {
+		nova, in := newFakeNova("tiny")
+		in.Spec = []byte(spec)
+		err := (&MachineDriver{}).Check(t.Context(), Session{Cloud: nova}, in)
+		if field == "" && err != nil || field != "" && (err == nil || apperr.As(err).Fields[0].Field != field) {
+			t.Errorf("%s: %v", spec, err)
+		}
+	}
+}
+
+// hanging is a Nova that answers to no call about server groups until the context ends.
+type hanging struct{ Cloud }
+
+func (hanging) EnsureServerGroup(ctx context.Context, _, _ string) (string, error) {
+	<-ctx.Done()
+	return "", ctx.Err()
+}
+
+// grouping counts the server groups that it makes.
+type grouping struct {
+	Cloud
+
+	made int
+}
+
+func (g *grouping) EnsureServerGroup(context.Context, string, string) (string, error) {
+	g.made++
+	return "group", nil
+}
+
+// TestServerGroupsOfProjects: a Nova that hangs for one project keeps no server of another one waiting. Servers that
+// are made concurrently get one group.
+func TestServerGroupsOfProjects(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := domain.Managed{Kind: domain.KindDeployment, Schedule: domain.ScheduleRule{Affinity: "spread"}}
+		session := func(c Cloud) Session { return Session{Cloud: c, lists: newLists()} }
+		ctx, cancel := context.WithCancel(t.Context())
+		slow, nova := session(hanging{}), &grouping{}
+		go func() { _, _ = slow.serverGroup(ctx, m) }()
+		synctest.Wait()
+		fast := session(nova)
+		var all sync.WaitGroup
+		for range 3 {
+			all.Go(func() {
+				if id, err := fast.serverGroup(ctx, m); id != "group" || err != nil {
+					t.Errorf("it is %q: %v", id, err)
+				}
+			})
+		}
+		all.Wait()
+		cancel()
+		if nova.made != 1 {
+			t.Errorf("%d groups are made", nova.made)
+		}
+	})
 }

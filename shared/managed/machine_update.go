@@ -13,7 +13,7 @@ import (
 )
 
 // launchSpec resolves the names in a spec.
-func (d *MachineDriver) launchSpec(
+func launchSpec(
 	ctx context.Context, s Session, in Wanted, spec domain.MachineSpec,
 ) (out domain.LaunchSpec, err error) {
 	flavor, err := findFlavor(ctx, s, spec.Flavor)
@@ -44,10 +44,7 @@ func (d *MachineDriver) launchSpec(
 		return out, err
 	}
 	out.KeyName, out.Metadata = spec.KeyName, spec.Metadata
-	if out.Zone, err = zoneFor(in); err != nil {
-		return out, err
-	}
-	out.ServerGroup, err = d.serverGroup(ctx, s, in.Resource)
+	out.Zone, err = zoneFor(in)
 	return out, err
 }
 
@@ -70,17 +67,6 @@ func zoneFor(in Wanted) (string, error) {
 		return "", Waits("NoNode", "no node has the labels of schedule.labels")
 	}
 	return in.Zones[in.Member.Ordinal%len(in.Zones)], nil
-}
-
-// serverGroup is the id of the server group of a deployment, which is made with its first server; "" = none.
-func (d *MachineDriver) serverGroup(ctx context.Context, s Session, m domain.Managed) (string, error) {
-	policy := groupPolicies[m.Schedule.Affinity]
-	if m.Kind != domain.KindDeployment || policy == "" {
-		return "", nil
-	}
-	d.groups.Lock()
-	defer d.groups.Unlock()
-	return s.Cloud.EnsureServerGroup(ctx, groupName(m, policy), policy)
 }
 
 // Differences implements Driver.
@@ -152,21 +138,17 @@ func otherImage(spec, made domain.MachineSpec, server domain.Server) (actual str
 // attached stay.
 func volumeDifferences(in Wanted, spec, made domain.MachineSpec, server domain.Server) []Difference {
 	var out []Difference
-	attached := func(name string) (id string, isAttached bool) {
-		m, _ := in.Around.Resource(domain.KindVolume, name)
-		for _, o := range in.Around.Objects(m) {
-			id = o.ID
-		}
-		return id, slices.Contains(server.VolumeIDs, id)
-	}
 	for _, name := range spec.Volumes {
-		if id, isAttached := attached(name); !isAttached && id != "" {
-			out = append(out, Difference{Field: "volumes." + name, Declared: id, Way: InPlace})
+		o := in.Around.volume(name)
+		isAttached := slices.Contains(server.VolumeIDs, o.ID) && !isAttaching(o, server)
+		if !isAttached && o.ID != "" {
+			out = append(out, Difference{Field: "volumes." + name, Declared: o.ID, Way: InPlace})
 		}
 	}
 	for _, name := range made.Volumes {
-		if id, isAttached := attached(name); isAttached && !slices.Contains(spec.Volumes, name) {
-			out = append(out, Difference{Field: "volumes." + name, Actual: id, Way: InPlace})
+		o := in.Around.volume(name)
+		if slices.Contains(server.VolumeIDs, o.ID) && !slices.Contains(spec.Volumes, name) {
+			out = append(out, Difference{Field: "volumes." + name, Actual: o.ID, Way: InPlace})
 		}
 	}
 	return out
@@ -247,26 +229,30 @@ func describe(ctx context.Context, s Session, in Wanted, server domain.Server, d
 	}
 	if _, ok := find(differences, "name"); ok {
 		if err := s.Cloud.RenameServer(ctx, server.ID, in.Name); err != nil {
-			return err
+			return because(err, "it was not renamed")
 		}
 	}
 	if set, remove := changes("metadata", differences); len(set)+len(remove) > 0 {
 		if err := s.Cloud.SetServerMetadata(ctx, server.ID, set, remove); err != nil {
-			return err
+			return because(err, "its metadata were not changed")
 		}
 	}
 	attach, detach := changes("volumes", differences)
-	for _, id := range slices.Sorted(maps.Values(attach)) {
-		if err := s.Cloud.AttachVolume(ctx, server.ID, id); err != nil {
-			return err
-		}
-	}
-	for _, name := range detach {
+	for _, name := range detach { // first: servers may swap volumes
 		one, _ := find(differences, "volumes."+name)
 		if id, ok := one.Actual.(string); ok {
 			if err := s.Cloud.DetachVolume(ctx, server.ID, id); err != nil {
-				return err
+				return because(err, "volume %s was not detached", name)
 			}
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(attach)) {
+		v, err := freeVolume(in, name)
+		if err == nil {
+			err = s.Cloud.AttachVolume(ctx, server.ID, v)
+		}
+		if err != nil {
+			return because(err, "volume %s was not attached", name)
 		}
 	}
 	return nil
@@ -278,12 +264,12 @@ func retag(ctx context.Context, s Session, server domain.Server, differences []D
 	add := slices.Sorted(maps.Values(declared))
 	for _, tag := range remove { // first: Nova allows 50 tags of a server
 		if err := s.Cloud.UntagServer(ctx, server.ID, tag); err != nil {
-			return err
+			return because(err, "the tag %s was not removed", tag)
 		}
 	}
 	for _, tag := range add {
 		if err := s.Cloud.TagServer(ctx, server.ID, tag); err != nil {
-			return err
+			return because(err, "the tag %s was not added", tag)
 		}
 	}
 	return nil

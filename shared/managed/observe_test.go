@@ -55,8 +55,9 @@ func TestBalancerOfUnknownServers(t *testing.T) {
 		server := domain.Server{ID: "s", Status: "ACTIVE", Addresses: []domain.Address{address}}
 		for n := range s.all {
 			s.all[n].ObservedRevision, s.all[n].Request, s.all[n].Status = 1, "", domain.ManagedReady
-			member := domain.Member{ID: uuid.New(), ManagedID: s.all[n].ID, Revision: 1, Status: domain.MemberReady,
-				WasReady: true}
+			member := domain.Member{
+				ID: uuid.New(), ManagedID: s.all[n].ID, Revision: 1, Status: domain.MemberReady, WasReady: true,
+			}
 			found := map[uuid.UUID]Object{}
 			if member.ObjectID = "s"; n == 0 {
 				servers.found, found[member.ID] = found, Object{ID: "s", State: ObjectReady, Raw: server}

@@ -69,7 +69,7 @@ func (r *round) openOnce(ctx context.Context, m *resource) (Session, error) {
 	o, ok := r.sessions[key]
 	if !ok {
 		o.session, o.err = r.Sessions.Open(ctx, *c, m.Schedule.Region)
-		o.session.lists = &lists{images: map[string][]domain.Image{}}
+		o.session.lists = newLists()
 		r.sessions[key] = o
 	}
 	if o.err != nil && apperr.CodeOf(o.err) != apperr.DelegationLost {

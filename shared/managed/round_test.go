@@ -25,6 +25,7 @@ type memory struct {
 	dueIn   time.Duration // of the last release
 	fenced  bool          // another replica has the project
 	changed bool          // the revisions of members are deleted
+	saves   int           // of members
 	scanned bool          // the last round looked at all
 }
 
@@ -58,6 +59,13 @@ func (s *memory) ReleaseProject(
 	return nil
 }
 
+func (s *memory) HoldsProject(context.Context, domain.Claim, string) error {
+	if s.fenced {
+		return domain.ErrFenced
+	}
+	return nil
+}
+
 func (s *memory) SaveMember(_ context.Context, _ domain.Claim, _ string, m domain.Member) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -67,7 +75,7 @@ func (s *memory) SaveMember(_ context.Context, _ domain.Claim, _ string, m domai
 	if s.changed {
 		return domain.ErrChanged
 	}
-	if s.members[m.ID] != m {
+	if s.saves++; s.members[m.ID] != m {
 		m.UpdatedAt = time.Now()
 	}
 	s.members[m.ID] = m
@@ -254,7 +262,8 @@ func TestFencedDeletesNothing(t *testing.T) {
 	})
 }
 
-// TestDeletedRevision: a round whose revision is deleted meanwhile makes nothing, and releases its claim: the project is due.
+// TestDeletedRevision: a round whose revision is deleted meanwhile makes nothing, and releases its claim: the project
+// is due.
 func TestDeletedRevision(t *testing.T) {
 	t.Parallel()
 	isMade := false

@@ -319,7 +319,8 @@ func TestUnknownRevision(t *testing.T) {
 		spec := with(t, r.spec, "", "")
 		in := Wanted{
 			Resource: domain.Managed{
-				ID: uuid.New(), Name: "thing", Revision: 4, Digest: []byte("a"), Schedule: domain.ScheduleRule{Zone: "z"},
+				ID: uuid.New(), Name: "thing", Revision: 4, Digest: []byte("a"),
+				Schedule: domain.ScheduleRule{Zone: "z"},
 			},
 			Member: domain.Member{ID: tried, Revision: 2}, Name: "thing", Around: triedAround(), Spec: spec,
 		}

@@ -210,8 +210,8 @@ func (m *resource) find(t target, isCurrent bool) finding {
 		problems = m.Reason // it was stored when the creation failed
 	}
 	waits := m.waits
-	if waits == "" && len(m.waiting) > 0 {
-		waits = m.waiting[0]
+	if waits == "" {
+		waits = first(append(m.waiting, m.plan.waits...))
 	}
 	switch {
 	case m.isDeleting():

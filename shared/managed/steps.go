@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"time"
 
+	"github.com/google/uuid"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
@@ -15,6 +17,9 @@ import (
 // step takes the steps of all resources, some at a time. It fails when nothing can be stored any more; a step that
 // fails, or whose resource or revision was deleted meanwhile, does not keep the others.
 func (r *round) step(ctx context.Context) error {
+	for _, m := range r.resources {
+		r.vet(ctx, m)
+	}
 	group, working := errgroup.WithContext(ctx)
 	group.SetLimit(atOnce)
 	begin := func(take func() error) {
@@ -34,11 +39,43 @@ func (r *round) step(ctx context.Context) error {
 				break
 			}
 			for _, extra := range s.object.Extra {
-				begin(func() error { return r.deleteExtra(working, m, s.member, extra) })
+				begin(func() error { return r.deleteExtra(working, m, s.member.ID, extra) })
 			}
 		}
 	}
 	return group.Wait()
+}
+
+// vet keeps objects that work while what replaces them could not be made: it checks that before they are deleted.
+func (r *round) vet(ctx context.Context, m *resource) {
+	n := slices.IndexFunc(m.plan.steps, func(s step) bool { return s.isReplaced })
+	checker, ok := m.driver.(Checker)
+	if n < 0 || !ok {
+		return
+	}
+	calling, cancel := context.WithTimeout(ctx, stepTime)
+	defer cancel()
+	err := checker.Check(calling, m.session, r.wanted(m, m.plan.steps[n].member))
+	if err == nil {
+		return
+	}
+	kept := map[int]bool{} // the ordinals of what is not replaced now
+	for n, s := range m.plan.steps {
+		if !s.isReplaced {
+			continue
+		}
+		kept[s.member.Ordinal] = true
+		for _, own := range m.members {
+			if own.member.ID == s.member.ID {
+				s.action, s.member = actRecord, own.member
+			}
+		}
+		r.fail(ctx, m, &s.member, s, because(err, "it is not replaced, because no other one can be made"))
+		m.plan.steps[n] = s
+	}
+	m.plan.steps = slices.DeleteFunc(m.plan.steps, func(s step) bool {
+		return s.action == actCreate && kept[s.member.Ordinal]
+	})
 }
 
 // take takes one step, and stores what came of it.
@@ -131,14 +168,24 @@ func (r *round) update(ctx context.Context, m *resource, s step) error {
 		member.Revision, member.Status, member.Reason, member.WasReady = m.Revision, domain.MemberReady, "", true
 		member.Attempts, member.RetryAt, member.Written, member.Writes = 0, time.Time{}, "", 0
 	default:
-		err = r.record(ctx, m, &member, s, err)
-		member.Writes--                                                          // it was not accepted
-		isRejected := apperr.Final(err) && apperr.CodeOf(err) != apperr.Conflict // a lock, or another's action, ends
-		if member.Reason = apperr.As(err).Message; isRejected {
-			member.Status = domain.MemberError
-		}
+		r.fail(ctx, m, &member, s, err)
+		member.Writes-- // it was not accepted
 	}
 	return r.saveMember(ctx, member)
+}
+
+// fail remembers in a member why a step that changes or replaces its object failed.
+func (r *round) fail(ctx context.Context, m *resource, member *domain.Member, s step, err error) {
+	err = r.record(ctx, m, member, s, err)
+	wait, isWait := errors.AsType[WaitError](err)
+	if isWait {
+		member.Reason = wait.Message
+		return
+	}
+	member.Reason = apperr.As(err).Message
+	if apperr.Final(err) && apperr.CodeOf(err) != apperr.Conflict { // a lock, or another's action, ends
+		member.Status = domain.MemberError
+	}
 }
 
 // delete stores that the member is being deleted, and deletes its object.
@@ -161,18 +208,19 @@ func (r *round) delete(ctx context.Context, m *resource, s step) error {
 	return nil
 }
 
-// deleteExtra deletes an object that was made because the answer to the call that made another one was late.
-func (r *round) deleteExtra(ctx context.Context, m *resource, member domain.Member, extra Object) error {
+// deleteExtra deletes an object that was made because the answer to the call that made another one was late. It writes
+// nothing of its member, whose own step may be running.
+func (r *round) deleteExtra(ctx context.Context, m *resource, member uuid.UUID, extra Object) error {
 	if extra.State == ObjectDeleting {
 		return nil
 	}
-	if err := r.saveMember(ctx, member); err != nil { // another replica may know better
+	if err := r.Store.HoldsProject(ctx, r.claim, r.project.ProjectID); err != nil { // another replica may know better
 		return err
 	}
 	slog.WarnContext(ctx, "deleting an object that was made twice", "project_id", r.project.ProjectID, "kind", m.Kind,
-		"name", m.Name, "member_id", member.ID, "object_id", extra.ID)
+		"name", m.Name, "member_id", member, "object_id", extra.ID)
 	if err := m.driver.Delete(ctx, m.session, extra); err != nil {
-		_ = r.record(ctx, m, &member, step{action: actDelete, object: extra}, err)
+		_ = r.record(ctx, m, &domain.Member{ID: member}, step{action: actDelete, object: extra}, err)
 	}
 	return nil
 }
@@ -183,7 +231,7 @@ func (r *round) record(ctx context.Context, m *resource, member *domain.Member, 
 	defer m.mu.Unlock()
 	if w := (WaitError{}); errors.As(err, &w) {
 		m.waiting = append(m.waiting, w.Message)
-		member.RetryAt = r.time().Add(shortestPause)
+		member.RetryAt = r.time().Add(pauseOfWait(s.member, w.Message))
 		return err
 	}
 	slog.WarnContext(ctx, "a step of a managed resource failed", "project_id", r.project.ProjectID, "kind", m.Kind,
@@ -193,6 +241,14 @@ func (r *round) record(ctx context.Context, m *resource, member *domain.Member, 
 	member.Attempts++
 	member.RetryAt = r.time().Add(pauseAfter(member.Attempts))
 	return err
+}
+
+// pauseOfWait is the pause before a step that waits is tried again: it doubles while a member waits for the same.
+func pauseOfWait(m domain.Member, reason string) time.Duration {
+	if m.Reason != reason || m.RetryAt.IsZero() {
+		return shortestPause
+	}
+	return min(max(2*m.RetryAt.Sub(m.UpdatedAt), shortestPause), driftPause)
 }
 
 // secrets decrypts the secrets of a resource.

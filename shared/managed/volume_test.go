@@ -101,7 +101,7 @@ func TestLongVolumeInUse(t *testing.T) {
 	s := newSandbox(t, VolumeDriver{}, domain.VolumeSpec{SizeGB: 1})
 	made, _ := s.settle(t)
 	server := s.project.Boot(t, "user", 1)[0]
-	if err := s.Cloud.AttachVolume(t.Context(), server.ID, made.ID); err != nil {
+	if err := s.Cloud.AttachVolume(t.Context(), server.ID, domain.ServerVolume{ID: made.ID}); err != nil {
 		t.Fatal(err)
 	}
 	var o Object

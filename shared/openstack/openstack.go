@@ -33,6 +33,7 @@ const (
 	computeFlavorSpecs  = "2.61" // a list of flavors shows their extra specs
 	computeCreateTags   = "2.52" // tags in the create call, so that a server never exists without its UUID
 	computeRebuildData  = "2.57" // user_data in a rebuild
+	computeMultiattach  = "2.60" // volumes that several servers may have; refused before
 	computeDownCells    = "2.69" // servers and hosts of a cell that is down are shown in part
 	computeAggregateIDs = "2.41" // an aggregate shows its uuid, which is its name in Placement
 	computeServiceIDs   = "2.53" // a compute service shows the id by which it is changed

@@ -185,13 +185,13 @@ func (s *Session) Server(ctx context.Context, id string) (domain.Server, error) 
 func (s *Session) CreateServer(
 	ctx context.Context, spec domain.LaunchSpec, name string, userData domain.Secret, tags []string,
 ) (string, error) {
-	nova, err := s.compute(ctx, computeCreateTags)
+	nova, err := s.compute(ctx, versionFor(computeCreateTags, spec.Volumes...))
 	if err != nil {
 		return "", err
 	}
 	opts := servers.CreateOpts{
 		Name: name, ImageRef: spec.ImageID, FlavorRef: spec.FlavorID, SecurityGroups: spec.SecurityGroups,
-		AvailabilityZone: spec.Zone, Metadata: spec.Metadata, Tags: tags,
+		AvailabilityZone: spec.Zone, Metadata: spec.Metadata, Tags: tags, BlockDevice: devices(spec),
 	}
 	networks := make([]servers.Network, len(spec.NetworkIDs))
 	for i, id := range spec.NetworkIDs {

@@ -61,12 +61,37 @@ func (s *Session) SetServerMetadata(ctx context.Context, id string, set map[stri
 }
 
 // AttachVolume attaches a volume to a server. It succeeds when the server has it.
-func (s *Session) AttachVolume(ctx context.Context, serverID, volumeID string) error {
-	nova, err := s.compute(ctx, computeBase)
+func (s *Session) AttachVolume(ctx context.Context, serverID string, v domain.ServerVolume) error {
+	nova, err := s.compute(ctx, versionFor(computeBase, v))
 	if err != nil {
 		return err
 	}
-	return classify("nova", volumeattach.Create(ctx, nova, serverID, volumeattach.CreateOpts{VolumeID: volumeID}).Err)
+	return classify("nova", volumeattach.Create(ctx, nova, serverID, volumeattach.CreateOpts{VolumeID: v.ID}).Err)
+}
+
+// versionFor is the microversion of a call that takes at least one, and gives volumes to a server.
+func versionFor(least string, volumes ...domain.ServerVolume) string {
+	if slices.ContainsFunc(volumes, func(v domain.ServerVolume) bool { return v.IsMultiattach }) {
+		return computeMultiattach
+	}
+	return least
+}
+
+// devices are the disks of a server that gets volumes in its create call; nil = those that Nova makes without any.
+func devices(spec domain.LaunchSpec) []servers.BlockDevice {
+	if len(spec.Volumes) == 0 {
+		return nil
+	}
+	all := []servers.BlockDevice{{
+		SourceType: servers.SourceImage, UUID: spec.ImageID, DestinationType: servers.DestinationLocal,
+		DeleteOnTermination: true,
+	}}
+	for _, v := range spec.Volumes {
+		all = append(all, servers.BlockDevice{
+			SourceType: servers.SourceVolume, UUID: v.ID, DestinationType: servers.DestinationVolume, BootIndex: -1,
+		})
+	}
+	return all
 }
 
 // DetachVolume begins to detach a volume from a server. It succeeds when the server does not have it.

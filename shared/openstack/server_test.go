@@ -167,6 +167,45 @@ func TestUserDataArrivesAsItIs(t *testing.T) {
 	}
 }
 
+// TestVolumesOfServer: a server gets volumes beside its disk in its create call, or later. They stay when it is deleted,
+// and those that several servers may have take a newer microversion.
+func TestVolumesOfServer(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		isMultiattach     bool
+		created, attached string
+	}{{false, computeCreateTags, computeBase}, {true, computeMultiattach, computeMultiattach}} {
+		s := newStub(t)
+		s.answer("POST /compute/servers", 202, `{"server":{"id":"s1"}}`)
+		s.answer("POST /compute/servers/s1/os-volume_attachments", 200, `{"volumeAttachment":{"id":"v"}}`)
+		v := domain.ServerVolume{ID: "v", IsMultiattach: tc.isMultiattach}
+		spec := domain.LaunchSpec{FlavorID: "f", ImageID: "i", Volumes: []domain.ServerVolume{v}}
+		if _, err := s.session(t).CreateServer(t.Context(), spec, "web-1", "", nil); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.session(t).AttachVolume(t.Context(), "s1", v); err != nil {
+			t.Fatal(err)
+		}
+		create, attach := s.to("/compute/servers")[0], s.to("/compute/servers/s1/os-volume_attachments")[0]
+		body, _ := bodyOf(t, create)["server"].(map[string]any)
+		want := []any{
+			map[string]any{
+				"source_type": "image", "uuid": "i", "boot_index": 0.0, "destination_type": "local",
+				"delete_on_termination": true,
+			},
+			map[string]any{
+				"source_type": "volume", "uuid": "v", "boot_index": -1.0, "destination_type": "volume",
+				"delete_on_termination": false,
+			},
+		}
+		const header = "X-Openstack-Nova-Api-Version"
+		if diff := cmp.Diff(want, body["block_device_mapping_v2"]); diff != "" || body["imageRef"] != "i" ||
+			create.Header.Get(header) != tc.created || attach.Header.Get(header) != tc.attached {
+			t.Errorf("%+v: %s and %s, %s", tc, create.Header.Get(header), attach.Header.Get(header), diff)
+		}
+	}
+}
+
 // TestCreateWithoutAnID: Nova said yes, and it is not known to what.
 func TestCreateWithoutAnID(t *testing.T) {
 	t.Parallel()

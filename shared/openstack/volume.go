@@ -28,6 +28,7 @@ type volume struct {
 	Metadata    map[string]string `json:"metadata"`
 	Created     naiveTime         `json:"created_at"`
 	Updated     naiveTime         `json:"updated_at"` // null until its first change
+	Multiattach bool              `json:"multiattach"`
 	Attachments []struct {
 		Server string `json:"server_id"`
 	} `json:"attachments"`
@@ -37,7 +38,7 @@ func (v *volume) domain() domain.Volume {
 	out := domain.Volume{
 		ID: v.ID, Name: v.Name, Description: v.Description, Status: v.Status, SizeGB: v.Size, Type: v.Type,
 		Zone: v.Zone, Metadata: v.Metadata, CreatedAt: v.Created.Time,
-		UpdatedAt: v.Updated.Time,
+		UpdatedAt: v.Updated.Time, IsMultiattach: v.Multiattach,
 	}
 	if out.UpdatedAt.IsZero() {
 		out.UpdatedAt = out.CreatedAt

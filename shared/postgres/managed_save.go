@@ -37,6 +37,12 @@ with ` + claimedProjectSQL + `, deleted as (
 select count(*) from claimed`
 )
 
+// HoldsProject is domain.ErrFenced when another replica has claimed the project since.
+func (s Managed) HoldsProject(ctx context.Context, claim domain.Claim, projectID string) error {
+	return fenced(queryValue[int64](ctx, s.DB.pool, "with "+claimedProjectSQL+" select count(*) from claimed",
+		projectID, claim.ID))
+}
+
 // SaveMember stores a member of a resource, or what has changed of it: its ordinal, revision, object, status, reason,
 // attempts, retry time, MissedAt, last change and whether it was ready. Its node is what RecordNodes says. It is
 // domain.ErrFenced when another replica has claimed the project since, and domain.ErrChanged when its resource or its

@@ -48,6 +48,13 @@ func (p *Project) Attached(t testing.TB, volumeID, serverID string) (status stri
 	})
 }
 
+// MakeMultiattach lets several servers have a volume, in Cinder's database: no backend of the sandbox takes a volume
+// whose type says so.
+func MakeMultiattach(t testing.TB, volumeID string) {
+	t.Helper()
+	sandboxSQL(t, "cinder", "update volumes set multiattach = 1 where id = '"+volumeID+"'")
+}
+
 // VolumeTypeWithoutBackend returns the name of a volume type whose volumes no backend takes. It is deleted after the
 // test.
 func VolumeTypeWithoutBackend(t testing.TB) string {
