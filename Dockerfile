@@ -1,7 +1,7 @@
 # The one image of all functions, for builders other than ko (docs/build.md): a static binary on a base without a shell.
-# With a folder vendor (make vendor) the build needs no network. Another GO_IMAGE needs Go 1.26 and a shell; BASE_IMAGE may
-# be scratch, but then OpenStack's and Postgres's certificates must be mounted.
-ARG GO_IMAGE=docker.io/library/golang:1.26-bookworm
+# With a folder vendor (make vendor) the build needs no network. Another GO_IMAGE needs go.mod's toolchain or a newer
+# one, and a shell; BASE_IMAGE may be scratch, but then OpenStack's and Postgres's certificates must be mounted.
+ARG GO_IMAGE=docker.io/library/golang:1.26.10-bookworm
 ARG BASE_IMAGE=gcr.io/distroless/static-debian12:nonroot@sha256:d093aa3e30dbadd3efe1310db061a14da60299baff8450a17fe0ccc514a16639
 
 FROM ${GO_IMAGE} AS build

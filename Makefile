@@ -5,6 +5,8 @@ PACKAGES := ./cmd/... ./functions/... ./shared/... ./docs/... ./knative/... ./sc
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
+# All is built with the Go of go.mod or a newer one, as releases are, whatever the environment says.
+export GOTOOLCHAIN := $(shell scripts/version go)
 # Under the race detector: where goroutines share state. The rest are programs that these tests start, and texts.
 RACE := ./functions/... ./shared/...
 PLAIN := ./cmd/... ./docs/... ./knative/... ./scripts/... ./test/...
@@ -61,7 +63,7 @@ lint: ## Check the code, its words, the import walls, the scripts, openapi.yaml 
 	$(GOLANGCI_LINT) run --allow-parallel-runners $(PACKAGES)
 	go run ./scripts/vulncheck
 
-vulncheck: ## Look for vulnerabilities with the newest database, in this machine's Go, too; lint has a pinned database
+vulncheck: ## Look for vulnerabilities with the newest database; lint has a pinned one
 	@go run ./scripts/vulncheck -latest
 
 new: ## Begin a function: NAME=leases KIND=http, or NAME=run-leases KIND=event

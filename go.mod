@@ -2,6 +2,9 @@ module github.com/cloudfn/cloudfn
 
 go 1.26.0
 
+// What releases are built with. go builds with it, unless GOTOOLCHAIN is local; make does in any case.
+toolchain go1.26.10
+
 require (
 	github.com/GoogleCloudPlatform/functions-framework-go v1.9.2
 	github.com/cloudevents/sdk-go/v2 v2.16.2

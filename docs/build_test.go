@@ -1,6 +1,7 @@
 package docs
 
 import (
+	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -90,10 +91,69 @@ func TestDockerfile(t *testing.T) {
 	if !strings.Contains(file, symbol) || !strings.Contains(ko, symbol) {
 		t.Errorf("not both have %s", symbol)
 	}
-	_, version, _ := strings.Cut(read(t, "../go.mod"), "\ngo ")
-	version, _, _ = strings.Cut(version, ".0\n")
-	if golang := arg("GO_IMAGE"); version == "" || !strings.Contains(golang, ":"+version+"-") {
+	version := toolchain(t)
+	if golang := arg("GO_IMAGE"); !strings.Contains(golang, ":"+version+"-") {
 		t.Errorf("the Dockerfile builds with %q, go.mod with %q", golang, version)
+	}
+	for _, text := range []string{": go" + version, "golang:" + version + " ", "needs Go " + version} {
+		if !strings.Contains(read(t, "build.md"), text) {
+			t.Errorf("build.md lacks %q", text)
+		}
+	}
+}
+
+// toolchain returns the version of the Go of go.mod, such as 1.26.10.
+func toolchain(t *testing.T) string {
+	t.Helper()
+	_, version, _ := strings.Cut(read(t, "../go.mod"), "\ntoolchain go")
+	version, _, found := strings.Cut(version, "\n")
+	if !found || version == "" {
+		t.Fatal("go.mod names no toolchain")
+	}
+	return version
+}
+
+// TestToolchain: make and scripts/image build with the Go of go.mod or a newer one, also where GOTOOLCHAIN is local.
+func TestToolchain(t *testing.T) {
+	t.Parallel()
+	wanted := "go" + toolchain(t)
+	for name, tc := range map[string]struct {
+		setting, own, fetched string
+		want                  string
+		warned                bool
+	}{
+		"local and older":             {setting: "local", own: "go1.26.8", fetched: wanted, want: wanted},
+		"local, older, and no proxy":  {setting: "local", own: "go1.26.8", want: "local", warned: true},
+		"local and the same":          {setting: "local", own: wanted, want: "local"},
+		"local and newer":             {setting: "local", own: "go1.100.1", want: "local"},
+		"Go fetches it automatically": {setting: "auto", own: "go1.26.8", want: "auto"},
+		"another one is set":          {setting: "go1.99.0", own: "go1.26.8", want: "go1.99.0"},
+	} {
+		bin := t.TempDir()
+		if err := os.WriteFile(filepath.Join(bin, "go"), []byte(`#!/bin/bash
+case "$*" in
+  "env GOTOOLCHAIN") echo "$SETTING" ;;
+  "env GOVERSION") [ "$GOTOOLCHAIN" = local ] && echo "$OWN" ;;
+  version) [ "$GOTOOLCHAIN" = "$FETCHED" ] ;;
+  *) exit 2 ;;
+esac
+`), 0o700); err != nil { //nolint:gosec // it is a program
+			t.Fatal(err)
+		}
+		cmd := exec.Command("../scripts/version", "go")
+		cmd.Env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"),
+			"SETTING="+tc.setting, "OWN="+tc.own, "FETCHED="+tc.fetched)
+		var stderr strings.Builder
+		cmd.Stderr = &stderr
+		out, err := cmd.Output()
+		if got := strings.TrimSpace(string(out)); err != nil || got != tc.want || (stderr.Len() > 0) != tc.warned {
+			t.Errorf("%s: got %q, %v, %s; want %q", name, got, err, stderr.String(), tc.want)
+		}
+	}
+	for _, file := range []string{"../Makefile", "../scripts/image"} {
+		if !regexp.MustCompile(`GOTOOLCHAIN.*scripts/version go\)`).MatchString(read(t, file)) {
+			t.Errorf("%s does not choose its Go by scripts/version", file)
+		}
 	}
 }
 

@@ -1,5 +1,5 @@
-// Command vulncheck looks for known vulnerabilities in what the binaries call, by govulncheck. A vulnerable module is
-// an error. The Go of this machine is not the commit's: without -latest it is only reported.
+// Command vulncheck looks for known vulnerabilities in what the binaries call, by govulncheck, in
+// modules and in the standard library of the Go that runs it. make runs it with the Go that releases are built with.
 package main
 
 import (
@@ -28,7 +28,7 @@ const (
 )
 
 func main() {
-	latest := flag.Bool("latest", false, "use the newest database, and fail for this machine's Go, too")
+	latest := flag.Bool("latest", false, "use the newest database")
 	flag.Parse()
 	if err := run(*latest, os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "vulncheck:", err)
@@ -58,7 +58,7 @@ func run(latest bool, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	return found.report(out, module.Version, runtime.Version(), latest)
+	return found.report(out, module.Version, runtime.Version())
 }
 
 func output(name string, args ...string) ([]byte, error) {
@@ -100,13 +100,12 @@ func read(r io.Reader) (found vulnerabilities, err error) {
 	}
 }
 
-// report writes what was found. It is an error when a module is vulnerable, and when strict, if Go is.
-func (found vulnerabilities) report(out io.Writer, databaseVersion, goVersion string, strict bool) error {
+// report writes what was found. Any vulnerability is an error.
+func (found vulnerabilities) report(out io.Writer, databaseVersion, goVersion string) error {
 	var fixed string
-	var ids, modules []string
+	var ids []string
 	for _, v := range found {
 		if v.module != "stdlib" {
-			modules = append(modules, v.module)
 			fmt.Fprintf(out, "%s: %s@%s, fixed in %s, called by %s\n", v.id, v.module, v.version, v.fixed, v.caller)
 			continue
 		}
@@ -117,11 +116,12 @@ func (found vulnerabilities) report(out io.Writer, databaseVersion, goVersion st
 	}
 	if len(ids) > 0 {
 		fmt.Fprintf(out, "the standard library of %s has %d vulnerabilities that the binaries reach (%s): "+
-			"build releases with %s or later\n", goVersion, len(ids), strings.Join(ids, ", "), fixed)
+			"set the toolchain of go.mod to %s or later\n", goVersion, len(ids), strings.Join(ids, ", "), fixed)
 	}
-	if len(modules) > 0 || strict && len(ids) > 0 {
-		return fmt.Errorf("%d vulnerabilities, by the database %s", len(modules)+len(ids), databaseVersion)
+	if len(found) > 0 {
+		return fmt.Errorf("%d vulnerabilities, by the database %s", len(found), databaseVersion)
 	}
-	fmt.Fprintf(out, "the modules have no known vulnerability that the binaries reach (database %s)\n", databaseVersion)
+	fmt.Fprintf(out, "the modules and %s have no known vulnerability that the binaries reach (database %s)\n",
+		goVersion, databaseVersion)
 	return nil
 }
