@@ -68,11 +68,15 @@ func (ImageDriver) Find(ctx context.Context, s Session, id string) (Object, erro
 // uploadFor bounds an upload. Content that is declared is small, so a longer one has lost its Glance.
 const uploadFor = 10 * time.Minute
 
+// importFor bounds an import. Glance itself takes the task of one for dead when it has not reported for so long.
+const importFor = time.Hour
+
 func imageObject(i domain.ImageDetail) Object {
 	o := Object{
 		ID: i.ID, Name: i.Name, State: ObjectWorking, CreatedAt: i.CreatedAt, Raw: i,
-		Phase: "Glance's status of the image is " + i.Status, ChangedAt: i.UpdatedAt,
+		Phase: "Glance's status of the image is " + i.Status, ChangedAt: i.UpdatedAt, Keep: true,
 	}
+	unchanged := time.Since(i.UpdatedAt)
 	switch i.Status {
 	case "active":
 		o.State = ObjectReady
@@ -81,7 +85,7 @@ func imageObject(i domain.ImageDetail) Object {
 	case "killed":
 		o.State, o.Reason = ObjectError, "Glance could not store the image's content"
 	case "deactivated":
-		o.State, o.Reason, o.Keep = ObjectError, "an administrator has deactivated the image", true
+		o.State, o.Reason = ObjectError, "an administrator has deactivated the image"
 	case "queued":
 		switch {
 		case i.FailedImport:
@@ -90,9 +94,13 @@ func imageObject(i domain.ImageDetail) Object {
 			o.State = ObjectIncomplete
 		}
 	case "saving":
-		if !i.IsImporting && time.Since(i.UpdatedAt) > uploadFor {
+		if !i.IsImporting && unchanged > uploadFor {
 			o.State, o.Reason = ObjectError, "the upload of the image's content was interrupted"
 		}
+	}
+	if o.State == ObjectWorking && unchanged >= importFor {
+		o.State = ObjectError
+		o.Reason = "Glance has not imported the image's content since " + i.UpdatedAt.UTC().Format(time.RFC3339)
 	}
 	return o
 }
