@@ -80,7 +80,8 @@ func (p *plan) decide(kind domain.Kind, spec json.RawMessage) {
 	replaces := isServer && s.Update == domain.UpdateReplace
 	notes := map[string]bool{}
 	for _, f := range p.fields {
-		isFixed := slices.ContainsFunc(replaced[kind], func(name string) bool { return f.Field == "spec."+name })
+		isFixed := slices.ContainsFunc(replaced[kind], func(name string) bool { return f.Field == "spec."+name }) &&
+			!isSameSet(f)
 		isTyped := isServer && (f.Field == "spec.flavor" || f.Field == "spec.image")
 		switch {
 		case isFixed && isServer && !replaces:
@@ -97,6 +98,21 @@ func (p *plan) decide(kind domain.Kind, spec json.RawMessage) {
 			p.note = strings.TrimPrefix(p.note+"; "+note, "; ")
 		}
 	}
+}
+
+// defaults are the values of fields that have none.
+var defaults = map[string][]string{"spec.security_groups": {"default"}, "spec.content_type": {"text/plain"}}
+
+// isSameSet reports whether a field has the same values in another order, or its default. Networks have an order.
+func isSameSet(f PlanField) bool {
+	set := func(value any) []string {
+		all := texts(value)
+		if len(all) == 0 {
+			all = defaults[f.Field]
+		}
+		return slices.Compact(slices.Sorted(slices.Values(all)))
+	}
+	return f.Field != "spec.networks" && len(set(f.From)) > 0 && slices.Equal(set(f.From), set(f.To))
 }
 
 // The notes of a plan.

@@ -128,6 +128,8 @@ type Wanted struct {
 	Made   domain.Revision
 	Zones  []string // the availability zones that the labels of the schedule leave; nil = any
 	Around Around
+
+	names names // of a server, for Differences
 }
 
 // Way is how a difference is removed.

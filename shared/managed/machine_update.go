@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/google/uuid"
 
@@ -84,24 +85,27 @@ func (*MachineDriver) Differences(in Wanted, o Object) []Difference {
 	out = append(out, missing("tags", set([]string{in.Member.ID.String(), markTag}), set(server.Tags))...)
 	out = append(out, entries("metadata", spec.Metadata, made.Metadata, server.Metadata)...)
 	out = append(out, tagDifferences(spec, made, server)...)
-	switch hasFlavor := spec.Flavor == server.Flavor.Name || spec.Flavor == server.Flavor.ID; {
+	isMade := made.Flavor == "" || made.Flavor == spec.Flavor
+	switch {
 	case server.Status == resized && in.Member.Status == domain.MemberUpdating: // others confirm what they resize
 		// It is confirmed even when another flavor is declared by now: Nova takes no other resize before.
 		out = append(out, Difference{
 			Field: "flavor", Declared: spec.Flavor, Actual: server.Status, Way: InPlace, Disrupts: true,
 			Continues: true,
 		})
-	case !hasFlavor:
+	case isFlavorOf(spec, server):
+	case isMade && !in.names.hasFlavor(spec.Flavor): // it was deleted, and the server keeps it
+	default:
 		out = append(out, Difference{
 			Field: "flavor", Declared: spec.Flavor, Actual: server.Flavor.Name, Way: way, Disrupts: true,
 		})
 	}
-	if actual, isOther := otherImage(spec, made, server); isOther {
+	if actual, isOther := otherImage(spec, made, server); isOther && !in.names.isImageOf(server) {
 		out = append(out, Difference{Field: "image", Declared: spec.Image, Actual: actual, Way: way, Disrupts: true})
 	}
 	out = append(out, volumeDifferences(in, spec, made, server)...)
 	if in.Made.Number != in.Resource.Revision && in.Made.Number != 0 { // 0: what it was made of is not known
-		out = append(out, fixedDifferences(in, spec, made)...)
+		out = append(out, fixedDifferences(in, spec, made, server)...)
 	}
 	return out
 }
@@ -129,7 +133,7 @@ func otherImage(spec, made domain.MachineSpec, server domain.Server) (actual str
 		return "", false
 	}
 	if uuid.Validate(spec.Image) == nil {
-		return server.Image.ID, server.Image.ID != spec.Image
+		return server.Image.ID, !strings.EqualFold(server.Image.ID, spec.Image)
 	}
 	return server.Image.ID, made.Image != "" && made.Image != spec.Image
 }
@@ -155,7 +159,7 @@ func volumeDifferences(in Wanted, spec, made domain.MachineSpec, server domain.S
 }
 
 // fixedDifferences are those of fields that only a new server can have.
-func fixedDifferences(in Wanted, spec, made domain.MachineSpec) []Difference {
+func fixedDifferences(in Wanted, spec, made domain.MachineSpec, server domain.Server) []Difference {
 	var out []Difference
 	add := func(field string, isSame bool, declared, actual any) {
 		if isSame {
@@ -170,14 +174,16 @@ func fixedDifferences(in Wanted, spec, made domain.MachineSpec) []Difference {
 		}
 		out = append(out, one)
 	}
-	add("networks", slices.Equal(spec.Networks, made.Networks), spec.Networks, made.Networks)
+	add("networks", slices.Equal(spec.Networks, made.Networks) ||
+		slices.Equal(in.names.networkIDs(spec.Networks), in.names.networkIDs(made.Networks)), spec.Networks, made.Networks)
 	add("key_name", spec.KeyName == made.KeyName, spec.KeyName, made.KeyName)
-	add("security_groups", slices.Equal(spec.SecurityGroups, made.SecurityGroups), spec.SecurityGroups,
-		made.SecurityGroups)
-	add("configmaps", slices.Equal(spec.Configmaps, made.Configmaps), spec.Configmaps, made.Configmaps)
+	add("security_groups", slices.Equal(in.names.groupIDs(spec.SecurityGroups), in.names.groupIDs(made.SecurityGroups)),
+		spec.SecurityGroups, made.SecurityGroups)
+	add("configmaps", slices.Equal(nameSet(spec.Configmaps), nameSet(made.Configmaps)), spec.Configmaps, made.Configmaps)
 	add("user_data", slices.Equal(in.Resource.Digest, in.Made.Digest), nil, nil)
 	now, before := in.Resource.Schedule, in.Made.Schedule
-	add("schedule", now.Zone == before.Zone && now.Affinity == before.Affinity && maps.Equal(now.Labels, before.Labels),
+	isInZone := now.Zone == before.Zone || now.Zone == "" || now.Zone == server.Zone
+	add("schedule", isInZone && now.Affinity == before.Affinity && maps.Equal(now.Labels, before.Labels),
 		now, before)
 	return out
 }

@@ -57,7 +57,7 @@ func (r *round) observe(ctx context.Context) error {
 	r.around = NewAround(all, objects)
 	for _, m := range r.resources {
 		if m.isLookedAt && m.noLogin == nil && m.notListed == nil {
-			r.match(m, objects)
+			r.match(ctx, m, objects)
 		}
 	}
 	return nil
@@ -229,13 +229,21 @@ func (r *round) findStored(
 	return false
 }
 
-// match gives each member its object and their differences.
-func (r *round) match(m *resource, objects map[uuid.UUID]Object) {
+// match gives each member its object and their differences. While it is not known what changed names mean, it is not
+// known either what differs, and nothing is done for the resource.
+func (r *round) match(ctx context.Context, m *resource, objects map[uuid.UUID]Object) {
+	resolving, cancel := context.WithTimeout(ctx, listTime)
+	defer cancel()
 	for _, member := range m.Members {
 		s := seen{member: member, isMissed: r.missed[member.ID]}
 		s.object, s.isFound = objects[member.ID]
 		if s.isFound && s.object.State == ObjectReady && member.Status != domain.MemberDeleting && !m.isDeleting() {
-			s.differences = m.driver.Differences(r.wanted(m, member), s.object)
+			in, err := r.wanted(m, member), error(nil)
+			if in.names, err = m.session.resolve(resolving, in, s.object); err != nil {
+				r.problem, m.notListed, m.members = err, r.explain(m, err), nil
+				return
+			}
+			s.differences = m.driver.Differences(in, s.object)
 			if m.target().isDeployment && m.target().surges {
 				replaceDisrupting(s.differences)
 			}

@@ -81,7 +81,7 @@ func (SecretDriver) Create(ctx context.Context, s Session, in Wanted) (string, e
 	if err != nil {
 		return "", err
 	}
-	contentType := cmp.Or(read[domain.SecretSpec](in.Spec).ContentType, "text/plain")
+	contentType := contentTypeOf(in.Spec)
 	payload := domain.Secret(in.Secrets.Payload)
 	for _, one := range made {
 		switch {
@@ -95,13 +95,17 @@ func (SecretDriver) Create(ctx context.Context, s Session, in Wanted) (string, e
 	return s.Cloud.StoreSecret(ctx, name, contentType, payload)
 }
 
+// contentTypeOf is the content type of the payload of a spec.
+func contentTypeOf(spec json.RawMessage) string {
+	return cmp.Or(read[domain.SecretSpec](spec).ContentType, "text/plain")
+}
+
 // Differences implements Driver. Only revisions can differ: others cannot change a secret either.
 func (SecretDriver) Differences(in Wanted, _ Object) []Difference {
 	if in.Made.Number == 0 { // it is not known what the secret was made of
 		return nil
 	}
-	declared, made := read[domain.SecretSpec](in.Spec), read[domain.SecretSpec](in.Made.Spec)
-	out := compare("content_type", declared.ContentType, made.ContentType, Replace)
+	out := compare("content_type", contentTypeOf(in.Spec), contentTypeOf(in.Made.Spec), Replace)
 	if !bytes.Equal(in.Resource.Digest, in.Made.Digest) {
 		out = append(out, Difference{Field: "payload", Way: Replace})
 	}

@@ -115,3 +115,16 @@ func TestLongManySecrets(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestDefaultContentType: the content type that is the default is no other one than none.
+func TestDefaultContentType(t *testing.T) {
+	t.Parallel()
+	for declared, want := range map[string]int{
+		`{"content_type": "text/plain"}`: 0, `{"content_type": "application/json"}`: 1,
+	} {
+		in := Wanted{Spec: []byte(declared), Made: domain.Revision{Number: 1, Spec: []byte(`{}`)}}
+		if all := (SecretDriver{}).Differences(in, Object{}); len(all) != want {
+			t.Errorf("%s: %+v", declared, all)
+		}
+	}
+}
