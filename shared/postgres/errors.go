@@ -1,10 +1,12 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
 	"net"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -60,13 +62,13 @@ func classify(err error) error {
 		return apperr.Wrap(apperr.ClientGone, err, "the request was canceled")
 	}
 	if _, ok := errors.AsType[*pgconn.ConnectError](err); ok {
-		return unavailable(err) // also when Postgres answers that it has no such database, or user
+		return unavailable(err, isAway) // also when Postgres answers that it has no such database, or user
 	}
 	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
 		return classifyServer(pg, err)
 	}
 	if errors.Is(err, context.DeadlineExceeded) || isConnection(err) {
-		return unavailable(err)
+		return unavailable(err, isAway)
 	}
 	return apperr.Wrap(apperr.Internal, err, "internal error")
 }
@@ -79,24 +81,72 @@ func isConnection(err error) bool {
 }
 
 func classifyServer(pg *pgconn.PgError, err error) error {
-	switch {
-	case pg.Code == stateUnique:
-		return apperr.Wrap(apperr.Conflict, err, "it exists already")
-	case pg.Code == "42P01" || pg.Code == "42703": // undefined table or column: not migrated
-		return apperr.Wrap(apperr.Unavailable, err, "the database's schema is older than this program: run migrate")
-	case pg.Code == stateLockNotGranted,
-		pg.Code == "25P03",  // idle_in_transaction_session_timeout
-		pg.Code[:2] == "08", // connection exceptions
-		pg.Code[:2] == "40", // serialization failures, deadlocks
-		pg.Code[:2] == "53", // too many connections, disk full
-		pg.Code[:2] == "57": // shutting down, canceled
-		return unavailable(err)
+	c := conditionOf(pg.Code)
+	switch c.code {
+	case "":
+		return apperr.Wrap(apperr.Internal, err, "internal error")
+	case apperr.Unavailable:
+		return unavailable(err, cmp.Or(c.message, isAway))
 	}
-	return apperr.Wrap(apperr.Internal, err, "internal error")
+	return apperr.Wrap(c.code, err, "%s", c.message)
 }
 
-func unavailable(err error) error {
-	e := apperr.Wrap(apperr.Unavailable, err, "the database is not available")
+// condition is what an SQLSTATE means to a caller and to the pool.
+type condition struct {
+	state   string // or a class of them: its two characters
+	means   string // for the table of docs/operation.md
+	code    apperr.Code
+	message string // for the caller; "" = the database is not available
+	closes  closes
+}
+
+// closes is which connections of the pool an error closes, besides those that Postgres ends with it.
+type closes int
+
+const (
+	closesNone closes = iota
+	closesOne
+	closesAll // they lead to the same server, or to one that has the same state
+)
+
+const (
+	isAway       = "the database is not available"
+	needsMigrate = "the database's schema is older than this program: run migrate"
+)
+
+// conditions are all that have a meaning. Any other error of Postgres is a defect of a statement.
+var conditions = []condition{
+	{"08", "the connection broke", apperr.Unavailable, "", closesOne},
+	{stateUnique, "the row exists", apperr.Conflict, "it exists already", closesNone},
+	{"25006", "the server takes no writes: it is a standby, or was one", apperr.Unavailable, "", closesAll},
+	{"25P03", "a transaction was idle for too long", apperr.Unavailable, "", closesOne},
+	{"28", "the role or its password is not accepted", apperr.Unavailable, "", closesOne},
+	{"3D000", "the database does not exist", apperr.Unavailable, "", closesOne},
+	{"40", "transactions blocked each other, and this one was ended", apperr.Unavailable, "", closesNone},
+	{"42703", "a column does not exist: `migrate` was not run", apperr.Unavailable, needsMigrate, closesNone},
+	{"42P01", "a table does not exist: `migrate` was not run", apperr.Unavailable, needsMigrate, closesNone},
+	{"53", "the server has no more connections, memory or disk", apperr.Unavailable, "", closesNone},
+	{stateLockNotGranted, "a lock was not released in time", apperr.Unavailable, "", closesNone},
+	{"57", "the server ended the connection", apperr.Unavailable, "", closesOne},
+	{"57014", "a statement took too long", apperr.Unavailable, "", closesNone},
+	{"57P01", "the server stops, or an admin ended the connection", apperr.Unavailable, "", closesAll},
+	{"57P02", "the server crashed", apperr.Unavailable, "", closesAll},
+	{"57P03", "the server starts or stops", apperr.Unavailable, "", closesAll},
+	{"58", "a file or the disk of the server failed", apperr.Unavailable, "", closesNone},
+}
+
+// conditionOf returns the condition of an SQLSTATE, else that of its class, else none.
+func conditionOf(state string) (found condition) {
+	for _, c := range conditions {
+		if c.state == state || found.state == "" && len(c.state) == 2 && strings.HasPrefix(state, c.state) {
+			found = c
+		}
+	}
+	return found
+}
+
+func unavailable(err error, message string) error {
+	e := apperr.Wrap(apperr.Unavailable, err, "%s", message)
 	e.RetryAfter = retryAfter
 	return e
 }

@@ -2,12 +2,15 @@ package postgres
 
 import (
 	"context"
+	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
@@ -16,6 +19,25 @@ func (db *DB) Pool() *pgxpool.Pool { return db.pool }
 
 // Classify gives an error its code.
 var Classify = classify
+
+// RequireWrites makes connections only to a server that takes writes, where several hosts are named.
+var RequireWrites = requireWrites
+
+// ConditionTable is the table of SQLSTATEs as docs/operation.md has it.
+func ConditionTable() string {
+	var table strings.Builder
+	table.WriteString("| SQLSTATE | what it means | answer | connections that are closed |\n|---|---|---|---|\n")
+	for _, c := range conditions {
+		answer := map[apperr.Code]string{apperr.Unavailable: "503", apperr.Conflict: "409"}[c.code]
+		state := "`" + c.state + "`"
+		if len(c.state) == 2 {
+			state = "`" + c.state + "...`"
+		}
+		fmt.Fprintf(&table, "| %s | %s | %s | %s |\n", state, c.means, answer, []string{"none", "this one", "all"}[c.closes])
+	}
+	table.WriteString("| any other | a defect of cloudfn | 500 | none |\n")
+	return table.String()
+}
 
 // DeleteUntil is what Run does once it has the job.
 func (r Retention) DeleteUntil(ctx context.Context, until time.Time) (done bool, err error) {

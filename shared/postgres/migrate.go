@@ -115,6 +115,7 @@ func openMigrations(cfg Config) (*sql.DB, error) {
 	if err != nil {
 		return nil, err
 	}
+	requireWrites(&pc.Config)
 	return stdlib.OpenDB(*pc, stdlib.OptionAfterConnect(func(ctx context.Context, conn *pgx.Conn) error {
 		_, err := conn.Exec(ctx, migrateSettings)
 		return err
@@ -170,7 +171,7 @@ func (db *DB) Check(ctx context.Context) error {
 	}
 	if version < SchemaVersion {
 		cause := fmt.Errorf("schema is at %d, this program needs %d", version, SchemaVersion)
-		return apperr.Wrap(apperr.Unavailable, cause, "the database's schema is older than this program: run migrate")
+		return apperr.Wrap(apperr.Unavailable, cause, needsMigrate)
 	}
 	return nil
 }

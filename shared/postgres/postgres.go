@@ -8,9 +8,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
@@ -20,7 +22,7 @@ import (
 // Config says where Postgres is.
 type Config struct {
 	// Postgres, such as `postgres://user:password@host:5432/cloudfn`; behind PgBouncer in transaction mode add
-	// `?default_query_exec_mode=cache_describe`.
+	// `?default_query_exec_mode=cache_describe`. Of several hosts (`host1,host2`) the one that takes writes is used.
 	URL domain.Secret `env:"DATABASE_URL"`
 	// The connections of one replica: replicas times this must fit PgBouncer, or Postgres without a pooler.
 	MaxConns int32 `env:"DATABASE_MAX_CONNS, default=4"`
@@ -42,7 +44,8 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// connectTimeout bounds one connection attempt, so that an outage is answered and not waited out.
+// connectTimeout bounds one attempt to connect, and the check of an idle connection, so that an outage is answered and
+// not waited out.
 const connectTimeout = 3 * time.Second
 
 // timeoutsSQL gives a new connection its timeouts, unless its URL or its role sets others. They end what a frozen
@@ -72,16 +75,33 @@ func Open(cfg Config, tracer pgx.QueryTracer) (*DB, error) {
 	pc.MaxConns = cfg.MaxConns
 	pc.MaxConnLifetimeJitter = 5 * time.Minute
 	pc.ConnConfig.ConnectTimeout = connectTimeout
+	pc.PingTimeout = connectTimeout
+	requireWrites(&pc.ConnConfig.Config)
 	pc.ConnConfig.Tracer = tracer
 	pc.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
 		registerTimestamps(conn.TypeMap())
 		return conn.PgConn().Exec(ctx, timeoutsSQL).Close()
 	}
-	pool, err := pgxpool.NewWithConfig(context.Background(), pc)
-	if err != nil {
+	db, isKept := &DB{}, pc.ConnConfig.OnPgError
+	pc.ConnConfig.OnPgError = func(conn *pgconn.PgConn, pg *pgconn.PgError) bool {
+		closes := conditionOf(pg.Code).closes
+		if closes == closesAll {
+			db.pool.Reset()
+		}
+		return closes == closesNone && isKept(conn, pg)
+	}
+	if db.pool, err = pgxpool.NewWithConfig(context.Background(), pc); err != nil {
 		return nil, err
 	}
-	return &DB{pool: pool}, nil
+	return db, nil
+}
+
+// requireWrites makes connections, where several hosts are named, only to one that takes writes.
+func requireWrites(c *pgconn.Config) {
+	isOther := func(f *pgconn.FallbackConfig) bool { return f.Host != c.Host || f.Port != c.Port } // not only without TLS
+	if c.ValidateConnect == nil && slices.ContainsFunc(c.Fallbacks, isOther) {
+		c.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
+	}
 }
 
 // Close waits for the connections in use and closes all.

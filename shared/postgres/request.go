@@ -52,7 +52,7 @@ func (r Requests) Committed(ctx context.Context, transaction string) (bool, erro
 		return false, nil
 	}
 	if err == nil && status == "in progress" {
-		err = unavailable(errors.New("transaction " + transaction + " is in progress"))
+		err = unavailable(errors.New("transaction "+transaction+" is in progress"), isAway)
 	}
 	return status == "committed", err
 }
