@@ -24,7 +24,7 @@ import (
 
 const (
 	cliServers = 20
-	cliRounds  = 15
+	cliRounds  = 9
 )
 
 // TestCLI holds `cloudfn servers list` against `openstack server list`: the same 20 servers, each by its own way to

@@ -3,6 +3,7 @@
 package bench
 
 import (
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -20,6 +21,16 @@ func TestMain(m *testing.M) {
 	}
 	if url := os.Getenv(floodEnv); url != "" {
 		os.Exit(floodMain(url)) // the strangers of the flood
+	}
+	if rows := os.Getenv("ROWS"); rows != "" {
+		tests, err := testsOf(rows)
+		if err == nil {
+			err = flag.Set("test.run", tests)
+		}
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(2)
+		}
 	}
 	before := conditions()
 	code := m.Run()

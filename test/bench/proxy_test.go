@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	proxyCalls   = 600    // two minutes: each tick comes twice
+	proxyCalls   = 300    // a minute: each tick comes once
 	proxyVersion = "2.69" // what our GET asks Nova for
 )
 

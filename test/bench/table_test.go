@@ -6,7 +6,12 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
+	"regexp"
 	"slices"
+	"strings"
+	"testing"
 	"text/tabwriter"
 )
 
@@ -73,8 +78,82 @@ func times(ratio float64) string {
 
 var results []result
 
-// report adds a line to the table.
-func report(r result) { results = append(results, r) }
+// report adds a line to the table, and prints it: a run that is ended shows what it has measured.
+func report(r result) {
+	results = append(results, r)
+	fmt.Printf("%s  %s: %s, %s: %s (target %s: %s)\n", r.number, r.name, r.ours, r.peer, times(r.ratio), r.target,
+		r.target.verdict(r.ratio))
+}
+
+// measured are the lines of the table that each test reports.
+var measured = map[string][]string{
+	"TestRequestLog": {"1a", "1b", "1c", "1d"},
+	"TestToken":      {"2a", "2b"},
+	"TestProxy":      {"3"},
+	"TestDecode":     {"4a", "4b", "4c"},
+	"TestCount":      {"5"},
+	"TestOutage":     {"5b"},
+	"TestWays":       {"6"},
+	"TestStart":      {"7a", "7b"},
+	"TestIdle":       {"7c"},
+	"TestPoll":       {"8"},
+	"TestCallbacks":  {"9a", "9b"},
+	"TestPause":      {"9c"},
+	"TestCLI":        {"10a", "10b"},
+	"TestRound":      {"11"},
+	"TestRemote":     {"12"},
+	"TestLeases":     {"13a", "13b"},
+	"TestManyLeases": {"13c"},
+	"TestDueLeases":  {"13d", "13e"},
+	"TestLeaseStart": {"13f"},
+	"TestNodes":      {"14a", "14b", "14c", "14d"},
+	"TestManaged":    {"15a", "15b"},
+	"TestSeries":     {"16"},
+	"TestFlood":      {"17a", "17b"},
+}
+
+// testsOf returns the pattern of the tests that report the lines: 13c, or all of 13.
+func testsOf(rows string) (string, error) {
+	var tests []string
+	for _, row := range strings.Fields(strings.ReplaceAll(rows, ",", " ")) {
+		found := false
+		for test, numbers := range measured {
+			if slices.ContainsFunc(numbers, func(n string) bool { return n == row || strings.TrimRight(n, "abcdef") == row }) {
+				tests, found = append(tests, test), true
+			}
+		}
+		if !found {
+			return "", fmt.Errorf("ROWS: unknown line %q; README.md lists them, such as 13 or 13c", row)
+		}
+	}
+	return "^(" + strings.Join(tests, "|") + ")$", nil
+}
+
+// TestRows: each test here is chosen by its lines.
+func TestRows(t *testing.T) {
+	files, err := filepath.Glob("*_test.go")
+	must(t, err)
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		must(t, err)
+		for _, found := range regexp.MustCompile(`(?m)^func (Test\w+)\(t `).FindAllSubmatch(text, -1) {
+			if name := string(found[1]); measured[name] == nil && name != "TestRows" {
+				t.Errorf("no row of the table chooses %s", name)
+			}
+		}
+	}
+	for rows, want := range map[string]string{"13c": "^(TestManyLeases)$", "5b,6": "^(TestOutage|TestWays)$"} {
+		if got, err := testsOf(rows); err != nil || got != want {
+			t.Errorf("%s: got %s, %v; want %s", rows, got, err, want)
+		}
+	}
+	if got, err := testsOf("13"); err != nil || strings.Count(got, "|") != 3 {
+		t.Errorf("13: got %s, %v", got, err)
+	}
+	if _, err := testsOf("13z"); err == nil {
+		t.Error("an unknown line is accepted")
+	}
+}
 
 func printResults(w io.Writer) {
 	slices.SortStableFunc(results, func(a, b result) int {

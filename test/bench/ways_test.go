@@ -23,8 +23,8 @@ import (
 )
 
 const (
-	waysRounds  = 11
-	waysServers = 100 // BENCH_SERVERS changes it
+	waysRounds  = 7
+	waysServers = 50 // BENCH_SERVERS changes it
 )
 
 // way is one request to the real Nova (or Placement) that a count of running servers could be made of.
