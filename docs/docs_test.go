@@ -13,9 +13,6 @@ import (
 func TestMain(m *testing.M) {
 	code := m.Run()
 	testkit.RemoveBinary()
-	if cli.dir != "" {
-		_ = os.RemoveAll(cli.dir)
-	}
 	os.Exit(code)
 }
 

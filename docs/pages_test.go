@@ -48,7 +48,7 @@ func readerWith(t *testing.T, members map[string]*testkit.Project, more map[stri
 	w := terminals(t, daemon.URL)
 	clouds := testkit.CloudsFile(t, members)
 	w.env["OS_CLIENT_CONFIG_FILE"], w.env["CLOUDFN_URL"] = clouds, daemon.URL
-	w.env["PATH"] = client(t) + string(os.PathListSeparator) + os.Getenv("PATH")
+	w.env["PATH"] = filepath.Dir(testkit.Program(t, "cloudfn")) + string(os.PathListSeparator) + os.Getenv("PATH")
 	w.replace = append(w.replace, [2]string{pageClouds, clouds})
 	return w
 }
@@ -150,7 +150,7 @@ func adminReader(t *testing.T, project *testkit.Project) *walker {
 		t.Fatal(err)
 	}
 	w.env["OS_CLIENT_CONFIG_FILE"], w.env["CLOUDFN_URL"] = clouds, daemon.URL
-	w.env["PATH"] = client(t) + string(os.PathListSeparator) + os.Getenv("PATH")
+	w.env["PATH"] = filepath.Dir(testkit.Program(t, "cloudfn")) + string(os.PathListSeparator) + os.Getenv("PATH")
 	w.replace = append(w.replace, [2]string{pageClouds, clouds})
 	return w
 }

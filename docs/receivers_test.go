@@ -54,11 +54,7 @@ func command(t *testing.T, name string) []string {
 	t.Helper()
 	switch file := receivers[name].file; name {
 	case "go":
-		binary := filepath.Join(t.TempDir(), "receiver")
-		if out, err := exec.Command("go", "build", "-o", binary, "./"+filepath.Dir(file)).CombinedOutput(); err != nil {
-			t.Fatalf("%v\n%s", err, out)
-		}
-		return []string{binary}
+		return []string{testkit.Program(t, "receiver")}
 	case "python":
 		return []string{tool(t, "python3", "python3"), file}
 	default:

@@ -3,16 +3,10 @@ package docs
 import (
 	"bytes"
 	"fmt"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
-
-	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
 // walker runs the commands of a page as a reader does who types them.
@@ -125,27 +119,4 @@ func (w *walker) otherOutput() string {
 		fmt.Fprintf(&text, "--- %s\n%s", o.where, o.printed(0))
 	}
 	return text.String()
-}
-
-var cli struct {
-	once sync.Once
-	dir  string
-	err  error
-}
-
-// client builds the CLI once and returns its folder.
-func client(t *testing.T) string {
-	t.Helper()
-	cli.once.Do(func() {
-		cli.dir = filepath.Join(testkit.Root(), ".local", "bin", fmt.Sprintf("docs.%d", os.Getpid()))
-		cmd := exec.Command("go", "build", "-trimpath", "-o", filepath.Join(cli.dir, "cloudfn"), "./cmd/cloudfn")
-		cmd.Dir = testkit.Root()
-		if out, err := cmd.CombinedOutput(); err != nil {
-			cli.err = fmt.Errorf("go build: %w\n%s", err, out)
-		}
-	})
-	if cli.err != nil {
-		t.Fatal(cli.err)
-	}
-	return cli.dir
 }

@@ -63,7 +63,7 @@ func render(t *testing.T, overlay string) (objects []object) {
 	if !filepath.IsAbs(overlay) {
 		overlay = filepath.Join("overlays", overlay)
 	}
-	cmd := exec.Command("go", "run", "sigs.k8s.io/kustomize/kustomize/v5@v5.8.2", "build", overlay)
+	cmd := exec.Command(testkit.Program(t, "kustomize"), "build", overlay)
 	cmd.Stderr = &errs
 	out, err := cmd.Output()
 	if err != nil {

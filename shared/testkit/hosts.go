@@ -72,6 +72,7 @@ func ReservableHosts(t testing.TB) []string {
 	pool := pool{nova: Compute(t, Login(t, "admin")), session: Session(t, "admin"), names: names}
 	pool.restore(t)
 	t.Cleanup(func() { pool.restore(t) })
+	pool.awaitUp(t)
 	return slices.Clone(names)
 }
 
@@ -129,6 +130,21 @@ func (p pool) restore(t testing.TB) {
 		}
 	}
 	p.traits(ctx, t)
+}
+
+// awaitUp waits for hosts that report late, as they do on a busy machine.
+func (p pool) awaitUp(t testing.TB) {
+	t.Helper()
+	Eventually(t, 2*time.Minute, "the reservable hosts have reported", func() bool {
+		up := 0
+		list := services.List(p.nova, services.ListOpts{Binary: "nova-compute"})
+		for _, s := range all(t, list, services.ExtractServices) {
+			if s.State == "up" && slices.Contains(p.names, s.Host) {
+				up++
+			}
+		}
+		return up == len(p.names)
+	})
 }
 
 // Isolate puts a host of ReservableHosts into an aggregate that isolates it, until undo or the end of the test.

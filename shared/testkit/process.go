@@ -32,10 +32,25 @@ var binary struct {
 	err  error
 }
 
+// built is the folder of the programs that scripts/gotest has built for the run; "" for a test that go test runs alone.
+var built = os.Getenv("TEST_PROGRAMS")
+
+// Program returns the path of a program that tests start: one of those that scripts/gotest builds.
+func Program(t testing.TB, name string) string {
+	t.Helper()
+	if built != "" {
+		return filepath.Join(built, name)
+	}
+	return script(t, "gotest", "program", name)
+}
+
 // Binary builds cloudfn, and returns the path of this test process's own link to it. Only the first test process has to
-// link the program.
+// link the program, and none of a run of scripts/gotest.
 func Binary(t testing.TB) string {
 	t.Helper()
+	if built != "" {
+		return Program(t, "functions")
+	}
 	binary.once.Do(func() {
 		dir := filepath.Join(Root(), ".local", "bin")
 		binary.path = filepath.Join(dir, fmt.Sprintf("functions.%d", os.Getpid()))
