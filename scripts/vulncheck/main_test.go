@@ -32,7 +32,7 @@ func TestReport(t *testing.T) {
 		},
 		"Go": {
 			text: old + older, fail: true,
-			want: "2 vulnerabilities that the binaries reach (GO-3, GO-4): set the toolchain of go.mod to go1.26.10 or later",
+			want: "2 vulnerabilities that the binaries reach (GO-3, GO-4): set the toolchain of go.mod to go1.26.10 or",
 		},
 		"Go, the older last": {text: older + old, fail: true, want: "go1.26.10 or later"},
 		"both":               {text: older + called, fail: true, want: "GO-2"},

@@ -129,7 +129,8 @@ func TestConnectionsThatAreRefused(t *testing.T) {
 	refused := func(state string) {
 		t.Helper()
 		_, err := db.Now(t.Context())
-		if e := apperr.As(err); e.Code != apperr.Unavailable || e.RetryAfter <= 0 || !strings.Contains(err.Error(), state) {
+		if e := apperr.As(err); e.Code != apperr.Unavailable || e.RetryAfter <= 0 ||
+			!strings.Contains(err.Error(), state) {
 			t.Errorf("want %s, got %v", state, err)
 		}
 	}

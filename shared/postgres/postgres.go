@@ -98,7 +98,8 @@ func Open(cfg Config, tracer pgx.QueryTracer) (*DB, error) {
 
 // requireWrites makes connections, where several hosts are named, only to one that takes writes.
 func requireWrites(c *pgconn.Config) {
-	isOther := func(f *pgconn.FallbackConfig) bool { return f.Host != c.Host || f.Port != c.Port } // not only without TLS
+	// With sslmode=prefer the same host is there twice: with TLS and without.
+	isOther := func(f *pgconn.FallbackConfig) bool { return f.Host != c.Host || f.Port != c.Port }
 	if c.ValidateConnect == nil && slices.ContainsFunc(c.Fallbacks, isOther) {
 		c.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
 	}
