@@ -125,14 +125,14 @@ test('a server shows how long its lease lasts, and ends it', { timeout: 3 * pati
   await page.getByRole('link', { name: 'night shift' }).waitFor({ state: 'detached', timeout: patience }); // it has ended
   await page.getByText('Nova: SHELVED_OFFLOADED').waitFor({ timeout: patience });
   await page.getByRole('button', { name: 'Unshelve brief' }).click();
-  await page.getByRole('button', { name: 'Snapshot brief' }).waitFor({ timeout: patience });
-  await page.getByRole('button', { name: 'Snapshot brief' }).click();
+  await page.getByRole('button', { name: 'Shelve brief', exact: true }).click({ timeout: patience });
+  await page.locator('#toast', { hasText: 'shelve is under way' }).waitFor();
+  await page.getByRole('button', { name: 'Unshelve brief' }).click({ timeout: patience });
+  await page.getByRole('button', { name: 'Snapshot brief' }).click({ timeout: patience });
   await page.getByLabel('Name of the image').fill('of the night');
   await faultless(page, 'snapshot');
   await page.getByRole('button', { name: 'Make an image' }).click();
   await page.locator('#toast', { hasText: 'is being made' }).waitFor();
-  await page.getByRole('button', { name: 'Shelve brief', exact: true }).click();
-  await page.locator('#toast', { hasText: 'shelve' }).waitFor();
   await close();
 });
 
