@@ -67,7 +67,6 @@ func browse(t *testing.T, files []string) {
 	testkit.SetClock(t, database, time.Now().Truncate(time.Hour).Add(20*time.Minute))
 	receiver := testkit.NewReceiver(t,
 		func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
-	drained(t, database)
 	own := map[string]*testkit.Project{}
 	for _, file := range files {
 		p := testkit.BorrowProject(t)

@@ -1,31 +1,12 @@
 package console
 
 import (
-	"context"
 	"net/http"
 	"testing"
 	"time"
 
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
-
-// drained stores a drain of compute-1 that has left one server, and follows it: others are shown while the host is
-// cordoned.
-func drained(t *testing.T, database string) {
-	t.Helper()
-	_, err := testkit.Connect(t, database).Exec(context.Background(), `
-		with node as (insert into nodes (name) values ('compute-1') on conflict do nothing),
-		drain as (
-			insert into drains (id, node, status, ended_at, due_at)
-			values (gen_random_uuid(), 'compute-1', 'done', now(), now() + interval '1 day')
-			returning id)
-		insert into drain_servers (drain_id, server_id, name, method, status, reason, target)
-		select id, gen_random_uuid(), s.* from drain, (values ('moved-1', 'live', 'moved', '', 'compute-2'),
-			('<b>kept</b>', '', 'skipped', 'the server is paused', '')) s`)
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 // declareFiles declares files in the project, twice.
 func declareFiles(t *testing.T, api *testkit.Client) {

@@ -12,9 +12,20 @@ after(() => chrome?.close());
 const card = (page, name) =>
   page.locator('.card').filter({ has: page.getByRole('link', { name, exact: true }) });
 
+/** shows has a page show a drain of a cordoned host: a real one would move what other tests have there. */
+const shows = (page, node, drain) => page.route(new RegExp(`/console/api/v1/nodes/${node}$`), async (route) => {
+  const answer = await route.fetch();
+  await route.fulfill({ response: answer, json: { ...(await answer.json()), schedulable: false, cordoned_by: 'cloudfn',
+    drain: { moving: [], skipped: [], automatic: false, ...drain() } } });
+});
+
 for (const size of Object.keys(sizes)) {
   test(`nodes and one of them, ${size}`, { timeout: 2 * patience }, async () => {
     const { page, close } = await visit(chrome, { size });
+    await shows(page, 'compute-1', () => ({ state: 'done', done: 1, left: 0, servers: [
+      { server_id: '0000-1', name: 'moved-1', method: 'live', state: 'moved', reason: '', target: 'compute-2' },
+      { server_id: '0000-2', name: '<b>kept</b>', state: 'skipped', reason: 'the server is paused' },
+    ] }));
     await open(page, 'Nodes');
     await card(page, 'compute-1').getByText('vCPUs').waitFor();
     await card(page, 'compute-1').locator('.mark').getByText('up').waitFor({ timeout: patience });
@@ -48,15 +59,11 @@ for (const size of Object.keys(sizes)) {
 test('a drain is shown as it goes on, without a reload', { timeout: patience }, async () => {
   const { page, close } = await visit(chrome);
   let moved = 0, reads = 0;
-  await page.route(/\/console\/api\/v1\/nodes\/compute-2$/, async (route) => {
-    const answer = await route.fetch();
+  await shows(page, 'compute-2', () => {
     reads++;
     const server = (n) => ({ server_id: `0000-${n}`, name: `web-${n}`, method: 'live', reason: '', target: 'compute-1',
       state: n < moved ? 'moved' : 'migrating' });
-    const drain = { state: moved < 3 ? 'running' : 'done', done: moved, left: 3 - moved, moving: [], skipped: [],
-      automatic: false, servers: [0, 1, 2].map(server) };
-    await route.fulfill({ response: answer, json: { ...(await answer.json()), schedulable: false,
-      cordoned_by: 'cloudfn', drain } });
+    return { state: moved < 3 ? 'running' : 'done', done: moved, left: 3 - moved, servers: [0, 1, 2].map(server) };
   });
   await open(page, 'Nodes');
   await card(page, 'compute-2').getByRole('link').click();
