@@ -51,6 +51,9 @@ func (s service) Put(
 		}
 		made, err := s.draft(ctx, who, d, before)
 		if err == nil {
+			err = s.actFor(ctx, cloud.InRegion(made.Schedule.Region), before, &made)
+		}
+		if err == nil {
 			err = s.checkQuota(ctx, cloud.InRegion(made.Schedule.Region), before, made.Managed)
 		}
 		if err != nil || !d.dryRun {
@@ -95,8 +98,10 @@ func (s service) repeat(
 func (s service) declare(
 	ctx context.Context, who domain.Identity, cloud session, made domain.NewManaged,
 ) (stored domain.Managed, created bool, err error) {
-	if made.Delegation, err = s.delegation(ctx, who, cloud, made.Kind); err != nil {
-		return stored, false, err
+	if made.UserID == who.UserID { // else it acts for another one still
+		if made.Delegation, err = s.delegation(ctx, who, cloud, made.Kind); err != nil {
+			return stored, false, err
+		}
 	}
 	made.ConnectionID = made.Delegation.ConnectionID
 	stored, created, err = s.store.Declare(ctx, made)
@@ -105,6 +110,27 @@ func (s service) declare(
 		s.wake("reconcile-managed", "run-connections", "deliver-events")
 	}
 	return stored, created, err
+}
+
+// actFor decides in whose name a declaration is made real. One that changes nothing leaves that to the user who has it
+// now, for as long as what they have delegated lasts. Who changes it takes it over, and must have its key pair.
+func (s service) actFor(
+	ctx context.Context, cloud session, before domain.Managed, made *domain.NewManaged,
+) error {
+	if before.ID == uuid.Nil || before.UserID == made.UserID {
+		return nil
+	}
+	if made.Repeats == 0 && planOf(before, *made).action == planNone {
+		isActive, err := s.store.IsDelegated(ctx, before.ProjectID, before.ConnectionID)
+		if err != nil {
+			return err
+		}
+		if isActive {
+			made.UserID, made.Delegation.ConnectionID = before.UserID, before.ConnectionID
+			return nil
+		}
+	}
+	return checkKeyPair(ctx, cloud, made.Spec)
 }
 
 // delegation is what the caller has delegated for resources of a kind, or a new trust when less than half of that is

@@ -2,6 +2,7 @@ package managed
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -160,6 +161,23 @@ func pickKeyPair(ctx context.Context, cloud session, r lookup.Ref) error {
 		err = lookup.Absent(r.Field, "key pair", r.Value, names)
 	}
 	return err
+}
+
+// checkKeyPair rejects a spec whose key pair the session's user does not have: Nova looks it up among those of the user
+// who makes a server.
+func checkKeyPair(ctx context.Context, cloud session, spec json.RawMessage) error {
+	var s domain.MachineSpec
+	if _ = json.Unmarshal(spec, &s); s.KeyName == "" { // it was checked, and other kinds have none
+		return nil
+	}
+	const field = "spec.key_name"
+	err := pickKeyPair(ctx, cloud, lookup.Ref{Field: field, Value: s.KeyName})
+	if apperr.CodeOf(err) != apperr.Invalid {
+		return err
+	}
+	return apperr.InvalidField(field, fmt.Sprintf("you have no key pair %q: another user has declared the resource, "+
+		"and with your change servers are made in your name; import the key pair, or name one of yours", s.KeyName),
+		apperr.As(err).Fields[0].Allowed...)
 }
 
 func pickSecurityGroup(ctx context.Context, cloud session, r lookup.Ref) error {

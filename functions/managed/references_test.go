@@ -1,6 +1,7 @@
 package managed
 
 import (
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -57,4 +58,51 @@ func TestDryRunReferences(t *testing.T) {
 		fields, []string{"spec.volumes[1]"}) {
 		t.Errorf("of what is declared already are missing %v", fields)
 	}
+}
+
+// TestColleague: a resource acts for the user who has changed it last. The same declaration by another one leaves that,
+// until what the first has delegated ends. Who takes it over has its key pair: each user has others.
+func TestColleague(t *testing.T) {
+	t.Parallel()
+	f, colleague := start(t, nil), testkit.NewProject(t)
+	f.project.MakeKeyPair(t, "k")
+	f.project.Grant(t, colleague.UserID, "member")
+	in := *colleague
+	in.ID = f.project.ID
+	first, second := f.Client, f.server.As(in.Token(t))
+	const path = deployments + "web"
+	spec := func(count int, key string) string {
+		return fmt.Sprintf(`{"spec": {"count": %d, "flavor": "m1.tiny", "image": "cirros", "networks": ["private"],
+			"key_name": %q}}`, count, key)
+	}
+	actsFor := func(what string, a testkit.Answer, user string) {
+		t.Helper()
+		m := declared(t, a, http.StatusOK)
+		trustor := testkit.Scalar[string](t, f.conn, `
+select c.user_id from managed m join connections c on c.id = m.connection_id where m.name = 'web' and c.status = 'active'`)
+		if m.UserID != user || trustor != user {
+			t.Errorf("%s: it acts for %s, by a trust of %s, want %s", what, m.UserID, trustor, user)
+		}
+	}
+	declared(t, declare(t, first, path, spec(2, "k")), http.StatusCreated)
+	actsFor("the same", declare(t, second, path, spec(2, "k")), f.project.UserID)
+	f.wantTrusts(t, "member")
+	if n := len(in.Trusts(t)); n != 0 {
+		t.Errorf("the colleague has made %d trusts", n)
+	}
+	for _, query := range []string{"", "?dry_run=true"} {
+		refused(t, declare(t, second, path+query, spec(3, "k")), http.StatusBadRequest, "invalid", "spec.key_name")
+	}
+	actsFor("another key pair is absent", declare(t, first, path, spec(3, "k")), f.project.UserID)
+	refused(t, second.Post(t, path+"/rollback", `{"revision": 1}`), http.StatusBadRequest, "invalid", "spec.key_name")
+	const lost = "update connections set status = 'lost'"
+	if _, err := f.conn.Exec(t.Context(), lost); err != nil {
+		t.Fatal(err)
+	}
+	refused(t, declare(t, second, path, spec(3, "k")), http.StatusBadRequest, "invalid", "spec.key_name")
+	in.MakeKeyPair(t, "k")
+	actsFor("the first's trust has ended", declare(t, second, path, spec(3, "k")), colleague.UserID)
+	actsFor("a change", declare(t, first, path, spec(2, "k")), f.project.UserID)
+	in.MakeKeyPair(t, "other")
+	actsFor("a change with a key pair of their own", declare(t, second, path, spec(2, "other")), colleague.UserID)
 }

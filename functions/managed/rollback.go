@@ -33,6 +33,9 @@ func (s service) Rollback(
 		if err := checkTransition(before, revision.Spec, revision.Schedule); err != nil {
 			return made, nil, err
 		}
+		if err := s.actFor(ctx, cloud.InRegion(revision.Schedule.Region), before, &made); err != nil {
+			return made, nil, err
+		}
 		if err := s.count(ctx, who); err != nil {
 			return made, nil, err
 		}

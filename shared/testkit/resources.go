@@ -67,6 +67,14 @@ func (p *Project) flavor(t testing.TB, opts flavors.CreateOpts) string {
 	return made.ID
 }
 
+// MakeKeyPair makes a key pair of the member, until the test ends.
+func (p *Project) MakeKeyPair(t testing.TB, name string) {
+	t.Helper()
+	nova := Compute(t, p.Login(t))
+	must(keypairs.Create(t.Context(), nova, keypairs.CreateOpts{Name: name}).Extract())(t)
+	t.Cleanup(func() { _ = keypairs.Delete(context.Background(), nova, name, nil).ExtractErr() })
+}
+
 // KeyPairs returns the member's public SSH keys by name.
 func (p *Project) KeyPairs(t testing.TB) map[string]string {
 	t.Helper()
