@@ -204,8 +204,11 @@ func (*BalancerDriver) Update(ctx context.Context, s Session, in Wanted, o Objec
 	if first.Field == "name" || first.IsMark {
 		change = func() error {
 			marks, _ := changes("tags", differences)
-			tags := slices.Concat(b.Tags, slices.Sorted(maps.Keys(marks)))
-			return s.Cloud.RenameLoadBalancer(ctx, o.ID, in.Name, tags)
+			tags, name := slices.Concat(b.Tags, slices.Sorted(maps.Keys(marks))), b.Name
+			if differs(differences, "name") {
+				name = in.Name
+			}
+			return s.Cloud.RenameLoadBalancer(ctx, o.ID, name, tags)
 		}
 	}
 	err := change()

@@ -276,6 +276,40 @@ func TestPartsOfABalancer(t *testing.T) {
 	}
 }
 
+// renaming notes how load balancers are renamed.
+type renaming struct {
+	Cloud
+
+	name string
+	tags []string
+}
+
+func (r *renaming) RenameLoadBalancer(_ context.Context, _, name string, tags []string) error {
+	r.name, r.tags = name, tags
+	return nil
+}
+
+// TestMarkOfRenamedBalancer: a mark is put back, and the name that others have given stays until it is repaired.
+func TestMarkOfRenamedBalancer(t *testing.T) {
+	t.Parallel()
+	for repairs, want := range map[bool]string{false: "theirs", true: "thing"} {
+		b := domain.LoadBalancer{ID: "b", Name: "theirs", Status: active, Tags: []string{"other"}}
+		s := seen{member: domain.Member{ID: uuid.New(), Revision: 1, Status: domain.MemberReady, WasReady: true}}
+		in := Wanted{Name: "thing", Spec: []byte("{}"), Member: s.member}
+		driver, octavia := NewBalancerDriver(), &renaming{}
+		s.object, s.isFound = balancerObject(loadBalancer{LoadBalancer: b}), true
+		s.differences = driver.Differences(in, s.object)
+		p := decide(target{count: 1, revision: 1, repairs: repairs}, []seen{s}, testNow)
+		if stepsOf(p) != "update 0" {
+			t.Fatalf("it takes the steps %q", stepsOf(p))
+		}
+		err := driver.Update(t.Context(), Session{Cloud: octavia}, in, s.object, p.steps[0].differences)
+		if err != nil || octavia.name != want || len(octavia.tags) != 3 {
+			t.Errorf("repair %t: it is named %q, with the tags %q: %v", repairs, octavia.name, octavia.tags, err)
+		}
+	}
+}
+
 // TestLongBusyBalancer: a change that comes too early waits, and a port that is taken for good is a failure that is
 // shown.
 func TestLongBusyBalancer(t *testing.T) {
