@@ -142,6 +142,7 @@ type Managed struct {
 	Drift            []Drift
 	Actor            *Actor
 	Version          int64
+	Declarations     int // how often it was declared, the same again included if something was tried again
 	Seq              int64
 	CreatedAt        time.Time
 	UpdatedAt        time.Time
@@ -208,6 +209,8 @@ type Member struct {
 
 	Written string // a digest of the differences for which OpenStack accepted the last change; "" = none
 	Writes  int    // how often in a row it accepted a change for them
+
+	Declarations int // of its resource, when it was loaded: the attempts belong to that declaration
 }
 
 // Missed records that OpenStack did not find the member's object. It reports whether that is known for long enough to

@@ -17,6 +17,7 @@ type target struct {
 	maxUnavailable int // while members are updated
 	surges         bool
 	revision       int
+	declarations   int
 	replaces       int // servers that an update changes or replaces: those of the revision that was real last
 	isDeployment   bool
 	oneByOne       bool // servers are made one after the other

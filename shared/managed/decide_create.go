@@ -142,6 +142,6 @@ func (d *decision) isPlacing(s seen) bool {
 func (d *decision) addNew(ordinal int) {
 	m := d.inherited[ordinal]
 	m.ID, m.ManagedID, m.Ordinal, m.Revision = uuid.New(), d.managedID, ordinal, d.revision
-	m.Status = domain.MemberCreating
+	m.Status, m.Declarations = domain.MemberCreating, d.declarations
 	d.add(actCreate, seen{member: m})
 }

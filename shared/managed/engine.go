@@ -269,7 +269,7 @@ func (m *resource) stepsMeanwhile() []step {
 // target is what is declared of the resource.
 func (m *resource) target() target {
 	t := target{
-		managedID: m.ID, count: 1, maxUnavailable: 1, surges: true, revision: m.Revision,
+		managedID: m.ID, count: 1, maxUnavailable: 1, surges: true, revision: m.Revision, declarations: m.Declarations,
 		repairs: m.Repair == domain.RepairAuto,
 		isNew:   m.Request != "",
 	}

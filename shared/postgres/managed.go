@@ -18,8 +18,8 @@ const (
 	managedColumns = `
 m.id, m.project_id, p.domain_id, m.user_id, m.connection_id, m.kind, m.name, m.provider, m.flavor, m.labels, m.schedule,
 m.repair, m.max_revisions, m.revision, m.observed_revision, m.request, m.orphan, m.status, m.reason, m.conditions,
-m.drift, m.next_at, m.next_at as loaded_next_at, m.actor, m.version, m.seq, m.created_at, m.updated_at, r.spec,
-r.digest`
+m.drift, m.next_at, m.next_at as loaded_next_at, m.actor, m.version, m.declarations, m.seq, m.created_at, m.updated_at,
+r.spec, r.digest`
 
 	managedTables = `
 from managed m join managed_projects p on p.project_id = m.project_id

@@ -34,6 +34,7 @@ with before as (
     update managed m
     set user_id = $5, connection_id = $6, provider = $7, flavor = $8, labels = $9, schedule = $10, repair = $11,
         max_revisions = $12, actor = $13, revision = revision + $14::boolean::int, version = version + 1,
+        declarations = declarations + 1,
         seq = seq + $14::boolean::int, updated_at = clock_timestamp(), next_at = clock_timestamp(),
         request = case when not $14 then request when observed_revision = 0 then 'create' else 'update' end,
         status = case when not $14 then status when observed_revision = 0 then 'pending' else 'updating' end,
@@ -69,7 +70,8 @@ where project_id = $1 and managed_id = $2 and (attempts > 0 or retry_at is not n
 
 	retryManagedSQL = `
 update managed m
-set user_id = $3, connection_id = $4, next_at = clock_timestamp(), request = n.request
+set user_id = $3, connection_id = $4, next_at = clock_timestamp(), request = n.request,
+    declarations = declarations + 1
 from (select case when request = '' and status in ('degraded', 'error') then 'update' else request end as request
       from managed where project_id = $1 and id = $2) n
 where project_id = $1 and id = $2

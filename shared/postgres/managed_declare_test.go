@@ -157,6 +157,67 @@ func TestDeclaredDuringRound(t *testing.T) {
 	}
 }
 
+// TestDeclaredAgainDuringRound: a declaration has what failed tried again, and a round that is running writes none of
+// its failures over that: not when it saves later, and not when it saves while the declaration is being stored.
+func TestDeclaredAgainDuringRound(t *testing.T) {
+	t.Parallel()
+	ctx, database := t.Context(), testkit.Database(t)
+	store, conn := postgres.Managed{DB: open(t, database)}, testkit.Connect(t, database)
+	m := declare(t, store, newManaged("web"))
+	_, claim := claimProject(t, store)
+	fails := func(member domain.Member) domain.Member {
+		t.Helper()
+		member.Attempts, member.Writes, member.Status = member.Attempts+2, 2, domain.MemberError
+		member.RetryAt = time.Now().Add(time.Hour)
+		if err := store.SaveMember(ctx, claim, "p1", member); err != nil {
+			t.Fatal(err)
+		}
+		return member
+	}
+	has := func(what string, attempts, writes int) domain.Member {
+		t.Helper()
+		loaded, err := store.Load(ctx, "p1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := loaded[0].Members[0]
+		if got.Attempts != attempts || got.Writes != writes || got.RetryAt.IsZero() != (attempts == 0) ||
+			got.Status != domain.MemberError {
+			t.Errorf("%s: it is %+v, want %d attempts and %d writes", what, got, attempts, writes)
+		}
+		return got
+	}
+	fails(newMember(m))
+	member := has("it fails", 2, 2)
+	m = declare(t, store, changed(m, string(m.Spec)))
+	fails(member)
+	has("the same is declared meanwhile", 0, 0)
+	member = fails(has("the next round", 0, 0))
+	declare(t, store, changed(m, `{"flavor": "b"}`))
+	fails(member)
+	member = has("another flavor is declared meanwhile", 0, 0)
+
+	tx, err := conn.Begin(ctx) // as a declaration does
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(ctx, "update managed_projects set domain_id = domain_id"); err != nil {
+		t.Fatal(err)
+	}
+	saved, watch := make(chan error, 1), testkit.Connect(t, database)
+	member.Attempts, member.RetryAt = 3, time.Now().Add(time.Hour)
+	go func() { saved <- store.SaveMember(ctx, claim, "p1", member) }()
+	testkit.Eventually(t, 10*time.Second, "the round waits for the declaration", func() bool {
+		return testkit.Scalar[bool](t, watch, "select exists (select from pg_stat_activity "+
+			"where datname = current_database() and wait_event_type = 'Lock')")
+	})
+	_, err = tx.Exec(ctx, "update managed set declarations = declarations + 1")
+	if err := errors.Join(err, tx.Commit(ctx), <-saved); err != nil {
+		t.Fatal(err)
+	}
+	has("it saves while a declaration is stored", 0, 0)
+}
+
 // TestManagedDelegations: a user has one connection, unless his roles differ, and it ends with its last resource.
 func TestManagedDelegations(t *testing.T) {
 	t.Parallel()

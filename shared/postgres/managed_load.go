@@ -56,6 +56,7 @@ func (s Managed) Load(ctx context.Context, projectID string) ([]domain.Managed, 
 	}
 	for _, member := range members {
 		if m := byID[member.ManagedID]; m != nil { // nil: it was declared just now
+			member.Declarations = m.Declarations
 			m.Members = append(m.Members, member)
 		}
 	}

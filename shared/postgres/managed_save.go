@@ -15,18 +15,29 @@ const (
     select project_id from managed_projects where project_id = $1 and claim_id = $2 for share
 )`
 
+	// What the round has counted of a member's attempts is nothing when the resource was declared since it was loaded.
+	// The row of the resource is locked after that of the project, as a declaration does.
 	saveMemberSQL = `
-with ` + claimedProjectSQL + `, saved as (
+with ` + claimedProjectSQL + `, loaded as (
+    select m.declarations = $16 as is_current from claimed c join managed m on m.project_id = c.project_id and m.id = $4
+    for share of m
+), saved as (
     insert into managed_members as x (project_id, id, managed_id, ordinal, revision, object_id, status, reason,
                                       attempts, retry_at, missed_at, written, writes, was_ready)
-    select project_id, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15 from claimed
+    select project_id, $3, $4, $5, $6, $7, $8, $9, case when is_current then $10 else 0 end,
+           case when is_current then $11::timestamptz end, $12, $13, case when is_current then $14 else 0 end, $15
+    from claimed left join loaded on true
     on conflict (project_id, id) do update
-    set ordinal = $5, revision = $6, object_id = $7, status = $8, reason = $9, attempts = $10, retry_at = $11,
-        missed_at = $12, written = $13, writes = $14, was_ready = $15,
-        node = case when x.object_id = $7 then x.node else '' end, updated_at = clock_timestamp()
+    set ordinal = excluded.ordinal, revision = excluded.revision, object_id = excluded.object_id,
+        status = excluded.status, reason = excluded.reason, attempts = excluded.attempts, retry_at = excluded.retry_at,
+        missed_at = excluded.missed_at, written = excluded.written, writes = excluded.writes,
+        was_ready = excluded.was_ready,
+        node = case when x.object_id = excluded.object_id then x.node else '' end, updated_at = clock_timestamp()
     where (x.ordinal, x.revision, x.object_id, x.status, x.reason, x.attempts, x.retry_at, x.missed_at, x.written,
            x.writes, x.was_ready)
-          is distinct from ($5, $6, $7, $8, $9, $10, $11::timestamptz, $12::timestamptz, $13, $14, $15)
+          is distinct from (excluded.ordinal, excluded.revision, excluded.object_id, excluded.status, excluded.reason,
+           excluded.attempts, excluded.retry_at, excluded.missed_at, excluded.written, excluded.writes,
+           excluded.was_ready)
 )
 select count(*) from claimed`
 
@@ -44,13 +55,16 @@ func (s Managed) HoldsProject(ctx context.Context, claim domain.Claim, projectID
 }
 
 // SaveMember stores a member of a resource, or what has changed of it: its ordinal, revision, object, status, reason,
-// attempts, retry time, MissedAt, last change and whether it was ready. Its node is what RecordNodes says. It is
+// attempts, retry time, MissedAt, last change and whether it was ready. Its node is what RecordNodes says. Attempts,
+// retry time and the number of changes begin anew when the resource was declared since the member was loaded. It is
 // domain.ErrFenced when another replica has claimed the project since, and domain.ErrChanged when its resource or its
 // revision is deleted.
 func (s Managed) SaveMember(ctx context.Context, claim domain.Claim, projectID string, m domain.Member) error {
-	err := fenced(queryValue[int64](ctx, s.DB.pool, saveMemberSQL, projectID, claim.ID, m.ID, m.ManagedID, m.Ordinal,
-		m.Revision, m.ObjectID, m.Status, m.Reason, m.Attempts, orNull(m.RetryAt), orNull(m.MissedAt),
-		m.Written, m.Writes, m.WasReady))
+	err := retryDeadlock(func() error {
+		return fenced(queryValue[int64](ctx, s.DB.pool, saveMemberSQL, projectID, claim.ID, m.ID, m.ManagedID, m.Ordinal,
+			m.Revision, m.ObjectID, m.Status, m.Reason, m.Attempts, orNull(m.RetryAt), orNull(m.MissedAt),
+			m.Written, m.Writes, m.WasReady, m.Declarations))
+	})
 	if sqlState(err) == stateForeignKey {
 		return domain.ErrChanged
 	}

@@ -77,7 +77,7 @@ func claimProject(t *testing.T, store postgres.Managed) (domain.ManagedProject, 
 func newMember(m domain.Managed) domain.Member {
 	return domain.Member{
 		ID: uuid.Must(uuid.NewV7()), ManagedID: m.ID, Revision: m.Revision, ObjectID: "s-" + m.Name,
-		Status: domain.MemberReady,
+		Status: domain.MemberReady, Declarations: m.Declarations,
 	}
 }
 
