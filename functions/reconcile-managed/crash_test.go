@@ -141,7 +141,7 @@ func lives() map[string]life {
 	rollback := func(t *testing.T, w *fakeWorld) { w.declare(t, 0, "", 1) }
 	type steps = []func(*testing.T, *fakeWorld)
 	made := "call, create, decide, member creating, member creating, member ready, order, "
-	removed := "delete, forget, member deleting, "
+	removed := "delete, forget, member deleting, member deleting, "
 	updating := "status updating, status updating, status updating, status ready"
 	return map[string]life{
 		"create": {

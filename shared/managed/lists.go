@@ -15,6 +15,8 @@ type lists struct {
 	flavors  []domain.Flavor
 	networks []domain.Network
 	groups   []domain.SecurityGroup
+	keys     []domain.KeyPair
+	zones    []domain.Zone
 	images   map[string][]domain.Image // by the name or id that was looked up
 	servers  map[string]string         // the ids of server groups, by their names
 	cells    *bool                     // all cells of Nova are up; nil = not checked
@@ -39,43 +41,41 @@ func (s Session) cellsUp(ctx context.Context) bool {
 	return *s.lists.cells
 }
 
-// flavors lists Nova's flavors, once in a round.
-func (s Session) flavors(ctx context.Context) (all []domain.Flavor, err error) {
-	if s.lists == nil {
-		return s.Cloud.Flavors(ctx)
+// once lists what names are looked up in, once in a round.
+func once[T any](
+	ctx context.Context, l *lists, kept func(*lists) *[]T, list func(context.Context) ([]T, error),
+) (all []T, err error) {
+	if l == nil {
+		return list(ctx)
 	}
-	s.lists.mu.Lock()
-	defer s.lists.mu.Unlock()
-	if s.lists.flavors == nil {
-		s.lists.flavors, err = s.Cloud.Flavors(ctx)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	into := kept(l)
+	if *into == nil {
+		*into, err = list(ctx)
 	}
-	return s.lists.flavors, err
+	return *into, err
 }
 
-// networks lists the networks, once in a round.
-func (s Session) networks(ctx context.Context) (all []domain.Network, err error) {
-	if s.lists == nil {
-		return s.Cloud.Networks(ctx)
-	}
-	s.lists.mu.Lock()
-	defer s.lists.mu.Unlock()
-	if s.lists.networks == nil {
-		s.lists.networks, err = s.Cloud.Networks(ctx)
-	}
-	return s.lists.networks, err
+func (s Session) flavors(ctx context.Context) ([]domain.Flavor, error) {
+	return once(ctx, s.lists, func(l *lists) *[]domain.Flavor { return &l.flavors }, s.Cloud.Flavors)
 }
 
-// securityGroups lists the project's security groups, once in a round.
-func (s Session) securityGroups(ctx context.Context) (all []domain.SecurityGroup, err error) {
-	if s.lists == nil {
-		return s.Cloud.SecurityGroups(ctx)
-	}
-	s.lists.mu.Lock()
-	defer s.lists.mu.Unlock()
-	if s.lists.groups == nil {
-		s.lists.groups, err = s.Cloud.SecurityGroups(ctx)
-	}
-	return s.lists.groups, err
+func (s Session) networks(ctx context.Context) ([]domain.Network, error) {
+	return once(ctx, s.lists, func(l *lists) *[]domain.Network { return &l.networks }, s.Cloud.Networks)
+}
+
+func (s Session) securityGroups(ctx context.Context) ([]domain.SecurityGroup, error) {
+	return once(ctx, s.lists, func(l *lists) *[]domain.SecurityGroup { return &l.groups }, s.Cloud.SecurityGroups)
+}
+
+// keyPairs lists those of the session's user.
+func (s Session) keyPairs(ctx context.Context) ([]domain.KeyPair, error) {
+	return once(ctx, s.lists, func(l *lists) *[]domain.KeyPair { return &l.keys }, s.Cloud.KeyPairs)
+}
+
+func (s Session) zones(ctx context.Context) ([]domain.Zone, error) {
+	return once(ctx, s.lists, func(l *lists) *[]domain.Zone { return &l.zones }, s.Cloud.Zones)
 }
 
 // serverGroup returns the id of the server group of a deployment, which is made with its first server; "" = none. Names

@@ -38,6 +38,7 @@ type MachineCloud interface {
 	AttachVolume(ctx context.Context, serverID string, v domain.ServerVolume) error
 	DetachVolume(ctx context.Context, serverID, volumeID string) error
 	KeyPairs(context.Context) ([]domain.KeyPair, error)
+	Zones(context.Context) ([]domain.Zone, error)
 	EnsureServerGroup(ctx context.Context, name, policy string) (string, error)
 	DeleteServerGroups(ctx context.Context, name string) error
 }
@@ -233,13 +234,36 @@ func withConfigmaps(in Wanted, spec domain.MachineSpec) (domain.Secret, error) {
 	return WithFiles(domain.Secret(in.Secrets.UserData), files)
 }
 
-// Check implements Checker.
+// Check implements Checker. The server group of a deployment is made already: it has one for as long as it exists.
 func (*MachineDriver) Check(ctx context.Context, s Session, in Wanted) error {
 	spec := read[domain.MachineSpec](in.Spec)
-	if _, err := launchSpec(ctx, s, in, spec); err != nil || spec.KeyName == "" {
+	if _, err := launchSpec(ctx, s, in, spec); err != nil {
 		return err
 	}
-	pairs, err := s.Cloud.KeyPairs(ctx)
+	if _, err := withConfigmaps(in, spec); err != nil {
+		return err
+	}
+	for _, name := range spec.Volumes {
+		if err := becomesFree(in, name); err != nil {
+			return err
+		}
+	}
+	if err := checkZone(ctx, s, in.Resource.Schedule.Zone); err != nil {
+		return err
+	}
+	if err := checkKeyPair(ctx, s, spec.KeyName); err != nil {
+		return err
+	}
+	_, err := s.serverGroup(ctx, in.Resource)
+	return err
+}
+
+// checkKeyPair looks up a key pair among those of the session's user; "" = none is named.
+func checkKeyPair(ctx context.Context, s Session, name string) error {
+	if name == "" {
+		return nil
+	}
+	pairs, err := s.keyPairs(ctx)
 	if err != nil {
 		return err
 	}
@@ -247,8 +271,29 @@ func (*MachineDriver) Check(ctx context.Context, s Session, in Wanted) error {
 	for n, pair := range pairs {
 		names[n] = pair.Name
 	}
-	if !slices.Contains(names, spec.KeyName) {
-		return lookup.Absent("spec.key_name", "key pair", spec.KeyName, names)
+	if !slices.Contains(names, name) {
+		return lookup.Absent("spec.key_name", "key pair", name, names)
+	}
+	return nil
+}
+
+// checkZone looks up an availability zone that Nova places new servers in; "" = none is named.
+func checkZone(ctx context.Context, s Session, name string) error {
+	if name == "" {
+		return nil
+	}
+	zones, err := s.zones(ctx)
+	if err != nil {
+		return err
+	}
+	var names []string
+	for _, zone := range zones {
+		if zone.Available {
+			names = append(names, zone.Name)
+		}
+	}
+	if name, _, _ = strings.Cut(name, ":"); !slices.Contains(names, name) { // a host may follow
+		return lookup.Absent("schedule.zone", "available zone", name, names)
 	}
 	return nil
 }
@@ -343,6 +388,32 @@ func freeVolume(in Wanted, name string) (domain.ServerVolume, error) {
 	default:
 		return domain.ServerVolume{}, Waits("VolumeInUse", "Cinder's status of volume %s is %s", name, v.Status)
 	}
+}
+
+// becomesFree waits while a volume is at a server that keeps it. Another one may replace the server that has it now, and
+// one that does not declare it any more loses it.
+func becomesFree(in Wanted, name string) error {
+	_, wait := freeVolume(in, name)
+	v := raw[domain.Volume](in.Around.volume(name))
+	if wait == nil || v.Status != "in-use" || slices.ContainsFunc(v.Servers, func(id string) bool {
+		return id != in.Member.ObjectID && in.Around.keepsVolume(id, name)
+	}) {
+		return wait
+	}
+	return nil
+}
+
+// keepsVolume reports whether a server keeps a volume that it has: it is no managed one, or is declared with it.
+func (a Around) keepsVolume(server, name string) bool {
+	for ref, m := range a.resources {
+		for _, member := range m.Members {
+			if ref.Kind == domain.KindMachine && member.ObjectID == server {
+				return m.Request != domain.ManagedDelete &&
+					slices.Contains(read[domain.MachineSpec](m.Spec).Volumes, name)
+			}
+		}
+	}
+	return true
 }
 
 // isAttaching reports whether a volume that Nova shows at a running server is not there yet. The volumes of a shelved

@@ -103,6 +103,10 @@ func (*fakeNova) KeyPairs(context.Context) ([]domain.KeyPair, error) {
 	return []domain.KeyPair{{Name: "mine"}}, nil
 }
 
+func (*fakeNova) Zones(context.Context) ([]domain.Zone, error) {
+	return []domain.Zone{{Name: "nova", Available: true}, {Name: "down"}}, nil
+}
+
 func (f *fakeNova) CellsUp(context.Context, string) error { return f.cells }
 
 // newFakeNova has the ready server of a member, which is wanted with the flavor.
@@ -323,12 +327,66 @@ func TestCheckOfServer(t *testing.T) {
 		`{"flavor": "tiny", "image": "cirros", "networks": ["gone"]}`:   "spec.networks[0]",
 		`{"flavor": "tiny", "security_groups": ["gone"], ` + rest + `}`: "spec.security_groups[0]",
 		`{"flavor": "tiny", "key_name": "theirs", ` + rest + `}`:        "spec.key_name",
+		`{"flavor": "tiny", "configmaps": ["large"], ` + rest + `}`:     "spec.configmaps",
 	} {
 		nova, in := newFakeNova("tiny")
 		in.Spec = []byte(spec)
+		large := domain.ConfigmapSpec{Data: map[string]string{"a": strings.Repeat("x", domain.MaxUserData)}}
+		in.Around = NewAround([]domain.Managed{{
+			Kind: domain.KindConfigmap, Name: "large", Spec: asJSON(t, large),
+		}}, nil)
 		err := (&MachineDriver{}).Check(t.Context(), Session{Cloud: nova}, in)
 		if field == "" && err != nil || field != "" && (err == nil || apperr.As(err).Fields[0].Field != field) {
 			t.Errorf("%s: %v", spec, err)
+		}
+	}
+	for zone, isFound := range map[string]bool{"": true, "nova": true, "nova:host": true, "down": false, "gone": false} {
+		nova, in := newFakeNova("tiny")
+		in.Resource.Schedule.Zone = zone
+		err := (&MachineDriver{}).Check(t.Context(), Session{Cloud: nova}, in)
+		if isFound != (err == nil) || err != nil && apperr.As(err).Fields[0].Field != "schedule.zone" {
+			t.Errorf("the zone %q: %v", zone, err)
+		}
+	}
+}
+
+// TestVolumesOfReplacement: a server is not deleted while the volumes of what replaces it stay at others. It may have
+// them itself, and others may lose them.
+func TestVolumesOfReplacement(t *testing.T) {
+	t.Parallel()
+	for name, row := range map[string]struct {
+		volume domain.Volume
+		waits  bool
+	}{
+		"no one has it":                {domain.Volume{Status: "available"}, false},
+		"the replaced one has it":      {domain.Volume{Status: "in-use", Servers: []string{"s"}}, false},
+		"an unmanaged one has it":      {domain.Volume{Status: "in-use", Servers: []string{"foreign"}}, true},
+		"another one is declared with": {domain.Volume{Status: "in-use", Servers: []string{"keeper"}}, true},
+		"another one loses it":         {domain.Volume{Status: "in-use", Servers: []string{"loser"}}, false},
+		"another one is deleted":       {domain.Volume{Status: "in-use", Servers: []string{"deleted"}}, false},
+		"many may have it":             {domain.Volume{Status: "in-use", Servers: []string{"a"}, IsMultiattach: true}, false},
+		"it is moved":                  {domain.Volume{Status: "detaching", Servers: []string{"s"}}, true},
+		"it is broken":                 {domain.Volume{Status: "error"}, true},
+	} {
+		nova, in := newFakeNova("tiny")
+		in.Spec = []byte(`{"flavor": "tiny", "image": "cirros", "networks": ["private"], "volumes": ["data"]}`)
+		id := uuid.New()
+		all := []domain.Managed{{Kind: domain.KindVolume, Name: "data", Members: []domain.Member{{ID: id}}}}
+		for name, spec := range map[string]string{
+			"keeper": `{"volumes": ["data"]}`, "loser": `{}`, "deleted": `{"volumes": ["data"]}`,
+		} {
+			m := domain.Managed{
+				Kind: domain.KindMachine, Name: name, Spec: []byte(spec), Members: []domain.Member{{ObjectID: name}},
+			}
+			if name == "deleted" {
+				m.Request = domain.ManagedDelete
+			}
+			all = append(all, m)
+		}
+		in.Around = NewAround(all, map[uuid.UUID]Object{id: {ID: "v", State: ObjectReady, Raw: row.volume}})
+		err := (&MachineDriver{}).Check(t.Context(), Session{Cloud: nova}, in)
+		if _, isWait := errors.AsType[WaitError](err); isWait != row.waits || err != nil && !isWait {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -15,11 +16,8 @@ import (
 )
 
 // step takes the steps of all resources, some at a time. It fails when nothing can be stored any more; a step that
-// fails, or whose resource or revision was deleted meanwhile, does not keep the others.
+// fails, or whose resource or revision was deleted meanwhile, does not keep the others. Nor does a check that hangs.
 func (r *round) step(ctx context.Context) error {
-	for _, m := range r.resources {
-		r.vet(ctx, m)
-	}
 	group, working := errgroup.WithContext(ctx)
 	group.SetLimit(atOnce)
 	begin := func(take func() error) {
@@ -30,7 +28,7 @@ func (r *round) step(ctx context.Context) error {
 			return nil
 		})
 	}
-	for _, m := range r.resources {
+	beginAll := func(m *resource) {
 		for _, s := range m.plan.steps {
 			begin(func() error { return r.take(working, m, s) })
 		}
@@ -43,19 +41,44 @@ func (r *round) step(ctx context.Context) error {
 			}
 		}
 	}
+	var vetting sync.WaitGroup
+	for _, m := range r.resources {
+		if m.replaces() {
+			vetting.Go(func() {
+				r.vet(working, m)
+				beginAll(m)
+			})
+		}
+	}
+	for _, m := range r.resources {
+		if !m.replaces() {
+			beginAll(m)
+		}
+	}
+	vetting.Wait()
 	return group.Wait()
+}
+
+// replaces reports whether objects that work are deleted before what replaces them is made.
+func (m *resource) replaces() bool {
+	return slices.ContainsFunc(m.plan.steps, func(s step) bool { return s.isReplaced })
 }
 
 // vet keeps objects that work while what replaces them could not be made: it checks that before they are deleted.
 func (r *round) vet(ctx context.Context, m *resource) {
-	n := slices.IndexFunc(m.plan.steps, func(s step) bool { return s.isReplaced })
 	checker, ok := m.driver.(Checker)
-	if n < 0 || !ok {
+	if !ok {
 		return
 	}
-	calling, cancel := context.WithTimeout(ctx, stepTime)
-	defer cancel()
-	err := checker.Check(calling, m.session, r.wanted(m, m.plan.steps[n].member))
+	n := slices.IndexFunc(m.plan.steps, func(s step) bool { return s.isReplaced })
+	secrets, err := r.secrets(m.Managed)
+	if err == nil {
+		calling, cancel := context.WithTimeout(ctx, stepTime)
+		defer cancel()
+		in := r.wanted(m, m.plan.steps[n].member)
+		in.Secrets = secrets
+		err = checker.Check(calling, m.session, in)
+	}
 	if err == nil {
 		return
 	}
@@ -108,11 +131,14 @@ func (r *round) saveMember(ctx context.Context, member domain.Member) error {
 }
 
 // create stores the member, and makes its object. A process that dies in between leaves a member without an object: the
-// next round calls Create again, which looks for the mark first.
+// next round calls Create again, which looks for the mark first. As in all steps, the call counts as one that OpenStack
+// has accepted when it has answered: a process that dies before the call has made none.
 func (r *round) create(ctx context.Context, m *resource, s step) error {
 	member := s.member
-	if s.object.ID != "" {
+	isCounted := s.object.ID != "" // it completes an object
+	if isCounted {
 		member.ObjectID = s.object.ID
+		member.Writes--
 	}
 	member.Status, member.Reason, member.RetryAt = domain.MemberCreating, "", time.Time{}
 	if err := r.saveMember(ctx, member); err != nil {
@@ -128,13 +154,12 @@ func (r *round) create(ctx context.Context, m *resource, s step) error {
 		id, err = m.driver.Create(calling, m.session, in)
 	}
 	if err == nil {
-		member.ObjectID = id
+		if member.ObjectID = id; isCounted {
+			member.Writes++
+		}
 		return r.saveMember(ctx, member)
 	}
 	err = r.record(ctx, m, &member, s, err)
-	if s.object.ID != "" {
-		member.Writes-- // it was not accepted
-	}
 	if w := (WaitError{}); errors.As(err, &w) {
 		member.Reason = w.Message // nothing was sent
 	} else if apperr.Final(err) {
@@ -146,6 +171,7 @@ func (r *round) create(ctx context.Context, m *resource, s step) error {
 // update takes one step to what is declared.
 func (r *round) update(ctx context.Context, m *resource, s step) error {
 	member := s.member
+	member.Writes--
 	member.Status, member.Reason = domain.MemberCreating, changing(s.differences)
 	if member.WasReady {
 		member.Status = domain.MemberUpdating
@@ -163,13 +189,12 @@ func (r *round) update(ctx context.Context, m *resource, s step) error {
 	}
 	switch {
 	case err == nil:
-		return nil
+		member.Writes++
 	case errors.Is(err, ErrNothingLeft):
 		member.Revision, member.Status, member.Reason, member.WasReady = m.Revision, domain.MemberReady, "", true
 		member.Attempts, member.RetryAt, member.Written, member.Writes = 0, time.Time{}, "", 0
 	default:
 		r.fail(ctx, m, &member, s, err)
-		member.Writes-- // it was not accepted
 	}
 	return r.saveMember(ctx, member)
 }
@@ -195,6 +220,7 @@ func (r *round) delete(ctx context.Context, m *resource, s step) error {
 		member.ObjectID = s.object.ID
 	}
 	member.Status = domain.MemberDeleting
+	member.Writes--
 	if err := r.saveMember(ctx, member); err != nil || s.object.ID == "" {
 		return err
 	}
@@ -202,10 +228,10 @@ func (r *round) delete(ctx context.Context, m *resource, s step) error {
 	defer cancel()
 	if err := m.driver.Delete(calling, m.session, s.object); err != nil {
 		_ = r.record(ctx, m, &member, s, err)
-		member.Writes-- // it was not accepted
-		return r.saveMember(ctx, member)
+	} else {
+		member.Writes++
 	}
-	return nil
+	return r.saveMember(ctx, member)
 }
 
 // deleteExtra deletes an object that was made because the answer to the call that made another one was late. It writes

@@ -2,8 +2,11 @@ package managed
 
 import (
 	"context"
+	"errors"
+	"maps"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,6 +15,7 @@ import (
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/due"
 )
 
 // changingDriver has one object, which lacks what left says until an update succeeds.
@@ -21,11 +25,41 @@ type changingDriver struct {
 	left     []Difference
 	errs     []error // of the next updates
 	checkErr error
+	hangs    bool   // Check does, until its context ends
+	die      func() // a process that dies right before a call that changes an object; nil = it lives
+	calls    int    // of those
 }
 
 func (d *changingDriver) Differences(Wanted, Object) []Difference { return slices.Clone(d.left) }
 
+// call is a call that changes an object.
+func (d *changingDriver) call() error {
+	if d.die != nil {
+		d.die()
+		return context.Canceled
+	}
+	d.calls++
+	return nil
+}
+
+func (d *changingDriver) Create(ctx context.Context, s Session, in Wanted) (string, error) {
+	if in.Member.ObjectID != "" { // it completes an object
+		return in.Member.ObjectID, d.call()
+	}
+	return d.scripted.Create(ctx, s, in)
+}
+
+func (d *changingDriver) Delete(ctx context.Context, s Session, o Object) error {
+	if err := d.call(); err != nil {
+		return err
+	}
+	return d.scripted.Delete(ctx, s, o)
+}
+
 func (d *changingDriver) Update(context.Context, Session, Wanted, Object, []Difference) error {
+	if err := d.call(); err != nil {
+		return err
+	}
 	if len(d.errs) > 0 {
 		err := d.errs[0]
 		d.errs = d.errs[1:]
@@ -44,7 +78,13 @@ func (d *changingDriver) Find(_ context.Context, _ Session, id string) (Object, 
 	return Object{}, apperr.New(apperr.NotFound, "no server %s", id)
 }
 
-func (d *changingDriver) Check(context.Context, Session, Wanted) error { return d.checkErr }
+func (d *changingDriver) Check(ctx context.Context, _ Session, _ Wanted) error {
+	if d.hangs {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	return d.checkErr
+}
 
 // newChange has a server of revision 1, which is to have revision 2. change changes its member.
 func newChange(left Difference, change func(*domain.Member)) (Engine, *memory, *changingDriver) {
@@ -74,6 +114,9 @@ func (s *memory) only(t *testing.T) (found domain.Member) {
 	}
 	return found
 }
+
+// ids are the ids of the members.
+func (s *memory) ids() []uuid.UUID { return slices.Collect(maps.Keys(s.members)) }
 
 // pauses runs so often, each time when the member may be tried again, and returns the pauses in seconds.
 func (s *memory) pauses(t *testing.T, e Engine, times int) (seconds []int) {
@@ -118,6 +161,123 @@ func TestReplacedOnlyIfPossible(t *testing.T) {
 		s.all[0].NextAt = time.Now()
 		if s.run(t, e); len(d.deleted) != 1 || !isMade {
 			t.Errorf("then it is deleted: %q, and made: %t", d.deleted, isMade)
+		}
+	})
+}
+
+// TestCheckThatHangs: while what replaces a server is looked up, other resources go on, and the servers of all of them
+// are looked up beside each other. Nothing is deleted meanwhile.
+func TestCheckThatHangs(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		e, s, d := newChange(Difference{Field: "configmaps", Way: Replace}, func(*domain.Member) {})
+		d.hangs = true
+		began, madeAfter := time.Now(), time.Duration(-1)
+		e.Drivers[domain.KindImage] = &scripted{kind: domain.KindImage, create: func() error {
+			madeAfter = time.Since(began)
+			return nil
+		}}
+		s.all = append(s.all, domain.Managed{
+			ID: uuid.New(), Kind: domain.KindImage, Name: "thing", Revision: 1, Request: domain.ManagedCreate,
+			Spec: []byte("{}"),
+		})
+		for _, name := range []string{"b", "c"} {
+			m, member := s.all[0], s.members[s.ids()[0]]
+			m.ID, m.Name, member.ID = uuid.New(), name, uuid.New()
+			member.ManagedID, member.ObjectID = m.ID, name
+			s.all, s.members[member.ID] = append(s.all, m), member
+			d.found[member.ID] = Object{ID: name, State: ObjectReady, Raw: "it"}
+		}
+		s.run(t, e)
+		if took := time.Since(began); took != stepTime || madeAfter != 0 || len(d.deleted) > 0 {
+			t.Errorf("it takes %s, the image is made after %s, and deleted are %q", took, madeAfter, d.deleted)
+		}
+		for _, m := range s.all {
+			if m.Kind == domain.KindMachine && !strings.Contains(m.Reason, "not replaced") {
+				t.Errorf("%s is %s, %s", m.Name, m.Status, m.Reason)
+			}
+		}
+	})
+}
+
+// TestSecretsOfReplacement: a server is not deleted while the secrets of what replaces it cannot be decrypted.
+func TestSecretsOfReplacement(t *testing.T) {
+	t.Parallel()
+	e, s, d := newChange(Difference{Field: "configmaps", Way: Replace}, func(*domain.Member) {})
+	s.all[0].Secrets = []byte("sealed")
+	e.Unseal = func(domain.Managed) (domain.ManagedSecrets, error) {
+		return domain.ManagedSecrets{}, errors.New("the key is not there")
+	}
+	s.run(t, e)
+	if m := s.all[0]; len(d.deleted) > 0 || !strings.Contains(m.Reason, "cannot be decrypted") {
+		t.Errorf("deleted are %q: it is %s, %s", d.deleted, m.Status, m.Reason)
+	}
+}
+
+// TestDeathsBeforeCalls: a process that dies right before a call has changed nothing. However often that happens, the
+// call is made, and its resource does not stop as one whose changes come to nothing.
+func TestDeathsBeforeCalls(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(*domain.Member, *Object){
+		"a change": func(m *domain.Member, _ *Object) { m.Status = domain.MemberUpdating },
+		"a completion": func(m *domain.Member, o *Object) {
+			m.Revision, m.Status, m.WasReady, o.State = 2, domain.MemberCreating, false, ObjectIncomplete
+		},
+		"a deletion": func(m *domain.Member, _ *Object) { m.Status = domain.MemberDeleting },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				object := Object{ID: "s", State: ObjectReady, Raw: "it"}
+				e, s, d := newChange(Difference{Field: "tags.a", Declared: "a", Way: InPlace}, func(m *domain.Member) {
+					change(m, &object)
+				})
+				for _, id := range s.ids() {
+					d.found[id] = object
+				}
+				for range 3 {
+					d.die = func() { s.fenced = true } // it stores nothing after that
+					if err := e.Run(t.Context(), domain.NewClaim(), domain.ManagedProject{}); err == nil {
+						t.Fatal("it did not die")
+					}
+					s.fenced, d.die = false, nil
+					time.Sleep(time.Minute)
+				}
+				before := d.calls
+				s.run(t, e)
+				if d.calls != before+1 || s.all[0].Status == domain.ManagedError {
+					t.Errorf("%d calls are made: it is %s, %s", d.calls-before, s.all[0].Status, s.all[0].Reason)
+				}
+			})
+		})
+	}
+}
+
+// TestClaimThatCannotBeRenewed: a round whose claim cannot be renewed ends before another replica may have the project:
+// the calls in flight end, no other one is made, and nothing more is stored.
+func TestClaimThatCannotBeRenewed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const claimFor = 20 * time.Second
+		var began atomic.Int32
+		var all []*scripted
+		for _, kind := range domain.Kinds() { // more than are made at a time
+			all = append(all, &scripted{kind: kind, create: func() error {
+				began.Add(1)
+				time.Sleep(claimFor - time.Second) // the call in flight is not noticed to end
+				return nil
+			}})
+		}
+		e, s := newRound(all...)
+		s.dueIn = -1
+		start := time.Now()
+		kept, stop := due.Keep(t.Context(), domain.NewClaim(), claimFor, func(context.Context) error {
+			return errors.New("postgres is away")
+		})
+		defer stop()
+		err := e.Run(kept, domain.NewClaim(), domain.ManagedProject{})
+		if took := time.Since(start); err == nil || took >= claimFor || began.Load() != atOnce || s.dueIn != -1 {
+			t.Errorf("it ends after %s with %v, %d calls and a pause of %s", took, err, began.Load(), s.dueIn)
 		}
 	})
 }
