@@ -390,8 +390,8 @@ func freeVolume(in Wanted, name string) (domain.ServerVolume, error) {
 	}
 }
 
-// becomesFree waits while a volume is at a server that keeps it. Another one may replace the server that has it now, and
-// one that does not declare it any more loses it.
+// becomesFree waits while a volume is at a server that keeps it. What replaces the server that has it may get it, and a
+// server that is not declared with it any more loses it.
 func becomesFree(in Wanted, name string) error {
 	_, wait := freeVolume(in, name)
 	v := raw[domain.Volume](in.Around.volume(name))
