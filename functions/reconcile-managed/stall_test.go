@@ -84,8 +84,8 @@ func TestBrokenServers(t *testing.T) {
 }
 
 // TestErrorOfReadyServers: a server that was ready is left alone when Nova sets it to ERROR, also by the same
-// declaration again, and its resource shows Nova's fault. It is ready when the error ends. Another revision makes it
-// again, and so does repair: auto.
+// declaration again or another one that needs no other server, and its resource shows Nova's fault. It is ready when
+// the error ends. An update that takes another server in any case makes it again, and so does repair: auto.
 func TestErrorOfReadyServers(t *testing.T) {
 	t.Parallel()
 	w := newFakeWorld(t)
@@ -127,16 +127,25 @@ func TestErrorOfReadyServers(t *testing.T) {
 		t.Errorf("active again it is %s, %s, %+v", m.Status, m.Reason, m.Members)
 	}
 	report("ERROR")
-	w.declare(t, 3, "tiny", 0)
-	w.becomesQuiet(t, &crasher{})
-	w.check(t, "web-0:tiny web-1:tiny web-2:tiny", 4)
-	if slices.Contains(ids(), before[0]) {
-		t.Error("another revision leaves a server in ERROR")
+	for _, flavor := range []string{"tiny", "small"} {
+		w.declare(t, 3, flavor, 0)
+		w.tick(t, []managed.Engine{w.replica(&crasher{})})
+		if m := w.get(t); !slices.Contains(ids(), before[0]) || m.Reason != "the disk has failed" {
+			t.Errorf("declared with the flavor %s it is %s, %s, with %+v", flavor, m.Status, m.Reason, m.Members)
+		}
 	}
+	w.change = nil // update: replace
+	w.declare(t, 3, "small", 0)
+	w.becomesQuiet(t, &crasher{})
+	if slices.Contains(ids(), before[0]) {
+		t.Error("an update that replaces leaves a server in ERROR")
+	}
+	creates := w.nova.creates
+	w.check(t, "web-0:small web-1:small web-2:small", creates)
 	w.exec(t, "update managed set repair = 'auto'")
 	report("ERROR")
 	w.becomesQuiet(t, &crasher{})
-	w.check(t, "web-0:tiny web-1:tiny web-2:tiny", 5)
+	w.check(t, "web-0:small web-1:small web-2:small", creates+1)
 }
 
 // TestListsOfCreations: a round lists flavors, networks and images once, however many servers it makes.

@@ -205,7 +205,12 @@ type Member struct {
 	CreatedAt time.Time
 	UpdatedAt time.Time
 
-	WasReady bool // its object was ready at some time; until then it is new
+	WasReady bool // it was as declared at some time; until then it is new
+	// MayHaveData says that its object worked at some time, as declared or not: another one would lack what it has.
+	MayHaveData bool
+	// IsRequested says that a call which makes its object may have been sent, for what its own revision declares.
+	IsRequested bool
+	IsWaiting   bool // Reason is what the next step waits for, and no failure
 
 	Written string // a digest of the differences for which OpenStack accepted the last change; "" = none
 	Writes  int    // how often in a row it accepted a change for them

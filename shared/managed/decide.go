@@ -28,11 +28,12 @@ type target struct {
 
 // seen is a member as it is stored and as it was listed.
 type seen struct {
-	member      domain.Member
-	object      Object
-	isFound     bool
-	isMissed    bool // it is not found, and not for long enough to count as deleted
-	differences []Difference
+	member       domain.Member
+	object       Object
+	isFound      bool
+	isMissed     bool // it is not found, and not for long enough to count as deleted
+	isUnrecorded bool // its object works, which is not stored yet
+	differences  []Difference
 }
 
 // action is what a step does.
@@ -52,7 +53,7 @@ type step struct {
 	member      domain.Member
 	object      Object
 	differences []Difference
-	isReplaced  bool // of actDelete: the object was ready, and is deleted before another one takes its place
+	isReplaced  bool // of actDelete: the object may have data, and is deleted before another one takes its place
 }
 
 // plan is what a resource needs now.
@@ -115,6 +116,7 @@ func decide(t target, all []seen, now time.Time) plan {
 		d.budget += t.maxUnavailable
 	}
 	d.current = len(kept)
+	d.isDown = !slices.ContainsFunc(kept, seen.lives)
 	d.isStalled = slices.ContainsFunc(kept, d.stalls)
 	slices.SortStableFunc(kept, func(a, b seen) int { return a.member.Ordinal - b.member.Ordinal })
 	var staying []seen
@@ -136,7 +138,8 @@ type decision struct {
 	plan
 
 	now    time.Time
-	budget int // members that work and may be interrupted now
+	budget int  // members that work and may be interrupted now
+	isDown bool // no member has an object that works, or may work again soon
 	// inherited is what the replacement of a member of an ordinal inherits: attempts and last change.
 	inherited map[int]domain.Member
 }
@@ -185,10 +188,13 @@ func (d *decision) keeps(s seen) bool {
 	return true
 }
 
-// forget deletes a member whose object is gone. A create call of a process that died may still make one.
+// mayAppear reports whether a create call without an answer, such as that of a process that died, may still make the
+// member's object.
+func (s seen) mayAppear() bool { return !s.isFound && s.member.ObjectID == "" && s.member.IsRequested }
+
+// forget deletes a member whose object is gone.
 func (d *decision) forget(s seen) {
-	mayAppear := s.member.ObjectID == "" && s.member.Reason == ""
-	if until := s.member.UpdatedAt.Add(openCall); mayAppear && until.After(d.now) {
+	if until := s.member.UpdatedAt.Add(openCall); s.mayAppear() && until.After(d.now) {
 		d.wait(until)
 		d.isMoving = true
 		return
@@ -199,11 +205,16 @@ func (d *decision) forget(s seen) {
 // explainPause says why a step of a member is not taken yet: it has failed, or waits for something else.
 func (d *decision) explainPause(s seen) {
 	switch {
+	case s.member.IsWaiting:
+		d.waits = append(d.waits, s.member.Reason)
 	case s.member.Attempts > 0 && s.isFound && s.object.State == ObjectReady:
 		d.problems = append(d.problems, s.member.Reason)
-	case s.member.Attempts == 0 && s.member.Reason != "":
-		d.waits = append(d.waits, s.member.Reason)
 	}
+}
+
+// lives reports whether the member's object works, or may do so again soon: one that is stopped counts.
+func (s seen) lives() bool {
+	return s.isFound && (s.object.State == ObjectReady || s.object.State == ObjectWorking && s.member.MayHaveData)
 }
 
 // isAvailable reports whether the member's object works.
@@ -261,7 +272,7 @@ func (d *decision) remove(s seen) {
 		d.wait(s.member.MissedAt.Add(domain.MissedFor))
 		return
 	}
-	if s.isFound || s.member.ObjectID == "" && s.member.Reason == "" {
+	if s.isFound || s.mayAppear() {
 		s.member.Status, s.member.RetryAt = domain.MemberDeleting, time.Time{}
 		s.member.Written, s.member.Writes = s.trace(), 1
 		d.add(actDelete, s)
@@ -274,7 +285,7 @@ func (d *decision) remove(s seen) {
 func (d *decision) removeFirst(s seen) {
 	d.remove(s)
 	if last := len(d.steps) - 1; last >= 0 && d.steps[last].member.ID == s.member.ID {
-		d.steps[last].isReplaced = d.steps[last].action == actDelete && s.member.WasReady
+		d.steps[last].isReplaced = d.steps[last].action == actDelete && s.member.MayHaveData
 	}
 }
 
@@ -284,11 +295,15 @@ func (d *decision) isOutdated(s seen) bool {
 	return s.member.Revision != d.revision || !s.member.WasReady
 }
 
-// mustReplace reports whether the declaration can only be reached with another object.
+// mustReplace reports whether the declaration can only be reached with another object. What OpenStack, or another user,
+// has made otherwise than its own revision says is replaced only if it is to be repaired.
 func (d *decision) mustReplace(s seen) bool {
-	if !s.isFound || s.object.State == ObjectError || !d.isOutdated(s) && !d.repairs || s.isStopped() {
-		return false
-	}
+	isDeclared := s.member.Revision != d.revision || d.repairs || !s.member.MayHaveData
+	return s.isFound && s.object.State != ObjectError && isDeclared && !s.isStopped() && s.needsAnother()
+}
+
+// needsAnother reports whether only another object can have what is declared.
+func (s seen) needsAnother() bool {
 	return slices.ContainsFunc(s.differences, func(one Difference) bool { return one.Way == Replace }) &&
 		!slices.ContainsFunc(s.differences, func(one Difference) bool { return one.Way == Refused })
 }
@@ -303,7 +318,7 @@ func (d *decision) tend(s seen, kept []seen) bool {
 		}
 		return true
 	case !s.isFound && s.member.ObjectID != "" && !s.member.WasReady:
-		s.member.Reason = "it was deleted while it was made"
+		s.member.Reason, s.member.IsRequested = "it was deleted while it was made", false
 		return d.retryFailed(s)
 	case !s.isFound && s.member.ObjectID != "": // others deleted it, and it is not repaired
 		d.drift = append(d.drift, domain.Drift{Member: s.member.ID, Field: "exists", Declared: true, Actual: false})
@@ -311,13 +326,17 @@ func (d *decision) tend(s seen, kept []seen) bool {
 		return true
 	case !s.isFound && s.member.Status == domain.MemberError:
 		return d.retryFailed(s)
+	case s.mayAppear() && s.member.Revision != d.revision && s.member.Attempts > 0 &&
+		!s.member.UpdatedAt.Add(openCall).After(d.now): // its call has failed for long, and another one may not
+		d.remove(s)
+		return false
 	case !s.isFound, s.object.State == ObjectIncomplete:
 		switch {
 		case s.isStopped():
 			d.stop(s)
 		case !d.isDue(s):
 			d.explainPause(s)
-			d.isPausing = d.isPausing || s.member.Attempts > 0
+			d.isPausing = d.isPausing || s.member.Attempts > 0 && !s.member.IsWaiting
 		case s.isFound:
 			d.write(actCreate, s, nil)
 		default:

@@ -1,9 +1,8 @@
 package managed
 
 import (
+	"reflect"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -18,14 +17,17 @@ func (d *decision) retryFailed(s seen) bool {
 		reason = s.object.Reason
 	}
 	creations := s.failedCreations()
-	d.problems = append(d.problems, reason)
-	if s.member.WasReady && s.member.Attempts > 0 && s.member.Reason != reason { // no other one can be made now
-		d.problems = append(d.problems[:len(d.problems)-1], reason+"; "+s.member.Reason)
-	}
 	switch {
 	case d.isKept(s):
+		d.problems = append(d.problems, reason)
 		d.recordFault(s, reason)
 		return true
+	case s.member.MayHaveData && s.member.Reason != "" && s.member.Reason != reason: // why no other one is made yet
+		d.problems = append(d.problems, reason+"; "+s.member.Reason)
+	default:
+		d.problems = append(d.problems, reason)
+	}
+	switch {
 	case s.member.Status != domain.MemberError: // it is in ERROR since the last plan
 		s.member.Status, s.member.Reason, s.member.ObjectID = domain.MemberError, reason, s.object.ID
 		s.member.Attempts++
@@ -45,21 +47,14 @@ func (d *decision) retryFailed(s seen) bool {
 	return false
 }
 
-// faultPrefix begins the last change of a member whose object was ready once, and is in ERROR.
-const faultPrefix = "fault "
+// fault is the last change of a member whose object may have data, and is in ERROR.
+const fault = "fault"
 
-// faultOf is the last change of such a member, whose error was recorded while a revision was declared.
-func faultOf(revision int) string { return faultPrefix + strconv.Itoa(revision) }
-
-// isFault reports whether an error of the member's object was recorded, which was ready once.
-func isFault(m domain.Member) bool { return strings.HasPrefix(m.Written, faultPrefix) }
-
-// isKept reports whether an object in ERROR is left alone. One that was ready once has what another one would lack,
-// such as the data on its disk, and the error may end. A server is made again if it is to be repaired, or if another
-// revision was declared after its error was shown.
+// isKept reports whether an object in ERROR is left alone. One that worked once has what another one would lack, such
+// as the data on its disk, and the error may end. It is made again if it is to be repaired, or if what is declared
+// since its own revision takes another object in any case.
 func (d *decision) isKept(s seen) bool {
-	isDeclaredSince := isFault(s.member) && s.member.Written != faultOf(d.revision)
-	return s.isFound && s.member.WasReady && (s.object.Keep || !d.repairs && !isDeclaredSince)
+	return s.isFound && s.member.MayHaveData && (s.object.Keep || !d.repairs && !s.needsAnother())
 }
 
 // recordFault stores why an object that is kept is in ERROR.
@@ -69,10 +64,20 @@ func (d *decision) recordFault(s seen, reason string) {
 	}
 	m := s.member
 	m.Status, m.Reason, m.ObjectID = domain.MemberError, reason, s.object.ID
-	if !isFault(m) {
-		m.Written, m.Writes = faultOf(d.revision), 0
+	if m.Written != fault {
+		m.Written, m.Writes = fault, 0
 	}
 	d.record(s, m)
+}
+
+// declaredSince are the differences that a declaration has made, of those that an object in ERROR has. The others are
+// differences from the member's own revision, too: OpenStack has left them.
+func declaredSince(own, all []Difference) []Difference {
+	return slices.DeleteFunc(all, func(one Difference) bool {
+		return slices.ContainsFunc(own, func(before Difference) bool {
+			return before.Field == one.Field && reflect.DeepEqual(before.Declared, one.Declared)
+		})
+	})
 }
 
 // failedCreation is the last change of a member whose predecessors ended in ERROR.
@@ -134,7 +139,7 @@ func (d *decision) isPlacing(s seen) bool {
 		isRecent := s.object.ChangedAt.IsZero() || d.now.Sub(s.object.ChangedAt) < placingFor
 		return s.object.State == ObjectWorking && isRecent
 	case s.member.RetryAt.After(d.now): // its creation waits or has failed, unless Nova may have taken the call
-		return s.member.Reason == "" && d.now.Sub(s.member.UpdatedAt) < openCall
+		return s.mayAppear() && d.now.Sub(s.member.UpdatedAt) < openCall
 	}
 	return true
 }

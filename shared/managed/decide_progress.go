@@ -1,6 +1,7 @@
 package managed
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -22,17 +23,24 @@ const stuckAfter = 30 * time.Minute
 // which nothing has changed.
 func (d *decision) follow(s seen) {
 	d.isFollowing = true
+	if s.object.Phase == "" && s.member.Reason != s.object.Reason { // only its id is known, since now
+		m := s.member
+		m.Reason = s.object.Reason
+		d.record(s, m)
+		d.isMoving = true
+		return
+	}
 	since := s.object.ChangedAt
 	if s.member.UpdatedAt.After(since) { // the last step for it was later
 		since = s.member.UpdatedAt
 	}
 	quiet := d.now.Sub(since)
-	if s.object.ChangedAt.IsZero() || quiet <= slowAfter {
+	if quiet <= slowAfter {
 		d.isMoving = true
 		return
 	}
 	d.wait(d.now.Add(min(quiet/slowness, driftPause)))
-	text := fmt.Sprintf("%s since %s", s.object.Phase, since.UTC().Format(time.RFC3339))
+	text := fmt.Sprintf("%s since %s", cmp.Or(s.object.Phase, s.object.Reason), since.UTC().Format(time.RFC3339))
 	if quiet < stuckAfter {
 		d.slow = append(d.slow, text)
 		return

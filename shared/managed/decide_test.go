@@ -19,7 +19,8 @@ func member(ordinal int, change ...func(*seen)) seen {
 	s := seen{
 		member: domain.Member{
 			ID: uuid.New(), Ordinal: ordinal, Revision: 1, ObjectID: fmt.Sprint("o", ordinal),
-			Status: domain.MemberReady, WasReady: true, UpdatedAt: testNow.Add(-time.Hour),
+			Status: domain.MemberReady, WasReady: true, MayHaveData: true,
+			UpdatedAt: testNow.Add(-time.Hour),
 		},
 		object:  Object{ID: fmt.Sprint("o", ordinal), State: ObjectReady},
 		isFound: true,
@@ -32,21 +33,23 @@ func member(ordinal int, change ...func(*seen)) seen {
 
 func state(to ObjectState) func(*seen) { return func(s *seen) { s.object.State = to } }
 
-// status is of a member that was not ready yet, unless it is Ready, Updating or Deleting.
+// status is of a member whose object never worked, unless it is Ready, Updating or Deleting.
 func status(to domain.MemberStatus) func(*seen) {
 	return func(s *seen) {
 		s.member.Status = to
 		s.member.WasReady = to != domain.MemberCreating && to != domain.MemberError
+		s.member.MayHaveData = s.member.WasReady
 	}
 }
 
-// failing is in ERROR since a revision was declared.
-func failing(since int) func(*seen) {
-	return func(s *seen) {
-		s.object.State, s.object.Reason = ObjectError, "No valid host"
-		s.member.Status, s.member.Reason, s.member.Written = domain.MemberError, "No valid host", faultOf(since)
-	}
+// failing is in ERROR, which is stored.
+func failing(s *seen) {
+	s.object.State, s.object.Reason = ObjectError, "No valid host"
+	s.member.Status, s.member.Reason, s.member.Written = domain.MemberError, "No valid host", fault
 }
+
+// incomplete works, and was never as declared.
+func incomplete(s *seen) { s.member.WasReady = false }
 
 // pausing may not be tried again yet.
 func pausing(s *seen) { s.member.RetryAt = testNow.Add(time.Second) }
@@ -72,6 +75,9 @@ func wrote(times int) func(*seen) {
 		s.member.Written, s.member.Writes = s.trace(), times
 	}
 }
+
+// requested has a create call without an answer.
+func requested(s *seen) { s.member.IsRequested = true }
 
 func justNow(s *seen) { s.member.UpdatedAt = testNow }
 
@@ -125,6 +131,10 @@ func TestDecide(t *testing.T) {
 		"new":            {of(2, 1), nil, "create 0, create 1"},
 		"as declared":    {of(2, 1), []seen{member(0), member(1)}, ""},
 		"being made":     {of(1, 1), []seen{member(0, status(domain.MemberCreating), state(ObjectWorking))}, ""},
+		"open, declared": {to(1, 1), []seen{member(0, status(domain.MemberCreating), absent, requested)}, "create 0"},
+		"failing, declared": {to(1, 1), []seen{
+			member(0, status(domain.MemberCreating), absent, requested, func(s *seen) { s.member.Attempts = 5 }),
+		}, "create 0, delete 0"},
 		"made":           {of(1, 1), []seen{member(0, status(domain.MemberCreating))}, "record 0"},
 		"a process died": {of(1, 1), []seen{member(0, status(domain.MemberCreating), absent)}, "create 0"},
 		"incomplete":     {single(), []seen{member(0, state(ObjectIncomplete))}, "create 0"},
@@ -142,9 +152,13 @@ func TestDecide(t *testing.T) {
 		"deleted again":      {of(0, 1), []seen{member(0, status(domain.MemberDeleting))}, "delete 0"},
 		"gone":               {of(0, 1), []seen{member(0, status(domain.MemberDeleting), lost)}, "forget 0"},
 		"an ordinal is free": {of(1, 1), []seen{member(0, status(domain.MemberDeleting))}, "create 0, delete 0"},
-		"may still appear": {of(0, 1), []seen{member(0, status(domain.MemberDeleting), absent, func(s *seen) {
-			s.member.UpdatedAt = testNow.Add(-time.Second)
-		})}, ""},
+		"may still appear": {
+			of(0, 1), []seen{member(0, status(domain.MemberDeleting), absent, requested, justNow)}, "",
+		},
+		"rejected and open": {
+			of(0, 1), []seen{member(0, status(domain.MemberError), absent, requested, justNow)}, "delete 0",
+		},
+		"rejected": {of(0, 1), []seen{member(0, status(domain.MemberError), absent)}, "forget 0"},
 
 		"deleted by others":        {of(2, 1), []seen{member(0), member(1, lost)}, "create 1, forget 1"},
 		"single deleted by others": {single(), []seen{member(0, lost)}, ""},
@@ -161,15 +175,27 @@ func TestDecide(t *testing.T) {
 		"what follows is no drift": {single(), []seen{member(0, follows)}, "update 0"},
 
 		"ERROR is recorded":      {of(1, 1), []seen{member(0, state(ObjectError))}, "record 0"},
-		"ERROR is left alone":    {of(1, 1), []seen{member(0, failing(1))}, ""},
-		"ERROR in an update":     {to(1, 1), []seen{member(0, failing(2))}, ""},
-		"ERROR is repaired":      {repairs, []seen{member(0, failing(1))}, "create 0, delete 0"},
-		"ERROR, then declared":   {to(1, 1), []seen{member(0, failing(1))}, "create 0, delete 0"},
-		"a volume, declared":     {single2, []seen{member(0, failing(1), keep)}, ""},
-		"a volume, repaired":     {repairs, []seen{member(0, failing(1), keep)}, ""},
-		"an end of ERROR":        {of(1, 1), []seen{member(0, failing(1), state(ObjectReady), off)}, "record 0"},
-		"drift after ERROR":      {single(), []seen{outdated(0, InPlace, failing(1), state(ObjectReady))}, "record 0"},
-		"a declaration is in it": {to(2, 1), []seen{member(0, failing(2)), outdated(1, Replace)}, ""},
+		"ERROR is left alone":    {of(1, 1), []seen{member(0, failing)}, ""},
+		"ERROR in an update":     {to(1, 1), []seen{member(0, failing)}, ""},
+		"ERROR is repaired":      {repairs, []seen{member(0, failing)}, "create 0, delete 0"},
+		"ERROR, then declared":   {to(1, 1), []seen{member(0, failing)}, ""},
+		"ERROR, another needed":  {to(1, 1), []seen{outdated(0, Replace, failing)}, "create 0, delete 0"},
+		"ERROR, one in place":    {to(1, 1), []seen{outdated(0, InPlace, failing)}, ""},
+		"ERROR, one refused":     {to(1, 1), []seen{outdated(0, Replace, unlike(Refused, true), failing)}, ""},
+		"ERROR since declared":   {to(1, 1), []seen{member(0, state(ObjectError))}, "record 0"},
+		"ERROR of an incomplete": {single2, []seen{member(0, updated, incomplete, failing)}, ""},
+		"incomplete, recorded":   {single2, []seen{member(0, updated, incomplete, state(ObjectError))}, "record 0"},
+		"incomplete, made otherwise": {
+			single2, []seen{outdated(0, Replace, updated, incomplete)}, "",
+		},
+		"incomplete, repaired": {
+			changed(repairs, second), []seen{outdated(0, Replace, updated, incomplete)}, "create 0",
+		},
+		"a volume, declared":   {single2, []seen{outdated(0, Replace, failing, keep)}, ""},
+		"a volume, repaired":   {repairs, []seen{member(0, failing, keep)}, ""},
+		"an end of ERROR":      {of(1, 1), []seen{member(0, failing, state(ObjectReady), off)}, "record 0"},
+		"drift after ERROR":    {single(), []seen{outdated(0, InPlace, failing, state(ObjectReady))}, "record 0"},
+		"ERROR counts as down": {to(2, 1), []seen{member(0, failing), outdated(1, Replace)}, ""},
 		"ERROR waits": {
 			of(1, 1), []seen{member(0, state(ObjectError), status(domain.MemberError), pausing)}, "",
 		},
@@ -287,7 +313,7 @@ func simulate(all []seen, p plan) []seen {
 		switch step.action {
 		case actCreate:
 			made := step.member
-			made.ObjectID = made.ID.String()
+			made.ObjectID, made.UpdatedAt = made.ID.String(), testNow
 			after = append(after, seen{
 				member: made, isFound: true, object: Object{ID: made.ObjectID, State: ObjectWorking},
 			})

@@ -18,7 +18,7 @@ func (d *decision) update(s seen, kept []seen) bool {
 		return true
 	}
 	stored := s
-	if isFault(s.member) { // its error has ended
+	if s.member.Written == fault { // its error has ended
 		s.member.Status, s.member.Reason, s.member.Written = domain.MemberReady, s.object.Reason, ""
 	}
 	if !isOutdated {
@@ -53,10 +53,22 @@ func (d *decision) update(s seen, kept []seen) bool {
 		return d.replace(s, kept)
 	case len(inPlace) > 0:
 		d.updateInPlace(s, inPlace)
+	case isOutdated && s.needsAnother():
+		d.keepOther(s)
 	default:
 		d.record(stored, s.member)
 	}
 	return true
+}
+
+// keepOther says what OpenStack, or another user, has made otherwise than declared of an object that is no drift yet,
+// and is not replaced.
+func (d *decision) keepOther(s seen) {
+	n := slices.IndexFunc(s.differences, func(one Difference) bool { return one.Way == Replace })
+	one := s.differences[n]
+	d.isUnchanged = true
+	d.problems = append(d.problems, fmt.Sprintf("its %s is %v instead of %v, which takes another one: declare repair: "+
+		"auto", one.Field, one.Actual, one.Declared))
 }
 
 // record stores what has changed of a member.
@@ -71,7 +83,8 @@ func (d *decision) record(s seen, changed domain.Member) {
 func (d *decision) recordReady(s seen) {
 	m := s.member
 	m.Revision, m.Status, m.Reason, m.ObjectID = d.revision, domain.MemberReady, s.object.Reason, s.object.ID
-	m.Attempts, m.RetryAt, m.Written, m.Writes, m.WasReady = 0, time.Time{}, "", 0, true
+	m.Attempts, m.RetryAt, m.Written, m.Writes, m.IsWaiting = 0, time.Time{}, "", 0, false
+	m.WasReady, m.MayHaveData = true, true
 	d.record(s, m)
 }
 
@@ -103,12 +116,12 @@ const mostFailures = 2
 const mostCreations = 5
 
 // stalls reports whether the member has the update stopped: its replacement, or its change, has failed too often. The
-// servers that still work are left alone until something else is declared.
+// servers that still work are left alone until something else is declared. Where none works, the update goes on.
 func (d *decision) stalls(s seen) bool {
 	if d.isOutdated(s) && s.isStopped() {
 		return true
 	}
-	return d.replaces > 0 && s.member.Ordinal < d.replaces && s.member.Attempts >= mostFailures &&
+	return d.replaces > 0 && !d.isDown && s.member.Ordinal < d.replaces && s.member.Attempts >= mostFailures &&
 		s.member.Status == domain.MemberError // of a replacement, or OpenStack has rejected the change
 }
 

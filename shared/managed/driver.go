@@ -29,7 +29,8 @@ type Driver interface {
 	Find(ctx context.Context, s Session, id string) (Object, error)
 	// Create makes the object. It is idempotent by the mark: it looks the mark up before a POST is repeated. An
 	// object that is incomplete is found by the member's ObjectID. An empty id with no error says that the object will
-	// appear in a listing.
+	// appear in a listing. in.Member.IsRequested says that an earlier call may have requested the object. An error that
+	// is neither final nor an errUnsent leaves it open whether this call has.
 	Create(ctx context.Context, s Session, in Wanted) (objectID string, err error)
 	// Differences compares what is declared with what is. Names of fields are those of the spec. It makes no call.
 	Differences(in Wanted, o Object) []Difference
@@ -112,7 +113,7 @@ type Object struct {
 	Raw       any      // the driver's own
 	Extra     []Object // others with the same mark
 	// Keep says that the loss of the object loses more than the object, such as data or an address. In error it is
-	// deleted and made again only while its member was never ready.
+	// deleted and made again only while it never worked.
 	Keep bool
 }
 
@@ -130,6 +131,17 @@ type Wanted struct {
 	Around Around
 
 	names names // of a server, for Differences
+}
+
+// asMade is what the revision declared that the object was made or updated to.
+func (w Wanted) asMade() Wanted {
+	if w.Made.Number == 0 { // it is not known
+		return w
+	}
+	w.Spec = w.Made.Spec
+	w.Resource.Revision, w.Resource.Spec, w.Resource.Secrets = w.Made.Number, w.Made.Spec, w.Made.Secrets
+	w.Resource.Digest, w.Resource.Labels, w.Resource.Schedule = w.Made.Digest, w.Made.Labels, w.Made.Schedule
+	return w
 }
 
 // Way is how a difference is removed.
@@ -216,6 +228,11 @@ type WaitError struct {
 }
 
 func (w WaitError) Error() string { return w.Message }
+
+// errUnsent marks errors of Create that came before its first call that makes something.
+var errUnsent = errors.New("nothing was requested")
+
+func unsent(err error) error { return errors.Join(errUnsent, err) }
 
 // because says in an error which call has failed. A WaitError stays as it is.
 func because(err error, format string, args ...any) error {

@@ -52,7 +52,7 @@ func newFleet(count int) (Engine, *memory, *counted, domain.ManagedProject) {
 		}
 		member := domain.Member{
 			ID: uuid.New(), ManagedID: m.ID, Revision: 1, ObjectID: "s-" + m.Name, Status: domain.MemberReady,
-			WasReady: true,
+			WasReady: true, MayHaveData: true,
 		}
 		s.all, s.members[member.ID] = append(s.all, m), member
 		d.found[member.ID] = Object{ID: member.ObjectID, State: ObjectReady, Raw: "it"}

@@ -252,6 +252,18 @@ func (r *round) decide(m *resource) {
 		m.plan.steps, m.plan.isGone = m.stepsMeanwhile(), false
 		m.plan.isMoving = len(m.plan.steps) > 0 || m.plan.isFollowing && m.plan.retryAt.IsZero()
 	}
+	m.recordWorking()
+}
+
+// recordWorking stores for each member whether its object works, unless another step does: it may have data then.
+func (m *resource) recordWorking() {
+	for _, s := range m.members {
+		if s.isUnrecorded && !slices.ContainsFunc(m.plan.steps, func(other step) bool {
+			return other.member.ID == s.member.ID
+		}) {
+			m.plan.steps = append(m.plan.steps, step{action: actRecord, member: s.member, object: s.object})
+		}
+	}
 }
 
 // stepsMeanwhile are the steps that a resource may take although it has to wait for others: none that makes or deletes
@@ -309,7 +321,7 @@ func (r *round) wanted(m *resource, member domain.Member) Wanted {
 		Resource: m.Managed, Member: member, Name: memberName(m.Managed, member), Spec: m.Spec, Around: r.around,
 	}
 	w.Made = domain.Revision{
-		Number: m.Revision, Spec: m.Spec, Digest: m.Digest, Labels: m.Labels, Schedule: m.Schedule,
+		Number: m.Revision, Spec: m.Spec, Secrets: m.Secrets, Digest: m.Digest, Labels: m.Labels, Schedule: m.Schedule,
 	}
 	if member.Revision != m.Revision {
 		w.Made = m.Made[member.Revision]

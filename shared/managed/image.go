@@ -110,7 +110,7 @@ func (ImageDriver) Create(ctx context.Context, s Session, in Wanted) (string, er
 	spec := read[domain.ImageSpec](in.Spec)
 	made, err := madeImages(ctx, s, in.Member)
 	if err != nil {
-		return "", err
+		return "", unsent(err)
 	}
 	for _, i := range made {
 		switch imageObject(i).State {

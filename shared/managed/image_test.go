@@ -197,7 +197,7 @@ func TestImportWithoutEnd(t *testing.T) {
 		if steps := stepsOf(decide(repairs, []seen{s}, testNow)); steps != "record 0" {
 			t.Errorf("%s, was ready once: %s", status, steps)
 		}
-		s.member.WasReady = false
+		s.member.WasReady, s.member.MayHaveData = false, false
 		if steps := stepsOf(decide(repairs, []seen{s}, testNow)); steps != "create 0, delete 0" {
 			t.Errorf("%s, was never ready: %s", status, steps)
 		}

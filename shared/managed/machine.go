@@ -175,29 +175,13 @@ func (*MachineDriver) Find(ctx context.Context, s Session, id string) (Object, e
 // repeated.
 func (d *MachineDriver) Create(ctx context.Context, s Session, in Wanted) (string, error) {
 	spec := read[domain.MachineSpec](in.Spec)
-	launch, err := launchSpec(ctx, s, in, spec)
-	if err != nil {
-		return "", err
-	}
-	if launch.ServerGroup, err = s.serverGroup(ctx, in.Resource); err != nil {
-		return "", err
-	}
-	if launch.Volumes, err = freeVolumes(ctx, s, in, spec); err != nil {
-		return "", err
-	}
 	userData, err := withConfigmaps(in, spec)
 	if err != nil {
-		return "", err
+		return "", unsent(err)
 	}
-	digest := sha256.Sum256(in.Member.ID[:])
-	order := domain.Order{
-		ID:        uuid.NewSHA1(in.Member.ID, []byte("order")), // of its own: it has events of its own
-		ProjectID: s.ProjectID, DomainID: s.DomainID, UserID: s.UserID, BodySHA256: digest[:],
-		Spec: domain.OrderSpec{IsManaged: true}, Actor: in.Resource.Actor,
-		Instances: []domain.Instance{{
-			ID: in.Member.ID, ProjectID: s.ProjectID, Name: in.Name, State: domain.InstanceRequested, Spec: launch,
-			KeyName: launch.KeyName,
-		}},
+	order, err := d.order(ctx, s, in, spec)
+	if err != nil {
+		return "", unsent(err)
 	}
 	out, err := d.Orders.Submit(ctx, orders.Session{
 		Cloud: s.Cloud, UserID: s.UserID, UserData: []domain.Secret{userData},
@@ -213,6 +197,38 @@ func (d *MachineDriver) Create(ctx context.Context, s Session, in Wanted) (strin
 		return "", out.Unfinished
 	}
 	return i.ServerID, nil
+}
+
+// order is the order of a member's server: the one that is placed, or a new one.
+func (d *MachineDriver) order(
+	ctx context.Context, s Session, in Wanted, spec domain.MachineSpec,
+) (order domain.Order, err error) {
+	id := uuid.NewSHA1(in.Member.ID, []byte("order")) // of its own: it has events of its own
+	if in.Member.IsRequested {
+		order, err = d.Orders.Orders.Get(ctx, s.ProjectID, id)
+		if apperr.CodeOf(err) != apperr.NotFound {
+			return order, err
+		}
+	}
+	launch, err := launchSpec(ctx, s, in, spec)
+	if err != nil {
+		return order, err
+	}
+	if launch.ServerGroup, err = s.serverGroup(ctx, in.Resource); err != nil {
+		return order, err
+	}
+	if launch.Volumes, err = freeVolumes(in, spec); err != nil {
+		return order, err
+	}
+	digest := sha256.Sum256(in.Member.ID[:])
+	return domain.Order{
+		ID: id, ProjectID: s.ProjectID, DomainID: s.DomainID, UserID: s.UserID, BodySHA256: digest[:],
+		Spec: domain.OrderSpec{IsManaged: true}, Actor: in.Resource.Actor,
+		Instances: []domain.Instance{{
+			ID: in.Member.ID, ProjectID: s.ProjectID, Name: in.Name, State: domain.InstanceRequested, Spec: launch,
+			KeyName: launch.KeyName,
+		}},
+	}, nil
 }
 
 // rejected is Nova's final answer to a create call.
@@ -349,38 +365,26 @@ func (*MachineDriver) Finish(ctx context.Context, s Session, m domain.Managed) e
 
 // freeVolumes returns the volumes that a new server gets in its create call, so that its first boot finds them. It
 // waits until no other server has them.
-func freeVolumes(ctx context.Context, s Session, in Wanted, spec domain.MachineSpec) ([]domain.ServerVolume, error) {
+func freeVolumes(in Wanted, spec domain.MachineSpec) ([]domain.ServerVolume, error) {
 	var all []domain.ServerVolume
 	for _, name := range spec.Volumes {
 		v, err := freeVolume(in, name)
 		if err != nil {
-			return all, orRequested(ctx, s, in, err)
+			return all, err
 		}
 		all = append(all, v)
 	}
 	return all, nil
 }
 
-// orRequested is nil when the server was requested before, and no list has shown it yet: it may be what has the volume,
-// and its order knows what it requested.
-func orRequested(ctx context.Context, s Session, in Wanted, wait error) error {
-	made, _, err := s.Cloud.Servers(ctx, domain.ServerQuery{Tags: []string{in.Member.ID.String()}, Limit: 1})
-	switch {
-	case err != nil:
-		return err
-	case len(made) > 0:
-		return nil
-	}
-	return wait
-}
-
-// freeVolume returns a managed volume that a server can get now. It waits while another one has it.
+// freeVolume returns a managed volume that a server can get now. It waits while another one has it. Several servers can
+// have one of a multiattach type, but not a server and the one that replaces it.
 func freeVolume(in Wanted, name string) (domain.ServerVolume, error) {
 	o := in.Around.volume(name)
 	switch v, isKnown := o.Raw.(domain.Volume); {
 	case !isKnown:
 		return domain.ServerVolume{}, Waits("VolumeUnknown", "no list shows volume %s", name)
-	case v.Status == "available", v.Status == "in-use" && v.IsMultiattach:
+	case v.Status == "available", v.Status == "in-use" && v.IsMultiattach && !in.isReplacing(v.Servers):
 		return domain.ServerVolume{ID: o.ID, IsMultiattach: v.IsMultiattach}, nil
 	case len(v.Servers) > 0:
 		return domain.ServerVolume{}, Waits("VolumeInUse", "volume %s is attached to server %s", name,
@@ -414,6 +418,13 @@ func (a Around) keepsVolume(server, name string) bool {
 		}
 	}
 	return true
+}
+
+// isReplacing reports whether another server of the same VirtualMachine is one of these.
+func (w Wanted) isReplacing(servers []string) bool {
+	return w.Resource.Kind == domain.KindMachine && slices.ContainsFunc(w.Resource.Members, func(m domain.Member) bool {
+		return m.ID != w.Member.ID && slices.Contains(servers, m.ObjectID)
+	})
 }
 
 // isAttaching reports whether a volume that Nova shows at a running server is not there yet. The volumes of a shelved

@@ -14,6 +14,7 @@ import (
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/orders"
 )
 
 // fakeNova has one server. It takes a resize only of a server that is ACTIVE, as Nova does.
@@ -23,7 +24,6 @@ type fakeNova struct {
 	server domain.Server
 	cells  error // why a cell is down
 	tagErr error
-	listed []domain.Server // by tags
 	calls  []string
 }
 
@@ -78,10 +78,6 @@ func (f *fakeNova) AttachVolume(_ context.Context, _ string, v domain.ServerVolu
 func (f *fakeNova) DetachVolume(_ context.Context, _, id string) error {
 	f.calls = append(f.calls, "detach "+id)
 	return nil
-}
-
-func (f *fakeNova) Servers(context.Context, domain.ServerQuery) ([]domain.Server, bool, error) {
-	return f.listed, false, nil
 }
 
 func (*fakeNova) Networks(context.Context) ([]domain.Network, error) {
@@ -218,24 +214,30 @@ func withVolumes(in *Wanted, volumes map[string]domain.Volume) {
 }
 
 // TestFreeVolumes: a new server gets its volumes in its create call. It waits while they are another server's, unless
-// they can have several, and not when it was requested before.
+// they can have several. One that replaces another one waits for it in any case.
 func TestFreeVolumes(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		volume domain.Volume
 		want   string // what it waits for
 	}{
+		"multiattach, replacing": {
+			domain.Volume{Status: "in-use", IsMultiattach: true, Servers: []string{"other", "old"}},
+			"attached to server other, old",
+		},
 		"available":   {domain.Volume{Status: "available"}, ""},
 		"multiattach": {domain.Volume{Status: "in-use", IsMultiattach: true, Servers: []string{"other"}}, ""},
 		"in use":      {domain.Volume{Status: "in-use", Servers: []string{"other"}}, "attached to server other"},
 		"detaching":   {domain.Volume{Status: "detaching", Servers: []string{"other"}}, "attached to server other"},
 		"reserved":    {domain.Volume{Status: "reserved"}, "is reserved"},
 	} {
-		nova, in := newFakeNova("tiny")
+		_, in := newFakeNova("tiny")
+		in.Resource.Kind = domain.KindMachine
+		in.Resource.Members = []domain.Member{in.Member, {ID: uuid.New(), ObjectID: "old"}}
 		spec := domain.MachineSpec{Volumes: []string{"data"}}
 		tc.volume.ID = "v"
 		withVolumes(&in, map[string]domain.Volume{"data": tc.volume})
-		got, err := freeVolumes(t.Context(), Session{Cloud: nova}, in, spec)
+		got, err := freeVolumes(in, spec)
 		want := []domain.ServerVolume{{ID: "v", IsMultiattach: tc.volume.IsMultiattach}}
 		if tc.want == "" && (err != nil || !slices.Equal(got, want)) {
 			t.Errorf("%s: it gets %+v: %v", name, got, err)
@@ -244,15 +246,54 @@ func TestFreeVolumes(t *testing.T) {
 		if tc.want != "" && (!isWait || !strings.Contains(wait.Message, tc.want)) {
 			t.Errorf("%s: it waits for %v, want %s", name, err, tc.want)
 		}
-		nova.listed = []domain.Server{{ID: "s"}}
-		if _, err := freeVolumes(t.Context(), Session{Cloud: nova}, in, spec); err != nil {
-			t.Errorf("%s: a server that was requested waits: %v", name, err)
-		}
 	}
-	nova, in := newFakeNova("tiny")
+	_, in := newFakeNova("tiny")
 	unknown := domain.MachineSpec{Volumes: []string{"x"}}
-	if _, err := freeVolumes(t.Context(), Session{Cloud: nova}, in, unknown); err == nil {
+	if _, err := freeVolumes(in, unknown); err == nil {
 		t.Error("a volume that no list shows is free")
+	}
+}
+
+// placed has one order, or none.
+type placed struct {
+	orders.Store
+
+	id uuid.UUID
+}
+
+func (p placed) Get(_ context.Context, _ string, id uuid.UUID) (domain.Order, error) {
+	if id != p.id {
+		return domain.Order{}, apperr.New(apperr.NotFound, "no order %s", id)
+	}
+	return domain.Order{ID: id, Status: domain.OrderRunning}, nil
+}
+
+// TestPlacedOrder: a server whose order is placed is that of its order: nothing is looked up for it again, and it waits
+// for no volume. One that may have been requested, and was not, is.
+func TestPlacedOrder(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		isRequested, isPlaced bool
+		status                domain.OrderStatus
+	}{
+		"new": {}, "placed": {true, true, domain.OrderRunning}, "not placed": {isRequested: true},
+	} {
+		nova, in := newFakeNova("tiny")
+		in.Member.IsRequested = tc.isRequested
+		id := uuid.NewSHA1(in.Member.ID, []byte("order"))
+		store := placed{}
+		if tc.isPlaced {
+			store.id = id
+		}
+		d := &MachineDriver{Orders: orders.Engine{Orders: store}}
+		spec := read[domain.MachineSpec](in.Spec)
+		if tc.isPlaced {
+			spec.Volumes, spec.Flavor = []string{"of another server"}, "of another revision"
+		}
+		order, err := d.order(t.Context(), Session{Cloud: nova}, in, spec)
+		if err != nil || order.ID != id || order.Status != tc.status {
+			t.Errorf("%s: it is %+v: %v", name, order, err)
+		}
 	}
 }
 

@@ -237,14 +237,22 @@ func (r *round) match(ctx context.Context, m *resource, objects map[uuid.UUID]Ob
 	for _, member := range m.Members {
 		s := seen{member: member, isMissed: r.missed[member.ID]}
 		s.object, s.isFound = objects[member.ID]
-		if s.isFound && s.object.State == ObjectReady && member.Status != domain.MemberDeleting && !m.isDeleting() {
-			in, err := r.wanted(m, member), error(nil)
+		isReady := s.isFound && s.object.State == ObjectReady
+		if isReady {
+			s.isUnrecorded, s.member.MayHaveData = !member.MayHaveData, true
+		}
+		isCompared := isReady || s.isFound && s.object.State == ObjectError
+		if isCompared && member.Status != domain.MemberDeleting && !m.isDeleting() {
+			in := r.wanted(m, member)
+			var err error
 			if in.names, err = m.session.resolve(resolving, in, s.object); err != nil {
 				r.problem, m.notListed, m.members = err, r.explain(m, err), nil
 				return
 			}
-			s.differences = m.driver.Differences(in, s.object)
-			if m.target().isDeployment && m.target().surges {
+			if s.differences = m.driver.Differences(in, s.object); !isReady {
+				s.differences = declaredSince(m.driver.Differences(in.asMade(), s.object), s.differences)
+			}
+			if isReady && m.target().isDeployment && m.target().surges {
 				replaceDisrupting(s.differences)
 			}
 		}

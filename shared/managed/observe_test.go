@@ -57,6 +57,7 @@ func TestBalancerOfUnknownServers(t *testing.T) {
 			s.all[n].ObservedRevision, s.all[n].Request, s.all[n].Status = 1, "", domain.ManagedReady
 			member := domain.Member{
 				ID: uuid.New(), ManagedID: s.all[n].ID, Revision: 1, Status: domain.MemberReady, WasReady: true,
+				MayHaveData: true,
 			}
 			found := map[uuid.UUID]Object{}
 			if member.ObjectID = "s"; n == 0 {

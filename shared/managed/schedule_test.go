@@ -178,8 +178,8 @@ func TestOneByOne(t *testing.T) {
 	stuck.object.ChangedAt = testNow.Add(-time.Hour)
 	to := changed(of(2, 1), func(t *target) { t.oneByOne = true })
 	waiting := member(0, status(domain.MemberCreating), absent, pausing)
-	waiting.member.Reason = "there is no image"
-	unanswered := member(0, status(domain.MemberCreating), absent, pausing)
+	waiting.member.Reason, waiting.member.IsWaiting = "there is no image", true
+	unanswered := member(0, status(domain.MemberCreating), absent, pausing, requested)
 	unanswered.member.UpdatedAt = testNow.Add(-time.Second)
 	building := member(0, status(domain.MemberCreating), state(ObjectWorking), pausing)
 	building.object.ChangedAt = testNow.Add(-time.Second)

@@ -79,7 +79,7 @@ func (SecretDriver) Create(ctx context.Context, s Session, in Wanted) (string, e
 	name := secretName(in.Name, in.Member.ID)
 	made, err := s.Cloud.Secrets(ctx, name)
 	if err != nil {
-		return "", err
+		return "", unsent(err)
 	}
 	contentType := contentTypeOf(in.Spec)
 	payload := domain.Secret(in.Secrets.Payload)

@@ -23,6 +23,7 @@ func TestStalledUpdate(t *testing.T) {
 			s.object.State, s.member.Attempts = ObjectError, attempts
 		}
 	}
+	alone := changed(single(), func(t *target) { t.revision, t.replaces, t.surges = 2, 1, false })
 	for name, tc := range map[string]struct {
 		target  target
 		members []seen
@@ -43,6 +44,10 @@ func TestStalledUpdate(t *testing.T) {
 		"a new server has failed twice": {changed(to(2, 1), func(t *target) { t.replaces = 1 }), []seen{
 			outdated(0, Replace), member(1, updated, failed(2)),
 		}, "create 1, delete 1"},
+		"nothing works any more": {alone, []seen{member(0, updated, failed(2))}, "create 0, delete 0"},
+		"one is stopped by its user": {
+			updates(2, 1), []seen{outdated(0, Replace, off), member(1, updated, failed(2))}, "",
+		},
 		"rolled back after two failures": {changed(updates(2, 1), func(t *target) { t.revision = 3 }), []seen{
 			member(0, func(s *seen) { s.member.Revision = 3 }), member(1, updated, failed(0)),
 		}, "create 1, delete 1"},
@@ -83,7 +88,7 @@ func TestBlockedUpdate(t *testing.T) {
 		for blocker, isSoon := range map[string]bool{"stopped": false, "builds": true} {
 			s := member(0, updated, off, func(s *seen) { s.member.Reason = s.object.Reason })
 			if isSoon {
-				s = member(0, updated, state(ObjectWorking))
+				s = member(0, updated, state(ObjectWorking), justNow)
 			}
 			p := decide(to, []seen{s, old, member(2, updated)}, testNow)
 			if p.isMoving != isSoon || len(p.steps) > 0 || !p.retryAt.IsZero() {

@@ -82,6 +82,9 @@ func (r *round) vet(ctx context.Context, m *resource) {
 	if err == nil {
 		return
 	}
+	if _, isWait := errors.AsType[WaitError](err); !isWait && !apperr.Final(err) { // it is not known whether it could
+		err = Waits("NotChecked", "it is not replaced yet: %s", apperr.As(r.explain(m, err)).Message)
+	}
 	kept := map[int]bool{} // the ordinals of what is not replaced now
 	for n, s := range m.plan.steps {
 		if !s.isReplaced {
@@ -131,8 +134,9 @@ func (r *round) saveMember(ctx context.Context, member domain.Member) error {
 }
 
 // create stores the member, and makes its object. A process that dies in between leaves a member without an object: the
-// next round calls Create again, which looks for the mark first. As in all steps, the call counts as one that OpenStack
-// has accepted when it has answered: a process that dies before the call has made none.
+// next round calls Create again, which looks for the mark first. What may have been requested is what the member's own
+// revision declares; else it is what is declared now. As in all steps, the call counts as one that OpenStack has accepted
+// when it has answered: a process that dies before the call has made none.
 func (r *round) create(ctx context.Context, m *resource, s step) error {
 	member := s.member
 	isCounted := s.object.ID != "" // it completes an object
@@ -140,18 +144,29 @@ func (r *round) create(ctx context.Context, m *resource, s step) error {
 		member.ObjectID = s.object.ID
 		member.Writes--
 	}
+	in := r.wanted(m, member) // as it is before the call
+	switch {
+	case member.ObjectID != "": // it is incomplete
+	case member.IsRequested:
+		in = in.asMade()
+	default:
+		member.Revision = m.Revision
+		in = r.wanted(m, member)
+	}
 	member.Status, member.Reason, member.RetryAt = domain.MemberCreating, "", time.Time{}
+	member.IsRequested, member.IsWaiting = true, false
 	if err := r.saveMember(ctx, member); err != nil {
 		return err
 	}
-	secrets, err := r.secrets(m.Managed)
+	secrets, err := r.secrets(in.Resource)
 	id := ""
 	if err == nil {
 		calling, cancel := context.WithTimeout(ctx, stepTime)
 		defer cancel()
-		in := r.wanted(m, member)
 		in.Secrets = secrets
 		id, err = m.driver.Create(calling, m.session, in)
+	} else {
+		err = unsent(err)
 	}
 	if err == nil {
 		if member.ObjectID = id; isCounted {
@@ -159,11 +174,16 @@ func (r *round) create(ctx context.Context, m *resource, s step) error {
 		}
 		return r.saveMember(ctx, member)
 	}
+	isUnsent := errors.Is(err, errUnsent)
 	err = r.record(ctx, m, &member, s, err)
 	if w := (WaitError{}); errors.As(err, &w) {
-		member.Reason = w.Message // nothing was sent
+		member.Reason, isUnsent = w.Message, true
 	} else if apperr.Final(err) {
 		member.Status, member.Reason = domain.MemberError, apperr.As(err).Message
+		isUnsent = isUnsent || id == "" // OpenStack has rejected it
+	}
+	if isUnsent {
+		member.IsRequested = in.Member.IsRequested // by an earlier call
 	}
 	return r.saveMember(ctx, member)
 }
@@ -172,7 +192,7 @@ func (r *round) create(ctx context.Context, m *resource, s step) error {
 func (r *round) update(ctx context.Context, m *resource, s step) error {
 	member := s.member
 	member.Writes--
-	member.Status, member.Reason = domain.MemberCreating, changing(s.differences)
+	member.Status, member.Reason, member.IsWaiting = domain.MemberCreating, changing(s.differences), false
 	if member.WasReady {
 		member.Status = domain.MemberUpdating
 	}
@@ -191,7 +211,8 @@ func (r *round) update(ctx context.Context, m *resource, s step) error {
 	case err == nil:
 		member.Writes++
 	case errors.Is(err, ErrNothingLeft):
-		member.Revision, member.Status, member.Reason, member.WasReady = m.Revision, domain.MemberReady, "", true
+		member.Revision, member.Status, member.Reason = m.Revision, domain.MemberReady, ""
+		member.WasReady, member.MayHaveData = true, true
 		member.Attempts, member.RetryAt, member.Written, member.Writes = 0, time.Time{}, "", 0
 	default:
 		r.fail(ctx, m, &member, s, err)
@@ -257,7 +278,7 @@ func (r *round) record(ctx context.Context, m *resource, member *domain.Member, 
 	defer m.mu.Unlock()
 	if w := (WaitError{}); errors.As(err, &w) {
 		m.waiting = append(m.waiting, w.Message)
-		member.RetryAt = r.time().Add(pauseOfWait(s.member, w.Message))
+		member.RetryAt, member.IsWaiting = r.time().Add(pauseOfWait(s.member, w.Message)), true
 		return err
 	}
 	slog.WarnContext(ctx, "a step of a managed resource failed", "project_id", r.project.ProjectID, "kind", m.Kind,
@@ -265,7 +286,7 @@ func (r *round) record(ctx context.Context, m *resource, member *domain.Member, 
 	err = r.explain(m, err)
 	m.failures = append(m.failures, apperr.As(err).Message)
 	member.Attempts++
-	member.RetryAt = r.time().Add(pauseAfter(member.Attempts))
+	member.RetryAt, member.IsWaiting = r.time().Add(pauseAfter(member.Attempts)), false
 	return err
 }
 

@@ -96,7 +96,8 @@ func newChange(left Difference, change func(*domain.Member)) (Engine, *memory, *
 	m.Spec = []byte(`{"volumes": ["data"], "update": "replace"}`)
 	member := domain.Member{
 		ID: uuid.New(), ManagedID: m.ID, Revision: 1, ObjectID: "s", Status: domain.MemberReady, WasReady: true,
-		UpdatedAt: time.Now(),
+		MayHaveData: true,
+		UpdatedAt:   time.Now(),
 	}
 	change(&member)
 	s.members[member.ID] = member

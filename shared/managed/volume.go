@@ -102,7 +102,7 @@ func (VolumeDriver) Create(ctx context.Context, s Session, in Wanted) (string, e
 	mark, spec := in.Member.ID.String(), read[domain.VolumeSpec](in.Spec)
 	made, err := s.Cloud.Volumes(ctx, markKey, mark)
 	if err != nil {
-		return "", err
+		return "", unsent(err)
 	}
 	for _, v := range made {
 		if v.Metadata[markKey] == mark && volumeState(v.Status) != ObjectDeleting {
@@ -114,7 +114,7 @@ func (VolumeDriver) Create(ctx context.Context, s Session, in Wanted) (string, e
 	}
 	image, err := volumeImage(ctx, s, in, spec.Image)
 	if err != nil {
-		return "", err
+		return "", unsent(err)
 	}
 	metadata := map[string]string{}
 	maps.Copy(metadata, spec.Metadata)

@@ -1,0 +1,187 @@
+package managed
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+// creating is a driver whose creations end as a test says: made, or with these errors, the last one for good.
+type creating struct {
+	*service
+
+	errs []error
+	got  []Wanted
+}
+
+func (d *creating) Create(ctx context.Context, s Session, in Wanted) (string, error) {
+	d.got = append(d.got, in)
+	if len(d.errs) == 0 {
+		return d.service.Create(ctx, s, in)
+	}
+	err := d.errs[0]
+	if len(d.errs) > 1 {
+		d.errs = d.errs[1:]
+	}
+	return "", err
+}
+
+func newCreating(errs ...error) (Engine, *memory, *creating) {
+	d := &creating{service: newService(domain.KindVolume), errs: errs}
+	e, s := newServed(d.service)
+	e.Drivers[d.kind] = d
+	e.Unseal = func(m domain.Managed) (domain.ManagedSecrets, error) {
+		return domain.ManagedSecrets{Payload: string(m.Secrets)}, nil
+	}
+	return e, s, d
+}
+
+// declare makes another revision the current one, as the database does.
+func (s *memory) declare(spec string) {
+	m := &s.all[0]
+	m.Made = map[int]domain.Revision{m.Revision: {Number: m.Revision, Spec: m.Spec, Secrets: m.Secrets}}
+	m.Revision, m.Spec, m.Secrets, m.NextAt = m.Revision+1, []byte(spec), []byte(spec), time.Now()
+	for id, member := range s.members {
+		member.Attempts, member.RetryAt = 0, time.Time{}
+		s.members[id] = member
+	}
+}
+
+var (
+	errNoAnswer = apperr.New(apperr.Timeout, "no answer")
+	errWaiting  = Waits("VolumeInUse", "volume data is reserved")
+)
+
+// TestCreatedRevision: what was not requested is made as it is declared by the time it is requested, and is of that
+// revision. What may have been requested stays what it was, with the secrets of its revision.
+func TestCreatedRevision(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		first error
+		want  int
+	}{
+		"waits": {errWaiting, 2}, "without an answer": {errNoAnswer, 1},
+		"before the call": {unsent(apperr.New(apperr.Unavailable, "glance is away")), 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				e, s, d := newCreating(tc.first)
+				s.all[0].Spec, s.all[0].Secrets = []byte(`{"n": 1}`), []byte(`{"n": 1}`)
+				s.run(t, e)
+				s.declare(`{"n": 2}`)
+				d.errs = nil
+				s.run(t, e)
+				want := map[int]string{1: `{"n": 1}`, 2: `{"n": 2}`}[tc.want]
+				got, member := d.got[len(d.got)-1], s.only(t)
+				if string(got.Spec) != want || got.Secrets.Payload != want || member.Revision != tc.want ||
+					len(d.got) != 2 {
+					t.Errorf("it requests %s with the secret %q, as revision %d", got.Spec, got.Secrets.Payload,
+						member.Revision)
+				}
+			})
+		})
+	}
+}
+
+// TestOpenCreationIsAwaited: an object that a call without an answer may have made is not forgotten, whatever has kept
+// the calls after it: it is deleted with its resource, however late it appears.
+func TestOpenCreationIsAwaited(t *testing.T) {
+	t.Parallel()
+	for name, then := range map[string]error{
+		"a wait": errWaiting, "a final error": apperr.New(apperr.Invalid, "there is no flavor a"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				e, s, d := newCreating(errNoAnswer, then)
+				s.run(t, e)
+				id := s.only(t).ID
+				time.Sleep(shortestPause)
+				s.run(t, e)
+				s.all[0].Request, s.all[0].NextAt = domain.ManagedDelete, time.Now()
+				s.run(t, e)
+				time.Sleep(openCall / 2)
+				d.objects[id] = Object{ID: "late", State: ObjectReady, Raw: "it"}
+				for range 10 {
+					s.run(t, e)
+					time.Sleep(shortestPause)
+				}
+				if len(d.objects) > 0 || d.deletes != 1 || len(s.all)+len(s.members) > 0 {
+					t.Errorf("left are %v, with %+v and %+v", d.objects, s.all, s.members)
+				}
+			})
+		})
+	}
+}
+
+// TestWaitAfterFailure: what waits after an earlier failure has one status, in the steps and in the pauses between.
+func TestWaitAfterFailure(t *testing.T) {
+	t.Parallel()
+	for _, isChange := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			e, s, _ := newCreating(errNoAnswer, errWaiting)
+			want := domain.ManagedPending
+			if isChange {
+				var d *changingDriver
+				tag := Difference{Field: "tags.a", Way: InPlace}
+				e, s, d = newChange(tag, func(m *domain.Member) { m.Attempts = 1 })
+				d.errs, want = slices.Repeat([]error{errWaiting}, 100), domain.ManagedUpdating
+			} else {
+				s.run(t, e)
+				time.Sleep(shortestPause)
+			}
+			for range 30 {
+				s.run(t, e)
+				if m := s.all[0]; m.Status != want || m.Reason != "volume data is reserved" {
+					t.Fatalf("it is %s, %s", m.Status, m.Reason)
+				}
+				time.Sleep(2 * time.Second)
+			}
+			if m := s.only(t); m.Attempts != 1 {
+				t.Errorf("it has %d attempts", m.Attempts)
+			}
+		})
+	}
+}
+
+// TestUnknownObject: an object that is known only by its id is listed less and less often, and the resource says since
+// when. It is as before when it is shown again.
+func TestUnknownObject(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		e, s, d, p := newFleet(1)
+		time.Sleep(24 * time.Hour)
+		var id uuid.UUID
+		for id = range s.members {
+		}
+		shown := d.found[id]
+		d.found[id] = Object{ID: shown.ID, State: ObjectWorking, Reason: "no list shows it"}
+		s.all[0].NextAt = time.Now()
+		since, rounds := time.Now(), 0
+		for ; time.Since(since) < 10*time.Minute; time.Sleep(s.dueIn) {
+			s.runProject(t, e, p)
+			rounds++
+		}
+		text := "no list shows it since " + since.UTC().Format(time.RFC3339)
+		if c := conditionOf(s.all[0], domain.ConditionReady); rounds > 60 || c.Message == "" ||
+			!slices.Contains([]string{text, "0 of 1 have revision 1; " + text}, c.Message) {
+			t.Errorf("after %d rounds it is %+v, want %q", rounds, c, text)
+		}
+		d.found[id] = shown
+		for range 3 {
+			s.all[0].NextAt = time.Now()
+			s.runProject(t, e, p)
+		}
+		if m := s.all[0]; m.Status != domain.ManagedReady || s.only(t).Reason != "" {
+			t.Errorf("then it is %s, %q: %+v", m.Status, m.Reason, s.members)
+		}
+	})
+}
