@@ -83,7 +83,8 @@ func endRoutes(api huma.API, h handler) {
 		Summary: "End a connection, and revoke its delegation",
 		Responses: httpx.Answers(map[int]string{
 			204: "The connection has ended.", 403: notOwner, 404: noConnection,
-			409: "It is that of a lease, and ends with it, or open leases name it: the error lists them.",
+			409: "It is that of a lease or of declared resources, and ends with them, or open leases name it: the " +
+				"error lists them.",
 		}),
 	}, h.delete)
 	httpx.Register(api, huma.Operation{
@@ -127,6 +128,7 @@ type handler struct{ svc service }
 type listInput struct {
 	Usable bool                      `query:"usable" default:"false"`
 	Status []domain.ConnectionStatus `query:"status" minItems:"1" example:"[\"lost\",\"deleted\"]"`
+	Of     []domain.ConnectionOf     `query:"of" minItems:"1" example:"[\"lease\"]"`
 	httpx.Page
 	Marker httpx.ID `query:"marker" example:"019b7c5e-1f20-7a31-b5d4-0c7e2f9a6b13" doc:"The last id before."`
 }
@@ -138,6 +140,10 @@ func (in *listInput) Resolve(ctx huma.Context) []error {
 		return []error{apperr.InvalidField("status",
 			"cannot be combined with usable=true, which lists active connections")}
 	}
+	if in.Usable && in.Of != nil {
+		return []error{apperr.InvalidField("of",
+			"cannot be combined with usable=true: no one acts through connections of leases or declared resources")}
+	}
 	return nil
 }
 
@@ -146,6 +152,9 @@ func (h handler) list(ctx context.Context, in *listInput) (*httpx.Value[Connecti
 	q := domain.ConnectionQuery{Usable: in.Usable, Limit: in.Limit, Marker: in.Marker.UUID}
 	for _, status := range in.Status {
 		q.Statuses = append(q.Statuses, string(status))
+	}
+	for _, of := range in.Of {
+		q.Of = append(q.Of, string(of))
 	}
 	found, more, err := h.svc.List(ctx, who, q)
 	if err != nil {

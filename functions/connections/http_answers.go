@@ -31,7 +31,7 @@ type Connection struct {
 	Status      domain.ConnectionStatus `json:"status"`
 	Reason      string                  `json:"reason,omitempty" minLength:"1" doc:"Why it has ended."`
 	ActsAs      *ConnectionIdentity     `json:"acts_as,omitempty"`
-	Actions     []domain.Permission     `json:"actions" minItems:"1" uniqueItems:"true"`
+	Actions     []domain.Permission     `json:"actions" uniqueItems:"true" doc:"None for declared resources."`
 	Quota       domain.ConnectionQuota  `json:"quota"`
 	Used        ConnectionUse           `json:"used"`
 	Limits      domain.ConnectionLimits `json:"limits"`
@@ -40,6 +40,7 @@ type Connection struct {
 	UserID      string                  `json:"user_id" minLength:"1" doc:"The user who has delegated it."`
 	ProjectID   string                  `json:"project_id" minLength:"1" doc:"The project owning it and its servers."`
 	LeaseID     uuid.UUID               `json:"lease_id,omitzero" doc:"The lease that it was made for and ends with."`
+	Managed     bool                    `json:"managed,omitempty" doc:"It was made for declared resources."`
 	Revocation  domain.Revocation       `json:"revocation,omitempty"`
 	TrustEnd    time.Time               `json:"trust_expires_at,omitzero"`
 	Credential  time.Time               `json:"credential_expires_at,omitzero"`
@@ -102,7 +103,7 @@ func show(who domain.Identity, c domain.Connection) Connection {
 	out := Connection{
 		ID: c.ID, Name: c.Name, Kind: c.Kind, AuthURL: c.AuthURL, Region: c.Region, Status: c.Status, Reason: c.Reason,
 		Actions: c.Actions, Quota: c.Quota, Limits: c.Limits, Used: ConnectionUse(c.Used), UserID: c.UserID,
-		ProjectID: c.ProjectID, LeaseID: c.LeaseID, ExpiresAt: c.ExpiresAt, EndsAt: c.EndsAt(),
+		ProjectID: c.ProjectID, LeaseID: c.LeaseID, Managed: c.Managed, ExpiresAt: c.ExpiresAt, EndsAt: c.EndsAt(),
 		IdleTimeout: short(c.IdleTimeout),
 		LastUsedAt:  nullTime{c.LastUsedAt}, CheckedAt: nullTime{c.CheckedAt},
 		CreatedAt: c.CreatedAt, UpdatedAt: c.UpdatedAt,

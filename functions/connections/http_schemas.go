@@ -18,6 +18,7 @@ func describe(api huma.API) {
 	httpx.DescribeAs[domain.Permission, permissionSchema](api)
 	httpx.DescribeAs[domain.ConnectionKind, kindSchema](api)
 	httpx.DescribeAs[domain.ConnectionStatus, statusSchema](api)
+	httpx.DescribeAs[domain.ConnectionOf, ofSchema](api)
 	httpx.DescribeAs[domain.Revocation, revocationSchema](api)
 	httpx.DescribeAs[domain.RequestStatus, requestStatusSchema](api)
 	httpx.DescribeAs[domain.Grantee, granteeSchema](api)
@@ -55,6 +56,13 @@ type statusSchema struct{}
 // Schema implements huma.SchemaProvider.
 func (statusSchema) Schema(r huma.Registry) *huma.Schema {
 	return enum(r, "ConnectionStatus", domain.ConnectionStatuses()...)
+}
+
+type ofSchema struct{}
+
+// Schema implements huma.SchemaProvider.
+func (ofSchema) Schema(r huma.Registry) *huma.Schema {
+	return enum(r, "ConnectionOf", domain.ConnectionsOf()...)
 }
 
 type revocationSchema struct{}

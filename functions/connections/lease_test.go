@@ -3,6 +3,7 @@ package connections
 import (
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -12,7 +13,8 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestConnectionOfLease is listed with its lease and can only be read: it ends with the lease.
+// TestConnectionOfLease: what was made for a lease, or for declared resources, is listed on request only, and can only
+// be read.
 func TestConnectionOfLease(t *testing.T) {
 	t.Parallel()
 	app, conn, _, _ := started(t, nil)
@@ -22,16 +24,47 @@ func TestConnectionOfLease(t *testing.T) {
 	if _, err := conn.Exec(t.Context(), "update connections set lease_id = $1", lease); err != nil {
 		t.Fatal(err)
 	}
-	var page ConnectionPage
-	owner.Get(t, "/v1/connections").JSON(t, &page)
-	if len(page.Connections) != 1 || page.Connections[0].LeaseID != lease {
-		t.Errorf("listed %+v", page)
+	mine, declared := create(t, owner, asking("trust", "")), create(t, owner, asking("trust", ""))
+	if _, err := conn.Exec(t.Context(), "update connections set managed = true where id = $1", declared.ID); err != nil {
+		t.Fatal(err)
 	}
-	page = ConnectionPage{}
-	if owner.Get(t, "/v1/connections?usable=true").JSON(t, &page); len(page.Connections) != 0 {
-		t.Errorf("usable are %+v", page)
+	for query, want := range map[string][]uuid.UUID{
+		"": {mine.ID}, "?usable=true": {mine.ID}, "?status=active": {mine.ID}, "?of=lease": {c.ID},
+		"?of=managed": {declared.ID}, "?of=managed,lease&status=active": {c.ID, declared.ID},
+		"?of=managed&status=lost": {},
+	} {
+		var page ConnectionPage
+		owner.Get(t, "/v1/connections"+query).JSON(t, &page)
+		got := []uuid.UUID{}
+		for _, one := range page.Connections {
+			if got = append(got, one.ID); one.Managed != (one.ID == declared.ID) || (one.LeaseID == lease) != (one.ID == c.ID) {
+				t.Errorf("shown as %+v", one)
+			}
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%q: got %v, want %v", query, got, want)
+		}
 	}
-	path := "/v1/connections/" + c.ID.String()
+	for _, query := range []string{"?of=leases", "?of=lease&usable=true"} {
+		if a := owner.Get(t, "/v1/connections"+query); a.Status != 400 || !strings.Contains(string(a.Body), `"of`) {
+			t.Errorf("%s: got %d %s", query, a.Status, a.Body)
+		}
+	}
+	for id, of := range map[uuid.UUID]string{c.ID: "of lease " + lease.String(), declared.ID: "of declared resources"} {
+		canOnlyBeRead(t, owner, id, of)
+	}
+	stranger := app.As(testkit.BorrowProject(t).Token(t))
+	if a := stranger.Get(t, "/v1/connections/"+c.ID.String()); a.Status != http.StatusNotFound {
+		t.Errorf("another project: %d %s", a.Status, a.Body)
+	}
+}
+
+func canOnlyBeRead(t *testing.T, owner *testkit.Client, id uuid.UUID, of string) {
+	t.Helper()
+	path := "/v1/connections/" + id.String()
+	if a := owner.Get(t, path); a.Status != http.StatusOK {
+		t.Errorf("got %d %s", a.Status, a.Body)
+	}
 	for _, request := range [][]string{
 		{"DELETE", path, ""},
 		{"PATCH", path, `{"name": "mine"}`},
@@ -39,13 +72,9 @@ func TestConnectionOfLease(t *testing.T) {
 		{"POST", path + "/resume", ""},
 	} {
 		a := owner.Do(t, request[0], request[1], request[2], "Content-Type", "application/json")
-		if a.Status != http.StatusConflict || !strings.Contains(string(a.Body), "of lease "+lease.String()) {
+		if a.Status != http.StatusConflict || !strings.Contains(string(a.Body), of) {
 			t.Errorf("%s %s: got %d %s", request[0], request[1], a.Status, a.Body)
 		}
-	}
-	stranger := app.As(testkit.BorrowProject(t).Token(t))
-	if a := stranger.Get(t, path); a.Status != http.StatusNotFound {
-		t.Errorf("another project: %d %s", a.Status, a.Body)
 	}
 }
 

@@ -41,6 +41,18 @@ func ConnectionStatuses() []string {
 	return texts(ConnectionActive, ConnectionSuspended, ConnectionExpired, ConnectionLost, ConnectionDeleted)
 }
 
+// ConnectionOf is what a connection was made for, when it was not made for those who may use it.
+type ConnectionOf string
+
+// The purposes of connections.
+const (
+	OfLease   ConnectionOf = "lease"
+	OfManaged ConnectionOf = "managed" // declared resources
+)
+
+// ConnectionsOf lists every purpose, for messages and checks.
+func ConnectionsOf() []string { return texts(OfLease, OfManaged) }
+
 // ConnectionTransitions are the statuses that may follow each status of a connection.
 var ConnectionTransitions = map[ConnectionStatus][]ConnectionStatus{
 	ConnectionActive:    {ConnectionSuspended, ConnectionExpired, ConnectionLost, ConnectionDeleted},
@@ -107,7 +119,7 @@ type Connection struct {
 
 	// LeaseID is the lease that it was made for. Nobody else acts through it, and the API of connections only shows it.
 	LeaseID uuid.UUID
-	// Managed says that it was made for managed resources of its user. The API hides it.
+	// Managed says that it was made for managed resources of its user. The API only shows it, too.
 	Managed bool
 
 	SuspendedAt time.Time // zero = it is not

@@ -11,6 +11,7 @@ import (
 type ConnectionQuery struct {
 	Usable   bool     // those that the caller may use now; else those of the caller's project
 	Statuses []string // empty = all but deleted
+	Of       []string // only those of leases or managed resources; empty = neither
 	Limit    int
 	Marker   uuid.UUID // the last id of the page before; zero = the first page
 }

@@ -29,7 +29,7 @@ credential_expires_at, suspended_at, resumed_at, lease_id, managed`
 	// A suspended connection is stored as active, because it ends as an active one does.
 	shownStatus = `case when status = 'active' and suspended_at is not null then 'suspended' else status end`
 
-	// Those of leases can only be read, those of managed resources are hidden. Neither counts for the project's limit.
+	// Those of leases and of managed resources can only be read. They do not count for the project's limit.
 	isShown = `lease_id is null and not managed`
 
 	endsAt = `least(expires_at, coalesce(last_used_at, created_at) + idle_timeout)`
@@ -136,8 +136,8 @@ func insertConnection(ctx context.Context, tx pgx.Tx, made domain.Connection) (d
 }
 
 // visible is a connection of the caller's project ($1), or one that usable_by opens to the caller ($2). A deleted
-// connection is visible in its own project only, that of managed resources nowhere.
-const visible = `(not managed and (project_id = $1 or status <> 'deleted' and usable_by && $2::text[]))`
+// connection is visible in its own project only.
+const visible = `(project_id = $1 or status <> 'deleted' and usable_by && $2::text[])`
 
 // names are the ids that stand for the caller in usable_by. A caller who only reads has none.
 func names(who domain.Identity) []string {
@@ -208,10 +208,12 @@ func used(ctx context.Context, db querier, projectID string, id uuid.UUID) (doma
 const listConnectionsSQL = `
 select ` + connectionColumns + ` from connections
 where ` + visible + `
-  and case when $3 then status = 'active' and suspended_at is null and lease_id is null
+  and case when $3 then status = 'active' and suspended_at is null
                         and (usable_by && $2::text[] or project_id = $1 and user_id = $6 and $1 = any($2))
            else project_id = $1 end
   and case when cardinality($7::text[]) > 0 then ` + shownStatus + ` = any($7::text[]) else status <> 'deleted' end
+  and case when lease_id is not null then 'lease' when managed then 'managed' else '' end
+      = any(case when cardinality($8::text[]) > 0 then $8::text[] else '{""}' end)
   and id > $4 order by id limit $5`
 
 // List reads a page of connections, the oldest first, as Get does.
@@ -219,7 +221,7 @@ func (c Connections) List(
 	ctx context.Context, who domain.Identity, q domain.ConnectionQuery,
 ) ([]domain.Connection, error) {
 	found, err := queryAll[domain.Connection](ctx, c.DB.pool, listConnectionsSQL,
-		who.ProjectID, names(who), q.Usable, q.Marker, q.Limit, who.UserID, q.Statuses)
+		who.ProjectID, names(who), q.Usable, q.Marker, q.Limit, who.UserID, q.Statuses, q.Of)
 	if err != nil || len(found) == 0 {
 		return found, err
 	}

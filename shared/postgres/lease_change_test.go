@@ -169,7 +169,7 @@ select c.status || ' ' || a.connection_id from connections c, actions a where c.
 		t.Errorf("the connections of a lease have %d events", n)
 	}
 	connections := postgres.Connections{DB: db}
-	list, err := connections.List(t.Context(), delegator, domain.ConnectionQuery{Limit: 10})
+	list, err := connections.List(t.Context(), delegator, domain.ConnectionQuery{Of: []string{"lease"}, Limit: 10})
 	if err != nil || len(list) != 1 || list[0].ID != second.ID {
 		t.Errorf("listed are %+v: %v", list, err)
 	}

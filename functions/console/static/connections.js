@@ -31,7 +31,7 @@ export function view({ refresh }) {
   more.hidden = true;
   const node = el('div', {}, heading('Connections',
     choice('Which', [['', 'Of this project'], ['?status=expired,lost,deleted', 'Ended'],
-    ['?usable=true', 'That I may use']], whose, (v) => { whose = v; refresh(); })), waiting.node, list, nothing, more);
+    ['?usable=true', 'That I may use'], ['?of=lease', 'Of leases'], ['?of=managed', 'Of declared resources']], whose, (v) => { whose = v; refresh(); })), waiting.node, list, nothing, more);
 
   const quota = (c) => {
     const row = (name, label, unit) => (c.quota[name] ?? -1) < 0 && !c.used[name] && name !== 'instances' ? null
@@ -119,6 +119,8 @@ export function view({ refresh }) {
     set(nothing, connections.length ? null : asked === '?status=expired,lost,deleted'
       ? empty('Nothing has ended',
         'Connections that ended are listed here for 90 days, with the state of their trusts.')
+      : asked.startsWith('?of=') ? empty('Nothing is delegated',
+        'What open leases and declared resources act through shows up here, and ends with them.')
       : asked ? empty('Nobody has delegated anything to you', 'What others let you do in their projects shows up here.')
       : empty('Nothing is delegated',
         'A connection lets a program act in this project: what you permit, up to a quota, until you end it. '

@@ -156,6 +156,12 @@ const (
 	Trust                 ConnectionKind = "trust"
 )
 
+// Defines values for ConnectionOf.
+const (
+	ConnectionOfLease   ConnectionOf = "lease"
+	ConnectionOfManaged ConnectionOf = "managed"
+)
+
 // Defines values for ConnectionRequestStatus.
 const (
 	ConnectionRequestStatusDeclined  ConnectionRequestStatus = "declined"
@@ -1241,6 +1247,7 @@ type ConfigmapSpec struct {
 
 // Connection defines model for Connection.
 type Connection struct {
+	// Actions None for declared resources.
 	Actions []Permission `json:"actions"`
 
 	// ActsAs The user, project and roles that OpenStack sees. Shown in the connection's own project only.
@@ -1278,7 +1285,10 @@ type Connection struct {
 	// Limits What may be ordered through a connection, besides its actions and its quota. A list that is absent is no limit. The limits hold for
 	// servers that are launched, and for the image that `deploy` puts on one; `connect` adopts any server of the project, where it is permitted.
 	Limits ConnectionLimits `json:"limits"`
-	Name   string           `json:"name"`
+
+	// Managed It was made for declared resources.
+	Managed *bool  `json:"managed,omitempty"`
+	Name    string `json:"name"`
 
 	// ProjectID The project owning it and its servers.
 	ProjectID string `json:"project_id"`
@@ -1431,6 +1441,9 @@ type ConnectionLimits struct {
 	// Regions Names of regions.
 	Regions *[]string `json:"regions,omitempty"`
 }
+
+// ConnectionOf defines model for ConnectionOf.
+type ConnectionOf string
 
 // ConnectionPage defines model for ConnectionPage.
 type ConnectionPage struct {

@@ -31,7 +31,7 @@ var connections = cli.Noun[api.Connection]{
 	Table: output.Table[api.Connection]{
 		Columns: []string{
 			"ID", "NAME", "KIND+", "STATUS*", "ACTIONS", "USED", "ENDS:ends_at", "LAST_USED+:last_used_at",
-			"PROJECT+:project_id",
+			"PROJECT+:project_id", "LEASE+:lease_id",
 		},
 		Details: []string{
 			"REASON", "REVOCATION", "TRUST_END:trust_expires_at", "SUSPENDED:suspended_at",
@@ -112,9 +112,11 @@ orders and actions go on after the resumption, unless the connection ends before
 
 func list(a *cli.App) *cobra.Command {
 	cmd := connections.List(a, "List what the project has delegated, or what you may act through", "listConnections",
-		"usable", "status")
+		"usable", "status", "of")
 	cmd.Example = "  cloudfn connections list --status lost,deleted"
 	cmd.Flags().Bool("usable", false, "the active ones, of any project, that you may act through")
+	cmd.Flags().StringSlice("of", nil, "only those of leases or declared resources: lease, managed (default neither)")
+	cli.Choices(cmd, "of", domain.ConnectionsOf()...)
 	cli.Statuses(cmd, domain.ConnectionStatuses(), " (default all but deleted)")
 	return cmd
 }
