@@ -148,3 +148,32 @@ func TestIndexOfDecisions(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// TestPagesSayWhereTheyRun: a page whose commands take files of the checkout says so, and one that goes to a temporary
+// folder comes back.
+func TestPagesSayWhereTheyRun(t *testing.T) {
+	t.Parallel()
+	ofCheckout := regexp.MustCompile(`(?m)(^|[ $(])(make [a-z]|scripts/|docs/|\.local/|knative/|\./functions)`)
+	for _, page := range pages(t) {
+		var commands string
+		for _, b := range blocks(t, page) {
+			if b.language == "sh" || b.language == "console" {
+				commands += b.text
+			}
+		}
+		text := read(t, page)
+		isOfTour := strings.Contains(text, "(tour.md") && !strings.Contains(commands, "docs/")
+		if ofCheckout.MatchString(commands) && !strings.Contains(text, "checkout") &&
+			!strings.Contains(text, "git clone") && !isOfTour {
+			t.Errorf("%s does not say that its commands run in a checkout", page)
+		}
+		if strings.Contains(commands, `cd "$(mktemp -d)"`) && !strings.Contains(commands, "$ cd -") {
+			t.Errorf("%s leaves the reader in a temporary folder", page)
+		}
+	}
+	page := read(t, "give-servers-an-end.md")
+	setting := strings.Index(page, "\nDEFAULT_LEASE=P1M make run\n")
+	if launch := strings.Index(page, "$ cloudfn launch forgotten "); setting < 0 || setting > launch {
+		t.Error("give-servers-an-end.md does not set DEFAULT_LEASE before it needs it")
+	}
+}

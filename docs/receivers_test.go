@@ -100,6 +100,13 @@ func (p *program) Write(text []byte) (int, error) {
 	return len(text), nil
 }
 
+// output returns all that was printed.
+func (p *program) output() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return string(p.text)
+}
+
 // printed returns the printed events whose lines contain the text.
 func (p *program) printed(holds string) []string {
 	p.mu.Lock()
@@ -164,6 +171,9 @@ func TestLongReceiversVerify(t *testing.T) {
 			t.Parallel()
 			run := command(t, name)
 			p := start(t, run, testkit.FreePort(t), secret, "")
+			if text := p.output(); strings.Contains(strings.ToLower(text), "unsupported") || strings.Contains(text, "501") {
+				t.Errorf("it prints an error while it is checked:\n%s", text)
+			}
 			now := time.Now() // not before t.Parallel, which may wait for minutes
 			good := sign(t, secret, id+"7", body, now)
 			tampered := map[string]func(delivery) delivery{

@@ -61,6 +61,7 @@ func (w *walker) walk(t *testing.T, page string) {
 	}
 	for _, o := range w.others {
 		o.await(t)
+		o.showsAll(t)
 	}
 	if ran == 0 {
 		t.Errorf("%s has no command that is run", page)
@@ -92,6 +93,18 @@ func (o other) await(t *testing.T) {
 				t.Fatalf("%s: the output has no line like %q\n%s", o.where, line, o.printed(0))
 			}
 			time.Sleep(100 * time.Millisecond)
+		}
+	}
+}
+
+// showsAll fails for each event in the other terminal that the page does not show.
+func (o other) showsAll(t *testing.T) {
+	t.Helper()
+	for line := range strings.Lines(o.printed(0)) {
+		line = strings.TrimSuffix(line, "\n")
+		isShown := func(shown string) bool { return missing([]string{shown}, line) == "" }
+		if strings.Contains(line, "  cloudfn.") && !slices.ContainsFunc(o.shows, isShown) {
+			t.Errorf("%s: the page does not show the line %q", o.where, line)
 		}
 	}
 }

@@ -62,6 +62,7 @@ type Drift struct {
 // Member is an object of OpenStack that makes a resource.
 type Member struct {
 	ID       uuid.UUID           `json:"id" doc:"Its mark; of a server the instance's id."`
+	Name     string              `json:"name" minLength:"1" doc:"That of its object."`
 	Ordinal  int                 `json:"ordinal" minimum:"0" doc:"Of a deployment's server: the number in its name."`
 	ObjectID string              `json:"object_id,omitempty" minLength:"1" doc:"In OpenStack."`
 	Revision int                 `json:"revision" minimum:"1"`
@@ -104,6 +105,7 @@ type ManagedRevision struct { //nolint:revive // its name in the API
 	Schedule     Schedule          `json:"schedule"`
 	RolledBack   int               `json:"rolled_back,omitempty" minimum:"1" doc:"The revision that it repeats."`
 	UserID       string            `json:"user_id" minLength:"1" doc:"Who declared it."`
+	UserName     string            `json:"user_name,omitempty" minLength:"1"`
 	CreatedAt    time.Time         `json:"created_at"`
 }
 
@@ -145,7 +147,7 @@ func show(m domain.Managed) Managed {
 	}
 	for _, x := range m.Members {
 		out.Members = append(out.Members, Member{
-			ID: x.ID, Ordinal: x.Ordinal, ObjectID: x.ObjectID, Revision: x.Revision, Status: x.Status,
+			ID: x.ID, Name: m.NameOf(x), Ordinal: x.Ordinal, ObjectID: x.ObjectID, Revision: x.Revision, Status: x.Status,
 			Reason: x.Reason, Node: x.Node,
 		})
 	}
@@ -169,7 +171,7 @@ func showRevision(kind domain.Kind, r domain.Revision) ManagedRevision {
 	return ManagedRevision{
 		Revision: r.Number, Flavor: r.Flavor, Spec: Spec(r.Spec), SecretFields: secretFields(kind, r.Digest),
 		Labels: orNone(r.Labels), Schedule: showSchedule(r.Schedule), RolledBack: r.RolledBack, UserID: r.UserID,
-		CreatedAt: r.CreatedAt.UTC(),
+		UserName: r.UserName, CreatedAt: r.CreatedAt.UTC(),
 	}
 }
 

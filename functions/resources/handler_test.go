@@ -206,3 +206,28 @@ func TestResourcesAtAnotherComputeEndpoint(t *testing.T) {
 		}
 	}
 }
+
+// TestDeleteKeyPair deletes what a launch generated; one that the caller lacks is a 404.
+func TestDeleteKeyPair(t *testing.T) {
+	t.Parallel()
+	p := testkit.BorrowProject(t)
+	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil), Function).As(p.Token(t))
+	const name, key = "cloudfn-0f8fad5b-d9cb-469f-a165-70867728950e",
+		"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ2nrJo1qkVTnG2uVwaL2P0N6kWPlLCu1eDJ3bFzPn7p"
+	if _, err := p.Session(t).ImportKeyPair(t.Context(), name, key); err != nil {
+		t.Fatal(err)
+	}
+	var got Resources
+	app.Get(t, "/v1/resources?kinds=keypairs").JSON(t, &got)
+	if len(got.KeyPairs) != 1 || got.KeyPairs[0].Name != name {
+		t.Errorf("listed are %+v", got.KeyPairs)
+	}
+	for _, want := range []int{http.StatusNoContent, http.StatusNotFound} {
+		if a := app.Do(t, "DELETE", "/v1/resources/keypairs/"+name, ""); a.Status != want {
+			t.Errorf("got %d %s, want %d", a.Status, a.Body, want)
+		}
+	}
+	if keys := p.KeyPairs(t); len(keys) != 0 {
+		t.Errorf("left are %v", keys)
+	}
+}

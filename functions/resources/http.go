@@ -29,6 +29,21 @@ func routes(api huma.API, s service) {
 			501: "",
 		}),
 	}, handler{s}.list)
+	httpx.Register(api, huma.Operation{
+		OperationID: "deleteKeyPair", Method: http.MethodDelete, Path: "/v1/resources/keypairs/{name}",
+		Tags: []string{"resources"}, Middlewares: httpx.Before(auth.CanWrite),
+		Summary:   "Delete a key pair of the caller",
+		Responses: httpx.Answers(map[int]string{204: "It is deleted.", 404: "The caller has no such key pair."}),
+	}, handler{s}.deleteKeyPair)
+}
+
+type keyPairPath struct {
+	Name string `path:"name" minLength:"1" maxLength:"255" example:"cloudfn-0f8fad5b-d9cb-469f-a165-70867728950e" doc:"The name."`
+}
+
+func (h handler) deleteKeyPair(ctx context.Context, in *keyPairPath) (*struct{}, error) {
+	who, token := auth.Caller(ctx)
+	return nil, h.svc.DeleteKeyPair(ctx, who, token, in.Name)
 }
 
 type handler struct{ svc service }

@@ -2,6 +2,7 @@ package resources
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -16,6 +17,7 @@ type session interface {
 	Images(ctx context.Context, name string) ([]domain.Image, error)
 	Networks(context.Context) ([]domain.Network, error)
 	KeyPairs(context.Context) ([]domain.KeyPair, error)
+	DeleteKeyPair(ctx context.Context, name string) error
 	SecurityGroups(context.Context) ([]domain.SecurityGroup, error)
 	Zones(context.Context) ([]domain.Zone, error)
 	Quota(context.Context) (domain.Quota, error)
@@ -113,4 +115,17 @@ func worst(wanted []string, errs map[string]error) error {
 		}
 	}
 	return first
+}
+
+// DeleteKeyPair deletes a key pair of the caller, in the region of the process, where launches make them.
+func (s service) DeleteKeyPair(ctx context.Context, who domain.Identity, token domain.Secret, name string) error {
+	cloud := s.cloud.As(token, who.ProjectID, "")
+	all, err := cloud.KeyPairs(ctx)
+	if err != nil {
+		return err
+	}
+	if !slices.ContainsFunc(all, func(pair domain.KeyPair) bool { return pair.Name == name }) {
+		return apperr.New(apperr.NotFound, "there is no key pair %q", name)
+	}
+	return cloud.DeleteKeyPair(ctx, name)
 }

@@ -1,6 +1,7 @@
 package servers
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -101,6 +102,40 @@ func TestListServers(t *testing.T) {
 	}
 	if len(theirs.Servers) != 1 || theirs.Servers[0].Fault != nil {
 		t.Errorf("nova lists %+v", theirs.Servers)
+	}
+}
+
+// TestServerShowsAll: one server comes with its metadata, tags, groups and volumes, and the names of its image and
+// groups. A list omits them.
+func TestServerShowsAll(t *testing.T) {
+	t.Parallel()
+	p := testkit.BorrowProject(t)
+	session, facts := p.Session(t), testkit.Sandbox(t)
+	group, err := session.EnsureServerGroup(t.Context(), "apart", "soft-anti-affinity")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = session.DeleteServerGroups(context.Background(), "apart") })
+	spec := domain.LaunchSpec{
+		FlavorID: facts.FlavorID, ImageID: facts.ImageID, NetworkIDs: []string{facts.NetworkID}, ServerGroup: group,
+		Metadata: map[string]string{"role": "db"},
+	}
+	id, err := session.CreateServer(t.Context(), spec, "shown", "", []string{"blue"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil), Function).As(p.Token(t))
+	testkit.Eventually(t, time.Minute, "the server has security groups", func() bool {
+		var got domain.Server
+		app.Get(t, "/v1/servers/"+id).JSON(t, &got)
+		return slices.Equal(got.SecurityGroups, []string{"default"}) && got.Image != nil && got.Image.Name == facts.Image &&
+			got.Metadata["role"] == "db" && slices.Equal(got.Tags, []string{"blue"}) &&
+			slices.Equal(got.ServerGroups, []domain.ServerGroup{{ID: group, Name: "apart"}})
+	})
+	var page ServerPage
+	app.Get(t, "/v1/servers").JSON(t, &page)
+	if len(page.Servers) != 1 || page.Servers[0].Tags != nil || page.Servers[0].Image.Name != "" {
+		t.Errorf("listed as %+v", page.Servers)
 	}
 }
 

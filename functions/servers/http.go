@@ -100,6 +100,9 @@ func (h handler) list(ctx context.Context, in *listInput) (*httpx.Value[ServerPa
 		q.Marker = in.Marker.String()
 	}
 	found, marker, err := h.svc.List(ctx, a, q)
+	for n := range found {
+		found[n].Tags = nil
+	}
 	out := ServerPage{Servers: found}
 	if marker != "" {
 		out.Next = in.Next(marker)
@@ -113,6 +116,9 @@ func (h handler) get(ctx context.Context, in *getInput) (*httpx.Value[domain.Ser
 		return nil, err
 	}
 	server, err := h.svc.Get(ctx, a, in.ID.String())
+	if err == nil && a.cloud != nil {
+		fillNames(ctx, a.cloud, &server)
+	}
 	return &httpx.Value[domain.Server]{Body: server}, err
 }
 

@@ -2,6 +2,8 @@ package servers
 
 import (
 	"context"
+	"slices"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -15,6 +17,8 @@ import (
 type session interface {
 	actions.Cloud
 	Servers(context.Context, domain.ServerQuery) (page []domain.Server, more bool, err error)
+	Image(ctx context.Context, id string) (domain.Image, error)
+	ServerGroups(context.Context) ([]domain.ServerGroup, error)
 	ConsoleLog(ctx context.Context, id string, lines int) (string, error)
 	RemoteConsole(ctx context.Context, id string, kind domain.ConsoleType) (domain.Secret, error)
 }
@@ -53,6 +57,29 @@ func (s service) Get(ctx context.Context, a access, id string) (server domain.Se
 		server.Instance.Agent, err = s.instances.Agent(ctx, a.ProjectID, i.ID)
 	}
 	return server, err
+}
+
+// namesTime bounds how long a response waits for names.
+const namesTime = 3 * time.Second
+
+// fillNames adds the names of a server's image and server groups. Those that cannot be read stay ids.
+func fillNames(ctx context.Context, cloud session, server *domain.Server) {
+	ctx, cancel := context.WithTimeout(ctx, namesTime)
+	defer cancel()
+	if server.Image != nil {
+		if image, err := cloud.Image(ctx, server.Image.ID); err == nil {
+			server.Image.Name = image.Name
+		}
+	}
+	if len(server.ServerGroups) == 0 {
+		return
+	}
+	all, err := cloud.ServerGroups(ctx)
+	for n, group := range server.ServerGroups {
+		if at := slices.IndexFunc(all, func(g domain.ServerGroup) bool { return g.ID == group.ID }); err == nil && at >= 0 {
+			server.ServerGroups[n].Name = all[at].Name
+		}
+	}
 }
 
 // storedServer is an instance's server as the last poll stored it.

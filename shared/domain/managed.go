@@ -3,6 +3,7 @@ package domain
 import (
 	"encoding/json"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/google/uuid"
@@ -174,6 +175,7 @@ type Revision struct {
 	Schedule   ScheduleRule
 	RolledBack int // the revision that this one repeats; 0 = none
 	UserID     string
+	UserName   string // "" in rows of older versions
 	CreatedAt  time.Time
 }
 
@@ -216,6 +218,14 @@ type Member struct {
 	Writes  int    // how often in a row it accepted a change for them
 
 	Declarations int // of its resource, when it was loaded: the attempts belong to that declaration
+}
+
+// NameOf returns the name of a member's object: that of the resource, with an ordinal for each server of a deployment.
+func (m Managed) NameOf(x Member) string {
+	if m.Kind != KindDeployment {
+		return m.Name
+	}
+	return m.Name + "-" + strconv.Itoa(x.Ordinal)
 }
 
 // Missed records that OpenStack did not find the member's object. It reports whether that is known for long enough to

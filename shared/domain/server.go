@@ -24,14 +24,17 @@ type Server struct {
 	UserID    string            `json:"-"` // its creator
 	Task      string            `json:"-"` // Nova's task state; "" = none
 	Locked    bool              `json:"-"`
-	Host      string            `json:"-"` // by default for admins only; "" = hidden, or on none
-	HostID    string            `json:"-"` // the same for servers of a project on one host; "" = on none
-	Launched  bool              `json:"-"` // it has been on a host once, so it may have data
-	Tags      []string          `json:"-"`
+	Host      string            `json:"-"`                 // by default for admins only; "" = hidden, or on none
+	HostID    string            `json:"-"`                 // the same for servers of a project on one host; "" = on none
+	Launched  bool              `json:"-"`                 // it has been on a host once, so it may have data
+	Tags      []string          `json:"tags,omitempty"`    // the API shows them of a single server
 	Partial   bool              `json:"partial,omitempty"` // its cell is down: only id, status and times are known
 	Deleted   *time.Time        `json:"-"`
-	Metadata  map[string]string `json:"-"` // only of a single server, and of managed ones
-	VolumeIDs []string          `json:"-"` // attached; as Metadata
+	Metadata  map[string]string `json:"metadata,omitempty"`   // only of a single server, and of managed ones
+	VolumeIDs []string          `json:"volume_ids,omitempty"` // attached; as Metadata
+	// SecurityGroups are names, and ServerGroups those that Nova places it by; only of a single server.
+	SecurityGroups []string      `json:"security_groups,omitempty"`
+	ServerGroups   []ServerGroup `json:"server_groups,omitempty"`
 }
 
 // Address is one IP address of a server.
@@ -53,7 +56,8 @@ type FlavorRef struct {
 
 // ImageRef is the image of a server.
 type ImageRef struct {
-	ID string `json:"id"`
+	ID   string `json:"id"`
+	Name string `json:"name,omitempty"` // only of a single server, and while Glance shows it
 }
 
 // Fault is why a server is in ERROR, by Nova.

@@ -318,7 +318,7 @@ func (m *resource) isOrphaned() bool { return m.isDeleting() && m.Orphan }
 // wanted is what the object of a member should be.
 func (r *round) wanted(m *resource, member domain.Member) Wanted {
 	w := Wanted{
-		Resource: m.Managed, Member: member, Name: memberName(m.Managed, member), Spec: m.Spec, Around: r.around,
+		Resource: m.Managed, Member: member, Name: m.NameOf(member), Spec: m.Spec, Around: r.around,
 	}
 	w.Made = domain.Revision{
 		Number: m.Revision, Spec: m.Spec, Secrets: m.Secrets, Digest: m.Digest, Labels: m.Labels, Schedule: m.Schedule,
@@ -330,14 +330,6 @@ func (r *round) wanted(m *resource, member domain.Member) Wanted {
 		w.Zones = zonesOf(r.nodes, m.Schedule.Labels)
 	}
 	return w
-}
-
-// memberName is the name of a member's object: that of the resource, with an ordinal for each of a deployment.
-func memberName(m domain.Managed, member domain.Member) string {
-	if m.Kind != domain.KindDeployment {
-		return m.Name
-	}
-	return deploymentName(m.Name, member.Ordinal)
 }
 
 // needs lists the resources that the spec of a resource names.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/json"
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -72,9 +71,6 @@ func (*MachineDriver) Needs(spec json.RawMessage) []Ref {
 	}
 	return all
 }
-
-// deploymentName is the name of a deployment's server.
-func deploymentName(name string, ordinal int) string { return fmt.Sprintf("%s-%d", name, ordinal) }
 
 // List implements Driver.
 func (*MachineDriver) List(

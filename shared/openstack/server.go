@@ -168,12 +168,22 @@ func (s *Session) Server(ctx context.Context, id string) (domain.Server, error) 
 	var body struct {
 		Server struct {
 			server
-			Metadata map[string]string `json:"metadata"`
+			Metadata       map[string]string       `json:"metadata"`
+			SecurityGroups []struct{ Name string } `json:"security_groups"`
+			ServerGroups   []string                `json:"server_groups"`
 		} `json:"server"`
 	}
-	err := s.getNova(ctx, computeDownCells, &body, "servers", id)
+	err := s.getNova(ctx, computeServerGroups, &body, "servers", id)
 	found := body.Server.domain()
 	found.Metadata = body.Server.Metadata
+	for _, group := range body.Server.SecurityGroups { // of each port
+		if !slices.Contains(found.SecurityGroups, group.Name) {
+			found.SecurityGroups = append(found.SecurityGroups, group.Name)
+		}
+	}
+	for _, group := range body.Server.ServerGroups {
+		found.ServerGroups = append(found.ServerGroups, domain.ServerGroup{ID: group})
+	}
 	for _, v := range body.Server.Volumes {
 		found.VolumeIDs = append(found.VolumeIDs, v.ID)
 	}

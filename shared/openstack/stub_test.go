@@ -187,7 +187,7 @@ func TestEveryCallSaysWhoAsks(t *testing.T) {
 			t.Errorf("%s: got %v", r.URL, got)
 		}
 	}
-	if got := s.to("/compute/servers/id")[0].Header.Get("X-Openstack-Nova-Api-Version"); got != computeDownCells {
+	if got := s.to("/compute/servers/id")[0].Header.Get("X-Openstack-Nova-Api-Version"); got != computeServerGroups {
 		t.Errorf("the microversion is %q", got)
 	}
 }

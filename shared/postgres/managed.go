@@ -107,7 +107,7 @@ func addMembers(ctx context.Context, db querier, projectID string, resources []d
 }
 
 const revisionsSQL = `
-select number, flavor, spec, digest, labels, schedule, rolled_back, user_id, created_at
+select number, flavor, spec, digest, labels, schedule, rolled_back, user_id, user_name, created_at
 from managed_revisions where project_id = $1 and managed_id = $2 order by number desc`
 
 // Revisions reads the revisions of a resource, the newest first, without their secrets.

@@ -46,8 +46,8 @@ select count(*) from after`
 
 	insertRevisionSQL = `
 insert into managed_revisions (project_id, managed_id, number, flavor, spec, secrets, digest, labels, schedule,
-                               rolled_back, user_id)
-values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`
+                               rolled_back, user_id, user_name)
+values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)`
 
 	// A round that is running may have loaded each revision that was the current one since it began, which is some
 	// minutes ago at most, and records it: those are deleted later.
@@ -219,8 +219,13 @@ func storeDeclaration(
 		return err
 	}
 	if !isSame {
+		var userName string
+		if actor := domain.ActorFrom(ctx); actor != nil {
+			userName = actor.UserName
+		}
 		if _, err := exec(ctx, tx, insertRevisionSQL, in.ProjectID, in.ID, current.Revision+1, in.Flavor, in.Spec,
-			in.Secrets, orEmpty(in.Digest), orEmptyMap(in.Labels), in.Schedule, made.Repeats, in.UserID); err != nil {
+			in.Secrets, orEmpty(in.Digest), orEmptyMap(in.Labels), in.Schedule, made.Repeats, in.UserID,
+			userName); err != nil {
 			return err
 		}
 	}

@@ -174,6 +174,8 @@ func (s *story) callbacks(t *testing.T) {
 	s.exec(t, "delete from callbacks")
 }
 
+const publicKey = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4f"
+
 func (s *story) launch(t *testing.T) {
 	id := uuid.NewString()
 	var order struct {
@@ -185,6 +187,11 @@ func (s *story) launch(t *testing.T) {
 	}
 	s.ok(t, "launch", 202, ask{example: "one", set: map[string]any{"id": id}}).JSON(t, &order)
 	s.is(exampleOrder, id)
+	if _, err := s.project.Session(t).ImportKeyPair(t.Context(), "cloudfn-"+id, publicKey); err != nil {
+		t.Fatal(err)
+	}
+	s.ok(t, "deleteKeyPair", 204, ask{})
+	s.ok(t, "deleteKeyPair", 404, ask{})
 	s.ok(t, "launch", 200, ask{example: "one", set: map[string]any{"id": id}})
 	s.ok(t, "launch", 409, ask{example: "several"}) // it has the same id
 	for _, example := range []string{"one", "options", "different"} {

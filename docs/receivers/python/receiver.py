@@ -59,6 +59,9 @@ class Receiver(BaseHTTPRequestHandler):
             return self.answer(403)
         self.answer(204, {"WebHook-Allowed-Origin": ORIGIN})
 
+    def do_GET(self):  # somebody looks whether it serves
+        self.answer(405)
+
     def do_POST(self):
         length = self.headers.get("Content-Length", "")
         if not (length.isascii() and length.isdigit()) or int(length) > LARGEST:

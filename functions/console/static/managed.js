@@ -77,7 +77,7 @@ function comparison(at) {
       [found.to ? `Revision ${found.to}` : 'Real', 'mono wrap'], ...(found.to ? [] : [['Member', 'mono wrap']])]);
     const value = (d, v) => (d.from === undefined && d.to === undefined ? 'secret' : text(v));
     keyed(list.body, all, (d) => `${d.member}/${d.path}`, (d) => list.row(d.path, value(d, d.from), value(d, d.to),
-      ...(found.to ? [] : [members.find((m) => m.id === d.member)?.object_id || d.member || '–'])));
+      ...(found.to ? [] : [members.find((m) => m.id === d.member)?.name || d.member || '–'])));
     return set(shown, all.length ? list.node : el('p', { class: 'soft' }, 'They do not differ.'));
   }
 
@@ -166,7 +166,7 @@ function one(at, refresh, go) {
   function history(r, all) {
     keyed(revisions.body, all.map((v) => ({ ...v, current: v.revision === r.revision, over: r.status === 'deleting' })),
       (v) => v.revision, (v) => revisions.row(`${v.revision}${v.current ? ' (declared)' : ''}`, v.rolled_back || '–',
-        `${clock(v.created_at)} UTC`, v.user_id, v.current || v.over ? null : el('div', { class: 'acts' },
+        `${clock(v.created_at)} UTC`, v.user_name || v.user_id, v.current || v.over ? null : el('div', { class: 'acts' },
           button('Compare', () => compared.compare(v.revision), { kind: 'quiet', key: 'compare',
             label: `Compare ${v.revision} with the declared revision` }),
           button('Roll back', back(r, v.revision), { kind: 'quiet', key: 'back', label: `Roll back to ${v.revision}` }))));
@@ -196,7 +196,7 @@ function one(at, refresh, go) {
       age(c.last_transition_at)));
     keyed(drift.body, found.drift, (d) => `${d.member}/${d.field}`, (d) => drift.row(d.field, text(d.declared),
       text(d.actual)));
-    keyed(members.body, found.members, (m) => m.id, (m) => members.row(m.object_id || '–', mark(m.status), m.revision,
+    keyed(members.body, found.members, (m) => m.id, (m) => members.row(el('span', { title: m.object_id || null }, m.name), mark(m.status), m.revision,
       m.node || '–', m.reason ? el('span', { class: 'error' }, m.reason) : null));
     [found.conditions, found.drift, found.members, [found]].forEach((items, n) => {
       parts[n].title.hidden = parts[n].list.node.hidden = !items.length;

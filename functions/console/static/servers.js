@@ -173,7 +173,12 @@ function one(id, refresh, go) {
         ['Status', [mark(state, word(server, state)), el('span', { class: 'soft' }, ` Nova: ${server.status}`)]],
           ['Addresses', addresses(server)],
         ['Flavor', known && `${f.name}: ${f.vcpus} vCPU, ${memory(f.ram_mb)}, ${f.disk_gb} GiB disk`],
-        ['Image', known && el('span', { class: 'mono' }, server.image ? server.image.id : 'boots from a volume')],
+        ['Security groups', server.security_groups?.join(', ')],
+          ['Server groups', server.server_groups?.map((g) => g.name || g.id).join(', ')],
+        ['Volumes', server.volume_ids && el('span', { class: 'mono' }, server.volume_ids.join(', '))],
+          ['Tags', server.tags?.join(', ')],
+        ['Metadata', server.metadata && Object.entries(server.metadata).map(([k, v]) => `${k}=${v}`).join(', ')],
+        ['Image', known && el('span', { class: 'mono' }, server.image ? server.image.name || server.image.id : 'boots from a volume')],
           ['Key', server.key_name], ['Zone', server.zone],
         ['Created', [clock(server.created_at, true), ' UTC, ', age(server.created_at), ' ago']],
           ['Server', el('span', { class: 'mono' }, server.id)],
@@ -192,7 +197,7 @@ function one(id, refresh, go) {
       [server.id, server.instance?.id].some((x) => x && r.path.includes(x)));
     history.hidden = !about.length;
     keyed(past.body, about, (r) => r.id,
-      (r) => past.row(clock(r.at, true), `${r.method} ${r.path.replace(server.id, '…')}`, r.status, r.user_id));
+      (r) => past.row(clock(r.at, true), `${r.method} ${r.path.replace(server.id, '…')}`, r.status, r.user_name || r.user_id));
   }
   return { node, load };
 }

@@ -2852,7 +2852,8 @@ type ManagedRevision struct {
 	Spec Spec `json:"spec"`
 
 	// UserID Who declared it.
-	UserID string `json:"user_id"`
+	UserID   string  `json:"user_id"`
+	UserName *string `json:"user_name,omitempty"`
 }
 
 // ManagedRevisions defines model for ManagedRevisions.
@@ -2868,6 +2869,9 @@ type ManagedStatus string
 type Member struct {
 	// ID Its mark; of a server the instance's id.
 	ID UUID `json:"id"`
+
+	// Name That of its object.
+	Name string `json:"name"`
 
 	// Node The host that it runs on.
 	Node *string `json:"node,omitempty"`
@@ -3740,17 +3744,32 @@ type Server struct {
 	// KeyName The key pair. Absent without one.
 	KeyName *string `json:"key_name,omitempty"`
 
+	// Metadata As in Nova.
+	Metadata *map[string]string `json:"metadata,omitempty"`
+
 	// Name Empty when `partial`.
 	Name string `json:"name"`
 
 	// Partial The server's cell is down: only its id, status and times are known. Absent otherwise.
 	Partial *bool `json:"partial,omitempty"`
 
+	// SecurityGroups The names of those of its ports.
+	SecurityGroups *[]string `json:"security_groups,omitempty"`
+
+	// ServerGroups Those by which Nova places it. A name is empty while it cannot be read.
+	ServerGroups *[]ServerGroup `json:"server_groups,omitempty"`
+
 	// Status Nova's own status: ACTIVE, SHUTOFF, ERROR and others.
 	Status string `json:"status"`
 
+	// Tags Of a single server, as Nova shows it. Absent in lists, as the next four are.
+	Tags *[]string `json:"tags,omitempty"`
+
 	// UpdatedAt The year 1 when it is unknown, because the cell is down.
 	UpdatedAt Time `json:"updated_at"`
+
+	// VolumeIds The attached volumes.
+	VolumeIds *[]string `json:"volume_ids,omitempty"`
 
 	// Zone The availability zone. Empty until the server has a host.
 	Zone string `json:"zone"`
@@ -3973,6 +3992,12 @@ type ServerFlavor struct {
 	Vcpus int `json:"vcpus"`
 }
 
+// ServerGroup defines model for ServerGroup.
+type ServerGroup struct {
+	ID   string `json:"id"`
+	Name string `json:"name"`
+}
+
 // ServerHistory defines model for ServerHistory.
 type ServerHistory struct {
 	Events []ServerEvent `json:"events"`
@@ -3987,6 +4012,9 @@ type ServerHistory struct {
 // ServerImage defines model for ServerImage.
 type ServerImage struct {
 	ID string `json:"id"`
+
+	// Name Of a single server, while Glance shows the image.
+	Name *string `json:"name,omitempty"`
 }
 
 // ServerInstance The instance that a server is tracked as.

@@ -108,7 +108,7 @@ func redeliver(a *cli.App) *cobra.Command {
 		Use: "redeliver CALLBACK DELIVERY...", Short: "Deliver events once more", Args: cobra.MinimumNArgs(2),
 		Annotations: cli.Calls("redeliver"), ValidArgsFunction: a.Complete(0, redeliverable(a)),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			callback, err := callbacks.Resolve(cmd.Context(), a, args[0])
+			callback, err := callbacks.Resolve(cmd.Context(), a, args[0], nil)
 			if err != nil {
 				return err
 			}

@@ -127,7 +127,7 @@ func (a *App) globalFlags(root *cobra.Command) {
 	}
 	flags.StringVar(&a.URL, "url", url, "where cloudfn is, with {function} for one URL per function (CLOUDFN_URL)")
 	flags.StringVar(&a.cloud, "os-cloud", "", "name in clouds.yaml (OS_CLOUD)")
-	flags.VarP(choice(&a.Print.Format, output.Formats), "output", "o", "table, wide, json, yaml or name")
+	flags.VarP(choice(&a.Print.Format, output.Formats), "output", "o", "table, which a terminal's width cuts, wide, json, yaml or name")
 	flags.StringSliceVar(&a.Print.Columns, "columns", nil, "only these columns of a table, or fields of JSON and YAML")
 	flags.BoolVar(&a.noColor, "no-color", false, "no colors, not even on a terminal (NO_COLOR)")
 	flags.BoolVar(&a.debug, "debug", false, "show requests and answers on stderr, without secrets")
@@ -164,6 +164,9 @@ func (a *App) settle() {
 		a.ErrSize = nil // it cannot draw over lines
 	}
 	a.Print.Out, a.Print.Color = a.Out, a.isTerminal && a.HasColors
+	if a.isTerminal {
+		a.Print.Width = a.Width()
+	}
 }
 
 // Getenv is a variable of the environment, or "".

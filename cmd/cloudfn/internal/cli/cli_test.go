@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -135,5 +136,52 @@ func TestBody(t *testing.T) {
 	}
 	if err := flags.Set("quota-ram", "many"); err == nil || !strings.Contains(err.Error(), "whole number, or none") {
 		t.Errorf("many gives %v", err)
+	}
+}
+
+// TestFailedCompletionSaysSo: bash and zsh show why nothing is offered.
+func TestFailedCompletionSaysSo(t *testing.T) {
+	t.Parallel()
+	a := &App{URL: "http://cloud.example.com"}
+	for want, err := range map[string]error{
+		"no completions: http://cloud.example.com did not answer within 2s": fmt.Errorf("x: %w", context.DeadlineExceeded),
+		"no completions: not \ufffd signed in":                              errors.New("not \x1b signed in"),
+	} {
+		cmd := &cobra.Command{}
+		cmd.SetContext(t.Context())
+		found, _ := a.Complete(0, func(context.Context, []string, string) ([]string, error) { return nil, err })(cmd, nil, "")
+		if len(found) != 1 || !strings.HasSuffix(found[0], want) || found[0] == want {
+			t.Errorf("got %q, want help with %q", found, want)
+		}
+	}
+}
+
+// TestNearName: each noun's error for a name that nothing has suggests the nearest one.
+func TestNearName(t *testing.T) {
+	t.Parallel()
+	all := []Named{{"1", "web"}, {"2", "db-primary"}, {"3", "db-primary"}}
+	for name, want := range map[string]string{
+		"web": "", "wep": `there is no lease "wep"; did you mean "web"?`, "nothing": `there is no lease "nothing"`,
+		"db-primary": `2 leases are named "db-primary": give one of the ids 2, 3`,
+	} {
+		_, err := Only("lease", name, all)
+		if want == "" && err == nil {
+			continue
+		}
+		if err == nil || err.Error() != want {
+			t.Errorf("%s: %v, want %s", name, err, want)
+		}
+	}
+	absent := &api.Error{Status: http.StatusNotFound, Code: "not_found", Detail: `there is no node "compute1"`}
+	err := Near(absent, "compute1", func() []string { return []string{"compute-1", "compute-20"} })
+	if code := (&App{hasBegun: true}).Code(err); err.Error() != `there is no node "compute1"; did you mean "compute-1"?` ||
+		code != exit.NotFound {
+		t.Errorf("%d %v", code, err)
+	}
+	for _, other := range []error{nil, errors.New("x"), &api.Error{Status: http.StatusForbidden, Code: "forbidden"}} {
+		if err := Near(other, "compute1", func() []string { t.Error("the names are read"); return nil }); !errors.Is(err,
+			other) {
+			t.Errorf("%v became %v", other, err)
+		}
 	}
 }

@@ -2,6 +2,8 @@ package cli
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"net/url"
 	"slices"
 	"strings"
@@ -22,7 +24,8 @@ const completionTime = 2 * time.Second
 // is what was typed of this one.
 type Finder func(ctx context.Context, args []string, begun string) ([]string, error)
 
-// Complete completes the first most arguments (0 = all). An error completes nothing.
+// Complete completes the first most arguments (0 = all). After an error it completes nothing and says why, where the
+// shell shows that: bash and zsh do.
 func (a *App) Complete(most int, find Finder) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
 		if most > 0 && len(args) >= most {
@@ -33,13 +36,21 @@ func (a *App) Complete(most int, find Finder) cobra.CompletionFunc {
 		a.isCompleting = true
 		found, err := find(ctx, args, begun)
 		if err != nil {
-			return nil, cobra.ShellCompDirectiveNoFileComp
+			return cobra.AppendActiveHelp(nil, output.Clean(a.noCompletions(err))), cobra.ShellCompDirectiveNoFileComp
 		}
 		return slices.DeleteFunc(found, func(text string) bool {
 			name, description, _ := strings.Cut(text, "\t")
 			return !strings.HasPrefix(name, begun) || output.Clean(name+description) != name+description
 		}), cobra.ShellCompDirectiveNoFileComp
 	}
+}
+
+// noCompletions says why a completion failed.
+func (a *App) noCompletions(err error) string {
+	if errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Sprintf("no completions: %s did not answer within %s", a.URL, completionTime)
+	}
+	return "no completions: " + err.Error()
 }
 
 // CompleteFlag completes a flag.

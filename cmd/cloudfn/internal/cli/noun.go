@@ -2,6 +2,8 @@ package cli
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"net/http"
 	"net/url"
 	"regexp"
@@ -12,6 +14,7 @@ import (
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/api"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/exit"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/output"
+	"github.com/cloudfn/cloudfn/shared/apperr"
 )
 
 // Noun is a kind of thing that the API has, and what all its commands share.
@@ -26,6 +29,8 @@ type Noun[T any] struct {
 	// Ref is the UUID of one, what people may call it instead ("" = nothing), and whether that name is free again. nil
 	// means that the API takes names.
 	Ref func(T) (id, name string, isOver bool)
+	// Within is the query of the list that has the one which a command names; nil = the whole list.
+	Within func(*cobra.Command) url.Values
 }
 
 // Calls notes which operations of the API a command calls. A test finds the operations that no command calls.
@@ -60,32 +65,45 @@ func (n Noun[T]) Get(ctx context.Context, a *App, id string, query url.Values) (
 	return api.Get[T](ctx, a.API(), n.URL(id), query)
 }
 
-// Resolve finds the id of the only one with a name. It takes an id as it is: the API knows whether there is such a one.
-func (n Noun[T]) Resolve(ctx context.Context, a *App, arg string) (string, error) {
+// Resolve finds the id of the only one of a list with a name. It takes an id as it is: the API knows whether there is
+// such a one.
+func (n Noun[T]) Resolve(ctx context.Context, a *App, arg string, query url.Values) (string, error) {
 	if n.Ref == nil || IsID(arg) {
 		return arg, nil
 	}
-	found, err := n.Find(ctx, a, nil, 0)
+	found, err := n.Find(ctx, a, query, 0)
 	if err != nil {
 		return "", err
 	}
-	var all, open []string
+	var all, open []Named
 	for _, item := range found {
-		if id, name, isOver := n.Ref(item.Value); name == arg {
-			if all = append(all, id); !isOver {
-				open = append(open, id)
-			}
+		id, name, isOver := n.Ref(item.Value)
+		if all = append(all, Named{id, name}); !isOver && name == arg {
+			open = append(open, Named{id, name})
 		}
 	}
 	if len(open) > 0 {
 		all = open
 	}
-	thing := strings.ToLower(n.Arg)
-	if len(all) == 0 {
-		return "", exit.Errorf(exit.NotFound, "there is no %s %q: give its id, as %s %s list shows it", thing, arg,
-			a.Name, n.Key)
+	id, err := Only(strings.ToLower(n.Arg), arg, all)
+	if IsAbsent(err) && !strings.Contains(err.Error(), didYouMean) {
+		err = exit.Errorf(exit.NotFound, "%w: give its id, as %s %s list shows it", err, a.Name, n.Key)
 	}
-	return Only(thing, arg, all)
+	return id, err
+}
+
+// near adds to the error for a name that the API does not know the nearest one that it does.
+func (n Noun[T]) near(ctx context.Context, a *App, arg string, err error) error {
+	if n.Ref != nil || n.Table.Name == nil {
+		return err
+	}
+	return Near(err, arg, func() (names []string) {
+		found, _ := n.Find(ctx, a, nil, 0)
+		for _, item := range found {
+			names = append(names, n.Table.Name(item.Value))
+		}
+		return names
+	})
 }
 
 // Finder completes ids.
@@ -149,11 +167,15 @@ func (n Noun[T]) One(
 		Use: name + " " + n.Arg, Short: short, Args: cobra.ExactArgs(1), Annotations: Calls(operation),
 		ValidArgsFunction: a.Complete(1, n.Finder(a, nil, 0)),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			id, err := n.Resolve(cmd.Context(), a, args[0])
+			var query url.Values
+			if n.Within != nil {
+				query = n.Within(cmd)
+			}
+			id, err := n.Resolve(cmd.Context(), a, args[0], query)
 			if err != nil {
 				return err
 			}
-			return run(cmd, id)
+			return n.near(cmd.Context(), a, id, run(cmd, id))
 		},
 	}
 }
@@ -188,11 +210,11 @@ func (n Noun[T]) Each(
 		ValidArgsFunction: a.Complete(0, n.Finder(a, nil, 0)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.Each(args, func(arg string) error {
-				id, err := n.Resolve(cmd.Context(), a, arg)
+				id, err := n.Resolve(cmd.Context(), a, arg, nil)
 				if err != nil {
 					return err
 				}
-				return do(cmd.Context(), id)
+				return n.near(cmd.Context(), a, id, do(cmd.Context(), id))
 			})
 		},
 	}
@@ -235,14 +257,46 @@ var idForm = regexp.MustCompile(`^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]
 // IsID reports whether a text has the form of an id. Commands never take such a text for a name.
 func IsID(text string) bool { return idForm.MatchString(text) }
 
-// Only gives the id of the only thing with a name.
-func Only(thing, name string, ids []string) (string, error) {
+// Named is a thing, and what people call it.
+type Named struct{ ID, Name string }
+
+const didYouMean = "did you mean"
+
+// Only gives the id of the only thing with a name. Without one the error has the nearest name.
+func Only(thing, name string, all []Named) (string, error) {
+	var ids, names []string
+	for _, one := range all {
+		if names = append(names, one.Name); one.Name == name {
+			ids = append(ids, one.ID)
+		}
+	}
 	switch len(ids) {
 	case 0:
-		return "", exit.Errorf(exit.NotFound, "there is no %s %q", thing, name)
+		return "", Near(exit.Errorf(exit.NotFound, "there is no %s %q", thing, name), name,
+			func() []string { return names })
 	case 1:
 		return ids[0], nil
 	}
 	return "", exit.Errorf(exit.Conflict, "%d %ss are named %q: give one of the ids %s", len(ids), thing, name,
 		strings.Join(ids, ", "))
+}
+
+// IsAbsent reports whether an error says that there is no such thing, here or in the API.
+func IsAbsent(err error) bool {
+	coded, ok := errors.AsType[interface {
+		error
+		ExitCode() int
+	}](err)
+	return ok && coded.ExitCode() == exit.NotFound
+}
+
+// Near adds to the error for an absent name the nearest of the names that there are. It reads them only then.
+func Near(err error, name string, names func() []string) error {
+	if !IsAbsent(err) || IsID(name) || strings.Contains(err.Error(), didYouMean) {
+		return err
+	}
+	if near := apperr.Nearest(name, names()); near != "" && near != name {
+		return fmt.Errorf("%w; %s %q?", err, didYouMean, near)
+	}
+	return err
 }

@@ -1,6 +1,7 @@
 package managed
 
 import (
+	"cmp"
 	"net/http"
 	"strconv"
 	"strings"
@@ -14,8 +15,11 @@ import (
 )
 
 var revisionTable = output.Table[api.ManagedRevision]{
-	Columns: []string{"REVISION", "CREATED:created_at", "REPEATS:rolled_back", "FLAVOR", "USER+:user_id"},
+	Columns: []string{"REVISION", "CREATED:created_at", "REPEATS:rolled_back", "FLAVOR", "USER", "USER_ID+:user_id"},
 	Name:    func(r api.ManagedRevision) string { return strconv.Itoa(r.Revision) },
+	Texts: map[string]func(api.ManagedRevision) string{
+		"USER": func(r api.ManagedRevision) string { return cmp.Or(cli.Value(r.UserName), r.UserID) },
+	},
 }
 
 // kept is what the list of revisions answers: it has no pages.

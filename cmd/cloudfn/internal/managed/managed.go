@@ -31,7 +31,7 @@ var Noun = cli.Noun[api.Managed]{
 		Name: func(m api.Managed) string { return m.Kind + "/" + m.Name },
 		Texts: map[string]func(api.Managed) string{
 			"READY": ready, "REVISION": revision, "NODE": nodes, "SCHEDULE": schedule,
-			"LABELS": func(m api.Managed) string { return Pairs(m.Labels) },
+			"LABELS": func(m api.Managed) string { return output.Pairs(m.Labels) },
 		},
 	},
 }
@@ -72,7 +72,7 @@ func nodes(m api.Managed) string {
 func schedule(m api.Managed) string {
 	var all []string
 	for name, value := range map[string]string{
-		"affinity": string(cli.Value(m.Schedule.Affinity)), "node labels": Pairs(cli.Value(m.Schedule.Labels)),
+		"affinity": string(cli.Value(m.Schedule.Affinity)), "node labels": output.Pairs(cli.Value(m.Schedule.Labels)),
 		"region": cli.Value(m.Schedule.Region), "zone": cli.Value(m.Schedule.Zone),
 	} {
 		if value != "" {
@@ -146,9 +146,18 @@ func one(
 			if len(rest) > most {
 				return exit.Usagef("unexpected %q", rest[most])
 			}
-			return run(cmd, r, rest)
+			return cli.Near(run(cmd, r, rest), r.Name, func() []string { return namesOf(cmd.Context(), a, r.Kind) })
 		},
 	}
+}
+
+// namesOf are those of the resources of a kind, as far as they can be read.
+func namesOf(ctx context.Context, a *cli.App, kind string) (all []string) {
+	found, _ := api.List[api.Managed]{Path: Noun.URL(kind), Key: Noun.Key}.Read(ctx, a.API())
+	for _, item := range found {
+		all = append(all, item.Value.Name)
+	}
+	return all
 }
 
 // Finder completes kinds, and then the names of that kind.

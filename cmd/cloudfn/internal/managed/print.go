@@ -4,9 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"maps"
-	"slices"
-	"strings"
 
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/api"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/cli"
@@ -20,16 +17,26 @@ var conditionTable = output.Table[api.Condition]{
 }
 
 var memberTable = output.Table[api.Member]{
-	Columns: []string{"OBJECT:object_id", "ORDINAL", "STATUS*", "REVISION", "NODE", "REASON", "MEMBER+:id"},
+	Columns: []string{"NAME", "STATUS*", "REVISION", "NODE", "REASON", "OBJECT+:object_id", "MEMBER+:id"},
 }
 
-var driftTable = output.Table[api.Drift]{
-	Columns: []string{"DRIFT:field", "DECLARED", "ACTUAL", "MEMBER"},
-	Name:    func(d api.Drift) string { return d.Field },
-	Texts: map[string]func(api.Drift) string{
-		"DECLARED": func(d api.Drift) string { return short(d.Declared) },
-		"ACTUAL":   func(d api.Drift) string { return short(d.Actual) },
-	},
+func driftTable(members []api.Member) output.Table[api.Drift] {
+	return output.Table[api.Drift]{
+		Columns: []string{"DRIFT:field", "DECLARED", "ACTUAL", "NAME", "MEMBER+"},
+		Name:    func(d api.Drift) string { return d.Field },
+		Texts: map[string]func(api.Drift) string{
+			"DECLARED": func(d api.Drift) string { return short(d.Declared) },
+			"ACTUAL":   func(d api.Drift) string { return short(d.Actual) },
+			"NAME": func(d api.Drift) string {
+				for _, m := range members {
+					if m.ID == cli.Value(d.Member) {
+						return m.Name
+					}
+				}
+				return ""
+			},
+		},
+	}
 }
 
 // Print prints a resource; in a table also its conditions, its objects, what others have changed, and its spec.
@@ -46,7 +53,7 @@ func Print(a *cli.App, m api.Item[api.Managed]) error {
 	if err := table(a, m.Value.Members, memberTable); err != nil {
 		return err
 	}
-	if err := table(a, m.Value.Drift, driftTable); err != nil {
+	if err := table(a, m.Value.Drift, driftTable(m.Value.Members)); err != nil {
 		return err
 	}
 	return PrintSpec(a, m.Raw)
@@ -90,13 +97,4 @@ func Text(value any) string {
 		return fmt.Sprint(value)
 	}
 	return string(text)
-}
-
-// Pairs lists texts by their keys: a=b,c=d.
-func Pairs(texts map[string]string) string {
-	var all []string
-	for _, key := range slices.Sorted(maps.Keys(texts)) {
-		all = append(all, key+"="+texts[key])
-	}
-	return strings.Join(all, ",")
 }

@@ -13,7 +13,6 @@ import (
 
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/api"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/cli"
-	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/managed"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/output"
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
@@ -39,7 +38,7 @@ var noun = cli.Noun[api.Node]{
 			"DRAIN":       func(n api.Node) string { return drainText(n.Drain) },
 			"DRAIN_TERMS": func(n api.Node) string { return drainTerms(n.Drain) },
 			"LEASE":       func(n api.Node) string { return leaseText(n.Lease) },
-			"LABELS":      func(n api.Node) string { return managed.Pairs(n.Labels) },
+			"LABELS":      func(n api.Node) string { return output.Pairs(n.Labels) },
 		},
 	},
 }

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"net/url"
 	"slices"
 	"strings"
 
@@ -20,12 +21,18 @@ import (
 
 var orders = cli.Noun[api.Order]{
 	Path: "/v1/launch", Key: "orders", Arg: "ORDER",
-	Ref:   func(o api.Order) (id, name string, isOver bool) { return o.ID, "", false },
-	Offer: func(o api.Order) string { return o.ID + "\t" + name(o) + ", " + string(o.Status) },
+	Ref: func(o api.Order) (id, called string, isOver bool) {
+		if len(o.Instances) > 0 {
+			called = cmp.Or(commonName(o), o.Instances[0].Name)
+		}
+		return o.ID, called, o.Status != api.OrderStatusRunning
+	},
+	Within: func(cmd *cobra.Command) url.Values { return cli.Query(cmd.Flags(), "connection:connection_id") },
+	Offer:  func(o api.Order) string { return o.ID + "\t" + name(o) + ", " + string(o.Status) },
 	Table: output.Table[api.Order]{
 		Columns: []string{"ID", "NAME", "STATUS*", "SERVERS", "CREATED:created_at", "CONNECTION+:connection_id"},
-		Details: []string{"CALLBACK:callback.id", "CALLBACK_SECRET:callback.secret"},
-		Texts:   map[string]func(api.Order) string{"NAME": name, "SERVERS": states},
+		Details: []string{"KEY", "CALLBACK:callback.id", "CALLBACK_SECRET:callback.secret"},
+		Texts:   map[string]func(api.Order) string{"NAME": name, "SERVERS": states, "KEY": key},
 	},
 }
 
@@ -69,7 +76,9 @@ func show(a *cli.App) *cobra.Command {
 		return Result(a, order.Value)
 	}
 	cmd := orders.One(a, "show", "Show an order and its servers", "getOrder", run)
-	cmd.Long = "Show an order and its servers. With --wait the exit code reports whether all of them were launched."
+	cmd.Long = `Show an order and its servers. ORDER is its id, or the name of its servers: web, also for web-1 and
+web-2. Of several orders of a name it is the one that runs. With --wait the exit code reports whether all servers were
+launched.`
 	cmd.ValidArgsFunction = a.Complete(1, Finder(a))
 	wait.Flags(cmd, "the order has ended")
 	a.ConnectionFlag(cmd, "the connection that it was placed through")
@@ -130,9 +139,25 @@ func edit(raw json.RawMessage, change func(map[string]json.RawMessage)) json.Raw
 	return text
 }
 
+// key is the key pair of an order's servers.
+func key(o api.Order) string {
+	if len(o.Instances) == 0 {
+		return ""
+	}
+	return cli.Value(o.Instances[0].KeyName)
+}
+
 // name is that of the only server, or what the servers were numbered from: guest for guest-1 and guest-2. Of others it
 // is the first one's, and how many more there are.
 func name(o api.Order) string {
+	if base := commonName(o); base != "" || len(o.Instances) == 0 {
+		return base
+	}
+	return fmt.Sprintf("%s (and %d more)", o.Instances[0].Name, len(o.Instances)-1)
+}
+
+// commonName is that of the only server, or what all were numbered from; "" = neither.
+func commonName(o api.Order) string {
 	switch len(o.Instances) {
 	case 0:
 		return ""
@@ -140,10 +165,10 @@ func name(o api.Order) string {
 		return o.Instances[0].Name
 	}
 	base := unnumbered(o.Instances[0])
-	if base != "" && !slices.ContainsFunc(o.Instances, func(i api.Instance) bool { return unnumbered(i) != base }) {
-		return base
+	if slices.ContainsFunc(o.Instances, func(i api.Instance) bool { return unnumbered(i) != base }) {
+		return ""
 	}
-	return fmt.Sprintf("%s (and %d more)", o.Instances[0].Name, len(o.Instances)-1)
+	return base
 }
 
 // unnumbered is an instance's name before its number; "" = it has none.

@@ -3,6 +3,7 @@ package output
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strconv"
@@ -147,6 +148,15 @@ func text(v reflect.Value) string {
 		return strings.Join(texts, ",")
 	}
 	return fmt.Sprint(v.Interface())
+}
+
+// Pairs lists texts by their keys: a=b,c=d.
+func Pairs(texts map[string]string) string {
+	var all []string
+	for _, key := range slices.Sorted(maps.Keys(texts)) {
+		all = append(all, key+"="+texts[key])
+	}
+	return strings.Join(all, ",")
 }
 
 // Time shows a time in UTC; the zero time is an empty text.

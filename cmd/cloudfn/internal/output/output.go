@@ -27,6 +27,7 @@ type Printer struct {
 	Format  string
 	Columns []string // only these, by their titles in a table and by their fields in JSON and YAML
 	Color   bool
+	Width   int // of the terminal, which a table keeps to; 0 = unlimited
 }
 
 // IsData reports whether the format is for programs: JSON or YAML.
@@ -54,6 +55,9 @@ func List[T any](p *Printer, items []api.Item[T], t Table[T]) error {
 		return err
 	}
 	g := grid{hasColor: p.Color}
+	if p.Format == "table" {
+		g.width = p.Width
+	}
 	for _, c := range columns {
 		g.head = append(g.head, c.title)
 		g.isState = append(g.isState, c.isState)

@@ -250,3 +250,45 @@ func TestProgress(t *testing.T) {
 		}
 	})
 }
+
+// TestTableKeepsToTheTerminal narrows the widest columns only, never an id, and only in a table for people.
+func TestTableKeepsToTheTerminal(t *testing.T) {
+	t.Parallel()
+	const id = "019b7c5e-7f60-7a88-b14f-6d0e5a4c3e01"
+	type server struct {
+		Name  string `json:"name"`
+		Zone  string `json:"zone"`
+		State string `json:"state"`
+		ID    string `json:"id"`
+	}
+	table := Table[server]{Columns: []string{"NAME", "STATE*", "ZONE", "ID"}}
+	long := strings.Repeat("東京", 60)
+	for name, c := range map[string]struct {
+		printer Printer
+		zone    string
+		width   int // of each line; 0 = as wide as it is
+	}{
+		"narrow":         {Printer{Format: "table", Width: 80}, "z", 80},
+		"two are wide":   {Printer{Format: "table", Width: 90}, strings.Repeat("z", 200), 90},
+		"wide enough":    {Printer{Format: "table", Width: 400}, "z", 0},
+		"no terminal":    {Printer{Format: "table"}, "z", 0},
+		"wide":           {Printer{Format: "wide", Width: 80}, "z", 0},
+		"much too small": {Printer{Format: "table", Width: 20}, "z", 0},
+	} {
+		var out bytes.Buffer
+		c.printer.Out = &out
+		if err := Values(&c.printer, []server{{long, c.zone, "active", id}, {"db", "z", "error", id}}, table); err != nil {
+			t.Fatal(err)
+		}
+		lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+		isWhole := c.width == 0 && name != "much too small"
+		if strings.Contains(lines[1], long) != isWhole || !strings.HasSuffix(lines[2], id) {
+			t.Errorf("%s:\n%s", name, out.String())
+		}
+		for _, line := range lines {
+			if n := cells(line); c.width > 0 && n > c.width {
+				t.Errorf("%s: %d wide: %s", name, n, line)
+			}
+		}
+	}
+}

@@ -20,9 +20,43 @@ type grid struct {
 	rows     [][]string
 	isState  []bool // which columns are colored
 	hasColor bool
+	width    int // that the table may have; 0 = any
 }
 
-// write prints the head and the rows, each column as wide as its widest cell.
+const (
+	ellipsis = "..." // ends a text that is not shown whole
+	minWidth = 12    // of a column that is narrowed
+)
+
+// fit narrows the widest columns until the table has its width. An id stays whole: it is of no use otherwise.
+func (g grid) fit(widths []int) {
+	excess := len(gap)*(len(widths)-1) - g.width
+	for _, width := range widths {
+		excess += width
+	}
+	for ; g.width > 0 && excess > 0; excess-- {
+		widest := -1
+		for i, width := range widths {
+			if width > minWidth && g.head[i] != "ID" && (widest < 0 || width > widths[widest]) {
+				widest = i
+			}
+		}
+		if widest < 0 {
+			return
+		}
+		widths[widest]--
+	}
+}
+
+// shorten marks a text that is cut, because it is wider than its column.
+func shorten(text string, width int) string {
+	if cells(text) <= width {
+		return text
+	}
+	return cut(text, width-len(ellipsis)) + ellipsis
+}
+
+// write prints the head and the rows, each column as wide as its widest cell, or as the table's width lets it be.
 func (g grid) write(out io.Writer) error {
 	for _, row := range g.rows {
 		for i := range row {
@@ -33,9 +67,11 @@ func (g grid) write(out io.Writer) error {
 	}
 	all := slices.Concat([][]string{g.head}, g.rows)
 	widths := widths(all)
+	g.fit(widths)
 	w := bufio.NewWriter(out)
 	for n, row := range all {
 		for i, cell := range row {
+			cell = shorten(cell, widths[i])
 			padding := strings.Repeat(" ", widths[i]-cells(cell))
 			switch {
 			case n == 0:

@@ -50,13 +50,11 @@ func ImageID(ctx context.Context, a *cli.App, name string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	var ids []string
+	var all []cli.Named
 	for _, i := range cli.Value(r.Images) {
-		if i.Name == name {
-			ids = append(ids, i.ID)
-		}
+		all = append(all, cli.Named{ID: i.ID, Name: i.Name})
 	}
-	return cli.Only("image", name, ids)
+	return cli.Only("image", name, all)
 }
 
 func get(ctx context.Context, a *cli.App, kind string) (api.Resources, error) {

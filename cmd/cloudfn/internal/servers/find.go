@@ -86,6 +86,9 @@ func (s *servers) resolve(ctx context.Context, args []string) ([]target, error) 
 	switch {
 	case len(names) == 1:
 		known, err = s.find(ctx, filter{name: names[0]})
+		if _, absent := idOf(known, names[0]); err == nil && cli.IsAbsent(absent) {
+			known, err = s.find(ctx, filter{}) // for the nearest name
+		}
 	case len(names) > 1:
 		known, err = s.find(ctx, filter{})
 	}
@@ -108,13 +111,11 @@ func (s *servers) resolve(ctx context.Context, args []string) ([]target, error) 
 
 // idOf is the id of the only server with a name.
 func idOf(known []api.Item[api.Server], name string) (string, error) {
-	var ids []string
-	for _, item := range known {
-		if item.Value.Name == name {
-			ids = append(ids, item.Value.ID)
-		}
+	all := make([]cli.Named, len(known))
+	for n, item := range known {
+		all[n] = cli.Named{ID: item.Value.ID, Name: item.Value.Name}
 	}
-	return cli.Only("server", name, ids)
+	return cli.Only("server", name, all)
 }
 
 func (s *servers) resolveOne(ctx context.Context, arg string) (target, error) {

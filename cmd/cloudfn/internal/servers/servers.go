@@ -3,6 +3,7 @@ package servers
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"slices"
 	"strconv"
@@ -147,20 +148,37 @@ func (s *servers) showCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return output.One(&s.Print, found, detailTable(found))
+		lease := ""
+		if id := cli.Value(cli.Value(found.Value.Instance).LeaseID); id != "" && !s.Print.IsData() {
+			lease = s.lease(cmd.Context(), id)
+		}
+		return output.One(&s.Print, found, detailTable(found, lease))
 	})
 }
 
-func detailTable(found api.Item[api.Server]) output.Table[api.Server] {
+// lease says which lease a server is in. Users of a connection cannot read that of its project: it stays an id.
+func (s *servers) lease(ctx context.Context, id string) string {
+	found, err := api.Get[api.Lease](ctx, s.API(), "/v1/leases/"+id, nil)
+	if err != nil {
+		return id
+	}
+	l := found.Value
+	return fmt.Sprintf("%s, %s, until %s, then %s (%s)", l.Name, l.Status, output.Time(l.End), l.OnEnd, id)
+}
+
+func detailTable(found api.Item[api.Server], lease string) output.Table[api.Server] {
 	return output.Table[api.Server]{
 		Name: names([]api.Item[api.Server]{found}),
 		Columns: []string{
-			"NAME", "ID", "STATUS*", "STATE*:instance.state", "FAULT", "ADDRESSES", "FLAVOR", "IMAGE:image.id", "ZONE",
-			"KEY:key_name", "CREATED:created_at", "UPDATED", "INSTANCE:instance.id", "ORIGIN:instance.origin",
+			"NAME", "ID", "STATUS*", "STATE*:instance.state", "FAULT", "ADDRESSES", "FLAVOR", "IMAGE", "ZONE",
+			"KEY:key_name", "SECURITY_GROUPS", "SERVER_GROUPS", "VOLUMES:volume_ids", "METADATA", "TAGS", "LEASE",
+			"CREATED:created_at", "UPDATED", "INSTANCE:instance.id", "ORIGIN:instance.origin",
 			"CONNECTION:instance.connection_id", "AGENT", "PARTIAL",
 		},
 		Texts: map[string]func(api.Server) string{
-			"FAULT": fault, "FLAVOR": flavor, "UPDATED": updated, "AGENT": agent, "PARTIAL": partial,
+			"IMAGE": image, "SERVER_GROUPS": serverGroups, "LEASE": func(api.Server) string { return lease },
+			"METADATA": func(s api.Server) string { return output.Pairs(cli.Value(s.Metadata)) },
+			"FAULT":    fault, "FLAVOR": flavor, "UPDATED": updated, "AGENT": agent, "PARTIAL": partial,
 			"ADDRESSES": func(s api.Server) string {
 				return addresses(s, func(a api.Address) string {
 					return fmt.Sprintf("%s %s (%s)", a.IP, a.Network, a.Type)
@@ -183,6 +201,29 @@ func flavor(s api.Server) string {
 		return ""
 	}
 	return fmt.Sprintf("%s (%d vcpus, %d MB, %d GB)", f.Name, f.Vcpus, f.RAMMb, f.DiskGb)
+}
+
+// named is a name and its id, or the id alone.
+func named(name *string, id string) string {
+	if cli.Value(name) == "" {
+		return id
+	}
+	return *name + " (" + id + ")"
+}
+
+func image(s api.Server) string {
+	if s.Image == nil {
+		return ""
+	}
+	return named(s.Image.Name, s.Image.ID)
+}
+
+func serverGroups(s api.Server) string {
+	var all []string
+	for _, group := range cli.Value(s.ServerGroups) {
+		all = append(all, named(&group.Name, group.ID))
+	}
+	return strings.Join(all, ", ")
 }
 
 func updated(s api.Server) string {

@@ -250,3 +250,44 @@ func TestAnActionIsSentAgain(t *testing.T) {
 		})
 	}
 }
+
+// TestShowHasAll: a server is shown with all that OpenStack's client shows and with its lease, by names where they are
+// known. A lease that cannot be read stays an id.
+func TestShowHasAll(t *testing.T) {
+	t.Parallel()
+	const id, lease, image, group = "019b7c5e-7f60-7a88-b14f-6d0e5a4c3e01", "019b7c5e-7f60-7a88-b14f-6d0e5a4c3e02",
+		"019b7c5e-7f60-7a88-b14f-6d0e5a4c3e03", "019b7c5e-7f60-7a88-b14f-6d0e5a4c3e04"
+	for isReadable, want := range map[bool]string{
+		true:  "Lease: trial, active, until 2026-01-02 03:04:05, then shelve (" + lease + ")",
+		false: "Lease: " + lease,
+	} {
+		a, out, _ := clitest.New(t, func(w http.ResponseWriter, r *http.Request) {
+			switch {
+			case strings.HasPrefix(r.URL.Path, "/v1/servers"):
+				fmt.Fprintf(w, `{"id": %q, "name": "web", "status": "ACTIVE", "image": {"id": %q, "name": "cirros"},
+					"metadata": {"role": "db", "app": "shop"}, "tags": ["blue", "green"], "security_groups": ["default", "ssh"],
+					"server_groups": [{"id": %q, "name": "apart"}], "volume_ids": [%q], "instance": {"id": %q, "lease_id": %q}}`,
+					id, image, group, image, id, lease)
+			case isReadable:
+				fmt.Fprintf(w, `{"id": %q, "name": "trial", "status": "active", "end": "2026-01-02T03:04:05Z", "on_end": "shelve"}`,
+					lease)
+			default:
+				w.WriteHeader(http.StatusNotFound)
+			}
+		})
+		cmd := (&servers{App: a}).showCommand()
+		cmd.SetArgs([]string{id})
+		if err := cmd.ExecuteContext(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		shown := strings.Join(strings.Fields(out.String()), " ")
+		for _, line := range []string{
+			want, "Image: cirros (" + image + ")", "Metadata: app=shop,role=db", "Tags: blue,green",
+			"Security groups: default,ssh", "Server groups: apart (" + group + ")", "Volumes: " + image,
+		} {
+			if !strings.Contains(shown, line) {
+				t.Errorf("no %q in\n%s", line, out)
+			}
+		}
+	}
+}
