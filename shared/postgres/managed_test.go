@@ -87,14 +87,18 @@ func TestManagedLife(t *testing.T) {
 	ctx, database := t.Context(), testkit.Database(t)
 	store, conn := postgres.Managed{DB: open(t, database)}, testkit.Connect(t, database)
 	made := newManaged("web")
-	m, created, err := store.Declare(ctx, made)
+	m, created, err := store.Declare(domain.WithActor(ctx, domain.ActorOf(domain.Identity{UserName: "joe"}, uuid.Nil)),
+		made)
 	if err != nil || !created || m.Revision != 1 || m.Status != domain.ManagedPending || m.DomainID != "d1" ||
 		m.Request != domain.ManagedCreate || m.ConnectionID != made.Delegation.New.ID || string(m.Digest) != "digest" {
 		t.Fatalf("created %v: %+v, %v", created, m, err)
 	}
-	if _, err := postgres.Connections(store).Get(ctx, delegator, m.ConnectionID); apperr.CodeOf(err) !=
-		apperr.NotFound {
-		t.Errorf("the connection of a managed resource is shown: %v", err)
+	if c, err := postgres.Connections(store).Get(ctx, delegator, m.ConnectionID); err != nil || !c.Managed ||
+		c.Usable(delegator) {
+		t.Errorf("the connection of a managed resource is shown as %+v: %v", c, err)
+	}
+	if made, err := store.Revisions(ctx, "p1", m.ID); err != nil || len(made) != 1 || made[0].UserName != "joe" {
+		t.Errorf("it was declared by %+v: %v", made, err)
 	}
 	project, claim := claimProject(t, store)
 	loaded, err := store.Load(ctx, "p1")
