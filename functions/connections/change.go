@@ -75,7 +75,8 @@ func (s service) changeable(ctx context.Context, who domain.Identity, id uuid.UU
 // isOwn rejects a change of a connection that was made for a lease or for managed resources: it ends with them.
 func isOwn(c domain.Connection) error {
 	if c.Managed {
-		return apperr.New(apperr.Conflict, "the connection is that of declared resources, and ends with the last of them")
+		return apperr.New(apperr.Conflict,
+			"the connection is that of declared resources, and ends with the last of them")
 	}
 	if c.LeaseID == uuid.Nil {
 		return nil

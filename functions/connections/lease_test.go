@@ -25,7 +25,8 @@ func TestConnectionOfLease(t *testing.T) {
 		t.Fatal(err)
 	}
 	mine, declared := create(t, owner, asking("trust", "")), create(t, owner, asking("trust", ""))
-	if _, err := conn.Exec(t.Context(), "update connections set managed = true where id = $1", declared.ID); err != nil {
+	_, err := conn.Exec(t.Context(), "update connections set managed = true where id = $1", declared.ID)
+	if err != nil {
 		t.Fatal(err)
 	}
 	for query, want := range map[string][]uuid.UUID{
@@ -37,7 +38,8 @@ func TestConnectionOfLease(t *testing.T) {
 		owner.Get(t, "/v1/connections"+query).JSON(t, &page)
 		got := []uuid.UUID{}
 		for _, one := range page.Connections {
-			if got = append(got, one.ID); one.Managed != (one.ID == declared.ID) || (one.LeaseID == lease) != (one.ID == c.ID) {
+			isLeased := one.LeaseID == lease
+			if got = append(got, one.ID); one.Managed != (one.ID == declared.ID) || isLeased != (one.ID == c.ID) {
 				t.Errorf("shown as %+v", one)
 			}
 		}

@@ -147,8 +147,8 @@ func show(m domain.Managed) Managed {
 	}
 	for _, x := range m.Members {
 		out.Members = append(out.Members, Member{
-			ID: x.ID, Name: m.NameOf(x), Ordinal: x.Ordinal, ObjectID: x.ObjectID, Revision: x.Revision, Status: x.Status,
-			Reason: x.Reason, Node: x.Node,
+			ID: x.ID, Name: m.NameOf(x), Ordinal: x.Ordinal, ObjectID: x.ObjectID, Revision: x.Revision,
+			Status: x.Status, Reason: x.Reason, Node: x.Node,
 		})
 	}
 	return out

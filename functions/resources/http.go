@@ -38,7 +38,7 @@ func routes(api huma.API, s service) {
 }
 
 type keyPairPath struct {
-	Name string `path:"name" minLength:"1" maxLength:"255" example:"cloudfn-0f8fad5b-d9cb-469f-a165-70867728950e" doc:"The name."`
+	Name string `path:"name" minLength:"1" maxLength:"255" example:"cloudfn-0f8fad5b-d9cb-469f-a165-70867728950e"`
 }
 
 func (h handler) deleteKeyPair(ctx context.Context, in *keyPairPath) (*struct{}, error) {

@@ -76,7 +76,8 @@ func fillNames(ctx context.Context, cloud session, server *domain.Server) {
 	}
 	all, err := cloud.ServerGroups(ctx)
 	for n, group := range server.ServerGroups {
-		if at := slices.IndexFunc(all, func(g domain.ServerGroup) bool { return g.ID == group.ID }); err == nil && at >= 0 {
+		at := slices.IndexFunc(all, func(g domain.ServerGroup) bool { return g.ID == group.ID })
+		if err == nil && at >= 0 {
 			server.ServerGroups[n].Name = all[at].Name
 		}
 	}

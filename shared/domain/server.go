@@ -25,7 +25,7 @@ type Server struct {
 	Task      string            `json:"-"` // Nova's task state; "" = none
 	Locked    bool              `json:"-"`
 	Host      string            `json:"-"`                 // by default for admins only; "" = hidden, or on none
-	HostID    string            `json:"-"`                 // the same for servers of a project on one host; "" = on none
+	HostID    string            `json:"-"`                 // the same for a project's servers on one host; "" = on none
 	Launched  bool              `json:"-"`                 // it has been on a host once, so it may have data
 	Tags      []string          `json:"tags,omitempty"`    // the API shows them of a single server
 	Partial   bool              `json:"partial,omitempty"` // its cell is down: only id, status and times are known

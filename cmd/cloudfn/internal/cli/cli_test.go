@@ -149,7 +149,8 @@ func TestFailedCompletionSaysSo(t *testing.T) {
 	} {
 		cmd := &cobra.Command{}
 		cmd.SetContext(t.Context())
-		found, _ := a.Complete(0, func(context.Context, []string, string) ([]string, error) { return nil, err })(cmd, nil, "")
+		fails := func(context.Context, []string, string) ([]string, error) { return nil, err }
+		found, _ := a.Complete(0, fails)(cmd, nil, "")
 		if len(found) != 1 || !strings.HasSuffix(found[0], want) || found[0] == want {
 			t.Errorf("got %q, want help with %q", found, want)
 		}
@@ -174,13 +175,13 @@ func TestNearName(t *testing.T) {
 	}
 	absent := &api.Error{Status: http.StatusNotFound, Code: "not_found", Detail: `there is no node "compute1"`}
 	err := Near(absent, "compute1", func() []string { return []string{"compute-1", "compute-20"} })
-	if code := (&App{hasBegun: true}).Code(err); err.Error() != `there is no node "compute1"; did you mean "compute-1"?` ||
-		code != exit.NotFound {
+	const want = `there is no node "compute1"; did you mean "compute-1"?`
+	if code := (&App{hasBegun: true}).Code(err); err.Error() != want || code != exit.NotFound {
 		t.Errorf("%d %v", code, err)
 	}
 	for _, other := range []error{nil, errors.New("x"), &api.Error{Status: http.StatusForbidden, Code: "forbidden"}} {
-		if err := Near(other, "compute1", func() []string { t.Error("the names are read"); return nil }); !errors.Is(err,
-			other) {
+		unread := func() []string { t.Error("the names are read"); return nil }
+		if err := Near(other, "compute1", unread); !errors.Is(err, other) {
 			t.Errorf("%v became %v", other, err)
 		}
 	}

@@ -60,8 +60,8 @@ func Command(a *cli.App) *cobra.Command {
 func deleteKeyPair(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use: "delete-keypair NAME...", Short: "Delete SSH key pairs, such as those that launches generated",
-		Long: `Delete SSH key pairs of yours. One that a launch generated is named cloudfn- and the id of the order: orders
-show shows it, and "resources keypairs" lists all. Servers keep the public key that they have.`,
+		Long: `Delete SSH key pairs of yours. One that a launch generated is named cloudfn- and the id of the order:
+orders show shows it, and "resources keypairs" lists all. Servers keep the public key that they have.`,
 		Example: "  cloudfn resources delete-keypair cloudfn-019b7c5e-2a10-7c44-9d0b-2f6a1c0e9a11",
 		Args:    cobra.MinimumNArgs(1), Annotations: cli.Calls("deleteKeyPair"),
 		ValidArgsFunction: a.Complete(0, Finder(a, "keypairs")),
