@@ -127,7 +127,7 @@ func (a *App) globalFlags(root *cobra.Command) {
 	}
 	flags.StringVar(&a.URL, "url", url, "where cloudfn is, with {function} for one URL per function (CLOUDFN_URL)")
 	flags.StringVar(&a.cloud, "os-cloud", "", "name in clouds.yaml (OS_CLOUD)")
-	flags.VarP(choice(&a.Print.Format, output.Formats), "output", "o", "table (cut to the terminal), wide, json, yaml or name")
+	flags.VarP(choice(&a.Print.Format, output.Formats), "output", "o", "table (cut to fit), wide, json, yaml or name")
 	flags.StringSliceVar(&a.Print.Columns, "columns", nil, "only these columns of a table, or fields of JSON and YAML")
 	flags.BoolVar(&a.noColor, "no-color", false, "no colors, not even on a terminal (NO_COLOR)")
 	flags.BoolVar(&a.debug, "debug", false, "show requests and answers on stderr, without secrets")
