@@ -1,8 +1,12 @@
 package knative
 
 import (
+	"net/http"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/cloudfn/cloudfn/shared/limit"
 )
 
 // TestServices: what every function's pod must have, whoever writes the next one.
@@ -80,4 +84,45 @@ func duration(t *testing.T, text string) time.Duration {
 		t.Fatal(err)
 	}
 	return d
+}
+
+// TestTrustedProxies: no manifest trusts networks that have clients. An overlay that names no proxies has a placeholder,
+// which neither `make deploy` nor a function accepts.
+func TestTrustedProxies(t *testing.T) {
+	t.Parallel()
+	trusted := func(overlay string) string {
+		for name, c := range ofKind(render(t, overlay), "ConfigMap") {
+			if strings.HasPrefix(name, "cloudfn-") && c.Data["TRUSTED_PROXIES"] != "" {
+				return c.Data["TRUSTED_PROXIES"]
+			}
+		}
+		return ""
+	}
+	const placeholder = "127.0.0.0/8,CHANGE-ME"
+	for overlay, want := range map[string]string{
+		"../base": placeholder, "production": placeholder, "local": "127.0.0.0/8,10.244.0.0/24",
+	} {
+		list := trusted(overlay)
+		if list != want {
+			t.Errorf("%s trusts %q, want %q", overlay, list, want)
+		}
+		limits, err := limit.New(limit.Config{TrustedProxies: strings.Split(list, ","), Address: 1, Project: 1}, 1)
+		if want == placeholder {
+			if err == nil {
+				t.Errorf("%s: a function accepts the placeholder", overlay)
+			}
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, client := range []string{"10.20.30.40", "172.16.1.1", "192.168.1.1", "100.64.0.1", "fd00::1"} {
+			r := &http.Request{RemoteAddr: "127.0.0.1:999", Header: http.Header{
+				"X-Forwarded-For": {"203.0.113.9, " + client + ", 10.244.0.7"},
+			}}
+			if got := limits.Client(r); got != client {
+				t.Errorf("%s: a client at %s passes for %s", overlay, client, got)
+			}
+		}
+	}
 }
