@@ -43,6 +43,27 @@ func TestDeliveriesAreLimited(t *testing.T) {
 	}
 }
 
+// TestAbsentCallbacksCountForNoLimit: a loop over wrong ids leaves the project its tests.
+func TestAbsentCallbacksCountForNoLimit(t *testing.T) {
+	t.Parallel()
+	p := testkit.BorrowProject(t)
+	env := testkit.Env(t, testkit.Database(t), map[string]string{"CALLBACK_TEST_RATE_LIMIT": "1"})
+	app := testkit.Start(t, env, Function).As(p.Token(t))
+	id := create(t, app, `{"url": "https://127.0.0.1:1/"}`).ID
+	change := func(id uuid.UUID) int {
+		return app.Do(t, "PATCH", "/v1/callbacks/"+id.String(), `{"url": "https://127.0.0.1:2/"}`, "Content-Type",
+			"application/json").Status
+	}
+	for range 3 {
+		if got := change(uuid.New()); got != 404 {
+			t.Errorf("an absent one: got %d, want 404", got)
+		}
+	}
+	if got := change(id); got != 200 {
+		t.Errorf("the project's: got %d, want 200", got)
+	}
+}
+
 // TestVerifiedAgainEndsNoPause: a receiver that does not consent is not asked more often because an owner wants it.
 func TestVerifiedAgainEndsNoPause(t *testing.T) {
 	t.Parallel()

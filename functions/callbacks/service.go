@@ -133,6 +133,9 @@ func (s service) Change(
 	}
 	// Both may send a receiver a request immediately, as a test does.
 	if change.URL != nil || change.Status != nil && *change.Status == domain.CallbackVerified {
+		if _, err := s.Get(ctx, projectID, id); err != nil {
+			return domain.Callback{}, err
+		}
 		if err := s.tests.Take(ctx, projectID, "this project"); err != nil {
 			return domain.Callback{}, err
 		}

@@ -25,6 +25,13 @@ type declaration struct {
 	orphans  bool // of a deletion: its objects stay
 }
 
+// attempts are what the attempts of one request share: it counts once, and its secret's digest is computed once.
+type attempts struct {
+	isCounted bool
+	digest    []byte
+	of        uuid.UUID // the resource whose digest it is
+}
+
 // outcome is what became of a declaration.
 type outcome struct {
 	domain.Managed
@@ -45,11 +52,12 @@ func (s service) Put(
 	if err := s.checkAvailable(ctx, cloud, d); err != nil {
 		return outcome{}, err
 	}
+	shared := &attempts{}
 	return s.repeat(ctx, who, cloud, d, func(before domain.Managed) (domain.NewManaged, *plan, error) {
 		if err := checkMove(ctx, cloud, before, d.in.Schedule.rule()); err != nil {
 			return domain.NewManaged{}, nil, err
 		}
-		made, err := s.draft(ctx, who, d, before)
+		made, err := s.draft(ctx, who, d, before, shared)
 		if err == nil {
 			err = s.actFor(ctx, cloud.InRegion(made.Schedule.Region), before, &made)
 		}
@@ -166,7 +174,7 @@ func (s service) settle(ctx context.Context, d domain.ManagedDelegation, stored 
 
 // draft is the declaration that a request makes of a stored resource, which is zero for a new one.
 func (s service) draft(
-	ctx context.Context, who domain.Identity, d declaration, before domain.Managed,
+	ctx context.Context, who domain.Identity, d declaration, before domain.Managed, shared *attempts,
 ) (made domain.NewManaged, err error) {
 	provider, _ := domain.ProviderOf(d.kind)
 	made.Managed = before // a dry run also shows what is not declared
@@ -211,22 +219,27 @@ func (s service) draft(
 		return made, nil
 	}
 	if checked.secret != "" {
-		if err := s.count(ctx, who); err != nil {
+		if err := s.count(ctx, who, shared); err != nil {
 			return made, err
 		}
 	}
-	if err := s.seal(&made, before, checked); err != nil {
+	if err := s.seal(&made, before, checked, shared); err != nil {
 		return made, err
 	}
 	if checked.secret == "" && !d.dryRun && planOf(before, made).action != planNone {
-		return made, s.count(ctx, who)
+		return made, s.count(ctx, who, shared)
 	}
 	return made, nil
 }
 
-// count counts a declaration that computes a digest, or makes a revision and an event.
-func (s service) count(ctx context.Context, who domain.Identity) error {
-	return s.declarations.Take(ctx, who.ProjectID, "this project")
+// count counts a declaration that computes a digest, or makes a revision and an event, at its first attempt.
+func (s service) count(ctx context.Context, who domain.Identity, shared *attempts) error {
+	if shared.isCounted {
+		return nil
+	}
+	err := s.declarations.Take(ctx, who.ProjectID, "this project")
+	shared.isCounted = err == nil
+	return err
 }
 
 // spec is what is declared: the fields of the flavor's spec, replaced by those of the request.
@@ -253,7 +266,9 @@ func (s service) spec(ctx context.Context, who domain.Identity, d declaration) (
 const digestRounds = 100_000
 
 // seal seals the secret of a declaration. One that is not given stays as it is, and so does the same again.
-func (s service) seal(made *domain.NewManaged, before domain.Managed, checked checkedSpec) error {
+func (s service) seal(
+	made *domain.NewManaged, before domain.Managed, checked checkedSpec, shared *attempts,
+) (err error) {
 	if !checked.hasSecret {
 		made.KeepSecrets, made.Digest = before.ID != uuid.Nil, before.Digest
 		if made.Kind == domain.KindSecret && len(made.Digest) == 0 {
@@ -268,12 +283,16 @@ func (s service) seal(made *domain.NewManaged, before domain.Managed, checked ch
 	if checked.secret == "" {
 		return nil
 	}
-	digest, err := pbkdf2.Key(sha256.New, checked.secret, made.ID[:], digestRounds, sha256.Size)
-	if err != nil {
-		return err
+	if shared.of != made.ID {
+		shared.digest, err = pbkdf2.Key(sha256.New, checked.secret, made.ID[:], digestRounds, sha256.Size)
+		if err != nil {
+			return err
+		}
+		shared.of = made.ID
 	}
-	if bytes.Equal(digest, before.Digest) {
-		made.KeepSecrets, made.Digest = true, digest
+	made.Digest = shared.digest
+	if bytes.Equal(made.Digest, before.Digest) {
+		made.KeepSecrets = true
 		return nil
 	}
 	secrets := domain.ManagedSecrets{UserData: domain.UserData(checked.secret)}
@@ -284,7 +303,6 @@ func (s service) seal(made *domain.NewManaged, before domain.Managed, checked ch
 	if err != nil {
 		return err
 	}
-	made.Digest = digest
 	made.Secrets, err = s.key.Seal(made.SealedFor(), domain.Secret(text))
 	return err
 }

@@ -93,3 +93,31 @@ func TestDeclarationsAreLimited(t *testing.T) {
 	rollback := f.Post(t, configmap+"/rollback", `{"revision": 1}`)
 	refused(t, rollback, http.StatusTooManyRequests, "rate_limited", "")
 }
+
+// TestRacesCountOnce: a declaration, or a rollback, that others change meanwhile is repeated, and counts once.
+func TestRacesCountOnce(t *testing.T) {
+	t.Parallel()
+	const configmap = "/v1/managed/Configmap/files"
+	f := start(t, map[string]string{"DECLARATION_RATE_LIMIT": "100"})
+	files := func(text string) string { return fmt.Sprintf(`{"spec": {"data": {"a": %q}}}`, text) }
+	declared(t, declare(t, f.Client, configmap, files("b")), http.StatusCreated)
+	// Whoever counts finds that another request was faster.
+	if _, err := f.conn.Exec(t.Context(), `create sequence counted;
+create function race() returns trigger language plpgsql as $$ begin
+    perform nextval('counted');
+    update managed set version = version + 1;
+    return new;
+end $$;
+create trigger race before insert or update on rate_limits for each row when (new.name = 'declaration')
+    execute function race()`); err != nil {
+		t.Fatal(err)
+	}
+	counted := func() int { return testkit.Scalar[int](t, f.conn, "select last_value::int from counted") }
+	declared(t, declare(t, f.Client, configmap, files("c")), http.StatusOK)
+	first := counted()
+	declared(t, f.Post(t, configmap+"/rollback", `{"revision": 1}`), http.StatusOK)
+	// The trigger runs twice where the row exists: for the insert, and for the update in its place.
+	if second := counted() - first; first > 2 || second > 2 {
+		t.Errorf("counted %d and %d times", first, second)
+	}
+}

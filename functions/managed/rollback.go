@@ -18,7 +18,7 @@ func (s service) Rollback(
 	if err != nil {
 		return outcome{Managed: old}, err
 	}
-	cloud := s.cloud.As(token, who.ProjectID)
+	cloud, shared := s.cloud.As(token, who.ProjectID), &attempts{}
 	return s.repeat(ctx, who, cloud, d, func(before domain.Managed) (domain.NewManaged, *plan, error) {
 		if before.ID != old.ID {
 			return domain.NewManaged{}, nil, apperr.New(apperr.NotFound, "the %s %q has no revision %d any more",
@@ -36,7 +36,7 @@ func (s service) Rollback(
 		if err := s.actFor(ctx, cloud.InRegion(revision.Schedule.Region), before, &made); err != nil {
 			return made, nil, err
 		}
-		if err := s.count(ctx, who); err != nil {
+		if err := s.count(ctx, who, shared); err != nil {
 			return made, nil, err
 		}
 		return made, nil, s.checkQuota(ctx, cloud.InRegion(revision.Schedule.Region), before, made.Managed)
