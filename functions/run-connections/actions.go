@@ -28,14 +28,11 @@ const (
 )
 
 // act does the next steps of the connection's actions.
-func (s *service) act(ctx context.Context, c domain.Connection) {
+func (s *service) act(ctx context.Context, c domain.Connection) error {
 	for end := time.Now().Add(orderTime); time.Now().Before(end); {
 		claim, taken, err := s.actions.Claim(ctx, c.ProjectID, c.ID, claimFor, actionsAtOnce)
-		if err != nil {
-			slog.WarnContext(ctx, "actions of a connection", "connection_id", c.ID, "error", err)
-		}
-		if len(taken) == 0 {
-			return
+		if err != nil || len(taken) == 0 {
+			return err
 		}
 		var all sync.WaitGroup
 		for _, a := range taken {
@@ -44,6 +41,7 @@ func (s *service) act(ctx context.Context, c domain.Connection) {
 		all.Wait()
 		s.wakeFor(c)
 	}
+	return nil
 }
 
 // workOnAction does the next step of one action, and records the result.

@@ -3,6 +3,7 @@ package runconnections
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -46,5 +47,25 @@ func TestChoresDelayNoAction(t *testing.T) {
 			t.Errorf("with chores that hang: %t, the event ends with %v", hangs, err)
 		}
 		w.exec(t, "delete from instances where id = $1", id)
+	}
+}
+
+// TestUnreadWorkFailsTheEvent: an event that could not read what is due is not acknowledged, so that it is repeated.
+func TestUnreadWorkFailsTheEvent(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	c := w.connect(t, func(c *domain.Connection) { c.Kind, c.DelegationID = domain.TrustConnection, "none" })
+	_, s := w.withFailingNova(c)
+	id := uuid.New()
+	w.exec(t, `insert into instances (project_id, id, position, name, server_id, state, origin, connection_id)
+  values ($1, $2, 0, 'x', 's', 'stopped', 'launched', $3)`, w.ID, id, c.ID)
+	w.ask(t, c, id, domain.ActionRequest{Action: domain.Stop}, nil)
+	w.exec(t, `create function refuse() returns trigger language plpgsql as
+    'begin raise exception ''the disk of actions is full'' using errcode = ''53100''; end'`)
+	w.exec(t, `create trigger refuse before update on actions for each row execute function refuse()`)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if err := s.Run(ctx); err == nil || !strings.Contains(err.Error(), "actions of connection "+c.ID.String()) {
+		t.Errorf("the event ends with %v", err)
 	}
 }

@@ -3,6 +3,7 @@ package runconnections
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"time"
 
@@ -21,13 +22,19 @@ func (s *service) serve(ctx context.Context, b *batch, c domain.Connection) {
 		return
 	}
 	ids, err := s.delegations.Orders(ctx, c.ProjectID, c.ID, listed)
-	if err != nil {
-		slog.WarnContext(ctx, "orders of a connection", "connection_id", c.ID, "error", err)
-	}
+	b.fail(failedFor("orders", c, err))
 	for _, id := range ids {
 		b.begin("order/"+id.String(), orderTasks, cloudOf(c), func() { s.order(ctx, c, id) })
 	}
-	s.act(ctx, c)
+	b.fail(failedFor("actions", c, s.act(ctx, c)))
+}
+
+// failedFor is the error of reading what is due for a connection. The event that gets it is repeated.
+func failedFor(what string, c domain.Connection, err error) error {
+	if err != nil {
+		err = fmt.Errorf("%s of connection %s: %w", what, c.ID, err)
+	}
+	return err
 }
 
 // accepted records that Keystone accepts the delegation, and with which roles.

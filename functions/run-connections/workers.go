@@ -48,7 +48,7 @@ type batch struct {
 
 	all     sync.WaitGroup
 	pending int           // guarded by mu
-	errs    []error       // of chores, guarded by mu
+	errs    []error       // of chores, and of reading what is due; guarded by mu
 	idle    chan struct{} // gets a value when the last pending task has ended
 }
 
@@ -72,7 +72,7 @@ func (b *batch) begin(task, kind string, cloud domain.RemoteCloud, do func()) {
 	})
 }
 
-// fail adds the error of a chore.
+// fail adds an error, by which the event fails.
 func (b *batch) fail(err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
