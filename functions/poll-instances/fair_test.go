@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -67,15 +68,16 @@ func TestHangingNovaDelaysOnlyItsProject(t *testing.T) {
 func TestPassEnds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var list []domain.Order
+		var list []domain.RunningOrder
 		for range 50 {
-			list = append(list, domain.Order{ProjectID: "slow"})
+			list = append(list, domain.RunningOrder{ProjectID: "slow"})
 		}
-		list = append(list, domain.Order{ProjectID: "other"})
+		list = append(list, domain.RunningOrder{ProjectID: "other"})
 		began, calls := time.Now(), map[string]int{}
 		var other time.Duration
 		var mu sync.Mutex
-		eachOrder(t.Context(), list, func(o domain.Order) error {
+		read := func(context.Context, domain.RunningOrder, int) ([]domain.RunningOrder, error) { return list, nil }
+		eachOrder(t.Context(), read, func(o domain.RunningOrder) error {
 			mu.Lock()
 			calls[o.ProjectID]++
 			mu.Unlock()
@@ -90,4 +92,28 @@ func TestPassEnds(t *testing.T) {
 			t.Errorf("calls %v, the other order after %s, all after %s", calls, other, time.Since(began))
 		}
 	})
+}
+
+// TestPages: all running orders are read, a page at a time; the last one may be empty.
+func TestPages(t *testing.T) {
+	t.Parallel()
+	for _, orders := range []int{0, 1, ordersAtOnce, 2*ordersAtOnce + 1} {
+		var largest atomic.Int64
+		list := func(_ context.Context, after domain.RunningOrder, limit int) (page []domain.RunningOrder, _ error) {
+			next := int(after.UpdatedAt.Unix())
+			if after.UpdatedAt.IsZero() {
+				next = 0
+			}
+			for n := next + 1; n <= orders && len(page) < limit; n++ {
+				page = append(page, domain.RunningOrder{ProjectID: "p", UpdatedAt: time.Unix(int64(n), 0)})
+			}
+			largest.Store(max(largest.Load(), int64(len(page))))
+			return page, nil
+		}
+		var calls atomic.Int64
+		errs := eachOrder(t.Context(), list, func(domain.RunningOrder) error { calls.Add(1); return nil })
+		if int(calls.Load()) != orders || largest.Load() > ordersAtOnce || errors.Join(errs...) != nil {
+			t.Errorf("%d orders: %d calls, %d in a page, %v", orders, calls.Load(), largest.Load(), errs)
+		}
+	}
 }

@@ -2,6 +2,7 @@ package pollinstances
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"slices"
 	"time"
@@ -24,16 +25,13 @@ func (s *service) engine() orders.Engine {
 const (
 	projectsAtOnce = 8
 	passFor        = 20 * time.Second
+	ordersAtOnce   = 1000 // are read by one statement
 )
 
 // attend writes the status that follows from the instances of each order that is still running, and does what the order
 // asks for beyond its servers: to stop them once they run, or to delete them all when it is rolled back.
 func (s *service) attend(ctx context.Context) error {
-	running, err := s.polls.ListRunningOrders(ctx)
-	if err != nil {
-		return err
-	}
-	return retryable(eachOrder(ctx, running, func(o domain.Order) error {
+	return retryable(eachOrder(ctx, s.polls.ListRunningOrders, func(o domain.RunningOrder) error {
 		err := s.attendOne(ctx, o)
 		if err != nil {
 			slog.WarnContext(ctx, "order reconcile failed", "project_id", o.ProjectID, "order_id", o.ID, "error", err)
@@ -42,12 +40,34 @@ func (s *service) attend(ctx context.Context) error {
 	}))
 }
 
-// eachOrder calls do for the orders of several projects concurrently, and for those of one project one after the other:
-// a Nova that hangs over one project's orders delays no other project. After passFor it begins no more orders; the next
+// eachOrder calls do for all running orders, a page after the other. After passFor it begins no more orders; the next
 // pass begins with those, because they are the ones that were claimed longest ago.
-func eachOrder(ctx context.Context, list []domain.Order, do func(domain.Order) error) []error {
+func eachOrder(
+	ctx context.Context, list func(context.Context, domain.RunningOrder, int) ([]domain.RunningOrder, error),
+	do func(domain.RunningOrder) error,
+) (errs []error) {
 	ctx, cancel := context.WithTimeout(ctx, passFor)
 	defer cancel()
+	for after := (domain.RunningOrder{}); ctx.Err() == nil; {
+		page, err := list(ctx, after, ordersAtOnce)
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			return errs
+		}
+		if errs = append(errs, err); err != nil || len(page) == 0 {
+			return errs
+		}
+		errs = append(errs, eachOfPage(ctx, page, do)...)
+		if len(page) < ordersAtOnce {
+			return errs
+		}
+		after = page[len(page)-1]
+	}
+	return errs
+}
+
+// eachOfPage calls do for the orders of several projects concurrently, and for those of one project one after the
+// other: a Nova that hangs over one project's orders delays no other project.
+func eachOfPage(ctx context.Context, list []domain.RunningOrder, do func(domain.RunningOrder) error) []error {
 	errs := make([]error, len(list))
 	var projects []string
 	orders := map[string][]int{}
@@ -73,7 +93,7 @@ func eachOrder(ctx context.Context, list []domain.Order, do func(domain.Order) e
 	return errs
 }
 
-func (s *service) attendOne(ctx context.Context, key domain.Order) error {
+func (s *service) attendOne(ctx context.Context, key domain.RunningOrder) error {
 	order, err := s.orders.Get(ctx, key.ProjectID, key.ID)
 	if err != nil {
 		return err

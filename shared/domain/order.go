@@ -51,6 +51,13 @@ type OrderQuery struct {
 	Marker   uuid.UUID // the last id of the page before; zero = the first page
 }
 
+// RunningOrder names a running order.
+type RunningOrder struct {
+	ProjectID string
+	ID        uuid.UUID
+	UpdatedAt time.Time
+}
+
 // ListedOrder is an order of a list, as it is stored.
 type ListedOrder struct {
 	Order

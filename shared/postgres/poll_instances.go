@@ -148,7 +148,7 @@ func (p Polls) RecordUnchanged(ctx context.Context, unchanged []domain.Instance,
 	for _, i := range unchanged {
 		projects, ids = append(projects, i.ProjectID), append(ids, i.ID)
 	}
-	return retryDeadlock(func() error {
+	return retryDeadlock(ctx, func() error {
 		_, err := exec(ctx, p.DB.pool, seenSQL, projects, ids, at)
 		return err
 	})
@@ -169,17 +169,20 @@ func (p Polls) ListStale(ctx context.Context, projectID string, since time.Time)
 }
 
 var runningSQL = `
-select o.project_id, o.id from orders o
-where o.status = 'running' and ` + served("o") + `
+select o.project_id, o.id, o.updated_at from orders o
+where ($1::timestamptz is null or (o.updated_at, o.id) > ($1, $2::uuid))
+  and o.status = 'running' and ` + served("o") + `
   and o.connection_id is null -- run-connections works on those
   and (o.spec->>'on_failure' = 'rollback'
        or not exists (select from instances i where i.project_id = o.project_id and i.order_id = o.id
                       and i.server_id is null and i.problem is null))
-order by o.updated_at`
+order by o.updated_at, o.id limit $3`
 
 // ListRunningOrders lists the running orders that can continue without their caller: Nova has accepted or rejected each
-// of their instances, or they have to be rolled back. Those that were claimed longest ago come first. Only ProjectID
-// and ID are set.
-func (p Polls) ListRunningOrders(ctx context.Context) ([]domain.Order, error) {
-	return queryAll[domain.Order](ctx, p.DB.pool, runningSQL)
+// of their instances, or they have to be rolled back. Those that were claimed longest ago come first, at most limit of
+// them, and after the last one of the page before.
+func (p Polls) ListRunningOrders(
+	ctx context.Context, after domain.RunningOrder, limit int,
+) ([]domain.RunningOrder, error) {
+	return queryAll[domain.RunningOrder](ctx, p.DB.pool, runningSQL, orNull(after.UpdatedAt), after.ID, limit)
 }

@@ -162,7 +162,7 @@ func TestRunning(t *testing.T) {
 		t.Fatal(err)
 	}
 	var got, want []string
-	running, err := polls.ListRunningOrders(t.Context())
+	running, err := polls.ListRunningOrders(t.Context(), domain.RunningOrder{}, 10)
 	for _, o := range running {
 		got = append(got, o.ProjectID+o.ID.String())
 	}
@@ -173,5 +173,13 @@ func TestRunning(t *testing.T) {
 	slices.Sort(want)
 	if err != nil || !slices.Equal(got, want) {
 		t.Errorf("got %v %v, want %v", got, err, want)
+	}
+	first, err1 := polls.ListRunningOrders(t.Context(), domain.RunningOrder{}, 1)
+	if err1 != nil || len(first) != 1 || first[0] != running[0] {
+		t.Fatalf("a page of one: got %v %v, want %v", first, err1, running[:1])
+	}
+	second, err2 := polls.ListRunningOrders(t.Context(), first[0], 10)
+	if err2 != nil || !slices.Equal(second, running[1:]) {
+		t.Errorf("the page after it: got %v %v, want %v", second, err2, running[1:])
 	}
 }

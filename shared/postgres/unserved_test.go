@@ -53,7 +53,7 @@ func TestUnserved(t *testing.T) {
 		followed, err := polls.ListFollowed(ctx)
 		moving, err2 := polls.ListMoving(ctx, time.Hour)
 		due, err3 := polls.ClaimDue(ctx, domain.NewClaim(), time.Hour, time.Now().Add(time.Hour), 10)
-		running, err4 := polls.ListRunningOrders(ctx)
+		running, err4 := polls.ListRunningOrders(ctx, domain.RunningOrder{}, 10)
 		claimedLeases, _, err5 := take(ctx, leases.Queue(), time.Hour, 10)
 		managed, _, err6 := take(ctx, postgres.Managed{DB: db}.Queue(), time.Hour, 10)
 		for _, err := range []error{err, err2, err3, err4, err5, err6} {
