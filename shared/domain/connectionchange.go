@@ -9,8 +9,8 @@ import (
 	"github.com/google/uuid"
 )
 
-// ErrChanged says that somebody else has changed the connection since it was read.
-var ErrChanged = errors.New("the connection has been changed meanwhile")
+// ErrChanged says that another request has changed the object since it was read.
+var ErrChanged = errors.New("it has been changed since it was read")
 
 // OldTrust is a trust without a connection: another trust has replaced it, or its connection was never stored.
 type OldTrust struct {

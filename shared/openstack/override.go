@@ -93,7 +93,7 @@ func (e entry) overrides() Overrides {
 func (s *Session) InRegion(region string) *Session {
 	return &Session{
 		cloud: s.cloud, token: s.token, scope: s.scope, region: region, project: s.project, userID: s.userID,
-		catalog: s.catalog,
+		catalog: s.catalog, actsAs: s.actsAs,
 	}
 }
 

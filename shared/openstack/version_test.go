@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
 // novaVersions is what Nova's root answers in Zed, with a host that only Nova knows, as behind a proxy.
@@ -262,5 +263,10 @@ func TestInRegion(t *testing.T) {
 	if _, err := cloud.As(theToken, "p1").InRegion("r2").Image(t.Context(),
 		"id"); apperr.CodeOf(err) != apperr.Unsupported {
 		t.Errorf("a service that the region lacks: %v", err)
+	}
+	session := cloud.As(theToken, "p1")
+	session.actsAs = domain.ActsAs{UserID: "u", ProjectID: "p1"}
+	if got := session.InRegion("r2").ActsAs(); got.UserID != "u" || got.ProjectID != "p1" {
+		t.Errorf("in another region it acts as %+v", got)
 	}
 }

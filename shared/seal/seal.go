@@ -43,6 +43,9 @@ func publicKey(variable, text string) (PublicKey, error) {
 
 func privateKeys(variable string, text domain.Secret) (PrivateKeys, error) {
 	keys, err := ParsePrivateKeys(text)
+	for n := range keys {
+		keys[n].variable = variable
+	}
 	return keys, namesKey(variable, err)
 }
 
@@ -93,8 +96,9 @@ type PublicKey struct {
 type PrivateKeys []privateKey
 
 type privateKey struct {
-	key hpke.PrivateKey
-	id  []byte
+	key      hpke.PrivateKey
+	id       []byte
+	variable string // that holds it, for errors
 }
 
 func idOf(key hpke.PublicKey) []byte {
@@ -193,7 +197,7 @@ func (k PublicKey) Seal(purpose string, secret domain.Secret) ([]byte, error) {
 
 // Why a sealed secret cannot be opened.
 var (
-	ErrOtherKey = errors.New("it was sealed to a key that SEAL_PRIVATE_KEY does not hold")
+	ErrOtherKey = errors.New("it is encrypted with a key that this function does not have")
 	ErrDamaged  = errors.New("it is damaged, or was sealed for another purpose")
 )
 
@@ -214,7 +218,11 @@ func (k PrivateKeys) Open(purpose string, sealed []byte) (domain.Secret, error) 
 		}
 		return domain.Secret(secret), nil
 	}
-	return "", fmt.Errorf("seal: %w (%x)", ErrOtherKey, id)
+	err := fmt.Errorf("seal: %w (%x)", ErrOtherKey, id)
+	if len(k) > 0 && k[0].variable != "" {
+		err = fmt.Errorf("%w: add the key to %s", err, k[0].variable)
+	}
+	return "", err
 }
 
 // info is what both sides must agree on (RFC 9180, 5.1).

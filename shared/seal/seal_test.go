@@ -92,6 +92,33 @@ func TestRotation(t *testing.T) {
 	}
 }
 
+// TestMissingKeyNamesItsVariable: the operator learns which variable lacks the key.
+func TestMissingKeyNamesItsVariable(t *testing.T) {
+	t.Parallel()
+	key, _ := pair(t)
+	sealed, err := key.Seal("p", "s3cret")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text := pair(t)
+	other := domain.Secret(text)
+	for variable, keys := range map[string]func() (PrivateKeys, error){
+		"SEAL_PRIVATE_KEY":       OpenConfig{PrivateKey: other}.Keys,
+		"CONNECTION_PRIVATE_KEY": ConnectionOpenConfig{ConnectionPrivateKey: other}.Keys,
+		"MANAGED_PRIVATE_KEY":    ManagedOpenConfig{ManagedPrivateKey: other}.Keys,
+	} {
+		k, err := keys()
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = k.Open("p", sealed)
+		if !errors.Is(err, ErrOtherKey) || !strings.Contains(err.Error(), " "+variable) ||
+			strings.Count(err.Error(), "_PRIVATE_KEY") != 1 {
+			t.Errorf("%s: got %v", variable, err)
+		}
+	}
+}
+
 func TestKeysThatCannotWork(t *testing.T) {
 	t.Parallel()
 	public, private, err := Generate()
