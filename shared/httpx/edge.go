@@ -31,6 +31,9 @@ type Edge struct {
 	Limits       Limits
 	Known        Known
 	CountRefused func(domain.Request)
+	// BeginWrite checks the limit of what the requests of a project may write. What is written with the context that it
+	// returns counts. nil = no limit.
+	BeginWrite func(ctx context.Context, project string) (context.Context, error)
 	// Keys stores requests with an Idempotency-Key.
 	Keys KeyedRequests
 	// KeystoneURL stands in WWW-Authenticate.
@@ -179,9 +182,17 @@ func (e Edge) answer(ctx context.Context, x *exchange) (Response, domain.Identit
 	if err := e.enter(ctx, who, true); err != nil {
 		return failure(err, id, e.KeystoneURL), who
 	}
+	if !isRead(x.request) && e.BeginWrite != nil {
+		if ctx, err = e.BeginWrite(ctx, sourceOf(who)); err != nil {
+			return failure(LogFailure(ctx, x.route.Function, err), id, e.KeystoneURL), who
+		}
+	}
 	ctx = context.WithValue(ctx, keysKey{}, keys{e.Keys, who})
 	return e.outcome(ctx, x), who
 }
+
+// sourceOf is for whom the requests of a caller count.
+func sourceOf(who domain.Identity) string { return cmp.Or(who.ProjectID, who.DomainID, who.UserID) }
 
 // countedKey is the source that a request has counted for.
 type countedKey struct{}
@@ -189,7 +200,7 @@ type countedKey struct{}
 // take counts a request for whose it is, or for its address when that is not known. The request that a handler sends to
 // another function of this process has the context of its own, and is not counted again.
 func (e Edge) take(ctx context.Context, who domain.Identity, isKnown bool) (context.Context, error) {
-	source, count := cmp.Or(who.ProjectID, who.DomainID, who.UserID), e.Limits.TakeProject
+	source, count := sourceOf(who), e.Limits.TakeProject
 	if !isKnown {
 		source, count = ClientAddress(ctx), e.Limits.TakeAddress
 	}

@@ -15,6 +15,7 @@ import (
 
 func limits(t *testing.T, cfg Config) (l *Limits, now *time.Time) {
 	t.Helper()
+	cfg.Events = 1
 	if err := cfg.Validate(); err != nil {
 		t.Fatal(err)
 	}
@@ -190,6 +191,7 @@ func TestConfig(t *testing.T) {
 	for want, cfg := range map[string]Config{
 		"ADDRESS_RATE_LIMIT is 0: it must be 1 to 100000": {Project: 1},
 		"PROJECT_RATE_LIMIT is 100001: it must be":        {Address: 1, Project: 100_001},
+		"EVENT_RATE_LIMIT is 0: it must be 1 to 100000":   {Address: 1, Project: 1},
 		`TRUSTED_PROXIES has "proxy": it must be a list`:  {Address: 1, Project: 1, TrustedProxies: []string{"proxy"}},
 	} {
 		if err := cfg.Validate(); err == nil || !strings.Contains(err.Error(), want) {

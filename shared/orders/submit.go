@@ -25,6 +25,7 @@ func (e Engine) Submit(ctx context.Context, s Session, order domain.Order) (out 
 	if err != nil {
 		return out, err
 	}
+	ctx = domain.Accepted(ctx)
 	out.IsFresh, out.WasWorked = claim.Fresh, claim.Acquired
 	switch {
 	case claim.Acquired:

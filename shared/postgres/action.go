@@ -85,9 +85,13 @@ func (a Actions) Create(
 	ctx context.Context, action domain.DelegatedAction,
 ) (stored domain.DelegatedAction, err error) {
 	if action.BodySHA256 == nil {
-		return createAction(ctx, a.DB.pool, action)
+		err = a.DB.writeEvents(ctx, func(q querier) error {
+			stored, err = createAction(ctx, q, action)
+			return err
+		})
+		return stored, err
 	}
-	err = retryDeadlock(func() error {
+	err = retryDeadlock(ctx, func() error {
 		return a.DB.inTx(ctx, func(tx pgx.Tx) error {
 			stored, err = createOnce(ctx, tx, action)
 			return err
@@ -217,7 +221,7 @@ select count(*) from after`
 // Abandon ends a running action that no replica works on, with its event. One that a replica has claimed stays, because
 // its call to Nova may still arrive, and so does one that has ended.
 func (a Actions) Abandon(ctx context.Context, action domain.DelegatedAction, problem *domain.Problem) error {
-	_, err := writeValue[int64](ctx, a.DB.pool, abandonActionSQL, action.ProjectID, action.ID, problem)
+	_, err := writeValue[int64](ctx, a.DB, abandonActionSQL, action.ProjectID, action.ID, problem)
 	return err
 }
 
@@ -230,6 +234,6 @@ func (a Actions) End(
 	if problem != nil {
 		status = domain.ActionFailed
 	}
-	return fenced(writeValue[int64](ctx, a.DB.pool, endActionSQL, action.ProjectID, action.ID, claim.ID, status,
+	return fenced(writeValue[int64](ctx, a.DB, endActionSQL, action.ProjectID, action.ID, claim.ID, status,
 		problem, action.ImageID))
 }

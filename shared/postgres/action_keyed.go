@@ -10,6 +10,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/due"
+	"github.com/cloudfn/cloudfn/shared/flow"
 )
 
 // KeyedActions are actions with a project's own token that their callers gave an id. One replica at a time works on an
@@ -36,7 +37,7 @@ func (k KeyedActions) Begin(
 	ctx context.Context, key domain.ActionKey, claimFor time.Duration,
 ) (domain.KeyedAction, error) {
 	claim := domain.NewClaim()
-	for {
+	for try := 1; ; try++ {
 		action, begun, err := queryFound[domain.KeyedAction](ctx, k.DB.pool, beginKeyedSQL,
 			key.ProjectID, key.ID, key.BodySHA256, claim.ID, claimFor)
 		action.ActionKey, action.Claim = key, claim
@@ -51,8 +52,10 @@ func (k KeyedActions) Begin(
 		switch {
 		case err != nil:
 			return action, err
-		case !found: // abandoned meanwhile
+		case !found && try < vanishedTries && flow.Sleep(ctx, vanishedPause): // abandoned meanwhile
 			continue
+		case !found:
+			return action, inProgress(0, "action %s is in progress: send the same request again", key.ID)
 		case !bytes.Equal(stored.BodySHA256, key.BodySHA256):
 			return action, otherAction(key.ID)
 		case stored.Result == nil:

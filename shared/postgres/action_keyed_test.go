@@ -1,6 +1,7 @@
 package postgres_test
 
 import (
+	"context"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -110,5 +111,36 @@ func TestKeyedActionOfDeadReplica(t *testing.T) {
 	}
 	if fresh, err := store.Begin(t.Context(), key, time.Minute); err != nil || fresh.Resumed {
 		t.Errorf("after it was abandoned: %+v %v", fresh, err)
+	}
+}
+
+// TestVanishingClaims: a row that is deleted each time before it is read makes no busy loop; the caller tries again.
+func TestVanishingClaims(t *testing.T) {
+	t.Parallel()
+	l := newTestDB(t)
+	exec(t, l.conn, `create sequence tries;
+create function vanish() returns trigger language plpgsql as 'begin perform nextval(''tries''); return null; end';
+create trigger vanish before insert on keyed_actions for each row execute function vanish();
+create trigger vanish before insert on idempotency_keys for each row execute function vanish()`)
+	for name, begin := range map[string]func(context.Context) error{
+		"an action": func(ctx context.Context) error {
+			_, err := postgres.KeyedActions{DB: l.DB}.Begin(ctx, newKey(), time.Minute)
+			return err
+		},
+		"a request": func(ctx context.Context) error {
+			_, err := postgres.KeyedRequests{DB: l.DB}.Begin(ctx, keyedRequest("p", "k", "r"), time.Minute)
+			return err
+		},
+	} {
+		exec(t, l.conn, "select setval('tries', 1)")
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		err := apperr.As(begin(ctx))
+		cancel()
+		if err.Code != apperr.Conflict || err.RetryAfter <= 0 {
+			t.Errorf("%s: got %v", name, err)
+		}
+		if n := testkit.Scalar[int](t, l.conn, "select last_value::int from tries"); n > 20 {
+			t.Errorf("%s: %d tries", name, n)
+		}
 	}
 }

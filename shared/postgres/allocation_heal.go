@@ -102,7 +102,7 @@ from after`
 func (s Leases) Reallocate(
 	ctx context.Context, claim domain.Claim, lease domain.Lease, r domain.Reservation, from string,
 ) (to string, ok bool, err error) {
-	err = retryDeadlock(func() error {
+	err = retryDeadlock(ctx, func() error {
 		return s.DB.inTx(ctx, func(tx pgx.Tx) error {
 			if _, err := lockClaimed(ctx, tx, claim, lease); err != nil {
 				return err

@@ -171,7 +171,7 @@ select ` + callbackColumns + ` from after`
 func (c Callbacks) Change(
 	ctx context.Context, projectID string, id uuid.UUID, change domain.CallbackChange,
 ) (changed domain.Callback, asks bool, err error) {
-	err = retryDeadlock(func() error {
+	err = retryDeadlock(ctx, func() error {
 		return c.DB.inTx(ctx, func(tx pgx.Tx) error {
 			if changed, err = oneCallback(ctx, tx, lockCallbackSQL, projectID, id); err != nil {
 				return err

@@ -116,6 +116,13 @@ func inProgress(claimedFor time.Duration, format string, args ...any) error {
 	return busy
 }
 
+// A claim that finds its row neither free nor there is repeated after a pause: the row was deleted between the two
+// statements.
+const (
+	vanishedTries = 10
+	vanishedPause = 20 * time.Millisecond
+)
+
 // batchRows is how many rows a statement of inBatches deletes.
 const batchRows = 500
 

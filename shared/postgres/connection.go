@@ -96,7 +96,7 @@ func (c Connections) CreateGranted(
 func (c Connections) create(
 	ctx context.Context, made domain.Connection, granted *domain.Grant,
 ) (stored domain.Connection, err error) {
-	err = c.DB.inTx(ctx, func(tx pgx.Tx) error {
+	err = c.DB.changeTx(ctx, func(tx pgx.Tx) error {
 		if granted != nil {
 			if err := finishGrant(ctx, tx, *granted, made.ID); err != nil {
 				return err

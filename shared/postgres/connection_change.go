@@ -93,7 +93,7 @@ func (c Connections) Change(
 	if after.Secret != nil {
 		change = changeSecretSQL
 	}
-	err = retryDeadlock(func() error {
+	err = retryDeadlock(ctx, func() error {
 		return c.DB.inTx(ctx, func(tx pgx.Tx) error {
 			if after.TrustIntent != uuid.Nil {
 				if err := keepTrust(ctx, tx, after.ProjectID, after.TrustIntent); err != nil {
@@ -140,7 +140,7 @@ func (c Connections) whyUnchanged(ctx context.Context, projectID string, id uuid
 func (c Connections) Suspend(
 	ctx context.Context, projectID string, id uuid.UUID, suspend bool,
 ) (changed bool, err error) {
-	n, err := writeValue[int](ctx, c.DB.pool, suspendSQL, projectID, id, suspend, domain.ActorFrom(ctx))
+	n, err := writeValue[int](ctx, c.DB, suspendSQL, projectID, id, suspend, domain.ActorFrom(ctx))
 	if err != nil || n == 1 {
 		return n == 1, err
 	}
@@ -194,8 +194,8 @@ func (c Connections) end(
 	ctx context.Context, projectID string, id uuid.UUID, status domain.ConnectionStatus, reason string, revoked bool,
 	generation int, onlyOver bool,
 ) (ended bool, err error) {
-	err = retryDeadlock(func() error { // its lease is locked, too
-		n, err := writeValue[int](ctx, c.DB.pool, endConnectionSQL,
+	err = retryDeadlock(ctx, func() error { // its lease is locked, too
+		n, err := writeValue[int](ctx, c.DB, endConnectionSQL,
 			projectID, id, status, reason, revoked, generation, onlyOver, domain.ActorFrom(ctx))
 		ended = n == 1
 		return err

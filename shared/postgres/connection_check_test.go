@@ -140,7 +140,7 @@ func TestRequestCheck(t *testing.T) {
 	}
 }
 
-// TestPostpone leaves an order alone, unless somebody works on it.
+// TestPostpone leaves an order alone for a while, also one whose replica has died, and not one that a replica works on.
 func TestPostpone(t *testing.T) {
 	t.Parallel()
 	l := newTestDB(t)
@@ -162,10 +162,19 @@ func TestPostpone(t *testing.T) {
 	}
 	open(0)
 	l.exec(t, "update orders set claimed_until = now() - interval '1 second', claim_id = gen_random_uuid()")
+	open(1) // its replica has died
 	if err := d.Postpone(t.Context(), "p1", order.ID, time.Minute); err != nil {
 		t.Fatal(err)
 	}
-	open(1)
+	open(0)
+	l.exec(t, "update orders set claimed_until = now() + interval '1 hour', claim_id = gen_random_uuid()")
+	if err := d.Postpone(t.Context(), "p1", order.ID, 24*time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	if isClaimed := testkit.Scalar[bool](t, l.conn,
+		"select claim_id is not null and claimed_until < now() + interval '2 hours' from orders"); !isClaimed {
+		t.Error("an order that a replica works on is postponed")
+	}
 }
 
 // TestCheckOfAnotherCloud: a check by Keystone makes only a connection to our own cloud reachable again.

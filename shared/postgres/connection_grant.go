@@ -125,8 +125,8 @@ func (c ConnectionRequests) Withdraw(
 func (c ConnectionRequests) end(
 	ctx context.Context, projectID string, id uuid.UUID, status domain.RequestStatus, reason, userID string,
 ) (r domain.ConnectionRequest, err error) {
-	err = retryDeadlock(func() error {
-		r, err = oneRequest(ctx, c.DB.pool, endRequestSQL, projectID, id, status, reason, userID)
+	err = c.DB.writeEvents(ctx, func(q querier) error {
+		r, err = oneRequest(ctx, q, endRequestSQL, projectID, id, status, reason, userID)
 		return err
 	})
 	if !errors.Is(err, pgx.ErrNoRows) {
@@ -153,7 +153,7 @@ select count(*) from after`
 
 // Expire ends requests of any project that nobody has decided in time, with their events, and says how many.
 func (c ConnectionRequests) Expire(ctx context.Context) (int, error) {
-	return writeValue[int](ctx, c.DB.pool, expireRequestsSQL)
+	return writeValue[int](ctx, c.DB, expireRequestsSQL)
 }
 
 // Retire deletes requests of any project that ended longer ago than age.

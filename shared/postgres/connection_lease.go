@@ -51,7 +51,7 @@ func checkSharing(
 // Delete ends a connection at the request of its project. deleted is false when it was deleted already. It is a
 // Conflict while an open lease names the connection.
 func (c Connections) Delete(ctx context.Context, projectID string, id uuid.UUID) (deleted bool, err error) {
-	err = retryDeadlock(func() error {
+	err = retryDeadlock(ctx, func() error {
 		return c.DB.inTx(ctx, func(tx pgx.Tx) error {
 			if err := checkSharing(ctx, tx, projectID, id, func(domain.Lease) bool { return true }); err != nil {
 				return err

@@ -103,7 +103,7 @@ select ` + consentColumns + ` from after`
 func (c ConnectionRequests) Create(
 	ctx context.Context, r domain.ConnectionRequest,
 ) (stored domain.ConnectionRequest, err error) {
-	err = retryDeadlock(func() error {
+	err = retryDeadlock(ctx, func() error {
 		return c.DB.inTx(ctx, func(tx pgx.Tx) error {
 			if err := roomForRequest(ctx, tx, r); err != nil {
 				return err

@@ -113,11 +113,13 @@ func (d Delegations) Orders(
 	return queryColumn[uuid.UUID](ctx, d.DB.pool, openOrdersSQL, projectID, connection, limit)
 }
 
+var postponeOrderSQL = `
+update orders set claim_id = null, claimed_until = clock_timestamp() + $3::interval
+where project_id = $1 and id = $2 and status = 'running' and ` + unclaimed("orders")
+
 // Postpone pauses an order that nobody has claimed.
 func (d Delegations) Postpone(ctx context.Context, projectID string, order uuid.UUID, pause time.Duration) error {
-	_, err := exec(ctx, d.DB.pool, `
-update orders set claimed_until = clock_timestamp() + $3::interval
-where project_id = $1 and id = $2 and status = 'running' and claim_id is null`, projectID, order, pause)
+	_, err := exec(ctx, d.DB.pool, postponeOrderSQL, projectID, order, pause)
 	return err
 }
 

@@ -119,8 +119,8 @@ func (c Callbacks) Delivery(ctx context.Context, projectID string, id, delivery 
 func (c Callbacks) alone(
 	ctx context.Context, projectID string, id, delivery uuid.UUID, sql string, args ...any,
 ) (made domain.Delivery, err error) {
-	err = retryDeadlock(func() error {
-		made, err = queryOne[domain.Delivery](ctx, c.DB.pool, sql, args...)
+	err = c.DB.writeEvents(ctx, func(q querier) error {
+		made, err = queryOne[domain.Delivery](ctx, q, sql, args...)
 		return err
 	})
 	if sqlState(err) == stateUnique { // an earlier attempt has made it

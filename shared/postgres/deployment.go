@@ -100,7 +100,7 @@ select count(*) from after`
 // Ready records that an agent which has fetched its bundle runs, once, with its event. NotFound whatever is wrong, also
 // the second time.
 func (d Deployments) Ready(ctx context.Context, id uuid.UUID, tokenHash []byte) error {
-	n, err := writeValue[int](ctx, d.DB.pool, readySQL, id, tokenHash)
+	n, err := writeValue[int](ctx, d.DB, readySQL, id, tokenHash)
 	if err == nil && n == 0 {
 		return noDeployment()
 	}

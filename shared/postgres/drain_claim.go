@@ -106,7 +106,7 @@ func (s Drains) Save(
 	ctx context.Context, claim domain.Claim, drain *domain.Drain, claimFor time.Duration,
 ) error {
 	var after domain.Drain
-	err := retryDeadlock(func() (err error) {
+	err := retryDeadlock(ctx, func() (err error) {
 		var found bool
 		after, found, err = queryFound[domain.Drain](ctx, s.DB.pool, saveDrainSQL, s.EventProject, drain.ID, claim.ID,
 			drain.Status, drain.Reason, drain.Attempts, orNull(drain.DueAt), orNullDuration(claimFor))

@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"io"
+	"math/rand/v2"
 	"net"
+	"strconv"
 	"strings"
 	"time"
 
@@ -13,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/flow"
 )
 
 // retryAfter is how long callers should wait before they retry while Postgres is unavailable.
@@ -26,6 +29,7 @@ const (
 	stateExclusion      = "23P01" // exclusion_violation
 	stateDeadlock       = "40P01" // deadlock_detected
 	stateLockNotGranted = "55P03" // lock_not_available
+	stateEventLimit     = "CF429" // of count_events: Detail is the wait in seconds, Hint the limit a minute
 )
 
 // sqlState is the SQLSTATE of an error; "" for one that Postgres did not send.
@@ -38,14 +42,20 @@ func sqlState(err error) string {
 
 // retryDeadlock repeats a change that Postgres has ended to resolve a deadlock. Whoever writes events locks streams and
 // callbacks of several subjects, in an order that other writers do not share.
-func retryDeadlock(change func() error) (err error) {
-	for range 3 {
-		if err = change(); sqlState(err) != stateDeadlock {
+// Each waits for a random time, so that those that collided do not collide again.
+func retryDeadlock(ctx context.Context, change func() error) error {
+	for try := 1; ; try++ {
+		err := change()
+		if sqlState(err) != stateDeadlock || try == deadlockTries || !flow.Sleep(ctx, deadlockPause(try)) {
 			return err
 		}
 	}
-	return err
 }
+
+const deadlockTries = 4
+
+// deadlockPause is up to 20, 40 or 80 ms.
+func deadlockPause(try int) time.Duration { return rand.N(10 * time.Millisecond << try) }
 
 // classify gives an error of pgx its code. The text of the cause stays in the log.
 func classify(err error) error {
@@ -81,6 +91,11 @@ func isConnection(err error) bool {
 }
 
 func classifyServer(pg *pgconn.PgError, err error) error {
+	if pg.Code == stateEventLimit {
+		wait, _ := strconv.Atoi(pg.Detail)
+		perMinute, _ := strconv.Atoi(pg.Hint)
+		return tooManyEvents(perMinute, time.Duration(wait)*time.Second)
+	}
 	c := conditionOf(pg.Code)
 	switch c.code {
 	case "":

@@ -21,14 +21,17 @@ on conflict do nothing`
 // Announce writes the event of each hour that has none yet, and says how many it has written. An hour has one event: a
 // later change of its numbers writes none.
 func (e Events) Announce(ctx context.Context, hours []domain.HourStat) (published int, err error) {
-	batch := &pgx.Batch{}
-	for _, h := range hours {
-		batch.Queue(announceSQL, domain.HourKey(h.Hour), h.Hour, h).Exec(func(tag pgconn.CommandTag) error {
-			published += int(tag.RowsAffected())
-			return nil
-		})
-	}
-	err = e.DB.inTx(ctx, func(tx pgx.Tx) error { return tx.SendBatch(ctx, batch).Close() })
+	err = e.DB.changeTx(ctx, func(tx pgx.Tx) error {
+		published = 0
+		batch := &pgx.Batch{}
+		for _, h := range hours {
+			batch.Queue(announceSQL, domain.HourKey(h.Hour), h.Hour, h).Exec(func(tag pgconn.CommandTag) error {
+				published += int(tag.RowsAffected())
+				return nil
+			})
+		}
+		return tx.SendBatch(ctx, batch).Close()
+	})
 	return published, err
 }
 
@@ -86,7 +89,7 @@ const retireAtOnce = 1000
 func (e Events) Retire(ctx context.Context, retention time.Duration) error {
 	for _, sql := range []string{retireSQL, retireStreamsSQL, retireCallbacksSQL} {
 		for n := int64(retireAtOnce); n == retireAtOnce; {
-			err := retryDeadlock(func() (err error) {
+			err := retryDeadlock(ctx, func() (err error) {
 				n, err = exec(ctx, e.DB.pool, sql, retention, retireAtOnce)
 				return err
 			})

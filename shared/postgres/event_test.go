@@ -4,14 +4,18 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/postgres"
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
@@ -119,4 +123,70 @@ func TestRetire(t *testing.T) {
 		due[0].Seq != 3 {
 		t.Errorf("due are %+v", due)
 	}
+}
+
+// TestWritersRepeatDeadlocks: a writer of events that Postgres ends to resolve a deadlock tries again.
+func TestWritersRepeatDeadlocks(t *testing.T) {
+	t.Parallel()
+	l := newTestDB(t)
+	c := l.storeConnection(t, domain.ConnectionQuota{}, nil)
+	exec(t, l.conn, `create sequence writes;
+create function collide() returns trigger language plpgsql as
+    'begin if nextval(''writes'') = 2 then raise exception using errcode = ''40P01''; end if; return new; end';
+create trigger collide before insert on events for each row execute function collide()`)
+	instance := uuid.New()
+	exec(t, l.conn, fmt.Sprintf(`insert into instances (project_id, id, position, name, server_id, state, origin,
+		connection_id) values ('p1', '%s', 0, 'x', 's', 'active', 'launched', '%s')`, instance, c.ID))
+	for name, write := range map[string]func() error{
+		"connect": func() error {
+			_, err := postgres.Connections{DB: l.DB}.Create(t.Context(), newConnection())
+			return err
+		},
+		"an action without an id": func() error {
+			_, err := postgres.Actions{DB: l.DB}.Create(t.Context(), domain.DelegatedAction{
+				ID: uuid.New(), ProjectID: "p1", ConnectionID: c.ID, InstanceID: instance, UserID: "u2",
+				Request: domain.ActionRequest{Action: domain.Reboot},
+			})
+			return err
+		},
+		"hours": func() error {
+			n, err := postgres.Events{DB: l.DB}.Announce(t.Context(), []domain.HourStat{{Hour: time.Unix(3600, 0)}})
+			if err == nil && n != 1 {
+				t.Errorf("%d hours are announced", n)
+			}
+			return err
+		},
+	} {
+		exec(t, l.conn, "select setval('writes', 1)")
+		if err := write(); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if n := testkit.Scalar[int](t, l.conn, "select last_value::int from writes"); n < 3 {
+			t.Errorf("%s: written once", name)
+		}
+	}
+}
+
+// TestDeadlocksAreRepeatedLater: those that collide wait before they try again, and no longer than their request.
+func TestDeadlocksAreRepeatedLater(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var at []time.Duration
+		began := time.Now()
+		collide := func() error {
+			at = append(at, time.Since(began))
+			return &pgconn.PgError{Code: "40P01"}
+		}
+		err := postgres.RetryDeadlock(t.Context(), collide)
+		if err == nil || len(at) < 3 || slices.Index(at[1:], 0) >= 0 || !slices.IsSorted(at) ||
+			at[len(at)-1] > time.Second {
+			t.Errorf("tries at %s, %v", at, err)
+		}
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		at = nil
+		if err := postgres.RetryDeadlock(ended, collide); err == nil || len(at) != 1 {
+			t.Errorf("after the request has ended: tries at %s, %v", at, err)
+		}
+	})
 }

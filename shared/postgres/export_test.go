@@ -39,6 +39,9 @@ func ConditionTable() string {
 	return table.String()
 }
 
+// RetryDeadlock repeats a change after deadlocks.
+var RetryDeadlock = retryDeadlock
+
 // DeleteUntil is what Run does once it has the job.
 func (r Retention) DeleteUntil(ctx context.Context, until time.Time) (done bool, err error) {
 	return r.deleteOld(ctx, until)

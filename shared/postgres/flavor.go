@@ -22,6 +22,9 @@ id, project_id, domain_id, user_id, name, kind, provider, description, spec, ver
 	// One insert at a time in a project, so that two cannot both be the last that fits.
 	lockFlavorsSQL = `select pg_advisory_xact_lock(hashtextextended('flavors/' || $1, 0))`
 
+	// A template has no event, and is as large as 20 of them.
+	countFlavorSQL = "select count_events(20)"
+
 	insertFlavorSQL = `
 insert into flavors (project_id, name, id, domain_id, user_id, kind, provider, description, spec)
 values ($1, $2, $3, $4, $5, $6, $7, $8, $9)
@@ -49,6 +52,9 @@ func (s ResourceFlavors) Create(
 			return err
 		}
 		if err := roomForFlavor(ctx, tx, made.ProjectID, perProject); err != nil {
+			return err
+		}
+		if _, err := exec(ctx, tx, countFlavorSQL); err != nil {
 			return err
 		}
 		var found bool
@@ -98,12 +104,21 @@ func (s ResourceFlavors) List(
 
 // Change replaces kind, provider, description and spec of a flavor. It is domain.ErrChanged unless the stored version
 // is that of the flavor given. Resources that were declared with it stay as they are.
-func (s ResourceFlavors) Change(ctx context.Context, f domain.ResourceFlavor) (domain.ResourceFlavor, error) {
-	stored, found, err := queryFound[domain.ResourceFlavor](ctx, s.DB.pool, changeFlavorSQL, f.ProjectID, f.Name,
-		f.Version, f.UserID, f.Kind, f.Provider, f.Description, f.Spec)
-	if err == nil && !found {
-		err = domain.ErrChanged
-	}
+func (s ResourceFlavors) Change(
+	ctx context.Context, f domain.ResourceFlavor,
+) (stored domain.ResourceFlavor, err error) {
+	err = s.DB.inTx(ctx, func(tx pgx.Tx) error {
+		if _, err := exec(ctx, tx, countFlavorSQL); err != nil {
+			return err
+		}
+		var found bool
+		stored, found, err = queryFound[domain.ResourceFlavor](ctx, tx, changeFlavorSQL, f.ProjectID, f.Name, f.Version,
+			f.UserID, f.Kind, f.Provider, f.Description, f.Spec)
+		if err == nil && !found {
+			err = domain.ErrChanged
+		}
+		return err
+	})
 	return stored, err
 }
 

@@ -91,7 +91,7 @@ func (o Outbox) handshake(
 	ctx context.Context, sql string, a domain.Attempt, more ...any,
 ) (status domain.CallbackStatus, err error) {
 	args := append([]any{a.Callback.ProjectID, a.Callback.ID, a.Claim.ID}, more...)
-	status, err = writeValue[domain.CallbackStatus](ctx, o.DB.pool, sql, args...)
+	status, err = writeValue[domain.CallbackStatus](ctx, o.DB, sql, args...)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return "", domain.ErrFenced
 	}

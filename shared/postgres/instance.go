@@ -114,7 +114,7 @@ func (i Instances) ChangeAfter(
 	known = slices.SortedFunc(slices.Values(known), func(a, b domain.Instance) int {
 		return cmp.Compare(a.ID.String(), b.ID.String())
 	})
-	err = retryDeadlock(func() error {
+	err = retryDeadlock(ctx, func() error {
 		return i.DB.inTx(ctx, func(tx pgx.Tx) (err error) {
 			published, err = changeAll(ctx, tx, known, passed)
 			return err

@@ -59,7 +59,7 @@ select count(*) from row`
 func (i Instances) Connect(
 	ctx context.Context, server domain.Instance,
 ) (instance domain.Instance, made bool, err error) {
-	err = retryDeadlock(func() error {
+	err = retryDeadlock(ctx, func() error {
 		return i.DB.inTx(ctx, func(tx pgx.Tx) (err error) {
 			instance, made, err = connect(ctx, tx, server)
 			return err
@@ -217,7 +217,7 @@ func adopt(ctx context.Context, tx pgx.Tx, known, server domain.Instance) (domai
 // end. A filter with a connection matches only what is managed through it. done is false when no instance matches, or
 // its server is gone.
 func (i Instances) Disconnect(ctx context.Context, filter domain.Filter, id uuid.UUID) (done bool, err error) {
-	n, err := writeValue[int](ctx, i.DB.pool, disconnectSQL, filter.ProjectID, id, orNullID(filter.ConnectionID),
+	n, err := writeValue[int](ctx, i.DB, disconnectSQL, filter.ProjectID, id, orNullID(filter.ConnectionID),
 		domain.ActorFrom(ctx))
 	return n == 1, err
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/due"
+	"github.com/cloudfn/cloudfn/shared/flow"
 )
 
 // KeyedRequests are requests with an Idempotency-Key. One replica at a time works on a request (claim.go).
@@ -65,7 +66,7 @@ func (k KeyedRequests) Begin(
 	ctx context.Context, request domain.KeyedRequest, claimFor time.Duration,
 ) (domain.KeyedRequest, error) {
 	claim := domain.NewClaim()
-	for {
+	for try := 1; ; try++ {
 		begun, isBegun, err := queryFound[struct {
 			ID      uuid.UUID
 			Resumed bool
@@ -89,7 +90,10 @@ func (k KeyedRequests) Begin(
 			if err != nil {
 				return request, err
 			}
-			continue
+			if try < vanishedTries && flow.Sleep(ctx, vanishedPause) {
+				continue
+			}
+			return request, inProgress(0, "the request with this Idempotency-Key is in progress: send it again")
 		case !bytes.Equal(stored.RequestMAC, request.RequestMAC):
 			return request, apperr.New(apperr.Unprocessable,
 				"this Idempotency-Key belongs to another request: the same key needs the same request")

@@ -76,7 +76,7 @@ func (s Leases) end(
 	ctx context.Context, projectID string, id uuid.UUID, onEnd domain.OnEnd, actor *domain.Actor,
 	check func(stored, after domain.Lease) error,
 ) (ended domain.Lease, err error) {
-	err = retryDeadlock(func() error {
+	err = retryDeadlock(ctx, func() error {
 		return s.DB.inTx(ctx, func(tx pgx.Tx) (err error) {
 			stored, err := lockLease(ctx, tx, projectID, id)
 			lease := stored

@@ -97,7 +97,7 @@ func (s Leases) claimed(
 ) error {
 	var after domain.Lease
 	var isChanged bool
-	err := retryDeadlock(func() error {
+	err := retryDeadlock(ctx, func() error {
 		return s.DB.inTx(ctx, func(tx pgx.Tx) error {
 			stored, err := lockClaimed(ctx, tx, claim, *lease)
 			if err != nil {

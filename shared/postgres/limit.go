@@ -2,7 +2,11 @@ package postgres
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
@@ -28,6 +32,61 @@ func (c ChangeConfig) Validate() error { return domain.CheckRate("CHANGE_RATE_LI
 // Limit is the limit, which the functions share.
 func (c ChangeConfig) Limit(db *DB) RateLimit {
 	return RateLimit{DB: db, Limit: apperr.PerMinute("change", c.PerMinute)}
+}
+
+// EventLimit is how many events, and deliveries of them, the requests of a project may write. The trigger of events
+// counts them, in the transaction that writes them.
+type EventLimit struct {
+	DB        *DB
+	PerMinute int
+}
+
+func eventLimit(perMinute int) apperr.Limit { return apperr.PerMinute("event", perMinute) }
+
+// Begin fails if the source has used up its limit. What is written with the context that it returns counts.
+func (l EventLimit) Begin(ctx context.Context, source string) (context.Context, error) {
+	limit := eventLimit(l.PerMinute)
+	wait, err := queryValue[*time.Duration](ctx, l.DB.pool, "select"+waitSQL, limit.Name, source, limit.Each(),
+		limit.Window)
+	if err == nil && wait != nil && *wait > 0 {
+		err = tooManyEvents(l.PerMinute, *wait)
+	}
+	if err != nil {
+		return ctx, err
+	}
+	return domain.WithEventBudget(ctx, domain.EventBudget{Source: source, PerMinute: l.PerMinute}), nil
+}
+
+func tooManyEvents(perMinute int, wait time.Duration) error {
+	err := eventLimit(perMinute).Exceeded("this project", wait)
+	err.Message = fmt.Sprintf("the requests of this project have written too many events: at most %d within 1m0s "+
+		"(EVENT_RATE_LIMIT), each counted once, and once for each callback that gets it; wait as long as Retry-After "+
+		"says", perMinute)
+	return err
+}
+
+// budgetOf is the setting by which a transaction counts its events; "" = they do not count.
+func budgetOf(ctx context.Context) string {
+	b := domain.EventBudgetFrom(ctx)
+	if b.Source == "" {
+		return ""
+	}
+	text, err := json.Marshal(map[string]any{"source": b.Source, "per_minute": b.PerMinute, "accepted": b.IsAccepted})
+	if err != nil {
+		panic(err) // of two texts and a number
+	}
+	return string(text)
+}
+
+// writeEvents runs a change that writes events, and repeats it after a deadlock. What a request writes counts for a
+// limit, and so needs a transaction.
+func (db *DB) writeEvents(ctx context.Context, change func(querier) error) error {
+	return retryDeadlock(ctx, func() error {
+		if budgetOf(ctx) == "" {
+			return change(db.pool)
+		}
+		return db.inTx(ctx, func(tx pgx.Tx) error { return change(tx) })
+	})
 }
 
 // waitSQL is how long it takes until a source is within the limit again; negative or null = it is.

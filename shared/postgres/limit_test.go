@@ -1,10 +1,14 @@
 package postgres_test
 
 import (
+	"context"
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/postgres"
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
@@ -82,5 +86,109 @@ func TestUnusedLimitsDeadlockWithNoOne(t *testing.T) {
 	}
 	if n := testkit.Scalar[int](t, conn, "select count(*)::int from rate_limits"); n != 1 {
 		t.Errorf("%d limits are left, want the one that was in use", n)
+	}
+}
+
+// TestEventLimit: what requests write counts for their project, once for each event and once for each callback that
+// gets it. Over the limit nothing is written, but by work that was accepted, and by functions that serve no request.
+func TestEventLimit(t *testing.T) {
+	t.Parallel()
+	l := newTestDB(t)
+	exec(t, l.conn, `insert into callbacks (project_id, id, user_id, url, status, secret)
+		select 'p1', gen_random_uuid(), 'u', 'https://receiver.example.com', 'verified', 's'
+		from generate_series(1, 9)`)
+	limit := postgres.EventLimit{DB: l.DB, PerMinute: 100}
+	store := postgres.Instances{DB: l.DB}
+	var id uuid.UUID
+	flavor := domain.ResourceFlavor{ProjectID: "p1", Name: "web", ID: uuid.New(), Kind: "k", Spec: []byte("{}")}
+	changes := []struct {
+		name  string
+		units int
+		do    func(context.Context) error
+	}{
+		{"connect", 10, func(ctx context.Context) error {
+			i, _, err := store.Connect(ctx, foreignServer("s1", uuid.Nil))
+			id = i.ID
+			return err
+		}},
+		{"connect a connected one", 0, func(ctx context.Context) error {
+			_, _, err := store.Connect(ctx, foreignServer("s1", uuid.Nil))
+			return err
+		}},
+		{"disconnect", 10, func(ctx context.Context) error {
+			_, err := store.Disconnect(ctx, domain.Filter{ProjectID: "p1"}, id)
+			return err
+		}},
+		{"make a template", 20, func(ctx context.Context) error {
+			_, err := postgres.ResourceFlavors{DB: l.DB}.Create(ctx, flavor, 0)
+			return err
+		}},
+		{"change a template", 20, func(ctx context.Context) error {
+			flavor.Version++
+			_, err := postgres.ResourceFlavors{DB: l.DB}.Change(ctx, flavor)
+			return err
+		}},
+	}
+	request, err := limit.Begin(t.Context(), "p1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const usedUp = "select extract(epoch from used_up)::float8 from rate_limits where name = 'event' and source = 'p1'"
+	exec(t, l.conn, "insert into rate_limits values ('event', 'p1', now() + interval '1 hour')")
+	for _, c := range changes {
+		before := testkit.Scalar[float64](t, l.conn, usedUp)
+		if c.units > 0 {
+			err := apperr.As(c.do(request))
+			if err == nil || err.Code != apperr.RateLimited || err.Limit == nil || err.Limit.Name != "event" ||
+				err.Limit.Quota != 100 || err.RetryAfter < 58*time.Minute || err.RetryAfter > time.Hour {
+				t.Errorf("%s over the limit: got %v", c.name, err)
+			}
+			if c.name == "change a template" {
+				flavor.Version--
+			}
+			if now := testkit.Scalar[float64](t, l.conn, usedUp); now != before {
+				t.Errorf("%s is refused, and counts %.1f s", c.name, now-before)
+			}
+		}
+		if err := c.do(domain.Accepted(request)); err != nil {
+			t.Fatalf("%s: %v", c.name, err)
+		}
+		if took, want := testkit.Scalar[float64](t, l.conn, usedUp)-before, float64(c.units)*.6; took < want-.01 ||
+			took > want+.01 {
+			t.Errorf("%s counts %.2f s of the minute, want %.2f", c.name, took, want)
+		}
+	}
+	before := testkit.Scalar[float64](t, l.conn, usedUp)
+	if err := changes[0].do(t.Context()); err != nil || testkit.Scalar[float64](t, l.conn, usedUp) != before {
+		t.Errorf("a function that serves no request: got %v, or it counts", err)
+	}
+	if n := testkit.Scalar[int](t, l.conn, "select count(*)::int from events where subject = '"+id.String()+"'"); n != 3 {
+		t.Errorf("%d events, want one of each change", n)
+	}
+	if _, err := limit.Begin(t.Context(), "p1"); apperr.CodeOf(err) != apperr.RateLimited {
+		t.Errorf("another request is begun: %v", err)
+	}
+	if _, err := limit.Begin(t.Context(), "p2"); err != nil {
+		t.Errorf("another project: %v", err)
+	}
+}
+
+// TestLargeRequestIsNotRefusedHalfway: a request that has room for its first event writes all of them.
+func TestLargeRequestIsNotRefusedHalfway(t *testing.T) {
+	t.Parallel()
+	l := newTestDB(t)
+	request, err := postgres.EventLimit{DB: l.DB, PerMinute: 1}.Begin(t.Context(), "p1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	place := func() error {
+		_, err := postgres.Orders{DB: l.DB}.Place(request, newOrder(5), time.Minute)
+		return err
+	}
+	if err := place(); err != nil {
+		t.Fatalf("the first order: %v", err)
+	}
+	if err := place(); apperr.CodeOf(err) != apperr.RateLimited {
+		t.Errorf("the second order: %v", err)
 	}
 }

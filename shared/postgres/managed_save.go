@@ -91,7 +91,7 @@ select count(*) from after`
 // Remove deletes a resource that is being deleted and has nothing left in OpenStack, with an event of the status
 // deleted. Its connection ends when no other resource has it. Errors are those of SaveStatus.
 func (s Managed) Remove(ctx context.Context, claim domain.Claim, m domain.Managed) error {
-	return retryDeadlock(func() error {
+	return retryDeadlock(ctx, func() error {
 		return s.DB.inTx(ctx, func(tx pgx.Tx) error {
 			locked, err := queryValue[int64](ctx, tx, lockClaimedProjectSQL, m.ProjectID, claim.ID)
 			if err := fenced(locked, err); err != nil {

@@ -103,7 +103,7 @@ func (s Managed) saveStatuses(ctx context.Context, claim domain.Claim, all []*do
 		UpdatedAt *time.Time // null with Seq
 	}
 	var found []saved
-	err = retryDeadlock(func() (err error) {
+	err = retryDeadlock(ctx, func() (err error) {
 		found, err = queryAll[saved](ctx, s.DB.pool, saveStatusSQL, all[0].ProjectID, claim.ID, text)
 		return err
 	})

@@ -67,7 +67,7 @@ select ` + nodeColumns + ` from after`
 func (s Nodes) SetCordoned(
 	ctx context.Context, name string, isCordoned bool, reason string,
 ) (after domain.Node, err error) {
-	err = retryDeadlock(func() error {
+	err = retryDeadlock(ctx, func() error {
 		return s.DB.inTx(ctx, func(tx pgx.Tx) error {
 			if _, err := exec(ctx, tx, nameNodeSQL, name); err != nil {
 				return err

@@ -157,7 +157,7 @@ func (s Nodes) Observe(
 			}
 		}
 	}
-	err = retryDeadlock(func() error {
+	err = retryDeadlock(ctx, func() error {
 		changed, err = queryAll[domain.Node](ctx, s.DB.pool, observeSQL, s.EventProject, names, zones, up, enabled,
 			reasons, services, servers, seen, limits.Suspect, limits.Down, orNull(limits.AsOf),
 			orEmpty(limits.Answering), hidden, usages, forced)
@@ -240,7 +240,7 @@ from locked l where n.name = l.name`
 
 // SetProbed records which hosts' status URLs have answered just now, and which have not.
 func (s Nodes) SetProbed(ctx context.Context, answering, silent []string) error {
-	return retryDeadlock(func() error {
+	return retryDeadlock(ctx, func() error {
 		_, err := exec(ctx, s.DB.pool, setProbedSQL, orEmpty(answering), orEmpty(silent))
 		return err
 	})
@@ -263,7 +263,7 @@ on conflict (name) do update set details_at = excluded.details_at, details_marke
 }
 
 func (s Nodes) monitor(ctx context.Context, sql string, args ...any) error { // the monitor's name first
-	return retryDeadlock(func() error {
+	return retryDeadlock(ctx, func() error {
 		_, err := exec(ctx, s.DB.pool, sql, append([]any{s.EventProject}, args...)...)
 		return err
 	})

@@ -98,7 +98,7 @@ func (o Orders) MarkDuplicate(
 func (o Orders) PublishUnexpected(
 	ctx context.Context, i domain.Instance, s domain.Server,
 ) (published bool, err error) {
-	err = retryDeadlock(func() error {
+	err = retryDeadlock(ctx, func() error {
 		n, err := exec(ctx, o.DB.pool, publishUnexpectedSQL, i.ProjectID, i.ID, s.ID, s.Name)
 		published = n == 1
 		return err

@@ -85,7 +85,7 @@ func (o Orders) UpdateSpecs(ctx context.Context, order domain.Order, claim domai
 // since, unless the same server is written down already.
 func (o Orders) Decide(ctx context.Context, claim domain.Claim, i domain.Instance) error {
 	var written int
-	err := retryDeadlock(func() error {
+	err := retryDeadlock(ctx, func() error {
 		batch := &pgx.Batch{}
 		fence := uuid.NullUUID{UUID: claim.ID, Valid: true}
 		queueChange(batch, i, fence, nil).QueryRow(func(row pgx.Row) error { return row.Scan(&written) })
@@ -131,7 +131,7 @@ func orderActor(id string) string {
 
 // Finalize writes the order's final status and Problem, with their event. A final status is never changed.
 func (o Orders) Finalize(ctx context.Context, order domain.Order) error {
-	return retryDeadlock(func() error {
+	return retryDeadlock(ctx, func() error {
 		_, err := exec(ctx, o.DB.pool, finalizeSQL, order.ProjectID, order.ID, order.Status, order.Problem)
 		return err
 	})

@@ -48,7 +48,7 @@ where s.claim_id = $1 and d.project_id = s.project_id and d.callback_id = s.call
 
 // AbandonGone ends what waits for callbacks that are gone.
 func (o Outbox) AbandonGone(ctx context.Context) error {
-	return classify(retryDeadlock(func() error {
+	return classify(retryDeadlock(ctx, func() error {
 		claim := uuid.New()
 		batch := &pgx.Batch{}
 		for _, sql := range []string{abandonStreamsSQL, abandonDeliveriesSQL, skipStreamsSQL} {
@@ -84,7 +84,7 @@ func (o Outbox) SetSink(ctx context.Context, enabled bool, past time.Duration) e
 	if err != nil || exists == enabled {
 		return err
 	}
-	return retryDeadlock(func() error {
+	return retryDeadlock(ctx, func() error {
 		return o.DB.inTx(ctx, func(tx pgx.Tx) error {
 			if !enabled {
 				_, err := tx.Exec(ctx, deleteSinkSQL, uuid.Nil)

@@ -189,7 +189,7 @@ func (p Polls) RecordRead(ctx context.Context, claim domain.Claim, polls []domai
 		failing, notBefore = append(failing, orNull(r.FailingSince)), append(notBefore, orNull(r.NotBefore))
 		gone, sweep = append(gone, orNull(r.GoneAt)), append(sweep, orNull(r.SweepAt))
 	}
-	return retryDeadlock(func() error {
+	return retryDeadlock(ctx, func() error {
 		_, err := exec(ctx, p.DB.pool, readSQL, claim.ID, projects, since, full, failing, notBefore, gone, sweep,
 			markers)
 		return err

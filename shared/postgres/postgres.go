@@ -108,11 +108,18 @@ func requireWrites(c *pgconn.Config) {
 // Close waits for the connections in use and closes all.
 func (db *DB) Close() { db.pool.Close() }
 
+const txSettingsSQL = `select set_config('lock_timeout', '5s', true), set_config('cloudfn.event_budget', $1, true)`
+
+// changeTx is inTx of a change that writes events: it is repeated after a deadlock, so fn may run more than once.
+func (db *DB) changeTx(ctx context.Context, fn func(pgx.Tx) error) error {
+	return retryDeadlock(ctx, func() error { return db.inTx(ctx, fn) })
+}
+
 // inTx runs fn in a transaction that gives up on a lock after 5 s. fn must not call other systems:
-// a transaction is never held open across a cloud call.
+// a transaction is never held open across a cloud call. Events that a request writes count for its limit.
 func (db *DB) inTx(ctx context.Context, fn func(pgx.Tx) error) error {
 	err := pgx.BeginFunc(ctx, db.pool, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, "set local lock_timeout = '5s'"); err != nil {
+		if _, err := tx.Exec(ctx, txSettingsSQL, budgetOf(ctx)); err != nil {
 			return err
 		}
 		return fn(tx)

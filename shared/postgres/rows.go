@@ -58,9 +58,9 @@ func queryValue[T any](ctx context.Context, db querier, sql string, args ...any)
 }
 
 // writeValue is queryValue of a statement that writes events: it is repeated after a deadlock.
-func writeValue[T any](ctx context.Context, db querier, sql string, args ...any) (value T, err error) {
-	err = retryDeadlock(func() error {
-		value, err = queryValue[T](ctx, db, sql, args...)
+func writeValue[T any](ctx context.Context, db *DB, sql string, args ...any) (value T, err error) {
+	err = db.writeEvents(ctx, func(q querier) error {
+		value, err = queryValue[T](ctx, q, sql, args...)
 		return err
 	})
 	return value, err

@@ -112,7 +112,7 @@ func (o Outbox) Claim(ctx context.Context, room domain.Room, claimFor time.Durat
 	}
 	claim := uuid.New()
 	var claimed []attemptRow
-	err := retryDeadlock(func() error {
+	err := retryDeadlock(ctx, func() error {
 		batch := &pgx.Batch{}
 		batch.Queue(claimSQL, claim, claimFor, room.Attempts, room.Failing, room.PerCallback, projects, callbacks,
 			streams)
@@ -191,7 +191,7 @@ var nextSQL = claimedSQL + ` and s.project_id = $2 and s.callback_id = $3 and s.
 func (o Outbox) MarkDelivered(
 	ctx context.Context, a domain.Attempt, answer int, more bool, claimFor time.Duration,
 ) (next *domain.Attempt, err error) {
-	err = retryDeadlock(func() error {
+	err = retryDeadlock(ctx, func() error {
 		next, err = o.markDelivered(ctx, a, answer, more, claimFor)
 		return err
 	})
@@ -283,7 +283,7 @@ const callbackEventSQL = `
 func (o Outbox) MarkFailed(
 	ctx context.Context, a domain.Attempt, f domain.Outcome, tryFor time.Duration,
 ) (dead bool, status domain.CallbackStatus, err error) {
-	err = retryDeadlock(func() error {
+	err = retryDeadlock(ctx, func() error {
 		return o.DB.pool.QueryRow(ctx, failedSQL, a.Callback.ProjectID, a.Callback.ID, a.Stream, a.Seq, a.Claim.ID,
 			a.Delivery,
 			tryFor, f.Pause, f.PauseAll, f.Answer, f.Reason, f.Gone).Scan(&dead, &status)

@@ -166,14 +166,14 @@ func (d Delegations) AdoptTrust(ctx context.Context, t domain.OldTrust) (isOurs 
 // MarkTrustGone deletes the row of a trust that Keystone no longer has. notified says that an event was written, as of
 // MarkRevoked.
 func (d Delegations) MarkTrustGone(ctx context.Context, t domain.OldTrust) (notified bool, err error) {
-	return writeValue[bool](ctx, d.DB.pool, oldTrustGoneSQL, t.ProjectID, t.ID, domain.RevocationDone, "")
+	return writeValue[bool](ctx, d.DB, oldTrustGoneSQL, t.ProjectID, t.ID, domain.RevocationDone, "")
 }
 
 // MarkTrustPending records that a trust could not be deleted, and pauses, as MarkRevocationPending does.
 func (d Delegations) MarkTrustPending(
 	ctx context.Context, t domain.OldTrust, reason string, first, longest time.Duration,
 ) (notified bool, err error) {
-	return writeValue[bool](ctx, d.DB.pool, oldTrustFailedSQL, t.ProjectID, t.ID, domain.RevocationPending, reason,
+	return writeValue[bool](ctx, d.DB, oldTrustFailedSQL, t.ProjectID, t.ID, domain.RevocationPending, reason,
 		first, longest)
 }
 
@@ -224,7 +224,7 @@ select notify from after`
 // MarkRevoked records that Keystone no longer has the connection's trust. notified says that an event was written: it
 // is, if an earlier event said that the revocation is pending.
 func (d Delegations) MarkRevoked(ctx context.Context, c domain.Connection) (notified bool, err error) {
-	return writeValue[bool](ctx, d.DB.pool, revokedSQL, c.ProjectID, c.ID, domain.RevocationDone, "", c.DelegationID)
+	return writeValue[bool](ctx, d.DB, revokedSQL, c.ProjectID, c.ID, domain.RevocationDone, "", c.DelegationID)
 }
 
 // MarkRevocationPending records that the trust of an ended connection could not be deleted, and pauses: for first, then
@@ -233,7 +233,7 @@ func (d Delegations) MarkRevoked(ctx context.Context, c domain.Connection) (noti
 func (d Delegations) MarkRevocationPending(
 	ctx context.Context, c domain.Connection, reason string, first, longest time.Duration,
 ) (notified bool, err error) {
-	notified, err = writeValue[bool](ctx, d.DB.pool, revocationFailedSQL,
+	notified, err = writeValue[bool](ctx, d.DB, revocationFailedSQL,
 		c.ProjectID, c.ID, domain.RevocationPending, reason, first, longest)
 	if errors.Is(err, pgx.ErrNoRows) { // another replica was faster, or the row is gone
 		return false, nil

@@ -115,7 +115,7 @@ func (u Unserved) Set(ctx context.Context, unserved []domain.Remains) (ended, re
 	if err = u.DB.endPauses(ctx, toBeResumed, ids, domain.UnservedReason); err != nil {
 		return nil, nil, err
 	}
-	err = retryDeadlock(func() error {
+	err = retryDeadlock(ctx, func() error {
 		return u.DB.inTx(ctx, func(tx pgx.Tx) (err error) {
 			if _, err = tx.Exec(ctx, lockUnservedSQL); err != nil {
 				return err

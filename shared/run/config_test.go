@@ -37,7 +37,7 @@ func TestDefaults(t *testing.T) {
 		Listen: Listen{Port: "8080", RequestTimeout: time.Minute}, EventTimeout: 5 * time.Minute,
 		Postgres:  postgres.Config{URL: "postgres://u:canary@127.0.0.1:1/x", MaxConns: 4},
 		OpenStack: openstack.Config{AuthURL: "http://127.0.0.1:1/v3", Interface: "public"},
-		Limits:    limit.Config{Address: 10, Project: 500},
+		Limits:    limit.Config{Address: 10, Project: 500, Events: 12000},
 		Callers: auth.Config{
 			AccessRulesService: "cloudfn", WriteRoles: []string{"member", "manager", "admin"}, TokenTTL: time.Minute,
 		},

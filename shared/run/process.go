@@ -191,6 +191,7 @@ func (p *Process) build(ctx context.Context, env envconfig.Lookuper, targets []f
 	edge := httpx.Edge{
 		Authenticate: authenticator.Authenticate, Caller: auth.CallerOrNobody, Ready: p.log.Ready, Record: p.log.Record,
 		Limits: limits, Known: authenticator.Known, CountRefused: p.log.CountRefused,
+		BeginWrite:  postgres.EventLimit{DB: p.db, PerMinute: p.cfg.Limits.Events}.Begin,
 		Keys:        postgres.KeyedRequests{DB: p.db},
 		KeystoneURL: cmp.Or(p.cfg.PublicAuthURL, p.cloud.IdentityURL()), Timeout: p.cfg.RequestTimeout,
 	}

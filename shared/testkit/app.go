@@ -36,7 +36,7 @@ func Env(t testing.TB, databaseURL string, more map[string]string) map[string]st
 		// All tests come from one address, and some send more than any client does.
 		"ADDRESS_RATE_LIMIT": "10000", "PROJECT_RATE_LIMIT": "10000",
 		"SIGN_IN_RATE_LIMIT": "10000", "LAUNCH_RATE_LIMIT": "100000", "CALLBACK_TEST_RATE_LIMIT": "10000",
-		"CHANGE_RATE_LIMIT": "10000", "DECLARATION_RATE_LIMIT": "100000",
+		"CHANGE_RATE_LIMIT": "10000", "DECLARATION_RATE_LIMIT": "100000", "EVENT_RATE_LIMIT": "100000",
 	}
 	maps.Copy(env, more)
 	return env
