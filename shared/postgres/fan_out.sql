@@ -1,3 +1,5 @@
+select pg_advisory_xact_lock(7166736203); -- one migration at a time
+
 -- Counts events and deliveries that a request writes for the limit of its project. The transaction names the limit, and
 -- is refused by its first event at most: what follows belongs to it. Without a limit nothing counts.
 create or replace function count_events(units integer) returns void
@@ -26,7 +28,6 @@ end $$;
 
 -- Writes the deliveries of a new event, and adds them to the streams of their callbacks. It has the rights of its
 -- owner, so a function that inserts events needs none to callbacks and connections. migrate runs this file every time.
-select pg_advisory_xact_lock(7166736203); -- one migration at a time
 create or replace function fan_out() returns trigger
 language plpgsql security definer set search_path = public, pg_temp as $$
 declare
