@@ -63,7 +63,7 @@ func (s Managed) HoldsProject(ctx context.Context, claim domain.Claim, projectID
 // domain.ErrFenced when another replica has claimed the project since, and domain.ErrChanged when its resource or its
 // revision is deleted.
 func (s Managed) SaveMember(ctx context.Context, claim domain.Claim, projectID string, m domain.Member) error {
-	err := retryDeadlock(func() error {
+	err := retryDeadlock(ctx, func() error {
 		return fenced(queryValue[int64](ctx, s.DB.pool, saveMemberSQL, projectID, claim.ID, m.ID, m.ManagedID, m.Ordinal,
 			m.Revision, m.ObjectID, m.Status, m.Reason, m.Attempts, orNull(m.RetryAt), orNull(m.MissedAt),
 			m.Written, m.Writes, m.WasReady, m.Declarations, m.MayHaveData, m.IsRequested, m.IsWaiting))
