@@ -42,18 +42,19 @@ func (r *round) step(ctx context.Context) error {
 		}
 	}
 	var vetting sync.WaitGroup
-	for _, m := range r.resources {
-		if m.replaces() {
-			vetting.Go(func() {
-				r.vet(working, m)
-				beginAll(m)
-			})
-		}
-	}
+	var others []*resource
 	for _, m := range r.resources {
 		if !m.replaces() {
-			beginAll(m)
+			others = append(others, m)
+			continue
 		}
+		vetting.Go(func() {
+			r.vet(working, m)
+			beginAll(m)
+		})
+	}
+	for _, m := range others {
+		beginAll(m)
 	}
 	vetting.Wait()
 	return group.Wait()

@@ -237,7 +237,11 @@ func TestDeathsBeforeCalls(t *testing.T) {
 					d.found[id] = object
 				}
 				for range 3 {
-					d.die = func() { s.fenced = true } // it stores nothing after that
+					d.die = func() { // it stores nothing after that
+						s.mu.Lock()
+						defer s.mu.Unlock()
+						s.fenced = true
+					}
 					if err := e.Run(t.Context(), domain.NewClaim(), domain.ManagedProject{}); err == nil {
 						t.Fatal("it did not die")
 					}
