@@ -68,6 +68,9 @@ func (s service) Put(
 			return made, nil, err
 		}
 		p := planOf(before, made)
+		if err := s.noteFiles(ctx, made.Managed, &p); err != nil {
+			return made, nil, err
+		}
 		p.absent, err = s.absent(ctx, cloud.InRegion(made.Schedule.Region), before, made.Managed)
 		return made, &p, err
 	})

@@ -12,7 +12,9 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
+	engine "github.com/cloudfn/cloudfn/shared/managed"
 )
 
 // difference is one field in which two revisions differ, or a revision and a member. A secret's values are not in it.
@@ -39,13 +41,40 @@ func (s service) Diff(
 		return 0, nil, err
 	}
 	if to == 0 {
-		return from, againstMembers(m, before, all), nil
+		now, err := s.userDataDigest(ctx, m, before)
+		return from, againstMembers(m, before, all, now), err
 	}
 	after, err := pick(m, all, to)
 	if err != nil {
 		return 0, nil, err
 	}
 	return from, betweenRevisions(kind, before, after), nil
+}
+
+// userDataDigest is the digest of what a new server of a revision would get as user_data; "" for other kinds.
+func (s service) userDataDigest(ctx context.Context, m domain.Managed, r domain.Revision) (string, error) {
+	if secretField(m.Kind) != userData {
+		return "", nil
+	}
+	var configmaps []domain.Managed
+	for _, name := range configmapsOf(r.Spec) {
+		one, err := s.store.Get(ctx, m.ProjectID, domain.KindConfigmap, name)
+		switch {
+		case apperr.CodeOf(err) == apperr.NotFound:
+			return "", nil
+		case err != nil:
+			return "", err
+		}
+		configmaps = append(configmaps, one)
+	}
+	return engine.UserDataDigest(r, engine.NewAround(configmaps, nil)), nil
+}
+
+// configmapsOf are the configmaps that the spec of a server names.
+func configmapsOf(text json.RawMessage) []string {
+	var spec domain.MachineSpec
+	_ = json.Unmarshal(text, &spec) // it was checked
+	return spec.Configmaps
 }
 
 // pathsOf are the values of a revision by their paths.
@@ -120,9 +149,11 @@ func secretChange(kind domain.Kind, from, to domain.Revision) []difference {
 	return []difference{{path: "spec." + secretField(kind)}}
 }
 
-// againstMembers compares a revision with the members: with the revision that each has, and with what others have
-// changed of it since.
-func againstMembers(m domain.Managed, from domain.Revision, all []domain.Revision) (found []difference) {
+// againstMembers compares a revision with the members: with the revision that each has, with what others have changed
+// of it since, and the digest of what the user_data of a new server are made from with that of each.
+func againstMembers(
+	m domain.Managed, from domain.Revision, all []domain.Revision, now string,
+) (found []difference) {
 	count := 0
 	for _, member := range m.Members {
 		drift := slices.DeleteFunc(slices.Clone(m.Drift), func(d domain.Drift) bool { return d.Member != member.ID })
@@ -133,7 +164,8 @@ func againstMembers(m domain.Managed, from domain.Revision, all []domain.Revisio
 			found = append(found, difference{member: member.ID, path: "exists", from: true, to: false})
 		default:
 			count++
-			found = append(found, memberDifferences(m, member, from, all, drift)...)
+			own := memberDifferences(m, member, from, all, drift)
+			found = append(append(found, own...), fileChange(member, own, now)...)
 		}
 	}
 	if m.Kind != domain.KindDeployment {
@@ -179,6 +211,18 @@ func isSameJSON(a, b any) bool {
 	text, err := json.Marshal(a)
 	other, otherErr := json.Marshal(b)
 	return err == nil && otherErr == nil && bytes.Equal(text, other)
+}
+
+// fileChange is the difference between the files of configmaps that a server has and those that a new one would get.
+// Changes that are found already are not repeated.
+func fileChange(m domain.Member, found []difference, now string) []difference {
+	isFound := slices.ContainsFunc(found, func(d difference) bool {
+		return d.path == "spec.configmaps" || d.path == "spec."+userData
+	})
+	if isFound || now == "" || m.UserData == "" || m.UserData == now {
+		return nil
+	}
+	return []difference{{m.ID, "spec.configmaps", "sha256:" + now, "sha256:" + m.UserData}}
 }
 
 func memberDifferences(

@@ -9,6 +9,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 
+	"github.com/cloudfn/cloudfn/shared/domain"
+	engine "github.com/cloudfn/cloudfn/shared/managed"
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
@@ -83,6 +85,64 @@ select project_id, web.id, x.* from web, (values
 	refused(t, f.Get(t, path+"/diff?to=0"), 400, "invalid", "to")
 	refused(t, f.Get(t, deployments+"other/diff"), 404, "not_found", "")
 	refused(t, f.server.As(testkit.NewProject(t).Token(t)).Get(t, path+"/diff"), 404, "not_found", "")
+}
+
+// TestChangedFiles: a server with other files than its configmaps have now differs, until its user_data are not known;
+// and the plan of a configmap says what its change does to which servers.
+func TestChangedFiles(t *testing.T) {
+	t.Parallel()
+	f := start(t, nil)
+	const files = "/v1/managed/Configmap/files"
+	text := func(text string) string { return `{"spec": {"data": {"motd": "` + text + `"}}}` }
+	declared(t, declare(t, f.Client, files, text("one")), http.StatusCreated)
+	for path, update := range map[string]string{machines + "db": "in_place", machines + "pet": "replace"} {
+		spec := strings.TrimSuffix(machine, "}") + `, "configmaps": ["files"], "update": "` + update + `"}`
+		declared(t, declare(t, f.Client, path, `{"spec": `+spec+`}`), http.StatusCreated)
+	}
+	var stored []byte
+	if err := f.conn.QueryRow(t.Context(), `
+select spec from managed_revisions r join managed m on m.id = r.managed_id where name = 'db'`).Scan(&stored); err != nil {
+		t.Fatal(err)
+	}
+	digest := func(text string) string {
+		spec, _ := json.Marshal(domain.ConfigmapSpec{Data: map[string]string{"motd": text}})
+		return engine.UserDataDigest(domain.Revision{Spec: stored}, engine.NewAround([]domain.Managed{
+			{Kind: domain.KindConfigmap, Name: "files", Spec: spec},
+		}, nil))
+	}
+	id := uuid.New()
+	if _, err := f.conn.Exec(t.Context(), `
+insert into managed_members (project_id, managed_id, id, ordinal, revision, object_id, status, user_data)
+select project_id, id, $1, 0, 1, 'a', 'ready', $2 from managed where name = 'db'`, id, digest("one")); err != nil {
+		t.Fatal(err)
+	}
+	check := func(what string, want ...ManagedDifference) {
+		t.Helper()
+		var got ManagedDiff
+		f.Get(t, machines+"db/diff").JSON(t, &got)
+		if d := cmp.Diff(append([]ManagedDifference{}, want...), got.Items); d != "" {
+			t.Errorf("%s: %s", what, d)
+		}
+	}
+	check("as declared")
+	plan := declared(t, declare(t, f.Client, files+"?dry_run=true", text("two")), http.StatusOK).Plan[0]
+	if want := "only new servers of VirtualMachine db get the change, until update is replace; other servers take the " +
+		"place of those of VirtualMachine pet: what is on their disks is lost"; plan.Action != planUpdate ||
+		plan.Note != want {
+		t.Errorf("the plan is %+v", plan)
+	}
+	declared(t, declare(t, f.Client, files, text("two")), http.StatusOK)
+	check("changed", ManagedDifference{
+		Member: id, Path: "spec.configmaps", From: "sha256:" + digest("two"), To: "sha256:" + digest("one"),
+	})
+	if _, err := f.conn.Exec(t.Context(), "update managed_members set user_data = ''"); err != nil {
+		t.Fatal(err)
+	}
+	check("not known")
+	plan = declared(t, declare(t, f.Client, files+"?dry_run=true", text("two")), http.StatusOK).Plan[0]
+	if plan.Action != planNone || plan.Note != "" {
+		t.Errorf("the plan of the same is %+v", plan)
+	}
 }
 
 // TestDiffOfOneObject: a resource with one object differs while the object is absent, and lists of objects are compared

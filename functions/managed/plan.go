@@ -1,7 +1,9 @@
 package managed
 
 import (
+	"context"
 	"encoding/json"
+	"fmt"
 	"maps"
 	"reflect"
 	"slices"
@@ -122,6 +124,62 @@ const (
 	noteReplaced = "other servers take the place of these: what is on their disks is lost"
 	noteRebuilt  = "the servers are rebuilt: what is on their disks is lost"
 )
+
+// noteFiles says what the change of a configmap does to the servers that name it.
+func (s service) noteFiles(ctx context.Context, m domain.Managed, p *plan) error {
+	isChanged := slices.ContainsFunc(p.fields, func(f PlanField) bool { return f.Field == "spec.data" })
+	if m.Kind != domain.KindConfigmap || p.action != planUpdate || !isChanged {
+		return nil
+	}
+	var kept, replaced []string
+	for _, kind := range []domain.Kind{domain.KindMachine, domain.KindDeployment} {
+		for q := (domain.ManagedQuery{Kind: kind, Limit: pageOfUsers}); ; {
+			page, err := s.store.List(ctx, m.ProjectID, q)
+			if err != nil {
+				return err
+			}
+			for _, user := range page {
+				switch name := fmt.Sprintf("%s %s", kind, user.Name); {
+				case !slices.Contains(configmapsOf(user.Spec), m.Name):
+				case fields(user.Spec)["update"] == domain.UpdateReplace:
+					replaced = append(replaced, name)
+				default:
+					kept = append(kept, name)
+				}
+			}
+			if len(page) < pageOfUsers {
+				break
+			}
+			q.Marker = page[len(page)-1].ID
+		}
+	}
+	var notes []string
+	if len(kept) > 0 {
+		notes = append(notes, fmt.Sprintf(noteKept, some(kept)))
+	}
+	if len(replaced) > 0 {
+		notes = append(notes, fmt.Sprintf(noteRolled, some(replaced)))
+	}
+	p.note = strings.Join(notes, "; ")
+	return nil
+}
+
+const (
+	pageOfUsers = 500
+	shownUsers  = 5
+
+	noteKept   = "only new servers of %s get the change, until update is replace"
+	noteRolled = "other servers take the place of those of %s: what is on their disks is lost"
+)
+
+// some shows the first names.
+func some(names []string) string {
+	text := strings.Join(names[:min(len(names), shownUsers)], ", ")
+	if more := len(names) - shownUsers; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
+}
 
 // shownFields are the values of a declaration, by field.
 func shownFields(m domain.Managed) map[string]any {

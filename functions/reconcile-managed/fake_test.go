@@ -57,15 +57,22 @@ func (w *fakeWorld) declare(t *testing.T, count int, flavor string, repeats int)
 	if w.change != nil {
 		w.change(&spec)
 	}
+	w.current = w.declareAs(t, domain.KindDeployment, "web", spec, repeats)
+}
+
+// declareAs declares a resource.
+func (w *fakeWorld) declareAs(t *testing.T, kind domain.Kind, name string, spec any, repeats int) domain.Managed {
+	t.Helper()
 	text, err := json.Marshal(spec)
 	if err != nil {
 		t.Fatal(err)
 	}
+	provider, _ := domain.ProviderOf(kind)
 	made := domain.NewManaged{
 		Managed: domain.Managed{
-			ID: uuid.Must(uuid.NewV7()), ProjectID: "p", DomainID: "d", UserID: "u", Kind: domain.KindDeployment,
-			Name: "web", Provider: "nova", Labels: map[string]string{}, Repair: domain.RepairManual, MaxRevisions: 10,
-			Actor: &domain.Actor{UserID: "u", ProjectID: "p"},
+			ID: uuid.Must(uuid.NewV7()), ProjectID: "p", DomainID: "d", UserID: "u", Kind: kind,
+			Name: name, Provider: provider.Name, Labels: map[string]string{}, Repair: domain.RepairManual,
+			MaxRevisions: 10, Actor: &domain.Actor{UserID: "u", ProjectID: "p"},
 		},
 		Delegation: domain.ManagedDelegation{New: &domain.Connection{
 			ID: uuid.Must(uuid.NewV7()), ProjectID: "p", DomainID: "d", UserID: "u", Name: "managed resources",
@@ -75,14 +82,16 @@ func (w *fakeWorld) declare(t *testing.T, count int, flavor string, repeats int)
 			ExpiresAt: time.Now().Add(24 * time.Hour), TrustExpiresAt: time.Now().Add(24 * time.Hour),
 		}},
 	}
-	if before, err := w.store.Get(t.Context(), "p", domain.KindDeployment, "web"); err == nil {
+	if before, err := w.store.Get(t.Context(), "p", kind, name); err == nil {
 		made.Managed, made.Before, made.Repeats = before, before.Version, repeats
 		made.Delegation = domain.ManagedDelegation{ConnectionID: before.ConnectionID}
 	}
 	made.Spec = text
-	if w.current, _, err = w.store.Declare(t.Context(), made); err != nil {
+	stored, _, err := w.store.Declare(t.Context(), made)
+	if err != nil {
 		t.Fatal(err)
 	}
+	return stored
 }
 
 func (w *fakeWorld) delete(t *testing.T) {
@@ -125,7 +134,10 @@ func (w *fakeWorld) replica(c *crasher) managed.Engine {
 	}
 	return managed.Engine{
 		Store: crashingStore{w.store, c}, Sessions: trusts{crashingNova{w.nova, c}}, Nodes: postgres.Nodes{DB: w.db},
-		Drivers: map[domain.Kind]managed.Driver{domain.KindDeployment: machines}, Wake: func(...string) {},
+		Drivers: map[domain.Kind]managed.Driver{
+			domain.KindDeployment: machines, domain.KindConfigmap: managed.ConfigmapDriver{},
+		},
+		Wake: func(...string) {},
 	}
 }
 

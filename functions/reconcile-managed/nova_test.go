@@ -25,11 +25,12 @@ type fakeNova struct {
 	servers []domain.Server
 	broken  map[string]bool // flavors whose servers end in ERROR
 	creates int
-	calls   map[string]int // by name
+	texts   map[string]string // the user_data of servers, by their ids
+	calls   map[string]int    // by name
 }
 
 func newFakeNova(now func() time.Time) *fakeNova {
-	return &fakeNova{now: now, broken: map[string]bool{}, calls: map[string]int{}}
+	return &fakeNova{now: now, broken: map[string]bool{}, texts: map[string]string{}, calls: map[string]int{}}
 }
 
 // call counts a call, and locks the servers until the returned function is called.
@@ -101,11 +102,12 @@ func (f *fakeNova) Server(_ context.Context, id string) (domain.Server, error) {
 }
 
 func (f *fakeNova) CreateServer(
-	_ context.Context, spec domain.LaunchSpec, name string, _ domain.Secret, tags []string,
+	_ context.Context, spec domain.LaunchSpec, name string, userData domain.Secret, tags []string,
 ) (string, error) {
 	defer f.call("create")()
 	f.creates++
 	id, now := uuid.NewString(), f.now()
+	f.texts[id] = userData.Reveal()
 	f.servers = append(f.servers, domain.Server{
 		ID: id, Name: name, Status: "BUILD", Tags: tags, ProjectID: "p", UserID: "u", CreatedAt: now, UpdatedAt: now,
 		Image: &domain.ImageRef{ID: spec.ImageID}, Metadata: spec.Metadata,

@@ -218,6 +218,8 @@ type Member struct {
 	Writes  int    // how often in a row it accepted a change for them
 
 	Declarations int // of its resource, when it was loaded: the attempts belong to that declaration
+
+	UserData string // the UserDataDigest of what its server was made with; "" = not known
 }
 
 // NameOf returns the name of a member's object: that of the resource, with an ordinal for each server of a deployment.

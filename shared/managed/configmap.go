@@ -41,7 +41,7 @@ func (ConfigmapDriver) Create(_ context.Context, _ Session, in Wanted) (string, 
 	return in.Member.ID.String(), nil
 }
 
-// Differences implements Driver. Servers that were made before a change keep their files.
+// Differences implements Driver. The servers that name it differ.
 func (ConfigmapDriver) Differences(Wanted, Object) []Difference { return nil }
 
 // Update implements Driver.

@@ -32,6 +32,7 @@ type seen struct {
 	object       Object
 	isFound      bool
 	isMissed     bool // it is not found, and not for long enough to count as deleted
+	isOld        bool // a new object would have what it does not get any more
 	isUnrecorded bool // its object works, which is not stored yet
 	differences  []Difference
 }
@@ -76,6 +77,7 @@ type plan struct {
 	available   int
 	current     int // members that are not being deleted
 	updated     int // of them, those with the declared revision
+	old         int // of them, those with earlier files of configmaps
 	isGone      bool
 }
 
@@ -109,6 +111,9 @@ func decide(t target, all []seen, now time.Time) plan {
 	for _, s := range kept {
 		if s.isAvailable() {
 			d.available++
+		}
+		if s.isOld || s.follows() {
+			d.old++
 		}
 	}
 	d.budget = d.available - t.count
@@ -289,16 +294,22 @@ func (d *decision) removeFirst(s seen) {
 	}
 }
 
-// isOutdated reports whether the member has not the declared revision yet, or was not ready yet: its differences are
-// not what others changed, and are removed however often that fails.
+// isOutdated reports whether the member has not the declared revision yet, was not ready yet, or follows a change of
+// another resource by its replacement: its differences are not what others changed, and are removed however often that
+// fails.
 func (d *decision) isOutdated(s seen) bool {
-	return s.member.Revision != d.revision || !s.member.WasReady
+	return s.member.Revision != d.revision || !s.member.WasReady || s.follows()
+}
+
+// follows reports whether another resource has changed in a way that takes another object.
+func (s seen) follows() bool {
+	return slices.ContainsFunc(s.differences, func(one Difference) bool { return one.Follows && one.Way == Replace })
 }
 
 // mustReplace reports whether the declaration can only be reached with another object. What OpenStack, or another user,
 // has made otherwise than its own revision says is replaced only if it is to be repaired.
 func (d *decision) mustReplace(s seen) bool {
-	isDeclared := s.member.Revision != d.revision || d.repairs || !s.member.MayHaveData
+	isDeclared := s.member.Revision != d.revision || d.repairs || !s.member.MayHaveData || s.follows()
 	return s.isFound && s.object.State != ObjectError && isDeclared && !s.isStopped() && s.needsAnother()
 }
 

@@ -119,6 +119,7 @@ func TestDecide(t *testing.T) {
 	}
 	repairs := changed(single(), func(t *target) { t.repairs = true })
 	follows := func(s *seen) { s.differences = []Difference{{Way: InPlace, Follows: true}} }
+	rolls := func(s *seen) { s.differences = []Difference{{Way: Replace, Follows: true}} }
 	keep := func(s *seen) { s.object.Keep = true }
 	calm := unlike(InPlace, false)
 	to := func(count, maxUnavailable int) target { return changed(of(count, maxUnavailable), second) }
@@ -173,6 +174,12 @@ func TestDecide(t *testing.T) {
 		"drift is shown":           {single(), []seen{outdated(0, InPlace)}, ""},
 		"drift is repaired":        {repairs, []seen{outdated(0, InPlace)}, "update 0"},
 		"what follows is no drift": {single(), []seen{member(0, follows)}, "update 0"},
+
+		"other files, one by one": {of(2, 1), []seen{member(0, rolls), member(1, rolls)}, "create 0, delete 0"},
+		"other files, one more":   {single(), []seen{member(0, rolls)}, "create 0"},
+		"other files, while one builds": {
+			of(2, 1), []seen{member(0, state(ObjectWorking)), member(1, rolls)}, "",
+		},
 
 		"ERROR is recorded":      {of(1, 1), []seen{member(0, state(ObjectError))}, "record 0"},
 		"ERROR is left alone":    {of(1, 1), []seen{member(0, failing)}, ""},

@@ -123,7 +123,7 @@ type Wanted struct {
 	Member   domain.Member
 	Name     string                // of the object
 	Spec     json.RawMessage       // of the resource's current revision
-	Secrets  domain.ManagedSecrets // of that revision; opened for Create and Update only
+	Secrets  domain.ManagedSecrets // of that revision; opened for Create, Update and Check only
 	// Made is the revision that the object was made or updated to, to compare what OpenStack does not show. It is
 	// the current one when nothing has changed.
 	Made   domain.Revision
@@ -152,6 +152,7 @@ const (
 	InPlace Way = "in_place"
 	Replace Way = "replace" // by a new object
 	Refused Way = "refused" // not at all: the declaration has to change
+	OnlyNew Way = "new"     // not at all, and it need not be: new objects are as declared
 )
 
 // Difference is a field that is not as declared.
@@ -164,8 +165,8 @@ type Difference struct {
 	Why      string // of Refused: what its user can do
 	// Continues says that a change is under way and takes another call, as a resize that has to be confirmed.
 	Continues bool
-	// Follows says that other resources of the project have changed, such as the servers of a load balancer. It is
-	// removed whatever Repair says, and is no drift.
+	// Follows says that other resources of the project have changed, such as the servers of a load balancer or the
+	// files of a configmap. It is removed whatever Repair says, and is no drift.
 	Follows bool
 	// IsMark says that others have removed a mark, which lists need: it is put back whatever Repair says.
 	IsMark bool

@@ -33,6 +33,68 @@ func Files(configmap string, spec domain.ConfigmapSpec) map[string]string {
 	return files
 }
 
+// files returns the files that servers of a spec get, by their paths. It is false when a configmap does not exist.
+func (a Around) files(spec domain.MachineSpec) (map[string]string, bool) {
+	files := map[string]string{}
+	for _, name := range spec.Configmaps {
+		m, ok := a.Resource(domain.KindConfigmap, name)
+		if !ok {
+			return nil, false
+		}
+		maps.Copy(files, Files(name, read[domain.ConfigmapSpec](m.Spec)))
+	}
+	return files, true
+}
+
+// UserDataDigest is a digest of what the user_data of a server of a revision are made from: the secret user_data and
+// the files of its configmaps, which are those around. It is "" when one does not exist.
+//
+// The digest is stored and shown, and user_data may have passwords. So it is not of their text, which could be guessed,
+// but of the revision's digest of it: that one has the resource's id as salt, and is slow to compute. The files are no
+// secrets: everyone in the project can read a configmap.
+func UserDataDigest(r domain.Revision, around Around) string {
+	files, ok := around.files(read[domain.MachineSpec](r.Spec))
+	if !ok {
+		return ""
+	}
+	text, err := json.Marshal(struct {
+		UserData string            `json:"user_data"`
+		Files    map[string]string `json:"files"`
+	}{hex.EncodeToString(r.Digest), files})
+	if err != nil {
+		return ""
+	}
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:])
+}
+
+// userData is the UserDataDigest of what a new server would get now. Only servers have one.
+func (in Wanted) userData() string {
+	if in.Resource.Kind != domain.KindMachine && in.Resource.Kind != domain.KindDeployment {
+		return ""
+	}
+	return UserDataDigest(domain.Revision{Spec: in.Spec, Digest: in.Resource.Digest}, in.Around)
+}
+
+// fileDifference reports that a server has other files of its configmaps than those that are declared now. Nova cannot
+// change them in place, so a change reaches only new servers, unless servers are replaced by each update.
+func fileDifference(in Wanted, spec domain.MachineSpec) (one Difference, isOther bool) {
+	now, had := in.userData(), in.Member.UserData
+	if now == "" || had == "" || now == had {
+		return one, false
+	}
+	one = Difference{Field: "configmaps", Declared: "sha256:" + now, Actual: "sha256:" + had, Way: OnlyNew}
+	if spec.Update == domain.UpdateReplace {
+		one.Way, one.Follows = Replace, true
+	}
+	return one, true
+}
+
+// hasUserData reports whether a server is known to have the user_data and files that are declared.
+func hasUserData(in Wanted) bool {
+	return in.Member.UserData != "" && in.Member.UserData == in.userData()
+}
+
 // WithFiles adds files to user_data: cloud-init writes them at the first boot, before it runs any script of it. What
 // the user_data themselves hold stays as it is; user_data in a form that cloud-init does not know are Invalid.
 func WithFiles(userData domain.Secret, files map[string]string) (domain.Secret, error) {

@@ -144,3 +144,85 @@ func TestFilesThatCannotBeAdded(t *testing.T) {
 		t.Errorf("without files: %v", err)
 	}
 }
+
+// withFile is a server of a deployment, which was made with the text "one" in its file; now is what is declared.
+func withFile(update, now string) (Wanted, Object) {
+	configmap := func(text string) Around {
+		spec, _ := json.Marshal(domain.ConfigmapSpec{Data: map[string]string{"motd": text}})
+		return NewAround([]domain.Managed{{Kind: domain.KindConfigmap, Name: "files", Spec: spec}}, nil)
+	}
+	_, in := newFakeNova("tiny")
+	in.Resource.Digest = []byte("secret")
+	in.Spec = json.RawMessage(`{"flavor": "tiny", "configmaps": ["files"], "update": "` + update + `"}`)
+	in.Made = domain.Revision{Number: 1, Spec: in.Spec, Digest: in.Resource.Digest}
+	in.Around = configmap("one")
+	in.Member.UserData, in.Around = in.userData(), configmap(now)
+	return in, machineObject(domain.Server{
+		ID: "s", Name: "web", Status: "ACTIVE", Tags: []string{in.Member.ID.String(), markTag},
+		Flavor: domain.FlavorRef{Name: "tiny"},
+	})
+}
+
+// TestFileDifference: a server with other files than declared differs. It is replaced with update: replace, else only
+// new ones get the files. What a server has is not known without a digest, nor what it is to have without a configmap.
+func TestFileDifference(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		update, now string
+		change      func(in *Wanted)
+		want        []Difference
+	}{
+		"as declared":  {domain.UpdateReplace, "one", nil, nil},
+		"replaced":     {domain.UpdateReplace, "two", nil, []Difference{{Field: "configmaps", Way: Replace, Follows: true}}},
+		"for new ones": {domain.UpdateInPlace, "two", nil, []Difference{{Field: "configmaps", Way: OnlyNew}}},
+		"no digest":    {domain.UpdateReplace, "two", func(in *Wanted) { in.Member.UserData = "" }, nil},
+		"no configmap": {domain.UpdateReplace, "two", func(in *Wanted) { in.Around = NewAround(nil, nil) }, nil},
+		"of no known revision": {
+			domain.UpdateInPlace, "two", func(in *Wanted) { in.Made = domain.Revision{} },
+			[]Difference{{Field: "configmaps", Way: OnlyNew}},
+		},
+		"with other user_data": {domain.UpdateReplace, "two", func(in *Wanted) {
+			in.Resource.Revision, in.Resource.Digest = 2, []byte("other")
+		}, []Difference{{Field: "user_data", Way: Replace}}},
+		"rebuilt with other user_data": {domain.UpdateInPlace, "two", func(in *Wanted) {
+			in.Resource.Revision, in.Resource.Digest = 2, []byte("other")
+			in.Member.UserData = in.userData()
+		}, nil},
+	} {
+		in, o := withFile(tc.update, tc.now)
+		if tc.change != nil {
+			tc.change(&in)
+		}
+		var got []Difference
+		for _, one := range (&MachineDriver{}).Differences(in, o) {
+			if one.Field == "configmaps" && one.Declared == one.Actual {
+				t.Errorf("%s: it has %+v", name, one)
+			}
+			got = append(got, Difference{Field: one.Field, Way: one.Way, Follows: one.Follows})
+		}
+		if diff := cmp.Diff(tc.want, got); diff != "" {
+			t.Errorf("%s: %s", name, diff)
+		}
+	}
+}
+
+// TestUserDataDigest: it depends on the text of every file and on the digest of the secret user_data, and says nothing
+// of the secret itself.
+func TestUserDataDigest(t *testing.T) {
+	t.Parallel()
+	in, _ := withFile(domain.UpdateReplace, "one")
+	before := in.userData()
+	in.Secrets.UserData = "canary"
+	if in.userData() != before || len(before) != 64 {
+		t.Errorf("it is %q, and %q with the secret opened", before, in.userData())
+	}
+	in.Resource.Digest = []byte("other")
+	other, _ := withFile(domain.UpdateReplace, "two")
+	if in.userData() == before || other.userData() == before {
+		t.Error("other user_data have the same digest")
+	}
+	in.Resource.Kind = domain.KindVolume
+	if got := in.userData(); got != "" {
+		t.Errorf("a volume has %q", got)
+	}
+}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/json"
-	"maps"
 	"slices"
 	"strings"
 
@@ -238,10 +237,9 @@ func rejected(p domain.Problem) error {
 
 // withConfigmaps are the user_data of a server, with the files of its configmaps.
 func withConfigmaps(in Wanted, spec domain.MachineSpec) (domain.Secret, error) {
-	files := map[string]string{}
-	for _, name := range spec.Configmaps {
-		m, _ := in.Around.Resource(domain.KindConfigmap, name)
-		maps.Copy(files, Files(name, read[domain.ConfigmapSpec](m.Spec)))
+	files, ok := in.Around.files(spec)
+	if !ok {
+		return "", Waits("NoConfigmap", "a configmap of the server is deleted")
 	}
 	return WithFiles(domain.Secret(in.Secrets.UserData), files)
 }

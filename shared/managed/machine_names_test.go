@@ -125,8 +125,8 @@ func TestZoneOfServer(t *testing.T) {
 	}
 }
 
-// TestNothingIsReplacedForUnknownNames: while Neutron or Glance is unavailable, it is unknown what a changed name means.
-// Nothing is replaced or refused for it.
+// TestNothingIsReplacedForUnknownNames: while Neutron or Glance is unavailable, it is not known what a changed name
+// means. Nothing is replaced or refused for it.
 func TestNothingIsReplacedForUnknownNames(t *testing.T) {
 	t.Parallel()
 	cloud := sameCloud{err: apperr.New(apperr.Unavailable, "it is unavailable")}

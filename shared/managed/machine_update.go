@@ -107,6 +107,9 @@ func (*MachineDriver) Differences(in Wanted, o Object) []Difference {
 	if in.Made.Number != in.Resource.Revision && in.Made.Number != 0 { // 0: what it was made of is not known
 		out = append(out, fixedDifferences(in, spec, made, server)...)
 	}
+	if one, isOther := fileDifference(in, spec); isOther && !differs(out, "configmaps") && !differs(out, "user_data") {
+		out = append(out, one)
+	}
 	return out
 }
 
@@ -174,13 +177,15 @@ func fixedDifferences(in Wanted, spec, made domain.MachineSpec, server domain.Se
 		}
 		out = append(out, one)
 	}
-	add("networks", slices.Equal(spec.Networks, made.Networks) ||
-		slices.Equal(in.names.networkIDs(spec.Networks), in.names.networkIDs(made.Networks)), spec.Networks, made.Networks)
+	isOnSame := slices.Equal(spec.Networks, made.Networks) ||
+		slices.Equal(in.names.networkIDs(spec.Networks), in.names.networkIDs(made.Networks))
+	add("networks", isOnSame, spec.Networks, made.Networks)
 	add("key_name", spec.KeyName == made.KeyName, spec.KeyName, made.KeyName)
 	add("security_groups", slices.Equal(in.names.groupIDs(spec.SecurityGroups), in.names.groupIDs(made.SecurityGroups)),
 		spec.SecurityGroups, made.SecurityGroups)
-	add("configmaps", slices.Equal(nameSet(spec.Configmaps), nameSet(made.Configmaps)), spec.Configmaps, made.Configmaps)
-	add("user_data", slices.Equal(in.Resource.Digest, in.Made.Digest), nil, nil)
+	hasFiles := hasUserData(in) || slices.Equal(nameSet(spec.Configmaps), nameSet(made.Configmaps))
+	add("configmaps", hasFiles, spec.Configmaps, made.Configmaps)
+	add("user_data", hasUserData(in) || slices.Equal(in.Resource.Digest, in.Made.Digest), nil, nil)
 	now, before := in.Resource.Schedule, in.Made.Schedule
 	isInZone := now.Zone == before.Zone || now.Zone == "" || now.Zone == server.Zone
 	add("schedule", isInZone && now.Affinity == before.Affinity && maps.Equal(now.Labels, before.Labels),
@@ -208,7 +213,7 @@ func (d *MachineDriver) Update(ctx context.Context, s Session, in Wanted, o Obje
 		}
 		return s.Cloud.ResizeServer(ctx, server.ID, flavor.ID)
 	}
-	if _, ok := find(differences, "image"); !ok {
+	if !rebuilds(differences) {
 		return nil
 	}
 	image, err := volumeImage(ctx, s, in, spec.Image)
@@ -226,6 +231,11 @@ func (d *MachineDriver) Update(ctx context.Context, s Session, in Wanted, o Obje
 		return err
 	}
 	return s.Cloud.RebuildImage(ctx, server.ID, image, userData)
+}
+
+// rebuilds reports whether the next step of an update is a rebuild of the server.
+func rebuilds(differences []Difference) bool {
+	return differs(differences, "image") && !differs(differences, "flavor")
 }
 
 // describe changes what does not interrupt a server: its marks, name, metadata and volumes.

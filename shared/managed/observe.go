@@ -252,6 +252,9 @@ func (r *round) match(ctx context.Context, m *resource, objects map[uuid.UUID]Ob
 			if s.differences = m.driver.Differences(in, s.object); !isReady {
 				s.differences = declaredSince(m.driver.Differences(in.asMade(), s.object), s.differences)
 			}
+			isOld := func(one Difference) bool { return one.Way == OnlyNew }
+			s.isOld = slices.ContainsFunc(s.differences, isOld)
+			s.differences = slices.DeleteFunc(s.differences, isOld)
 			if isReady && m.target().isDeployment && m.target().surges {
 				replaceDisrupting(s.differences)
 			}

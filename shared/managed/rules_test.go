@@ -278,6 +278,8 @@ func said(all []Difference) (change, others string) {
 	switch way := all[0].Way; {
 	case !is(func(d Difference) bool { return d.Way == way }):
 		return "mixed", others
+	case way == OnlyNew:
+		return "for new servers", others
 	case way == Refused:
 		return "refused", others
 	case way == Replace:
@@ -364,6 +366,12 @@ func tryKind(t *testing.T, kind domain.Kind, fields []string, rules map[string]r
 			changes = append(changes, beside[field])
 		}
 		change, _ := said(r.differ(other, base, base, changes...))
+		if kind == domain.KindConfigmap { // the servers that name it differ
+			change, _ = said(differWithFile(domain.UpdateInPlace))
+			if again, _ := said(differWithFile(domain.UpdateReplace)); again == "replaced" {
+				change += "; replaced with `update: replace`"
+			}
+		}
 		if isServer {
 			replacing := with(t, string(other), "update", `"replace"`)
 			if again, _ := said(r.differ(replacing, base, base, changes...)); again == "replaced" {
@@ -383,12 +391,18 @@ func tryKind(t *testing.T, kind domain.Kind, fields []string, rules map[string]r
 	}
 }
 
+// differWithFile returns the differences of a server after its configmap has changed.
+func differWithFile(update string) []Difference {
+	in, o := withFile(update, "two")
+	return (&MachineDriver{}).Differences(in, o)
+}
+
 // means reports whether a cell says what is so. Notes in brackets are not compared; "none" and "kept" have other words.
 func means(cell, is string) bool {
 	cell, _, _ = strings.Cut(cell, " (")
 	switch is {
 	case "none":
-		return slices.Contains([]string{"for new servers", "at the next change", "servers are added or deleted"}, cell)
+		return slices.Contains([]string{"at the next change", "servers are added or deleted"}, cell)
 	case "kept":
 		return slices.Contains([]string{"kept", "not shown", "cannot"}, cell)
 	}

@@ -139,6 +139,9 @@ func (m *resource) assess(now time.Time, nodes []domain.Node) {
 	}
 	set(domain.ConditionReady, f.status == domain.ManagedReady, f.reason, f.message)
 	switch {
+	case isCurrent && m.plan.old > 0:
+		set(domain.ConditionUpdated, true, "EarlierFiles", fmt.Sprintf(
+			"revision %d; %s: a change reaches new servers only, or all with update: replace", m.Revision, m.old(t)))
 	case isCurrent:
 		set(domain.ConditionUpdated, true, "AsDeclared", fmt.Sprintf("revision %d", m.Revision))
 	case len(m.plan.refused) > 0:
@@ -242,10 +245,18 @@ func (m *resource) find(t target, isCurrent bool) finding {
 // progress says how far a revision has come, and what does not work: a deployment waits for that.
 func (m *resource) progress(t target) string {
 	text := []string{
-		fmt.Sprintf("%d of %d have revision %d", m.plan.updated, t.count, m.Revision), first(m.plan.stopped),
+		fmt.Sprintf("%d of %d have revision %d", m.plan.updated, t.count, m.Revision), m.old(t), first(m.plan.stopped),
 		first(m.plan.slow),
 	}
 	return strings.Join(slices.DeleteFunc(text, func(one string) bool { return one == "" }), "; ")
+}
+
+// old says how many servers have earlier files of their configmaps.
+func (m *resource) old(t target) string {
+	if m.plan.old == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d of %d have earlier files of their configmaps", m.plan.old, t.count)
 }
 
 // first is the alphabetically first text, so that the same problems give the same status each time.

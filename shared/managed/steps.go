@@ -1,6 +1,7 @@
 package managed
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -155,6 +156,9 @@ func (r *round) create(ctx context.Context, m *resource, s step) error {
 		in = r.wanted(m, member)
 	}
 	member.Status, member.Reason, member.RetryAt = domain.MemberCreating, "", time.Time{}
+	// An earlier call may have made the server, with what was declared then.
+	earlier := member.UserData
+	member.UserData = cmp.Or(earlier, in.userData())
 	member.IsRequested, member.IsWaiting = true, false
 	if err := r.saveMember(ctx, member); err != nil {
 		return err
@@ -184,7 +188,7 @@ func (r *round) create(ctx context.Context, m *resource, s step) error {
 		isUnsent = isUnsent || id == "" // OpenStack has rejected it
 	}
 	if isUnsent {
-		member.IsRequested = in.Member.IsRequested // by an earlier call
+		member.IsRequested, member.UserData = in.Member.IsRequested, earlier // of an earlier call
 	}
 	return r.saveMember(ctx, member)
 }
@@ -196,6 +200,10 @@ func (r *round) update(ctx context.Context, m *resource, s step) error {
 	member.Status, member.Reason, member.IsWaiting = domain.MemberCreating, changing(s.differences), false
 	if member.WasReady {
 		member.Status = domain.MemberUpdating
+	}
+	earlier := member.UserData
+	if digest := r.wanted(m, member).userData(); digest != "" && rebuilds(s.differences) {
+		member.UserData = digest
 	}
 	if err := r.saveMember(ctx, member); err != nil { // that it is another replica's project shows here
 		return err
@@ -217,6 +225,9 @@ func (r *round) update(ctx context.Context, m *resource, s step) error {
 		member.Attempts, member.RetryAt, member.Written, member.Writes = 0, time.Time{}, "", 0
 	default:
 		r.fail(ctx, m, &member, s, err)
+	}
+	if err != nil {
+		member.UserData = earlier
 	}
 	return r.saveMember(ctx, member)
 }

@@ -367,3 +367,46 @@ func TestServersWithVolumesGoFirst(t *testing.T) {
 		}
 	}
 }
+
+// TestUserDataOfSteps: what a server is made or rebuilt with is stored before the call. It is forgotten when nothing was
+// sent, and kept when the call may have made the server: a later one finds it, with what it was made with.
+func TestUserDataOfSteps(t *testing.T) {
+	t.Parallel()
+	digest := Wanted{
+		Resource: domain.Managed{Kind: domain.KindMachine}, Spec: []byte(`{"volumes": ["data"], "update": "replace"}`),
+	}.userData()
+	for name, tc := range map[string]struct {
+		difference Difference
+		before     string
+		err        error
+		want       string
+	}{
+		"rebuilt": {difference: Difference{Field: "image", Way: InPlace, Disrupts: true}, before: "old", want: digest},
+		"resized": {difference: Difference{Field: "flavor", Way: InPlace, Disrupts: true}, before: "old", want: "old"},
+		"rejected": {
+			difference: Difference{Field: "image", Way: InPlace, Disrupts: true}, before: "old",
+			err: apperr.New(apperr.Invalid, "no"), want: "old",
+		},
+		"made":            {want: digest},
+		"made later":      {err: apperr.New(apperr.Unavailable, "no answer"), want: digest},
+		"waits":           {err: Waits("NotReady", "it waits"), want: ""},
+		"waits after one": {before: "old", err: Waits("NotReady", "it waits"), want: "old"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			e, s, d := newChange(tc.difference, func(m *domain.Member) {
+				if m.UserData = tc.before; tc.difference.Field == "" {
+					m.ObjectID, m.Status, m.WasReady = "", domain.MemberCreating, false
+				}
+			})
+			if tc.difference.Field == "" {
+				d.left, d.found = nil, nil
+			}
+			d.create = func() error { return tc.err }
+			d.errs = []error{tc.err}
+			s.run(t, e)
+			if got := s.only(t).UserData; got != tc.want {
+				t.Errorf("%s: it is %q, want %q", name, got, tc.want)
+			}
+		})
+	}
+}

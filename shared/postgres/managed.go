@@ -28,7 +28,7 @@ join managed_revisions r on r.project_id = m.project_id and r.managed_id = m.id 
 	// A replica of an earlier release that makes a member ready does not store that it was.
 	memberColumns = `
 id, managed_id, ordinal, revision, object_id, status, reason, node, attempts, retry_at, missed_at, created_at,
-updated_at, written, writes, is_requested, is_waiting,
+updated_at, written, writes, is_requested, is_waiting, user_data,
 was_ready or status in ('ready', 'updating') as was_ready,
 may_have_data or was_ready or status in ('ready', 'updating') as may_have_data`
 

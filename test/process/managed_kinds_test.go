@@ -291,3 +291,58 @@ func TestManagedKindsRefused(t *testing.T) {
 		}
 	}
 }
+
+// TestLongSameInOtherWords: a server stays when its declaration names the same otherwise, and when its flavor is
+// deleted: then it changes in place, and is not replaced. Another text in its configmap replaces it as soon as that is
+// possible.
+func TestLongSameInOtherWords(t *testing.T) {
+	t.Parallel()
+	d, s := newDeclaring(t), testkit.Sandbox(t)
+	d.hurry(t)
+	r, files, nova, flavor := d.resource("VirtualMachine", "one"), d.resource("Configmap", "boot"), d.Service(t, "nova"),
+		d.PrivateFlavor(t)
+	file := func(text string) fields { return fields{"data": fields{"motd": text}} }
+	files.declare(t, file("first"))
+	spec := func(more fields) fields {
+		all := fields{
+			"flavor": flavor, "image": s.Image, "networks": []string{s.Network}, "configmaps": []string{"boot"},
+			"update": "replace",
+		}
+		maps.Copy(all, more)
+		return all
+	}
+	id := r.declare(t, spec(nil))
+	for _, same := range []fields{
+		{"image": s.ImageID, "networks": []string{s.NetworkID}}, {"security_groups": []string{"default"}},
+	} {
+		if now := r.declare(t, spec(same)); now != id {
+			t.Errorf("it was replaced for %v", same)
+		}
+	}
+	if err := admin(t).DeleteFlavor(t.Context(), flavor); err != nil {
+		t.Fatal(err)
+	}
+	if now := r.declare(t, spec(fields{"metadata": fields{"a": "b"}})); now != id {
+		t.Error("it was replaced for its deleted flavor")
+	}
+	if now := serverOf(t, nova, id); now.Metadata["a"] != "b" {
+		t.Errorf("Nova has %+v", now)
+	}
+
+	files.declare(t, file("second"))
+	r.until(t, "waiting", func(m managed.Managed) bool { return strings.Contains(m.StatusReason, "no flavor") })
+	if now := serverOf(t, nova, id); now.Status != "ACTIVE" {
+		t.Errorf("without its flavor it is %+v", now)
+	}
+	has := func(text string) func(managed.Managed) bool {
+		return func(m managed.Managed) bool {
+			return m.Status == "ready" && len(m.Members) == 1 && m.Members[0].Status == "ready" &&
+				m.Members[0].ObjectID != id && strings.Contains(testkit.UserData(t, m.Members[0].ObjectID),
+				base64.StdEncoding.EncodeToString([]byte(text)))
+		}
+	}
+	r.put(t, spec(fields{"flavor": s.Flavor}))
+	r.until(t, "replaced by one with the second text", has("second"))
+	files.declare(t, file("third"))
+	r.until(t, "replaced by one with the third text", has("third"))
+}
