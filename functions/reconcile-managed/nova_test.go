@@ -69,6 +69,10 @@ func (*fakeNova) Quota(context.Context) (domain.Quota, error) {
 	return domain.Quota{Instances: none, VCPUs: none, RAMMB: none}, nil
 }
 
+func (*fakeNova) ServerPorts(context.Context, string, string) ([]domain.Port, error) {
+	return nil, apperr.New(apperr.Forbidden, "the ports are withheld")
+}
+
 func (*fakeNova) DeleteServerGroups(context.Context, string) error { return nil }
 
 func (f *fakeNova) MarkedServers(_ context.Context, tag string) ([]domain.Server, error) {

@@ -1,6 +1,8 @@
 package reconcilemanaged
 
 import (
+	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -97,5 +99,58 @@ func TestLongTagsAreRemoved(t *testing.T) {
 	w.ready(t, testkit.Sandbox(t).Flavor)
 	if after := w.get(t, domain.KindMachine, "web").Members[0]; after.ObjectID != before.ObjectID {
 		t.Errorf("it was made again: %+v", after)
+	}
+}
+
+// drifted waits until the fields of the server that others have changed are these.
+func (w machine) drifted(t *testing.T, want ...string) {
+	t.Helper()
+	w.is(t, fmt.Sprintf("it has drift of %q", want), func(domain.Server) bool {
+		w.round(t, nil)
+		m := w.get(t, domain.KindMachine, "web")
+		var fields []string
+		for _, one := range m.Drift {
+			fields = append(fields, one.Field)
+		}
+		return slices.Equal(fields, want) && (m.Status == domain.ManagedDegraded) == (len(want) > 0)
+	})
+}
+
+// TestLongPortsOfServer: a security group and an interface that others take from a server are drift. With repair: auto
+// the server gets them back in place.
+func TestLongPortsOfServer(t *testing.T) {
+	t.Parallel()
+	w, here := newWorld(t), testkit.Sandbox(t)
+	group := w.MakeSecurityGroup(t, "web")
+	m := machine{w, w.trust(t)}
+	w.declare(t, domain.KindMachine, "web", domain.MachineSpec{
+		Flavor: here.Flavor, Image: here.Image, Networks: []string{here.Network}, SecurityGroups: []string{"web"},
+	}, m.by, time.Now())
+	server, cloud := w.settled(t, "web")[0], w.Session(t)
+	port := func() domain.Port {
+		t.Helper()
+		found, err := cloud.ServerPorts(t.Context(), w.ID, server)
+		if err != nil || len(found) != 1 || found[0].NetworkID != here.NetworkID {
+			t.Fatalf("it has the ports %+v: %v", found, err)
+		}
+		return found[0]
+	}
+	before := port()
+	if !slices.Equal(before.Groups, []string{group}) {
+		t.Errorf("a new server has the groups %s, want %s", before.Groups, group)
+	}
+	if err := cloud.SetPortGroups(t.Context(), before.ID, []string{}); err != nil {
+		t.Fatal(err)
+	}
+	m.drifted(t, "security_groups.web")
+	path := "servers/" + server + "/os-interface/" + before.ID
+	if status := w.Service(t, "nova").Do(t, http.MethodDelete, path, nil); status != http.StatusAccepted {
+		t.Fatalf("the interface is not detached: %d", status)
+	}
+	m.drifted(t, "networks."+here.Network)
+	w.exec(t, "update managed set repair = 'auto'")
+	m.drifted(t)
+	if after := port(); !slices.Equal(after.Groups, []string{group}) || w.settled(t, "web")[0] != server {
+		t.Errorf("it has the port %+v", after)
 	}
 }

@@ -30,6 +30,8 @@ const (
 	DrainEvent            = "cloudfn.node.drain.v1"       // a drain has begun or ended
 	MonitorEvent          = "cloudfn.monitor.failed.v1"   // the list of nodes cannot be read, or can be again
 	ManagedEvent          = "cloudfn.managed.state.v1"    // a declared resource's status or revision changed
+	// UnexpectedObjectEvent is about an object that has the mark of managed resources and is no member of one.
+	UnexpectedObjectEvent = "cloudfn.managed.unexpected_object.v1"
 )
 
 // EventTypes lists the types that a callback may subscribe to.
@@ -38,6 +40,7 @@ func EventTypes() []string {
 		InstanceEvent, OrderEvent, CallbackEvent, ConnectionEvent, ChangeEvent, RevocationEvent,
 		ConnectionRequestEvent, ActionEvent, AgentReadyEvent, UnexpectedServerEvent, LeaseEvent,
 		LeaseChangeEvent, LeaseWarningEvent, NodeEvent, DrainEvent, MonitorEvent, ManagedEvent,
+		UnexpectedObjectEvent,
 	}
 }
 

@@ -239,6 +239,14 @@ func (m *Member) Missed(now time.Time) (isDeleted bool) {
 	return now.Sub(m.MissedAt) >= MissedFor
 }
 
+// UnexpectedObject is an object of OpenStack that carries cloudfn's mark and belongs to no member. It is never changed.
+type UnexpectedObject struct {
+	ObjectID string `json:"object_id"`
+	Name     string `json:"name"`
+	Provider string `json:"provider"`
+	Region   string `json:"region"`
+}
+
 // ManagedProject is a project with managed resources: a unit of due work.
 type ManagedProject struct {
 	ProjectID string

@@ -42,6 +42,10 @@ type Network struct {
 type Port struct {
 	ID       string `json:"id"`
 	DeviceID string `json:"device_id"` // that uses it; "" = none
+
+	NetworkID string   `json:"network_id"`
+	Groups    []string `json:"security_groups"`       // their ids
+	IsSecured *bool    `json:"port_security_enabled"` // nil = a port cannot be without security groups
 }
 
 // Subnet is a range of addresses of a network.

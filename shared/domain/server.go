@@ -35,6 +35,9 @@ type Server struct {
 	// SecurityGroups are names, and ServerGroups those that Nova places it by; only of a single server.
 	SecurityGroups []string      `json:"security_groups,omitempty"`
 	ServerGroups   []ServerGroup `json:"server_groups,omitempty"`
+
+	Ports  []Port      `json:"-"` // only of managed ones; nil = not known
+	MadeOf *LaunchSpec `json:"-"` // only of managed ones; nil = not known
 }
 
 // Address is one IP address of a server.

@@ -35,6 +35,7 @@ type seen struct {
 	isOld        bool // a new object would have what it does not get any more
 	isUnrecorded bool // its object works, which is not stored yet
 	differences  []Difference
+	added        []Difference // what others have added, and what stays
 }
 
 // action is what a step does.
@@ -362,6 +363,9 @@ func (d *decision) tend(s seen, kept []seen) bool {
 	}
 	if s.object.Reason != "" {
 		d.stopped = append(d.stopped, s.object.Reason)
+	}
+	for _, one := range s.added {
+		d.drift = append(d.drift, domain.Drift{Member: s.member.ID, Field: one.Field, Actual: one.Actual})
 	}
 	return d.update(s, kept)
 }

@@ -170,6 +170,8 @@ type Difference struct {
 	Follows bool
 	// IsMark says that others have removed a mark, which lists need: it is put back whatever Repair says.
 	IsMark bool
+	// Stays says that others have added it, and that its removal would lose something. It is drift, and never removed.
+	Stays bool
 }
 
 // Around looks up the other managed resources of the project.

@@ -28,6 +28,11 @@ type Store interface {
 	DeleteMember(ctx context.Context, claim domain.Claim, projectID string, id uuid.UUID) error
 	SaveStatus(ctx context.Context, claim domain.Claim, all ...*domain.Managed) error
 	Remove(ctx context.Context, claim domain.Claim, m domain.Managed) error
+	// SaveUnexpected records objects without a member, and returns the ids of those that an event has reported.
+	SaveUnexpected(
+		ctx context.Context, claim domain.Claim, projectID string, found []domain.UnexpectedObject,
+		patience time.Duration,
+	) (reported []string, err error)
 	Now(context.Context) (time.Time, error)
 }
 
@@ -83,10 +88,11 @@ type round struct {
 	isReread  bool                             // they were read again
 	users     map[Ref]Ref                      // what each resource is named by; nil = not looked up
 	nodes     []domain.Node
-	deleted   map[uuid.UUID]bool // the members whose objects are not found by their ids, instead of by a list
-	missed    map[uuid.UUID]bool // the members whose objects are not found, and not for long enough
-	listed    time.Duration      // the time that listing has taken
-	isNews    bool               // a status is new, which other resources may wait for
+	deleted   map[uuid.UUID]bool               // the members whose objects are not found by their ids, instead of by a list
+	missed    map[uuid.UUID]bool               // the members whose objects are not found, and not for long enough
+	marked    map[listing]map[uuid.UUID]Object // all objects with marks, of those that a scan has listed
+	listed    time.Duration                    // the time that listing has taken
+	isNews    bool                             // a status is new, which other resources may wait for
 	around    Around
 	problem   error // why a part of the project could not be looked at
 }
@@ -101,6 +107,7 @@ type resource struct {
 	notListed error  // why its objects could not be listed
 	waits     string // what it has to wait for
 	members   []seen
+	surplus   []domain.Drift // objects that are named like its own, have a mark and are no members
 
 	isLookedAt bool // in this round; others are only looked up by those that name them
 	plan       plan
@@ -115,7 +122,7 @@ type resource struct {
 func (e Engine) Run(ctx context.Context, claim domain.Claim, project domain.ManagedProject) error {
 	r := &round{
 		Engine: e, claim: claim, project: project, sessions: map[sessionKey]opened{}, deleted: map[uuid.UUID]bool{},
-		missed: map[uuid.UUID]bool{},
+		missed: map[uuid.UUID]bool{}, marked: map[listing]map[uuid.UUID]Object{},
 	}
 	return due.Pass{Limit: passTime, Work: r.run, Save: r.release}.Run(ctx)
 }
@@ -247,6 +254,9 @@ func (r *round) decide(m *resource) {
 		return
 	}
 	m.plan = decide(m.target(), m.members, r.now)
+	if !m.isDeleting() {
+		m.plan.drift = append(m.plan.drift, m.surplus...)
+	}
 	if m.waits != "" {
 		// What it waits for makes the project due, by a declaration or when it becomes ready.
 		m.plan.steps, m.plan.isGone = m.stepsMeanwhile(), false

@@ -17,6 +17,7 @@ type lists struct {
 	groups   []domain.SecurityGroup
 	keys     []domain.KeyPair
 	zones    []domain.Zone
+	ports    []domain.Port
 	images   map[string][]domain.Image // by the name or id that was looked up
 	servers  map[string]string         // the ids of server groups, by their names
 	cells    *bool                     // all cells of Nova are up; nil = not checked

@@ -39,6 +39,9 @@ type MachineCloud interface {
 	Zones(context.Context) ([]domain.Zone, error)
 	EnsureServerGroup(ctx context.Context, name, policy string) (string, error)
 	DeleteServerGroups(ctx context.Context, name string) error
+	ServerPorts(ctx context.Context, projectID, serverID string) ([]domain.Port, error)
+	SetPortGroups(ctx context.Context, id string, groups []string) error
+	AttachInterface(ctx context.Context, serverID, networkID string) error
 }
 
 // Instances are the tracked servers.
@@ -72,7 +75,7 @@ func (*MachineDriver) Needs(spec json.RawMessage) []Ref {
 }
 
 // List implements Driver.
-func (*MachineDriver) List(
+func (d *MachineDriver) List(
 	ctx context.Context, s Session, members []domain.Member,
 ) (map[uuid.UUID]Object, error) {
 	servers, err := s.Cloud.MarkedServers(ctx, markTag)
@@ -80,6 +83,9 @@ func (*MachineDriver) List(
 		return nil, err
 	}
 	if err := nameFlavors(ctx, s, servers); err != nil {
+		return nil, err
+	}
+	if err := d.addPorts(ctx, s, servers); err != nil {
 		return nil, err
 	}
 	lookup.FillFaults(ctx, s.Cloud, servers)
@@ -149,7 +155,7 @@ const resized = "VERIFY_RESIZE"
 
 // Find implements Driver: a list by tag leaves out the servers of cells that are down, and those whose tags others
 // have removed.
-func (*MachineDriver) Find(ctx context.Context, s Session, id string) (Object, error) {
+func (d *MachineDriver) Find(ctx context.Context, s Session, id string) (Object, error) {
 	server, err := s.Cloud.Server(ctx, id)
 	switch {
 	case apperr.CodeOf(err) == apperr.NotFound && !s.cellsUp(ctx):
@@ -162,7 +168,9 @@ func (*MachineDriver) Find(ctx context.Context, s Session, id string) (Object, e
 		return Object{ID: id}, nil
 	}
 	one := []domain.Server{server}
-	err = nameFlavors(ctx, s, one)
+	if err = nameFlavors(ctx, s, one); err == nil {
+		err = d.addPorts(ctx, s, one)
+	}
 	return machineObject(one[0]), err
 }
 

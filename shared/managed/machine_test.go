@@ -25,6 +25,9 @@ type fakeNova struct {
 	cells  error // why a cell is down
 	tagErr error
 	calls  []string
+	ports  []domain.Port
+
+	portsErr error
 }
 
 func (f *fakeNova) Flavors(context.Context) ([]domain.Flavor, error) {
@@ -178,7 +181,7 @@ func TestTagsAreRemoved(t *testing.T) {
 	t.Parallel()
 	nova, in := newFakeNova("tiny")
 	nova.server.Tags = nil
-	o, err := (&MachineDriver{}).Find(t.Context(), Session{Cloud: nova}, "s")
+	o, err := (&MachineDriver{Instances: madeOf{}}).Find(t.Context(), Session{Cloud: nova}, "s")
 	if err != nil || o.State != ObjectReady || o.Raw == nil {
 		t.Fatalf("it is %+v: %v", o, err)
 	}

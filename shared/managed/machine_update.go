@@ -104,6 +104,7 @@ func (*MachineDriver) Differences(in Wanted, o Object) []Difference {
 		out = append(out, Difference{Field: "image", Declared: spec.Image, Actual: actual, Way: way, Disrupts: true})
 	}
 	out = append(out, volumeDifferences(in, spec, made, server)...)
+	out = append(out, portDifferences(spec, made, server)...)
 	if in.Made.Number != in.Resource.Revision && in.Made.Number != 0 { // 0: what it was made of is not known
 		out = append(out, fixedDifferences(in, spec, made, server)...)
 	}
@@ -238,7 +239,7 @@ func rebuilds(differences []Difference) bool {
 	return differs(differences, "image") && !differs(differences, "flavor")
 }
 
-// describe changes what does not interrupt a server: its marks, name, metadata and volumes.
+// describe changes what does not interrupt a server: its marks, name, metadata, volumes and ports.
 func describe(ctx context.Context, s Session, in Wanted, server domain.Server, differences []Difference) error {
 	if err := retag(ctx, s, server, differences); err != nil {
 		return err
@@ -271,7 +272,7 @@ func describe(ctx context.Context, s Session, in Wanted, server domain.Server, d
 			return because(err, "volume %s was not attached", name)
 		}
 	}
-	return nil
+	return reconnect(ctx, s, server, differences)
 }
 
 // retag removes and adds tags of a server, its marks among them.

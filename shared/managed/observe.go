@@ -54,6 +54,9 @@ func (r *round) observe(ctx context.Context) error {
 		}
 	}
 	r.listed = time.Since(began)
+	if err := r.findSurplus(ctx); err != nil {
+		return err
+	}
 	r.around = NewAround(all, objects)
 	for _, m := range r.resources {
 		if m.isLookedAt && m.noLogin == nil && m.notListed == nil {
@@ -96,7 +99,7 @@ func (r *round) listAll(
 			limited, cancel := context.WithTimeout(ctx, listTime)
 			defer cancel()
 			for _, m := range withSessions(group) {
-				lists[n] = readObjects(limited, key.driver, m.session, group)
+				lists[n] = readObjects(limited, key.driver, m.session, group, r.isScan())
 				lists[n].err = r.explain(m, lists[n].err)
 				if apperr.CodeOf(lists[n].err) != apperr.Forbidden {
 					break
@@ -115,7 +118,9 @@ func (r *round) listAll(
 			}
 			continue
 		}
-		maps.Copy(objects, lists[n].found)
+		if maps.Copy(objects, lists[n].found); r.isScan() {
+			r.marked[key] = lists[n].found
+		}
 		for _, id := range lists[n].deleted {
 			r.deleted[id] = true
 		}
@@ -146,10 +151,10 @@ type list struct {
 const mostFinds = 10
 
 // readObjects reads the objects of the members of resources. Few servers that are made are read by their ids: something
-// has reported that they have changed. All else is listed.
-func readObjects(ctx context.Context, driver Driver, s Session, group []*resource) (l list) {
+// has reported that they have changed. All else is listed, and in a scan all is.
+func readObjects(ctx context.Context, driver Driver, s Session, group []*resource, isScan bool) (l list) {
 	var members []domain.Member
-	readsEach := true
+	readsEach := !isScan
 	for _, m := range group {
 		members = append(members, m.Members...)
 		readsEach = readsEach && m.isReported() && m.Kind != domain.KindConfigmap
@@ -255,6 +260,12 @@ func (r *round) match(ctx context.Context, m *resource, objects map[uuid.UUID]Ob
 			isOld := func(one Difference) bool { return one.Way == OnlyNew }
 			s.isOld = slices.ContainsFunc(s.differences, isOld)
 			s.differences = slices.DeleteFunc(s.differences, isOld)
+			s.differences = slices.DeleteFunc(s.differences, func(one Difference) bool {
+				if one.Stays {
+					s.added = append(s.added, one)
+				}
+				return one.Stays
+			})
 			if isReady && m.target().isDeployment && m.target().surges {
 				replaceDisrupting(s.differences)
 			}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -27,6 +28,8 @@ type memory struct {
 	changed bool          // the revisions of members are deleted
 	saves   int           // of members
 	scanned bool          // the last round looked at all
+	found   map[string]time.Time
+	orphans []string
 }
 
 func (s *memory) Load(context.Context, string) ([]domain.Managed, error) {
@@ -109,6 +112,23 @@ func (s *memory) Remove(_ context.Context, _ domain.Claim, m domain.Managed) err
 	}
 	s.all = left
 	return nil
+}
+
+func (s *memory) SaveUnexpected(
+	_ context.Context, _ domain.Claim, _ string, found []domain.UnexpectedObject, patience time.Duration,
+) (reported []string, err error) {
+	for _, o := range found {
+		if _, isKnown := s.found[o.ObjectID]; !isKnown {
+			if s.found == nil {
+				s.found = map[string]time.Time{}
+			}
+			s.found[o.ObjectID] = time.Now()
+		}
+		if !slices.Contains(s.orphans, o.ObjectID) && time.Since(s.found[o.ObjectID]) >= patience {
+			reported = append(reported, o.ObjectID)
+		}
+	}
+	return reported, nil
 }
 
 func (*memory) Now(context.Context) (time.Time, error) { return time.Now(), nil }

@@ -96,6 +96,7 @@ const (
 
 var (
 	tried      = uuid.MustParse("33333333-3333-4333-8333-333333333333") // the member
+	triedIDs   = map[string]string{"a": imageOne, "b": imageTwo}        // of networks and security groups
 	volumesIDs = map[string]string{"data": "volume-1", "more": "volume-2"}
 )
 
@@ -107,6 +108,15 @@ func serverOf(text json.RawMessage) any {
 		Image: &domain.ImageRef{ID: spec.Image}, KeyName: spec.KeyName, Metadata: spec.Metadata,
 		Tags: append([]string{tried.String(), markTag}, spec.Tags...),
 	}
+	port := domain.Port{ID: "port", DeviceID: "server"}
+	for _, name := range spec.SecurityGroups {
+		port.Groups = append(port.Groups, triedIDs[name])
+	}
+	for _, name := range spec.Networks {
+		port.NetworkID = triedIDs[name]
+		s.Ports = append(s.Ports, port)
+	}
+	s.MadeOf = &domain.LaunchSpec{NetworkIDs: []string{imageOne}, SecurityGroups: []string{imageOne}}
 	for _, name := range spec.Volumes {
 		s.VolumeIDs = append(s.VolumeIDs, volumesIDs[name])
 	}
@@ -123,6 +133,7 @@ var machineRules = ruled{
 	},
 	more: map[string]string{
 		"metadata": `{"k": "a", "l": "b"}`, "tags": `["a", "b"]`, "volumes": `["data", "more"]`,
+		"networks": `["a", "b"]`, "security_groups": `["a", "b"]`,
 	},
 	driver: &MachineDriver{}, shown: serverOf,
 }

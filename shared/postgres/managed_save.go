@@ -2,10 +2,13 @@ package postgres
 
 import (
 	"context"
+	"encoding/json"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
@@ -104,6 +107,9 @@ func (s Managed) Remove(ctx context.Context, claim domain.Claim, m domain.Manage
 			if err != nil {
 				return err
 			}
+			if _, err := exec(ctx, tx, rememberOrphansSQL, m.ProjectID, m.ID); err != nil {
+				return err
+			}
 			if _, err := exec(ctx, tx, "delete from managed where project_id = $1 and id = $2", m.ProjectID,
 				m.ID); err != nil {
 				return err
@@ -126,4 +132,51 @@ func (s Managed) RecordNodes(ctx context.Context, byServer map[string]string) er
 	}
 	_, err := exec(ctx, s.DB.pool, recordNodesSQL, ids, nodes)
 	return err
+}
+
+const (
+	// The event is written with the row, so it is one.
+	saveUnexpectedSQL = `
+with ` + claimedProjectSQL + `, given as materialized (
+    select * from jsonb_to_recordset($3) as g (object_id text, name text, provider text, region text)
+), found as (
+    insert into unexpected_objects (project_id, object_id, provider, region, name, found_at)
+    select c.project_id, g.object_id, g.provider, g.region, g.name, clock_timestamp() from claimed c, given g
+    on conflict do nothing
+), reported as (
+    update unexpected_objects u set reported_at = clock_timestamp() from claimed c, given g
+    where u.project_id = c.project_id and u.object_id = g.object_id and not u.is_orphan and u.reported_at is null
+      and u.found_at <= clock_timestamp() - $4::interval
+    returning u.*
+), event as (
+    insert into events (project_id, subject, seq, type, at, data)
+    select project_id, object_id, 1, '` + domain.UnexpectedObjectEvent + `', reported_at,
+           jsonb_strip_nulls(jsonb_build_object(
+               'object_id', object_id, 'name', name, 'provider', provider, 'region', nullif(region, '')))
+    from reported
+)
+select object_id from reported
+union all
+select u.object_id from claimed c, given g, unexpected_objects u
+where u.project_id = c.project_id and u.object_id = g.object_id and u.reported_at is not null`
+
+	// rememberOrphansSQL is done before the members are deleted.
+	rememberOrphansSQL = `
+insert into unexpected_objects (project_id, object_id, provider, region, name, is_orphan, found_at)
+select m.project_id, x.object_id, m.provider, coalesce(m.schedule->>'region', ''), m.name, true, clock_timestamp()
+from managed m join managed_members x on x.project_id = m.project_id and x.managed_id = m.id
+where m.project_id = $1 and m.id = $2 and m.orphan and x.object_id <> ''
+on conflict (project_id, object_id) do update set is_orphan = true`
+)
+
+// SaveUnexpected records objects that carry a mark and belong to no member. One that was recorded as long ago as
+// patience has one event. It returns the ids of those that an event has reported.
+func (s Managed) SaveUnexpected(
+	ctx context.Context, claim domain.Claim, projectID string, found []domain.UnexpectedObject, patience time.Duration,
+) (reported []string, err error) {
+	text, err := json.Marshal(found)
+	if err != nil {
+		return nil, apperr.Wrap(apperr.Internal, err, "unexpected objects cannot be written")
+	}
+	return queryColumn[string](ctx, s.DB.pool, saveUnexpectedSQL, projectID, claim.ID, text, patience)
 }

@@ -87,3 +87,46 @@ select project_id, id, number, '{}', user_id from managed, generate_series(1, 2)
 		t.Errorf("none: %v", err)
 	}
 }
+
+// TestUnexpectedObjects: an object without a member is one event when it was found twice. One that a deletion has left
+// as an orphan is not reported.
+func TestUnexpectedObjects(t *testing.T) {
+	t.Parallel()
+	ctx, database := t.Context(), testkit.Database(t)
+	store, conn := postgres.Managed{DB: open(t, database)}, testkit.Connect(t, database)
+	m := declare(t, store, newManaged("web"))
+	_, claim := claimProject(t, store)
+	if err := store.SaveMember(ctx, claim, "p1", newMember(m)); err != nil {
+		t.Fatal(err)
+	}
+	m.Orphan = true
+	m, err := store.Delete(ctx, m, nil)
+	if err == nil {
+		err = store.Remove(ctx, claim, m)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := []domain.UnexpectedObject{
+		{ObjectID: "s-web", Name: "web", Provider: "nova"}, {ObjectID: "twin", Name: "web", Provider: "nova"},
+	}
+	save := func(patience time.Duration, want ...string) {
+		t.Helper()
+		reported, err := store.SaveUnexpected(ctx, claim, "p1", found, patience)
+		if err != nil || !slices.Equal(reported, want) {
+			t.Errorf("reported are %q, want %q: %v", reported, want, err)
+		}
+	}
+	save(0)
+	save(time.Hour)
+	save(0, "twin")
+	save(time.Hour, "twin")
+	events := testkit.Scalar[[]string](t, conn, `select array_agg(subject || ' ' || data) from events
+where type = 'cloudfn.managed.unexpected_object.v1'`)
+	const want = `twin {"name": "web", "provider": "nova", "object_id": "twin"}`
+	if !slices.Equal(events, []string{want}) {
+		t.Errorf("the events are %q, want %q", events, want)
+	}
+	claim = domain.NewClaim() // another replica has the project
+	save(0)
+}

@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/postgres"
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
@@ -53,6 +55,7 @@ as 'begin new.due_at := ''infinity''; return new; end'`)
 		s.ok(t, id, 422, of(id, "Pod"))
 	}
 
+	s.unexpected(t)
 	s.ok(t, "deleteManaged", 412, ask{header: []string{"If-Match", `"77"`}})
 	s.exec(t, "update connections set status = 'lost' where managed")
 	id, secret := s.project.AppCredential(t)
@@ -63,6 +66,25 @@ as 'begin new.due_at := ''infinity''; return new; end'`)
 	s.ok(t, "rollbackManaged", 409, ask{header: anyVersion})
 	s.ok(t, "deleteFlavor", 412, ask{})
 	s.ok(t, "deleteFlavor", 204, ask{header: anyVersion})
+}
+
+// unexpected records an object without a resource, as reconcile-managed does when it has found it twice.
+func (s *story) unexpected(t *testing.T) {
+	db, err := postgres.Open(postgres.Config{URL: domain.Secret(s.conn.Config().ConnString()), MaxConns: 1}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(db.Close)
+	claim := domain.NewClaim()
+	s.exec(t, "update managed_projects set claim_id = $1", claim.ID)
+	for range 2 {
+		_, err = postgres.Managed{DB: db}.SaveUnexpected(t.Context(), claim, s.project.ID, []domain.UnexpectedObject{
+			{ObjectID: "8a1d0c5e-2f43-4c7e-9b1a-6d5e4f3a2b10", Name: "web-0", Provider: "nova"},
+		}, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 // strayManaged stores the resource of the examples without a delegation.

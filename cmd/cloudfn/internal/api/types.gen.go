@@ -283,6 +283,7 @@ const (
 	CloudfnLeaseChangedV1             EventType = "cloudfn.lease.changed.v1"
 	CloudfnLeaseStateV1               EventType = "cloudfn.lease.state.v1"
 	CloudfnManagedStateV1             EventType = "cloudfn.managed.state.v1"
+	CloudfnManagedUnexpectedObjectV1  EventType = "cloudfn.managed.unexpected_object.v1"
 	CloudfnMonitorFailedV1            EventType = "cloudfn.monitor.failed.v1"
 	CloudfnNodeDrainV1                EventType = "cloudfn.node.drain.v1"
 	CloudfnNodeStateV1                EventType = "cloudfn.node.state.v1"
@@ -4232,6 +4233,20 @@ type Time = time.Time
 
 // UUID A UUID in lower case.
 type UUID = string
+
+// UnexpectedObjectEvent Data of `cloudfn.managed.unexpected_object.v1`.
+type UnexpectedObjectEvent struct {
+	Name string `json:"name"`
+
+	// ObjectID The object's id in its service.
+	ObjectID string `json:"object_id"`
+
+	// Provider As in `GET /v1/managed/providers`: `nova`, `cinder`, ...
+	Provider string `json:"provider"`
+
+	// Region Absent for the region of cloudfn.
+	Region *string `json:"region,omitempty"`
+}
 
 // UnexpectedServerEvent defines model for UnexpectedServerEvent.
 type UnexpectedServerEvent struct {

@@ -1,0 +1,78 @@
+package managed
+
+import (
+	"context"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+// surplusField is the field of the drift that an unexpected object is.
+const surplusField = "unexpected_object"
+
+// findSurplus finds the objects that carry a mark and belong to no member, such as a server that Nova did not find for a
+// while, and that was made again. Each is an event when two scans have found it, and drift of the resource that has its
+// name. It is never deleted. Between scans what the last one has found stays.
+func (r *round) findSurplus(ctx context.Context) error {
+	known := map[string]bool{} // members and their objects
+	for _, m := range r.resources {
+		for _, member := range m.Members {
+			known[member.ID.String()], known[member.ObjectID] = true, true
+		}
+	}
+	var found []domain.UnexpectedObject
+	for key, objects := range r.marked {
+		for mark, o := range objects { // a server may carry several ids
+			known[o.ID] = known[o.ID] || known[mark.String()]
+		}
+		provider, _ := domain.ProviderOf(key.driver.Kinds()[0])
+		for _, o := range objects {
+			if !known[o.ID] && o.State != ObjectDeleting {
+				known[o.ID] = true
+				found = append(found, domain.UnexpectedObject{
+					ObjectID: o.ID, Name: o.Name, Provider: provider.Name, Region: key.region,
+				})
+			}
+		}
+	}
+	var reported []string
+	if len(found) > 0 {
+		all, err := r.Store.SaveUnexpected(ctx, r.claim, r.project.ProjectID, found, domain.MissedFor)
+		if err != nil {
+			return err
+		}
+		reported = all
+	}
+	slices.Sort(reported)
+	for _, m := range r.resources {
+		if _, isListed := r.marked[listing{m.driver, m.Schedule.Region}]; !isListed {
+			m.surplus = slices.DeleteFunc(slices.Clone(m.Drift), func(d domain.Drift) bool {
+				return d.Field != surplusField
+			})
+			continue
+		}
+		for _, id := range reported {
+			n := slices.IndexFunc(found, func(o domain.UnexpectedObject) bool { return o.ObjectID == id })
+			if n >= 0 && m.isNamed(found[n]) {
+				m.surplus = append(m.surplus, domain.Drift{Field: surplusField, Actual: id})
+			}
+		}
+	}
+	return nil
+}
+
+// isNamed reports whether an object has the name that an object of the resource has.
+func (m *resource) isNamed(o domain.UnexpectedObject) bool {
+	provider, _ := domain.ProviderOf(m.Kind)
+	if provider.Name != o.Provider || m.Schedule.Region != o.Region {
+		return false
+	}
+	if m.Kind != domain.KindDeployment {
+		return o.Name == m.Name
+	}
+	ordinal, ok := strings.CutPrefix(o.Name, m.Name+"-")
+	n, err := strconv.Atoi(ordinal)
+	return ok && err == nil && m.NameOf(domain.Member{Ordinal: n}) == o.Name
+}
