@@ -3,9 +3,9 @@ package managed
 import (
 	"context"
 	"fmt"
-	"io"
-	"maps"
+	"hash/fnv"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -13,309 +13,332 @@ import (
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/flow"
 )
 
-// modelObject is an object of the model: a volume, an image or a secret.
+// modelObject is an object of the model: a server, a volume, an image, a secret or a load balancer.
 type modelObject struct {
-	kind     domain.Kind
-	member   uuid.UUID // whose mark it was made with
-	isReady  bool      // it was ready once: it has data
-	isDone   bool      // it is deleted
-	isFailed bool      // others, or Cinder, have put it in error
-	isOthers bool      // others have changed its mark, or deleted it
-	shownAt  time.Time // lists leave it out until then
-	readyAt  time.Time
-	volume   domain.Volume
-	image    domain.ImageDetail
-	secret   domain.StoredSecret
+	kind      domain.Kind
+	id        string
+	label     string // its name when it was made
+	member    uuid.UUID
+	hasData   bool // it was ready once
+	isDeleted bool
+	isOrphan  bool // its declaration was deleted, and left it
+	isForeign bool // others have made it
+	isHidden  bool // a read of it has ended with a 404 once although it exists
+	madeAt    time.Time
+	changes   []modelChange // that come with time
+	server    domain.Server
+	volume    domain.Volume
+	image     domain.ImageDetail
+	secret    domain.StoredSecret
+	balancer  domain.LoadBalancer
+	payload   string // of a secret
+	userData  string // of a server
 }
 
-// modelCloud is a model of Cinder, Glance and Barbican, of which calls fail as a test says.
-type modelCloud struct {
-	Cloud
+// modelChange is what becomes of an object some time after a call.
+type modelChange struct {
+	at time.Time
+	do func()
+}
 
+func (o *modelObject) after(d time.Duration, do func()) {
+	o.changes = append(o.changes, modelChange{time.Now().Add(d), do})
+}
+
+// modelCloud is a model of Nova, Cinder, Glance, Barbican and Octavia.
+type modelCloud struct {
 	mu      sync.Mutex
 	objects []*modelObject
-	faults  map[string]string // of this round, by the method
-	short   bool              // lists leave out what they show last
-	crash   func()            // ends the process
-	writes  int
-	calls   int
-	permit  func(*modelObject) string // why an object must not be deleted; "" = it may be
-	broken  []string                  // rules that were broken
+	groups  map[string]string // ids of server groups by name
+	permit  func(*modelObject) (rule string)
+	faults  []string // rules that calls have broken
+	record  func(format string, args ...any)
 }
 
-// modelFaults are the ways in which a call fails.
-var modelFaults = []string{"400", "403", "404", "409", "429", "500", "503", "worked", "crash", "crash after"}
-
-// fault is how a call fails before it has done something.
-func (c *modelCloud) fault(method string) error {
-	c.calls++
-	codes := map[string]apperr.Code{
-		"400": apperr.Invalid, "403": apperr.Forbidden, "404": apperr.NotFound, "409": apperr.Conflict,
-		"429": apperr.RateLimited, "500": apperr.BadGateway, "503": apperr.Unavailable,
-	}
-	how := c.faults[method]
-	if how == "crash" {
-		c.crash()
-		return context.Canceled
-	}
-	if code, ok := codes[how]; ok {
-		return apperr.New(code, "%s fails with %s", method, how)
-	}
-	return nil
-}
-
-// after is how a call fails that has done what it should.
-func (c *modelCloud) after(method string) error {
-	switch c.faults[method] {
-	case "worked":
-		return apperr.New(apperr.Unavailable, "%s: the response is late", method)
-	case "crash after":
-		c.crash()
-		return context.Canceled
-	}
-	return nil
-}
-
-// read calls get unless the method fails.
-func modelRead[T any](c *modelCloud, method string, get func() (T, error)) (out T, err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if err = c.fault(method); err != nil {
-		return out, err
-	}
-	return get()
-}
-
-// list returns the objects that a list of a kind shows.
-func (c *modelCloud) list(kind domain.Kind) (all []*modelObject) {
-	for _, o := range c.objects {
-		if o.kind == kind && !o.isDone && !time.Now().Before(o.shownAt) {
-			all = append(all, o.now())
+// settle makes the changes that are due.
+func (c *modelCloud) settle() {
+	for {
+		var next *modelObject
+		for _, o := range c.objects {
+			if len(o.changes) > 0 && !o.changes[0].at.After(time.Now()) &&
+				(next == nil || o.changes[0].at.Before(next.changes[0].at)) {
+				next = o
+			}
 		}
+		if next == nil {
+			return
+		}
+		do := next.changes[0].do
+		next.changes = next.changes[1:]
+		do()
 	}
-	if c.short && len(all) > 0 {
-		all = all[:len(all)-1]
+}
+
+// of returns the objects of a kind that exist.
+func (c *modelCloud) of(kind domain.Kind) (all []*modelObject) {
+	c.settle()
+	for _, o := range c.objects {
+		if o.kind == kind && !o.isDeleted {
+			all = append(all, o)
+		}
 	}
 	return all
 }
 
-// now brings an object to what it is by now.
-func (o *modelObject) now() *modelObject {
-	if o.isFailed || time.Now().Before(o.readyAt) {
-		return o
-	}
-	o.volume.Status = "available"
-	o.isReady = o.isReady || o.kind == domain.KindVolume
-	return o
-}
-
 // get finds an object by its id.
 func (c *modelCloud) get(kind domain.Kind, id string) (*modelObject, error) {
-	for _, o := range c.objects {
-		if o.kind == kind && !o.isDone && o.id() == id {
-			return o.now(), nil
+	for _, o := range c.of(kind) {
+		if o.id == id {
+			return o, nil
 		}
 	}
 	return nil, apperr.New(apperr.NotFound, "there is no %s %s", kind, id)
 }
 
-func (o *modelObject) id() string { return o.volume.ID + o.image.ID + o.secret.ID }
-
-// add makes an object.
-func (c *modelCloud) add(method string, o *modelObject) (string, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.writes++
-	if err := c.fault(method); err != nil {
-		return "", err
-	}
-	if c.faults[method] == "worked" { // no list shows it before the call has ended
-		o.shownAt = time.Now().Add(20 * time.Second)
-	}
+func (c *modelCloud) add(o *modelObject) *modelObject {
+	o.madeAt = time.Now()
 	c.objects = append(c.objects, o)
-	if err := c.after(method); err != nil {
-		return "", err
-	}
-	return o.id(), nil
+	return o
 }
 
-// change changes an object.
-func (c *modelCloud) change(method string, kind domain.Kind, id string, do func(*modelObject)) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.writes++
-	if err := c.fault(method); err != nil {
-		return err
+// deletes reports whether an object may be deleted, and records that a rule is broken by that.
+func (c *modelCloud) deletes(o *modelObject) {
+	rule := "it has no data yet"
+	if o.hasData {
+		rule = c.permit(o)
 	}
-	o, err := c.get(kind, id)
+	c.record("    %s %s (%.8s) is deleted: %s", o.kind, o.label, o.id, rule)
+	if rule == "" {
+		c.faults = append(c.faults, fmt.Sprintf("%s %s (%.8s) has data, and was deleted", o.kind, o.label, o.id))
+	}
+}
+
+// modelRun is what one process does, and how its calls fail.
+type modelRun struct {
+	seed   uint64
+	rate   int           // of a thousand calls so many fail
+	slow   time.Duration // that each call takes
+	isPoll bool          // its calls take no time
+	record func(format string, args ...any)
+	cancel context.CancelFunc
+
+	mu     sync.Mutex
+	counts map[string]uint64
+	isDead bool
+}
+
+// The ways in which reads, lists, writes and writes of the database fail.
+var (
+	readFaults  = []string{"400", "401", "403", "404", "409", "429", "500", "503", "silent"}
+	listFaults  = []string{"403", "404", "429", "500", "503", "silent", "short", "short", "short"}
+	writeFaults = []string{
+		"400", "401", "403", "404", "409", "429", "500", "503", "silent", "lost", "lost", "lost", "late", "late",
+		"crash before", "crash after", "crash after", "crash late", "breaks", "breaks",
+	}
+	saveFaults = []string{"503", "lost", "crash before", "crash after", "fenced"}
+)
+
+// fault is how a call fails; "" = not at all. It depends on the seed and on the call, not on the order of calls that
+// run beside each other.
+func (r *modelRun) fault(method, key string, ways []string) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.isDead || r.rate == 0 {
+		return ""
+	}
+	name := method + " " + key
+	r.counts[name]++
+	h := fnv.New64a()
+	fmt.Fprintf(h, "%d %s %d", r.seed, name, r.counts[name])
+	n := h.Sum64()
+	n = (n ^ n>>31) * 0x9e3779b97f4a7c15
+	n ^= n >> 29
+	if n%1000 >= uint64(r.rate) {
+		return ""
+	}
+	how := ways[n/1000%uint64(len(ways))]
+	r.record("    %s: %s", name, how)
+	return how
+}
+
+// die ends the process: none of its calls goes on.
+func (r *modelRun) die() error {
+	r.mu.Lock()
+	r.isDead = true
+	r.mu.Unlock()
+	r.cancel()
+	return context.Canceled
+}
+
+func (r *modelRun) dead() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.isDead
+}
+
+const (
+	modelLatency = 20 * time.Millisecond
+	lateBy       = 20 * time.Second // that a call works after its client has lost it
+	silence      = time.Minute
+)
+
+// keptLists are the calls that a session makes under a lock: no time may pass in them, because a bubble of synctest
+// does not let time pass while a goroutine waits for a lock.
+var keptLists = []string{"Flavors", "Networks", "Images", "EnsureServerGroup"}
+
+// takes lets the time of a call pass.
+func takes(ctx context.Context, method string, d time.Duration) {
+	if !slices.Contains(keptLists, method) {
+		flow.Sleep(ctx, d)
+	}
+}
+
+// begin is how a call ends that does nothing.
+func (r *modelRun) begin(ctx context.Context, method, how string) error {
+	if !r.isPoll {
+		takes(ctx, method, modelLatency+r.slow)
+	}
+	code := map[string]apperr.Code{
+		"400": apperr.Invalid, "401": apperr.Unauthenticated, "403": apperr.Forbidden, "404": apperr.NotFound,
+		"409": apperr.Conflict, "429": apperr.RateLimited, "500": apperr.BadGateway, "503": apperr.Unavailable,
+	}[how]
+	switch {
+	case r.dead():
+		return context.Canceled
+	case code != "":
+		return apperr.New(code, "%s fails with %s", method, how)
+	case how == "silent":
+		takes(ctx, method, silence)
+		return apperr.New(apperr.Timeout, "%s: no answer", method)
+	}
+	return ctx.Err()
+}
+
+// modelView is the cloud as one process reaches it.
+type modelView struct {
+	Cloud // what the model does not have
+
+	c   *modelCloud
+	run *modelRun
+}
+
+// list is a call that lists objects. get says whether it leaves one out.
+func modelList[T any](
+	ctx context.Context, v modelView, method, key string, get func() ([]T, error),
+) (all []T, err error) {
+	ways := listFaults
+	if key != "" { // what looks one object up is never short
+		ways = slices.DeleteFunc(slices.Clone(ways), func(how string) bool { return how == "short" })
+	}
+	how := v.run.fault(method, key, ways)
+	if err := v.run.begin(ctx, method, how); err != nil {
+		return nil, err
+	}
+	v.c.mu.Lock()
+	defer v.c.mu.Unlock()
+	if all, err = get(); how == "short" && len(all) > 0 {
+		n := int(v.run.seed % uint64(len(all)))
+		all = slices.Delete(all, n, n+1)
+	}
+	return all, err
+}
+
+// modelRead is a call that reads an object.
+func modelRead[T any](
+	ctx context.Context, v modelView, method string, kind domain.Kind, id string, get func(*modelObject) T,
+) (out T, err error) {
+	v.c.mu.Lock()
+	o, err := v.c.get(kind, id)
+	v.c.mu.Unlock()
 	if err != nil {
-		return err
+		return out, errorsOr(v.run.begin(ctx, method, ""), err)
 	}
-	do(o)
-	return c.after(method)
+	how := v.run.fault(method, o.label, readFaults)
+	if how == "404" { // twice would be a deletion
+		if o.isHidden {
+			how = ""
+		}
+		o.isHidden = true
+	}
+	if err := v.run.begin(ctx, method, how); err != nil {
+		return out, err
+	}
+	v.c.mu.Lock()
+	defer v.c.mu.Unlock()
+	if o, err = v.c.get(kind, id); err == nil {
+		out = get(o)
+	}
+	return out, err
 }
 
-// remove deletes an object, and records when no rule permits that.
-func (c *modelCloud) remove(method string, kind domain.Kind, id string) error {
-	err := c.change(method, kind, id, func(o *modelObject) {
-		if why := c.permit(o); why != "" {
-			c.broken = append(c.broken, fmt.Sprintf("%s of %s %s: %s", method, kind, id, why))
-		}
-		o.isDone = true
-	})
-	if c.faults[method] == "" && apperr.CodeOf(err) == apperr.NotFound { // as the real clients do
-		return nil
+func errorsOr(first, second error) error {
+	if first != nil {
+		return first
+	}
+	return second
+}
+
+// write is a call that does something. do gets whether what it begins ends in an error.
+func (v modelView) write(ctx context.Context, method, key string, do func(breaks bool) error) error {
+	how := v.run.fault(method, key, writeFaults)
+	locked := func() error {
+		v.c.mu.Lock()
+		defer v.c.mu.Unlock()
+		v.c.settle()
+		v.c.record("    %s %s", method, key)
+		return do(how == "breaks")
+	}
+	isLate := strings.HasSuffix(how, "late")
+	if isLate && !v.run.dead() {
+		time.AfterFunc(lateBy, func() { _ = locked() })
+	}
+	switch how {
+	case "crash before", "crash late":
+		return v.run.die()
+	case "late":
+		takes(ctx, method, silence)
+		return apperr.New(apperr.Timeout, "%s: no answer", method)
+	}
+	if err := v.run.begin(ctx, method, how); err != nil {
+		return err
+	}
+	err := locked()
+	switch {
+	case v.run.dead():
+		return context.Canceled
+	case how == "crash after":
+		return v.run.die()
+	case how == "lost" && err == nil:
+		return apperr.New(apperr.Unavailable, "%s: the answer is lost", method)
 	}
 	return err
 }
 
-func (c *modelCloud) Volumes(_ context.Context, key, value string) ([]domain.Volume, error) {
-	return modelRead(c, "Volumes", func() (all []domain.Volume, err error) {
-		for _, o := range c.list(domain.KindVolume) {
-			if v := o.volume; key == "" || v.Metadata[key] == value {
-				v.Metadata = maps.Clone(v.Metadata)
-				all = append(all, v)
-			}
-		}
-		return all, nil
-	})
-}
-
-func (c *modelCloud) Volume(_ context.Context, id string) (domain.Volume, error) {
-	return modelRead(c, "Volume", func() (domain.Volume, error) {
-		o, err := c.get(domain.KindVolume, id)
-		if err != nil {
-			return domain.Volume{}, err
-		}
-		v := o.volume
-		v.Metadata = maps.Clone(v.Metadata)
-		return v, nil
-	})
-}
-
-func (c *modelCloud) CreateVolume(_ context.Context, r domain.VolumeRequest) (string, error) {
-	member, _ := uuid.Parse(r.Metadata[markKey])
-	now := time.Now()
-	return c.add("CreateVolume", &modelObject{
-		kind: domain.KindVolume, member: member, readyAt: now.Add(3 * time.Second), volume: domain.Volume{
-			ID: uuid.NewString(), Name: r.Name, Description: r.Description, Status: "creating", SizeGB: r.SizeGB,
-			Metadata: maps.Clone(r.Metadata), CreatedAt: now, UpdatedAt: now,
-		},
-	})
-}
-
-func (c *modelCloud) DescribeVolume(_ context.Context, id, name, description string) error {
-	return c.change("DescribeVolume", domain.KindVolume, id, func(o *modelObject) {
-		o.volume.Name, o.volume.Description = name, description
-	})
-}
-
-func (c *modelCloud) SetVolumeMetadata(_ context.Context, id string, set map[string]string, remove []string) error {
-	return c.change("SetVolumeMetadata", domain.KindVolume, id, func(o *modelObject) {
-		maps.Copy(o.volume.Metadata, set)
-		for _, key := range remove {
-			delete(o.volume.Metadata, key)
-		}
-	})
-}
-
-func (c *modelCloud) ExtendVolume(_ context.Context, id string, sizeGB int, _ bool) error {
-	return c.change("ExtendVolume", domain.KindVolume, id, func(o *modelObject) {
-		o.volume.SizeGB, o.volume.Status, o.readyAt = sizeGB, "extending", time.Now().Add(3*time.Second)
-	})
-}
-
-func (*modelCloud) VolumeFault(context.Context, string) (string, error) { return "no room", nil }
-
-func (c *modelCloud) DeleteVolume(_ context.Context, id string) error {
-	return c.remove("DeleteVolume", domain.KindVolume, id)
-}
-
-func (c *modelCloud) TaggedImages(_ context.Context, _, tag string) ([]domain.ImageDetail, error) {
-	return modelRead(c, "TaggedImages", func() (all []domain.ImageDetail, err error) {
-		for _, o := range c.list(domain.KindImage) {
-			if slices.Contains(o.image.Tags, tag) {
-				all = append(all, o.image)
-			}
-		}
-		return all, nil
-	})
-}
-
-func (c *modelCloud) ImageDetail(_ context.Context, id string) (domain.ImageDetail, error) {
-	return modelRead(c, "ImageDetail", func() (domain.ImageDetail, error) {
-		o, err := c.get(domain.KindImage, id)
-		if err != nil {
-			return domain.ImageDetail{}, err
-		}
-		return o.image, nil
-	})
-}
-
-func (c *modelCloud) CreateImage(_ context.Context, r domain.ImageRequest) (string, error) {
-	member, _ := taggedMember(r.Tags)
-	i := domain.ImageDetail{
-		OwnerID: "p", ContainerFormat: r.ContainerFormat, Tags: r.Tags, CreatedAt: time.Now(), UpdatedAt: time.Now(),
+// change is a call that changes an object.
+func (v modelView) change(
+	ctx context.Context, method string, kind domain.Kind, id string, do func(o *modelObject, breaks bool) error,
+) error {
+	v.c.mu.Lock()
+	o, err := v.c.get(kind, id)
+	v.c.mu.Unlock()
+	if err != nil {
+		return errorsOr(v.run.begin(ctx, method, ""), err)
 	}
-	i.ID, i.Name, i.Status, i.DiskFormat, i.MinDiskGB = uuid.NewString(), r.Name, "queued", r.DiskFormat, r.MinDiskGB
-	return c.add("CreateImage", &modelObject{kind: domain.KindImage, member: member, image: i})
-}
-
-func (c *modelCloud) UploadImage(_ context.Context, id string, _ io.Reader) error {
-	return c.change("UploadImage", domain.KindImage, id, func(o *modelObject) {
-		o.image.Status, o.isReady = "active", true
+	return v.write(ctx, method, o.label, func(breaks bool) error {
+		if _, err := v.c.get(kind, id); err != nil {
+			return err
+		}
+		return do(o, breaks)
 	})
 }
 
-func (c *modelCloud) ChangeImage(_ context.Context, id string, change domain.ImageChange) error {
-	return c.change("ChangeImage", domain.KindImage, id, func(o *modelObject) {
-		if change.Name != nil {
-			o.image.Name = *change.Name
-		}
-		if change.MinDiskGB != nil {
-			o.image.MinDiskGB = *change.MinDiskGB
-		}
-		if change.Tags != nil {
-			o.image.Tags = change.Tags
-		}
-	})
-}
-
-func (c *modelCloud) DeleteImage(_ context.Context, id string) error {
-	return c.remove("DeleteImage", domain.KindImage, id)
-}
-
-func (c *modelCloud) Secrets(_ context.Context, name string) ([]domain.StoredSecret, error) {
-	return modelRead(c, "Secrets", func() (all []domain.StoredSecret, err error) {
-		for _, o := range c.list(domain.KindSecret) {
-			if name == "" || o.secret.Name == name {
-				all = append(all, o.secret)
-			}
-		}
-		return all, nil
-	})
-}
-
-func (c *modelCloud) Secret(_ context.Context, id string) (domain.StoredSecret, error) {
-	return modelRead(c, "Secret", func() (domain.StoredSecret, error) {
-		o, err := c.get(domain.KindSecret, id)
-		if err != nil {
-			return domain.StoredSecret{}, err
-		}
-		return o.secret, nil
-	})
-}
-
-func (c *modelCloud) StoreSecret(_ context.Context, name, contentType string, _ domain.Secret) (string, error) {
-	return c.add("StoreSecret", &modelObject{
-		kind: domain.KindSecret, member: uuid.MustParse(name[len(name)-36:]), isReady: true, secret: domain.StoredSecret{
-			ID: uuid.NewString(), Name: name, Status: "ACTIVE", ContentType: contentType, CreatedAt: time.Now(),
-		},
-	})
-}
-
-func (c *modelCloud) DeleteSecret(_ context.Context, id string) error {
-	return c.remove("DeleteSecret", domain.KindSecret, id)
+// absentIsDeleted is how a deletion ends.
+func absentIsDeleted(err error) error {
+	if apperr.CodeOf(err) == apperr.NotFound {
+		return nil
+	}
+	return err
 }

@@ -1,0 +1,381 @@
+package managed
+
+import (
+	"cmp"
+	"crypto/sha512"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/google/uuid"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+// owned is an object with the member and the resource that it is of, under the locks of both.
+type owned struct {
+	w      *modelWorld
+	object *modelObject
+	member domain.Member
+	m      *domain.Managed // nil = it is of none
+}
+
+// permits are the rules by which an object that was ready once may be deleted.
+var permits = []struct {
+	name  string
+	holds func(o owned) bool
+}{
+	{"its resource is deleted", func(o owned) bool {
+		return o.m != nil && o.m.Request == domain.ManagedDelete && !o.m.Orphan
+	}},
+	{"it was never stored that it was ready", func(o owned) bool { return o.m != nil && !o.member.WasReady }},
+	{"it was made twice", func(o owned) bool {
+		return o.member.ObjectID != o.object.id && !o.object.isForeign && len(o.w.twins(o.object)) > 1
+	}},
+	{"fewer servers are declared", func(o owned) bool {
+		return o.m != nil && o.m.Kind == domain.KindDeployment &&
+			o.w.servers(o.m) > read[domain.DeploymentSpec](o.m.Spec).Count
+	}},
+	{"its update is to replace it", owned.isReplaced},
+	{"it is a server in ERROR, and repair is auto", func(o owned) bool {
+		return o.m != nil && o.object.server.Status == "ERROR" && o.m.Repair == domain.RepairAuto
+	}},
+	{"it is a server in ERROR, and another revision is declared", func(o owned) bool {
+		return o.m != nil && o.object.server.Status == "ERROR" &&
+			(o.m.Revision != o.member.Revision || isFault(o.member) && o.member.Written != faultOf(o.m.Revision))
+	}},
+}
+
+// permit is the rule by which an object may be deleted; "" = none. The cloud is locked.
+func (w *modelWorld) permit(object *modelObject) string {
+	w.store.mu.Lock()
+	defer w.store.mu.Unlock()
+	o := owned{w: w, object: object, member: w.store.members[object.member]}
+	o.m = w.store.byID(o.member.ManagedID)
+	for _, rule := range permits {
+		if rule.holds(o) {
+			return rule.name
+		}
+	}
+	return ""
+}
+
+// twins are the objects with the mark of one.
+func (w *modelWorld) twins(o *modelObject) (all []*modelObject) {
+	for _, other := range w.cloud.objects {
+		if other.kind == o.kind && other.member == o.member && !other.isDeleted {
+			all = append(all, other)
+		}
+	}
+	return all
+}
+
+// servers counts those of a deployment that are not being deleted.
+func (w *modelWorld) servers(m *domain.Managed) (count int) {
+	for _, o := range w.cloud.objects {
+		if o.kind == domain.KindMachine && !o.isDeleted && o.server.Task != "deleting" &&
+			w.store.members[o.member].ManagedID == m.ID {
+			count++
+		}
+	}
+	return count
+}
+
+// isReplaced reports whether the declaration cannot be reached with the object, and says that another one is made.
+func (o owned) isReplaced() bool {
+	if o.m == nil {
+		return false
+	}
+	made := o.w.store.revisions[o.m.ID][o.member.Revision]
+	switch o.object.kind {
+	case domain.KindMachine:
+		now, was := read[domain.DeploymentSpec](o.m.Spec), read[domain.DeploymentSpec](made.Spec)
+		isOther := now.Flavor != o.object.server.Flavor.Name || now.Image != was.Image
+		isFixed := !slices.Equal(now.Configmaps, was.Configmaps) || !slices.Equal(o.m.Digest, made.Digest) ||
+			o.m.Schedule.Affinity != made.Schedule.Affinity
+		surges := o.m.Kind == domain.KindDeployment && now.MaxUnavailable != nil && *now.MaxUnavailable == 0
+		return now.Update == domain.UpdateReplace && (isOther || isFixed) || surges && isOther
+	case domain.KindImage:
+		return sumOf(o.m.Spec) != o.object.image.SHA512
+	case domain.KindSecret:
+		now, was := read[domain.SecretSpec](o.m.Spec), read[domain.SecretSpec](made.Spec)
+		return now != was || !slices.Equal(o.m.Digest, made.Digest)
+	}
+	return false
+}
+
+// sumOf is the checksum of the content of an image.
+func sumOf(spec json.RawMessage) string {
+	content, _ := base64.StdEncoding.DecodeString(read[domain.ImageSpec](spec).Content)
+	sum := sha512.Sum512(content)
+	return hex.EncodeToString(sum[:])
+}
+
+// modelProblem is what is not as declared.
+type modelProblem struct {
+	m    *domain.Managed // nil = something is left over
+	text string
+}
+
+// problems compares what is declared with the objects that there are.
+func (w *modelWorld) problems() (all []modelProblem) {
+	w.cloud.mu.Lock()
+	defer w.cloud.mu.Unlock()
+	w.cloud.settle()
+	byID := map[string]*modelObject{}
+	for _, o := range w.cloud.objects {
+		if !o.isDeleted {
+			byID[o.id] = o
+		}
+	}
+	for _, m := range w.store.resources {
+		add := func(format string, args ...any) {
+			all = append(all, modelProblem{m, fmt.Sprintf("%s %s: ", m.Kind, m.Name) + fmt.Sprintf(format, args...)})
+		}
+		if m.Request == domain.ManagedDelete {
+			add("it is not deleted")
+		} else if m.Status != domain.ManagedReady {
+			add("it is %s", m.Status)
+		}
+		count := 0
+		for _, member := range w.store.members {
+			if member.ManagedID != m.ID {
+				continue
+			}
+			count++
+			if m.Kind == domain.KindConfigmap {
+				continue
+			}
+			o := byID[member.ObjectID]
+			switch {
+			case o == nil:
+				add("member %d has no object", member.Ordinal)
+			case o.member != member.ID:
+				add("member %d has the object of another one", member.Ordinal)
+			default:
+				for _, text := range w.differences(m, member, o) {
+					add("%s: %s", o.label, text)
+				}
+			}
+		}
+		declared := 1
+		if m.Kind == domain.KindDeployment {
+			declared = read[domain.DeploymentSpec](m.Spec).Count
+		}
+		if count != declared {
+			add("it has %d members of %d", count, declared)
+		}
+	}
+	for _, o := range byID {
+		member, isKnown := w.store.members[o.member] // it has no id while its resource waits
+		isOwn := isKnown && (member.ObjectID == o.id || member.ObjectID == "" && len(w.twins(o)) == 1)
+		if !isOwn && !o.isForeign && !w.orphans[o.member] {
+			all = append(all, modelProblem{nil, fmt.Sprintf("%s %s (%.8s) is left over", o.kind, o.label, o.id)})
+		}
+	}
+	for name := range w.cloud.groups {
+		id, _ := uuid.Parse(strings.TrimPrefix(name, "cloudfn-")[:36])
+		if w.store.byID(id) == nil && !w.orphans[id] {
+			all = append(all, modelProblem{nil, "server group " + name + " is left over"})
+		}
+	}
+	slices.SortFunc(all, func(a, b modelProblem) int { return strings.Compare(a.text, b.text) })
+	return all
+}
+
+// differences are the fields of an object that are not as declared.
+func (w *modelWorld) differences(m *domain.Managed, member domain.Member, o *modelObject) (all []string) {
+	is := func(field string, declared, actual any) {
+		if fmt.Sprint(declared) != fmt.Sprint(actual) {
+			all = append(all, fmt.Sprintf("%s is %v instead of %v", field, actual, declared))
+		}
+	}
+	hasAll := func(field string, declared, actual map[string]string) {
+		for key, value := range declared {
+			is(field+"."+key, value, actual[key])
+		}
+	}
+	switch o.kind {
+	case domain.KindVolume:
+		spec := read[domain.VolumeSpec](m.Spec)
+		is("name", m.Name, o.volume.Name)
+		is("description", spec.Description, o.volume.Description)
+		is("size_gb", spec.SizeGB, o.volume.SizeGB)
+		hasAll("metadata", spec.Metadata, o.volume.Metadata)
+		hasAll("metadata", map[string]string{markKey: member.ID.String()}, o.volume.Metadata)
+		is("status", "available or in-use", strings.NewReplacer("available", "available or in-use", "in-use",
+			"available or in-use").Replace(o.volume.Status))
+	case domain.KindImage:
+		spec := read[domain.ImageSpec](m.Spec)
+		is("name", m.Name, o.image.Name)
+		is("min_disk_gb", spec.MinDiskGB, o.image.MinDiskGB)
+		is("content", sumOf(m.Spec), o.image.SHA512)
+		is("status", "active", o.image.Status)
+		hasAll("tags", set(append(memberTags(member.ID), spec.Tags...)), set(o.image.Tags))
+	case domain.KindBalancer:
+		is("name", m.Name, o.balancer.Name)
+		is("status", active, o.balancer.Status)
+		hasAll("tags", set(memberTags(member.ID)), set(o.balancer.Tags))
+		is("listeners", w.declaredListeners(m), listenersOf(o.balancer))
+	case domain.KindSecret:
+		var secrets domain.ManagedSecrets
+		_ = json.Unmarshal(m.Secrets, &secrets)
+		is("name", secretName(m.Name, member.ID), o.secret.Name)
+		is("payload", secrets.Payload, o.payload)
+	case domain.KindMachine:
+		spec := read[domain.MachineSpec](m.Spec)
+		is("name", memberName(*m, member), o.server.Name)
+		is("status", "ACTIVE", o.server.Status)
+		is("flavor", spec.Flavor, o.server.Flavor.Name)
+		is("image", "image-"+spec.Image, o.server.Image.ID)
+		hasAll("metadata", spec.Metadata, o.server.Metadata)
+		hasAll("tags", set(append([]string{member.ID.String(), markTag}, spec.Tags...)), set(o.server.Tags))
+		for _, name := range spec.Volumes {
+			v := w.store.find(domain.KindVolume, name)
+			isAttached := false
+			for _, other := range w.store.members {
+				isAttached = isAttached || v != nil && other.ManagedID == v.ID &&
+					slices.Contains(o.server.VolumeIDs, other.ObjectID)
+			}
+			is("volumes."+name, true, isAttached)
+		}
+	}
+	return all
+}
+
+// declaredListeners are the listeners that a load balancer should have, with the addresses of the servers that work.
+func (w *modelWorld) declaredListeners(m *domain.Managed) (all []string) {
+	for _, l := range read[domain.BalancerSpec](m.Spec).Listeners {
+		addresses := slices.Clone(l.Addresses)
+		for _, ref := range targets(l) {
+			of := w.store.find(ref.Kind, ref.Name)
+			for _, o := range w.cloud.objects {
+				member := w.store.members[o.member]
+				if of != nil && !o.isDeleted && member.ManagedID == of.ID && member.ObjectID == o.id &&
+					o.server.Status == "ACTIVE" {
+					addresses = append(addresses, o.server.Addresses[0].IP)
+				}
+			}
+		}
+		slices.Sort(addresses)
+		all = append(all, fmt.Sprint(l.Port, l.MemberPort, cmp.Or(l.Algorithm, roundRobin), slices.Compact(addresses)))
+	}
+	slices.Sort(all)
+	return all
+}
+
+// listenersOf are those of a load balancer, in the same form.
+func listenersOf(b domain.LoadBalancer) (all []string) {
+	for _, l := range b.Listeners {
+		if l.Pool == nil {
+			all = append(all, fmt.Sprint(l.Port, " without pool"))
+			continue
+		}
+		addresses, port := []string{}, 0
+		for _, member := range l.Pool.Members {
+			addresses, port = append(addresses, member.Address), member.Port
+		}
+		slices.Sort(addresses)
+		if len(addresses) == 0 {
+			port = modelPort
+		}
+		all = append(all, fmt.Sprint(l.Port, port, l.Pool.Algorithm, addresses))
+	}
+	for _, pool := range b.Unused {
+		all = append(all, "unused pool "+pool.Name)
+	}
+	slices.Sort(all)
+	return all
+}
+
+// modelPort is the port of all servers.
+const modelPort = 80
+
+// isCondition reports whether a condition of a resource has a status.
+func isCondition(m *domain.Managed, kind, status string) bool {
+	return slices.ContainsFunc(m.Conditions, func(c domain.Condition) bool {
+		return c.Type == kind && c.Status == status && c.Reason != ""
+	})
+}
+
+// excuses are the rules by which a resource need not be as declared in the end. Each says why in its reason. after says
+// that it holds also when all is declared again.
+var excuses = []struct {
+	name  string
+	after bool
+	holds func(w *modelWorld, m *domain.Managed) bool
+}{
+	{"work on it has stopped until it is declared again", false, func(_ *modelWorld, m *domain.Managed) bool {
+		return isCondition(m, domain.ConditionProgressing, "False")
+	}},
+	{"others have changed it, and repair is manual", true, func(_ *modelWorld, m *domain.Managed) bool {
+		return len(m.Drift) > 0 && m.Repair == domain.RepairManual && m.Status == domain.ManagedDegraded
+	}},
+	{"only a new server can have it, and update is not replace", true, func(_ *modelWorld, m *domain.Managed) bool {
+		return m.Status == domain.ManagedError && isCondition(m, domain.ConditionUpdated, "False") &&
+			strings.Contains(m.Reason, "only a new server can have it") &&
+			read[domain.MachineSpec](m.Spec).Update != domain.UpdateReplace
+	}},
+	{"its object is in error, and is kept", true, func(w *modelWorld, m *domain.Managed) bool {
+		return w.has(m, func(o *modelObject) bool {
+			return o.hasData && (o.volume.Status == "error" || o.balancer.Status == "ERROR" || o.image.Status == "deactivated" ||
+				o.server.Status == "ERROR" && m.Repair == domain.RepairManual)
+		})
+	}},
+	{"its volume is attached to a server whose declaration was deleted alone", true, (*modelWorld).waitsForOrphan},
+	{"others have stopped its server", true, func(w *modelWorld, m *domain.Managed) bool {
+		return w.has(m, func(o *modelObject) bool { return o.server.Status == "SHUTOFF" })
+	}},
+	{"it waits for a resource that is not there, or not ready", true, func(w *modelWorld, m *domain.Managed) bool {
+		driver := Driver(w.balancers)
+		if m.Kind != domain.KindBalancer {
+			driver = &MachineDriver{}
+		}
+		return m.Request != domain.ManagedDelete && slices.ContainsFunc(driver.Needs(m.Spec), func(r Ref) bool {
+			needed := w.store.find(r.Kind, r.Name)
+			return needed == nil || needed.Request == domain.ManagedDelete || needed.Status != domain.ManagedReady
+		})
+	}},
+	{"it is used, and deleted after what uses it", true, func(w *modelWorld, m *domain.Managed) bool {
+		return m.Request == domain.ManagedDelete && slices.ContainsFunc(w.store.resources, func(user *domain.Managed) bool {
+			return slices.Contains((&MachineDriver{}).Needs(user.Spec), Ref{m.Kind, m.Name}) ||
+				slices.Contains(w.balancers.Needs(user.Spec), Ref{m.Kind, m.Name})
+		})
+	}},
+}
+
+// waitsForOrphan reports whether a server that nothing declares any more has a volume of the resource, or one that it
+// names.
+func (w *modelWorld) waitsForOrphan(m *domain.Managed) bool {
+	return slices.ContainsFunc(w.cloud.objects, func(o *modelObject) bool {
+		return !o.isDeleted && w.orphans[o.member] && slices.ContainsFunc(o.server.VolumeIDs, func(id string) bool {
+			return slices.ContainsFunc(w.store.resources, func(v *domain.Managed) bool {
+				isNamed := m.Kind == domain.KindMachine && slices.Contains(read[domain.MachineSpec](m.Spec).Volumes, v.Name)
+				return (v.ID == m.ID || isNamed) && w.has(v, func(volume *modelObject) bool { return volume.id == id })
+			})
+		})
+	})
+}
+
+// has reports whether a resource has an object.
+func (w *modelWorld) has(m *domain.Managed, holds func(*modelObject) bool) bool {
+	return slices.ContainsFunc(w.cloud.objects, func(o *modelObject) bool {
+		return !o.isDeleted && w.store.members[o.member].ManagedID == m.ID && holds(o)
+	})
+}
+
+// excuse is the rule by which a problem may stay; "" = none.
+func (w *modelWorld) excuse(p modelProblem, isAfter bool) string {
+	if p.m == nil || p.m.Reason == "" {
+		return ""
+	}
+	for _, rule := range excuses {
+		if (rule.after || !isAfter) && rule.holds(w, p.m) {
+			return rule.name
+		}
+	}
+	return ""
+}

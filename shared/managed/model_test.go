@@ -1,0 +1,494 @@
+package managed
+
+import (
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+// modelStep is one step of a seed. What it does follows from its number and the state, so that others can be left out.
+type modelStep struct {
+	what string
+	n    uint64
+}
+
+// modelSteps are what may happen, with their weights.
+var modelSteps = []struct {
+	what   string
+	weight int
+	do     func(w *modelWorld, r *rand.Rand)
+}{
+	{"pass", 40, func(w *modelWorld, r *rand.Rand) {
+		d := []time.Duration{5 * time.Second, 30 * time.Second, 2 * time.Minute, 15 * time.Minute}[r.IntN(4)]
+		rate := []int{0, 50, 150, 400}[r.IntN(4)]
+		w.record("%s pass, of 1000 calls %d fail", d, rate)
+		w.pass(d, r.Uint64(), rate, 20)
+	}},
+	{"two", 6, func(w *modelWorld, r *rand.Rand) { w.two(r.Uint64(), []int{0, 50, 150}[r.IntN(3)]) }},
+	{"declare", 30, (*modelWorld).declareAny},
+	{"delete", 5, (*modelWorld).deleteAny},
+	{"others", 22, (*modelWorld).othersChange},
+}
+
+// stepsOfSeed are the steps of a seed.
+func stepsOfSeed(seed uint64) []modelStep {
+	r := rand.New(rand.NewPCG(seed, 0))
+	total := 0
+	for _, s := range modelSteps {
+		total += s.weight
+	}
+	steps := make([]modelStep, 10+r.IntN(30))
+	for i := range steps {
+		n := r.IntN(total)
+		for _, s := range modelSteps {
+			if n -= s.weight; n < 0 {
+				steps[i] = modelStep{s.what, r.Uint64()}
+				break
+			}
+		}
+	}
+	return steps
+}
+
+func (s modelStep) take(w *modelWorld) {
+	for _, one := range modelSteps {
+		if one.what == s.what {
+			one.do(w, rand.New(rand.NewPCG(s.n, 0)))
+		}
+	}
+}
+
+// modelNames are the resources that a seed may declare.
+var modelNames = []Ref{
+	{domain.KindVolume, "data"}, {domain.KindVolume, "log"}, {domain.KindImage, "golden"},
+	{domain.KindSecret, "password"}, {domain.KindConfigmap, "files"}, {domain.KindMachine, "db"},
+	{domain.KindMachine, "db"}, {domain.KindDeployment, "web"}, {domain.KindDeployment, "web"},
+	{domain.KindBalancer, "front"},
+}
+
+func oneOf[T any](r *rand.Rand, all ...T) T { return all[r.IntN(len(all))] }
+
+// declareAny declares a resource, changes it, or declares it as it is.
+func (w *modelWorld) declareAny(r *rand.Rand) {
+	ref := oneOf(r, modelNames...)
+	in := domain.Managed{Kind: ref.Kind, Name: ref.Name, Repair: oneOf(r, domain.RepairAuto, domain.RepairManual)}
+	before := w.store.find(ref.Kind, ref.Name)
+	if before != nil && before.Request == domain.ManagedDelete {
+		return
+	}
+	var spec any
+	switch ref.Kind {
+	case domain.KindVolume:
+		one := domain.VolumeSpec{SizeGB: 1 + r.IntN(3), Description: oneOf(r, "", "a", "b")}
+		one.Metadata = map[string]string{oneOf(r, "a", "b"): oneOf(r, "1", "2")}
+		if before != nil {
+			one.SizeGB = max(one.SizeGB, read[domain.VolumeSpec](before.Spec).SizeGB)
+		}
+		spec = one
+	case domain.KindImage:
+		spec = domain.ImageSpec{
+			DiskFormat: "raw", MinDiskGB: r.IntN(2), Tags: oneOf(r, nil, []string{"a"}, []string{"b"}),
+			Content: base64.StdEncoding.EncodeToString([]byte(oneOf(r, "one", "two"))),
+		}
+	case domain.KindSecret:
+		spec = domain.SecretSpec{}
+		in.Secrets, _ = json.Marshal(domain.ManagedSecrets{Payload: oneOf(r, "one", "two")})
+		digest := sha256.Sum256(in.Secrets)
+		in.Digest = digest[:]
+	case domain.KindConfigmap:
+		spec = domain.ConfigmapSpec{Data: map[string]string{"a": oneOf(r, "1", "2")}}
+	case domain.KindMachine:
+		one := anyMachine(r)
+		one.Volumes = oneOf(r, nil, []string{"data"}, []string{"data", "log"})
+		spec = one
+	case domain.KindBalancer:
+		one := domain.BalancerSpec{Network: "private", Listeners: []domain.ListenerSpec{{
+			Protocol: "TCP", Port: 80 + r.IntN(2), MemberPort: modelPort, Deployment: "web",
+			Algorithm: oneOf(r, "", "LEAST_CONNECTIONS"),
+		}}}
+		if r.IntN(2) == 0 {
+			one.Listeners = append(one.Listeners, domain.ListenerSpec{
+				Protocol: "TCP", Port: 443, MemberPort: modelPort, Addresses: []string{"10.0.1.1"}, Machines: oneOf(r, nil,
+					[]string{"db"}),
+			})
+		}
+		spec = one
+	case domain.KindDeployment:
+		one := domain.DeploymentSpec{MachineSpec: anyMachine(r), Count: r.IntN(4)}
+		one.MaxUnavailable = oneOf(r, nil, new(0), new(1), new(2))
+		in.Schedule.Affinity = oneOf(r, "", "", "spread")
+		spec = one
+	}
+	in.Spec, _ = json.Marshal(spec)
+	if before != nil && r.IntN(4) == 0 { // the same again
+		in.Spec, in.Digest, in.Secrets, in.Schedule = before.Spec, before.Digest, before.Secrets, before.Schedule
+		in.Repair = before.Repair
+	}
+	if before != nil && ref.Kind == domain.KindDeployment && r.IntN(3) == 0 { // scale
+		one := read[domain.DeploymentSpec](before.Spec)
+		one.Count = r.IntN(4)
+		in.Spec, _ = json.Marshal(one)
+		in.Schedule, in.Repair = before.Schedule, before.Repair
+	}
+	w.record("%s is declared, repair %s, %+v: %s", ref, in.Repair, in.Schedule, in.Spec)
+	w.store.declare(in)
+}
+
+func anyMachine(r *rand.Rand) domain.MachineSpec {
+	return domain.MachineSpec{
+		Flavor: oneOf(r, "tiny", "small"), Image: oneOf(r, "cirros", "cirros", "ubuntu"), Networks: []string{"private"},
+		Tags: oneOf(r, nil, []string{"a"}, []string{"b"}), Update: oneOf(r, "", domain.UpdateReplace),
+		Metadata:   map[string]string{"a": oneOf(r, "1", "2")},
+		Configmaps: oneOf(r, nil, nil, []string{"files"}),
+	}
+}
+
+// deleteAny deletes a resource, in one of four cases without its objects.
+func (w *modelWorld) deleteAny(r *rand.Rand) {
+	if len(w.store.resources) == 0 {
+		return
+	}
+	m, orphan := oneOf(r, w.store.resources...), r.IntN(4) == 0
+	if m.Request == domain.ManagedDelete {
+		return
+	}
+	w.record("%s %s is deleted, orphan: %t", m.Kind, m.Name, orphan)
+	w.store.delete(m, orphan)
+	if !orphan {
+		return
+	}
+	w.orphans[m.ID] = true
+	for _, member := range w.store.members {
+		if member.ManagedID == m.ID {
+			w.orphans[member.ID] = true
+		}
+	}
+}
+
+// othersChange has others change an object.
+func (w *modelWorld) othersChange(r *rand.Rand) {
+	w.cloud.mu.Lock()
+	defer w.cloud.mu.Unlock()
+	w.cloud.settle()
+	all := slices.DeleteFunc(slices.Clone(w.cloud.objects), func(o *modelObject) bool { return o.isDeleted })
+	if len(all) == 0 {
+		return
+	}
+	o := oneOf(r, all...)
+	what := ""
+	switch o.kind {
+	case domain.KindVolume:
+		what = w.othersChangeVolume(r, o)
+	case domain.KindImage:
+		what = w.othersChangeImage(r, o)
+	case domain.KindSecret:
+		o.isDeleted, what = true, "delete"
+	case domain.KindBalancer:
+		what = w.othersChangeBalancer(r, o)
+	case domain.KindMachine:
+		what = w.othersChangeServer(r, o)
+	}
+	if what != "" {
+		w.record("others %s: %s %s (%.8s)", what, o.kind, o.label, o.id)
+	}
+}
+
+// isKnown reports whether the id of an object is stored.
+func (w *modelWorld) isKnown(o *modelObject) bool {
+	w.store.mu.Lock()
+	defer w.store.mu.Unlock()
+	return w.store.members[o.member].ObjectID == o.id
+}
+
+func (w *modelWorld) othersChangeVolume(r *rand.Rand, o *modelObject) string {
+	switch r.IntN(5) {
+	case 0:
+		if o.volume.Status != "available" {
+			return ""
+		}
+		o.isDeleted = true
+		return "delete"
+	case 1:
+		if !w.isKnown(o) {
+			return ""
+		}
+		delete(o.volume.Metadata, markKey)
+		return "remove the mark"
+	case 2:
+		o.volume.Name = "theirs"
+		return "rename"
+	case 3:
+		if o.volume.Status == "available" {
+			o.isVolume("error")
+			return "break"
+		}
+		if o.volume.Status == "error" {
+			o.isVolume("available")
+			return "heal"
+		}
+	default:
+		o.volume.Metadata["a"] = "theirs"
+		return "change the metadata"
+	}
+	return ""
+}
+
+func (w *modelWorld) othersChangeImage(r *rand.Rand, o *modelObject) string {
+	switch r.IntN(4) {
+	case 0:
+		o.isDeleted = true
+		return "delete"
+	case 1:
+		if !w.isKnown(o) {
+			return ""
+		}
+		o.image.Tags = nil
+		return "remove the marks"
+	case 2:
+		o.image.Name = "theirs"
+		return "rename"
+	default:
+		switch o.image.Status {
+		case "active":
+			o.image.Status = "deactivated"
+			return "deactivate"
+		case "deactivated":
+			o.image.Status = "active"
+			return "reactivate"
+		}
+	}
+	return ""
+}
+
+func (w *modelWorld) othersChangeBalancer(r *rand.Rand, o *modelObject) string {
+	if o.balancer.Status != active && o.balancer.Status != "ERROR" {
+		return ""
+	}
+	switch r.IntN(5) {
+	case 0:
+		o.isDeleted = true
+		return "delete"
+	case 1:
+		if !w.isKnown(o) {
+			return ""
+		}
+		o.balancer.Tags = nil
+		return "remove the marks"
+	case 2:
+		o.balancer.Name = "theirs"
+		return "rename"
+	case 3:
+		if o.balancer.Status == "ERROR" {
+			o.isBalancer(active)
+			return "heal"
+		}
+		o.isBalancer("ERROR")
+		return "break"
+	default:
+		if len(o.balancer.Listeners) == 0 {
+			return ""
+		}
+		deleteListener(&o.balancer, o.balancer.Listeners[0].ID)
+		return "delete a listener"
+	}
+}
+
+func (w *modelWorld) othersChangeServer(r *rand.Rand, o *modelObject) string {
+	isIdle := o.server.Status == "ACTIVE" && o.server.Task == "" && len(o.changes) == 0
+	switch r.IntN(7) {
+	case 0:
+		if o.server.Task == "deleting" {
+			return ""
+		}
+		w.cloud.deleteServer(o)
+		return "delete"
+	case 1:
+		if !w.isKnown(o) {
+			return ""
+		}
+		o.server.Tags = slices.DeleteFunc(o.server.Tags, func(tag string) bool { return r.IntN(2) == 0 })
+		return "remove tags"
+	case 2:
+		o.server.Name, o.server.UpdatedAt = "theirs", time.Now()
+		return "rename"
+	case 3:
+		if o.server.Status == "SHUTOFF" {
+			o.isServer("ACTIVE", "")
+			return "start"
+		}
+		if isIdle {
+			o.isServer("SHUTOFF", "")
+			return "stop"
+		}
+	case 4:
+		if o.server.Status == "ERROR" && o.hasData {
+			o.isServer("ACTIVE", "")
+			o.server.Fault = nil
+			return "reset"
+		}
+		if isIdle {
+			o.isServer("ERROR", "")
+			o.server.Fault = &domain.Fault{Code: 500, Message: "the host is away"}
+			return "break"
+		}
+	case 5:
+		if isIdle && len(o.server.VolumeIDs) > 0 {
+			w.cloud.detach(o, o.server.VolumeIDs[0])
+			return "detach a volume"
+		}
+	default:
+		if o.server.Metadata["a"] != "" {
+			o.server.Metadata["a"] = "theirs"
+			return "change the metadata"
+		}
+	}
+	return ""
+}
+
+// lives lives a seed: its steps, then time without failures, in which all becomes as declared.
+func (w *modelWorld) lives(steps []modelStep) (faults []string) {
+	for _, s := range steps {
+		s.take(w)
+	}
+	for _, isAfter := range []bool{false, true} {
+		w.record("nothing fails any more")
+		for n := 0; n < 16 && (n == 0 || w.hasUnexcused(isAfter)); n++ {
+			w.pass(11*time.Minute, 0, 0, 60) // all is scanned every ten minutes
+		}
+		for _, p := range w.problems() {
+			rule := w.excuse(p, isAfter)
+			if rule == "" {
+				faults = append(faults, p.text)
+			}
+			w.record("%s: %s", p.text, rule)
+		}
+		if len(faults) > 0 || isAfter {
+			break
+		}
+		w.record("all is declared again")
+		for _, m := range w.store.resources {
+			if m.Request != domain.ManagedDelete {
+				w.store.declare(*m)
+			}
+		}
+	}
+	return append(faults, w.cloud.faults...)
+}
+
+// hasUnexcused reports whether something is not as declared, and no rule permits that.
+func (w *modelWorld) hasUnexcused(isAfter bool) bool {
+	return slices.ContainsFunc(w.problems(), func(p modelProblem) bool { return w.excuse(p, isAfter) == "" })
+}
+
+// run lives steps in time of its own.
+func run(t *testing.T, steps []modelStep) (faults, history []string) {
+	t.Helper()
+	synctest.Test(t, func(*testing.T) {
+		w := newModelWorld()
+		faults = w.lives(steps)
+		if len(faults) > 0 {
+			for _, m := range w.store.resources {
+				w.record("%s %s is %s: %s; request %q, revision %d of %d, drift %v, %+v", m.Kind, m.Name, m.Status, m.Reason,
+					m.Request, m.ObservedRevision, m.Revision, m.Drift, m.Conditions)
+			}
+			for _, member := range w.store.members {
+				w.record("member %+v", member)
+			}
+		}
+		history = w.history
+	})
+	return faults, history
+}
+
+// shorten leaves out steps of a seed without which it fails as well.
+func shorten(t *testing.T, steps []modelStep) []modelStep {
+	t.Helper()
+	for size := len(steps) / 2; size > 0; size /= 2 {
+		for at := 0; at+size <= len(steps); {
+			fewer := slices.Delete(slices.Clone(steps), at, at+size)
+			if faults, _ := run(t, fewer); len(faults) > 0 {
+				steps = fewer
+			} else {
+				at += size
+			}
+		}
+	}
+	return steps
+}
+
+// checkSeed lives a seed, and prints the shortest history that fails.
+func checkSeed(t *testing.T, seed uint64) (holds bool) {
+	t.Helper()
+	steps := stepsOfSeed(seed)
+	faults, history := run(t, steps)
+	if len(faults) == 0 {
+		return true
+	}
+	if fewer := shorten(t, steps); len(fewer) < len(steps) {
+		if again, shorter := run(t, fewer); len(again) > 0 {
+			faults, history = again, shorter
+		}
+	}
+	t.Errorf("seed %d:\n%s\nhistory:\n%s", seed, strings.Join(faults, "\n"), strings.Join(history, "\n"))
+	return false
+}
+
+// withoutLogs keeps the failures that are meant to happen out of the log.
+func withoutLogs(t *testing.T) {
+	t.Helper()
+	logs := slog.Default()
+	slog.SetDefault(slog.New(slog.DiscardHandler))
+	t.Cleanup(func() { slog.SetDefault(logs) })
+}
+
+// TestModel: whatever is declared, whatever others do to the objects, and whatever calls fail: in the end all is as
+// declared, or says why not by a rule; no object with data is deleted without a rule; nothing is left over.
+func TestModel(t *testing.T) {
+	t.Parallel()
+	withoutLogs(t)
+	failed := 0
+	for seed := uint64(0); seed < modelSeeds && failed < mostFailed; seed++ {
+		if !checkSeed(t, seed) {
+			failed++
+		}
+	}
+}
+
+const (
+	modelSeeds = 200              // that TestModel lives
+	mostFailed = 3                // seeds, whose histories are printed
+	modelTime  = 10 * time.Minute // for which TestLongModel lives seeds
+)
+
+// TestLongModel is TestModel for ten minutes, or for MODEL_TIME, each time with other seeds. MODEL_SEED lives that one.
+func TestLongModel(t *testing.T) {
+	t.Parallel()
+	withoutLogs(t)
+	if seed, err := strconv.ParseUint(os.Getenv("MODEL_SEED"), 10, 64); err == nil {
+		checkSeed(t, seed)
+		return
+	}
+	limit, err := time.ParseDuration(os.Getenv("MODEL_TIME"))
+	if err != nil {
+		limit = modelTime
+	}
+	began, first, failed := time.Now(), rand.Uint64N(1<<32), 0
+	seed := first
+	for ; time.Since(began) < limit && failed < mostFailed; seed++ {
+		if !checkSeed(t, seed) {
+			failed++
+		}
+	}
+	t.Logf("the seeds from %d to %d were lived", first, seed-1)
+}

@@ -1,0 +1,172 @@
+package managed
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/cloudfn/cloudfn/shared/actions"
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/orders"
+)
+
+// modelWorld is a project with a database and a cloud, and the processes that work for it one after the other.
+type modelWorld struct {
+	cloud     *modelCloud
+	store     *modelStore
+	balancers *BalancerDriver // of the process
+	began     time.Time
+	rounds    int
+	orphans   map[uuid.UUID]bool // members whose declaration was deleted alone
+
+	mu      sync.Mutex
+	history []string
+}
+
+func newModelWorld() *modelWorld {
+	w := &modelWorld{
+		store: newModelStore(), balancers: NewBalancerDriver(), began: time.Now(), orphans: map[uuid.UUID]bool{},
+	}
+	w.cloud = &modelCloud{groups: map[string]string{}, permit: w.permit, record: w.record}
+	return w
+}
+
+// record adds a line to the history.
+func (w *modelWorld) record(format string, args ...any) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.history = append(w.history, fmt.Sprintf("%9s ", time.Since(w.began).Round(time.Millisecond))+
+		fmt.Sprintf(format, args...))
+}
+
+// modelSessions opens the cloud for one process.
+type modelSessions struct{ view modelView }
+
+func (s modelSessions) Open(context.Context, domain.Connection, string) (Session, error) {
+	return Session{Cloud: s.view, ProjectID: "p", DomainID: "d", UserID: "u"}, nil
+}
+func (modelSessions) Lose(context.Context, domain.Connection) {}
+func (modelSessions) Forget(uuid.UUID)                        {}
+
+type noNodes struct{}
+
+func (noNodes) All(context.Context) ([]domain.Node, error) { return nil, nil }
+
+// engine is the engine of one process.
+func (w *modelWorld) engine(run *modelRun) Engine {
+	store := storeView{w.store, run}
+	instances := modelInstances{store}
+	machines := &MachineDriver{
+		Orders: w.orders(store), Actions: actions.Engine{Instances: instances}, Instances: instances,
+	}
+	return Engine{
+		Store: store, Sessions: modelSessions{modelView{c: w.cloud, run: run}}, Nodes: noNodes{}, Wake: func(...string) {},
+		Unseal: func(m domain.Managed) (out domain.ManagedSecrets, err error) {
+			return out, json.Unmarshal(m.Secrets, &out)
+		},
+		Drivers: map[domain.Kind]Driver{
+			domain.KindMachine: machines, domain.KindDeployment: machines, domain.KindVolume: VolumeDriver{},
+			domain.KindImage: ImageDriver{}, domain.KindSecret: SecretDriver{}, domain.KindConfigmap: ConfigmapDriver{},
+			domain.KindBalancer: w.balancers,
+		},
+	}
+}
+
+func (w *modelWorld) orders(store storeView) orders.Engine {
+	return orders.Engine{
+		Orders: store, Instances: modelInstances{store}, Wake: func() {}, Fence: 45 * time.Second,
+	}
+}
+
+// round does one round in a process of its own. So many of a thousand calls fail.
+func (w *modelWorld) round(seed uint64, rate int) {
+	w.rounds++
+	run, ctx := w.newRun(seed, rate)
+	defer run.cancel()
+	claim, project := w.store.take()
+	w.record("  round %d", w.rounds)
+	err := w.engine(run).Run(ctx, claim, project)
+	switch {
+	case run.dead():
+		w.record("    the process is dead")
+		w.balancers = NewBalancerDriver()
+		time.Sleep(claimFor - time.Duration(seed%6)*time.Second) // its claim was renewed a while ago
+	case err != nil && !errors.Is(err, domain.ErrFenced):
+		w.record("    the round ends with: %v", err)
+	}
+}
+
+// newRun is a process that has just started.
+func (w *modelWorld) newRun(seed uint64, rate int) (*modelRun, context.Context) {
+	ctx, cancel := context.WithCancel(context.Background())
+	return &modelRun{seed: seed, rate: rate, record: w.record, cancel: cancel, counts: map[string]uint64{}}, ctx
+}
+
+// two does a round in each of two processes: the second one takes the claim of the first one, which is slow.
+func (w *modelWorld) two(seed uint64, rate int) {
+	slow, ctx := w.newRun(seed, rate)
+	slow.slow = time.Duration(seed%7) * 500 * time.Millisecond
+	claim, project := w.store.take()
+	w.record("  a slow round")
+	var other sync.WaitGroup
+	other.Go(func() { _ = w.engine(slow).Run(ctx, claim, project) })
+	time.Sleep(time.Duration(seed/7%50) * 200 * time.Millisecond)
+	noticed := time.AfterFunc(time.Duration(seed%5)*time.Second, slow.cancel)
+	w.round(seed+1, rate)
+	other.Wait()
+	noticed.Stop()
+	slow.cancel()
+}
+
+// poll does what poll-instances does: it observes the servers, and the orders that are running.
+func (w *modelWorld) poll() {
+	run, ctx := w.newRun(0, 0)
+	run.isPoll = true
+	store, view := storeView{w.store, run}, modelView{c: w.cloud, run: run}
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer func() { cancel(); run.cancel() }()
+	for id, o := range w.store.orders {
+		i := o.Instances[0]
+		if i.State == domain.InstanceDeleted || i.State == domain.InstanceError && i.ServerID == "" {
+			continue
+		}
+		if o.Status == domain.OrderRunning {
+			order, _ := store.Get(ctx, "p", id)
+			if _, err := w.orders(store).Refresh(ctx, orders.Session{Cloud: view}, order); err != nil {
+				w.record("    an order is not observed: %v", err)
+			}
+			continue
+		}
+		server, err := view.Server(ctx, i.ServerID)
+		if err != nil {
+			server = domain.Server{ID: i.ServerID, Status: "DELETED", Partial: true}
+		}
+		if i.SeenAt = time.Now(); i.Seen(server) {
+			_, _ = modelInstances{store}.Change(ctx, []domain.Instance{i})
+		}
+	}
+}
+
+// pass lets time pass, in which the project has its rounds.
+func (w *modelWorld) pass(d time.Duration, seed uint64, rate int, most int) {
+	end := time.Now().Add(d)
+	for n := uint64(0); most > 0; n++ {
+		w.poll()
+		left := time.Until(end)
+		if left <= 0 {
+			return
+		}
+		wait := time.Until(w.store.project.DueAt)
+		if wait > 0 {
+			time.Sleep(min(wait, left, 30*time.Second))
+			continue
+		}
+		w.round(seed+n*1_000_003, rate)
+		most--
+	}
+}
