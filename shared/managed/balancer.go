@@ -121,10 +121,10 @@ func (d *BalancerDriver) Find(ctx context.Context, s Session, id string) (Object
 // objects are load balancers with the members of their pools and the names of their networks.
 func (d *BalancerDriver) objects(ctx context.Context, s Session, all []domain.LoadBalancer) ([]Object, error) {
 	if err := d.readMembers(ctx, s, all); err != nil {
-		return nil, err
+		return nil, ofAnother(err)
 	}
 	if err := d.readNetworks(ctx, s, all); err != nil {
-		return nil, err
+		return nil, ofAnother(err)
 	}
 	objects := make([]Object, len(all))
 	for i, b := range all {

@@ -168,10 +168,18 @@ func (d *MachineDriver) Find(ctx context.Context, s Session, id string) (Object,
 		return Object{ID: id}, nil
 	}
 	one := []domain.Server{server}
-	if err = nameFlavors(ctx, s, one); err == nil {
-		err = d.addPorts(ctx, s, one)
+	if err = ofAnother(nameFlavors(ctx, s, one)); err == nil {
+		err = ofAnother(d.addPorts(ctx, s, one))
 	}
 	return machineObject(one[0]), err
+}
+
+// ofAnother is the error of a call that reads more about an object that exists: its 404 is no miss of the object.
+func ofAnother(err error) error {
+	if apperr.CodeOf(err) != apperr.NotFound {
+		return err
+	}
+	return apperr.Wrap(apperr.BadGateway, err, "%s", apperr.As(err).Message)
 }
 
 // Create implements Driver. The order is looked up by its id, and its server by its tag, before a create call is

@@ -52,7 +52,7 @@ func (o *modelObject) after(d time.Duration, do func()) {
 type modelCloud struct {
 	mu      sync.Mutex
 	objects []*modelObject
-	groups  map[string]string // ids of server groups by name
+	groups  map[string]bool // server groups by name
 	permit  func(*modelObject) (rule string)
 	faults  []string // rules that calls have broken
 	record  func(format string, args ...any)

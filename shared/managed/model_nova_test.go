@@ -109,12 +109,9 @@ func (v modelView) KeyPairs(context.Context) ([]domain.KeyPair, error) {
 	return []domain.KeyPair{{Name: "mine"}}, nil
 }
 
-func (v modelView) EnsureServerGroup(ctx context.Context, name, _ string) (id string, err error) {
-	return id, v.write(ctx, "EnsureServerGroup", "group", func(bool) error {
-		if v.c.groups[name] == "" {
-			v.c.groups[name] = uuid.NewString()
-		}
-		id = v.c.groups[name]
+func (v modelView) EnsureServerGroup(ctx context.Context, name, _ string) (string, error) {
+	return "group of " + name, v.write(ctx, "EnsureServerGroup", "group", func(bool) error {
+		v.c.groups[name] = true
 		return nil
 	})
 }
@@ -159,10 +156,10 @@ func (v modelView) Server(ctx context.Context, id string) (domain.Server, error)
 func (v modelView) CreateServer(
 	ctx context.Context, spec domain.LaunchSpec, name string, userData domain.Secret, tags []string,
 ) (id string, err error) {
+	id = uuid.NewString()
 	return id, v.write(ctx, "CreateServer", name, func(breaks bool) error {
 		n := slices.IndexFunc(modelFlavors, func(f domain.Flavor) bool { return f.ID == spec.FlavorID })
 		now, mark := time.Now(), slices.IndexFunc(tags, func(tag string) bool { return uuid.Validate(tag) == nil })
-		id = uuid.NewString()
 		o := &modelObject{
 			kind: domain.KindMachine, id: id, label: name, member: uuid.MustParse(tags[mark]),
 			userData: userData.Reveal(), server: domain.Server{

@@ -101,8 +101,8 @@ func (v modelView) PoolMembers(ctx context.Context, poolID string) ([]domain.Poo
 }
 
 func (v modelView) CreateLoadBalancer(ctx context.Context, r domain.LoadBalancerRequest) (id string, err error) {
+	id = uuid.NewString()
 	return id, v.write(ctx, "CreateLoadBalancer", r.Name, func(breaks bool) error {
-		id = uuid.NewString()
 		member, _ := taggedMember(r.Tags)
 		o := v.c.add(&modelObject{
 			kind: domain.KindBalancer, id: id, label: r.Name, member: member, balancer: domain.LoadBalancer{

@@ -31,7 +31,8 @@ var permits = []struct {
 	{"its resource is deleted", func(o owned) bool {
 		return o.m != nil && o.m.Request == domain.ManagedDelete && !o.m.Orphan
 	}},
-	{"it was never stored that it was ready", func(o owned) bool { return o.m != nil && !o.member.WasReady }},
+	{"its deletion was decided by a rule before", func(o owned) bool { return o.w.doomed[o.object.member] }},
+	{"it was never stored that it worked", func(o owned) bool { return o.m != nil && !o.member.MayHaveData }},
 	{"it was made twice", func(o owned) bool {
 		return o.member.ObjectID != o.object.id && !o.object.isForeign && len(o.w.twins(o.object)) > 1
 	}},
@@ -44,8 +45,7 @@ var permits = []struct {
 		return o.m != nil && o.object.server.Status == "ERROR" && o.m.Repair == domain.RepairAuto
 	}},
 	{"it is a server in ERROR, and another revision is declared", func(o owned) bool {
-		return o.m != nil && o.object.server.Status == "ERROR" &&
-			(o.m.Revision != o.member.Revision || isFault(o.member) && o.member.Written != faultOf(o.m.Revision))
+		return o.m != nil && o.object.server.Status == "ERROR" && o.m.Revision != o.member.Revision
 	}},
 }
 
@@ -61,6 +61,18 @@ func (w *modelWorld) permit(object *modelObject) string {
 		}
 	}
 	return ""
+}
+
+// dooms records that it is stored of a member that it is deleted, if a rule permits that now: more may be declared
+// before its object is deleted.
+func (w *modelWorld) dooms(m domain.Member) {
+	w.cloud.mu.Lock()
+	defer w.cloud.mu.Unlock()
+	for _, o := range w.cloud.objects {
+		if o.id == m.ObjectID && !o.isDeleted && (!o.hasData || w.permit(o) != "") {
+			w.doomed[m.ID] = true
+		}
+	}
 }
 
 // twins are the objects with the mark of one.
@@ -227,7 +239,7 @@ func (w *modelWorld) differences(m *domain.Managed, member domain.Member, o *mod
 		is("payload", secrets.Payload, o.payload)
 	case domain.KindMachine:
 		spec := read[domain.MachineSpec](m.Spec)
-		is("name", memberName(*m, member), o.server.Name)
+		is("name", m.NameOf(member), o.server.Name)
 		is("status", "ACTIVE", o.server.Status)
 		is("flavor", spec.Flavor, o.server.Flavor.Name)
 		is("image", "image-"+spec.Image, o.server.Image.ID)

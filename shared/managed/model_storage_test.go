@@ -46,8 +46,8 @@ func (v modelView) Volume(ctx context.Context, id string) (domain.Volume, error)
 }
 
 func (v modelView) CreateVolume(ctx context.Context, r domain.VolumeRequest) (id string, err error) {
+	id = uuid.NewString()
 	return id, v.write(ctx, "CreateVolume", r.Name, func(breaks bool) error {
-		id = uuid.NewString()
 		member, _ := uuid.Parse(r.Metadata[markKey])
 		now := time.Now()
 		o := v.c.add(&modelObject{
@@ -153,8 +153,8 @@ func (v modelView) Images(ctx context.Context, name string) ([]domain.Image, err
 }
 
 func (v modelView) CreateImage(ctx context.Context, r domain.ImageRequest) (id string, err error) {
+	id = uuid.NewString()
 	return id, v.write(ctx, "CreateImage", r.Name, func(bool) error {
-		id = uuid.NewString()
 		member, _ := taggedMember(r.Tags)
 		i := domain.ImageDetail{
 			OwnerID: "p", ContainerFormat: r.ContainerFormat, Tags: slices.Clone(r.Tags), Properties: r.Properties,
@@ -235,8 +235,8 @@ func (v modelView) StoreSecret(
 	ctx context.Context, name, contentType string, payload domain.Secret,
 ) (id string, err error) {
 	label, mark, _ := strings.Cut(name, secretMark)
+	id = uuid.NewString()
 	return id, v.write(ctx, "StoreSecret", label, func(breaks bool) error {
-		id = uuid.NewString()
 		one := domain.StoredSecret{ID: id, Name: name, Status: "ACTIVE", ContentType: contentType, CreatedAt: time.Now()}
 		if breaks { // Barbican has died between its two steps
 			one.ContentType = ""

@@ -20,7 +20,8 @@ type modelStore struct {
 	mu        sync.Mutex
 	project   domain.ManagedProject
 	claim     uuid.UUID // of the project
-	isWoken   bool      // something was declared or reported since that
+	dooms     func(domain.Member)
+	isWoken   bool // something was declared or reported since that
 	resources []*domain.Managed
 	revisions map[uuid.UUID]map[int]domain.Revision
 	members   map[uuid.UUID]domain.Member
@@ -231,6 +232,9 @@ func (s storeView) HoldsProject(_ context.Context, claim domain.Claim, _ string)
 }
 
 func (s storeView) SaveMember(_ context.Context, claim domain.Claim, _ string, m domain.Member) error {
+	if m.Status == domain.MemberDeleting {
+		s.dooms(m)
+	}
 	return s.save("member "+string(m.Status), claim, func() error {
 		if s.byID(m.ManagedID) == nil {
 			return domain.ErrChanged
@@ -348,7 +352,7 @@ func (s storeView) Claim(ctx context.Context, order domain.Order, d time.Duratio
 func (s storeView) underClaim(what string, id uuid.UUID, claim domain.Claim, do func(o *modelOrder) error) error {
 	return s.saveOrder(what, func() error {
 		o := s.orders[id]
-		if o.claim != claim.ID || time.Now().After(o.claimed) {
+		if o == nil || o.claim != claim.ID || time.Now().After(o.claimed) {
 			return domain.ErrFenced
 		}
 		return do(o)
@@ -364,7 +368,7 @@ func (s storeView) Renew(_ context.Context, order domain.Order, claim domain.Cla
 
 func (s storeView) Release(_ context.Context, order domain.Order, claim domain.Claim) error {
 	return s.saveOrder("release order", func() error {
-		if o := s.orders[order.ID]; o.claim == claim.ID {
+		if o := s.orders[order.ID]; o != nil && o.claim == claim.ID {
 			o.claimed = time.Time{}
 		}
 		return nil
@@ -425,7 +429,7 @@ func (s storeView) PublishUnexpected(context.Context, domain.Instance, domain.Se
 
 func (s storeView) Finalize(_ context.Context, order domain.Order) error {
 	return s.saveOrder("finalize", func() error {
-		if o := s.orders[order.ID]; o.Status == domain.OrderRunning {
+		if o := s.orders[order.ID]; o != nil && o.Status == domain.OrderRunning {
 			o.Status = order.Status
 		}
 		return nil
@@ -434,7 +438,11 @@ func (s storeView) Finalize(_ context.Context, order domain.Order) error {
 
 func (s storeView) Get(_ context.Context, _ string, id uuid.UUID) (order domain.Order, err error) {
 	return order, s.saveOrder("read order", func() error {
-		order = s.orders[id].Order
+		o := s.orders[id]
+		if o == nil {
+			return apperr.New(apperr.NotFound, "there is no order %s", id)
+		}
+		order = o.Order
 		order.ReadAt, order.Calls = time.Now(), slices.Clone(order.Calls)
 		order.Instances = slices.Clone(order.Instances)
 		return nil

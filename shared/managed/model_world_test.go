@@ -22,7 +22,9 @@ type modelWorld struct {
 	balancers *BalancerDriver // of the process
 	began     time.Time
 	rounds    int
+	mostFail  int                // of a thousand calls
 	orphans   map[uuid.UUID]bool // members whose declaration was deleted alone
+	doomed    map[uuid.UUID]bool // members of which it was stored, by a rule, that they are deleted
 
 	mu      sync.Mutex
 	history []string
@@ -31,8 +33,10 @@ type modelWorld struct {
 func newModelWorld() *modelWorld {
 	w := &modelWorld{
 		store: newModelStore(), balancers: NewBalancerDriver(), began: time.Now(), orphans: map[uuid.UUID]bool{},
+		doomed: map[uuid.UUID]bool{},
 	}
-	w.cloud = &modelCloud{groups: map[string]string{}, permit: w.permit, record: w.record}
+	w.cloud = &modelCloud{groups: map[string]bool{}, permit: w.permit, record: w.record}
+	w.store.dooms = w.dooms
 	return w
 }
 
@@ -113,8 +117,9 @@ func (w *modelWorld) two(seed uint64, rate int) {
 	slow.slow = time.Duration(seed%7) * 500 * time.Millisecond
 	claim, project := w.store.take()
 	w.record("  a slow round")
+	engine := w.engine(slow)
 	var other sync.WaitGroup
-	other.Go(func() { _ = w.engine(slow).Run(ctx, claim, project) })
+	other.Go(func() { _ = engine.Run(ctx, claim, project) })
 	time.Sleep(time.Duration(seed/7%50) * 200 * time.Millisecond)
 	noticed := time.AfterFunc(time.Duration(seed%5)*time.Second, slow.cancel)
 	w.round(seed+1, rate)

@@ -197,6 +197,7 @@ func (r *round) create(ctx context.Context, m *resource, s step) error {
 func (r *round) update(ctx context.Context, m *resource, s step) error {
 	member := s.member
 	member.Writes--
+	member.ObjectID = s.object.ID // of a new one: it is found by it from now on
 	member.Status, member.Reason, member.IsWaiting = domain.MemberCreating, changing(s.differences), false
 	if member.WasReady {
 		member.Status = domain.MemberUpdating
