@@ -482,20 +482,3 @@ func TestServerGroupsOfProjects(t *testing.T) {
 		}
 	})
 }
-
-// noFlavors is a Nova behind a proxy that has lost a path.
-type noFlavors struct{ *fakeNova }
-
-func (noFlavors) Flavors(context.Context) ([]domain.Flavor, error) {
-	return nil, apperr.New(apperr.NotFound, "no such path")
-}
-
-// TestNoFlavors: a server is not missed when Nova's list of flavors ends with a 404.
-func TestNoFlavors(t *testing.T) {
-	t.Parallel()
-	nova, _ := newFakeNova("tiny")
-	_, err := (&MachineDriver{}).Find(t.Context(), Session{Cloud: noFlavors{nova}}, "s")
-	if code := apperr.CodeOf(err); err == nil || code == apperr.NotFound {
-		t.Errorf("it fails with %q: %v", code, err)
-	}
-}

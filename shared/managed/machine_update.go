@@ -86,8 +86,9 @@ func (*MachineDriver) Differences(in Wanted, o Object) []Difference {
 	out = append(out, entries("metadata", spec.Metadata, made.Metadata, server.Metadata)...)
 	out = append(out, tagDifferences(spec, made, server)...)
 	isMade := made.Flavor == "" || made.Flavor == spec.Flavor
+	isOurs := in.Member.Status == domain.MemberUpdating || in.Member.Status == domain.MemberCreating
 	switch {
-	case server.Status == resized && in.Member.Status == domain.MemberUpdating: // others confirm what they resize
+	case server.Status == resized && isOurs: // others confirm what they resize
 		// It is confirmed even when another flavor is declared by now: Nova takes no other resize before.
 		out = append(out, Difference{
 			Field: "flavor", Declared: spec.Flavor, Actual: server.Status, Way: InPlace, Disrupts: true,

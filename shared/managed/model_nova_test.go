@@ -95,6 +95,11 @@ func (v modelView) SecurityGroups(context.Context) ([]domain.SecurityGroup, erro
 	return []domain.SecurityGroup{{ID: "g", Name: "default"}}, nil
 }
 
+// ServerPorts: this model has no ports, so a server's are not compared.
+func (modelView) ServerPorts(context.Context, string, string) ([]domain.Port, error) {
+	return nil, apperr.New(apperr.Forbidden, "ports are withheld")
+}
+
 func (v modelView) Networks(ctx context.Context) ([]domain.Network, error) {
 	return v.NetworkNames(ctx)
 }

@@ -6,9 +6,7 @@ import (
 	"encoding/json"
 	"log/slog"
 	"math/rand/v2"
-	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -468,36 +466,8 @@ func TestModel(t *testing.T) {
 }
 
 const (
-	modelSeeds = 200              // that TestModel lives
-	mostFailed = 3                // seeds, whose histories are printed
-	modelFail  = 50               // of a thousand calls at most
-	modelShort = 8 * time.Second  // for which it does at most, under the race detector
-	modelTime  = 10 * time.Minute // for which TestLongModel lives seeds
+	modelSeeds = 200             // that TestModel lives
+	mostFailed = 3               // seeds, whose histories are printed
+	modelFail  = 50              // of a thousand calls at most
+	modelShort = 8 * time.Second // for which it does at most, under the race detector
 )
-
-// TestLongModel is TestModel for ten minutes, or for MODEL_TIME, each time with other seeds. MODEL_SEED lives that
-// one, and of 1000 calls MODEL_FAIL fail.
-func TestLongModel(t *testing.T) {
-	t.Parallel()
-	withoutLogs(t)
-	mostFail, err := strconv.Atoi(os.Getenv("MODEL_FAIL"))
-	if err != nil {
-		mostFail = modelFail
-	}
-	if seed, err := strconv.ParseUint(os.Getenv("MODEL_SEED"), 10, 64); err == nil {
-		checkSeed(t, seed, mostFail)
-		return
-	}
-	limit, err := time.ParseDuration(os.Getenv("MODEL_TIME"))
-	if err != nil {
-		limit = modelTime
-	}
-	began, first, failed := time.Now(), rand.Uint64N(1<<32), 0
-	seed := first
-	for ; time.Since(began) < limit && failed < mostFailed; seed++ {
-		if !checkSeed(t, seed, mostFail) {
-			failed++
-		}
-	}
-	t.Logf("the seeds from %d to %d were lived", first, seed-1)
-}
