@@ -225,7 +225,7 @@ type modelView struct {
 	run *modelRun
 }
 
-// list is a call that lists objects. get says whether it leaves one out.
+// list is a call that lists objects. get reports whether it leaves one out.
 func modelList[T any](
 	ctx context.Context, v modelView, method, key string, get func() ([]T, error),
 ) (all []T, err error) {

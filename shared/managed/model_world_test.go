@@ -24,7 +24,7 @@ type modelWorld struct {
 	rounds    int
 	mostFail  int                // of a thousand calls
 	orphans   map[uuid.UUID]bool // members whose declaration was deleted alone
-	doomed    map[uuid.UUID]bool // members of which it was stored, by a rule, that they are deleted
+	doomed    map[uuid.UUID]bool // members whose deletion was stored by a rule
 
 	mu      sync.Mutex
 	history []string

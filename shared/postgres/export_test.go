@@ -23,7 +23,7 @@ var Classify = classify
 // RequireWrites makes connections only to a server that takes writes, where several hosts are named.
 var RequireWrites = requireWrites
 
-// ConditionTable is the table of SQLSTATEs as docs/operation.md has it.
+// ConditionTable is the table of SQLSTATEs as docs/failover.md has it.
 func ConditionTable() string {
 	var table strings.Builder
 	table.WriteString("| SQLSTATE | what it means | answer | connections that are closed |\n|---|---|---|---|\n")

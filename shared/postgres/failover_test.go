@@ -18,15 +18,15 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestConditions: docs/operation.md has a row for each SQLSTATE that has a meaning, and errors have the row's code.
+// TestConditions: docs/failover.md has a row for each SQLSTATE that has a meaning, and errors have the row's code.
 func TestConditions(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile(filepath.Join(testkit.Root(), "docs", "operation.md"))
+	text, err := os.ReadFile(filepath.Join(testkit.Root(), "docs", "failover.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if want := postgres.ConditionTable(); !strings.Contains(string(text), "\n\n"+want+"\n") {
-		t.Errorf("docs/operation.md has another table of SQLSTATEs than\n%s", want)
+		t.Errorf("docs/failover.md has another table of SQLSTATEs than\n%s", want)
 	}
 	for state, want := range map[string]apperr.Code{
 		"08006": apperr.Unavailable, "23505": apperr.Conflict, "25006": apperr.Unavailable, "25P03": apperr.Unavailable,
