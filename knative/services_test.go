@@ -86,7 +86,7 @@ func duration(t *testing.T, text string) time.Duration {
 	return d
 }
 
-// TestTrustedProxies: no manifest trusts networks that have clients. An overlay that names no proxies has a placeholder,
+// TestTrustedProxies: no manifest trusts networks that have clients. An overlay that names none has a placeholder,
 // which neither `make deploy` nor a function accepts.
 func TestTrustedProxies(t *testing.T) {
 	t.Parallel()

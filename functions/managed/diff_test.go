@@ -126,8 +126,8 @@ select project_id, id, $1, 0, 1, 'a', 'ready', $2 from managed where name = 'db'
 	}
 	check("as declared")
 	plan := declared(t, declare(t, f.Client, files+"?dry_run=true", text("two")), http.StatusOK).Plan[0]
-	if want := "only new servers of VirtualMachine db get the change, until update is replace; other servers take the " +
-		"place of those of VirtualMachine pet: what is on their disks is lost"; plan.Action != planUpdate ||
+	if want := "only new servers of VirtualMachine db get the change, until update is replace; other servers take " +
+		"the place of those of VirtualMachine pet: what is on their disks is lost"; plan.Action != planUpdate ||
 		plan.Note != want {
 		t.Errorf("the plan is %+v", plan)
 	}

@@ -72,7 +72,7 @@ func TestChangedFilesAreRolled(t *testing.T) {
 		w.nova.settle()
 		w.pass(t, managedPause)
 	}
-	if c := w.updated(t); c.Status != "False" || !strings.Contains(c.Message, "have earlier files of their configmaps") {
+	if c := w.updated(t); c.Status != "False" || !strings.Contains(c.Message, "have earlier files of their") {
 		t.Errorf("while servers are replaced it has %+v", c)
 	}
 	w.file(t, "three")

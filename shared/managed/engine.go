@@ -88,7 +88,7 @@ type round struct {
 	isReread  bool                             // they were read again
 	users     map[Ref]Ref                      // what each resource is named by; nil = not looked up
 	nodes     []domain.Node
-	deleted   map[uuid.UUID]bool               // the members whose objects are not found by their ids, instead of by a list
+	deleted   map[uuid.UUID]bool               // the members whose objects are not found by their ids
 	missed    map[uuid.UUID]bool               // the members whose objects are not found, and not for long enough
 	marked    map[listing]map[uuid.UUID]Object // all objects with marks, of those that a scan has listed
 	listed    time.Duration                    // the time that listing has taken

@@ -24,7 +24,6 @@ type modelObject struct {
 	member    uuid.UUID
 	hasData   bool // it was ready once
 	isDeleted bool
-	isOrphan  bool // its declaration was deleted, and left it
 	isForeign bool // others have made it
 	isHidden  bool // a read of it has ended with a 404 once although it exists
 	madeAt    time.Time

@@ -24,9 +24,9 @@ func modelServer(o *modelObject) domain.Server {
 	return s
 }
 
-// isServer gives a server a status and a task, now.
-func (o *modelObject) isServer(status, task string) {
-	o.server.Status, o.server.Task, o.server.UpdatedAt = status, task, time.Now()
+// isServer gives a server a status without a task, now.
+func (o *modelObject) isServer(status string) {
+	o.server.Status, o.server.Task, o.server.UpdatedAt = status, "", time.Now()
 	o.hasData = o.hasData || status == "ACTIVE"
 }
 
@@ -131,7 +131,7 @@ func (v modelView) DeleteServerGroups(ctx context.Context, name string) error {
 func (v modelView) servers(tags ...string) (all []domain.Server) {
 	for _, o := range v.c.of(domain.KindMachine) {
 		hasAll := !slices.ContainsFunc(tags, func(tag string) bool { return !slices.Contains(o.server.Tags, tag) })
-		if hasAll && !(v.isDown() && o.inCell()) {
+		if hasAll && (!v.isDown() || !o.inCell()) {
 			all = append(all, modelServer(o))
 		}
 	}
@@ -168,9 +168,10 @@ func (v modelView) CreateServer(
 		o := &modelObject{
 			kind: domain.KindMachine, id: id, label: name, member: uuid.MustParse(tags[mark]),
 			userData: userData.Reveal(), server: domain.Server{
-				ID: id, Name: name, Status: "BUILD", Tags: slices.Clone(tags), ProjectID: "p", UserID: "u", CreatedAt: now,
-				UpdatedAt: now, Image: &domain.ImageRef{ID: spec.ImageID}, Metadata: maps.Clone(spec.Metadata),
-				Flavor: domain.FlavorRef{Name: modelFlavors[n].Name}, HostID: "host",
+				ID: id, Name: name, Status: "BUILD", Tags: slices.Clone(tags), ProjectID: "p", UserID: "u",
+				CreatedAt: now, UpdatedAt: now, Image: &domain.ImageRef{ID: spec.ImageID},
+				Metadata: maps.Clone(spec.Metadata),
+				Flavor:   domain.FlavorRef{Name: modelFlavors[n].Name}, HostID: "host",
 				Addresses: []domain.Address{{Network: "private", IP: v.c.address(), Version: 4, Type: "fixed"}},
 			},
 		}
@@ -185,12 +186,12 @@ func (v modelView) CreateServer(
 		v.c.add(o)
 		o.after(4*time.Second, func() {
 			if breaks {
-				o.isServer("ERROR", "")
+				o.isServer("ERROR")
 				o.server.Fault = &domain.Fault{Code: 500, Message: "No valid host was found."}
 				return
 			}
 			v.c.attached(o)
-			o.isServer("ACTIVE", "")
+			o.isServer("ACTIVE")
 		})
 		return nil
 	})
@@ -251,7 +252,7 @@ func (v modelView) working(
 		if !slices.Contains(from, o.server.Status) || o.server.Task != "" {
 			return apperr.New(apperr.Conflict, "cannot do it while the server is %s %s", o.server.Status, o.server.Task)
 		}
-		o.isServer(status, "")
+		o.isServer(status)
 		o.after(4*time.Second, func() { do(o, breaks) })
 		return nil
 	})
@@ -263,17 +264,17 @@ func (v modelView) ResizeServer(ctx context.Context, id, flavorID string) error 
 	return v.working(ctx, "ResizeServer", id, "RESIZE", []string{"ACTIVE", "SHUTOFF"},
 		func(o *modelObject, breaks bool) {
 			if breaks {
-				o.isServer("ACTIVE", "")
+				o.isServer("ACTIVE")
 				return
 			}
 			o.server.Flavor.Name = modelFlavors[n].Name
-			o.isServer(resized, "")
+			o.isServer(resized)
 		})
 }
 
 func (v modelView) ConfirmMigration(ctx context.Context, id string) error {
 	return v.working(ctx, "ConfirmMigration", id, resized, []string{resized},
-		func(o *modelObject, _ bool) { o.isServer("ACTIVE", "") })
+		func(o *modelObject, _ bool) { o.isServer("ACTIVE") })
 }
 
 // RebuildImage breaks when the new disk cannot be made.
@@ -283,11 +284,11 @@ func (v modelView) RebuildImage(ctx context.Context, id, imageID string, userDat
 			o.server.Image = &domain.ImageRef{ID: imageID} // at once in Nova
 			o.userData = userData.Reveal()
 			if breaks {
-				o.isServer("ERROR", "")
+				o.isServer("ERROR")
 				o.server.Fault = &domain.Fault{Code: 500, Message: "the disk was not made"}
 				return
 			}
-			o.isServer("ACTIVE", "")
+			o.isServer("ACTIVE")
 		})
 }
 

@@ -144,7 +144,7 @@ func (v modelView) immutable(
 	found := v.c.part(holds)
 	v.c.mu.Unlock()
 	if found == nil {
-		return errorsOr(v.run.begin(ctx, method, ""), apperr.New(apperr.NotFound, "%s: there is no such object", method))
+		return errorsOr(v.run.begin(ctx, method, ""), apperr.New(apperr.NotFound, "%s: no such object", method))
 	}
 	return v.change(ctx, method, domain.KindBalancer, found.id, func(o *modelObject, _ bool) error {
 		if o.balancer.Status != active {

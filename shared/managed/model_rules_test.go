@@ -333,7 +333,8 @@ var excuses = []struct {
 	}},
 	{"its object is in error, and is kept", true, func(w *modelWorld, m *domain.Managed) bool {
 		return w.has(m, func(o *modelObject) bool {
-			return o.hasData && (o.volume.Status == "error" || o.balancer.Status == "ERROR" || o.image.Status == "deactivated" ||
+			return o.hasData && (o.volume.Status == "error" || o.balancer.Status == "ERROR" ||
+				o.image.Status == "deactivated" ||
 				o.server.Status == "ERROR" && m.Repair == domain.RepairManual)
 		})
 	}},
@@ -352,10 +353,11 @@ var excuses = []struct {
 		})
 	}},
 	{"it is used, and deleted after what uses it", true, func(w *modelWorld, m *domain.Managed) bool {
-		return m.Request == domain.ManagedDelete && slices.ContainsFunc(w.store.resources, func(user *domain.Managed) bool {
+		isUsed := slices.ContainsFunc(w.store.resources, func(user *domain.Managed) bool {
 			return slices.Contains((&MachineDriver{}).Needs(user.Spec), Ref{m.Kind, m.Name}) ||
 				slices.Contains(w.balancers.Needs(user.Spec), Ref{m.Kind, m.Name})
 		})
+		return m.Request == domain.ManagedDelete && isUsed
 	}},
 }
 
@@ -365,7 +367,8 @@ func (w *modelWorld) waitsForOrphan(m *domain.Managed) bool {
 	return slices.ContainsFunc(w.cloud.objects, func(o *modelObject) bool {
 		return !o.isDeleted && w.orphans[o.member] && slices.ContainsFunc(o.server.VolumeIDs, func(id string) bool {
 			return slices.ContainsFunc(w.store.resources, func(v *domain.Managed) bool {
-				isNamed := m.Kind == domain.KindMachine && slices.Contains(read[domain.MachineSpec](m.Spec).Volumes, v.Name)
+				isNamed := m.Kind == domain.KindMachine &&
+					slices.Contains(read[domain.MachineSpec](m.Spec).Volumes, v.Name)
 				return (v.ID == m.ID || isNamed) && w.has(v, func(volume *modelObject) bool { return volume.id == id })
 			})
 		})

@@ -85,7 +85,7 @@ func (v modelView) SetVolumeMetadata(ctx context.Context, id string, set map[str
 func (v modelView) ExtendVolume(ctx context.Context, id string, sizeGB int, isAttached bool) error {
 	return v.change(ctx, "ExtendVolume", domain.KindVolume, id, func(o *modelObject, breaks bool) error {
 		before := o.volume.Status
-		if before != "available" && !(before == "in-use" && isAttached) || sizeGB <= o.volume.SizeGB {
+		if before != "available" && (before != "in-use" || !isAttached) || sizeGB <= o.volume.SizeGB {
 			return apperr.New(apperr.Invalid, "volume %s is %s", id, before)
 		}
 		o.isVolume("extending")
@@ -237,7 +237,8 @@ func (v modelView) StoreSecret(
 	label, mark, _ := strings.Cut(name, secretMark)
 	id = uuid.NewString()
 	return id, v.write(ctx, "StoreSecret", label, func(breaks bool) error {
-		one := domain.StoredSecret{ID: id, Name: name, Status: "ACTIVE", ContentType: contentType, CreatedAt: time.Now()}
+		one := domain.StoredSecret{ID: id, Name: name, Status: "ACTIVE", ContentType: contentType}
+		one.CreatedAt = time.Now()
 		if breaks { // Barbican has died between its two steps
 			one.ContentType = ""
 		}

@@ -153,22 +153,22 @@ func (s storeView) save(what string, claim domain.Claim, do func() error) error 
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	switch {
-	case how == "crash before":
+	switch how {
+	case "crash before":
 		return s.run.die()
-	case how == "503":
+	case "503":
 		return apperr.New(apperr.Unavailable, "postgres is away")
-	case how == "fenced":
+	case "fenced":
 		s.claim = uuid.New()
 	}
 	if claim.ID != s.claim {
 		return domain.ErrFenced
 	}
 	err := do()
-	switch {
-	case how == "crash after":
+	switch how {
+	case "crash after":
 		return s.run.die()
-	case how == "lost":
+	case "lost":
 		return apperr.New(apperr.Unavailable, "postgres is away")
 	}
 	return err

@@ -69,9 +69,15 @@ func (s modelStep) take(w *modelWorld) {
 
 // modelNames are the resources that a seed may declare.
 var modelNames = []Ref{
-	{domain.KindVolume, "data"}, {domain.KindVolume, "log"}, {domain.KindImage, "golden"},
-	{domain.KindSecret, "password"}, {domain.KindConfigmap, "files"}, {domain.KindMachine, "db"},
-	{domain.KindMachine, "db"}, {domain.KindDeployment, "web"}, {domain.KindDeployment, "web"},
+	{domain.KindVolume, "data"},
+	{domain.KindVolume, "log"},
+	{domain.KindImage, "golden"},
+	{domain.KindSecret, "password"},
+	{domain.KindConfigmap, "files"},
+	{domain.KindMachine, "db"},
+	{domain.KindMachine, "db"},
+	{domain.KindDeployment, "web"},
+	{domain.KindDeployment, "web"},
 	{domain.KindBalancer, "front"},
 }
 
@@ -322,21 +328,21 @@ func (w *modelWorld) othersChangeServer(r *rand.Rand, o *modelObject) string {
 		return "rename"
 	case 3:
 		if o.server.Status == "SHUTOFF" {
-			o.isServer("ACTIVE", "")
+			o.isServer("ACTIVE")
 			return "start"
 		}
 		if isIdle {
-			o.isServer("SHUTOFF", "")
+			o.isServer("SHUTOFF")
 			return "stop"
 		}
 	case 4:
 		if o.server.Status == "ERROR" && o.hasData {
-			o.isServer("ACTIVE", "")
+			o.isServer("ACTIVE")
 			o.server.Fault = nil
 			return "reset"
 		}
 		if isIdle {
-			o.isServer("ERROR", "")
+			o.isServer("ERROR")
 			o.server.Fault = &domain.Fault{Code: 500, Message: "the host is away"}
 			return "break"
 		}
@@ -398,8 +404,8 @@ func run(t *testing.T, steps []modelStep, mostFail int) (faults, history []strin
 		faults = w.lives(steps)
 		if len(faults) > 0 {
 			for _, m := range w.store.resources {
-				w.record("%s %s is %s: %s; request %q, revision %d of %d, drift %v, %+v", m.Kind, m.Name, m.Status, m.Reason,
-					m.Request, m.ObservedRevision, m.Revision, m.Drift, m.Conditions)
+				w.record("%s %s is %s: %s; request %q, revision %d of %d, drift %v, %+v", m.Kind, m.Name, m.Status,
+					m.Reason, m.Request, m.ObservedRevision, m.Revision, m.Drift, m.Conditions)
 			}
 			for _, member := range w.store.members {
 				w.record("member %+v", member)
@@ -452,7 +458,7 @@ func withoutLogs(t *testing.T) {
 }
 
 // TestModel: whatever is declared, whatever others do to the objects, and whatever calls fail: in the end all is as
-// declared, or says why not by a rule; no object with data is deleted without a rule; nothing is left over. Up to 5 % of
+// declared, or a rule says why not; no object with data is deleted without a rule; nothing is left over. Up to 5 % of
 // the calls fail.
 func TestModel(t *testing.T) {
 	t.Parallel()

@@ -69,7 +69,8 @@ func (w *modelWorld) engine(run *modelRun) Engine {
 		Orders: w.orders(store), Actions: actions.Engine{Instances: instances}, Instances: instances,
 	}
 	return Engine{
-		Store: store, Sessions: modelSessions{modelView{c: w.cloud, run: run}}, Nodes: noNodes{}, Wake: func(...string) {},
+		Store: store, Sessions: modelSessions{modelView{c: w.cloud, run: run}}, Nodes: noNodes{},
+		Wake: func(...string) {},
 		Unseal: func(m domain.Managed) (out domain.ManagedSecrets, err error) {
 			return out, json.Unmarshal(m.Secrets, &out)
 		},

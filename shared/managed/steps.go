@@ -137,7 +137,7 @@ func (r *round) saveMember(ctx context.Context, member domain.Member) error {
 
 // create stores the member, and makes its object. A process that dies in between leaves a member without an object: the
 // next round calls Create again, which looks for the mark first. What may have been requested is what the member's own
-// revision declares; else it is what is declared now. As in all steps, the call counts as one that OpenStack has accepted
+// revision declares; else it is what is declared now. As in all steps, the call counts as one that OpenStack accepted
 // when it has answered: a process that dies before the call has made none.
 func (r *round) create(ctx context.Context, m *resource, s step) error {
 	member := s.member

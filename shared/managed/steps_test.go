@@ -368,8 +368,8 @@ func TestServersWithVolumesGoFirst(t *testing.T) {
 	}
 }
 
-// TestUserDataOfSteps: what a server is made or rebuilt with is stored before the call. It is forgotten when nothing was
-// sent, and kept when the call may have made the server: a later one finds it, with what it was made with.
+// TestUserDataOfSteps: what a server is made or rebuilt with is stored before the call. It is forgotten when nothing
+// was sent, and kept when the call may have made the server: a later one finds it, with what it was made with.
 func TestUserDataOfSteps(t *testing.T) {
 	t.Parallel()
 	digest := Wanted{

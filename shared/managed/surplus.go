@@ -12,9 +12,9 @@ import (
 // surplusField is the field of the drift that an unexpected object is.
 const surplusField = "unexpected_object"
 
-// findSurplus finds the objects that carry a mark and belong to no member, such as a server that Nova did not find for a
-// while, and that was made again. Each is an event when two scans have found it, and drift of the resource that has its
-// name. It is never deleted. Between scans what the last one has found stays.
+// findSurplus finds the objects that carry a mark and belong to no member, such as a server that Nova did not find for
+// a while, and that was made again. Each is an event when two scans have found it, and drift of the resource that has
+// its name. It is never deleted. Between scans what the last one has found stays.
 func (r *round) findSurplus(ctx context.Context) error {
 	known := map[string]bool{} // members and their objects
 	for _, m := range r.resources {

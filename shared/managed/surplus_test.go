@@ -10,8 +10,8 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// TestSurplus: an object with a mark that belongs to no member is reported when two scans have found it, as drift of the
-// resource that has its name, and stays. What a deletion has left as an orphan is not reported.
+// TestSurplus: an object with a mark that belongs to no member is reported when two scans have found it, as drift of
+// the resource that has its name, and stays. What a deletion has left as an orphan is not reported.
 func TestSurplus(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -55,7 +55,7 @@ func retryDeadlock(ctx context.Context, change func() error) error {
 const deadlockTries = 4
 
 // deadlockPause is up to 20, 40 or 80 ms.
-func deadlockPause(try int) time.Duration { return rand.N(10 * time.Millisecond << try) }
+func deadlockPause(try int) time.Duration { return rand.N(10 * time.Millisecond << try) } //nolint:gosec // no secret
 
 // classify gives an error of pgx its code. The text of the cause stays in the log.
 func classify(err error) error {

@@ -393,7 +393,8 @@ func TestResourceFlavors(t *testing.T) {
 	if err != nil || after.Version != 2 || after.Description != "for tests" {
 		t.Errorf("changed %+v, %v", after, err)
 	}
-	if _, err := store.Change(ctx, f); !errors.Is(err, domain.ErrChanged) || strings.Contains(err.Error(), "connection") {
+	_, err = store.Change(ctx, f)
+	if !errors.Is(err, domain.ErrChanged) || strings.Contains(err.Error(), "connection") {
 		t.Errorf("changed an older version: %v", err)
 	}
 	made.ID, made.Name, made.Kind = uuid.Must(uuid.NewV7()), "disk", domain.KindVolume

@@ -67,8 +67,8 @@ func (s Managed) HoldsProject(ctx context.Context, claim domain.Claim, projectID
 // revision is deleted.
 func (s Managed) SaveMember(ctx context.Context, claim domain.Claim, projectID string, m domain.Member) error {
 	err := retryDeadlock(ctx, func() error {
-		return fenced(queryValue[int64](ctx, s.DB.pool, saveMemberSQL, projectID, claim.ID, m.ID, m.ManagedID, m.Ordinal,
-			m.Revision, m.ObjectID, m.Status, m.Reason, m.Attempts, orNull(m.RetryAt), orNull(m.MissedAt),
+		return fenced(queryValue[int64](ctx, s.DB.pool, saveMemberSQL, projectID, claim.ID, m.ID, m.ManagedID,
+			m.Ordinal, m.Revision, m.ObjectID, m.Status, m.Reason, m.Attempts, orNull(m.RetryAt), orNull(m.MissedAt),
 			m.Written, m.Writes, m.WasReady, m.Declarations, m.MayHaveData, m.IsRequested, m.IsWaiting, m.UserData))
 	})
 	if sqlState(err) == stateForeignKey {

@@ -101,7 +101,7 @@ func TestMissingKeyNamesItsVariable(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, text := pair(t)
-	other := domain.Secret(text)
+	other := text
 	for variable, keys := range map[string]func() (PrivateKeys, error){
 		"SEAL_PRIVATE_KEY":       OpenConfig{PrivateKey: other}.Keys,
 		"CONNECTION_PRIVATE_KEY": ConnectionOpenConfig{ConnectionPrivateKey: other}.Keys,

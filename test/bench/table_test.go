@@ -115,10 +115,11 @@ var measured = map[string][]string{
 // testsOf returns the pattern of the tests that report the lines: 13c, or all of 13.
 func testsOf(rows string) (string, error) {
 	var tests []string
-	for _, row := range strings.Fields(strings.ReplaceAll(rows, ",", " ")) {
+	for row := range strings.FieldsSeq(strings.ReplaceAll(rows, ",", " ")) {
 		found := false
 		for test, numbers := range measured {
-			if slices.ContainsFunc(numbers, func(n string) bool { return n == row || strings.TrimRight(n, "abcdef") == row }) {
+			is := func(n string) bool { return n == row || strings.TrimRight(n, "abcdef") == row }
+			if slices.ContainsFunc(numbers, is) {
 				tests, found = append(tests, test), true
 			}
 		}

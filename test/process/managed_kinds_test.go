@@ -299,8 +299,8 @@ func TestLongSameInOtherWords(t *testing.T) {
 	t.Parallel()
 	d, s := newDeclaring(t), testkit.Sandbox(t)
 	d.hurry(t)
-	r, files, nova, flavor := d.resource("VirtualMachine", "one"), d.resource("Configmap", "boot"), d.Service(t, "nova"),
-		d.PrivateFlavor(t)
+	r, files := d.resource("VirtualMachine", "one"), d.resource("Configmap", "boot")
+	nova, flavor := d.Service(t, "nova"), d.PrivateFlavor(t)
 	file := func(text string) fields { return fields{"data": fields{"motd": text}} }
 	files.declare(t, file("first"))
 	spec := func(more fields) fields {
