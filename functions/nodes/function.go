@@ -35,6 +35,7 @@ var Function = run.HTTP[Config, service]{
 			"isolation":     "select, insert, update",
 			"node_tokens":   "select, insert, update, delete",
 			"nodes":         "select, insert, update, delete",
+			"rate_limits":   "select",
 			"reservations":  "select",
 		},
 		Network: []string{"compute", "identity", "image", "placement"}, // image: of the self-test's server

@@ -32,6 +32,7 @@ var Function = run.HTTP[Config, service]{
 			"instances":            "select",
 			"connection_resources": "select",
 			"connections":          postgres.ReadConnections + ", update (next_check_at)",
+			"rate_limits":          "select",
 		},
 		Network: []string{"compute", "identity", "image", "network"},
 		Wakes:   []string{"run-connections"},

@@ -251,6 +251,7 @@ begin
         grant insert, select, update on isolation to cloudfn_nodes;
         grant delete, insert, select, update on node_tokens to cloudfn_nodes;
         grant delete, insert, select, update on nodes to cloudfn_nodes;
+        grant select on rate_limits to cloudfn_nodes;
         grant insert on requests to cloudfn_nodes;
         grant select on reservations to cloudfn_nodes;
     end if;
@@ -299,6 +300,7 @@ begin
         grant select (actions, acts_as, auth_url, check_error, check_failed_at, check_until, checked_at, created_at, credential_expires_at, delegation_id, domain_id, expires_at, flavors, generation, id, idle_timeout, kind, last_used_at, lease_id, limits, managed, name, next_check_at, project_id, quota, reason, region, resumed_at, revocation_pending_since, revoked, seq, status, suspended_at, trust_expires_at, updated_at, usable_by, usable_names, user_id), update (next_check_at) on connections to cloudfn_resources;
         grant select on goose_db_version to cloudfn_resources;
         grant select on instances to cloudfn_resources;
+        grant select on rate_limits to cloudfn_resources;
         grant insert on requests to cloudfn_resources;
     end if;
     if exists (select from pg_roles where rolname = 'cloudfn_run_connections') then
