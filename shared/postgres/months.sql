@@ -14,8 +14,10 @@ begin
         -- The whole table is locked first: a statement that has read the list of partitions, and then waits for the
         -- default one, would not see the rows that left it.
         lock table requests in access exclusive mode;
-        execute format('create table %I partition of requests for values from (%L) to (%L)', name, month, ends);
-        return;
+        if not exists (select from requests_default where at >= month and at < ends) then -- nor one written meanwhile
+            execute format('create table %I partition of requests for values from (%L) to (%L)', name, month, ends);
+            return;
+        end if;
     end if;
     select max(m.ends) into begins
     from pg_inherits join pg_class t on t.oid = inhrelid,
