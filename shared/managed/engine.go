@@ -31,7 +31,7 @@ type Store interface {
 	// SaveUnexpected records objects without a member, and returns the ids of those that an event has reported.
 	SaveUnexpected(
 		ctx context.Context, claim domain.Claim, projectID string, found []domain.UnexpectedObject,
-		patience time.Duration,
+		after time.Duration,
 	) (reported []string, err error)
 	Now(context.Context) (time.Time, error)
 }

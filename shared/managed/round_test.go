@@ -115,7 +115,7 @@ func (s *memory) Remove(_ context.Context, _ domain.Claim, m domain.Managed) err
 }
 
 func (s *memory) SaveUnexpected(
-	_ context.Context, _ domain.Claim, _ string, found []domain.UnexpectedObject, patience time.Duration,
+	_ context.Context, _ domain.Claim, _ string, found []domain.UnexpectedObject, after time.Duration,
 ) (reported []string, err error) {
 	for _, o := range found {
 		if _, isKnown := s.found[o.ObjectID]; !isKnown {
@@ -124,7 +124,7 @@ func (s *memory) SaveUnexpected(
 			}
 			s.found[o.ObjectID] = time.Now()
 		}
-		if !slices.Contains(s.orphans, o.ObjectID) && time.Since(s.found[o.ObjectID]) >= patience {
+		if !slices.Contains(s.orphans, o.ObjectID) && time.Since(s.found[o.ObjectID]) >= after {
 			reported = append(reported, o.ObjectID)
 		}
 	}

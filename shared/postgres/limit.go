@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"time"
 
@@ -65,24 +64,11 @@ func tooManyEvents(perMinute int, wait time.Duration) error {
 	return err
 }
 
-// budgetOf is the setting by which a transaction counts its events; "" = they do not count.
-func budgetOf(ctx context.Context) string {
-	b := domain.EventBudgetFrom(ctx)
-	if b.Source == "" {
-		return ""
-	}
-	text, err := json.Marshal(map[string]any{"source": b.Source, "per_minute": b.PerMinute, "accepted": b.IsAccepted})
-	if err != nil {
-		panic(err) // of two texts and a number
-	}
-	return string(text)
-}
-
 // writeEvents runs a change that writes events, and repeats it after a deadlock. What a request writes counts for a
 // limit, and so needs a transaction.
 func (db *DB) writeEvents(ctx context.Context, change func(querier) error) error {
 	return retryDeadlock(ctx, func() error {
-		if budgetOf(ctx) == "" {
+		if domain.EventBudgetFrom(ctx).Source == "" {
 			return change(db.pool)
 		}
 		return db.inTx(ctx, func(tx pgx.Tx) error { return change(tx) })

@@ -169,14 +169,14 @@ where m.project_id = $1 and m.id = $2 and m.orphan and x.object_id <> ''
 on conflict (project_id, object_id) do update set is_orphan = true`
 )
 
-// SaveUnexpected records objects that carry a mark and belong to no member. One that was recorded as long ago as
-// patience has one event. It returns the ids of those that an event has reported.
+// SaveUnexpected records objects that carry a mark and belong to no member. One that was recorded longer ago than
+// after has one event. It returns the ids of those that an event has reported.
 func (s Managed) SaveUnexpected(
-	ctx context.Context, claim domain.Claim, projectID string, found []domain.UnexpectedObject, patience time.Duration,
+	ctx context.Context, claim domain.Claim, projectID string, found []domain.UnexpectedObject, after time.Duration,
 ) (reported []string, err error) {
 	text, err := json.Marshal(found)
 	if err != nil {
 		return nil, apperr.Wrap(apperr.Internal, err, "unexpected objects cannot be written")
 	}
-	return queryColumn[string](ctx, s.DB.pool, saveUnexpectedSQL, projectID, claim.ID, text, patience)
+	return queryColumn[string](ctx, s.DB.pool, saveUnexpectedSQL, projectID, claim.ID, text, after)
 }

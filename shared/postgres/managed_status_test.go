@@ -110,9 +110,9 @@ func TestUnexpectedObjects(t *testing.T) {
 	found := []domain.UnexpectedObject{
 		{ObjectID: "s-web", Name: "web", Provider: "nova"}, {ObjectID: "twin", Name: "web", Provider: "nova"},
 	}
-	save := func(patience time.Duration, want ...string) {
+	save := func(after time.Duration, want ...string) {
 		t.Helper()
-		reported, err := store.SaveUnexpected(ctx, claim, "p1", found, patience)
+		reported, err := store.SaveUnexpected(ctx, claim, "p1", found, after)
 		if err != nil || !slices.Equal(reported, want) {
 			t.Errorf("reported are %q, want %q: %v", reported, want, err)
 		}

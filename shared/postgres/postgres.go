@@ -108,7 +108,10 @@ func requireWrites(c *pgconn.Config) {
 // Close waits for the connections in use and closes all.
 func (db *DB) Close() { db.pool.Close() }
 
-const txSettingsSQL = `select set_config('lock_timeout', '5s', true), set_config('cloudfn.event_budget', $1, true)`
+// txSettingsSQL names the budget of a transaction's events, which count_events reads; '' = they do not count.
+const txSettingsSQL = `
+select set_config('lock_timeout', '5s', true), set_config('cloudfn.event_budget', case when $1 = '' then ''
+    else jsonb_build_object('source', $1::text, 'per_minute', $2::integer, 'accepted', $3::boolean)::text end, true)`
 
 // changeTx is inTx of a change that writes events: it is repeated after a deadlock, so fn may run more than once.
 func (db *DB) changeTx(ctx context.Context, fn func(pgx.Tx) error) error {
@@ -118,8 +121,9 @@ func (db *DB) changeTx(ctx context.Context, fn func(pgx.Tx) error) error {
 // inTx runs fn in a transaction that gives up on a lock after 5 s. fn must not call other systems:
 // a transaction is never held open across a cloud call. Events that a request writes count for its limit.
 func (db *DB) inTx(ctx context.Context, fn func(pgx.Tx) error) error {
+	budget := domain.EventBudgetFrom(ctx)
 	err := pgx.BeginFunc(ctx, db.pool, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, txSettingsSQL, budgetOf(ctx)); err != nil {
+		if _, err := tx.Exec(ctx, txSettingsSQL, budget.Source, budget.PerMinute, budget.IsAccepted); err != nil {
 			return err
 		}
 		return fn(tx)
