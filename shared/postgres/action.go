@@ -91,11 +91,9 @@ func (a Actions) Create(
 		})
 		return stored, err
 	}
-	err = retryDeadlock(ctx, func() error {
-		return a.DB.inTx(ctx, func(tx pgx.Tx) error {
-			stored, err = createOnce(ctx, tx, action)
-			return err
-		})
+	err = a.DB.changeTx(ctx, func(tx pgx.Tx) error {
+		stored, err = createOnce(ctx, tx, action)
+		return err
 	})
 	return stored, err
 }

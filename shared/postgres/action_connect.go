@@ -23,11 +23,9 @@ order by created_at, id`
 func (a Actions) Connect(
 	ctx context.Context, action domain.DelegatedAction,
 ) (known *domain.Instance, stored domain.DelegatedAction, err error) {
-	err = retryDeadlock(ctx, func() error {
-		return a.DB.inTx(ctx, func(tx pgx.Tx) (err error) {
-			known, stored, err = createConnect(ctx, tx, action)
-			return err
-		})
+	err = a.DB.changeTx(ctx, func(tx pgx.Tx) (err error) {
+		known, stored, err = createConnect(ctx, tx, action)
+		return err
 	})
 	return known, stored, err
 }

@@ -102,14 +102,12 @@ from after`
 func (s Leases) Reallocate(
 	ctx context.Context, claim domain.Claim, lease domain.Lease, r domain.Reservation, from string,
 ) (to string, ok bool, err error) {
-	err = retryDeadlock(ctx, func() error {
-		return s.DB.inTx(ctx, func(tx pgx.Tx) error {
-			if _, err := lockClaimed(ctx, tx, claim, lease); err != nil {
-				return err
-			}
-			to, err = reallocate(ctx, tx, lease, r, from)
+	err = s.DB.changeTx(ctx, func(tx pgx.Tx) error {
+		if _, err := lockClaimed(ctx, tx, claim, lease); err != nil {
 			return err
-		})
+		}
+		to, err = reallocate(ctx, tx, lease, r, from)
+		return err
 	})
 	return to, to != "" && err == nil, err
 }

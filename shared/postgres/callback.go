@@ -171,28 +171,26 @@ select ` + callbackColumns + ` from after`
 func (c Callbacks) Change(
 	ctx context.Context, projectID string, id uuid.UUID, change domain.CallbackChange,
 ) (changed domain.Callback, asks bool, err error) {
-	err = retryDeadlock(ctx, func() error {
-		return c.DB.inTx(ctx, func(tx pgx.Tx) error {
-			if changed, err = oneCallback(ctx, tx, lockCallbackSQL, projectID, id); err != nil {
+	err = c.DB.changeTx(ctx, func(tx pgx.Tx) error {
+		if changed, err = oneCallback(ctx, tx, lockCallbackSQL, projectID, id); err != nil {
+			return err
+		}
+		was := changed.Status
+		if asks, err = changed.Apply(change); err != nil {
+			return err
+		}
+		if was == domain.CallbackGone && changed.Status != was { // a callback that is gone does not count
+			changed.Most = change.Most
+			if err = roomForCallback(ctx, tx, changed); err != nil {
 				return err
 			}
-			was := changed.Status
-			if asks, err = changed.Apply(change); err != nil {
-				return err
-			}
-			if was == domain.CallbackGone && changed.Status != was { // a callback that is gone does not count
-				changed.Most = change.Most
-				if err = roomForCallback(ctx, tx, changed); err != nil {
-					return err
-				}
-			}
-			changed, err = oneCallback(ctx, tx, changeCallbackSQL, projectID, id, changed.URL, changed.Events,
-				changed.Status, changed.Reason, asks)
-			if err != nil || !asks {
-				return err
-			}
-			return endFreePauses(ctx, tx, ofCallback, projectID, id)
-		})
+		}
+		changed, err = oneCallback(ctx, tx, changeCallbackSQL, projectID, id, changed.URL, changed.Events,
+			changed.Status, changed.Reason, asks)
+		if err != nil || !asks {
+			return err
+		}
+		return endFreePauses(ctx, tx, ofCallback, projectID, id)
 	})
 	if err == nil && asks {
 		if err := c.DB.endPauses(ctx, ofCallback, projectID, id); err != nil { // the change is made

@@ -93,24 +93,22 @@ func (c Connections) Change(
 	if after.Secret != nil {
 		change = changeSecretSQL
 	}
-	err = retryDeadlock(ctx, func() error {
-		return c.DB.inTx(ctx, func(tx pgx.Tx) error {
-			if after.TrustIntent != uuid.Nil {
-				if err := keepTrust(ctx, tx, after.ProjectID, after.TrustIntent); err != nil {
-					return err
-				}
-			}
-			breaks := func(l domain.Lease) bool { return l.HandledBy(before) && !l.HandledBy(after) }
-			if err := checkSharing(ctx, tx, after.ProjectID, after.ID, breaks); err != nil {
+	err = c.DB.changeTx(ctx, func(tx pgx.Tx) error {
+		if after.TrustIntent != uuid.Nil {
+			if err := keepTrust(ctx, tx, after.ProjectID, after.TrustIntent); err != nil {
 				return err
 			}
-			stored, err = queryOne[domain.Connection](ctx, tx, change, after.ProjectID, after.ID, before.Seq,
-				after.Name, after.ExpiresAt, orNullDuration(after.IdleTimeout), after.Quota, after.UsableBy,
-				after.Actions, after.DelegationID, after.Secret, after.ActsAs, orNullJSON(after.Flavors),
-				orNull(after.TrustExpiresAt), orNull(after.CredentialExpiresAt), fields, domain.ActorFrom(ctx),
-				len(fields) > 0, replacedTrustFor, uuid.New(), after.Limits, orEmpty(after.UsableNames))
+		}
+		breaks := func(l domain.Lease) bool { return l.HandledBy(before) && !l.HandledBy(after) }
+		if err := checkSharing(ctx, tx, after.ProjectID, after.ID, breaks); err != nil {
 			return err
-		})
+		}
+		stored, err = queryOne[domain.Connection](ctx, tx, change, after.ProjectID, after.ID, before.Seq,
+			after.Name, after.ExpiresAt, orNullDuration(after.IdleTimeout), after.Quota, after.UsableBy,
+			after.Actions, after.DelegationID, after.Secret, after.ActsAs, orNullJSON(after.Flavors),
+			orNull(after.TrustExpiresAt), orNull(after.CredentialExpiresAt), fields, domain.ActorFrom(ctx),
+			len(fields) > 0, replacedTrustFor, uuid.New(), after.Limits, orEmpty(after.UsableNames))
+		return err
 	})
 	if errors.Is(err, pgx.ErrNoRows) {
 		return stored, c.whyUnchanged(ctx, after.ProjectID, after.ID)

@@ -51,16 +51,14 @@ func checkSharing(
 // Delete ends a connection at the request of its project. deleted is false when it was deleted already. It is a
 // Conflict while an open lease names the connection.
 func (c Connections) Delete(ctx context.Context, projectID string, id uuid.UUID) (deleted bool, err error) {
-	err = retryDeadlock(ctx, func() error {
-		return c.DB.inTx(ctx, func(tx pgx.Tx) error {
-			if err := checkSharing(ctx, tx, projectID, id, func(domain.Lease) bool { return true }); err != nil {
-				return err
-			}
-			n, err := queryValue[int](ctx, tx, endConnectionSQL, projectID, id, domain.ConnectionDeleted,
-				"it was deleted", false, 0, false, domain.ActorFrom(ctx))
-			deleted = n == 1
+	err = c.DB.changeTx(ctx, func(tx pgx.Tx) error {
+		if err := checkSharing(ctx, tx, projectID, id, func(domain.Lease) bool { return true }); err != nil {
 			return err
-		})
+		}
+		n, err := queryValue[int](ctx, tx, endConnectionSQL, projectID, id, domain.ConnectionDeleted,
+			"it was deleted", false, 0, false, domain.ActorFrom(ctx))
+		deleted = n == 1
+		return err
 	})
 	return deleted, err
 }

@@ -103,17 +103,15 @@ select ` + consentColumns + ` from after`
 func (c ConnectionRequests) Create(
 	ctx context.Context, r domain.ConnectionRequest,
 ) (stored domain.ConnectionRequest, err error) {
-	err = retryDeadlock(ctx, func() error {
-		return c.DB.inTx(ctx, func(tx pgx.Tx) error {
-			if err := roomForRequest(ctx, tx, r); err != nil {
-				return err
-			}
-			stored, err = oneRequest(ctx, tx, insertRequestSQL, r.ID, r.ProjectID, r.Requester.ProjectID,
-				r.Requester.ProjectName,
-				r.Requester.UserID, r.Requester.UserName, r.Grantee, r.Name, r.Why, r.Terms.Actions, r.Terms.Quota,
-				orNull(r.Terms.ExpiresAt), orNullDuration(r.Terms.Duration), domain.RequestTime, r.Terms.Limits)
+	err = c.DB.changeTx(ctx, func(tx pgx.Tx) error {
+		if err := roomForRequest(ctx, tx, r); err != nil {
 			return err
-		})
+		}
+		stored, err = oneRequest(ctx, tx, insertRequestSQL, r.ID, r.ProjectID, r.Requester.ProjectID,
+			r.Requester.ProjectName,
+			r.Requester.UserID, r.Requester.UserName, r.Grantee, r.Name, r.Why, r.Terms.Actions, r.Terms.Quota,
+			orNull(r.Terms.ExpiresAt), orNullDuration(r.Terms.Duration), domain.RequestTime, r.Terms.Limits)
+		return err
 	})
 	return stored, err
 }

@@ -57,11 +57,9 @@ select ` + drainColumns + ` from after`
 // that is returned. It is a Conflict while a cancelled one still follows what Nova was asked to move, and for an
 // automatic drain while another one is not over.
 func (s Drains) Create(ctx context.Context, drain domain.Drain) (stored domain.Drain, created bool, err error) {
-	err = retryDeadlock(ctx, func() error {
-		return s.DB.inTx(ctx, func(tx pgx.Tx) error {
-			stored, created, err = createDrain(ctx, tx, s.EventProject, drain)
-			return err
-		})
+	err = s.DB.changeTx(ctx, func(tx pgx.Tx) error {
+		stored, created, err = createDrain(ctx, tx, s.EventProject, drain)
+		return err
 	})
 	if err == nil && !created {
 		stored, err = s.Get(ctx, stored.ID)

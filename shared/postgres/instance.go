@@ -114,11 +114,9 @@ func (i Instances) ChangeAfter(
 	known = slices.SortedFunc(slices.Values(known), func(a, b domain.Instance) int {
 		return cmp.Compare(a.ID.String(), b.ID.String())
 	})
-	err = retryDeadlock(ctx, func() error {
-		return i.DB.inTx(ctx, func(tx pgx.Tx) (err error) {
-			published, err = changeAll(ctx, tx, known, passed)
-			return err
-		})
+	err = i.DB.changeTx(ctx, func(tx pgx.Tx) (err error) {
+		published, err = changeAll(ctx, tx, known, passed)
+		return err
 	})
 	return published, err
 }

@@ -59,11 +59,9 @@ select count(*) from row`
 func (i Instances) Connect(
 	ctx context.Context, server domain.Instance,
 ) (instance domain.Instance, made bool, err error) {
-	err = retryDeadlock(ctx, func() error {
-		return i.DB.inTx(ctx, func(tx pgx.Tx) (err error) {
-			instance, made, err = connect(ctx, tx, server)
-			return err
-		})
+	err = i.DB.changeTx(ctx, func(tx pgx.Tx) (err error) {
+		instance, made, err = connect(ctx, tx, server)
+		return err
 	})
 	return instance, made, err
 }

@@ -16,11 +16,9 @@ const everTrackedSQL = `select exists (select from instances where project_id = 
 func (s Leases) Adopt(
 	ctx context.Context, server domain.Instance, made domain.NewLease,
 ) (isNew bool, err error) {
-	err = retryDeadlock(ctx, func() error {
-		return s.DB.inTx(ctx, func(tx pgx.Tx) (err error) {
-			isNew, err = adoptServer(ctx, tx, server, made)
-			return err
-		})
+	err = s.DB.changeTx(ctx, func(tx pgx.Tx) (err error) {
+		isNew, err = adoptServer(ctx, tx, server, made)
+		return err
 	})
 	return isNew && err == nil, err
 }

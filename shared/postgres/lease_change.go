@@ -55,11 +55,9 @@ update actions set connection_id = $3 where project_id = $1 and connection_id = 
 func (s Leases) Change(
 	ctx context.Context, before, after domain.Lease, connection *domain.Connection, rules domain.LeaseRules,
 ) (changed domain.Lease, err error) {
-	err = retryDeadlock(ctx, func() error {
-		return s.DB.inTx(ctx, func(tx pgx.Tx) (err error) {
-			changed, err = change(ctx, tx, before, after, connection, rules)
-			return err
-		})
+	err = s.DB.changeTx(ctx, func(tx pgx.Tx) (err error) {
+		changed, err = change(ctx, tx, before, after, connection, rules)
+		return err
 	})
 	return changed, err
 }

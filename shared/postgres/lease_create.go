@@ -41,27 +41,23 @@ var errDryRun = errors.New("a dry run")
 // domain.FreeError when an instance is in another lease then, or hosts are not free. A lease with a BodySHA256 is
 // stored once: the same request gets the stored one, Repeated, and another request with its id is a Conflict.
 func (s Leases) Create(ctx context.Context, made domain.NewLease) (stored domain.Lease, err error) {
-	err = retryDeadlock(ctx, func() error {
-		return s.DB.inTx(ctx, func(tx pgx.Tx) (err error) {
-			stored, err = createLease(ctx, tx, made)
-			return err
-		})
+	err = s.DB.changeTx(ctx, func(tx pgx.Tx) (err error) {
+		stored, err = createLease(ctx, tx, made)
+		return err
 	})
 	return stored, err
 }
 
 // Check returns the lease as Create would store it, or its error, and stores nothing: a dry run.
 func (s Leases) Check(ctx context.Context, made domain.NewLease) (checked domain.Lease, err error) {
-	err = retryDeadlock(ctx, func() error {
-		return s.DB.inTx(ctx, func(tx pgx.Tx) (err error) {
-			if checked, err = insertLease(ctx, tx, made); err != nil || checked.Repeated {
-				return err
-			}
-			if checked, err = planHosts(ctx, tx, checked, made.Rules); err == nil {
-				err = errDryRun
-			}
+	err = s.DB.changeTx(ctx, func(tx pgx.Tx) (err error) {
+		if checked, err = insertLease(ctx, tx, made); err != nil || checked.Repeated {
 			return err
-		})
+		}
+		if checked, err = planHosts(ctx, tx, checked, made.Rules); err == nil {
+			err = errDryRun
+		}
+		return err
 	})
 	if errors.Is(err, errDryRun) {
 		err = nil

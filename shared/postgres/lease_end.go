@@ -76,35 +76,33 @@ func (s Leases) end(
 	ctx context.Context, projectID string, id uuid.UUID, onEnd domain.OnEnd, actor *domain.Actor,
 	check func(stored, after domain.Lease) error,
 ) (ended domain.Lease, err error) {
-	err = retryDeadlock(ctx, func() error {
-		return s.DB.inTx(ctx, func(tx pgx.Tx) (err error) {
-			stored, err := lockLease(ctx, tx, projectID, id)
-			lease := stored
-			if onEnd != "" {
-				lease.OnEnd = onEnd
-			}
-			isSame := lease.Status == domain.LeaseEnding && lease.OnEnd == stored.OnEnd
-			if err != nil || !lease.Status.IsOpen() || isSame {
-				ended = stored
-				return err
-			}
-			if err := check(stored, lease); err != nil {
-				return err
-			}
-			isClaimed, err := queryValue[bool](ctx, tx, isClaimedSQL, projectID, id)
-			if err != nil {
-				return err
-			}
-			if lease.Status == domain.LeasePending && !isClaimed && !isPrepared(lease) {
-				ended, err = cancel(ctx, tx, lease, actor)
-				return err
-			}
-			if lease.StartResult == "" && !slices.Contains(startedOrEnding, lease.Status) && !lease.Hosts() {
-				lease.OnEnd = domain.OnEndNone
-			}
-			ended, err = beginEnd(ctx, tx, lease, actor)
+	err = s.DB.changeTx(ctx, func(tx pgx.Tx) (err error) {
+		stored, err := lockLease(ctx, tx, projectID, id)
+		lease := stored
+		if onEnd != "" {
+			lease.OnEnd = onEnd
+		}
+		isSame := lease.Status == domain.LeaseEnding && lease.OnEnd == stored.OnEnd
+		if err != nil || !lease.Status.IsOpen() || isSame {
+			ended = stored
 			return err
-		})
+		}
+		if err := check(stored, lease); err != nil {
+			return err
+		}
+		isClaimed, err := queryValue[bool](ctx, tx, isClaimedSQL, projectID, id)
+		if err != nil {
+			return err
+		}
+		if lease.Status == domain.LeasePending && !isClaimed && !isPrepared(lease) {
+			ended, err = cancel(ctx, tx, lease, actor)
+			return err
+		}
+		if lease.StartResult == "" && !slices.Contains(startedOrEnding, lease.Status) && !lease.Hosts() {
+			lease.OnEnd = domain.OnEndNone
+		}
+		ended, err = beginEnd(ctx, tx, lease, actor)
+		return err
 	})
 	return ended, err
 }

@@ -25,11 +25,9 @@ const (
 func (s Leases) Retry(
 	ctx context.Context, projectID string, id uuid.UUID, connection *domain.Connection, actor *domain.Actor,
 ) (retried domain.Lease, err error) {
-	err = retryDeadlock(ctx, func() error {
-		return s.DB.inTx(ctx, func(tx pgx.Tx) (err error) {
-			retried, err = retry(ctx, tx, projectID, id, connection, actor)
-			return err
-		})
+	err = s.DB.changeTx(ctx, func(tx pgx.Tx) (err error) {
+		retried, err = retry(ctx, tx, projectID, id, connection, actor)
+		return err
 	})
 	return retried, err
 }

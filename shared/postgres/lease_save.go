@@ -97,20 +97,18 @@ func (s Leases) claimed(
 ) error {
 	var after domain.Lease
 	var isChanged bool
-	err := retryDeadlock(ctx, func() error {
-		return s.DB.inTx(ctx, func(tx pgx.Tx) error {
-			stored, err := lockClaimed(ctx, tx, claim, *lease)
-			if err != nil {
-				return err
-			}
-			if after, err = change(tx, stored); err != nil {
-				return err
-			}
-			if isChanged = stored.Version != lease.Version; isChanged {
-				_, err = exec(ctx, tx, dueAtOnceSQL, lease.ProjectID, lease.ID, claim.ID)
-			}
+	err := s.DB.changeTx(ctx, func(tx pgx.Tx) error {
+		stored, err := lockClaimed(ctx, tx, claim, *lease)
+		if err != nil {
 			return err
-		})
+		}
+		if after, err = change(tx, stored); err != nil {
+			return err
+		}
+		if isChanged = stored.Version != lease.Version; isChanged {
+			_, err = exec(ctx, tx, dueAtOnceSQL, lease.ProjectID, lease.ID, claim.ID)
+		}
+		return err
 	})
 	if err != nil {
 		return err

@@ -95,11 +95,9 @@ where project_id = $1 and managed_id = $2 and number = $3`
 func (s Managed) Declare(
 	ctx context.Context, made domain.NewManaged,
 ) (stored domain.Managed, created bool, err error) {
-	err = retryDeadlock(ctx, func() error {
-		return s.DB.inTx(ctx, func(tx pgx.Tx) (err error) {
-			stored, created, err = declare(ctx, tx, made)
-			return err
-		})
+	err = s.DB.changeTx(ctx, func(tx pgx.Tx) (err error) {
+		stored, created, err = declare(ctx, tx, made)
+		return err
 	})
 	return stored, created && err == nil, err
 }

@@ -32,11 +32,9 @@ update managed set user_id = $3, connection_id = $4 where project_id = $1 and id
 func (s Managed) Delete(
 	ctx context.Context, before domain.Managed, by *domain.ManagedDelegation,
 ) (deleted domain.Managed, err error) {
-	err = retryDeadlock(ctx, func() error {
-		return s.DB.inTx(ctx, func(tx pgx.Tx) (err error) {
-			deleted, err = requestDeletion(ctx, tx, before, by)
-			return err
-		})
+	err = s.DB.changeTx(ctx, func(tx pgx.Tx) (err error) {
+		deleted, err = requestDeletion(ctx, tx, before, by)
+		return err
 	})
 	return deleted, err
 }

@@ -94,28 +94,26 @@ select count(*) from after`
 // Remove deletes a resource that is being deleted and has nothing left in OpenStack, with an event of the status
 // deleted. Its connection ends when no other resource has it. Errors are those of SaveStatus.
 func (s Managed) Remove(ctx context.Context, claim domain.Claim, m domain.Managed) error {
-	return retryDeadlock(ctx, func() error {
-		return s.DB.inTx(ctx, func(tx pgx.Tx) error {
-			locked, err := queryValue[int64](ctx, tx, lockClaimedProjectSQL, m.ProjectID, claim.ID)
-			if err := fenced(locked, err); err != nil {
-				return err
-			}
-			removed, err := queryValue[int64](ctx, tx, removeManagedSQL, m.ProjectID, m.ID, m.Version)
-			if err == nil && removed == 0 {
-				err = domain.ErrChanged
-			}
-			if err != nil {
-				return err
-			}
-			if _, err := exec(ctx, tx, rememberOrphansSQL, m.ProjectID, m.ID); err != nil {
-				return err
-			}
-			if _, err := exec(ctx, tx, "delete from managed where project_id = $1 and id = $2", m.ProjectID,
-				m.ID); err != nil {
-				return err
-			}
-			return endUnusedConnections(ctx, tx, m.ProjectID)
-		})
+	return s.DB.changeTx(ctx, func(tx pgx.Tx) error {
+		locked, err := queryValue[int64](ctx, tx, lockClaimedProjectSQL, m.ProjectID, claim.ID)
+		if err := fenced(locked, err); err != nil {
+			return err
+		}
+		removed, err := queryValue[int64](ctx, tx, removeManagedSQL, m.ProjectID, m.ID, m.Version)
+		if err == nil && removed == 0 {
+			err = domain.ErrChanged
+		}
+		if err != nil {
+			return err
+		}
+		if _, err := exec(ctx, tx, rememberOrphansSQL, m.ProjectID, m.ID); err != nil {
+			return err
+		}
+		if _, err := exec(ctx, tx, "delete from managed where project_id = $1 and id = $2", m.ProjectID,
+			m.ID); err != nil {
+			return err
+		}
+		return endUnusedConnections(ctx, tx, m.ProjectID)
 	})
 }
 

@@ -67,14 +67,12 @@ select ` + nodeColumns + ` from after`
 func (s Nodes) SetCordoned(
 	ctx context.Context, name string, isCordoned bool, reason string,
 ) (after domain.Node, err error) {
-	err = retryDeadlock(ctx, func() error {
-		return s.DB.inTx(ctx, func(tx pgx.Tx) error {
-			if _, err := exec(ctx, tx, nameNodeSQL, name); err != nil {
-				return err
-			}
-			after, err = queryOne[domain.Node](ctx, tx, setCordonedSQL, s.EventProject, name, isCordoned, reason)
+	err = s.DB.changeTx(ctx, func(tx pgx.Tx) error {
+		if _, err := exec(ctx, tx, nameNodeSQL, name); err != nil {
 			return err
-		})
+		}
+		after, err = queryOne[domain.Node](ctx, tx, setCordonedSQL, s.EventProject, name, isCordoned, reason)
+		return err
 	})
 	return after, err
 }

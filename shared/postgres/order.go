@@ -58,11 +58,9 @@ where project_id = $1 and id = $2 and ` + unclaimed("o") + `
 // order that is stored already is claimed, if it has work left that nobody does. An order that differs under the same
 // id is a Conflict, and so are ids of instances that are taken in the project.
 func (o Orders) Place(ctx context.Context, order domain.Order, claimFor time.Duration) (claim domain.Claim, err error) {
-	err = retryDeadlock(ctx, func() error {
-		return o.DB.inTx(ctx, func(tx pgx.Tx) (err error) {
-			claim, err = place(ctx, tx, order, claimFor)
-			return err
-		})
+	err = o.DB.changeTx(ctx, func(tx pgx.Tx) (err error) {
+		claim, err = place(ctx, tx, order, claimFor)
+		return err
 	})
 	return claim, err
 }

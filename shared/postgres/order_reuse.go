@@ -86,10 +86,8 @@ func takeIdle(
 func (o Orders) ReplaceReused(
 	ctx context.Context, order domain.Order, claim domain.Claim, n int, has string, replacement domain.Instance,
 ) error {
-	return retryDeadlock(ctx, func() error {
-		return o.DB.inTx(ctx, func(tx pgx.Tx) error {
-			return replaceReused(ctx, tx, order, claim, n, has, replacement)
-		})
+	return o.DB.changeTx(ctx, func(tx pgx.Tx) error {
+		return replaceReused(ctx, tx, order, claim, n, has, replacement)
 	})
 }
 

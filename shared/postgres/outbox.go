@@ -84,18 +84,16 @@ func (o Outbox) SetSink(ctx context.Context, enabled bool, past time.Duration) e
 	if err != nil || exists == enabled {
 		return err
 	}
-	return retryDeadlock(ctx, func() error {
-		return o.DB.inTx(ctx, func(tx pgx.Tx) error {
-			if !enabled {
-				_, err := tx.Exec(ctx, deleteSinkSQL, uuid.Nil)
-				return err
-			}
-			// No event is being written now: each is one of the past, or finds the sink.
-			if _, err := tx.Exec(ctx, "lock table events in share mode"); err != nil {
-				return err
-			}
-			_, err := tx.Exec(ctx, insertSinkSQL, uuid.Nil, past)
+	return o.DB.changeTx(ctx, func(tx pgx.Tx) error {
+		if !enabled {
+			_, err := tx.Exec(ctx, deleteSinkSQL, uuid.Nil)
 			return err
-		})
+		}
+		// No event is being written now: each is one of the past, or finds the sink.
+		if _, err := tx.Exec(ctx, "lock table events in share mode"); err != nil {
+			return err
+		}
+		_, err := tx.Exec(ctx, insertSinkSQL, uuid.Nil, past)
+		return err
 	})
 }

@@ -108,7 +108,7 @@ func requireWrites(c *pgconn.Config) {
 // Close waits for the connections in use and closes all.
 func (db *DB) Close() { db.pool.Close() }
 
-// txSettingsSQL names the budget of a transaction's events, which count_events reads; '' = they do not count.
+// txSettingsSQL names the budget of a transaction's events, which count_events reads; no text = they do not count.
 const txSettingsSQL = `
 select set_config('lock_timeout', '5s', true), set_config('cloudfn.event_budget', case when $1 = '' then ''
     else jsonb_build_object('source', $1::text, 'per_minute', $2::integer, 'accepted', $3::boolean)::text end, true)`

@@ -264,17 +264,15 @@ func (r Retention) deleteInstances(ctx context.Context, until time.Time) (done b
 // deleteGone deletes what lockSQL locks, with all that belongs to it, and says how many orders and instances it has
 // deleted.
 func (r Retention) deleteGone(ctx context.Context, lockSQL string, args ...any) (n int, err error) {
-	err = retryDeadlock(ctx, func() error {
-		return r.DB.inTx(ctx, func(tx pgx.Tx) error {
-			var projects []string
-			var ids []uuid.UUID
-			if err := tx.QueryRow(ctx, lockSQL+deleteGoneSQL, args...).Scan(&projects, &ids); err != nil {
-				return err
-			}
-			n = len(ids)
-			_, err := tx.Exec(ctx, deleteCallbacksSQL, projects, ids)
+	err = r.DB.changeTx(ctx, func(tx pgx.Tx) error {
+		var projects []string
+		var ids []uuid.UUID
+		if err := tx.QueryRow(ctx, lockSQL+deleteGoneSQL, args...).Scan(&projects, &ids); err != nil {
 			return err
-		})
+		}
+		n = len(ids)
+		_, err := tx.Exec(ctx, deleteCallbacksSQL, projects, ids)
+		return err
 	})
 	return n, err
 }

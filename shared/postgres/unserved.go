@@ -115,26 +115,24 @@ func (u Unserved) Set(ctx context.Context, unserved []domain.Remains) (ended, re
 	if err = u.DB.endPauses(ctx, toBeResumed, ids, domain.UnservedReason); err != nil {
 		return nil, nil, err
 	}
-	err = retryDeadlock(ctx, func() error {
-		return u.DB.inTx(ctx, func(tx pgx.Tx) (err error) {
-			if _, err = tx.Exec(ctx, lockUnservedSQL); err != nil {
+	err = u.DB.changeTx(ctx, func(tx pgx.Tx) (err error) {
+		if _, err = tx.Exec(ctx, lockUnservedSQL); err != nil {
+			return err
+		}
+		if ended, err = queryColumn[string](ctx, tx, markUnservedSQL, ids, domains); err != nil {
+			return err
+		}
+		if resumed, err = queryColumn[string](ctx, tx, markServedSQL, ids); err != nil {
+			return err
+		}
+		for _, sql := range []string{
+			suspendConnectionsSQL, suspendCallbacksSQL, resumeConnectionsSQL, resumeCallbacksSQL,
+		} {
+			if _, err := tx.Exec(ctx, sql, ids, domain.UnservedReason); err != nil {
 				return err
 			}
-			if ended, err = queryColumn[string](ctx, tx, markUnservedSQL, ids, domains); err != nil {
-				return err
-			}
-			if resumed, err = queryColumn[string](ctx, tx, markServedSQL, ids); err != nil {
-				return err
-			}
-			for _, sql := range []string{
-				suspendConnectionsSQL, suspendCallbacksSQL, resumeConnectionsSQL, resumeCallbacksSQL,
-			} {
-				if _, err := tx.Exec(ctx, sql, ids, domain.UnservedReason); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
+		}
+		return nil
 	})
 	return ended, resumed, err
 }
