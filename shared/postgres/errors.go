@@ -109,7 +109,7 @@ func classifyServer(pg *pgconn.PgError, err error) error {
 // condition is what an SQLSTATE means to a caller and to the pool.
 type condition struct {
 	state   string // or a class of them: its two characters
-	means   string // for the table of docs/operation.md
+	means   string // for the table of docs/failover.md
 	code    apperr.Code
 	message string // for the caller; "" = the database is not available
 	closes  closes
