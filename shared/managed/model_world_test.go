@@ -5,7 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
 	"sync"
+	"testing"
 	"time"
 
 	"github.com/google/uuid"
@@ -175,4 +179,34 @@ func (w *modelWorld) pass(d time.Duration, seed uint64, rate int, most int) {
 		w.round(seed+n*1_000_003, rate)
 		most--
 	}
+}
+
+// modelTime is how long TestLongModel lives seeds.
+const modelTime = 10 * time.Minute
+
+// TestLongModel is TestModel for ten minutes, or for MODEL_TIME, each time with other seeds. MODEL_SEED lives that
+// one, and of 1000 calls at most MODEL_FAIL fail.
+func TestLongModel(t *testing.T) {
+	t.Parallel()
+	withoutLogs(t)
+	mostFail, err := strconv.Atoi(os.Getenv("MODEL_FAIL"))
+	if err != nil {
+		mostFail = modelFail
+	}
+	if seed, err := strconv.ParseUint(os.Getenv("MODEL_SEED"), 10, 64); err == nil {
+		checkSeed(t, seed, mostFail)
+		return
+	}
+	limit, err := time.ParseDuration(os.Getenv("MODEL_TIME"))
+	if err != nil {
+		limit = modelTime
+	}
+	began, first, failed := time.Now(), rand.Uint64N(1<<32), 0
+	seed := first
+	for ; time.Since(began) < limit && failed < mostFailed; seed++ {
+		if !checkSeed(t, seed, mostFail) {
+			failed++
+		}
+	}
+	t.Logf("the seeds from %d to %d were lived", first, seed-1)
 }
