@@ -192,11 +192,7 @@ func (c Connections) end(
 	ctx context.Context, projectID string, id uuid.UUID, status domain.ConnectionStatus, reason string, revoked bool,
 	generation int, onlyOver bool,
 ) (ended bool, err error) {
-	err = retryDeadlock(ctx, func() error { // its lease is locked, too
-		n, err := writeValue[int](ctx, c.DB, endConnectionSQL,
-			projectID, id, status, reason, revoked, generation, onlyOver, domain.ActorFrom(ctx))
-		ended = n == 1
-		return err
-	})
-	return ended, err
+	n, err := writeValue[int](ctx, c.DB, endConnectionSQL,
+		projectID, id, status, reason, revoked, generation, onlyOver, domain.ActorFrom(ctx))
+	return n == 1, err
 }

@@ -148,9 +148,14 @@ func changeAll(
 func queueChange(
 	batch *pgx.Batch, k domain.Instance, claim uuid.NullUUID, actor *domain.Actor,
 ) *pgx.QueuedQuery {
-	return batch.Queue(changeInstanceSQL, k.ProjectID, k.ID, k.ServerID, k.Name, k.State, k.RawStatus, k.Problem,
-		orEmpty(k.Addresses), k.KeyName, k.KeyFingerprint, orNull(k.MissedAt), orNull(k.SeenAt), claim,
-		orNullID(k.CallID), orNull(k.NovaAt), actor)
+	return batch.Queue(changeInstanceSQL, changeArgs(k, claim, actor)...)
+}
+
+func changeArgs(k domain.Instance, claim uuid.NullUUID, actor *domain.Actor) []any {
+	return []any{
+		k.ProjectID, k.ID, k.ServerID, k.Name, k.State, k.RawStatus, k.Problem, orEmpty(k.Addresses), k.KeyName,
+		k.KeyFingerprint, orNull(k.MissedAt), orNull(k.SeenAt), claim, orNullID(k.CallID), orNull(k.NovaAt), actor,
+	}
 }
 
 // RecordDeleteAttempt counts a call to delete the instance's server that Nova took or refused. Attempts from before

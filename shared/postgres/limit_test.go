@@ -101,6 +101,8 @@ func TestEventLimit(t *testing.T) {
 	store := postgres.Instances{DB: l.DB}
 	var id uuid.UUID
 	flavor := domain.ResourceFlavor{ProjectID: "p1", Name: "web", ID: uuid.New(), Kind: "k", Spec: []byte("{}")}
+	launches, launched := postgres.Orders{DB: l.DB}, newOrder(1)
+	claim := place(t, launches, launched, long)
 	changes := []struct {
 		name  string
 		units int
@@ -127,6 +129,16 @@ func TestEventLimit(t *testing.T) {
 			flavor.Version++
 			_, err := postgres.ResourceFlavors{DB: l.DB}.Change(ctx, flavor)
 			return err
+		}},
+		{"make a server", 10, func(ctx context.Context) error {
+			return launches.Decide(ctx, claim, with(launched.Instances[0], "s2", domain.InstanceActive))
+		}},
+		{"find one more", 10, func(ctx context.Context) error {
+			_, err := launches.PublishUnexpected(ctx, launched.Instances[0], domain.Server{ID: "s3", Name: "web"})
+			return err
+		}},
+		{"complete an order", 10, func(ctx context.Context) error {
+			return launches.Finalize(ctx, finalStatus(get(t, launches, launched)))
 		}},
 	}
 	request, err := limit.Begin(t.Context(), "p1")

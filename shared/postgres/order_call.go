@@ -98,8 +98,8 @@ func (o Orders) MarkDuplicate(
 func (o Orders) PublishUnexpected(
 	ctx context.Context, i domain.Instance, s domain.Server,
 ) (published bool, err error) {
-	err = retryDeadlock(ctx, func() error {
-		n, err := exec(ctx, o.DB.pool, publishUnexpectedSQL, i.ProjectID, i.ID, s.ID, s.Name)
+	err = o.DB.writeEvents(ctx, func(db querier) error {
+		n, err := exec(ctx, db, publishUnexpectedSQL, i.ProjectID, i.ID, s.ID, s.Name)
 		published = n == 1
 		return err
 	})

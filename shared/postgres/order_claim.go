@@ -84,15 +84,10 @@ func (o Orders) UpdateSpecs(ctx context.Context, order domain.Order, claim domai
 // Decide writes what Nova said to one instance. It is domain.ErrFenced when another replica has claimed the order
 // since, unless the same server is written down already.
 func (o Orders) Decide(ctx context.Context, claim domain.Claim, i domain.Instance) error {
-	var written int
-	err := retryDeadlock(ctx, func() error {
-		batch := &pgx.Batch{}
-		fence := uuid.NullUUID{UUID: claim.ID, Valid: true}
-		queueChange(batch, i, fence, nil).QueryRow(func(row pgx.Row) error { return row.Scan(&written) })
-		return o.DB.pool.SendBatch(ctx, batch).Close()
-	})
+	fence := uuid.NullUUID{UUID: claim.ID, Valid: true}
+	written, err := writeValue[int](ctx, o.DB, changeInstanceSQL, changeArgs(i, fence, nil)...)
 	if err != nil || written == 1 {
-		return classify(err)
+		return err
 	}
 	isSame, err := queryValue[bool](ctx, o.DB.pool, `
 select coalesce(i.server_id, '') = $4 and o.claim_id = $3
@@ -131,8 +126,8 @@ func orderActor(id string) string {
 
 // Finalize writes the order's final status and Problem, with their event. A final status is never changed.
 func (o Orders) Finalize(ctx context.Context, order domain.Order) error {
-	return retryDeadlock(ctx, func() error {
-		_, err := exec(ctx, o.DB.pool, finalizeSQL, order.ProjectID, order.ID, order.Status, order.Problem)
+	return o.DB.writeEvents(ctx, func(db querier) error {
+		_, err := exec(ctx, db, finalizeSQL, order.ProjectID, order.ID, order.Status, order.Problem)
 		return err
 	})
 }
