@@ -9,6 +9,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
@@ -70,9 +72,9 @@ func TestPassEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var list []domain.RunningOrder
 		for range 50 {
-			list = append(list, domain.RunningOrder{ProjectID: "slow"})
+			list = append(list, domain.RunningOrder{ProjectID: "slow", ID: uuid.New()})
 		}
-		list = append(list, domain.RunningOrder{ProjectID: "other"})
+		list = append(list, domain.RunningOrder{ProjectID: "other", ID: uuid.New()})
 		began, calls := time.Now(), map[string]int{}
 		var other time.Duration
 		var mu sync.Mutex
@@ -105,7 +107,7 @@ func TestPages(t *testing.T) {
 				next = 0
 			}
 			for n := next + 1; n <= orders && len(page) < limit; n++ {
-				page = append(page, domain.RunningOrder{ProjectID: "p", UpdatedAt: time.Unix(int64(n), 0)})
+				page = append(page, domain.RunningOrder{ProjectID: "p", ID: uuid.New(), UpdatedAt: time.Unix(int64(n), 0)})
 			}
 			largest.Store(max(largest.Load(), int64(len(page))))
 			return page, nil
@@ -115,5 +117,26 @@ func TestPages(t *testing.T) {
 		if int(calls.Load()) != orders || largest.Load() > ordersAtOnce || errors.Join(errs...) != nil {
 			t.Errorf("%d orders: %d calls, %d in a page, %v", orders, calls.Load(), largest.Load(), errs)
 		}
+	}
+}
+
+// TestAttemptedOrders: orders that a pass attempted, and which come after all others for that, are not attempted again.
+func TestAttemptedOrders(t *testing.T) {
+	t.Parallel()
+	var orders []domain.RunningOrder
+	for range ordersAtOnce {
+		orders = append(orders, domain.RunningOrder{ProjectID: "p", ID: uuid.New()})
+	}
+	pages := 0
+	list := func(context.Context, domain.RunningOrder, int) ([]domain.RunningOrder, error) {
+		if pages++; pages > 9 {
+			return nil, nil
+		}
+		return orders, nil
+	}
+	calls := 0
+	eachOrder(t.Context(), list, func(domain.RunningOrder) error { calls++; return nil })
+	if calls != ordersAtOnce {
+		t.Errorf("%d attempts of %d orders", calls, ordersAtOnce)
 	}
 }

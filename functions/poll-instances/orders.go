@@ -40,7 +40,8 @@ func (s *service) attend(ctx context.Context) error {
 	}))
 }
 
-// eachOrder calls do for all running orders, a page after the other. After passFor it begins no more orders; the next
+// eachOrder calls do once for all running orders, a page after the other. Each attempt moves an order to the end of the
+// list, so a page of orders that were attempted is the end. After passFor it begins no more orders; the next
 // pass begins with those, because they are the ones that were claimed longest ago.
 func eachOrder(
 	ctx context.Context, list func(context.Context, domain.RunningOrder, int) ([]domain.RunningOrder, error),
@@ -48,6 +49,11 @@ func eachOrder(
 ) (errs []error) {
 	ctx, cancel := context.WithTimeout(ctx, passFor)
 	defer cancel()
+	type key struct {
+		projectID string
+		id        uuid.UUID
+	}
+	attempted := map[key]bool{}
 	for after := (domain.RunningOrder{}); ctx.Err() == nil; {
 		page, err := list(ctx, after, ordersAtOnce)
 		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
@@ -56,8 +62,15 @@ func eachOrder(
 		if errs = append(errs, err); err != nil || len(page) == 0 {
 			return errs
 		}
-		errs = append(errs, eachOfPage(ctx, page, do)...)
-		if len(page) < ordersAtOnce {
+		var fresh []domain.RunningOrder
+		for _, o := range page {
+			if k := (key{o.ProjectID, o.ID}); !attempted[k] {
+				attempted[k] = true
+				fresh = append(fresh, o)
+			}
+		}
+		errs = append(errs, eachOfPage(ctx, fresh, do)...)
+		if len(page) < ordersAtOnce || len(fresh) == 0 {
 			return errs
 		}
 		after = page[len(page)-1]

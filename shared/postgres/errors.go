@@ -29,7 +29,7 @@ const (
 	stateExclusion      = "23P01" // exclusion_violation
 	stateDeadlock       = "40P01" // deadlock_detected
 	stateLockNotGranted = "55P03" // lock_not_available
-	stateEventLimit     = "CF429" // of count_events: Detail is the wait in seconds, Hint the limit a minute
+	stateEventLimit     = "CF429" // of charge_events: Detail is the wait in seconds, Hint the limit a minute
 )
 
 // sqlState is the SQLSTATE of an error; "" for one that Postgres did not send.
@@ -146,7 +146,7 @@ var conditions = []condition{
 	{"57014", "a statement took too long", apperr.Unavailable, "", closesNone},
 	{"57P01", "the server stops, or an admin ended the connection", apperr.Unavailable, "", closesAll},
 	{"57P02", "the server crashed", apperr.Unavailable, "", closesAll},
-	{"57P03", "the server starts or stops", apperr.Unavailable, "", closesAll},
+	{"57P03", "the server starts or stops", apperr.Unavailable, "", closesOne}, // no connection was made to it
 	{"58", "a file or the disk of the server failed", apperr.Unavailable, "", closesNone},
 }
 

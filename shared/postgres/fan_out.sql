@@ -1,29 +1,42 @@
 select pg_advisory_xact_lock(7166736203); -- one migration at a time
 
--- Counts events and deliveries that a request writes for the limit of its project. The transaction names the limit, and
--- is refused by its first event at most: what follows belongs to it. Without a limit nothing counts.
+-- Counts events and deliveries that a request writes for the limit of its project, which the transaction names. Without a
+-- limit nothing counts.
 create or replace function count_events(units integer) returns void
+language plpgsql as $$
+begin
+    if coalesce(current_setting('cloudfn.event_budget', true), '') <> '' then
+        perform set_config('cloudfn.event_units',
+            (coalesce(nullif(current_setting('cloudfn.event_units', true), ''), '0')::bigint + units)::text, true);
+    end if;
+end $$;
+
+-- Takes what a transaction has counted from the limit, or refuses it. It is the transaction's last statement, because
+-- the limit's row stays locked until the end for all others of the project. What was accepted moves the row by two
+-- minutes at most, so that nobody waits longer than one.
+create or replace function charge_events() returns void
 language plpgsql security definer set search_path = public, pg_temp as $$
 declare
-    budget text := nullif(current_setting('cloudfn.event_budget', true), ''); -- {"source", "per_minute", "accepted"}
-    each interval;
+    budget jsonb := current_setting('cloudfn.event_budget')::jsonb; -- {"source", "per_minute", "accepted"}
+    units bigint := coalesce(nullif(current_setting('cloudfn.event_units', true), ''), '0');
+    each interval := interval '1 minute' / (budget->>'per_minute')::integer;
     wait interval;
 begin
-    if budget is null then
+    if units = 0 then
         return;
     end if;
-    each := interval '1 minute' / (budget::jsonb->>'per_minute')::integer;
     insert into rate_limits as l (name, source, used_up)
-    values ('event', budget::jsonb->>'source', clock_timestamp() + each * units)
-    on conflict (name, source) do update set used_up = greatest(l.used_up, clock_timestamp()) + each * units
-    where (budget::jsonb->>'accepted')::boolean or l.used_up + each <= clock_timestamp() + interval '1 minute';
+    values ('event', budget->>'source', clock_timestamp() + least(each * units, interval '2 minutes'))
+    on conflict (name, source) do update
+    set used_up = greatest(l.used_up,
+        least(greatest(l.used_up, clock_timestamp()) + each * units, clock_timestamp() + interval '2 minutes'))
+    where (budget->>'accepted')::boolean or l.used_up + each <= clock_timestamp() + interval '1 minute';
     if not found then
         select l.used_up + each - clock_timestamp() - interval '1 minute' into wait
-        from rate_limits l where l.name = 'event' and l.source = budget::jsonb->>'source';
+        from rate_limits l where l.name = 'event' and l.source = budget->>'source';
         raise exception 'too many events' using errcode = 'CF429',
-            detail = ceil(greatest(extract(epoch from wait), 1)), hint = budget::jsonb->>'per_minute';
+            detail = ceil(greatest(extract(epoch from wait), 1)), hint = budget->>'per_minute';
     end if;
-    perform set_config('cloudfn.event_budget', (budget::jsonb || '{"accepted": true}')::text, true);
 end $$;
 
 -- Writes the deliveries of a new event, and adds them to the streams of their callbacks. It has the rights of its
@@ -33,7 +46,6 @@ language plpgsql security definer set search_path = public, pg_temp as $$
 declare
     written integer;
 begin
-    perform count_events(1); -- before streams are locked
     with matching as (
         select c.project_id, c.id from callbacks c
         where (coalesce(c.of_project, c.project_id) = new.project_id or c.project_id = '')
@@ -64,9 +76,7 @@ begin
     on conflict (project_id, callback_id, stream) do update
     set tail = excluded.tail, next_at = case when s.head < s.tail then s.next_at else excluded.next_at end;
     get diagnostics written = row_count;
-    if written > 0 then
-        perform count_events(written);
-    end if;
+    perform count_events(1 + written);
     return null;
 end $$;
 

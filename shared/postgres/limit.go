@@ -79,7 +79,7 @@ func (db *DB) writeEvents(ctx context.Context, change func(querier) error) error
 const waitSQL = `(
     select used_up + $3 - $4::interval - clock_timestamp() from rate_limits where name = $1 and source = $2)`
 
-// waitForEventsSQL is waitSQL by the clock of count_events.
+// waitForEventsSQL is waitSQL by the clock of charge_events.
 const waitForEventsSQL = `
 select (select used_up + $3 - $4::interval - pg_catalog.clock_timestamp() from rate_limits
         where name = $1 and source = $2)`

@@ -97,7 +97,7 @@ func TestEventLimit(t *testing.T) {
 	exec(t, l.conn, `insert into callbacks (project_id, id, user_id, url, status, secret)
 		select 'p1', gen_random_uuid(), 'u', 'https://receiver.example.com', 'verified', 's'
 		from generate_series(1, 9)`)
-	limit := postgres.EventLimit{DB: l.DB, PerMinute: 100}
+	limit := postgres.EventLimit{DB: l.DB, PerMinute: 1000}
 	store := postgres.Instances{DB: l.DB}
 	var id uuid.UUID
 	flavor := domain.ResourceFlavor{ProjectID: "p1", Name: "web", ID: uuid.New(), Kind: "k", Spec: []byte("{}")}
@@ -146,13 +146,13 @@ func TestEventLimit(t *testing.T) {
 		t.Fatal(err)
 	}
 	const usedUp = "select extract(epoch from used_up)::float8 from rate_limits where name = 'event' and source = 'p1'"
-	exec(t, l.conn, "insert into rate_limits values ('event', 'p1', now() + interval '1 hour')")
+	exec(t, l.conn, "insert into rate_limits values ('event', 'p1', now() + interval '70 seconds')")
 	for _, c := range changes {
 		before := testkit.Scalar[float64](t, l.conn, usedUp)
 		if c.units > 0 {
 			err := apperr.As(c.do(request))
 			if err == nil || err.Code != apperr.RateLimited || err.Limit == nil || err.Limit.Name != "event" ||
-				err.Limit.Quota != 100 || err.RetryAfter < 58*time.Minute || err.RetryAfter > time.Hour {
+				err.Limit.Quota != 1000 || err.RetryAfter < time.Second || err.RetryAfter > 20*time.Second {
 				t.Errorf("%s over the limit: got %v", c.name, err)
 			}
 			if c.name == "change a template" {
@@ -165,7 +165,7 @@ func TestEventLimit(t *testing.T) {
 		if err := c.do(domain.Accepted(request)); err != nil {
 			t.Fatalf("%s: %v", c.name, err)
 		}
-		if took, want := testkit.Scalar[float64](t, l.conn, usedUp)-before, float64(c.units)*.6; took < want-.01 ||
+		if took, want := testkit.Scalar[float64](t, l.conn, usedUp)-before, float64(c.units)*.06; took < want-.01 ||
 			took > want+.01 {
 			t.Errorf("%s counts %.2f s of the minute, want %.2f", c.name, took, want)
 		}
@@ -182,6 +182,45 @@ func TestEventLimit(t *testing.T) {
 	}
 	if _, err := limit.Begin(t.Context(), "p2"); err != nil {
 		t.Errorf("another project: %v", err)
+	}
+}
+
+// TestOpenTransactionHoldsNoLimit: a request that has written its events, and is still busy, keeps no other request of
+// its project waiting.
+func TestOpenTransactionHoldsNoLimit(t *testing.T) {
+	t.Parallel()
+	l := newTestDB(t)
+	exec(t, l.conn, "begin")
+	exec(t, l.conn, `
+		select set_config('cloudfn.event_budget', '{"source": "p1", "per_minute": 1, "accepted": true}', true)`)
+	exec(t, l.conn, `insert into events (project_id, subject, seq, type, at, data)
+		values ('p1', 'busy', 1, 'cloudfn.instance.state.v1', now(), '{}')`)
+	request, err := postgres.EventLimit{DB: l.DB, PerMinute: 1000}.Begin(t.Context(), "p1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := (postgres.Instances{DB: l.DB}).Connect(request, foreignServer("s1", uuid.Nil)); err != nil {
+		t.Errorf("another request: %v", err)
+	}
+	exec(t, l.conn, "rollback")
+}
+
+// TestLimitIsBounded: a request that writes more than a minute may keeps its project waiting for a minute, and for as
+// long as one event counts.
+func TestLimitIsBounded(t *testing.T) {
+	t.Parallel()
+	l := newTestDB(t)
+	limit := postgres.EventLimit{DB: l.DB, PerMinute: 6}
+	request, err := limit.Begin(t.Context(), "p1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := (postgres.Orders{DB: l.DB}).Place(request, newOrder(19), time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	if _, err = limit.Begin(t.Context(), "p1"); apperr.CodeOf(err) != apperr.RateLimited ||
+		apperr.As(err).RetryAfter > 70*time.Second {
+		t.Errorf("got %v, wait %s", err, apperr.As(err).RetryAfter)
 	}
 }
 

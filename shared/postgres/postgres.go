@@ -108,7 +108,7 @@ func requireWrites(c *pgconn.Config) {
 // Close waits for the connections in use and closes all.
 func (db *DB) Close() { db.pool.Close() }
 
-// txSettingsSQL names the budget of a transaction's events, which count_events reads; no text = they do not count.
+// txSettingsSQL names the budget of a transaction's events, which charge_events reads; no text = they do not count.
 const txSettingsSQL = `
 select set_config('lock_timeout', '5s', true), set_config('cloudfn.event_budget', case when $1 = '' then ''
     else jsonb_build_object('source', $1::text, 'per_minute', $2::integer, 'accepted', $3::boolean)::text end, true)`
@@ -126,7 +126,11 @@ func (db *DB) inTx(ctx context.Context, fn func(pgx.Tx) error) error {
 		if _, err := tx.Exec(ctx, txSettingsSQL, budget.Source, budget.PerMinute, budget.IsAccepted); err != nil {
 			return err
 		}
-		return fn(tx)
+		if err := fn(tx); err != nil || budget.Source == "" {
+			return err
+		}
+		_, err := tx.Exec(ctx, "select charge_events()")
+		return err
 	})
 	return classify(err)
 }
