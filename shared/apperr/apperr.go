@@ -134,6 +134,12 @@ func Retryable(err error) bool {
 	return false
 }
 
+// Rejected reports whether a call that failed surely changed nothing: OpenStack refused it, or it was not sent.
+func Rejected(err error) bool {
+	code := CodeOf(err)
+	return Final(err) || code == Unauthenticated || code == RateLimited || errors.Is(err, ErrNotSent)
+}
+
 // Final reports whether OpenStack refused for good: the same call would be refused again.
 func Final(err error) bool {
 	switch CodeOf(err) {

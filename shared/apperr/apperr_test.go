@@ -59,3 +59,19 @@ func TestTheCauseIsForTheLogOnly(t *testing.T) {
 		t.Error("ErrNotSent is lost")
 	}
 }
+
+// TestRejected: an answer that is lost, or comes from between, says nothing of what was done.
+func TestRejected(t *testing.T) {
+	t.Parallel()
+	for code, want := range map[Code]bool{
+		Invalid: true, Forbidden: true, Conflict: true, NotFound: true, Unauthenticated: true, RateLimited: true,
+		Internal: false, BadGateway: false, Unavailable: false, Timeout: false, ClientGone: false,
+	} {
+		if got := Rejected(New(code, "no")); got != want {
+			t.Errorf("%s: %t", code, got)
+		}
+	}
+	if !Rejected(Wrap(Unavailable, ErrNotSent, "nova cannot be reached")) || Rejected(nil) {
+		t.Error("what was not sent is rejected, and what was done is not")
+	}
+}

@@ -35,7 +35,8 @@ type Driver interface {
 	// Differences compares what is declared with what is. Names of fields are those of the spec. It makes no call.
 	Differences(in Wanted, o Object) []Difference
 	// Update takes one step to remove the differences, which are all InPlace. It is called again until none is left.
-	// ErrNothingLeft says that nothing is left to do, whatever Differences can see.
+	// ErrNothingLeft says that nothing is left to do, whatever Differences can see. An errUnsent says that the call
+	// that interrupts the object was not sent.
 	Update(ctx context.Context, s Session, in Wanted, o Object, differences []Difference) error
 	// Delete deletes the object with what belongs to it. It is called again while the object is listed. An absent
 	// object is no error.
@@ -232,7 +233,8 @@ type WaitError struct {
 
 func (w WaitError) Error() string { return w.Message }
 
-// errUnsent marks errors of Create that came before its first call that makes something.
+// errUnsent marks errors of Create that came before its first call that makes something, and errors of Update that came
+// before the call that interrupts the object.
 var errUnsent = errors.New("nothing was requested")
 
 func unsent(err error) error { return errors.Join(errUnsent, err) }

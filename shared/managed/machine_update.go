@@ -202,7 +202,7 @@ func (d *MachineDriver) Update(ctx context.Context, s Session, in Wanted, o Obje
 		return Waits("NotObserved", "no list shows the server %s", o.ID)
 	}
 	if err := describe(ctx, s, in, server, differences); err != nil {
-		return err
+		return unsent(err)
 	}
 	spec := read[domain.MachineSpec](in.Spec)
 	if one, ok := find(differences, "flavor"); ok {
@@ -220,7 +220,7 @@ func (d *MachineDriver) Update(ctx context.Context, s Session, in Wanted, o Obje
 	}
 	image, err := volumeImage(ctx, s, in, spec.Image)
 	if err != nil {
-		return err
+		return unsent(err)
 	}
 	if server.Image != nil && server.Image.ID == image {
 		if len(differences) == 1 {
@@ -230,7 +230,7 @@ func (d *MachineDriver) Update(ctx context.Context, s Session, in Wanted, o Obje
 	}
 	userData, err := withConfigmaps(in, spec)
 	if err != nil {
-		return err
+		return unsent(err)
 	}
 	return s.Cloud.RebuildImage(ctx, server.ID, image, userData)
 }

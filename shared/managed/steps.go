@@ -216,6 +216,8 @@ func (r *round) update(ctx context.Context, m *resource, s step) error {
 		in := r.wanted(m, member)
 		in.Secrets = secrets
 		err = m.driver.Update(calling, m.session, in, s.object, s.differences)
+	} else {
+		err = unsent(err)
 	}
 	switch {
 	case err == nil:
@@ -227,8 +229,9 @@ func (r *round) update(ctx context.Context, m *resource, s step) error {
 	default:
 		r.fail(ctx, m, &member, s, err)
 	}
-	if err != nil {
-		member.UserData = earlier
+	_, isWait := errors.AsType[WaitError](err)
+	if isWait || errors.Is(err, errUnsent) || errors.Is(err, ErrNothingLeft) || apperr.Rejected(err) {
+		member.UserData = earlier // the server keeps it
 	}
 	return r.saveMember(ctx, member)
 }

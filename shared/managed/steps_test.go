@@ -387,6 +387,26 @@ func TestUserDataOfSteps(t *testing.T) {
 			difference: Difference{Field: "image", Way: InPlace, Disrupts: true}, before: "old",
 			err: apperr.New(apperr.Invalid, "no"), want: "old",
 		},
+		"rebuilt, and the answer is lost": {
+			difference: Difference{Field: "image", Way: InPlace, Disrupts: true}, before: "old",
+			err: apperr.New(apperr.Timeout, "no answer"), want: digest,
+		},
+		"a rebuild that is not sent": {
+			difference: Difference{Field: "image", Way: InPlace, Disrupts: true}, before: "old",
+			err: apperr.Wrap(apperr.Unavailable, apperr.ErrNotSent, "nova cannot be reached"), want: "old",
+		},
+		"fails before the rebuild": {
+			difference: Difference{Field: "image", Way: InPlace, Disrupts: true}, before: "old",
+			err: unsent(apperr.New(apperr.Timeout, "no answer")), want: "old",
+		},
+		"a rebuild that waits": {
+			difference: Difference{Field: "image", Way: InPlace, Disrupts: true}, before: "old",
+			err: Waits("NotReady", "it waits"), want: "old",
+		},
+		"nothing to rebuild": {
+			difference: Difference{Field: "image", Way: InPlace, Disrupts: true}, before: "old",
+			err: ErrNothingLeft, want: "old",
+		},
 		"made":            {want: digest},
 		"made later":      {err: apperr.New(apperr.Unavailable, "no answer"), want: digest},
 		"waits":           {err: Waits("NotReady", "it waits"), want: ""},
@@ -408,5 +428,30 @@ func TestUserDataOfSteps(t *testing.T) {
 				t.Errorf("%s: it is %q, want %q", name, got, tc.want)
 			}
 		})
+	}
+}
+
+// TestUnsentRebuild: what fails before the call that rebuilds a server leaves the server with its user_data.
+func TestUnsentRebuild(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(*fakeNova, *Wanted){
+		"a tag": func(f *fakeNova, in *Wanted) {
+			f.tagErr = apperr.New(apperr.Timeout, "no answer")
+			in.Spec = []byte(`{"flavor": "tiny", "image": "cirros", "tags": ["a"]}`)
+		},
+		"the image": func(_ *fakeNova, in *Wanted) { in.Spec = []byte(`{"flavor": "tiny", "image": "none"}`) },
+		"the files": func(_ *fakeNova, in *Wanted) {
+			in.Spec = []byte(`{"flavor": "tiny", "image": "cirros", "configmaps": ["none"]}`)
+		},
+	} {
+		nova, in := newFakeNova("tiny")
+		nova.server.Image = &domain.ImageRef{ID: "other"}
+		in.Made.Spec = []byte(`{"flavor": "tiny", "image": "other"}`)
+		change(nova, &in)
+		driver, o := &MachineDriver{}, machineObject(nova.server)
+		err := driver.Update(t.Context(), Session{Cloud: nova}, in, o, driver.Differences(in, o))
+		if err == nil || !errors.Is(err, errUnsent) {
+			t.Errorf("%s: it fails with %v", name, err)
+		}
 	}
 }

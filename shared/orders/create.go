@@ -54,7 +54,7 @@ func (e Engine) create(
 	case apperr.Final(err):
 		i.State = domain.InstanceError
 		i.Problem = domain.ProblemOf(err)
-	case sentNothing(err):
+	case apperr.Rejected(err): // though not for good
 		return i, errors.Join(err, e.endCall(ctx, order, call))
 	default:
 		slog.WarnContext(ctx, "open create", "instance_id", i.ID, "error", err)
@@ -70,10 +70,4 @@ func (e Engine) endCall(ctx context.Context, order domain.Order, call domain.Cre
 	end, cancel := domain.Detached(ctx)
 	defer cancel()
 	return e.Orders.EndCall(end, order, call)
-}
-
-// sentNothing reports whether Nova surely made nothing, although its answer is not final.
-func sentNothing(err error) bool {
-	code := apperr.CodeOf(err)
-	return code == apperr.Unauthenticated || code == apperr.RateLimited || errors.Is(err, apperr.ErrNotSent)
 }
