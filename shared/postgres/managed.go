@@ -25,12 +25,9 @@ r.spec, r.digest`
 from managed m join managed_projects p on p.project_id = m.project_id
 join managed_revisions r on r.project_id = m.project_id and r.managed_id = m.id and r.number = m.revision`
 
-	// A replica of an earlier release that makes a member ready does not store that it was.
 	memberColumns = `
 id, managed_id, ordinal, revision, object_id, status, reason, node, attempts, retry_at, missed_at, created_at,
-updated_at, written, writes, is_requested, is_waiting, user_data,
-was_ready or status in ('ready', 'updating') as was_ready,
-may_have_data or was_ready or status in ('ready', 'updating') as may_have_data`
+updated_at, written, writes, was_ready, may_have_data, is_requested, is_waiting, user_data`
 
 	// managedEventSQL writes the event of a resource, from rows of managed with previous_status.
 	managedEventSQL = `

@@ -27,17 +27,17 @@ with ` + claimedProjectSQL + `, loaded as (
 ), saved as (
     insert into managed_members as x (project_id, id, managed_id, ordinal, revision, object_id, status, reason,
                                       attempts, retry_at, missed_at, written, writes, was_ready, may_have_data,
-                                      is_requested, is_waiting, user_data)
+                                      is_requested, is_waiting, user_data, stores_all)
     select project_id, $3, $4, $5, $6, $7, $8, $9, case when is_current then $10 else 0 end,
            case when is_current then $11::timestamptz end, $12, $13, case when is_current then $14 else 0 end, $15, $17,
-           $18, $19, $20
+           $18, $19, $20, true
     from claimed left join loaded on true
     on conflict (project_id, id) do update
     set ordinal = excluded.ordinal, revision = excluded.revision, object_id = excluded.object_id,
         status = excluded.status, reason = excluded.reason, attempts = excluded.attempts, retry_at = excluded.retry_at,
         missed_at = excluded.missed_at, written = excluded.written, writes = excluded.writes,
         was_ready = excluded.was_ready, may_have_data = excluded.may_have_data, user_data = excluded.user_data,
-        is_requested = excluded.is_requested, is_waiting = excluded.is_waiting,
+        is_requested = excluded.is_requested, is_waiting = excluded.is_waiting, stores_all = true,
         node = case when x.object_id = excluded.object_id then x.node else '' end, updated_at = clock_timestamp()
     where (x.ordinal, x.revision, x.object_id, x.status, x.reason, x.attempts, x.retry_at, x.missed_at, x.written,
            x.writes, x.was_ready, x.may_have_data, x.is_requested, x.is_waiting, x.user_data)

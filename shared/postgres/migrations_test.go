@@ -9,6 +9,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/uuid"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/postgres"
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
@@ -115,4 +119,89 @@ func TestIndexesAreValid(t *testing.T) {
 	if n := testkit.Scalar[int](t, conn, "select count(*)::int from pg_index where not indisvalid"); n != 0 {
 		t.Errorf("%d indexes are invalid", n)
 	}
+}
+
+// oldMemberSQL is how the release before 057 stores a member.
+const oldMemberSQL = `
+insert into managed_members as x (project_id, id, managed_id, ordinal, revision, object_id, status, reason,
+                                  attempts, retry_at, missed_at, written, writes)
+values ('p1', $1, $2, 0, $3, $4, $5, '', 0, null, null, '', 0)
+on conflict (project_id, id) do update
+set ordinal = 0, revision = $3, object_id = $4, status = $5, reason = '', attempts = 0, retry_at = null,
+    missed_at = null, written = '', writes = 0, node = '', updated_at = clock_timestamp()`
+
+// TestMembersOfOldReplicas: what a replica of an earlier release does not know of a member is not forgotten by what it
+// writes, before and after the migration.
+func TestMembersOfOldReplicas(t *testing.T) {
+	t.Parallel()
+	database := testkit.Database(t)
+	store, conn := postgres.Managed{DB: open(t, database)}, testkit.Connect(t, database)
+	m := declare(t, store, newManaged("web"))
+	m = declare(t, store, changed(m, `{"flavor": "m1.small"}`)) // there are the revisions 1 and 2
+	_, claim := claimProject(t, store)
+	save := func(change func(*domain.Member)) uuid.UUID {
+		member := newMember(m)
+		member.Revision, member.WasReady, member.MayHaveData, member.UserData = 1, true, true, "digest"
+		change(&member)
+		if err := store.SaveMember(t.Context(), claim, "p1", member); err != nil {
+			t.Fatal(err)
+		}
+		return member.ID
+	}
+	isNew := func(m *domain.Member) {
+		m.ObjectID, m.Status, m.WasReady, m.MayHaveData, m.UserData = "", domain.MemberCreating, false, false, ""
+	}
+	old := func(id uuid.UUID, revision int, object string, status domain.MemberStatus) uuid.UUID {
+		write(t, conn, oldMemberSQL, id, m.ID, revision, object, status)
+		return id
+	}
+	check := func(name string, id uuid.UUID, want string) {
+		t.Helper()
+		loaded, err := store.Load(t.Context(), "p1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, x := range loaded[0].Members {
+			got := fmt.Sprintf("ready %t, data %t, requested %t, %s", x.WasReady, x.MayHaveData, x.IsRequested, x.UserData)
+			if x.ID == id && got != want {
+				t.Errorf("%s: %s, want %s", name, got, want)
+			}
+		}
+	}
+	up, down := migrationsFrom(t, "065")
+	for _, sql := range down {
+		write(t, conn, sql)
+	}
+	requested, ready := old(uuid.New(), 1, "", domain.MemberCreating), old(uuid.New(), 1, "s", domain.MemberReady)
+	var waiting uuid.UUID
+	write(t, conn, `insert into managed_members (project_id, id, managed_id, ordinal, revision, status, is_waiting)
+values ('p1', $1, $2, 0, 1, 'creating', true)`, waiting, m.ID)
+	for _, sql := range up {
+		write(t, conn, sql)
+	}
+	check("requested before", requested, "ready false, data false, requested true, ")
+	check("waiting before", waiting, "ready false, data false, requested false, ")
+	check("ready before", old(ready, 1, "s", domain.MemberError), "ready true, data true, requested false, ")
+
+	check("requested", old(uuid.New(), 1, "", domain.MemberCreating), "ready false, data false, requested true, ")
+	waits := save(func(m *domain.Member) { isNew(m); m.IsWaiting = true })
+	check("waits", waits, "ready false, data false, requested false, ")
+	check("requested later", old(waits, 1, "", domain.MemberCreating), "ready false, data false, requested true, ")
+	was := old(old(uuid.New(), 1, "s", domain.MemberReady), 1, "s", domain.MemberError)
+	check("was ready", was, "ready true, data true, requested false, ")
+	check("failed", old(uuid.New(), 1, "s", domain.MemberError), "ready false, data false, requested false, ")
+
+	const known = "ready true, data true, requested false, digest"
+	check("in ERROR", old(save(func(*domain.Member) {}), 1, "s-web", domain.MemberError), known)
+	check("rebuilt", old(save(func(*domain.Member) {}), 1, "s-web", domain.MemberUpdating),
+		"ready true, data true, requested false, ")
+	check("changed", old(save(func(*domain.Member) {}), 2, "s-web", domain.MemberReady),
+		"ready true, data true, requested false, ")
+	id := save(func(m *domain.Member) { m.Status = domain.MemberUpdating })
+	check("updating, not by an old one", id, known)
+	check("changed, not by an old one", save(func(m *domain.Member) { m.ID, m.Revision = id, 2 }), known)
+	if err := store.RecordNodes(t.Context(), map[string]string{"s-web": "compute"}); err != nil {
+		t.Fatal(err)
+	}
+	check("its host is recorded", id, known)
 }
