@@ -82,6 +82,40 @@ func TestResetNotMade(t *testing.T) {
 	}
 }
 
+// TestResetWithoutAnswer: a reset whose answer is lost may be done. Its server is stopped, and its owner told. It uses
+// up none of the resets that a server in ERROR has: Nova may have been away.
+func TestResetWithoutAnswer(t *testing.T) {
+	t.Parallel()
+	for _, isDone := range []bool{true, false} {
+		w := newHostWorld(t)
+		r := w.lease(t, func(l *domain.Lease) { l.OnEnd = domain.OnEndShelve })
+		w.becomes(t, domain.LeaseActive)
+		id, _ := w.cloud.launch(r.Flavors[0].ID)
+		server := w.cloud.servers[id]
+		server.Status, server.Launched = "ERROR", true
+		w.end(t)
+		if w.cloud.isLost = true; !isDone {
+			w.cloud.broken = id
+		}
+		for range 5 {
+			if w.pass(t); isDone {
+				break
+			}
+		}
+		const resetsSQL = "select concat_ws(' ', servers->0->>'did', servers->0->>'resets') from reservations"
+		if got := testkit.Scalar[string](t, w.rows, resetsSQL); got != endsWith["ERROR"] {
+			t.Errorf("done %t: stored is %q", isDone, got)
+		}
+		w.cloud.isLost, w.cloud.broken = false, ""
+		w.becomes(t, domain.LeaseEnded)
+		said := testkit.Scalar[string](t, w.rows, `select coalesce(data->'servers'->0->>'detail', '') from events
+			where type = $1 and data->>'status' = 'ended'`, domain.LeaseEvent)
+		if server.Status != "SHELVED_OFFLOADED" || said != endsWith["ERROR"] {
+			t.Errorf("done %t: it is %s, and the event says %q", isDone, server.Status, said)
+		}
+	}
+}
+
 // TestStuckServer: a server that cannot be ended keeps its own host only. After a while the lease is in error and says
 // why, and the host is not reservable until the server is gone; then the lease ends.
 func TestStuckServer(t *testing.T) {

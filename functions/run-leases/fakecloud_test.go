@@ -32,6 +32,7 @@ type fakeCloud struct {
 	made       int
 	probed     int    // hosts
 	fails      string // the call that fails; "" = none
+	isLost     bool   // the answers to ResetServer are
 	probing    sync.Mutex
 }
 
@@ -377,11 +378,15 @@ func (c *fakeCloud) ResetServer(_ context.Context, id string) error {
 		return err
 	}
 	c.resets++
-	return c.change("ResetServer", id, func(s *domain.Server) {
+	err := c.change("ResetServer", id, func(s *domain.Server) {
 		if id != c.broken {
 			s.Status = "ACTIVE"
 		}
 	})
+	if c.isLost {
+		return apperr.New(apperr.Timeout, "nova is not available")
+	}
+	return err
 }
 
 func (c *fakeCloud) StopServer(_ context.Context, id string) error {

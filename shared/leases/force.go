@@ -160,9 +160,9 @@ func (s hostStep) unlockServer(ctx context.Context, id string, isOver bool) (isD
 	return err == nil, err
 }
 
-// note has the lease say what the end does to a server besides on_end, once: its owner finds another server than the
+// addRemark has the lease say what the end does to a server besides on_end, once: its owner finds another server than the
 // one left. isNew reports that it has to be stored, before it is done.
-func (s hostStep) note(server domain.Server, words string) (isNew bool) {
+func (s hostStep) addRemark(server domain.Server, words string) (isNew bool) {
 	done := s.done(server.ID)
 	if strings.Contains(done.Did, words) {
 		return false
@@ -174,9 +174,9 @@ func (s hostStep) note(server domain.Server, words string) (isNew bool) {
 	return true
 }
 
-// say is note, and stores it.
-func (s hostStep) say(ctx context.Context, server domain.Server, words string) error {
-	if !s.note(server, words) {
+// saveRemark adds a remark, and stores it.
+func (s hostStep) saveRemark(ctx context.Context, server domain.Server, words string) error {
+	if !s.addRemark(server, words) {
 		return nil
 	}
 	return s.Store.SaveStep(ctx, s.claim, s.lease, s.ClaimFor)
@@ -193,7 +193,7 @@ func (s hostStep) prepareEnd(ctx context.Context, server domain.Server) (isReady
 	case server.Status == "VERIFY_RESIZE":
 		return false, s.cloud.ConfirmMigration(ctx, server.ID)
 	case server.Status == "RESCUE":
-		if err := s.say(ctx, server, "it was in RESCUE and was unrescued"); err != nil {
+		if err := s.saveRemark(ctx, server, "it was in RESCUE and was unrescued"); err != nil {
 			return false, err
 		}
 		return false, s.cloud.UnrescueServer(ctx, server.ID)
@@ -222,13 +222,17 @@ func (s hostStep) reset(ctx context.Context, server domain.Server) error {
 	if done.ResetAt = s.now.UTC(); s.now.Before(s.lease.EndingSince) { // which this pass has stored
 		done.ResetAt = s.lease.EndingSince.UTC()
 	}
-	s.note(server, "it was in ERROR, was made active and was stopped")
-	err := s.Store.SaveStep(ctx, s.claim, s.lease, s.ClaimFor)
-	if err == nil {
-		err = s.cloud.ResetServer(ctx, server.ID)
-	}
-	if err != nil { // nothing was done
+	s.addRemark(server, "it was in ERROR, was made active and was stopped")
+	if err := s.Store.SaveStep(ctx, s.claim, s.lease, s.ClaimFor); err != nil {
 		*s.done(server.ID) = before
+		return err
+	}
+	err := s.cloud.ResetServer(ctx, server.ID)
+	switch {
+	case apperr.Rejected(err):
+		*s.done(server.ID) = before
+	case err != nil: // it may be done. It does not count: an outage of Nova would use up the resets
+		s.done(server.ID).Resets--
 	}
 	return err
 }

@@ -51,7 +51,7 @@ func (s hostStep) move(ctx context.Context, server domain.Server, base string) (
 		case err != nil:
 			return false, err
 		case !mayMove:
-			return false, s.say(ctx, server, keepsFlavor)
+			return false, s.saveRemark(ctx, server, keepsFlavor)
 		}
 	} else if err = s.cloud.TagServer(ctx, server.ID, tag); err != nil {
 		return false, err
@@ -61,7 +61,7 @@ func (s hostStep) move(ctx context.Context, server domain.Server, base string) (
 	case apperr.Invalid, apperr.NotFound, apperr.Forbidden, apperr.Conflict:
 		slog.WarnContext(ctx, "a server keeps the flavor of a reservation", "lease_id", s.lease.ID,
 			"reservation_id", s.r.ID, "server_id", server.ID, "error", err)
-		return false, s.say(ctx, server, keepsFlavor)
+		return false, s.saveRemark(ctx, server, keepsFlavor)
 	}
 	return true, err
 }

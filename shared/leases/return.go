@@ -326,7 +326,7 @@ func (s hostStep) endServer(ctx context.Context, id string) error {
 		return absentIsDone(s.cloud.DeleteServer(ctx, id))
 	case s.deletes(server) && server.Status == "ERROR":
 		const did = "it was in ERROR and had never run: it was deleted without an image"
-		if err := s.say(ctx, server, did); err != nil {
+		if err := s.saveRemark(ctx, server, did); err != nil {
 			return err
 		}
 		return absentIsDone(s.cloud.DeleteServer(ctx, id))
