@@ -172,12 +172,13 @@ func checkKeyPair(ctx context.Context, cloud session, spec json.RawMessage) erro
 	}
 	const field = "spec.key_name"
 	err := pickKeyPair(ctx, cloud, lookup.Ref{Field: field, Value: s.KeyName})
-	if apperr.CodeOf(err) != apperr.Invalid {
+	problem := apperr.As(err)
+	if err == nil || problem.Code != apperr.Invalid || len(problem.Fields) != 1 { // Nova's own 400 names no field
 		return err
 	}
 	return apperr.InvalidField(field, fmt.Sprintf("you have no key pair %q: another user has declared the resource, "+
 		"and with your change servers are made in your name; import the key pair, or name one of yours", s.KeyName),
-		apperr.As(err).Fields[0].Allowed...)
+		problem.Fields[0].Allowed...)
 }
 
 func pickSecurityGroup(ctx context.Context, cloud session, r lookup.Ref) error {

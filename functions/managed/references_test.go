@@ -1,14 +1,42 @@
 package managed
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
+
+// keyPairs is a session that lists key pairs, or fails.
+type keyPairs struct {
+	session
+
+	err error
+}
+
+func (k keyPairs) KeyPairs(context.Context) ([]domain.KeyPair, error) {
+	return []domain.KeyPair{{Name: "mine"}}, k.err
+}
+
+// TestKeyPairsNotListed: Nova's own 400, which has no field, is the answer as it is.
+func TestKeyPairsNotListed(t *testing.T) {
+	t.Parallel()
+	err := apperr.New(apperr.Invalid, "nova rejects the request")
+	if got := checkKeyPair(t.Context(), keyPairs{err: err}, []byte(`{"key_name": "k"}`)); !errors.Is(got, err) {
+		t.Errorf("it is %v, want %v", got, err)
+	}
+	got := apperr.As(checkKeyPair(t.Context(), keyPairs{}, []byte(`{"key_name": "k"}`)))
+	if len(got.Fields) != 1 || got.Fields[0].Field != "spec.key_name" {
+		t.Errorf("the fields are %+v", got.Fields)
+	}
+}
 
 // TestDryRunReferences: a dry run lists what a declaration newly names and nothing has. What stays, what is declared
 // already and what the cloud has pass. The declaration itself is accepted: all of it may be declared later.
