@@ -63,7 +63,7 @@ func (s service) changeable(ctx context.Context, who domain.Identity, id uuid.UU
 	if !c.Owned(who) {
 		return c, apperr.New(apperr.Forbidden, "only the project %s can change the connection", c.ProjectID)
 	}
-	if err := isOwn(c); err != nil {
+	if err := checkOwn(c); err != nil {
 		return c, err
 	}
 	if !c.Status.IsOpen() {
@@ -72,8 +72,8 @@ func (s service) changeable(ctx context.Context, who domain.Identity, id uuid.UU
 	return c, nil
 }
 
-// isOwn rejects a change of a connection that was made for a lease or for managed resources: it ends with them.
-func isOwn(c domain.Connection) error {
+// checkOwn rejects a change of a connection that was made for a lease or for managed resources: it ends with them.
+func checkOwn(c domain.Connection) error {
 	if c.Managed {
 		return apperr.New(apperr.Conflict,
 			"the connection is that of declared resources, and ends with the last of them")

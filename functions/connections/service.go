@@ -144,7 +144,7 @@ func (s service) Delete(ctx context.Context, who domain.Identity, token domain.S
 	if !c.Owned(who) {
 		return apperr.New(apperr.Forbidden, "only the project %s can delete the connection", c.ProjectID)
 	}
-	if err := isOwn(c); err != nil {
+	if err := checkOwn(c); err != nil {
 		return err
 	}
 	ctx = domain.WithActor(ctx, domain.ActorOf(who, uuid.Nil))

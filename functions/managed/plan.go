@@ -131,7 +131,7 @@ func (s service) noteFiles(ctx context.Context, m domain.Managed, p *plan) error
 	if m.Kind != domain.KindConfigmap || p.action != planUpdate || !isChanged {
 		return nil
 	}
-	var kept, replaced []string
+	var kept, rolled []string
 	for _, kind := range []domain.Kind{domain.KindMachine, domain.KindDeployment} {
 		for q := (domain.ManagedQuery{Kind: kind, Limit: pageOfUsers}); ; {
 			page, err := s.store.List(ctx, m.ProjectID, q)
@@ -142,7 +142,7 @@ func (s service) noteFiles(ctx context.Context, m domain.Managed, p *plan) error
 				switch name := fmt.Sprintf("%s %s", kind, user.Name); {
 				case !slices.Contains(configmapsOf(user.Spec), m.Name):
 				case fields(user.Spec)["update"] == domain.UpdateReplace:
-					replaced = append(replaced, name)
+					rolled = append(rolled, name)
 				default:
 					kept = append(kept, name)
 				}
@@ -157,8 +157,8 @@ func (s service) noteFiles(ctx context.Context, m domain.Managed, p *plan) error
 	if len(kept) > 0 {
 		notes = append(notes, fmt.Sprintf(noteKept, some(kept)))
 	}
-	if len(replaced) > 0 {
-		notes = append(notes, fmt.Sprintf(noteRolled, some(replaced)))
+	if len(rolled) > 0 {
+		notes = append(notes, fmt.Sprintf(noteRolled, some(rolled)))
 	}
 	p.note = strings.Join(notes, "; ")
 	return nil
