@@ -82,8 +82,8 @@ func TestResetNotMade(t *testing.T) {
 	}
 }
 
-// TestResetWithoutAnswer: a reset whose answer is lost may be done. Its server is stopped, and its owner told. It uses
-// up none of the resets that a server in ERROR has: Nova may have been away.
+// TestResetWithoutAnswer: a reset whose answer is lost may be done. Its server is stopped, and its owner notified. It
+// uses up none of the resets that a server in ERROR has: Nova may have been away.
 func TestResetWithoutAnswer(t *testing.T) {
 	t.Parallel()
 	for _, isDone := range []bool{true, false} {
