@@ -124,7 +124,7 @@ func (s service) declare(
 }
 
 // actFor decides in whose name a declaration is made real. One that changes nothing leaves that to the user who has it
-// now, for as long as what they have delegated lasts. Who changes it takes it over, and must have its key pair.
+// now, for as long as what they have delegated lasts. Who changes it adopts it, and must have its key pair.
 func (s service) actFor(
 	ctx context.Context, cloud session, before domain.Managed, made *domain.NewManaged,
 ) error {

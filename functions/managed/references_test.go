@@ -89,7 +89,7 @@ func TestDryRunReferences(t *testing.T) {
 }
 
 // TestColleague: a resource acts for the user who has changed it last. The same declaration by another one leaves that,
-// until what the first has delegated ends. Who takes it over has its key pair: each user has others.
+// until what the first has delegated ends. Who adopts it has its key pair: each user has others.
 func TestColleague(t *testing.T) {
 	t.Parallel()
 	f, colleague := start(t, nil), testkit.NewProject(t)

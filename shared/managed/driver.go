@@ -54,7 +54,8 @@ type Finisher interface {
 // Checker is a Driver of objects that are deleted before what replaces them is made.
 type Checker interface {
 	// Check reports whether the object could be made once that of in.Member is deleted: it resolves what the spec names
-	// for the session's user, as Create does, and makes no object.
+	// for the session's user, as Create does. It may make what the next object belongs to, such as a server group that
+	// Finish deletes with the resource, and never the object itself.
 	Check(ctx context.Context, s Session, in Wanted) error
 }
 

@@ -260,7 +260,7 @@ func withConfigmaps(in Wanted, spec domain.MachineSpec) (domain.Secret, error) {
 	return WithFiles(domain.Secret(in.Secrets.UserData), files)
 }
 
-// Check implements Checker. The server group of a deployment is made already: it has one for as long as it exists.
+// Check implements Checker. It makes the server group of a deployment whose affinity has changed, as Create would.
 func (*MachineDriver) Check(ctx context.Context, s Session, in Wanted) error {
 	spec := read[domain.MachineSpec](in.Spec)
 	if _, err := launchSpec(ctx, s, in, spec); err != nil {

@@ -225,7 +225,7 @@ func (r *round) findStored(
 	}
 	switch {
 	case apperr.CodeOf(err) == apperr.NotFound:
-		delete(objects, member.ID) // a list may have shown a copy with its mark, which is somebody else's
+		delete(objects, member.ID) // a list may have shown another object with its mark, which belongs to another user
 		return true
 	case err != nil || stored.Raw == nil:
 		stored = Object{ID: member.ObjectID, State: ObjectWorking, Reason: "no list shows it"}

@@ -62,9 +62,9 @@ func (s Managed) HoldsProject(ctx context.Context, claim domain.Claim, projectID
 
 // SaveMember stores a member of a resource, or what has changed of it: its ordinal, revision, object, status, reason,
 // attempts, retry time, MissedAt, last change, and what is known of it. Its node is what RecordNodes says. Attempts,
-// retry time and the number of changes begin anew when the resource was declared since the member was loaded. It is
-// domain.ErrFenced when another replica has claimed the project since, and domain.ErrChanged when its resource or its
-// revision is deleted.
+// retry time and the number of changes begin again at zero when the resource was declared since the member was loaded.
+// It is domain.ErrFenced when another replica has claimed the project since, and domain.ErrChanged when its resource or
+// its revision is deleted.
 func (s Managed) SaveMember(ctx context.Context, claim domain.Claim, projectID string, m domain.Member) error {
 	err := retryDeadlock(ctx, func() error {
 		return fenced(queryValue[int64](ctx, s.DB.pool, saveMemberSQL, projectID, claim.ID, m.ID, m.ManagedID,
