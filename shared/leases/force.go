@@ -160,8 +160,8 @@ func (s hostStep) unlockServer(ctx context.Context, id string, isOver bool) (isD
 	return err == nil, err
 }
 
-// addRemark has the lease say what the end does to a server besides on_end, once: its owner finds another server than the
-// one left. isNew reports that it has to be stored, before it is done.
+// addRemark has the lease say what the end does to a server besides on_end, once: its owner finds another server than
+// the one left. isNew reports that it has to be stored, before it is done.
 func (s hostStep) addRemark(server domain.Server, words string) (isNew bool) {
 	done := s.done(server.ID)
 	if strings.Contains(done.Did, words) {

@@ -162,7 +162,8 @@ func TestMembersOfOldReplicas(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, x := range loaded[0].Members {
-			got := fmt.Sprintf("ready %t, data %t, requested %t, %s", x.WasReady, x.MayHaveData, x.IsRequested, x.UserData)
+			got := fmt.Sprintf("ready %t, data %t, requested %t, %s", x.WasReady, x.MayHaveData, x.IsRequested,
+				x.UserData)
 			if x.ID == id && got != want {
 				t.Errorf("%s: %s, want %s", name, got, want)
 			}
