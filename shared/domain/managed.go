@@ -219,6 +219,10 @@ type Member struct {
 
 	Declarations int // of its resource, when it was loaded: the attempts belong to that declaration
 
+	// IsRebuilt says that a rebuild may have been sent since its server was as declared: what it was made of is not
+	// known, and its image is compared by its id.
+	IsRebuilt bool
+
 	UserData string // the UserDataDigest of what its server was made with; "" = not known
 }
 

@@ -110,7 +110,7 @@ func TestOpenCreationIsAwaited(t *testing.T) {
 				s.run(t, e)
 				time.Sleep(openCall / 2)
 				d.objects[id] = Object{ID: "late", State: ObjectReady, Raw: "it"}
-				for range 10 {
+				for range 20 {
 					s.run(t, e)
 					time.Sleep(shortestPause)
 				}
@@ -118,6 +118,45 @@ func TestOpenCreationIsAwaited(t *testing.T) {
 					t.Errorf("left are %v, with %+v and %+v", d.objects, s.all, s.members)
 				}
 			})
+		})
+	}
+}
+
+// TestOpenCallOutlivesItsObject: a member is kept for as long as a create call without an answer may make an object,
+// although another call has made one that is deleted by then. Without such a call it is forgotten with its object.
+func TestOpenCallOutlivesItsObject(t *testing.T) {
+	t.Parallel()
+	for _, isOpen := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			e, s, d := newCreating(errNoAnswer)
+			if !isOpen {
+				d.errs = nil
+			}
+			s.run(t, e)
+			time.Sleep(shortestPause)
+			d.errs = nil
+			s.run(t, e)
+			s.run(t, e)
+			member := s.only(t)
+			member.CreatedAt = time.Now()
+			s.members[member.ID] = member
+			s.all[0].Request, s.all[0].NextAt = domain.ManagedDelete, time.Now()
+			s.run(t, e)
+			s.run(t, e)
+			if (len(s.all) == 0) == isOpen {
+				t.Errorf("open %t: left are %+v with %+v", isOpen, s.all, s.members)
+			}
+			time.Sleep(openCall / 2)
+			if isOpen {
+				d.objects[member.ID] = Object{ID: "late", State: ObjectReady, Raw: "it", CreatedAt: time.Now()}
+			}
+			for range 20 {
+				s.run(t, e)
+				time.Sleep(shortestPause)
+			}
+			if len(d.objects) > 0 || len(s.all)+len(s.members) > 0 {
+				t.Errorf("open %t: left are %v, with %+v and %+v", isOpen, d.objects, s.all, s.members)
+			}
 		})
 	}
 }

@@ -175,11 +175,16 @@ func (d *decision) isDue(s seen) bool {
 func (d *decision) keeps(s seen) bool {
 	isLost := !s.isFound && s.member.ObjectID != ""
 	switch {
+	case s.member.Status == domain.MemberDeleting && s.isMissed:
+		d.wait(s.member.MissedAt.Add(domain.MissedFor))
+		return false
 	case s.member.Status == domain.MemberDeleting && s.isFound:
 		if s.object.State == ObjectDeleting {
 			d.follow(s)
 		} else if d.isDue(s) {
 			d.write(actDelete, s, nil)
+		} else {
+			d.explainPause(s)
 		}
 		return false
 	case s.member.Status == domain.MemberDeleting || isLost && d.count == 0:
@@ -198,9 +203,9 @@ func (d *decision) keeps(s seen) bool {
 // member's object.
 func (s seen) mayAppear() bool { return !s.isFound && s.member.ObjectID == "" && s.member.IsRequested }
 
-// forget deletes a member whose object is gone.
+// forget deletes a member whose object is gone, unless a create call without an answer may still make another one.
 func (d *decision) forget(s seen) {
-	if until := s.member.UpdatedAt.Add(openCall); s.mayAppear() && until.After(d.now) {
+	if until := s.member.UpdatedAt.Add(openCall); s.member.IsRequested && until.After(d.now) {
 		d.wait(until)
 		d.isMoving = true
 		return
@@ -228,19 +233,22 @@ func (s seen) isAvailable() bool {
 	return s.isFound && s.object.State == ObjectReady && s.object.Reason == ""
 }
 
-// rank orders the members beyond the declared number: what is broken goes first, then what has to be replaced.
+// rank orders the members beyond the declared number: what is deleted anyway goes first, then what is broken, then what
+// has to be replaced.
 func (d *decision) rank(s seen) int {
 	switch {
-	case !s.isFound || s.object.State == ObjectError:
+	case !s.isFound || s.isMissed || s.object.State == ObjectDeleting:
 		return 0
-	case !s.isAvailable():
+	case s.object.State == ObjectError:
 		return 1
-	case d.mustReplace(s) && s.member.Revision != d.revision:
+	case !s.isAvailable():
 		return 2
-	case d.mustReplace(s):
+	case d.mustReplace(s) && s.member.Revision != d.revision:
 		return 3
+	case d.mustReplace(s):
+		return 4
 	}
-	return 4
+	return 5
 }
 
 // removeExcess deletes members until no more than allowed are left: broken ones, then those of the highest ordinals.
@@ -338,8 +346,8 @@ func (d *decision) tend(s seen, kept []seen) bool {
 		return true
 	case !s.isFound && s.member.Status == domain.MemberError:
 		return d.retryFailed(s)
-	case s.mayAppear() && s.member.Revision != d.revision && s.member.Attempts > 0 &&
-		!s.member.UpdatedAt.Add(openCall).After(d.now): // its call has failed for long, and another one may not
+	case s.mayAppear() && s.member.Revision != d.revision && (s.member.IsWaiting || s.member.Attempts > 0 &&
+		!s.member.UpdatedAt.Add(openCall).After(d.now)): // its call waits or has failed for long; another one may not
 		d.remove(s)
 		return false
 	case !s.isFound, s.object.State == ObjectIncomplete:

@@ -103,7 +103,10 @@ func (d *decision) create(staying []seen, allowed int) {
 		used[s.member.Ordinal]++
 	}
 	missing := d.count - len(staying)
-	if allowed > d.count && missing == 0 {
+	if allowed > d.count { // a replacement takes no other member's place
+		missing = min(d.count-len(used), allowed-len(staying))
+	}
+	if allowed > d.count && len(staying) == d.count && missing == 0 {
 		for _, s := range staying {
 			if d.mustReplace(s) && used[s.member.Ordinal] == 1 {
 				d.inherit(s)

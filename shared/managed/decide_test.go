@@ -136,6 +136,9 @@ func TestDecide(t *testing.T) {
 		"failing, declared": {to(1, 1), []seen{
 			member(0, status(domain.MemberCreating), absent, requested, func(s *seen) { s.member.Attempts = 5 }),
 		}, "create 0, delete 0"},
+		"waiting, declared": {to(1, 1), []seen{
+			member(0, status(domain.MemberCreating), absent, requested, pausing, func(s *seen) { s.member.IsWaiting = true }),
+		}, "create 0, delete 0"},
 		"made":           {of(1, 1), []seen{member(0, status(domain.MemberCreating))}, "record 0"},
 		"a process died": {of(1, 1), []seen{member(0, status(domain.MemberCreating), absent)}, "create 0"},
 		"incomplete":     {single(), []seen{member(0, state(ObjectIncomplete))}, "create 0"},
@@ -148,6 +151,7 @@ func TestDecide(t *testing.T) {
 		"scaled down":        {of(1, 1), []seen{member(0), member(1), member(2)}, "delete 1, delete 2"},
 		"the broken first":   {of(1, 1), []seen{member(0, state(ObjectError)), member(1)}, "delete 0"},
 		"the stopped first":  {of(1, 1), []seen{member(0, off), member(1)}, "delete 0"},
+		"the deleted first":  {of(1, 1), []seen{member(0, state(ObjectDeleting)), member(1, off)}, "delete 0"},
 		"scaled to none":     {of(0, 1), []seen{member(0), member(1)}, "delete 0, delete 1"},
 		"being deleted":      {of(0, 1), []seen{member(0, status(domain.MemberDeleting), state(ObjectDeleting))}, ""},
 		"deleted again":      {of(0, 1), []seen{member(0, status(domain.MemberDeleting))}, "delete 0"},
@@ -232,14 +236,17 @@ func TestDecide(t *testing.T) {
 		"one more first":         {to(2, 0), all(2, Replace), "create 0"},
 		"the replacement builds": {to(2, 0), append(all(2, Replace), member(0, updated, state(ObjectWorking))), ""},
 		"the replacement works":  {to(2, 0), append(all(2, Replace), member(0, updated)), "create 1, delete 0"},
-		"then the next":          {to(2, 0), []seen{outdated(1, Replace), member(0, updated)}, "create 1"},
-		"single replaced":        {single2, []seen{outdated(0, Replace)}, "create 0"},
-		"single was replaced":    {single2, []seen{outdated(0, Replace), member(0, updated)}, "delete 0"},
-		"single in place":        {single2, []seen{outdated(0, InPlace)}, "update 0"},
-		"a change has failed":    {single2, []seen{outdated(0, InPlace, accepted, justNow)}, ""},
-		"it is repeated later":   {single2, []seen{outdated(0, InPlace, accepted)}, "update 0"},
-		"it has failed twice":    {single2, []seen{outdated(0, InPlace, wrote(2))}, ""},
-		"another change":         {single2, []seen{outdated(0, InPlace, status(domain.MemberUpdating))}, "update 0"},
+		"one has gone meanwhile": {
+			to(3, 0), []seen{member(0, updated), outdated(1, Replace), member(1, updated)}, "create 2",
+		},
+		"then the next":        {to(2, 0), []seen{outdated(1, Replace), member(0, updated)}, "create 1"},
+		"single replaced":      {single2, []seen{outdated(0, Replace)}, "create 0"},
+		"single was replaced":  {single2, []seen{outdated(0, Replace), member(0, updated)}, "delete 0"},
+		"single in place":      {single2, []seen{outdated(0, InPlace)}, "update 0"},
+		"a change has failed":  {single2, []seen{outdated(0, InPlace, accepted, justNow)}, ""},
+		"it is repeated later": {single2, []seen{outdated(0, InPlace, accepted)}, "update 0"},
+		"it has failed twice":  {single2, []seen{outdated(0, InPlace, wrote(2))}, ""},
+		"another change":       {single2, []seen{outdated(0, InPlace, status(domain.MemberUpdating))}, "update 0"},
 		"a confirmation goes on": {single2, []seen{outdated(0, InPlace, accepted, func(s *seen) {
 			s.differences[0].Continues = true
 			wrote(4)(s)

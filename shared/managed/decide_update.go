@@ -84,7 +84,7 @@ func (d *decision) recordReady(s seen) {
 	m := s.member
 	m.Revision, m.Status, m.Reason, m.ObjectID = d.revision, domain.MemberReady, s.object.Reason, s.object.ID
 	m.Attempts, m.RetryAt, m.Written, m.Writes, m.IsWaiting = 0, time.Time{}, "", 0, false
-	m.WasReady, m.MayHaveData = true, true
+	m.WasReady, m.MayHaveData, m.IsRebuilt = true, true, false
 	d.record(s, m)
 }
 

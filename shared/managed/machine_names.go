@@ -46,7 +46,7 @@ func (s Session) resolve(ctx context.Context, in Wanted, o Object) (n names, err
 			return n, err
 		}
 	}
-	if spec.Image != made.Image {
+	if spec.Image != made.Image || in.Member.IsRebuilt {
 		if n.image, err = volumeImage(ctx, s, in, spec.Image); isUnknown(err) {
 			return n, err
 		}

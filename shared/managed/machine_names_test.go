@@ -187,3 +187,24 @@ func TestRetiredFlavor(t *testing.T) {
 		}
 	}
 }
+
+// TestImageAfterRebuild: a server that may have been rebuilt, and is declared with its former image meanwhile, is
+// compared by the image that it has. The image of others is the one that had the name when they were made.
+func TestImageAfterRebuild(t *testing.T) {
+	t.Parallel()
+	const spec = `{"flavor": "tiny", "image": "cirros"}`
+	for _, tc := range []struct {
+		isRebuilt bool
+		image     string
+		isOther   bool
+	}{{true, imageTwo, true}, {true, imageOne, false}, {false, imageTwo, false}} {
+		in, o := declaredAnew(spec, spec)
+		in.Member.IsRebuilt = tc.isRebuilt
+		server, _ := o.Raw.(domain.Server)
+		server.Image = &domain.ImageRef{ID: tc.image}
+		m := matchedInRound(t, sameCloud{}, in, machineObject(server))
+		if got := differs(m.members[0].differences, "image"); got != tc.isOther {
+			t.Errorf("%+v: it differs by %+v", tc, m.members[0].differences)
+		}
+	}
+}

@@ -321,6 +321,22 @@ func TestSwappedVolumes(t *testing.T) {
 	}
 }
 
+// TestDeletedVolume: a server whose declared volume others have deleted is not as declared, and waits for the volume.
+func TestDeletedVolume(t *testing.T) {
+	t.Parallel()
+	nova, in := newFakeNova("tiny")
+	in.Spec = []byte(`{"flavor": "tiny", "image": "cirros", "networks": ["private"], "volumes": ["a"]}`)
+	o, driver := machineObject(nova.server), &MachineDriver{}
+	left := driver.Differences(in, o)
+	if len(left) != 1 || left[0].Field != "volumes.a" || left[0].Declared != "a" {
+		t.Fatalf("it differs by %+v", left)
+	}
+	err := driver.Update(t.Context(), Session{Cloud: nova}, in, o, left)
+	if _, isWait := errors.AsType[WaitError](err); !isWait || len(nova.calls) > 0 {
+		t.Errorf("it calls %q, and waits: %v", nova.calls, err)
+	}
+}
+
 // TestAttachingVolume: a volume that Nova has begun to attach is not there yet. Those of a shelved server are its own.
 func TestAttachingVolume(t *testing.T) {
 	t.Parallel()

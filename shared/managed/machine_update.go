@@ -1,6 +1,7 @@
 package managed
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -101,7 +102,9 @@ func (*MachineDriver) Differences(in Wanted, o Object) []Difference {
 			Field: "flavor", Declared: spec.Flavor, Actual: server.Flavor.Name, Way: way, Disrupts: true,
 		})
 	}
-	if actual, isOther := otherImage(spec, made, server); isOther && !in.names.isImageOf(server) {
+	actual, isOther := otherImage(spec, made, server)
+	isOther = isOther || in.Member.IsRebuilt && server.Image != nil && in.Made.Number != in.Resource.Revision
+	if isOther && !in.names.isImageOf(server) {
 		out = append(out, Difference{Field: "image", Declared: spec.Image, Actual: actual, Way: way, Disrupts: true})
 	}
 	out = append(out, volumeDifferences(in, spec, made, server)...)
@@ -150,8 +153,8 @@ func volumeDifferences(in Wanted, spec, made domain.MachineSpec, server domain.S
 	for _, name := range spec.Volumes {
 		o := in.Around.volume(name)
 		isAttached := slices.Contains(server.VolumeIDs, o.ID) && !isAttaching(o, server)
-		if !isAttached && o.ID != "" {
-			out = append(out, Difference{Field: "volumes." + name, Declared: o.ID, Way: InPlace})
+		if !isAttached { // a volume that others have deleted is not there either
+			out = append(out, Difference{Field: "volumes." + name, Declared: cmp.Or(o.ID, name), Way: InPlace})
 		}
 	}
 	for _, name := range made.Volumes {

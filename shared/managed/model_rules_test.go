@@ -105,7 +105,8 @@ func (o owned) isReplaced() bool {
 	switch o.object.kind {
 	case domain.KindMachine:
 		now, was := read[domain.DeploymentSpec](o.m.Spec), read[domain.DeploymentSpec](made.Spec)
-		isOther := now.Flavor != o.object.server.Flavor.Name || now.Image != was.Image
+		isOther := now.Flavor != o.object.server.Flavor.Name || now.Image != was.Image ||
+			o.w.userData(now.MachineSpec) != o.object.userData
 		isFixed := !slices.Equal(now.Configmaps, was.Configmaps) || !slices.Equal(o.m.Digest, made.Digest) ||
 			o.m.Schedule.Affinity != made.Schedule.Affinity
 		surges := o.m.Kind == domain.KindDeployment && now.MaxUnavailable != nil && *now.MaxUnavailable == 0
@@ -117,6 +118,17 @@ func (o owned) isReplaced() bool {
 		return now != was || !slices.Equal(o.m.Digest, made.Digest)
 	}
 	return false
+}
+
+// userData are those of a new server of a spec.
+func (w *modelWorld) userData(spec domain.MachineSpec) string {
+	all := make([]domain.Managed, len(w.store.resources))
+	for n, m := range w.store.resources {
+		all[n] = *m
+	}
+	files, _ := NewAround(all, nil).files(spec)
+	text, _ := WithFiles("", files)
+	return text.Reveal()
 }
 
 // sumOf is the checksum of the content of an image.
@@ -339,6 +351,7 @@ var excuses = []struct {
 		})
 	}},
 	{"its volume is attached to a server whose declaration was deleted alone", true, (*modelWorld).waitsForOrphan},
+	{"its volume is attached to a server that waits itself", true, (*modelWorld).waitsForServer},
 	{"others have stopped its server", true, func(w *modelWorld, m *domain.Managed) bool {
 		return w.has(m, func(o *modelObject) bool { return o.server.Status == "SHUTOFF" })
 	}},
@@ -371,6 +384,15 @@ func (w *modelWorld) waitsForOrphan(m *domain.Managed) bool {
 					slices.Contains(read[domain.MachineSpec](m.Spec).Volumes, v.Name)
 				return (v.ID == m.ID || isNamed) && w.has(v, func(volume *modelObject) bool { return volume.id == id })
 			})
+		})
+	})
+}
+
+// waitsForServer reports whether a server that is not as declared yet, and says why, has a volume of the resource.
+func (w *modelWorld) waitsForServer(m *domain.Managed) bool {
+	return slices.ContainsFunc(w.store.resources, func(user *domain.Managed) bool {
+		return user.ObservedRevision != user.Revision && user.Reason != "" && w.has(user, func(server *modelObject) bool {
+			return w.has(m, func(o *modelObject) bool { return slices.Contains(server.server.VolumeIDs, o.id) })
 		})
 	})
 }

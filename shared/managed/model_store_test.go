@@ -240,12 +240,13 @@ func (s storeView) SaveMember(_ context.Context, claim domain.Claim, _ string, m
 			return domain.ErrChanged
 		}
 		before, isKnown := s.members[m.ID]
-		if before.UpdatedAt, before.CreatedAt = m.UpdatedAt, m.CreatedAt; before == m {
+		if m.CreatedAt = before.CreatedAt; !isKnown {
+			m.CreatedAt = time.Now()
+		}
+		if before.UpdatedAt = m.UpdatedAt; before == m {
 			return nil
 		}
-		if m.UpdatedAt = time.Now(); !isKnown {
-			m.CreatedAt = m.UpdatedAt
-		}
+		m.UpdatedAt = time.Now()
 		s.members[m.ID] = m
 		return nil
 	})

@@ -192,23 +192,35 @@ func (r *round) confirm(ctx context.Context, m *resource, objects map[uuid.UUID]
 		if member.ObjectID == "" {
 			continue
 		}
-		before := member.MissedAt
-		switch isAbsent := r.findStored(ctx, m, *member, objects); {
-		case !isAbsent && objects[member.ID].Raw != nil:
+		before := *member
+		if isAbsent := r.findStored(ctx, m, *member, objects); isAbsent {
+			r.miss(member, objects)
+		} else if objects[member.ID].Raw != nil {
 			member.MissedAt = time.Time{}
-		case !isAbsent: // nothing new is known
-		case member.Status == domain.MemberDeleting: // its deletion was requested
-		case !member.Missed(r.now):
-			r.missed[member.ID] = true
-			objects[member.ID] = Object{ID: member.ObjectID, State: ObjectWorking, Reason: "OpenStack does not find it"}
 		}
-		if !member.MissedAt.Equal(before) {
+		if *member != before {
 			if err := r.saveMember(ctx, *member); err != nil && !errors.Is(err, domain.ErrChanged) {
 				return err
 			}
 		}
 	}
 	return nil
+}
+
+// miss is what a read means that does not find the object of a member. It is deleted if the read is not the first one, or
+// OpenStack has accepted its deletion. A list may show a copy with its mark, which is somebody else's, or one that was
+// made twice: that one takes its place.
+func (r *round) miss(member *domain.Member, objects map[uuid.UUID]Object) {
+	other, isListed := objects[member.ID]
+	delete(objects, member.ID)
+	switch isAccepted := member.Status == domain.MemberDeleting && member.Writes > 0; {
+	case !isAccepted && !member.Missed(r.now):
+		r.missed[member.ID] = true
+		objects[member.ID] = Object{ID: member.ObjectID, State: ObjectWorking, Reason: "OpenStack does not find it"}
+	case isListed && isTwin(other, *member):
+		member.ObjectID, member.MissedAt = other.ID, time.Time{}
+		objects[member.ID] = other
+	}
 }
 
 // findStored reads the stored object of a member, unless a list has shown it, and reports whether OpenStack does not
@@ -225,7 +237,6 @@ func (r *round) findStored(
 	}
 	switch {
 	case apperr.CodeOf(err) == apperr.NotFound:
-		delete(objects, member.ID) // a list may have shown another object with its mark, which belongs to another user
 		return true
 	case err != nil || stored.Raw == nil:
 		stored = Object{ID: member.ObjectID, State: ObjectWorking, Reason: "no list shows it"}

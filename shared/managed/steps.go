@@ -177,6 +177,9 @@ func (r *round) create(ctx context.Context, m *resource, s step) error {
 		if member.ObjectID = id; isCounted {
 			member.Writes++
 		}
+		if id != "" { // all calls have been answered, unless one before this one was not
+			member.IsRequested = in.Member.IsRequested
+		}
 		return r.saveMember(ctx, member)
 	}
 	isUnsent := errors.Is(err, errUnsent)
@@ -202,9 +205,9 @@ func (r *round) update(ctx context.Context, m *resource, s step) error {
 	if member.WasReady {
 		member.Status = domain.MemberUpdating
 	}
-	earlier := member.UserData
-	if digest := r.wanted(m, member).userData(); digest != "" && rebuilds(s.differences) {
-		member.UserData = digest
+	earlier, wasRebuilt := member.UserData, member.IsRebuilt
+	if rebuilds(s.differences) {
+		member.UserData, member.IsRebuilt = cmp.Or(r.wanted(m, member).userData(), earlier), true
 	}
 	if err := r.saveMember(ctx, member); err != nil { // that it is another replica's project shows here
 		return err
@@ -226,12 +229,13 @@ func (r *round) update(ctx context.Context, m *resource, s step) error {
 		member.Revision, member.Status, member.Reason = m.Revision, domain.MemberReady, ""
 		member.WasReady, member.MayHaveData = true, true
 		member.Attempts, member.RetryAt, member.Written, member.Writes = 0, time.Time{}, "", 0
+		wasRebuilt = false
 	default:
 		r.fail(ctx, m, &member, s, err)
 	}
 	_, isWait := errors.AsType[WaitError](err)
 	if isWait || errors.Is(err, errUnsent) || errors.Is(err, ErrNothingLeft) || apperr.Rejected(err) {
-		member.UserData = earlier // the server keeps it
+		member.UserData, member.IsRebuilt = earlier, wasRebuilt // the server keeps it
 	}
 	return r.saveMember(ctx, member)
 }
@@ -264,7 +268,10 @@ func (r *round) delete(ctx context.Context, m *resource, s step) error {
 	calling, cancel := context.WithTimeout(ctx, stepTime)
 	defer cancel()
 	if err := m.driver.Delete(calling, m.session, s.object); err != nil {
-		_ = r.record(ctx, m, &member, s, err)
+		err = r.record(ctx, m, &member, s, err)
+		if wait, isWait := errors.AsType[WaitError](err); isWait {
+			member.Reason = wait.Message // its pauses grow
+		}
 	} else {
 		member.Writes++
 	}

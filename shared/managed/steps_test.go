@@ -340,6 +340,31 @@ func TestWaitsForLonger(t *testing.T) {
 	})
 }
 
+// TestDeletionWaitsForLonger: so is a deletion that waits.
+func TestDeletionWaitsForLonger(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		e, s, d := newChange(Difference{}, func(m *domain.Member) { m.Status = domain.MemberDeleting })
+		s.all[0].Request = domain.ManagedDelete
+		e.Drivers[domain.KindMachine] = attachedDriver{d}
+		if got := s.pauses(t, e, 6); !slices.Equal(got, []int{5, 10, 20, 40, 60, 60}) {
+			t.Errorf("it pauses for %d s", got)
+		}
+		s.run(t, e)
+		time.Sleep(driftPause / 2)
+		if s.run(t, e); s.all[0].Reason != "volume data is attached to server x" {
+			t.Errorf("in the pause its reason is %q", s.all[0].Reason)
+		}
+	})
+}
+
+// attachedDriver has an object that is in use.
+type attachedDriver struct{ *changingDriver }
+
+func (attachedDriver) Delete(context.Context, Session, Object) error {
+	return Waits("VolumeInUse", "volume data is attached to server x")
+}
+
 // TestExtraWritesNoMember: the deletion of an object that was made twice writes nothing of the member, whose own step
 // may have stored something since.
 func TestExtraWritesNoMember(t *testing.T) {
@@ -426,6 +451,9 @@ func TestUserDataOfSteps(t *testing.T) {
 			s.run(t, e)
 			if got := s.only(t).UserData; got != tc.want {
 				t.Errorf("%s: it is %q, want %q", name, got, tc.want)
+			}
+			if got, want := s.only(t).IsRebuilt, tc.difference.Field == "image" && tc.want == digest; got != want {
+				t.Errorf("%s: it is rebuilt: %t, want %t", name, got, want)
 			}
 		})
 	}
