@@ -151,7 +151,7 @@ func TestDecide(t *testing.T) {
 		"scaled down":        {of(1, 1), []seen{member(0), member(1), member(2)}, "delete 1, delete 2"},
 		"the broken first":   {of(1, 1), []seen{member(0, state(ObjectError)), member(1)}, "delete 0"},
 		"the stopped first":  {of(1, 1), []seen{member(0, off), member(1)}, "delete 0"},
-		"the deleted first":  {of(1, 1), []seen{member(0, state(ObjectDeleting)), member(1, off)}, "delete 0"},
+		"the deleted first":  {of(1, 1), []seen{member(0, state(ObjectDeleting)), member(1, off)}, "delete 0, record 1"},
 		"scaled to none":     {of(0, 1), []seen{member(0), member(1)}, "delete 0, delete 1"},
 		"being deleted":      {of(0, 1), []seen{member(0, status(domain.MemberDeleting), state(ObjectDeleting))}, ""},
 		"deleted again":      {of(0, 1), []seen{member(0, status(domain.MemberDeleting))}, "delete 0"},
