@@ -63,8 +63,8 @@ func byMark(found map[uuid.UUID][]Object, members []domain.Member) map[uuid.UUID
 	return out
 }
 
-// isTwin reports whether an object with a member's mark is what a creation whose answer was lost has left, and no copy of
-// the member's object that somebody has made later.
+// isTwin reports whether an object with a member's mark is what a creation whose answer was lost has left, and no copy
+// of the member's object that others have made later.
 func isTwin(o Object, m domain.Member) bool {
 	return !m.CreatedAt.IsZero() && o.CreatedAt.Sub(m.CreatedAt).Abs() < copyAfter
 }

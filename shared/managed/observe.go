@@ -207,9 +207,9 @@ func (r *round) confirm(ctx context.Context, m *resource, objects map[uuid.UUID]
 	return nil
 }
 
-// miss is what a read means that does not find the object of a member. It is deleted if the read is not the first one, or
-// OpenStack has accepted its deletion. A list may show a copy with its mark, which is somebody else's, or one that was
-// made twice: that one takes its place.
+// miss records a read that does not find the object of a member. The object is deleted if the read is not the first
+// one, or OpenStack has accepted its deletion. A list may show another object with its mark: a copy belongs to others,
+// and one that was made twice takes its place.
 func (r *round) miss(member *domain.Member, objects map[uuid.UUID]Object) {
 	other, isListed := objects[member.ID]
 	delete(objects, member.ID)
