@@ -103,6 +103,48 @@ func TestAwaitTimeout(t *testing.T) {
 	}
 }
 
+// TestAwaitFollowers waits until the servers that a changed Configmap replaces have its files: also those of a
+// resource that is declared beside it, and that was ready before the Configmap was.
+func TestAwaitFollowers(t *testing.T) {
+	t.Parallel()
+	const deployment = "VirtualMachineDeployment"
+	one := func(name, status, updated, configmap, update string) string {
+		return fmt.Sprintf(`{"kind": %q, "name": %q, "revision": 1, "observed_revision": 1, "status": %q, "conditions":
+			[{"type": "Updated", "status": %q}], "spec": {"configmaps": [%q], "update": %q}}`, deployment, name, status,
+			updated, configmap, update)
+	}
+	lists := 0
+	a, _, notes := clitest.New(t, func(w http.ResponseWriter, r *http.Request) {
+		switch path := strings.TrimPrefix(r.URL.Path, "/v1/managed/"); path {
+		case "Configmap/files":
+			fmt.Fprint(w, `{"kind": "Configmap", "name": "files", "revision": 2, "observed_revision": 2, "status": "ready"}`)
+		case deployment + "/web": // no round has seen the change yet
+			fmt.Fprint(w, one("web", "ready", "True", "files", "replace"))
+		case deployment:
+			status, updated := "updating", "False"
+			if lists++; lists > 1 {
+				status, updated = "ready", "True"
+			}
+			drifted := "degraded" // by what is not ours to wait for
+			if lists == 1 {
+				drifted = status
+			}
+			fmt.Fprintf(w, `{"managed": [%s, %s, %s, %s], "next": null}`,
+				one("web", status, updated, "files", "replace"), one("drifted", drifted, updated, "files", "replace"),
+				one("stays", "updating", "False", "files", "in_place"),
+				one("other", "updating", "False", "more", "replace"))
+		default:
+			fmt.Fprint(w, `{"managed": [], "next": null}`)
+		}
+	})
+	err := Await(t.Context(), a, time.Minute, []*Target{
+		{Reference: Reference{deployment, "web"}, Revision: 1}, {Reference: Reference{"Configmap", "files"}, Revision: 2},
+	})
+	if err != nil || lists < 2 {
+		t.Errorf("it ends with %v after %d lists, and shows %s", err, lists, notes)
+	}
+}
+
 // TestChange has the largest action of a plan, and its fields in short lines.
 func TestChange(t *testing.T) {
 	t.Parallel()

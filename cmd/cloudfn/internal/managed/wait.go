@@ -25,16 +25,24 @@ type Target struct {
 	Revision int  // that must be real; 0 = none: the resource must be gone
 	IsDone   bool // it is as it should be
 
+	follows  bool // only a changed Configmap: it is done when its servers have the files
 	last     api.Managed
 	inError  time.Time // since when; zero = it is not
 	isFailed bool
 }
 
-// Await waits until each target is ready with its revision, or gone, and shows the progress on stderr.
+// Await waits until each target is ready with its revision, or gone, and shows the progress on stderr. With a Configmap
+// it waits for the servers that get its change, too.
 func Await(ctx context.Context, a *cli.App, limit time.Duration, targets []*Target) error {
 	progress := output.Progress{Out: a.Err, Color: a.ErrSize != nil && a.HasColors, Size: a.ErrSize, Began: a.Now()}
+	var isFollowed bool
 	err := cli.Poll(ctx, limit, func(ctx context.Context) (bool, error) {
-		if err := refresh(ctx, a, targets); err != nil {
+		err := refresh(ctx, a, targets)
+		if err == nil && !isFollowed && !slices.ContainsFunc(targets, func(t *Target) bool { return !t.isFinal() }) {
+			targets, err = withFollowers(ctx, a, targets)
+			isFollowed = err == nil
+		}
+		if err != nil {
 			return false, err
 		}
 		rows := make([]output.Row, len(targets))
@@ -54,7 +62,7 @@ func Await(ctx context.Context, a *cli.App, limit time.Duration, targets []*Targ
 
 // refresh reads the targets that are not done: one by itself, several by the lists of their kinds.
 func refresh(ctx context.Context, a *cli.App, targets []*Target) error {
-	open := slices.DeleteFunc(slices.Clone(targets), func(t *Target) bool { return t.IsDone || t.isFailed })
+	open := slices.DeleteFunc(slices.Clone(targets), (*Target).isFinal)
 	kinds := map[string][]*Target{}
 	for _, t := range open {
 		kinds[t.Kind] = append(kinds[t.Kind], t)
@@ -84,15 +92,66 @@ func refresh(ctx context.Context, a *cli.App, targets []*Target) error {
 	return nil
 }
 
+// withFollowers adds the resources whose servers are replaced because a Configmap has changed. What is a target already
+// is judged again: before the Configmap was real, nothing showed that they would be.
+func withFollowers(ctx context.Context, a *cli.App, targets []*Target) ([]*Target, error) {
+	changed := map[any]bool{} // by name
+	for _, t := range targets {
+		if t.Kind == string(domain.KindConfigmap) && t.Revision > 0 && t.IsDone {
+			changed[t.Name] = true
+		}
+	}
+	if len(changed) == 0 {
+		return targets, nil
+	}
+	all := slices.Clone(targets)
+	for _, kind := range []domain.Kind{domain.KindMachine, domain.KindDeployment} {
+		found, err := api.List[api.Managed]{Path: Noun.URL(string(kind)), Key: Noun.Key}.Read(ctx, a.API())
+		if err != nil {
+			return targets, err
+		}
+		for _, one := range found {
+			names, _ := one.Value.Spec["configmaps"].([]any)
+			isNamed := slices.ContainsFunc(names, func(name any) bool { return changed[name] })
+			if !isNamed || one.Value.Spec["update"] != domain.UpdateReplace {
+				continue
+			}
+			reference := Reference{string(kind), one.Value.Name}
+			n := slices.IndexFunc(all, func(t *Target) bool { return t.Reference == reference })
+			switch {
+			case n < 0:
+				all = append(all, &Target{Reference: reference, Revision: one.Value.Revision, follows: true})
+				all[len(all)-1].update(one.Value, true, a.Now())
+			case all[n].IsDone && all[n].Revision > 0:
+				all[n].IsDone = false
+				all[n].update(one.Value, true, a.Now())
+			}
+		}
+	}
+	return all, nil
+}
+
+// has reports whether a condition of a resource has a status.
+func has(m api.Managed, condition, status string) bool {
+	return slices.ContainsFunc(m.Conditions, func(c api.Condition) bool {
+		return string(c.Type) == condition && string(c.Status) == status
+	})
+}
+
+// isFinal reports whether nothing is waited for any more.
+func (t *Target) isFinal() bool { return t.IsDone || t.isFailed }
+
 // update judges what a target is now.
 func (t *Target) update(m api.Managed, isThere bool, now time.Time) {
 	t.last = m
 	status := domain.ManagedStatus(m.Status)
+	isReal := status == domain.ManagedReady || t.follows && has(m, domain.ConditionUpdated, "True")
 	switch {
 	case !isThere:
-		t.IsDone, t.isFailed = t.Revision == 0, t.Revision > 0
+		t.IsDone = t.Revision == 0 || t.follows
+		t.isFailed = !t.IsDone
 		return
-	case t.Revision > 0 && status == domain.ManagedReady && m.ObservedRevision >= t.Revision:
+	case t.Revision > 0 && isReal && m.ObservedRevision >= t.Revision && !has(m, domain.ConditionReady, "Unknown"):
 		t.IsDone = true
 		return
 	case status != domain.ManagedError:
@@ -112,7 +171,7 @@ func (t *Target) row() output.Row {
 	if len(t.last.Members) > 1 {
 		note = fmt.Sprintf("%s %s", ready(t.last), note)
 	}
-	return output.Row{Name: t.String(), State: t.Status(), Note: note, IsFinal: t.IsDone || t.isFailed}
+	return output.Row{Name: t.String(), State: t.Status(), Note: note, IsFinal: t.isFinal()}
 }
 
 // pending says which targets are not done.
