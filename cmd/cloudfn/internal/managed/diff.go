@@ -1,8 +1,11 @@
 package managed
 
 import (
+	"cmp"
+	"context"
 	"fmt"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -27,7 +30,7 @@ func diff(a *cli.App) *cobra.Command {
 			}
 			found, err := api.Get[api.ManagedDiff](cmd.Context(), a.API(), r.URL("diff"), query)
 			if err == nil {
-				err = printDiff(a, r, found)
+				err = printDiff(cmd.Context(), a, r, found)
 			}
 			return DiffResult(a, err, err == nil && len(found.Value.Differences) > 0,
 				output.Count(len(found.Value.Differences), "difference"))
@@ -53,7 +56,7 @@ func DiffResult(a *cli.App, err error, differs bool, summary string) error {
 	return err
 }
 
-func printDiff(a *cli.App, r Reference, found api.Item[api.ManagedDiff]) error {
+func printDiff(ctx context.Context, a *cli.App, r Reference, found api.Item[api.ManagedDiff]) error {
 	if a.Print.IsData() {
 		return output.One(&a.Print, found, output.Table[api.ManagedDiff]{})
 	}
@@ -62,6 +65,10 @@ func printDiff(a *cli.App, r Reference, found api.Item[api.ManagedDiff]) error {
 	if to := cli.Value(diff.To); to != 0 {
 		other = "revision " + strconv.Itoa(to)
 	}
+	names, err := memberNames(ctx, a, r, diff)
+	if err != nil {
+		return err
+	}
 	var text strings.Builder
 	last := "none"
 	for _, d := range diff.Differences {
@@ -69,15 +76,37 @@ func printDiff(a *cli.App, r Reference, found api.Item[api.ManagedDiff]) error {
 		if member != last {
 			title := fmt.Sprintf("%s: revision %d -> %s", r, diff.From, other)
 			if member != "" {
-				title += ", " + member
+				title += ", " + cmp.Or(names[member], member)
 			}
 			fmt.Fprintln(&text, output.Bold(a.Print.Color, title))
 			last = member
 		}
 		writeField(&text, a.Print.Color, Field{Field: d.Path, From: d.From, To: d.To})
 	}
-	_, err := fmt.Fprint(a.Out, text.String())
+	_, err = fmt.Fprint(a.Out, text.String())
 	return err
+}
+
+// memberNames are the names of a resource's objects, by the ids of members. A server and the one that replaces it have
+// the same name: these have their ids, too.
+func memberNames(ctx context.Context, a *cli.App, r Reference, diff api.ManagedDiff) (map[string]string, error) {
+	if !slices.ContainsFunc(diff.Differences, func(d api.ManagedDifference) bool { return cli.Value(d.Member) != "" }) {
+		return nil, nil
+	}
+	found, err := api.Get[api.Managed](ctx, a.API(), r.URL(), nil)
+	if err != nil {
+		return nil, err
+	}
+	count, names := map[string]int{}, map[string]string{}
+	for _, m := range found.Value.Members {
+		count[m.Name]++
+	}
+	for _, m := range found.Value.Members {
+		if names[m.ID] = m.Name; count[m.Name] > 1 || a.Print.Format == "wide" {
+			names[m.ID] += " (" + m.ID + ")"
+		}
+	}
+	return names, nil
 }
 
 // ShowChanges prints what declarations change: for people as lines that are removed and added.
