@@ -68,10 +68,12 @@ func (s service) Put(
 			return made, nil, err
 		}
 		p := planOf(before, made)
+		lists := newCachedLists(ctx, cloud.InRegion(made.Schedule.Region))
+		recognize(ctx, lists, made.Managed, &p)
 		if err := s.noteFiles(ctx, made.Managed, &p); err != nil {
 			return made, nil, err
 		}
-		p.absent, err = s.absent(ctx, cloud.InRegion(made.Schedule.Region), before, made.Managed)
+		p.absent, err = s.absent(ctx, lists, before, made.Managed)
 		return made, &p, err
 	})
 }

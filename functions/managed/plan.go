@@ -26,6 +26,7 @@ type plan struct {
 	fields []PlanField
 	note   string // what of it waits for the user
 	absent []PlanMissing
+	same   []string // fields whose other names mean the same objects
 }
 
 // replaced are the fields of a spec whose change takes another object, by kind.
@@ -82,8 +83,10 @@ func (p *plan) decide(kind domain.Kind, spec json.RawMessage) {
 	replaces := isServer && s.Update == domain.UpdateReplace
 	notes := map[string]bool{}
 	for _, f := range p.fields {
-		isFixed := slices.ContainsFunc(replaced[kind], func(name string) bool { return f.Field == "spec."+name }) &&
-			!isSameSet(f)
+		if isSameSet(f) || slices.Contains(p.same, f.Field) {
+			continue
+		}
+		isFixed := slices.ContainsFunc(replaced[kind], func(name string) bool { return f.Field == "spec."+name })
 		isTyped := isServer && (f.Field == "spec.flavor" || f.Field == "spec.image")
 		switch {
 		case isFixed && isServer && !replaces:

@@ -19,7 +19,7 @@ import (
 type reference struct {
 	what string
 	kind domain.Kind // that may be declared; "" = only the cloud has it
-	pick func(ctx context.Context, cloud session, r lookup.Ref) error
+	pick func(ctx context.Context, cloud session, r lookup.Ref) (id string, err error)
 }
 
 // references are the fields of specs that name something else.
@@ -40,12 +40,6 @@ func (s service) absent(
 	ctx context.Context, cloud session, before, made domain.Managed,
 ) (missing []PlanMissing, err error) {
 	from, to := shownFields(before), shownFields(made)
-	lists := cloud
-	cloud = cachedLists{
-		session:  lists,
-		networks: sync.OnceValues(func() ([]domain.Network, error) { return lists.NetworkNames(ctx) }),
-		groups:   sync.OnceValues(func() ([]domain.SecurityGroup, error) { return lists.SecurityGroups(ctx) }),
-	}
 	for _, name := range slices.Sorted(maps.Keys(references)) {
 		ref, field := references[name], "spec."+name
 		old := texts(from[field])
@@ -69,6 +63,49 @@ func (s service) absent(
 	return missing, nil
 }
 
+// recognize decides again about a plan in which names stand for the objects that had other names before, such as an id
+// in place of a name: these are not replaced. What the cloud does not show now counts as another object.
+func recognize(ctx context.Context, cloud session, made domain.Managed, p *plan) {
+	if p.action != planReplace && p.note == "" {
+		return
+	}
+	for _, f := range p.fields {
+		ref := references[strings.TrimPrefix(f.Field, "spec.")]
+		if ref.pick == nil {
+			continue
+		}
+		from, isKnown := objectsOf(ctx, cloud, ref, f.Field, f.From)
+		if to, isOther := objectsOf(ctx, cloud, ref, f.Field, f.To); isKnown && isOther && slices.Equal(from, to) {
+			p.same = append(p.same, f.Field)
+		}
+	}
+	p.action, p.note = planUpdate, ""
+	p.decide(made.Kind, made.Spec)
+}
+
+// objectsOf are the ids of what a field's value stands for: in its order for networks, else sorted.
+func objectsOf(ctx context.Context, cloud session, ref reference, field string, value any) (ids []string, isKnown bool) {
+	all := texts(value)
+	if len(all) == 0 {
+		all = defaults[field]
+	}
+	if len(all) == 0 {
+		all = []string{""}
+	}
+	for _, name := range all {
+		id, err := ref.pick(ctx, cloud, lookup.Ref{Field: field, Value: name})
+		if err != nil {
+			return nil, false
+		}
+		ids = append(ids, id)
+	}
+	if field != "spec.networks" {
+		slices.Sort(ids)
+		ids = slices.Compact(ids)
+	}
+	return ids, true
+}
+
 // problem says why a name stands for nothing; "" = it stands for something, or that is unknown.
 func (s service) problem(
 	ctx context.Context, cloud session, projectID string, ref reference, r lookup.Ref,
@@ -80,9 +117,9 @@ func (s service) problem(
 		}
 	}
 	if ref.pick == nil {
-		return fmt.Sprintf("there is no %s %q", ref.what, r.Value), nil
+		return s.absentResource(ctx, projectID, ref, r)
 	}
-	err := ref.pick(ctx, cloud, r)
+	_, err := ref.pick(ctx, cloud, r)
 	switch problem := apperr.As(err); {
 	case err == nil:
 		return "", nil
@@ -97,12 +134,32 @@ func (s service) problem(
 	return "", nil
 }
 
+// absentResource says that the project has no such resource, with the nearest name of the first of its kind.
+func (s service) absentResource(
+	ctx context.Context, projectID string, ref reference, r lookup.Ref,
+) (string, error) {
+	page, err := s.store.List(ctx, projectID, domain.ManagedQuery{Kind: ref.kind, Limit: pageOfUsers})
+	names := make([]string, len(page))
+	for n, m := range page {
+		names[n] = m.Name
+	}
+	return apperr.As(lookup.Absent(r.Field, ref.what, r.Value, names)).Fields[0].Detail, err
+}
+
 // cachedLists reads the lists of Neutron once: a server may have 20 networks and 50 security groups.
 type cachedLists struct {
 	session
 
 	networks func() ([]domain.Network, error)
 	groups   func() ([]domain.SecurityGroup, error)
+}
+
+func newCachedLists(ctx context.Context, cloud session) cachedLists {
+	return cachedLists{
+		session:  cloud,
+		networks: sync.OnceValues(func() ([]domain.Network, error) { return cloud.NetworkNames(ctx) }),
+		groups:   sync.OnceValues(func() ([]domain.SecurityGroup, error) { return cloud.SecurityGroups(ctx) }),
+	}
 }
 
 // NetworkNames implements session.
@@ -127,31 +184,42 @@ func texts(value any) (all []string) {
 	return all
 }
 
-func pickFlavor(ctx context.Context, cloud session, r lookup.Ref) error {
+func pickFlavor(ctx context.Context, cloud session, r lookup.Ref) (string, error) {
 	all, err := cloud.Flavors(ctx)
-	if err == nil {
-		_, err = lookup.PickFlavor(all, r)
+	if err != nil {
+		return "", err
 	}
-	return err
+	flavor, err := lookup.PickFlavor(all, r)
+	return flavor.ID, err
 }
 
-func pickImage(ctx context.Context, cloud session, r lookup.Ref) error {
+func pickImage(ctx context.Context, cloud session, r lookup.Ref) (string, error) {
 	found, err := lookup.FindImages(ctx, cloud, r.Value)
-	if err == nil {
-		_, err = lookup.PickImage(found, r)
+	if err != nil {
+		return "", err
 	}
-	return err
+	image, err := lookup.PickImage(found, r)
+	return image.ID, err
 }
 
-func pickNetwork(ctx context.Context, cloud session, r lookup.Ref) error {
+// pickNetwork picks the only network when none is named.
+func pickNetwork(ctx context.Context, cloud session, r lookup.Ref) (string, error) {
 	all, err := cloud.NetworkNames(ctx)
-	if err == nil {
-		_, err = lookup.PickNetworks(all, []lookup.Ref{r})
+	if err != nil {
+		return "", err
 	}
-	return err
+	var refs []lookup.Ref
+	if r.Value != "" {
+		refs = append(refs, r)
+	}
+	chosen, err := lookup.PickNetworks(all, refs)
+	if err != nil {
+		return "", err
+	}
+	return chosen[0].Value, nil
 }
 
-func pickKeyPair(ctx context.Context, cloud session, r lookup.Ref) error {
+func pickKeyPair(ctx context.Context, cloud session, r lookup.Ref) (string, error) {
 	all, err := cloud.KeyPairs(ctx)
 	var names []string
 	for _, pair := range all {
@@ -160,7 +228,7 @@ func pickKeyPair(ctx context.Context, cloud session, r lookup.Ref) error {
 	if err == nil && !slices.Contains(names, r.Value) {
 		err = lookup.Absent(r.Field, "key pair", r.Value, names)
 	}
-	return err
+	return r.Value, err
 }
 
 // checkKeyPair rejects a spec whose key pair the session's user does not have: Nova looks it up among those of the user
@@ -171,7 +239,7 @@ func checkKeyPair(ctx context.Context, cloud session, spec json.RawMessage) erro
 		return nil
 	}
 	const field = "spec.key_name"
-	err := pickKeyPair(ctx, cloud, lookup.Ref{Field: field, Value: s.KeyName})
+	_, err := pickKeyPair(ctx, cloud, lookup.Ref{Field: field, Value: s.KeyName})
 	problem := apperr.As(err)
 	if err == nil || problem.Code != apperr.Invalid || len(problem.Fields) != 1 { // Nova's own 400 names no field
 		return err
@@ -181,10 +249,11 @@ func checkKeyPair(ctx context.Context, cloud session, spec json.RawMessage) erro
 		problem.Fields[0].Allowed...)
 }
 
-func pickSecurityGroup(ctx context.Context, cloud session, r lookup.Ref) error {
+func pickSecurityGroup(ctx context.Context, cloud session, r lookup.Ref) (string, error) {
 	all, err := cloud.SecurityGroups(ctx)
-	if err == nil {
-		_, err = lookup.PickSecurityGroup(all, r)
+	if err != nil {
+		return "", err
 	}
-	return err
+	group, err := lookup.PickSecurityGroup(all, r)
+	return group.ID, err
 }

@@ -70,6 +70,10 @@ func TestDryRunReferences(t *testing.T) {
 		found[0].Name != "no-files" || !strings.HasSuffix(found[1].Detail, `did you mean "m1.tiny"?`) {
 		t.Errorf("missing are %+v", found)
 	}
+	if found, _ := missing(machines+"web", strings.Replace(wrong, `"files", "no-files"`, `"file"`, 1)); found[0].Detail !=
+		`there is no Configmap "file"; did you mean "files"?` {
+		t.Errorf("of a name beside another one are missing %+v", found)
+	}
 	ids := []string{f.project.MakeSecurityGroup(t, "twin"), f.project.MakeSecurityGroup(t, "twin")}
 	f.project.MakeSecurityGroup(t, "Twin")
 	twin := strings.TrimSuffix(machine, "}") + `, "security_groups": ["Twin", "twin"]}`
@@ -85,6 +89,28 @@ func TestDryRunReferences(t *testing.T) {
 	if _, fields := missing(machines+"web", strings.Replace(wrong, `"data"`, `"data", "more"`, 1)); !slices.Equal(
 		fields, []string{"spec.volumes[1]"}) {
 		t.Errorf("of what is declared already are missing %v", fields)
+	}
+}
+
+// TestPlanOfOtherNames: an id in place of a name, or the reverse, replaces no server; another object does.
+func TestPlanOfOtherNames(t *testing.T) {
+	t.Parallel()
+	f := start(t, nil)
+	own, other := f.project.MakeSecurityGroup(t, "own"), f.project.MakeSecurityGroup(t, "other")
+	sandbox := testkit.Sandbox(t)
+	spec := func(group, update string) string {
+		return fmt.Sprintf(`{"spec": {"flavor": "m1.tiny", "image": "cirros", "networks": [%q], "security_groups": [%q],
+			"update": %q}}`, sandbox.Network, group, update)
+	}
+	for _, update := range []string{"replace", "in_place"} {
+		path := machines + strings.ReplaceAll(update, "_", "-")
+		declared(t, declare(t, f.Client, path, spec("own", update)), http.StatusCreated)
+		for group, want := range map[string]bool{own: true, other: false, "other": false, "absent": false} {
+			p := declared(t, declare(t, f.Client, path+"?dry_run=true", spec(group, update)), http.StatusOK).Plan[0]
+			if isSame := p.Action == planUpdate && p.Note == ""; isSame != want || len(p.Fields) != 1 {
+				t.Errorf("%s: the plan from own to %s is %+v", update, group, p)
+			}
+		}
 	}
 }
 
