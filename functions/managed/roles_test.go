@@ -123,3 +123,35 @@ select distinct c.acts_as->>'roles' from managed m join connections c on c.id = 
 		}
 	}
 }
+
+// TestColleagueAfterNewSetting: the same declaration by a colleague leaves a resource with its user and its trust, also
+// when MANAGED_ROLES says meanwhile that its kind requires other roles. Its user's own, or a change, gives it these.
+func TestColleagueAfterNewSetting(t *testing.T) {
+	t.Parallel()
+	f, colleague := start(t, map[string]string{"MANAGED_ROLES": "none"}), testkit.NewProject(t)
+	for _, role := range []string{"member", "creator"} {
+		f.project.Grant(t, colleague.UserID, role)
+	}
+	in := *colleague
+	in.ID = f.project.ID
+	const path = "/v1/managed/Secret/a"
+	declared(t, declare(t, f.Client, path, secretOf), http.StatusCreated)
+	server := testkit.Start(t, testkit.Env(t, f.database, map[string]string{"MANAGED_ROLES": "Secret=creator"}), Function)
+	first, second := server.As(f.project.Token(t)), server.As(in.Token(t))
+	for _, step := range []struct {
+		client             *testkit.Client
+		body, user, trusts string
+	}{
+		{second, secretOf, f.project.UserID, `["member"]`},
+		{first, secretOf, f.project.UserID, `["member", "creator"]`},
+		{second, secretOf, f.project.UserID, `["member", "creator"]`},
+		{second, strings.Replace(secretOf, `"a"`, `"b"`, 1), colleague.UserID, `["member", "creator"]`},
+	} {
+		m := declared(t, declare(t, step.client, path, step.body), http.StatusOK)
+		got := testkit.Scalar[string](t, f.conn, `
+select c.user_id || ' ' || (c.acts_as->>'roles') from managed m join connections c on c.id = m.connection_id`)
+		if want := step.user + " " + step.trusts; got != want || m.UserID != step.user {
+			t.Errorf("after %s it acts for %s, by the trust %s, want %s", step.body, m.UserID, got, want)
+		}
+	}
+}
