@@ -7,6 +7,7 @@ type LoadBalancer struct {
 	ID        string
 	Name      string
 	Status    string // its provisioning status, raw; while it is PENDING_* it cannot be changed
+	IsOff     bool   // its admin state: it serves nothing
 	Address   string
 	NetworkID string
 	Tags      []string
@@ -23,6 +24,7 @@ type Listener struct {
 	Protocol string
 	Port     int
 	Status   string // its provisioning status, raw
+	IsOff    bool   // its admin state
 	Pool     *ServerPool
 }
 
@@ -32,6 +34,7 @@ type ServerPool struct {
 	Name      string
 	Protocol  string
 	Algorithm string
+	IsOff     bool     // its admin state
 	Status    string   // its provisioning status, raw; its members can be changed while it is ACTIVE
 	MemberIDs []string // of those that exist; a member never changes its address or port
 	Members   []PoolMember

@@ -24,6 +24,9 @@ type BalancerCloud interface {
 	PoolMembers(ctx context.Context, poolID string) ([]domain.PoolMember, error)
 	CreateLoadBalancer(ctx context.Context, r domain.LoadBalancerRequest) (id string, err error)
 	RenameLoadBalancer(ctx context.Context, id, name string, tags []string) error
+	EnableLoadBalancer(ctx context.Context, id string) error
+	EnableListener(ctx context.Context, id string) error
+	EnablePool(ctx context.Context, id string) error
 	AddListener(ctx context.Context, balancerID string, l domain.Listener) error
 	DeleteListener(ctx context.Context, id string) error
 	AddPool(ctx context.Context, l domain.Listener) error

@@ -44,8 +44,13 @@ func (*BalancerDriver) Differences(in Wanted, o Object) []Difference {
 	if spec.Address != "" {
 		out = append(out, compare("address", spec.Address, b.Address, Replace)...)
 	}
+	out = append(out, compare(adminState, true, !b.IsOff, InPlace)...)
 	return append(out, listenerDifferences(in, b)...)
 }
+
+// adminState is the field of what others have switched off: it is ACTIVE, and serves nothing. Members that others have
+// switched off stay so, as they stay with the weight that others gave them: a server is drained that way.
+const adminState = "admin_state_up"
 
 // listenerDifferences compares all listeners. They are removed one after the other, in their order: first comes what is
 // in the way of others, last what nobody declares any more.
@@ -119,7 +124,9 @@ func differencesOf(in Wanted, b loadBalancer, l domain.ListenerSpec) []Differenc
 	if actual.Pool == nil {
 		return []Difference{{Field: field + ".pool", Declared: declared.Pool.Algorithm, Way: InPlace}}
 	}
-	out := compare(field+".algorithm", declared.Pool.Algorithm, actual.Pool.Algorithm, InPlace)
+	out := compare(field+"."+adminState, true, !actual.IsOff, InPlace)
+	out = append(out, compare(field+".pool."+adminState, true, !actual.Pool.IsOff, InPlace)...)
+	out = append(out, compare(field+".algorithm", declared.Pool.Algorithm, actual.Pool.Algorithm, InPlace)...)
 	members, err := in.Around.poolMembers(l, b.network)
 	if err != nil { // they are not known at the moment
 		return out
@@ -201,6 +208,9 @@ func endpoints(members []domain.PoolMember) string {
 func (*BalancerDriver) Update(ctx context.Context, s Session, in Wanted, o Object, differences []Difference) error {
 	b, first := raw[loadBalancer](o), differences[0]
 	change := func() error { return changeListener(ctx, s, in, b, first) }
+	if first.Field == adminState {
+		change = func() error { return s.Cloud.EnableLoadBalancer(ctx, o.ID) }
+	}
 	if first.Field == "name" || first.IsMark {
 		change = func() error {
 			marks, _ := changes("tags", differences)
@@ -237,6 +247,10 @@ func changeListener(ctx context.Context, s Session, in Wanted, b loadBalancer, d
 		case field + ".pool":
 			declared.ID = actual.ID
 			return s.Cloud.AddPool(ctx, declared)
+		case field + "." + adminState:
+			return s.Cloud.EnableListener(ctx, actual.ID)
+		case field + ".pool." + adminState:
+			return s.Cloud.EnablePool(ctx, actual.Pool.ID)
 		case field + ".algorithm":
 			return s.Cloud.SetPoolAlgorithm(ctx, actual.Pool.ID, declared.Pool.Algorithm)
 		case field + ".members":

@@ -244,6 +244,39 @@ func TestLongNewBalancerServes(t *testing.T) {
 	}
 }
 
+// TestLongSwitchedOff: a load balancer, a listener or a pool that others switch off serves nothing. It is drift, and is
+// switched on again.
+func TestLongSwitchedOff(t *testing.T) {
+	t.Parallel()
+	spec := domain.BalancerSpec{Network: testkit.Sandbox(t).Network, Listeners: []domain.ListenerSpec{
+		listenerTo("TCP", 80, "192.0.2.1"), listenerTo("TCP", 81, "192.0.2.1"),
+	}}
+	s := newSandbox(t, NewBalancerDriver(), spec)
+	made, _ := s.settle(t)
+	octavia, all := s.project.Service(t, "octavia"), parts(made)
+	for path, kind := range map[string]string{
+		"loadbalancers/" + made.ID:                      "loadbalancer",
+		"listeners/" + all["listeners.tcp-80"].Listener: "listener",
+		"pools/" + all["listeners.tcp-81"].Pool:         "pool",
+	} {
+		change := map[string]any{kind: map[string]any{"admin_state_up": false}}
+		if status := octavia.Do(t, "PUT", "lbaas/"+path, change); status != 200 {
+			t.Fatalf("%s: %d", path, status)
+		}
+		made = s.active(t)
+	}
+	s.differ(t, made, "admin_state_up in_place", "listeners.tcp-80.admin_state_up in_place",
+		"listeners.tcp-81.pool.admin_state_up in_place")
+	for _, d := range s.driver.Differences(s.in, made) {
+		if d.Follows || d.Declared != true || d.Actual != false {
+			t.Errorf("it is no drift: %+v", d)
+		}
+	}
+	if made, updates := s.settle(t); updates != 3 || !cmp.Equal(parts(made), all) {
+		t.Errorf("after %d updates there are %+v, before %+v", updates, parts(made), all)
+	}
+}
+
 // TestPartsOfABalancer: a load balancer whose listener, pool or member is in ERROR is ready and does not work. One that
 // is not ACTIVE yet says so.
 func TestPartsOfABalancer(t *testing.T) {

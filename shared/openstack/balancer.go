@@ -21,6 +21,7 @@ type balancer struct {
 	Status  string    `json:"provisioning_status"`
 	Address string    `json:"vip_address"`
 	Network string    `json:"vip_network_id"`
+	IsUp    *bool     `json:"admin_state_up"`
 	Tags    []string  `json:"tags"`
 	Created naiveTime `json:"created_at"`
 	Updated naiveTime `json:"updated_at"` // null until its first change
@@ -36,6 +37,7 @@ type listener struct {
 	Protocol  string     `json:"protocol"`
 	Port      int        `json:"protocol_port"`
 	Status    string     `json:"provisioning_status"`
+	IsUp      *bool      `json:"admin_state_up"`
 	PoolID    string     `json:"default_pool_id"` // "" = none
 	Balancers []objectID `json:"loadbalancers"`
 }
@@ -46,18 +48,24 @@ type serverPool struct {
 	Protocol  string     `json:"protocol"`
 	Algorithm string     `json:"lb_algorithm"`
 	Status    string     `json:"provisioning_status"`
+	IsUp      *bool      `json:"admin_state_up"`
 	Members   []objectID `json:"members"`
 	Balancers []objectID `json:"loadbalancers"`
 	Listeners []objectID `json:"listeners"`
 }
 
 func (p serverPool) domain() domain.ServerPool {
-	out := domain.ServerPool{ID: p.ID, Name: p.Name, Protocol: p.Protocol, Algorithm: p.Algorithm, Status: p.Status}
+	out := domain.ServerPool{
+		ID: p.ID, Name: p.Name, Protocol: p.Protocol, Algorithm: p.Algorithm, IsOff: isOff(p.IsUp), Status: p.Status,
+	}
 	for _, m := range p.Members {
 		out.MemberIDs = append(out.MemberIDs, m.ID)
 	}
 	return out
 }
+
+// isOff reports whether an admin state is down. One that Octavia does not show is up.
+func isOff(isUp *bool) bool { return isUp != nil && !*isUp }
 
 // inside is what is in a load balancer.
 type inside struct {
@@ -145,8 +153,8 @@ func (s *Session) withInside(
 	out := make([]domain.LoadBalancer, len(found))
 	for i, b := range found {
 		out[i] = domain.LoadBalancer{
-			ID: b.ID, Name: b.Name, Status: b.Status, Address: b.Address, NetworkID: b.Network, Tags: b.Tags,
-			Listeners: parts[b.ID].listeners, Unused: parts[b.ID].unused, CreatedAt: b.Created.Time,
+			ID: b.ID, Name: b.Name, Status: b.Status, IsOff: isOff(b.IsUp), Address: b.Address, NetworkID: b.Network,
+			Tags: b.Tags, Listeners: parts[b.ID].listeners, Unused: parts[b.ID].unused, CreatedAt: b.Created.Time,
 			UpdatedAt: cmp.Or(b.Updated.Time, b.Created.Time),
 		}
 	}
@@ -194,7 +202,7 @@ func (s *Session) inside(
 			part := all[b.ID]
 			part.listeners = append(part.listeners, domain.Listener{
 				ID: l.ID, Name: l.Name, Protocol: l.Protocol, Port: l.Port, Status: l.Status,
-				Pool: byID[l.PoolID],
+				IsOff: isOff(l.IsUp), Pool: byID[l.PoolID],
 			})
 			all[b.ID] = part
 		}

@@ -66,6 +66,30 @@ func (s *Session) RenameLoadBalancer(ctx context.Context, id, name string, tags 
 	})
 }
 
+// EnableLoadBalancer sets the admin state of a load balancer to up.
+func (s *Session) EnableLoadBalancer(ctx context.Context, id string) error {
+	return s.onOctavia(ctx, func(octavia *gophercloud.ServiceClient) error {
+		isUp := true
+		return loadbalancers.Update(ctx, octavia, id, loadbalancers.UpdateOpts{AdminStateUp: &isUp}).Err
+	})
+}
+
+// EnableListener sets the admin state of a listener to up.
+func (s *Session) EnableListener(ctx context.Context, id string) error {
+	return s.onOctavia(ctx, func(octavia *gophercloud.ServiceClient) error {
+		isUp := true
+		return listeners.Update(ctx, octavia, id, listeners.UpdateOpts{AdminStateUp: &isUp}).Err
+	})
+}
+
+// EnablePool sets the admin state of a pool to up.
+func (s *Session) EnablePool(ctx context.Context, id string) error {
+	return s.onOctavia(ctx, func(octavia *gophercloud.ServiceClient) error {
+		isUp := true
+		return pools.Update(ctx, octavia, id, pools.UpdateOpts{AdminStateUp: &isUp}).Err
+	})
+}
+
 // AddListener makes a listener. Of its pool only the id is used: that of an existing one; "" = none.
 func (s *Session) AddListener(ctx context.Context, balancerID string, l domain.Listener) error {
 	return s.onOctavia(ctx, func(octavia *gophercloud.ServiceClient) error {
