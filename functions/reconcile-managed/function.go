@@ -56,7 +56,7 @@ var Function = run.Event[Config]{
 			"managed_revisions":  "select, delete",
 			"nodes":              "select",
 			"orders":             "select, insert, update",
-			"unexpected_objects": "select, insert, update",
+			"unexpected_objects": "select, insert, update, delete",
 			"unexpected_servers": "select, insert",
 			"unserved_projects":  "select",
 		},

@@ -33,6 +33,11 @@ type Store interface {
 		ctx context.Context, claim domain.Claim, projectID string, found []domain.UnexpectedObject,
 		after time.Duration,
 	) (reported []string, err error)
+	// ForgetUnexpected forgets those that none of the listings has shown for long.
+	ForgetUnexpected(
+		ctx context.Context, claim domain.Claim, projectID string, listed []domain.UnexpectedObject, found []string,
+		after time.Duration,
+	) error
 	Now(context.Context) (time.Time, error)
 }
 

@@ -298,6 +298,12 @@ func (s storeView) Now(context.Context) (time.Time, error) {
 	return time.Now(), nil
 }
 
+func (storeView) ForgetUnexpected(
+	context.Context, domain.Claim, string, []domain.UnexpectedObject, []string, time.Duration,
+) error {
+	return nil
+}
+
 func (storeView) SaveUnexpected(
 	context.Context, domain.Claim, string, []domain.UnexpectedObject, time.Duration,
 ) ([]string, error) {

@@ -29,6 +29,8 @@ type memory struct {
 	saves   int           // of members
 	scanned bool          // the last round looked at all
 	found   map[string]time.Time
+	listed  int      // listings of the last scan
+	marked  []string // what they have shown
 	orphans []string
 }
 
@@ -129,6 +131,13 @@ func (s *memory) SaveUnexpected(
 		}
 	}
 	return reported, nil
+}
+
+func (s *memory) ForgetUnexpected(
+	_ context.Context, _ domain.Claim, _ string, listed []domain.UnexpectedObject, found []string, _ time.Duration,
+) error {
+	s.listed, s.marked = len(listed), found
+	return nil
 }
 
 func (*memory) Now(context.Context) (time.Time, error) { return time.Now(), nil }

@@ -5,12 +5,16 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
 // surplusField is the field of the drift that an unexpected object is.
 const surplusField = "unexpected_object"
+
+// surplusKept is how long an object that no scan finds is remembered: a cell of Nova may be down for some time.
+const surplusKept = 24 * time.Hour
 
 // findSurplus finds the objects that carry a mark and belong to no member, such as a server that Nova did not find for
 // a while, and that was made again. Each is an event when two scans have found it, and drift of the resource that has
@@ -22,19 +26,28 @@ func (r *round) findSurplus(ctx context.Context) error {
 			known[member.ID.String()], known[member.ObjectID] = true, true
 		}
 	}
-	var found []domain.UnexpectedObject
+	var found, listed []domain.UnexpectedObject
+	var seen []string
 	for key, objects := range r.marked {
 		for mark, o := range objects { // a server may carry several ids
 			known[o.ID] = known[o.ID] || known[mark.String()]
 		}
 		provider, _ := domain.ProviderOf(key.driver.Kinds()[0])
+		listed = append(listed, domain.UnexpectedObject{Provider: provider.Name, Region: key.region})
 		for _, o := range objects {
+			seen = append(seen, o.ID)
 			if !known[o.ID] && o.State != ObjectDeleting {
 				known[o.ID] = true
 				found = append(found, domain.UnexpectedObject{
 					ObjectID: o.ID, Name: o.Name, Provider: provider.Name, Region: key.region,
 				})
 			}
+		}
+	}
+	if len(listed) > 0 {
+		err := r.Store.ForgetUnexpected(ctx, r.claim, r.project.ProjectID, listed, seen, surplusKept)
+		if err != nil {
+			return err
 		}
 	}
 	var reported []string

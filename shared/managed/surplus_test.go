@@ -1,6 +1,7 @@
 package managed
 
 import (
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -42,12 +43,19 @@ func TestSurplus(t *testing.T) {
 		time.Sleep(scanPause)
 		scan()
 		drift("after the second scan", "twin")
+		if s.listed != 1 || !slices.Contains(s.marked, "twin") {
+			t.Errorf("%d listings have shown %q", s.listed, s.marked)
+		}
 		if len(s.found) != 3 {
 			t.Errorf("unexpected are %v", s.found)
 		}
+		s.listed = 0
 		p.ScanAt, s.all[0].NextAt = time.Now().Add(scanPause), time.Now()
 		s.runProject(t, e, p)
 		drift("between scans", "twin")
+		if s.listed > 0 {
+			t.Error("what no scan has listed counts as missed")
+		}
 		for id, o := range d.found {
 			if o.ID == "twin" {
 				delete(d.found, id)
@@ -55,6 +63,9 @@ func TestSurplus(t *testing.T) {
 		}
 		scan()
 		drift("when it is deleted")
+		if s.listed != 1 || slices.Contains(s.marked, "twin") {
+			t.Errorf("%d listings have shown %q", s.listed, s.marked)
+		}
 	})
 }
 

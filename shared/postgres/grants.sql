@@ -134,7 +134,7 @@ begin
         grant insert, select, update on reservations to cloudfn_events;
         grant delete, insert, select, update on streams to cloudfn_events;
         grant delete, insert, select, update on trusts_to_revoke to cloudfn_events;
-        grant insert, select, update on unexpected_objects to cloudfn_events;
+        grant delete, insert, select, update on unexpected_objects to cloudfn_events;
         grant insert, select on unexpected_servers to cloudfn_events;
         grant select on unserved_projects to cloudfn_events;
     end if;
@@ -288,7 +288,7 @@ begin
         grant delete, select on managed_revisions to cloudfn_reconcile_managed;
         grant select on nodes to cloudfn_reconcile_managed;
         grant insert, select, update on orders to cloudfn_reconcile_managed;
-        grant insert, select, update on unexpected_objects to cloudfn_reconcile_managed;
+        grant delete, insert, select, update on unexpected_objects to cloudfn_reconcile_managed;
         grant insert, select on unexpected_servers to cloudfn_reconcile_managed;
         grant select on unserved_projects to cloudfn_reconcile_managed;
     end if;

@@ -152,7 +152,10 @@ with ` + claimedProjectSQL + `, given as materialized (
     returning u.*
 ), event as (
     insert into events (project_id, subject, seq, type, at, data)
-    select project_id, object_id, 1, '` + domain.UnexpectedObjectEvent + `', reported_at,
+    select project_id, object_id,
+           1 + coalesce((select max(seq) from events e
+                         where e.project_id = reported.project_id and e.subject = reported.object_id), 0),
+           '` + domain.UnexpectedObjectEvent + `', reported_at,
            jsonb_strip_nulls(jsonb_build_object(
                'object_id', object_id, 'name', name, 'provider', provider, 'region', nullif(region, '')))
     from reported
@@ -162,6 +165,25 @@ union all
 select u.object_id from claimed c, given g, unexpected_objects u
 where u.project_id = c.project_id and u.object_id = g.object_id and u.reported_at is not null`
 
+	// Only listings that a scan has read say which objects are missed: $3. $4 are the ids that they have shown.
+	forgetUnexpectedSQL = `
+with ` + claimedProjectSQL + `, listed as materialized (
+    select * from jsonb_to_recordset($3) as l (provider text, region text)
+), known as (
+    select u.object_id, u.missed_at, u.object_id = any($4) as is_seen
+    from claimed c join unexpected_objects u on u.project_id = c.project_id
+    join listed l on l.provider = u.provider and l.region = u.region
+), seen as (
+    update unexpected_objects u
+    set missed_at = case when k.is_seen then null else clock_timestamp() end
+    from known k where u.project_id = $1 and u.object_id = k.object_id and k.is_seen = (k.missed_at is not null)
+), forgotten as (
+    delete from unexpected_objects where project_id = $1 and object_id in (
+        select object_id from known where not is_seen and missed_at <= clock_timestamp() - $5::interval
+        order by missed_at limit 1000)
+)
+select count(*) from claimed`
+
 	// rememberOrphansSQL is done before the members are deleted.
 	rememberOrphansSQL = `
 insert into unexpected_objects (project_id, object_id, provider, region, name, is_orphan, found_at)
@@ -170,6 +192,24 @@ from managed m join managed_members x on x.project_id = m.project_id and x.manag
 where m.project_id = $1 and m.id = $2 and m.orphan and x.object_id <> ''
 on conflict (project_id, object_id) do update set is_orphan = true`
 )
+
+// ForgetUnexpected deletes what SaveUnexpected has recorded of objects that have not been found for longer than after,
+// some in a call: listed are the providers and regions whose objects were read, and found are those with a mark. An
+// object that is found again is recorded, and reported, as a new one. It is domain.ErrFenced when another replica has
+// claimed the project since.
+func (s Managed) ForgetUnexpected(
+	ctx context.Context, claim domain.Claim, projectID string, listed []domain.UnexpectedObject, found []string,
+	after time.Duration,
+) error {
+	text, err := json.Marshal(orEmpty(listed))
+	if err != nil {
+		return apperr.Wrap(apperr.Internal, err, "unexpected objects cannot be written")
+	}
+	return retryDeadlock(ctx, func() error {
+		return fenced(queryValue[int64](ctx, s.DB.pool, forgetUnexpectedSQL, projectID, claim.ID, text, orEmpty(found),
+			after))
+	})
+}
 
 // SaveUnexpected records objects that carry a mark and belong to no member. One that was recorded longer ago than
 // after has one event. It returns the ids of those that an event has reported.

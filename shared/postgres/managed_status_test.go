@@ -127,6 +127,31 @@ where type = 'cloudfn.managed.unexpected_object.v1'`)
 	if !slices.Equal(events, []string{want}) {
 		t.Errorf("the events are %q, want %q", events, want)
 	}
+	forget := func(what string, after time.Duration, region string, seen []string, want ...string) {
+		t.Helper()
+		listed := []domain.UnexpectedObject{{Provider: "nova", Region: region}, {Provider: "cinder"}}
+		err := store.ForgetUnexpected(ctx, claim, "p1", listed, seen, after)
+		left := testkit.Scalar[[]string](t, conn, "select array_agg(object_id order by object_id) from unexpected_objects")
+		if err != nil || !slices.Equal(left, want) {
+			t.Errorf("%s: recorded are %q, want %q: %v", what, left, want, err)
+		}
+	}
+	both := []string{"s-web", "twin"}
+	forget("missed once", 0, "", []string{"s-web"}, both...)
+	forget("found again", 0, "", both, both...)
+	forget("missed again", 0, "", []string{"s-web"}, both...)
+	forget("not for long", time.Hour, "", []string{"s-web"}, both...)
+	forget("not listed", 0, "other", []string{"s-web"}, both...)
+	forget("missed for long", 0, "", []string{"s-web"}, "s-web")
+	save(0)
+	save(0, "twin")
+	if n := testkit.Scalar[int](t, conn, `select count(*)::int from events
+where type = 'cloudfn.managed.unexpected_object.v1' and subject = 'twin'`); n != 2 {
+		t.Errorf("there are %d events of an object that has come back", n)
+	}
 	claim = domain.NewClaim() // another replica has the project
 	save(0)
+	if err := store.ForgetUnexpected(ctx, claim, "p1", nil, nil, 0); !errors.Is(err, domain.ErrFenced) {
+		t.Errorf("it is deleted without a claim: %v", err)
+	}
 }
