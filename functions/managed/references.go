@@ -84,7 +84,9 @@ func recognize(ctx context.Context, cloud session, made domain.Managed, p *plan)
 }
 
 // objectsOf are the ids of what a field's value stands for: in its order for networks, else sorted.
-func objectsOf(ctx context.Context, cloud session, ref reference, field string, value any) (ids []string, isKnown bool) {
+func objectsOf(
+	ctx context.Context, cloud session, ref reference, field string, value any,
+) (ids []string, isKnown bool) {
 	all := texts(value)
 	if len(all) == 0 {
 		all = defaults[field]

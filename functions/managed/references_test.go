@@ -70,8 +70,8 @@ func TestDryRunReferences(t *testing.T) {
 		found[0].Name != "no-files" || !strings.HasSuffix(found[1].Detail, `did you mean "m1.tiny"?`) {
 		t.Errorf("missing are %+v", found)
 	}
-	if found, _ := missing(machines+"web", strings.Replace(wrong, `"files", "no-files"`, `"file"`, 1)); found[0].Detail !=
-		`there is no Configmap "file"; did you mean "files"?` {
+	found, _ = missing(machines+"web", strings.Replace(wrong, `"files", "no-files"`, `"file"`, 1))
+	if found[0].Detail != `there is no Configmap "file"; did you mean "files"?` {
 		t.Errorf("of a name beside another one are missing %+v", found)
 	}
 	ids := []string{f.project.MakeSecurityGroup(t, "twin"), f.project.MakeSecurityGroup(t, "twin")}

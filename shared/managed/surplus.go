@@ -20,30 +20,7 @@ const surplusKept = 24 * time.Hour
 // a while, and that was made again. Each is an event when two scans have found it, and drift of the resource that has
 // its name. It is never deleted. Between scans what the last one has found stays.
 func (r *round) findSurplus(ctx context.Context) error {
-	known := map[string]bool{} // members and their objects
-	for _, m := range r.resources {
-		for _, member := range m.Members {
-			known[member.ID.String()], known[member.ObjectID] = true, true
-		}
-	}
-	var found, listed []domain.UnexpectedObject
-	var seen []string
-	for key, objects := range r.marked {
-		for mark, o := range objects { // a server may carry several ids
-			known[o.ID] = known[o.ID] || known[mark.String()]
-		}
-		provider, _ := domain.ProviderOf(key.driver.Kinds()[0])
-		listed = append(listed, domain.UnexpectedObject{Provider: provider.Name, Region: key.region})
-		for _, o := range objects {
-			seen = append(seen, o.ID)
-			if !known[o.ID] && o.State != ObjectDeleting {
-				known[o.ID] = true
-				found = append(found, domain.UnexpectedObject{
-					ObjectID: o.ID, Name: o.Name, Provider: provider.Name, Region: key.region,
-				})
-			}
-		}
-	}
+	listed, seen, found := r.listedObjects()
 	if len(listed) > 0 {
 		err := r.Store.ForgetUnexpected(ctx, r.claim, r.project.ProjectID, listed, seen, surplusKept)
 		if err != nil {
@@ -74,6 +51,34 @@ func (r *round) findSurplus(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// listedObjects returns the providers and regions that a scan has listed, the ids of all objects that carry a mark, and
+// those of them that belong to no member.
+func (r *round) listedObjects() (listed []domain.UnexpectedObject, seen []string, found []domain.UnexpectedObject) {
+	known := map[string]bool{} // members and their objects
+	for _, m := range r.resources {
+		for _, member := range m.Members {
+			known[member.ID.String()], known[member.ObjectID] = true, true
+		}
+	}
+	for key, objects := range r.marked {
+		for mark, o := range objects { // a server may carry several ids
+			known[o.ID] = known[o.ID] || known[mark.String()]
+		}
+		provider, _ := domain.ProviderOf(key.driver.Kinds()[0])
+		listed = append(listed, domain.UnexpectedObject{Provider: provider.Name, Region: key.region})
+		for _, o := range objects {
+			seen = append(seen, o.ID)
+			if !known[o.ID] && o.State != ObjectDeleting {
+				known[o.ID] = true
+				found = append(found, domain.UnexpectedObject{
+					ObjectID: o.ID, Name: o.Name, Provider: provider.Name, Region: key.region,
+				})
+			}
+		}
+	}
+	return listed, seen, found
 }
 
 // isNamed reports whether an object has the name that an object of the resource has.

@@ -90,14 +90,14 @@ func printDiff(ctx context.Context, a *cli.App, r Reference, found api.Item[api.
 // memberNames are the names of a resource's objects, by the ids of members. A server and the one that replaces it have
 // the same name: these have their ids, too.
 func memberNames(ctx context.Context, a *cli.App, r Reference, diff api.ManagedDiff) (map[string]string, error) {
+	count, names := map[string]int{}, map[string]string{}
 	if !slices.ContainsFunc(diff.Differences, func(d api.ManagedDifference) bool { return cli.Value(d.Member) != "" }) {
-		return nil, nil
+		return names, nil
 	}
 	found, err := api.Get[api.Managed](ctx, a.API(), r.URL(), nil)
 	if err != nil {
 		return nil, err
 	}
-	count, names := map[string]int{}, map[string]string{}
 	for _, m := range found.Value.Members {
 		count[m.Name]++
 	}

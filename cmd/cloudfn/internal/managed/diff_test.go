@@ -12,7 +12,8 @@ import (
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/exit"
 )
 
-// TestDiff shows the differences of the resource and of each member by its name, and ends with the codes of kubectl diff.
+// TestDiff shows the differences of the resource and of each member, which it names, and ends with the codes of kubectl
+// diff.
 func TestDiff(t *testing.T) {
 	t.Parallel()
 	const member, old, renewed = "3f8fad5b-d9cb-469f-a165-70867728950e", "11111111-1111-4111-8111-111111111111",
