@@ -23,7 +23,7 @@ func (f function) edits() []edit {
 		edit{"cmd/cloudfn/main.go", after("internal/account\"\n",
 			"\t\"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/"+f.Package+"\"\n")},
 		edit{"cmd/cloudfn/main.go", after("\t\tcallbacks.Command(a),\n", "\t\t"+f.Package+".Command(a),\n")},
-		edit{"test/contract/examples_done_test.go", before("\ts.console(t)\n", "\ts."+f.Var+"Story(t)\n")},
+		edit{"test/contract/examples_done_test.go", after("s.nodeStory, ", "s."+f.Var+"Story, ")},
 	)
 }
 
