@@ -47,10 +47,10 @@ func TestLongNew(t *testing.T) {
 		"knative/sources/run-budgets.yaml":    "name: run-budgets",
 		"knative/services/floating-ips.yaml":  "name: floating-ips",
 		"shared/domain/floatingip.go":         "type FloatingIP struct",
-		"shared/postgres/runbudgets.go":       "due_at <= now() and ` + unclaimedAt(\"j\", \"now()\")",
+		"shared/postgres/runbudgets.go":       "due_at <= now() and ` + due.Unclaimed(\"j\", \"now()\")",
 		"cmd/cloudfn/internal/floatingips":    "",
 		"shared/postgres/migrations":          "",
-		"test/contract/examples_done_test.go": "\ts.floatingIPStory(t)\n",
+		"test/contract/examples_done_test.go": "s.floatingIPStory, ",
 	} {
 		contains(t, path, text)
 	}
