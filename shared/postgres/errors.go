@@ -139,6 +139,7 @@ var conditions = []condition{
 	{"3D000", "the database does not exist", apperr.Unavailable, "", closesOne},
 	{"40", "transactions blocked each other, and this one was ended", apperr.Unavailable, "", closesNone},
 	{"42703", "a column does not exist: `migrate` was not run", apperr.Unavailable, needsMigrate, closesNone},
+	{"42883", "a function does not exist: `migrate` was not run", apperr.Unavailable, needsMigrate, closesNone},
 	{"42P01", "a table does not exist: `migrate` was not run", apperr.Unavailable, needsMigrate, closesNone},
 	{"53", "the server has no more connections, memory or disk", apperr.Unavailable, "", closesNone},
 	{stateLockNotGranted, "a lock was not released in time", apperr.Unavailable, "", closesNone},

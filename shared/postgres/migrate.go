@@ -98,7 +98,7 @@ func Migrate(ctx context.Context, cfg Config) ([]string, error) {
 	if err := indexPartitions(ctx, db); err != nil {
 		return applied, err
 	}
-	return applied, replace(ctx, db, fanOutSQL, monthsSQL, grantsSQL)
+	return applied, retryMigration(ctx, func() error { return replace(ctx, db, fanOutSQL, monthsSQL, grantsSQL) })
 }
 
 // A migration may take long. But while one of its statements waits for a lock on a table that is in use, all other
@@ -124,26 +124,32 @@ func openMigrations(cfg Config) (*sql.DB, error) {
 
 // up applies the pending migrations and names them. Each migration is applied as a whole, or can be repeated.
 func up(ctx context.Context, provider *goose.Provider) (applied []string, err error) {
-	for n := range migrateTries {
-		if n > 0 {
-			slog.InfoContext(ctx, "a migration waits for a lock: it is retried", "error", err)
-			if !flow.Sleep(ctx, migratePause) {
-				return applied, ctx.Err()
-			}
-		}
-		var results []*goose.MigrationResult
-		results, err = provider.Up(ctx)
+	err = retryMigration(ctx, func() error {
+		results, err := provider.Up(ctx)
 		if partial, ok := errors.AsType[*goose.PartialError](err); ok {
 			results = partial.Applied
 		}
 		for _, r := range results {
 			applied = append(applied, path.Base(r.Source.Path))
 		}
-		if sqlState(err) != stateLockNotGranted {
-			return applied, err
+		return err
+	})
+	return applied, err
+}
+
+// retryMigration repeats what did not get its locks, or was ended to resolve a deadlock.
+func retryMigration(ctx context.Context, migrate func() error) error {
+	for try := 1; ; try++ {
+		err := migrate()
+		state := sqlState(err)
+		if state != stateLockNotGranted && state != stateDeadlock || try == migrateTries {
+			return err
+		}
+		slog.InfoContext(ctx, "a migration waits for a lock: it is retried", "error", err)
+		if !flow.Sleep(ctx, migratePause) {
+			return ctx.Err()
 		}
 	}
-	return applied, err
 }
 
 // replace runs the scripts that define parts of the schema anew with every migration.

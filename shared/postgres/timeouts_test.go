@@ -135,6 +135,23 @@ func TestMigrateHasNoTimeouts(t *testing.T) {
 	}
 }
 
+// TestGrantsWaitForALock: what a migration defines anew each time is retried as the migrations are.
+func TestGrantsWaitForALock(t *testing.T) {
+	t.Parallel()
+	database := testkit.Database(t)
+	conn := testkit.Connect(t, database)
+	exec(t, conn, "begin; select pg_advisory_xact_lock(7166736203)") // as another migrate
+	released := make(chan struct{})
+	time.AfterFunc(1500*time.Millisecond, func() {
+		defer close(released)
+		exec(t, conn, "rollback")
+	})
+	_, err := postgres.Migrate(t.Context(), postgres.Config{URL: domain.Secret(database), MaxConns: 1})
+	if <-released; err != nil {
+		t.Error(err)
+	}
+}
+
 // TestMigrateWaitsForALock in short tries: it lets whoever queues behind it go, and each migration is applied once.
 func TestMigrateWaitsForALock(t *testing.T) {
 	t.Parallel()
