@@ -54,8 +54,10 @@ func (r *round) observe(ctx context.Context) error {
 		}
 	}
 	r.listed = time.Since(began)
-	if err := r.findSurplus(ctx); err != nil {
+	if err := r.findSurplus(ctx); errors.Is(err, domain.ErrFenced) {
 		return err
+	} else if err != nil { // what is declared does not wait for it
+		r.problem = err
 	}
 	r.around = NewAround(all, objects)
 	for _, m := range r.resources {

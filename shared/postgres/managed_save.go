@@ -220,5 +220,9 @@ func (s Managed) SaveUnexpected(
 	if err != nil {
 		return nil, apperr.Wrap(apperr.Internal, err, "unexpected objects cannot be written")
 	}
-	return queryColumn[string](ctx, s.DB.pool, saveUnexpectedSQL, projectID, claim.ID, text, after)
+	err = retryDeadlock(ctx, func() (err error) {
+		reported, err = queryColumn[string](ctx, s.DB.pool, saveUnexpectedSQL, projectID, claim.ID, text, after)
+		return err
+	})
+	return reported, err
 }

@@ -20,7 +20,9 @@ func TestLongRollingUpdate(t *testing.T) {
 	for most := range 2 {
 		t.Run(fmt.Sprintf("max_unavailable %d", most), func(t *testing.T) {
 			d, tiny := newDeclarer(t, 2, nil), testkit.Sandbox(t).Flavor
-			spread := func(made *domain.NewManaged) { made.Schedule.Affinity = "spread" }
+			spread := func(made *domain.NewManaged) {
+				made.Schedule.Affinity, made.Repair = "spread", domain.RepairAuto
+			}
 			is := func(count int, flavor string) func() string {
 				return func() string { return d.isExactly(t, deployed, count, flavor) }
 			}
