@@ -95,6 +95,7 @@ type round struct {
 	nodes     []domain.Node
 	deleted   map[uuid.UUID]bool               // the members whose objects are not found by their ids
 	missed    map[uuid.UUID]bool               // the members whose objects are not found, and not for long enough
+	stored    map[uuid.UUID]stored             // what was read by the ids of members that no list shows
 	marked    map[listing]map[uuid.UUID]Object // all objects with marks, of those that a scan has listed
 	listed    time.Duration                    // the time that listing has taken
 	isNews    bool                             // a status is new, which other resources may wait for
@@ -127,7 +128,7 @@ type resource struct {
 func (e Engine) Run(ctx context.Context, claim domain.Claim, project domain.ManagedProject) error {
 	r := &round{
 		Engine: e, claim: claim, project: project, sessions: map[sessionKey]opened{}, deleted: map[uuid.UUID]bool{},
-		missed: map[uuid.UUID]bool{}, marked: map[listing]map[uuid.UUID]Object{},
+		missed: map[uuid.UUID]bool{}, stored: map[uuid.UUID]stored{}, marked: map[listing]map[uuid.UUID]Object{},
 	}
 	return due.Pass{Limit: passTime, Work: r.run, Save: r.release}.Run(ctx)
 }

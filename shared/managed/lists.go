@@ -3,6 +3,7 @@ package managed
 import (
 	"context"
 	"sync"
+	"time"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
@@ -11,72 +12,112 @@ import (
 
 // lists keeps what names are looked up in for a round, so that ten creations list flavors once.
 type lists struct {
-	mu       sync.Mutex
-	flavors  []domain.Flavor
-	networks []domain.Network
-	groups   []domain.SecurityGroup
-	keys     []domain.KeyPair
-	zones    []domain.Zone
-	ports    []domain.Port
-	images   map[string][]domain.Image // by the name or id that was looked up
-	servers  map[string]string         // the ids of server groups, by their names
-	cells    *bool                     // all cells of Nova are up; nil = not checked
+	flavors  kept[[]domain.Flavor]
+	networks kept[[]domain.Network]
+	groups   kept[[]domain.SecurityGroup]
+	keys     kept[[]domain.KeyPair]
+	zones    kept[[]domain.Zone]
+	ports    kept[[]domain.Port]
+	images   kept[[]domain.Image] // by the name or id that was looked up
+	servers  kept[string]         // the ids of server groups, by their names
+	cells    kept[bool]           // all cells of Nova are up
 }
 
-func newLists() *lists {
-	return &lists{images: map[string][]domain.Image{}, servers: map[string]string{}}
+// kept is what a round has read of one kind, by a key. Each kind is read by one call at a time.
+type kept[T any] struct {
+	mu   sync.Mutex // of busy
+	busy chan struct{}
+	all  map[string]T
+	hung error // of a call that took longer than hungAfter
+}
+
+// hungAfter is how long a call may take and fail, and still be made again in the round. A service that hangs would take
+// that long for each resource.
+const hungAfter = 10 * time.Second
+
+// once returns what is kept under the key, or reads it.
+func (k *kept[T]) once(ctx context.Context, key string, read func(context.Context) (T, error)) (one T, err error) {
+	busy := k.calls()
+	select {
+	case busy <- struct{}{}:
+		defer func() { <-busy }()
+	case <-ctx.Done():
+		return one, apperr.Wrap(apperr.Timeout, ctx.Err(), "OpenStack did not answer in time")
+	}
+	one, isKnown := k.all[key]
+	switch {
+	case isKnown:
+		return one, nil
+	case k.hung != nil:
+		return one, k.hung
+	}
+	began := time.Now()
+	one, err = read(ctx)
+	switch {
+	case err == nil && k.all == nil:
+		k.all = map[string]T{key: one}
+	case err == nil:
+		k.all[key] = one
+	case time.Since(began) >= hungAfter:
+		k.hung = err
+	}
+	return one, err
+}
+
+// calls is full while a call is made.
+func (k *kept[T]) calls() chan struct{} {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.busy == nil {
+		k.busy = make(chan struct{}, 1)
+	}
+	return k.busy
+}
+
+// round is what the session's round keeps; without a round, nothing is kept for the next call.
+func (s Session) round() *lists {
+	if s.lists == nil {
+		return &lists{}
+	}
+	return s.lists
 }
 
 // cellsUp reports whether all cells of Nova are up. It is checked once in a round, by a call that a policy of Nova may
 // forbid: then they count as up.
 func (s Session) cellsUp(ctx context.Context) bool {
-	if s.lists == nil {
-		s.lists = &lists{}
-	}
-	s.lists.mu.Lock()
-	defer s.lists.mu.Unlock()
-	if s.lists.cells == nil {
+	areUp, _ := s.round().cells.once(ctx, "", func(ctx context.Context) (bool, error) {
 		err := s.Cloud.CellsUp(ctx, s.ProjectID)
-		s.lists.cells = new(err == nil || apperr.Final(err))
-	}
-	return *s.lists.cells
-}
-
-// once lists what names are looked up in, once in a round.
-func once[T any](
-	ctx context.Context, l *lists, kept func(*lists) *[]T, list func(context.Context) ([]T, error),
-) (all []T, err error) {
-	if l == nil {
-		return list(ctx)
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	into := kept(l)
-	if *into == nil {
-		*into, err = list(ctx)
-	}
-	return *into, err
+		return err == nil || apperr.Final(err), nil
+	})
+	return areUp
 }
 
 func (s Session) flavors(ctx context.Context) ([]domain.Flavor, error) {
-	return once(ctx, s.lists, func(l *lists) *[]domain.Flavor { return &l.flavors }, s.Cloud.Flavors)
+	return s.round().flavors.once(ctx, "", s.Cloud.Flavors)
 }
 
 func (s Session) networks(ctx context.Context) ([]domain.Network, error) {
-	return once(ctx, s.lists, func(l *lists) *[]domain.Network { return &l.networks }, s.Cloud.Networks)
+	return s.round().networks.once(ctx, "", s.Cloud.Networks)
 }
 
 func (s Session) securityGroups(ctx context.Context) ([]domain.SecurityGroup, error) {
-	return once(ctx, s.lists, func(l *lists) *[]domain.SecurityGroup { return &l.groups }, s.Cloud.SecurityGroups)
+	return s.round().groups.once(ctx, "", s.Cloud.SecurityGroups)
 }
 
 // keyPairs lists those of the session's user.
 func (s Session) keyPairs(ctx context.Context) ([]domain.KeyPair, error) {
-	return once(ctx, s.lists, func(l *lists) *[]domain.KeyPair { return &l.keys }, s.Cloud.KeyPairs)
+	return s.round().keys.once(ctx, "", s.Cloud.KeyPairs)
 }
 
 func (s Session) zones(ctx context.Context) ([]domain.Zone, error) {
-	return once(ctx, s.lists, func(l *lists) *[]domain.Zone { return &l.zones }, s.Cloud.Zones)
+	return s.round().zones.once(ctx, "", s.Cloud.Zones)
+}
+
+// ports lists the ports of the project's servers.
+func (s Session) ports(ctx context.Context) ([]domain.Port, error) {
+	return s.round().ports.once(ctx, "", func(ctx context.Context) ([]domain.Port, error) {
+		return s.Cloud.ServerPorts(ctx, s.ProjectID, "")
+	})
 }
 
 // serverGroup returns the id of the server group of a deployment, which is made with its first server; "" = none. Names
@@ -87,33 +128,14 @@ func (s Session) serverGroup(ctx context.Context, m domain.Managed) (id string, 
 		return "", nil
 	}
 	name := groupName(m, policy)
-	if s.lists == nil {
+	return s.round().servers.once(ctx, name, func(ctx context.Context) (string, error) {
 		return s.Cloud.EnsureServerGroup(ctx, name, policy)
-	}
-	s.lists.mu.Lock()
-	defer s.lists.mu.Unlock()
-	if id, isKnown := s.lists.servers[name]; isKnown {
-		return id, nil
-	}
-	if id, err = s.Cloud.EnsureServerGroup(ctx, name, policy); err == nil {
-		s.lists.servers[name] = id
-	}
-	return id, err
+	})
 }
 
-// images finds the images of a name or id, once in a round.
-func (s Session) images(ctx context.Context, name string) (found []domain.Image, err error) {
-	if s.lists == nil {
+// images finds the images of a name or id.
+func (s Session) images(ctx context.Context, name string) ([]domain.Image, error) {
+	return s.round().images.once(ctx, name, func(ctx context.Context) ([]domain.Image, error) {
 		return lookup.FindImages(ctx, s.Cloud, name)
-	}
-	s.lists.mu.Lock()
-	defer s.lists.mu.Unlock()
-	found, isKnown := s.lists.images[name]
-	if isKnown {
-		return found, nil
-	}
-	if found, err = lookup.FindImages(ctx, s.Cloud, name); err == nil {
-		s.lists.images[name] = found
-	}
-	return found, err
+	})
 }

@@ -11,19 +11,6 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// ports lists the ports of the project's servers, once in a round.
-func (s Session) ports(ctx context.Context) (all []domain.Port, err error) {
-	if s.lists == nil {
-		return s.Cloud.ServerPorts(ctx, s.ProjectID, "")
-	}
-	s.lists.mu.Lock()
-	defer s.lists.mu.Unlock()
-	if s.lists.ports == nil {
-		s.lists.ports, err = s.Cloud.ServerPorts(ctx, s.ProjectID, "")
-	}
-	return s.lists.ports, err
-}
-
 // addPorts adds to servers their ports, and what they were made of. Both stay nil where they are not known: Neutron may
 // withhold ports.
 func (d *MachineDriver) addPorts(ctx context.Context, s Session, servers []domain.Server) error {

@@ -27,7 +27,9 @@ type fakeNova struct {
 	calls  []string
 	ports  []domain.Port
 
-	portsErr error
+	portsErr  error
+	portsHang bool
+	portLists int // of all ports of the project
 }
 
 func (f *fakeNova) Flavors(context.Context) ([]domain.Flavor, error) {
@@ -477,7 +479,7 @@ func TestServerGroupsOfProjects(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := domain.Managed{Kind: domain.KindDeployment, Schedule: domain.ScheduleRule{Affinity: "spread"}}
-		session := func(c Cloud) Session { return Session{Cloud: c, lists: newLists()} }
+		session := func(c Cloud) Session { return Session{Cloud: c, lists: &lists{}} }
 		ctx, cancel := context.WithCancel(t.Context())
 		slow, nova := session(hanging{}), &grouping{}
 		go func() { _, _ = slow.serverGroup(ctx, m) }()

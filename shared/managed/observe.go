@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -44,6 +45,7 @@ func (r *round) observe(ctx context.Context) error {
 		groups[key] = append(groups[key], m)
 	}
 	objects := r.listAll(ctx, order, groups)
+	r.readStored(ctx, order, groups, objects)
 	all := make([]domain.Managed, len(r.resources))
 	for n, m := range r.resources {
 		all[n] = m.Managed
@@ -60,11 +62,7 @@ func (r *round) observe(ctx context.Context) error {
 		r.problem = err
 	}
 	r.around = NewAround(all, objects)
-	for _, m := range r.resources {
-		if m.isLookedAt && m.noLogin == nil && m.notListed == nil {
-			r.match(ctx, m, objects)
-		}
-	}
+	r.matchAll(ctx, objects)
 	return nil
 }
 
@@ -83,8 +81,11 @@ func (r *round) named() map[Ref]bool {
 }
 
 const (
-	listsAtOnce = 4                // of a project
-	listTime    = 30 * time.Second // of one list: a service that hangs keeps the others of the project for that long
+	listsAtOnce = 4 // of a project
+	findsAtOnce = 4 // of objects that a list does not show
+	// listTime is that of one list, and of all other reads of a kind together: a service that hangs keeps the others of
+	// the project for that long.
+	listTime = 30 * time.Second
 )
 
 // listAll lists the objects of each driver and region, some beside each other. All sessions of a project show the same;
@@ -195,7 +196,7 @@ func (r *round) confirm(ctx context.Context, m *resource, objects map[uuid.UUID]
 			continue
 		}
 		before := *member
-		if isAbsent := r.findStored(ctx, m, *member, objects); isAbsent {
+		if isAbsent := r.findStored(*member, objects); isAbsent {
 			r.miss(member, objects)
 		} else if objects[member.ID].Raw != nil {
 			member.MissedAt = time.Time{}
@@ -225,33 +226,84 @@ func (r *round) miss(member *domain.Member, objects map[uuid.UUID]Object) {
 	}
 }
 
-// findStored reads the stored object of a member, unless a list has shown it, and reports whether OpenStack does not
-// find it.
-func (r *round) findStored(
-	ctx context.Context, m *resource, member domain.Member, objects map[uuid.UUID]Object,
-) (isAbsent bool) {
+// stored is what was read of an object by its stored id.
+type stored struct {
+	object Object
+	err    error
+}
+
+// readStored reads the stored objects that no list shows by their ids, those of each driver and region beside each
+// other.
+func (r *round) readStored(
+	ctx context.Context, order []listing, groups map[listing][]*resource, objects map[uuid.UUID]Object,
+) {
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	for _, key := range order {
+		all.Go(func() {
+			limited, cancel := context.WithTimeout(ctx, listTime)
+			defer cancel()
+			var finds errgroup.Group
+			finds.SetLimit(findsAtOnce)
+			for _, m := range groups[key] {
+				if m.noLogin != nil || m.notListed != nil {
+					continue
+				}
+				for _, member := range m.Members {
+					if member.ObjectID == "" || objects[member.ID].ID == member.ObjectID || r.deleted[member.ID] {
+						continue
+					}
+					finds.Go(func() error {
+						o, err := key.driver.Find(limited, m.session, member.ObjectID)
+						mu.Lock()
+						defer mu.Unlock()
+						r.stored[member.ID] = stored{o, err}
+						return nil
+					})
+				}
+			}
+			_ = finds.Wait() // the errors are in stored
+		})
+	}
+	all.Wait()
+}
+
+// findStored takes the stored object of a member from what was read by its id, unless a list has shown it, and reports
+// whether OpenStack does not find it.
+func (r *round) findStored(member domain.Member, objects map[uuid.UUID]Object) (isAbsent bool) {
 	if o := objects[member.ID]; o.ID == member.ObjectID || r.deleted[member.ID] {
 		return r.deleted[member.ID]
 	}
-	stored, err := Object{}, error(nil)
-	if m.noLogin == nil && m.notListed == nil {
-		stored, err = m.driver.Find(ctx, m.session, member.ObjectID)
-	}
+	one := r.stored[member.ID]
 	switch {
-	case apperr.CodeOf(err) == apperr.NotFound:
+	case apperr.CodeOf(one.err) == apperr.NotFound:
 		return true
-	case err != nil || stored.Raw == nil:
-		stored = Object{ID: member.ObjectID, State: ObjectWorking, Reason: "no list shows it"}
+	case one.err != nil || one.object.Raw == nil:
+		one.object = Object{ID: member.ObjectID, State: ObjectWorking, Reason: "no list shows it"}
 	}
-	objects[member.ID] = stored
+	objects[member.ID] = one.object
 	return false
+}
+
+// matchAll compares all resources that could be looked at, beside each other: while a service hangs, only those wait
+// that have names to look up there.
+func (r *round) matchAll(ctx context.Context, objects map[uuid.UUID]Object) {
+	resolving, cancel := context.WithTimeout(ctx, listTime)
+	defer cancel()
+	var all errgroup.Group
+	for _, m := range r.resources {
+		if m.isLookedAt && m.noLogin == nil && m.notListed == nil {
+			all.Go(func() error { return r.match(resolving, m, objects) })
+		}
+	}
+	if err := all.Wait(); err != nil {
+		r.problem = err
+	}
 }
 
 // match gives each member its object and their differences. While it is not known what changed names mean, it is not
 // known either what differs, and nothing is done for the resource.
-func (r *round) match(ctx context.Context, m *resource, objects map[uuid.UUID]Object) {
-	resolving, cancel := context.WithTimeout(ctx, listTime)
-	defer cancel()
+func (r *round) match(ctx context.Context, m *resource, objects map[uuid.UUID]Object) error {
 	for _, member := range m.Members {
 		s := seen{member: member, isMissed: r.missed[member.ID]}
 		s.object, s.isFound = objects[member.ID]
@@ -263,9 +315,9 @@ func (r *round) match(ctx context.Context, m *resource, objects map[uuid.UUID]Ob
 		if isCompared && member.Status != domain.MemberDeleting && !m.isDeleting() {
 			in := r.wanted(m, member)
 			var err error
-			if in.names, err = m.session.resolve(resolving, in, s.object); err != nil {
-				r.problem, m.notListed, m.members = err, r.explain(m, err), nil
-				return
+			if in.names, err = m.session.resolve(ctx, in, s.object); err != nil {
+				m.notListed, m.members = r.explain(m, err), nil
+				return err
 			}
 			if s.differences = m.driver.Differences(in, s.object); !isReady {
 				s.differences = declaredSince(m.driver.Differences(in.asMade(), s.object), s.differences)
@@ -285,6 +337,7 @@ func (r *round) match(ctx context.Context, m *resource, objects map[uuid.UUID]Ob
 		}
 		m.members = append(m.members, s)
 	}
+	return nil
 }
 
 // replaceDisrupting has objects replaced that could be changed only while they do not work: none may be missing.

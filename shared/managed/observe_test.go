@@ -4,7 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -219,5 +221,136 @@ func TestNoFlavors(t *testing.T) {
 	_, err := (&MachineDriver{}).Find(t.Context(), Session{Cloud: noFlavors{nova}}, "s")
 	if code := apperr.CodeOf(err); err == nil || code == apperr.NotFound {
 		t.Errorf("it fails with %q: %v", code, err)
+	}
+}
+
+// stuck is a project some of whose services hang, and counts the calls that do.
+type stuck struct {
+	*memory
+	open
+	changingDriver // of servers
+
+	calls    atomic.Int32
+	keystone bool // hangs, but for images
+}
+
+func (h *stuck) hang(ctx context.Context) error {
+	if ctx.Err() == nil {
+		h.calls.Add(1)
+	}
+	<-ctx.Done()
+	return apperr.Wrap(apperr.Timeout, ctx.Err(), "it did not answer in time")
+}
+
+func (h *stuck) Find(ctx context.Context, _ Session, _ string) (Object, error) {
+	return Object{}, h.hang(ctx)
+}
+
+func (h *stuck) Finish(ctx context.Context, _ Session, _ domain.Managed) error { return h.hang(ctx) }
+
+func (h *stuck) Open(ctx context.Context, c domain.Connection, _ string) (Session, error) {
+	if h.keystone && c.Reason != string(domain.KindImage) {
+		return Session{}, h.hang(ctx)
+	}
+	return Session{Cloud: stuckGlance{h: h}}, nil
+}
+
+func (h *stuck) Connections(context.Context, string) (map[uuid.UUID]*domain.Connection, error) {
+	known := map[uuid.UUID]*domain.Connection{}
+	for _, m := range h.all {
+		known[m.ID] = &domain.Connection{Status: domain.ConnectionActive, Reason: string(m.Kind)}
+		if h.keystone {
+			known[m.ID].ID = m.ID
+		}
+	}
+	return known, nil
+}
+
+// stuckGlance is the cloud of a project whose Glance hangs.
+type stuckGlance struct {
+	sameCloud
+
+	h *stuck
+}
+
+func (g stuckGlance) Images(ctx context.Context, _ string) ([]domain.Image, error) {
+	return nil, g.h.hang(ctx)
+}
+
+// newStuck has servers that are as declared, and an image that is to be made.
+func newStuck(servers int) (Engine, *stuck, *bool) {
+	h, isMade := &stuck{memory: &memory{members: map[uuid.UUID]domain.Member{}}}, false
+	h.changingDriver.scripted = scripted{kind: domain.KindMachine, found: map[uuid.UUID]Object{}}
+	for n := range servers {
+		m := domain.Managed{
+			ID: uuid.New(), Kind: domain.KindMachine, Name: fmt.Sprintf("s-%d", n), Revision: 1, ObservedRevision: 1,
+			Spec: []byte(`{"flavor": "tiny", "image": "cirros"}`), Status: domain.ManagedReady,
+		}
+		member := domain.Member{
+			ID: uuid.New(), ManagedID: m.ID, Revision: 1, ObjectID: m.Name, Status: domain.MemberReady, WasReady: true,
+			MayHaveData: true,
+		}
+		h.all, h.members[member.ID] = append(h.all, m), member
+		h.changingDriver.found[member.ID] = Object{ID: m.Name, State: ObjectReady, Raw: domain.Server{
+			Flavor: domain.FlavorRef{Name: "tiny"}, Image: &domain.ImageRef{ID: imageOne},
+		}}
+	}
+	h.all = append(h.all, domain.Managed{
+		ID: uuid.New(), Kind: domain.KindImage, Name: "thing", Revision: 1, Request: domain.ManagedCreate,
+		Spec: []byte("{}"),
+	})
+	images := &scripted{kind: domain.KindImage, create: func() error { isMade = true; return nil }}
+	return Engine{
+		Store: h, Sessions: h, Drivers: map[domain.Kind]Driver{domain.KindMachine: h, domain.KindImage: images},
+		Wake: func(...string) {},
+	}, h, &isMade
+}
+
+// TestServicesThatHang: a service that hangs takes a round no longer than one list, however many resources need it, and
+// the rest of the project goes on: Glance, for which image a changed name is; Nova, for servers that no list shows and
+// for what belongs to deleted ones; Keystone.
+func TestServicesThatHang(t *testing.T) {
+	t.Parallel()
+	isUnknown := func(m domain.Managed) bool { return conditionOf(m, domain.ConditionReady).Status == "Unknown" }
+	for name, tc := range map[string]struct {
+		change func(*stuck, *domain.Managed)
+		shows  func(domain.Managed) bool // reports whether a server shows that its service hangs
+		calls  int32                     // that hang
+		took   time.Duration
+	}{
+		"Glance": {func(_ *stuck, m *domain.Managed) {
+			m.Made = map[int]domain.Revision{1: {Number: 1, Spec: m.Spec}}
+			m.Revision, m.Spec = 2, []byte(`{"flavor": "tiny", "image": "`+m.Name+`"}`)
+		}, isUnknown, 1, listTime},
+		"Nova": {func(h *stuck, _ *domain.Managed) {
+			clear(h.changingDriver.found)
+		}, func(m domain.Managed) bool { return m.Status == domain.ManagedUpdating }, findsAtOnce, listTime},
+		"Nova's server groups": {func(h *stuck, m *domain.Managed) {
+			clear(h.members)
+			m.Request, m.Status = domain.ManagedDelete, domain.ManagedDeleting
+		}, func(m domain.Managed) bool { return m.Status == domain.ManagedDeleting }, 1, stepTime},
+		"Keystone": {func(h *stuck, _ *domain.Managed) { h.keystone = true }, isUnknown, 1, listTime},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				e, h, isMade := newStuck(8)
+				for n := range h.all {
+					if h.all[n].Kind == domain.KindMachine {
+						tc.change(h, &h.all[n])
+					}
+				}
+				began := time.Now()
+				h.run(t, e)
+				if took := time.Since(began); took != tc.took || h.calls.Load() != tc.calls || !*isMade {
+					t.Errorf("it takes %s and %d calls, and the image is made: %t", took, h.calls.Load(), *isMade)
+				}
+				for _, m := range h.all {
+					if m.Kind == domain.KindMachine && !tc.shows(m) {
+						t.Errorf("%s is %s, %s: %+v", m.Name, m.Status, m.Reason, m.Conditions)
+					}
+				}
+			})
+		})
 	}
 }

@@ -22,11 +22,14 @@ type opened struct {
 	err     error
 }
 
-// openAll opens the session of each resource, and records the connections that Keystone does not accept any more.
+// openAll opens the session of each resource, and records the connections that Keystone does not accept any more. A
+// Keystone that hangs keeps a round for no longer than a list, and not those whose sessions are open.
 func (r *round) openAll(ctx context.Context) (err error) {
+	opening, cancel := context.WithTimeout(ctx, listTime)
+	defer cancel()
 	lost := map[uuid.UUID]*domain.Connection{}
 	for _, m := range r.resources {
-		if m.session, m.noLogin, err = r.open(ctx, m); err != nil {
+		if m.session, m.noLogin, err = r.open(ctx, opening, m); err != nil {
 			return err
 		}
 		c := r.known[m.ID]
@@ -42,8 +45,8 @@ func (r *round) openAll(ctx context.Context) (err error) {
 
 // open opens the session of a resource's connection. Before a delegation counts as lost, it reads the connections
 // again: a declaration renews them at any time, and the old trust is revoked then.
-func (r *round) open(ctx context.Context, m *resource) (s Session, noLogin, err error) {
-	s, noLogin = r.openOnce(ctx, m)
+func (r *round) open(ctx, opening context.Context, m *resource) (s Session, noLogin, err error) {
+	s, noLogin = r.openOnce(opening, m)
 	if apperr.CodeOf(noLogin) != apperr.DelegationLost || r.isReread {
 		return s, noLogin, nil
 	}
@@ -51,7 +54,7 @@ func (r *round) open(ctx context.Context, m *resource) (s Session, noLogin, err 
 		return s, nil, err
 	}
 	r.isReread = true
-	s, noLogin = r.openOnce(ctx, m)
+	s, noLogin = r.openOnce(opening, m)
 	return s, noLogin, nil
 }
 
@@ -69,7 +72,10 @@ func (r *round) openOnce(ctx context.Context, m *resource) (Session, error) {
 	o, ok := r.sessions[key]
 	if !ok {
 		o.session, o.err = r.Sessions.Open(ctx, *c, m.Schedule.Region)
-		o.session.lists = newLists()
+		if o.err != nil && ctx.Err() != nil {
+			o.err = apperr.Wrap(apperr.Timeout, o.err, "keystone did not answer within %s", listTime)
+		}
+		o.session.lists = &lists{}
 		r.sessions[key] = o
 	}
 	if o.err != nil && apperr.CodeOf(o.err) != apperr.DelegationLost {

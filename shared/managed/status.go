@@ -20,13 +20,15 @@ import (
 // nothing new writes nothing.
 func (r *round) save(ctx context.Context) error {
 	var changed []*domain.Managed
+	finishing, cancel := context.WithTimeout(ctx, stepTime)
+	defer cancel()
 	for _, m := range r.resources {
 		if !m.isLookedAt {
 			continue
 		}
 		if m.isGone() {
 			r.isNews = true
-			if err := r.remove(ctx, m); err != nil && !errors.Is(err, domain.ErrChanged) {
+			if err := r.remove(ctx, finishing, m); err != nil && !errors.Is(err, domain.ErrChanged) {
 				return err
 			}
 			continue
@@ -74,9 +76,9 @@ func (m *resource) isGone() bool {
 }
 
 // remove deletes a resource whose objects are all gone, or stay.
-func (r *round) remove(ctx context.Context, m *resource) error {
+func (r *round) remove(ctx, finishing context.Context, m *resource) error {
 	if finisher, ok := m.driver.(Finisher); ok && !m.Orphan {
-		if err := finisher.Finish(ctx, m.session, m.Managed); err != nil {
+		if err := finisher.Finish(finishing, m.session, m.Managed); err != nil {
 			r.problem = err
 			return nil //nolint:nilerr // the next round does it again
 		}

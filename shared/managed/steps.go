@@ -289,7 +289,9 @@ func (r *round) deleteExtra(ctx context.Context, m *resource, member uuid.UUID, 
 	}
 	slog.WarnContext(ctx, "deleting an object that was made twice", "project_id", r.project.ProjectID, "kind", m.Kind,
 		"name", m.Name, "member_id", member, "object_id", extra.ID)
-	if err := m.driver.Delete(ctx, m.session, extra); err != nil {
+	calling, cancel := context.WithTimeout(ctx, stepTime)
+	defer cancel()
+	if err := m.driver.Delete(calling, m.session, extra); err != nil {
 		_ = r.record(ctx, m, &domain.Member{ID: member}, step{action: actDelete, object: extra}, err)
 	}
 	return nil
