@@ -227,7 +227,7 @@ func (d *BalancerDriver) Create(ctx context.Context, s Session, in Wanted) (stri
 	}
 	made, err := s.Cloud.LoadBalancers(ctx, s.ProjectID, memberTag(in.Member.ID))
 	if err != nil {
-		return "", err
+		return "", unsent(err)
 	}
 	for _, b := range made {
 		if balancerObject(loadBalancer{LoadBalancer: b}).State != ObjectDeleting {
@@ -243,11 +243,11 @@ func (d *BalancerDriver) begin(ctx context.Context, s Session, in Wanted) (strin
 	spec := read[domain.BalancerSpec](in.Spec)
 	networks, err := s.Cloud.NetworkNames(ctx)
 	if err != nil {
-		return "", err
+		return "", unsent(err)
 	}
 	chosen, err := lookup.PickNetworks(networks, []lookup.Ref{{Field: "spec.network", Value: spec.Network}})
 	if err != nil {
-		return "", err
+		return "", unsent(err)
 	}
 	n := slices.IndexFunc(networks, func(n domain.Network) bool { return n.ID == chosen[0].Value })
 	request := domain.LoadBalancerRequest{
@@ -256,16 +256,16 @@ func (d *BalancerDriver) begin(ctx context.Context, s Session, in Wanted) (strin
 	for _, l := range spec.Listeners {
 		one := declaredListener(l)
 		if one.Pool.Members, err = in.Around.poolMembers(l, networks[n].Name); err != nil {
-			return "", err
+			return "", unsent(err)
 		}
 		request.Listeners = append(request.Listeners, one)
 	}
 	id, err := s.Cloud.CreateLoadBalancer(ctx, request)
 	if apperr.CodeOf(err) != apperr.Unsupported || len(request.Listeners) == 0 {
-		return id, err
+		return sent(id, err)
 	}
 	request.Listeners, request.Tags = nil, append(request.Tags, incompleteTag)
-	return s.Cloud.CreateLoadBalancer(ctx, request)
+	return sent(s.Cloud.CreateLoadBalancer(ctx, request))
 }
 
 // complete takes the next step of a load balancer that was begun without its listeners.

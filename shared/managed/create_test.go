@@ -2,6 +2,7 @@ package managed
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -88,6 +89,105 @@ func TestCreatedRevision(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// unreachable is a project whose services answer so many reads, and take no connection after that.
+type unreachable struct {
+	Cloud
+
+	reads  int
+	isSent bool
+}
+
+func (c *unreachable) read() error {
+	if c.reads == 0 {
+		return apperr.New(apperr.Unavailable, "it is unavailable")
+	}
+	c.reads--
+	return nil
+}
+
+func (c *unreachable) create() (string, error) {
+	c.isSent = true
+	return "", apperr.Wrap(apperr.Unavailable, apperr.ErrNotSent, "it cannot be reached")
+}
+
+func (c *unreachable) LoadBalancers(context.Context, string, string) ([]domain.LoadBalancer, error) {
+	return nil, c.read()
+}
+
+func (c *unreachable) NetworkNames(context.Context) ([]domain.Network, error) {
+	return []domain.Network{{ID: "n", Name: "a"}}, c.read()
+}
+
+func (c *unreachable) TaggedImages(context.Context, string, string) ([]domain.ImageDetail, error) {
+	return nil, c.read()
+}
+
+func (c *unreachable) Images(context.Context, string) ([]domain.Image, error) {
+	return []domain.Image{{ID: "i", Name: "a", Status: "active"}}, c.read()
+}
+
+func (c *unreachable) Volumes(context.Context, string, string) ([]domain.Volume, error) {
+	return nil, c.read()
+}
+
+func (c *unreachable) Secrets(context.Context, string) ([]domain.StoredSecret, error) {
+	return nil, c.read()
+}
+
+func (c *unreachable) Flavors(context.Context) ([]domain.Flavor, error) {
+	return []domain.Flavor{{ID: "f", Name: "a"}}, c.read()
+}
+
+func (c *unreachable) Networks(context.Context) ([]domain.Network, error) {
+	return []domain.Network{{ID: "n", Name: "a", Subnets: []domain.Subnet{{ID: "s"}}}}, c.read()
+}
+
+func (c *unreachable) CreateLoadBalancer(context.Context, domain.LoadBalancerRequest) (string, error) {
+	return c.create()
+}
+
+func (c *unreachable) CreateImage(context.Context, domain.ImageRequest) (string, error) {
+	return c.create()
+}
+
+func (c *unreachable) CreateVolume(context.Context, domain.VolumeRequest) (string, error) {
+	return c.create()
+}
+
+func (c *unreachable) StoreSecret(context.Context, string, string, domain.Secret) (string, error) {
+	return c.create()
+}
+
+// TestNothingIsRequested: a creation that fails before its call, or whose call reaches no service, has requested
+// nothing, with each driver. A server's order is made later even if its call was not sent: it counts as requested.
+func TestNothingIsRequested(t *testing.T) {
+	t.Parallel()
+	for kind, tc := range map[domain.Kind]struct {
+		driver Driver
+		spec   string
+		reads  int // before the call
+	}{
+		domain.KindMachine:  {&MachineDriver{}, `{"flavor": "a", "image": "a", "networks": ["a"]}`, 3},
+		domain.KindVolume:   {VolumeDriver{}, `{"size_gb": 1, "image": "a"}`, 2},
+		domain.KindImage:    {ImageDriver{}, `{"disk_format": "raw", "content": "YQ=="}`, 1},
+		domain.KindSecret:   {SecretDriver{}, `{}`, 1},
+		domain.KindBalancer: {NewBalancerDriver(), `{"network": "a"}`, 2},
+	} {
+		for reads := range tc.reads + 1 {
+			isCall := reads == tc.reads
+			if isCall && kind == domain.KindMachine {
+				continue
+			}
+			c := &unreachable{reads: reads}
+			in := Wanted{Resource: domain.Managed{Kind: kind}, Spec: []byte(tc.spec), Around: NewAround(nil, nil)}
+			_, err := tc.driver.Create(t.Context(), Session{Cloud: c}, in)
+			if !errors.Is(err, errUnsent) || apperr.CodeOf(err) != apperr.Unavailable || c.isSent != isCall {
+				t.Errorf("%s: after %d reads, sent %t, it fails with %v", kind, reads, c.isSent, err)
+			}
+		}
 	}
 }
 

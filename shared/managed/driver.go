@@ -240,6 +240,15 @@ var errUnsent = errors.New("nothing was requested")
 
 func unsent(err error) error { return errors.Join(errUnsent, err) }
 
+// sent is the outcome of the first call of Create that makes something: what has not reached OpenStack is unsent. It is
+// not for a server, whose order is made later.
+func sent(id string, err error) (string, error) {
+	if errors.Is(err, apperr.ErrNotSent) {
+		err = unsent(err)
+	}
+	return id, err
+}
+
 // because says in an error which call has failed. A WaitError stays as it is.
 func because(err error, format string, args ...any) error {
 	if _, isWait := errors.AsType[WaitError](err); isWait {

@@ -126,7 +126,7 @@ func (ImageDriver) Create(ctx context.Context, s Session, in Wanted) (string, er
 		MinRAMMB: spec.MinRAMMB, Properties: spec.Properties, Tags: append(memberTags(in.Member.ID), ownTags(spec)...),
 	})
 	if err != nil {
-		return "", err
+		return sent("", err)
 	}
 	return id, fillImage(ctx, s, id, spec)
 }

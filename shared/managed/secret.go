@@ -92,7 +92,7 @@ func (SecretDriver) Create(ctx context.Context, s Session, in Wanted) (string, e
 			return one.ID, nil
 		}
 	}
-	return s.Cloud.StoreSecret(ctx, name, contentType, payload)
+	return sent(s.Cloud.StoreSecret(ctx, name, contentType, payload))
 }
 
 // contentTypeOf is the content type of the payload of a spec.

@@ -126,7 +126,7 @@ func (VolumeDriver) Create(ctx context.Context, s Session, in Wanted) (string, e
 	if apperr.CodeOf(err) == apperr.NotFound { // of a type; nothing else in the request is looked up so
 		err = apperr.InvalidField("spec.type", apperr.As(err).Message)
 	}
-	return id, err
+	return sent(id, err)
 }
 
 // volumeImage is the id of the image that a volume is filled with; "" when it is empty.
