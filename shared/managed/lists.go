@@ -12,15 +12,15 @@ import (
 
 // lists keeps what names are looked up in for a round, so that ten creations list flavors once.
 type lists struct {
-	flavors  kept[[]domain.Flavor]
-	networks kept[[]domain.Network]
-	groups   kept[[]domain.SecurityGroup]
-	keys     kept[[]domain.KeyPair]
-	zones    kept[[]domain.Zone]
-	ports    kept[[]domain.Port]
-	images   kept[[]domain.Image] // by the name or id that was looked up
-	servers  kept[string]         // the ids of server groups, by their names
-	cells    kept[bool]           // all cells of Nova are up
+	flavors      kept[[]domain.Flavor]
+	networks     kept[[]domain.Network]
+	groups       kept[[]domain.SecurityGroup]
+	keys         kept[[]domain.KeyPair]
+	zones        kept[[]domain.Zone]
+	ports        kept[[]domain.Port]  // by the server; "" = all
+	images       kept[[]domain.Image] // by the name or id that was looked up
+	serverGroups kept[string]         // their ids, by their names
+	cells        kept[bool]           // all cells of Nova are up
 }
 
 // kept is what a round has read of one kind, by a key. Each kind is read by one call at a time.
@@ -113,10 +113,10 @@ func (s Session) zones(ctx context.Context) ([]domain.Zone, error) {
 	return s.round().zones.once(ctx, "", s.Cloud.Zones)
 }
 
-// ports lists the ports of the project's servers.
-func (s Session) ports(ctx context.Context) ([]domain.Port, error) {
-	return s.round().ports.once(ctx, "", func(ctx context.Context) ([]domain.Port, error) {
-		return s.Cloud.ServerPorts(ctx, s.ProjectID, "")
+// ports lists the ports of a server, or with "" those of all servers of the project.
+func (s Session) ports(ctx context.Context, server string) ([]domain.Port, error) {
+	return s.round().ports.once(ctx, server, func(ctx context.Context) ([]domain.Port, error) {
+		return s.Cloud.ServerPorts(ctx, s.ProjectID, server)
 	})
 }
 
@@ -128,7 +128,7 @@ func (s Session) serverGroup(ctx context.Context, m domain.Managed) (id string, 
 		return "", nil
 	}
 	name := groupName(m, policy)
-	return s.round().servers.once(ctx, name, func(ctx context.Context) (string, error) {
+	return s.round().serverGroups.once(ctx, name, func(ctx context.Context) (string, error) {
 		return s.Cloud.EnsureServerGroup(ctx, name, policy)
 	})
 }

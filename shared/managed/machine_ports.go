@@ -2,28 +2,31 @@ package managed
 
 import (
 	"context"
+	"log/slog"
 	"maps"
 	"slices"
 
 	"github.com/google/uuid"
 
-	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
+// portsTime is that of a read of ports: less than a list's, so that the servers are listed without them.
+const portsTime = listTime / 2
+
 // addPorts adds to servers their ports, and what they were made of. Both stay nil where they are not known: Neutron may
-// withhold ports.
+// withhold ports, or be unavailable. One server takes no list of all ports of the project.
 func (d *MachineDriver) addPorts(ctx context.Context, s Session, servers []domain.Server) error {
-	ports, err := s.ports(ctx)
-	if len(servers) == 1 && err == nil && !slices.ContainsFunc(ports, func(port domain.Port) bool {
-		return port.DeviceID == servers[0].ID
-	}) { // it may be new since they were listed
-		ports, err = s.Cloud.ServerPorts(ctx, s.ProjectID, servers[0].ID)
+	id := ""
+	if len(servers) == 1 {
+		id = servers[0].ID
 	}
-	if apperr.Final(err) {
+	limited, cancel := context.WithTimeout(ctx, portsTime)
+	defer cancel()
+	ports, err := s.ports(limited, id)
+	if err != nil {
+		slog.WarnContext(ctx, "the ports of managed servers are not known", "project_id", s.ProjectID, "error", err)
 		return nil
-	} else if err != nil {
-		return err
 	}
 	by := map[string][]domain.Port{}
 	for _, port := range ports {

@@ -5,8 +5,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
@@ -31,8 +33,24 @@ func (m madeOf) Find(_ context.Context, _ domain.Filter, ids []string) ([]domain
 	return found, nil
 }
 
-func (f *fakeNova) ServerPorts(context.Context, string, string) ([]domain.Port, error) {
-	return slices.Clone(f.ports), f.portsErr
+func (f *fakeNova) ServerPorts(ctx context.Context, _, serverID string) ([]domain.Port, error) {
+	if f.portsHang {
+		<-ctx.Done()
+		return nil, apperr.Wrap(apperr.Timeout, ctx.Err(), "neutron did not answer in time")
+	}
+	if serverID == "" {
+		f.portLists++
+		return slices.Clone(f.ports), f.portsErr
+	}
+	return slices.DeleteFunc(slices.Clone(f.ports), func(port domain.Port) bool {
+		return port.DeviceID != serverID
+	}), f.portsErr
+}
+
+func (f *fakeNova) MarkedServers(context.Context, string) ([]domain.Server, error) {
+	other := f.server
+	other.ID, other.Tags = "other", []string{uuid.NewString(), markTag}
+	return []domain.Server{f.server, other}, nil
 }
 
 func (f *fakeNova) AttachInterface(_ context.Context, _, networkID string) error {
@@ -122,6 +140,9 @@ func TestPortsOfServer(t *testing.T) {
 		"ports are withheld": {func(f *fakeNova) {
 			f.ports, f.portsErr = nil, apperr.New(apperr.Forbidden, "withheld")
 		}, "", nil},
+		"Neutron is unavailable": {func(f *fakeNova) {
+			f.ports, f.portsErr = nil, apperr.New(apperr.Unavailable, "it is unavailable")
+		}, "", nil},
 	} {
 		nova, in, driver := connected(t)
 		tc.change(nova)
@@ -162,6 +183,52 @@ func TestPortsAreNotKnown(t *testing.T) {
 	nova.ports[0].Groups = []string{groupTheirs}
 	if _, _, fields := compared(t, driver, nova, in); fields != "" {
 		t.Errorf("groups that are not declared: %s", fields)
+	}
+}
+
+// TestServersWithoutNeutron: servers are listed and read while Neutron is unavailable or hangs, within the time of a
+// list, and nothing is known of their ports.
+func TestServersWithoutNeutron(t *testing.T) {
+	t.Parallel()
+	for _, hangs := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			nova, in, driver := connected(t)
+			nova.portsHang, nova.portsErr = hangs, apperr.New(apperr.Unavailable, "it is unavailable")
+			s := Session{Cloud: nova, lists: &lists{}}
+			limited, cancel := context.WithTimeout(t.Context(), listTime)
+			defer cancel()
+			found, err := driver.List(limited, s, []domain.Member{in.Member})
+			if err != nil || len(found) != 2 || found[in.Member.ID].State != ObjectReady {
+				t.Fatalf("hangs %t: listed are %+v: %v", hangs, found, err)
+			}
+			for range mostFinds {
+				o, err := driver.Find(limited, s, "s")
+				if err != nil || o.State != ObjectReady || limited.Err() != nil {
+					t.Fatalf("hangs %t: found is %+v: %v", hangs, o, err)
+				}
+				for _, one := range []Object{o, found[in.Member.ID]} {
+					if left := driver.Differences(in, one); len(left) > 0 || raw[domain.Server](one).Ports != nil {
+						t.Errorf("hangs %t: it differs by %+v", hangs, left)
+					}
+				}
+			}
+		})
+	}
+}
+
+// TestPortsOfOneServer: a server that is read by its id takes no list of all ports of its project, and two that are
+// listed take one.
+func TestPortsOfOneServer(t *testing.T) {
+	t.Parallel()
+	nova, in, driver := connected(t)
+	s := Session{Cloud: nova, lists: &lists{}}
+	o, err := driver.Find(t.Context(), s, "s")
+	if err != nil || len(raw[domain.Server](o).Ports) != 2 || nova.portLists != 0 {
+		t.Errorf("after %d lists of ports it is %+v: %v", nova.portLists, o, err)
+	}
+	found, err := driver.List(t.Context(), s, []domain.Member{in.Member})
+	if err != nil || len(raw[domain.Server](found[in.Member.ID]).Ports) != 2 || nova.portLists != 1 {
+		t.Errorf("after %d lists of ports they are %+v: %v", nova.portLists, found, err)
 	}
 }
 
