@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -64,46 +65,76 @@ func TestAFunctionWarmsUp(t *testing.T) {
 	})
 }
 
-// TestOneByOne runs every function in a process of its own, as Knative does: each serves its own paths, at the
-// same places as the daemon does.
+// TestOneByOne runs every function in a process of its own, as Knative does: each serves its own paths, at the same
+// places and with the same answers as the daemon does, and no other function's.
 func TestOneByOne(t *testing.T) {
 	t.Parallel()
-	token := testkit.Token(t, "demo")
-	paths := map[string]string{
-		"resources": "/v1/resources", "servers": "/v1/servers", "stats": "/v1/stats",
-		"launch": "/v1/launch/" + uuid.NewString(), "callbacks": "/v1/callbacks",
-		"connections": "/v1/connections", "agents": "/v1/agents/" + uuid.NewString() + "/bundle",
-		"console": "/console/",
-	}
-	daemon := testkit.Spawn(t, testkit.DaemonEnv(t, testkit.Database(t)))
-	for target := range paths {
-		p := testkit.Spawn(t, testkit.Env(t, testkit.Database(t), map[string]string{
-			"FUNCTION_TARGET": target, "K_SERVICE": target, "CONSOLE_UPSTREAM": "http://{function}.invalid",
-		}))
-		for name, path := range paths {
-			want := daemon.As(token).Get(t, path).Status
-			if name != target {
-				want = 404
+	token, database := testkit.Token(t, "demo"), testkit.Database(t)
+	daemon := testkit.Spawn(t, testkit.DaemonEnv(t, database)).As(token)
+	functions := testkit.Describe(t).Functions
+	for _, f := range functions {
+		t.Run(f.Name, func(t *testing.T) {
+			t.Parallel()
+			p := testkit.Spawn(t, testkit.Env(t, database, map[string]string{
+				"FUNCTION_TARGET": f.Name, "K_SERVICE": f.Name, "CONSOLE_UPSTREAM": "http://{function}.invalid",
+			}))
+			for _, other := range functions {
+				method, path := firstRoute(other)
+				got := p.As(token).Do(t, method, path, "")
+				isServed := !strings.Contains(string(got.Body), "there is nothing at this path")
+				if isServed != (other.Name == f.Name) {
+					t.Errorf("%s %s of %s: got %d %s", method, path, other.Name, got.Status, got.Body)
+				}
+				if want := daemon.Do(t, method, path, "").Status; isServed && got.Status != want {
+					t.Errorf("%s %s: got %d, the daemon answers %d", method, path, got.Status, want)
+				}
 			}
-			if got := p.As(token).Get(t, path).Status; got != want {
-				t.Errorf("%s answers %s with %d, want %d", target, path, got, want)
+			resp, err := http.Post(p.URL, "application/json", nil) // where a PingSource posts
+			if err != nil {
+				t.Fatal(err)
 			}
-		}
-		var status struct{ Function string }
-		p.Get(t, "/v1/status").JSON(t, &status)
-		if status.Function != target {
-			t.Errorf("%s says that it is %q", target, status.Function)
-		}
-		if code := p.Terminate(t, 10*time.Second); code != 0 {
-			t.Errorf("%s ended with %d", target, code)
-		}
-		for line := range strings.Lines(p.Log()) {
-			if !strings.HasPrefix(line, "{") {
-				t.Errorf("%s printed %q: every line is to be JSON", target, line)
+			_ = resp.Body.Close()
+			if isEvent := resp.StatusCode == http.StatusBadRequest; isEvent != (f.Kind == "event") {
+				t.Errorf("POST / without an event: got %d from a function of kind %s", resp.StatusCode, f.Kind)
 			}
-		}
+			var status struct{ Function string }
+			p.Get(t, "/v1/status").JSON(t, &status)
+			if status.Function != f.Name {
+				t.Errorf("it reports that it is %q", status.Function)
+			}
+			if code := p.Terminate(t, 10*time.Second); code != 0 {
+				t.Errorf("it ended with %d", code)
+			}
+			for line := range strings.Lines(p.Log()) {
+				if !strings.HasPrefix(line, "{") {
+					t.Errorf("it printed %q: every line must be JSON", line)
+				}
+			}
+		})
 	}
 }
+
+// firstRoute returns a function's first route that needs no id, or the first one with an id that no object has: a GET,
+// or what an event function takes.
+func firstRoute(f run.Declaration) (method, path string) {
+	first := ""
+	for _, route := range f.Routes {
+		method, path, _ := strings.Cut(strings.ReplaceAll(route, "{$}", ""), " ")
+		hasID := strings.Contains(path, "{")
+		if path = wildcard.ReplaceAllString(path, uuid.Nil.String()); method != http.MethodGet && f.Kind == "http" {
+			continue
+		}
+		if !hasID {
+			return method, path
+		}
+		if first == "" {
+			first = path
+		}
+	}
+	return http.MethodGet, first
+}
+
+var wildcard = regexp.MustCompile(`\{[^}]*\}`)
 
 // slowNova stands before the real Nova and answers after a while: for requests that are in flight at a moment.
 func slowNova(t *testing.T, delay time.Duration) (env map[string]string, calls *atomic.Int64) {
