@@ -107,7 +107,8 @@ func TestPages(t *testing.T) {
 				next = 0
 			}
 			for n := next + 1; n <= orders && len(page) < limit; n++ {
-				page = append(page, domain.RunningOrder{ProjectID: "p", ID: uuid.New(), UpdatedAt: time.Unix(int64(n), 0)})
+				page = append(page,
+					domain.RunningOrder{ProjectID: "p", ID: uuid.New(), UpdatedAt: time.Unix(int64(n), 0)})
 			}
 			largest.Store(max(largest.Load(), int64(len(page))))
 			return page, nil

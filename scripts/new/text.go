@@ -12,16 +12,6 @@ type edit struct {
 	apply func(text string) (string, error)
 }
 
-// before inserts a text before a line that occurs once.
-func before(line, text string) func(string) (string, error) {
-	return func(all string) (string, error) {
-		if strings.Count(all, "\n"+line) != 1 {
-			return "", fmt.Errorf("the line %q must occur once", strings.TrimSpace(line))
-		}
-		return strings.Replace(all, "\n"+line, "\n"+text+line, 1), nil
-	}
-}
-
 // after inserts a text behind another that occurs once.
 func after(place, text string) func(string) (string, error) {
 	return func(all string) (string, error) {

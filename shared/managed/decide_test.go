@@ -137,7 +137,8 @@ func TestDecide(t *testing.T) {
 			member(0, status(domain.MemberCreating), absent, requested, func(s *seen) { s.member.Attempts = 5 }),
 		}, "create 0, delete 0"},
 		"waiting, declared": {to(1, 1), []seen{
-			member(0, status(domain.MemberCreating), absent, requested, pausing, func(s *seen) { s.member.IsWaiting = true }),
+			member(0, status(domain.MemberCreating), absent, requested, pausing,
+				func(s *seen) { s.member.IsWaiting = true }),
 		}, "create 0, delete 0"},
 		"made":           {of(1, 1), []seen{member(0, status(domain.MemberCreating))}, "record 0"},
 		"a process died": {of(1, 1), []seen{member(0, status(domain.MemberCreating), absent)}, "create 0"},
@@ -147,11 +148,13 @@ func TestDecide(t *testing.T) {
 		},
 		"waits for a retry": {of(1, 1), []seen{member(0, status(domain.MemberCreating), absent, pausing)}, ""},
 
-		"scaled up":          {of(3, 1), []seen{member(0), member(2)}, "create 1"},
-		"scaled down":        {of(1, 1), []seen{member(0), member(1), member(2)}, "delete 1, delete 2"},
-		"the broken first":   {of(1, 1), []seen{member(0, state(ObjectError)), member(1)}, "delete 0"},
-		"the stopped first":  {of(1, 1), []seen{member(0, off), member(1)}, "delete 0"},
-		"the deleted first":  {of(1, 1), []seen{member(0, state(ObjectDeleting)), member(1, off)}, "delete 0, record 1"},
+		"scaled up":         {of(3, 1), []seen{member(0), member(2)}, "create 1"},
+		"scaled down":       {of(1, 1), []seen{member(0), member(1), member(2)}, "delete 1, delete 2"},
+		"the broken first":  {of(1, 1), []seen{member(0, state(ObjectError)), member(1)}, "delete 0"},
+		"the stopped first": {of(1, 1), []seen{member(0, off), member(1)}, "delete 0"},
+		"the deleted first": {
+			of(1, 1), []seen{member(0, state(ObjectDeleting)), member(1, off)}, "delete 0, record 1",
+		},
 		"scaled to none":     {of(0, 1), []seen{member(0), member(1)}, "delete 0, delete 1"},
 		"being deleted":      {of(0, 1), []seen{member(0, status(domain.MemberDeleting), state(ObjectDeleting))}, ""},
 		"deleted again":      {of(0, 1), []seen{member(0, status(domain.MemberDeleting))}, "delete 0"},

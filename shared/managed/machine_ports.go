@@ -41,9 +41,9 @@ func (d *MachineDriver) addPorts(ctx context.Context, s Session, servers []domai
 	if err != nil {
 		return err
 	}
-	for n := range made {
-		if made[n].ServerID == ids[n] && len(made[n].Spec.NetworkIDs) > 0 {
-			servers[n].MadeOf = &made[n].Spec
+	for n := range servers {
+		if i := &made[n]; i.ServerID == ids[n] && len(i.Spec.NetworkIDs) > 0 {
+			servers[n].MadeOf = &i.Spec
 		}
 	}
 	return nil

@@ -391,7 +391,8 @@ func (w *modelWorld) waitsForOrphan(m *domain.Managed) bool {
 // waitsForServer reports whether a server that is not as declared yet, and says why, has a volume of the resource.
 func (w *modelWorld) waitsForServer(m *domain.Managed) bool {
 	return slices.ContainsFunc(w.store.resources, func(user *domain.Managed) bool {
-		return user.ObservedRevision != user.Revision && user.Reason != "" && w.has(user, func(server *modelObject) bool {
+		isWaiting := user.ObservedRevision != user.Revision && user.Reason != ""
+		return isWaiting && w.has(user, func(server *modelObject) bool {
 			return w.has(m, func(o *modelObject) bool { return slices.Contains(server.server.VolumeIDs, o.id) })
 		})
 	})

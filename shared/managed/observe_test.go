@@ -280,7 +280,7 @@ func (g stuckGlance) Images(ctx context.Context, _ string) ([]domain.Image, erro
 // newStuck has servers that are as declared, and an image that is to be made.
 func newStuck(servers int) (Engine, *stuck, *bool) {
 	h, isMade := &stuck{memory: &memory{members: map[uuid.UUID]domain.Member{}}}, false
-	h.changingDriver.scripted = scripted{kind: domain.KindMachine, found: map[uuid.UUID]Object{}}
+	h.scripted = scripted{kind: domain.KindMachine, found: map[uuid.UUID]Object{}}
 	for n := range servers {
 		m := domain.Managed{
 			ID: uuid.New(), Kind: domain.KindMachine, Name: fmt.Sprintf("s-%d", n), Revision: 1, ObservedRevision: 1,

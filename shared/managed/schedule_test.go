@@ -1,9 +1,12 @@
 package managed
 
 import (
+	"context"
 	"errors"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -197,4 +200,52 @@ func TestOneByOne(t *testing.T) {
 			t.Errorf("beside %s: %q", name, got)
 		}
 	}
+}
+
+// hanging is a Nova that answers to no call about server groups until the context ends.
+type hanging struct{ Cloud }
+
+func (hanging) EnsureServerGroup(ctx context.Context, _, _ string) (string, error) {
+	<-ctx.Done()
+	return "", ctx.Err()
+}
+
+// grouping counts the server groups that it makes.
+type grouping struct {
+	Cloud
+
+	made int
+}
+
+func (g *grouping) EnsureServerGroup(context.Context, string, string) (string, error) {
+	g.made++
+	return "group", nil
+}
+
+// TestServerGroupsOfProjects: a Nova that hangs for one project keeps no server of another one waiting. Servers that
+// are made concurrently get one group.
+func TestServerGroupsOfProjects(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := domain.Managed{Kind: domain.KindDeployment, Schedule: domain.ScheduleRule{Affinity: "spread"}}
+		session := func(c Cloud) Session { return Session{Cloud: c, lists: &lists{}} }
+		ctx, cancel := context.WithCancel(t.Context())
+		slow, nova := session(hanging{}), &grouping{}
+		go func() { _, _ = slow.serverGroup(ctx, m) }()
+		synctest.Wait()
+		fast := session(nova)
+		var all sync.WaitGroup
+		for range 3 {
+			all.Go(func() {
+				if id, err := fast.serverGroup(ctx, m); id != "group" || err != nil {
+					t.Errorf("it is %q: %v", id, err)
+				}
+			})
+		}
+		all.Wait()
+		cancel()
+		if nova.made != 1 {
+			t.Errorf("%d groups are made", nova.made)
+		}
+	})
 }
