@@ -1,6 +1,7 @@
 package managed
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -251,7 +252,8 @@ func (d *decision) rank(s seen) int {
 	return 5
 }
 
-// removeExcess deletes members until no more than allowed are left: broken ones, then those of the highest ordinals.
+// removeExcess deletes members until no more than allowed are left: broken ones, then those of the highest ordinals. Of
+// one ordinal the younger goes, when the replacement of the older one is not declared any more.
 func (d *decision) removeExcess(kept []seen, allowed int) []seen {
 	if len(kept) <= allowed {
 		return kept
@@ -260,7 +262,7 @@ func (d *decision) removeExcess(kept []seen, allowed int) []seen {
 		if by := d.rank(a) - d.rank(b); by != 0 {
 			return by
 		}
-		return b.member.Ordinal - a.member.Ordinal
+		return cmp.Or(b.member.Ordinal-a.member.Ordinal, b.member.CreatedAt.Compare(a.member.CreatedAt))
 	})
 	excess := len(kept) - allowed
 	for _, s := range sorted[:excess] {

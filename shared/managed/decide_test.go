@@ -163,6 +163,11 @@ func TestDecide(t *testing.T) {
 		"may still appear": {
 			of(0, 1), []seen{member(0, status(domain.MemberDeleting), absent, requested, justNow)}, "",
 		},
+		"not found once": {
+			of(0, 1), []seen{member(0, status(domain.MemberDeleting), absent, requested, func(s *seen) {
+				s.isMissed = true
+			})}, "",
+		},
 		"rejected and open": {
 			of(0, 1), []seen{member(0, status(domain.MemberError), absent, requested, justNow)}, "delete 0",
 		},
@@ -242,6 +247,9 @@ func TestDecide(t *testing.T) {
 		"one has gone meanwhile": {
 			to(3, 0), []seen{member(0, updated), outdated(1, Replace), member(1, updated)}, "create 2",
 		},
+		"one is missing": {
+			to(2, 0), []seen{outdated(1, Replace), member(1, updated, state(ObjectWorking))}, "create 0",
+		},
 		"then the next":        {to(2, 0), []seen{outdated(1, Replace), member(0, updated)}, "create 1"},
 		"single replaced":      {single2, []seen{outdated(0, Replace)}, "create 0"},
 		"single was replaced":  {single2, []seen{outdated(0, Replace), member(0, updated)}, "delete 0"},
@@ -264,6 +272,20 @@ func TestDecide(t *testing.T) {
 				t.Errorf("got %q, want %q", got, tc.want)
 			}
 		})
+	}
+}
+
+// TestReplacedNoMore: when the replacement of a server is not declared any more, the server stays, and not what was
+// made to replace it.
+func TestReplacedNoMore(t *testing.T) {
+	t.Parallel()
+	old, other := member(0), member(0, updated)
+	old.member.CreatedAt, other.member.CreatedAt = testNow.Add(-time.Hour), testNow
+	for _, all := range [][]seen{{old, other}, {other, old}} {
+		p := decide(changed(single(), func(t *target) { t.revision = 3 }), all, testNow)
+		if stepsOf(p) != "delete 0, record 0" || p.steps[0].member.ID != other.member.ID {
+			t.Errorf("the steps are %+v", p.steps)
+		}
 	}
 }
 

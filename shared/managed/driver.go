@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
 	"github.com/google/uuid"
@@ -128,7 +129,10 @@ type Wanted struct {
 	Secrets  domain.ManagedSecrets // of that revision; opened for Create, Update and Check only
 	// Made is the revision that the object was made or updated to, to compare what OpenStack does not show. It is
 	// the current one when nothing has changed.
-	Made   domain.Revision
+	Made domain.Revision
+	// Since are the revisions that were declared after Made and before the current one: a step to one of them may have
+	// been taken, and its object may have something of it.
+	Since  []domain.Revision
 	Zones  []string // the availability zones that the labels of the schedule leave; nil = any
 	Around Around
 
@@ -144,6 +148,15 @@ func (w Wanted) asMade() Wanted {
 	w.Resource.Revision, w.Resource.Spec, w.Resource.Secrets = w.Made.Number, w.Made.Spec, w.Made.Secrets
 	w.Resource.Digest, w.Resource.Labels, w.Resource.Schedule = w.Made.Digest, w.Made.Labels, w.Made.Schedule
 	return w
+}
+
+// had is what was declared in one of the object's revisions, of a field that is a map.
+func (w Wanted) had(field func(spec json.RawMessage) map[string]string) map[string]string {
+	all := map[string]string{}
+	for _, r := range append(w.Since, w.Made) {
+		maps.Copy(all, field(r.Spec))
+	}
+	return all
 }
 
 // Way is how a difference is removed.

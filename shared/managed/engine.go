@@ -301,7 +301,7 @@ func (m *resource) target() target {
 		repairs: m.Repair == domain.RepairAuto,
 		isNew:   m.Request != "",
 	}
-	if m.Kind != domain.KindMachine && m.Kind != domain.KindDeployment {
+	if !isServers(m.Kind) {
 		t.mostCreations = mostCreations
 	}
 	if m.Kind == domain.KindMachine && m.ObservedRevision > 0 && m.ObservedRevision != m.Revision {
@@ -341,6 +341,11 @@ func (r *round) wanted(m *resource, member domain.Member) Wanted {
 	}
 	if member.Revision != m.Revision {
 		w.Made = m.Made[member.Revision]
+	}
+	for number, r := range m.Made {
+		if number > member.Revision {
+			w.Since = append(w.Since, r)
+		}
 	}
 	if len(m.Schedule.Labels) > 0 {
 		w.Zones = zonesOf(r.nodes, m.Schedule.Labels)

@@ -70,7 +70,7 @@ func UserDataDigest(r domain.Revision, around Around) string {
 
 // userData is the UserDataDigest of what a new server would get now. Only servers have one.
 func (in Wanted) userData() string {
-	if in.Resource.Kind != domain.KindMachine && in.Resource.Kind != domain.KindDeployment {
+	if !isServers(in.Resource.Kind) {
 		return ""
 	}
 	return UserDataDigest(domain.Revision{Spec: in.Spec, Digest: in.Resource.Digest}, in.Around)

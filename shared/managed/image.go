@@ -174,8 +174,12 @@ func (ImageDriver) Differences(in Wanted, o Object) []Difference {
 		compare("min_disk_gb", spec.MinDiskGB, i.MinDiskGB, InPlace),
 		compare("min_ram_mb", spec.MinRAMMB, i.MinRAMMB, InPlace),
 		missing("tags", set(memberTags(in.Member.ID)), set(i.Tags)),
-		entries("tags", set(ownTags(spec)), set(ownTags(made)), set(i.Tags)),
-		entries("properties", spec.Properties, made.Properties, i.Properties),
+		entries("tags", set(ownTags(spec)), in.had(func(spec json.RawMessage) map[string]string {
+			return set(ownTags(read[domain.ImageSpec](spec)))
+		}), set(i.Tags)),
+		entries("properties", spec.Properties, in.had(func(spec json.RawMessage) map[string]string {
+			return read[domain.ImageSpec](spec).Properties
+		}), i.Properties),
 		compare("disk_format", spec.DiskFormat, i.DiskFormat, Replace),
 		compare("container_format", containerFormat(spec), i.ContainerFormat, Replace),
 	)

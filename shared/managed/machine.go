@@ -62,6 +62,11 @@ func (*MachineDriver) Kinds() []domain.Kind {
 	return []domain.Kind{domain.KindMachine, domain.KindDeployment}
 }
 
+// isServers reports whether the objects of a kind are servers.
+func isServers(kind domain.Kind) bool {
+	return kind == domain.KindMachine || kind == domain.KindDeployment
+}
+
 // Needs implements Driver.
 func (*MachineDriver) Needs(spec json.RawMessage) []Ref {
 	m, all := read[domain.MachineSpec](spec), []Ref{}

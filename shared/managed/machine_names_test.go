@@ -41,11 +41,14 @@ func (c sameCloud) Images(context.Context, string) ([]domain.Image, error) {
 }
 
 // matchedInRound is the resource after a round has compared its member with the object.
-func matchedInRound(t *testing.T, cloud Cloud, in Wanted, o Object) *resource {
+func matchedInRound(t *testing.T, cloud Cloud, in Wanted, o Object, since ...domain.Revision) *resource {
 	t.Helper()
 	m := &resource{Managed: in.Resource, driver: &MachineDriver{}, session: Session{Cloud: cloud}}
 	m.Spec, m.Members = in.Spec, []domain.Member{in.Member}
 	m.Made = map[int]domain.Revision{in.Made.Number: in.Made}
+	for _, r := range since {
+		m.Made[r.Number] = r
+	}
 	(&round{around: in.Around}).match(t.Context(), m, map[uuid.UUID]Object{in.Member.ID: o})
 	return m
 }
@@ -98,6 +101,29 @@ func TestSameSpecWrittenOtherwise(t *testing.T) {
 				t.Errorf("%s, %s: it differs in %q, want %q", name, update, got, tc.differs)
 			}
 		}
+	}
+}
+
+// TestHalfDeclared: what a revision has changed of a server that was never as it declared is a difference from the next
+// one, although the server's own revision declares what the next one does.
+func TestHalfDeclared(t *testing.T) {
+	t.Parallel()
+	const declared = `{"flavor": "tiny", "image": "` + imageTwo + `", "tags": ["a"], "metadata": {"b": "1"}}`
+	in, o := declaredAnew(declared, declared)
+	in.Member.Revision, in.Resource.Revision, in.Made.Number = 1, 3, 1
+	in.Member.IsRebuilt = true
+	server, _ := o.Raw.(domain.Server)
+	server.Tags, server.Metadata = append(server.Tags, "a", "c", "others"), map[string]string{"b": "1", "d": "2"}
+	o.Raw = server
+	m := matchedInRound(t, sameCloud{}, in, o, domain.Revision{
+		Number: 2, Spec: []byte(`{"flavor": "tiny", "image": "cirros", "tags": ["c"], "metadata": {"d": "2"}}`),
+	})
+	var got []string
+	for _, one := range m.members[0].differences {
+		got = append(got, one.Field)
+	}
+	if slices.Sort(got); !slices.Equal(got, []string{"image", "metadata.d", "tags.c"}) {
+		t.Errorf("it differs in %q", got)
 	}
 }
 

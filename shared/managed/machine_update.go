@@ -3,6 +3,7 @@ package managed
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -84,8 +85,12 @@ func (*MachineDriver) Differences(in Wanted, o Object) []Difference {
 	}
 	out := compare("name", in.Name, server.Name, InPlace)
 	out = append(out, missing("tags", set([]string{in.Member.ID.String(), markTag}), set(server.Tags))...)
-	out = append(out, entries("metadata", spec.Metadata, made.Metadata, server.Metadata)...)
-	out = append(out, tagDifferences(spec, made, server)...)
+	out = append(out, entries("metadata", spec.Metadata, in.had(func(spec json.RawMessage) map[string]string {
+		return read[domain.MachineSpec](spec).Metadata
+	}), server.Metadata)...)
+	out = append(out, entries("tags", set(spec.Tags), in.had(func(spec json.RawMessage) map[string]string {
+		return set(read[domain.MachineSpec](spec).Tags)
+	}), set(server.Tags))...)
 	isMade := made.Flavor == "" || made.Flavor == spec.Flavor
 	isOurs := in.Member.Status == domain.MemberUpdating || in.Member.Status == domain.MemberCreating
 	switch {
@@ -107,29 +112,13 @@ func (*MachineDriver) Differences(in Wanted, o Object) []Difference {
 	if isOther && !in.names.isImageOf(server) {
 		out = append(out, Difference{Field: "image", Declared: spec.Image, Actual: actual, Way: way, Disrupts: true})
 	}
-	out = append(out, volumeDifferences(in, spec, made, server)...)
+	out = append(out, volumeDifferences(in, spec, server)...)
 	out = append(out, portDifferences(spec, made, server)...)
 	if in.Made.Number != in.Resource.Revision && in.Made.Number != 0 { // 0: what it was made of is not known
 		out = append(out, fixedDifferences(in, spec, made, server)...)
 	}
 	if one, isOther := fileDifference(in, spec); isOther && !differs(out, "configmaps") && !differs(out, "user_data") {
 		out = append(out, one)
-	}
-	return out
-}
-
-// tagDifferences compares the tags of a server with those that are declared. Those that others have added stay.
-func tagDifferences(spec, made domain.MachineSpec, server domain.Server) []Difference {
-	var out []Difference
-	for _, tag := range spec.Tags {
-		if !slices.Contains(server.Tags, tag) {
-			out = append(out, Difference{Field: "tags." + tag, Declared: tag, Way: InPlace})
-		}
-	}
-	for _, tag := range made.Tags {
-		if !slices.Contains(spec.Tags, tag) && slices.Contains(server.Tags, tag) {
-			out = append(out, Difference{Field: "tags." + tag, Actual: tag, Way: InPlace})
-		}
 	}
 	return out
 }
@@ -148,7 +137,7 @@ func otherImage(spec, made domain.MachineSpec, server domain.Server) (actual str
 
 // volumeDifferences compares the volumes that a server should have with those that it has. Volumes that others have
 // attached stay.
-func volumeDifferences(in Wanted, spec, made domain.MachineSpec, server domain.Server) []Difference {
+func volumeDifferences(in Wanted, spec domain.MachineSpec, server domain.Server) []Difference {
 	var out []Difference
 	for _, name := range spec.Volumes {
 		o := in.Around.volume(name)
@@ -157,7 +146,8 @@ func volumeDifferences(in Wanted, spec, made domain.MachineSpec, server domain.S
 			out = append(out, Difference{Field: "volumes." + name, Declared: cmp.Or(o.ID, name), Way: InPlace})
 		}
 	}
-	for _, name := range made.Volumes {
+	had := in.had(func(spec json.RawMessage) map[string]string { return set(read[domain.MachineSpec](spec).Volumes) })
+	for _, name := range slices.Sorted(maps.Keys(had)) {
 		o := in.Around.volume(name)
 		if slices.Contains(server.VolumeIDs, o.ID) && !slices.Contains(spec.Volumes, name) {
 			out = append(out, Difference{Field: "volumes." + name, Actual: o.ID, Way: InPlace})

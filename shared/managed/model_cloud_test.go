@@ -52,7 +52,7 @@ type modelCloud struct {
 	mu      sync.Mutex
 	objects []*modelObject
 	groups  map[string]bool // server groups by name
-	permit  func(*modelObject) (rule string)
+	permit  func(*modelObject, *modelRun) (rule string)
 	faults  []string // rules that calls have broken
 	record  func(format string, args ...any)
 }
@@ -104,10 +104,10 @@ func (c *modelCloud) add(o *modelObject) *modelObject {
 }
 
 // deletes reports whether an object may be deleted, and records that a rule is broken by that.
-func (c *modelCloud) deletes(o *modelObject) {
+func (c *modelCloud) deletes(o *modelObject, by *modelRun) {
 	rule := "it has no data yet"
 	if o.hasData {
-		rule = c.permit(o)
+		rule = c.permit(o, by)
 	}
 	c.record("    %s %s (%.8s) is deleted: %s", o.kind, o.label, o.id, rule)
 	if rule == "" {
@@ -117,12 +117,15 @@ func (c *modelCloud) deletes(o *modelObject) {
 
 // modelRun is what one process does, and how its calls fail.
 type modelRun struct {
-	seed   uint64
-	rate   int           // of a thousand calls so many fail
-	slow   time.Duration // that each call takes
-	isPoll bool          // its calls take no time
-	record func(format string, args ...any)
-	cancel context.CancelFunc
+	seed    uint64
+	rate    int           // of a thousand calls so many fail
+	slow    time.Duration // that each call takes
+	isPoll  bool          // its calls take no time
+	during  int           // before so many of a thousand calls something is declared
+	record  func(format string, args ...any)
+	cancel  context.CancelFunc
+	declare func(seed uint64)
+	loaded  map[uuid.UUID]domain.Managed // what was declared when the round has begun
 
 	mu     sync.Mutex
 	counts map[string]uint64
@@ -143,18 +146,22 @@ var (
 // fault is how a call fails; "" = not at all. It depends on the seed and on the call, not on the order of calls that
 // run beside each other.
 func (r *modelRun) fault(method, key string, ways []string) string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.isDead || r.rate == 0 {
+	if r.rate+r.during == 0 || r.dead() {
 		return ""
 	}
 	name := method + " " + key
+	r.mu.Lock()
 	r.counts[name]++
 	h := fnv.New64a()
 	fmt.Fprintf(h, "%d %s %d", r.seed, name, r.counts[name])
+	r.mu.Unlock()
 	n := h.Sum64()
 	n = (n ^ n>>31) * 0x9e3779b97f4a7c15
 	n ^= n >> 29
+	if n>>40%1000 < uint64(r.during) {
+		r.record("    before %s", name)
+		r.declare(n)
+	}
 	if n%1000 >= uint64(r.rate) {
 		return ""
 	}
@@ -329,6 +336,9 @@ func (v modelView) change(
 	return v.write(ctx, method, o.label, func(breaks bool) error {
 		if _, err := v.c.get(kind, id); err != nil {
 			return err
+		}
+		if o.isForeign {
+			v.c.faults = append(v.c.faults, fmt.Sprintf("%s changes the %s (%.8s)", method, o.label, o.id))
 		}
 		return do(o, breaks)
 	})

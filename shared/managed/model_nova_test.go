@@ -203,7 +203,7 @@ func (c *modelCloud) address() string { return fmt.Sprintf("10.0.2.%d", len(c.ob
 func (v modelView) DeleteServer(ctx context.Context, id string) error {
 	return v.change(ctx, "DeleteServer", domain.KindMachine, id, func(o *modelObject, _ bool) error {
 		if o.server.Task != "deleting" {
-			v.c.deletes(o)
+			v.c.deletes(o, v.run)
 			v.c.deleteServer(o)
 		}
 		return nil

@@ -268,7 +268,7 @@ func (v modelView) DeleteLoadBalancer(ctx context.Context, id string) error {
 			if o.balancer.Status != active && o.balancer.Status != "ERROR" {
 				return apperr.New(apperr.Conflict, "load balancer %s is immutable: %s", id, o.balancer.Status)
 			}
-			v.c.deletes(o)
+			v.c.deletes(o, v.run)
 			o.isBalancer("PENDING_DELETE")
 			o.after(2*time.Second, func() { o.isDeleted = true })
 			return nil

@@ -13,26 +13,7 @@ import (
 
 // saveOrder writes something of an order.
 func (s storeView) saveOrder(what string, do func() error) error {
-	how := s.run.fault("db", what, saveFaults[:len(saveFaults)-1])
-	if s.run.dead() {
-		return context.Canceled
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	switch how {
-	case "crash before":
-		return s.run.die()
-	case "503":
-		return apperr.New(apperr.Unavailable, "postgres is away")
-	}
-	err := do()
-	switch how {
-	case "crash after":
-		return s.run.die()
-	case "lost":
-		return apperr.New(apperr.Unavailable, "postgres is away")
-	}
-	return err
+	return s.write(what, saveFaults[:len(saveFaults)-1], do)
 }
 
 func (s storeView) Place(_ context.Context, order domain.Order, claimFor time.Duration) (c domain.Claim, err error) {

@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -18,6 +19,7 @@ import (
 // owned is an object with the member and the resource that it is of, under the locks of both.
 type owned struct {
 	w      *modelWorld
+	by     *modelRun // that deletes it
 	object *modelObject
 	member domain.Member
 	m      *domain.Managed // nil = it is of none
@@ -34,7 +36,7 @@ var permits = []struct {
 	{"its deletion was decided by a rule before", func(o owned) bool { return o.w.doomed[o.object.member] }},
 	{"it was never stored that it worked", func(o owned) bool { return o.m != nil && !o.member.MayHaveData }},
 	{"it was made twice", func(o owned) bool {
-		return o.member.ObjectID != o.object.id && !o.object.isForeign && len(o.w.twins(o.object)) > 1
+		return o.member.ObjectID != o.object.id && len(o.w.twins(o.object)) > 1
 	}},
 	{"fewer servers are declared", func(o owned) bool {
 		return o.m != nil && o.m.Kind == domain.KindDeployment &&
@@ -49,14 +51,21 @@ var permits = []struct {
 	}},
 }
 
-// permit is the rule by which an object may be deleted; "" = none. The cloud is locked.
-func (w *modelWorld) permit(object *modelObject) string {
+// permit is the rule by which a process may delete an object; "" = none. What is declared now counts, and what was when
+// the round has loaded it. The cloud is locked.
+func (w *modelWorld) permit(object *modelObject, by *modelRun) string {
 	w.store.mu.Lock()
 	defer w.store.mu.Unlock()
-	o := owned{w: w, object: object, member: w.store.members[object.member]}
-	o.m = w.store.byID(o.member.ManagedID)
+	o := owned{w: w, by: by, object: object, member: w.store.members[object.member]}
+	loaded, isLoaded := by.loaded[o.member.ManagedID]
 	for _, rule := range permits {
-		if rule.holds(o) {
+		o.m = w.store.byID(o.member.ManagedID)
+		isHeld := rule.holds(o)
+		if o.m != nil && isLoaded {
+			o.m = &loaded
+			isHeld = isHeld || rule.holds(o)
+		}
+		if isHeld && !object.isForeign {
 			return rule.name
 		}
 	}
@@ -65,20 +74,20 @@ func (w *modelWorld) permit(object *modelObject) string {
 
 // dooms records that it is stored of a member that it is deleted, if a rule permits that now: more may be declared
 // before its object is deleted.
-func (w *modelWorld) dooms(m domain.Member) {
+func (w *modelWorld) dooms(m domain.Member, by *modelRun) {
 	w.cloud.mu.Lock()
 	defer w.cloud.mu.Unlock()
 	for _, o := range w.cloud.objects {
-		if o.id == m.ObjectID && !o.isDeleted && (!o.hasData || w.permit(o) != "") {
+		if o.id == m.ObjectID && !o.isDeleted && (!o.hasData || w.permit(o, by) != "") {
 			w.doomed[m.ID] = true
 		}
 	}
 }
 
-// twins are the objects with the mark of one.
+// twins are the objects that were made with the mark of one.
 func (w *modelWorld) twins(o *modelObject) (all []*modelObject) {
 	for _, other := range w.cloud.objects {
-		if other.kind == o.kind && other.member == o.member && !other.isDeleted {
+		if other.kind == o.kind && other.member == o.member && !other.isDeleted && !other.isForeign {
 			all = append(all, other)
 		}
 	}
@@ -88,7 +97,7 @@ func (w *modelWorld) twins(o *modelObject) (all []*modelObject) {
 // servers counts those of a deployment that are not being deleted.
 func (w *modelWorld) servers(m *domain.Managed) (count int) {
 	for _, o := range w.cloud.objects {
-		if o.kind == domain.KindMachine && !o.isDeleted && o.server.Task != "deleting" &&
+		if o.kind == domain.KindMachine && !o.isDeleted && !o.isForeign && o.server.Task != "deleting" &&
 			w.store.members[o.member].ManagedID == m.ID {
 			count++
 		}
@@ -105,10 +114,9 @@ func (o owned) isReplaced() bool {
 	switch o.object.kind {
 	case domain.KindMachine:
 		now, was := read[domain.DeploymentSpec](o.m.Spec), read[domain.DeploymentSpec](made.Spec)
-		isOther := now.Flavor != o.object.server.Flavor.Name || now.Image != was.Image ||
-			o.w.userData(now.MachineSpec) != o.object.userData
+		isOther := now.Flavor != o.object.server.Flavor.Name || now.Image != was.Image
 		isFixed := !slices.Equal(now.Configmaps, was.Configmaps) || !slices.Equal(o.m.Digest, made.Digest) ||
-			o.m.Schedule.Affinity != made.Schedule.Affinity
+			o.m.Schedule.Affinity != made.Schedule.Affinity || o.hasOtherFiles(now.MachineSpec)
 		surges := o.m.Kind == domain.KindDeployment && now.MaxUnavailable != nil && *now.MaxUnavailable == 0
 		return now.Update == domain.UpdateReplace && (isOther || isFixed) || surges && isOther
 	case domain.KindImage:
@@ -120,15 +128,18 @@ func (o owned) isReplaced() bool {
 	return false
 }
 
-// userData are those of a new server of a spec.
-func (w *modelWorld) userData(spec domain.MachineSpec) string {
-	all := make([]domain.Managed, len(w.store.resources))
-	for n, m := range w.store.resources {
-		all[n] = *m
-	}
-	files, _ := NewAround(all, nil).files(spec)
-	text, _ := WithFiles("", files)
-	return text.Reveal()
+// hasOtherFiles reports whether a server has other files of its configmaps than those that are declared, or were when
+// the round has loaded them.
+func (o owned) hasOtherFiles(spec domain.MachineSpec) bool {
+	loaded := slices.Collect(maps.Values(o.by.loaded))
+	return o.object.userData != filesOf(spec, o.w.store.declared()) || o.object.userData != filesOf(spec, loaded)
+}
+
+// filesOf are the user_data of a server of a spec.
+func filesOf(spec domain.MachineSpec, declared []domain.Managed) string {
+	files, _ := NewAround(declared, nil).files(spec)
+	userData, _ := WithFiles("", files)
+	return userData.Reveal()
 }
 
 // sumOf is the checksum of the content of an image.
@@ -196,13 +207,13 @@ func (w *modelWorld) problems() (all []modelProblem) {
 	for _, o := range byID {
 		member, isKnown := w.store.members[o.member] // it has no id while its resource waits
 		isOwn := isKnown && (member.ObjectID == o.id || member.ObjectID == "" && len(w.twins(o)) == 1)
-		if !isOwn && !o.isForeign && !w.orphans[o.member] {
+		if !isOwn && !o.isForeign && !w.store.orphans[o.member] {
 			all = append(all, modelProblem{nil, fmt.Sprintf("%s %s (%.8s) is left over", o.kind, o.label, o.id)})
 		}
 	}
 	for name := range w.cloud.groups {
 		id, _ := uuid.Parse(strings.TrimPrefix(name, "cloudfn-")[:36])
-		if w.store.byID(id) == nil && !w.orphans[id] {
+		if w.store.byID(id) == nil && !w.store.orphans[id] {
 			all = append(all, modelProblem{nil, "server group " + name + " is left over"})
 		}
 	}
@@ -222,9 +233,23 @@ func (w *modelWorld) differences(m *domain.Managed, member domain.Member, o *mod
 			is(field+"."+key, value, actual[key])
 		}
 	}
+	// What an earlier revision declared is gone, unless others have set it.
+	hasNone := func(field string, declared, actual map[string]string, of func(domain.Revision) map[string]string) {
+		for _, r := range w.store.revisions[m.ID] {
+			for key := range of(r) {
+				_, isDeclared := declared[key]
+				if one, isThere := actual[key]; isThere && !isDeclared && one != "theirs" && !w.store.pruned[m.ID][r.Number] {
+					is(field+"."+key, "none", one)
+				}
+			}
+		}
+	}
 	switch o.kind {
 	case domain.KindVolume:
 		spec := read[domain.VolumeSpec](m.Spec)
+		hasNone("metadata", spec.Metadata, o.volume.Metadata, func(r domain.Revision) map[string]string {
+			return read[domain.VolumeSpec](r.Spec).Metadata
+		})
 		is("name", m.Name, o.volume.Name)
 		is("description", spec.Description, o.volume.Description)
 		is("size_gb", spec.SizeGB, o.volume.SizeGB)
@@ -239,6 +264,9 @@ func (w *modelWorld) differences(m *domain.Managed, member domain.Member, o *mod
 		is("content", sumOf(m.Spec), o.image.SHA512)
 		is("status", "active", o.image.Status)
 		hasAll("tags", set(append(memberTags(member.ID), spec.Tags...)), set(o.image.Tags))
+		hasNone("tags", set(spec.Tags), set(o.image.Tags), func(r domain.Revision) map[string]string {
+			return set(read[domain.ImageSpec](r.Spec).Tags)
+		})
 	case domain.KindBalancer:
 		is("name", m.Name, o.balancer.Name)
 		is("status", active, o.balancer.Status)
@@ -257,6 +285,9 @@ func (w *modelWorld) differences(m *domain.Managed, member domain.Member, o *mod
 		is("image", "image-"+spec.Image, o.server.Image.ID)
 		hasAll("metadata", spec.Metadata, o.server.Metadata)
 		hasAll("tags", set(append([]string{member.ID.String(), markTag}, spec.Tags...)), set(o.server.Tags))
+		hasNone("tags", set(spec.Tags), set(o.server.Tags), func(r domain.Revision) map[string]string {
+			return set(read[domain.MachineSpec](r.Spec).Tags)
+		})
 		for _, name := range spec.Volumes {
 			v := w.store.find(domain.KindVolume, name)
 			isAttached := false
@@ -265,6 +296,9 @@ func (w *modelWorld) differences(m *domain.Managed, member domain.Member, o *mod
 					slices.Contains(o.server.VolumeIDs, other.ObjectID)
 			}
 			is("volumes."+name, true, isAttached)
+		}
+		if spec.Update == domain.UpdateReplace {
+			is("files", filesOf(spec, w.store.declared()), o.userData)
 		}
 	}
 	return all
@@ -378,7 +412,7 @@ var excuses = []struct {
 // names.
 func (w *modelWorld) waitsForOrphan(m *domain.Managed) bool {
 	return slices.ContainsFunc(w.cloud.objects, func(o *modelObject) bool {
-		return !o.isDeleted && w.orphans[o.member] && slices.ContainsFunc(o.server.VolumeIDs, func(id string) bool {
+		return !o.isDeleted && w.store.orphans[o.member] && slices.ContainsFunc(o.server.VolumeIDs, func(id string) bool {
 			return slices.ContainsFunc(w.store.resources, func(v *domain.Managed) bool {
 				isNamed := m.Kind == domain.KindMachine &&
 					slices.Contains(read[domain.MachineSpec](m.Spec).Volumes, v.Name)
@@ -401,7 +435,7 @@ func (w *modelWorld) waitsForServer(m *domain.Managed) bool {
 // has reports whether a resource has an object.
 func (w *modelWorld) has(m *domain.Managed, holds func(*modelObject) bool) bool {
 	return slices.ContainsFunc(w.cloud.objects, func(o *modelObject) bool {
-		return !o.isDeleted && w.store.members[o.member].ManagedID == m.ID && holds(o)
+		return !o.isDeleted && !o.isForeign && w.store.members[o.member].ManagedID == m.ID && holds(o)
 	})
 }
 

@@ -106,7 +106,7 @@ func (v modelView) DeleteVolume(ctx context.Context, id string) error {
 		if len(o.volume.Servers) > 0 || o.volume.Status != "available" && !strings.HasPrefix(o.volume.Status, "error") {
 			return apperr.New(apperr.Invalid, "volume %s is %s", id, o.volume.Status)
 		}
-		v.c.deletes(o)
+		v.c.deletes(o, v.run)
 		o.isVolume("deleting")
 		o.after(2*time.Second, func() { o.isDeleted = true })
 		return nil
@@ -205,7 +205,7 @@ func (v modelView) ChangeImage(ctx context.Context, id string, change domain.Ima
 
 func (v modelView) DeleteImage(ctx context.Context, id string) error {
 	return absentIsDeleted(v.change(ctx, "DeleteImage", domain.KindImage, id, func(o *modelObject, _ bool) error {
-		v.c.deletes(o)
+		v.c.deletes(o, v.run)
 		o.isDeleted = true
 		return nil
 	}))
@@ -265,7 +265,7 @@ func (v modelView) FillSecret(ctx context.Context, id, contentType string, paylo
 
 func (v modelView) DeleteSecret(ctx context.Context, id string) error {
 	return absentIsDeleted(v.change(ctx, "DeleteSecret", domain.KindSecret, id, func(o *modelObject, _ bool) error {
-		v.c.deletes(o)
+		v.c.deletes(o, v.run)
 		o.isDeleted = true
 		return nil
 	}))

@@ -2,6 +2,7 @@ package managed
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"maps"
 	"reflect"
@@ -20,12 +21,14 @@ type modelStore struct {
 	mu        sync.Mutex
 	project   domain.ManagedProject
 	claim     uuid.UUID // of the project
-	dooms     func(domain.Member)
+	dooms     func(domain.Member, *modelRun)
 	isWoken   bool // something was declared or reported since that
 	resources []*domain.Managed
 	revisions map[uuid.UUID]map[int]domain.Revision
+	pruned    map[uuid.UUID]map[int]bool // revisions that only the rules of the model still know
 	members   map[uuid.UUID]domain.Member
 	orders    map[uuid.UUID]*modelOrder
+	orphans   map[uuid.UUID]bool // resources, and their members, whose declaration was deleted alone
 }
 
 type modelOrder struct {
@@ -38,8 +41,9 @@ type modelOrder struct {
 func newModelStore() *modelStore {
 	return &modelStore{
 		project:   domain.ManagedProject{ProjectID: "p", DueAt: time.Now(), ScanAt: time.Now()},
-		revisions: map[uuid.UUID]map[int]domain.Revision{}, members: map[uuid.UUID]domain.Member{},
-		orders: map[uuid.UUID]*modelOrder{},
+		revisions: map[uuid.UUID]map[int]domain.Revision{}, pruned: map[uuid.UUID]map[int]bool{},
+		members: map[uuid.UUID]domain.Member{}, orders: map[uuid.UUID]*modelOrder{},
+		orphans: map[uuid.UUID]bool{},
 	}
 }
 
@@ -63,17 +67,23 @@ func (s *modelStore) byID(id uuid.UUID) *domain.Managed {
 	return nil
 }
 
-// declare stores a declaration as postgres.Managed.Declare does.
+// declared are the resources as they are declared.
+func (s *modelStore) declared() (all []domain.Managed) {
+	for _, m := range s.resources {
+		all = append(all, *m)
+	}
+	return all
+}
+
+// declare stores a declaration as postgres.Managed.Declare does. The store is locked.
 func (s *modelStore) declare(in domain.Managed) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	now, m := time.Now(), s.find(in.Kind, in.Name)
 	if m == nil {
 		in.ID, in.ProjectID, in.UserID, in.CreatedAt = uuid.New(), "p", "u", now
 		in.Request, in.Status = domain.ManagedCreate, domain.ManagedPending
 		m = &in
 		s.resources = append(s.resources, m)
-		s.revisions[m.ID] = map[int]domain.Revision{}
+		s.revisions[m.ID], s.pruned[m.ID] = map[int]domain.Revision{}, map[int]bool{}
 		s.revise(m)
 	} else {
 		isSame := bytes.Equal(m.Spec, in.Spec) && bytes.Equal(m.Digest, in.Digest) &&
@@ -83,6 +93,9 @@ func (s *modelStore) declare(in domain.Managed) {
 		case !isSame:
 			m.Spec, m.Digest, m.Secrets, m.Schedule, m.Repair = in.Spec, in.Digest, in.Secrets, in.Schedule, in.Repair
 			m.Request, m.Status, m.Reason = domain.ManagedUpdate, domain.ManagedUpdating, ""
+			if m.ObservedRevision == 0 {
+				m.Request, m.Status = domain.ManagedCreate, domain.ManagedPending
+			}
 			s.revise(m)
 		case m.Repair != in.Repair:
 			m.Repair = in.Repair
@@ -90,8 +103,11 @@ func (s *modelStore) declare(in domain.Managed) {
 		case hasFailed:
 			m.Request = domain.ManagedUpdate
 		}
+		m.Declarations++
 		s.retry(m.ID)
 	}
+	m.MaxRevisions = 2
+	s.prune(m, s.claim != uuid.Nil)
 	m.NextAt, s.project.DueAt, s.isWoken = now, now, true
 }
 
@@ -105,6 +121,20 @@ func (s *modelStore) revise(m *domain.Managed) {
 	}
 }
 
+// prune deletes the revisions that a resource is not to keep, but none that a round may have loaded and record.
+func (s *modelStore) prune(m *domain.Managed, isClaimed bool) {
+	for number := range s.revisions[m.ID] {
+		next := s.revisions[m.ID][number+1]
+		isKept := isClaimed && time.Since(next.CreatedAt) < 10*time.Minute
+		for _, member := range s.members {
+			isKept = isKept || member.ManagedID == m.ID && member.Revision <= number
+		}
+		if number <= m.Revision-m.MaxRevisions && !isKept {
+			s.pruned[m.ID][number] = true
+		}
+	}
+}
+
 // retry has what failed of a resource tried again.
 func (s *modelStore) retry(id uuid.UUID) {
 	for _, member := range s.members {
@@ -115,10 +145,8 @@ func (s *modelStore) retry(id uuid.UUID) {
 	}
 }
 
-// delete stores that a resource is to be deleted.
+// delete stores that a resource is to be deleted. The store is locked.
 func (s *modelStore) delete(m *domain.Managed, orphan bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.retry(m.ID)
 	m.Request, m.Status, m.Reason, m.Orphan = domain.ManagedDelete, domain.ManagedDeleting, "", orphan
 	m.Version++
@@ -147,7 +175,17 @@ type storeView struct {
 
 // save writes something under the claim of the project.
 func (s storeView) save(what string, claim domain.Claim, do func() error) error {
-	how := s.run.fault("db", what, saveFaults)
+	return s.write(what, saveFaults, func() error {
+		if claim.ID != s.claim {
+			return domain.ErrFenced
+		}
+		return do()
+	})
+}
+
+// write writes something. It fails in one of the ways.
+func (s storeView) write(what string, ways []string, do func() error) error {
+	how := s.run.fault("db", what, ways)
 	if s.run.dead() {
 		return context.Canceled
 	}
@@ -160,9 +198,6 @@ func (s storeView) save(what string, claim domain.Claim, do func() error) error 
 		return apperr.New(apperr.Unavailable, "postgres is away")
 	case "fenced":
 		s.claim = uuid.New()
-	}
-	if claim.ID != s.claim {
-		return domain.ErrFenced
 	}
 	err := do()
 	switch how {
@@ -182,7 +217,7 @@ func (s storeView) Load(context.Context, string) (all []domain.Managed, err erro
 		m.LoadedNextAt, m.Members, m.Made = m.NextAt, nil, map[int]domain.Revision{}
 		m.Conditions, m.Drift = slices.Clone(m.Conditions), slices.Clone(m.Drift)
 		for _, r := range s.revisions[m.ID] {
-			if r.Number != m.Revision && r.Number == m.ObservedRevision {
+			if r.Number != m.Revision && r.Number == m.ObservedRevision && !s.pruned[m.ID][r.Number] {
 				m.Made[r.Number] = r
 			}
 		}
@@ -190,13 +225,19 @@ func (s storeView) Load(context.Context, string) (all []domain.Managed, err erro
 			if member.ManagedID != m.ID {
 				continue
 			}
+			member.Declarations = m.Declarations
 			m.Members = append(m.Members, member)
-			if r, ok := s.revisions[m.ID][member.Revision]; ok && r.Number != m.Revision {
-				m.Made[r.Number] = r
+			for number, r := range s.revisions[m.ID] {
+				if number >= member.Revision && number != m.Revision && !s.pruned[m.ID][number] {
+					m.Made[number] = r
+				}
 			}
 		}
-		slices.SortFunc(m.Members, func(a, b domain.Member) int { return a.CreatedAt.Compare(b.CreatedAt) })
+		slices.SortFunc(m.Members, func(a, b domain.Member) int {
+			return cmp.Or(a.Ordinal-b.Ordinal, slices.Compare(a.ID[:], b.ID[:]))
+		})
 		all = append(all, m)
+		s.run.loaded[m.ID] = m
 	}
 	return all, nil
 }
@@ -233,12 +274,17 @@ func (s storeView) HoldsProject(_ context.Context, claim domain.Claim, _ string)
 
 func (s storeView) SaveMember(_ context.Context, claim domain.Claim, _ string, m domain.Member) error {
 	if m.Status == domain.MemberDeleting {
-		s.dooms(m)
+		s.dooms(m, s.run)
 	}
 	return s.save("member "+string(m.Status), claim, func() error {
-		if s.byID(m.ManagedID) == nil {
+		of := s.byID(m.ManagedID)
+		if of == nil || s.pruned[of.ID][m.Revision] {
 			return domain.ErrChanged
 		}
+		if m.Declarations != of.Declarations { // what it has counted is of an earlier declaration
+			m.Attempts, m.RetryAt, m.Writes = 0, time.Time{}, 0
+		}
+		m.Declarations = 0
 		before, isKnown := s.members[m.ID]
 		if m.CreatedAt = before.CreatedAt; !isKnown {
 			m.CreatedAt = time.Now()
@@ -274,6 +320,9 @@ func (s storeView) SaveStatus(_ context.Context, claim domain.Claim, all ...*dom
 			stored.Request, stored.Status, stored.Reason = m.Request, m.Status, m.Reason
 			stored.Conditions, stored.Drift = slices.Clone(m.Conditions), slices.Clone(m.Drift)
 			stored.ObservedRevision, stored.NextAt = m.ObservedRevision, next
+			if stored.ObservedRevision == stored.Revision {
+				s.prune(stored, false)
+			}
 		}
 		return err
 	})
@@ -286,7 +335,13 @@ func (s storeView) Remove(_ context.Context, claim domain.Claim, m domain.Manage
 			return domain.ErrChanged
 		}
 		s.resources = slices.DeleteFunc(s.resources, func(one *domain.Managed) bool { return one.ID == m.ID })
-		maps.DeleteFunc(s.members, func(_ uuid.UUID, member domain.Member) bool { return member.ManagedID == m.ID })
+		s.orphans[m.ID] = stored.Orphan
+		maps.DeleteFunc(s.members, func(id uuid.UUID, member domain.Member) bool {
+			if member.ManagedID == m.ID && stored.Orphan {
+				s.orphans[id] = true
+			}
+			return member.ManagedID == m.ID
+		})
 		return nil
 	})
 }

@@ -37,6 +37,13 @@ var modelSteps = []struct {
 	{"declare", 30, (*modelWorld).declareAny},
 	{"delete", 5, (*modelWorld).deleteAny},
 	{"others", 22, (*modelWorld).othersChange},
+	{"during", 12, func(w *modelWorld, r *rand.Rand) {
+		rate := min(oneOf(r, 0, 50, 150), w.mostFail)
+		w.record("a pass in which something is declared, of 1000 calls %d fail", rate)
+		w.during = 100
+		w.pass(time.Duration(oneOf(r, 5, 30))*time.Second, r.Uint64(), rate, 20)
+		w.during = 0
+	}},
 }
 
 // stepsOfSeed are the steps of a seed.
@@ -85,6 +92,8 @@ func oneOf[T any](r *rand.Rand, all ...T) T { return all[r.IntN(len(all))] }
 
 // declareAny declares a resource, changes it, or declares it as it is.
 func (w *modelWorld) declareAny(r *rand.Rand) {
+	w.store.mu.Lock()
+	defer w.store.mu.Unlock()
 	ref := oneOf(r, modelNames...)
 	in := domain.Managed{Kind: ref.Kind, Name: ref.Name, Repair: oneOf(r, domain.RepairAuto, domain.RepairManual)}
 	before := w.store.find(ref.Kind, ref.Name)
@@ -160,6 +169,8 @@ func anyMachine(r *rand.Rand) domain.MachineSpec {
 
 // deleteAny deletes a resource, in one of four cases without its objects.
 func (w *modelWorld) deleteAny(r *rand.Rand) {
+	w.store.mu.Lock()
+	defer w.store.mu.Unlock()
 	if len(w.store.resources) == 0 {
 		return
 	}
@@ -169,195 +180,6 @@ func (w *modelWorld) deleteAny(r *rand.Rand) {
 	}
 	w.record("%s %s is deleted, orphan: %t", m.Kind, m.Name, orphan)
 	w.store.delete(m, orphan)
-	if !orphan {
-		return
-	}
-	w.orphans[m.ID] = true
-	for _, member := range w.store.members {
-		if member.ManagedID == m.ID {
-			w.orphans[member.ID] = true
-		}
-	}
-}
-
-// othersChange has others change an object.
-func (w *modelWorld) othersChange(r *rand.Rand) {
-	w.cloud.mu.Lock()
-	defer w.cloud.mu.Unlock()
-	w.cloud.settle()
-	all := slices.DeleteFunc(slices.Clone(w.cloud.objects), func(o *modelObject) bool { return o.isDeleted })
-	if len(all) == 0 {
-		return
-	}
-	o := oneOf(r, all...)
-	what := ""
-	switch o.kind {
-	case domain.KindVolume:
-		what = w.othersChangeVolume(r, o)
-	case domain.KindImage:
-		what = w.othersChangeImage(r, o)
-	case domain.KindSecret:
-		o.isDeleted, what = true, "delete"
-	case domain.KindBalancer:
-		what = w.othersChangeBalancer(r, o)
-	case domain.KindMachine:
-		what = w.othersChangeServer(r, o)
-	}
-	if what != "" {
-		w.record("others %s: %s %s (%.8s)", what, o.kind, o.label, o.id)
-	}
-}
-
-// isKnown reports whether the id of an object is stored.
-func (w *modelWorld) isKnown(o *modelObject) bool {
-	w.store.mu.Lock()
-	defer w.store.mu.Unlock()
-	return w.store.members[o.member].ObjectID == o.id
-}
-
-func (w *modelWorld) othersChangeVolume(r *rand.Rand, o *modelObject) string {
-	switch r.IntN(5) {
-	case 0:
-		if o.volume.Status != "available" {
-			return ""
-		}
-		o.isDeleted = true
-		return "delete"
-	case 1:
-		if !w.isKnown(o) {
-			return ""
-		}
-		delete(o.volume.Metadata, markKey)
-		return "remove the mark"
-	case 2:
-		o.volume.Name = "theirs"
-		return "rename"
-	case 3:
-		if o.volume.Status == "available" {
-			o.isVolume("error")
-			return "break"
-		}
-		if o.volume.Status == "error" {
-			o.isVolume("available")
-			return "heal"
-		}
-	default:
-		o.volume.Metadata["a"] = "theirs"
-		return "change the metadata"
-	}
-	return ""
-}
-
-func (w *modelWorld) othersChangeImage(r *rand.Rand, o *modelObject) string {
-	switch r.IntN(4) {
-	case 0:
-		o.isDeleted = true
-		return "delete"
-	case 1:
-		if !w.isKnown(o) {
-			return ""
-		}
-		o.image.Tags = nil
-		return "remove the marks"
-	case 2:
-		o.image.Name = "theirs"
-		return "rename"
-	default:
-		switch o.image.Status {
-		case "active":
-			o.image.Status = "deactivated"
-			return "deactivate"
-		case "deactivated":
-			o.image.Status = "active"
-			return "reactivate"
-		}
-	}
-	return ""
-}
-
-func (w *modelWorld) othersChangeBalancer(r *rand.Rand, o *modelObject) string {
-	if o.balancer.Status != active && o.balancer.Status != "ERROR" {
-		return ""
-	}
-	switch r.IntN(5) {
-	case 0:
-		o.isDeleted = true
-		return "delete"
-	case 1:
-		if !w.isKnown(o) {
-			return ""
-		}
-		o.balancer.Tags = nil
-		return "remove the marks"
-	case 2:
-		o.balancer.Name = "theirs"
-		return "rename"
-	case 3:
-		if o.balancer.Status == "ERROR" {
-			o.isBalancer(active)
-			return "heal"
-		}
-		o.isBalancer("ERROR")
-		return "break"
-	default:
-		if len(o.balancer.Listeners) == 0 {
-			return ""
-		}
-		deleteListener(&o.balancer, o.balancer.Listeners[0].ID)
-		return "delete a listener"
-	}
-}
-
-func (w *modelWorld) othersChangeServer(r *rand.Rand, o *modelObject) string {
-	isIdle := o.server.Status == "ACTIVE" && o.server.Task == "" && len(o.changes) == 0
-	switch r.IntN(7) {
-	case 0:
-		if o.server.Task == "deleting" {
-			return ""
-		}
-		w.cloud.deleteServer(o)
-		return "delete"
-	case 1:
-		if !w.isKnown(o) {
-			return ""
-		}
-		o.server.Tags = slices.DeleteFunc(o.server.Tags, func(tag string) bool { return r.IntN(2) == 0 })
-		return "remove tags"
-	case 2:
-		o.server.Name, o.server.UpdatedAt = "theirs", time.Now()
-		return "rename"
-	case 3:
-		if o.server.Status == "SHUTOFF" {
-			o.isServer("ACTIVE")
-			return "start"
-		}
-		if isIdle {
-			o.isServer("SHUTOFF")
-			return "stop"
-		}
-	case 4:
-		if o.server.Status == "ERROR" && o.hasData {
-			o.isServer("ACTIVE")
-			o.server.Fault = nil
-			return "reset"
-		}
-		if isIdle {
-			o.isServer("ERROR")
-			o.server.Fault = &domain.Fault{Code: 500, Message: "the host is away"}
-			return "break"
-		}
-	case 5:
-		if isIdle && len(o.server.VolumeIDs) > 0 {
-			w.cloud.detach(o, o.server.VolumeIDs[0])
-			return "detach a volume"
-		}
-	default:
-		if o.server.Metadata["a"] != "" {
-			o.server.Metadata["a"] = "theirs"
-			return "change the metadata"
-		}
-	}
-	return ""
 }
 
 // lives lives a seed: its steps, then time without failures, in which all becomes as declared.
@@ -381,11 +203,13 @@ func (w *modelWorld) lives(steps []modelStep) (faults []string) {
 			break
 		}
 		w.record("all is declared again")
+		w.store.mu.Lock()
 		for _, m := range w.store.resources {
 			if m.Request != domain.ManagedDelete {
 				w.store.declare(*m)
 			}
 		}
+		w.store.mu.Unlock()
 	}
 	return append(faults, w.cloud.faults...)
 }

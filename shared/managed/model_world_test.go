@@ -27,16 +27,17 @@ type modelWorld struct {
 	began     time.Time
 	rounds    int
 	mostFail  int                // of a thousand calls
-	orphans   map[uuid.UUID]bool // members whose declaration was deleted alone
+	during    int                // before so many of a thousand calls something is declared
 	doomed    map[uuid.UUID]bool // members whose deletion was stored by a rule
 
 	mu      sync.Mutex
 	history []string
+	idle    string // the last round, in which nothing has happened yet
 }
 
 func newModelWorld() *modelWorld {
 	w := &modelWorld{
-		store: newModelStore(), balancers: NewBalancerDriver(), began: time.Now(), orphans: map[uuid.UUID]bool{},
+		store: newModelStore(), balancers: NewBalancerDriver(), began: time.Now(),
 		doomed: map[uuid.UUID]bool{},
 	}
 	w.cloud = &modelCloud{groups: map[string]bool{}, permit: w.permit, record: w.record}
@@ -44,12 +45,21 @@ func newModelWorld() *modelWorld {
 	return w
 }
 
-// record adds a line to the history.
+const roundBegins = "  round %d"
+
+// record adds a line to the history. Rounds in which nothing happens are left out.
 func (w *modelWorld) record(format string, args ...any) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.history = append(w.history, fmt.Sprintf("%9s ", time.Since(w.began).Round(time.Millisecond))+
-		fmt.Sprintf(format, args...))
+	line := fmt.Sprintf("%9s ", time.Since(w.began).Round(time.Millisecond)) + fmt.Sprintf(format, args...)
+	if format == roundBegins {
+		w.idle = line
+		return
+	}
+	if w.idle != "" {
+		w.history, w.idle = append(w.history, w.idle), ""
+	}
+	w.history = append(w.history, line)
 }
 
 // modelSessions opens the cloud for one process.
@@ -98,7 +108,7 @@ func (w *modelWorld) round(seed uint64, rate int) {
 	run, ctx := w.newRun(seed, rate)
 	defer run.cancel()
 	claim, project := w.store.take()
-	w.record("  round %d", w.rounds)
+	w.record(roundBegins, w.rounds)
 	err := w.engine(run).Run(ctx, claim, project)
 	switch {
 	case run.dead():
@@ -113,7 +123,19 @@ func (w *modelWorld) round(seed uint64, rate int) {
 // newRun is a process that has just started.
 func (w *modelWorld) newRun(seed uint64, rate int) (*modelRun, context.Context) {
 	ctx, cancel := context.WithCancel(context.Background())
-	return &modelRun{seed: seed, rate: rate, record: w.record, cancel: cancel, counts: map[string]uint64{}}, ctx
+	return &modelRun{
+		seed: seed, rate: rate, during: w.during, record: w.record, cancel: cancel, declare: w.declareDuring,
+		counts: map[string]uint64{}, loaded: map[uuid.UUID]domain.Managed{},
+	}, ctx
+}
+
+// declareDuring has something declared while a round runs.
+func (w *modelWorld) declareDuring(seed uint64) {
+	if seed%4 == 0 {
+		w.deleteAny(rand.New(rand.NewPCG(seed, 1)))
+		return
+	}
+	w.declareAny(rand.New(rand.NewPCG(seed, 1)))
 }
 
 // two does a round in each of two processes: the second one takes the claim of the first one, which is slow.
@@ -136,7 +158,7 @@ func (w *modelWorld) two(seed uint64, rate int) {
 // poll does what poll-instances does: it observes the servers, and the orders that are running.
 func (w *modelWorld) poll() {
 	run, ctx := w.newRun(0, 0)
-	run.isPoll = true
+	run.isPoll, run.during = true, 0
 	store, view := storeView{w.store, run}, modelView{c: w.cloud, run: run}
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer func() { cancel(); run.cancel() }()

@@ -188,17 +188,20 @@ func readObjects(ctx context.Context, driver Driver, s Session, group []*resourc
 
 // confirm reads the stored objects of a resource by their ids: those that no list shows, and those for which a list
 // shows another one with the same mark. What is not known of an object does not count as its deletion, nor does one
-// read that does not find it.
+// read that does not find it, unless OpenStack has accepted its deletion.
 func (r *round) confirm(ctx context.Context, m *resource, objects map[uuid.UUID]Object) error {
 	for n := range m.Members {
 		member := &m.Members[n]
-		if member.ObjectID == "" {
+		if member.ObjectID == "" && member.Status != domain.MemberDeleting {
 			continue
 		}
 		before := *member
-		if isAbsent := r.findStored(*member, objects); isAbsent {
+		switch isAbsent := r.isAbsent(m, *member, objects); {
+		case isAbsent && member.ObjectID == "" && isServers(m.Kind) && !m.session.cellsUp(ctx):
+			r.missed[member.ID] = true
+		case isAbsent:
 			r.miss(member, objects)
-		} else if objects[member.ID].Raw != nil {
+		case objects[member.ID].Raw != nil:
 			member.MissedAt = time.Time{}
 		}
 		if *member != before {
@@ -266,6 +269,14 @@ func (r *round) readStored(
 		})
 	}
 	all.Wait()
+}
+
+// isAbsent reports whether nothing shows the object of a member. Of a new one only the mark may be known.
+func (r *round) isAbsent(m *resource, member domain.Member, objects map[uuid.UUID]Object) bool {
+	if member.ObjectID != "" {
+		return r.findStored(member, objects)
+	}
+	return member.IsRequested && objects[member.ID].ID == "" && m.noLogin == nil && m.notListed == nil
 }
 
 // findStored takes the stored object of a member from what was read by its id, unless a list has shown it, and reports

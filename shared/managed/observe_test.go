@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -138,6 +139,64 @@ func TestMissedOnce(t *testing.T) {
 				if s.runProject(t, e, p); len(s.all) != 0 {
 					t.Errorf("it is not deleted: %+v", s.all)
 				}
+			}
+		})
+	}
+}
+
+// cells are those of a Nova. One may be down.
+type cells struct {
+	open
+	Cloud
+
+	err error
+}
+
+func (c *cells) Open(context.Context, domain.Connection, string) (Session, error) {
+	return Session{Cloud: c}, nil
+}
+func (c *cells) CellsUp(context.Context, string) error { return c.err }
+
+// TestNotFoundOnce: a member whose deletion OpenStack has not accepted yet is not forgotten because one list, or one
+// read, does not find its server, nor while the server's cell may be down.
+func TestNotFoundOnce(t *testing.T) {
+	t.Parallel()
+	for _, id := range []string{"s-web-a", ""} {
+		synctest.Test(t, func(t *testing.T) {
+			e, s, d, p := newFleet(1)
+			nova := &cells{err: apperr.New(apperr.BadGateway, "a cell is down")}
+			e.Sessions = nova
+			s.all[0].Request, s.all[0].Status = domain.ManagedDelete, domain.ManagedDeleting
+			for _, member := range s.members {
+				member.ObjectID, member.Status, member.IsRequested = id, domain.MemberDeleting, true
+				s.members[member.ID] = member
+			}
+			found := maps.Clone(d.found)
+			p.ScanAt = time.Now()
+			look := func(isFound bool) {
+				t.Helper()
+				if clear(d.found); isFound {
+					maps.Copy(d.found, found)
+				}
+				s.runProject(t, e, p)
+				time.Sleep(domain.MissedFor + openCall)
+			}
+			if look(false); id == "" {
+				look(false)
+			}
+			nova.err = nil
+			if id == "" {
+				look(false)
+			}
+			if len(s.members) != 1 {
+				t.Fatalf("%q: it is forgotten", id)
+			}
+			look(true)
+			if !slices.Equal(d.deleted, []string{"s-web-a"}) {
+				t.Errorf("%q: deleted are %q", id, d.deleted)
+			}
+			if look(false); len(s.all) != 0 {
+				t.Errorf("%q: it is not deleted: %+v", id, s.members)
 			}
 		})
 	}

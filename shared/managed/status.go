@@ -156,7 +156,7 @@ func (m *resource) assess(now time.Time, nodes []domain.Node) {
 	} else {
 		set(domain.ConditionInSync, false, "Drifted", "others have changed "+driftedFields(m.Drift))
 	}
-	if m.Kind == domain.KindMachine || m.Kind == domain.KindDeployment {
+	if isServers(m.Kind) {
 		isMet, reason, message := m.scheduled(nodes)
 		set(domain.ConditionScheduled, isMet, reason, message)
 	}

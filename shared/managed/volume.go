@@ -156,7 +156,9 @@ func (VolumeDriver) Differences(in Wanted, o Object) []Difference {
 	out = append(out, compare("description", domain.Stripped(spec.Description), v.Description, InPlace)...)
 	delete(spec.Metadata, markKey) // it is not the user's
 	out = append(out, missing("metadata", map[string]string{markKey: in.Member.ID.String()}, v.Metadata)...)
-	out = append(out, entries("metadata", spec.Metadata, made.Metadata, v.Metadata)...)
+	out = append(out, entries("metadata", spec.Metadata, in.had(func(spec json.RawMessage) map[string]string {
+		return read[domain.VolumeSpec](spec).Metadata
+	}), v.Metadata)...)
 	if domain.EqualInTables(spec.Type, []string{v.Type}) < 0 && spec.Type != "" { // Cinder looks it up in its tables
 		out = append(out, compare("type", spec.Type, v.Type, InPlace)...)
 	}

@@ -58,11 +58,12 @@ delete from managed_revisions r using managed m where m.project_id = $1 and m.id
                     and next.managed_id = r.managed_id and next.number = r.number + 1
                     and next.created_at > clock_timestamp() - interval '10 minutes')`
 
-	// prunableRevision are the revisions r of a resource m beyond its max_revisions. What members have is kept:
-	// reconcile-managed compares with it.
+	// prunableRevision are the revisions r of a resource m beyond its max_revisions. What members have is kept, and of
+	// what was declared since the newest ones: reconcile-managed compares with them.
 	prunableRevision = `r.project_id = m.project_id and r.managed_id = m.id and r.number <= m.revision - m.max_revisions
   and not exists (select from managed_members x
-                  where x.project_id = r.project_id and x.managed_id = r.managed_id and x.revision = r.number)`
+                  where x.project_id = r.project_id and x.managed_id = r.managed_id
+                    and (x.revision = r.number or x.revision < r.number and r.number > m.revision - 100))`
 
 	retryMembersSQL = `
 update managed_members set attempts = 0, retry_at = null, writes = 0

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -60,7 +61,8 @@ func TestDeclareSame(t *testing.T) {
 	}
 }
 
-// TestPruneRevisions: as many revisions are kept as the resource says, and those that members have.
+// TestPruneRevisions: as many revisions are kept as the resource says, those that members have, and those since: a
+// member may have something of each.
 func TestPruneRevisions(t *testing.T) {
 	t.Parallel()
 	ctx, database := t.Context(), testkit.Database(t)
@@ -94,11 +96,15 @@ func TestPruneRevisions(t *testing.T) {
 	}
 	m = declare(t, store, changed(m, `{"flavor": "e"}`))
 	m = declare(t, store, changed(m, `{"flavor": "f"}`))
-	if got := numbers(); !slices.Equal(got, []int{6, 5, 4, 2}) {
+	if got := numbers(); !slices.Equal(got, []int{6, 5, 4, 3, 2}) {
 		t.Errorf("kept are %v", got)
 	}
+	loaded, err := store.Load(ctx, "p1")
+	if err != nil || !slices.Equal(slices.Sorted(maps.Keys(loaded[0].Made)), []int{2, 3, 4, 5}) {
+		t.Errorf("loaded are %+v: %v", loaded, err)
+	}
 	gone := changed(m, "{}")
-	gone.Repeats = 3
+	gone.Repeats = 1
 	if _, _, err := store.Declare(ctx, gone); apperr.CodeOf(err) != apperr.NotFound {
 		t.Errorf("rolled back to a revision that was pruned: %v", err)
 	}
@@ -160,8 +166,9 @@ func TestDeclaredDuringRound(t *testing.T) {
 	}
 }
 
-// TestDeclaredAgainDuringRound: a declaration has what failed tried again, and a round that is running writes none of
-// its failures over that: not when it saves later, and not when it saves while the declaration is being stored.
+// TestDeclaredAgainDuringRound: a declaration or deletion has what failed tried again, and a round that is running
+// writes none of its failures over that: not when it saves later, and not when it saves while the declaration is being
+// stored.
 func TestDeclaredAgainDuringRound(t *testing.T) {
 	t.Parallel()
 	ctx, database := t.Context(), testkit.Database(t)
@@ -196,7 +203,7 @@ func TestDeclaredAgainDuringRound(t *testing.T) {
 	fails(member)
 	has("the same is declared meanwhile", 0, 0)
 	member = fails(has("the next round", 0, 0))
-	declare(t, store, changed(m, `{"flavor": "b"}`))
+	m = declare(t, store, changed(m, `{"flavor": "b"}`))
 	fails(member)
 	member = has("another flavor is declared meanwhile", 0, 0)
 
@@ -218,7 +225,12 @@ func TestDeclaredAgainDuringRound(t *testing.T) {
 	if err := errors.Join(err, tx.Commit(ctx), <-saved); err != nil {
 		t.Fatal(err)
 	}
-	has("it saves while a declaration is stored", 0, 0)
+	member = fails(has("it saves while a declaration is stored", 0, 0))
+	if _, err := store.Delete(ctx, m, nil); err != nil {
+		t.Fatal(err)
+	}
+	fails(member)
+	has("it is deleted meanwhile", 0, 0)
 }
 
 // TestManagedDelegations: a user has one connection, unless his roles differ, and it ends with its last resource.

@@ -15,7 +15,7 @@ with before as (
 ), after as (
     update managed m
     set request = 'delete', status = 'deleting', reason = '', next_at = clock_timestamp(), actor = $3, orphan = $4,
-        version = version + 1, seq = seq + 1, updated_at = clock_timestamp()
+        version = version + 1, declarations = declarations + 1, seq = seq + 1, updated_at = clock_timestamp()
     from before b where m.project_id = $1 and m.id = b.old_id and m.request <> 'delete'
     returning m.*, b.old_status as previous_status
 ), event as (` + managedEventSQL + ` after)

@@ -22,7 +22,7 @@ from managed_revisions r join managed m on m.project_id = r.project_id and m.id 
 where r.project_id = $1 and r.number <> m.revision
   and (r.number = m.observed_revision
        or exists (select from managed_members x
-                  where x.project_id = r.project_id and x.managed_id = r.managed_id and x.revision = r.number))`
+                  where x.project_id = r.project_id and x.managed_id = r.managed_id and x.revision <= r.number))`
 )
 
 // ManagedKeys lists the keys that secrets of managed resources are encrypted with.
@@ -31,7 +31,7 @@ func (db *DB) ManagedKeys(ctx context.Context) ([]domain.KeyUse, error) {
 }
 
 // Load reads all resources of a project for reconcile-managed, in the order of their creation: with spec, sealed
-// secrets, members and the older revisions that members have.
+// secrets, members, the older revisions that members have, and those that were declared since.
 func (s Managed) Load(ctx context.Context, projectID string) ([]domain.Managed, error) {
 	found, err := queryAll[domain.Managed](ctx, s.DB.pool, loadManagedSQL, projectID)
 	if err != nil {
