@@ -281,9 +281,9 @@ func withoutLogs(t *testing.T) {
 	t.Cleanup(func() { slog.SetDefault(logs) })
 }
 
-// TestModel: whatever is declared, whatever others do to the objects, and whatever calls fail: in the end all is as
-// declared, or a rule says why not; no object with data is deleted without a rule; nothing is left over. Up to 5 % of
-// the calls fail.
+// TestModel: whatever is declared, between rounds and during them, whatever others do to the objects, and whatever
+// calls fail: in the end all is as declared, or a rule says why not; no object with data is deleted without a rule;
+// what others have made is left alone; nothing is left over. Up to 5 % of the calls fail.
 func TestModel(t *testing.T) {
 	t.Parallel()
 	withoutLogs(t)
