@@ -297,7 +297,7 @@ func (v modelView) AttachVolume(ctx context.Context, serverID string, volume dom
 		if slices.Contains(o.server.VolumeIDs, volume.ID) {
 			return nil
 		}
-		if !slices.Contains([]string{"ACTIVE", "SHUTOFF", "PAUSED"}, o.server.Status) || o.server.Task != "" {
+		if !slices.Contains([]string{"ACTIVE", "SHUTOFF", "PAUSED", resized}, o.server.Status) || o.server.Task != "" {
 			return apperr.New(apperr.Conflict, "cannot attach while the server is %s", o.server.Status)
 		}
 		if err := v.c.attach(o, volume.ID); err != nil {

@@ -255,8 +255,12 @@ func (w *modelWorld) differences(m *domain.Managed, member domain.Member, o *mod
 		is("size_gb", spec.SizeGB, o.volume.SizeGB)
 		hasAll("metadata", spec.Metadata, o.volume.Metadata)
 		hasAll("metadata", map[string]string{markKey: member.ID.String()}, o.volume.Metadata)
-		is("status", "available or in-use", strings.NewReplacer("available", "available or in-use", "in-use",
-			"available or in-use").Replace(o.volume.Status))
+		isHeld := slices.ContainsFunc(w.cloud.objects, func(server *modelObject) bool { // such as by one in ERROR
+			return !server.isDeleted && slices.Contains(server.server.VolumeIDs, o.id)
+		})
+		if o.volume.Status != "available" && o.volume.Status != "in-use" && (o.volume.Status != "reserved" || !isHeld) {
+			is("status", "available or in-use", o.volume.Status)
+		}
 	case domain.KindImage:
 		spec := read[domain.ImageSpec](m.Spec)
 		is("name", m.Name, o.image.Name)

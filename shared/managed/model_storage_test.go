@@ -93,7 +93,9 @@ func (v modelView) ExtendVolume(ctx context.Context, id string, sizeGB int, isAt
 			if !breaks { // else its backend has refused it
 				o.volume.SizeGB = sizeGB
 			}
-			o.isVolume(before)
+			if o.isVolume("available"); len(o.volume.Servers) > 0 { // it may be detached meanwhile
+				o.isVolume("in-use")
+			}
 		})
 		return nil
 	})

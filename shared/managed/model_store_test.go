@@ -106,7 +106,7 @@ func (s *modelStore) declare(in domain.Managed) {
 		m.Declarations++
 		s.retry(m.ID)
 	}
-	m.MaxRevisions = 2
+	m.MaxRevisions = 1
 	s.prune(m, s.claim != uuid.Nil)
 	m.NextAt, s.project.DueAt, s.isWoken = now, now, true
 }
