@@ -242,7 +242,7 @@ func (d *decision) rank(s seen) int {
 		return 0
 	case s.object.State == ObjectError:
 		return 1
-	case !s.isAvailable():
+	case !s.isAvailable() && (d.isDeployment || !s.member.MayHaveData): // what has data may work again
 		return 2
 	case d.mustReplace(s) && s.member.Revision != d.revision:
 		return 3

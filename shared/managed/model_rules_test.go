@@ -316,8 +316,8 @@ func (w *modelWorld) declaredListeners(m *domain.Managed) (all []string) {
 			of := w.store.find(ref.Kind, ref.Name)
 			for _, o := range w.cloud.objects {
 				member := w.store.members[o.member]
-				if of != nil && !o.isDeleted && member.ManagedID == of.ID && member.ObjectID == o.id &&
-					o.server.Status == "ACTIVE" {
+				isOwn := member.ObjectID == o.id || member.ObjectID == "" && !o.isForeign // it is found by its mark
+				if of != nil && !o.isDeleted && member.ManagedID == of.ID && isOwn && o.server.Status == "ACTIVE" {
 					addresses = append(addresses, o.server.Addresses[0].IP)
 				}
 			}
