@@ -238,7 +238,8 @@ func (w *modelWorld) differences(m *domain.Managed, member domain.Member, o *mod
 		for _, r := range w.store.revisions[m.ID] {
 			for key := range of(r) {
 				_, isDeclared := declared[key]
-				if one, isThere := actual[key]; isThere && !isDeclared && one != "theirs" && !w.store.pruned[m.ID][r.Number] {
+				one, isThere := actual[key]
+				if isThere && !isDeclared && one != "theirs" && !w.store.pruned[m.ID][r.Number] {
 					is(field+"."+key, "none", one)
 				}
 			}
@@ -416,7 +417,8 @@ var excuses = []struct {
 // names.
 func (w *modelWorld) waitsForOrphan(m *domain.Managed) bool {
 	return slices.ContainsFunc(w.cloud.objects, func(o *modelObject) bool {
-		return !o.isDeleted && w.store.orphans[o.member] && slices.ContainsFunc(o.server.VolumeIDs, func(id string) bool {
+		isOrphan := !o.isDeleted && w.store.orphans[o.member]
+		return isOrphan && slices.ContainsFunc(o.server.VolumeIDs, func(id string) bool {
 			return slices.ContainsFunc(w.store.resources, func(v *domain.Managed) bool {
 				isNamed := m.Kind == domain.KindMachine &&
 					slices.Contains(read[domain.MachineSpec](m.Spec).Volumes, v.Name)
