@@ -43,6 +43,9 @@ var permits = []struct {
 			o.w.servers(o.m) > read[domain.DeploymentSpec](o.m.Spec).Count
 	}},
 	{"its update is to replace it", owned.isReplaced},
+	{"it was made to replace an older server, which is not to be replaced any more", func(o owned) bool {
+		return o.m != nil && o.m.Kind == domain.KindMachine && o.w.hasOlder(o)
+	}},
 	{"it is a server in ERROR, and repair is auto", func(o owned) bool {
 		return o.m != nil && o.object.server.Status == "ERROR" && o.m.Repair == domain.RepairAuto
 	}},
@@ -105,6 +108,13 @@ func (w *modelWorld) servers(m *domain.Managed) (count int) {
 	return count
 }
 
+// hasOlder reports whether the resource has another server, which is older.
+func (w *modelWorld) hasOlder(o owned) bool {
+	return w.has(o.m, func(other *modelObject) bool {
+		return other.madeAt.Before(o.object.madeAt) && other.server.Task != "deleting"
+	})
+}
+
 // isReplaced reports whether the declaration cannot be reached with the object, and says that another one is made.
 func (o owned) isReplaced() bool {
 	if o.m == nil {
@@ -114,7 +124,8 @@ func (o owned) isReplaced() bool {
 	switch o.object.kind {
 	case domain.KindMachine:
 		now, was := read[domain.DeploymentSpec](o.m.Spec), read[domain.DeploymentSpec](made.Spec)
-		isOther := now.Flavor != o.object.server.Flavor.Name || now.Image != was.Image
+		isOther := now.Flavor != o.object.server.Flavor.Name || now.Image != was.Image ||
+			o.object.server.Image.ID != "image-"+now.Image // by a rebuild for another revision
 		isFixed := !slices.Equal(now.Configmaps, was.Configmaps) || !slices.Equal(o.m.Digest, made.Digest) ||
 			o.m.Schedule.Affinity != made.Schedule.Affinity || o.hasOtherFiles(now.MachineSpec)
 		surges := o.m.Kind == domain.KindDeployment && now.MaxUnavailable != nil && *now.MaxUnavailable == 0
@@ -318,7 +329,8 @@ func (w *modelWorld) declaredListeners(m *domain.Managed) (all []string) {
 			for _, o := range w.cloud.objects {
 				member := w.store.members[o.member]
 				isOwn := member.ObjectID == o.id || member.ObjectID == "" && !o.isForeign // it is found by its mark
-				if of != nil && !o.isDeleted && member.ManagedID == of.ID && isOwn && o.server.Status == "ACTIVE" {
+				if of != nil && !o.isDeleted && member.ManagedID == of.ID && isOwn &&
+					(o.server.Status == "ACTIVE" || o.server.Status == resized) {
 					addresses = append(addresses, o.server.Addresses[0].IP)
 				}
 			}
