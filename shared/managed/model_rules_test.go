@@ -249,8 +249,7 @@ func (w *modelWorld) differences(m *domain.Managed, member domain.Member, o *mod
 		for _, r := range w.store.revisions[m.ID] {
 			for key := range of(r) {
 				_, isDeclared := declared[key]
-				one, isThere := actual[key]
-				if isThere && !isDeclared && one != "theirs" && !w.store.pruned[m.ID][r.Number] {
+				if one, isThere := actual[key]; isThere && !isDeclared && one != "theirs" {
 					is(field+"."+key, "none", one)
 				}
 			}
