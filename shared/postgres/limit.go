@@ -45,7 +45,7 @@ func eventLimit(perMinute int) apperr.Limit { return apperr.PerMinute("event", p
 // Begin fails if the source has used up its limit. What is written with the context that it returns counts.
 func (l EventLimit) Begin(ctx context.Context, source string) (context.Context, error) {
 	limit := eventLimit(l.PerMinute)
-	wait, err := queryValue[*time.Duration](ctx, l.DB.pool, waitForEventsSQL, limit.Name, source, limit.Each(),
+	wait, err := queryValue[*time.Duration](ctx, l.DB.pool, "select "+waitSQL, limit.Name, source, limit.Each(),
 		limit.Window)
 	if err == nil && wait != nil && *wait > 0 {
 		err = tooManyEvents(l.PerMinute, *wait)
@@ -78,11 +78,6 @@ func (db *DB) writeEvents(ctx context.Context, change func(querier) error) error
 // waitSQL is how long it takes until a source is within the limit again; negative or null = it is.
 const waitSQL = `(
     select used_up + $3 - $4::interval - clock_timestamp() from rate_limits where name = $1 and source = $2)`
-
-// waitForEventsSQL is waitSQL by the clock of charge_events.
-const waitForEventsSQL = `
-select (select used_up + $3 - $4::interval - pg_catalog.clock_timestamp() from rate_limits
-        where name = $1 and source = $2)`
 
 // takeSQL moves the moment at which the whole quota is free again, unless it would be more than the window away. It
 // returns when the next request is within the limit; zero = this one is.

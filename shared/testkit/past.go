@@ -14,7 +14,8 @@ import (
 )
 
 // SetClock sets the clock of a test's database, which runs on from there. Statements call now() and clock_timestamp()
-// without a schema, and the database's search_path finds the test's own first. Open connections keep the old clock.
+// without a schema, and the database's search_path finds the test's own first, in triggers, too. Open connections keep
+// the old clock.
 func SetClock(t testing.TB, databaseURL string, to time.Time) {
 	t.Helper()
 	conn := Connect(t, databaseURL)
@@ -26,7 +27,17 @@ create or replace function moved.clock_timestamp() returns timestamptz language 
 	as $$ select pg_catalog.clock_timestamp() + ` + offset + ` $$;
 create or replace function moved.now() returns timestamptz language sql stable
 	as $$ select pg_catalog.now() + ` + offset + ` $$;
-do $$ begin execute format('alter database %I set search_path = moved, pg_catalog, public', current_database()); end $$`
+do $$
+declare
+    own regprocedure;
+begin
+    execute format('alter database %I set search_path = moved, pg_catalog, public', current_database());
+    for own in
+        select oid from pg_proc where pronamespace = 'public'::regnamespace and proconfig::text like '%search_path=%'
+    loop
+        execute format('alter function %s set search_path = moved, pg_catalog, public, pg_temp', own);
+    end loop;
+end $$`
 	must(conn.Exec(context.Background(), sql))(t)
 }
 
