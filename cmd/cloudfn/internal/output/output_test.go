@@ -292,3 +292,23 @@ func TestTableKeepsToTheTerminal(t *testing.T) {
 		}
 	}
 }
+
+// TestIDsAndTimesAreWhole, whatever their columns are called.
+func TestIDsAndTimesAreWhole(t *testing.T) {
+	t.Parallel()
+	type lease struct {
+		Server string `json:"server_id"`
+		End    string `json:"end"`
+		Reason string `json:"reason"`
+	}
+	var out bytes.Buffer
+	one := lease{"019b7c5e-7f60-7a88-b14f-6d0e5a4c3e01", "2026-11-28 14:00:00", strings.Repeat("x", 80)}
+	printer := Printer{Format: "table", Width: 80, Out: &out}
+	table := Table[lease]{Columns: []string{"SERVER:server_id", "END:end", "REASON:reason"}}
+	if err := Values(&printer, []lease{one}, table); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(out.String(), one.Server+"  "+one.End+"  xxx") || !strings.Contains(out.String(), "x...") {
+		t.Errorf("%s", &out)
+	}
+}

@@ -3,6 +3,7 @@ package output
 import (
 	"bufio"
 	"io"
+	"regexp"
 	"slices"
 	"strings"
 	"unicode"
@@ -28,8 +29,16 @@ const (
 	minWidth = 12    // of a column that is narrowed
 )
 
-// fit narrows the widest columns until the table has its width. An id stays whole: it is of no use otherwise.
+// whole is what a cell is of no use without: an id, or a time.
+var whole = regexp.MustCompile(`^([0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)$`)
+
+// fit narrows the widest columns until the table has its width. Ids and times stay whole.
 func (g grid) fit(widths []int) {
+	isWhole := make([]bool, len(widths))
+	for i := range isWhole {
+		isWhole[i] = g.head[i] == "ID" ||
+			slices.ContainsFunc(g.rows, func(row []string) bool { return whole.MatchString(row[i]) })
+	}
 	excess := len(gap)*(len(widths)-1) - g.width
 	for _, width := range widths {
 		excess += width
@@ -37,7 +46,7 @@ func (g grid) fit(widths []int) {
 	for ; g.width > 0 && excess > 0; excess-- {
 		widest := -1
 		for i, width := range widths {
-			if width > minWidth && g.head[i] != "ID" && (widest < 0 || width > widths[widest]) {
+			if width > minWidth && !isWhole[i] && (widest < 0 || width > widths[widest]) {
 				widest = i
 			}
 		}
