@@ -58,8 +58,11 @@ func (r *round) observe(ctx context.Context) error {
 	r.listed = time.Since(began)
 	if err := r.findSurplus(ctx); errors.Is(err, domain.ErrFenced) {
 		return err
-	} else if err != nil { // what is declared does not wait for it
+	} else if err != nil { // what is declared does not wait for it, and what the last scan has found stays
 		r.problem = err
+		for _, m := range r.resources {
+			m.surplus = m.lastSurplus()
+		}
 	}
 	r.around = NewAround(all, objects)
 	r.matchAll(ctx, objects)

@@ -38,9 +38,7 @@ func (r *round) findSurplus(ctx context.Context) error {
 	slices.Sort(reported)
 	for _, m := range r.resources {
 		if _, isListed := r.marked[listing{m.driver, m.Schedule.Region}]; !isListed {
-			m.surplus = slices.DeleteFunc(slices.Clone(m.Drift), func(d domain.Drift) bool {
-				return d.Field != surplusField
-			})
+			m.surplus = m.lastSurplus()
 			continue
 		}
 		for _, id := range reported {
@@ -51,6 +49,11 @@ func (r *round) findSurplus(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// lastSurplus returns what the last scan has found.
+func (m *resource) lastSurplus() []domain.Drift {
+	return slices.DeleteFunc(slices.Clone(m.Drift), func(d domain.Drift) bool { return d.Field != surplusField })
 }
 
 // listedObjects returns the providers and regions that a scan has listed, the ids of all objects that carry a mark, and

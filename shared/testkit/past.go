@@ -14,8 +14,8 @@ import (
 )
 
 // SetClock sets the clock of a test's database, which runs on from there. Statements call now() and clock_timestamp()
-// without a schema, and the database's search_path finds the test's own first, in triggers, too. Open connections keep
-// the old clock.
+// without a schema, and the database's search_path finds the test's own first, in triggers and defaults of columns,
+// too. Open connections keep the old clock.
 func SetClock(t testing.TB, databaseURL string, to time.Time) {
 	t.Helper()
 	conn := Connect(t, databaseURL)
@@ -30,12 +30,20 @@ create or replace function moved.now() returns timestamptz language sql stable
 do $$
 declare
     own regprocedure;
+    one record;
 begin
     execute format('alter database %I set search_path = moved, pg_catalog, public', current_database());
     for own in
         select oid from pg_proc where pronamespace = 'public'::regnamespace and proconfig::text like '%search_path=%'
     loop
         execute format('alter function %s set search_path = moved, pg_catalog, public, pg_temp', own);
+    end loop;
+    for one in
+        select d.adrelid::regclass as of, a.attname, pg_get_expr(d.adbin, d.adrelid) as value
+        from pg_attrdef d join pg_attribute a on a.attrelid = d.adrelid and a.attnum = d.adnum
+        where pg_get_expr(d.adbin, d.adrelid) in ('now()', 'clock_timestamp()')
+    loop
+        execute format('alter table %s alter %I set default moved.%s', one.of, one.attname, one.value);
     end loop;
 end $$`
 	must(conn.Exec(context.Background(), sql))(t)
