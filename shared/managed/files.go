@@ -95,6 +95,12 @@ func hasUserData(in Wanted) bool {
 	return in.Member.UserData != "" && in.Member.UserData == in.userData()
 }
 
+// maybeRebuilt reports whether a server may have been rebuilt with another image, and back, since it was as declared.
+func (in Wanted) maybeRebuilt() bool {
+	return in.Member.IsRebuilt && in.Made.Number != in.Resource.Revision &&
+		read[domain.MachineSpec](in.Spec).Image == read[domain.MachineSpec](in.Made.Spec).Image
+}
+
 // WithFiles adds files to user_data: cloud-init writes them at the first boot, before it runs any script of it. What
 // the user_data themselves hold stays as it is; user_data in a form that cloud-init does not know are Invalid.
 func WithFiles(userData domain.Secret, files map[string]string) (domain.Secret, error) {

@@ -225,12 +225,15 @@ func TestImageAfterRebuild(t *testing.T) {
 		isOther   bool
 	}{{true, imageTwo, true}, {true, imageOne, false}, {false, imageTwo, false}} {
 		in, o := declaredAnew(spec, spec)
-		in.Member.IsRebuilt = tc.isRebuilt
+		in.Member.IsRebuilt, in.Member.UserData = tc.isRebuilt, "digest of a rebuild that may not have been made"
 		server, _ := o.Raw.(domain.Server)
 		server.Image = &domain.ImageRef{ID: tc.image}
 		m := matchedInRound(t, sameCloud{}, in, machineObject(server))
 		if got := differs(m.members[0].differences, "image"); got != tc.isOther {
 			t.Errorf("%+v: it differs by %+v", tc, m.members[0].differences)
+		}
+		if isKnown := m.members[0].member.UserData != ""; isKnown == tc.isRebuilt {
+			t.Errorf("%+v: which user_data it has is known: %t", tc, isKnown)
 		}
 	}
 }

@@ -201,6 +201,12 @@ values ('p1', $1, $2, 0, 1, 'creating', true)`, waiting, m.ID)
 	id := save(func(m *domain.Member) { m.Status = domain.MemberUpdating })
 	check("updating, not by an old one", id, known)
 	check("changed, not by an old one", save(func(m *domain.Member) { m.ID, m.Revision = id, 2 }), known)
+	rebuilding := old(save(func(*domain.Member) {}), 1, "s-web", domain.MemberUpdating)
+	write(t, conn, `update managed_members set status = 'updating', reason = 'its image is being changed to B'
+		where id = $1`, rebuilding)
+	if !testkit.Scalar[bool](t, conn, "select is_rebuilt from managed_members where id = '"+rebuilding.String()+"'") {
+		t.Error("a rebuild by an old replica is not known")
+	}
 	if err := store.RecordNodes(t.Context(), map[string]string{"s-web": "compute"}); err != nil {
 		t.Fatal(err)
 	}
