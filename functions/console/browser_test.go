@@ -63,8 +63,8 @@ func browse(t *testing.T, files []string) {
 	t.Helper()
 	chromium := testkit.Chromium(t)
 	database := testkit.Database(t)
-	// The hour must not change in the middle, nor be counted anew. Chromium keeps its own clock, and shows what happened
-	// within the last 15 minutes.
+	// The hour must not change in the middle, nor be counted anew. Chromium keeps its own clock, and shows what
+	// happened within the last 15 minutes.
 	hour := time.Now().Truncate(time.Hour)
 	testkit.SetClock(t, database, hour.Add(min(max(time.Since(hour), 20*time.Minute), 48*time.Minute)))
 	receiver := testkit.NewReceiver(t,

@@ -95,10 +95,14 @@ func hasUserData(in Wanted) bool {
 	return in.Member.UserData != "" && in.Member.UserData == in.userData()
 }
 
-// maybeRebuilt reports whether a server may have been rebuilt with another image, and back, since it was as declared.
-func (in Wanted) maybeRebuilt() bool {
-	return in.Member.IsRebuilt && in.Made.Number != in.Resource.Revision &&
-		read[domain.MachineSpec](in.Spec).Image == read[domain.MachineSpec](in.Made.Spec).Image
+// knownUserData returns the digest of the user_data and files that a server has; "" = not known. A server that is to
+// have its former image back may have been rebuilt with other files or not: its image does not show which.
+func (in Wanted) knownUserData() string {
+	if in.Member.IsRebuilt && in.Made.Number != in.Resource.Revision &&
+		read[domain.MachineSpec](in.Spec).Image == read[domain.MachineSpec](in.Made.Spec).Image {
+		return ""
+	}
+	return in.Member.UserData
 }
 
 // WithFiles adds files to user_data: cloud-init writes them at the first boot, before it runs any script of it. What

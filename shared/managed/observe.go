@@ -328,9 +328,8 @@ func (r *round) match(ctx context.Context, m *resource, objects map[uuid.UUID]Ob
 		isCompared := isReady || s.isFound && s.object.State == ObjectError
 		if isCompared && member.Status != domain.MemberDeleting && !m.isDeleting() {
 			in := r.wanted(m, member)
-			if in.maybeRebuilt() { // whether it was, and so has other files, cannot be seen
-				in.Member.UserData, s.member.UserData = "", ""
-			}
+			in.Member.UserData = in.knownUserData()
+			s.member.UserData = in.Member.UserData
 			var err error
 			if in.names, err = m.session.resolve(ctx, in, s.object); err != nil {
 				m.notListed, m.members = r.explain(m, err), nil
