@@ -1,9 +1,5 @@
 -- +goose Up
 
--- Whether a rebuild of a member's server may have been sent since the server was as declared: then its image is compared
--- by its id, because it may be that of a revision which another one has followed.
-alter table managed_members add column is_rebuilt boolean not null default false;
-
 -- Replicas of the release before 057 know none of what 057 and 063 remember of a member. What they do not write would
 -- say the opposite of what is true: a server with data would be deleted, one that Nova may still make forgotten, and
 -- one that was rebuilt taken for what it was. stores_all is true in statements that write all of it. It is false in
@@ -21,8 +17,6 @@ begin
         if tg_op = 'UPDATE' and (new.status in ('creating', 'updating') or new.revision <> old.revision) then
             new.user_data := ''; -- not known: it may have been rebuilt
         end if;
-        new.is_rebuilt := new.status <> 'ready'
-            and (new.is_rebuilt or new.reason like 'its image is being changed to %');
     end if;
     new.stores_all := false;
     return new;
@@ -37,10 +31,7 @@ where status in ('ready', 'updating') and not (was_ready and may_have_data);
 update managed_members set is_requested = true
 where object_id = '' and status in ('creating', 'deleting') and not is_waiting and not is_requested;
 
-update managed_members set is_rebuilt = true
-where status in ('creating', 'updating') and reason like 'its image is being changed to %';
-
 -- +goose Down
 drop trigger complete_member on managed_members;
 drop function complete_member();
-alter table managed_members drop column stores_all, drop column is_rebuilt;
+alter table managed_members drop column stores_all;
