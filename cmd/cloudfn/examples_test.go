@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"os"
 	"regexp"
 	"slices"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/cli"
 )
@@ -41,6 +43,62 @@ func TestExamplesNameANetwork(t *testing.T) {
 	if n < 6 {
 		t.Errorf("there are only %d launches", n)
 	}
+}
+
+// TestTimesOfHelp: the times and durations that the help of a flag shows are ones that the flag takes.
+func TestTimesOfHelp(t *testing.T) {
+	t.Parallel()
+	times := regexp.MustCompile(`(?:\bin )?\b(?:(?:\d+[mhdw])+|P\d+[DM]|\d{4}-\d\d-\d\dT[\d:]+Z)`)
+	n := 0
+	var walk func(*cobra.Command)
+	walk = func(c *cobra.Command) {
+		c.Flags().VisitAll(func(flag *pflag.Flag) {
+			for _, text := range times.FindAllString(flag.Usage, -1) {
+				n++
+				if err := flag.Value.Set(text); err != nil {
+					t.Errorf("%s --%s %q: %v", c.CommandPath(), flag.Name, text, err)
+				}
+			}
+		})
+		for _, sub := range c.Commands() {
+			walk(sub)
+		}
+	}
+	a := &cli.App{Now: time.Now, Env: os.LookupEnv}
+	walk(a.Root("cloudfn", commands))
+	if n < 30 {
+		t.Errorf("there are only %d times", n)
+	}
+}
+
+// TestReadmeHasCommands: the table of commands names each.
+func TestReadmeHasCommands(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	table, _, _ := strings.Cut(string(text), "\n## Examples")
+	rows := func(noun string) (found string) { // those with a command that begins with it
+		for row := range strings.Lines(table) {
+			if strings.HasPrefix(row, "| `") && strings.Contains(row, "`"+noun) {
+				found += row
+			}
+		}
+		return found
+	}
+	a := &cli.App{Now: time.Now, Env: os.LookupEnv}
+	var walk func(c *cobra.Command, noun string)
+	walk = func(c *cobra.Command, noun string) {
+		for _, sub := range c.Commands() {
+			word := regexp.MustCompile("[`|]" + sub.Name() + `\b| ` + sub.Name() + "\\b[^`|]*`")
+			if !sub.HasSubCommands() && !sub.Hidden && !word.MatchString(rows(noun)) {
+				t.Errorf("README.md has no %s", sub.CommandPath())
+			}
+			walk(sub, cmp.Or(noun, sub.Name()))
+		}
+	}
+	walk(a.Root("cloudfn", commands), "")
 }
 
 // TestPageOfOpenStackClient: each command and flag of ours that the page names exists, and the page names each group.

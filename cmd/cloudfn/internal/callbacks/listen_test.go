@@ -1,13 +1,18 @@
 package callbacks
 
 import (
+	"context"
 	"fmt"
 	"net/http"
+	"os"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/cli"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/clitest"
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/exit"
 )
 
 // TestListenWaitsForPending: the event of an order that ended meanwhile may still be on its way.
@@ -77,5 +82,30 @@ func TestRegisterFindsWhatItMade(t *testing.T) {
 				t.Errorf("it gives %q, %v, and has asked: %v", id, err, asked)
 			}
 		})
+	}
+}
+
+// TestListenSecondInterrupt: a second Ctrl-C does not end the process before the callback is deleted. Without that it
+// ends this test, too.
+func TestListenSecondInterrupt(t *testing.T) {
+	t.Parallel()
+	ctx, interrupt := context.WithCancelCause(t.Context())
+	isDeleted := false
+	a, _, _ := clitest.New(t, func(w http.ResponseWriter, req *http.Request) {
+		if req.Method == http.MethodPost {
+			interrupt(cli.ErrInterrupted)
+			fmt.Fprint(w, `{"id": "c", "url": "http://127.0.0.1:1/own", "status": "pending"}`)
+			return
+		}
+		if err := syscall.Kill(os.Getpid(), syscall.SIGINT); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(50 * time.Millisecond) // the signal arrives while the answer is on its way
+		isDeleted = req.Method == http.MethodDelete
+		w.WriteHeader(http.StatusNoContent)
+	})
+	err := (listener{App: a}).run(ctx, func(url string) map[string]any { return map[string]any{"url": url} })
+	if a.Code(err) != exit.Interrupted || !isDeleted {
+		t.Errorf("it ends with %v, and the callback is deleted: %t", err, isDeleted)
 	}
 }

@@ -7,12 +7,14 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/api"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/exit"
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/output"
 )
 
 // Wait reports whether a command waits for the end of what it began, and for how long.
@@ -68,6 +70,39 @@ func Poll(
 		}
 		return Timeout("not done within %s, and it goes on: %s", limit, state())
 	}
+}
+
+// Progress shows on stderr what a command waits for. At a terminal the elapsed time goes on between two calls of show.
+// stop must be called before anything else is printed.
+func (a *App) Progress(ctx context.Context) (show func(rows ...output.Row), stop func()) {
+	p := output.Progress{Out: a.Err, Color: a.ErrSize != nil && a.HasColors, Size: a.ErrSize, Began: a.Now()}
+	var lock sync.Mutex
+	var shown []output.Row
+	draw := func() {
+		lock.Lock()
+		defer lock.Unlock()
+		p.Show(a.Now(), shown)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var clock sync.WaitGroup
+	if a.ErrSize != nil {
+		clock.Go(func() {
+			for tick := time.NewTicker(time.Second); ; {
+				select {
+				case <-tick.C:
+					draw()
+				case <-ctx.Done():
+					return
+				}
+			}
+		})
+	}
+	return func(rows ...output.Row) {
+		lock.Lock()
+		shown = rows
+		lock.Unlock()
+		draw()
+	}, func() { cancel(); clock.Wait() }
 }
 
 const (

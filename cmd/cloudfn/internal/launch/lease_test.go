@@ -1,11 +1,29 @@
 package launch
 
 import (
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/cli"
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/clitest"
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/exit"
 )
+
+// TestWrongLease: the error has all that --lease takes. A date is neither a duration nor a time.
+func TestWrongLease(t *testing.T) {
+	t.Parallel()
+	cmd := Command(&cli.App{Now: time.Now})
+	if err := cmd.ParseFlags([]string{"--lease", "2026-12-01"}); err != nil {
+		t.Fatal(err)
+	}
+	a, _, _ := clitest.New(t, nil)
+	err := addLease(cmd, map[string]any{})
+	if a.Code(err) != exit.Usage || !strings.Contains(err.Error(), "P1M (a month)") ||
+		!strings.Contains(err.Error(), "2027-01-01T18:00:00Z") {
+		t.Errorf("got %v", err)
+	}
+}
 
 // TestWarning: a lease is launched without a warning as it is made without one.
 func TestWarning(t *testing.T) {

@@ -17,11 +17,12 @@ var termFields = []string{"name", "start", "end", "on-end", "enforce"}
 
 // termFlags add when a lease begins, how long it lasts, and what happens at its end.
 func termFlags(a *cli.App, cmd *cobra.Command) {
-	a.UntilOrNow(cmd, "start", "when it begins: in 24h, a time such as 2027-01-01T09:00:00Z, or now, as new leases do")
+	a.UntilOrNow(cmd, "start",
+		"when it begins: 24h from now, a time such as 2027-01-01T09:00:00Z, or now, as new leases do")
 	flags := cmd.Flags()
 	flags.String("heal", "", "when a host fails: auto (another takes its place) or manual (wait for it)")
 	cli.Choices(cmd, "heal", string(domain.HealAuto), string(domain.HealManual))
-	flags.String("duration", "", "or how long it lasts: 90m, 8h, 1d12h, 2w, or an ISO 8601 duration such as P1M")
+	flags.String("duration", "", "or how long it lasts: "+periodForms)
 	cli.Choices(cmd, "duration", "8h", "2d", "1w", "P1M")
 	WarningFlag(cmd, "the end")
 	flags.String("on-end", "", "what happens to the servers at the end: "+strings.Join(domain.OnEnds(), ", "))
@@ -70,12 +71,14 @@ func AddPeriod(cmd *cobra.Command, body map[string]any, flag, field string) erro
 	return nil
 }
 
+// periodForms are examples of what ParsePeriod takes.
+const periodForms = "90m, 8h, 1d12h, 2w, or an ISO 8601 duration such as P1M (a month)"
+
 // ParsePeriod is that of cli, with an error for its flag.
 func ParsePeriod(text string) (domain.Period, error) {
 	period, err := cli.ParsePeriod(text)
 	if err != nil {
-		return period, exit.Usagef("must be a number with m, h, d or w, such as 90m, 2d or 1d12h, " +
-			"or an ISO 8601 duration such as P1M")
+		return period, exit.Usagef("must be a number with m, h, d or w, such as %s", periodForms)
 	}
 	return period, nil
 }
@@ -107,9 +110,8 @@ func extend(a *cli.App) *cobra.Command {
 be earlier than the present end. When too few hosts are free
 for longer, the lease stays as it is, and the error says from when they are.`
 	cmd.Example = "  cloudfn leases extend LEASE --by 2h\n  cloudfn leases extend LEASE --end 2027-01-01T18:00:00Z"
-	a.UntilOrNow(cmd, "end", "the new end: in 24h, in 7d, now, or a time such as 2027-01-01T18:00:00Z")
-	cmd.Flags().String("by", "",
-		"how much later than its present end: 90m, 8h, 2d, 2w, or an ISO 8601 duration such as P1M")
+	a.UntilOrNow(cmd, "end", "the new end: 24h or 7d from now, now, or a time such as 2027-01-01T18:00:00Z")
+	cmd.Flags().String("by", "", "how much later than its present end: "+periodForms)
 	cli.Choices(cmd, "by", "1h", "8h", "1d", "P1M")
 	return cmd
 }
@@ -129,7 +131,7 @@ func update(a *cli.App) *cobra.Command {
 the end, the warning, what happens at the end or when a host fails, and the name.`
 	cmd.Example = "  cloudfn leases update LEASE --on-end delete --before-end none"
 	termFlags(a, cmd)
-	a.UntilOrNow(cmd, "end", "when it ends: in 24h, in 7d, now, or a time such as 2027-01-01T18:00:00Z")
+	a.UntilOrNow(cmd, "end", "when it ends: 24h or 7d from now, now, or a time such as 2027-01-01T18:00:00Z")
 	cmd.Flags().String("name", "", "a name, for people")
 	cli.Choices(cmd, "name")
 	return cmd

@@ -47,7 +47,7 @@ what --on-end says at the end.`,
 		},
 	}
 	termFlags(a, cmd)
-	a.Until(cmd, "end", "when it ends: in 24h, in 7d, or a time such as 2027-01-01T18:00:00Z")
+	a.Until(cmd, "end", "when it ends: 24h or 7d from now, or a time such as 2027-01-01T18:00:00Z")
 	hostFlags(cmd)
 	flags := cmd.Flags()
 	flags.String("hosts", "", "how many hosts: N, or N..M for at least N and at most M")

@@ -52,9 +52,9 @@ they stay free: a lease may end earlier.`,
 	hostFlags(cmd)
 	cmd.Flags().Int("hosts", 1, "how many hosts at the same time")
 	cli.Choices(cmd, "hosts")
-	cmd.Flags().String("duration", "", "for how long: 90m, 8h, 2d, 2w, or an ISO 8601 duration such as P1M")
+	cmd.Flags().String("duration", "", "for how long: "+periodForms)
 	cli.Choices(cmd, "duration", "8h", "2d", "1w", "P1M")
-	a.Until(cmd, "from", "not before: in 24h, in 7d, or a time such as 2027-01-01T09:00:00Z (default now)")
+	a.Until(cmd, "from", "not before: 24h or 7d from now, or a time such as 2027-01-01T09:00:00Z (default now)")
 	a.Until(cmd, "until", "not after, in the same form (default in a year)")
 	cli.LimitFlag(cmd, 10)
 	_ = cmd.MarkFlagRequired("duration")
@@ -86,7 +86,7 @@ func allocations(a *cli.App) *cobra.Command {
 			return output.List(&a.Print, found, allocationTable)
 		},
 	}
-	a.Until(cmd, "from", "not over before: in 24h, in 7d, or a time such as 2027-01-01T09:00:00Z (default now)")
+	a.Until(cmd, "from", "not over before: 24h or 7d from now, or a time such as 2027-01-01T09:00:00Z (default now)")
 	a.Until(cmd, "until", "begun before, in the same form (default in a year)")
 	cli.LimitFlag(cmd, 0)
 	return cmd

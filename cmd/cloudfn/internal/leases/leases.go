@@ -2,6 +2,7 @@
 package leases
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"strings"
@@ -147,19 +148,22 @@ func await(
 	ctx context.Context, a *cli.App, limit time.Duration, lease api.Item[api.Lease], statuses ...api.LeaseStatus,
 ) (api.Item[api.Lease], error) {
 	id := lease.Value.ID
+	show, stop := a.Progress(ctx)
+	defer stop()
 	err := cli.Poll(ctx, limit, func(ctx context.Context) (bool, error) {
 		found, err := leases.Get(ctx, a, id, nil)
 		if err != nil {
 			return false, err
 		}
 		lease = found
-		if slices.Contains(statuses, lease.Value.Status) {
-			return true, nil
-		}
-		if lease.Value.Status == api.LeaseStatusError {
+		isDone := slices.Contains(statuses, lease.Value.Status)
+		show(output.Row{
+			Name: cmp.Or(lease.Value.Name, id), State: string(lease.Value.Status), Note: reason(lease.Value), IsFinal: isDone,
+		})
+		if !isDone && lease.Value.Status == api.LeaseStatusError {
 			return false, exit.Failedf("lease %s failed: %s", id, reason(lease.Value))
 		}
-		return false, nil
+		return isDone, nil
 	}, func() string {
 		return "it is " + string(lease.Value.Status) + "; follow it by " + a.Name + " leases show " + id
 	})

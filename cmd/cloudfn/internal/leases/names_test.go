@@ -164,3 +164,29 @@ func TestTimes(t *testing.T) {
 		}
 	}
 }
+
+// TestWaitShowsProgress: each status that a lease has meanwhile is shown; at a terminal with the elapsed time.
+func TestWaitShowsProgress(t *testing.T) {
+	t.Parallel()
+	for name, size := range map[string]func() (int, int){"pipe": nil, "terminal": func() (int, int) { return 80, 24 }} {
+		statuses := []string{"starting", "starting", "active"}
+		a, _, notes := clitest.New(t, func(w http.ResponseWriter, r *http.Request) {
+			status := "pending"
+			if r.Method == http.MethodGet {
+				status, statuses = statuses[0], statuses[1:]
+			}
+			fmt.Fprintf(w, `{"id": %q, "name": "nap", "status": %q, "reservations": [], "events": []}`, openLease, status)
+		})
+		a.ErrSize = size
+		cmd := create(a)
+		cmd.SetArgs([]string{"nap", "--hosts", "1", "--duration", "1h", "--wait"})
+		if err := cmd.ExecuteContext(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range []string{"nap  starting", "nap  active"} {
+			if text := strings.ReplaceAll(notes.String(), "   0s  ", ""); !strings.Contains(text, want) {
+				t.Errorf("%s: it lacks %q:\n%q", name, want, text)
+			}
+		}
+	}
+}

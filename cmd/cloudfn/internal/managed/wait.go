@@ -34,7 +34,8 @@ type Target struct {
 // Await waits until each target is ready with its revision, or gone, and shows the progress on stderr. With a Configmap
 // it waits for the servers that get its change, too.
 func Await(ctx context.Context, a *cli.App, limit time.Duration, targets []*Target) error {
-	progress := output.Progress{Out: a.Err, Color: a.ErrSize != nil && a.HasColors, Size: a.ErrSize, Began: a.Now()}
+	show, stop := a.Progress(ctx)
+	defer stop()
 	var isFollowed bool
 	err := cli.Poll(ctx, limit, func(ctx context.Context) (bool, error) {
 		err := refresh(ctx, a, targets)
@@ -51,7 +52,7 @@ func Await(ctx context.Context, a *cli.App, limit time.Duration, targets []*Targ
 			rows[n] = t.row()
 			isOver = isOver && rows[n].IsFinal
 		}
-		progress.Show(a.Now(), rows)
+		show(rows...)
 		return isOver, nil
 	}, func() string { return pending(targets) })
 	if err != nil {

@@ -96,7 +96,8 @@ cancel-drain stops it.`
 
 // follow reads a node until its drain is over, and shows the progress on stderr.
 func follow(ctx context.Context, a *cli.App, n api.Item[api.Node], limit time.Duration) (api.Item[api.Node], error) {
-	progress := output.Progress{Out: a.Err, Color: a.ErrSize != nil && a.HasColors, Size: a.ErrSize, Began: a.Now()}
+	show, stop := a.Progress(ctx)
+	defer stop()
 	name := n.Value.Name
 	err := cli.Poll(ctx, limit, func(ctx context.Context) (bool, error) {
 		found, err := noun.Get(ctx, a, name, nil)
@@ -104,7 +105,7 @@ func follow(ctx context.Context, a *cli.App, n api.Item[api.Node], limit time.Du
 			return false, err
 		}
 		n = found
-		progress.Show(a.Now(), rows(a, n.Value))
+		show(rows(a, n.Value)...)
 		return isOver(n.Value.Drain), nil
 	}, func() string {
 		return fmt.Sprintf("the drain of %s is %s; follow it by %s nodes show %s, stop it by %s nodes cancel-drain %s",

@@ -94,6 +94,23 @@ func TestDrainTimeout(t *testing.T) {
 	}
 }
 
+// TestSelfTestShowsProgress: the test takes up to a minute, and says so before it begins.
+func TestSelfTestShowsProgress(t *testing.T) {
+	t.Parallel()
+	var shown string
+	a, _, notes := clitest.New(t, nil)
+	b, _, _ := clitest.New(t, func(w http.ResponseWriter, _ *http.Request) {
+		shown = notes.String()
+		fmt.Fprint(w, `{"name": "compute-1", "status": "up", "isolation": "proven", "labels": {}}`)
+	})
+	a.Client = b.Client
+	cmd := selfTest(a)
+	cmd.SetArgs([]string{"compute-1"})
+	if err := cmd.ExecuteContext(t.Context()); err != nil || !strings.Contains(shown, "compute-1  testing") {
+		t.Errorf("it shows %q: %v", shown, err)
+	}
+}
+
 // TestDrainTerms shows who has begun a drain, and how it is to be.
 func TestDrainTerms(t *testing.T) {
 	t.Parallel()

@@ -33,7 +33,10 @@ has the line that nova.conf needs.`,
 			if err != nil {
 				return err
 			}
+			show, stop := a.Progress(cmd.Context())
+			show(output.Row{Name: name, State: "testing", Note: "booting a server that Nova must reject"})
 			found, err := api.Send[api.Node](cmd.Context(), a.API(), http.MethodPost, noun.URL(name, "self-test"), nil)
+			stop()
 			if err == nil {
 				err = output.One(&a.Print, found, testTable)
 			}

@@ -3,7 +3,6 @@ package orders
 import (
 	"context"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/api"
@@ -23,11 +22,11 @@ type Waiter struct {
 
 // Wait gives the order as it ended.
 func (w Waiter) Wait(ctx context.Context, a *cli.App) (order api.Item[api.Order], err error) {
-	show, stop := progress(ctx, a)
+	show, stop := a.Progress(ctx)
 	defer stop()
 	if w.Launched != nil {
 		order = *w.Launched
-		show(order.Value)
+		show(instanceRows(order.Value)...)
 	}
 	err = cli.Poll(ctx, w.Limit, func(ctx context.Context) (bool, error) {
 		found, err := Get(ctx, a, w.ID, w.Connection)
@@ -46,7 +45,7 @@ func (w Waiter) Wait(ctx context.Context, a *cli.App) (order api.Item[api.Order]
 			}
 			order = resent
 		}
-		show(order.Value)
+		show(instanceRows(order.Value)...)
 		return order.Value.Status != api.OrderStatusRunning, nil
 	}, func() string { return FollowHint(a, w.ID, w.Connection) })
 	return order, err
@@ -66,38 +65,6 @@ func isInterrupted(o api.Order) bool {
 	return o.Status == api.OrderStatusRunning && slices.ContainsFunc(o.Instances, func(i api.Instance) bool {
 		return i.Error != nil && i.Error.Code == api.InstanceErrorCodeInterrupted
 	})
-}
-
-// progress shows an order on stderr. At a terminal the elapsed time goes on between two polls.
-func progress(ctx context.Context, a *cli.App) (show func(api.Order), stop func()) {
-	p := output.Progress{Out: a.Err, Color: a.ErrSize != nil && a.HasColors, Size: a.ErrSize, Began: a.Now()}
-	var lock sync.Mutex
-	var rows []output.Row
-	draw := func() {
-		lock.Lock()
-		defer lock.Unlock()
-		p.Show(a.Now(), rows)
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	var clock sync.WaitGroup
-	if a.ErrSize != nil {
-		clock.Go(func() {
-			for tick := time.NewTicker(time.Second); ; {
-				select {
-				case <-tick.C:
-					draw()
-				case <-ctx.Done():
-					return
-				}
-			}
-		})
-	}
-	return func(o api.Order) {
-		lock.Lock()
-		rows = instanceRows(o)
-		lock.Unlock()
-		draw()
-	}, func() { cancel(); clock.Wait() }
 }
 
 // instanceRows is a row for each instance. Instances of the same name also show their ids.
