@@ -77,9 +77,10 @@ type plan struct {
 	slow        []string // in which statuses objects have been for some time
 	stuck       []string // in which they have been for too long
 	available   int
-	current     int // members that are not being deleted
-	updated     int // of them, those with the declared revision
-	old         int // of them, those with earlier files of configmaps
+	current     int      // members that are not being deleted
+	updated     int      // of them, those with the declared revision
+	old         int      // of them, those with earlier files of configmaps
+	following   []string // fields that follow other resources, and are to be changed in place
 	isGone      bool
 }
 

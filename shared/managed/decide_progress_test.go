@@ -183,6 +183,35 @@ func TestProgress(t *testing.T) {
 	})
 }
 
+// TestFollowing: while a load balancer lacks servers that have become ready in the same round, it is ready and not
+// updated.
+func TestFollowing(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d := newService(domain.KindBalancer)
+		servers := 0
+		d.differs = func(Wanted) []Difference {
+			if d.updates == servers {
+				return nil
+			}
+			return []Difference{{Field: "listeners.tcp-80.members", Declared: servers, Way: InPlace, Follows: true}}
+		}
+		e, s := newServed(d)
+		d.serve(t, e, s, time.Minute)
+		servers++
+		for _, want := range []string{
+			"False Following revision 1; other resources have changed, and are followed in listeners.tcp-80.members",
+			"True AsDeclared revision 1",
+		} {
+			s.run(t, e)
+			c := conditionOf(s.all[0], domain.ConditionUpdated)
+			if got := c.Status + " " + c.Reason + " " + c.Message; s.all[0].Status != domain.ManagedReady || got != want {
+				t.Errorf("it is %s, and updated: %s", s.all[0].Status, got)
+			}
+		}
+	})
+}
+
 // TestNewUntilReady: a new object that is made in several steps is new until the last one, without repair.
 func TestNewUntilReady(t *testing.T) {
 	t.Parallel()

@@ -31,6 +31,9 @@ func (d *decision) update(s seen, kept []seen) bool {
 				Member: s.member.ID, Field: one.Field, Declared: one.Declared, Actual: one.Actual,
 			})
 		}
+		if !isOutdated && one.Follows && one.Way == InPlace {
+			d.following = append(d.following, one.Field)
+		}
 		switch {
 		case !isOutdated && !d.repairs && !one.Follows && !one.IsMark:
 		case one.Way == InPlace:

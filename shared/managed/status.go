@@ -141,6 +141,10 @@ func (m *resource) assess(now time.Time, nodes []domain.Node) {
 	}
 	set(domain.ConditionReady, f.status == domain.ManagedReady, f.reason, f.message)
 	switch {
+	case isCurrent && len(m.plan.following) > 0:
+		set(domain.ConditionUpdated, false, "Following", fmt.Sprintf(
+			"revision %d; other resources have changed, and are followed in %s", m.Revision,
+			strings.Join(m.plan.following, ", ")))
 	case isCurrent && m.plan.old > 0:
 		set(domain.ConditionUpdated, true, "EarlierFiles", fmt.Sprintf(
 			"revision %d; %s: a change reaches new servers only, or all with update: replace", m.Revision, m.old(t)))

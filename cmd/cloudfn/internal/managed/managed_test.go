@@ -145,6 +145,45 @@ func TestAwaitFollowers(t *testing.T) {
 	}
 }
 
+// TestAwaitBalancers waits until the load balancers of a deployment have its new servers: also of one that is declared
+// beside it, and was ready before. One that was never real, or balances others, is not waited for.
+func TestAwaitBalancers(t *testing.T) {
+	t.Parallel()
+	const deployment, balancer = "VirtualMachineDeployment", "Loadbalancer"
+	one := func(name, updated string, observed int, listener string) string {
+		return fmt.Sprintf(`{"kind": %q, "name": %q, "revision": 1, "observed_revision": %d, "status": "ready", "conditions":
+			[{"type": "Updated", "status": %q}], "spec": {"listeners": [{"port": 80, %s}]}}`, balancer, name, observed,
+			updated, listener)
+	}
+	const ofWeb = `"deployment": "web"`
+	lists := 0
+	a, _, notes := clitest.New(t, func(w http.ResponseWriter, r *http.Request) {
+		switch path := strings.TrimPrefix(r.URL.Path, "/v1/managed/"); path {
+		case deployment + "/web":
+			fmt.Fprint(w, `{"kind": "VirtualMachineDeployment", "name": "web", "revision": 2, "observed_revision": 2,
+				"status": "ready"}`)
+		case balancer + "/front": // before the servers are there
+			fmt.Fprint(w, one("front", "True", 1, ofWeb))
+		case balancer:
+			updated := "False"
+			if lists++; lists > 2 {
+				updated = "True"
+			}
+			fmt.Fprintf(w, `{"managed": [%s, %s, %s, %s], "next": null}`, one("front", updated, 1, ofWeb),
+				one("also", updated, 1, ofWeb), one("new", "False", 0, ofWeb), one("other", "False", 1, `"machines": ["web"]`))
+		default:
+			fmt.Fprint(w, `{"managed": [], "next": null}`)
+		}
+	})
+	err := Await(t.Context(), a, time.Minute, []*Target{
+		{Reference: Reference{balancer, "front"}, Revision: 1}, {Reference: Reference{deployment, "web"}, Revision: 2},
+	})
+	if text := notes.String(); err != nil || lists < 3 || !strings.Contains(text, "Loadbalancer/also") ||
+		strings.Contains(text, "new") || strings.Contains(text, "other") {
+		t.Errorf("it ends with %v after %d lists, and shows %s", err, lists, notes)
+	}
+}
+
 // TestChange has the largest action of a plan, and its fields in short lines.
 func TestChange(t *testing.T) {
 	t.Parallel()

@@ -25,35 +25,34 @@ type Target struct {
 	Revision int  // that must be real; 0 = none: the resource must be gone
 	IsDone   bool // it is as it should be
 
-	follows  bool // only a changed Configmap: it is done when its servers have the files
+	follows  bool // only what others changed: it is done when it has followed
 	last     api.Managed
 	inError  time.Time // since when; zero = it is not
 	isFailed bool
 }
 
-// Await waits until each target is ready with its revision, or gone, and shows the progress on stderr. With a Configmap
-// it waits for the servers that get its change, too.
+// Await waits until each target is ready with its revision, or gone, and shows the progress on stderr. It waits for
+// what follows them, too: servers that get a changed Configmap, and load balancers that get other servers.
 func Await(ctx context.Context, a *cli.App, limit time.Duration, targets []*Target) error {
 	show, stop := a.Progress(ctx)
 	defer stop()
-	var isFollowed bool
+	isFinal := func() bool {
+		return !slices.ContainsFunc(targets, func(t *Target) bool { return !t.isFinal() })
+	}
 	err := cli.Poll(ctx, limit, func(ctx context.Context) (bool, error) {
 		err := refresh(ctx, a, targets)
-		if err == nil && !isFollowed && !slices.ContainsFunc(targets, func(t *Target) bool { return !t.isFinal() }) {
+		if err == nil && isFinal() {
 			targets, err = withFollowers(ctx, a, targets)
-			isFollowed = err == nil
 		}
 		if err != nil {
 			return false, err
 		}
 		rows := make([]output.Row, len(targets))
-		isOver := true
 		for n, t := range targets {
 			rows[n] = t.row()
-			isOver = isOver && rows[n].IsFinal
 		}
 		show(rows...)
-		return isOver, nil
+		return isFinal(), nil
 	}, func() string { return pending(targets) })
 	if err != nil {
 		return err
@@ -93,28 +92,30 @@ func refresh(ctx context.Context, a *cli.App, targets []*Target) error {
 	return nil
 }
 
-// withFollowers adds the resources whose servers are replaced because a Configmap has changed. What is a target already
-// is judged again: before the Configmap was real, nothing showed that they would be.
+// withFollowers adds the resources that follow a change of the targets. What is a target already is judged again:
+// before the others were real, nothing showed that it would follow.
 func withFollowers(ctx context.Context, a *cli.App, targets []*Target) ([]*Target, error) {
-	changed := map[any]bool{} // by name
+	changed := map[Reference]bool{}
+	kinds := map[domain.Kind]bool{} // of what may follow
 	for _, t := range targets {
-		if t.Kind == string(domain.KindConfigmap) && t.Revision > 0 && t.IsDone {
-			changed[t.Name] = true
+		if t.Revision == 0 || !t.IsDone {
+			continue
+		}
+		switch changed[t.Reference] = true; domain.Kind(t.Kind) {
+		case domain.KindConfigmap:
+			kinds[domain.KindMachine], kinds[domain.KindDeployment] = true, true
+		case domain.KindMachine, domain.KindDeployment:
+			kinds[domain.KindBalancer] = true
 		}
 	}
-	if len(changed) == 0 {
-		return targets, nil
-	}
 	all := slices.Clone(targets)
-	for _, kind := range []domain.Kind{domain.KindMachine, domain.KindDeployment} {
+	for kind := range kinds {
 		found, err := api.List[api.Managed]{Path: Noun.URL(string(kind)), Key: Noun.Key}.Read(ctx, a.API())
 		if err != nil {
 			return targets, err
 		}
 		for _, one := range found {
-			names, _ := one.Value.Spec["configmaps"].([]any)
-			isNamed := slices.ContainsFunc(names, func(name any) bool { return changed[name] })
-			if !isNamed || one.Value.Spec["update"] != domain.UpdateReplace {
+			if !slices.ContainsFunc(followed(one.Value), func(r Reference) bool { return changed[r] }) {
 				continue
 			}
 			reference := Reference{string(kind), one.Value.Name}
@@ -132,6 +133,28 @@ func withFollowers(ctx context.Context, a *cli.App, targets []*Target) ([]*Targe
 	return all, nil
 }
 
+// followed are the resources whose changes a resource follows: those in its spec. A load balancer that was never real
+// has nothing to follow with.
+func followed(m api.Managed) (all []Reference) {
+	names := func(kind domain.Kind, field any) {
+		list, _ := field.([]any)
+		for _, name := range list {
+			all = append(all, Reference{string(kind), fmt.Sprint(name)})
+		}
+	}
+	if m.Spec["update"] == domain.UpdateReplace {
+		names(domain.KindConfigmap, m.Spec["configmaps"])
+	}
+	listeners, _ := m.Spec["listeners"].([]any)
+	for _, one := range listeners {
+		if listener, ok := one.(map[string]any); ok && m.ObservedRevision > 0 {
+			names(domain.KindDeployment, []any{listener["deployment"]})
+			names(domain.KindMachine, listener["machines"])
+		}
+	}
+	return all
+}
+
 // has reports whether a condition of a resource has a status.
 func has(m api.Managed, condition, status string) bool {
 	return slices.ContainsFunc(m.Conditions, func(c api.Condition) bool {
@@ -146,7 +169,8 @@ func (t *Target) isFinal() bool { return t.IsDone || t.isFailed }
 func (t *Target) update(m api.Managed, isThere bool, now time.Time) {
 	t.last = m
 	status := domain.ManagedStatus(m.Status)
-	isReal := status == domain.ManagedReady || t.follows && has(m, domain.ConditionUpdated, "True")
+	isReal := status == domain.ManagedReady && !has(m, domain.ConditionUpdated, "False") ||
+		t.follows && has(m, domain.ConditionUpdated, "True")
 	switch {
 	case !isThere:
 		t.IsDone = t.Revision == 0 || t.follows
