@@ -50,7 +50,8 @@ var Function = run.HTTP[Config, service]{
 			"rate_limits":      "select, insert, update",
 			"trusts_to_revoke": "select",
 		},
-		Network: []string{"compute", "identity", "image"}, // image: whether a snapshot was made
+		// image: whether a snapshot was made; volume: names
+		Network: []string{"compute", "identity", "image", "volume"},
 		Wakes:   []string{"deliver-events", "poll-instances", "run-connections"},
 	},
 	Secrets: []string{"events"},

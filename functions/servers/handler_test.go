@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
@@ -105,7 +106,7 @@ func TestListServers(t *testing.T) {
 	}
 }
 
-// TestServerShowsAll: one server comes with its metadata, tags, groups and volumes, and the names of its image and
+// TestServerShowsAll: one server comes with its metadata, tags and groups, and the names of its image and
 // groups. A list omits them.
 func TestServerShowsAll(t *testing.T) {
 	t.Parallel()
@@ -136,6 +137,46 @@ func TestServerShowsAll(t *testing.T) {
 	app.Get(t, "/v1/servers").JSON(t, &page)
 	if len(page.Servers) != 1 || page.Servers[0].Tags != nil || page.Servers[0].Image.Name != "" {
 		t.Errorf("listed as %+v", page.Servers)
+	}
+}
+
+// namedVolumes is a Cinder that has one volume, and counts the calls.
+type namedVolumes struct {
+	session // the other methods are not called
+
+	calls int
+}
+
+func (c *namedVolumes) Volume(_ context.Context, id string) (domain.Volume, error) {
+	if c.calls++; id != "v1" {
+		return domain.Volume{}, apperr.New(apperr.Unavailable, "cinder does not answer")
+	}
+	return domain.Volume{ID: id, Name: "data"}, nil
+}
+
+// TestVolumeNames: a server shows the names of its volumes. When Cinder fails, it is not called for the others.
+func TestVolumeNames(t *testing.T) {
+	t.Parallel()
+	cinder := &namedVolumes{}
+	server := domain.Server{Volumes: []domain.VolumeRef{{ID: "v1"}, {ID: "v2"}, {ID: "v3"}}}
+	fillNames(t.Context(), cinder, &server)
+	if !slices.Equal(server.Volumes, []domain.VolumeRef{{ID: "v1", Name: "data"}, {ID: "v2"}, {ID: "v3"}}) ||
+		cinder.calls != 2 {
+		t.Errorf("after %d calls: %+v", cinder.calls, server.Volumes)
+	}
+}
+
+// TestLongVolumeNames: the same with the real Cinder.
+func TestLongVolumeNames(t *testing.T) {
+	t.Parallel()
+	p := testkit.NewProject(t)
+	server := p.Boot(t, "stores", 1)[0].ID
+	volume := p.AttachVolume(t, server)
+	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil), Function).As(p.Token(t))
+	var got domain.Server
+	app.Get(t, "/v1/servers/"+server).JSON(t, &got)
+	if !slices.Equal(got.Volumes, []domain.VolumeRef{{ID: volume, Name: "data"}}) {
+		t.Errorf("shown as %+v", got.Volumes)
 	}
 }
 

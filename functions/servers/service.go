@@ -19,6 +19,7 @@ type session interface {
 	Servers(context.Context, domain.ServerQuery) (page []domain.Server, more bool, err error)
 	Image(ctx context.Context, id string) (domain.Image, error)
 	ServerGroups(context.Context) ([]domain.ServerGroup, error)
+	Volume(ctx context.Context, id string) (domain.Volume, error)
 	ConsoleLog(ctx context.Context, id string, lines int) (string, error)
 	RemoteConsole(ctx context.Context, id string, kind domain.ConsoleType) (domain.Secret, error)
 }
@@ -62,7 +63,7 @@ func (s service) Get(ctx context.Context, a access, id string) (server domain.Se
 // namesTime bounds how long a response waits for names.
 const namesTime = 3 * time.Second
 
-// fillNames adds the names of a server's image and server groups. Those that cannot be read stay ids.
+// fillNames adds the names of a server's image, server groups and volumes. Those that cannot be read stay ids.
 func fillNames(ctx context.Context, cloud session, server *domain.Server) {
 	ctx, cancel := context.WithTimeout(ctx, namesTime)
 	defer cancel()
@@ -71,15 +72,21 @@ func fillNames(ctx context.Context, cloud session, server *domain.Server) {
 			server.Image.Name = image.Name
 		}
 	}
-	if len(server.ServerGroups) == 0 {
-		return
-	}
-	all, err := cloud.ServerGroups(ctx)
-	for n, group := range server.ServerGroups {
-		at := slices.IndexFunc(all, func(g domain.ServerGroup) bool { return g.ID == group.ID })
-		if err == nil && at >= 0 {
-			server.ServerGroups[n].Name = all[at].Name
+	if len(server.ServerGroups) > 0 {
+		all, err := cloud.ServerGroups(ctx)
+		for n, group := range server.ServerGroups {
+			at := slices.IndexFunc(all, func(g domain.ServerGroup) bool { return g.ID == group.ID })
+			if err == nil && at >= 0 {
+				server.ServerGroups[n].Name = all[at].Name
+			}
 		}
+	}
+	for n, v := range server.Volumes {
+		volume, err := cloud.Volume(ctx, v.ID)
+		if err != nil {
+			return // the others would take as long
+		}
+		server.Volumes[n].Name = volume.Name
 	}
 }
 

@@ -30,14 +30,21 @@ type Server struct {
 	Tags      []string          `json:"tags,omitempty"`    // the API shows them of a single server
 	Partial   bool              `json:"partial,omitempty"` // its cell is down: only id, status and times are known
 	Deleted   *time.Time        `json:"-"`
-	Metadata  map[string]string `json:"metadata,omitempty"`   // only of a single server, and of managed ones
-	VolumeIDs []string          `json:"volume_ids,omitempty"` // attached; as Metadata
+	Metadata  map[string]string `json:"metadata,omitempty"` // only of a single server, and of managed ones
+	VolumeIDs []string          `json:"-"`                  // attached; as Metadata
+	Volumes   []VolumeRef       `json:"volumes,omitempty"`  // the same with names; only of a single server
 	// SecurityGroups are names, and ServerGroups those that Nova places it by; only of a single server.
 	SecurityGroups []string      `json:"security_groups,omitempty"`
 	ServerGroups   []ServerGroup `json:"server_groups,omitempty"`
 
 	Ports  []Port      `json:"-"` // only of managed ones; nil = not known
 	MadeOf *LaunchSpec `json:"-"` // only of managed ones; nil = not known
+}
+
+// VolumeRef is an attached volume. Its name is empty in Cinder, or while it cannot be read.
+type VolumeRef struct {
+	ID   string `json:"id"`
+	Name string `json:"name"`
 }
 
 // Address is one IP address of a server.

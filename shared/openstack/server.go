@@ -186,6 +186,7 @@ func (s *Session) Server(ctx context.Context, id string) (domain.Server, error) 
 	}
 	for _, v := range body.Server.Volumes {
 		found.VolumeIDs = append(found.VolumeIDs, v.ID)
+		found.Volumes = append(found.Volumes, domain.VolumeRef{ID: v.ID})
 	}
 	return found, err
 }

@@ -175,7 +175,7 @@ function one(id, refresh, go) {
         ['Flavor', known && `${f.name}: ${f.vcpus} vCPU, ${memory(f.ram_mb)}, ${f.disk_gb} GiB disk`],
         ['Security groups', server.security_groups?.join(', ')],
           ['Server groups', server.server_groups?.map((g) => g.name || g.id).join(', ')],
-        ['Volumes', server.volume_ids && el('span', { class: 'mono' }, server.volume_ids.join(', '))],
+        ['Volumes', server.volumes?.map((v) => v.name || v.id).join(', ')],
           ['Tags', server.tags?.join(', ')],
         ['Metadata', server.metadata && Object.entries(server.metadata).map(([k, v]) => `${k}=${v}`).join(', ')],
         ['Image', known && el('span', { class: 'mono' }, server.image ? server.image.name || server.image.id : 'boots from a volume')],

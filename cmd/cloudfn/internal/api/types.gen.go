@@ -3769,8 +3769,8 @@ type Server struct {
 	// UpdatedAt The year 1 when it is unknown, because the cell is down.
 	UpdatedAt Time `json:"updated_at"`
 
-	// VolumeIds The attached volumes.
-	VolumeIds *[]string `json:"volume_ids,omitempty"`
+	// Volumes Those that are attached. A name is empty in Cinder, or while it cannot be read.
+	Volumes *[]VolumeRef `json:"volumes,omitempty"`
 
 	// Zone The availability zone. Empty until the server has a host.
 	Zone string `json:"zone"`
@@ -4287,6 +4287,12 @@ type UsableName struct {
 	Domain  *string `json:"domain,omitempty"`
 	Project *string `json:"project,omitempty"`
 	User    *string `json:"user,omitempty"`
+}
+
+// VolumeRef defines model for VolumeRef.
+type VolumeRef struct {
+	ID   string `json:"id"`
+	Name string `json:"name"`
 }
 
 // VolumeSpec defines model for VolumeSpec.

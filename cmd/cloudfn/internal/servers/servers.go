@@ -171,12 +171,12 @@ func detailTable(found api.Item[api.Server], lease string) output.Table[api.Serv
 		Name: names([]api.Item[api.Server]{found}),
 		Columns: []string{
 			"NAME", "ID", "STATUS*", "STATE*:instance.state", "FAULT", "ADDRESSES", "FLAVOR", "IMAGE", "ZONE",
-			"KEY:key_name", "SECURITY_GROUPS", "SERVER_GROUPS", "VOLUMES:volume_ids", "METADATA", "TAGS", "LEASE",
+			"KEY:key_name", "SECURITY_GROUPS", "SERVER_GROUPS", "VOLUMES", "METADATA", "TAGS", "LEASE",
 			"CREATED:created_at", "UPDATED", "INSTANCE:instance.id", "ORIGIN:instance.origin",
 			"CONNECTION:instance.connection_id", "AGENT", "PARTIAL",
 		},
 		Texts: map[string]func(api.Server) string{
-			"IMAGE": image, "SERVER_GROUPS": serverGroups, "LEASE": func(api.Server) string { return lease },
+			"IMAGE": image, "SERVER_GROUPS": serverGroups, "VOLUMES": volumes, "LEASE": func(api.Server) string { return lease },
 			"METADATA": func(s api.Server) string { return output.Pairs(cli.Value(s.Metadata)) },
 			"FAULT":    fault, "FLAVOR": flavor, "UPDATED": updated, "AGENT": agent, "PARTIAL": partial,
 			"ADDRESSES": func(s api.Server) string {
@@ -222,6 +222,14 @@ func serverGroups(s api.Server) string {
 	var all []string
 	for _, group := range cli.Value(s.ServerGroups) {
 		all = append(all, named(&group.Name, group.ID))
+	}
+	return strings.Join(all, ", ")
+}
+
+func volumes(s api.Server) string {
+	var all []string
+	for _, volume := range cli.Value(s.Volumes) {
+		all = append(all, named(&volume.Name, volume.ID))
 	}
 	return strings.Join(all, ", ")
 }

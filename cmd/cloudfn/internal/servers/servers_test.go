@@ -266,8 +266,9 @@ func TestShowHasAll(t *testing.T) {
 			case strings.HasPrefix(r.URL.Path, "/v1/servers"):
 				fmt.Fprintf(w, `{"id": %q, "name": "web", "status": "ACTIVE", "image": {"id": %q, "name": "cirros"},
 					"metadata": {"role": "db", "app": "shop"}, "tags": ["blue", "green"], "security_groups": ["default", "ssh"],
-					"server_groups": [{"id": %q, "name": "apart"}], "volume_ids": [%q], "instance": {"id": %q, "lease_id": %q}}`,
-					id, image, group, image, id, lease)
+					"server_groups": [{"id": %q, "name": "apart"}], "instance": {"id": %[4]q, "lease_id": %[5]q},
+					"volumes": [{"id": %[2]q, "name": "data"}, {"id": "unnamed", "name": ""}]}`,
+					id, image, group, id, lease)
 			case isReadable:
 				fmt.Fprintf(w, `{"id": %q, "name": "trial", "status": "active", "end": "2026-01-02T03:04:05Z", "on_end": "shelve"}`,
 					lease)
@@ -283,7 +284,7 @@ func TestShowHasAll(t *testing.T) {
 		shown := strings.Join(strings.Fields(out.String()), " ")
 		for _, line := range []string{
 			want, "Image: cirros (" + image + ")", "Metadata: app=shop,role=db", "Tags: blue,green",
-			"Security groups: default,ssh", "Server groups: apart (" + group + ")", "Volumes: " + image,
+			"Security groups: default,ssh", "Server groups: apart (" + group + ")", "Volumes: data (" + image + "), unnamed",
 		} {
 			if !strings.Contains(shown, line) {
 				t.Errorf("no %q in\n%s", line, out)
