@@ -142,7 +142,7 @@ func TestLeaseOfInstance(t *testing.T) {
 			next = *page.Next
 		}
 	}
-	if strings.Join(names, " ") != made.ID.String()+" "+second.ID.String() {
+	if strings.Join(names, " ") != second.ID.String()+" "+made.ID.String() {
 		t.Errorf("listed %v", names)
 	}
 	var none LeasePage

@@ -148,7 +148,7 @@ func (s service) Availability(
 	q.Cleaning = s.rules.Cleaning
 	if q.Length.AddTo(q.From).After(q.Until) {
 		return nil, apperr.InvalidField("duration", "is longer than the time from `from` until `until`, which is "+
-			domain.PeriodOf(q.Until.Sub(q.From)).String())
+			domain.RoughPeriod(q.Until.Sub(q.From), false).String())
 	}
 	pool, err := s.hostPool(ctx, nil)
 	if err != nil {

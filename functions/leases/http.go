@@ -28,7 +28,7 @@ func routes(api huma.API, s service) {
 	httpx.Register(api, huma.Operation{
 		OperationID: "listLeases", Method: http.MethodGet, Path: "/v1/leases", Tags: tags, Middlewares: reads,
 		Summary:   "List the project's leases",
-		Responses: httpx.Answers(map[int]string{200: "A page of leases, the oldest first."}),
+		Responses: httpx.Answers(map[int]string{200: "A page of leases, the newest first."}),
 	}, h.list)
 	httpx.Serve[createInput, createOutput](api, httpx.Idempotent(huma.Operation{
 		OperationID: "createLease", Method: http.MethodPost, Path: "/v1/leases", DefaultStatus: http.StatusCreated,

@@ -202,6 +202,22 @@ func PeriodOf(d time.Duration) Period {
 	}
 }
 
+// RoughPeriod is a duration for people: in hours from a day on, in minutes from an hour on, else in seconds. It is
+// rounded up or down.
+func RoughPeriod(d time.Duration, isUp bool) Period {
+	unit := time.Second
+	switch {
+	case d >= 24*time.Hour:
+		unit = time.Hour
+	case d >= time.Hour:
+		unit = time.Minute
+	}
+	if isUp {
+		d += unit - 1
+	}
+	return PeriodOf(d.Truncate(unit))
+}
+
 // MarshalJSON implements json.Marshaler.
 func (p Period) MarshalJSON() ([]byte, error) { return json.Marshal(p.String()) }
 

@@ -106,6 +106,25 @@ func TestPeriodOf(t *testing.T) {
 	})
 }
 
+// TestRoughPeriod: what people read has no fractions, and is not below a limit that it exceeds.
+func TestRoughPeriod(t *testing.T) {
+	t.Parallel()
+	const day = 24 * time.Hour
+	for d, want := range map[time.Duration][2]string{
+		401*day + 4*time.Minute + 3038285*time.Microsecond: {"P401D", "P401DT1H"},
+		400 * day:                           {"P400D", "P400D"},
+		2*time.Hour - time.Microsecond:      {"PT1H59M", "PT2H"},
+		90*time.Second + 5*time.Microsecond: {"PT1M30S", "PT1M31S"},
+		24*time.Hour - 500*time.Millisecond: {"PT23H59M", "P1D"},
+	} {
+		if got := [2]string{
+			domain.RoughPeriod(d, false).String(), domain.RoughPeriod(d, true).String(),
+		}; got != want {
+			t.Errorf("%s: got %q, want %q", d, got, want)
+		}
+	}
+}
+
 func FuzzParsePeriod(f *testing.F) {
 	for _, text := range []string{"P1Y2M3W4DT5H6M7.8S", "PT1H", "P1M", "P", "PT", "P1.5D", "P0D", "-P1D"} {
 		f.Add(text)

@@ -69,10 +69,13 @@ where project_id = $1 and (cardinality($2::text[]) = 0 or status = any($2::text[
                           where r.project_id = l.project_id and r.lease_id = l.id and r.type = $4))
   and ($7::uuid is null or exists (select from reservations r where r.project_id = l.project_id
                                    and r.lease_id = l.id and r.instance_id = $7))
-  and id > $5 order by id limit $6`
+  and id < $5 order by id desc limit $6`
 
-// List reads a page of the project's leases with their reservations, the oldest first.
+// List reads a page of the project's leases with their reservations, the newest first.
 func (s Leases) List(ctx context.Context, projectID string, q domain.LeaseQuery) ([]domain.Lease, error) {
+	if q.Marker == uuid.Nil {
+		q.Marker = uuid.Max
+	}
 	found, err := queryAll[domain.Lease](ctx, s.DB.pool, listLeasesSQL, projectID, orEmpty(q.Statuses), q.Name, q.Type,
 		q.Marker, q.Limit, orNullID(q.Instance))
 	if err != nil {

@@ -183,10 +183,10 @@ func checkPeriod(lease domain.Lease, rules domain.LeaseRules) error {
 	case rules.Longest > 0 && length > rules.Longest:
 		latest := lease.StartsAt.Add(rules.Longest).Format(time.RFC3339)
 		return apperr.InvalidField("end", fmt.Sprintf("is %s after the start: a lease may take %s, until %s",
-			domain.PeriodOf(length), domain.PeriodOf(rules.Longest), latest))
+			domain.RoughPeriod(length, true), domain.PeriodOf(rules.Longest), latest))
 	case lease.BeforeEnd < 0 || lease.BeforeEnd >= length:
 		return apperr.InvalidField("before_end", fmt.Sprintf("must be shorter than the lease, which takes %s",
-			domain.PeriodOf(length)))
+			domain.RoughPeriod(length, false)))
 	}
 	return nil
 }
