@@ -32,6 +32,8 @@ test(
     await choices.filter({ hasText: account.second }).click();
     await page.getByRole('heading', { name: 'Overview' }).waitFor();
     await page.locator('#who').getByText(account.second).waitFor();
+    await page.getByText(/^No servers at \d|^Nothing was counted yet/).waitFor();
+    await page.getByRole('main').getByRole('link', { name: 'Servers', exact: true }).waitFor(); // those of now
     await open(page, 'Servers');
     await page.getByText('No servers yet').waitFor();
     await open(page, 'Orders');

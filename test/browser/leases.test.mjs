@@ -120,6 +120,8 @@ test('a server shows how long its lease lasts, and ends it', { timeout: 3 * pati
   await row(page, 'brief').getByRole('link').click();
   await page.getByText(/\d+ h left/).waitFor({ timeout: patience });
   await page.getByRole('button', { name: 'End now night shift' }).click();
+  await page.getByRole('dialog').getByText('keep their disks.', { exact: false }).waitFor();
+  assert.equal(await page.getByRole('dialog').getByText('hosts').count(), 0, 'it has none');
   await page.getByRole('dialog').getByRole('button', { name: 'End the lease' }).click();
   await page.locator('#toast', { hasText: 'night shift is ' }).waitFor();
   await page.getByRole('link', { name: 'night shift' }).waitFor({ state: 'detached', timeout: patience }); // it has ended

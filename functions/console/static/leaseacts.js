@@ -40,6 +40,7 @@ export function release(lease, done) {
 /** acts are the buttons of what a lease's status allows. done is called after each. */
 export function acts(lease, done, quiet) {
   const path = `/v1/leases/${lease.id}`, isPending = lease.status === 'pending';
+  const has = (type) => lease.reservations.some((r) => r.type === type);
   const runs = isPending || ['starting', 'active'].includes(lease.status);
   const extend = () => {
     const until = el('input', { type: 'datetime-local', id: `until-${lease.id}`, value: lease.end.slice(0, 19),
@@ -51,18 +52,19 @@ export function acts(lease, done, quiet) {
       done();
     });
   };
-  const end = () => confirm(isPending ? `Cancel ${lease.name}?` : `End ${lease.name} now?`, isPending
-    ? 'Its hosts are free for others, and its instances are as before: those that ran start again.'
-    : `At its end ${ends[lease.on_end]}. Its hosts are returned.`, isPending ? 'Cancel the lease' : 'End the lease',
+  const whenCancelled = [has('host') && 'Its hosts are free for others.',
+    has('instance') && 'Its instances are as before: those that ran start again.'];
+  const whenEnded = [`At its end ${ends[lease.on_end]}.`, has('host') && 'Its hosts are returned.'];
+  const end = () => confirm(isPending ? `Cancel ${lease.name}?` : `End ${lease.name} now?`,
+    (isPending ? whenCancelled : whenEnded).filter(Boolean).join(' '), isPending ? 'Cancel the lease' : 'End the lease',
   async () => {
     const answer = await call('DELETE', path);
     say(`${lease.name} is ${answer.status}.`);
     done();
   });
   const other = () => {
-    const hasHosts = lease.reservations.some((r) => r.type === 'host');
-    const input = el('select', { id: `on-end-${lease.id}` }, onEnds.filter(([value]) => value !== 'stop' || !hasHosts)
-      .map(([value, text]) => el('option', { value }, text)));
+    const input = el('select', { id: `on-end-${lease.id}` }, onEnds
+      .filter(([value]) => value !== 'stop' || !has('host')).map(([value, text]) => el('option', { value }, text)));
     input.value = lease.on_end;
     confirm(`How is ${lease.name} to end?`, el('label', {}, 'At the end ', input), 'Change', async () => {
       await call('PATCH', path, { on_end: input.value }, false, versionOf(lease));

@@ -44,8 +44,9 @@ export function view({ refresh }) {
     picture.draw(stats.hours);
     set(list.body, [...stats.hours].reverse().map((h) => list.row(clock(h.hour), h.running ?? '–', h.total ?? '–',
       words(h), h.source)));
-    set(nothing, last?.total ? null : empty(last ? 'No servers at the last full hour' : 'Nothing was counted yet',
-      'Servers are counted at every full hour: one that was launched since is in the chart from the next one on. ',
+    set(nothing, last?.total ? null : empty(last ? `No servers at ${clock(last.hour)} UTC` : 'Nothing was counted yet',
+      'Servers are counted at every full hour: one that was launched since is in the chart from the next one on, ',
+      'and already in ', el('a', { href: '#/servers' }, 'Servers'), '. ',
       el('a', { href: '#/launch' }, 'Launch one'), '.'));
   }
 
