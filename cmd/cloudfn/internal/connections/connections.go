@@ -2,16 +2,20 @@
 package connections
 
 import (
+	"cmp"
 	"fmt"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/api"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/cli"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/output"
+	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
@@ -35,16 +39,16 @@ var connections = cli.Noun[api.Connection]{
 		},
 		Details: []string{
 			"REASON", "REVOCATION", "TRUST_END:trust_expires_at", "SUSPENDED:suspended_at",
-			"CREDENTIAL_END:credential_expires_at", "VCPUS", "RAM_MB", "ACTS_AS", "LIMITS", "USABLE_BY", "IDLE_TIMEOUT",
-			"CLOUD:auth_url", "REGION", "CHECKED:checked_at", "CREATED:created_at",
+			"CREDENTIAL_END:credential_expires_at", "USED_VCPUS", "USED_RAM_MB", "ACTS_AS", "LIMITS", "USABLE_BY",
+			"IDLE_TIMEOUT", "CLOUD:auth_url", "REGION", "CHECKED:checked_at", "CREATED:created_at",
 		},
 		Texts: map[string]func(api.Connection) string{
-			"USED":      func(c api.Connection) string { return share(c.Used.Instances, c.Quota.Instances) },
-			"VCPUS":     func(c api.Connection) string { return share(c.Used.Vcpus, c.Quota.Vcpus) },
-			"RAM_MB":    func(c api.Connection) string { return share(c.Used.RAMMb, c.Quota.RAMMb) },
-			"ACTS_AS":   actsAs,
-			"LIMITS":    func(c api.Connection) string { return limitsText(c.Limits) },
-			"USABLE_BY": usableBy,
+			"USED":        func(c api.Connection) string { return share(c.Used.Instances, c.Quota.Instances) },
+			"USED_VCPUS":  func(c api.Connection) string { return share(c.Used.Vcpus, c.Quota.Vcpus) },
+			"USED_RAM_MB": func(c api.Connection) string { return share(c.Used.RAMMb, c.Quota.RAMMb) },
+			"ACTS_AS":     actsAs,
+			"LIMITS":      func(c api.Connection) string { return limitsText(c.Limits) },
+			"USABLE_BY":   usableBy,
 		},
 	},
 }
@@ -147,7 +151,38 @@ func accessRules(a *cli.App) *cobra.Command {
 
 func actionsFlag(cmd *cobra.Command, usage string) {
 	cmd.Flags().StringSlice("actions", nil, usage+strings.Join(domain.Permissions(), ", "))
+	flag := cmd.Flags().Lookup("actions")
+	slice, _ := flag.Value.(pflag.SliceValue)
+	flag.Value = actions{flag.Value, slice}
 	cli.Choices(cmd, "actions", domain.Permissions()...)
+}
+
+// actions is a flag that takes permissions.
+type actions struct {
+	pflag.Value
+	pflag.SliceValue
+}
+
+// permissions are those for commands that have another name.
+var permissions = map[string]domain.Permission{
+	"launch": domain.MayAllocate, "create": domain.MayAllocate, "delete": domain.MayDeallocate,
+	"unshelve": domain.MayStart, "rebuild": domain.MayDeploy,
+}
+
+// Set implements pflag.Value.
+func (a actions) Set(text string) error {
+	for name := range strings.SplitSeq(text, ",") {
+		known := domain.Permissions()
+		if name = strings.TrimSpace(name); name == "" || slices.Contains(known, name) {
+			continue
+		}
+		hint := ""
+		if meant := cmp.Or(string(permissions[name]), apperr.Nearest(name, known)); meant != "" {
+			hint = fmt.Sprintf("; did you mean %q?", meant)
+		}
+		return fmt.Errorf("%q must be one of %s%s", name, strings.Join(known, ", "), hint)
+	}
+	return a.Value.Set(text)
 }
 
 var pending = url.Values{"status": {string(domain.RequestPending)}}

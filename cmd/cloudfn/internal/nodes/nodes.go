@@ -37,8 +37,11 @@ var noun = cli.Noun[api.Node]{
 			"DISK_GB":     func(n api.Node) string { return share(n.Used.DiskGb, n.Capacity.DiskGb) },
 			"DRAIN":       func(n api.Node) string { return drainText(n.Drain) },
 			"DRAIN_TERMS": func(n api.Node) string { return drainTerms(n.Drain) },
-			"LEASE":       func(n api.Node) string { return leaseText(n.Lease) },
-			"LABELS":      func(n api.Node) string { return output.Pairs(n.Labels) },
+			"ALERT": func(n api.Node) string {
+				return map[bool]string{true: "on: its changes are events", false: "off"}[n.Alert]
+			},
+			"LEASE":  func(n api.Node) string { return leaseText(n.Lease) },
+			"LABELS": func(n api.Node) string { return output.Pairs(n.Labels) },
 		},
 	},
 }

@@ -153,6 +153,16 @@ func TestListSaysWhy(t *testing.T) {
 	}
 }
 
+// TestShowAlert says what is on or off.
+func TestShowAlert(t *testing.T) {
+	t.Parallel()
+	for alert, want := range map[bool]string{true: "on: its changes are events", false: "off"} {
+		if got := noun.Table.Text("ALERT", api.Node{Alert: alert}); got != want {
+			t.Errorf("%t: got %q", alert, got)
+		}
+	}
+}
+
 // TestDrainVanishes: a drain whose host is uncordoned meanwhile is no success.
 func TestDrainVanishes(t *testing.T) {
 	t.Parallel()

@@ -66,7 +66,8 @@ func (c column) label() string {
 }
 
 // abbreviations are written as everybody writes them.
-var abbreviations = strings.NewReplacer("Vcpus", "vCPUs", "Ram", "RAM", " ram", " RAM", " mb", " MB", " gb", " GB")
+var abbreviations = strings.NewReplacer("Vcpus", "vCPUs", " vcpus", " vCPUs", "Ram", "RAM", " ram", " RAM", " mb",
+	" MB", " gb", " GB")
 
 // choose gives the columns that the user wants, in that order; by default those that are not wide.
 func choose(p *Printer, all []column) ([]column, error) {
