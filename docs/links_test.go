@@ -83,6 +83,23 @@ func TestLinksLeadSomewhere(t *testing.T) {
 	}
 }
 
+// TestPagesUseTheURL: who runs cloudfn at another address types the same lines. Two pages start a daemon of their own.
+func TestPagesUseTheURL(t *testing.T) {
+	t.Parallel()
+	for _, page := range pages(t) {
+		if page == "devstack.md" || page == "systemd.md" {
+			continue
+		}
+		for _, b := range blocks(t, page) {
+			for _, s := range b.steps() {
+				if strings.Contains(s.command, pageURL+"/v1/") {
+					t.Errorf("%s:%d: write $CLOUDFN_URL: %s", page, b.line, s.command)
+				}
+			}
+		}
+	}
+}
+
 // anchors are the names that GitHub gives to the headings of a page.
 func anchors(t *testing.T, page string) []string {
 	t.Helper()
