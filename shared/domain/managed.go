@@ -212,6 +212,8 @@ type Member struct {
 	MayHaveData bool
 	// IsRequested says that a call which makes its object may have been sent, for what its own revision declares.
 	IsRequested bool
+	// CreateCalls is how many calls may have made an object: only of two may one have been made twice.
+	CreateCalls int
 	IsWaiting   bool // Reason is what the next step waits for, and no failure
 
 	Written string // a digest of the differences for which OpenStack accepted the last change; "" = none

@@ -231,6 +231,7 @@ func (d *BalancerDriver) Create(ctx context.Context, s Session, in Wanted) (stri
 	}
 	for _, b := range made {
 		if balancerObject(loadBalancer{LoadBalancer: b}).State != ObjectDeleting {
+			in.found()
 			return b.ID, nil // the next round completes it
 		}
 	}

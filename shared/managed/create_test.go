@@ -324,3 +324,99 @@ func TestUnknownObject(t *testing.T) {
 		}
 	})
 }
+
+// shelf is a project's volumes. Its nth creation ends as calls say, or with an answer.
+type shelf struct {
+	Cloud
+
+	all   []domain.Volume
+	calls []string
+}
+
+func (c *shelf) Volumes(context.Context, string, string) ([]domain.Volume, error) {
+	return slices.Clone(c.all), nil
+}
+
+func (c *shelf) Volume(_ context.Context, id string) (domain.Volume, error) {
+	for _, v := range c.all {
+		if v.ID == id {
+			return v, nil
+		}
+	}
+	return domain.Volume{}, apperr.New(apperr.NotFound, "there is no volume %s", id)
+}
+
+func (c *shelf) add(metadata map[string]string) string {
+	v := domain.Volume{
+		ID: uuid.NewString(), Name: "thing", Status: "available", SizeGB: 1, CreatedAt: time.Now(), Metadata: metadata,
+	}
+	c.all = append(c.all, v)
+	return v.ID
+}
+
+func (c *shelf) CreateVolume(_ context.Context, r domain.VolumeRequest) (string, error) {
+	how := "answered"
+	if len(c.calls) > 0 {
+		how, c.calls = c.calls[0], c.calls[1:]
+	}
+	switch how {
+	case "late":
+		time.AfterFunc(shortestPause+time.Second, func() { c.add(r.Metadata) })
+		return "", errNoAnswer
+	case "lost":
+		c.add(r.Metadata)
+		return "", errNoAnswer
+	case "rejected":
+		return "", apperr.New(apperr.Invalid, "there is no such type")
+	}
+	return c.add(r.Metadata), nil
+}
+
+func (c *shelf) DeleteVolume(_ context.Context, id string) error {
+	c.all = slices.DeleteFunc(c.all, func(v domain.Volume) bool { return v.ID == id })
+	return nil
+}
+
+// TestMadeTwice: an object is deleted as one that was made twice only when two create calls may have made objects.
+// What an owner copies with its mark, however soon, is the owner's.
+func TestMadeTwice(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		calls  []string
+		copies int
+		want   int // volumes that stay
+	}{
+		"copied":                            {nil, 1, 2},
+		"copied after a lost answer":        {[]string{"lost"}, 1, 2},
+		"copied after a rejection":          {[]string{"rejected"}, 1, 2},
+		"made by a late call":               {[]string{"late"}, 0, 1},
+		"made by a late call, copied twice": {[]string{"late"}, 2, 4},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				c := &shelf{calls: tc.calls}
+				e, s := newServed(newService(domain.KindVolume))
+				e.Drivers[domain.KindVolume], e.Sessions = VolumeDriver{}, in{session: Session{Cloud: c}}
+				s.all[0].Spec = []byte(`{"size_gb": 1}`)
+				rounds := func(count int) {
+					for range count {
+						s.run(t, e)
+						time.Sleep(shortestPause)
+					}
+				}
+				for len(c.all) == 0 || s.only(t).ObjectID == "" {
+					rounds(1)
+				}
+				first := c.all[0]
+				for range tc.copies {
+					c.add(first.Metadata)
+				}
+				rounds(8)
+				if len(c.all) != tc.want || s.only(t).ObjectID == "" || s.all[0].Status != domain.ManagedReady {
+					t.Errorf("there are %+v of %+v, %+v", c.all, s.all, s.only(t))
+				}
+			})
+		})
+	}
+}

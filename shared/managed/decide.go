@@ -342,6 +342,7 @@ func (d *decision) tend(s seen, kept []seen) bool {
 		return true
 	case !s.isFound && s.member.ObjectID != "" && !s.member.WasReady:
 		s.member.Reason, s.member.IsRequested = "it was deleted while it was made", false
+		s.member.CreateCalls = 0
 		return d.retryFailed(s)
 	case !s.isFound && s.member.ObjectID != "": // others deleted it, and it is not repaired
 		d.drift = append(d.drift, domain.Drift{Member: s.member.ID, Field: "exists", Declared: true, Actual: false})

@@ -113,6 +113,7 @@ type Object struct {
 	// not known. The reason shows both while OpenStack is at work for long.
 	Phase     string
 	ChangedAt time.Time
+	Call      string   // the id of the create call that made it, or a copy of what it made; "" = not known
 	Raw       any      // the driver's own
 	Extra     []Object // others with the same mark
 	// Keep says that the loss of the object loses more than the object, such as data or an address. In error it is
@@ -137,6 +138,15 @@ type Wanted struct {
 	Around Around
 
 	names names // of a server, for Differences
+
+	isThere *bool // set by found
+}
+
+// found says that Create has found the object by its mark, and has sent no call that makes one.
+func (w Wanted) found() {
+	if w.isThere != nil {
+		*w.isThere = true
+	}
 }
 
 // asMade is what the revision declared that the object was made or updated to.

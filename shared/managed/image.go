@@ -113,7 +113,11 @@ func (ImageDriver) Create(ctx context.Context, s Session, in Wanted) (string, er
 		return "", unsent(err)
 	}
 	for _, i := range made {
-		switch imageObject(i).State {
+		state := imageObject(i).State
+		if state != ObjectDeleting {
+			in.found()
+		}
+		switch state {
 		case ObjectDeleting:
 		case ObjectIncomplete:
 			return i.ID, fillImage(ctx, s, i.ID, spec)

@@ -130,6 +130,9 @@ func machineObject(server domain.Server) Object {
 		ID: server.ID, Name: server.Name, State: ObjectWorking, CreatedAt: server.CreatedAt, Raw: server,
 		Phase: "Nova's status of the server is " + server.Status, ChangedAt: server.UpdatedAt,
 	}
+	if id, isTagged := server.CallTagged(); isTagged {
+		o.Call = id.String()
+	}
 	if server.Task != "" {
 		o.Phase += " (" + server.Task + ")"
 	}

@@ -37,36 +37,54 @@ func taggedMember(tags []string) (uuid.UUID, bool) {
 }
 
 // copyAfter is the age at which an object with the mark of an older one is somebody's copy, and not what a creation
-// whose answer was lost has left: a backup of a volume, for example, is restored with the volume's metadata.
-const copyAfter = 10 * time.Minute
+// whose answer was lost has left: a backup of a volume, for example, is restored with the volume's metadata. No call
+// works so late.
+const copyAfter = 2 * time.Minute
 
-// byMark gives each member its object: the one that is stored, or else the oldest one with its mark. Those that were
-// made at about the same time are Extra; copies of it belong to whoever has made them.
+// byMark gives each member its object: the one that is stored, or else the oldest one with its mark. Those that other
+// create calls have made are Extra; copies of it belong to whoever has made them.
 func byMark(found map[uuid.UUID][]Object, members []domain.Member) map[uuid.UUID]Object {
-	stored := make(map[uuid.UUID]string, len(members))
+	known := make(map[uuid.UUID]domain.Member, len(members))
 	for _, m := range members {
-		stored[m.ID] = m.ObjectID
+		known[m.ID] = m
 	}
 	out := make(map[uuid.UUID]Object, len(found))
 	for member, objects := range found {
 		slices.SortFunc(objects, func(a, b Object) int {
 			return cmp.Or(a.CreatedAt.Compare(b.CreatedAt), strings.Compare(a.ID, b.ID))
 		})
-		own := objects[max(0, slices.IndexFunc(objects, func(o Object) bool { return o.ID == stored[member] }))]
-		for _, o := range objects {
-			if o.ID != own.ID && o.CreatedAt.Sub(own.CreatedAt).Abs() < copyAfter {
-				own.Extra = append(own.Extra, o)
-			}
-		}
+		stored := known[member].ObjectID
+		own := objects[max(0, slices.IndexFunc(objects, func(o Object) bool { return o.ID == stored }))]
+		own.Extra = twins(own, objects, known[member].CreateCalls)
 		out[member] = own
 	}
 	return out
 }
 
-// isTwin reports whether an object with a member's mark is what a creation whose answer was lost has left, and no copy
-// of the member's object that others have made later.
+// twins are the objects with the mark of own that other create calls have made. The tags of servers name the calls. Of
+// other objects it is known only how many the calls may have made: with a copy among them, none counts as a twin.
+func twins(own Object, objects []Object, calls int) (all []Object) {
+	unnamed := 0
+	for _, o := range objects {
+		isNamed := own.Call != "" && o.Call != ""
+		switch {
+		case o.ID == own.ID, o.CreatedAt.Sub(own.CreatedAt).Abs() >= copyAfter, isNamed && o.Call == own.Call:
+			continue
+		case !isNamed:
+			unnamed++
+		}
+		all = append(all, o)
+	}
+	if unnamed >= max(calls, 1) {
+		all = slices.DeleteFunc(all, func(o Object) bool { return own.Call == "" || o.Call == "" })
+	}
+	return all
+}
+
+// isTwin reports whether an object with a member's mark is what another create call has made, and no copy of the
+// member's object that others have made.
 func isTwin(o Object, m domain.Member) bool {
-	return !m.CreatedAt.IsZero() && o.CreatedAt.Sub(m.CreatedAt).Abs() < copyAfter
+	return m.CreateCalls > 1 && o.CreatedAt.Sub(m.CreatedAt).Abs() < copyAfter
 }
 
 // raw is the driver's own part of an object.

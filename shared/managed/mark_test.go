@@ -162,8 +162,9 @@ func TestByMark(t *testing.T) {
 	t.Parallel()
 	member := domain.Member{ID: uuid.New()}
 	at := func(id string, after time.Duration) Object { return Object{ID: id, CreatedAt: testNow.Add(after)} }
+	member.CreateCalls = 2
 	for stored, want := range map[string][]string{
-		"":         {"first", "twin"}, // the oldest one, and what was made soon after it
+		"":         {"first", "twin"}, // the oldest one, and what another call made soon before or after it
 		"first":    {"first", "twin"},
 		"twin":     {"twin", "first"},
 		"copy":     {"copy"},

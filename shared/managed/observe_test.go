@@ -213,11 +213,14 @@ func TestCopyOfDeleted(t *testing.T) {
 		},
 		"deleted by others": func(*domain.Managed, *domain.Member) {},
 	} {
-		for name, age := range map[string]time.Duration{"copy": copyAfter, "twin": time.Second} {
+		for name, age := range map[string]time.Duration{"copy": copyAfter, "twin": time.Second, "soon": time.Second} {
 			synctest.Test(t, func(t *testing.T) {
 				e, s, d, p := newFleet(1)
 				for id, member := range s.members {
 					member.CreatedAt = time.Now()
+					if member.CreateCalls = 2; name == "soon" { // a copy, too: there was one call
+						member.CreateCalls = 1
+					}
 					declare(&s.all[0], &member)
 					s.members[id] = member
 					d.found[id] = Object{

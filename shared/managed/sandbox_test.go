@@ -68,7 +68,7 @@ func (s *sandbox) revision() domain.Revision {
 // list returns the member's object.
 func (s *sandbox) list(t *testing.T) (Object, bool) {
 	t.Helper()
-	found, err := s.driver.List(context.WithoutCancel(t.Context()), s.Session, nil)
+	found, err := s.driver.List(context.WithoutCancel(t.Context()), s.Session, []domain.Member{s.in.Member})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -241,6 +241,7 @@ func (s *sandbox) lost(t *testing.T) Object {
 	if err != nil || second == first.ID {
 		t.Fatalf("a blind replica made %s: %v", second, err)
 	}
+	s.in.Member.CreateCalls = 2
 	both, _ := s.list(t)
 	if both.ID != first.ID || len(both.Extra) != 1 || both.Extra[0].ID != second {
 		t.Errorf("of two objects with one mark: %+v", both)

@@ -84,6 +84,9 @@ func (SecretDriver) Create(ctx context.Context, s Session, in Wanted) (string, e
 	contentType := contentTypeOf(in.Spec)
 	payload := domain.Secret(in.Secrets.Payload)
 	for _, one := range made {
+		if one.Name == name {
+			in.found()
+		}
 		switch {
 		case one.Name != name:
 		case one.ContentType == "":

@@ -160,6 +160,9 @@ func (r *round) create(ctx context.Context, m *resource, s step) error {
 	earlier := member.UserData
 	member.UserData = cmp.Or(earlier, in.userData())
 	member.IsRequested, member.IsWaiting = true, false
+	if member.ObjectID == "" {
+		member.CreateCalls++
+	}
 	if err := r.saveMember(ctx, member); err != nil {
 		return err
 	}
@@ -168,8 +171,12 @@ func (r *round) create(ctx context.Context, m *resource, s step) error {
 	if err == nil {
 		calling, cancel := context.WithTimeout(ctx, stepTime)
 		defer cancel()
-		in.Secrets = secrets
+		isThere := false
+		in.Secrets, in.isThere = secrets, &isThere
 		id, err = m.driver.Create(calling, m.session, in)
+		if isThere {
+			member.CreateCalls = in.Member.CreateCalls
+		}
 	} else {
 		err = unsent(err)
 	}
@@ -192,6 +199,7 @@ func (r *round) create(ctx context.Context, m *resource, s step) error {
 	}
 	if isUnsent {
 		member.IsRequested, member.UserData = in.Member.IsRequested, earlier // of an earlier call
+		member.CreateCalls = in.Member.CreateCalls
 	}
 	return r.saveMember(ctx, member)
 }

@@ -106,6 +106,7 @@ func (VolumeDriver) Create(ctx context.Context, s Session, in Wanted) (string, e
 	}
 	for _, v := range made {
 		if v.Metadata[markKey] == mark && volumeState(v.Status) != ObjectDeleting {
+			in.found()
 			return v.ID, nil
 		}
 	}

@@ -27,7 +27,8 @@ join managed_revisions r on r.project_id = m.project_id and r.managed_id = m.id 
 
 	memberColumns = `
 id, managed_id, ordinal, revision, object_id, status, reason, node, attempts, retry_at, missed_at, created_at,
-updated_at, written, writes, was_ready, may_have_data, is_requested, is_waiting, user_data, is_rebuilt`
+updated_at, written, writes, was_ready, may_have_data, is_requested, is_waiting, user_data, is_rebuilt,
+create_calls`
 
 	// managedEventSQL writes the event of a resource, from rows of managed with previous_status.
 	managedEventSQL = `

@@ -138,12 +138,14 @@ func TestDeclaredDuringRound(t *testing.T) {
 	m = declare(t, store, changed(m, `{"flavor": "c"}`))
 	m = declare(t, store, changed(m, `{"flavor": "d"}`))
 	member.Revision, member.WasReady, member.UserData, member.IsRebuilt = 2, true, "digest", true
+	member.CreateCalls = 2
 	if err := store.SaveMember(ctx, claim, "p1", member); err != nil {
 		t.Fatalf("the round cannot record the revision that it has loaded: %v", err)
 	}
 	loaded, err := store.Load(ctx, "p1")
 	if err != nil || !strings.Contains(string(loaded[0].Made[2].Spec), `"b"`) || !loaded[0].Members[0].WasReady ||
-		loaded[0].Members[0].UserData != "digest" || !loaded[0].Members[0].IsRebuilt {
+		loaded[0].Members[0].UserData != "digest" || !loaded[0].Members[0].IsRebuilt ||
+		loaded[0].Members[0].CreateCalls != 2 {
 		t.Fatalf("loaded %+v: %v", loaded, err)
 	}
 	member.Revision = 4

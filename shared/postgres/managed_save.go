@@ -27,26 +27,27 @@ with ` + claimedProjectSQL + `, loaded as (
 ), saved as (
     insert into managed_members as x (project_id, id, managed_id, ordinal, revision, object_id, status, reason,
                                       attempts, retry_at, missed_at, written, writes, was_ready, may_have_data,
-                                      is_requested, is_waiting, user_data, is_rebuilt, stores_all)
+                                      is_requested, is_waiting, user_data, is_rebuilt, create_calls,
+                                      stores_all)
     select project_id, $3, $4, $5, $6, $7, $8, $9, case when is_current then $10 else 0 end,
            case when is_current then $11::timestamptz end, $12, $13, case when is_current then $14 else 0 end, $15, $17,
-           $18, $19, $20, $21, true
+           $18, $19, $20, $21, $22, true
     from claimed left join loaded on true
     on conflict (project_id, id) do update
     set ordinal = excluded.ordinal, revision = excluded.revision, object_id = excluded.object_id,
         status = excluded.status, reason = excluded.reason, attempts = excluded.attempts, retry_at = excluded.retry_at,
         missed_at = excluded.missed_at, written = excluded.written, writes = excluded.writes,
         was_ready = excluded.was_ready, may_have_data = excluded.may_have_data, user_data = excluded.user_data,
-        is_rebuilt = excluded.is_rebuilt,
+        is_rebuilt = excluded.is_rebuilt, create_calls = excluded.create_calls,
         is_requested = excluded.is_requested, is_waiting = excluded.is_waiting, stores_all = true,
         node = case when x.object_id = excluded.object_id then x.node else '' end, updated_at = clock_timestamp()
     where (x.ordinal, x.revision, x.object_id, x.status, x.reason, x.attempts, x.retry_at, x.missed_at, x.written,
            x.writes, x.was_ready, x.may_have_data, x.is_requested, x.is_waiting, x.user_data,
-           x.is_rebuilt)
+           x.is_rebuilt, x.create_calls)
           is distinct from (excluded.ordinal, excluded.revision, excluded.object_id, excluded.status, excluded.reason,
            excluded.attempts, excluded.retry_at, excluded.missed_at, excluded.written, excluded.writes,
            excluded.was_ready, excluded.may_have_data, excluded.is_requested, excluded.is_waiting, excluded.user_data,
-           excluded.is_rebuilt)
+           excluded.is_rebuilt, excluded.create_calls)
 )
 select count(*) from claimed`
 
@@ -73,7 +74,7 @@ func (s Managed) SaveMember(ctx context.Context, claim domain.Claim, projectID s
 		return fenced(queryValue[int64](ctx, s.DB.pool, saveMemberSQL, projectID, claim.ID, m.ID, m.ManagedID,
 			m.Ordinal, m.Revision, m.ObjectID, m.Status, m.Reason, m.Attempts, orNull(m.RetryAt), orNull(m.MissedAt),
 			m.Written, m.Writes, m.WasReady, m.Declarations, m.MayHaveData, m.IsRequested, m.IsWaiting, m.UserData,
-			m.IsRebuilt))
+			m.IsRebuilt, m.CreateCalls))
 	})
 	if sqlState(err) == stateForeignKey {
 		return domain.ErrChanged
