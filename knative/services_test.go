@@ -1,12 +1,17 @@
 package knative
 
 import (
+	"bytes"
 	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/cloudfn/cloudfn/shared/limit"
+	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
 // TestServices: what every function's pod must have, whoever writes the next one.
@@ -123,6 +128,29 @@ func TestTrustedProxies(t *testing.T) {
 			if got := limits.Client(r); got != client {
 				t.Errorf("%s: a client at %s passes for %s", overlay, client, got)
 			}
+		}
+	}
+}
+
+// TestDeployRefusesPlaceholders: `make deploy` deploys no manifests that name no proxies, and says where that is.
+func TestDeployRefusesPlaceholders(t *testing.T) {
+	t.Parallel()
+	bin := t.TempDir()
+	kubectl := "#!/bin/sh\n[ \"$1\" = kustomize ] && exec '" + testkit.Program(t, "kustomize") + "' build \"$2\"\n"
+	if err := os.WriteFile(filepath.Join(bin, "kubectl"), []byte(kubectl), 0o755); err != nil { //nolint:gosec // it runs
+		t.Fatal(err)
+	}
+	for overlay, want := range map[string]string{
+		"knative/base": "TRUSTED_PROXIES: 127.0.0.0/8,CHANGE-ME", "production": "placeholders", "local": "",
+	} {
+		cmd := exec.Command(filepath.Join(testkit.Root(), "scripts", "deploy"), "render")
+		cmd.Env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"), "OVERLAY="+overlay, "IMAGE=none")
+		var errs bytes.Buffer
+		cmd.Stderr = &errs
+		out, err := cmd.Output()
+		if isRefused := err != nil; isRefused != (want != "") || isRefused && len(out) > 0 ||
+			!strings.Contains(errs.String(), want) {
+			t.Errorf("%s: got %v and %d bytes: %s", overlay, err, len(out), errs.Bytes())
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
@@ -47,6 +48,48 @@ func TestLostClaim(t *testing.T) {
 		err := w.work(ctx, Session{Cloud: d, UserData: make([]domain.Secret, 1)}, d.order, domain.NewClaim())
 		if took := time.Since(began); !errors.Is(err, domain.ErrFenced) || took != 3*w.claimFor()/4 {
 			t.Errorf("got %v after %s", err, took)
+		}
+	})
+}
+
+// unstable is a fakeBackend whose first renewals fail, and do not say that the claim is lost.
+type unstable struct {
+	*fakeBackend
+	failures *atomic.Int64
+}
+
+func (u unstable) Renew(context.Context, domain.Order, domain.Claim, time.Duration) error {
+	if u.failures.Add(-1) >= 0 {
+		return apperr.New(apperr.Unavailable, "the database is unavailable")
+	}
+	return nil
+}
+
+// TestFailedRenewal: a renewal that fails ends no work while the claim is valid. The next one renews it.
+func TestFailedRenewal(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d := &fakeBackend{}
+		d.order = domain.Order{
+			ID: uuid.New(), Status: domain.OrderRunning, Spec: domain.OrderSpec{Stopped: true},
+			Instances: []domain.Instance{
+				{ID: uuid.New(), Name: "a", ServerID: "x", State: domain.InstanceBuilding},
+			},
+		}
+		d.servers = []domain.Server{{ID: "x", Status: "BUILD"}}
+		time.AfterFunc(longestClaim, func() {
+			d.mu.Lock()
+			defer d.mu.Unlock()
+			d.servers[0].Status = "SHUTOFF"
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		failures := &atomic.Int64{}
+		failures.Store(1)
+		w := Engine{Orders: unstable{d, failures}, Instances: d, Wake: func() {}, Fence: time.Minute}
+		err := w.work(ctx, Session{Cloud: d, UserData: make([]domain.Secret, 1)}, d.order, domain.NewClaim())
+		if err != nil || failures.Load() >= 0 || d.order.Evaluate() != domain.OrderDone {
+			t.Errorf("got %v, %d failures left, the order is %s", err, failures.Load(), d.order.Evaluate())
 		}
 	})
 }
