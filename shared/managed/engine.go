@@ -73,7 +73,7 @@ const (
 	movingPause = time.Second      // while OpenStack is at work for it, or as long as a round lists, if that is longer
 	driftPause  = time.Minute      // while a resource waits, or has objects whose changes are not reported
 	scanPause   = 10 * time.Minute // until all is looked at, for changes that Nova does not report, such as of metadata
-	atOnce      = 4                // steps of a project
+	atOnce      = 4                // steps of a project in one service and region
 	stepTime    = 45 * time.Second // of one step
 	// passTime bounds a round. With the time of an event's waits (due.FollowFor) it is less than EVENT_TIMEOUT.
 	passTime = 4*time.Minute - 5*time.Second

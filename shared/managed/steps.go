@@ -16,9 +16,24 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// step takes the steps of all resources, some at a time. It fails when nothing can be stored any more; a step that
-// fails, or whose resource or revision was deleted meanwhile, does not keep the others. Nor does a check that hangs.
+// step takes the steps of all resources, those of each service and region beside the others: one that hangs keeps no
+// other one waiting. It fails when nothing can be stored any more.
 func (r *round) step(ctx context.Context) error {
+	services := map[listing][]*resource{}
+	for _, m := range r.resources {
+		key := listing{m.driver, m.Schedule.Region}
+		services[key] = append(services[key], m)
+	}
+	all, working := errgroup.WithContext(ctx)
+	for _, resources := range services {
+		all.Go(func() error { return r.stepService(working, resources) })
+	}
+	return all.Wait()
+}
+
+// stepService takes the steps of the resources of one service, some at a time. A step that fails, or whose resource or
+// revision was deleted meanwhile, does not keep the others. Nor does a check that hangs.
+func (r *round) stepService(ctx context.Context, resources []*resource) error {
 	group, working := errgroup.WithContext(ctx)
 	group.SetLimit(atOnce)
 	begin := func(take func() error) {
@@ -44,7 +59,7 @@ func (r *round) step(ctx context.Context) error {
 	}
 	var vetting sync.WaitGroup
 	var others []*resource
-	for _, m := range r.resources {
+	for _, m := range resources {
 		if !m.replaces() {
 			others = append(others, m)
 			continue

@@ -3,6 +3,7 @@ package managed
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -265,15 +266,12 @@ func TestClaimThatCannotBeRenewed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const claimFor = 20 * time.Second
 		var began atomic.Int32
-		var all []*scripted
-		for _, kind := range domain.Kinds() { // more than are made at a time
-			all = append(all, &scripted{kind: kind, create: func() error {
-				began.Add(1)
-				time.Sleep(claimFor - time.Second) // the call in flight is not noticed to end
-				return nil
-			}})
-		}
-		e, s := newRound(all...)
+		e, s := newRound(&scripted{kind: domain.KindVolume, create: func() error {
+			began.Add(1)
+			time.Sleep(claimFor - time.Second) // the call in flight is not noticed to end
+			return nil
+		}})
+		s.repeat(2 * atOnce) // more than are made at a time
 		s.dueIn = -1
 		start := time.Now()
 		kept, stop := due.Keep(t.Context(), domain.NewClaim(), claimFor, func(context.Context) error {
@@ -285,6 +283,49 @@ func TestClaimThatCannotBeRenewed(t *testing.T) {
 			t.Errorf("it ends after %s with %v, %d calls and a pause of %s", took, err, began.Load(), s.dueIn)
 		}
 	})
+}
+
+// repeat has so many of the first resource.
+func (s *memory) repeat(count int) {
+	for n := range count - 1 {
+		m := s.all[0]
+		m.ID, m.Name = uuid.New(), fmt.Sprint(m.Name, n)
+		s.all = append(s.all, m)
+	}
+}
+
+// TestServiceThatHangsTakesNoPass: a service whose steps hang for longer than a whole pass keeps no other one waiting.
+func TestServiceThatHangsTakesNoPass(t *testing.T) {
+	t.Parallel()
+	for _, kind := range domain.Kinds() {
+		synctest.Test(t, func(t *testing.T) {
+			began, others := time.Now(), atomic.Int32{}
+			e, s := newRound(&scripted{kind: kind, create: func() error {
+				time.Sleep(stepTime)
+				return apperr.New(apperr.Timeout, "no answer within %s", stepTime)
+			}})
+			s.repeat(int(passTime/stepTime+1) * atOnce)
+			for _, other := range domain.Kinds() {
+				if other == kind {
+					continue
+				}
+				e.Drivers[other] = &scripted{kind: other, create: func() error {
+					if others.Add(1); time.Since(began) > time.Second {
+						t.Errorf("%s begins %s after %s that hang", other, time.Since(began), kind)
+					}
+					return nil
+				}}
+				s.all = append(s.all, domain.Managed{
+					ID: uuid.New(), Kind: other, Name: "other", Revision: 1, Request: domain.ManagedCreate,
+					Spec: []byte("{}"),
+				})
+			}
+			_ = e.Run(t.Context(), domain.NewClaim(), domain.ManagedProject{})
+			if int(others.Load()) != len(domain.Kinds())-1 {
+				t.Errorf("%s: %d others are made", kind, others.Load())
+			}
+		})
+	}
 }
 
 // TestNewServerIsCompleted: what a new server lacks is added until that succeeds, after pauses that grow, also in an
