@@ -294,40 +294,6 @@ func (s *memory) repeat(count int) {
 	}
 }
 
-// TestServiceThatHangsTakesNoPass: a service whose steps hang for longer than a whole pass keeps no other one waiting.
-func TestServiceThatHangsTakesNoPass(t *testing.T) {
-	t.Parallel()
-	for _, kind := range domain.Kinds() {
-		synctest.Test(t, func(t *testing.T) {
-			began, others := time.Now(), atomic.Int32{}
-			e, s := newRound(&scripted{kind: kind, create: func() error {
-				time.Sleep(stepTime)
-				return apperr.New(apperr.Timeout, "no answer within %s", stepTime)
-			}})
-			s.repeat(int(passTime/stepTime+1) * atOnce)
-			for _, other := range domain.Kinds() {
-				if other == kind {
-					continue
-				}
-				e.Drivers[other] = &scripted{kind: other, create: func() error {
-					if others.Add(1); time.Since(began) > time.Second {
-						t.Errorf("%s begins %s after %s that hang", other, time.Since(began), kind)
-					}
-					return nil
-				}}
-				s.all = append(s.all, domain.Managed{
-					ID: uuid.New(), Kind: other, Name: "other", Revision: 1, Request: domain.ManagedCreate,
-					Spec: []byte("{}"),
-				})
-			}
-			_ = e.Run(t.Context(), domain.NewClaim(), domain.ManagedProject{})
-			if int(others.Load()) != len(domain.Kinds())-1 {
-				t.Errorf("%s: %d others are made", kind, others.Load())
-			}
-		})
-	}
-}
-
 // TestNewServerIsCompleted: what a new server lacks is added until that succeeds, after pauses that grow, also in an
 // update that stops after two failures. It is never drift, and the reason is that of the call.
 func TestNewServerIsCompleted(t *testing.T) {

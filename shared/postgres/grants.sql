@@ -48,7 +48,7 @@ begin
         grant delete, select, update on instances to cloudfn_collect_stats;
         grant delete, insert, select, update on jobs to cloudfn_collect_stats;
         grant select on leases to cloudfn_collect_stats;
-        grant select (project_id) on managed to cloudfn_collect_stats;
+        grant select (project_id, provider, schedule) on managed to cloudfn_collect_stats;
         grant select (domain_id, project_id) on managed_projects to cloudfn_collect_stats;
         grant delete, select, update on orders to cloudfn_collect_stats;
         grant delete, select, update (used_up) on rate_limits to cloudfn_collect_stats;
@@ -59,6 +59,7 @@ begin
         grant delete, insert, select, update on stats_projects to cloudfn_collect_stats;
         grant delete, insert, select, update on stats_sums to cloudfn_collect_stats;
         grant delete, select, update (attempts, failing_since, next_at) on streams to cloudfn_collect_stats;
+        grant delete, select, update (missed_at) on unexpected_objects to cloudfn_collect_stats;
         grant delete, insert, select on unserved_projects to cloudfn_collect_stats;
     end if;
     if exists (select from pg_roles where rolname = 'cloudfn_connections') then

@@ -82,7 +82,7 @@ func (r Retention) Run(ctx context.Context) error {
 func (r Retention) deleteOld(ctx context.Context, until time.Time) (done bool, err error) {
 	for _, step := range []func(context.Context, time.Time) (bool, error){
 		r.deleteStats, r.deleteInstances,
-		r.deleteOrders, r.deleteKeys,
+		r.deleteOrders, r.deleteKeys, r.deleteUnexpected,
 	} {
 		if done, err = step(ctx, until); err != nil || !done {
 			return false, classify(err)
@@ -275,4 +275,41 @@ func (r Retention) deleteGone(ctx context.Context, lockSQL string, args ...any) 
 		return err
 	})
 	return n, err
+}
+
+const (
+	// unexpectedKept is how long an unexpected object is remembered that no scan reads, as a scan remembers one that it
+	// does not find.
+	unexpectedKept = 24 * time.Hour
+
+	// A scan lists the providers and regions of what the project declares.
+	unscannedSQL = `not exists (select from managed m where m.project_id = u.project_id and m.provider = u.provider
+    and coalesce(m.schedule->>'region', '') = u.region)`
+
+	missUnexpectedSQL = `
+update unexpected_objects set missed_at = clock_timestamp() where (project_id, object_id) in (
+    select project_id, object_id from unexpected_objects u where missed_at is null and ` + unscannedSQL + `
+    limit $1 for update skip locked)`
+
+	// Those that a deletion has left are known for longer, so that no event reports them when more is declared.
+	deleteUnexpectedSQL = `
+delete from unexpected_objects where (project_id, object_id) in (
+    select project_id, object_id from unexpected_objects u
+    where missed_at < clock_timestamp() - case when is_orphan then $3::interval else $2::interval end and ` + unscannedSQL + `
+    limit $1 for update skip locked)`
+)
+
+// deleteUnexpected deletes unexpected objects of projects that no scan reads any more. What is scanned, a scan forgets.
+func (r Retention) deleteUnexpected(ctx context.Context, until time.Time) (done bool, err error) {
+	for time.Now().Before(until) {
+		missed, err := exec(ctx, r.DB.pool, missUnexpectedSQL, retentionRows)
+		if err != nil {
+			return false, err
+		}
+		deleted, err := exec(ctx, r.DB.pool, deleteUnexpectedSQL, retentionRows, unexpectedKept, r.Config.Instances)
+		if err != nil || max(missed, deleted) < retentionRows {
+			return err == nil, err
+		}
+	}
+	return false, nil
 }

@@ -192,6 +192,45 @@ select project_id, 'd', min(hour), max(hour) from stats_hourly group by 1`)
 	}
 }
 
+// TestUnscannedObjectsAreForgotten: unexpected objects of a project, provider or region that nothing is declared in are
+// forgotten a day after that was found, and those that a deletion has left when instances would be.
+func TestUnscannedObjectsAreForgotten(t *testing.T) {
+	t.Parallel()
+	database := testkit.Database(t)
+	conn, db := testkit.Connect(t, database), open(t, database)
+	m := declare(t, postgres.Managed{DB: db}, newManaged("web")) // of p1
+	for _, o := range []struct {
+		project, name, provider, region string
+		missed                          any
+		isOrphan                        bool
+	}{
+		{"p1", "keep: it is scanned", m.Provider, "", "25 hours", false},
+		{"p1", "of another provider", "other", "", "25 hours", false},
+		{"p1", "of another region", m.Provider, "other", "25 hours", false},
+		{"p2", "of a project without resources", m.Provider, "", "25 hours", false},
+		{"p2", "keep: for less than a day", m.Provider, "", "23 hours", false},
+		{"p2", "keep: since now", m.Provider, "", nil, false},
+		{"p2", "keep: left by a deletion", m.Provider, "", "25 hours", true},
+		{"p2", "left by a deletion long ago", m.Provider, "", tooOld, true},
+	} {
+		if _, err := conn.Exec(t.Context(), `
+insert into unexpected_objects (project_id, object_id, provider, region, name, is_orphan, found_at, missed_at)
+values ($1, $2, $3, $4, '', $5, now() - interval '100 days', now() - $6::interval)`, o.project, o.name, o.provider,
+			o.region, o.isOrphan, o.missed); err != nil {
+			t.Fatal(err)
+		}
+	}
+	store := postgres.Retention{DB: db, Config: kept}
+	if done, err := store.DeleteUntil(t.Context(), time.Now().Add(time.Hour)); !done || err != nil {
+		t.Fatalf("done %t, %v", done, err)
+	}
+	if diff := cmp.Diff(map[string]int{
+		"keep: it is scanned": 1, "keep: for less than a day": 1, "keep: since now": 1, "keep: left by a deletion": 1,
+	}, testkit.Pairs(t, conn, "select object_id, count(missed_at) from unexpected_objects group by 1")); diff != "" {
+		t.Error(diff)
+	}
+}
+
 // TestRetentionConcurrently: two run at once after one was killed in the middle. No order ever exists without its
 // instances, and in the end all are deleted.
 func TestRetentionConcurrently(t *testing.T) {
