@@ -427,6 +427,7 @@ func TestServiceThatHangsTakesNoPass(t *testing.T) {
 				time.Sleep(stepTime)
 				return apperr.New(apperr.Timeout, "no answer within %s", stepTime)
 			}})
+			s.all[0].Spec = []byte(`{"count": 1}`)
 			s.repeat(int(passTime/stepTime+1) * atOnce)
 			for _, other := range domain.Kinds() {
 				if other == kind {
@@ -440,7 +441,7 @@ func TestServiceThatHangsTakesNoPass(t *testing.T) {
 				}}
 				s.all = append(s.all, domain.Managed{
 					ID: uuid.New(), Kind: other, Name: "other", Revision: 1, Request: domain.ManagedCreate,
-					Spec: []byte("{}"),
+					Spec: s.all[0].Spec,
 				})
 			}
 			_ = e.Run(t.Context(), domain.NewClaim(), domain.ManagedProject{})
