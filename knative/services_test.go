@@ -137,7 +137,8 @@ func TestDeployRefusesPlaceholders(t *testing.T) {
 	t.Parallel()
 	bin := t.TempDir()
 	kubectl := "#!/bin/sh\n[ \"$1\" = kustomize ] && exec '" + testkit.Program(t, "kustomize") + "' build \"$2\"\n"
-	if err := os.WriteFile(filepath.Join(bin, "kubectl"), []byte(kubectl), 0o755); err != nil { //nolint:gosec // it runs
+	err := os.WriteFile(filepath.Join(bin, "kubectl"), []byte(kubectl), 0o755) //nolint:gosec // it is run
+	if err != nil {
 		t.Fatal(err)
 	}
 	for overlay, want := range map[string]string{

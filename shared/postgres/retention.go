@@ -295,7 +295,8 @@ update unexpected_objects set missed_at = clock_timestamp() where (project_id, o
 	deleteUnexpectedSQL = `
 delete from unexpected_objects where (project_id, object_id) in (
     select project_id, object_id from unexpected_objects u
-    where missed_at < clock_timestamp() - case when is_orphan then $3::interval else $2::interval end and ` + unscannedSQL + `
+    where missed_at < clock_timestamp() - case when is_orphan then $3::interval else $2::interval end
+      and ` + unscannedSQL + `
     limit $1 for update skip locked)`
 )
 
