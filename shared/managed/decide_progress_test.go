@@ -205,7 +205,8 @@ func TestFollowing(t *testing.T) {
 		} {
 			s.run(t, e)
 			c := conditionOf(s.all[0], domain.ConditionUpdated)
-			if got := c.Status + " " + c.Reason + " " + c.Message; s.all[0].Status != domain.ManagedReady || got != want {
+			got := c.Status + " " + c.Reason + " " + c.Message
+			if s.all[0].Status != domain.ManagedReady || got != want {
 				t.Errorf("it is %s, and updated: %s", s.all[0].Status, got)
 			}
 		}
