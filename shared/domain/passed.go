@@ -44,6 +44,11 @@ func (i Instance) PassedStates(s Server, log []LoggedAction) []PassedState {
 	})
 	slices.Reverse(log)
 	slices.SortStableFunc(log, func(a, b LoggedAction) int { return a.Start.Compare(b.Start) })
+	if i.State == InstanceDeleting { // what came before the deletion is over
+		log = log[max(slices.IndexFunc(log, func(a LoggedAction) bool {
+			return a.Name == "delete" && (a.Finish.IsZero() || a.Finish.After(i.NovaAt))
+		}), 0):]
+	}
 	var passed []PassedState
 	last := i.State
 	pass := func(status string, at time.Time) {

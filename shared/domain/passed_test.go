@@ -19,8 +19,8 @@ func TestBetween(t *testing.T) {
 		return a
 	}
 	stop, start := action("stop", 12, 13), action("start", 15, 16)
-	failed := stop
-	failed.Failed = true
+	failed, undone := stop, action("delete", 9, 11)
+	failed.Failed, undone.Failed = true, true
 	for name, tc := range map[string]struct {
 		known InstanceState
 		log   []LoggedAction // Nova gives the newest first
@@ -68,6 +68,16 @@ func TestBetween(t *testing.T) {
 			InstanceActive, []LoggedAction{action("delete", 13, 14), action("stop", 12, 0)}, "DELETED", "", "",
 		},
 		"a stop that failed": {InstanceActive, []LoggedAction{start, failed}, "ACTIVE", "", ""},
+		"deleting when last seen, soon after it was made": {
+			InstanceDeleting,
+			[]LoggedAction{action("delete", 12, 0), action("create", 2, 12)}, "ACTIVE", "deleting", "",
+		},
+		"deleting when last seen, and stopped before": {
+			InstanceDeleting, []LoggedAction{action("delete", 14, 18), stop}, "DELETED", "", "",
+		},
+		"a deletion that failed, and a stop": {
+			InstanceDeleting, []LoggedAction{action("start", 17, 18), stop, undone}, "ACTIVE", "", "stopped",
+		},
 		"what changes no state": {
 			InstanceActive, []LoggedAction{action("lock", 15, 15), stop}, "SHUTOFF", "", "",
 		},
