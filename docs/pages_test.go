@@ -1,11 +1,13 @@
 package docs
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"math/rand/v2"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -27,6 +29,31 @@ func TestLongReceiveCallbacks(t *testing.T) {
 	w.env["OS_CLOUD"] = "demo"
 	w.replace = append(w.replace, [2]string{"9000", testkit.FreePort(t)})
 	w.walk(t, "receive-callbacks.md")
+}
+
+// TestLongRunShowsThatItBuilds: `make run` prints every ten seconds that it still builds.
+func TestLongRunShowsThatItBuilds(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	shown := filepath.Join(dir, "stderr")
+	builder := "#!/bin/sh\nuntil grep -q 'building for' " + shown + "; do sleep 0.2; done\nexit 3\n"
+	if err := os.WriteFile(filepath.Join(dir, "make"), []byte(builder), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	stderr, err := os.Create(shown)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, filepath.Join("..", "scripts", "run"))
+	cmd.Stderr = stderr
+	cmd.Env = append(os.Environ(), "OS_CLOUD=none", "DATABASE_URL=none", "PATH="+dir+":"+os.Getenv("PATH"))
+	_ = cmd.Run()
+	text, err := os.ReadFile(shown)
+	if code := cmd.ProcessState.ExitCode(); err != nil || code != 3 || strings.Contains(string(text), "erminated") {
+		t.Errorf("it ends with %d, %v, after\n%s", code, err, text)
+	}
 }
 
 // reader returns a walker with a daemon, and with the CLI for the members of the given projects.
