@@ -79,13 +79,14 @@ func TestReadmeHasCommands(t *testing.T) {
 		t.Fatal(err)
 	}
 	table, _, _ := strings.Cut(string(text), "\n## Examples")
-	rows := func(noun string) (found string) { // those with a command that begins with it
+	rows := func(noun string) string { // those with a command that begins with it
+		var found strings.Builder
 		for row := range strings.Lines(table) {
 			if strings.HasPrefix(row, "| `") && strings.Contains(row, "`"+noun) {
-				found += row
+				found.WriteString(row)
 			}
 		}
-		return found
+		return found.String()
 	}
 	a := &cli.App{Now: time.Now, Env: os.LookupEnv}
 	var walk func(c *cobra.Command, noun string)

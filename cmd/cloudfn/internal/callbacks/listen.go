@@ -90,7 +90,8 @@ const (
 func (l listener) run(ctx context.Context, subscription func(url string) map[string]any) error {
 	signal.Ignore(syscall.SIGPIPE) // | head raises it; the callback must be deleted all the same
 	repeated := make(chan os.Signal, 1)
-	signal.Notify(repeated, os.Interrupt, syscall.SIGTERM) // a second Ctrl-C must not come before the callback is deleted
+	// A second Ctrl-C must not end the process before the callback is deleted.
+	signal.Notify(repeated, os.Interrupt, syscall.SIGTERM)
 	defer signal.Stop(repeated)
 	port, err := new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(l.port)))
 	if err != nil {

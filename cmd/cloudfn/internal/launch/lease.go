@@ -19,7 +19,8 @@ var leaseFields = []string{"lease-name:lease.name", "lease-start:lease.start", "
 // leaseFlags add the order's lease and the reservation whose hosts it uses.
 func leaseFlags(a *cli.App, cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.String("lease", "", "lease the servers for so long: 8h, 2d, P1M (a month); or until a time: 2027-01-01T18:00:00Z")
+	flags.String("lease", "",
+		"lease the servers for so long: 8h, 2d, P1M (a month); or until a time: 2027-01-01T18:00:00Z")
 	cli.Choices(cmd, "lease", "8h", "2d", "1w", "P1M")
 	a.UntilOrNow(cmd, "lease-start", "when the lease begins, which shelves the servers until then (default now)")
 	flags.String("lease-name", "", "the lease's name (default NAME)")

@@ -158,7 +158,8 @@ func await(
 		lease = found
 		isDone := slices.Contains(statuses, lease.Value.Status)
 		show(output.Row{
-			Name: cmp.Or(lease.Value.Name, id), State: string(lease.Value.Status), Note: reason(lease.Value), IsFinal: isDone,
+			Name: cmp.Or(lease.Value.Name, id), State: string(lease.Value.Status), Note: reason(lease.Value),
+			IsFinal: isDone,
 		})
 		if !isDone && lease.Value.Status == api.LeaseStatusError {
 			return false, exit.Failedf("lease %s failed: %s", id, reason(lease.Value))

@@ -176,7 +176,8 @@ func detailTable(found api.Item[api.Server], lease string) output.Table[api.Serv
 			"CONNECTION:instance.connection_id", "AGENT", "PARTIAL",
 		},
 		Texts: map[string]func(api.Server) string{
-			"IMAGE": image, "SERVER_GROUPS": serverGroups, "VOLUMES": volumes, "LEASE": func(api.Server) string { return lease },
+			"IMAGE": image, "SERVER_GROUPS": serverGroups, "VOLUMES": volumes,
+			"LEASE":    func(api.Server) string { return lease },
 			"METADATA": func(s api.Server) string { return output.Pairs(cli.Value(s.Metadata)) },
 			"FAULT":    fault, "FLAVOR": flavor, "UPDATED": updated, "AGENT": agent, "PARTIAL": partial,
 			"ADDRESSES": func(s api.Server) string {

@@ -284,7 +284,8 @@ func TestShowHasAll(t *testing.T) {
 		shown := strings.Join(strings.Fields(out.String()), " ")
 		for _, line := range []string{
 			want, "Image: cirros (" + image + ")", "Metadata: app=shop,role=db", "Tags: blue,green",
-			"Security groups: default,ssh", "Server groups: apart (" + group + ")", "Volumes: data (" + image + "), unnamed",
+			"Security groups: default,ssh", "Server groups: apart (" + group + ")",
+			"Volumes: data (" + image + "), unnamed",
 		} {
 			if !strings.Contains(shown, line) {
 				t.Errorf("no %q in\n%s", line, out)
