@@ -84,7 +84,7 @@ func staleFiles(made files) (stale []string, err error) {
 			stale = append(stale, path)
 		}
 	}
-	for _, pattern := range []string{"knative/services/*.yaml", "knative/sources/*.yaml"} {
+	for _, pattern := range []string{"knative/services/*.yaml", "knative/sources/*.yaml", "functions/*/func.yaml"} {
 		found, err := filepath.Glob(pattern)
 		if err != nil {
 			return nil, err

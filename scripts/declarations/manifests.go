@@ -15,7 +15,8 @@ import (
 //go:embed manifests.tmpl
 var templates string
 
-// manifests are the Knative Services, the PingSources, the lists of both, and the functions' database roles.
+// manifests are the Knative Services, the PingSources, the lists of both, the func.yaml of each HTTP function, and the
+// functions' database roles.
 func manifests(made files, d run.Description) error {
 	t, err := template.New("").Parse(templates)
 	if err != nil {
@@ -31,10 +32,15 @@ func manifests(made files, d run.Description) error {
 		if err := render("knative/services/"+f.Name+".yaml", "service", f); err != nil {
 			return err
 		}
+		path, name := "functions/"+f.Name+"/func.yaml", "func"
 		if f.Kind == "event" {
-			if err := render("knative/sources/"+f.Name+".yaml", "source", f); err != nil {
-				return err
-			}
+			path, name = "knative/sources/"+f.Name+".yaml", "source"
+		}
+		if err := render(path, name, f); err != nil {
+			return err
+		}
+		if f.Name == "resources" { // for func without --path
+			made["func.yaml"] = made[path]
 		}
 	}
 	for path, name := range map[string]string{
