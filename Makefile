@@ -93,7 +93,7 @@ image: ## Build the container image (pushed to KO_DOCKER_REPO, else an OCI tarba
 cluster: ## Bring up a test cluster with Knative, and the sandbox and Postgres where its pods reach them
 	@scripts/e2e up
 
-deploy: ## Deploy to the cluster of KUBECONFIG, else to the test cluster (OVERLAY=local)
+deploy: ## Deploy to the cluster of KUBECONFIG, else to the test cluster (OVERLAY=local WITH=kubectl)
 	@scripts/deploy up
 
 undeploy: ## Remove what deploy made

@@ -2,17 +2,117 @@ package knative
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"reflect"
 	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 
 	"sigs.k8s.io/yaml"
 
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
+
+// fakeKubectl and fakeKn record what scripts/deploy runs, and answer as a cluster does on which everything is ready.
+const (
+	fakeKubectl = `#!/bin/bash
+cd "$(dirname "$0")"
+case "$*" in
+  kustomize*) cat rendered.yaml ;;
+  *config-kourier*) exit 1 ;;
+  config*) echo https://cluster.test ;;
+  *"get -n cloudfn job migrate"*) echo Complete ;;
+  *"get -n cloudfn services.serving"*) sed 's/$/|1|1|first|True||/' services 2> /dev/null ;;
+  *"get -n cloudfn pingsources"*) sed 's/$/|1|1||True||/' pings 2> /dev/null ;;
+  *) echo "$*" >> kubectl.log ;;
+esac
+`
+	fakeKn = `#!/bin/bash
+cd "$(dirname "$0")"
+echo "$*" >> kn.log
+shift 2 # -n NAMESPACE
+case "$*" in
+  "service apply"*) cp "$5" "$3.applied"; grep -qsx "$3" services || echo "$3" >> services ;;
+  "source ping describe"*) grep -qsx "$4" pings ;;
+  "source ping create"*) echo "$4" >> pings ;;
+esac
+`
+)
+
+// TestDeployWithKn runs scripts/deploy twice with a kn and a kubectl that only record: there is no cluster. kn gets
+// each function as kubectl would, and makes the PingSources that the manifests describe. The second time it changes
+// them.
+func TestDeployWithKn(t *testing.T) {
+	t.Parallel()
+	overlay := filepath.Join(testkit.Root(), "test", "e2e", "overlay")
+	objects, dir := render(t, overlay), t.TempDir()
+	rendered, err := exec.Command(testkit.Program(t, "kustomize"), "build", overlay).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{"kubectl": fakeKubectl, "kn": fakeKn, "rendered.yaml": string(rendered)} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	deploy := func(with string) string {
+		t.Helper()
+		cmd := exec.Command(filepath.Join(testkit.Root(), "scripts", "deploy"), "up")
+		cmd.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"), "WITH="+with, "OVERLAY="+overlay,
+			"KUBECONFIG=/dev/null", "IMAGE=registry.test/cloudfn", "DEPLOY_TIMEOUT=20")
+		out, err := cmd.CombinedOutput()
+		if isKnown := with == "kn"; (err == nil) != isKnown {
+			t.Fatalf("WITH=%s: %v\n%s", with, err, out)
+		}
+		return string(out)
+	}
+	if out := deploy("helm"); !strings.Contains(out, "WITH is helm: there are kubectl and kn") {
+		t.Errorf("WITH=helm prints %s", out)
+	}
+	first := deploy("kn")
+	log := read(t, dir, "kn.log")
+	for name, service := range knativeServices(objects) {
+		if !strings.Contains(first, "kn has applied "+name+"\n") || !strings.Contains(first, name+" is ready\n") {
+			t.Errorf("there is no line of the progress of %s in %s", name, first)
+		}
+		applied := strings.ReplaceAll(read(t, dir, name+".applied"), "registry.test/cloudfn",
+			"ko://github.com/cloudfn/cloudfn/functions")
+		var got object
+		if err := yaml.Unmarshal([]byte(applied), &got); err != nil || !reflect.DeepEqual(got, service) {
+			t.Errorf("kn applies %s, %v\nthe manifest has %+v", applied, err, service)
+		}
+	}
+	for name, source := range ofKind(objects, "PingSource") {
+		made := "-n cloudfn source ping create " + name + " --schedule " + source.Spec.Schedule + " --sink ksvc:" +
+			source.Spec.Sink.Ref.Name + " --ce-override cloudfnkey=" + source.Spec.CeOverrides.Extensions["cloudfnkey"]
+		if !strings.Contains(log, made+"\n") {
+			t.Errorf("kn was not called with %s", made)
+		}
+	}
+	functions, sources := len(knativeServices(objects)), len(ofKind(objects, "PingSource"))
+	for _, n := range []string{
+		strconv.Itoa(functions) + " of " + strconv.Itoa(functions) + " services.serving.knative.dev are ready",
+		strconv.Itoa(sources) + " of " + strconv.Itoa(sources) + " pingsources.sources.knative.dev are ready",
+	} {
+		if !strings.Contains(first, n) {
+			t.Errorf("%q is not in %s", n, first)
+		}
+	}
+	deploy("kn")
+	log = strings.TrimPrefix(read(t, dir, "kn.log"), log)
+	if strings.Contains(log, "ping create") || strings.Count(log, "source ping update") != sources ||
+		strings.Count(log, "service apply") != functions {
+		t.Errorf("the second time kn was called with %s", log)
+	}
+	for line := range strings.Lines(read(t, dir, "kubectl.log")) {
+		if strings.HasPrefix(line, "apply") && strings.HasSuffix(line, "-l app.kubernetes.io/component=function\n") {
+			t.Errorf("kubectl applies the functions: %s", line)
+		}
+	}
+}
 
 func read(t *testing.T, path ...string) string {
 	t.Helper()
