@@ -1,6 +1,7 @@
 package docs
 
 import (
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -8,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
 // TestClaimsOfZero: a page says that something scales from zero only where it also leads to what was measured.
@@ -27,6 +30,31 @@ func TestClaimsOfZero(t *testing.T) {
 				t.Errorf("%s leads to no measurement: %s", page, paragraph)
 			}
 		}
+	}
+}
+
+// TestOneFunctionWithKn: the function that README's first screen deploys needs no variable more. make e2e runs the
+// commands themselves.
+func TestOneFunctionWithKn(t *testing.T) {
+	t.Parallel()
+	text := read(t, filepath.Join("..", "README.md"))
+	first, _, _ := strings.Cut(text, "\n## ")
+	_, create, _ := strings.Cut(first, "\nkn service create ")
+	create, _, found := strings.Cut(create, "\ncurl ")
+	if !found {
+		t.Fatal("README.md deploys no function with kn before its first heading")
+	}
+	clouds := testkit.RedirectTo(t, nil) // a Keystone, without an account
+	values := map[string]string{
+		"DATABASE_URL": testkit.Database(t), "OS_AUTH_URL": clouds.URL(), "FUNCTION_TARGET": "resources",
+	}
+	env := map[string]string{}
+	for _, v := range regexp.MustCompile(`--env ([A-Z_]+)=`).FindAllStringSubmatch(create, -1) {
+		env[v[1]] = values[v[1]]
+	}
+	p := testkit.Spawn(t, env)
+	if a := p.As(testkit.Token(t, "demo")).Get(t, "/v1/resources"); a.Status != http.StatusOK {
+		t.Errorf("got %d %s", a.Status, a.Body)
 	}
 }
 
