@@ -69,7 +69,10 @@ func TestBetween(t *testing.T) {
 		},
 		"a stop that failed": {InstanceActive, []LoggedAction{start, failed}, "ACTIVE", "", ""},
 		"deleting when last seen, soon after it was made": {
-			InstanceDeleting, []LoggedAction{action("delete", 12, 0), action("create", 2, 12)}, "ACTIVE", "deleting", "",
+			InstanceDeleting,
+			[]LoggedAction{action("delete", 12, 0), action("create", 2, 12)},
+			"ACTIVE",
+			"deleting", "",
 		},
 		"deleting when last seen, and stopped before": {
 			InstanceDeleting, []LoggedAction{action("delete", 14, 18), stop}, "DELETED", "", "",
