@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -329,16 +330,23 @@ func TestUnknownObject(t *testing.T) {
 type shelf struct {
 	Cloud
 
-	all   []domain.Volume
 	calls []string
+	mu    sync.Mutex // guards all
+	all   []domain.Volume
 }
 
 func (c *shelf) Volumes(context.Context, string, string) ([]domain.Volume, error) {
-	return slices.Clone(c.all), nil
+	return c.list(), nil
+}
+
+func (c *shelf) list() []domain.Volume {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.all)
 }
 
 func (c *shelf) Volume(_ context.Context, id string) (domain.Volume, error) {
-	for _, v := range c.all {
+	for _, v := range c.list() {
 		if v.ID == id {
 			return v, nil
 		}
@@ -350,6 +358,8 @@ func (c *shelf) add(metadata map[string]string) string {
 	v := domain.Volume{
 		ID: uuid.NewString(), Name: "thing", Status: "available", SizeGB: 1, CreatedAt: time.Now(), Metadata: metadata,
 	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.all = append(c.all, v)
 	return v.ID
 }
@@ -373,6 +383,8 @@ func (c *shelf) CreateVolume(_ context.Context, r domain.VolumeRequest) (string,
 }
 
 func (c *shelf) DeleteVolume(_ context.Context, id string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.all = slices.DeleteFunc(c.all, func(v domain.Volume) bool { return v.ID == id })
 	return nil
 }
@@ -405,16 +417,17 @@ func TestMadeTwice(t *testing.T) {
 						time.Sleep(shortestPause)
 					}
 				}
-				for len(c.all) == 0 || s.only(t).ObjectID == "" {
+				for len(c.list()) == 0 || s.only(t).ObjectID == "" {
 					rounds(1)
 				}
-				first := c.all[0]
+				first := c.list()[0]
 				for range tc.copies {
 					c.add(first.Metadata)
 				}
 				rounds(8)
-				if len(c.all) != tc.want || s.only(t).ObjectID == "" || s.all[0].Status != domain.ManagedReady {
-					t.Errorf("there are %+v of %+v, %+v", c.all, s.all, s.only(t))
+				if all := c.list(); len(all) != tc.want || s.only(t).ObjectID == "" ||
+					s.all[0].Status != domain.ManagedReady {
+					t.Errorf("there are %+v of %+v, %+v", all, s.all, s.only(t))
 				}
 			})
 		})
