@@ -76,7 +76,8 @@ func TestPingSource(t *testing.T) {
 	}
 	now := time.Now()
 	testkit.SetClock(t, databaseURL, now.Add(-5*time.Hour))
-	t.Cleanup(func() { clockBack(t) })
+	back := func() { testkit.SetClock(t, databaseURL, time.Now()) }
+	t.Cleanup(back)
 	reconnect(t)
 
 	every(t, "* * * * *")
@@ -86,7 +87,7 @@ func TestPingSource(t *testing.T) {
 	every(t, never)
 	toZero(t, "collect-stats")
 
-	clockBack(t)
+	back()
 	reconnect(t)
 	sources := hours(t, token, 24)
 	// 6 when an hour began meanwhile
@@ -97,16 +98,6 @@ func TestPingSource(t *testing.T) {
 	testkit.Eventually(t, minutes(3), "the next tick fills the gap",
 		func() bool { return missing(hours(t, token, 24)) == 0 })
 	announced(t, began)
-}
-
-// clockBack undoes testkit.SetClock.
-func clockBack(t testing.TB) {
-	t.Helper()
-	const sql = `do $$ begin execute format('alter database %I reset search_path', current_database()); end $$;
-		drop schema if exists moved cascade`
-	if _, err := testkit.Pool(t, databaseURL).Exec(context.Background(), sql); err != nil {
-		t.Error(err)
-	}
 }
 
 // announced waits until the sink has got just the hours that are counted, once or more, always with the same id.
