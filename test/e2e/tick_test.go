@@ -76,7 +76,14 @@ func TestPingSource(t *testing.T) {
 	}
 	now := time.Now()
 	testkit.SetClock(t, databaseURL, now.Add(-5*time.Hour))
-	back := func() { testkit.SetClock(t, databaseURL, time.Now()) }
+	back := func() {
+		testkit.SetClock(t, databaseURL, time.Now())
+		// A migration makes its tables in the first schema of the search_path.
+		const sql = `do $$ begin execute format('alter database %I reset search_path', current_database()); end $$`
+		if _, err := testkit.Pool(t, databaseURL).Exec(context.Background(), sql); err != nil {
+			t.Error(err)
+		}
+	}
 	t.Cleanup(back)
 	reconnect(t)
 
