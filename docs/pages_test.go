@@ -44,7 +44,7 @@ func TestLongRunShowsThatItBuilds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), stepLimit)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, filepath.Join("..", "scripts", "run"))
 	cmd.Stderr = stderr

@@ -40,7 +40,7 @@ func TestLongReceiversFollowAServer(t *testing.T) {
 		app.Do(t, http.MethodPatch, path, `{"status": "verified"}`, "Content-Type", "application/json")
 	}
 	for _, r := range takers {
-		testkit.Eventually(t, patience, r.name+" has consented", func() bool {
+		testkit.Eventually(t, stepLimit, r.name+" has consented", func() bool {
 			return status(t, app, r.path) == "verified"
 		})
 	}
@@ -51,7 +51,7 @@ func TestLongReceiversFollowAServer(t *testing.T) {
 	all := func(holds string) {
 		t.Helper()
 		for _, r := range takers {
-			testkit.Eventually(t, patience, r.name+" prints "+holds, func() bool { return len(r.printed(holds)) > 0 })
+			testkit.Eventually(t, stepLimit, r.name+" prints "+holds, func() bool { return len(r.printed(holds)) > 0 })
 		}
 	}
 	all(" active")
@@ -78,7 +78,7 @@ func TestLongReceiversFollowAServer(t *testing.T) {
 		inOrder(t, r.name, lines)
 		app.Post(t, r.path+"/test", "")
 		ended := func() bool { return status(t, app, r.path) == "gone" }
-		testkit.Eventually(t, patience, r.name+" has ended its callback", ended)
+		testkit.Eventually(t, stepLimit, r.name+" has ended its callback", ended)
 	}
 }
 

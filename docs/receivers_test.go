@@ -77,7 +77,7 @@ func start(t *testing.T, run []string, port, secret, until string) *program {
 			t.Logf("%s printed:\n%s", name, p.text)
 		}
 	})
-	testkit.Eventually(t, patience, name+" serves", func() bool {
+	testkit.Eventually(t, stepLimit, name+" serves", func() bool {
 		resp, err := http.Get(p.url)
 		if err == nil {
 			resp.Body.Close()
@@ -220,7 +220,7 @@ func TestLongReceiversVerify(t *testing.T) {
 			}
 			prefix := "cloudfn.instance.state.v1 " + strings.TrimSuffix(id, ":") + " "
 			want := []string{prefix + "7 active", prefix + "8 stopped", prefix + "6 active late"}
-			testkit.Eventually(t, patience, "it prints three events", func() bool { return len(p.printed("")) == 3 })
+			testkit.Eventually(t, stepLimit, "it prints three events", func() bool { return len(p.printed("")) == 3 })
 			if got := p.printed(""); !slices.Equal(got, want) {
 				t.Errorf("it printed %q, want %q", got, want)
 			}

@@ -15,8 +15,8 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// patience is the longest time that a step may take on a busy machine.
-const patience = 10 * time.Minute
+// stepLimit is the longest time that a step may take on a busy machine.
+const stepLimit = 10 * time.Minute
 
 // shell is one terminal of a reader: a bash that runs commands one after the other and keeps their variables.
 type shell struct {
@@ -62,7 +62,7 @@ func open(t *testing.T, env map[string]string) *shell {
 func (s *shell) end(t *testing.T) {
 	group := -s.cmd.Process.Pid
 	_ = syscall.Kill(group, syscall.SIGTERM)
-	for limit := time.Now().Add(patience); syscall.Kill(group, 0) == nil; time.Sleep(50 * time.Millisecond) {
+	for limit := time.Now().Add(stepLimit); syscall.Kill(group, 0) == nil; time.Sleep(50 * time.Millisecond) {
 		if time.Now().After(limit) {
 			t.Errorf("the commands do not end on SIGTERM:\n%s", s.printed(0))
 			_ = syscall.Kill(group, syscall.SIGKILL)
@@ -98,7 +98,7 @@ func (s *shell) run(t *testing.T, command string) (out string, status int) {
 	const mark = "\x1e"
 	from := len(s.printed(0))
 	s.give(command, `printf '\036%d\036' $?`)
-	for end := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(stepLimit); ; time.Sleep(20 * time.Millisecond) {
 		parts := strings.Split(s.printed(from), mark)
 		if len(parts) == 3 {
 			_, _ = fmt.Sscan(parts[1], &status)

@@ -90,7 +90,7 @@ func TestLongTheUnitStarts(t *testing.T) {
 	go func() { ended <- daemon.Wait() }()
 	t.Cleanup(func() { _ = daemon.Process.Kill() })
 	client := testkit.Client{URL: "http://127.0.0.1:" + port}
-	testkit.Eventually(t, patience, "the daemon serves", func() bool {
+	testkit.Eventually(t, stepLimit, "the daemon serves", func() bool {
 		status, err := client.Status("/v1/status")
 		return err == nil && status == http.StatusOK
 	})
@@ -100,7 +100,7 @@ func TestLongTheUnitStarts(t *testing.T) {
 		if err != nil {
 			t.Errorf("on SIGTERM it ended with %v:\n%s", err, log.String())
 		}
-	case <-time.After(patience):
+	case <-time.After(stepLimit):
 		t.Errorf("it did not end on SIGTERM")
 	}
 	testkit.NoSecretsIn(t, "the daemon", log.Bytes())

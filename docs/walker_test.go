@@ -86,7 +86,7 @@ func (w *walker) leave(t *testing.T, where string, commands []step) {
 // have no order, so the lines have none.
 func (o other) await(t *testing.T) {
 	t.Helper()
-	end := time.Now().Add(patience)
+	end := time.Now().Add(stepLimit)
 	for _, line := range o.shows {
 		for missing([]string{line}, o.printed(0)) != "" {
 			if time.Now().After(end) {

@@ -27,18 +27,22 @@ func (f fenced) Renew(context.Context, domain.Order, domain.Claim, time.Duration
 	return nil
 }
 
+// newBuilding is a fakeBackend whose order has one server, which is built.
+func newBuilding() *fakeBackend {
+	d := &fakeBackend{}
+	d.order = domain.Order{
+		ID: uuid.New(), Status: domain.OrderRunning, Spec: domain.OrderSpec{Stopped: true},
+		Instances: []domain.Instance{{ID: uuid.New(), Name: "a", ServerID: "x", State: domain.InstanceBuilding}},
+	}
+	d.servers = []domain.Server{{ID: "x", Status: "BUILD"}}
+	return d
+}
+
 // TestLostClaim: the work ends with the renewal that finds the claim lost.
 func TestLostClaim(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		d := &fakeBackend{}
-		d.order = domain.Order{
-			ID: uuid.New(), Status: domain.OrderRunning, Spec: domain.OrderSpec{Stopped: true},
-			Instances: []domain.Instance{
-				{ID: uuid.New(), Name: "a", ServerID: "x", State: domain.InstanceBuilding},
-			},
-		}
-		d.servers = []domain.Server{{ID: "x", Status: "BUILD"}}
+		d := newBuilding()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 		defer cancel()
 		renewals := &atomic.Int64{}
@@ -69,14 +73,7 @@ func (u unstable) Renew(context.Context, domain.Order, domain.Claim, time.Durati
 func TestFailedRenewal(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		d := &fakeBackend{}
-		d.order = domain.Order{
-			ID: uuid.New(), Status: domain.OrderRunning, Spec: domain.OrderSpec{Stopped: true},
-			Instances: []domain.Instance{
-				{ID: uuid.New(), Name: "a", ServerID: "x", State: domain.InstanceBuilding},
-			},
-		}
-		d.servers = []domain.Server{{ID: "x", Status: "BUILD"}}
+		d := newBuilding()
 		time.AfterFunc(longestClaim, func() {
 			d.mu.Lock()
 			defer d.mu.Unlock()
