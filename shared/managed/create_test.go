@@ -13,6 +13,7 @@ import (
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/orders"
 )
 
 // creating is a driver whose creations end as a test says: made, or with these errors, the last one for good.
@@ -171,7 +172,10 @@ func TestNothingIsRequested(t *testing.T) {
 		spec   string
 		reads  int // before the call
 	}{
-		domain.KindMachine:  {&MachineDriver{}, `{"flavor": "a", "image": "a", "networks": ["a"]}`, 3},
+		domain.KindMachine: {
+			&MachineDriver{Orders: orders.Engine{Orders: placed{}}},
+			`{"flavor": "a", "image": "a", "networks": ["a"]}`, 3,
+		},
 		domain.KindVolume:   {VolumeDriver{}, `{"size_gb": 1, "image": "a"}`, 2},
 		domain.KindImage:    {ImageDriver{}, `{"disk_format": "raw", "content": "YQ=="}`, 1},
 		domain.KindSecret:   {SecretDriver{}, `{}`, 1},

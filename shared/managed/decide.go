@@ -25,6 +25,7 @@ type target struct {
 	mostCreations  int  // that end in ERROR, before the resource stops; 0 = any number
 	repairs        bool // what others changed is changed back
 	isNew          bool // it was declared since it was last as declared
+	newID          func() uuid.UUID
 }
 
 // seen is a member as it is stored and as it was listed.
@@ -195,7 +196,7 @@ func (d *decision) keeps(s seen) bool {
 	case isLost && !s.member.WasReady:
 		return true // it is a failure
 	case isLost && (d.isDeployment || d.repairs || d.isNew):
-		d.add(actForget, s)
+		d.forget(s)
 		return false
 	}
 	return true
@@ -295,7 +296,7 @@ func (d *decision) remove(s seen) {
 		d.add(actDelete, s)
 		return
 	}
-	d.add(actForget, s)
+	d.forget(s)
 }
 
 // removeFirst deletes a member with its object, before another one is made in its place.
@@ -341,8 +342,10 @@ func (d *decision) tend(s seen, kept []seen) bool {
 		}
 		return true
 	case !s.isFound && s.member.ObjectID != "" && !s.member.WasReady:
-		s.member.Reason, s.member.IsRequested = "it was deleted while it was made", false
-		s.member.CreateCalls = 0
+		s.member.Reason = "it was deleted while it was made"
+		if !s.member.IsRequested {
+			s.member.CreateCalls = 0
+		}
 		return d.retryFailed(s)
 	case !s.isFound && s.member.ObjectID != "": // others deleted it, and it is not repaired
 		d.drift = append(d.drift, domain.Drift{Member: s.member.ID, Field: "exists", Declared: true, Actual: false})

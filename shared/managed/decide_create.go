@@ -149,7 +149,11 @@ func (d *decision) isPlacing(s seen) bool {
 
 func (d *decision) addNew(ordinal int) {
 	m := d.inherited[ordinal]
-	m.ID, m.ManagedID, m.Ordinal, m.Revision = uuid.New(), d.managedID, ordinal, d.revision
+	newID := d.newID
+	if newID == nil {
+		newID = uuid.New
+	}
+	m.ID, m.ManagedID, m.Ordinal, m.Revision = newID(), d.managedID, ordinal, d.revision
 	m.Status, m.Declarations = domain.MemberCreating, d.declarations
 	d.add(actCreate, seen{member: m})
 }

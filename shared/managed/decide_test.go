@@ -176,6 +176,11 @@ func TestDecide(t *testing.T) {
 		"deleted by others":        {of(2, 1), []seen{member(0), member(1, lost)}, "create 1, forget 1"},
 		"single deleted by others": {single(), []seen{member(0, lost)}, ""},
 		"single repaired":          {repairs, []seen{member(0, lost)}, "create 0, forget 0"},
+		"repaired, call open":      {repairs, []seen{member(0, lost, requested, justNow)}, "create 0"},
+		"excess lost, call open":   {of(0, 1), []seen{member(0, lost, requested, justNow)}, ""},
+		"lost while made, call open": {
+			of(1, 1), []seen{member(0, status(domain.MemberError), lost, requested, justNow)}, "create 0",
+		},
 		"single declared since": {
 			changed(single(), func(t *target) { t.isNew = true }), []seen{member(0, lost)}, "create 0, forget 0",
 		},

@@ -66,6 +66,8 @@ type Engine struct {
 	// Unseal decrypts the secrets of a resource.
 	Unseal func(m domain.Managed) (domain.ManagedSecrets, error)
 	Wake   func(functions ...string)
+
+	newID func() uuid.UUID // of members; nil = random ones
 }
 
 // The pauses until a project is worked on again.
@@ -259,7 +261,9 @@ func (r *round) decide(m *resource) {
 	if m.noLogin != nil || m.notListed != nil {
 		return
 	}
-	m.plan = decide(m.target(), m.members, r.now)
+	t := m.target()
+	t.newID = r.newID
+	m.plan = decide(t, m.members, r.now)
 	if !m.isDeleting() {
 		m.plan.drift = append(m.plan.drift, m.surplus...)
 	}

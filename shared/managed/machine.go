@@ -200,10 +200,16 @@ func (d *MachineDriver) Create(ctx context.Context, s Session, in Wanted) (strin
 	}
 	order, err := d.order(ctx, s, in, spec)
 	if err != nil {
-		return "", unsent(err)
+		return "", err
 	}
 	out, err := d.Orders.Submit(ctx, orders.Session{
 		Cloud: s.Cloud, UserID: s.UserID, UserData: []domain.Secret{userData},
+		Prepare: func(ctx context.Context, order domain.Order, _ domain.Claim) (domain.Order, error) {
+			if order.Undecided() == 0 || in.Sending == nil {
+				return order, nil
+			}
+			return order, in.Sending(ctx)
+		},
 	}, order)
 	if err != nil || len(out.Order.Instances) == 0 {
 		return "", err
@@ -213,9 +219,18 @@ func (d *MachineDriver) Create(ctx context.Context, s Session, in Wanted) (strin
 		return "", rejected(*i.Problem)
 	}
 	if i.ServerID == "" {
-		return "", out.Unfinished
+		return "", unrejected(out.Unfinished)
 	}
 	return i.ServerID, nil
+}
+
+// unrejected is why work on an order has stopped, which is no rejection of its server: such as a list that was forbidden. A
+// create call may be open, and the next one is the order's, too.
+func unrejected(unfinished error) error {
+	if apperr.Final(unfinished) {
+		return apperr.Wrap(apperr.BadGateway, unfinished, "%s", apperr.As(unfinished).Message)
+	}
+	return unfinished
 }
 
 // order is the order of a member's server: the one that is placed, or a new one.
@@ -223,21 +238,22 @@ func (d *MachineDriver) order(
 	ctx context.Context, s Session, in Wanted, spec domain.MachineSpec,
 ) (order domain.Order, err error) {
 	id := uuid.NewSHA1(in.Member.ID, []byte("order")) // of its own: it has events of its own
-	if in.Member.IsRequested {
-		order, err = d.Orders.Orders.Get(ctx, s.ProjectID, id)
-		if apperr.CodeOf(err) != apperr.NotFound {
-			return order, err
-		}
+	order, err = d.Orders.Orders.Get(ctx, s.ProjectID, id)
+	switch {
+	case err == nil:
+		return order, nil
+	case apperr.CodeOf(err) != apperr.NotFound:
+		return order, unsent(err)
 	}
 	launch, err := launchSpec(ctx, s, in, spec)
 	if err != nil {
-		return order, err
-	}
-	if launch.ServerGroup, err = s.serverGroup(ctx, in.Resource); err != nil {
-		return order, err
+		return order, unsent(err)
 	}
 	if launch.Volumes, err = freeVolumes(in, spec); err != nil {
-		return order, err
+		return order, unsent(err)
+	}
+	if launch.ServerGroup, err = s.serverGroup(ctx, in.Resource); err != nil {
+		return order, groupError(err)
 	}
 	digest := sha256.Sum256(in.Member.ID[:])
 	return domain.Order{
@@ -248,6 +264,15 @@ func (d *MachineDriver) order(
 			KeyName: launch.KeyName,
 		}},
 	}, nil
+}
+
+// groupError is why a server group was not made. A call without an answer may make it later, and then it is deleted with
+// the resource: until then the member counts as requested.
+func groupError(err error) error {
+	if apperr.Rejected(err) {
+		return unsent(err)
+	}
+	return err
 }
 
 // rejected is Nova's final answer to a create call.

@@ -272,7 +272,7 @@ func (p placed) Get(_ context.Context, _ string, id uuid.UUID) (domain.Order, er
 }
 
 // TestPlacedOrder: a server whose order is placed is that of its order: nothing is looked up for it again, and it waits
-// for no volume. One that may have been requested, and was not, is.
+// for no volume, whatever is stored of its member. One that may have been requested, and was not, is.
 func TestPlacedOrder(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -280,6 +280,7 @@ func TestPlacedOrder(t *testing.T) {
 		status                domain.OrderStatus
 	}{
 		"new": {}, "placed": {true, true, domain.OrderRunning}, "not placed": {isRequested: true},
+		"placed, which is not stored": {false, true, domain.OrderRunning},
 	} {
 		nova, in := newFakeNova("tiny")
 		in.Member.IsRequested = tc.isRequested

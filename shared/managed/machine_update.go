@@ -92,9 +92,8 @@ func (*MachineDriver) Differences(in Wanted, o Object) []Difference {
 		return set(read[domain.MachineSpec](spec).Tags)
 	}), set(server.Tags))...)
 	isMade := made.Flavor == "" || made.Flavor == spec.Flavor
-	isOurs := in.Member.Status == domain.MemberUpdating || in.Member.Status == domain.MemberCreating
 	switch {
-	case server.Status == resized && isOurs: // others confirm what they resize
+	case server.Status == resized && isChanging(in.Member): // others confirm what they resize
 		// It is confirmed even when another flavor is declared by now: Nova takes no other resize before.
 		out = append(out, Difference{
 			Field: "flavor", Declared: spec.Flavor, Actual: server.Status, Way: InPlace, Disrupts: true,
@@ -121,6 +120,12 @@ func (*MachineDriver) Differences(in Wanted, o Object) []Difference {
 		out = append(out, one)
 	}
 	return out
+}
+
+// isChanging reports whether a step for a member has begun, and is not known to have ended. Its last call may have failed.
+func isChanging(m domain.Member) bool {
+	hasFailed := m.Status == domain.MemberError && m.Written != fault
+	return m.Status == domain.MemberUpdating || m.Status == domain.MemberCreating || hasFailed
 }
 
 // otherImage reports whether a server was made of another image than declared. An image that is declared by its name is

@@ -99,7 +99,13 @@ func (c *modelCloud) get(kind domain.Kind, id string) (*modelObject, error) {
 
 func (c *modelCloud) add(o *modelObject) *modelObject {
 	o.madeAt = time.Now()
-	c.objects = append(c.objects, o)
+	n := slices.IndexFunc(c.objects, func(other *modelObject) bool { // calls beside each other come in any order
+		return other.madeAt.Equal(o.madeAt) && other.id > o.id
+	})
+	if n < 0 {
+		n = len(c.objects)
+	}
+	c.objects = slices.Insert(c.objects, n, o)
 	return o
 }
 
@@ -118,6 +124,7 @@ func (c *modelCloud) deletes(o *modelObject, by *modelRun) {
 // modelRun is what one process does, and how its calls fail.
 type modelRun struct {
 	seed    uint64
+	number  int           // of the process
 	rate    int           // of a thousand calls so many fail
 	slow    time.Duration // that each call takes
 	isPoll  bool          // its calls take no time
@@ -125,7 +132,8 @@ type modelRun struct {
 	record  func(format string, args ...any)
 	cancel  context.CancelFunc
 	declare func(seed uint64)
-	loaded  map[uuid.UUID]domain.Managed // what was declared when the round has begun
+	forced  func(name string) (how string) // a fault that is given for the call
+	loaded  map[uuid.UUID]domain.Managed   // what was declared when the round has begun
 
 	mu     sync.Mutex
 	counts map[string]uint64
@@ -146,18 +154,18 @@ var (
 // fault is how a call fails; "" = not at all. It depends on the seed and on the call, not on the order of calls that
 // run beside each other.
 func (r *modelRun) fault(method, key string, ways []string) string {
+	name := method + " " + key
+	if !r.isPoll {
+		time.Sleep(r.jitter(name))
+		if how := r.forced(name); how != "" {
+			r.record("    %s: %s", name, how)
+			return how
+		}
+	}
 	if r.rate+r.during == 0 || r.dead() {
 		return ""
 	}
-	name := method + " " + key
-	r.mu.Lock()
-	r.counts[name]++
-	h := fnv.New64a()
-	fmt.Fprintf(h, "%d %s %d", r.seed, name, r.counts[name])
-	r.mu.Unlock()
-	n := h.Sum64()
-	n = (n ^ n>>31) * 0x9e3779b97f4a7c15
-	n ^= n >> 29
+	n := r.random(name)
 	if n>>40%1000 < uint64(r.during) {
 		r.record("    before %s", name)
 		r.declare(n)
@@ -169,6 +177,34 @@ func (r *modelRun) fault(method, key string, ways []string) string {
 	r.record("    %s: %s", name, how)
 	return how
 }
+
+// random is a number that follows from the seed and the number of a call.
+func (r *modelRun) random(name string) uint64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.counts[name]++
+	h := fnv.New64a()
+	fmt.Fprintf(h, "%d %s %d", r.seed, name, r.counts[name])
+	n := h.Sum64()
+	n = (n ^ n>>31) * 0x9e3779b97f4a7c15
+	return n ^ n>>29
+}
+
+// jitter is what a call takes besides its latency: calls that begin beside each other have an order.
+func (r *modelRun) jitter(name string) time.Duration {
+	return time.Duration(r.random("time of "+name) % uint64(time.Millisecond))
+}
+
+// newID is an id of what a call makes. One that two calls beside each other name alike is the id of either.
+func (r *modelRun) newID(name string) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.counts[name]++
+	return idOf(r.seed, r.number, name, r.counts[name])
+}
+
+// idOf is the id that follows from what it is of.
+func idOf(of ...any) string { return uuid.NewSHA1(uuid.Nil, fmt.Append(nil, of...)).String() }
 
 // die ends the process: none of its calls goes on.
 func (r *modelRun) die() error {
@@ -187,9 +223,13 @@ func (r *modelRun) dead() bool {
 
 const (
 	modelLatency = 20 * time.Millisecond
-	lateBy       = 20 * time.Second // that a call works after its client has lost it
+	lateBy       = 20 * time.Second // that a call works after it was sent and its client has lost it
+	laterBy      = 50 * time.Second // for laterCalls
 	silence      = time.Minute
 )
+
+// laterCalls are the calls that make an object which no order fences.
+var laterCalls = []string{"CreateVolume", "CreateImage", "StoreSecret", "CreateLoadBalancer", "EnsureServerGroup"}
 
 // keptLists are the calls that a session makes under a lock: no time may pass in them, because a bubble of synctest
 // does not let time pass while a goroutine waits for a lock.
@@ -299,7 +339,11 @@ func (v modelView) write(ctx context.Context, method, key string, do func(breaks
 	}
 	isLate := strings.HasSuffix(how, "late")
 	if isLate && !v.run.dead() {
-		time.AfterFunc(lateBy, func() { _ = locked() })
+		by := lateBy
+		if slices.Contains(laterCalls, method) {
+			by = laterBy
+		}
+		time.AfterFunc(by, func() { _ = locked() })
 	}
 	switch how {
 	case "crash before", "crash late":

@@ -144,7 +144,7 @@ func (v modelView) MarkedServers(ctx context.Context, tag string) ([]domain.Serv
 
 // Servers fails while a cell is down: lists of one order's servers are read again later.
 func (v modelView) Servers(ctx context.Context, q domain.ServerQuery) ([]domain.Server, bool, error) {
-	all, err := modelList(ctx, v, "Servers", "tags", func() ([]domain.Server, error) {
+	all, err := modelList(ctx, v, "Servers", q.Tags[0], func() ([]domain.Server, error) {
 		return v.servers(q.Tags...), nil
 	})
 	return all, false, err
@@ -161,7 +161,7 @@ func (v modelView) Server(ctx context.Context, id string) (domain.Server, error)
 func (v modelView) CreateServer(
 	ctx context.Context, spec domain.LaunchSpec, name string, userData domain.Secret, tags []string,
 ) (id string, err error) {
-	id = uuid.NewString()
+	id = v.run.newID("server " + name)
 	return id, v.write(ctx, "CreateServer", name, func(breaks bool) error {
 		n := slices.IndexFunc(modelFlavors, func(f domain.Flavor) bool { return f.ID == spec.FlavorID })
 		now, mark := time.Now(), slices.IndexFunc(tags, func(tag string) bool { return uuid.Validate(tag) == nil })

@@ -5,8 +5,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/google/uuid"
-
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
@@ -101,7 +99,7 @@ func (v modelView) PoolMembers(ctx context.Context, poolID string) ([]domain.Poo
 }
 
 func (v modelView) CreateLoadBalancer(ctx context.Context, r domain.LoadBalancerRequest) (id string, err error) {
-	id = uuid.NewString()
+	id = v.run.newID("load balancer " + r.Name)
 	return id, v.write(ctx, "CreateLoadBalancer", r.Name, func(breaks bool) error {
 		member, _ := taggedMember(r.Tags)
 		o := v.c.add(&modelObject{
@@ -112,8 +110,8 @@ func (v modelView) CreateLoadBalancer(ctx context.Context, r domain.LoadBalancer
 		})
 		for _, l := range r.Listeners {
 			pool := *l.Pool
-			pool.ID, pool.Name, pool.Members = uuid.NewString(), l.Name, withIDs(l.Pool.Members)
-			l.ID, l.Pool = uuid.NewString(), &pool
+			pool.ID, pool.Name, pool.Members = v.run.newID("part"), l.Name, v.run.withIDs(l.Pool.Members)
+			l.ID, l.Pool = v.run.newID("part"), &pool
 			o.balancer.Listeners = append(o.balancer.Listeners, l)
 		}
 		o.isBalancer("PENDING_CREATE")
@@ -128,10 +126,10 @@ func (v modelView) CreateLoadBalancer(ctx context.Context, r domain.LoadBalancer
 	})
 }
 
-func withIDs(members []domain.PoolMember) []domain.PoolMember {
+func (r *modelRun) withIDs(members []domain.PoolMember) []domain.PoolMember {
 	members = slices.Clone(members)
 	for n := range members {
-		members[n].ID = uuid.NewString()
+		members[n].ID = r.newID("part")
 	}
 	return members
 }
@@ -185,7 +183,7 @@ func (v modelView) AddListener(ctx context.Context, balancerID string, l domain.
 			return apperr.New(apperr.Conflict, "another listener has the port %d", l.Port)
 		}
 		wanted := l.Pool
-		l.ID, l.Pool = uuid.NewString(), nil
+		l.ID, l.Pool = v.run.newID("part"), nil
 		if wanted != nil && wanted.ID != "" {
 			l.Pool = poolOf(b, wanted.ID)
 			pool := *l.Pool
@@ -220,7 +218,7 @@ func (v modelView) AddPool(ctx context.Context, l domain.Listener) error {
 			return apperr.New(apperr.Conflict, "the listener has a pool")
 		}
 		b.Listeners[n].Pool = &domain.ServerPool{
-			ID: uuid.NewString(), Name: l.Name, Protocol: l.Pool.Protocol, Algorithm: l.Pool.Algorithm,
+			ID: v.run.newID("part"), Name: l.Name, Protocol: l.Pool.Protocol, Algorithm: l.Pool.Algorithm,
 		}
 		return nil
 	})
@@ -241,7 +239,7 @@ func (v modelView) SetPoolMembers(ctx context.Context, id string, members []doma
 			same := slices.IndexFunc(pool.Members, func(m domain.PoolMember) bool {
 				return m.Address == all[n].Address && m.Port == all[n].Port
 			})
-			if all[n].ID = uuid.NewString(); same >= 0 {
+			if all[n].ID = v.run.newID("part"); same >= 0 {
 				all[n].ID = pool.Members[same].ID
 			}
 		}

@@ -11,13 +11,13 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// saveOrder writes something of an order.
-func (s storeView) saveOrder(what string, do func() error) error {
-	return s.write(what, saveFaults[:len(saveFaults)-1], do)
+// saveOrder writes something of a server's order. Calls beside each other are told apart by the server's name.
+func (s storeView) saveOrder(what, server string, do func() error) error {
+	return s.write(what+" "+server, saveFaults[:len(saveFaults)-1], do)
 }
 
 func (s storeView) Place(_ context.Context, order domain.Order, claimFor time.Duration) (c domain.Claim, err error) {
-	return c, s.saveOrder("order", func() error {
+	return c, s.saveOrder("order", order.Instances[0].Name, func() error {
 		o, isKnown := s.orders[order.ID]
 		if !isKnown {
 			order.Status, order.CreatedAt, order.CallsRecorded = domain.OrderRunning, time.Now(), true
@@ -42,9 +42,11 @@ func (s storeView) Claim(ctx context.Context, order domain.Order, d time.Duratio
 }
 
 // underClaim writes something of an order under its claim.
-func (s storeView) underClaim(what string, id uuid.UUID, claim domain.Claim, do func(o *modelOrder) error) error {
-	return s.saveOrder(what, func() error {
-		o := s.orders[id]
+func (s storeView) underClaim(
+	what string, order domain.Order, claim domain.Claim, do func(o *modelOrder) error,
+) error {
+	return s.saveOrder(what, order.Instances[0].Name, func() error {
+		o := s.orders[order.ID]
 		if o == nil || o.claim != claim.ID || time.Now().After(o.claimed) {
 			return domain.ErrFenced
 		}
@@ -53,14 +55,14 @@ func (s storeView) underClaim(what string, id uuid.UUID, claim domain.Claim, do 
 }
 
 func (s storeView) Renew(_ context.Context, order domain.Order, claim domain.Claim, d time.Duration) error {
-	return s.underClaim("renew", order.ID, claim, func(o *modelOrder) error {
+	return s.underClaim("renew", order, claim, func(o *modelOrder) error {
 		o.claimed = time.Now().Add(d)
 		return nil
 	})
 }
 
 func (s storeView) Release(_ context.Context, order domain.Order, claim domain.Claim) error {
-	return s.saveOrder("release order", func() error {
+	return s.saveOrder("release order", order.Instances[0].Name, func() error {
 		if o := s.orders[order.ID]; o != nil && o.claim == claim.ID {
 			o.claimed = time.Time{}
 		}
@@ -71,7 +73,7 @@ func (s storeView) Release(_ context.Context, order domain.Order, claim domain.C
 func (s storeView) BeginCall(
 	_ context.Context, order domain.Order, claim domain.Claim, call domain.CreateCall, claimFor, fence time.Duration,
 ) error {
-	return s.underClaim("call", order.ID, claim, func(o *modelOrder) error {
+	return s.underClaim("call", order, claim, func(o *modelOrder) error {
 		now := time.Now()
 		if o.Instances[0].Decided() || slices.ContainsFunc(o.Calls, func(c domain.CreateCall) bool {
 			return c.EndedAt.IsZero() && now.Before(c.Until)
@@ -85,7 +87,7 @@ func (s storeView) BeginCall(
 }
 
 func (s storeView) EndCall(_ context.Context, order domain.Order, call domain.CreateCall) error {
-	return s.saveOrder("end call", func() error {
+	return s.saveOrder("end call", order.Instances[0].Name, func() error {
 		s.orders[order.ID].endCall(call.ID, "")
 		return nil
 	})
@@ -102,7 +104,7 @@ func (o *modelOrder) endCall(id uuid.UUID, server string) {
 func (s storeView) MarkDuplicate(
 	_ context.Context, order domain.Order, call domain.CreateCall, serverID string,
 ) (isMarked bool, err error) {
-	return isMarked, s.saveOrder("duplicate", func() error {
+	return isMarked, s.saveOrder("duplicate", order.Instances[0].Name, func() error {
 		o := s.orders[order.ID]
 		for _, c := range o.Calls {
 			if c.ID == call.ID && o.Status == domain.OrderRunning && o.Instances[0].ServerID != serverID {
@@ -121,7 +123,7 @@ func (s storeView) PublishUnexpected(context.Context, domain.Instance, domain.Se
 }
 
 func (s storeView) Finalize(_ context.Context, order domain.Order) error {
-	return s.saveOrder("finalize", func() error {
+	return s.saveOrder("finalize", order.Instances[0].Name, func() error {
 		if o := s.orders[order.ID]; o != nil && o.Status == domain.OrderRunning {
 			o.Status = order.Status
 		}
@@ -129,8 +131,18 @@ func (s storeView) Finalize(_ context.Context, order domain.Order) error {
 	})
 }
 
+// nameOf is the name of an order's server; "" = it is not placed.
+func (s storeView) nameOf(id uuid.UUID) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if o := s.orders[id]; o != nil {
+		return o.Instances[0].Name
+	}
+	return ""
+}
+
 func (s storeView) Get(_ context.Context, _ string, id uuid.UUID) (order domain.Order, err error) {
-	return order, s.saveOrder("read order", func() error {
+	return order, s.saveOrder("read order", s.nameOf(id), func() error {
 		o := s.orders[id]
 		if o == nil {
 			return apperr.New(apperr.NotFound, "there is no order %s", id)
@@ -144,7 +156,7 @@ func (s storeView) Get(_ context.Context, _ string, id uuid.UUID) (order domain.
 
 // Decide stores what Nova said, and is fenced by the claim alone, as in Postgres.
 func (s storeView) Decide(_ context.Context, claim domain.Claim, i domain.Instance) error {
-	return s.saveOrder("decide", func() error {
+	return s.saveOrder("decide", i.Name, func() error {
 		o := s.orderOf(i.ID)
 		if o.claim != claim.ID {
 			return domain.ErrFenced
@@ -188,7 +200,7 @@ func (s *modelStore) orderOf(instance uuid.UUID) *modelOrder {
 type modelInstances struct{ storeView }
 
 func (s modelInstances) Change(_ context.Context, known []domain.Instance) (int, error) {
-	return 0, s.saveOrder("instance", func() error {
+	return 0, s.saveOrder("instance", known[0].Name, func() error {
 		for _, i := range known {
 			for _, o := range s.orders {
 				own := o.Instances[0]
@@ -202,7 +214,7 @@ func (s modelInstances) Change(_ context.Context, known []domain.Instance) (int,
 }
 
 func (s modelInstances) Find(_ context.Context, _ domain.Filter, ids []string) (found []domain.Instance, err error) {
-	return found, s.saveOrder("read instance", func() error {
+	return found, s.saveOrder("read instance", ids[0], func() error {
 		for _, o := range s.orders {
 			if i := o.Instances[0]; slices.Contains(ids, i.ID.String()) {
 				found = append(found, i)

@@ -5,8 +5,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/google/uuid"
-
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
@@ -77,7 +75,8 @@ func (c *modelCloud) othersCopy(o *modelObject) string {
 		return ""
 	}
 	other, now := *o, time.Now()
-	other.id, other.label, other.changes, other.isForeign = uuid.NewString(), "copy of "+o.label, nil, true
+	other.id, other.label = idOf("copy", o.id, len(c.objects)), "copy of "+o.label
+	other.changes, other.isForeign = nil, true
 	other.volume, other.server = modelVolume(o), modelServer(o)
 	other.image, other.balancer = modelImage(o), modelBalancer(o)
 	other.volume.ID, other.volume.CreatedAt, other.volume.Status = other.id, now, "available"

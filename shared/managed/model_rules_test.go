@@ -49,9 +49,6 @@ var permits = []struct {
 	{"it is a server in ERROR, and repair is auto", func(o owned) bool {
 		return o.m != nil && o.object.server.Status == "ERROR" && o.m.Repair == domain.RepairAuto
 	}},
-	{"it is a server in ERROR, and another revision is declared", func(o owned) bool {
-		return o.m != nil && o.object.server.Status == "ERROR" && o.m.Revision != o.member.Revision
-	}},
 }
 
 // permit is the rule by which a process may delete an object; "" = none. What is declared now counts, and what was when
@@ -218,7 +215,9 @@ func (w *modelWorld) problems() (all []modelProblem) {
 	for _, o := range byID {
 		member, isKnown := w.store.members[o.member] // it has no id while its resource waits
 		isOwn := isKnown && (member.ObjectID == o.id || member.ObjectID == "" && len(w.twins(o)) == 1)
-		if !isOwn && !o.isForeign && !w.store.orphans[o.member] {
+		of := w.store.byID(member.ManagedID) // what was made twice of it stays, too
+		isOrphaned := w.store.orphans[o.member] || of != nil && of.Request == domain.ManagedDelete && of.Orphan
+		if !isOwn && !o.isForeign && !isOrphaned {
 			all = append(all, modelProblem{nil, fmt.Sprintf("%s %s (%.8s) is left over", o.kind, o.label, o.id)})
 		}
 	}

@@ -46,7 +46,7 @@ func (v modelView) Volume(ctx context.Context, id string) (domain.Volume, error)
 }
 
 func (v modelView) CreateVolume(ctx context.Context, r domain.VolumeRequest) (id string, err error) {
-	id = uuid.NewString()
+	id = v.run.newID("volume " + r.Name)
 	return id, v.write(ctx, "CreateVolume", r.Name, func(breaks bool) error {
 		member, _ := uuid.Parse(r.Metadata[markKey])
 		now := time.Now()
@@ -155,7 +155,7 @@ func (v modelView) Images(ctx context.Context, name string) ([]domain.Image, err
 }
 
 func (v modelView) CreateImage(ctx context.Context, r domain.ImageRequest) (id string, err error) {
-	id = uuid.NewString()
+	id = v.run.newID("image " + r.Name)
 	return id, v.write(ctx, "CreateImage", r.Name, func(bool) error {
 		member, _ := taggedMember(r.Tags)
 		i := domain.ImageDetail{
@@ -237,7 +237,7 @@ func (v modelView) StoreSecret(
 	ctx context.Context, name, contentType string, payload domain.Secret,
 ) (id string, err error) {
 	label, mark, _ := strings.Cut(name, secretMark)
-	id = uuid.NewString()
+	id = v.run.newID("secret " + label)
 	return id, v.write(ctx, "StoreSecret", label, func(breaks bool) error {
 		one := domain.StoredSecret{ID: id, Name: name, Status: "ACTIVE", ContentType: contentType}
 		one.CreatedAt = time.Now()

@@ -79,7 +79,8 @@ func (s *modelStore) declared() (all []domain.Managed) {
 func (s *modelStore) declare(in domain.Managed) {
 	now, m := time.Now(), s.find(in.Kind, in.Name)
 	if m == nil {
-		in.ID, in.ProjectID, in.UserID, in.CreatedAt = uuid.New(), "p", "u", now
+		in.ID, in.ProjectID, in.UserID = uuid.MustParse(idOf(in.Kind, in.Name, len(s.revisions))), "p", "u"
+		in.CreatedAt = now
 		in.Request, in.Status = domain.ManagedCreate, domain.ManagedPending
 		m = &in
 		s.resources = append(s.resources, m)
@@ -234,7 +235,7 @@ func (s storeView) Load(context.Context, string) (all []domain.Managed, err erro
 			}
 		}
 		slices.SortFunc(m.Members, func(a, b domain.Member) int {
-			return cmp.Or(a.Ordinal-b.Ordinal, slices.Compare(a.ID[:], b.ID[:]))
+			return cmp.Or(a.Ordinal-b.Ordinal, compareIDs(a.ID, b.ID))
 		})
 		all = append(all, m)
 		s.run.loaded[m.ID] = m
@@ -276,7 +277,7 @@ func (s storeView) SaveMember(_ context.Context, claim domain.Claim, _ string, m
 	if m.Status == domain.MemberDeleting {
 		s.dooms(m, s.run)
 	}
-	return s.save("member "+string(m.Status), claim, func() error {
+	return s.save("member "+string(m.Status)+" "+s.labelOf(m), claim, func() error {
 		of := s.byID(m.ManagedID)
 		if of == nil || s.pruned[of.ID][m.Revision] {
 			return domain.ErrChanged
@@ -298,8 +299,24 @@ func (s storeView) SaveMember(_ context.Context, claim domain.Claim, _ string, m
 	})
 }
 
+// labelOf is the name of a member's object. Calls beside each other are told apart by it.
+func (s storeView) labelOf(m domain.Member) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if of := s.byID(m.ManagedID); of != nil {
+		return of.NameOf(m)
+	}
+	return ""
+}
+
+func (s storeView) member(id uuid.UUID) domain.Member {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.members[id]
+}
+
 func (s storeView) DeleteMember(_ context.Context, claim domain.Claim, _ string, id uuid.UUID) error {
-	return s.save("forget", claim, func() error {
+	return s.save("forget "+s.labelOf(s.member(id)), claim, func() error {
 		delete(s.members, id)
 		return nil
 	})

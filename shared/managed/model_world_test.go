@@ -5,8 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strconv"
 	"sync"
 	"testing"
@@ -26,9 +28,11 @@ type modelWorld struct {
 	balancers *BalancerDriver // of the process
 	began     time.Time
 	rounds    int
-	mostFail  int                // of a thousand calls
-	during    int                // before so many of a thousand calls something is declared
-	doomed    map[uuid.UUID]bool // members whose deletion was stored by a rule
+	runs      int                 // processes
+	mostFail  int                 // of a thousand calls
+	during    int                 // before so many of a thousand calls something is declared
+	doomed    map[uuid.UUID]bool  // members whose deletion was stored by a rule
+	forced    map[string][]string // faults that are given, by the call
 
 	mu      sync.Mutex
 	history []string
@@ -93,6 +97,7 @@ func (w *modelWorld) engine(run *modelRun) Engine {
 			domain.KindImage: ImageDriver{}, domain.KindSecret: SecretDriver{}, domain.KindConfigmap: ConfigmapDriver{},
 			domain.KindBalancer: w.balancers,
 		},
+		newID: func() uuid.UUID { return uuid.MustParse(run.newID("member")) },
 	}
 }
 
@@ -123,8 +128,10 @@ func (w *modelWorld) round(seed uint64, rate int) {
 // newRun is a process that has just started.
 func (w *modelWorld) newRun(seed uint64, rate int) (*modelRun, context.Context) {
 	ctx, cancel := context.WithCancel(context.Background())
+	w.runs++
 	return &modelRun{
-		seed: seed, rate: rate, during: w.during, record: w.record, cancel: cancel, declare: w.declareDuring,
+		seed: seed, number: w.runs, rate: rate, during: w.during, record: w.record, cancel: cancel,
+		declare: w.declareDuring, forced: w.forcedFault,
 		counts: map[string]uint64{}, loaded: map[uuid.UUID]domain.Managed{},
 	}, ctx
 }
@@ -162,7 +169,8 @@ func (w *modelWorld) poll() {
 	store, view := storeView{w.store, run}, modelView{c: w.cloud, run: run}
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer func() { cancel(); run.cancel() }()
-	for id, o := range w.store.orders {
+	for _, id := range slices.SortedFunc(maps.Keys(w.store.orders), compareIDs) {
+		o := w.store.orders[id]
 		i := o.Instances[0]
 		if i.State == domain.InstanceDeleted || i.State == domain.InstanceError && i.ServerID == "" {
 			continue
@@ -183,6 +191,8 @@ func (w *modelWorld) poll() {
 		}
 	}
 }
+
+func compareIDs(a, b uuid.UUID) int { return slices.Compare(a[:], b[:]) }
 
 // pass lets time pass, in which the project has its rounds.
 func (w *modelWorld) pass(d time.Duration, seed uint64, rate int, most int) {

@@ -188,6 +188,13 @@ func (r *round) create(ctx context.Context, m *resource, s step) error {
 		defer cancel()
 		isThere := false
 		in.Secrets, in.isThere = secrets, &isThere
+		in.Sending = func(ctx context.Context) error { // no earlier call has made the server
+			if member.UserData == in.userData() {
+				return nil
+			}
+			member.UserData = in.userData()
+			return r.saveMember(ctx, member)
+		}
 		id, err = m.driver.Create(calling, m.session, in)
 		if isThere {
 			member.CreateCalls = in.Member.CreateCalls

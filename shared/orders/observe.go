@@ -105,10 +105,10 @@ func (e Engine) Advance(ctx context.Context, order domain.Order, use func(do fun
 	}
 	claimed, stop := e.keepClaim(ctx, order, claim)
 	defer stop()
-	order, err = e.Orders.Get(claimed, order.ProjectID, order.ID) // under the claim, so that all create calls are known
+	stored, err := e.Orders.Get(claimed, order.ProjectID, order.ID) // under the claim: all create calls are known
 	if err == nil {
 		err = use(func(s Session) error {
-			_, errs := e.step(claimed, s, order, claim)
+			_, errs := e.step(claimed, s, stored, claim)
 			if err := denied(errs); err != nil {
 				return err // first: the session may have to be renewed
 			}

@@ -45,7 +45,10 @@ func (e Engine) work(ctx context.Context, s Session, order domain.Order, claim d
 	working, stop := e.keepClaim(working, order, claim)
 	defer stop()
 	if !claim.Fresh {
-		order, err = e.resume(working, s.Cloud, order)
+		var stored domain.Order
+		if stored, err = e.resume(working, s.Cloud, order); err == nil { // else its claim is still released
+			order = stored
+		}
 	}
 	if err == nil && s.UserData != nil && !order.RollingBack() {
 		err = e.launch(working, s, order, claim)
