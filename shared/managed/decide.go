@@ -178,6 +178,12 @@ func (d *decision) isDue(s seen) bool {
 func (d *decision) keeps(s seen) bool {
 	isLost := !s.isFound && s.member.ObjectID != ""
 	switch {
+	case s.member.Written == deletedByOthers && s.isFound && s.object.Raw != nil: // it is there again, and replaced
+		d.add(actForget, s)
+		return false
+	case s.member.Written == deletedByOthers:
+		d.forget(s)
+		return false
 	case s.member.Status == domain.MemberDeleting && s.isMissed:
 		d.wait(s.member.MissedAt.Add(domain.MissedFor))
 		return false
@@ -206,14 +212,24 @@ func (d *decision) keeps(s seen) bool {
 // member's object.
 func (s seen) mayAppear() bool { return !s.isFound && s.member.ObjectID == "" && s.member.IsRequested }
 
+// deletedByOthers is the last change of a member whose object others have deleted, and that another one replaces.
+const deletedByOthers = "deleted"
+
 // forget deletes a member whose object is gone, unless a create call without an answer may still make another one.
+// Until that is over, the member counts as deleted, also while a cell of Nova is down.
 func (d *decision) forget(s seen) {
-	if until := s.member.UpdatedAt.Add(openCall); s.member.IsRequested && until.After(d.now) {
-		d.wait(until)
-		d.isMoving = true
+	until := s.member.UpdatedAt.Add(openCall)
+	if !s.member.IsRequested || !until.After(d.now) {
+		d.add(actForget, s)
 		return
 	}
-	d.add(actForget, s)
+	d.wait(until)
+	d.isMoving = true
+	if s.member.Status != domain.MemberDeleting {
+		m := s.member
+		m.Status, m.RetryAt, m.Written, m.Writes = domain.MemberDeleting, time.Time{}, deletedByOthers, 1
+		d.record(s, m)
+	}
 }
 
 // explainPause says why a step of a member is not taken yet: it has failed, or waits for something else.

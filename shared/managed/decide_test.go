@@ -66,7 +66,19 @@ func updated(s *seen) { s.member.Revision = 2 }
 // absent has no object; lost had one, which others deleted.
 func absent(s *seen) { s.object, s.isFound, s.member.ObjectID = Object{}, false, "" }
 func lost(s *seen)   { s.object, s.isFound = Object{}, false }
-func off(s *seen)    { s.object.Reason = "SHUTOFF" }
+
+// forgotten is remembered for an open call after others have deleted its object, which is there again; of unknown it is
+// not known.
+func forgotten(s *seen) {
+	lost(s)
+	d := decision{now: testNow}
+	requested(s)
+	justNow(s)
+	d.forget(*s)
+	s.member, s.object, s.isFound = d.steps[0].member, Object{ID: s.member.ObjectID, Raw: "it"}, true
+}
+func unknown(s *seen) { s.object.State, s.object.Raw = ObjectWorking, nil }
+func off(s *seen)     { s.object.Reason = "SHUTOFF" }
 
 // wrote has had so many changes of what differs accepted, an hour ago.
 func wrote(times int) func(*seen) {
@@ -176,11 +188,13 @@ func TestDecide(t *testing.T) {
 		"deleted by others":        {of(2, 1), []seen{member(0), member(1, lost)}, "create 1, forget 1"},
 		"single deleted by others": {single(), []seen{member(0, lost)}, ""},
 		"single repaired":          {repairs, []seen{member(0, lost)}, "create 0, forget 0"},
-		"repaired, call open":      {repairs, []seen{member(0, lost, requested, justNow)}, "create 0"},
-		"excess lost, call open":   {of(0, 1), []seen{member(0, lost, requested, justNow)}, ""},
+		"repaired, call open":      {repairs, []seen{member(0, lost, requested, justNow)}, "create 0, record 0"},
+		"excess lost, call open":   {of(0, 1), []seen{member(0, lost, requested, justNow)}, "record 0"},
 		"lost while made, call open": {
-			of(1, 1), []seen{member(0, status(domain.MemberError), lost, requested, justNow)}, "create 0",
+			of(1, 1), []seen{member(0, status(domain.MemberError), lost, requested, justNow)}, "create 0, record 0",
 		},
+		"lost, and its cell is down": {single(), []seen{member(0), member(0, forgotten, unknown)}, ""},
+		"lost, and there again":      {single(), []seen{member(0), member(0, forgotten)}, "forget 0"},
 		"single declared since": {
 			changed(single(), func(t *target) { t.isNew = true }), []seen{member(0, lost)}, "create 0, forget 0",
 		},

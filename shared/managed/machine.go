@@ -224,8 +224,8 @@ func (d *MachineDriver) Create(ctx context.Context, s Session, in Wanted) (strin
 	return i.ServerID, nil
 }
 
-// unrejected is why work on an order has stopped, which is no rejection of its server: such as a list that was forbidden. A
-// create call may be open, and the next one is the order's, too.
+// unrejected is why work on an order has stopped, which is no rejection of its server: such as a list that was
+// forbidden. A create call may be open, and the next one is the order's, too.
 func unrejected(unfinished error) error {
 	if apperr.Final(unfinished) {
 		return apperr.Wrap(apperr.BadGateway, unfinished, "%s", apperr.As(unfinished).Message)
@@ -266,8 +266,8 @@ func (d *MachineDriver) order(
 	}, nil
 }
 
-// groupError is why a server group was not made. A call without an answer may make it later, and then it is deleted with
-// the resource: until then the member counts as requested.
+// groupError is why a server group was not made. A call without an answer may make it later, and then it is deleted
+// with the resource: until then the member counts as requested.
 func groupError(err error) error {
 	if apperr.Rejected(err) {
 		return unsent(err)

@@ -122,7 +122,8 @@ func (*MachineDriver) Differences(in Wanted, o Object) []Difference {
 	return out
 }
 
-// isChanging reports whether a step for a member has begun, and is not known to have ended. Its last call may have failed.
+// isChanging reports whether a step for a member has begun, and is not known to have ended. Its last call may have
+// failed.
 func isChanging(m domain.Member) bool {
 	hasFailed := m.Status == domain.MemberError && m.Written != fault
 	return m.Status == domain.MemberUpdating || m.Status == domain.MemberCreating || hasFailed

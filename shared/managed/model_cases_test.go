@@ -102,6 +102,32 @@ func TestForbiddenListOfOrder(t *testing.T) {
 	})
 }
 
+// TestReplacedInCellThatIsDown: a server that others have deleted, and that is replaced, stays deleted while its cell
+// is down. It is remembered, because its first create call may still make another one.
+func TestReplacedInCellThatIsDown(t *testing.T) {
+	t.Parallel()
+	tell(t, func(c modelCase) {
+		c.declares(domain.KindMachine, "db", oneMachine)
+		c.forced["CreateServer db"] = []string{"lost"}
+		c.pass(time.Minute, 0, 0, 20)
+		first := c.cloud.of(domain.KindMachine)[0]
+		if !first.inCell() {
+			c.t.Fatalf("the server %s is in the other cell", first.id)
+		}
+		c.cloud.othersDelete(first)
+		for len(c.cloud.objects) < 2 || c.cloud.objects[1].server.Status != "ACTIVE" {
+			c.pass(time.Second, 0, 0, 1)
+		}
+		c.pass(3*time.Second, 0, 0, 3)
+		c.isDown = true
+		c.round(0, 0)
+		c.isDown = false
+		if c.pass(5*time.Minute, 0, 0, 20); len(c.cloud.objects) > 2 {
+			c.t.Errorf("%d servers were made instead of 2", len(c.cloud.objects))
+		}
+	})
+}
+
 // TestFilesOfUnsentCall: a server has the files of the call that has made it, and not those of one that was stored and
 // never sent: they are changed back.
 func TestFilesOfUnsentCall(t *testing.T) {

@@ -128,6 +128,7 @@ type modelRun struct {
 	rate    int           // of a thousand calls so many fail
 	slow    time.Duration // that each call takes
 	isPoll  bool          // its calls take no time
+	isDown  bool          // a cell of Nova
 	during  int           // before so many of a thousand calls something is declared
 	record  func(format string, args ...any)
 	cancel  context.CancelFunc

@@ -75,7 +75,7 @@ func (c *modelCloud) deleteServer(o *modelObject) {
 }
 
 // isDown reports whether a cell of Nova is down in a run.
-func (v modelView) isDown() bool { return v.run.rate > 0 && v.run.seed%7 == 0 }
+func (v modelView) isDown() bool { return v.run.isDown || v.run.rate > 0 && v.run.seed%7 == 0 }
 
 // inCell reports whether a server is in the cell that may be down.
 func (o *modelObject) inCell() bool { return o.id[0] < '8' }

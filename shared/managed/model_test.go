@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"log/slog"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -276,6 +277,9 @@ func checkSeed(t *testing.T, seed uint64, mostFail int) (holds bool) {
 // withoutLogs keeps the failures that are meant to happen out of the log.
 func withoutLogs(t *testing.T) {
 	t.Helper()
+	if os.Getenv("MODEL_LOG") != "" {
+		return
+	}
 	logs := slog.Default()
 	slog.SetDefault(slog.New(slog.DiscardHandler))
 	t.Cleanup(func() { slog.SetDefault(logs) })

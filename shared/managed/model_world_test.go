@@ -29,6 +29,7 @@ type modelWorld struct {
 	began     time.Time
 	rounds    int
 	runs      int                 // processes
+	isDown    bool                // a cell of Nova
 	mostFail  int                 // of a thousand calls
 	during    int                 // before so many of a thousand calls something is declared
 	doomed    map[uuid.UUID]bool  // members whose deletion was stored by a rule
@@ -131,7 +132,7 @@ func (w *modelWorld) newRun(seed uint64, rate int) (*modelRun, context.Context) 
 	w.runs++
 	return &modelRun{
 		seed: seed, number: w.runs, rate: rate, during: w.during, record: w.record, cancel: cancel,
-		declare: w.declareDuring, forced: w.forcedFault,
+		declare: w.declareDuring, forced: w.forcedFault, isDown: w.isDown,
 		counts: map[string]uint64{}, loaded: map[uuid.UUID]domain.Managed{},
 	}, ctx
 }
@@ -217,7 +218,7 @@ func (w *modelWorld) pass(d time.Duration, seed uint64, rate int, most int) {
 const modelTime = 10 * time.Minute
 
 // TestLongModel is TestModel for ten minutes, or for MODEL_TIME, each time with other seeds. MODEL_SEED lives that
-// one, and of 1000 calls at most MODEL_FAIL fail.
+// one, of 1000 calls at most MODEL_FAIL fail, and MODEL_LOG shows the log.
 func TestLongModel(t *testing.T) {
 	t.Parallel()
 	withoutLogs(t)

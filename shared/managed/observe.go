@@ -228,6 +228,9 @@ func (r *round) miss(member *domain.Member, objects map[uuid.UUID]Object) {
 		objects[member.ID] = Object{ID: member.ObjectID, State: ObjectWorking, Reason: "OpenStack does not find it"}
 	case isListed && isTwin(other, *member):
 		member.ObjectID, member.MissedAt = other.ID, time.Time{}
+		if member.Written == deletedByOthers { // what a late call has made is the member's
+			member.Written = ""
+		}
 		objects[member.ID] = other
 	}
 }

@@ -3,6 +3,7 @@ package orders
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -132,4 +133,50 @@ func TestOpenCallsAreAwaited(t *testing.T) {
 			})
 		})
 	}
+}
+
+// unread is a store that cannot read an order, and keeps which claims it has released.
+type unread struct {
+	*fakeBackend
+	released *[]uuid.UUID
+}
+
+func (u unread) Get(context.Context, string, uuid.UUID) (domain.Order, error) {
+	return domain.Order{}, apperr.New(apperr.Unavailable, "the database is unavailable")
+}
+
+func (u unread) Claim(context.Context, domain.Order, time.Duration) (domain.Claim, error) {
+	claim := domain.NewClaim()
+	claim.Acquired = true
+	return claim, nil
+}
+
+func (u unread) Release(_ context.Context, order domain.Order, _ domain.Claim) error {
+	*u.released = append(*u.released, order.ID)
+	return nil
+}
+
+// TestUnreadOrderIsReleased: the claim of an order that could not be read is released, so that the next run need not
+// wait until it ends.
+func TestUnreadOrderIsReleased(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d := newBuilding()
+		var released []uuid.UUID
+		w := Engine{Orders: unread{d, &released}, Instances: d, Wake: func() {}, Fence: time.Minute}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		errs := []error{
+			w.work(ctx, Session{Cloud: d}, d.order, domain.NewClaim()),
+			w.Advance(ctx, d.order, func(func(Session) error) error { return nil }),
+		}
+		for _, err := range errs {
+			if apperr.CodeOf(err) != apperr.Unavailable {
+				t.Errorf("got %v", err)
+			}
+		}
+		if want := []uuid.UUID{d.order.ID, d.order.ID}; !slices.Equal(released, want) {
+			t.Errorf("released %s instead of %s", released, want)
+		}
+	})
 }
