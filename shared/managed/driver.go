@@ -136,8 +136,8 @@ type Wanted struct {
 	Since  []domain.Revision
 	Zones  []string // the availability zones that the labels of the schedule leave; nil = any
 	Around Around
-	// Sending is called by Create before a call that may make a server with the files that are declared now: none of the
-	// earlier calls has made it. nil = nothing is to be stored then.
+	// Sending is called by Create before a call that may make a server with the files that are declared now: none of
+	// the earlier calls has made it. nil = nothing is to be stored then.
 	Sending func(context.Context) error
 
 	names names // of a server, for Differences

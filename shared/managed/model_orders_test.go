@@ -11,7 +11,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// saveOrder writes something of a server's order. Calls beside each other are told apart by the server's name.
+// saveOrder writes something of a server's order. Calls beside each other are distinguished by the server's name.
 func (s storeView) saveOrder(what, server string, do func() error) error {
 	return s.write(what+" "+server, saveFaults[:len(saveFaults)-1], do)
 }

@@ -299,7 +299,7 @@ func (s storeView) SaveMember(_ context.Context, claim domain.Claim, _ string, m
 	})
 }
 
-// labelOf is the name of a member's object. Calls beside each other are told apart by it.
+// labelOf is the name of a member's object. Calls beside each other are distinguished by it.
 func (s storeView) labelOf(m domain.Member) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -181,27 +181,7 @@ func (r *round) create(ctx context.Context, m *resource, s step) error {
 	if err := r.saveMember(ctx, member); err != nil {
 		return err
 	}
-	secrets, err := r.secrets(in.Resource)
-	id := ""
-	if err == nil {
-		calling, cancel := context.WithTimeout(ctx, stepTime)
-		defer cancel()
-		isThere := false
-		in.Secrets, in.isThere = secrets, &isThere
-		in.Sending = func(ctx context.Context) error { // no earlier call has made the server
-			if member.UserData == in.userData() {
-				return nil
-			}
-			member.UserData = in.userData()
-			return r.saveMember(ctx, member)
-		}
-		id, err = m.driver.Create(calling, m.session, in)
-		if isThere {
-			member.CreateCalls = in.Member.CreateCalls
-		}
-	} else {
-		err = unsent(err)
-	}
+	id, err := r.callCreate(ctx, m, in, &member)
 	if err == nil {
 		if member.ObjectID = id; isCounted {
 			member.Writes++
@@ -224,6 +204,29 @@ func (r *round) create(ctx context.Context, m *resource, s step) error {
 		member.CreateCalls = in.Member.CreateCalls
 	}
 	return r.saveMember(ctx, member)
+}
+
+// callCreate makes the object of a member. What it is made with is stored before a call that may make it.
+func (r *round) callCreate(ctx context.Context, m *resource, in Wanted, member *domain.Member) (id string, err error) {
+	isThere := false
+	if in.Secrets, err = r.secrets(in.Resource); err != nil {
+		return "", unsent(err)
+	}
+	in.isThere = &isThere
+	in.Sending = func(ctx context.Context) error { // no earlier call has made the server
+		if member.UserData == in.userData() {
+			return nil
+		}
+		member.UserData = in.userData()
+		return r.saveMember(ctx, *member)
+	}
+	calling, cancel := context.WithTimeout(ctx, stepTime)
+	defer cancel()
+	id, err = m.driver.Create(calling, m.session, in)
+	if isThere {
+		member.CreateCalls = in.Member.CreateCalls
+	}
+	return id, err
 }
 
 // update takes one step to what is declared.
