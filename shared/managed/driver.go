@@ -4,6 +4,7 @@
 package managed
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -228,6 +229,9 @@ func (a Around) Object(member uuid.UUID) (Object, bool) {
 	o, ok := a.objects[member]
 	return o, ok
 }
+
+// objectID returns the id of a member's object: it is found by its mark before it is stored. "" = it has none.
+func (a Around) objectID(m domain.Member) string { return cmp.Or(m.ObjectID, a.objects[m.ID].ID) }
 
 // Objects returns the objects of a resource that exist, in the order of its members.
 func (a Around) Objects(m domain.Managed) []Object {

@@ -443,7 +443,7 @@ func becomesFree(in Wanted, name string) error {
 	_, wait := freeVolume(in, name)
 	v := raw[domain.Volume](in.Around.volume(name))
 	if wait == nil || v.Status != "in-use" || slices.ContainsFunc(v.Servers, func(id string) bool {
-		return id != in.Member.ObjectID && in.Around.keepsVolume(id, name)
+		return id != in.Around.objectID(in.Member) && in.Around.keepsVolume(id, name)
 	}) {
 		return wait
 	}
@@ -454,7 +454,7 @@ func becomesFree(in Wanted, name string) error {
 func (a Around) keepsVolume(server, name string) bool {
 	for ref, m := range a.resources {
 		for _, member := range m.Members {
-			if ref.Kind == domain.KindMachine && member.ObjectID == server {
+			if ref.Kind == domain.KindMachine && a.objectID(member) == server {
 				return m.Request != domain.ManagedDelete &&
 					slices.Contains(read[domain.MachineSpec](m.Spec).Volumes, name)
 			}
@@ -466,7 +466,7 @@ func (a Around) keepsVolume(server, name string) bool {
 // isReplacing reports whether another server of the same VirtualMachine is one of these.
 func (w Wanted) isReplacing(servers []string) bool {
 	return w.Resource.Kind == domain.KindMachine && slices.ContainsFunc(w.Resource.Members, func(m domain.Member) bool {
-		return m.ID != w.Member.ID && slices.Contains(servers, m.ObjectID)
+		return m.ID != w.Member.ID && slices.Contains(servers, w.Around.objectID(m))
 	})
 }
 

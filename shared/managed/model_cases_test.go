@@ -128,6 +128,23 @@ func TestReplacedInCellThatIsDown(t *testing.T) {
 	})
 }
 
+// TestReplacedBeforeItIsStored: a server whose create call had no answer, and that has another flavor than is declared
+// by now, is replaced although its volume is attached to it, and its id is not stored yet.
+func TestReplacedBeforeItIsStored(t *testing.T) {
+	t.Parallel()
+	tell(t, func(c modelCase) {
+		c.declares(domain.KindVolume, "data", domain.VolumeSpec{SizeGB: 1})
+		c.pass(time.Minute, 0, 0, 20)
+		spec := oneMachine
+		spec.Volumes = []string{"data"}
+		c.declares(domain.KindMachine, "db", spec)
+		c.forced["CreateServer db"] = []string{"late"}
+		spec.Flavor = "small"
+		time.AfterFunc(25*time.Second, func() { c.declares(domain.KindMachine, "db", spec) }) // it is made by then
+		c.pass(time.Minute, 0, 0, 20)
+	})
+}
+
 // TestFilesOfUnsentCall: a server has the files of the call that has made it, and not those of one that was stored and
 // never sent: they are changed back.
 func TestFilesOfUnsentCall(t *testing.T) {
