@@ -53,19 +53,38 @@ func TestChoresDelayNoAction(t *testing.T) {
 // TestUnreadWorkFailsTheEvent: an event that could not read what is due is not acknowledged, so that it is repeated.
 func TestUnreadWorkFailsTheEvent(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	c := w.connect(t, func(c *domain.Connection) { c.Kind, c.DelegationID = domain.TrustConnection, "none" })
-	_, s := w.withFailingNova(c)
-	id := uuid.New()
-	w.exec(t, `insert into instances (project_id, id, position, name, server_id, state, origin, connection_id)
+	for what, fault := range map[string]string{
+		"orders": "alter table orders rename updated_at to changed_at", // the list is sorted by it
+		"actions": `create function refuse() returns trigger language plpgsql as
+    'begin raise exception ''the disk of actions is full'' using errcode = ''53100''; end';
+create trigger refuse before update on actions for each row execute function refuse()`,
+	} {
+		w := fakes(t)
+		c := w.remote(t, newFakeCloud(t))
+		_, s := w.withFailingNova(c)
+		id := uuid.New()
+		w.exec(t, `insert into instances (project_id, id, position, name, server_id, state, origin, connection_id)
   values ($1, $2, 0, 'x', 's', 'stopped', 'launched', $3)`, w.ID, id, c.ID)
-	w.ask(t, c, id, domain.ActionRequest{Action: domain.Stop}, nil)
-	w.exec(t, `create function refuse() returns trigger language plpgsql as
-    'begin raise exception ''the disk of actions is full'' using errcode = ''53100''; end'`)
-	w.exec(t, `create trigger refuse before update on actions for each row execute function refuse()`)
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	if err := s.Run(ctx); err == nil || !strings.Contains(err.Error(), "actions of connection "+c.ID.String()) {
-		t.Errorf("the event ends with %v", err)
+		w.ask(t, c, id, domain.ActionRequest{Action: domain.Stop}, nil)
+		w.exec(t, fault)
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		untilFailed := func(ctx context.Context, b *batch, _ time.Time) error {
+			for !b.hasFailed() && ctx.Err() == nil {
+				time.Sleep(5 * time.Millisecond)
+			}
+			cancel() // else the event goes on while work is due
+			return nil
+		}
+		s.chores = []chore{{"until failed", time.Hour, untilFailed}}
+		if err := s.Run(ctx); err == nil || !strings.Contains(err.Error(), what+" of connection "+c.ID.String()) {
+			t.Errorf("%s: the event ends with %v", what, err)
+		}
+		cancel()
 	}
+}
+
+func (b *batch) hasFailed() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.errs) > 0
 }
