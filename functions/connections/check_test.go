@@ -46,8 +46,15 @@ func TestCheck(t *testing.T) {
 		}
 		return a, found
 	}
+	now := func() time.Time {
+		asked, err := db.Now(t.Context())
+		if err != nil {
+			t.Error(err)
+		}
+		return asked
+	}
 	accepts := func() error {
-		return delegations.MarkChecked(t.Context(), owner.ID, c.ID, 0, []string{"member", "reader"})
+		return delegations.MarkChecked(t.Context(), owner.ID, c.ID, now(), []string{"member", "reader"})
 	}
 
 	a, found := answer(app, accepts)
@@ -67,7 +74,7 @@ func TestCheck(t *testing.T) {
 		t.Errorf("without an answer: %d %s", a.Status, a.Body)
 	}
 	a, _ = answer(app, func() error {
-		return delegations.MarkUnchecked(t.Context(), owner.ID, c.ID, 0, "keystone cannot be reached")
+		return delegations.MarkUnchecked(t.Context(), owner.ID, c.ID, now(), "keystone cannot be reached")
 	})
 	if a.Status != http.StatusServiceUnavailable ||
 		!strings.Contains(string(a.Body), "its cloud does not answer: keystone cannot be reached") {

@@ -60,7 +60,7 @@ func (d delegatedCase) storeResources(t *testing.T, change func(*domain.SeenReso
 	if change != nil {
 		change(&seen)
 	}
-	err = (postgres.Delegations{DB: db}).RecordResources(t.Context(), d.ProjectID, d.ID, time.Second, seen)
+	err = (postgres.Delegations{DB: db}).RecordResources(t.Context(), d.ProjectID, d.ID, time.Now(), seen)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -55,7 +55,11 @@ func TestResourcesOfConnection(t *testing.T) {
 		},
 	}
 	delegations := postgres.Delegations{DB: db}
-	if err := delegations.RecordResources(t.Context(), owner.ID, c.ID, 2*time.Second, seen); err != nil {
+	now, err := db.Now(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := delegations.RecordResources(t.Context(), owner.ID, c.ID, now.Add(-2*time.Second), seen); err != nil {
 		t.Fatal(err)
 	}
 	var got Resources

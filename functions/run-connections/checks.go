@@ -52,9 +52,12 @@ func (s *service) checks(ctx context.Context, b *batch, end time.Time) error {
 // check checks one delegation with Keystone, and then reads the resources that can be ordered through it. The
 // connection stays as it is if the cloud does not answer.
 func (s *service) check(ctx context.Context, c domain.Connection) {
-	began := time.Now()
-	err := s.cloud.check(ctx, c)
-	if err == nil {
+	asked, err := s.db.Now(ctx)
+	if err != nil { // the check is due again when its claim expires
+		slog.WarnContext(ctx, "a connection is not checked", "connection_id", c.ID, "error", err)
+		return
+	}
+	if err = s.cloud.check(ctx, c); err == nil {
 		if s.readsResources && slices.Contains(c.Actions, domain.MayAllocate) { // else nothing can be ordered
 			s.readResources(ctx, c)
 		}
@@ -62,6 +65,6 @@ func (s *service) check(ctx context.Context, c domain.Connection) {
 	}
 	s.unopened(ctx, c, err)
 	s.record(ctx, c, func(ctx context.Context) error {
-		return s.delegations.MarkUnchecked(ctx, c.ProjectID, c.ID, time.Since(began), apperr.As(err).Message)
+		return s.delegations.MarkUnchecked(ctx, c.ProjectID, c.ID, asked, apperr.As(err).Message)
 	})
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/postgres"
 )
 
 // fakeKeystone answers logins with trusts as the trusts' ids say, and counts them.
@@ -70,7 +71,7 @@ func TestChecksOfIdleConnections(t *testing.T) {
 	keystone := &fakeKeystone{logins: map[string]int{}}
 	s := newService(w.db, func(...string) {})
 	s.cloud.pause = time.Millisecond
-	s.cloud.accepted = s.accepted
+	s.cloud.now, s.cloud.accepted = w.db.Now, s.accepted
 	s.cloud.login = func(context.Context) (account, error) { return keystone, nil }
 	run := func() {
 		t.Helper()
@@ -106,6 +107,53 @@ func TestChecksOfIdleConnections(t *testing.T) {
 		}
 	}
 	w.ends(t, made["gone"].ID, "active lost")
+}
+
+// requestedDuring is a Keystone during whose login a check is requested.
+type requestedDuring struct {
+	*fakeKeystone
+	request func()
+}
+
+func (k requestedDuring) WithTrust(ctx context.Context, trust string) (session, error) {
+	k.request()
+	return k.fakeKeystone.WithTrust(ctx, trust)
+}
+
+// TestRequestDuringLateCheck: a check is requested while Keystone is asked, and the statement that records the answer
+// is late. The answer is older than the request, so the check stays due.
+func TestRequestDuringLateCheck(t *testing.T) {
+	t.Parallel()
+	w := fakes(t)
+	store := postgres.Connections{DB: w.db}
+	for _, trust := range []string{"good", "away"} {
+		c := w.remote(t, newFakeCloud(t))
+		w.exec(t, `update connections set kind = 'trust', delegation_id = $2, auth_url = '', secret = null,
+  next_check_at = now() where id = $1`, c.ID, trust)
+		c, isFound, err := postgres.Delegations{DB: w.db}.ClaimCheck(t.Context(), domain.RemoteCloud{}, checkClaim)
+		if err != nil || !isFound {
+			t.Fatal(isFound, err)
+		}
+		s := newService(w.db, func(...string) {})
+		began, since := time.Now(), time.Time{}
+		late := func() { time.Sleep(2*time.Since(began) + 50*time.Millisecond) }
+		keystone := requestedDuring{&fakeKeystone{logins: map[string]int{}}, func() {
+			if since, err = store.RequestCheck(t.Context(), c.ProjectID, c.ID); err != nil {
+				t.Error(err)
+			}
+		}}
+		s.cloud.login = func(context.Context) (account, error) { return keystone, nil }
+		s.cloud.now = w.db.Now
+		s.cloud.accepted = func(ctx context.Context, c domain.Connection, in session, asked time.Time) {
+			late()
+			s.accepted(ctx, c, in, asked)
+		}
+		s.check(t.Context(), c)
+		if got := w.text(t, `select concat(next_check_at <= now(), greatest(checked_at, check_failed_at) < $2)
+  from connections where id = $1`, c.ID, since); got != "tt" {
+			t.Errorf("%s: it is due, and answered before the request: %s", trust, got)
+		}
+	}
 }
 
 // TestLongUnavailableService: Keystone accepts the delegation, and Nova answers 503. The order and the action are

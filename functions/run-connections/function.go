@@ -77,7 +77,8 @@ func build(cfg Config, d run.Deps) (eventx.Func, error) {
 	s.pending = obs.Gauge("cloudfn.connections.revocations_pending",
 		"Trusts of connections that have ended, which Keystone did not let us delete.")
 	s.cloud = newSessions(keys)
-	s.cloud.current, s.cloud.accepted, s.cloud.readFlavors = s.delegations.Current, s.accepted, s.readFlavors
+	s.cloud.current, s.cloud.now = s.delegations.Current, d.DB.Now
+	s.cloud.accepted, s.cloud.readFlavors = s.accepted, s.readFlavors
 	s.cloud.login = func(ctx context.Context) (account, error) {
 		session, err := own.Login(ctx)
 		if err != nil {

@@ -16,7 +16,11 @@ const resourcesTimeout = 15 * time.Second
 // it for the connection's users. A kind that cannot be read has a Problem. When none can be read, the stored resources
 // stay.
 func (s *service) readResources(ctx context.Context, c domain.Connection) {
-	began := time.Now()
+	asOf, err := s.db.Now(ctx)
+	if err != nil {
+		slog.WarnContext(ctx, "the resources of a connection are not read", "connection_id", c.ID, "error", err)
+		return
+	}
 	reading, cancel := context.WithTimeout(ctx, resourcesTimeout)
 	defer cancel()
 	in, err := s.cloud.in(reading, c, nil)
@@ -32,7 +36,7 @@ func (s *service) readResources(ctx context.Context, c domain.Connection) {
 	flavors := seen.Flavors
 	seen.Bound(c.Limits)
 	s.record(ctx, c, func(ctx context.Context) error {
-		err := s.delegations.RecordResources(ctx, c.ProjectID, c.ID, time.Since(began), seen)
+		err := s.delegations.RecordResources(ctx, c.ProjectID, c.ID, asOf, seen)
 		if err == nil && flavors != nil {
 			err = s.delegations.MarkReachable(ctx, c.ProjectID, c.ID, flavors)
 		}

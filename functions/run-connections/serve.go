@@ -37,10 +37,10 @@ func failedFor(what string, c domain.Connection, err error) error {
 	return err
 }
 
-// accepted records that Keystone accepts the delegation, and with which roles.
-func (s *service) accepted(ctx context.Context, c domain.Connection, in session, took time.Duration) {
+// accepted records that Keystone, asked at that time, accepted the delegation, and with which roles.
+func (s *service) accepted(ctx context.Context, c domain.Connection, in session, asked time.Time) {
 	s.record(ctx, c, func(ctx context.Context) error {
-		return s.delegations.MarkChecked(ctx, c.ProjectID, c.ID, took, in.ActsAs().Roles)
+		return s.delegations.MarkChecked(ctx, c.ProjectID, c.ID, asked, in.ActsAs().Roles)
 	})
 }
 

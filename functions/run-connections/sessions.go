@@ -73,8 +73,9 @@ type sessions struct {
 
 	// current reads a connection as it is now: it may have been given another trust or secret since it was listed.
 	current func(ctx context.Context, projectID string, id uuid.UUID) (domain.Connection, error)
-	// accepted is called after each login, which took so long, and readFlavors with the first session of each entry.
-	accepted    func(ctx context.Context, c domain.Connection, in session, took time.Duration)
+	now     func(context.Context) (time.Time, error) // the database's clock
+	// accepted is called after each login with the time before it, readFlavors with the first session of each entry.
+	accepted    func(ctx context.Context, c domain.Connection, in session, asked time.Time)
 	readFlavors func(ctx context.Context, c domain.Connection, in session)
 
 	pause time.Duration // between two rejections that end a delegation
@@ -90,7 +91,8 @@ func newSessions(seal seal.PrivateKeys) *sessions {
 		current: func(context.Context, string, uuid.UUID) (domain.Connection, error) {
 			return domain.Connection{}, nil
 		},
-		accepted:    func(context.Context, domain.Connection, session, time.Duration) {},
+		now:         func(context.Context) (time.Time, error) { return time.Time{}, nil },
+		accepted:    func(context.Context, domain.Connection, session, time.Time) {},
 		readFlavors: func(context.Context, domain.Connection, session) {},
 	}
 }
@@ -139,6 +141,7 @@ func (s *sessions) reopen(ctx context.Context, e *entry) error {
 	if e.lost != nil {
 		return e.lost
 	}
+	asked, noTime := s.now(ctx)
 	e.opened = time.Now()
 	in, err := s.open(ctx, e.connection)
 	if errors.Is(err, errLost) {
@@ -154,7 +157,11 @@ func (s *sessions) reopen(ctx context.Context, e *entry) error {
 		return err
 	}
 	e.session = in
-	s.accepted(ctx, e.connection, in, time.Since(e.opened))
+	if noTime != nil { // so nothing can be recorded either
+		slog.WarnContext(ctx, "a connection is not updated", "connection_id", e.connection.ID, "error", noTime)
+		return nil
+	}
+	s.accepted(ctx, e.connection, in, asked)
 	return nil
 }
 

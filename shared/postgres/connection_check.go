@@ -31,9 +31,9 @@ update connections set check_until = clock_timestamp() + $3::interval
 where id = (select id from due)
 returning ` + delegationColumns
 
-	// A check that was requested during this one ($3 is how long it took) stays due.
+	// A check that was requested after Keystone was asked ($3) stays due.
 	nextCheck = `check_until = clock_timestamp() + $4::interval,
-    next_check_at = case when next_check_at > clock_timestamp() - $3::interval then next_check_at
+    next_check_at = case when next_check_at > $3 then next_check_at
                          else clock_timestamp() + $5::interval * (0.8 + 0.4 * random()) end`
 
 	// Keystone's answer makes a connection to our own cloud reachable. One to another cloud is also unreachable while
@@ -42,7 +42,7 @@ returning ` + delegationColumns
 
 	markCheckedSQL = `
 update connections
-set checked_at = greatest(checked_at, clock_timestamp() - $3::interval), check_error = '',
+set checked_at = greatest(checked_at, $3), check_error = '',
     failures = case when ` + isHome + ` then 0 else failures end,
     silent_since = case when ` + isHome + ` then null else silent_since end,
     not_before = case when ` + isHome + ` then null else not_before end,
@@ -52,7 +52,7 @@ set checked_at = greatest(checked_at, clock_timestamp() - $3::interval), check_e
 where project_id = $1 and id = $2`
 
 	markUncheckedSQL = `
-update connections set check_failed_at = clock_timestamp() - $3::interval, check_error = $6, ` + nextCheck + `
+update connections set check_failed_at = $3, check_error = $6, ` + nextCheck + `
 where project_id = $1 and id = $2`
 )
 
@@ -72,21 +72,21 @@ func (d Delegations) ClaimCheck(
 	return queryFound[domain.Connection](ctx, d.DB.pool, claimCheckSQL, cloud.AuthURL, cloud.Region, claimFor)
 }
 
-// MarkChecked records that Keystone accepts the delegation, with these roles (nil = not known). took is how long ago
-// Keystone was asked. What is delegated for managed resources keeps the roles that it was made with, without those that
-// they imply: a declaration compares them.
+// MarkChecked records that Keystone accepts the delegation, with these roles (nil = not known). asked is the database's
+// time before the request to Keystone. What is delegated for managed resources keeps the roles that it was made with,
+// without those that they imply: a declaration compares them.
 func (d Delegations) MarkChecked(
-	ctx context.Context, projectID string, id uuid.UUID, took time.Duration, roles []string,
+	ctx context.Context, projectID string, id uuid.UUID, asked time.Time, roles []string,
 ) error {
-	_, err := exec(ctx, d.DB.pool, markCheckedSQL, projectID, id, took, betweenChecks, domain.CheckEvery, roles)
+	_, err := exec(ctx, d.DB.pool, markCheckedSQL, projectID, id, asked, betweenChecks, domain.CheckEvery, roles)
 	return err
 }
 
-// MarkUnchecked records why Keystone gave no answer. took is how long ago it was asked.
+// MarkUnchecked records why Keystone gave no answer. asked is the database's time before the request.
 func (d Delegations) MarkUnchecked(
-	ctx context.Context, projectID string, id uuid.UUID, took time.Duration, why string,
+	ctx context.Context, projectID string, id uuid.UUID, asked time.Time, why string,
 ) error {
-	_, err := exec(ctx, d.DB.pool, markUncheckedSQL, projectID, id, took, betweenChecks, domain.CheckEvery, why)
+	_, err := exec(ctx, d.DB.pool, markUncheckedSQL, projectID, id, asked, betweenChecks, domain.CheckEvery, why)
 	return err
 }
 
@@ -118,16 +118,17 @@ func (c Connections) FailedCheck(
 // if it ends at the same moment, it leaves a row that nobody sees.
 const markSeenSQL = `
 insert into connection_resources (connection_id, project_id, as_of, seen)
-select c.id, c.project_id, clock_timestamp() - $3::interval, $4
+select c.id, c.project_id, $3::timestamptz, $4
 from connections c where c.project_id = $1 and c.id = $2 and c.status = 'active'
 on conflict (connection_id) do update set as_of = excluded.as_of, seen = excluded.seen
 where connection_resources.project_id = $1 and connection_resources.as_of < excluded.as_of`
 
-// RecordResources stores what can be ordered through a connection. took is how long ago reading it began.
+// RecordResources stores what can be ordered through a connection. asOf is the database's time
+// before reading it began.
 func (d Delegations) RecordResources(
-	ctx context.Context, projectID string, id uuid.UUID, took time.Duration, seen domain.SeenResources,
+	ctx context.Context, projectID string, id uuid.UUID, asOf time.Time, seen domain.SeenResources,
 ) error {
-	_, err := exec(ctx, d.DB.pool, markSeenSQL, projectID, id, took, seen)
+	_, err := exec(ctx, d.DB.pool, markSeenSQL, projectID, id, asOf, seen)
 	return err
 }
 

@@ -23,6 +23,16 @@ func claimCheck(t *testing.T, d postgres.Delegations, want uuid.UUID) {
 	}
 }
 
+// now is the database's clock.
+func (l testDB) now(t *testing.T) time.Time {
+	t.Helper()
+	now, err := l.Now(t.Context())
+	if err != nil {
+		t.Error(err)
+	}
+	return now
+}
+
 // holds reports a condition on the database that is false.
 func (l testDB) holds(t *testing.T, sql string) {
 	t.Helper()
@@ -72,7 +82,7 @@ func TestChecksAreSpread(t *testing.T) {
 				mu.Lock()
 				taken[c.ID]++
 				mu.Unlock()
-				if err := d.MarkChecked(t.Context(), "p1", c.ID, time.Millisecond, []string{"member"}); err != nil ||
+				if err := d.MarkChecked(t.Context(), "p1", c.ID, l.now(t), []string{"member"}); err != nil ||
 					string(c.Secret) != "sealed" {
 					t.Errorf("%v, with the secret %q", err, c.Secret)
 				}
@@ -107,28 +117,30 @@ func TestRequestCheck(t *testing.T) {
 		}
 		return since
 	}
-	since := ask()
+	ask()
 	claimCheck(t, d, c.ID)
 	claimCheck(t, d, uuid.Nil) // another replica
-	during := ask()
-	if err := d.MarkChecked(t.Context(), "p1", c.ID, time.Since(since), []string{"member", "reader"}); err != nil {
+	asked := l.now(t)
+	ask()
+	if err := d.MarkChecked(t.Context(), "p1", c.ID, asked, []string{"member", "reader"}); err != nil {
 		t.Fatal(err)
 	}
 	claimCheck(t, d, uuid.Nil) // not in one second twice
 	l.exec(t, "update connections set check_until = check_until - interval '2 seconds'")
 	claimCheck(t, d, c.ID)
 	got, err := connections.Get(t.Context(), domain.Identity{UserID: "u1", ProjectID: "p1"}, c.ID)
-	if err != nil || got.CheckedAt.After(during) || !slices.Equal(got.ActsAs.Roles, []string{"member", "reader"}) ||
+	if err != nil || !got.CheckedAt.Equal(asked) || !slices.Equal(got.ActsAs.Roles, []string{"member", "reader"}) ||
 		got.Status != domain.ConnectionActive {
-		t.Errorf("got %+v, which should have been checked before %s", got, during)
+		t.Errorf("got %+v, which should have been checked at %s", got, asked)
 	}
 	l.exec(t, "update connections set check_until = now() - interval '1 second'") // the replica has died
 	claimCheck(t, d, c.ID)
-	if err := d.MarkUnchecked(t.Context(), "p1", c.ID, 0, "keystone cannot be reached"); err != nil {
+	asked = l.now(t)
+	if err := d.MarkUnchecked(t.Context(), "p1", c.ID, asked, "keystone cannot be reached"); err != nil {
 		t.Fatal(err)
 	}
 	at, why, err := connections.FailedCheck(t.Context(), "p1", c.ID)
-	if err != nil || at.Before(during) || why != "keystone cannot be reached" {
+	if err != nil || !at.Equal(asked) || why != "keystone cannot be reached" {
 		t.Errorf("the check failed at %s: %q %v", at, why, err)
 	}
 	claimCheck(t, d, uuid.Nil)
@@ -187,7 +199,7 @@ func TestCheckOfAnotherCloud(t *testing.T) {
 		if err := d.MarkUnreachable(t.Context(), "p1", c.ID, time.Minute, time.Hour); err != nil {
 			t.Fatal(err)
 		}
-		if err := d.MarkChecked(t.Context(), "p1", c.ID, 0, nil); err != nil {
+		if err := d.MarkChecked(t.Context(), "p1", c.ID, l.now(t), nil); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -59,9 +59,10 @@ func TestRecordResources(t *testing.T) {
 			Detail: "no",
 		}},
 	}
-	see := func(took time.Duration, seen domain.SeenResources) {
+	began := testkit.Scalar[time.Time](t, conn, "select clock_timestamp()")
+	see := func(ago time.Duration, seen domain.SeenResources) {
 		t.Helper()
-		if err := works.RecordResources(t.Context(), "p1", c.ID, took, seen); err != nil {
+		if err := works.RecordResources(t.Context(), "p1", c.ID, began.Add(-ago), seen); err != nil {
 			t.Error(err)
 		}
 	}
@@ -80,7 +81,7 @@ func TestRecordResources(t *testing.T) {
 		t.Errorf("as another project's: %t %v", found, err)
 	}
 	for project, id := range map[string]uuid.UUID{"p2": c.ID, "p1": uuid.New()} {
-		if err := works.RecordResources(t.Context(), project, id, 0, domain.SeenResources{}); err != nil {
+		if err := works.RecordResources(t.Context(), project, id, began, domain.SeenResources{}); err != nil {
 			t.Error(err)
 		}
 	}
@@ -93,7 +94,7 @@ func TestRecordResources(t *testing.T) {
 	if _, err := store.End(t.Context(), "p1", ended.ID, domain.ConnectionDeleted, "over", true); err != nil {
 		t.Fatal(err)
 	}
-	if err := works.RecordResources(t.Context(), "p1", ended.ID, 0, want); err != nil {
+	if err := works.RecordResources(t.Context(), "p1", ended.ID, began, want); err != nil {
 		t.Error(err)
 	}
 	if _, _, found, _ := store.Resources(t.Context(), "p1", ended.ID); found {

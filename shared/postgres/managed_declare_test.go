@@ -266,7 +266,7 @@ func TestManagedDelegations(t *testing.T) {
 	}
 	// Keystone says with which roles it is accepted, and those that they imply: it is found as before
 	checks := postgres.Delegations(store)
-	if err := checks.MarkChecked(ctx, "p1", a.ConnectionID, 0, []string{"member", "reader"}); err != nil {
+	if err := checks.MarkChecked(ctx, "p1", a.ConnectionID, time.Now(), []string{"member", "reader"}); err != nil {
 		t.Fatal(err)
 	}
 	if _, ok, err := store.Delegation(ctx, "p1", "u1", []string{"member"}, soon); err != nil || !ok {
