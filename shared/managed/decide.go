@@ -252,13 +252,13 @@ func (s seen) isAvailable() bool {
 	return s.isFound && s.object.State == ObjectReady && s.object.Reason == ""
 }
 
-// rank orders the members beyond the declared number: what is deleted anyway goes first, then what is broken, then what
-// has to be replaced.
+// rank orders the members beyond the declared number: what is deleted anyway goes first, then what is broken and not
+// kept, then what has to be replaced.
 func (d *decision) rank(s seen) int {
 	switch {
 	case !s.isFound || s.isMissed || s.object.State == ObjectDeleting:
 		return 0
-	case s.object.State == ObjectError:
+	case s.object.State == ObjectError && (d.isDeployment || !d.isKept(s)):
 		return 1
 	case !s.isAvailable() && (d.isDeployment || !s.member.MayHaveData): // what has data may work again
 		return 2

@@ -302,7 +302,9 @@ func TestReplacedNoMore(t *testing.T) {
 	old.member.CreatedAt, other.member.CreatedAt = testNow.Add(-time.Hour), testNow
 	hidden := old // in a cell that is down
 	hidden.object.State = ObjectWorking
-	for _, all := range [][]seen{{old, other}, {other, old}, {hidden, other}} {
+	broken := old // others have broken it, and repair is manual: its disk is kept
+	failing(&broken)
+	for _, all := range [][]seen{{old, other}, {other, old}, {hidden, other}, {broken, other}, {other, broken}} {
 		p := decide(changed(single(), func(t *target) { t.revision = 3 }), all, testNow)
 		if len(p.steps) == 0 || p.steps[0].action != actDelete || p.steps[0].member.ID != other.member.ID {
 			t.Errorf("the steps are %+v", p.steps)
