@@ -2,6 +2,7 @@ package testkit
 
 import (
 	"context"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -147,14 +148,43 @@ func (p pool) awaitUp(t testing.TB) {
 	})
 }
 
-// Isolate puts a host of ReservableHosts into an aggregate that isolates it, until undo or the end of the test.
+// Isolate puts a host of ReservableHosts into an aggregate that isolates it, until undo or the end of the test. It
+// waits until the host has no servers, and until none can get onto it that was being scheduled.
 func Isolate(t testing.TB, host string) (undo func()) {
 	t.Helper()
 	ctx, admin := context.Background(), Session(t, "admin")
 	id := must(admin.ComputeHost(ctx, host))(t).ProviderID
 	made := must(admin.EnsureAggregate(ctx, "cloudfn-test", map[string]string{"trait:" + spareTrait: "required"}))(t)
 	check(t, admin.AddHost(ctx, made, host, id))
+	awaitScheduled(t)
+	Eventually(t, 2*time.Minute, "the isolated host "+host+" is empty", func() bool {
+		return len(must(admin.HostServers(ctx, host))(t)) == 0
+	})
 	return func() { check(t, admin.RemoveHost(ctx, made, host, id)) }
+}
+
+// awaitScheduled waits for all servers that are without their host now: Placement may have listed an isolated host for
+// them before it was isolated.
+func awaitScheduled(t testing.TB) {
+	t.Helper()
+	ctx, nova := context.Background(), Compute(t, Login(t, "admin"))
+	moving := []string{"scheduling", "resize_prep", "resize_migrating", "resize_migrated", "migrating", "unshelving"}
+	isScheduled := func(s servers.Server) bool {
+		return s.Status == "BUILD" && s.Host == "" || slices.Contains(moving, s.TaskState)
+	}
+	for _, s := range all(t, servers.List(nova, servers.ListOpts{AllTenants: true}), servers.ExtractServers) {
+		if !isScheduled(s) {
+			continue
+		}
+		Eventually(t, 2*time.Minute, "server "+s.ID+" is on a host", func() bool {
+			now, err := servers.Get(ctx, nova, s.ID).Extract()
+			if gophercloud.ResponseCodeIs(err, http.StatusNotFound) {
+				return true
+			}
+			check(t, err)
+			return !isScheduled(*now)
+		})
+	}
 }
 
 // services enables the hosts, and takes back that one was forced down.

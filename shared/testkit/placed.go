@@ -17,6 +17,24 @@ import (
 // ACTIVE. They can move to another one of these hosts. The project's member becomes an admin for it.
 func (p *Project) ServersOn(t testing.TB, host, name string, count int) (servers []domain.Server) {
 	t.Helper()
+	p.requestServers(t, host, name, count)
+	ctx, session := context.Background(), Session(t, "admin")
+	Eventually(t, 5*time.Minute, "the servers are on "+host, func() bool {
+		time.Sleep(time.Second)
+		servers = nil
+		for _, s := range must(session.HostServers(ctx, host))(t) {
+			if s.ProjectID == p.ID && s.Status == "ACTIVE" {
+				servers = append(servers, s)
+			}
+		}
+		return len(servers) == count
+	})
+	return servers
+}
+
+// requestServers has Nova make servers of the project on a host of ReservableHosts.
+func (p *Project) requestServers(t testing.TB, host, name string, count int) {
+	t.Helper()
 	ctx, disk := context.Background(), 0
 	flavor := p.flavor(t, flavors.CreateOpts{RAM: 64, VCPUs: 1, Disk: &disk})
 	must(flavors.CreateExtraSpecs(ctx, Compute(t, Login(t, "admin")), flavor, flavors.ExtraSpecsOpts{
@@ -32,18 +50,6 @@ func (p *Project) ServersOn(t testing.TB, host, name string, count int) (servers
 	_, err := nova.Post(ctx, nova.ServiceURL("servers"), map[string]any{"server": made}, nil,
 		&gophercloud.RequestOpts{OkCodes: []int{http.StatusAccepted}})
 	check(t, err)
-	session := Session(t, "admin")
-	Eventually(t, 5*time.Minute, "the servers are on "+host, func() bool {
-		time.Sleep(time.Second)
-		servers = nil
-		for _, s := range must(session.HostServers(ctx, host))(t) {
-			if s.ProjectID == p.ID && s.Status == "ACTIVE" {
-				servers = append(servers, s)
-			}
-		}
-		return len(servers) == count
-	})
-	return servers
 }
 
 // Act has an admin do an action on a server, in the form of Nova's API.

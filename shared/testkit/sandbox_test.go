@@ -1,12 +1,15 @@
 package testkit
 
 import (
+	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/gophercloud/gophercloud/v2/openstack/compute/v2/servers"
 	"github.com/gophercloud/gophercloud/v2/openstack/identity/v3/roles"
 )
 
@@ -23,6 +26,37 @@ func TestGrantEndsBeforeTheUserIsGivenBack(t *testing.T) {
 		}
 	})
 	p.Grant(t, other.UserID, "reader")
+}
+
+// TestIsolateAwaitsScheduling: a server of another test is being scheduled to a host when that is isolated.
+func TestIsolateAwaitsScheduling(t *testing.T) {
+	t.Parallel()
+	host := ReservableHosts(t)[0]
+	p, nova := BorrowProject(t), Compute(t, Login(t, "admin"))
+	p.requestServers(t, host, "scheduled", 1)
+	list := servers.List(nova, servers.ListOpts{AllTenants: true, TenantID: p.ID})
+	deleted := make(chan error, 1)
+	go func() { // as the other test does when its server is on the host
+		for t.Context().Err() == nil {
+			page, err := list.AllPages(t.Context())
+			if err != nil {
+				deleted <- err
+				return
+			}
+			found, err := servers.ExtractServers(page)
+			if len(found) == 1 && found[0].Status != "BUILD" {
+				err = errors.Join(err, servers.Delete(t.Context(), nova, found[0].ID).ExtractErr())
+				deleted <- err
+				return
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+	}()
+	Isolate(t, host)
+	if found := all(t, list, servers.ExtractServers); len(found) > 0 {
+		t.Errorf("the host is isolated, and server %s is %s on %q", found[0].ID, found[0].Status, found[0].Host)
+	}
+	check(t, <-deleted)
 }
 
 // TestHeavyTestsHaveNoParallelSubtests: three of them in a package would wait for one another for ever.

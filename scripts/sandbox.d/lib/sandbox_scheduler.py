@@ -1,5 +1,6 @@
 """A filter of nova-scheduler that keeps ordinary servers off the hosts of SANDBOX_RESERVABLE while cloudfn has none
-of them in an aggregate. Then the aggregate isolates them: what the tests see is Nova's isolation.
+of them in an aggregate. Then the aggregate isolates them: what the tests see is Nova's isolation. A server for which
+Placement listed the host before that can still get onto it: testkit.Isolate waits for those.
 
 An isolating aggregate of the sandbox would make them useless for reservations: a server must require the traits of all
 aggregates of its host.
