@@ -2,8 +2,11 @@ package main
 
 import (
 	"bytes"
+	"compress/gzip"
 	"context"
 	"encoding/json"
+	"errors"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -126,6 +129,38 @@ func (d daemon) holds(ts *testscript.TestScript, neg bool, args []string) {
 }
 
 var gates sync.Map // of func() by script
+
+// weakens stands before the daemon and does to its answers what nginx does with `gzip on`: it compresses JSON for
+// clients that accept that, and makes the ETag of what it has compressed weak.
+func (d daemon) weakens(ts *testscript.TestScript, neg bool, args []string) {
+	needs(ts, neg, args, 1, "weakens NAME")
+	to, err := url.Parse(d.URL)
+	ts.Check(err)
+	server := httptest.NewServer(&httputil.ReverseProxy{
+		Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(to) },
+		ModifyResponse: func(resp *http.Response) error {
+			if resp.Header.Get("Content-Type") != "application/json" ||
+				!strings.Contains(resp.Request.Header.Get("Accept-Encoding"), "gzip") {
+				return nil
+			}
+			var compressed bytes.Buffer
+			w := gzip.NewWriter(&compressed)
+			_, err := io.Copy(w, resp.Body)
+			if err := errors.Join(err, w.Close(), resp.Body.Close()); err != nil {
+				return err
+			}
+			resp.Body, resp.ContentLength = io.NopCloser(&compressed), int64(compressed.Len())
+			resp.Header.Set("Content-Encoding", "gzip")
+			resp.Header.Set("Content-Length", strconv.Itoa(compressed.Len()))
+			if tag := resp.Header.Get("ETag"); strings.HasPrefix(tag, `"`) {
+				resp.Header.Set("ETag", "W/"+tag)
+			}
+			return nil
+		},
+	})
+	ts.Defer(server.Close)
+	ts.Setenv(args[0], server.URL)
+}
 
 func (d daemon) statHours(ts *testscript.TestScript, neg bool, args []string) {
 	if len(args) == 2 {

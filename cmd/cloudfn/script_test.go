@@ -57,6 +57,8 @@ func (c cleaned) Run() int {
 //	breaks NAME N                       a way to the daemon that breaks off N times; its URL is $NAME
 //	holds NAME METHOD                   a way to the daemon that holds the answers to METHOD until the next interrupt,
 //	                                    or until the client has gone; its URL is $NAME
+//	weakens NAME                        a way to the daemon that compresses answers, and so makes ETags weak, as nginx
+//	                                    does; its URL is $NAME
 //	counted, called N                   count the calls to Keystone; there were N since
 //	credential                          make an application credential: $CREDENTIAL_ID, _NAME, _SECRET
 //	expand FILE...                      put environment variables into files
@@ -101,7 +103,7 @@ func runScripts(t *testing.T, d daemon, folders ...string) bool {
 				"stat-hours": d.statHours, "tick": d.tick, "mode": mode, "no-secrets": noSecrets, "receiver": receiver,
 				"forge": forge, "interrupt": interrupt, "admin": admin, "reservable-host": reservableHost,
 				"failed-lease": d.failedLease,
-				"breaks":       d.breaks, "holds": d.holds, "counted": counted, "called": called,
+				"breaks":       d.breaks, "holds": d.holds, "weakens": d.weakens, "counted": counted, "called": called,
 				"credential": credential, "expand": expand, "kept": kept, "huge": huge, "examples": examples,
 			},
 		})
