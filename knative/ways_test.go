@@ -27,6 +27,9 @@ case "$*" in
   *"get -n cloudfn job migrate"*) echo Complete ;;
   *"get -n cloudfn services.serving"*) sed 's/$/|1|1|first|True||/' services 2> /dev/null ;;
   *"get -n cloudfn pingsources"*) sed 's/$/|1|1||True||/' pings 2> /dev/null ;;
+  *apply*"-l app.kubernetes.io/component=source"*)
+    file=${*#*-f } file=${file%% *}
+    grep -q 'component: source' "$file" || { echo "error: no objects passed to apply" >&2; exit 1; } ;;
   *) echo "$*" >> kubectl.log ;;
 esac
 `

@@ -42,12 +42,14 @@ func TestOtherWays(t *testing.T) {
 	if err := os.WriteFile(kubeconfig, config, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
+	remove := func() {
 		// The Services first: a namespace with pods waits for half of their grace period, which is minutes.
 		_, _ = try("kubectl", "-n", other, "delete", "ksvc", "--all")
 		_, _ = try("kubectl", "-n", other, "wait", "pods", "--all", "--for=delete", "--timeout=120s")
 		_, _ = try("kubectl", "delete", "namespace", other)
-	})
+	}
+	remove() // of a run that was interrupted
+	t.Cleanup(remove)
 	settings := get[struct {
 		Items []struct{ Data map[string]string }
 	}](t, "configmap", "-l", "app.kubernetes.io/part-of=cloudfn")
