@@ -299,9 +299,9 @@ func TestModel(t *testing.T) {
 	}
 }
 
-// TestSeedReproduces: what a seed lives follows from the seed, so that one that has failed can be lived again. Of calls
-// that begin at the same nanosecond either may be the first one, so a few seeds may differ.
-func TestSeedReproduces(t *testing.T) {
+// TestLongSeedReproduces: what a seed lives follows from the seed, so that one that has failed can be lived again. Of
+// calls that begin at the same nanosecond either may be the first one, so a few seeds may differ.
+func TestLongSeedReproduces(t *testing.T) {
 	t.Parallel()
 	withoutLogs(t)
 	var other []uint64
