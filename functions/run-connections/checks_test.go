@@ -13,6 +13,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/postgres"
+	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
 // fakeKeystone answers logins with trusts as the trusts' ids say, and counts them.
@@ -135,20 +136,28 @@ func TestRequestDuringLateCheck(t *testing.T) {
 			t.Fatal(isFound, err)
 		}
 		s := newService(w.db, func(...string) {})
-		began, since := time.Now(), time.Time{}
-		late := func() { time.Sleep(2*time.Since(began) + 50*time.Millisecond) }
+		began, since, committed := time.Now(), time.Time{}, make(chan error, 1)
 		keystone := requestedDuring{&fakeKeystone{logins: map[string]int{}}, func() {
 			if since, err = store.RequestCheck(t.Context(), c.ProjectID, c.ID); err != nil {
 				t.Error(err)
 			}
+			change, err := testkit.Pool(t, w.database).Begin(t.Context())
+			if err == nil {
+				_, err = change.Exec(t.Context(), "update connections set updated_at = updated_at where id = $1", c.ID)
+			}
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			wait := 2*time.Since(began) + 50*time.Millisecond // for longer than the check takes
+			time.AfterFunc(wait, func() { committed <- change.Commit(context.Background()) })
 		}}
 		s.cloud.login = func(context.Context) (account, error) { return keystone, nil }
-		s.cloud.now = w.db.Now
-		s.cloud.accepted = func(ctx context.Context, c domain.Connection, in session, asked time.Time) {
-			late()
-			s.accepted(ctx, c, in, asked)
-		}
+		s.cloud.now, s.cloud.accepted = w.db.Now, s.accepted
 		s.check(t.Context(), c)
+		if err := <-committed; err != nil {
+			t.Fatal(err)
+		}
 		if got := w.text(t, `select concat(next_check_at <= now(), greatest(checked_at, check_failed_at) < $2)
   from connections where id = $1`, c.ID, since); got != "tt" {
 			t.Errorf("%s: it is due, and answered before the request: %s", trust, got)

@@ -36,24 +36,27 @@ returning ` + delegationColumns
     next_check_at = case when next_check_at > $3 then next_check_at
                          else clock_timestamp() + $5::interval * (0.8 + 0.4 * random()) end`
 
+	// A later request's answer may be recorded already, by the replica that took over when a claim ended.
+	isNewest = `($3 >= greatest(checked_at, check_failed_at)) is not false`
+
 	// Keystone's answer makes a connection to our own cloud reachable. One to another cloud is also unreachable while
 	// its servers cannot be read.
 	isHome = `auth_url = '' and region = ''`
 
 	markCheckedSQL = `
 update connections
-set checked_at = greatest(checked_at, $3), check_error = '',
+set checked_at = $3, check_error = '',
     failures = case when ` + isHome + ` then 0 else failures end,
     silent_since = case when ` + isHome + ` then null else silent_since end,
     not_before = case when ` + isHome + ` then null else not_before end,
     acts_as = case when $6::text[] is null or managed then acts_as
                    else jsonb_set(acts_as, '{roles}', to_jsonb($6::text[])) end,
     ` + nextCheck + `
-where project_id = $1 and id = $2`
+where project_id = $1 and id = $2 and ` + isNewest
 
 	markUncheckedSQL = `
 update connections set check_failed_at = $3, check_error = $6, ` + nextCheck + `
-where project_id = $1 and id = $2`
+where project_id = $1 and id = $2 and ` + isNewest
 )
 
 // betweenChecks is the least time between two checks of one connection, however many are requested.

@@ -1,6 +1,7 @@
 package postgres_test
 
 import (
+	"errors"
 	"slices"
 	"sync"
 	"testing"
@@ -100,6 +101,33 @@ func TestChecksAreSpread(t *testing.T) {
 	}
 	l.holds(t, `select min(next_check_at) > now() + interval '3 minutes' from connections where auth_url = ''
   and status = 'active'`)
+}
+
+// TestLateAnswer: what a later request has recorded stays when the answer to an earlier one arrives: a replica whose
+// claim has ended may still record it.
+func TestLateAnswer(t *testing.T) {
+	t.Parallel()
+	l := newTestDB(t)
+	d := postgres.Delegations{DB: l.DB}
+	c := l.storeConnection(t, domain.ConnectionQuota{}, nil)
+	early := l.now(t)
+	accepted := func(asked time.Time) error {
+		return d.MarkChecked(t.Context(), "p1", c.ID, asked, []string{"member"})
+	}
+	failed := func(asked time.Time) error { return d.MarkUnchecked(t.Context(), "p1", c.ID, asked, "no answer") }
+	for _, answer := range []struct {
+		last, late func(time.Time) error
+		why        string
+	}{{accepted, failed, ""}, {failed, accepted, "no answer"}, {failed, failed, "no answer"}} {
+		asked := l.now(t)
+		if err := errors.Join(answer.last(asked), answer.late(early)); err != nil {
+			t.Fatal(err)
+		}
+		if !testkit.Scalar[bool](t, l.conn, `select check_error = $2 and greatest(checked_at, check_failed_at) = $3
+from connections where id = $1`, c.ID, answer.why, asked) {
+			t.Errorf("the last answer is %q, and a late one was recorded", answer.why)
+		}
+	}
 }
 
 // TestRequestCheck: a requested check is due at once, and once more when it was requested during another check. The
