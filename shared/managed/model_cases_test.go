@@ -18,13 +18,14 @@ import (
 type modelCase struct {
 	t *testing.T
 	*modelWorld
+	affinity string // of deployments
 }
 
 // tell lives a story in time of its own. In its end all is as declared.
 func tell(t *testing.T, story func(c modelCase)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		c := modelCase{t, newModelWorld()}
+		c := modelCase{t, newModelWorld(), "spread"}
 		c.forced = map[string][]string{}
 		story(c)
 		c.settles()
@@ -42,7 +43,7 @@ func (c modelCase) declares(kind domain.Kind, name string, spec any) {
 	}
 	in := domain.Managed{Kind: kind, Name: name, Spec: text, Repair: domain.RepairAuto}
 	if kind == domain.KindDeployment {
-		in.Schedule.Affinity = "spread"
+		in.Schedule.Affinity = c.affinity
 	}
 	c.store.declare(in)
 }
@@ -178,6 +179,31 @@ func TestLateServerGroup(t *testing.T) {
 				c.declares(domain.KindDeployment, "web", domain.DeploymentSpec{MachineSpec: oneMachine, Count: 1})
 				c.forced["EnsureServerGroup group"] = []string{how}
 				c.pass(time.Second, 0, 0, 1)
+				c.deletes(domain.KindDeployment, "web")
+			})
+		})
+	}
+}
+
+// TestLateServerGroupOfCheck: a server group that is made late by the check in front of a replacement is deleted with the
+// deployment, although no server has been made for it.
+func TestLateServerGroupOfCheck(t *testing.T) {
+	t.Parallel()
+	for _, how := range []string{"crash late", "late"} {
+		t.Run(how, func(t *testing.T) {
+			t.Parallel()
+			tell(t, func(c modelCase) {
+				spec := domain.DeploymentSpec{MachineSpec: oneMachine, Count: 1}
+				c.declares(domain.KindDeployment, "web", spec)
+				c.pass(time.Minute, 0, 0, 20)
+				c.forced["EnsureServerGroup group"] = []string{how}
+				spec.Flavor = "small"
+				c.affinity = "pack"
+				c.declares(domain.KindDeployment, "web", spec)
+				c.pass(time.Second, 0, 0, 1)
+				if len(c.forced["EnsureServerGroup group"]) > 0 {
+					c.t.Fatal("the check makes no server group")
+				}
 				c.deletes(domain.KindDeployment, "web")
 			})
 		})

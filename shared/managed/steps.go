@@ -90,11 +90,7 @@ func (r *round) vet(ctx context.Context, m *resource) {
 	n := slices.IndexFunc(m.plan.steps, func(s step) bool { return s.isReplaced })
 	secrets, err := r.secrets(m.Managed)
 	if err == nil {
-		calling, cancel := context.WithTimeout(ctx, stepTime)
-		defer cancel()
-		in := r.wanted(m, m.plan.steps[n].member)
-		in.Secrets = secrets
-		err = checker.Check(calling, m.session, in)
+		err = r.check(ctx, checker, m, m.plan.steps[n].member, secrets)
 	}
 	if err == nil {
 		return
@@ -119,6 +115,32 @@ func (r *round) vet(ctx context.Context, m *resource) {
 	m.plan.steps = slices.DeleteFunc(m.plan.steps, func(s step) bool {
 		return s.action == actCreate && kept[s.member.Ordinal]
 	})
+}
+
+// check checks whether the object of a member could be made again. The server group that this may make can appear after
+// nothing waits for the response any more. So the member counts as requested from before the call on, and its resource
+// is not deleted until that time is over.
+func (r *round) check(
+	ctx context.Context, checker Checker, m *resource, member domain.Member, secrets domain.ManagedSecrets,
+) error {
+	n := slices.IndexFunc(m.members, func(s seen) bool { return s.member.ID == member.ID })
+	own := &m.members[n].member
+	wasRequested := own.IsRequested
+	if m.Schedule.Affinity != "" && !wasRequested {
+		own.IsRequested = true
+		if err := r.saveMember(ctx, *own); err != nil {
+			return err
+		}
+	}
+	calling, cancel := context.WithTimeout(ctx, stepTime)
+	defer cancel()
+	in := r.wanted(m, member)
+	in.Secrets = secrets
+	err := checker.Check(calling, m.session, in)
+	if _, isWait := errors.AsType[WaitError](err); isWait || err == nil || apperr.Rejected(err) {
+		own.IsRequested = wasRequested
+	}
+	return err
 }
 
 // take takes one step, and stores what came of it.
