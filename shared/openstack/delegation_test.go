@@ -1,6 +1,7 @@
 package openstack
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -12,6 +13,121 @@ import (
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
+
+// loginStub answers every login with the token's body.
+func loginStub(t *testing.T, body string) *stub {
+	t.Helper()
+	s := newStub(t)
+	s.mux.HandleFunc("POST /v3/auth/tokens", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("X-Subject-Token", theToken)
+		w.WriteHeader(http.StatusCreated)
+		_, _ = w.Write([]byte(`{"token":{` + body + `,` + strings.TrimPrefix(s.catalog("compute"), "{") + `}`))
+	})
+	return s
+}
+
+const member = `"user":{"id":"u1","name":"joe"},"project":{"id":"p1","name":"web","domain":{"id":"d1"}},"roles":[{"name":"reader"},{"name":"member"}]`
+
+// TestDelegatedLogins ask for what they mean, send no other token along, and need no catalog besides their answer's: a
+// credential with access rules may not ask for one.
+func TestDelegatedLogins(t *testing.T) {
+	t.Parallel()
+	as := domain.ActsAs{
+		UserID: "u1", UserName: "joe", ProjectID: "p1", ProjectName: "web", Roles: []string{"member", "reader"},
+	}
+	t.Run("trust", func(t *testing.T) {
+		t.Parallel()
+		s := loginStub(t, member)
+		session, got, err := s.session(t).Trust(t.Context(), "t1")
+		if diff := cmp.Diff(as, got); err != nil || diff != "" || session.UserID() != "u1" {
+			t.Errorf("%v %s", err, diff)
+		}
+		want := map[string]any{"auth": map[string]any{
+			"identity": map[string]any{"methods": []any{"token"}, "token": map[string]any{"id": theToken}},
+			"scope":    map[string]any{"OS-TRUST:trust": map[string]any{"id": "t1"}},
+		}}
+		if diff := cmp.Diff(want, bodyOf(t, s.to("/v3/auth/tokens")[0])); diff != "" {
+			t.Error(diff)
+		}
+	})
+	t.Run("credential", func(t *testing.T) {
+		t.Parallel()
+		s := loginStub(t, member+`,"application_credential":{"restricted":false}`)
+		s.answer("GET /compute/flavors/detail", 200, `{"flavors":[]}`)
+		session, got, err := s.cloud(t, nil).Credential(t.Context(), "c1", "canary")
+		wide := as
+		wide.Unrestricted = true
+		if diff := cmp.Diff(wide, got); err != nil || diff != "" {
+			t.Fatalf("%v %s", err, diff)
+		}
+		if _, err := session.Flavors(t.Context()); err != nil || len(s.to("/v3/auth/catalog")) != 0 {
+			t.Errorf("the catalog was asked for: %v", err)
+		}
+		login := s.to("/v3/auth/tokens")[0]
+		want := map[string]any{"auth": map[string]any{"identity": map[string]any{
+			"methods": []any{"application_credential"}, "application_credential": map[string]any{
+				"id": "c1", "secret": "canary",
+			},
+		}}}
+		if diff := cmp.Diff(want, bodyOf(t, login)); diff != "" || login.Header.Get("X-Auth-Token") != "" {
+			t.Error(diff)
+		}
+	})
+	for status, want := range map[int]apperr.Code{
+		401: apperr.Unauthenticated, 403: apperr.Forbidden, 404: apperr.NotFound, 500: apperr.BadGateway,
+		503: apperr.Unavailable,
+	} {
+		s := newStub(t)
+		s.answer("POST /v3/auth/tokens", status, fmt.Sprintf(`{"error":{"code":%d,"message":"no"}}`, status))
+		if _, as, err := s.cloud(t, nil).Credential(t.Context(), "c1", "canary"); apperr.CodeOf(err) != want ||
+			as.UserID != "" || strings.Contains(err.Error(), "canary") {
+			t.Errorf("%d: got %v %v", status, as, err)
+		}
+	}
+}
+
+// TestTrustIsNotedBefore: without a note of its end Keystone is asked for no trust, and the note is of the end that is
+// asked for.
+func TestTrustIsNotedBefore(t *testing.T) {
+	t.Parallel()
+	s := newStub(t)
+	s.answer("POST /v3/OS-TRUST/trusts", 201, `{"trust":{"id":"t1"}}`)
+	away := errors.New("postgres is away")
+	_, err := s.session(t).CreateTrust(t.Context(), delegator, "u2", []string{"member"}, time.Now(),
+		func(time.Time) (bool, error) { return false, away })
+	if calls := s.to("/v3/OS-TRUST/trusts"); !errors.Is(err, away) || len(calls) != 0 {
+		t.Errorf("got %v, and Keystone %d calls", err, len(calls))
+	}
+	var noted time.Time
+	trust, err := s.session(t).CreateTrust(t.Context(), delegator, "u2", []string{"member"}, time.Now(), func(end time.Time) (bool, error) {
+		first := noted.IsZero() // which is taken
+		noted = end
+		return !first, nil
+	})
+	if err != nil || !trust.ExpiresAt.Equal(noted) {
+		t.Errorf("noted was %s, the trust is %+v: %v", noted, trust, err)
+	}
+}
+
+// TestFindTrusts by the second of their end, of the right user and project.
+func TestFindTrusts(t *testing.T) {
+	t.Parallel()
+	s := newStub(t)
+	s.answer("GET /v3/OS-TRUST/trusts", 200, `{"trusts":[
+		{"id":"t1","trustor_user_id":"u1","project_id":"p1","expires_at":"2026-01-02T03:04:05.000000Z"},
+		{"id":"t2","trustor_user_id":"u1","project_id":"p1","expires_at":"2026-01-02T03:04:05.900000Z"},
+		{"id":"t3","trustor_user_id":"u3","project_id":"p1","expires_at":"2026-01-02T03:04:05.000000Z"},
+		{"id":"t4","trustor_user_id":"u1","project_id":"p4","expires_at":"2026-01-02T03:04:05.000000Z"},
+		{"id":"t6","trustor_user_id":"u1","project_id":"p1","expires_at":"2026-01-02T03:04:06.000000Z"},
+		{"id":"t5","trustor_user_id":"u1","project_id":"p1","expires_at":null}]}`)
+	for second, want := range map[int]string{5: "t1 t2", 6: "t6", 7: ""} {
+		end := time.Date(2026, 1, 2, 3, 4, second, 488018000, time.UTC)
+		if ids, err := s.session(t).FindTrusts(t.Context(), "u1", "p1", end); strings.Join(ids, " ") != want ||
+			err != nil {
+			t.Errorf("%s: got %q %v, want %q", end, ids, err, want)
+		}
+	}
+}
 
 // delegator is who gives a trust in these tests.
 var delegator = domain.Identity{UserID: "u1", ProjectID: "p1"}
