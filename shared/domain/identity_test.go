@@ -4,11 +4,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 )
@@ -25,65 +24,6 @@ func TestFewestWriteRoles(t *testing.T) {
 		if strings.Join(got, " ") != want {
 			t.Errorf("%v: got %v", roles, got)
 		}
-	}
-}
-
-func TestSlot(t *testing.T) {
-	t.Parallel()
-	one := time.Date(2026, 1, 2, 13, 0, 0, 0, time.UTC)
-	for name, tc := range map[string]struct {
-		now    time.Time
-		slot   time.Time
-		source Source
-	}{
-		"on time":             {one, one, Sampled},
-		"a fast clock":        {one.Add(-200 * time.Millisecond), one, Sampled},
-		"four minutes late":   {one.Add(4 * time.Minute), one, Sampled},
-		"after an outage":     {one.Add(20 * time.Minute), one, Rebuilt},
-		"just before the end": {one.Add(59 * time.Minute), one, Rebuilt},
-		"a zone of :45":       {one.In(time.FixedZone("", 5*3600+45*60)), one, Sampled},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			if got := Slot(tc.now); !got.Equal(tc.slot) {
-				t.Errorf("slot is %s, want %s", got, tc.slot)
-			}
-			if got := HourKey(tc.slot.Local()); got != "2026-01-02T13:00:00Z" {
-				t.Errorf("its key is %s", got)
-			}
-			if got := SourceAt(tc.slot, tc.now); got != tc.source {
-				t.Errorf("source is %s, want %s", got, tc.source)
-			}
-		})
-	}
-}
-
-func TestHours(t *testing.T) {
-	t.Parallel()
-	leap := time.Date(2028, 3, 1, 0, 0, 0, 0, time.UTC)
-	got := Hours(leap, 3)
-	want := []time.Time{leap.Add(-2 * time.Hour), leap.Add(-time.Hour), leap}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error(diff)
-	}
-	if got[0].Day() != 29 {
-		t.Errorf("the day before is %s", got[0])
-	}
-}
-
-func TestHourCountLeavesOutWhatIsGone(t *testing.T) {
-	t.Parallel()
-	var c HourCount
-	for _, s := range []VMState{
-		StateActive, StateActive, StateStopped, StateAbsent, StateDeleted, StateSoftDel, StateError, "brand_new",
-	} {
-		c.Add(s)
-	}
-	want := HourCount{
-		Running: 2, Total: 5, ByStatus: map[string]int{"ACTIVE": 2, "SHUTOFF": 1, "ERROR": 1, "brand_new": 1},
-	}
-	if diff := cmp.Diff(want, c); diff != "" {
-		t.Error(diff)
 	}
 }
 
@@ -129,57 +69,69 @@ func TestView(t *testing.T) {
 	}
 }
 
-func TestSecretNeverShows(t *testing.T) {
+// TestAccessRulePermits what keystonemiddleware lets through.
+func TestAccessRulePermits(t *testing.T) {
 	t.Parallel()
-	in := struct {
-		S Secret `json:"s"`
-	}{}
-	if err := json.Unmarshal([]byte(`{"s":"canary"}`), &in); err != nil || in.S.Reveal() != "canary" {
-		t.Fatalf("got %q, %v", in.S.Reveal(), err)
-	}
-	var log strings.Builder
-	slog.New(slog.NewJSONHandler(&log, nil)).Info("x", "s", in.S, "in", in)
-	out, _ := json.Marshal(in)
-	for _, text := range []string{
-		fmt.Sprint(in.S), fmt.Sprintf("%v %+v %#v %s %q", in, in, in, in.S, in.S), string(out), log.String(),
+	for _, tc := range []struct {
+		service, method, rule, path string
+		want                        bool
+	}{
+		{"cloudfn", "GET", "/v1/servers", "/v1/servers", true},
+		{"cloudfn", "get", "/v1/servers", "/v1/servers", true},
+		{"cloudfn", "POST", "/v1/servers", "/v1/servers", false},
+		{"compute", "GET", "/v1/servers", "/v1/servers", false},
+		{"cloudfn", "GET", "/v1/servers", "/v1/servers/x", false},
+		{"cloudfn", "GET", "/v1/servers", "/v1/serversx", false},
+		{"cloudfn", "GET", "/v1/servers/*", "/v1/servers/x", true},
+		{"cloudfn", "GET", "/v1/servers/*", "/v1/servers/x/y", false},
+		{"cloudfn", "GET", "/v1/servers/*", "/v1/servers/", false},
+		{"cloudfn", "GET", "/v1/servers/{id}", "/v1/servers/x", true},
+		{"cloudfn", "GET", "/v1/servers/{id}/actions", "/v1/servers/x/y/actions", false},
+		{"cloudfn", "GET", "/v1/**", "/v1/servers/x/y", true},
+		{"cloudfn", "GET", "/**", "/v1/servers", true},
+		{"cloudfn", "GET", "/v1.servers", "/v1/servers", false},
+		{"cloudfn", "GET", "/v1/{", "/v1/{", true},
+		{"cloudfn", "GET", "", "/v1", false},
 	} {
-		if strings.Contains(text, "canary") {
-			t.Errorf("it shows in %s", text)
+		rule := AccessRule{Service: tc.service, Method: tc.method, Path: tc.rule}
+		if got := rule.Permits("cloudfn", "GET", tc.path); got != tc.want {
+			t.Errorf("%+v, GET %s: %t", rule, tc.path, got)
 		}
 	}
 }
 
-func TestStateOfUnknownStatusIsUpdating(t *testing.T) {
+// TestAccessRules are for every permission, each rule once, in the form that Keystone takes. That they are enough, and
+// how much they leave out, is tested against a real cloud in shared/openstack.
+func TestAccessRules(t *testing.T) {
 	t.Parallel()
-	for status, want := range map[string]InstanceState{
-		"ACTIVE": InstanceActive, "UNKNOWN": InstanceUnknown, "VERIFY_RESIZE": InstanceUpdating,
-		"NEW_IN_2030": InstanceUpdating,
-	} {
-		if got := StateOf(status, ""); got != want {
-			t.Errorf("%s is %s, want %s", status, got, want)
+	all := make([]Permission, 0, len(Permissions()))
+	for _, p := range Permissions() {
+		if _, known := accessFor[Permission(p)]; !known {
+			t.Errorf("nobody says what %s calls", p)
+		}
+		all = append(all, Permission(p))
+	}
+	seen := map[AccessRule]bool{}
+	for _, rule := range AccessRules(all) {
+		if seen[rule] {
+			t.Errorf("%v is there twice", rule)
+		}
+		seen[rule] = true
+		if !strings.HasPrefix(rule.Path, "/") || len(rule.Path) > 225 || !slices.Contains([]string{
+			"GET", "POST", "DELETE",
+		}, rule.Method) {
+			t.Errorf("Keystone does not take %v", rule)
 		}
 	}
-}
-
-// TestFaultStays: a list that leaves Nova's reason out says nothing new of an instance in error.
-func TestFaultStays(t *testing.T) {
-	t.Parallel()
-	i := Instance{State: InstanceBuilding}
-	if i.Seen(Server{ID: "s", Status: "ERROR"}); !i.Unexplained() {
-		t.Errorf("without a reason it is %+v", i.Problem)
+	if first, second := AccessRules([]Permission{MayStop}), AccessRules([]Permission{
+		MayStop, MayStart,
+		MayStop,
+	}); !slices.Equal(first, second) || len(first) != len(AccessRules(nil))+1 {
+		t.Errorf("got %v and %v", first, second)
 	}
-	if changed := i.Seen(Server{ID: "s", Status: "ERROR", Fault: &Fault{Message: "No valid host"}}); !changed ||
-		i.Unexplained() {
-		t.Errorf("with a reason it is %+v", i.Problem)
-	}
-	if changed := i.Seen(Server{ID: "s", Status: "ERROR"}); changed || i.Problem.Detail != "No valid host" {
-		t.Errorf("after a list without: %t %+v", changed, i.Problem)
-	}
-	if i.Seen(Server{ID: "s", Status: "ACTIVE"}); i.Problem != nil {
-		t.Errorf("once it is active: %+v", i.Problem)
-	}
-	if i.Seen(Server{ID: "s", Status: "ERROR"}); !i.Unexplained() {
-		t.Errorf("in error again, for another reason: %+v", i.Problem)
+	AccessRules([]Permission{MayDeallocate})[0].Path = "changed"
+	if AccessRules(nil)[0].Path == "changed" {
+		t.Error("who changes an answer changes the next one")
 	}
 }
 
@@ -204,6 +156,26 @@ func TestCheckTime(t *testing.T) {
 	} {
 		if got := ShortTime(d); got != want {
 			t.Errorf("%s: got %s, want %s", d, got, want)
+		}
+	}
+}
+
+func TestSecretNeverShows(t *testing.T) {
+	t.Parallel()
+	in := struct {
+		S Secret `json:"s"`
+	}{}
+	if err := json.Unmarshal([]byte(`{"s":"canary"}`), &in); err != nil || in.S.Reveal() != "canary" {
+		t.Fatalf("got %q, %v", in.S.Reveal(), err)
+	}
+	var log strings.Builder
+	slog.New(slog.NewJSONHandler(&log, nil)).Info("x", "s", in.S, "in", in)
+	out, _ := json.Marshal(in)
+	for _, text := range []string{
+		fmt.Sprint(in.S), fmt.Sprintf("%v %+v %#v %s %q", in, in, in, in.S, in.S), string(out), log.String(),
+	} {
+		if strings.Contains(text, "canary") {
+			t.Errorf("it shows in %s", text)
 		}
 	}
 }

@@ -3,7 +3,69 @@ package domain
 import (
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
 )
+
+func TestSlot(t *testing.T) {
+	t.Parallel()
+	one := time.Date(2026, 1, 2, 13, 0, 0, 0, time.UTC)
+	for name, tc := range map[string]struct {
+		now    time.Time
+		slot   time.Time
+		source Source
+	}{
+		"on time":             {one, one, Sampled},
+		"a fast clock":        {one.Add(-200 * time.Millisecond), one, Sampled},
+		"four minutes late":   {one.Add(4 * time.Minute), one, Sampled},
+		"after an outage":     {one.Add(20 * time.Minute), one, Rebuilt},
+		"just before the end": {one.Add(59 * time.Minute), one, Rebuilt},
+		"a zone of :45":       {one.In(time.FixedZone("", 5*3600+45*60)), one, Sampled},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if got := Slot(tc.now); !got.Equal(tc.slot) {
+				t.Errorf("slot is %s, want %s", got, tc.slot)
+			}
+			if got := HourKey(tc.slot.Local()); got != "2026-01-02T13:00:00Z" {
+				t.Errorf("its key is %s", got)
+			}
+			if got := SourceAt(tc.slot, tc.now); got != tc.source {
+				t.Errorf("source is %s, want %s", got, tc.source)
+			}
+		})
+	}
+}
+
+func TestHours(t *testing.T) {
+	t.Parallel()
+	leap := time.Date(2028, 3, 1, 0, 0, 0, 0, time.UTC)
+	got := Hours(leap, 3)
+	want := []time.Time{leap.Add(-2 * time.Hour), leap.Add(-time.Hour), leap}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	if got[0].Day() != 29 {
+		t.Errorf("the day before is %s", got[0])
+	}
+}
+
+func TestHourCountLeavesOutWhatIsGone(t *testing.T) {
+	t.Parallel()
+	var c HourCount
+	for _, s := range []VMState{
+		StateActive, StateActive, StateStopped, StateAbsent, StateDeleted, StateSoftDel, StateError, "brand_new",
+	} {
+		c.Add(s)
+	}
+	want := HourCount{
+		Running: 2, Total: 5, ByStatus: map[string]int{"ACTIVE": 2, "SHUTOFF": 1, "ERROR": 1, "brand_new": 1},
+	}
+	if diff := cmp.Diff(want, c); diff != "" {
+		t.Error(diff)
+	}
+}
 
 var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 
@@ -257,4 +319,66 @@ func TestStateAt(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestStateAtFollowsAnyHistory, in a Nova that offloads what it shelves, makes servers do random things at random
+// minutes, writes down what state they were in at every one, and asks for it again from the log alone.
+func TestStateAtFollowsAnyHistory(t *testing.T) {
+	t.Parallel()
+	moves := map[VMState][]string{
+		"active": {
+			"stop", "pause", "suspend", "shelve", "rescue", "resize", "reboot", "rebuild", "delete", "lock",
+		},
+		"stopped":           {"start", "reboot", "rebuild", "resize", "delete"},
+		"paused":            {"unpause", "delete"},
+		"suspended":         {"resume", "delete"},
+		"shelved_offloaded": {"unshelve", "delete"},
+		"rescued":           {"unrescue", "delete"},
+		"resized":           {"confirmResize", "revertResize", "delete"},
+	}
+	result := map[string]VMState{
+		"start": "active", "stop": "stopped", "pause": "paused", "unpause": "active", "suspend": "suspended",
+		"resume": "active",
+		"shelve": "shelved_offloaded", "unshelve": "active", "rescue": "rescued", "unrescue": "active",
+		"resize": "resized", "reboot": "active", "delete": StateAbsent,
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		h := History{Created: at(0), State: "active", Actions: []LoggedAction{act("create", 0)}}
+		truth := []VMState{"building"} // by minute
+		before, minute := VMState("active"), 1
+		for range rapid.IntRange(0, 8).Draw(t, "moves") {
+			if h.State == StateAbsent {
+				break
+			}
+			idle := rapid.IntRange(0, 3).Draw(t, "idle")
+			for range idle + 1 {
+				truth = append(truth, h.State)
+			}
+			minute += idle + 1
+			name := rapid.SampledFrom(moves[h.State]).Draw(t, "action")
+			h.Actions = append(h.Actions, LoggedAction{Name: name, Start: at(minute - 1), Finish: at(minute)})
+			if name == "resize" {
+				before = h.State
+			}
+			switch next, ok := result[name]; {
+			case ok:
+				h.State = next
+			case name == "confirmResize" || name == "revertResize":
+				h.State = before
+			}
+			h.Updated = at(minute)
+		}
+		truth = append(truth, h.State)
+		if h.Updated.IsZero() {
+			h.Updated = at(1)
+		}
+		if h.State == StateAbsent {
+			h.Deleted, h.State = h.Updated, StateDeleted
+		}
+		for m, want := range truth {
+			if got, known := h.StateAt(at(m).Add(30 * time.Second)); got != want || !known {
+				t.Fatalf("minute %d: got %q %v, want %q; log %+v", m, got, known, want, h.Actions)
+			}
+		}
+	})
 }
