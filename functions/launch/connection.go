@@ -2,13 +2,115 @@ package launch
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
+
+	"github.com/google/uuid"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/lookup"
 )
+
+// access is who acts, and how OpenStack is reached for it.
+type access struct {
+	domain.Access
+
+	cloud cloud // nil when only run-connections can decrypt the delegation
+}
+
+// access resolves who acts: the caller with its own token, or through a connection (zero = without).
+func (s service) access(
+	ctx context.Context, who domain.Identity, token domain.Secret, connection uuid.UUID,
+) (access, error) {
+	if connection == uuid.Nil {
+		return access{domain.OwnAccess(who), s.cloud.As(token, who.ProjectID)}, nil
+	}
+	c, now, err := s.connections.Usable(ctx, who, connection)
+	return access{domain.DelegatedAccess(who, c, now), nil}, err
+}
+
+// permissions are those that the order needs. Servers that are not stopped are started.
+func (req createOrder) permissions() []domain.Permission {
+	if req.spec.Stopped {
+		return []domain.Permission{domain.MayAllocate}
+	}
+	return []domain.Permission{domain.MayAllocate, domain.MayStart}
+}
+
+// withinLimits lists violations of the connection's limits, as far as the request has ids: names of images and networks
+// are resolved by run-connections, which compares them with the limits, too.
+func (s service) withinLimits(c domain.Connection, req createOrder, specs []domain.LaunchSpec) []error {
+	var wrong faults
+	wrong.add(c.Limits.CheckRegion("connection_id", c.RegionIn(s.cloud.Region())))
+	for n, i := range req.items {
+		if specs[n].FlavorID != "" {
+			wrong.add(c.Limits.CheckSize(i.sizeField(), specs[n]))
+		}
+		if isID(i.image.Value) {
+			wrong.add(c.Limits.CheckImage(i.image.Field, i.image.Value))
+		}
+		for _, network := range i.networks {
+			if isID(network.Value) {
+				wrong.add(c.Limits.CheckNetwork(network.Field, network.Value))
+			}
+		}
+	}
+	return distinct(wrong)
+}
+
+// isID reports whether a text has the form of an id of an image or a network.
+func isID(text string) bool { return len(text) == 36 && uuid.Validate(text) == nil }
+
+// sizedSpecs resolves the servers' sizes, which count against the connection's quota. Names of images and networks are
+// resolved by run-connections.
+func sizedSpecs(
+	c domain.Connection, req createOrder, reserved []domain.LeasedFlavor,
+) ([]domain.LaunchSpec, []error) {
+	sizes := catalog{flavors: c.Flavors, allowed: c.Limits.AllowedFlavors(c.Flavors)}
+	sizes.reserve(reserved, c.Limits)
+	specs := make([]domain.LaunchSpec, len(req.items))
+	var wrong faults
+	for n, i := range req.items {
+		flavor, err := sizes.flavor(i, domain.Image{})
+		wrong.add(err)
+		specs[n] = i.spec
+		sizes.sized(&specs[n], flavor)
+		if specs[n].ImageRef = i.image.Value; uuid.Validate(i.image.Value) == nil {
+			specs[n].ImageRef = strings.ToLower(i.image.Value)
+		}
+	}
+	return specs, distinct(wrong)
+}
+
+// sealPayload encrypts what run-connections needs besides the instances' specs. It makes the order's key, too:
+// run-connections gets its public half, and the caller the private one.
+func (s service) sealPayload(order *domain.Order, req createOrder) (private domain.Secret, err error) {
+	var payload domain.DelegatedOrder
+	if req.generateKey {
+		if payload.PublicKey, private, err = newKey(req.spec.GeneratedKey); err != nil {
+			return "", err
+		}
+	}
+	for n, i := range req.items {
+		server := domain.DelegatedServer{Image: i.image.Value, UserData: domain.UserData(i.userData.Reveal())}
+		for _, n := range i.networks {
+			server.Networks = append(server.Networks, n.Value)
+		}
+		if req.spec.Reuse {
+			server.Name, server.Spec = i.name, &order.Instances[n].Spec
+		}
+		payload.Servers = append(payload.Servers, server)
+	}
+	text, err := json.Marshal(payload)
+	if err != nil {
+		return "", err
+	}
+	order.Payload, err = s.sealOrder.Seal(order.SealedFor(), domain.Secret(text))
+	return private, err
+}
 
 // checkConnection compares the request with what run-connections has read of the connection's cloud, which it alone can
 // query.

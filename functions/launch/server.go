@@ -1,17 +1,27 @@
 package launch
 
 import (
+	"context"
+	"crypto/ed25519"
+	"crypto/rand"
+	"encoding/base64"
 	"encoding/json"
+	"encoding/pem"
 	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/google/uuid"
+	"golang.org/x/crypto/ssh"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/lookup"
+	"github.com/cloudfn/cloudfn/shared/postgres"
 )
 
 // launchNetwork is a network of a server: the id or unique name, or an object that may have the address, or an existing
@@ -177,4 +187,131 @@ func hasAddress(n domain.Network, text string) bool {
 		prefix, err := netip.ParsePrefix(s.CIDR)
 		return err == nil && prefix.Contains(address)
 	})
+}
+
+// userData is text for cloud-init.
+type userData struct{ domain.Secret }
+
+// Schema implements huma.SchemaProvider.
+func (userData) Schema(huma.Registry) *huma.Schema {
+	maxLength := domain.MaxUserData
+	return &huma.Schema{Type: huma.TypeString, MaxLength: &maxLength}
+}
+
+// userDataBase64 is user_data that need not be text.
+type userDataBase64 struct{ domain.Secret }
+
+// Schema implements huma.SchemaProvider.
+func (userDataBase64) Schema(huma.Registry) *huma.Schema {
+	return &huma.Schema{Type: huma.TypeString, ContentEncoding: "base64"}
+}
+
+// decode returns the bytes. Line breaks are skipped, because the command base64 makes them.
+func (d *userDataBase64) decode() (domain.Secret, error) {
+	data, err := base64.StdEncoding.DecodeString(value(d).Reveal())
+	return domain.Secret(data), err
+}
+
+// checkUserData reports what is wrong with either form of an instance's user_data.
+func (o launchInstance) checkUserData(wrong *faults, at func(field string) string) {
+	data, err := o.UserDataBase64.decode()
+	wrong.forbid(err != nil, at("user_data_base64"), "must be base64 with padding")
+	wrong.forbid(o.UserDataBase64 != nil && value(o.UserData).Secret != "", at("user_data_base64"),
+		"cannot be combined with user_data")
+	for field, size := range map[string]int{"user_data": len(value(o.UserData).Secret), "user_data_base64": len(data)} {
+		wrong.forbid(size > domain.MaxUserData, at(field),
+			fmt.Sprintf("must have at most %d bytes", domain.MaxUserData))
+	}
+}
+
+// hashedSecrets returns the request's secrets for its hash, and removes the encoded form of user_data from the request:
+// it is hashed like the same text. Bytes that are no text are hashed in base64, under a key of their own.
+func (in *launchRequest) hashedSecrets() []string {
+	text, encoded := split(in.UserData.Secret, in.UserDataBase64)
+	secrets := []string{text}
+	if in.UserDataBase64 = nil; encoded != "" {
+		secrets = append(secrets, "base64", encoded)
+	}
+	for n := range in.Instances {
+		i := &in.Instances[n]
+		if i.UserData == nil && i.UserDataBase64 == nil {
+			continue
+		}
+		text, encoded := split(value(i.UserData).Secret, i.UserDataBase64)
+		secrets = append(secrets, strconv.Itoa(n), text)
+		if encoded != "" {
+			secrets = append(secrets, "base64", encoded)
+		}
+		i.UserData, i.UserDataBase64 = &userData{}, nil
+	}
+	return secrets
+}
+
+// split returns user_data as text, or in base64 if it is no text.
+func split(plain domain.Secret, d *userDataBase64) (text, encoded string) {
+	data, err := d.decode()
+	switch {
+	case d == nil:
+		return plain.Reveal(), ""
+	case err == nil && utf8.ValidString(data.Reveal()):
+		return data.Reveal(), ""
+	}
+	return "", base64.StdEncoding.EncodeToString([]byte(data))
+}
+
+// newKey makes an SSH key: the public half as a line of authorized_keys, and the private one in OpenSSH's format.
+func newKey(comment string) (public string, private domain.Secret, err error) {
+	publicKey, privateKey, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		return "", "", err
+	}
+	half, err := ssh.NewPublicKey(publicKey)
+	if err != nil {
+		return "", "", err
+	}
+	block, err := ssh.MarshalPrivateKey(privateKey, comment)
+	if err != nil {
+		return "", "", err
+	}
+	public = strings.TrimSpace(string(ssh.MarshalAuthorizedKey(half))) + " " + comment
+	return public, domain.Secret(pem.EncodeToMemory(block)), nil
+}
+
+// keyPair makes the key pair of an order.
+type keyPair struct {
+	cloud   cloud
+	userID  string // whose key pairs the cloud has
+	orders  postgres.Orders
+	private domain.Secret // set by prepare when it has made a pair
+}
+
+// prepare makes the order's key pair before its first server. A pair that a replica left behind before it died is
+// replaced: nobody has its private half. A pair of that name that another user has is not the order's.
+func (k *keyPair) prepare(ctx context.Context, order domain.Order, claim domain.Claim) (domain.Order, error) {
+	name := order.Spec.GeneratedKey
+	if name == "" || order.Undecided() < len(order.Instances) {
+		return order, nil
+	}
+	public, private, err := newKey(name)
+	if err != nil {
+		return order, err
+	}
+	if !claim.Fresh && order.UserID == k.userID {
+		if err := k.cloud.DeleteKeyPair(ctx, name); err != nil {
+			return order, err
+		}
+	}
+	made, err := k.cloud.ImportKeyPair(ctx, name, public)
+	if err != nil {
+		return order, err
+	}
+	order.Instances = slices.Clone(order.Instances)
+	for n := range order.Instances {
+		order.Instances[n].KeyFingerprint = made.Fingerprint
+	}
+	if err := k.orders.RecordFingerprint(ctx, order, claim, made.Fingerprint); err != nil {
+		return order, err // after ErrFenced another replica makes a pair of its own
+	}
+	k.private = private
+	return order, nil
 }
