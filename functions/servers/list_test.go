@@ -3,6 +3,7 @@ package servers
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -202,5 +203,34 @@ func TestConnectedMetadata(t *testing.T) {
 	done, err := s.Connect(t.Context(), a, nova.servers[0].ID, uuid.Nil)
 	if err != nil || !done.made || done.instance.Spec.Metadata["pool"] != "blue" {
 		t.Errorf("got %+v %v", done.instance, err)
+	}
+}
+
+// TestAccessRules: the token of an application credential with access rules is good for the requests that they list, at
+// this API and at Nova. Each enforces its own.
+func TestAccessRules(t *testing.T) {
+	t.Parallel()
+	p := testkit.NewProject(t)
+	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil), Function)
+	here := testkit.AccessRule{Service: "cloudfn", Method: http.MethodGet, Path: "/v1/servers"}
+	nova := testkit.AccessRule{Service: "compute", Method: http.MethodGet, Path: "/v2.1/servers/detail"}
+	type rules = []testkit.AccessRule
+	for name, tc := range map[string]struct {
+		rules  []testkit.AccessRule
+		method string
+		path   string
+		status int
+		says   string
+	}{
+		"both":           {rules{here, nova}, http.MethodGet, "/v1/servers", 200, ""},
+		"not Nova's":     {rules{here}, http.MethodGet, "/v1/servers", 403, "path /v2.1/servers/detail"},
+		"not this API's": {rules{nova}, http.MethodGet, "/v1/servers", 403, "lack service cloudfn, method GET"},
+		"another method": {rules{here, nova}, http.MethodPost, "/v1/servers/actions", 403, "method POST"},
+	} {
+		id, secret := p.AppCredential(t, tc.rules...)
+		a := app.As(p.AppCredentialToken(t, id, secret)).Do(t, tc.method, tc.path, "")
+		if a.Status != tc.status || !strings.Contains(string(a.Body), tc.says) {
+			t.Errorf("%s: got %d %s", name, a.Status, a.Body)
+		}
 	}
 }
