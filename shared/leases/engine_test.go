@@ -2,11 +2,19 @@ package leases
 
 import (
 	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/flow"
+	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
 // TestDecide: what a lease of every status needs at every time of its period. "status work due start_result", where due
@@ -146,5 +154,120 @@ func TestPauses(t *testing.T) {
 	}
 	if got := triedFor(18); got < 15*time.Minute || got > 16*time.Minute {
 		t.Errorf("18 attempts took %s", got)
+	}
+}
+
+// ownClock lists the functions that read their process's clock, each with the reason why that decides nothing about a
+// lease: it measures how long something takes in this process, for which Go uses a monotonic clock.
+var ownClock = map[string]string{
+	"shared/leases/engine.go Run":          "when a pass has begun in this process",
+	"shared/leases/engine.go time":         "how long a pass takes in this process",
+	"functions/run-leases/pool.go tryPool": "how long ago this process has surveyed the pool",
+	"shared/leases/host.go get":            "how old a list is that this process has read",
+}
+
+// TestLeasesUseTheDatabaseClock: a replica whose clock is wrong decides as the others do, since none reads its own.
+func TestLeasesUseTheDatabaseClock(t *testing.T) {
+	t.Parallel()
+	unused := map[string]bool{}
+	for name := range ownClock {
+		unused[name] = true
+	}
+	parsed := 0
+	for _, pattern := range []string{
+		"functions/leases/*.go", "functions/run-leases/*.go", "shared/leases/*.go", "shared/delegation/*.go",
+		"shared/postgres/lease*.go", "shared/postgres/reservation*.go", "shared/postgres/allocation*.go",
+		"shared/postgres/node*.go", "shared/postgres/isolation*.go", "shared/domain/lease*.go",
+		"shared/domain/node*.go", "shared/domain/period*.go",
+	} {
+		files, err := filepath.Glob(filepath.Join(testkit.Root(), pattern))
+		if err != nil || len(files) == 0 {
+			t.Fatalf("%s: no files, %v", pattern, err)
+		}
+		for _, file := range files {
+			if strings.HasSuffix(file, "_test.go") {
+				continue
+			}
+			parsed++
+			path, _ := filepath.Rel(testkit.Root(), file)
+			for _, function := range readersOfClock(t, file) {
+				if name := path + " " + function; ownClock[name] == "" {
+					t.Errorf("%s reads the process's clock: leases go by the database's", name)
+				} else {
+					delete(unused, name)
+				}
+			}
+		}
+	}
+	if len(unused) > 0 || parsed < 20 {
+		t.Errorf("of %d files these do not read the clock any more: %v", parsed, unused)
+	}
+}
+
+// readersOfClock lists the functions of a file that call time.Now, time.Since or time.Until.
+func readersOfClock(t *testing.T, file string) (found []string) {
+	t.Helper()
+	parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, declared := range parsed.Decls {
+		name := "a declaration"
+		if f, ok := declared.(*ast.FuncDecl); ok {
+			name = f.Name.Name
+		}
+		ast.Inspect(declared, func(n ast.Node) bool {
+			selector, ok := n.(*ast.SelectorExpr)
+			if !ok {
+				return true
+			}
+			from, ok := selector.X.(*ast.Ident)
+			if ok && from.Name == "time" && slices.Contains([]string{"Now", "Since", "Until"}, selector.Sel.Name) {
+				found = append(found, name)
+			}
+			return true
+		})
+	}
+	return found
+}
+
+// TestTenancy: a host that aggregates keep for projects is of use to these only.
+func TestTenancy(t *testing.T) {
+	t.Parallel()
+	metadata := func(pairs ...string) domain.Aggregate {
+		a := domain.Aggregate{Name: "tenants", Hosts: []string{"h1"}, Metadata: map[string]string{}}
+		for n := 0; n < len(pairs); n += 2 {
+			a.Metadata[pairs[n]] = pairs[n+1]
+		}
+		return a
+	}
+	elsewhere := metadata("filter_tenant_id", "p2")
+	elsewhere.Hosts = []string{"h2"}
+	const keeps = "filter_tenant_id keeps"
+	for name, tc := range map[string]struct {
+		all     []domain.Aggregate
+		project string
+		want    string // in the conflict
+	}{
+		"none":               {nil, "p1", ""},
+		"another host's":     {[]domain.Aggregate{elsewhere}, "p1", ""},
+		"another property":   {[]domain.Aggregate{metadata("ssd", "p2")}, "p1", ""},
+		"an empty list":      {[]domain.Aggregate{metadata("filter_tenant_id", " ")}, "p1", ""},
+		"of another project": {[]domain.Aggregate{metadata("filter_tenant_id", "p2")}, "p1", keeps},
+		"of this project":    {[]domain.Aggregate{metadata("filter_tenant_id", "p2, p1")}, "p1", ""},
+		"of this in another one": {
+			[]domain.Aggregate{metadata("filter_tenant_id", "p2"), metadata("filter_tenant_id", "p1")}, "p1", "",
+		},
+		"with a suffix": {[]domain.Aggregate{metadata("filter_tenant_id3", "p2")}, "p1", "filter_tenant_id3 keeps"},
+		"of this with a suffix": {
+			[]domain.Aggregate{metadata("filter_tenant_id", "p2", "filter_tenant_id2", "p1")}, "p1", "",
+		},
+		"for every project": {[]domain.Aggregate{metadata("filter_tenant_id", "p1")}, "", keeps},
+	} {
+		err := CheckAggregates(tc.all, "h1", tc.project)
+		if (err == nil) != (tc.want == "") || err != nil && (apperr.CodeOf(err) != apperr.Conflict ||
+			!strings.Contains(err.Error(), tc.want)) {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
