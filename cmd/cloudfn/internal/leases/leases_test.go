@@ -5,15 +5,18 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os/exec"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/api"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/cli"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/clitest"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/exit"
+	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
 const (
@@ -188,5 +191,83 @@ func TestWaitShowsProgress(t *testing.T) {
 				t.Errorf("%s: it lacks %q:\n%q", name, want, text)
 			}
 		}
+	}
+}
+
+// TestHeal: the flag is a reservation's when a lease is made, and needs hosts.
+func TestHeal(t *testing.T) {
+	t.Parallel()
+	for hosts, want := range map[string]string{"1": "manual", "": ""} {
+		cmd := create(&cli.App{Now: time.Now})
+		if err := cmd.ParseFlags([]string{"--heal", "manual", "--duration", "8h", "--hosts", hosts}); err != nil {
+			t.Fatal(err)
+		}
+		body, err := request(cmd, "workshop")
+		var got any = ""
+		if made, _ := body["reservations"].([]map[string]any); len(made) == 1 {
+			got = made[0]["heal"]
+		}
+		if got != want || (err == nil) != (want != "") {
+			t.Errorf("with --hosts %q it is %v: %v", hosts, got, err)
+		}
+	}
+}
+
+// TestExamples parses what the help shows, as a shell does: the flags, and the expressions in them.
+func TestExamples(t *testing.T) {
+	t.Parallel()
+	for _, command := range []func(*cli.App) *cobra.Command{create, availability} {
+		cmd := command(&cli.App{Now: time.Now})
+		for example := range strings.SplitSeq(strings.ReplaceAll(cmd.Example, "\\\n", ""), "\n") {
+			words, err := exec.CommandContext(t.Context(), "sh", "-c", `printf '%s\n' `+example).Output()
+			if err != nil {
+				t.Fatal(err)
+			}
+			args := strings.Split(strings.TrimSpace(string(words)), "\n")
+			if got := strings.Join(args[:3], " "); got != "cloudfn leases "+cmd.Name() {
+				t.Errorf("%q is of another command", got)
+			}
+			cmd := command(&cli.App{Now: time.Now})
+			if err := cmd.ParseFlags(args[3:]); err != nil {
+				t.Errorf("%s: %v", example, err)
+				continue
+			}
+			if cmd.Name() == "create" {
+				if _, err := request(cmd, args[3]); err != nil {
+					t.Errorf("%s: %v", example, err)
+				}
+			}
+			expressions, err := cmd.Flags().GetStringArray("capability")
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, text := range expressions {
+				if _, err := domain.ParseCapability("--capability", text); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+	}
+}
+
+// TestEndedLease: a lease that has ended shows when it did. Nothing is to be confirmed once it is ending.
+func TestEndedLease(t *testing.T) {
+	t.Parallel()
+	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	l := api.Lease{
+		Status: api.LeaseStatusActive, End: at.Add(time.Hour), OnEnd: api.LeaseOnEnd(domain.OnEndDelete),
+		Events: []api.LeaseEvent{
+			{Type: api.LeaseEventTypeStart, At: new(at.Add(-time.Hour))}, {Type: api.LeaseEventTypeEnd},
+		},
+	}
+	if got := leases.Table.Text("END", l); got != "2026-01-02 04:04:05" || !deletes(l) {
+		t.Errorf("an active lease ends at %s, and deletes is %t", got, deletes(l))
+	}
+	if l.Status = api.LeaseStatusEnding; deletes(l) {
+		t.Error("it is ending already")
+	}
+	l.Status, l.Events[1].At = api.LeaseStatusEnded, &at
+	if got := leases.Table.Text("END", l); got != "2026-01-02 03:04:05" {
+		t.Errorf("an ended lease shows %s", got)
 	}
 }
