@@ -304,8 +304,8 @@ func TestPagedByGophercloud(t *testing.T) {
 	}
 }
 
-// The answers here are those of Zed, cut short; what the real ones say is tested with a dry run of functions/launch.
-
+// TestFreeAddresses, as TestRoom, has answers of Zed, cut short; what the real ones say is tested with a dry run of
+// functions/launch.
 func TestFreeAddresses(t *testing.T) {
 	t.Parallel()
 	s := newStub(t)
