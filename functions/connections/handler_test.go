@@ -3,58 +3,17 @@ package connections
 import (
 	"context"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
-
-func TestMain(m *testing.M) {
-	code := m.Run()
-	testkit.RemoveBinary()
-	os.Exit(code)
-}
-
-// soon is a time as requests have it.
-func soon(d time.Duration) string { return time.Now().Add(d).UTC().Format(time.RFC3339Nano) }
-
-// asking is a request's body: the required fields, and more.
-func asking(kind, more string) string {
-	return fmt.Sprintf(`{"kind": %q, "actions": ["allocate", "start"], "expires_at": %q%s}`, kind, soon(time.Hour), more)
-}
-
-func create(t *testing.T, app *testkit.Client, body string) Connection {
-	t.Helper()
-	a := app.Post(t, "/v1/connections", body)
-	if a.Status != 201 {
-		t.Fatalf("%s: got %d %s", body, a.Status, a.Body)
-	}
-	var c Connection
-	a.JSON(t, &c)
-	if a.Header.Get("Location") != "/v1/connections/"+c.ID.String() {
-		t.Errorf("Location is %q", a.Header.Get("Location"))
-	}
-	return c
-}
-
-// started is a replica with a database of its own, and what it wakes.
-func started(
-	t *testing.T, more map[string]string,
-) (app *testkit.Client, conn *pgx.Conn, database string, woken *testkit.Wakes) {
-	t.Helper()
-	database, woken = testkit.Database(t), testkit.NewWakes(t)
-	env := testkit.Env(t, database, more)
-	env["WAKE_URL"] = woken.URL
-	return testkit.Start(t, env, Function), testkit.Connect(t, database), database, woken
-}
 
 // TestTrustLifecycle creates a trust with the caller's token and the requested roles and end, and deletes it with the
 // connection.

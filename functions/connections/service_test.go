@@ -2,7 +2,6 @@ package connections
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"testing"
 	"time"
@@ -10,115 +9,8 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
-	"github.com/cloudfn/cloudfn/shared/delegation"
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
-
-// fakeCloud stands for another cloud that has several regions, and for a Keystone and a database that fail at a moment
-// of the test's choice: the sandbox has one region and cannot be made to fail for one call. The tests check only the
-// calls to it.
-type fakeCloud struct {
-	nameResolver
-
-	flavors, login, announce, trust, untrust, store, hidden, missing error
-
-	stored domain.Connection
-	end    time.Time // of the application credential
-	calls  []string
-}
-
-func (f *fakeCloud) record(call string) { f.calls = append(f.calls, call) }
-
-func (f *fakeCloud) As(domain.Secret, string) session { return f }
-
-func (f *fakeCloud) Region() string { return "" }
-
-func (f *fakeCloud) Home(authURL, _ string) (sameCloud, sameRegion bool) { return authURL == "", true }
-
-func (f *fakeCloud) Credential(context.Context, string, string, string, domain.Secret) (session, domain.ActsAs, error) {
-	return f, domain.ActsAs{ProjectID: "p1"}, f.login
-}
-
-func (f *fakeCloud) Flavors(context.Context) ([]domain.Flavor, error) { return nil, f.flavors }
-
-func (f *fakeCloud) CreateTrust(
-	_ context.Context, _ domain.Identity, _ string, _ []string, after time.Time, announce func(time.Time) (bool, error),
-) (domain.Trust, error) {
-	if _, err := announce(after); err != nil {
-		return domain.Trust{}, err
-	}
-	f.record("trust")
-	return domain.Trust{ID: "t1"}, f.trust
-}
-
-func (f *fakeCloud) CreateGranted(ctx context.Context, c domain.Connection, _ domain.Grant) (domain.Connection, error) {
-	return f.Create(ctx, c)
-}
-
-func (f *fakeCloud) CredentialEnd(context.Context, string) (time.Time, error) { return f.end, f.hidden }
-
-func (f *fakeCloud) DeleteTrust(ctx context.Context, _ string) error {
-	f.record("untrust")
-	return errors.Join(f.untrust, ctx.Err())
-}
-
-func (f *fakeCloud) Now(context.Context) (time.Time, error) { return time.Now(), nil }
-
-func (f *fakeCloud) Create(_ context.Context, c domain.Connection) (domain.Connection, error) {
-	f.record("store")
-	return c, f.store
-}
-
-func (f *fakeCloud) Get(context.Context, domain.Identity, uuid.UUID) (domain.Connection, error) {
-	return f.stored, f.missing
-}
-
-func (f *fakeCloud) End(
-	ctx context.Context, _ string, _ uuid.UUID, status domain.ConnectionStatus, _ string, revoked bool,
-) (bool, error) {
-	f.record("end " + string(status) + map[bool]string{true: " revoked"}[revoked])
-	return false, ctx.Err()
-}
-
-func (f *fakeCloud) AnnounceTrust(context.Context, domain.OldTrust) (bool, error) {
-	f.record("announce")
-	return f.announce == nil, f.announce
-}
-
-func (f *fakeCloud) ForgetTrust(ctx context.Context, _ string, _ uuid.UUID) error {
-	f.record("forget")
-	return ctx.Err()
-}
-
-func (f *fakeCloud) DropTrust(ctx context.Context, t domain.OldTrust) error {
-	f.record("drop " + t.TrustID)
-	return ctx.Err()
-}
-
-func (f *fakeCloud) Change(_ context.Context, _, after domain.Connection) (domain.Connection, error) {
-	f.record("change")
-	return after, f.store
-}
-
-func (f *fakeCloud) Seal(string, domain.Secret) ([]byte, error) { return []byte("sealed"), nil }
-
-func (f *fakeCloud) service() service {
-	return service{
-		store: f, cloud: f, key: f, clouds: []string{"https://there.example/v3"}, wake: func(...string) {},
-		trusts:  delegation.Trusts{Store: f, Trustee: "u2", Wake: func(...string) {}},
-		changes: f,
-	}
-}
-
-func (*fakeCloud) Take(context.Context, string, string) error { return nil }
-
-// asked is the draft of a connection of a kind.
-func asked(kind domain.ConnectionKind, authURL string) draft {
-	return draft{Connection: domain.Connection{
-		ProjectID: "p1", Kind: kind, AuthURL: authURL,
-		ExpiresAt: time.Now().Add(time.Hour),
-	}, roles: []string{"member"}}
-}
 
 // TestCredentialErrors reports bad credentials as faults of the request, never of the caller's token, and keeps the
 // codes of a failing cloud.

@@ -4,7 +4,6 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"net/url"
 	"slices"
 	"strings"
@@ -17,27 +16,6 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
-
-// body is a request for the sandbox's smallest flavor, with changes.
-func body(t *testing.T, changes object) string {
-	t.Helper()
-	f := testkit.Sandbox(t)
-	in := object{"name": "server", "flavor": f.Flavor, "image": f.Image, "networks": []string{f.Network}}
-	maps.Copy(in, changes)
-	maps.DeleteFunc(in, func(_ string, v any) bool { return v == nil })
-	text, err := json.Marshal(in)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(text)
-}
-
-func start(t *testing.T) (*testkit.Project, *testkit.Client, string) {
-	t.Helper()
-	p := testkit.BorrowProject(t)
-	database := testkit.Database(t)
-	return p, testkit.Start(t, testkit.Env(t, database, nil), Function).As(p.Token(t)), database
-}
 
 // TestLaunchByName launches servers by names and checks them in Nova. Glance takes the text before the first colon of a
 // filter for an operator.
@@ -218,22 +196,6 @@ func TestLongLaunchOverQuota(t *testing.T) {
 		!strings.Contains(string(a.Body), "quota_exceeded") {
 		t.Errorf("one more: got %d %s, want 403", a.Status, a.Body)
 	}
-}
-
-// insertOrder stores an order without requesting servers from Nova.
-const insertOrder = `
-with o as (
-    insert into orders (project_id, id, domain_id, user_id, body_sha256, spec, status, connection_id)
-    values ($1, $2, '', '', '', '{}', $3, nullif($4, '00000000-0000-0000-0000-000000000000'::uuid)) returning *
-)
-insert into instances (project_id, id, order_id, position, name, state, origin)
-select project_id, gen_random_uuid(), id, 0, 'old', 'requested', 'launched' from o`
-
-func ids(page OrderPage) (ids []string) {
-	for _, o := range page.Orders {
-		ids = append(ids, o.ID.String())
-	}
-	return ids
 }
 
 // TestListOrders lists the project's orders page by page, also for a reader.

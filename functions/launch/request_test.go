@@ -14,8 +14,6 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-type object = map[string]any
-
 // TestOverrides launches servers that differ, under ids of the caller's.
 func TestOverrides(t *testing.T) {
 	t.Parallel()

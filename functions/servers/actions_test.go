@@ -1,13 +1,10 @@
 package servers
 
 import (
-	"context"
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -17,60 +14,6 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
-
-// actionAnswer is the answer to an action.
-type actionAnswer struct {
-	status  int
-	State   domain.InstanceState
-	Changed bool
-	Detail  string
-	ImageID string `json:"image_id"`
-	Errors  []struct {
-		Field   string
-		Allowed []string
-	}
-}
-
-func sendAction(t *testing.T, app *testkit.Client, id, action string) (out actionAnswer) {
-	t.Helper()
-	body := fmt.Sprintf(`{"action":%q}`, action)
-	if action == "hard" {
-		body = `{"action":"reboot","hard":true}`
-	}
-	a := app.Post(t, "/v1/servers/"+id+"/actions", body)
-	a.JSON(t, &out)
-	out.status = a.Status
-	return out
-}
-
-// isAccepted reports whether Nova accepted the action.
-func (a actionAnswer) isAccepted(state domain.InstanceState) bool {
-	return a.status == 202 && a.Changed && a.State == state
-}
-
-// isIdle reports whether there was nothing to do.
-func (a actionAnswer) isIdle(states ...domain.InstanceState) bool {
-	return a.status == 200 && !a.Changed && slices.Contains(states, a.State)
-}
-
-// isRejected reports whether the state did not allow the action, with the actions that it allows.
-func (a actionAnswer) isRejected(allowed ...string) bool {
-	return a.status == 409 && len(a.Errors) > 0 && a.Errors[0].Field == "action" &&
-		slices.Equal(a.Errors[0].Allowed, allowed)
-}
-
-// track stores the instance of a server; "" = one without a server yet.
-func track(t *testing.T, conn *pgx.Conn, p *testkit.Project, serverID string, state domain.InstanceState) string {
-	t.Helper()
-	id := uuid.NewString()
-	_, err := conn.Exec(context.Background(), `
-insert into instances (project_id, id, position, name, server_id, state, origin)
-values ($1, $2, 0, 'x', nullif($3, ''), $4, 'launched')`, p.ID, id, serverID, state)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return id
-}
 
 // TestActionsOnATrackedServer are possible by either of its ids. Each change is an event at once.
 func TestActionsOnATrackedServer(t *testing.T) {
@@ -152,24 +95,6 @@ from events where project_id = $1 and subject = $2 order by seq`, p.ID, id)
 	})
 }
 
-// waker is a server in place of the event functions, which records the paths of their wake events.
-func waker(t *testing.T) (wakeURL string, woken func() []string) {
-	t.Helper()
-	var mu sync.Mutex
-	var paths []string
-	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		mu.Lock()
-		defer mu.Unlock()
-		paths = append(paths, r.URL.Path)
-	}))
-	t.Cleanup(server.Close)
-	return server.URL + "/{function}", func() []string {
-		mu.Lock()
-		defer mu.Unlock()
-		return slices.Clone(paths)
-	}
-}
-
 // TestActionTakesTwoRequests of Nova, and succeeds although Postgres rejects the new state.
 func TestActionTakesTwoRequests(t *testing.T) {
 	t.Parallel()
@@ -240,25 +165,6 @@ func TestActionRejectsBadRequests(t *testing.T) {
 	if a := app.Do(t, http.MethodDelete, "/v1/servers/"+id+"?x=1", ""); a.Status != 400 {
 		t.Errorf("DELETE with a parameter: %d", a.Status)
 	}
-}
-
-// result is the result for one of many servers.
-type result struct {
-	ID      string
-	State   domain.InstanceState
-	Changed *bool
-	Error   *struct {
-		Code    string
-		Detail  string
-		Allowed []string
-	}
-}
-
-func (r result) String() string {
-	if r.Error != nil {
-		return r.Error.Code + " " + strings.Join(r.Error.Allowed, ",")
-	}
-	return fmt.Sprintf("%s %t", r.State, *r.Changed)
 }
 
 // TestLongActionOnManyServers has a result for each, in the order of the ids.

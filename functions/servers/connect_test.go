@@ -14,27 +14,6 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// linked is the answer to POST /v1/servers.
-type linked struct {
-	ID           uuid.UUID
-	ServerID     string `json:"server_id"`
-	State        domain.InstanceState
-	Origin       string
-	ConnectionID *uuid.UUID `json:"connection_id"`
-	ActionID     *uuid.UUID `json:"action_id"`
-}
-
-func link(t *testing.T, app *testkit.Client, body string, args ...any) (int, linked) {
-	t.Helper()
-	a := app.Post(t, "/v1/servers", fmt.Sprintf(body, args...))
-	var out linked
-	a.JSON(t, &out)
-	if a.Status < 300 && a.Status != 202 && a.Header.Get("Location") != "/v1/servers/"+out.ServerID {
-		t.Errorf("the location is %q", a.Header.Get("Location"))
-	}
-	return a.Status, out
-}
-
 // TestConnectAndDisconnect and reconnect a server that somebody else made. Only force deletes it.
 func TestConnectAndDisconnect(t *testing.T) {
 	t.Parallel()

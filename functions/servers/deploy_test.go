@@ -1,14 +1,8 @@
 package servers
 
 import (
-	"bytes"
-	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
-	"net/http/httptest"
-	"net/http/httputil"
-	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -18,36 +12,6 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
-
-// metadata returns a server's metadata in Nova, after adding more.
-func metadata(t *testing.T, p *testkit.Project, id, more string) map[string]string {
-	t.Helper()
-	nova := testkit.Compute(t, p.Login(t))
-	url, body := nova.Endpoint+"servers/"+id+"/metadata", strings.NewReader(`{"metadata":`+more+`}`)
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if more == "" {
-		req.Method, req.Body, req.ContentLength = http.MethodGet, nil, 0
-	}
-	req.Header.Set("X-Auth-Token", nova.Token())
-	req.Header.Set("Content-Type", "application/json")
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	var found struct{ Metadata map[string]string }
-	if err := json.NewDecoder(resp.Body).Decode(&found); err != nil || resp.StatusCode != http.StatusOK {
-		t.Fatalf("Nova answered %s, %v", resp.Status, err)
-	}
-	return found.Metadata
-}
-
-// deployment is the body of an action that deploys a version.
-const deployment = `{"action":"deploy","image":"registry.example.com/agent:%s","env":{"A":"canary-env"},
-"join_token":"canary-join","confirm_rebuild":true}`
 
 // TestDeploy rebuilds a server, again for another version, and then while it is stopped. Its own metadata stay.
 func TestDeploy(t *testing.T) {
@@ -131,45 +95,6 @@ func TestLongDeployTimesOut(t *testing.T) {
 	if n := testkit.Scalar[int](t, conn, "select count(*)::int from deployments"); n != 0 {
 		t.Errorf("there are %d deployments", n)
 	}
-}
-
-// proxyNova is a proxy for the real Nova: first may answer in its place, and change may change its answer about a
-// server. It stands for a Nova that is too old or slow, or has servers that boot from volumes.
-func proxyNova(
-	t *testing.T, first func(http.ResponseWriter, *http.Request, []byte) bool, change func(map[string]any),
-) map[string]string {
-	t.Helper()
-	nova, err := url.Parse(testkit.Compute(t, testkit.Login(t, "admin")).Endpoint)
-	if err != nil {
-		t.Fatal(err)
-	}
-	proxy := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {
-		r.Out.URL.Scheme, r.Out.URL.Host = nova.Scheme, nova.Host
-	}}
-	proxy.ModifyResponse = func(resp *http.Response) error {
-		if change == nil || resp.Request.Method != http.MethodGet {
-			return nil
-		}
-		var body map[string]map[string]any
-		if err := json.NewDecoder(resp.Body).Decode(&body); err != nil {
-			return err
-		}
-		change(body["server"])
-		changed, err := json.Marshal(body)
-		resp.Body, resp.ContentLength = io.NopCloser(bytes.NewReader(changed)), int64(len(changed))
-		resp.Header.Del("Content-Length")
-		return err
-	}
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		body, _ := io.ReadAll(r.Body)
-		r.Body = io.NopCloser(bytes.NewReader(body))
-		if !first(w, r, body) {
-			proxy.ServeHTTP(w, r)
-		}
-	}))
-	t.Cleanup(server.Close)
-	compute := server.URL + strings.TrimSuffix(nova.Path, "/")
-	return testkit.RedirectTo(t, map[string]string{"compute": compute}).Env(t, "demo")
 }
 
 // TestDeployOnAnOldCloud reports the missing version, and stores nothing.

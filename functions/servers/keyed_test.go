@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/testkit"
@@ -27,16 +26,6 @@ func logged(t *testing.T, server, name string) (n int) {
 		}
 	}
 	return n
-}
-
-// loseResults leaves the actions as a replica does that was killed after Nova's answer, with an expired claim.
-func loseResults(t *testing.T, conn *pgx.Conn) {
-	t.Helper()
-	_, err := conn.Exec(t.Context(),
-		"update keyed_actions set result = null, claim_id = gen_random_uuid(), claimed_until = clock_timestamp()")
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 // TestLongRebootWithAnIDIsDoneOnce, however often it is sent, also concurrently and when its result was lost.

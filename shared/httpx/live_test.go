@@ -19,14 +19,6 @@ import (
 	"github.com/cloudfn/cloudfn/shared/apperr"
 )
 
-// serve serves routes over TCP.
-func serve(t *testing.T, edge Edge, routes ...Route) *httptest.Server {
-	t.Helper()
-	server := httptest.NewServer(edge.Handler(routes))
-	t.Cleanup(server.Close)
-	return server
-}
-
 // TestClientHangsUp ends the work of a read, and never that of a change.
 func TestClientHangsUp(t *testing.T) {
 	t.Parallel()
@@ -189,48 +181,6 @@ func TestSlowBody(t *testing.T) {
 		}
 	})
 }
-
-// inMemory is the client of a server in memory, as synctest requires. It has one connection at a time, which wrap may
-// change on the server's side.
-func inMemory(t *testing.T, api http.Handler, wrap func(net.Conn) net.Conn) *http.Client {
-	t.Helper()
-	conns := serveInMemory(t, api)
-	dial := func(context.Context, string, string) (net.Conn, error) {
-		client, server := net.Pipe()
-		conns <- wrap(server)
-		return client, nil
-	}
-	transport := &http.Transport{MaxConnsPerHost: 1, DialContext: dial}
-	t.Cleanup(transport.CloseIdleConnections)
-	return &http.Client{Transport: transport}
-}
-
-// serveInMemory serves the connections that are sent to it until the end of the test.
-func serveInMemory(t *testing.T, api http.Handler) chan<- net.Conn {
-	t.Helper()
-	conns := make(pipeListener)
-	server := &http.Server{Handler: api}
-	go func() { _ = server.Serve(conns) }()
-	t.Cleanup(func() { _ = server.Close() })
-	return conns
-}
-
-// pipeListener accepts connections in memory, as synctest requires.
-type pipeListener chan net.Conn
-
-// Accept implements net.Listener.
-func (l pipeListener) Accept() (net.Conn, error) {
-	if conn, ok := <-l; ok {
-		return conn, nil
-	}
-	return nil, net.ErrClosed
-}
-
-// Close implements net.Listener.
-func (l pipeListener) Close() error { close(l); return nil }
-
-// Addr implements net.Listener.
-func (l pipeListener) Addr() net.Addr { return &net.TCPAddr{} }
 
 // shortDeadlineConn makes every read deadline a tenth of a second.
 type shortDeadlineConn struct{ net.Conn }

@@ -2,7 +2,6 @@ package openstack
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"net/http"
 	"os"
@@ -18,15 +17,6 @@ import (
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
-
-func catalogOf(t *testing.T, text string) catalog {
-	t.Helper()
-	var c catalog
-	if err := json.Unmarshal([]byte(text), &c); err != nil {
-		t.Fatal(err)
-	}
-	return c
-}
 
 func TestEndpointIsNeverGuessed(t *testing.T) {
 	t.Parallel()

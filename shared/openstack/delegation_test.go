@@ -14,20 +14,6 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// loginStub answers every login with the token's body.
-func loginStub(t *testing.T, body string) *stub {
-	t.Helper()
-	s := newStub(t)
-	s.mux.HandleFunc("POST /v3/auth/tokens", func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("X-Subject-Token", theToken)
-		w.WriteHeader(http.StatusCreated)
-		_, _ = w.Write([]byte(`{"token":{` + body + `,` + strings.TrimPrefix(s.catalog("compute"), "{") + `}`))
-	})
-	return s
-}
-
-const member = `"user":{"id":"u1","name":"joe"},"project":{"id":"p1","name":"web","domain":{"id":"d1"}},"roles":[{"name":"reader"},{"name":"member"}]`
-
 // TestDelegatedLogins ask for what they mean, send no other token along, and need no catalog besides their answer's: a
 // credential with access rules may not ask for one.
 func TestDelegatedLogins(t *testing.T) {

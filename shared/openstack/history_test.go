@@ -15,17 +15,6 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// pages has a path answer with the page that a marker stands for.
-func (s *stub) pages(pattern string, byMarker map[string]string) {
-	s.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
-		page, ok := byMarker[r.URL.Query().Get("marker")]
-		if !ok {
-			w.WriteHeader(http.StatusBadRequest)
-		}
-		_, _ = w.Write([]byte(page))
-	})
-}
-
 func currentServers(t *testing.T, s *stub, project string) (map[string]domain.CurrentServer, error) {
 	t.Helper()
 	got := map[string]domain.CurrentServer{}

@@ -1,7 +1,6 @@
 package openstack
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -14,20 +13,6 @@ import (
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
-
-// offering is a session whose catalog is the one in a body of Keystone's.
-func (s *stub) offering(t *testing.T, body string) *Session {
-	t.Helper()
-	var found struct {
-		Catalog catalog `json:"catalog"`
-	}
-	if err := json.Unmarshal([]byte(body), &found); err != nil {
-		t.Fatal(err)
-	}
-	cloud := s.cloud(t, nil)
-	cloud.catalogs.Add("p1", found.Catalog)
-	return cloud.As(theToken, "p1")
-}
 
 // TestPagesByMarkerOrOffset: of a link to the next page only its marker or offset is used, pages shift while they are
 // read, and a service that gives the same page for ever is not asked for ever.
