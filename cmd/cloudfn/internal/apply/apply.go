@@ -182,7 +182,7 @@ func (r *applier) do(ctx context.Context, s step) error {
 // await waits, and brings the statuses of the results up to date.
 func (r *applier) await(ctx context.Context) error {
 	r.Notef("Waiting for %s, for at most %s.", output.Count(len(r.targets), "resource"), r.wait.Limit)
-	failure := managed.Await(ctx, r.App, r.wait.Limit, r.targets)
+	failure := managed.Await(ctx, r.App, r.wait, r.targets)
 	statuses := map[string]string{}
 	for _, t := range r.targets {
 		statuses[t.String()] = t.Status()

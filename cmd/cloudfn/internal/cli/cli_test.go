@@ -1,11 +1,13 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -14,37 +16,55 @@ import (
 
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/api"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/exit"
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/output"
 )
 
-// TestPoll waits through transient errors, and no longer than it may.
-func TestPoll(t *testing.T) {
+// TestWait waits through transient errors, and no longer than it may.
+func TestWait(t *testing.T) {
 	t.Parallel()
-	polls := 0
-	err := Poll(t.Context(), time.Minute, func(context.Context) (bool, error) {
-		if polls++; polls < 3 {
-			return false, &api.Error{Status: http.StatusServiceUnavailable}
-		}
-		return true, nil
-	}, func() string { return "" })
-	if err != nil || polls != 3 {
-		t.Errorf("after %d polls: %v", polls, err)
+	shown, gets, minute := &bytes.Buffer{}, 0, Wait{IsOn: true, Limit: time.Minute}
+	a := &App{hasBegun: true, Err: shown, Now: func() time.Time { return time.Time{} }}
+	w := Waiter[int]{
+		Get: func(context.Context) (int, error) {
+			if gets++; gets == 1 {
+				return 0, &api.Error{Status: http.StatusServiceUnavailable}
+			}
+			return gets, nil
+		},
+		Done: func(n int) (bool, error) { return n == 3, nil },
+		Rows: func(n int) []output.Row { return []output.Row{{Name: "web", State: strconv.Itoa(n)}} },
+		Hint: func(n int) string { return fmt.Sprintf("web is %d", n) },
+	}
+	if n, err := w.Wait(t.Context(), a, minute, 1); err != nil || n != 3 || gets != 3 {
+		t.Errorf("after %d gets: %d, %v", gets, n, err)
+	}
+	if text := strings.Join(strings.Fields(shown.String()), " "); text != "0s web 1 0s web 2 0s web 3" {
+		t.Errorf("it shows %q", text)
 	}
 	refused := &api.Error{Status: http.StatusForbidden}
-	if err := Poll(t.Context(), time.Minute, func(context.Context) (bool, error) { return false, refused },
-		nil); !errors.Is(err, refused) {
-		t.Errorf("a rejection ends it with %v", err)
+	w.Get = func(context.Context) (int, error) { return 7, refused }
+	if n, err := w.Wait(t.Context(), a, minute, 1); n != 1 || !errors.Is(err, refused) {
+		t.Errorf("a rejection ends it with %d, %v", n, err)
 	}
-	a := &App{hasBegun: true}
-	never := func(context.Context) (bool, error) { return false, nil }
-	err = Poll(t.Context(), time.Millisecond, never, func() string { return "web is building" })
+	w.Get = func(context.Context) (int, error) { return 7, nil }
+	if n, err := w.Wait(t.Context(), a, Wait{}, 1); n != 7 || err != nil {
+		t.Errorf("without a wait it gives %d, %v", n, err)
+	}
+	failed := exit.Failedf("it failed")
+	w.Done = func(int) (bool, error) { return false, failed }
+	if n, err := w.Wait(t.Context(), a, minute, 1); n != 7 || !errors.Is(err, failed) {
+		t.Errorf("a failure ends it with %d, %v", n, err)
+	}
+	w.Done = func(int) (bool, error) { return false, nil }
+	_, err := w.Wait(t.Context(), a, Wait{IsOn: true, Limit: time.Millisecond}, 1)
 	if code := a.Code(err); code != exit.Unavailable ||
-		err.Error() != "not done within 1ms, and it goes on: web is building" {
+		err.Error() != "not done within 1ms, and it goes on: web is 7" {
 		t.Errorf("too late gives %d: %v", code, err)
 	}
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(ErrInterrupted)
-	err = Poll(ctx, time.Minute, never, func() string { return "web is building" })
-	if code := a.Code(err); code != exit.Interrupted || !strings.Contains(err.Error(), "goes on (web is building)") {
+	_, err = w.Wait(ctx, a, minute, 1)
+	if code := a.Code(err); code != exit.Interrupted || !strings.Contains(err.Error(), "goes on (web is 7)") {
 		t.Errorf("interrupted gives %d: %v", code, err)
 	}
 }

@@ -142,16 +142,38 @@ const (
 	lastPause  = 3 * time.Second
 )
 
-// Poll calls poll until it is done, or fails with an error that is not transient. state says what is not done yet.
-func Poll(
-	ctx context.Context, limit time.Duration, poll func(context.Context) (isDone bool, err error), state func() string,
-) error {
-	within, cancel := context.WithTimeout(ctx, limit)
+// Waiter waits for one thing, or for some.
+type Waiter[T any] struct {
+	Get  func(context.Context) (T, error)
+	Done func(T) (bool, error) // an error ends the wait, unless it is transient
+	Rows func(T) []output.Row  // shown on stderr; nil = nothing is shown
+	Hint func(T) string        // what is not done yet, and how to follow it
+}
+
+// Wait gets it until it is done, or once if the user does not want to wait. latest is what is known of it before.
+func (w Waiter[T]) Wait(ctx context.Context, a *App, wait Wait, latest T) (T, error) {
+	if !wait.IsOn {
+		return w.Get(ctx)
+	}
+	show := func(T) {}
+	if w.Rows != nil {
+		draw, stop := a.Progress(ctx)
+		defer stop()
+		show = func(t T) { draw(w.Rows(t)...) }
+	}
+	show(latest)
+	within, cancel := context.WithTimeout(ctx, wait.Limit)
 	defer cancel()
 	for pause := firstPause; ; pause = min(pause*5/4, lastPause) {
-		isDone, err := poll(within)
+		isDone := false
+		found, err := w.Get(within)
+		if err == nil {
+			latest = found
+			show(latest)
+			isDone, err = w.Done(latest)
+		}
 		if isDone || err != nil && within.Err() == nil && !api.IsTransient(err) {
-			return err
+			return latest, err
 		}
 		select {
 		case <-time.After(pause):
@@ -159,9 +181,9 @@ func Poll(
 		case <-within.Done():
 		}
 		if ctx.Err() != nil {
-			return fmt.Errorf("%w: what was begun goes on (%s)", context.Cause(ctx), state())
+			return latest, fmt.Errorf("%w: what was begun goes on (%s)", context.Cause(ctx), w.Hint(latest))
 		}
-		return Timeout("not done within %s, and it goes on: %s", limit, state())
+		return latest, Timeout("not done within %s, and it goes on: %s", wait.Limit, w.Hint(latest))
 	}
 }
 

@@ -114,7 +114,7 @@ func join(err, lost error) error {
 
 func (l *launch) await(ctx context.Context, launched api.Item[api.Order]) (api.Item[api.Order], error) {
 	ended, err := orders.Waiter{
-		ID: l.id, Connection: l.connection(), Limit: l.wait.Limit, Launched: &launched, Resend: l.send,
+		ID: l.id, Connection: l.connection(), Flags: l.wait, Launched: launched, Resend: l.send,
 	}.Wait(ctx, l.App)
 	if err == nil {
 		return orders.WithSecret(ended, launched.Value.Callback), nil

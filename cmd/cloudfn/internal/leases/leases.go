@@ -147,30 +147,26 @@ func list(a *cli.App) *cobra.Command {
 
 // await reads a lease until it has one of the statuses. A lease in error is a failure.
 func await(
-	ctx context.Context, a *cli.App, limit time.Duration, lease api.Item[api.Lease], statuses ...api.LeaseStatus,
+	ctx context.Context, a *cli.App, wait cli.Wait, lease api.Item[api.Lease], statuses ...api.LeaseStatus,
 ) (api.Item[api.Lease], error) {
 	id := lease.Value.ID
-	show, stop := a.Progress(ctx)
-	defer stop()
-	err := cli.Poll(ctx, limit, func(ctx context.Context) (bool, error) {
-		found, err := leases.Get(ctx, a, id, nil)
-		if err != nil {
-			return false, err
-		}
-		lease = found
-		isDone := slices.Contains(statuses, lease.Value.Status)
-		show(output.Row{
-			Name: cmp.Or(lease.Value.Name, id), State: string(lease.Value.Status), Note: reason(lease.Value),
-			IsFinal: isDone,
-		})
-		if !isDone && lease.Value.Status == api.LeaseStatusError {
-			return false, exit.Failedf("lease %s failed: %s", id, reason(lease.Value))
-		}
-		return isDone, nil
-	}, func() string {
-		return "it is " + string(lease.Value.Status) + "; follow it by " + a.Name + " leases show " + id
-	})
-	return lease, err
+	isDone := func(l api.Item[api.Lease]) bool { return slices.Contains(statuses, l.Value.Status) }
+	return cli.Waiter[api.Item[api.Lease]]{
+		Get: func(ctx context.Context) (api.Item[api.Lease], error) { return leases.Get(ctx, a, id, nil) },
+		Done: func(l api.Item[api.Lease]) (bool, error) {
+			if !isDone(l) && l.Value.Status == api.LeaseStatusError {
+				return false, exit.Failedf("lease %s failed: %s", id, reason(l.Value))
+			}
+			return isDone(l), nil
+		},
+		Rows: func(l api.Item[api.Lease]) []output.Row {
+			name, state := cmp.Or(l.Value.Name, id), string(l.Value.Status)
+			return []output.Row{{Name: name, State: state, Note: reason(l.Value), IsFinal: isDone(l)}}
+		},
+		Hint: func(l api.Item[api.Lease]) string {
+			return "it is " + string(l.Value.Status) + "; follow it by " + a.Name + " leases show " + id
+		},
+	}.Wait(ctx, a, wait, lease)
 }
 
 // endOf is when a lease ends, or has ended.
@@ -229,7 +225,7 @@ func (f *follow) send(
 		lease, err = watch(ctx, a, lease)
 	case f.wait.IsOn:
 		a.Notef("Lease %s is %s.", lease.Value.ID, lease.Value.Status)
-		lease, err = await(ctx, a, f.wait.Limit, lease, statuses...)
+		lease, err = await(ctx, a, f.wait, lease, statuses...)
 	}
 	if err != nil {
 		return err
@@ -264,18 +260,14 @@ func watch(ctx context.Context, a *cli.App, lease api.Item[api.Lease]) (api.Item
 		a.Notef("Lease %s is %s.", id, status)
 	}
 	show(lease.Value)
-	err := cli.Poll(ctx, math.MaxInt64, func(ctx context.Context) (bool, error) {
-		if slices.Contains(ended, lease.Value.Status) {
-			return true, nil
-		}
-		found, err := leases.Get(ctx, a, id, nil)
-		if err == nil {
-			lease = found
-			show(lease.Value)
-		}
-		return slices.Contains(ended, lease.Value.Status), err
-	}, func() string { return "it is " + string(status) })
-	return lease, err
+	return cli.Waiter[api.Item[api.Lease]]{
+		Get: func(ctx context.Context) (api.Item[api.Lease], error) { return leases.Get(ctx, a, id, nil) },
+		Done: func(l api.Item[api.Lease]) (bool, error) {
+			show(l.Value)
+			return slices.Contains(ended, l.Value.Status), nil
+		},
+		Hint: func(api.Item[api.Lease]) string { return "it is " + string(status) },
+	}.Wait(ctx, a, cli.Wait{IsOn: true, Limit: math.MaxInt64}, lease)
 }
 
 func show(a *cli.App) *cobra.Command {

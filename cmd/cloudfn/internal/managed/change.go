@@ -240,7 +240,7 @@ func declare(cmd *cobra.Command, a *cli.App, d documents.Document, etag string, 
 func printAfter(ctx context.Context, a *cli.App, m api.Item[api.Managed], wait cli.Wait) error {
 	if wait.IsOn {
 		r := Reference{m.Value.Kind, m.Value.Name}
-		err := Await(ctx, a, wait.Limit, []*Target{{Reference: r, Revision: m.Value.Revision}})
+		err := Await(ctx, a, wait, []*Target{{Reference: r, Revision: m.Value.Revision}})
 		if err != nil {
 			return err
 		}
@@ -378,7 +378,7 @@ them.`,
 			if !wait.IsOn || len(targets) == 0 {
 				return failure
 			}
-			if err := Await(cmd.Context(), a, wait.Limit, targets); err != nil {
+			if err := Await(cmd.Context(), a, wait, targets); err != nil {
 				return err
 			}
 			return failure

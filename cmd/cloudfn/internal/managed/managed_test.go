@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/api"
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/cli"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/clitest"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/exit"
 )
@@ -61,7 +62,7 @@ func TestAwaitError(t *testing.T) {
 	now := time.Now()
 	a.Now = func() time.Time { now = now.Add(patience / 3); return now }
 	target := &Target{Reference: Reference{"Volume", "data"}, Revision: 1}
-	err := Await(t.Context(), a, time.Minute, []*Target{target})
+	err := Await(t.Context(), a, cli.Wait{IsOn: true, Limit: time.Minute}, []*Target{target})
 	if a.Code(err) != exit.Failed || err.Error() != "Volume/data is error: no room" {
 		t.Errorf("it ends with %v", err)
 	}
@@ -78,10 +79,10 @@ func TestAwaitGone(t *testing.T) {
 		fmt.Fprint(w, `{"detail": "there is no Volume data", "code": "not_found"}`)
 	})
 	data := Reference{"Volume", "data"}
-	if err := Await(t.Context(), a, time.Minute, []*Target{{Reference: data}}); err != nil {
+	if err := Await(t.Context(), a, cli.Wait{IsOn: true, Limit: time.Minute}, []*Target{{Reference: data}}); err != nil {
 		t.Error(err)
 	}
-	err := Await(t.Context(), a, time.Minute, []*Target{{Reference: data, Revision: 1}})
+	err := Await(t.Context(), a, cli.Wait{IsOn: true, Limit: time.Minute}, []*Target{{Reference: data, Revision: 1}})
 	if err == nil || err.Error() != "Volume/data is gone" {
 		t.Errorf("it ends with %v", err)
 	}
@@ -94,7 +95,7 @@ func TestAwaitTimeout(t *testing.T) {
 		fmt.Fprint(w, `{"managed": [{"kind": "Volume", "name": "a", "status": "creating"},
 			{"kind": "Volume", "name": "b", "status": "pending", "status_reason": "it waits"}], "next": null}`)
 	})
-	err := Await(t.Context(), a, 50*time.Millisecond, []*Target{
+	err := Await(t.Context(), a, cli.Wait{IsOn: true, Limit: 50 * time.Millisecond}, []*Target{
 		{Reference: Reference{"Volume", "b"}, Revision: 1}, {Reference: Reference{"Volume", "a"}, Revision: 1},
 	})
 	const want = "not done within 50ms, and it goes on: Volume/b is pending: it waits, and 1 more"
@@ -137,7 +138,7 @@ func TestAwaitFollowers(t *testing.T) {
 			fmt.Fprint(w, `{"managed": [], "next": null}`)
 		}
 	})
-	err := Await(t.Context(), a, time.Minute, []*Target{
+	err := Await(t.Context(), a, cli.Wait{IsOn: true, Limit: time.Minute}, []*Target{
 		{Reference: Reference{deployment, "web"}, Revision: 1}, {Reference: Reference{"Configmap", "files"}, Revision: 2},
 	})
 	if err != nil || lists < 2 {
@@ -175,7 +176,7 @@ func TestAwaitBalancers(t *testing.T) {
 			fmt.Fprint(w, `{"managed": [], "next": null}`)
 		}
 	})
-	err := Await(t.Context(), a, time.Minute, []*Target{
+	err := Await(t.Context(), a, cli.Wait{IsOn: true, Limit: time.Minute}, []*Target{
 		{Reference: Reference{balancer, "front"}, Revision: 1}, {Reference: Reference{deployment, "web"}, Revision: 2},
 	})
 	if text := notes.String(); err != nil || lists < 3 || !strings.Contains(text, "Loadbalancer/also") ||

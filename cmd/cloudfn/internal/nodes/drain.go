@@ -67,7 +67,7 @@ func drain(a *cli.App) *cobra.Command {
 			if isDry || !wait.IsOn {
 				return printOne(a, n)
 			}
-			n, err = follow(cmd.Context(), a, n, wait.Limit)
+			n, err = follow(cmd.Context(), a, n, wait)
 			if err != nil {
 				return err
 			}
@@ -95,23 +95,17 @@ cancel-drain stops it.`
 }
 
 // follow reads a node until its drain is over, and shows the progress on stderr.
-func follow(ctx context.Context, a *cli.App, n api.Item[api.Node], limit time.Duration) (api.Item[api.Node], error) {
-	show, stop := a.Progress(ctx)
-	defer stop()
+func follow(ctx context.Context, a *cli.App, n api.Item[api.Node], wait cli.Wait) (api.Item[api.Node], error) {
 	name := n.Value.Name
-	err := cli.Poll(ctx, limit, func(ctx context.Context) (bool, error) {
-		found, err := noun.Get(ctx, a, name, nil)
-		if err != nil {
-			return false, err
-		}
-		n = found
-		show(rows(a, n.Value)...)
-		return isOver(n.Value.Drain), nil
-	}, func() string {
-		return fmt.Sprintf("the drain of %s is %s; follow it by %s nodes show %s, stop it by %s nodes cancel-drain %s",
-			name, drainText(n.Value.Drain), a.Name, name, a.Name, name)
-	})
-	return n, err
+	return cli.Waiter[api.Item[api.Node]]{
+		Get:  func(ctx context.Context) (api.Item[api.Node], error) { return noun.Get(ctx, a, name, nil) },
+		Done: func(n api.Item[api.Node]) (bool, error) { return isOver(n.Value.Drain), nil },
+		Rows: func(n api.Item[api.Node]) []output.Row { return rows(a, n.Value) },
+		Hint: func(n api.Item[api.Node]) string {
+			return fmt.Sprintf("the drain of %[1]s is %[2]s; follow it by %[3]s nodes show %[1]s, stop it by %[3]s nodes "+
+				"cancel-drain %[1]s", name, drainText(n.Value.Drain), a.Name)
+		},
+	}.Wait(ctx, a, wait, n)
 }
 
 // isOver reports whether nothing of a drain moves any more. What Nova moves when it is cancelled still does.

@@ -10,7 +10,6 @@ import (
 	"net/url"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -61,18 +60,11 @@ func show(a *cli.App) *cobra.Command {
 	var wait cli.Wait
 	run := func(cmd *cobra.Command, id string) error {
 		connection, _ := cmd.Flags().GetString("connection")
-		if !wait.IsOn {
-			order, err := Get(cmd.Context(), a, id, connection)
-			if err != nil {
-				return err
-			}
-			return Print(a, order)
+		order, err := Waiter{ID: id, Connection: connection, Flags: wait}.Wait(cmd.Context(), a)
+		if err == nil {
+			err = Print(a, order)
 		}
-		order, err := Waiter{ID: id, Connection: connection, Limit: wait.Limit}.Wait(cmd.Context(), a)
-		if err != nil {
-			return err
-		}
-		if err := Print(a, order); err != nil {
+		if err != nil || !wait.IsOn {
 			return err
 		}
 		return Result(a, order.Value)
@@ -200,41 +192,32 @@ func states(o api.Order) string {
 // Waiter waits for the end of an order, and shows its progress meanwhile.
 type Waiter struct {
 	ID, Connection string
-	Limit          time.Duration
-	Launched       *api.Item[api.Order] // the answer to its launch; nil = unknown
+	Flags          cli.Wait
+	Launched       api.Item[api.Order] // the answer to its launch, if that is known
 	// Resend launches the order again when nobody works on it any more; nil = only whoever launched it can.
 	Resend func(context.Context) (api.Item[api.Order], error)
 }
 
 // Wait gives the order as it ended.
-func (w Waiter) Wait(ctx context.Context, a *cli.App) (order api.Item[api.Order], err error) {
-	show, stop := a.Progress(ctx)
-	defer stop()
-	if w.Launched != nil {
-		order = *w.Launched
-		show(instanceRows(order.Value)...)
-	}
-	err = cli.Poll(ctx, w.Limit, func(ctx context.Context) (bool, error) {
-		found, err := Get(ctx, a, w.ID, w.Connection)
-		if err != nil {
-			return false, err
-		}
-		order = found
-		if isInterrupted(order.Value) {
-			if w.Resend == nil {
+func (w Waiter) Wait(ctx context.Context, a *cli.App) (api.Item[api.Order], error) {
+	return cli.Waiter[api.Item[api.Order]]{
+		Get: func(ctx context.Context) (api.Item[api.Order], error) {
+			order, err := Get(ctx, a, w.ID, w.Connection)
+			if err == nil && w.Resend != nil && isInterrupted(order.Value) {
+				return w.Resend(ctx)
+			}
+			return order, err
+		},
+		Done: func(o api.Item[api.Order]) (bool, error) {
+			if isInterrupted(o.Value) && w.Resend == nil {
 				return false, exit.Failedf("order %s was interrupted, and nobody works on it: "+
 					"give the same launch again with --id %s", w.ID, w.ID)
 			}
-			resent, err := w.Resend(ctx)
-			if err != nil {
-				return false, err
-			}
-			order = resent
-		}
-		show(instanceRows(order.Value)...)
-		return order.Value.Status != api.OrderStatusRunning, nil
-	}, func() string { return FollowHint(a, w.ID, w.Connection) })
-	return order, err
+			return o.Value.Status != api.OrderStatusRunning, nil
+		},
+		Rows: func(o api.Item[api.Order]) []output.Row { return instanceRows(o.Value) },
+		Hint: func(api.Item[api.Order]) string { return FollowHint(a, w.ID, w.Connection) },
+	}.Wait(ctx, a, w.Flags, w.Launched)
 }
 
 // FollowHint says how to follow an order.

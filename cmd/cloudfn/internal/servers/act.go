@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
@@ -123,7 +122,7 @@ func (s *servers) act(
 		return fmt.Errorf("%w; of the servers that are not listed it is not known", err)
 	}
 	if wait.IsOn {
-		err = s.wait(ctx, results, api.ServerActionAction(action), wait.Limit)
+		err = s.wait(ctx, results, api.ServerActionAction(action), wait)
 	}
 	if failure := s.print(results); failure != nil {
 		return failure
@@ -286,37 +285,40 @@ var stable = []domain.InstanceState{
 }
 
 // wait polls the servers until each has reached its goal, or has failed.
-func (s *servers) wait(
-	ctx context.Context, results []*result, action api.ServerActionAction, limit time.Duration,
-) error {
-	var open []*waiter
-	for _, r := range results {
-		if r.Error == nil {
-			open = append(open, &waiter{result: r, action: action})
-		}
+func (s *servers) wait(ctx context.Context, results []*result, action api.ServerActionAction, wait cli.Wait) error {
+	all := make([]*waiter, len(results))
+	for n, r := range results {
+		all[n] = &waiter{result: r, action: action}
 	}
-	return cli.Poll(ctx, limit, func(ctx context.Context) (bool, error) {
-		var failure error
-		open = slices.DeleteFunc(open, func(w *waiter) bool {
-			if failure != nil {
-				return false
+	_, err := cli.Waiter[[]*waiter]{
+		Get: func(ctx context.Context) ([]*waiter, error) {
+			for _, w := range open(all) {
+				before := w.State
+				if err := s.poll(ctx, w); err != nil {
+					return nil, err
+				}
+				if s.ErrSize != nil && w.State != before { // somebody watches
+					fmt.Fprintf(s.Err, "%s: %s\n", output.Clean(w.given), output.Paint(s.HasColors, w.State))
+				}
 			}
-			before := w.State
-			failure = s.poll(ctx, w)
-			if s.ErrSize != nil && w.State != before { // somebody watches
-				fmt.Fprintf(s.Err, "%s: %s\n", output.Clean(w.given), output.Paint(s.HasColors, w.State))
-			}
-			return w.isDone || w.Error != nil
-		})
-		return len(open) == 0, failure
-	}, func() string { return progress(open) })
+			return all, nil
+		},
+		Done: func(all []*waiter) (bool, error) { return len(open(all)) == 0, nil },
+		Hint: progress,
+	}.Wait(ctx, s.App, wait, all)
+	return err
 }
 
-func progress(open []*waiter) string {
-	first := open[0]
-	text := first.given + " is " + cmp.Or(first.State, "not known yet") + first.note
-	if len(open) > 1 {
-		text += fmt.Sprintf(", and %d more", len(open)-1)
+// open are those that have neither reached their goal nor failed.
+func open(all []*waiter) []*waiter {
+	return slices.DeleteFunc(slices.Clone(all), func(w *waiter) bool { return w.isDone || w.Error != nil })
+}
+
+func progress(all []*waiter) string {
+	left := open(all)
+	text := left[0].given + " is " + cmp.Or(left[0].State, "not known yet") + left[0].note
+	if len(left) > 1 {
+		text += fmt.Sprintf(", and %d more", len(left)-1)
 	}
 	return text
 }

@@ -271,18 +271,15 @@ func (s *servers) actionCommand() *cobra.Command {
 }
 
 func (s *servers) showAction(ctx context.Context, id string, wait cli.Wait) error {
-	var found api.Item[api.DelegatedAction]
-	poll := func(ctx context.Context) (isDone bool, err error) {
-		found, err = s.getAction(ctx, id)
-		return err == nil && found.Value.Status != api.DelegatedActionStatusRunning, err
-	}
-	var err error
-	if wait.IsOn {
-		state := func() string { return "the action is " + cmp.Or(string(found.Value.Status), "not known yet") }
-		err = cli.Poll(ctx, wait.Limit, poll, state)
-	} else {
-		_, err = poll(ctx)
-	}
+	found, err := cli.Waiter[api.Item[api.DelegatedAction]]{
+		Get: func(ctx context.Context) (api.Item[api.DelegatedAction], error) { return s.getAction(ctx, id) },
+		Done: func(d api.Item[api.DelegatedAction]) (bool, error) {
+			return d.Value.Status != api.DelegatedActionStatusRunning, nil
+		},
+		Hint: func(d api.Item[api.DelegatedAction]) string {
+			return "the action is " + cmp.Or(string(d.Value.Status), "not known yet")
+		},
+	}.Wait(ctx, s.App, wait, api.Item[api.DelegatedAction]{})
 	if err != nil {
 		return err
 	}
