@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -177,22 +178,48 @@ func TestFailedCompletionSaysSo(t *testing.T) {
 	}
 }
 
-// TestNearName: each noun's error for a name that nothing has suggests the nearest one.
-func TestNearName(t *testing.T) {
+// TestResolve finds each thing once by its id or its only name; the error for another name suggests the nearest one.
+func TestResolve(t *testing.T) {
 	t.Parallel()
-	all := []Named{{"1", "web"}, {"2", "db-primary"}, {"3", "db-primary"}}
-	for name, want := range map[string]string{
-		"web": "", "wep": `there is no lease "wep"; did you mean "web"?`, "nothing": `there is no lease "nothing"`,
-		"db-primary": `2 leases are named "db-primary": give one of the ids 2, 3`,
-	} {
-		_, err := Only("lease", name, all)
-		if want == "" && err == nil {
-			continue
-		}
-		if err == nil || err.Error() != want {
-			t.Errorf("%s: %v, want %s", name, err, want)
-		}
+	type thing struct {
+		id, name string
+		isOver   bool
 	}
+	const id = "019B7c5e-1f20-7a31-b5d4-0c7e2f9a6b13"
+	all := []thing{{"1", "web", false}, {"2", "db-primary", false}, {"3", "db-primary", false}, {"4", "web", true}}
+	ref := func(one thing) (string, string, bool) { return one.id, one.name, one.isOver }
+	var asked []string
+	list := func(names []string) ([]thing, error) { asked = names; return all, nil }
+	targets, err := Resolve([]string{"web", id, "wep", "web", "nothing", "db-primary"}, "lease", ref, list)
+	if err != nil || !slices.Equal(asked, []string{"web", "wep", "web", "nothing", "db-primary"}) {
+		t.Errorf("it asks for %q, %v", asked, err)
+	}
+	var got []string
+	for _, one := range targets {
+		got = append(got, fmt.Sprint(one.Given, " ", one.ID, " ", one.Err))
+	}
+	if want := []string{
+		"web 1 <nil>", id + " " + strings.ToLower(id) + " <nil>",
+		`wep  there is no lease "wep"; did you mean "web"?`, `nothing  there is no lease "nothing"`,
+		`db-primary  2 leases are named "db-primary": give one of the ids 2, 3`,
+	}; !slices.Equal(got, want) {
+		t.Errorf("it finds %q, want %q", got, want)
+	}
+	a := &App{hasBegun: true}
+	if a.Code(targets[2].Err) != exit.NotFound || a.Code(targets[4].Err) != exit.Conflict {
+		t.Errorf("%d, %d", a.Code(targets[2].Err), a.Code(targets[4].Err))
+	}
+	unread := func([]string) ([]thing, error) { return nil, errors.New("the list is read") }
+	if _, err := One(Resolve([]string{id}, "lease", ref, unread)); err != nil {
+		t.Errorf("an id gives %v", err)
+	}
+	if _, err := One(Resolve([]string{"web"}, "lease", ref, unread)); err == nil {
+		t.Error("a list that cannot be read is no error")
+	}
+}
+
+func TestNear(t *testing.T) {
+	t.Parallel()
 	absent := &api.Error{Status: http.StatusNotFound, Code: "not_found", Detail: `there is no node "compute1"`}
 	err := Near(absent, "compute1", func() []string { return []string{"compute-1", "compute-20"} })
 	const want = `there is no node "compute1"; did you mean "compute-1"?`

@@ -72,25 +72,17 @@ func (n Noun[T]) Get(ctx context.Context, a *App, id string, query url.Values) (
 // Resolve finds the id of the only one of a list with a name. It takes an id as it is: the API knows whether there is
 // such a one.
 func (n Noun[T]) Resolve(ctx context.Context, a *App, arg string, query url.Values) (string, error) {
-	if n.Ref == nil || IsID(arg) {
+	if n.Ref == nil {
 		return arg, nil
 	}
-	found, err := n.Find(ctx, a, query, 0)
+	ref := func(i api.Item[T]) (id, name string, isOver bool) { return n.Ref(i.Value) }
+	list := func([]string) ([]api.Item[T], error) { return n.Find(ctx, a, query, 0) }
+	all, err := Resolve([]string{arg}, strings.ToLower(n.Arg), ref, list)
 	if err != nil {
 		return "", err
 	}
-	var all, open []Named
-	for _, item := range found {
-		id, name, isOver := n.Ref(item.Value)
-		if all = append(all, Named{id, name}); !isOver && name == arg {
-			open = append(open, Named{id, name})
-		}
-	}
-	if len(open) > 0 {
-		all = open
-	}
-	id, err := Only(strings.ToLower(n.Arg), arg, all)
-	if IsAbsent(err) && !strings.Contains(err.Error(), didYouMean) {
+	id, err := all[0].ID, all[0].Err
+	if isAbsent(err) && !strings.Contains(err.Error(), didYouMean) {
 		err = exit.Errorf(exit.NotFound, "%w: give its id, as %s %s list shows it", err, a.Name, n.Key)
 	}
 	return id, err
@@ -261,18 +253,61 @@ var idForm = regexp.MustCompile(`^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]
 // IsID reports whether a text has the form of an id. Commands never take such a text for a name.
 func IsID(text string) bool { return idForm.MatchString(text) }
 
-// Named is a thing, and what people call it.
-type Named struct{ ID, Name string }
+// Target is a thing that the user has given by its id or name.
+type Target struct {
+	Given, ID string
+	Err       error // why it was not found
+}
+
+// Resolve finds the things of args, each once. It takes ids as they are: the API knows whether there is such a one.
+// list reads those that the names may mean, and ref is as in Noun.
+func Resolve[T any](
+	args []string, thing string, ref func(T) (id, name string, isOver bool), list func(names []string) ([]T, error),
+) (targets []Target, err error) {
+	var known []T
+	if names := slices.DeleteFunc(slices.Clone(args), IsID); len(names) > 0 {
+		if known, err = list(names); err != nil {
+			return nil, err
+		}
+	}
+	for _, arg := range args {
+		t := Target{Given: arg, ID: strings.ToLower(arg)}
+		if !IsID(arg) {
+			t.ID, t.Err = only(thing, arg, known, ref)
+		}
+		isSame := func(other Target) bool { return other.Err == nil && other.ID == t.ID }
+		if t.Err != nil || !slices.ContainsFunc(targets, isSame) {
+			targets = append(targets, t)
+		}
+	}
+	return targets, nil
+}
+
+// One gives the id of the only one that was resolved.
+func One(targets []Target, err error) (string, error) {
+	if err != nil {
+		return "", err
+	}
+	return targets[0].ID, targets[0].Err
+}
 
 const didYouMean = "did you mean"
 
-// Only gives the id of the only thing with a name. Without one the error has the nearest name.
-func Only(thing, name string, all []Named) (string, error) {
-	var ids, names []string
+// only gives the id of the only thing with a name: of those that are not over, if there are any. Without one the error
+// has the nearest name.
+func only[T any](thing, name string, all []T, ref func(T) (id, name string, isOver bool)) (string, error) {
+	var ids, open, names []string
 	for _, one := range all {
-		if names = append(names, one.Name); one.Name == name {
-			ids = append(ids, one.ID)
+		id, called, isOver := ref(one)
+		if names = append(names, called); called != name {
+			continue
 		}
+		if ids = append(ids, id); !isOver {
+			open = append(open, id)
+		}
+	}
+	if len(open) > 0 {
+		ids = open
 	}
 	switch len(ids) {
 	case 0:
@@ -285,8 +320,8 @@ func Only(thing, name string, all []Named) (string, error) {
 		strings.Join(ids, ", "))
 }
 
-// IsAbsent reports whether an error says that there is no such thing, here or in the API.
-func IsAbsent(err error) bool {
+// isAbsent reports whether an error says that there is no such thing, here or in the API.
+func isAbsent(err error) bool {
 	coded, ok := errors.AsType[interface {
 		error
 		ExitCode() int
@@ -296,7 +331,7 @@ func IsAbsent(err error) bool {
 
 // Near adds to the error for an absent name the nearest of the names that there are. It reads them only then.
 func Near(err error, name string, names func() []string) error {
-	if !IsAbsent(err) || IsID(name) || strings.Contains(err.Error(), didYouMean) {
+	if !isAbsent(err) || IsID(name) || strings.Contains(err.Error(), didYouMean) {
 		return err
 	}
 	if near := apperr.Nearest(name, names()); near != "" && near != name {

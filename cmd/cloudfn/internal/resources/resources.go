@@ -225,17 +225,13 @@ func Finder(a *cli.App, kind string) cli.Finder {
 	}
 }
 
-// ImageID gives the id of the only image with a name.
-func ImageID(ctx context.Context, a *cli.App, name string) (string, error) {
-	r, err := get(ctx, a, "images")
-	if err != nil {
-		return "", err
-	}
-	var all []cli.Named
-	for _, i := range cli.Value(r.Images) {
-		all = append(all, cli.Named{ID: i.ID, Name: i.Name})
-	}
-	return cli.Only("image", name, all)
+// ImageID gives the id of an image that is given by its id or name.
+func ImageID(ctx context.Context, a *cli.App, image string) (string, error) {
+	ref := func(i api.Image) (id, name string, isOver bool) { return i.ID, i.Name, false }
+	return cli.One(cli.Resolve([]string{image}, "image", ref, func([]string) ([]api.Image, error) {
+		r, err := get(ctx, a, "images")
+		return cli.Value(r.Images), err
+	}))
 }
 
 func get(ctx context.Context, a *cli.App, kind string) (api.Resources, error) {

@@ -85,7 +85,7 @@ func (s *servers) actCommand(action, short string) *cobra.Command {
 		ValidArgsFunction: s.Complete(0, s.finder(filter{})),
 		Annotations:       cli.Calls("actOnServer", "actOnServers", "getServer", "getServerAction", "listServers"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			targets, err := s.resolve(cmd.Context(), args)
+			targets, err := s.resolve(cmd.Context(), args...)
 			if err != nil {
 				return err
 			}
@@ -99,7 +99,7 @@ func (s *servers) actCommand(action, short string) *cobra.Command {
 // act sends the action with the other fields of its request, waits if the user wants that, and prints a line for each
 // server. With only one server its failure is the command's error.
 func (s *servers) act(
-	ctx context.Context, targets []target, action string, body map[string]any, wait cli.Wait,
+	ctx context.Context, targets []cli.Target, action string, body map[string]any, wait cli.Wait,
 ) error {
 	body["action"] = action
 	if s.connection != "" {
@@ -134,17 +134,17 @@ func (s *servers) act(
 }
 
 // sendOne sends an action on one server under an id, so that a lost answer lets it send the same action again.
-func (s *servers) sendOne(ctx context.Context, targets []target, body map[string]any) ([]*result, error) {
+func (s *servers) sendOne(ctx context.Context, targets []cli.Target, body map[string]any) ([]*result, error) {
 	t := targets[0]
-	if t.err != nil {
-		return nil, t.err
+	if t.Err != nil {
+		return nil, t.Err
 	}
 	if body["id"] == nil {
 		body["id"] = uuid.NewString()
 	}
 	var sent api.Item[result]
 	isLost, err := s.Resend(ctx, "action", func() (err error) {
-		sent, err = api.Send[result](ctx, s.API(), http.MethodPost, "/v1/servers/"+t.id+"/actions", body)
+		sent, err = api.Send[result](ctx, s.API(), http.MethodPost, "/v1/servers/"+t.ID+"/actions", body)
 		return err
 	})
 	if isLost && ctx.Err() == nil {
@@ -153,7 +153,7 @@ func (s *servers) sendOne(ctx context.Context, targets []target, body map[string
 	if err != nil {
 		return nil, err
 	}
-	sent.Value.given = t.given
+	sent.Value.given = t.Given
 	return []*result{&sent.Value}, nil
 }
 
@@ -161,13 +161,13 @@ func (s *servers) sendOne(ctx context.Context, targets []target, body map[string
 const maxTargets = 100
 
 // sendMany gives a result for each target, in their order; after an error, for those that the API has answered for.
-func (s *servers) sendMany(ctx context.Context, targets []target, body map[string]any) ([]*result, error) {
+func (s *servers) sendMany(ctx context.Context, targets []cli.Target, body map[string]any) ([]*result, error) {
 	all := make([]*result, len(targets))
 	var open []*result
 	for i, t := range targets {
-		all[i] = &result{given: t.given, ID: t.id}
-		if t.err != nil {
-			all[i].Error = refusal(s.Code(t.err), t.err)
+		all[i] = &result{given: t.Given, ID: t.ID}
+		if t.Err != nil {
+			all[i].Error = refusal(s.Code(t.Err), t.Err)
 			continue
 		}
 		open = append(open, all[i])

@@ -76,19 +76,16 @@ standard input.`,
 }
 
 func (s *servers) deploy(ctx context.Context, server, image string, body map[string]any, wait cli.Wait) error {
-	t, err := s.resolveOne(ctx, server)
-	if err != nil {
+	targets, err := s.resolve(ctx, server)
+	if _, err = cli.One(targets, err); err != nil {
 		return err
 	}
-	if image != "" && !cli.IsID(image) {
-		if image, err = resources.ImageID(ctx, s.App, image); err != nil {
+	if image != "" {
+		if body["server_image"], err = resources.ImageID(ctx, s.App, image); err != nil {
 			return err
 		}
 	}
-	if image != "" {
-		body["server_image"] = image
-	}
-	return s.act(ctx, []target{t}, string(api.ServerActionActionDeploy), body, wait)
+	return s.act(ctx, targets, string(api.ServerActionActionDeploy), body, wait)
 }
 
 // check finds what is missing, and contradictions between flags.

@@ -53,11 +53,11 @@ func (s *servers) oneCommand(
 		ValidArgsFunction: s.Complete(1, s.finder(filter{})),
 		Annotations:       cli.Calls(append(operations, "listServers")...),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			t, err := s.resolveOne(cmd.Context(), args[0])
+			id, err := cli.One(s.resolve(cmd.Context(), args[0]))
 			if err != nil {
 				return err
 			}
-			return run(cmd, t.id)
+			return run(cmd, id)
 		},
 	}
 }
@@ -347,62 +347,22 @@ func needsQuotes(name string) bool {
 		strings.ContainsFunc(name, unicode.IsSpace) || output.Clean(name) != name
 }
 
-// target is a server that the user has given by name or id.
-type target struct {
-	given string
-	id    string
-	err   error // why it was not found
-}
-
-// resolve finds the ids of servers. It takes ids as they are: the API knows whether there is such a server.
-func (s *servers) resolve(ctx context.Context, args []string) ([]target, error) {
-	names := slices.DeleteFunc(slices.Clone(args), cli.IsID)
-	if slices.Contains(names, "") {
-		return nil, exit.Usagef("a server's name is empty")
-	}
-	var known []api.Item[api.Server]
-	var err error
-	switch {
-	case len(names) == 1:
-		known, err = s.find(ctx, filter{name: names[0]})
-		if _, absent := idOf(known, names[0]); err == nil && cli.IsAbsent(absent) {
-			known, err = s.find(ctx, filter{}) // for the nearest name
+// resolve finds servers by their ids or names. For one name it first reads only the servers whose names contain it.
+func (s *servers) resolve(ctx context.Context, args ...string) ([]cli.Target, error) {
+	ref := func(i api.Item[api.Server]) (id, name string, isOver bool) { return i.Value.ID, i.Value.Name, false }
+	return cli.Resolve(args, "server", ref, func(names []string) (found []api.Item[api.Server], err error) {
+		if slices.Contains(names, "") {
+			return nil, exit.Usagef("a server's name is empty")
 		}
-	case len(names) > 1:
-		known, err = s.find(ctx, filter{})
-	}
-	if err != nil {
-		return nil, err
-	}
-	var targets []target
-	for _, arg := range args {
-		t := target{given: arg, id: strings.ToLower(arg)}
-		if !cli.IsID(arg) {
-			t.id, t.err = idOf(known, arg)
+		hasName := func(i api.Item[api.Server]) bool { return i.Value.Name == names[0] }
+		if len(names) == 1 {
+			found, err = s.find(ctx, filter{name: names[0]})
 		}
-		isKnown := func(other target) bool { return other.err == nil && other.id == t.id }
-		if t.err != nil || !slices.ContainsFunc(targets, isKnown) {
-			targets = append(targets, t)
+		if err != nil || slices.ContainsFunc(found, hasName) {
+			return found, err
 		}
-	}
-	return targets, nil
-}
-
-// idOf is the id of the only server with a name.
-func idOf(known []api.Item[api.Server], name string) (string, error) {
-	all := make([]cli.Named, len(known))
-	for n, item := range known {
-		all[n] = cli.Named{ID: item.Value.ID, Name: item.Value.Name}
-	}
-	return cli.Only("server", name, all)
-}
-
-func (s *servers) resolveOne(ctx context.Context, arg string) (target, error) {
-	targets, err := s.resolve(ctx, []string{arg})
-	if err != nil {
-		return target{}, err
-	}
-	return targets[0], targets[0].err
+		return s.find(ctx, filter{}) // also for the name that is nearest to one
+	})
 }
 
 // finder completes servers that match a filter.
@@ -435,11 +395,11 @@ func completions(found []api.Item[api.Server], given []string, begun string) []s
 // Find reads the server that is given by its id, its instance's, or a name that only one server has.
 func Find(ctx context.Context, a *cli.App, arg string) (api.Server, error) {
 	s := servers{App: a}
-	t, err := s.resolveOne(ctx, arg)
+	id, err := cli.One(s.resolve(ctx, arg))
 	if err != nil {
 		return api.Server{}, err
 	}
-	found, err := api.Get[api.Server](ctx, a.API(), "/v1/servers/"+t.id, nil)
+	found, err := api.Get[api.Server](ctx, a.API(), "/v1/servers/"+id, nil)
 	return found.Value, err
 }
 

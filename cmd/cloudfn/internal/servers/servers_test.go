@@ -122,21 +122,6 @@ func TestCompletions(t *testing.T) {
 	}
 }
 
-func TestIDOf(t *testing.T) {
-	t.Parallel()
-	a, _, _ := clitest.New(t, nil)
-	all := listed("one", "two", "two")
-	if id, err := idOf(all, "one"); id != "a-id" || err != nil {
-		t.Errorf("one is %q, %v", id, err)
-	}
-	if _, err := idOf(all, "on"); a.Code(err) != exit.NotFound {
-		t.Errorf("a part of a name gives %v", err)
-	}
-	if _, err := idOf(all, "two"); a.Code(err) != exit.Conflict || !strings.Contains(err.Error(), "b-id, c-id") {
-		t.Errorf("a name of two gives %v", err)
-	}
-}
-
 func TestAge(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 1, 10, 12, 0, 0, 0, time.UTC)
@@ -183,9 +168,9 @@ func TestManyThatBreakOff(t *testing.T) {
 		}
 		_ = json.NewEncoder(w).Encode(map[string]any{"results": results})
 	})
-	var targets []target
+	var targets []cli.Target
 	for n := range maxTargets + 1 {
-		targets = append(targets, target{given: fmt.Sprintf("web-%d", n), id: fmt.Sprintf("id-%d", n)})
+		targets = append(targets, cli.Target{Given: fmt.Sprintf("web-%d", n), ID: fmt.Sprintf("id-%d", n)})
 	}
 	s := &servers{App: a}
 	err := s.act(t.Context(), targets, "delete", map[string]any{}, cli.Wait{})
@@ -237,7 +222,7 @@ func TestAnActionIsSentAgain(t *testing.T) {
 			if tc.given != "" {
 				body["id"] = tc.given
 			}
-			err := s.act(t.Context(), []target{{given: "web", id: "s"}}, "reboot", body, cli.Wait{})
+			err := s.act(t.Context(), []cli.Target{{Given: "web", ID: "s"}}, "reboot", body, cli.Wait{})
 			if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("it ends with %v", err)
 			}
