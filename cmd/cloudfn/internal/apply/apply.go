@@ -163,14 +163,13 @@ func (r *applier) do(ctx context.Context, s step) error {
 		}
 		done.Result = "deleted"
 		r.targets = append(r.targets, &managed.Target{Reference: reference})
-	case s.document.IsFlavor():
-		if err := managed.DeclareFlavor(ctx, r.App, s.document, s.ETag); err != nil {
-			return err
-		}
 	default:
 		m, err := managed.Declare(ctx, r.App, s.document, s.ETag)
 		if err != nil {
 			return err
+		}
+		if s.document.IsFlavor() {
+			break
 		}
 		done.Revision, done.Status = &m.Value.Revision, string(m.Value.Status)
 		r.targets = append(r.targets, &managed.Target{Reference: reference, Revision: m.Value.Revision})
@@ -355,11 +354,7 @@ func (s *source) deletions(ctx context.Context, a *cli.App, all []documents.Docu
 	slices.Reverse(gone)
 	var steps []step
 	for _, d := range gone {
-		change := managed.Change{Kind: d.Kind, Name: d.Name, Action: managed.ActionDelete, Fields: []managed.Field{}}
-		for _, field := range slices.Sorted(maps.Keys(d.Spec())) {
-			change.Fields = append(change.Fields, managed.Field{Field: "spec." + field, From: d.Spec()[field]})
-		}
-		steps = append(steps, step{Change: change})
+		steps = append(steps, step{Change: managed.Deletion(d)})
 	}
 	return steps, nil
 }

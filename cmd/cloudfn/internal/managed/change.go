@@ -228,8 +228,7 @@ func declare(cmd *cobra.Command, a *cli.App, d documents.Document, etag string, 
 		}
 		return PrintChanges(a, []Change{change})
 	}
-	r := Reference{d.Kind, d.Name}
-	m, err := api.SendIfMatch[api.Managed](ctx, a.API(), http.MethodPut, r.URL(), etag, d.Request())
+	m, err := Declare(ctx, a, d, etag)
 	if err != nil {
 		return d.Source.Wrap(err)
 	}
@@ -251,15 +250,10 @@ func printAfter(ctx context.Context, a *cli.App, m api.Item[api.Managed], wait c
 	return Print(a, m)
 }
 
-// Declare sends a declaration for the version that was planned with.
+// Declare sends the declaration of a resource, or of a flavor, which has no revision, for the version that was planned
+// with.
 func Declare(ctx context.Context, a *cli.App, d documents.Document, etag string) (api.Item[api.Managed], error) {
 	return api.SendIfMatch[api.Managed](ctx, a.API(), http.MethodPut, path(d), etag, d.Request())
-}
-
-// DeclareFlavor is Declare of a flavor.
-func DeclareFlavor(ctx context.Context, a *cli.App, d documents.Document, etag string) error {
-	_, err := api.SendIfMatch[api.ResourceFlavor](ctx, a.API(), http.MethodPut, path(d), etag, d.Request())
-	return err
 }
 
 // Delete asks for the end of a resource. One that is gone is done.

@@ -3,7 +3,6 @@ package managed
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"net/http"
@@ -73,59 +72,50 @@ func Plan(ctx context.Context, a *cli.App, d documents.Document) (Change, error)
 	return change, nil
 }
 
+// Deletion is the end of what a document declares.
+func Deletion(d documents.Document) Change {
+	fields := differences(documents.Document{Fields: map[string]any{"spec": d.Spec()}}, documents.Document{})
+	return Change{Kind: d.Kind, Name: d.Name, Action: ActionDelete, Fields: fields}
+}
+
 // compare compares a flavor as it would be with the one that is there: its dry run answers what it would be.
 func (c *Change) compare(ctx context.Context, a *cli.App, d documents.Document) error {
 	planned, err := api.Send[api.ResourceFlavor](ctx, a.API(), http.MethodPut, path(d)+"?dry_run=true", d.Request())
 	if err != nil {
 		return err
 	}
-	c.Action = ActionUpdate
 	stored, err := api.Get[api.ResourceFlavor](ctx, a.API(), path(d), nil)
-	c.ETag = stored.ETag
-	if api.HasStatus(err, http.StatusNotFound) {
-		c.Action, c.ETag, err = ActionCreate, api.Absent, nil
-		stored.Raw = []byte("{}")
+	switch c.Action, c.ETag = ActionUpdate, stored.ETag; {
+	case api.HasStatus(err, http.StatusNotFound):
+		c.Action, c.ETag, stored.Raw = ActionCreate, api.Absent, []byte("{}")
+	case err != nil:
+		return err
 	}
+	before, err := documents.New(documents.FlavorKind, stored.Raw)
 	if err != nil {
 		return err
 	}
-	before, err := fieldsOf(stored.Raw)
-	if err != nil {
-		return err
-	}
-	after, err := fieldsOf(planned.Raw)
-	if err != nil {
-		return err
-	}
-	c.Fields = differences(before, after)
-	if c.Action == ActionUpdate && len(c.Fields) == 0 {
+	after, err := documents.New(documents.FlavorKind, planned.Raw)
+	if c.Fields = differences(before, after); c.Action == ActionUpdate && len(c.Fields) == 0 {
 		c.Action = ActionNone
 	}
-	return nil
+	return err
 }
 
-// fieldsOf are the fields that a flavor declares, and those of its spec.
-func fieldsOf(flavor json.RawMessage) (map[string]any, error) {
-	d, err := documents.New(documents.FlavorKind, flavor)
-	all := map[string]any{}
-	for field, value := range d.Fields {
-		if field != "spec" {
-			all[field] = value
-		}
-	}
-	for field, value := range d.Spec() {
-		all["spec."+field] = value
-	}
-	return all, err
-}
-
-func differences(before, after map[string]any) []Field {
+// differences are those between the fields of two documents, and between those of their specs.
+func differences(before, after documents.Document) []Field {
 	all := []Field{}
-	names := slices.Concat(slices.Collect(maps.Keys(before)), slices.Collect(maps.Keys(after)))
-	slices.Sort(names)
-	for _, name := range slices.Compact(names) {
-		if !reflect.DeepEqual(before[name], after[name]) {
-			all = append(all, Field{Field: name, From: before[name], To: after[name]})
+	for _, part := range []struct {
+		prefix   string
+		from, to map[string]any
+	}{{"", before.Fields, after.Fields}, {"spec.", before.Spec(), after.Spec()}} {
+		names := slices.Concat(slices.Collect(maps.Keys(part.from)), slices.Collect(maps.Keys(part.to)))
+		slices.Sort(names)
+		for _, name := range slices.Compact(names) {
+			f := Field{Field: part.prefix + name, From: part.from[name], To: part.to[name]}
+			if f.Field != "spec" && !reflect.DeepEqual(f.From, f.To) {
+				all = append(all, f)
+			}
 		}
 	}
 	return all
