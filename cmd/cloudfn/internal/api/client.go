@@ -333,14 +333,18 @@ type List[T any] struct {
 	Query url.Values
 	Limit int          // how many things at most; 0 = all
 	Keep  func(T) bool // which things; nil = all
+
+	HasNoPages bool // the answer has all of it
 }
 
 // Read reads as many pages as it takes.
 func (l List[T]) Read(ctx context.Context, c *Client) ([]Item[T], error) {
 	query := url.Values{}
 	maps.Copy(query, l.Query)
-	query.Set("limit", strconv.Itoa(largestPage))
-	if l.Limit > 0 && l.Limit < largestPage && l.Keep == nil {
+	if !l.HasNoPages {
+		query.Set("limit", strconv.Itoa(largestPage))
+	}
+	if l.Limit > 0 && (l.HasNoPages || l.Limit < largestPage && l.Keep == nil) {
 		query.Set("limit", strconv.Itoa(l.Limit))
 	}
 	items := []Item[T]{}
@@ -360,6 +364,9 @@ func (l List[T]) Read(ctx context.Context, c *Client) ([]Item[T], error) {
 			if items = append(items, item); len(items) == l.Limit {
 				return items, nil
 			}
+		}
+		if l.HasNoPages {
+			return items, nil
 		}
 		next = "" // what null leaves, which the last page has
 		if err := json.Unmarshal(page["next"], &next); err != nil {

@@ -333,8 +333,7 @@ func (s *source) deletions(ctx context.Context, a *cli.App, all []documents.Docu
 	for _, d := range all {
 		declared[d.ID()] = true
 	}
-	query := url.Values{"label": {strings.Join(s.labels, ",")}}
-	found, err := api.List[api.Managed]{Path: managed.Noun.Path, Key: managed.Noun.Key, Query: query}.Read(ctx, a.API())
+	found, err := managed.Noun.Find(ctx, a, url.Values{"label": {strings.Join(s.labels, ",")}}, 0)
 	if err != nil {
 		return nil, err
 	}

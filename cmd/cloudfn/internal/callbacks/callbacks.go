@@ -94,11 +94,7 @@ func deliver(ctx context.Context, a *cli.App, path string) error {
 func deliveries(a *cli.App) *cobra.Command {
 	cmd := callbacks.One(a, "deliveries", "List a callback's deliveries, the newest first", "listDeliveries",
 		func(cmd *cobra.Command, id string) error {
-			found, err := deliveriesOf(id).Find(cmd.Context(), a, cli.Query(cmd.Flags(), "status"), cli.Limit(cmd))
-			if err != nil {
-				return err
-			}
-			return output.List(&a.Print, found, deliveryTable)
+			return deliveriesOf(id).PrintList(cmd, a, cli.Query(cmd.Flags(), "status"))
 		})
 	cmd.Example = "  cloudfn callbacks deliveries CALLBACK --status dead"
 	statuses := []string{string(api.Due), string(api.Delivered), string(api.Dead)}

@@ -227,6 +227,9 @@ func (m *Moment) set(text string) error {
 	return nil
 }
 
+// PeriodForms are examples of what ParsePeriod takes.
+const PeriodForms = "90m, 8h, 1d12h, 2w, or an ISO 8601 duration such as P1M (a month)"
+
 // ParsePeriod reads an ISO 8601 duration, or numbers with w, d, h, m and s, such as 1d12h.
 func ParsePeriod(text string) (domain.Period, error) {
 	if !strings.HasPrefix(text, "P") {
@@ -237,7 +240,25 @@ func ParsePeriod(text string) (domain.Period, error) {
 		}
 		text = "P" + strings.ToUpper(date+clock)
 	}
-	return domain.ParsePeriod(text)
+	period, err := domain.ParsePeriod(text)
+	if err != nil {
+		err = exit.Usagef("must be a number with m, h, d or w, such as %s", PeriodForms)
+	}
+	return period, err
+}
+
+// AddPeriod adds the duration of a flag that was given to a request, as ISO 8601 has it.
+func AddPeriod(cmd *cobra.Command, body map[string]any, flag, field string) error {
+	if !cmd.Flags().Changed(flag) {
+		return nil
+	}
+	text, _ := cmd.Flags().GetString(flag)
+	period, err := ParsePeriod(text)
+	if err != nil {
+		return exit.Usagef("--%s: %w", flag, err)
+	}
+	body[field] = period.String()
+	return nil
 }
 
 // duration reads 7d, or what time.ParseDuration takes.

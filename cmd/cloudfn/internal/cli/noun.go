@@ -30,11 +30,16 @@ type Noun[T any] struct {
 	Offer func(T) string // what completion offers: an id, a tab and a description
 	Note  func(*App, T)  // prints notes before one of them; nil = none
 
+	// Below prints what people see of one of them below its table; nil = nothing.
+	Below func(*App, api.Item[T]) error
+
 	// Ref is the UUID of one, what people may call it instead ("" = nothing), and whether that name is free again. nil
 	// means that the API takes names.
 	Ref func(T) (id, name string, isOver bool)
 	// Within is the query of the list that has the one which a command names; nil = the whole list.
 	Within func(*cobra.Command) url.Values
+
+	HasNoPages bool // the list's answer has all of it
 }
 
 // Calls notes which operations of the API a command calls. A test finds the operations that no command calls.
@@ -61,7 +66,8 @@ func (n Noun[T]) URL(id string, more ...string) string {
 
 // Find reads the list.
 func (n Noun[T]) Find(ctx context.Context, a *App, query url.Values, limit int) ([]api.Item[T], error) {
-	return api.List[T]{Path: n.Path, Key: n.Key, Query: query, Limit: limit}.Read(ctx, a.API())
+	list := api.List[T]{Path: n.Path, Key: n.Key, Query: query, Limit: limit, HasNoPages: n.HasNoPages}
+	return list.Read(ctx, a.API())
 }
 
 // Get reads one.
@@ -88,8 +94,8 @@ func (n Noun[T]) Resolve(ctx context.Context, a *App, arg string, query url.Valu
 	return id, err
 }
 
-// near adds to the error for a name that the API does not know the nearest one that it does.
-func (n Noun[T]) near(ctx context.Context, a *App, arg string, err error) error {
+// Near adds to the error for a name that the API does not know the nearest one that it does.
+func (n Noun[T]) Near(ctx context.Context, a *App, arg string, err error) error {
 	if n.Ref != nil || n.Table.Name == nil {
 		return err
 	}
@@ -119,7 +125,10 @@ func (n Noun[T]) Print(a *App, item api.Item[T]) error {
 	if n.Note != nil {
 		n.Note(a, item.Value)
 	}
-	return output.One(&a.Print, item, n.Table)
+	if err := output.One(&a.Print, item, n.Table); err != nil || n.Below == nil || !a.Print.IsWhole() {
+		return err
+	}
+	return n.Below(a, item)
 }
 
 // Send sends a request whose answer is one, and prints it.
@@ -145,14 +154,20 @@ func (n Noun[T]) SendOnce(ctx context.Context, a *App, path string, body any) er
 func (n Noun[T]) List(a *App, short, operation string, fields ...string) *cobra.Command {
 	return &cobra.Command{
 		Use: "list", Aliases: []string{"ls"}, Short: short, Args: cobra.NoArgs, Annotations: Calls(operation),
+		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			found, err := n.Find(cmd.Context(), a, Query(cmd.Flags(), fields...), Limit(cmd))
-			if err != nil {
-				return err
-			}
-			return output.List(&a.Print, found, n.Table)
+			return n.PrintList(cmd, a, Query(cmd.Flags(), fields...))
 		},
 	}
+}
+
+// PrintList reads the list, up to the command's limit, and prints it.
+func (n Noun[T]) PrintList(cmd *cobra.Command, a *App, query url.Values) error {
+	found, err := n.Find(cmd.Context(), a, query, Limit(cmd))
+	if err != nil {
+		return err
+	}
+	return output.List(&a.Print, found, n.Table)
 }
 
 // One is a command for one of them.
@@ -171,7 +186,7 @@ func (n Noun[T]) One(
 			if err != nil {
 				return err
 			}
-			return n.near(cmd.Context(), a, id, run(cmd, id))
+			return n.Near(cmd.Context(), a, id, run(cmd, id))
 		},
 	}
 }
@@ -210,7 +225,7 @@ func (n Noun[T]) Each(
 				if err != nil {
 					return err
 				}
-				return n.near(cmd.Context(), a, id, do(cmd.Context(), id))
+				return n.Near(cmd.Context(), a, id, do(cmd.Context(), id))
 			})
 		},
 	}
@@ -404,18 +419,8 @@ func (a *App) ConnectionFlagOf(cmd *cobra.Command, flags *pflag.FlagSet, id *str
 	flags.StringVar(id, "connection", "", usage)
 	flag := flags.Lookup("connection")
 	flag.Value = notEmpty{flag.Value}
-	a.CompleteFlag(cmd, "connection", a.UsableConnections)
-}
-
-// UsableConnections finds the ids of the connections that the user may act through.
-func (a *App) UsableConnections(ctx context.Context, _ []string, _ string) ([]string, error) {
-	list := api.List[api.Connection]{
-		Path: "/v1/connections", Key: "connections", Query: url.Values{"usable": {"true"}},
-	}
-	found, err := list.Read(ctx, a.API())
-	var ids []string
-	for _, c := range found {
-		ids = append(ids, c.Value.ID+"\t"+string(c.Value.Kind)+" "+string(c.Value.Status))
-	}
-	return ids, err
+	usable := Noun[api.Connection]{Path: "/v1/connections", Key: "connections", Offer: func(c api.Connection) string {
+		return c.ID + "\t" + string(c.Kind) + " " + string(c.Status)
+	}}
+	a.CompleteFlag(cmd, "connection", usable.Finder(a, url.Values{"usable": {"true"}}, 0))
 }

@@ -291,7 +291,7 @@ func addLease(cmd *cobra.Command, given map[string]any) error {
 	end, _ := cmd.Flags().GetString("lease")
 	if at, err := time.Parse(time.RFC3339, end); err == nil {
 		lease["end"] = at.UTC().Format(time.RFC3339)
-	} else if err := leases.AddPeriod(cmd, lease, "lease", "duration"); err != nil {
+	} else if err := cli.AddPeriod(cmd, lease, "lease", "duration"); err != nil {
 		return fmt.Errorf("%w; or until when: a time such as 2027-01-01T18:00:00Z", err)
 	}
 	if err := leases.AddWarning(cmd, lease); err != nil {

@@ -56,9 +56,7 @@ what --on-end says at the end.`,
 	flags.StringSlice("flavor", nil, "flavors for the hosts, by id or name (default every public one that fits)")
 	cli.Choices(cmd, "flavor")
 	flags.StringSlice("instance", nil, "instances: servers, by their names or ids")
-	a.CompleteFlag(cmd, "instance", func(ctx context.Context, _ []string, _ string) ([]string, error) {
-		return instances(ctx, a)
-	})
+	a.CompleteFlag(cmd, "instance", instances(a))
 	flags.Bool("dry-run", false, "only show the lease as it would be, or why it cannot be")
 	f.flags(cmd, "it is active")
 	return cmd
@@ -162,16 +160,11 @@ func hostRange(text string) (least, most int, err error) {
 }
 
 // instances completes the ids of instances.
-func instances(ctx context.Context, a *cli.App) ([]string, error) {
-	list := api.List[api.Server]{Path: "/v1/servers", Key: "servers", Query: url.Values{"tracked": {"true"}}}
-	found, err := list.Read(ctx, a.API())
-	var ids []string
-	for _, s := range found {
-		if s.Value.Instance != nil {
-			ids = append(ids, s.Value.Instance.ID+"\t"+s.Value.Name+", "+string(s.Value.Instance.State))
-		}
-	}
-	return ids, err
+func instances(a *cli.App) cli.Finder {
+	return cli.Noun[api.Server]{Path: "/v1/servers", Key: "servers", Offer: func(s api.Server) string {
+		i := cli.Value(s.Instance)
+		return i.ID + "\t" + s.Name + ", " + string(i.State)
+	}}.Finder(a, url.Values{"tracked": {"true"}}, 0)
 }
 
 // termFields are the fields of a lease that flags set. Durations are not among them: see addPeriods.
@@ -184,7 +177,7 @@ func termFlags(a *cli.App, cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.String("heal", "", "when a host fails: auto (another takes its place) or manual (wait for it)")
 	cli.Choices(cmd, "heal", string(domain.HealAuto), string(domain.HealManual))
-	flags.String("duration", "", "or how long it lasts: "+periodForms)
+	flags.String("duration", "", "or how long it lasts: "+cli.PeriodForms)
 	cli.Choices(cmd, "duration", "8h", "2d", "1w", "P1M")
 	WarningFlag(cmd, "the end")
 	flags.String("on-end", "", "what happens to the servers at the end: "+strings.Join(domain.OnEnds(), ", "))
@@ -194,7 +187,7 @@ func termFlags(a *cli.App, cmd *cobra.Command) {
 
 // addPeriods adds the durations that were given to a request, as ISO 8601 has them.
 func addPeriods(cmd *cobra.Command, body map[string]any) error {
-	if err := AddPeriod(cmd, body, "duration", "duration"); err != nil {
+	if err := cli.AddPeriod(cmd, body, "duration", "duration"); err != nil {
 		return err
 	}
 	return AddWarning(cmd, body)
@@ -216,33 +209,7 @@ func AddWarning(cmd *cobra.Command, body map[string]any) error {
 		body["before_end"] = noWarning
 		return nil
 	}
-	return AddPeriod(cmd, body, warningFlag, "before_end")
-}
-
-// AddPeriod adds the duration of a flag that was given to a request, as ISO 8601 has it.
-func AddPeriod(cmd *cobra.Command, body map[string]any, flag, field string) error {
-	if !cmd.Flags().Changed(flag) {
-		return nil
-	}
-	text, _ := cmd.Flags().GetString(flag)
-	period, err := ParsePeriod(text)
-	if err != nil {
-		return exit.Usagef("--%s: %w", flag, err)
-	}
-	body[field] = period.String()
-	return nil
-}
-
-// periodForms are examples of what ParsePeriod takes.
-const periodForms = "90m, 8h, 1d12h, 2w, or an ISO 8601 duration such as P1M (a month)"
-
-// ParsePeriod is that of cli, with an error for its flag.
-func ParsePeriod(text string) (domain.Period, error) {
-	period, err := cli.ParsePeriod(text)
-	if err != nil {
-		return period, exit.Usagef("must be a number with m, h, d or w, such as %s", periodForms)
-	}
-	return period, nil
+	return cli.AddPeriod(cmd, body, warningFlag, "before_end")
 }
 
 func extend(a *cli.App) *cobra.Command {
@@ -254,7 +221,7 @@ func extend(a *cli.App) *cobra.Command {
 			return exit.Usagef("give the new end by --end, or by --by how much later it is")
 		}
 		if by != "" {
-			period, err := ParsePeriod(by)
+			period, err := cli.ParsePeriod(by)
 			if err != nil {
 				return exit.Usagef("--by: %w", err)
 			}
@@ -273,7 +240,7 @@ be earlier than the present end. When too few hosts are free
 for longer, the lease stays as it is, and the error says from when they are.`
 	cmd.Example = "  cloudfn leases extend LEASE --by 2h\n  cloudfn leases extend LEASE --end 2027-01-01T18:00:00Z"
 	a.UntilOrNow(cmd, "end", "the new end: 24h or 7d from now, now, or a time such as 2027-01-01T18:00:00Z")
-	cmd.Flags().String("by", "", "how much later than its present end: "+periodForms)
+	cmd.Flags().String("by", "", "how much later than its present end: "+cli.PeriodForms)
 	cli.Choices(cmd, "by", "1h", "8h", "1d", "P1M")
 	return cmd
 }
@@ -299,11 +266,6 @@ the end, the warning, what happens at the end or when a host fails, and the name
 	return cmd
 }
 
-// slots is what availability answers: it has no pages.
-type slots struct {
-	Slots []api.Item[api.Slot] `json:"slots"`
-}
-
 var slotTable = output.Table[api.Slot]{
 	Columns: []string{"START", "END", "HOSTS"},
 	Name:    func(s api.Slot) string { return s.Start.UTC().Format("2006-01-02T15:04:05Z") },
@@ -321,25 +283,20 @@ they stay free: a lease may end earlier.`,
 			query := cli.Query(cmd.Flags(), "hosts", "vcpus", "ram-mb", "disk-gb", "zone", "region", "trait:traits",
 				"capability:capabilities", "from", "until")
 			text, _ := cmd.Flags().GetString("duration")
-			period, err := ParsePeriod(text)
+			period, err := cli.ParsePeriod(text)
 			if err != nil {
 				return exit.Usagef("--duration: %w", err)
 			}
 			query.Set("duration", period.String())
-			if limit := cli.Limit(cmd); limit > 0 {
-				query.Set("limit", strconv.Itoa(limit))
-			}
-			found, err := api.Get[slots](cmd.Context(), a.API(), leases.Path+"/availability", query)
-			if err != nil {
-				return err
-			}
-			return output.List(&a.Print, found.Value.Slots, slotTable)
+			return cli.Noun[api.Slot]{
+				Path: leases.Path + "/availability", Key: "slots", Table: slotTable, HasNoPages: true,
+			}.PrintList(cmd, a, query)
 		},
 	}
 	hostFlags(cmd)
 	cmd.Flags().Int("hosts", 1, "how many hosts at the same time")
 	cli.Choices(cmd, "hosts")
-	cmd.Flags().String("duration", "", "for how long: "+periodForms)
+	cmd.Flags().String("duration", "", "for how long: "+cli.PeriodForms)
 	cli.Choices(cmd, "duration", "8h", "2d", "1w", "P1M")
 	a.Until(cmd, "from", "not before: 24h or 7d from now, or a time such as 2027-01-01T09:00:00Z (default now)")
 	a.Until(cmd, "until", "not after, in the same form (default in a year)")
@@ -348,31 +305,18 @@ they stay free: a lease may end earlier.`,
 	return cmd
 }
 
-var allocationTable = output.Table[api.Allocation]{
-	Columns: []string{
-		"HOST", "START", "END", "PROJECT:project_id", "LEASE:lease_id", "RESERVATION+:reservation_id",
-		"PREPARED+:prepared_at", "RELEASED+:released_at",
-	},
-	Name: func(h api.Allocation) string { return h.Host },
-}
-
 func allocations(a *cli.App) *cobra.Command {
-	cmd := &cobra.Command{
-		Use: "allocations", Short: "List which host is whose, and when, as the cloud's admin", Args: cobra.NoArgs,
-		Example:     "  cloudfn leases allocations --until 30d",
-		Annotations: cli.Calls("listAllocations"), ValidArgsFunction: cobra.NoFileCompletions,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			list := api.List[api.Allocation]{
-				Path: leases.Path + "/allocations", Key: "allocations", Query: cli.Query(cmd.Flags(), "from", "until"),
-				Limit: cli.Limit(cmd),
-			}
-			found, err := list.Read(cmd.Context(), a.API())
-			if err != nil {
-				return err
-			}
-			return output.List(&a.Print, found, allocationTable)
+	cmd := cli.Noun[api.Allocation]{
+		Path: leases.Path + "/allocations", Key: "allocations",
+		Table: output.Table[api.Allocation]{
+			Columns: []string{
+				"HOST", "START", "END", "PROJECT:project_id", "LEASE:lease_id", "RESERVATION+:reservation_id",
+				"PREPARED+:prepared_at", "RELEASED+:released_at",
+			},
+			Name: func(h api.Allocation) string { return h.Host },
 		},
-	}
+	}.List(a, "List which host is whose, and when, as the cloud's admin", "listAllocations", "from", "until")
+	cmd.Use, cmd.Aliases, cmd.Example = "allocations", nil, "  cloudfn leases allocations --until 30d"
 	a.Until(cmd, "from", "not over before: 24h or 7d from now, or a time such as 2027-01-01T09:00:00Z (default now)")
 	a.Until(cmd, "until", "begun before, in the same form (default in a year)")
 	cli.LimitFlag(cmd, 0)
@@ -380,10 +324,8 @@ func allocations(a *cli.App) *cobra.Command {
 }
 
 func release(a *cli.App) *cobra.Command {
-	cmd := leases.One(a, "release", "End a lease and leave its servers where they are, as the cloud's admin",
-		"releaseLease", func(cmd *cobra.Command, id string) error {
-			return leases.Send(cmd.Context(), a, http.MethodPost, leases.URL(id, "release"), nil)
-		})
+	cmd := leases.Act(a, "release", "End a lease and leave its servers where they are, as the cloud's admin",
+		"releaseLease")
 	cmd.Long = `End a lease of any project now, as the cloud's admin. Its servers are not touched: they stay.
 Its hosts are returned, and those with servers are not reservable until the servers are gone. A lease of another project
 is given by its id.`

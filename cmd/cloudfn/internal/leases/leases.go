@@ -136,9 +136,7 @@ func list(a *cli.App) *cobra.Command {
 	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
 		return servers.InstanceFlag(cmd, a, "instance")
 	}
-	a.CompleteFlag(cmd, "instance", func(ctx context.Context, _ []string, _ string) ([]string, error) {
-		return instances(ctx, a)
-	})
+	a.CompleteFlag(cmd, "instance", instances(a))
 	cmd.Flags().String("type", "", "only those that reserve this: instance or host")
 	cli.Choices(cmd, "type", string(domain.InstanceReservation), string(domain.HostReservation))
 	cli.LimitFlag(cmd, 0)

@@ -247,7 +247,7 @@ func printAfter(ctx context.Context, a *cli.App, m api.Item[api.Managed], wait c
 			return err
 		}
 	}
-	return Print(a, m)
+	return Noun.Print(a, m)
 }
 
 // Declare sends the declaration of a resource, or of a flavor, which has no revision, for the version that was planned
@@ -273,21 +273,14 @@ var revisionTable = output.Table[api.ManagedRevision]{
 	},
 }
 
-// kept is what the list of revisions answers: it has no pages.
-type kept struct {
-	Revisions []api.Item[api.ManagedRevision] `json:"revisions"`
-}
-
 func revisions(a *cli.App) *cobra.Command {
 	cmd := one(a, "revisions", "[REVISION]", "List the revisions of a managed resource, or show one",
 		"listManagedRevisions getManagedRevision", 1,
 		func(cmd *cobra.Command, r Reference, rest []string) error {
 			if len(rest) == 0 {
-				var found kept
-				if err := a.API().Do(cmd.Context(), http.MethodGet, r.URL("revisions"), nil, &found); err != nil {
-					return err
-				}
-				return output.List(&a.Print, found.Revisions, revisionTable)
+				return cli.Noun[api.ManagedRevision]{
+					Path: r.URL("revisions"), Key: "revisions", Table: revisionTable, HasNoPages: true,
+				}.PrintList(cmd, a, nil)
 			}
 			if _, err := number(rest[0]); err != nil {
 				return err

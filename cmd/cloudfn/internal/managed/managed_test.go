@@ -16,6 +16,8 @@ import (
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/exit"
 )
 
+var minute = cli.Wait{IsOn: true, Limit: time.Minute}
+
 // TestReferences reads names with their kinds in both forms.
 func TestReferences(t *testing.T) {
 	t.Parallel()
@@ -62,7 +64,7 @@ func TestAwaitError(t *testing.T) {
 	now := time.Now()
 	a.Now = func() time.Time { now = now.Add(patience / 3); return now }
 	target := &Target{Reference: Reference{"Volume", "data"}, Revision: 1}
-	err := Await(t.Context(), a, cli.Wait{IsOn: true, Limit: time.Minute}, []*Target{target})
+	err := Await(t.Context(), a, minute, []*Target{target})
 	if a.Code(err) != exit.Failed || err.Error() != "Volume/data is error: no room" {
 		t.Errorf("it ends with %v", err)
 	}
@@ -79,10 +81,10 @@ func TestAwaitGone(t *testing.T) {
 		fmt.Fprint(w, `{"detail": "there is no Volume data", "code": "not_found"}`)
 	})
 	data := Reference{"Volume", "data"}
-	if err := Await(t.Context(), a, cli.Wait{IsOn: true, Limit: time.Minute}, []*Target{{Reference: data}}); err != nil {
+	if err := Await(t.Context(), a, minute, []*Target{{Reference: data}}); err != nil {
 		t.Error(err)
 	}
-	err := Await(t.Context(), a, cli.Wait{IsOn: true, Limit: time.Minute}, []*Target{{Reference: data, Revision: 1}})
+	err := Await(t.Context(), a, minute, []*Target{{Reference: data, Revision: 1}})
 	if err == nil || err.Error() != "Volume/data is gone" {
 		t.Errorf("it ends with %v", err)
 	}
@@ -138,7 +140,7 @@ func TestAwaitFollowers(t *testing.T) {
 			fmt.Fprint(w, `{"managed": [], "next": null}`)
 		}
 	})
-	err := Await(t.Context(), a, cli.Wait{IsOn: true, Limit: time.Minute}, []*Target{
+	err := Await(t.Context(), a, minute, []*Target{
 		{Reference: Reference{deployment, "web"}, Revision: 1}, {Reference: Reference{"Configmap", "files"}, Revision: 2},
 	})
 	if err != nil || lists < 2 {
@@ -176,7 +178,7 @@ func TestAwaitBalancers(t *testing.T) {
 			fmt.Fprint(w, `{"managed": [], "next": null}`)
 		}
 	})
-	err := Await(t.Context(), a, cli.Wait{IsOn: true, Limit: time.Minute}, []*Target{
+	err := Await(t.Context(), a, minute, []*Target{
 		{Reference: Reference{balancer, "front"}, Revision: 1}, {Reference: Reference{deployment, "web"}, Revision: 2},
 	})
 	if text := notes.String(); err != nil || lists < 3 || !strings.Contains(text, "Loadbalancer/also") ||

@@ -76,7 +76,7 @@ func refresh(ctx context.Context, a *cli.App, targets []*Target) error {
 			some[0].update(found.Value, err == nil, a.Now())
 			continue
 		}
-		found, err := api.List[api.Managed]{Path: Noun.URL(kind), Key: Noun.Key}.Read(ctx, a.API())
+		found, err := ofKind(kind).Find(ctx, a, nil, 0)
 		if err != nil {
 			return err
 		}
@@ -110,7 +110,7 @@ func withFollowers(ctx context.Context, a *cli.App, targets []*Target) ([]*Targe
 	}
 	all := slices.Clone(targets)
 	for kind := range kinds {
-		found, err := api.List[api.Managed]{Path: Noun.URL(string(kind)), Key: Noun.Key}.Read(ctx, a.API())
+		found, err := ofKind(string(kind)).Find(ctx, a, nil, 0)
 		if err != nil {
 			return targets, err
 		}

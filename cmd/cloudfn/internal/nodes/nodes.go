@@ -18,7 +18,6 @@ import (
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/api"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/cli"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/exit"
-	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/leases"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/output"
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
@@ -26,6 +25,12 @@ import (
 var noun = cli.Noun[api.Node]{
 	Path: "/v1/nodes", Key: "nodes", Arg: "NODE",
 	Offer: func(n api.Node) string { return n.Name + "\t" + string(n.Status) },
+	Below: func(a *cli.App, n api.Item[api.Node]) error { // the servers of its drain that have not moved
+		servers := slices.Clone(cli.Value(cli.Value(n.Value.Drain).Servers))
+		return output.Below(&a.Print, slices.DeleteFunc(servers, func(s api.DrainServer) bool {
+			return string(s.State) == string(domain.DrainMoved)
+		}), drainTable)
+	},
 	Table: output.Table[api.Node]{
 		Columns: []string{
 			"NAME", "STATUS*", "CORDONED_BY", "ZONE", "SERVERS", "VCPUS", "RAM_MB", "DISK_GB", "DRAIN", "RESERVABLE*",
@@ -113,8 +118,8 @@ func drainTerms(d *api.Drain) string {
 // Command holds the commands for hosts of compute.
 func Command(a *cli.App) *cobra.Command {
 	return cli.Group("nodes", "Show the cloud's hosts of compute, and take them out for maintenance (admins)",
-		list(a), show(a), servers(a), cordon(a), uncordon(a), drain(a), cancelDrain(a), label(a), update(a),
-		token(a), selfTest(a),
+		list(a), noun.Show(a, "Show a host, and what its drain has not moved", "getNode"), servers(a), cordon(a),
+		uncordon(a), drain(a), cancelDrain(a), label(a), update(a), token(a), selfTest(a),
 		noun.Delete(a, "Delete hosts that are down and empty, from Nova too", "deleteNode"),
 		noun.Act(a, "reservable", "Let an empty host be reserved", "makeNodeReservable"),
 		noun.Act(a, "unreservable", "Open a reservable host to all servers again", "makeNodeUnreservable"))
@@ -140,41 +145,11 @@ func list(a *cli.App) *cobra.Command {
 	return cmd
 }
 
-func show(a *cli.App) *cobra.Command {
-	return noun.One(a, "show", "Show a host, and what its drain has not moved", "getNode",
-		func(cmd *cobra.Command, name string) error {
-			found, err := noun.Get(cmd.Context(), a, name, nil)
-			if err != nil {
-				return err
-			}
-			return printOne(a, found)
-		})
-}
-
 var drainTable = output.Table[api.DrainServer]{
 	Columns: []string{
 		"SERVER:server_id", "NAME", "STATE*", "METHOD", "ROOM", "TARGET", "REASON", "PROJECT+:project_id",
 	},
 	Name: func(s api.DrainServer) string { return s.ServerID },
-}
-
-// printOne prints a node, and in a table the servers of its drain that have not moved.
-func printOne(a *cli.App, n api.Item[api.Node]) error {
-	if err := noun.Print(a, n); err != nil {
-		return err
-	}
-	isTable := a.Print.Format == "table" || a.Print.Format == "wide"
-	if !isTable || len(a.Print.Columns) > 0 || n.Value.Drain == nil {
-		return nil
-	}
-	rows := slices.DeleteFunc(slices.Clone(cli.Value(n.Value.Drain.Servers)), func(s api.DrainServer) bool {
-		return string(s.State) == string(domain.DrainMoved)
-	})
-	if len(rows) == 0 {
-		return nil
-	}
-	fmt.Fprintln(a.Out)
-	return output.Values(&a.Print, rows, drainTable)
 }
 
 var serverTable = output.Table[api.NodeServer]{
@@ -184,24 +159,11 @@ var serverTable = output.Table[api.NodeServer]{
 func servers(a *cli.App) *cobra.Command {
 	cmd := noun.One(a, "servers", "List the servers on a host, of all projects", "listNodeServers",
 		func(cmd *cobra.Command, name string) error {
-			list := api.List[api.NodeServer]{Path: noun.URL(name, "servers"), Key: "servers", Limit: cli.Limit(cmd)}
-			found, err := list.Read(cmd.Context(), a.API())
-			if err != nil {
-				return err
-			}
-			return output.List(&a.Print, found, serverTable)
+			list := cli.Noun[api.NodeServer]{Path: noun.URL(name, "servers"), Key: "servers", Table: serverTable}
+			return list.PrintList(cmd, a, nil)
 		})
 	cli.LimitFlag(cmd, 0)
 	return cmd
-}
-
-// change sends what is to change of a node: what is absent stays, and null resets it.
-func change(cmd *cobra.Command, a *cli.App, name string, patch map[string]any) error {
-	changed, err := api.Send[api.Node](cmd.Context(), a.API(), http.MethodPatch, noun.URL(name), patch)
-	if err != nil {
-		return err
-	}
-	return printOne(a, changed)
 }
 
 func label(a *cli.App) *cobra.Command {
@@ -222,7 +184,8 @@ func label(a *cli.App) *cobra.Command {
 				}
 				labels[key] = value
 			}
-			return change(cmd, a, args[0], map[string]any{"labels": labels})
+			body := map[string]any{"labels": labels}
+			return noun.Send(cmd.Context(), a, http.MethodPatch, noun.URL(args[0]), body)
 		},
 	}
 }
@@ -237,7 +200,7 @@ func update(a *cli.App) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return change(cmd, a, name, patch)
+			return noun.Send(cmd.Context(), a, http.MethodPatch, noun.URL(name), patch)
 		})
 	cmd.Long = `Change what is set of a host. Without a flag a field stays as it is; an empty text removes it.
 
@@ -265,7 +228,7 @@ after it has been suspect or cordoned for so long. A host that is down is never 
 // patchOf is what the flags change. An empty text resets a field.
 func patchOf(flags *pflag.FlagSet) (map[string]any, error) {
 	patch := cli.Body(flags, "region-zone", "network-zone", "status-url", "auto-cordon-after", "auto-drain-after",
-		"alert")
+		"alert", "provider:providers")
 	for key, value := range patch {
 		text, isText := value.(string)
 		if flag := strings.ReplaceAll(key, "_", "-"); strings.HasPrefix(key, "auto_") {
@@ -279,9 +242,6 @@ func patchOf(flags *pflag.FlagSet) (map[string]any, error) {
 			patch[key] = nil
 		}
 	}
-	if flags.Changed("provider") {
-		patch["providers"], _ = flags.GetStringSlice("provider")
-	}
 	return patch, nil
 }
 
@@ -290,7 +250,7 @@ func periodOf(flag, text string) (string, error) {
 	if text == "" || text == "none" {
 		return "", nil
 	}
-	period, err := leases.ParsePeriod(text)
+	period, err := cli.ParsePeriod(text)
 	if err != nil {
 		return "", exit.Usagef("--%s: %w", flag, err)
 	}

@@ -30,6 +30,9 @@ var orders = cli.Noun[api.Order]{
 	},
 	Within: func(cmd *cobra.Command) url.Values { return cli.Query(cmd.Flags(), "connection:connection_id") },
 	Offer:  func(o api.Order) string { return o.ID + "\t" + name(o) + ", " + string(o.Status) },
+	Below: func(a *cli.App, o api.Item[api.Order]) error {
+		return output.Below(&a.Print, o.Value.Instances, instanceTable)
+	},
 	Table: output.Table[api.Order]{
 		Columns: []string{"ID", "NAME", "STATUS*", "SERVERS", "CREATED:created_at", "CONNECTION+:connection_id"},
 		Details: []string{"KEY", "CALLBACK:callback.id", "CALLBACK_SECRET:callback.secret"},
@@ -87,20 +90,12 @@ func Get(ctx context.Context, a *cli.App, id, connection string) (api.Item[api.O
 	return orders.Get(ctx, a, id, cli.ConnectionQuery(connection))
 }
 
-// Print prints an order, and in a table also its servers. A private key stays in its file.
+// Print prints an order. A private key stays in its file.
 func Print(a *cli.App, order api.Item[api.Order]) error {
 	if order.Value.PrivateKey != nil {
 		order.Raw = edit(order.Raw, func(fields map[string]json.RawMessage) { delete(fields, "private_key") })
 	}
-	if err := orders.Print(a, order); err != nil {
-		return err
-	}
-	isTable := a.Print.Format == "table" || a.Print.Format == "wide"
-	if !isTable || len(a.Print.Columns) > 0 || len(order.Value.Instances) == 0 {
-		return nil
-	}
-	fmt.Fprintln(a.Out)
-	return output.Values(&a.Print, order.Value.Instances, instanceTable)
+	return orders.Print(a, order)
 }
 
 // WithSecret adds to an order what only the answer to its launch has: the secret of its callback.

@@ -37,6 +37,11 @@ type Printer struct {
 // IsData reports whether the format is for programs: JSON or YAML.
 func (p *Printer) IsData() bool { return p.Format == "json" || p.Format == "yaml" }
 
+// IsWhole reports whether all of a thing is printed for people.
+func (p *Printer) IsWhole() bool {
+	return (p.Format == "table" || p.Format == "wide") && len(p.Columns) == 0
+}
+
 // List prints many things.
 func List[T any](p *Printer, items []api.Item[T], t Table[T]) error {
 	if p.IsData() {
@@ -87,6 +92,15 @@ func Values[T any](p *Printer, all []T, t Table[T]) error {
 		items[i] = api.Item[T]{Value: value, Raw: raw}
 	}
 	return List(p, items, t)
+}
+
+// Below prints things below what was printed before, if there are any.
+func Below[T any](p *Printer, all []T, t Table[T]) error {
+	if len(all) == 0 {
+		return nil
+	}
+	fmt.Fprintln(p.Out)
+	return Values(p, all, t)
 }
 
 // One prints one thing, a line per column; those that are empty are left out.

@@ -32,40 +32,34 @@ type result struct {
 }
 
 func (s *servers) startCommand() *cobra.Command {
-	cmd := s.actCommand("start", "Start servers that are stopped or shelved")
-	cmd.Example = "  cloudfn servers start web-1 --wait"
-	return cmd
+	return s.actCommand("start", "Start servers that are stopped or shelved", "  cloudfn servers start web-1 --wait")
 }
 
 func (s *servers) stopCommand() *cobra.Command {
-	cmd := s.actCommand("stop", "Stop servers")
-	cmd.Example = "  cloudfn servers stop web-1 web-2 --wait"
-	return cmd
+	return s.actCommand("stop", "Stop servers", "  cloudfn servers stop web-1 web-2 --wait")
 }
 
 func (s *servers) rebootCommand() *cobra.Command {
-	cmd := s.actCommand("reboot", "Reboot servers")
+	cmd := s.actCommand("reboot", "Reboot servers", "")
 	idFlag(cmd)
 	cmd.Flags().Bool("hard", false, "power off and on, without asking the guest")
 	return cmd
 }
 
 func (s *servers) shelveCommand() *cobra.Command {
-	cmd := s.actCommand("shelve", "Take servers off their hosts, and keep their disks")
+	cmd := s.actCommand("shelve", "Take servers off their hosts, and keep their disks",
+		"  cloudfn servers shelve web-1 web-2 --wait")
 	cmd.Long = `Shelve servers that are active, stopped, paused or suspended. They keep their disks, addresses and
 ids, and use no host until they are unshelved, which may fail when no host has room.`
-	cmd.Example = "  cloudfn servers shelve web-1 web-2 --wait"
 	return cmd
 }
 
 func (s *servers) unshelveCommand() *cobra.Command {
-	cmd := s.actCommand("unshelve", "Start servers that are shelved")
-	cmd.Example = "  cloudfn servers unshelve web-1 --wait"
-	return cmd
+	return s.actCommand("unshelve", "Start servers that are shelved", "  cloudfn servers unshelve web-1 --wait")
 }
 
 func (s *servers) deleteCommand() *cobra.Command {
-	cmd := s.actCommand("delete", "Delete servers, without asking")
+	cmd := s.actCommand("delete", "Delete servers, without asking", "")
 	cmd.Aliases = []string{"rm"}
 	cmd.Flags().Bool("force", false, "also servers that existed before they were connected")
 	return cmd
@@ -78,10 +72,10 @@ func idFlag(cmd *cobra.Command) {
 }
 
 // actCommand is a command that does the same to any number of servers. The caller adds flags for the request's fields.
-func (s *servers) actCommand(action, short string) *cobra.Command {
+func (s *servers) actCommand(action, short, example string) *cobra.Command {
 	var wait cli.Wait
 	cmd := &cobra.Command{
-		Use: action + " SERVER...", Short: short, Args: cobra.MinimumNArgs(1),
+		Use: action + " SERVER...", Short: short, Example: example, Args: cobra.MinimumNArgs(1),
 		ValidArgsFunction: s.Complete(0, s.finder(filter{})),
 		Annotations:       cli.Calls("actOnServer", "actOnServers", "getServer", "getServerAction", "listServers"),
 		RunE: func(cmd *cobra.Command, args []string) error {

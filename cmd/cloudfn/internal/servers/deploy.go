@@ -182,11 +182,8 @@ func (s *servers) connectCommand() *cobra.Command {
 	cmd := s.oneCommand("connect", "Track an existing server", []string{"connectServer"},
 		func(cmd *cobra.Command, server string) error {
 			body := api.ServerConnect{ServerID: server, ID: cli.Optional(id), ConnectionID: cli.Optional(s.connection)}
-			made, err := api.Send[connected](cmd.Context(), s.API(), http.MethodPost, "/v1/servers", body)
-			if err != nil {
-				return err
-			}
-			return output.One(&s.Print, made, connectedTable)
+			made := cli.Noun[connected]{Table: connectedTable}
+			return made.Send(cmd.Context(), s.App, http.MethodPost, "/v1/servers", body)
 		})
 	cmd.Long = `Track an existing server as an instance: cloudfn follows its state, and sends its changes to
 callbacks. The server itself does not change. A server that is tracked already stays the same instance.`
@@ -221,11 +218,8 @@ func (s *servers) reusableCommand() *cobra.Command {
 	cmd := s.oneCommand("reusable", "Let orders with --reuse take a stopped server", []string{"changeServer"},
 		func(cmd *cobra.Command, id string) error {
 			path, body := "/v1/servers/"+id, api.ServerChange{Reusable: !isOff}
-			changed, err := api.Send[api.ServerChanged](cmd.Context(), s.API(), http.MethodPatch, path, body)
-			if err != nil {
-				return err
-			}
-			return output.One(&s.Print, changed, changedTable)
+			changed := cli.Noun[api.ServerChanged]{Table: changedTable}
+			return changed.Send(cmd.Context(), s.App, http.MethodPatch, path, body)
 		})
 	cmd.Long = `Let orders with --reuse take a server of your project that is managed through a connection, while it
 is stopped. Its disk stays as it is. Orders can take servers that were launched through the connection without this,
@@ -365,10 +359,10 @@ func (s *servers) printText(text string, data func() error) error {
 }
 
 func (s *servers) snapshotCommand() *cobra.Command {
-	cmd := s.actCommand("snapshot", "Make images of servers")
+	cmd := s.actCommand("snapshot", "Make images of servers",
+		"  cloudfn servers snapshot web-1 --name web-1-before-upgrade --wait")
 	cmd.Long = `Make an image of each server's disk. The result has the image's id; --wait waits until the image is
 active, so that servers can be launched from it.`
-	cmd.Example = "  cloudfn servers snapshot web-1 --name web-1-before-upgrade --wait"
 	cmd.Annotations = cli.Calls("actOnServer", "actOnServers", "getServerAction", "listResources", "listServers")
 	idFlag(cmd)
 	cmd.Flags().String("name", "", "the image's name (default the server's)")

@@ -267,14 +267,8 @@ func agent(s api.Server) string {
 func (s *servers) historyCommand() *cobra.Command {
 	cmd := s.oneCommand("history", "Show the events of a tracked server and who caused them, the newest first",
 		[]string{"getServerHistory"}, func(cmd *cobra.Command, id string) error {
-			found, err := api.List[api.ServerEvent]{
-				Path: "/v1/servers/history/" + id, Key: "events",
-				Query: cli.ConnectionQuery(s.connection), Limit: cli.Limit(cmd),
-			}.Read(cmd.Context(), s.API())
-			if err != nil {
-				return err
-			}
-			return output.List(&s.Print, found, historyTable)
+			events := cli.Noun[api.ServerEvent]{Path: "/v1/servers/history/" + id, Key: "events", Table: historyTable}
+			return events.PrintList(cmd, s.App, cli.ConnectionQuery(s.connection))
 		})
 	cli.LimitFlag(cmd, 50)
 	return cmd
