@@ -107,8 +107,8 @@ type HourStat struct {
 	Source    Source `json:"source"` // rebuilt when at least one project's numbers are
 }
 
-// Undecided servers are checked again after recheckSoon, then by every tick, which may come in less than a minute, and
-// after SettleAfter with growing pauses.
+// Undecided servers are checked again after recheckSoon, then every recheckTick, and after SettleAfter with growing
+// pauses.
 const (
 	recheckSoon = 10 * time.Second
 	recheckTick = 45 * time.Second

@@ -123,7 +123,11 @@ func (h Handler) guard(ctx context.Context, event cloudevents.Event) (err error)
 	return h.Func(ctx, event)
 }
 
+// takenHeader is in the answers of a function, and not in those of what stands before it, such as Knative's activator.
+const takenHeader = "Cloudfn-Event"
+
 func answer(w http.ResponseWriter, err error) {
+	w.Header().Set(takenHeader, "taken")
 	switch {
 	case err == nil:
 		w.WriteHeader(http.StatusNoContent)
