@@ -35,7 +35,8 @@ func TestServices(t *testing.T) {
 		if container.LivenessProbe != nil || container.ReadinessProbe != nil {
 			t.Errorf("%s has a probe, which slows its cold start", name)
 		}
-		source, event := sources[name]
+		source, hasSource := sources[name]
+		event := functions[name].Kind == "event"
 		if pod.ContainerConcurrency == 0 ||
 			service.Spec.Template.Metadata.Annotations["autoscaling.knative.dev/max-scale"] == "" {
 			t.Errorf("%s has no concurrency or no max-scale", name)
@@ -54,11 +55,19 @@ func TestServices(t *testing.T) {
 		local := service.Metadata.Labels["networking.knative.dev/visibility"] == "cluster-local"
 		if event != local || event != (pod.ServiceAccountName == "cloudfn-event") {
 			t.Errorf(
-				"%s: a function with a PingSource is cluster-local and runs as cloudfn-event, no other is and does",
+				"%s: a function that events wake is cluster-local and runs as cloudfn-event, no other is and does",
 				name,
 			)
 		}
-		if event && (source.Spec.Timezone != "UTC" || source.Spec.Schedule != string(functions[name].Schedule) ||
+		if hasSource != (functions[name].Schedule != "") {
+			t.Errorf("%s has a PingSource: %t, its schedule is %q", name, hasSource, functions[name].Schedule)
+		}
+		// Without it a pod stays for 60 s after each event.
+		if got := service.Spec.Template.Metadata.Annotations["autoscaling.knative.dev/window"]; (got == "10s") !=
+			(len(functions[name].Due) > 0) {
+			t.Errorf("%s has the window %q", name, got)
+		}
+		if hasSource && (source.Spec.Timezone != "UTC" || source.Spec.Schedule != string(functions[name].Schedule) ||
 			source.Spec.Sink.Ref.Name != name ||
 			source.Spec.CeOverrides.Extensions["cloudfnkey"] != "local-event-key") {
 			t.Errorf("the PingSource of %s is %+v", name, source.Spec)

@@ -46,9 +46,9 @@ func newService(s store, m monitors, post func(ctx context.Context, function str
 const (
 	// planFor is the time between two ticks.
 	planFor = time.Minute
-	// wakeAgain is the least time between two wakes of one function: a tick may be doubled, and a function need not have
-	// claimed its work yet.
-	wakeAgain = 10 * time.Second
+	// wakeAgain is when a function is woken again for what was due already when it was woken the last time: a tick may be
+	// doubled, and a function may not be able to do something.
+	wakeAgain = 30 * time.Second
 	// rereadIn is when the clock reads again that could not read what it has planned.
 	rereadIn = 5 * time.Second
 	readTime = 20 * time.Second
@@ -57,9 +57,23 @@ const (
 // retries are the pauses after wakes that failed, all within a minute.
 var retries = []time.Duration{time.Second, 3 * time.Second, 10 * time.Second, 20 * time.Second}
 
-// plan wakes what is due now, and has what is due later woken then. planned is closed when nothing is planned any more.
+// plan wakes what is due now, and has what is due later, until the next tick, woken then. planned is closed when nothing
+// is planned any more.
 func (s *service) plan(ctx context.Context) (planned <-chan struct{}, err error) {
-	if err := s.read(ctx, time.Now().Add(planFor)); err != nil {
+	return s.planUntil(ctx, time.Now().Add(planFor))
+}
+
+// replan plans what a function has left that has ended its work.
+func (s *service) replan(ctx context.Context) {
+	reading, cancel := context.WithTimeout(ctx, readTime)
+	defer cancel()
+	if _, err := s.planUntil(reading, time.Time{}); err != nil {
+		slog.WarnContext(ctx, "what is due could not be read: the next tick does", "error", err)
+	}
+}
+
+func (s *service) planUntil(ctx context.Context, until time.Time) (planned <-chan struct{}, err error) {
+	if err := s.read(ctx, until); err != nil {
 		return nil, err
 	}
 	s.mu.Lock()
@@ -85,6 +99,7 @@ func (s *service) plan(ctx context.Context) (planned <-chan struct{}, err error)
 func (s *service) read(ctx context.Context, until time.Time) error {
 	s.reading.Lock()
 	defer s.reading.Unlock()
+	asked := time.Now() // not later: what was due at the last wake must not look new
 	waiting, err := s.store.NextDue(ctx, planFor)
 	if err != nil {
 		return err
@@ -97,15 +112,15 @@ func (s *service) read(ctx context.Context, until time.Time) error {
 		s.until = until
 	}
 	for _, w := range waiting {
-		at := now.Add(w.In)
-		if again := s.woken[w.Function].Add(wakeAgain); at.Before(again) {
-			at = again
-		}
-		if !at.After(now) {
+		at, last := asked.Add(w.In), s.woken[w.Function]
+		switch isNew := at.After(last); {
+		case at.After(now):
+			if s.next.IsZero() || at.Before(s.next) {
+				s.next = at
+			}
+		case isNew || now.Sub(last) >= wakeAgain:
 			s.woken[w.Function] = now
 			go s.wake(context.WithoutCancel(ctx), w.Function, w.IsFailing)
-		} else if s.next.IsZero() || at.Before(s.next) {
-			s.next = at
 		}
 	}
 	return nil
@@ -159,6 +174,7 @@ func (s *service) wake(ctx context.Context, function string, isFailing bool) {
 			if isFailing {
 				note(ctx, function, s.monitors.Woken(ctx, function))
 			}
+			s.replan(ctx)
 			return
 		}
 		isFailing = true

@@ -49,7 +49,7 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// Function declares deliver-events. It alone connects to callbacks and decrypts their secrets; it holds no account of
+// Function declares deliver-events. It wakes no function, so its pod reaches none. It alone connects to callbacks and decrypts their secrets; it holds no account of
 // the cloud.
 var Function = run.Event[Config]{
 	Name:    "deliver-events",
@@ -67,7 +67,6 @@ var Function = run.Event[Config]{
 			"streams":     "select, insert, update, delete",
 		},
 		Network: []string{"callbacks"},
-		Wakes:   []string{"clock"},
 	},
 	Secrets: []string{"events", "seal"},
 	// Each pod makes DELIVERY_WORKERS attempts at once. It works on one event, and answers those that come meanwhile at

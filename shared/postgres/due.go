@@ -9,7 +9,8 @@ import (
 )
 
 // What the clock asks for: each returns when the earliest row is due within $1 (due.Declared). They read the columns of
-// time and claim, those that tell which rows may be due, and those that their joins need.
+// time and claim, those that tell which rows may be due, and those that their joins need. What has no time of its own is
+// due since 'epoch'; now() would look as if it had become due just now.
 
 // DueLeases is when a lease is due.
 func DueLeases() string { return Leases{}.Queue().spec.DueSQL() }
@@ -26,14 +27,14 @@ func DueJobs(kind string) []string {
 	queue := due.Queue{Table: "jobs", Where: "q.kind = '" + kind + "'"}
 	return []string{
 		queue.DueSQL(),
-		"select now() where not exists (select from jobs where kind = '" + kind + "' and due_at is not null)",
+		"select 'epoch'::timestamptz where not exists (select from jobs where kind = '" + kind + "' and due_at is not null)",
 	}
 }
 
-// dueIdle is now while a job waits for something to follow, and that exists: whoever made it may have died before it
+// dueIdle is past while a job waits for something to follow, and that exists: whoever made it may have died before it
 // woke the function.
 func dueIdle(kind, key, exists string) string {
-	return "select now() from jobs j where j.kind = '" + kind + "' and j.key = '" + key +
+	return "select 'epoch'::timestamptz from jobs j where j.kind = '" + kind + "' and j.key = '" + key +
 		"' and j.due_at = 'infinity' and " + exists
 }
 
@@ -55,10 +56,10 @@ const (
     where i.remote and i.server_id is not null and i.state <> 'deleted' and (c.status = 'active' or i.state <> 'unknown'))`
 )
 
-// DueFollowed is now if there are instances or orders to follow, and poll-instances has seen none the last time.
+// DueFollowed is past if there are instances or orders to follow, and poll-instances has seen none the last time.
 func DueFollowed() string { return dueIdle("poll-instances", PollJob, hasFollowed) }
 
-// DuePool is now if there are hosts in the pool, and run-leases has seen none the last time.
+// DuePool is past if there are hosts in the pool, and run-leases has seen none the last time.
 func DuePool() string { return dueIdle("run-leases", PoolJob, hasPool) }
 
 // HasFollowed reports whether there are instances or orders to follow.
@@ -80,7 +81,7 @@ func (d Delegations) HasRemote(ctx context.Context) (bool, error) {
 // the connection's cloud no pause. One whose connection has ended needs no cloud.
 func dueOrdered(table, alias string) string {
 	claimed := alias + ".claimed_until"
-	return "select min(coalesce(greatest(" + claimed + ", case when c.status = 'active' then c.not_before end), now()))" +
+	return "select min(coalesce(greatest(" + claimed + ", case when c.status = 'active' then c.not_before end), 'epoch'))" +
 		" from " + table + " " + alias + " join connections c on c.project_id = " + alias + ".project_id and c.id = " +
 		alias + ".connection_id where " + alias + ".status = 'running' and coalesce(" + claimed +
 		", '-infinity') <= now() + $1::interval and " + alias + ".connection_id is not null" +
@@ -95,12 +96,12 @@ func DueConnections() []string {
 		dueOrdered("actions", "a"),
 		"select min(expires_at) from connections where status = 'active' and expires_at <= now() + $1::interval",
 		"select min(" + endsAt + ") from connections where status = 'active' and idle_timeout is not null",
-		`select min(coalesce(not_before, now())) from connections where status <> 'active' and not revoked and kind = 'trust'
+		`select min(coalesce(not_before, 'epoch')) from connections where status <> 'active' and not revoked and kind = 'trust'
     and coalesce(not_before, '-infinity') <= now() + $1::interval`,
 		`select min(greatest(next_check_at, check_until)) from connections
     where status = 'active' and next_check_at <= now() + $1::interval`,
 		"select min(t.not_before) from trusts_to_revoke t where t.not_before <= now() + $1::interval",
-		`select now() where exists (select from trusts_to_revoke t where t.failures = 0 and t.trust_id is not null
+		`select 'epoch'::timestamptz where exists (select from trusts_to_revoke t where t.failures = 0 and t.trust_id is not null
     and not exists (select from connections c where c.project_id = t.project_id and c.id = t.connection_id
         and c.status = 'active'))`,
 		`select min(expires_at) from connection_requests
@@ -113,7 +114,7 @@ func DueConnections() []string {
 func DueDeliveries() []string {
 	return []string{
 		"select now() + next from (" + nextDueSQL + ") due (next)",
-		`select now() where exists (
+		`select 'epoch'::timestamptz where exists (
     select from streams s join callbacks c on c.project_id = s.project_id and c.id = s.callback_id
     where s.head < s.tail and s.next_at <= now() + $1::interval and c.status = 'gone')`,
 	}
