@@ -122,9 +122,9 @@ values ('p', gen_random_uuid(), 'c0000000-0000-0000-0000-000000000000', gen_rand
 		"a check that is claimed":   {connection("'active', null") + "; update connections set next_check_at = now(), check_until = now() + interval '1 hour'", nil},
 		"a trust of an ended one":   {connection("'revoked', now() + interval '30 seconds'"), []string{"run-connections in 30s"}},
 		"a trust that is revoked":   {connection("'revoked', null") + "; update connections set revoked = true", nil},
-		"an old trust":              {oldTrust("now() + interval '20 seconds', null"), []string{"run-connections in 20s"}},
-		"an old trust of no one":    {oldTrust("now() + interval '1 hour', 't'"), []string{"run-connections in 0s"}},
-		"a trust that is announced": {oldTrust("now() + interval '1 hour', null"), nil},
+		"an old trust":              {oldTrustRow("now() + interval '20 seconds', null"), []string{"run-connections in 20s"}},
+		"an old trust of no one":    {oldTrustRow("now() + interval '1 hour', 't'"), []string{"run-connections in 0s"}},
+		"a trust that is announced": {oldTrustRow("now() + interval '1 hour', null"), nil},
 		"a request": {
 			`insert into connection_requests (id, project_id, requester_project_id, requester_user_id, grantee, why, actions, expires_at, until)
 values (gen_random_uuid(), 'p', 'q', 'u', 'user', '', '{}', now() + interval '50 seconds', now())`,
@@ -194,7 +194,7 @@ func order(connectionAndClaim string) string {
 select 'p', gen_random_uuid(), 'd', 'u', '', '{}', 'running', ` + connectionAndClaim
 }
 
-func oldTrust(pauseAndTrust string) string {
+func oldTrustRow(pauseAndTrust string) string {
 	return `insert into trusts_to_revoke (id, project_id, connection_id, user_id, trust_expires_at, not_before, trust_id)
 select gen_random_uuid(), 'p', gen_random_uuid(), 'u', now() + interval '1 day', ` + pauseAndTrust
 }
