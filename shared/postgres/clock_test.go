@@ -120,8 +120,8 @@ values ('p', gen_random_uuid(), 'c0000000-0000-0000-0000-000000000000', gen_rand
 		"an idle connection":        {connection("'active', null") + "; update connections set idle_timeout = '20 seconds', created_at = now()", []string{"run-connections in 20s"}},
 		"a check":                   {connection("'active', null") + "; update connections set next_check_at = now() + interval '10 seconds'", []string{"run-connections in 10s"}},
 		"a check that is claimed":   {connection("'active', null") + "; update connections set next_check_at = now(), check_until = now() + interval '1 hour'", nil},
-		"a trust of an ended one":   {connection("'revoked', now() + interval '30 seconds'"), []string{"run-connections in 30s"}},
-		"a trust that is revoked":   {connection("'revoked', null") + "; update connections set revoked = true", nil},
+		"a trust of an ended one":   {connection("'expired', now() + interval '30 seconds'"), []string{"run-connections in 30s"}},
+		"a trust that is revoked":   {connection("'expired', null") + "; update connections set revoked = true", nil},
 		"an old trust":              {oldTrustRow("now() + interval '20 seconds', null"), []string{"run-connections in 20s"}},
 		"an old trust of no one":    {oldTrustRow("now() + interval '1 hour', 't'"), []string{"run-connections in 0s"}},
 		"a trust that is announced": {oldTrustRow("now() + interval '1 hour', null"), nil},
@@ -218,7 +218,7 @@ func TestClockCountsHours(t *testing.T) {
 		sql   string
 		want  []string
 	}{
-		"at the full hour":    {0, "", nil},
+		"at the full hour":    {0, "", []string{"collect-stats in 1m0s"}},
 		"soon":                {30 * time.Second, "", []string{"collect-stats in 30s"}},
 		"a minute later":      {time.Minute + time.Second, "", []string{"collect-stats in 0s"}},
 		"half an hour later":  {30 * time.Minute, "", []string{"collect-stats in 0s"}},
@@ -255,7 +255,7 @@ func TestClockReadsIndexes(t *testing.T) {
 	exec(t, conn, "set enable_seqscan = off")
 	for _, f := range declared() {
 		for _, sql := range f.SQL {
-			rows, _ := conn.Query(t.Context(), "explain (costs off) "+sql, pgx.QueryExecModeSimpleProtocol, time.Minute.String())
+			rows, _ := conn.Query(t.Context(), "explain (costs off) "+strings.ReplaceAll(sql, "$1", "'1 minute'"))
 			plan, err := pgx.CollectRows(rows, pgx.RowTo[string])
 			if err != nil {
 				t.Fatal(err)
