@@ -21,8 +21,8 @@ var Function = run.Event[struct{}]{
 			"actions":             "select (project_id, connection_id, status, claimed_until)",
 			"callbacks":           "select (project_id, id, status, not_before, claimed_until, created_at)",
 			"connection_requests": "select (status, expires_at)",
-			"connections": "select (project_id, id, kind, status, revoked, suspended_at, created_at, last_used_at, idle_timeout, " +
-				"expires_at, not_before, next_check_at, check_until)",
+			"connections": "select (project_id, id, kind, status, revoked, suspended_at, created_at, last_used_at, " +
+				"idle_timeout, expires_at, not_before, next_check_at, check_until)",
 			"drains":            "select (due_at, claimed_until)",
 			"events":            "select, insert",
 			"instances":         "select (project_id, connection_id, server_id, state, remote, disconnected_at)",

@@ -46,8 +46,8 @@ func newService(s store, m monitors, post func(ctx context.Context, function str
 const (
 	// planFor is the time between two ticks.
 	planFor = time.Minute
-	// wakeAgain is when a function is woken again for what was due already when it was woken the last time: a tick may be
-	// doubled, and a function may not be able to do something.
+	// wakeAgain is when a function is woken again for what was due already when it was woken the last time: a tick may
+	// be doubled, and a function may not be able to do something.
 	wakeAgain = 30 * time.Second
 	// rereadIn is when the clock reads again that could not read what it has planned.
 	rereadIn = 5 * time.Second
@@ -57,8 +57,8 @@ const (
 // retries are the pauses after wakes that failed, all within a minute.
 var retries = []time.Duration{time.Second, 3 * time.Second, 10 * time.Second, 20 * time.Second}
 
-// plan wakes what is due now, and has what is due later, until the next tick, woken then. planned is closed when nothing
-// is planned any more.
+// plan wakes what is due now, and has what is due later, until the next tick, woken then. planned is closed when
+// nothing is planned any more.
 func (s *service) plan(ctx context.Context) (planned <-chan struct{}, err error) {
 	return s.planUntil(ctx, time.Now().Add(planFor))
 }

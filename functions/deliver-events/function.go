@@ -49,8 +49,8 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// Function declares deliver-events. It wakes no function, so its pod reaches none. It alone connects to callbacks and decrypts their secrets; it holds no account of
-// the cloud.
+// Function declares deliver-events. It wakes no function, so its pod reaches none. It alone connects to callbacks and
+// decrypts their secrets; it holds no account of the cloud.
 var Function = run.Event[Config]{
 	Name:    "deliver-events",
 	Summary: "Brings events to callbacks and to `K_SINK`.",

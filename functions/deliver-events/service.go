@@ -55,8 +55,8 @@ const (
 )
 
 // Deliver sends due events to their receivers, and waits for those that are due soon: the request that it works for
-// keeps a Knative pod alive. The clock has it woken for what is due later. One call at a time in a process works, one waits to continue,
-// and others return at once. Each makes the working one claim immediately.
+// keeps a Knative pod alive. The clock has it woken for what is due later. One call at a time in a process works, one
+// waits to continue, and others return at once. Each makes the working one claim immediately.
 func (s *service) Deliver(ctx context.Context) error {
 	s.pool.wake()
 	leave, err := s.runs.Enter(ctx)

@@ -1,5 +1,6 @@
-// Package pollinstances is woken every minute while there are instances to follow, reads what changed in Nova since the last time, and turns it into the
-// states of tracked instances, each change with its event. While Nova works on some of them it keeps polling.
+// Package pollinstances is woken every minute while there are instances to follow, reads what changed in Nova since the
+// last time, and turns it into the states of tracked instances, each change with its event. While Nova works on some of
+// them it keeps polling.
 package pollinstances
 
 import (

@@ -19,8 +19,8 @@ import (
 const (
 	// FollowFor is for how long an event begins what becomes due. The clock has the function woken for the rest.
 	FollowFor = time.Minute
-	// Soon is how near the next due time has to be for an event to wait for it. The clock wakes the function for what is
-	// due later: a request that waits keeps a pod.
+	// Soon is how near the next due time has to be for an event to wait for it. The clock wakes the function for what
+	// is due later: a request that waits keeps a pod.
 	Soon = 15 * time.Second
 	// pause is the longest time between two reads of what is due.
 	pause = 500 * time.Millisecond
@@ -74,9 +74,9 @@ type Runner[T any] struct {
 	shares  map[string]int // of the running passes
 }
 
-// Run works on what is due, and for FollowFor on what becomes due Soon. One event of a process claims at a time, and one
-// more waits until it may; a third returns immediately, because the one that waits works after it. The next one begins
-// while passes of this one are still running. The error is that of Postgres, and those of the chores.
+// Run works on what is due, and for FollowFor on what becomes due Soon. One event of a process claims at a time, and
+// one more waits until it may; a third returns immediately, because the one that waits works after it. The next one
+// begins while passes of this one are still running. The error is that of Postgres, and those of the chores.
 func (r *Runner[T]) Run(ctx context.Context) error {
 	r.once.Do(func() {
 		r.events, r.freed, r.shares = flow.NewPair(), make(chan struct{}, 1), map[string]int{}

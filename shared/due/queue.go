@@ -64,7 +64,8 @@ with next as materialized (
 select ` + result + ` from (
     select case when at <= now() then at else least(at, (
         select min(q.claimed_until) from ` + q.Table + ` q
-        where q.due_at <= now() and q.claimed_until > now() and q.claimed_until <= now() + $1::interval` + conditions + `
+        where q.due_at <= now() and q.claimed_until > now()
+          and q.claimed_until <= now() + $1::interval` + conditions + `
     )) end as at from next
 ) due`
 }

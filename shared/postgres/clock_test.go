@@ -59,7 +59,7 @@ func TestClock(t *testing.T) {
 	t.Parallel()
 	url := testkit.Database(t)
 	clock, conn := postgres.NewClock(open(t, url), declared()), testkit.Connect(t, url)
-	if got := waiting(t, clock); len(got) != 5 && len(got) != 6 { // the functions that have jobs; the hour, unless it has just begun
+	if got := waiting(t, clock); len(got) != 5 && len(got) != 6 { // the sixth is the hour, unless it has just begun
 		t.Errorf("before any function has registered its jobs, due are %v", got)
 	}
 	exec(t, conn, quietSQL)
@@ -75,11 +75,11 @@ func TestClock(t *testing.T) {
 		"a lease later":        {lease("'pending', now() + interval '2 minutes'"), nil},
 		"a lease that is over": {lease("'ended', null"), nil},
 		"a claimed lease": {
-			lease("'pending', now()") + "; update leases set claim_id = gen_random_uuid(), claimed_until = now() + interval '5 minutes'",
+			lease("'pending', now()") + "; update leases set claimed_until = now() + interval '5 minutes'",
 			nil,
 		},
 		"a lease whose claim ends": {
-			lease("'pending', now()") + "; update leases set claim_id = gen_random_uuid(), claimed_until = now() + interval '20 seconds'",
+			lease("'pending', now()") + "; update leases set claimed_until = now() + interval '20 seconds'",
 			[]string{"run-leases in 20s"},
 		},
 		"a lease of a project that is not served": {
@@ -90,7 +90,7 @@ func TestClock(t *testing.T) {
 			[]string{"watch-nodes in 0s"},
 		},
 		"a managed project": {
-			"insert into managed_projects (project_id, domain_id, due_at) values ('p', 'd', now() + interval '30 seconds')",
+			"insert into managed_projects (project_id, domain_id, due_at) values ('p', 'd', now() + '30 seconds')",
 			[]string{"reconcile-managed in 30s"},
 		},
 		"a periodic job": {
@@ -100,46 +100,111 @@ func TestClock(t *testing.T) {
 		"a claimed job": {
 			"update jobs set due_at = now(), claimed_until = now() + interval '1 hour' where kind = 'watch-nodes'", nil,
 		},
-		"an instance":                    {instanceRow("false, null"), []string{"poll-instances in 0s"}},
-		"an instance, and polls go on":   {instanceRow("false, null") + "; update jobs set due_at = now() + interval '30 seconds' where key = 'poll'", []string{"poll-instances in 30s"}},
-		"an instance, and no job":        {instanceRow("false, null") + "; delete from jobs where key = 'poll'", nil},
-		"a server in another cloud":      {connection("'active', null") + ";" + instanceRow("true, 'c0000000-0000-0000-0000-000000000000'"), []string{"run-connections in 0s"}},
-		"an order without a connection":  {order("null, null"), []string{"poll-instances in 0s"}},
-		"a host of the pool":             {"insert into nodes (name, pool) values ('n', 'reservable')", []string{"run-leases in 0s"}},
-		"a host that is only watched":    {"insert into nodes (name, pool) values ('n', '')", nil},
-		"an order":                       {connection("'active', null") + ";" + order("'c0000000-0000-0000-0000-000000000000', null"), []string{"run-connections in 0s"}},
-		"a claimed order":                {connection("'active', null") + ";" + order("'c0000000-0000-0000-0000-000000000000', now() + interval '1 hour'"), nil},
-		"an order of a cloud that rests": {connection("'active', now() + interval '20 seconds'") + ";" + order("'c0000000-0000-0000-0000-000000000000', null"), []string{"run-connections in 20s"}},
-		"an action": {
-			connection("'active', null") + `; insert into actions (project_id, id, connection_id, instance_id, user_id, verb)
-values ('p', gen_random_uuid(), 'c0000000-0000-0000-0000-000000000000', gen_random_uuid(), 'u', 'stop')`,
+		"an instance": {instanceRow("false, null"), []string{"poll-instances in 0s"}},
+		"an instance, and polls go on": {
+			instanceRow("false, null") +
+				"; update jobs set due_at = now() + interval '30 seconds' where key = 'poll'",
+			[]string{"poll-instances in 30s"},
+		},
+		"an instance, and no job": {instanceRow("false, null") + "; delete from jobs where key = 'poll'", nil},
+		"a server in another cloud": {
+			connection("'active', null") + ";" + instanceRow("true, 'c0000000-0000-0000-0000-000000000000'"),
 			[]string{"run-connections in 0s"},
 		},
-		"a connection":              {connection("'active', null"), nil},
-		"a connection that ends":    {connection("'active', null") + "; update connections set expires_at = now() + interval '40 seconds'", []string{"run-connections in 40s"}},
-		"an idle connection":        {connection("'active', null") + "; update connections set idle_timeout = '20 seconds', created_at = now()", []string{"run-connections in 20s"}},
-		"a check":                   {connection("'active', null") + "; update connections set next_check_at = now() + interval '10 seconds'", []string{"run-connections in 10s"}},
-		"a check that is claimed":   {connection("'active', null") + "; update connections set next_check_at = now(), check_until = now() + interval '1 hour'", nil},
-		"a trust of an ended one":   {connection("'expired', now() + interval '30 seconds'"), []string{"run-connections in 30s"}},
-		"a trust that is revoked":   {connection("'expired', null") + "; update connections set revoked = true", nil},
-		"an old trust":              {oldTrustRow("now() + interval '20 seconds', null"), []string{"run-connections in 20s"}},
+		"an order without a connection": {order("null, null"), []string{"poll-instances in 0s"}},
+		"a host of the pool": {
+			"insert into nodes (name, pool) values ('n', 'reservable')",
+			[]string{"run-leases in 0s"},
+		},
+		"a host that is only watched": {"insert into nodes (name, pool) values ('n', '')", nil},
+		"an order": {
+			connection("'active', null") + ";" + order("'c0000000-0000-0000-0000-000000000000', null"),
+			[]string{"run-connections in 0s"},
+		},
+		"a claimed order": {
+			connection("'active', null") + ";" +
+				order("'c0000000-0000-0000-0000-000000000000', now() + interval '1 hour'"),
+			nil,
+		},
+		"an order of a cloud that rests": {
+			connection("'active', now() + interval '20 seconds'") + ";" +
+				order("'c0000000-0000-0000-0000-000000000000', null"),
+			[]string{"run-connections in 20s"},
+		},
+		"an action": {
+			connection("'active', null") + `;
+insert into actions (project_id, id, connection_id, instance_id, user_id, verb) values (
+    'p', gen_random_uuid(), 'c0000000-0000-0000-0000-000000000000', gen_random_uuid(), 'u', 'stop')`,
+			[]string{"run-connections in 0s"},
+		},
+		"a connection": {connection("'active', null"), nil},
+		"a connection that ends": {
+			connection("'active', null") + "; update connections set expires_at = now() + interval '40 seconds'",
+			[]string{"run-connections in 40s"},
+		},
+		"an idle connection": {
+			connection("'active', null") +
+				"; update connections set idle_timeout = '20 seconds', created_at = now()",
+			[]string{"run-connections in 20s"},
+		},
+		"a check": {
+			connection("'active', null") +
+				"; update connections set next_check_at = now() + interval '10 seconds'",
+			[]string{"run-connections in 10s"},
+		},
+		"a check that is claimed": {
+			connection("'active', null") +
+				"; update connections set next_check_at = now(), check_until = now() + interval '1 hour'",
+			nil,
+		},
+		"a trust of an ended one": {
+			connection("'expired', now() + interval '30 seconds'"),
+			[]string{"run-connections in 30s"},
+		},
+		"a trust that is revoked": {connection("'expired', null") + "; update connections set revoked = true", nil},
+		"an old trust": {
+			oldTrustRow("now() + interval '20 seconds', null"),
+			[]string{"run-connections in 20s"},
+		},
 		"an old trust of no one":    {oldTrustRow("now() + interval '1 hour', 't'"), []string{"run-connections in 0s"}},
 		"a trust that is announced": {oldTrustRow("now() + interval '1 hour', null"), nil},
 		"a request": {
-			`insert into connection_requests (id, project_id, requester_project_id, requester_user_id, grantee, why, actions, expires_at, until)
+			`insert into connection_requests (id, project_id, requester_project_id, requester_user_id, grantee, why,
+    actions, expires_at, until)
 values (gen_random_uuid(), 'p', 'q', 'u', 'user', '', '{}', now() + interval '50 seconds', now())`,
 			[]string{"run-connections in 50s"},
 		},
-		"a delivery":                       {stream("'verified', null, now()"), []string{"deliver-events in 0s"}},
-		"a delivery that pauses":           {stream("'verified', null, now() + interval '20 seconds'"), []string{"deliver-events in 20s"}},
-		"a callback that pauses":           {stream("'verified', now() + interval '30 seconds', now()"), []string{"deliver-events in 30s"}},
-		"a delivery to a suspended one":    {stream("'suspended', null, now()"), nil},
-		"a delivery to one that is gone":   {stream("'gone', null, now()"), []string{"deliver-events in 0s"}},
-		"a handshake":                      {stream("'pending', null, now() + interval '1 hour'"), []string{"deliver-events in 0s"}},
-		"a handshake after a pause":        {stream("'pending', now() + interval '40 seconds', now() + interval '1 hour'"), []string{"deliver-events in 40s"}},
-		"two":                              {lease("'pending', now()") + ";" + stream("'verified', null, now() + interval '20 seconds'"), []string{"run-leases in 0s", "deliver-events in 20s"}},
-		"a recheck of undecided servers":   {"insert into jobs (kind, key, due_at) values ('collect-stats', 'recheck', now() + interval '10 seconds')", []string{"collect-stats in 10s"}},
-		"a recheck that has nothing to do": {"insert into jobs (kind, key, due_at) values ('collect-stats', 'recheck', 'infinity')", nil},
+		"a delivery": {stream("'verified', null, now()"), []string{"deliver-events in 0s"}},
+		"a delivery that pauses": {
+			stream("'verified', null, now() + interval '20 seconds'"),
+			[]string{"deliver-events in 20s"},
+		},
+		"a callback that pauses": {
+			stream("'verified', now() + interval '30 seconds', now()"),
+			[]string{"deliver-events in 30s"},
+		},
+		"a delivery to a suspended one":  {stream("'suspended', null, now()"), nil},
+		"a delivery to one that is gone": {stream("'gone', null, now()"), []string{"deliver-events in 0s"}},
+		"a handshake": {
+			stream("'pending', null, now() + interval '1 hour'"),
+			[]string{"deliver-events in 0s"},
+		},
+		"a handshake after a pause": {
+			stream("'pending', now() + interval '40 seconds', now() + interval '1 hour'"),
+			[]string{"deliver-events in 40s"},
+		},
+		"two": {
+			lease("'pending', now()") + ";" + stream("'verified', null, now() + interval '20 seconds'"),
+			[]string{"run-leases in 0s", "deliver-events in 20s"},
+		},
+		"a recheck of undecided servers": {
+			"insert into jobs (kind, key, due_at) values ('collect-stats', 'recheck', now() + interval '10 seconds')",
+			[]string{"collect-stats in 10s"},
+		},
+		"a recheck that has nothing to do": {
+			"insert into jobs (kind, key, due_at) values ('collect-stats', 'recheck', 'infinity')",
+			nil,
+		},
 	} {
 		func() {
 			tx, err := conn.Begin(t.Context())
@@ -183,19 +248,21 @@ select 'p', gen_random_uuid(), 0, 'x', 'active', 'launched', 's', ` + remoteAndC
 }
 
 func connection(statusAndPause string) string {
-	return `insert into connections (project_id, id, domain_id, user_id, kind, delegation_id, acts_as, actions, usable_by,
-    expires_at, next_check_at, status, not_before)
+	return `insert into connections (project_id, id, domain_id, user_id, kind, delegation_id, acts_as, actions,
+    usable_by, expires_at, next_check_at, status, not_before)
 select 'p', 'c0000000-0000-0000-0000-000000000000', 'd', 'u', 'trust', 't', '{}', '{}', '{}', now() + interval '1 day',
     now() + interval '1 hour', ` + statusAndPause
 }
 
 func order(connectionAndClaim string) string {
-	return `insert into orders (project_id, id, domain_id, user_id, body_sha256, spec, status, connection_id, claimed_until)
+	return `insert into orders (project_id, id, domain_id, user_id, body_sha256, spec, status, connection_id,
+    claimed_until)
 select 'p', gen_random_uuid(), 'd', 'u', '', '{}', 'running', ` + connectionAndClaim
 }
 
 func oldTrustRow(pauseAndTrust string) string {
-	return `insert into trusts_to_revoke (id, project_id, connection_id, user_id, trust_expires_at, not_before, trust_id)
+	return `insert into trusts_to_revoke (id, project_id, connection_id, user_id, trust_expires_at, not_before,
+    trust_id)
 select gen_random_uuid(), 'p', gen_random_uuid(), 'u', now() + interval '1 day', ` + pauseAndTrust
 }
 

@@ -9,8 +9,8 @@ import (
 )
 
 // What the clock asks for: each returns when the earliest row is due within $1 (due.Declared). They read the columns of
-// time and claim, those that tell which rows may be due, and those that their joins need. What has no time of its own is
-// due since 'epoch'; now() would look as if it had become due just now.
+// time and claim, those that tell which rows may be due, and those that their joins need. What has no time of its own
+// is due since 'epoch'; now() would look as if it had become due just now.
 
 // DueLeases is when a lease is due.
 func DueLeases() string { return Leases{}.Queue().spec.DueSQL() }
@@ -27,7 +27,8 @@ func DueJobs(kind string) []string {
 	queue := due.Queue{Table: "jobs", Where: "q.kind = '" + kind + "'"}
 	return []string{
 		queue.DueSQL(),
-		"select 'epoch'::timestamptz where not exists (select from jobs where kind = '" + kind + "' and due_at is not null)",
+		"select 'epoch'::timestamptz where not exists (select from jobs where kind = '" + kind +
+			"' and due_at is not null)",
 	}
 }
 
@@ -45,15 +46,18 @@ const (
 	RemoteJob = "remote" // of run-connections: servers in other clouds
 )
 
-var hasFollowed = `(exists (select from instances i where i.state <> 'deleted' and ` + followed + " and " + served("i") + `)
+var hasFollowed = `(exists (select from instances i
+        where i.state <> 'deleted' and ` + followed + " and " + served("i") + `)
     or exists (select from orders o where o.status = 'running' and o.connection_id is null and ` + served("o") + "))"
 
 const (
 	hasPool = `exists (select from nodes where pool <> '')`
 
 	// The state of the others is unknown, and stays so.
-	hasRemote = `exists (select from instances i join connections c on c.project_id = i.project_id and c.id = i.connection_id
-    where i.remote and i.server_id is not null and i.state <> 'deleted' and (c.status = 'active' or i.state <> 'unknown'))`
+	hasRemote = `exists (
+    select from instances i join connections c on c.project_id = i.project_id and c.id = i.connection_id
+    where i.remote and i.server_id is not null and i.state <> 'deleted'
+      and (c.status = 'active' or i.state <> 'unknown'))`
 )
 
 // DueFollowed is past if there are instances or orders to follow, and poll-instances has seen none the last time.
@@ -77,33 +81,34 @@ func (d Delegations) HasRemote(ctx context.Context) (bool, error) {
 	return queryValue[bool](ctx, d.DB.pool, "select "+hasRemote)
 }
 
-// dueOrdered is when what is ordered through connections c can continue: the row of the alias has no claim then, and
-// the connection's cloud no pause. One whose connection has ended needs no cloud.
-func dueOrdered(table, alias string) string {
-	claimed := alias + ".claimed_until"
-	return "select min(coalesce(greatest(" + claimed + ", case when c.status = 'active' then c.not_before end), 'epoch'))" +
-		" from " + table + " " + alias + " join connections c on c.project_id = " + alias + ".project_id and c.id = " +
-		alias + ".connection_id where " + alias + ".status = 'running' and coalesce(" + claimed +
-		", '-infinity') <= now() + $1::interval and " + alias + ".connection_id is not null" +
-		" and (c.status <> 'active' or c.suspended_at is null)"
+// dueOrdered is when what is ordered through connections c can continue, the rows w of a table: one has no claim then,
+// and its connection's cloud no pause. One whose connection has ended needs no cloud.
+func dueOrdered(table string) string {
+	return `
+select min(coalesce(greatest(w.claimed_until, case when c.status = 'active' then c.not_before end), 'epoch'))
+from ` + table + ` w join connections c on c.project_id = w.project_id and c.id = w.connection_id
+where w.status = 'running' and w.connection_id is not null
+  and coalesce(w.claimed_until, '-infinity') <= now() + $1::interval
+  and (c.status <> 'active' or c.suspended_at is null)`
 }
 
 // DueConnections is when there is work through connections, when one ends or is checked, and when a trust has to be
 // revoked.
 func DueConnections() []string {
 	return []string{
-		dueOrdered("orders", "o"),
-		dueOrdered("actions", "a"),
+		dueOrdered("orders"),
+		dueOrdered("actions"),
 		"select min(expires_at) from connections where status = 'active' and expires_at <= now() + $1::interval",
 		"select min(" + endsAt + ") from connections where status = 'active' and idle_timeout is not null",
-		`select min(coalesce(not_before, 'epoch')) from connections where status <> 'active' and not revoked and kind = 'trust'
-    and coalesce(not_before, '-infinity') <= now() + $1::interval`,
+		`select min(coalesce(not_before, 'epoch')) from connections
+    where status <> 'active' and not revoked and kind = 'trust'
+      and coalesce(not_before, '-infinity') <= now() + $1::interval`,
 		`select min(greatest(next_check_at, check_until)) from connections
     where status = 'active' and next_check_at <= now() + $1::interval`,
 		"select min(t.not_before) from trusts_to_revoke t where t.not_before <= now() + $1::interval",
-		`select 'epoch'::timestamptz where exists (select from trusts_to_revoke t where t.failures = 0 and t.trust_id is not null
-    and not exists (select from connections c where c.project_id = t.project_id and c.id = t.connection_id
-        and c.status = 'active'))`,
+		`select 'epoch'::timestamptz where exists (select from trusts_to_revoke t
+    where t.failures = 0 and t.trust_id is not null and not exists (select from connections c
+        where c.project_id = t.project_id and c.id = t.connection_id and c.status = 'active'))`,
 		`select min(expires_at) from connection_requests
     where status = 'pending' and expires_at <= now() + $1::interval`,
 		dueIdle("run-connections", RemoteJob, hasRemote),
@@ -124,7 +129,7 @@ func DueDeliveries() []string {
 // collect-stats has a tick of its own.
 const dueHour = `
 select coalesce(greatest(h.begun, j.claimed_until), h.begun)
-from (select date_trunc('hour', now(), 'UTC') as hour, date_trunc('hour', now(), 'UTC') + interval '1 minute' as begun) h
+from (select hour, hour + interval '1 minute' as begun from (select date_trunc('hour', now(), 'UTC') as hour) hours) h
 left join jobs j on j.kind = 'collect-stats'
     and j.key = to_char(h.hour at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')
 where j.done_at is null`

@@ -143,8 +143,8 @@ func TestClaimJobConcurrently(t *testing.T) {
 	}
 }
 
-// TestPeriodicJobs: a job that is registered is due now, and when its last run says. One that a setting has switched off
-// has no row, and jobs that are not periodic stay as they are.
+// TestPeriodicJobs: a job that is registered is due now, and when its last run says. One that a setting has switched
+// off has no row, and jobs that are not periodic stay as they are.
 func TestPeriodicJobs(t *testing.T) {
 	t.Parallel()
 	url := testkit.Database(t)
@@ -198,7 +198,8 @@ func TestPeriodicJobs(t *testing.T) {
 		t.Error(err)
 	}
 	in = testkit.Scalar[time.Duration](t, conn, dueInSQL, "poll")
-	second := testkit.Scalar[float64](t, conn, "select extract(second from due_at)::float8 from jobs where key = 'poll'")
+	second := testkit.Scalar[float64](t, conn,
+		"select extract(second from due_at)::float8 from jobs where key = 'poll'")
 	if in <= 0 || in > time.Minute || second != 17 {
 		t.Errorf("it is due in %s, at second %v", in, second)
 	}

@@ -103,5 +103,6 @@ func (m Monitors) CheckClock(ctx context.Context) (overdue time.Duration, err er
 	case overdue == 0:
 		return 0, m.DB.monitor(ctx, "", monitorWorksSQL, clockMonitor)
 	}
-	return overdue, m.DB.monitor(ctx, "", monitorFailedSQL, clockMonitor, "periodic work is overdue: no one wakes the functions")
+	return overdue, m.DB.monitor(ctx, "", monitorFailedSQL, clockMonitor,
+		"periodic work is overdue: no one wakes the functions")
 }

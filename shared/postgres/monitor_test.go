@@ -15,8 +15,9 @@ func TestWakeMonitor(t *testing.T) {
 	url := testkit.Database(t)
 	monitors, conn := postgres.Monitors{DB: open(t, url)}, testkit.Connect(t, url)
 	const eventsSQL = `
-select coalesce(string_agg(subject || ' ' || (data->>'monitor') || ' ' || (data->>'function') || ' ' || (data->>'status')
-    || ' ' || (data->>'reason'), '; ' order by seq), '') from events where type = 'cloudfn.monitor.failed.v1'`
+select coalesce(string_agg(subject || ' ' || (data->>'monitor') || ' ' || (data->>'function') || ' '
+    || (data->>'status') || ' ' || (data->>'reason'), '; ' order by seq), '')
+from events where type = 'cloudfn.monitor.failed.v1'`
 	step := func(what, want string, do func() error) {
 		t.Helper()
 		if err := do(); err != nil {

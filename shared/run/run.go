@@ -128,12 +128,13 @@ func (l Listen) Validate() error {
 type Deps struct {
 	DB    *postgres.DB
 	Cloud *openstack.Cloud
-	// Wake wakes event functions by name. It returns at once and never fails: the clock finds what a function that is not
-	// reached has to do.
+	// Wake wakes event functions by name. It returns at once and never fails: the clock finds what a function that is
+	// not reached has to do.
 	Wake func(functions ...string)
 	// Due is what all functions declare that is due, for the clock.
 	Due []due.Declared
-	// Post wakes an event function, and returns when that has answered: for the clock. nil = no function can be reached.
+	// Post wakes an event function, and returns when that has answered: for the clock. nil = no function can be
+	// reached.
 	Post func(ctx context.Context, function string) error
 	// AtStart has something done once when the process serves, and repeated until it has succeeded: what must not wait
 	// for an event, because an event waits for it.
