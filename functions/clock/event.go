@@ -14,11 +14,11 @@ import (
 // a tick keeps the pod until these are woken. That of another function is answered immediately: that function may have
 // more to plan.
 func (s *service) Handle(ctx context.Context, event cloudevents.Event) error {
-	began := time.Now()
+	next := time.Now().Truncate(planFor).Add(planFor)
 	planned, err := s.plan(ctx)
 	if err != nil || event.Type() != eventx.PingType {
 		return err
 	}
-	flow.Await(ctx, time.Until(began.Add(planFor)), planned)
+	flow.Await(ctx, time.Until(next), planned)
 	return nil
 }

@@ -169,7 +169,7 @@ func (s service) end(ctx context.Context, key string, claim domain.Claim, err, u
 	return errors.Join(s.scheduleRecheck(ctx), s.jobs.Done(ctx, jobKind, key, claim))
 }
 
-// ifRetryable is err if sending the event again may help, else nil: the log names what went wrong, and the next tick
+// ifRetryable is err if sending the event again may help, else nil: the log names what went wrong, and the next event
 // tries.
 func ifRetryable(err error) error {
 	if apperr.Retryable(err) {

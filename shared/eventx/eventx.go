@@ -47,7 +47,7 @@ type Handler struct {
 	Name    string
 	Types   []string        // the event types that it takes
 	Key     domain.Secret   // what KeyExtension must hold; "" takes no event
-	Timeout time.Duration   // for the work of one event; what is left then is done at the next tick
+	Timeout time.Duration   // for the work of one event; what is left then is left to the next event
 	Running context.Context //nolint:containedctx // its end cancels the work of all events; nil = never
 	Ending  <-chan struct{} // closed when the process drains: work that only waits for what is due later ends
 	Func    Func

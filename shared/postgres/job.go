@@ -29,13 +29,13 @@ func (j Jobs) Done(ctx context.Context, kind, key string, claim domain.Claim) er
 	return err
 }
 
-// Fail releases the job with the reason, so that the next tick may retry at once.
+// Fail releases the job with the reason, so that the next event may retry immediately.
 func (j Jobs) Fail(ctx context.Context, kind, key string, claim domain.Claim, reason error) error {
 	_, err := j.write(ctx, "claimed_until = null, error = $4", "", kind, key, claim, reason.Error())
 	return err
 }
 
-// Postpone releases the job with the reason. No tick may retry before the pause is over.
+// Postpone releases the job with the reason. No event may retry before the pause is over.
 func (j Jobs) Postpone(
 	ctx context.Context, kind, key string, claim domain.Claim, reason error, pause time.Duration,
 ) error {

@@ -39,14 +39,20 @@ func missing(sources []string) (n int) {
 	return n
 }
 
-// every sets the PingSource's schedule.
-func every(t testing.TB, schedule string) {
+// every sets the schedules of the two PingSources.
+func every(t testing.TB, clock, hourly string) {
 	t.Helper()
-	kubectl(t, "patch", "pingsource", "collect-stats", "--type=merge", "-p", `{"spec":{"schedule":"`+schedule+`"}}`)
-	kubectl(t, "wait", "pingsource", "collect-stats", "--for=condition=Ready", "--timeout=60s")
+	for name, schedule := range map[string]string{"clock": clock, "collect-stats": hourly} {
+		kubectl(t, "patch", "pingsource", name, "--type=merge", "-p", `{"spec":{"schedule":"`+schedule+`"}}`)
+		kubectl(t, "wait", "pingsource", name, "--for=condition=Ready", "--timeout=60s")
+	}
 }
 
 const never = "0 0 31 2 *" // how a PingSource is suspended: there is no such day
+
+func suspend(t testing.TB) { t.Helper(); every(t, never, never) }
+
+func resume(t testing.TB) { t.Helper(); every(t, "* * * * *", "0 * * * *") }
 
 // reconnect makes every function open new connections: only they see the database's clock moved.
 func reconnect(t testing.TB) {
@@ -59,13 +65,13 @@ func reconnect(t testing.TB) {
 	}
 }
 
-// TestPingSource wakes collect-stats every minute, is suspended for five hours of the database's clock, and
-// fills them at its next tick. Each counted hour goes to the sink.
+// TestPingSource: the clock wakes collect-stats while hours are missing. It is suspended for five hours of the
+// database's clock, and has them filled at its next tick. Each counted hour goes to the sink.
 func TestPingSource(t *testing.T) {
 	token := testkit.Token(t, "demo")
 	began := time.Now().UTC().Format(time.RFC3339)
-	t.Cleanup(func() { every(t, "* * * * *") })
-	every(t, never)
+	t.Cleanup(func() { resume(t) })
+	suspend(t)
 	toZero(t, "collect-stats")
 	conn := testkit.Connect(t, databaseURL)
 	// The streams know which events the sink has.
@@ -87,11 +93,11 @@ func TestPingSource(t *testing.T) {
 	t.Cleanup(back)
 	reconnect(t)
 
-	every(t, "* * * * *")
+	resume(t)
 	testkit.Eventually(t, minutes(3), "the tick wrote the hours", func() bool {
 		return missing(hours(t, token, 24)) == 0
 	})
-	every(t, never)
+	suspend(t)
 	toZero(t, "collect-stats")
 
 	back()
@@ -101,7 +107,7 @@ func TestPingSource(t *testing.T) {
 	if gap := missing(sources); gap < 5 || gap > 6 || missing(sources[24-gap:]) != gap {
 		t.Errorf("while it is suspended the hours are %v", sources)
 	}
-	every(t, "* * * * *")
+	resume(t)
 	testkit.Eventually(t, minutes(3), "the next tick fills the gap",
 		func() bool { return missing(hours(t, token, 24)) == 0 })
 	announced(t, began)
