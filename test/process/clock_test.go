@@ -66,3 +66,30 @@ func TestClockIsKilled(t *testing.T) {
 			"select not exists (select from wake_failures where function = 'deliver-events')")
 	})
 }
+
+// TestLongIdle: when nothing happens, no function has an event but the clock, and that ends immediately.
+func TestLongIdle(t *testing.T) {
+	t.Parallel()
+	env := testkit.DaemonEnv(t, testkit.Database(t))
+	delete(env, "NODES_OS_CLOUD") // with an account the hosts are polled each minute
+	p := testkit.Spawn(t, env)
+	testkit.Eventually(t, time.Minute, "all functions have registered their jobs, and the hour is counted", func() bool {
+		return strings.Contains(p.Log(), `"function":"collect-stats"`)
+	})
+	time.Sleep(90 * time.Second) // what the first events have left
+	before := len(p.Log())
+	time.Sleep(130 * time.Second)
+	ticks := 0
+	for line := range strings.Lines(p.Log()[before:]) {
+		if !strings.Contains(line, `"msg":"event"`) {
+			continue
+		}
+		if !strings.Contains(line, `"function":"clock"`) {
+			t.Errorf("a function is woken: %s", line)
+		}
+		ticks++
+	}
+	if ticks < 2 || ticks > 3 {
+		t.Errorf("the clock had %d events in 130 s", ticks)
+	}
+}

@@ -557,7 +557,9 @@ const (
 
 // Defines values for MonitorEventDataMonitor.
 const (
+	MonitorEventDataMonitorClock MonitorEventDataMonitor = "clock"
 	MonitorEventDataMonitorNodes MonitorEventDataMonitor = "nodes"
+	MonitorEventDataMonitorWake  MonitorEventDataMonitor = "wake"
 	MonitorEventDataMonitorZone  MonitorEventDataMonitor = "zone"
 )
 
@@ -2900,9 +2902,11 @@ type MinSize struct {
 
 // MonitorEventData defines model for MonitorEventData.
 type MonitorEventData struct {
-	Monitor MonitorEventDataMonitor `json:"monitor"`
-	Reason  string                  `json:"reason"`
-	Status  MonitorEventDataStatus  `json:"status"`
+	// Function Of the monitor `wake`. It could not be woken for three minutes.
+	Function *string                 `json:"function,omitempty"`
+	Monitor  MonitorEventDataMonitor `json:"monitor"`
+	Reason   string                  `json:"reason"`
+	Status   MonitorEventDataStatus  `json:"status"`
 
 	// Zone Of the monitor `zone`. No host of it is cordoned or drained automatically while it fails.
 	Zone *string `json:"zone,omitempty"`
