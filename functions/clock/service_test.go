@@ -33,7 +33,7 @@ type world struct {
 	wakes   map[string][]time.Duration // since the begin
 	failing map[string]time.Time       // in Postgres
 	failed  map[string]time.Duration   // when its monitor failed
-	works   []string                   // of which a monitor says that it works again
+	works   []string                   // whose monitors say that they work again
 	workFor time.Duration              // how long a function works
 	leaves  map[string]time.Duration   // what a function leaves due, once
 }

@@ -87,7 +87,7 @@ const (
 	kindEvent = "event"
 )
 
-// every is the time between two ticks; 0 = the schedule is none of ours.
+// every is the time between two ticks; 0 = the schedule is unknown.
 func (s Schedule) every() time.Duration {
 	return map[Schedule]time.Duration{Minutely: time.Minute, Hourly: time.Hour}[s]
 }
