@@ -5,8 +5,8 @@ import "time"
 // Declared is what a function declares that is due.
 type Declared struct {
 	Function string
-	// SQL are queries. Each returns the earliest moment within $1 at which the function has something to do; null, or no
-	// row, is nothing to do. A moment that is past is now.
+	// SQL are queries. Each returns the earliest moment within $1 at which the function has something to do; null, or
+	// no row, is nothing to do. A moment that is past is now.
 	SQL []string
 }
 
