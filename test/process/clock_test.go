@@ -23,7 +23,7 @@ func paused(t *testing.T) (database string, conn *pgx.Conn, receiver *testkit.Re
 	testkit.AddEvents(t, conn, "p", []string{uuid.NewString()}, 1)
 	change(t, conn,
 		"insert into jobs (kind, key, due_at) values ('deliver-events', 'retire', now() + interval '1 hour')")
-	change(t, conn, "update streams set next_at = now() + interval '4 seconds'")
+	change(t, conn, "update streams set next_at = now() + interval '2 seconds'")
 	return database, conn, receiver
 }
 
@@ -44,8 +44,8 @@ func TestDaemonHasAClock(t *testing.T) {
 	}
 }
 
-// TestClockIsKilled while it has planned something, and deliver-events cannot be woken at first: nothing is lost.
-func TestClockIsKilled(t *testing.T) {
+// TestLongClockIsKilled: a clock is killed while it has planned something, and deliver-events cannot be woken at first: nothing is lost.
+func TestLongClockIsKilled(t *testing.T) {
 	t.Parallel()
 	database, conn, r := paused(t)
 	f := newFleet(t, testkit.Env(t, database, nil), "clock")
