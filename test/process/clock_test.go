@@ -44,7 +44,8 @@ func TestDaemonHasAClock(t *testing.T) {
 	}
 }
 
-// TestLongClockIsKilled: a clock is killed while it has planned something, and deliver-events cannot be woken at first: nothing is lost.
+// TestLongClockIsKilled: a clock is killed while it has planned something, and deliver-events cannot be woken at first:
+// nothing is lost.
 func TestLongClockIsKilled(t *testing.T) {
 	t.Parallel()
 	database, conn, r := paused(t)
