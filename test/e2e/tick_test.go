@@ -9,6 +9,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -39,20 +40,49 @@ func missing(sources []string) (n int) {
 	return n
 }
 
-// every sets the schedules of the two PingSources.
-func every(t testing.TB, clock, hourly string) {
+// every sets the schedule of a function's PingSource.
+func every(t testing.TB, function, schedule string) {
 	t.Helper()
-	for name, schedule := range map[string]string{"clock": clock, "collect-stats": hourly} {
-		kubectl(t, "patch", "pingsource", name, "--type=merge", "-p", `{"spec":{"schedule":"`+schedule+`"}}`)
-		kubectl(t, "wait", "pingsource", name, "--for=condition=Ready", "--timeout=60s")
-	}
+	kubectl(t, "patch", "pingsource", function, "--type=merge", "-p", `{"spec":{"schedule":"`+schedule+`"}}`)
+	kubectl(t, "wait", "pingsource", function, "--for=condition=Ready", "--timeout=60s")
 }
 
 const never = "0 0 31 2 *" // how a PingSource is suspended: there is no such day
 
-func suspend(t testing.TB) { t.Helper(); every(t, never, never) }
+// suspend suspends both PingSources.
+func suspend(t testing.TB) {
+	t.Helper()
+	every(t, "clock", never)
+	every(t, "collect-stats", never)
+}
 
-func resume(t testing.TB) { t.Helper(); every(t, "* * * * *", "0 * * * *") }
+// resume gives both PingSources the schedules that are declared.
+func resume(t testing.TB) {
+	t.Helper()
+	every(t, "clock", "* * * * *")
+	every(t, "collect-stats", "0 * * * *")
+}
+
+// moveClock moves the database's clock for all functions, until back is called or the test ends.
+func moveClock(t *testing.T, to time.Time) (back func()) {
+	t.Helper()
+	testkit.SetClock(t, databaseURL, to)
+	var once sync.Once
+	back = func() {
+		once.Do(func() {
+			testkit.SetClock(t, databaseURL, time.Now())
+			// A migration makes its tables in the first schema of the search_path.
+			const sql = `do $$ begin execute format('alter database %I reset search_path', current_database()); end $$`
+			if _, err := testkit.Pool(t, databaseURL).Exec(context.Background(), sql); err != nil {
+				t.Error(err)
+			}
+			reconnect(t)
+		})
+	}
+	t.Cleanup(back)
+	reconnect(t)
+	return back
+}
 
 // reconnect makes every function open new connections: only they see the database's clock moved.
 func reconnect(t testing.TB) {
@@ -80,18 +110,7 @@ func TestPingSource(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	now := time.Now()
-	testkit.SetClock(t, databaseURL, now.Add(-5*time.Hour))
-	back := func() {
-		testkit.SetClock(t, databaseURL, time.Now())
-		// A migration makes its tables in the first schema of the search_path.
-		const sql = `do $$ begin execute format('alter database %I reset search_path', current_database()); end $$`
-		if _, err := testkit.Pool(t, databaseURL).Exec(context.Background(), sql); err != nil {
-			t.Error(err)
-		}
-	}
-	t.Cleanup(back)
-	reconnect(t)
+	back := moveClock(t, time.Now().Add(-5*time.Hour))
 
 	resume(t)
 	testkit.Eventually(t, minutes(3), "the tick wrote the hours", func() bool {
@@ -101,7 +120,6 @@ func TestPingSource(t *testing.T) {
 	toZero(t, "collect-stats")
 
 	back()
-	reconnect(t)
 	sources := hours(t, token, 24)
 	// 6 when an hour began meanwhile
 	if gap := missing(sources); gap < 5 || gap > 6 || missing(sources[24-gap:]) != gap {
