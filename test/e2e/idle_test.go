@@ -239,8 +239,7 @@ func countHour(t *testing.T) {
 // orderByConnection orders a server in the owner's project as the other one's user.
 func orderByConnection(t *testing.T, i *installation) {
 	t.Helper()
-	s, token := testkit.Sandbox(t), i.other.Token(t)
-	c, pool := client(t, "launch", token), testkit.Pool(t, databaseURL)
+	s, c, pool := testkit.Sandbox(t), i.launch.As(i.other.Token(t)), testkit.Pool(t, databaseURL)
 	toZero(t, "launch", "run-connections")
 	sent := time.Now()
 	order := post(t, c, "/v1/launch", http.StatusAccepted, map[string]any{

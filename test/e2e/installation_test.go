@@ -27,7 +27,8 @@ type installation struct {
 	owner, other *testkit.Project // the other one declares servers, and may order through the owner's connection
 	stopped      []testkit.Server
 	connection   string
-	lease        string // begins at starts; its server is shelved
+	launch       *testkit.Client // made before the functions go to zero: making it wakes launch
+	lease        string          // begins at starts; its server is shelved
 	leased       testkit.Server
 	starts       time.Time
 }
@@ -40,6 +41,7 @@ func newInstallation(t *testing.T, stopped int, leaseIn time.Duration) *installa
 	i := &installation{owner: testkit.NewProject(t), other: testkit.NewProject(t)}
 	t.Cleanup(func() { forgetAll(t) })
 	token := i.owner.Token(t)
+	i.launch = client(t, "launch", "")
 
 	i.declare(t)
 	servers := i.owner.Boot(t, "idle", stopped+idleLeases+1) // no ports: half of what a server costs is Neutron's
