@@ -46,7 +46,7 @@ func (s service) Create(
 	s.refresh(ctx, cloud, made.Lease)
 	if isDelegated {
 		if _, err := s.store.Check(ctx, made); err != nil { // a lease that Postgres refuses needs no trust
-			return made.Lease, explain(err, in.Terms(), made.Lease.StartsAt)
+			return made.Lease, explain(s.withJoining(ctx, err), in.Terms(), made.Lease.StartsAt)
 		}
 		if made.Connection, err = s.trusts.ForLease(ctx, who, cloud, made.Lease); err != nil {
 			return made.Lease, err
@@ -55,7 +55,7 @@ func (s service) Create(
 	stored, err := s.store.Create(ctx, made)
 	if err != nil {
 		if stored, err = s.afterFailure(ctx, cloud, made, err); err != nil {
-			return stored, explain(err, in.Terms(), made.Lease.StartsAt)
+			return stored, explain(s.withJoining(ctx, err), in.Terms(), made.Lease.StartsAt)
 		}
 	}
 	if stored.Repeated && made.Connection != nil { // the same request was first

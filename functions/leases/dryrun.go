@@ -19,7 +19,8 @@ func (s service) dryRun(
 	ctx context.Context, who domain.Identity, cloud session, made domain.NewLease, terms domain.LeaseTerms,
 ) (domain.Lease, error) {
 	checked, err := s.store.Check(ctx, made)
-	faults := []error{explain(err, terms, made.Lease.StartsAt), s.checkRights(ctx, who, made.Lease)}
+	rejected := explain(s.withJoining(ctx, err), terms, made.Lease.StartsAt)
+	faults := []error{rejected, s.checkRights(ctx, who, made.Lease)}
 	if made.Lease.StartsAt.After(checked.CreatedAt) || err != nil {
 		for n, r := range made.Lease.Reservations {
 			if r.InstanceID != uuid.Nil {
