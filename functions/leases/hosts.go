@@ -117,9 +117,11 @@ func (p *hostPool) check(want *domain.HostWant, field func(string) string) error
 	zones := p.values(func(n domain.Node) []string { return []string{n.Zone} })
 	switch {
 	case want.Region != "" && !slices.Contains(regions, want.Region):
-		return p.lacks(field("region"), fmt.Sprintf("no reservable host is in the region %.64q", want.Region), regions)
+		return p.lacks(field("region"),
+			fmt.Sprintf("no reservable host is in the region %.64q", want.Region), regions)
 	case want.Zone != "" && !slices.Contains(zones, want.Zone):
-		return p.lacks(field("zone"), fmt.Sprintf("no reservable host is in the availability zone %.64q", want.Zone), zones)
+		return p.lacks(field("zone"),
+			fmt.Sprintf("no reservable host is in the availability zone %.64q", want.Zone), zones)
 	}
 	for k, trait := range want.Traits {
 		if err := p.checkTrait(trait, fmt.Sprintf("%s[%d]", field("traits"), k)); err != nil {
@@ -209,8 +211,8 @@ func (s service) Availability(
 		return nil, err
 	}
 	if n := len(pool.matching(q.Want)); n < q.Hosts {
-		refusal := pool.lacks("hosts", fmt.Sprintf("is %d, but the number of reservable hosts that match is %d", q.Hosts,
-			n), nil)
+		refusal := pool.lacks("hosts",
+			fmt.Sprintf("is %d, but the number of reservable hosts that match is %d", q.Hosts, n), nil)
 		refusal.Code = apperr.Unprocessable
 		return nil, refusal
 	}

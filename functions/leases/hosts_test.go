@@ -155,8 +155,8 @@ func TestHostsThatJoin(t *testing.T) {
 		} {
 			var problem struct{ Detail string }
 			a.JSON(t, &problem)
-			isJoining := strings.Contains(problem.Detail, " join")
-			if a.Status < 400 || !strings.Contains(problem.Detail, want) || isJoining != strings.Contains(want, " join") {
+			isJoining, wanted := strings.Contains(problem.Detail, " join"), strings.Contains(want, " join")
+			if a.Status < 400 || !strings.Contains(problem.Detail, want) || isJoining != wanted {
 				t.Errorf("%s: got %d %s, want %q", path, a.Status, a.Body, want)
 			}
 		}
