@@ -61,7 +61,7 @@ func resources(cmd *cobra.Command, a *cli.App, args []string) ([]api.Item[api.Ma
 		return nil, err
 	}
 	found, err := api.Get[api.Managed](cmd.Context(), a.API(), r.URL(), nil)
-	return []api.Item[api.Managed]{found}, err
+	return []api.Item[api.Managed]{found}, r.Near(cmd.Context(), a, err)
 }
 
 func getFlavors(a *cli.App) *cobra.Command {

@@ -92,8 +92,8 @@ func (n Noun[T]) Resolve(ctx context.Context, a *App, arg string, query url.Valu
 	return id, err
 }
 
-// near adds to the error for a name that the API does not know the nearest one that it does.
-func (n Noun[T]) near(ctx context.Context, a *App, arg string, err error) error {
+// Near adds to the error for a name that the API does not know the nearest one that it does.
+func (n Noun[T]) Near(ctx context.Context, a *App, arg string, err error) error {
 	if n.Ref != nil || n.Table.Name == nil {
 		return err
 	}
@@ -175,7 +175,7 @@ func (n Noun[T]) One(
 			if err != nil {
 				return err
 			}
-			return n.near(cmd.Context(), a, id, run(cmd, id))
+			return n.Near(cmd.Context(), a, id, run(cmd, id))
 		},
 	}
 }
@@ -214,7 +214,7 @@ func (n Noun[T]) Each(
 				if err != nil {
 					return err
 				}
-				return n.near(cmd.Context(), a, id, do(cmd.Context(), id))
+				return n.Near(cmd.Context(), a, id, do(cmd.Context(), id))
 			})
 		},
 	}

@@ -116,7 +116,7 @@ them.`,
 				if err == nil {
 					targets = append(targets, &Target{Reference: r})
 				}
-				return err
+				return r.Near(cmd.Context(), a, err)
 			})
 			if !wait.IsOn || len(targets) == 0 {
 				return failure

@@ -146,18 +146,20 @@ func one(
 			if len(rest) > most {
 				return exit.Usagef("unexpected %q", rest[most])
 			}
-			return cli.Near(run(cmd, r, rest), r.Name, func() []string { return namesOf(cmd.Context(), a, r.Kind) })
+			return r.Near(cmd.Context(), a, run(cmd, r, rest))
 		},
 	}
 }
 
-// namesOf are those of the resources of a kind, as far as they can be read.
-func namesOf(ctx context.Context, a *cli.App, kind string) (all []string) {
-	found, _ := api.List[api.Managed]{Path: Noun.URL(kind), Key: Noun.Key}.Read(ctx, a.API())
-	for _, item := range found {
-		all = append(all, item.Value.Name)
-	}
-	return all
+// Near adds to the error for an absent resource the nearest name of its kind, as far as names can be read.
+func (r Reference) Near(ctx context.Context, a *cli.App, err error) error {
+	return cli.Near(err, r.Name, func() (names []string) {
+		found, _ := api.List[api.Managed]{Path: Noun.URL(r.Kind), Key: Noun.Key}.Read(ctx, a.API())
+		for _, item := range found {
+			names = append(names, item.Value.Name)
+		}
+		return names
+	})
 }
 
 // Finder completes kinds, and then the names of that kind.

@@ -41,7 +41,8 @@ func label(a *cli.App) *cobra.Command {
 				}
 				labels[key] = value
 			}
-			return change(cmd, a, args[0], map[string]any{"labels": labels})
+			err := change(cmd, a, args[0], map[string]any{"labels": labels})
+			return noun.Near(cmd.Context(), a, args[0], err)
 		},
 	}
 }

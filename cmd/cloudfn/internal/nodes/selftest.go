@@ -37,6 +37,7 @@ has the line that nova.conf needs.`,
 			show(output.Row{Name: name, State: "testing", Note: "booting a server that Nova must reject"})
 			found, err := api.Send[api.Node](cmd.Context(), a.API(), http.MethodPost, noun.URL(name, "self-test"), nil)
 			stop()
+			err = noun.Near(cmd.Context(), a, name, err)
 			if err == nil {
 				err = output.One(&a.Print, found, testTable)
 			}
