@@ -12,6 +12,7 @@ import (
 
 	"github.com/cloudfn/cloudfn/functions/agents"
 	"github.com/cloudfn/cloudfn/functions/callbacks"
+	"github.com/cloudfn/cloudfn/functions/clock"
 	collectstats "github.com/cloudfn/cloudfn/functions/collect-stats"
 	"github.com/cloudfn/cloudfn/functions/connections"
 	"github.com/cloudfn/cloudfn/functions/console"
@@ -38,6 +39,7 @@ func main() {
 	os.Exit(run.Main(run.Texts{OpenAPI: openapi},
 		agents.Function,
 		callbacks.Function,
+		clock.Function,
 		collectstats.Function,
 		connections.Function,
 		console.Function,

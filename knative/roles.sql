@@ -14,6 +14,7 @@ select name, 'cloudfn_' || replace(name, '-', '_') as role,
 from unnest(array[
     'agents',
     'callbacks',
+    'clock',
     'collect-stats',
     'connections',
     'console',

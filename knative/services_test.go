@@ -1,17 +1,8 @@
 package knative
 
 import (
-	"bytes"
-	"net/http"
-	"os"
-	"os/exec"
-	"path/filepath"
-	"strings"
 	"testing"
 	"time"
-
-	"github.com/cloudfn/cloudfn/shared/limit"
-	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
 // TestServices: what every function's pod must have, whoever writes the next one.
@@ -35,7 +26,8 @@ func TestServices(t *testing.T) {
 		if container.LivenessProbe != nil || container.ReadinessProbe != nil {
 			t.Errorf("%s has a probe, which slows its cold start", name)
 		}
-		source, event := sources[name]
+		source, hasSource := sources[name]
+		event := functions[name].Kind == "event"
 		if pod.ContainerConcurrency == 0 ||
 			service.Spec.Template.Metadata.Annotations["autoscaling.knative.dev/max-scale"] == "" {
 			t.Errorf("%s has no concurrency or no max-scale", name)
@@ -54,11 +46,19 @@ func TestServices(t *testing.T) {
 		local := service.Metadata.Labels["networking.knative.dev/visibility"] == "cluster-local"
 		if event != local || event != (pod.ServiceAccountName == "cloudfn-event") {
 			t.Errorf(
-				"%s: a function with a PingSource is cluster-local and runs as cloudfn-event, no other is and does",
+				"%s: a function that events wake is cluster-local and runs as cloudfn-event, no other is and does",
 				name,
 			)
 		}
-		if event && (source.Spec.Timezone != "UTC" || source.Spec.Schedule != string(functions[name].Schedule) ||
+		if hasSource != (functions[name].Schedule != "") {
+			t.Errorf("%s has a PingSource: %t, its schedule is %q", name, hasSource, functions[name].Schedule)
+		}
+		// Without it a pod stays for 60 s after each event.
+		if got := service.Spec.Template.Metadata.Annotations["autoscaling.knative.dev/window"]; (got == "10s") !=
+			(len(functions[name].Due) > 0) {
+			t.Errorf("%s has the window %q", name, got)
+		}
+		if hasSource && (source.Spec.Timezone != "UTC" || source.Spec.Schedule != string(functions[name].Schedule) ||
 			source.Spec.Sink.Ref.Name != name ||
 			source.Spec.CeOverrides.Extensions["cloudfnkey"] != "local-event-key") {
 			t.Errorf("the PingSource of %s is %+v", name, source.Spec)
@@ -89,69 +89,4 @@ func duration(t *testing.T, text string) time.Duration {
 		t.Fatal(err)
 	}
 	return d
-}
-
-// TestTrustedProxies: no manifest trusts networks that have clients. An overlay that names none has a placeholder,
-// which neither `make deploy` nor a function accepts.
-func TestTrustedProxies(t *testing.T) {
-	t.Parallel()
-	trusted := func(overlay string) string {
-		for name, c := range ofKind(render(t, overlay), "ConfigMap") {
-			if strings.HasPrefix(name, "cloudfn-") && c.Data["TRUSTED_PROXIES"] != "" {
-				return c.Data["TRUSTED_PROXIES"]
-			}
-		}
-		return ""
-	}
-	const placeholder = "127.0.0.0/8,CHANGE-ME"
-	for overlay, want := range map[string]string{
-		"../base": placeholder, "production": placeholder, "local": "127.0.0.0/8,10.244.0.0/24",
-	} {
-		list := trusted(overlay)
-		if list != want {
-			t.Errorf("%s trusts %q, want %q", overlay, list, want)
-		}
-		limits, err := limit.New(limit.Config{TrustedProxies: strings.Split(list, ","), Address: 1, Project: 1}, 1)
-		if want == placeholder {
-			if err == nil {
-				t.Errorf("%s: a function accepts the placeholder", overlay)
-			}
-			continue
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, client := range []string{"10.20.30.40", "172.16.1.1", "192.168.1.1", "100.64.0.1", "fd00::1"} {
-			r := &http.Request{RemoteAddr: "127.0.0.1:999", Header: http.Header{
-				"X-Forwarded-For": {"203.0.113.9, " + client + ", 10.244.0.7"},
-			}}
-			if got := limits.Client(r); got != client {
-				t.Errorf("%s: a client at %s passes for %s", overlay, client, got)
-			}
-		}
-	}
-}
-
-// TestDeployRefusesPlaceholders: `make deploy` deploys no manifests that name no proxies, and says where that is.
-func TestDeployRefusesPlaceholders(t *testing.T) {
-	t.Parallel()
-	bin := t.TempDir()
-	kubectl := "#!/bin/sh\n[ \"$1\" = kustomize ] && exec '" + testkit.Program(t, "kustomize") + "' build \"$2\"\n"
-	err := os.WriteFile(filepath.Join(bin, "kubectl"), []byte(kubectl), 0o755)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for overlay, want := range map[string]string{
-		"knative/base": "TRUSTED_PROXIES: 127.0.0.0/8,CHANGE-ME", "production": "placeholders", "local": "",
-	} {
-		cmd := exec.Command(filepath.Join(testkit.Root(), "scripts", "deploy"), "render")
-		cmd.Env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"), "OVERLAY="+overlay, "IMAGE=none")
-		var errs bytes.Buffer
-		cmd.Stderr = &errs
-		out, err := cmd.Output()
-		if isRefused := err != nil; isRefused != (want != "") || isRefused && len(out) > 0 ||
-			!strings.Contains(errs.String(), want) {
-			t.Errorf("%s: got %v and %d bytes: %s", overlay, err, len(out), errs.Bytes())
-		}
-	}
 }

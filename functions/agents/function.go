@@ -13,7 +13,7 @@ import (
 type Config struct{}
 
 // Function declares agents. Instances call it when they boot, without a Keystone token. So it holds nothing but its
-// database role, and reaches nothing but Postgres. It wakes nobody: deliver-events finds its events at the next tick.
+// database role, and reaches nothing but Postgres. It wakes nobody: the clock finds its events.
 var Function = run.HTTP[Config, service]{
 	Name:    "agents",
 	Summary: "What an agent fetches once when its instance boots, and its report that it is ready.",

@@ -195,7 +195,7 @@ func (t *counter) resolve(ctx context.Context, cloud census) error {
 		}
 	}
 	if reading.Err() != nil && ctx.Err() == nil {
-		slog.InfoContext(ctx, "the time is up before all logs are read; the next tick continues",
+		slog.InfoContext(ctx, "the time is up before all logs are read; the next event continues",
 			"servers", len(t.waiting))
 		return nil
 	}

@@ -1,4 +1,4 @@
-// Package collectstats is woken every minute and counts the servers of every project at that hour. Hours that
+// Package collectstats is woken every hour and counts the servers of every project at that hour. Hours that
 // were missed are rebuilt from Nova's own history. It also keeps the request log's partitions, and deletes old rows.
 package collectstats
 
@@ -21,7 +21,7 @@ type Config struct {
 	// How long a month of the request log is kept after its end.
 	Retention time.Duration `env:"REQUESTS_RETENTION, default=2160h"`
 	// By how many megabytes (MiB) the request log and the stored responses to requests with an Idempotency-Key may
-	// grow within a day, with their indexes. Beyond that collect-stats logs an error each minute.
+	// grow within a day, with their indexes. Beyond that collect-stats logs an error each hour.
 	DailyMB int64 `env:"REQUESTS_DAILY_MB, default=10240"`
 	// Rows is how long other rows are kept.
 	Rows postgres.RetentionConfig
@@ -54,7 +54,8 @@ func (c Config) Validate() error {
 var Function = run.Event[Config]{
 	Name:     "collect-stats",
 	Summary:  "Counts the servers of every project at each full hour.",
-	Schedule: run.Minutely, // not later in the minute: an hour is counted when it has just begun
+	Schedule: run.Hourly,
+	Due:      postgres.DueStats(), // hours that are missing, and counts that are not finished
 	Reach: run.Reach{
 		Tables: map[string]string{
 			"actions":   "select, delete",
@@ -65,6 +66,7 @@ var Function = run.Event[Config]{
 			"leases":             "select",
 			"managed":            "select (project_id, provider, schedule)",
 			"managed_projects":   "select (project_id, domain_id)",
+			"monitors":           "select, insert, update",
 			"unserved_projects":  "select, insert, delete",
 			"deployments":        "select (project_id, instance_id), delete",
 			"deliveries":         "select",
@@ -85,7 +87,7 @@ var Function = run.Event[Config]{
 			"function make_requests_month(timestamptz)": "execute",
 		},
 		Network: []string{"compute", "identity"},
-		Wakes:   []string{"deliver-events", "run-connections"},
+		Wakes:   []string{"clock", "deliver-events", "run-connections"},
 	},
 	Secrets: []string{"events", "openstack"},
 	// One replica works, and answers the events that come meanwhile at once. Knative replaces its pod when a node is
@@ -106,5 +108,6 @@ func build(cfg Config, d run.Deps) (eventx.Func, error) {
 	s.budget = cfg.DailyMB << 20
 	s.unserved = cfg.Callers.Unserved
 	s.backfill, s.retention, s.claim, s.wake = cfg.Backfill, cfg.Retention, cfg.Claim, d.Wake
+	d.AtStart(s.start)
 	return s.Handle, nil
 }

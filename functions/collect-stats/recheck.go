@@ -8,6 +8,7 @@ import (
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/due"
 )
 
 // recheckDue checks undecided servers again: their logs may be whole now. claimed is false when another replica does
@@ -115,4 +116,24 @@ func (s service) refine(now time.Time) func(context.Context, []*entry) error {
 		}
 		return s.stats.Refine(ctx, refined)
 	}
+}
+
+// scheduleRecheck has the clock wake this function when undecided servers are due for a check.
+func (s service) scheduleRecheck(ctx context.Context) error {
+	ctx, cancel := domain.Detached(ctx)
+	defer cancel()
+	now, err := s.db.Now(ctx)
+	if err != nil {
+		return err
+	}
+	slot := domain.Slot(now)
+	_, at, err := s.stats.Due(ctx, jobKind, domain.HourKey(slot), s.window(slot)[0])
+	if err != nil {
+		return err
+	}
+	next := due.Next{In: at.Sub(now), Never: at.IsZero()}
+	if next.In <= 0 { // nothing came of the check
+		next.In = time.Minute
+	}
+	return s.jobs.Schedule(ctx, jobKind, recheckKey, next)
 }

@@ -28,6 +28,7 @@ type service struct {
 	requests  postgres.Requests
 	rows      postgres.Retention
 	events    postgres.Events
+	monitors  postgres.Monitors
 	allows    func(projectID, domainID string) bool
 	domains   []string
 	backfill  time.Duration
@@ -45,7 +46,8 @@ func newService(db *postgres.DB, login func(context.Context) (session, error)) s
 	return service{
 		login: login, db: db, stats: postgres.Stats{DB: db}, jobs: postgres.Jobs{DB: db},
 		requests: postgres.Requests{DB: db}, rows: postgres.Retention{DB: db}, events: postgres.Events{DB: db},
-		left: postgres.Unserved{DB: db}, wake: func(...string) {}, listed: &listed{},
+		monitors: postgres.Monitors{DB: db},
+		left:     postgres.Unserved{DB: db}, wake: func(...string) {}, listed: &listed{},
 		unserved: func([]domain.Remains) []domain.Remains { return nil },
 	}
 }
@@ -58,15 +60,19 @@ const (
 	parallel     = 4 // projects at once, when each has to be asked for by itself
 	// An hour is counted a moment after it began: until then what Nova writes may carry a time of before the hour.
 	begun = 3 * time.Second
-	// An event waits for servers whose next check is due this soon; the next tick does the rest.
+	// An event waits for servers whose next check is due this soon; the clock has the function woken for the rest.
 	soon = 12 * time.Second
 	// A job records that its hour is done. It can be deleted when no event checks that hour any more.
 	jobsKept = 2 * maxBackfill
 )
 
 // Collect does what is due by the database's clock, and continues while more is due soon. One replica at a time does
-// it, whatever the number of ticks and replicas.
+// it, whatever the number of events and replicas.
 func (s service) Collect(ctx context.Context) error {
+	return joined(s.collect(ctx), s.scheduleRecheck(ctx))
+}
+
+func (s service) collect(ctx context.Context) error {
 	for {
 		asked := time.Now()
 		now, err := s.db.Now(ctx)
@@ -125,7 +131,7 @@ func (s service) work(ctx context.Context, now, slot time.Time) (next time.Time,
 		return time.Time{}, err
 	}
 	_, next, err = s.stats.Due(ctx, jobKind, key, from)
-	if due && !next.After(now) { // nothing came of it: the next tick tries again
+	if due && !next.After(now) { // nothing came of it: the next event tries again
 		next = time.Time{}
 	}
 	return next, err
@@ -159,10 +165,11 @@ func (s service) end(ctx context.Context, key string, claim domain.Claim, err, u
 	case unread != nil:
 		return errors.Join(ifRetryable(unread), s.jobs.Postpone(ctx, jobKind, key, claim, unread, age/4))
 	}
-	return s.jobs.Done(ctx, jobKind, key, claim)
+	// If this process dies now, the hour is not done, or its undecided servers are due.
+	return errors.Join(s.scheduleRecheck(ctx), s.jobs.Done(ctx, jobKind, key, claim))
 }
 
-// ifRetryable is err if sending the event again may help, else nil: the log names what went wrong, and the next tick
+// ifRetryable is err if sending the event again may help, else nil: the log names what went wrong, and the next event
 // tries.
 func ifRetryable(err error) error {
 	if apperr.Retryable(err) {

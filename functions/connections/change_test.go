@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -14,6 +15,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/httpx"
+	"github.com/cloudfn/cloudfn/shared/postgres"
 	"github.com/cloudfn/cloudfn/shared/seal"
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
@@ -267,3 +269,156 @@ func TestChangeWithFewerRolesCannotWiden(t *testing.T) {
 }
 
 func anyVersion(int64) bool { return true }
+
+// TestCheck plays run-connections, so that each result of a check comes when the test needs it.
+func TestCheck(t *testing.T) {
+	t.Parallel()
+	app, conn, database, woken := started(t, nil)
+	db, err := postgres.Open(postgres.Config{URL: domain.Secret(database), MaxConns: 1}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(db.Close)
+	delegations := postgres.Delegations{DB: db}
+	owner, actor, stranger := testkit.BorrowProject(t), testkit.BorrowProject(t), testkit.BorrowProject(t)
+	app = app.As(owner.Token(t))
+	c := create(t, app, asking("trust", fmt.Sprintf(`, "usable_by": [%q]`, actor.UserID)))
+	path := "/v1/connections/" + c.ID.String() + "/check"
+	if a := app.As(stranger.Token(t)).Post(t, path, ""); a.Status != http.StatusNotFound {
+		t.Errorf("a stranger: %d %s", a.Status, a.Body)
+	}
+	// answer has find called a moment after the request, and gives what is answered.
+	answer := func(who *testkit.Client, find func() error) (testkit.Answer, ConnectionCheck) {
+		t.Helper()
+		timer := time.AfterFunc(time.Second, func() {
+			if err := find(); err != nil {
+				t.Error(err)
+			}
+		})
+		defer timer.Stop()
+		a := who.Post(t, path, "")
+		var found ConnectionCheck
+		if a.Status < 300 {
+			a.JSON(t, &found)
+		}
+		return a, found
+	}
+	now := func() time.Time {
+		asked, err := db.Now(t.Context())
+		if err != nil {
+			t.Error(err)
+		}
+		return asked
+	}
+	accepts := func() error {
+		return delegations.MarkChecked(t.Context(), owner.ID, c.ID, now(), []string{"member", "reader"})
+	}
+
+	a, found := answer(app, accepts)
+	if a.Status != http.StatusOK || found.Works == nil || !*found.Works || found.ActsAs == nil ||
+		!slices.Equal(found.Roles, []string{"member", "reader"}) ||
+		!found.EndsAt.Equal(c.EndsAt) || found.CheckedAt.Before(c.CheckedAt.Time) ||
+		woken.Count("run-connections") == 0 {
+		t.Errorf("the owner: %d %+v", a.Status, found)
+	}
+	a, found = answer(app.As(actor.Token(t)), accepts)
+	if a.Status != http.StatusOK || found.Works == nil || !*found.Works || found.ActsAs != nil ||
+		len(found.Roles) != 2 {
+		t.Errorf("whoever may act through it: %d %+v", a.Status, found)
+	}
+	a, found = answer(app, func() error { return nil })
+	if a.Status != http.StatusAccepted || found.Works != nil || a.Header.Get("Retry-After") != "5" {
+		t.Errorf("without an answer: %d %s", a.Status, a.Body)
+	}
+	a, _ = answer(app, func() error {
+		return delegations.MarkUnchecked(t.Context(), owner.ID, c.ID, now(), "keystone cannot be reached")
+	})
+	if a.Status != http.StatusServiceUnavailable ||
+		!strings.Contains(string(a.Body), "its cloud does not answer: keystone cannot be reached") {
+		t.Errorf("a cloud that is away: %d %s", a.Status, a.Body)
+	}
+	a, found = answer(app, func() error {
+		_, err := postgres.Connections{DB: db}.End(t.Context(), owner.ID, c.ID, domain.ConnectionLost, "because", true)
+		return err
+	})
+	if a.Status != http.StatusOK || found.Works == nil || *found.Works || found.Status != domain.ConnectionLost ||
+		found.Reason != "because" {
+		t.Errorf("a lost one: %d %+v", a.Status, found)
+	}
+	before := testkit.Scalar[time.Time](t, conn, "select next_check_at from connections")
+	if a := app.Post(t, path, ""); a.Status != http.StatusOK {
+		t.Errorf("a lost one, later: %d %s", a.Status, a.Body)
+	}
+	if after := testkit.Scalar[time.Time](t, conn, "select next_check_at from connections"); !after.Equal(before) {
+		t.Error("a lost one is checked")
+	}
+}
+
+// TestLimits are stored, and shown to everybody authorized to act through the connection.
+func TestLimits(t *testing.T) {
+	t.Parallel()
+	app, _, _, _ := started(t, nil)
+	p, other := testkit.BorrowProject(t), testkit.BorrowProject(t)
+	f := testkit.Sandbox(t)
+	app = app.As(p.Token(t))
+	image, network := uuid.NewString(), uuid.NewString()
+	made := create(t, app, asking("trust",
+		fmt.Sprintf(`, "usable_by": [%q], "limits": {"images": [%q, %[3]q], "networks": [%[4]q], "flavors": [%[5]q]}`,
+			other.UserID, strings.ToUpper(image), image, network, f.FlavorID)))
+	for name, client := range map[string]*testkit.Client{
+		"its owner":       app,
+		"another project": app.As(other.Token(t)),
+	} {
+		var c Connection
+		client.Get(t, "/v1/connections/"+made.ID.String()).JSON(t, &c)
+		if !slices.Equal(c.Limits.Images, []string{image}) || !slices.Equal(c.Limits.Networks, []string{network}) ||
+			!slices.Equal(c.Limits.Flavors, []string{f.FlavorID}) || c.Limits.Regions != nil {
+			t.Errorf("%s is shown %+v", name, c.Limits)
+		}
+	}
+	if c := create(t, app, asking("trust", `, "limits": null`)); !c.Limits.IsZero() {
+		t.Errorf("without limits: %+v", c.Limits)
+	}
+	for _, tc := range []struct{ limits, field, says string }{
+		{`{"images": []}`, "limits.images", "1 entries or more"},
+		{`{"images": ["cirros"]}`, "limits.images[0]", "UUID"},
+		{`{"networks": ["` + network + `", "private"]}`, "limits.networks[1]", "UUID"},
+		{`{"networks": ["` + strings.ReplaceAll(network, "-", "") + `"]}`, "limits.networks[0]", "UUID"},
+		{`{"flavors": [""]}`, "limits.flavors[0]", "1 characters"},
+		{`{"flavors": ["` + f.FlavorID + `", "no-such-flavor"]}`, "limits.flavors[1]", "no-such-flavor"},
+		{`{"flavors": ["a\u0000"]}`, "limits.flavors[0]", "control"},
+		{`{"regions": ["no-such-region"]}`, "limits.regions", "region"},
+		{`{"zones": ["nova"]}`, "limits.zones", "is not a field"},
+		{`{"images": ["` + strings.Repeat(image+`", "`, 100) + image + `"]}`, "limits.images", "100 entries"},
+	} {
+		a := app.Post(t, "/v1/connections", asking("trust", `, "limits": `+tc.limits))
+		if a.Status != 400 || !testkit.Names(t, a, tc.field) || !strings.Contains(string(a.Body), tc.says) {
+			t.Errorf("%.100s: got %d %s, want 400 that names %s and says %s", tc.limits, a.Status, a.Body, tc.field,
+				tc.says)
+		}
+	}
+	if left := p.Trusts(t); len(left) != 2 {
+		t.Errorf("rejected requests have made the trusts %v", left)
+	}
+}
+
+// TestLimitsMustHaveTheRegion of the connection.
+func TestLimitsMustHaveTheRegion(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		regions []string
+		region  string
+		taken   bool
+	}{
+		{nil, "", true},
+		{nil, "west", true},
+		{[]string{"west", "east"}, "west", true},
+		{[]string{"east"}, "west", false},
+		{[]string{"east"}, "", false},
+	} {
+		w := draft{Connection: domain.Connection{Limits: domain.ConnectionLimits{Regions: tc.regions}}}
+		if err := checkLimits(w, tc.region); (err == nil) != tc.taken {
+			t.Errorf("%v in %q: %v", tc.regions, tc.region, err)
+		}
+	}
+}

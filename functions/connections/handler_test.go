@@ -3,58 +3,17 @@ package connections
 import (
 	"context"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
-
-func TestMain(m *testing.M) {
-	code := m.Run()
-	testkit.RemoveBinary()
-	os.Exit(code)
-}
-
-// soon is a time as requests have it.
-func soon(d time.Duration) string { return time.Now().Add(d).UTC().Format(time.RFC3339Nano) }
-
-// asking is a request's body: the required fields, and more.
-func asking(kind, more string) string {
-	return fmt.Sprintf(`{"kind": %q, "actions": ["allocate", "start"], "expires_at": %q%s}`, kind, soon(time.Hour), more)
-}
-
-func create(t *testing.T, app *testkit.Client, body string) Connection {
-	t.Helper()
-	a := app.Post(t, "/v1/connections", body)
-	if a.Status != 201 {
-		t.Fatalf("%s: got %d %s", body, a.Status, a.Body)
-	}
-	var c Connection
-	a.JSON(t, &c)
-	if a.Header.Get("Location") != "/v1/connections/"+c.ID.String() {
-		t.Errorf("Location is %q", a.Header.Get("Location"))
-	}
-	return c
-}
-
-// started is a replica with a database of its own, and what it wakes.
-func started(
-	t *testing.T, more map[string]string,
-) (app *testkit.Client, conn *pgx.Conn, database string, woken *testkit.Wakes) {
-	t.Helper()
-	database, woken = testkit.Database(t), testkit.NewWakes(t)
-	env := testkit.Env(t, database, more)
-	env["WAKE_URL"] = woken.URL
-	return testkit.Start(t, env, Function), testkit.Connect(t, database), database, woken
-}
 
 // TestTrustLifecycle creates a trust with the caller's token and the requested roles and end, and deletes it with the
 // connection.
@@ -259,5 +218,170 @@ func TestDeleteWithoutKeystone(t *testing.T) {
 	woken.Await(t, "run-connections")
 	if left := p.Trusts(t); len(left) != 1 {
 		t.Errorf("Keystone has %v", left)
+	}
+}
+
+// TestLongListEndedConnections lists them for their own project, by status; deleted ones only on request.
+func TestLongListEndedConnections(t *testing.T) {
+	t.Parallel()
+	app, conn, _, _ := started(t, nil)
+	p, other := testkit.BorrowProject(t), testkit.BorrowProject(t)
+	owner, actor := app.As(p.Token(t)), app.As(other.Token(t))
+	ids := map[string]string{}
+	for _, status := range []string{"active", "expired", "lost", "deleted"} {
+		id := create(t, owner, asking("trust", fmt.Sprintf(`, "usable_by": [%q]`, other.ID))).ID.String()
+		ids[id] = status
+		_, err := conn.Exec(t.Context(), "update connections set status = $2 where id = $1", id, status)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := map[bool]int{true: 404, false: 200}[status == "deleted"]
+		if a, theirs := owner.Get(t, "/v1/connections/"+id), actor.Get(t, "/v1/connections/"+id); a.Status != 200 ||
+			theirs.Status != want {
+			t.Errorf("%s: its owner gets %d %s, another project %d %s", status, a.Status, a.Body, theirs.Status,
+				theirs.Body)
+		}
+	}
+	for query, want := range map[string]string{
+		"": "active expired lost ", "?status=deleted": "deleted ", "?status=deleted,lost": "lost deleted ",
+		"?status=active,active": "active ",
+		"?usable=true":          "active ", "?status=active,expired,lost,deleted": "active expired lost deleted ",
+	} {
+		var page ConnectionPage
+		a := owner.Get(t, "/v1/connections"+query)
+		a.JSON(t, &page)
+		var got strings.Builder
+		for _, c := range page.Connections {
+			got.WriteString(string(c.Status) + " ")
+			if revocation := map[bool]domain.Revocation{
+				true:  "",
+				false: "pending",
+			}[c.Status == "active"]; c.Revocation != revocation || ids[c.ID.String()] != string(c.Status) {
+				t.Errorf("%q shows %+v", query, c)
+			}
+		}
+		if got.String() != want {
+			t.Errorf("%q: got %s%s, want %s", query, &got, a.Body, want)
+		}
+		var theirs ConnectionPage
+		actor.Get(t, "/v1/connections"+query).JSON(t, &theirs)
+		if query != "?usable=true" && len(theirs.Connections) != 0 {
+			t.Errorf("%q: another project is shown %+v", query, theirs)
+		}
+	}
+}
+
+// TestLongConnectionsWithTheSameEnd works around Keystone, which accepts one trust of a user for each end and counts
+// deleted ones.
+func TestLongConnectionsWithTheSameEnd(t *testing.T) {
+	t.Parallel()
+	app, _, _, _ := started(t, nil)
+	p := testkit.BorrowProject(t)
+	app = app.As(p.Token(t))
+	body := asking("trust", "")
+	first := create(t, app, body)
+	second := create(t, app, body)
+	for _, c := range []Connection{first, second} {
+		if a := app.Do(t, "DELETE", "/v1/connections/"+c.ID.String(), ""); a.Status != 204 {
+			t.Fatalf("delete: %d %s", a.Status, a.Body)
+		}
+	}
+	statuses := make(chan testkit.Answer, 10)
+	for range cap(statuses) {
+		go func() {
+			a, _ := app.Try(t, "POST", "/v1/connections", body, "Content-Type", "application/json")
+			statuses <- a
+		}()
+	}
+	for range cap(statuses) {
+		if a := <-statuses; a.Status != 201 {
+			t.Errorf("at once: %d %s", a.Status, a.Body)
+		}
+	}
+	if there := p.Trusts(t); len(there) != cap(statuses) {
+		t.Errorf("Keystone has %d trusts", len(there))
+	}
+}
+
+// TestSuspendAndResume checks that both are idempotent, and which callers may use them.
+func TestSuspendAndResume(t *testing.T) {
+	t.Parallel()
+	app, _, _, woken := started(t, nil)
+	p := testkit.BorrowProject(t)
+	app = app.As(p.Token(t))
+	c := create(t, app, asking("trust", ""))
+	path := "/v1/connections/" + c.ID.String()
+	for _, tc := range []struct{ verb, status, etag string }{
+		{"/resume", "active", `"1"`},
+		{"/suspend", "suspended", `"2"`},
+		{"/suspend", "suspended", `"2"`},
+		{"/resume", "active", `"3"`},
+	} {
+		a := app.Post(t, path+tc.verb, "")
+		var now Connection
+		if a.JSON(t, &now); a.Status != 200 || string(now.Status) != tc.status || a.Header.Get("ETag") != tc.etag ||
+			(!now.SuspendedAt.IsZero()) != (tc.status == "suspended") {
+			t.Errorf("%s: got %d %s", tc.verb, a.Status, a.Body)
+		}
+		var usable, listed ConnectionPage
+		app.Get(t, "/v1/connections?usable=true").JSON(t, &usable)
+		app.Get(t, "/v1/connections?status="+tc.status).JSON(t, &listed)
+		if (len(usable.Connections) == 1) != (tc.status == "active") || len(listed.Connections) != 1 {
+			t.Errorf("while it is %s %d are usable, and %d listed", tc.status, len(usable.Connections),
+				len(listed.Connections))
+		}
+	}
+	woken.Await(t, "run-connections")
+	for who, status := range map[*testkit.Client]int{
+		app.As(colleague(t, p, "reader")):         403,
+		app.As(testkit.BorrowProject(t).Token(t)): 404,
+	} {
+		if a := who.Post(t, path+"/suspend", ""); a.Status != status {
+			t.Errorf("got %d %s, want %d", a.Status, a.Body, status)
+		}
+	}
+	app.Do(t, "DELETE", path, "")
+	if a := app.Post(t, path+"/resume", ""); a.Status != 409 {
+		t.Errorf("after its end: %d %s", a.Status, a.Body)
+	}
+}
+
+// TestChangesAreLimited by all replicas together: each writes an event, and a delivery for each of up to 100 callbacks.
+func TestChangesAreLimited(t *testing.T) {
+	t.Parallel()
+	limited := map[string]string{"CHANGE_RATE_LIMIT": "3"}
+	one, conn, database, _ := started(t, limited)
+	p := testkit.BorrowProject(t)
+	one = one.As(p.Token(t))
+	two := testkit.Start(t, testkit.Env(t, database, limited), Function).As(p.Token(t))
+	path := "/v1/connections/" + create(t, one, asking("trust", "")).ID.String()
+	suspend := func(app *testkit.Client) testkit.Answer { return app.Post(t, path+"/suspend", "") }
+	resume := func(app *testkit.Client) testkit.Answer { return app.Post(t, path+"/resume", "") }
+	rename := func(name string) func(*testkit.Client) testkit.Answer {
+		return func(app *testkit.Client) testkit.Answer {
+			return app.Do(t, "PATCH", path, fmt.Sprintf(`{"name": %q}`, name), "Content-Type", "application/json")
+		}
+	}
+	for n, tc := range []struct {
+		status int
+		change func(*testkit.Client) testkit.Answer
+	}{
+		{200, suspend},
+		{200, suspend}, // it changes nothing, and does not count
+		{200, rename("a")},
+		{200, rename("a")},
+		{200, resume},
+		{200, resume},
+		{429, suspend},
+		{429, rename("b")},
+		{200, rename("a")},
+	} {
+		if a := tc.change([]*testkit.Client{one, two}[n%2]); a.Status != tc.status ||
+			a.Status == 429 && a.Header.Get("RateLimit-Policy") != `"change";q=3;w=60` {
+			t.Errorf("change %d: got %d %.200s, want %d", n, a.Status, a.Body, tc.status)
+		}
+	}
+	if n := testkit.Scalar[int](t, conn, "select count(*)::int from events"); n != 4 {
+		t.Errorf("%d events, want that of the creation and three", n)
 	}
 }

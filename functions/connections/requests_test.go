@@ -289,3 +289,166 @@ func TestLongRequestIsHiddenFromOtherProjects(t *testing.T) {
 		t.Errorf("a project that is absent: %d %s", a.Status, a.Body)
 	}
 }
+
+// TestLongEndedRequestsCannotBeGranted covers declined, withdrawn and expired requests. Both projects see the end.
+func TestLongEndedRequestsCannotBeGranted(t *testing.T) {
+	t.Parallel()
+	p := newParties(t)
+	r := p.ask(t, "")
+	if a, _ := p.decide(t, r.ID, "decline", `{"reason": "not at night"}`); a.Status != 200 ||
+		!strings.Contains(string(a.Body), `"declined"`) {
+		t.Errorf("%d %s", a.Status, a.Body)
+	}
+	if got := p.status(t, p.program, r.ID); got.Reason != "not at night" || got.DecidedBy != "" {
+		t.Errorf("the program sees %+v", got)
+	}
+	withdrawn := p.ask(t, "")
+	for range 2 {
+		if a := p.program.Do(t, "DELETE", requestsPath+"/"+withdrawn.ID.String(), ""); a.Status != 204 {
+			t.Errorf("%d %s", a.Status, a.Body)
+		}
+	}
+	late := p.ask(t, "")
+	if _, err := p.conn.Exec(t.Context(),
+		"update connection_requests set expires_at = clock_timestamp() where status = 'pending'"); err != nil {
+		t.Fatal(err)
+	}
+	for id, word := range map[uuid.UUID]string{r.ID: "declined", withdrawn.ID: "withdrawn", late.ID: "expired"} {
+		if a, _ := p.decide(t, id, "grant", `{}`); a.Status != 409 || !strings.Contains(string(a.Body), word) {
+			t.Errorf("%s: %d %s", word, a.Status, a.Body)
+		}
+	}
+	if left := p.owners.Trusts(t); len(left) != 0 {
+		t.Errorf("Keystone has %v", left)
+	}
+}
+
+// TestCreateRequestRejectsInvalidFields names the field.
+func TestCreateRequestRejectsInvalidFields(t *testing.T) {
+	t.Parallel()
+	p := newParties(t)
+	for more, field := range map[string]string{
+		`, "project_id": "alt"`:                     "", // a key twice
+		`, "for": "domain"`:                         "for",
+		`, "expires_at": "` + soon(time.Hour) + `"`: "duration",
+		`, "fly": 1`:                                "fly",
+	} {
+		if a := p.program.Post(t, requestsPath, p.asked(more)); a.Status != 400 || field != "" &&
+			problemField(t, a) != field {
+			t.Errorf("%s: %d %s", more, a.Status, a.Body)
+		}
+	}
+	for from, to := range map[string]string{
+		`"` + p.owners.ID + `"`:      `"alt"`,
+		`we build at night`:          ` `,
+		`build`:                      `\u202ebuild`,
+		`at night`:                   strings.Repeat("x", 1000),
+		`nightly`:                    `a\nb`,
+		`"deallocate"`:               `"fly"`,
+		`"instances": 3`:             `"instances": -3`,
+		`"48h"`:                      `"8785h"`,
+		`"duration": "48h"`:          `"expires_at": null`,
+		`"duration": "48h" `:         ``,
+		`["allocate", "deallocate"]`: `[]`,
+	} {
+		body := strings.Replace(p.asked(" "), from, to, 1)
+		if a := p.program.Post(t, requestsPath, body); a.Status != 400 {
+			t.Errorf("%s: %d %s", body, a.Status, a.Body)
+		}
+	}
+	reader := p.program.As(p.programs.ReaderToken(t))
+	if a := reader.Post(t, requestsPath, p.asked("")); a.Status != 403 {
+		t.Errorf("a token that only reads: %d %s", a.Status, a.Body)
+	}
+	for range domain.MaxRequestsFrom {
+		p.ask(t, "")
+	}
+	if a := p.program.Post(t, requestsPath, p.asked("")); a.Status != 409 ||
+		!strings.Contains(string(a.Body), "20 requests of your project") {
+		t.Errorf("one too many: %d %s", a.Status, a.Body)
+	}
+	var page ConnectionRequestPage
+	p.program.Get(t, requestsPath+"?limit=5").JSON(t, &page)
+	if len(page.Requests) != 5 || page.Next == nil {
+		t.Errorf("a page of %d, next %v", len(page.Requests), page.Next)
+	}
+}
+
+// TestKeyedCrashPoints: whenever a replica dies, a connection and a request for one are there once, however often they
+// are sent with their key, and their events wait for no tick. No trust is left but the connection's, and those that
+// run-connections revokes.
+func TestKeyedCrashPoints(t *testing.T) {
+	t.Parallel()
+	for name, op := range map[string]struct {
+		path, table string
+		body        func(parties) string
+	}{
+		"connection": {"/v1/connections", "connections", func(parties) string { return asking("trust", "") }},
+		"request":    {requestsPath, "connection_requests", func(p parties) string { return p.asked("") }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := newParties(t)
+			key, body := uuid.NewString(), op.body(p)
+			once := func(when string, want int, isReplayed bool) (made struct{ ID uuid.UUID }) {
+				t.Helper()
+				var a testkit.Answer
+				send := func() {
+					a = p.program.Do(t, "POST", op.path, body, "Content-Type", "application/json",
+						"Idempotency-Key", key)
+				}
+				if want != 201 || isReplayed {
+					send()
+				} else {
+					p.woken.After(t, "deliver-events", when, send)
+				}
+				if a.JSON(t, &made); a.Status != want || (a.Header.Get("Idempotency-Replayed") != "") != isReplayed {
+					t.Errorf("%s: got %d %s", when, a.Status, a.Body)
+				}
+				if n := testkit.Scalar[int](t, p.conn, "select count(*)::int from "+op.table); n != 1 {
+					t.Errorf("%s: it is there %d times", when, n)
+				}
+				return made
+			}
+			first := once("first", 201, false)
+			once("stored", 201, true)
+			testkit.LeaveRequests(t, p.conn, testkit.AtWork)
+			once("at work", 409, false)
+			testkit.LeaveRequests(t, p.conn, testkit.Died)
+			if again := once("died when it was done", 201, false); again != first {
+				t.Errorf("it made %s, and then %s", first.ID, again.ID)
+			}
+			if op.table == "connections" {
+				onlyTrust(t, p.programs)
+			}
+			// A replica died before it stored the row: it has announced the trust, if Keystone made one.
+			for _, sql := range []string{"delete from events", "delete from " + op.table} {
+				if _, err := p.conn.Exec(t.Context(), sql); err != nil {
+					t.Fatal(err)
+				}
+			}
+			testkit.LeaveRequests(t, p.conn, testkit.Died)
+			if again := once("died before", 201, false); again != first {
+				t.Errorf("it made %s, and then %s", first.ID, again.ID)
+			}
+		})
+	}
+}
+
+// TestKeyedGrant: a grant needs no key, because a repeated one is recognized. A header changes nothing.
+func TestKeyedGrant(t *testing.T) {
+	t.Parallel()
+	p := newParties(t)
+	var r ConnectionRequest
+	p.woken.After(t, "deliver-events", "a request", func() { r = p.ask(t, "") })
+	for n, want := range []int{201, 200} {
+		var a testkit.Answer
+		p.woken.After(t, "deliver-events", "a grant", func() { // also when the first one's replica died before it
+			a = p.owner.Do(t, "POST", requestsPath+"/"+r.ID.String()+"/grant", `{"kind": "trust"}`, "Content-Type",
+				"application/json", "Idempotency-Key", uuid.NewString())
+		})
+		if a.Status != want || a.Header.Get("Idempotency-Replayed") != "" {
+			t.Errorf("%d: got %d %s", n, a.Status, a.Body)
+		}
+	}
+}

@@ -2,7 +2,6 @@ package connections
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"testing"
 	"time"
@@ -10,115 +9,8 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
-	"github.com/cloudfn/cloudfn/shared/delegation"
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
-
-// fakeCloud stands for another cloud that has several regions, and for a Keystone and a database that fail at a moment
-// of the test's choice: the sandbox has one region and cannot be made to fail for one call. The tests check only the
-// calls to it.
-type fakeCloud struct {
-	nameResolver
-
-	flavors, login, announce, trust, untrust, store, hidden, missing error
-
-	stored domain.Connection
-	end    time.Time // of the application credential
-	calls  []string
-}
-
-func (f *fakeCloud) record(call string) { f.calls = append(f.calls, call) }
-
-func (f *fakeCloud) As(domain.Secret, string) session { return f }
-
-func (f *fakeCloud) Region() string { return "" }
-
-func (f *fakeCloud) Home(authURL, _ string) (sameCloud, sameRegion bool) { return authURL == "", true }
-
-func (f *fakeCloud) Credential(context.Context, string, string, string, domain.Secret) (session, domain.ActsAs, error) {
-	return f, domain.ActsAs{ProjectID: "p1"}, f.login
-}
-
-func (f *fakeCloud) Flavors(context.Context) ([]domain.Flavor, error) { return nil, f.flavors }
-
-func (f *fakeCloud) CreateTrust(
-	_ context.Context, _ domain.Identity, _ string, _ []string, after time.Time, announce func(time.Time) (bool, error),
-) (domain.Trust, error) {
-	if _, err := announce(after); err != nil {
-		return domain.Trust{}, err
-	}
-	f.record("trust")
-	return domain.Trust{ID: "t1"}, f.trust
-}
-
-func (f *fakeCloud) CreateGranted(ctx context.Context, c domain.Connection, _ domain.Grant) (domain.Connection, error) {
-	return f.Create(ctx, c)
-}
-
-func (f *fakeCloud) CredentialEnd(context.Context, string) (time.Time, error) { return f.end, f.hidden }
-
-func (f *fakeCloud) DeleteTrust(ctx context.Context, _ string) error {
-	f.record("untrust")
-	return errors.Join(f.untrust, ctx.Err())
-}
-
-func (f *fakeCloud) Now(context.Context) (time.Time, error) { return time.Now(), nil }
-
-func (f *fakeCloud) Create(_ context.Context, c domain.Connection) (domain.Connection, error) {
-	f.record("store")
-	return c, f.store
-}
-
-func (f *fakeCloud) Get(context.Context, domain.Identity, uuid.UUID) (domain.Connection, error) {
-	return f.stored, f.missing
-}
-
-func (f *fakeCloud) End(
-	ctx context.Context, _ string, _ uuid.UUID, status domain.ConnectionStatus, _ string, revoked bool,
-) (bool, error) {
-	f.record("end " + string(status) + map[bool]string{true: " revoked"}[revoked])
-	return false, ctx.Err()
-}
-
-func (f *fakeCloud) AnnounceTrust(context.Context, domain.OldTrust) (bool, error) {
-	f.record("announce")
-	return f.announce == nil, f.announce
-}
-
-func (f *fakeCloud) ForgetTrust(ctx context.Context, _ string, _ uuid.UUID) error {
-	f.record("forget")
-	return ctx.Err()
-}
-
-func (f *fakeCloud) DropTrust(ctx context.Context, t domain.OldTrust) error {
-	f.record("drop " + t.TrustID)
-	return ctx.Err()
-}
-
-func (f *fakeCloud) Change(_ context.Context, _, after domain.Connection) (domain.Connection, error) {
-	f.record("change")
-	return after, f.store
-}
-
-func (f *fakeCloud) Seal(string, domain.Secret) ([]byte, error) { return []byte("sealed"), nil }
-
-func (f *fakeCloud) service() service {
-	return service{
-		store: f, cloud: f, key: f, clouds: []string{"https://there.example/v3"}, wake: func(...string) {},
-		trusts:  delegation.Trusts{Store: f, Trustee: "u2", Wake: func(...string) {}},
-		changes: f,
-	}
-}
-
-func (*fakeCloud) Take(context.Context, string, string) error { return nil }
-
-// asked is the draft of a connection of a kind.
-func asked(kind domain.ConnectionKind, authURL string) draft {
-	return draft{Connection: domain.Connection{
-		ProjectID: "p1", Kind: kind, AuthURL: authURL,
-		ExpiresAt: time.Now().Add(time.Hour),
-	}, roles: []string{"member"}}
-}
 
 // TestCredentialErrors reports bad credentials as faults of the request, never of the caller's token, and keeps the
 // codes of a failing cloud.
@@ -282,4 +174,93 @@ func TestCredentialWithHiddenEnd(t *testing.T) {
 			t.Errorf("%s: got %v, and %v was done", name, err, tc.cloud.calls)
 		}
 	}
+}
+
+// fakeRequests is a request of u2 to the project p1, in a database that fails at a moment of the test's choice.
+type fakeRequests struct {
+	*fakeCloud
+	request domain.ConnectionRequest
+	held    bool
+	release error
+}
+
+func (f *fakeRequests) Get(context.Context, string, uuid.UUID) (domain.ConnectionRequest, error) {
+	return f.request, nil
+}
+
+func (f *fakeRequests) ClaimGrant(
+	context.Context, string, uuid.UUID, string, []byte, time.Duration,
+) (domain.ConnectionRequest, domain.Claim, error) {
+	return f.request, domain.Claim{ID: uuid.New(), Acquired: true}, nil
+}
+
+func (f *fakeRequests) ReleaseGrant(ctx context.Context, _ string, _ uuid.UUID, _ domain.Claim) (bool, error) {
+	f.record("release")
+	if ctx.Err() != nil {
+		return false, ctx.Err()
+	}
+	return f.held, f.release
+}
+
+// TestGrantWhenPostgresFails deletes the trust only if no connection was stored. A stored one counts as granted;
+// while that is unknown run-connections decides.
+func TestGrantWhenPostgresFails(t *testing.T) {
+	t.Parallel()
+	away := apperr.New(apperr.Unavailable, "away")
+	for name, tc := range map[string]struct {
+		store, trust, release, missing error
+		held                           bool
+		want                           apperr.Code
+		calls                          []string
+	}{
+		"granted": {held: true, calls: []string{"announce", "trust", "store"}},
+		"no trust": {
+			trust: apperr.New(apperr.Conflict, "x"), held: true, want: apperr.Conflict,
+			calls: []string{"announce", "trust", "forget", "release"},
+		},
+		"no answer, not kept": {
+			store: away, held: true, want: apperr.Unavailable,
+			calls: []string{"announce", "trust", "store", "release", "untrust", "end deleted revoked", "forget", "release"},
+		},
+		"no answer, kept": {store: away, calls: []string{"announce", "trust", "store", "release"}},
+		"withdrawn meanwhile": {
+			store: apperr.New(apperr.Conflict, "x"), missing: noSuch, want: apperr.Conflict,
+			calls: []string{"announce", "trust", "store", "release", "untrust", "end deleted revoked", "forget", "release"},
+		},
+		"nothing is known": {
+			store: away, release: away, want: apperr.Unavailable,
+			calls: []string{"announce", "trust", "store", "release", "release"},
+		},
+	} {
+		f := &fakeCloud{store: tc.store, trust: tc.trust, missing: tc.missing}
+		s := f.service()
+		s.grants = &fakeRequests{fakeCloud: f, held: tc.held, release: tc.release, request: domain.ConnectionRequest{
+			ProjectID: "p1", Requester: domain.Identity{UserID: "u2", ProjectID: "p2"}, Grantee: domain.GranteeUser,
+			Status: domain.RequestPending,
+			Terms:  domain.Terms{Actions: []domain.Permission{domain.MayStart}, Duration: time.Hour},
+		}}
+		owner := domain.Identity{UserID: "u1", ProjectID: "p1", WriteRoles: []string{"member"}}
+		_, _, err := s.GrantRequest(t.Context(), owner, "", uuid.New(), GrantConnectionRequest{})
+		if apperr.CodeOf(err) != tc.want || !slices.Equal(f.calls, tc.calls) {
+			t.Errorf("%s: got %v, done was %v, want %v", name, err, f.calls, tc.calls)
+		}
+	}
+}
+
+var noSuch = apperr.New(apperr.NotFound, "absent")
+
+// TestGrantSum differs between grants, and does not depend on the secret.
+func TestGrantSum(t *testing.T) {
+	t.Parallel()
+	one, other, name := domain.Secret("a"), domain.Secret("b"), plainText("x")
+	if string(withSecret(&one).sum()) != string(withSecret(&other).sum()) {
+		t.Error("the secret is in the sum")
+	}
+	if string((GrantConnectionRequest{Name: &name}).sum()) == string((GrantConnectionRequest{}).sum()) {
+		t.Error("another name has the same sum")
+	}
+}
+
+func withSecret(secret *domain.Secret) GrantConnectionRequest {
+	return GrantConnectionRequest{Delegation: Delegation{Secret: secret}}
 }

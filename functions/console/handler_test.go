@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"strings"
 	"testing"
@@ -260,5 +261,211 @@ func TestCookie(t *testing.T) {
 				t.Errorf("script can read it: %s", a.Body)
 			}
 		})
+	}
+}
+
+// TestRejectsOtherSites whether the browser sends Sec-Fetch-Site or is too old for it.
+func TestRejectsOtherSites(t *testing.T) {
+	t.Parallel()
+	p := testkit.BorrowProject(t)
+	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil), Function)
+	b := signInTo(t, app, fmt.Sprintf(`{"token": %q}`, p.Token(t)))
+	own := strings.TrimPrefix(app.URL, "http://")
+	for name, c := range map[string]struct {
+		header []string
+		ok     bool
+	}{
+		"without the header":          {[]string{"Sec-Fetch-Site", "same-origin"}, false},
+		"the header says no":          {[]string{pageHeader, "0"}, false},
+		"another site":                {[]string{pageHeader, "1", "Sec-Fetch-Site", "cross-site"}, false},
+		"another host of the site":    {[]string{pageHeader, "1", "Sec-Fetch-Site", "same-site"}, false},
+		"another origin":              {[]string{pageHeader, "1", "Origin", "https://evil.example.com"}, false},
+		"no origin":                   {[]string{pageHeader, "1", "Origin", "null"}, false},
+		"the page":                    {fromPage, true},
+		"the page, in an old browser": {[]string{pageHeader, "1", "Origin", "http://" + own}, true},
+		"the page behind a proxy": {[]string{
+			pageHeader, "1", "Origin", "https://cloudfn.example.com", "X-Forwarded-Host",
+			"cloudfn.example.com", "X-Forwarded-Proto", "https",
+		}, true},
+		"a program": {[]string{pageHeader, "1"}, true},
+	} {
+		isForbidden := func(a testkit.Answer) bool { return a.Status == 403 }
+		header := append([]string{"Cookie", cookieName + "=" + b.cookie}, c.header...)
+		// The site is checked before the body.
+		if a := app.Post(t, "/console/session", `{}`, c.header...); isForbidden(a) == c.ok || !c.ok &&
+			a.Header.Get("Set-Cookie") != "" {
+			t.Errorf("%s, to sign in: got %d %s", name, a.Status, a.Body)
+		}
+		if a := app.Post(t, "/console/api/v1/launch", `{}`, header...); isForbidden(a) == c.ok {
+			t.Errorf("%s, to launch: got %d %s", name, a.Status, a.Body)
+		}
+		if !c.ok {
+			if a := app.Do(t, "DELETE", "/console/session", "", header...); !isForbidden(a) {
+				t.Errorf("%s, to sign out: got %d %s", name, a.Status, a.Body)
+			}
+		}
+	}
+	if a := app.Get(t, "/console/api/v1/servers", "Cookie", cookieName+"="+b.cookie); a.Status != 403 {
+		t.Errorf("to read without the header: got %d %s", a.Status, a.Body)
+	}
+	if a := b.ask(t, "GET", "/console/session", ""); a.Status != 200 {
+		t.Errorf("after all that: got %d %s", a.Status, a.Body)
+	}
+}
+
+// TestHostCookie: over https only the cookie counts that no other site of the domain can set.
+func TestHostCookie(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		https        bool
+		cookie, want string
+	}{
+		"https":                {true, hostCookie + "=a; " + cookieName + "=b", "a"},
+		"https, another's":     {true, cookieName + "=b", ""},
+		"https, given twice":   {true, hostCookie + "=a; " + hostCookie + "=b", ""},
+		"plain http":           {false, cookieName + "=b", "b"},
+		"behind a quiet proxy": {false, hostCookie + "=a; " + cookieName + "=b", "a"},
+	} {
+		r := httptest.NewRequest(http.MethodGet, "/console/session", nil)
+		r.Header.Set("Cookie", tc.cookie)
+		if tc.https {
+			r.Header.Set("X-Forwarded-Proto", "https")
+		}
+		if got := cookieOf(r).Reveal(); got != tc.want {
+			t.Errorf("%s: got %q, want %q", name, got, tc.want)
+		}
+	}
+}
+
+// TestSignInsAreLimited by all replicas together, whether they succeed or not.
+func TestSignInsAreLimited(t *testing.T) {
+	t.Parallel()
+	p := testkit.BorrowProject(t)
+	env := testkit.Env(t, testkit.Database(t), map[string]string{"SIGN_IN_RATE_LIMIT": "2"})
+	one, two := testkit.Start(t, env, Function), testkit.Start(t, env, Function)
+	signInTo(t, one, password(p, ""))
+	b := &browser{Client: two}
+	for n, want := range []int{401, 429} {
+		if a := b.ask(t, "POST", "/console/session", `{"user": "nobody", "password": "x"}`); a.Status != want {
+			t.Errorf("sign-in %d: got %d %s", n, a.Status, a.Body)
+		}
+	}
+	if a := (&browser{Client: one}).ask(t, "POST", "/console/session", password(p, "")); a.Status != 429 ||
+		a.Header.Get("RateLimit-Policy") != `"sign-in";q=2;w=60` {
+		t.Errorf("the first replica: got %d %v", a.Status, a.Header)
+	}
+}
+
+// TestSessionsDoNotShareAnAddress: many users may be behind one. Who is not signed in counts for it.
+func TestSessionsDoNotShareAnAddress(t *testing.T) {
+	t.Parallel()
+	p := testkit.BorrowProject(t)
+	env := testkit.Env(t, testkit.Database(t), map[string]string{"ADDRESS_RATE_LIMIT": "1"})
+	one, two := testkit.Start(t, env, Function), testkit.Start(t, env, Function)
+	signedIn := signInTo(t, one, password(p, ""))
+	for _, app := range []*testkit.Client{one, two} {
+		b := &browser{app, signedIn.cookie}
+		for n := range 130 {
+			// The second one has the process send itself another, of an unknown token.
+			for path, want := range map[string]int{"/console/session": 200, "/console/api/v1/nothing": 404} {
+				if a := b.ask(t, "GET", path, ""); a.Status != want {
+					t.Fatalf("request %d: got %d %s", n, a.Status, a.Body)
+				}
+			}
+		}
+	}
+	if a := signedIn.ask(t, "DELETE", "/console/session", ""); a.Status != 204 {
+		t.Fatalf("signing out: got %d %s", a.Status, a.Body)
+	}
+	b := &browser{two, signedIn.cookie}
+	if a := b.ask(t, "GET", "/console/session", ""); a.Status != 401 {
+		t.Errorf("an ended session: got %d %s", a.Status, a.Body)
+	}
+	status := 0
+	for n := 0; status != 429 && n < 1000; n++ {
+		status = b.ask(t, "GET", "/console/session", "").Status
+	}
+	if status != 429 {
+		t.Errorf("without a session: got %d", status)
+	}
+}
+
+// TestFiles checks the security headers and the ETag. Files need no session.
+func TestFiles(t *testing.T) {
+	t.Parallel()
+	entries, err := os.ReadDir("static")
+	if err != nil {
+		t.Fatal(err)
+	}
+	database := testkit.Database(t)
+	app := testkit.Start(t, testkit.Env(t, database, nil), Function)
+	paths := map[string]string{"/console/": "text/html; charset=utf-8"}
+	for _, e := range entries {
+		_, extension, _ := strings.Cut(e.Name(), ".")
+		paths["/console/"+e.Name()] = contentTypes["."+extension]
+	}
+	for path, kind := range paths {
+		a := app.Get(t, path)
+		if a.Status != 200 || len(a.Body) == 0 || kind == "" || a.Header.Get("Content-Type") != kind {
+			t.Errorf("%s: got %d %s", path, a.Status, a.Header)
+		}
+		for name, want := range map[string]string{
+			"Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; " +
+				"img-src 'self' data:; connect-src 'self'; form-action 'none'; " +
+				"base-uri 'none'; frame-ancestors 'none'",
+			"Referrer-Policy": "no-referrer", "X-Content-Type-Options": "nosniff",
+			"Cross-Origin-Opener-Policy": "same-origin", "Cache-Control": "no-cache",
+		} {
+			if got := a.Header.Get(name); got != want {
+				t.Errorf("%s: %s is %q", path, name, got)
+			}
+		}
+		tag := a.Header.Get("ETag")
+		for _, known := range []string{tag, "W/" + tag, `"x", ` + tag} {
+			if again := app.Get(t, path, "If-None-Match", known); again.Status != 304 || len(again.Body) != 0 ||
+				again.Header.Get("ETag") != tag {
+				t.Errorf("%s, known as %s: got %d", path, known, again.Status)
+			}
+		}
+		if other := app.Get(t, path, "If-None-Match", `"other"`); other.Status != 200 {
+			t.Errorf("%s, known as another: got %d", path, other.Status)
+		}
+		head, err := http.Head(app.URL + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _ = head.Body.Close(); head.StatusCode != http.StatusOK || head.Header.Get("ETag") != tag {
+			t.Errorf("HEAD %s: got %d", path, head.StatusCode)
+		}
+	}
+	for _, path := range []string{"/", "/console"} {
+		if a := app.Get(t, path); a.Status != 302 || a.Header.Get("Location") != "/console/" {
+			t.Errorf("%s: got %d %s", path, a.Status, a.Header)
+		}
+	}
+	for _, path := range []string{
+		"/console/nothing.js", "/console/..%2fconfig.go", "/console/static", "/console/%2e%2e",
+		"/console/x/y",
+	} {
+		if a := app.Get(t, path); a.Status != 404 {
+			t.Errorf("%s: got %d", path, a.Status)
+		}
+	}
+	if n := testkit.Scalar[int](t, testkit.Pool(t, database),
+		"select count(*)::int from requests where status in (200, 302, 304)"); n != 0 {
+		t.Errorf("%d requests for files are in the log", n)
+	}
+}
+
+// TestFilesWithoutPostgres serves the page, which reports the failure.
+func TestFilesWithoutPostgres(t *testing.T) {
+	t.Parallel()
+	app := testkit.Start(t, testkit.Env(t, "postgres://nobody@127.0.0.1:1/x", nil), Function)
+	if a := app.Get(t, "/console/"); a.Status != 200 {
+		t.Errorf("the page: got %d", a.Status)
+	}
+	if a := app.Get(t, "/console/session", "Cookie", cookieName+"=x"); a.Status != 503 ||
+		a.Header.Get("Retry-After") == "" {
+		t.Errorf("the session: got %d %s", a.Status, a.Body)
 	}
 }

@@ -1,11 +1,12 @@
-// Package deliverevents is woken every minute, and whenever something has happened, and brings the events of the outbox
-// to callbacks and to the operator's sink. It alone dials callbacks, and it alone can open their secrets.
+// Package deliverevents is woken whenever something has happened, and when a pause ends, and brings the events of the
+// outbox to callbacks and to the operator's sink. It alone dials callbacks, and it alone can open their secrets.
 package deliverevents
 
 import (
 	"fmt"
 	"time"
 
+	"github.com/cloudfn/cloudfn/shared/due"
 	"github.com/cloudfn/cloudfn/shared/eventx"
 	"github.com/cloudfn/cloudfn/shared/flow"
 	"github.com/cloudfn/cloudfn/shared/obs"
@@ -48,12 +49,12 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// Function declares deliver-events. It alone connects to callbacks and decrypts their secrets; it holds no account of
-// the cloud.
+// Function declares deliver-events. It wakes no function, so its pod reaches none. It alone connects to callbacks and
+// decrypts their secrets; it holds no account of the cloud.
 var Function = run.Event[Config]{
-	Name:     "deliver-events",
-	Summary:  "Brings events to callbacks and to `K_SINK`.",
-	Schedule: run.MinutelyAt(48),
+	Name:    "deliver-events",
+	Summary: "Brings events to callbacks and to `K_SINK`.",
+	Due:     append(postgres.DueJobs(jobKind), postgres.DueDeliveries()...),
 	Reach: run.Reach{
 		Tables: map[string]string{
 			"callbacks":   "select, insert, update, delete",
@@ -61,6 +62,7 @@ var Function = run.Event[Config]{
 			"deliveries":  "select, insert, update, delete",
 			"events":      "select, insert, update, delete",
 			"instances":   "select",
+			"jobs":        "select, insert, update, delete",
 			"orders":      "select",
 			"streams":     "select, insert, update, delete",
 		},
@@ -99,5 +101,9 @@ func build(cfg Config, d run.Deps) (eventx.Func, error) {
 		unsigned: obs.Gauge("cloudfn.callbacks.key_missing",
 			"Secrets of callbacks that are encrypted with a key that SEAL_PRIVATE_KEY lacks."),
 	}
+	s.chores = &due.Chores{Jobs: postgres.Jobs{DB: d.DB}, Kind: jobKind, All: []*due.Chore{
+		{Name: "retire", Every: retireEvery, Limit: retireTime, Do: s.retire},
+	}}
+	d.AtStart(s.start)
 	return s.Handle, nil
 }

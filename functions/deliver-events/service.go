@@ -9,6 +9,7 @@ import (
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/due"
 	"github.com/cloudfn/cloudfn/shared/flow"
 	"github.com/cloudfn/cloudfn/shared/postgres"
 )
@@ -31,6 +32,7 @@ type consent struct {
 }
 
 type service struct {
+	chores    *due.Chores
 	outbox    postgres.Outbox
 	events    postgres.Events
 	sender    sender
@@ -52,9 +54,9 @@ const (
 	longPause   = 500 * time.Millisecond // until the next claim when nothing happens in this replica
 )
 
-// Deliver sends due events to their receivers, and waits for those that are due before its time for work ends: the
-// request that it works for keeps a Knative pod alive. One call at a time in a process works, one waits to continue,
-// and others return at once. Each makes the working one claim immediately.
+// Deliver sends due events to their receivers, and waits for those that are due soon: the request that it works for
+// keeps a Knative pod alive. The clock has it woken for what is due later. One call at a time in a process works, one
+// waits to continue, and others return at once. Each makes the working one claim immediately.
 func (s *service) Deliver(ctx context.Context) error {
 	s.pool.wake()
 	leave, err := s.runs.Enter(ctx)
@@ -93,20 +95,20 @@ func (s *service) working(ctx context.Context) (context.Context, context.CancelF
 	return context.WithTimeout(ctx, max(left-s.claim, left/2))
 }
 
-// awaitDue waits after a claim until it pays to claim again. It is false when nothing will be due before the time for
-// work ends.
+// awaitDue waits after a claim until it pays to claim again. It is false when nothing will be due soon, or before the
+// time for work ends.
 func (s *service) awaitDue(working context.Context) (bool, error) {
 	deadline, _ := working.Deadline()
 	for isFirst := true; ; isFirst = false {
-		due, isPending, err := s.outbox.NextDue(working, time.Until(deadline))
+		next, isPending, err := s.outbox.NextDue(working, min(time.Until(deadline), due.Soon))
 		switch {
 		case err != nil || !isPending:
 			return false, err
-		case due <= 0 && isFirst: // just written, or its callback has as many attempts in another replica as it may
+		case next <= 0 && isFirst: // just written, or its callback has as many attempts in another replica as it may
 			return s.pool.wait(working, longPause), nil
-		case due <= 0:
+		case next <= 0:
 			return true, nil
-		case !s.pool.wait(working, min(due, longPause)):
+		case !s.pool.wait(working, min(next, longPause)):
 			return false, nil
 		}
 	}
@@ -120,11 +122,11 @@ func (s *service) claimDue(ctx, working context.Context, attempts *sync.WaitGrou
 			continue
 		}
 		room.PerCallback, room.InFlight = perCallback, s.pool.inFlightOf()
-		due, err := s.outbox.Claim(working, room, s.claim)
+		claimed, err := s.outbox.Claim(working, room, s.claim)
 		if err != nil {
 			return err
 		}
-		for _, a := range due {
+		for _, a := range claimed {
 			slot := s.pool.take(a.Callback, room.Failing)
 			attempts.Go(func() { s.stream(ctx, working, a, slot) })
 		}

@@ -4,7 +4,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
-	"maps"
+	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -16,27 +16,6 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
-
-// body is a request for the sandbox's smallest flavor, with changes.
-func body(t *testing.T, changes object) string {
-	t.Helper()
-	f := testkit.Sandbox(t)
-	in := object{"name": "server", "flavor": f.Flavor, "image": f.Image, "networks": []string{f.Network}}
-	maps.Copy(in, changes)
-	maps.DeleteFunc(in, func(_ string, v any) bool { return v == nil })
-	text, err := json.Marshal(in)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(text)
-}
-
-func start(t *testing.T) (*testkit.Project, *testkit.Client, string) {
-	t.Helper()
-	p := testkit.BorrowProject(t)
-	database := testkit.Database(t)
-	return p, testkit.Start(t, testkit.Env(t, database, nil), Function).As(p.Token(t)), database
-}
 
 // TestLaunchByName launches servers by names and checks them in Nova. Glance takes the text before the first colon of a
 // filter for an operator.
@@ -216,5 +195,163 @@ func TestLongLaunchOverQuota(t *testing.T) {
 	if a := app.Post(t, "/v1/launch", body(t, nil)); a.Status != 403 ||
 		!strings.Contains(string(a.Body), "quota_exceeded") {
 		t.Errorf("one more: got %d %s, want 403", a.Status, a.Body)
+	}
+}
+
+// TestListOrders lists the project's orders page by page, also for a reader.
+func TestListOrders(t *testing.T) {
+	t.Parallel()
+	p, app, database := start(t)
+	conn := testkit.Connect(t, database)
+	var empty OrderPage
+	if a := app.Get(t, "/v1/launch"); a.Status != 200 || !strings.Contains(string(a.Body), `"orders":[]`) {
+		t.Errorf("without orders: got %d %s", a.Status, a.Body)
+	}
+	statuses := []string{"partial", "failed", "done", "running"}
+	want := make([]string, len(statuses)) // the newest first
+	for n, status := range statuses {
+		id := uuid.NewString()
+		want[len(want)-1-n] = id
+		exec(t, conn, insertOrder, p.ID, id, status, uuid.Nil)
+	}
+	var launched, shown, first Order
+	callback := object{"url": "https://receiver.example.com/x"}
+	app.Post(t, "/v1/launch", body(t, object{"count": 2, "callback": callback})).JSON(t, &launched)
+	want = slices.Insert(want, 0, launched.ID.String())
+
+	reader := app.As(p.ReaderToken(t))
+	var read []string
+	for path := "/v1/launch?limit=2"; path != ""; {
+		var page OrderPage
+		a := reader.Get(t, path)
+		if a.Status != 200 {
+			t.Fatalf("%s: got %d %s", path, a.Status, a.Body)
+		}
+		if a.JSON(t, &page); len(read) == 0 {
+			first = page.Orders[0]
+		}
+		read = append(read, ids(page)...)
+		path = value(page.Next)
+	}
+	if !slices.Equal(read, want) {
+		t.Errorf("got %v, want %v", read, want)
+	}
+	reader.Get(t, "/v1/launch/"+launched.ID.String()).JSON(t, &shown)
+	if len(first.Instances) != 2 || first.Callback == nil || *first.Callback != *shown.Callback ||
+		first.Callback.Secret != "" || first.CreatedAt != shown.CreatedAt {
+		t.Errorf("listed %+v, shown %+v", first, shown)
+	}
+	var running OrderPage
+	app.Get(t, "/v1/launch?status=running,failed&marker="+launched.ID.String()).JSON(t, &running)
+	if !slices.Equal(ids(running), []string{want[1], want[3]}) || running.Next != nil ||
+		running.Orders[0].Instances[0].Error.Code != "interrupted" {
+		t.Errorf("running or failed: %+v", running)
+	}
+	app.As(testkit.Token(t, "alt")).Get(t, "/v1/launch").JSON(t, &empty)
+	if slices.ContainsFunc(want, func(id string) bool { return slices.Contains(ids(empty), id) }) {
+		t.Errorf("another project is shown %+v", empty)
+	}
+}
+
+// TestListOrdersByConnection lists the orders of a connection, with the caller's own callbacks.
+func TestListOrdersByConnection(t *testing.T) {
+	t.Parallel()
+	d := delegated(t, nil)
+	var order Order
+	callback := object{"url": "https://receiver.example.com/x"}
+	d.app.Post(t, "/v1/launch", d.body(t, object{"callback": callback})).JSON(t, &order)
+	exec(t, d.conn, insertOrder, d.ProjectID, uuid.NewString(), "done", uuid.Nil)
+	path := "/v1/launch?connection_id=" + d.ID.String()
+	owner, stranger := d.app.As(d.owner.Token(t)), d.app.As(testkit.Token(t, "demo"))
+	for who, tc := range map[string]struct {
+		client         *testkit.Client
+		path           string
+		status, orders int
+		callback       bool
+	}{
+		"its caller":                    {d.app, path, 200, 1, true},
+		"its caller, without naming it": {d.app, "/v1/launch", 200, 0, false},
+		"the owner":                     {owner, path + "&status=running", 200, 1, false},
+		"the owner, without naming it":  {owner, "/v1/launch", 200, 2, false},
+		"a stranger":                    {stranger, path, 404, 0, false},
+	} {
+		var page OrderPage
+		a := tc.client.Get(t, tc.path)
+		if a.Status != tc.status {
+			t.Errorf("%s: got %d %s", who, a.Status, a.Body)
+			continue
+		}
+		a.JSON(t, &page)
+		n := slices.Index(ids(page), order.ID.String())
+		isRight := n < 0 ||
+			(page.Orders[n].Callback != nil) == tc.callback && value(page.Orders[n].ConnectionID) == d.ID
+		if len(page.Orders) != tc.orders || !isRight {
+			t.Errorf("%s: %s", who, a.Body)
+		}
+	}
+	exec(t, d.conn, "update connections set status = 'lost', reason = 'why'")
+	if a := d.app.Get(t, path); a.Status != 403 {
+		t.Errorf("when it is lost: got %d %s", a.Status, a.Body)
+	}
+}
+
+func TestListOrdersRejectsQueries(t *testing.T) {
+	t.Parallel()
+	_, app, _ := start(t)
+	for query, field := range map[string]string{
+		"status=nope": "status[0]", "status=done,": "status[1]", "status=DONE": "status[0]", "status=": "status",
+		"status=done&status=failed": "status", "limit=0": "limit", "limit=1001": "limit", "limit=x": "limit",
+		"marker=x": "marker", "marker=" + uuid.NewString(): "marker",
+		"connection_id=x": "connection_id", "name=x": "name", "status=" + url.QueryEscape("done\x00"): "status",
+	} {
+		a := app.Get(t, "/v1/launch?"+query)
+		if a.Status != 400 || !testkit.Names(t, a, field) {
+			t.Errorf("%s: got %d %s", query, a.Status, a.Body)
+		}
+	}
+	if a := app.As("").Get(t, "/v1/launch"); a.Status != 401 {
+		t.Errorf("without a token: got %d %s", a.Status, a.Body)
+	}
+	if got := domain.OrderStatuses(); len(got) != len(domain.OrderTransitions) {
+		t.Errorf("the statuses are %v", got)
+	}
+}
+
+// TestLaunchesAreLimited by all replicas together; dry runs do not count.
+func TestLaunchesAreLimited(t *testing.T) {
+	t.Parallel()
+	p := testkit.BorrowProject(t)
+	env := testkit.Env(t, testkit.Database(t), map[string]string{"LAUNCH_RATE_LIMIT": "2"})
+	one, two := testkit.Start(t, env, Function).As(p.Token(t)), testkit.Start(t, env, Function).As(p.Token(t))
+	text := body(t, object{"flavor": "no-such-flavor"})
+	for n, app := range []*testkit.Client{one, two} {
+		if a := app.Post(t, "/v1/launch", text); a.Status == 429 {
+			t.Fatalf("launch %d: got %d %s", n, a.Status, a.Body)
+		}
+	}
+	for n, app := range []*testkit.Client{one, two} {
+		if a := app.Post(t, "/v1/launch", text); a.Status != 429 ||
+			a.Header.Get("RateLimit-Policy") != `"launch";q=2;w=60` {
+			t.Errorf("replica %d: got %d %v %s", n, a.Status, a.Header, a.Body)
+		}
+		if a := app.Post(t, "/v1/launch?dry_run=true", text); a.Status != 200 {
+			t.Errorf("replica %d, a dry run: got %d %s", n, a.Status, a.Body)
+		}
+	}
+}
+
+// TestRepeatedLaunchIsNotLimited: an order that is there already is shown, also when the limit is used up.
+func TestRepeatedLaunchIsNotLimited(t *testing.T) {
+	t.Parallel()
+	d := delegated(t, nil)
+	text := d.body(t, object{"id": uuid.NewString()})
+	if a := d.app.Post(t, "/v1/launch", text); a.Status != 202 {
+		t.Fatalf("got %d %s", a.Status, a.Body)
+	}
+	testkit.UseUp(t, d.conn, "launch")
+	for text, want := range map[string]int{text: 200, d.body(t, object{"id": uuid.NewString()}): 429} {
+		if a := d.app.Post(t, "/v1/launch", text); a.Status != want {
+			t.Errorf("%s: got %d %s, want %d", text, a.Status, a.Body, want)
+		}
 	}
 }

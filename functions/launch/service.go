@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/delegation"
@@ -212,4 +213,209 @@ func rejection(order domain.Order, unfinished error) error {
 	}
 	slog.Warn("order left unfinished", "order_id", order.ID, "error", unfinished)
 	return nil
+}
+
+// newOrder makes the order of the request, with its callback, and the secrets that the caller is shown once. It belongs
+// to the project in which its servers will be.
+func (s service) newOrder(
+	ctx context.Context, a access, req createOrder,
+) (order domain.Order, out launched, err error) {
+	if err := a.Permits(req.permissions()...); err != nil {
+		return order, out, err
+	}
+	if err := s.checkCallback(req.callback); err != nil {
+		return order, out, err
+	}
+	specs, fingerprints, err := s.specs(ctx, a, req)
+	if err != nil {
+		return order, out, err
+	}
+	order = domain.Order{
+		ID: req.id, ProjectID: a.ProjectID, DomainID: a.DomainID, UserID: a.Identity.UserID, Spec: req.spec,
+		ConnectionID: a.Connection.ID, Actor: a.Actor(),
+	}
+	for n, i := range req.items {
+		spec := specs[n]
+		if req.generateKey {
+			spec.KeyName = req.spec.GeneratedKey
+		}
+		order.Instances = append(order.Instances, domain.Instance{
+			ID: i.id, ProjectID: a.ProjectID, Name: i.name, State: domain.InstanceRequested, Spec: spec,
+			KeyName: spec.KeyName, KeyFingerprint: fingerprints[spec.KeyName],
+			ConnectionID: a.Connection.ID, Remote: a.Connection.Remote(),
+		})
+	}
+	if a.cloud == nil {
+		if out.privateKey, err = s.sealPayload(&order, req); err != nil {
+			return order, out, err
+		}
+	}
+	if out.callbackSecret, err = s.newCallback(a.Identity, &order, req.callback); err != nil {
+		return order, out, err
+	}
+	if order.Lease, err = s.newLease(ctx, a, req, order); err != nil || order.Lease == nil {
+		return order, out, err
+	}
+	order.Spec.LeaseID = &order.Lease.Lease.ID
+	for n := range order.Instances {
+		order.Instances[n].LeaseID = order.Lease.Lease.ID
+	}
+	return order, out, s.delegate(ctx, a, req, order.Lease) // last, because what fails after it has to be undone
+}
+
+// specs are the servers' parts by id, and the fingerprints of the caller's key pairs by name, if a server has one.
+func (s service) specs(ctx context.Context, a access, req createOrder) ([]domain.LaunchSpec, map[string]string, error) {
+	reserved, err := s.reserved(ctx, a, req)
+	if err != nil {
+		return nil, nil, err
+	}
+	if a.cloud == nil {
+		specs, errs := sizedSpecs(a.Connection, req, reserved)
+		return specs, nil, first(append(errs, s.withinLimits(a.Connection, req, specs)...))
+	}
+	var names names
+	var group errgroup.Group
+	group.Go(func() (err error) {
+		names, err = readNames(ctx, a.cloud, req)
+		return err
+	})
+	found, errs := resolve(ctx, a.cloud, req, reserved)
+	if err := group.Wait(); err != nil {
+		return nil, nil, err
+	}
+	if err := first(append(errs, names.check(req)...)); err != nil {
+		return nil, nil, err
+	}
+	specs := make([]domain.LaunchSpec, len(found))
+	for n, f := range found {
+		specs[n] = f.spec
+		specs[n].SecurityGroups, _ = names.securityGroups(req.items[n])
+	}
+	fingerprints := make(map[string]string, len(names.keys))
+	for _, k := range names.keys {
+		fingerprints[k.Name] = k.Fingerprint
+	}
+	return specs, fingerprints, nil
+}
+
+// checkCallback rejects a URL or secret that can never work, before anything is stored.
+func (s service) checkCallback(req *launchCallback) error {
+	if req == nil {
+		return nil
+	}
+	if err := s.guard.Check(string(req.URL)); err != nil {
+		return ofCallback(err)
+	}
+	if req.Secret == nil {
+		return nil
+	}
+	return ofCallback(webhook.CheckSecret(*req.Secret))
+}
+
+// ofCallback gives the fields of an error their paths in the request.
+func ofCallback(err error) error {
+	if err == nil {
+		return nil
+	}
+	e := *apperr.As(err)
+	e.Fields = slices.Clone(e.Fields)
+	for n := range e.Fields {
+		e.Fields[n].Field = "callback." + e.Fields[n].Field
+	}
+	e.Message = "callback." + e.Message
+	return &e
+}
+
+// newCallback adds the requested callback to the order. It belongs to the caller's project, even if the order does not.
+func (s service) newCallback(who domain.Identity, order *domain.Order, req *launchCallback) (domain.Secret, error) {
+	if req == nil {
+		return "", nil
+	}
+	events := slices.Clone(req.Events)
+	slices.Sort(events)
+	c := domain.Callback{
+		ID: uuid.Must(uuid.NewV7()), ProjectID: who.ProjectID, UserID: who.UserID, URL: string(req.URL),
+		Events: slices.Compact(events), OrderID: order.ID, OfProject: order.ProjectID, ConnectionID: order.ConnectionID,
+		Most: s.mostCallbacks,
+	}
+	secret := value(req.Secret)
+	if req.Secret == nil {
+		secret = webhook.NewSecret()
+	}
+	var err error
+	c.Secret, err = s.seal.Seal(c.SealedFor(), secret)
+	order.Callback, order.Spec.CallbackID = &c, &c.ID
+	return secret, err
+}
+
+// relatedTo reads what is shown with orders.
+func (s service) relatedTo(
+	ctx context.Context, who domain.Identity, orders ...domain.Order,
+) (with related, err error) {
+	if with.callbacks, err = s.callbacksOf(ctx, who, orders...); err != nil {
+		return with, err
+	}
+	with.leases, err = s.leasesOf(ctx, orders...)
+	return with, err
+}
+
+// callbacksOf reads the callbacks of orders by their ids, as far as they are stored and the caller's project's.
+func (s service) callbacksOf(
+	ctx context.Context, who domain.Identity, orders ...domain.Order,
+) (map[uuid.UUID]domain.Callback, error) {
+	var ids []uuid.UUID
+	for _, o := range orders {
+		if o.Spec.CallbackID != nil {
+			ids = append(ids, *o.Spec.CallbackID)
+		}
+	}
+	if len(ids) == 0 {
+		return nil, nil //nolint:nilnil // like an empty map
+	}
+	found, err := s.callbacks.ListByIDs(ctx, who.ProjectID, ids)
+	byID := make(map[uuid.UUID]domain.Callback, len(found))
+	for _, c := range found {
+		byID[c.ID] = c
+	}
+	return byID, err
+}
+
+// listed is a page of orders, with what their caller sees with them.
+type listed struct {
+	related
+
+	orders  []domain.Order
+	hasMore bool
+}
+
+// List gives a page of the orders within reach, as they are stored.
+func (s service) List(ctx context.Context, a access, q domain.OrderQuery) (page listed, err error) {
+	q.Filter = a.Filter()
+	limit := q.Limit
+	q.Limit++
+	found, err := s.orders.List(ctx, q)
+	if err != nil {
+		return page, err
+	}
+	page.hasMore = len(found) > limit
+	for _, f := range found[:min(limit, len(found))] {
+		if !f.Busy && !f.IsDelegated() {
+			interrupt(f.Order)
+		}
+		page.orders = append(page.orders, f.Order)
+	}
+	page.related, err = s.relatedTo(ctx, a.Identity, page.orders...)
+	return page, err
+}
+
+// interrupt gives each undecided instance the error that no replica works on it.
+func interrupt(order domain.Order) {
+	for n := range order.Instances {
+		if i := &order.Instances[n]; !i.Decided() {
+			i.Problem = &domain.Problem{
+				Code:   "interrupted",
+				Detail: "the launch was interrupted; send the same request with the same id again to finish it",
+			}
+		}
+	}
 }

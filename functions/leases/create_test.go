@@ -9,6 +9,8 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
@@ -301,4 +303,85 @@ func TestDryRunTellsAll(t *testing.T) {
 		t.Errorf("got %d %s", a.Status, a.Body)
 	}
 	f.nothing(t)
+}
+
+// TestExplain: a refusal has the first free time once, in whole seconds, and says that a start is in the past.
+func TestExplain(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 1, 2, 3, 4, 5, 999_000, time.UTC)
+	free := &domain.FreeError{
+		Refusal: apperr.InvalidField("reservations[0].min", "is busy"),
+		FreeAt:  now.Add(time.Hour), FreeEnd: now.Add(2 * time.Hour),
+	}
+	for _, c := range []struct {
+		start    time.Time // of the request
+		duration string
+		want     string
+	}{
+		{time.Time{}, "PT1H", "start: is too early: what is reserved is free from 2026-01-02T04:04:06Z"},
+		{now.Add(time.Minute), "PT1H", "start: is too early: what is reserved is free from 2026-01-02T04:04:06Z"},
+		{now.AddDate(-6, 0, 0), "PT1H", "start: is in the past, and the lease would begin now: what is reserved is " +
+			"free from 2026-01-02T04:04:06Z"},
+		{time.Time{}, "", "start: is too early: what is reserved is free from 2026-01-02T04:04:06Z; " +
+			"end: is 2026-01-02T05:04:06Z for as long from then"},
+	} {
+		terms := domain.LeaseTerms{Start: c.start, End: now.Add(time.Hour)}
+		if c.duration != "" {
+			terms.Duration = period(t, c.duration)
+		}
+		lease := domain.Lease{}
+		if err := terms.Apply(&lease, domain.LeaseRules{}, now); err != nil {
+			t.Fatal(err)
+		}
+		var texts []string
+		for _, f := range apperr.As(explain(free, terms, lease.StartsAt)).Fields[1:] {
+			texts = append(texts, f.Field+": "+f.Detail)
+		}
+		if got := strings.Join(texts, "; "); got != c.want {
+			t.Errorf("from %s: got %s", c.start, got)
+		}
+	}
+}
+
+func period(t *testing.T, text string) domain.Period {
+	t.Helper()
+	p, err := domain.ParsePeriod(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// TestKeyedLease: with an Idempotency-Key a lease that is sent again is the same one, whenever its replica died, and
+// its instance is leased once.
+func TestKeyedLease(t *testing.T) {
+	t.Parallel()
+	woken := testkit.NewWakes(t)
+	f := start(t, map[string]string{"WAKE_URL": woken.URL})
+	body, key := ofInstance(f.instance(t, f.project.ID, "active"), ""), uuid.NewString()
+	once := func(when string, want int, isReplayed bool) (made struct{ ID uuid.UUID }) {
+		t.Helper()
+		a := f.Do(t, "POST", "/v1/leases", body, "Content-Type", "application/json", "Idempotency-Key", key)
+		if a.JSON(t, &made); a.Status != want || (a.Header.Get("Idempotency-Replayed") != "") != isReplayed {
+			t.Errorf("%s: got %d %s", when, a.Status, a.Body)
+		}
+		if n := testkit.Scalar[int](t, f.conn, "select count(*)::int from leases"); n != 1 {
+			t.Errorf("%s: there are %d leases", when, n)
+		}
+		return made
+	}
+	var first struct{ ID uuid.UUID }
+	woken.After(t, "run-leases", "a lease", func() { first = once("first", 201, false) })
+	if again := once("stored", 201, true); again != first {
+		t.Errorf("it made %s, and then %s", first.ID, again.ID)
+	}
+	testkit.LeaveRequests(t, f.conn, testkit.Died)
+	woken.After(t, "run-leases", "a lease that is there", func() {
+		if again := once("died when it was done", 200, false); again != first {
+			t.Errorf("it made %s, and then %s", first.ID, again.ID)
+		}
+	})
+	if trusts := f.project.Trusts(t); len(trusts) != 1 {
+		t.Errorf("Keystone has the trusts %v", trusts)
+	}
 }

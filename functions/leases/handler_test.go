@@ -195,3 +195,161 @@ func TestDryRun(t *testing.T) {
 		t.Errorf("%d rows and the trusts %v", n, f.project.Trusts(t))
 	}
 }
+
+// TestChangesAreLimited as far as they make no trust: each writes an event, and a delivery for each of up to 100
+// callbacks.
+func TestChangesAreLimited(t *testing.T) {
+	t.Parallel()
+	f := start(t, map[string]string{"CHANGE_RATE_LIMIT": "3"})
+	f.hosts(t, 2)
+	hosts := ofHosts(in(time.Hour), "PT2H", "")
+	path := "/v1/leases/" + f.make(t, hosts).ID.String()
+	for n, tc := range []struct {
+		status int
+		name   string
+	}{{200, "a"}, {200, "a"}, {200, "b"}, {429, "a"}, {200, "b"}} {
+		if a := patch(t, f.Client, path, fmt.Sprintf(`{"name": %q}`, tc.name)); a.Status != tc.status {
+			t.Errorf("change %d: got %d %.200s, want %d", n, a.Status, a.Body, tc.status)
+		}
+	}
+	refused(t, f.Post(t, "/v1/leases", hosts), http.StatusTooManyRequests, "")
+	refused(t, f.Post(t, "/v1/leases?dry_run=true", hosts), http.StatusTooManyRequests, "")
+	made := f.make(t, ofInstance(f.instance(t, f.project.ID, "active"), ""))
+	f.exec(t, "update leases set status = 'error', start_result = 'failed' where id = $1", made.ID)
+	refused(t, f.Post(t, "/v1/leases/"+made.ID.String()+"/retry", ""), http.StatusTooManyRequests, "")
+}
+
+// TestSearchesAreLimited: a dry run and a search for free hosts each may read the times of all hosts.
+func TestSearchesAreLimited(t *testing.T) {
+	t.Parallel()
+	for name, search := range map[string]func(f fixture) testkit.Answer{
+		"dry run": func(f fixture) testkit.Answer {
+			return f.Post(t, "/v1/leases?dry_run=true", ofHosts(in(time.Hour), "PT2H", ""))
+		},
+		"availability": func(f fixture) testkit.Answer {
+			return f.Get(t, "/v1/leases/availability?duration=PT1H")
+		},
+	} {
+		f := start(t, map[string]string{"CHANGE_RATE_LIMIT": "2"})
+		f.hosts(t, 1)
+		for n, status := range []int{200, 200, 429} {
+			a := search(f)
+			if a.Status != status || (status == 429) != (a.Header.Get("Retry-After") != "") {
+				t.Errorf("%s %d: got %d %.200s, want %d", name, n, a.Status, a.Body, status)
+			}
+		}
+	}
+}
+
+// TestWarningByDefault comes an hour before the end, unless the request says otherwise or the lease is too short.
+func TestWarningByDefault(t *testing.T) {
+	t.Parallel()
+	f := start(t, nil)
+	f.hosts(t, 1)
+	for period, want := range map[string]string{
+		`"duration": "PT61M"`: "PT1H", `"duration": "PT1H"`: "", `"duration": "PT2H", "before_end": "PT0S"`: "",
+		`"duration": "PT2H", "before_end": "PT5M"`: "PT5M",
+	} {
+		var made Lease
+		a := f.post(t, period)
+		if a.JSON(t, &made); a.Status != http.StatusCreated || made.BeforeEnd != want {
+			t.Errorf("%s: got %d %s, want %q", period, a.Status, a.Body, want)
+		}
+		f.Do(t, "DELETE", path(made), "")
+	}
+}
+
+// TestHostsOfEnded: an ended reservation shows how many hosts it had.
+func TestHostsOfEnded(t *testing.T) {
+	t.Parallel()
+	at := time.Now()
+	r := domain.Reservation{Status: domain.ReservationEnded, Want: &domain.HostWant{Min: 2}}
+	r.Allocations = []domain.Allocation{
+		{Node: "a", ReleasedAt: at}, {Node: "b", ReleasedAt: at}, {Node: "c", ReplacedAt: at, ReleasedAt: at},
+	}
+	if got := showReservation(r); *got.Hosts != 2 {
+		t.Errorf("it had %d hosts", *got.Hosts)
+	}
+}
+
+// TestWaysOutOfAnEnd: a lease whose end does not get done is retried, gets another on_end, and is released by an admin,
+// while it is ending and when its end has failed.
+func TestWaysOutOfAnEnd(t *testing.T) {
+	t.Parallel()
+	f := start(t, nil)
+	admin := f.server.As(testkit.Token(t, "admin"))
+	f.hosts(t, 1)
+	made := f.make(t, ofHosts("now", "PT1H", ""))
+	f.begin(t, made)
+	lease := func(what string, a testkit.Answer, want int, status domain.LeaseStatus, onEnd domain.OnEnd) {
+		t.Helper()
+		var got Lease
+		if a.Status == want {
+			a.JSON(t, &got)
+		}
+		if a.Status != want || got.Status != status || got.OnEnd != onEnd {
+			t.Errorf("%s: got %d %s", what, a.Status, a.Body)
+		}
+	}
+	refused(t, f.Post(t, path(made)+"/retry", ""), http.StatusConflict, "")
+	lease("delete", f.Do(t, "DELETE", path(made), ""), http.StatusAccepted, domain.LeaseEnding, domain.OnEndShelve)
+	for _, status := range []domain.LeaseStatus{domain.LeaseEnding, domain.LeaseError} {
+		fail := func() {
+			if status == domain.LeaseError {
+				f.exec(t, "update leases set status = 'error', end_result = 'failed'")
+			}
+		}
+		fail()
+		lease("change", patch(t, f.Client, path(made), `{"on_end": "snapshot_delete"}`), http.StatusOK, status,
+			domain.OnEndSnapshotDelete)
+		refused(t, patch(t, f.Client, path(made), `{"on_end": "stop"}`), http.StatusBadRequest, "on_end")
+		refused(t, patch(t, f.Client, path(made), `{"on_end": "delete", "name": "x"}`), http.StatusConflict, "")
+		refused(t, patch(t, f.Client, path(made), `{"duration": "P1D"}`), http.StatusConflict, "")
+		lease("retry", f.Post(t, path(made)+"/retry", ""), http.StatusAccepted, domain.LeaseEnding,
+			domain.OnEndSnapshotDelete)
+		fail()
+		refused(t, f.Do(t, "DELETE", path(made)+"?on_end=none", ""), http.StatusBadRequest, "on_end")
+		lease("delete with another on_end", f.Do(t, "DELETE", path(made)+"?on_end=delete", ""), http.StatusAccepted,
+			domain.LeaseEnding, domain.OnEndDelete)
+	}
+	refused(t, f.Post(t, path(made)+"/release", ""), http.StatusForbidden, "")
+	refused(t, admin.Post(t, "/v1/leases/"+uuid.NewString()+"/release", ""), http.StatusNotFound, "")
+	released := admin.Post(t, path(made)+"/release", "")
+	lease("release", released, http.StatusAccepted, domain.LeaseEnding, domain.OnEndNone)
+}
+
+// TestHeal: what happens when a host fails can be chosen and changed, with an event; a dry run shows it.
+func TestHeal(t *testing.T) {
+	t.Parallel()
+	f := start(t, nil)
+	f.hosts(t, 3)
+	two := `, "heal": "manual"}, {"type": "host", "max": 2`
+	var dry Lease
+	f.Post(t, "/v1/leases?dry_run=true", ofHosts("now", "PT2H", two)).JSON(t, &dry)
+	made := f.make(t, ofHosts("now", "PT2H", two))
+	f.begin(t, made)
+	shown := func(l Lease) string {
+		var heals []string
+		for _, r := range l.Reservations {
+			heals = append(heals, string(r.Heal))
+		}
+		return strings.Join(heals, " ")
+	}
+	if a, b := shown(dry), shown(made); a != "manual auto" || a != b {
+		t.Errorf("the dry run has %s, the lease %s", a, b)
+	}
+	for _, heal := range []string{"auto", "auto", "manual"} {
+		if got := shown(f.changes(t, made, `{"heal": "`+heal+`"}`)); got != heal+" "+heal {
+			t.Errorf("with %s it is %s", heal, got)
+		}
+	}
+	for body, field := range map[string]string{`{"heal": "never"}`: "heal", `{"heal": null}`: "heal"} {
+		refused(t, patch(t, f.Client, path(made), body), http.StatusBadRequest, field)
+	}
+	other := f.make(t, ofInstance(f.instance(t, f.project.ID, "active"), ""))
+	refused(t, patch(t, f.Client, path(other), `{"heal": "auto"}`), http.StatusBadRequest, "heal")
+	if got := testkit.Scalar[string](t, f.conn, `select string_agg(data->>'fields', ' ' order by seq) from events
+		where subject = $1::text and type = 'cloudfn.lease.changed.v1'`, made.ID); got != `["heal"] ["heal"]` {
+		t.Errorf("the events name %s", got)
+	}
+}

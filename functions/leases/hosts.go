@@ -2,6 +2,7 @@ package leases
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -17,21 +18,75 @@ import (
 // hostPool are the hosts that can be reserved. Postgres decides which of them a lease gets; the pool is for saying what
 // is wrong with a request, and what would be right.
 type hostPool struct {
-	all    []domain.Node // not nil, once it is read
-	region string        // this cloud's
-	cloud  session       // nil = flavors are not needed
+	all     []domain.Node // not nil, once it is read
+	joining string        // how many more hosts are joining, and what to do about it; "" = none
+	region  string        // this cloud's
+	cloud   session       // nil = flavors are not needed
 
 	flavors []domain.Flavor // as the caller sees them, once they are read
 }
 
 func (s service) hostPool(ctx context.Context, cloud session) (hostPool, error) {
 	found, err := s.nodes.Pool(ctx)
-	found = slices.DeleteFunc(found, func(n domain.Node) bool { return n.Pool != domain.NodeReservable })
-	if err == nil && len(found) == 0 {
-		err = apperr.New(apperr.Unprocessable, "no host of this cloud is reservable: its admins choose the hosts that "+
-			"are (cloudfn nodes reservable NAME, or POST /v1/nodes/{name}/reservable)")
+	pool := hostPool{joining: joining(found), region: s.cloud.Region(), cloud: cloud}
+	pool.all = slices.DeleteFunc(found, func(n domain.Node) bool { return n.Pool != domain.NodeReservable })
+	switch {
+	case err != nil || len(pool.all) > 0:
+		return pool, err
+	case pool.joining != "":
+		return pool, apperr.New(apperr.Unprocessable, "no host of this cloud is reservable yet: %s", pool.joining)
 	}
-	return hostPool{all: found, region: s.cloud.Region(), cloud: cloud}, err
+	return pool, apperr.New(apperr.Unprocessable, "no host of this cloud is reservable: its admins choose the hosts "+
+		"that are (cloudfn nodes reservable NAME, or POST /v1/nodes/{name}/reservable)")
+}
+
+// joining says how many hosts will be reservable soon, else how many cannot be isolated: only admins may read why.
+func joining(nodes []domain.Node) string {
+	soon, blocked := 0, 0
+	for _, n := range nodes {
+		if n.Pool == domain.NodeJoining && n.Reason == "" {
+			soon++
+		} else if n.Pool == domain.NodeJoining {
+			blocked++
+		}
+	}
+	switch {
+	case soon == 1:
+		return "1 host is joining, which takes about a minute: repeat the request then"
+	case soon > 1:
+		return fmt.Sprintf("%d hosts are joining, which takes about a minute: repeat the request then", soon)
+	case blocked > 0:
+		return fmt.Sprintf("%d of the chosen hosts cannot join yet, and admins see why (cloudfn nodes list)", blocked)
+	}
+	return ""
+}
+
+// lacks is the error of a field that no host of the pool satisfies.
+func (p *hostPool) lacks(field, detail string, allowed []string) *apperr.Error {
+	if p.joining != "" {
+		detail += "; " + p.joining
+	}
+	return apperr.InvalidField(field, detail, lookup.Some(allowed)...)
+}
+
+// withJoining adds the hosts that are joining to the error of a lease for which too few hosts are reservable.
+func (s service) withJoining(ctx context.Context, err error) error {
+	var free *domain.FreeError
+	if apperr.CodeOf(err) != apperr.Unprocessable || !errors.As(err, &free) {
+		return err
+	}
+	found, failed := s.nodes.Pool(ctx)
+	more := joining(found)
+	if failed != nil || more == "" {
+		return err
+	}
+	refusal := *free.Refusal
+	refusal.Message += "; " + more
+	refusal.Fields = slices.Clone(refusal.Fields)
+	for n := range refusal.Fields {
+		refusal.Fields[n].Detail += "; " + more
+	}
+	return &refusal // without a FreeError: waiting for a time at which the hosts are free is of no use
 }
 
 // reservation is the nth one of a request.
@@ -62,11 +117,11 @@ func (p *hostPool) check(want *domain.HostWant, field func(string) string) error
 	zones := p.values(func(n domain.Node) []string { return []string{n.Zone} })
 	switch {
 	case want.Region != "" && !slices.Contains(regions, want.Region):
-		return apperr.InvalidField(field("region"),
-			fmt.Sprintf("no reservable host is in the region %.64q", want.Region), lookup.Some(regions)...)
+		return p.lacks(field("region"),
+			fmt.Sprintf("no reservable host is in the region %.64q", want.Region), regions)
 	case want.Zone != "" && !slices.Contains(zones, want.Zone):
-		return apperr.InvalidField(field("zone"),
-			fmt.Sprintf("no reservable host is in the availability zone %.64q", want.Zone), lookup.Some(zones)...)
+		return p.lacks(field("zone"),
+			fmt.Sprintf("no reservable host is in the availability zone %.64q", want.Zone), zones)
 	}
 	for k, trait := range want.Traits {
 		if err := p.checkTrait(trait, fmt.Sprintf("%s[%d]", field("traits"), k)); err != nil {
@@ -88,8 +143,7 @@ func (p *hostPool) checkCapabilities(wanted []string, field string) error {
 		if trait, ok := c.Trait(); ok {
 			err = p.checkTrait(trait, field)
 		} else if !slices.Contains(attributes, c.Attribute) {
-			err = apperr.InvalidField(field,
-				fmt.Sprintf("no reservable host has the attribute %.64q", c.Attribute), lookup.Some(attributes)...)
+			err = p.lacks(field, fmt.Sprintf("no reservable host has the attribute %.64q", c.Attribute), attributes)
 		}
 		if err != nil {
 			return err
@@ -104,8 +158,7 @@ func (p *hostPool) checkTrait(trait, field string) error {
 	if slices.Contains(traits, trait) {
 		return nil
 	}
-	return apperr.InvalidField(field, fmt.Sprintf("no reservable host has the trait %.64q", trait),
-		lookup.Some(traits)...)
+	return p.lacks(field, fmt.Sprintf("no reservable host has the trait %.64q", trait), traits)
 }
 
 // values lists what the hosts of the pool have.
@@ -158,8 +211,8 @@ func (s service) Availability(
 		return nil, err
 	}
 	if n := len(pool.matching(q.Want)); n < q.Hosts {
-		refusal := apperr.InvalidField("hosts", fmt.Sprintf("is %d, but the number of reservable hosts "+
-			"that match is %d", q.Hosts, n))
+		refusal := pool.lacks("hosts",
+			fmt.Sprintf("is %d, but the number of reservable hosts that match is %d", q.Hosts, n), nil)
 		refusal.Code = apperr.Unprocessable
 		return nil, refusal
 	}

@@ -136,6 +136,47 @@ func TestAvailability(t *testing.T) {
 	refused(t, f.Get(t, "/v1/leases/availability?hosts=4&duration=PT1H"), http.StatusUnprocessableEntity, "hosts")
 }
 
+// TestHostsThatJoin: whatever lacks hosts says how many are joining the pool, and when to repeat the request.
+func TestHostsThatJoin(t *testing.T) {
+	t.Parallel()
+	f := start(t, nil)
+	const soon = "joining, which takes about a minute: repeat the request then"
+	says := func(want string, hosts int, more string) {
+		t.Helper()
+		lease := ofHosts("now", "PT1H", fmt.Sprintf(`, "min": %d, "max": %d%s`, hosts, hosts, more))
+		zone := ""
+		if more != "" {
+			zone = "&zone=big"
+		}
+		for path, a := range map[string]testkit.Answer{
+			"a lease":      f.Post(t, "/v1/leases", lease),
+			"a dry run":    f.Post(t, "/v1/leases?dry_run=true", lease),
+			"availability": f.Get(t, fmt.Sprintf("/v1/leases/availability?duration=PT1H&hosts=%d%s", hosts, zone)),
+		} {
+			var problem struct{ Detail string }
+			a.JSON(t, &problem)
+			isJoining, wanted := strings.Contains(problem.Detail, " join"), strings.Contains(want, " join")
+			if a.Status < 400 || !strings.Contains(problem.Detail, want) || isJoining != wanted {
+				t.Errorf("%s: got %d %s, want %q", path, a.Status, a.Body, want)
+			}
+		}
+	}
+	f.hosts(t, 3)
+	f.exec(t, "update nodes set pool = 'leaving'")
+	says("no host of this cloud is reservable: its admins choose", 1, "")
+	f.exec(t, "update nodes set pool = 'joining'")
+	says("no host of this cloud is reservable yet: 3 hosts are "+soon, 1, "")
+	f.exec(t, "update nodes set reason = 'host n003 is in the aggregate gpu' where name <> 'n001'")
+	says("no host of this cloud is reservable yet: 1 host is "+soon, 1, "")
+	f.exec(t, "update nodes set pool = 'reservable', reason = '' where name = 'n001'")
+	says("reservable hosts that match is 1; 2 of the chosen hosts cannot join yet, and admins see why", 2, "")
+	f.exec(t, "update nodes set reason = ''")
+	says("reservable hosts that match is 1; 2 hosts are "+soon, 2, "")
+	says(`no reservable host is in the availability zone "big"; 2 hosts are `+soon, 1, `, "zone": "big"`)
+	f.exec(t, "update nodes set pool = 'reservable'")
+	says("reservable hosts that match is 3", 4, "")
+}
+
 // TestAllocations is for those to whom Nova shows its compute services.
 func TestAllocations(t *testing.T) {
 	t.Parallel()

@@ -1,14 +1,17 @@
 package leases
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"reflect"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/danielgtaylor/huma/v2"
+	"github.com/google/uuid"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
@@ -191,3 +194,199 @@ func (c *ChangeLease) Resolve(huma.Context) (faults []error) {
 
 // warns reports whether the request changes the warning before the end.
 func (c ChangeLease) warns() bool { return c.BeforeEnd != "" || slices.Contains(c.nulls, "before_end") }
+
+// LeasePage is a page of leases.
+type LeasePage struct {
+	Items []Lease `json:"leases" maxItems:"1000"`
+	Next  *string `json:"next" pattern:"^/v1/leases\\?" doc:"The URL of the next page, without a host, or null."`
+}
+
+// Lease is a lease as its project sees it.
+type Lease struct {
+	ID           uuid.UUID          `json:"id" doc:"Version 7, in the order of time, unless its user chose it."`
+	Name         string             `json:"name" minLength:"1" maxLength:"255"`
+	Status       domain.LeaseStatus `json:"status"`
+	Reason       *LeaseReason       `json:"reason,omitempty" doc:"Why it is in error, or why a step is repeated."`
+	Degraded     bool               `json:"degraded" doc:"A reserved host is down, cordoned or isolated by others."`
+	Start        time.Time          `json:"start"`
+	End          time.Time          `json:"end"`
+	BeforeEnd    string             `json:"before_end,omitempty" minLength:"3" doc:"How long before the end it warns."`
+	OnEnd        domain.OnEnd       `json:"on_end" enum:"shelve,stop,snapshot_delete,delete,none"`
+	Enforce      bool               `json:"enforce,omitempty" doc:"An instance that starts too early is shelved again."`
+	UserID       string             `json:"user_id" minLength:"1" doc:"Who created it."`
+	ConnectionID uuid.UUID          `json:"connection_id,omitzero" doc:"The connection that handles its instances."`
+	OrderID      uuid.UUID          `json:"order_id,omitzero" doc:"The order that it was made with."`
+	Isolation    string             `json:"isolation,omitempty" enum:"proven,unproven"`
+	Warnings     []string           `json:"warnings,omitempty" minItems:"1"`
+	CreatedAt    time.Time          `json:"created_at"`
+	UpdatedAt    time.Time          `json:"updated_at"`
+	Reservations []Reservation      `json:"reservations"`
+	Events       []LeaseEvent       `json:"events"`
+}
+
+// LeaseReason is why something failed: a code, and a text.
+type LeaseReason struct {
+	Code   string `json:"code" minLength:"1"`
+	Detail string `json:"detail"`
+}
+
+// LeaseEvent is a step of a lease.
+type LeaseEvent struct {
+	Type   string    `json:"type" enum:"start,before_end,end"`
+	DueAt  time.Time `json:"due_at"`
+	Status string    `json:"status" enum:"pending,done,skipped,failed"`
+	At     time.Time `json:"at,omitzero" doc:"When it was done, or had failed."`
+	// Of a step that fails and is repeated.
+	Attempts int       `json:"attempts,omitzero" minimum:"1" doc:"How often it has failed."`
+	RetryAt  time.Time `json:"retry_at,omitzero" doc:"When it is tried again."`
+}
+
+// Reservation is one part of a lease. Which hosts a reservation has is the operator's matter.
+type Reservation struct {
+	ID           uuid.UUID                `json:"id"`
+	Type         domain.ReservationType   `json:"type" enum:"instance,host"`
+	Status       domain.ReservationStatus `json:"status" enum:"pending,active,ended"`
+	Reason       *LeaseReason             `json:"reason,omitempty"`
+	InstanceID   uuid.UUID                `json:"instance_id,omitzero"`
+	Min          int                      `json:"min,omitzero" minimum:"1"`
+	Max          int                      `json:"max,omitzero" minimum:"1"`
+	VCPUs        int                      `json:"vcpus,omitzero" minimum:"1"`
+	RAMMB        int                      `json:"ram_mb,omitzero" minimum:"1"`
+	DiskGB       int                      `json:"disk_gb,omitzero" minimum:"1"`
+	Region       string                   `json:"region,omitempty" minLength:"1"`
+	Zone         string                   `json:"zone,omitempty" minLength:"1"`
+	Traits       []string                 `json:"traits,omitempty" minItems:"1"`
+	Capabilities []string                 `json:"capabilities,omitempty" minItems:"1"`
+	Heal         domain.Heal              `json:"heal,omitempty" enum:"auto,manual" doc:"When a host fails."`
+	Hosts        *int                     `json:"hosts,omitempty" minimum:"0" doc:"How many it has, or had at its end."`
+	Flavors      []LeaseFlavor            `json:"flavors,omitempty" minItems:"1"`
+	Servers      []LeaseServer            `json:"servers,omitempty" minItems:"1" doc:"Those that its end did more to."`
+}
+
+// LeaseServer is a server that the end of a lease had to bring out of a state first, or could not end as on_end says.
+type LeaseServer struct {
+	ServerID string `json:"server_id" minLength:"1" doc:"Nova's."`
+	Name     string `json:"name"`
+	Detail   string `json:"detail" doc:"What was done besides on_end."`
+}
+
+// LeaseFlavor is a flavor whose servers land on reserved hosts.
+type LeaseFlavor struct {
+	ID     string `json:"id" minLength:"1" doc:"Of the private flavor, which exists while the lease is active."`
+	Name   string `json:"name" doc:"Of the flavor that it is a copy of."`
+	VCPUs  int    `json:"vcpus" minimum:"1"`
+	RAMMB  int    `json:"ram_mb" minimum:"0"`
+	DiskGB int    `json:"disk_gb" minimum:"0"`
+}
+
+// The warnings of a lease of hosts on a cloud that is not known to isolate them: after a self-test, and before any.
+const (
+	warnUnproven = "this cloud does not keep other servers off reserved hosts: its operator has to set " +
+		"enable_isolated_aggregate_filtering in nova.conf"
+	warnUntested = "it is not known yet whether this cloud keeps other servers off reserved hosts: the self-test of " +
+		"run-leases has not ended"
+)
+
+func show(d domain.Lease, isolation domain.Isolation) Lease {
+	out := Lease{
+		ID: d.ID, Name: d.Name, Status: d.Status, Reason: (*LeaseReason)(d.Problem), Degraded: d.Degraded,
+		Start: d.StartsAt.UTC(), End: d.EndsAt.UTC(), OnEnd: d.OnEnd, UserID: d.UserID, OrderID: d.OrderID,
+		ConnectionID: d.ConnectionID, Enforce: d.Enforce,
+		CreatedAt: d.CreatedAt.UTC(), UpdatedAt: d.UpdatedAt.UTC(), Reservations: []Reservation{}, Events: events(d),
+	}
+	if d.BeforeEnd > 0 {
+		out.BeforeEnd = domain.PeriodOf(d.BeforeEnd).String()
+	}
+	if d.Hosts() {
+		out.Isolation = isolation.Result
+		switch {
+		case out.Isolation == domain.IsolationProven || !d.Status.IsOpen():
+		case isolation.TestedAt.IsZero():
+			out.Warnings = append(out.Warnings, warnUntested)
+		default:
+			out.Warnings = append(out.Warnings, warnUnproven)
+		}
+	}
+	for _, r := range d.Reservations {
+		out.Reservations = append(out.Reservations, showReservation(r))
+	}
+	return out
+}
+
+func showReservation(r domain.Reservation) Reservation {
+	out := Reservation{
+		ID: r.ID, Type: r.Type, Status: r.Status, Reason: (*LeaseReason)(r.Problem), InstanceID: r.InstanceID,
+	}
+	if r.Want == nil {
+		return out
+	}
+	w, hosts := r.Want, 0
+	for _, a := range r.Allocations {
+		if a.ReplacedAt.IsZero() && (a.ReleasedAt.IsZero() || r.Status == domain.ReservationEnded) {
+			hosts++
+		}
+	}
+	out.Min, out.Max, out.VCPUs, out.RAMMB, out.DiskGB = w.Min, w.Max, w.VCPUs, w.RAMMB, w.DiskGB
+	out.Region, out.Zone, out.Traits, out.Capabilities, out.Hosts = w.Region, w.Zone, w.Traits, w.Capabilities, &hosts
+	out.Heal = cmp.Or(w.Heal, domain.HealAuto)
+	for _, f := range r.Flavors {
+		out.Flavors = append(out.Flavors, LeaseFlavor{
+			ID: f.ID, Name: f.Base, VCPUs: f.VCPUs, RAMMB: f.RAMMB, DiskGB: f.DiskGB,
+		})
+	}
+	for _, d := range r.Servers {
+		if d.Did != "" {
+			out.Servers = append(out.Servers, LeaseServer{ServerID: d.ID, Name: d.Name, Detail: d.Did})
+		}
+	}
+	return out
+}
+
+// events are the steps of a lease: those that will come, and those that were.
+func events(d domain.Lease) []LeaseEvent {
+	step := func(kind string, due, at time.Time, result domain.StepResult) LeaseEvent {
+		e := LeaseEvent{Type: kind, DueAt: due.UTC(), Status: string(result), At: at}
+		switch {
+		case result != "":
+		case d.Status.IsOpen():
+			e.Status = "pending"
+		default:
+			e.Status = string(domain.StepSkipped) // the lease was over before it was due
+		}
+		return e
+	}
+	repeated := func(e LeaseEvent) LeaseEvent {
+		if e.Attempts = d.Attempts; d.Attempts > 0 {
+			e.RetryAt = d.DueAt
+		}
+		return e
+	}
+	isEnd := d.Status == domain.LeaseEnding || d.EndResult != ""
+	out := []LeaseEvent{step("start", d.StartsAt, d.StartedAt, d.StartResult)}
+	if !isEnd && d.StartResult != domain.StepDone {
+		out[0] = repeated(out[0])
+	}
+	if d.BeforeEnd > 0 {
+		var result domain.StepResult
+		if !d.WarnedAt.IsZero() {
+			result = domain.StepDone
+		}
+		out = append(out, step("before_end", d.EndsAt.Add(-d.BeforeEnd), d.WarnedAt, result))
+	}
+	end := step("end", d.EndsAt, d.EndedAt, d.EndResult)
+	if isEnd {
+		end = repeated(end)
+	}
+	return append(out, end)
+}
+
+type leaseStatus struct{}
+
+// Schema implements huma.SchemaProvider.
+func (leaseStatus) Schema(r huma.Registry) *huma.Schema {
+	var values []any
+	for _, status := range domain.LeaseStatuses() {
+		values = append(values, status)
+	}
+	return httpx.SharedSchema(r, "LeaseStatus", huma.Schema{Type: huma.TypeString, Enum: values})
+}

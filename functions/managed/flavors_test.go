@@ -102,3 +102,29 @@ func TestLongSpecs(t *testing.T) {
 		}
 	}
 }
+
+// TestFlavorInUse: a template that resources began with cannot be deleted, and the refusal names them.
+func TestFlavorInUse(t *testing.T) {
+	t.Parallel()
+	f := start(t, nil)
+	const flavor = `{"name": "small", "kind": "VirtualMachine", "spec": {"flavor": "m1.tiny", "image": "cirros"}}`
+	f.Post(t, "/v1/flavors", flavor)
+	for n := range 5 {
+		declared(t, declare(t, f.Client, fmt.Sprintf("%sweb-%d", machines, n),
+			`{"flavor": "small", "spec": {"networks": ["private"]}}`), http.StatusCreated)
+	}
+	a := f.Do(t, "DELETE", "/v1/flavors/small", "")
+	refused(t, a, http.StatusConflict, "conflict", "")
+	const want = "VirtualMachine web-0, VirtualMachine web-1, VirtualMachine web-2 and 2 more"
+	if !strings.Contains(string(a.Body), want) {
+		t.Errorf("it says %s", a.Body)
+	}
+	for n := range 4 {
+		declared(t, f.Do(t, "DELETE", fmt.Sprintf("%sweb-%d", machines, n), ""), http.StatusAccepted)
+	}
+	refused(t, f.Do(t, "DELETE", "/v1/flavors/small", ""), http.StatusConflict, "conflict", "")
+	declared(t, declare(t, f.Client, machines+"web-4", `{"spec": `+machine+`}`), http.StatusOK)
+	if a := f.Do(t, "DELETE", "/v1/flavors/small", ""); a.Status != http.StatusNoContent {
+		t.Errorf("unused: got %d %s", a.Status, a.Body)
+	}
+}

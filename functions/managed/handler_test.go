@@ -1,6 +1,7 @@
 package managed
 
 import (
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -269,4 +270,131 @@ select count(*)::int from managed m join connections c on c.id = m.connection_id
 	}
 	none := start(t, map[string]string{"TRUSTEE_USER_ID": ""})
 	refused(t, declare(t, none.Client, machines+"a", `{"spec": `+machine+`}`), 501, "unsupported", "")
+}
+
+// TestMethodsOfTheSource: each method of the source's resource service on flavors and resources has its route.
+func TestMethodsOfTheSource(t *testing.T) {
+	t.Parallel()
+	f := start(t, nil)
+	const (
+		flavor   = `{"name": "small", "kind": "VirtualMachine", "spec": {"flavor": "m1.tiny", "image": "cirros"}}`
+		changed  = `{"kind": "VirtualMachine", "spec": {"flavor": "m1.small", "image": "cirros"}}`
+		resource = `{"flavor": "small", "spec": {"networks": ["private"]}}`
+		labels   = `{"flavor": "small", "spec": {"networks": ["private"]}, "labels": {"app": "shop"}}`
+	)
+	for _, row := range []struct {
+		name, method, path, body string
+		status                   int
+		field                    string // of the answer
+		want                     any
+	}{
+		{"CreateResourceFlavor", "POST", "/v1/flavors", flavor, http.StatusCreated, "name", "small"},
+		{"GetResourceFlavor", "GET", "/v1/flavors/small", "", http.StatusOK, "kind", "VirtualMachine"},
+		{"ListResourceFlavor", "GET", "/v1/flavors", "", http.StatusOK, "next", nil},
+		{"CreateResource", "PUT", machines + "web", resource, http.StatusCreated, "status", "pending"},
+		{"GetResource", "GET", machines + "web", "", http.StatusOK, "revision", 1.0},
+		{"ListResource", "GET", "/v1/managed", "", http.StatusOK, "next", nil},
+		{"UpdateResourceFlavor", "PUT", "/v1/flavors/small", changed, http.StatusOK, "provider", "nova"},
+		{"UpdateResource", "PUT", machines + "web", labels, http.StatusOK, "revision", 2.0},
+		{"DeleteResource", "DELETE", machines + "web", "", http.StatusAccepted, "status", "deleting"},
+		{"DeleteResourceFlavor", "DELETE", "/v1/flavors/small", "", http.StatusNoContent, "", nil},
+	} {
+		a := f.Do(t, row.method, row.path, row.body, header(row.body)...)
+		if a.Status != row.status {
+			t.Errorf("%s: got %d %s, want %d", row.name, a.Status, a.Body, row.status)
+			continue
+		}
+		if row.field == "" {
+			continue
+		}
+		var answer map[string]any
+		if a.JSON(t, &answer); answer[row.field] != row.want {
+			t.Errorf("%s: %s is %v, want %v", row.name, row.field, answer[row.field], row.want)
+		}
+	}
+	if n := testkit.Scalar[int](t, f.conn, "select count(*)::int from flavors"); n != 0 {
+		t.Errorf("%d flavors are left", n)
+	}
+}
+
+// header is what a request with this body needs.
+func header(body string) []string {
+	if body == "" {
+		return nil
+	}
+	return []string{"Content-Type", "application/json"}
+}
+
+// TestUserDataBytes: user_data may be bytes that are no text, such as a compressed file. They are stored as they are,
+// and the same in either form is no other revision.
+func TestUserDataBytes(t *testing.T) {
+	t.Parallel()
+	f := start(t, nil)
+	keys, err := seal.ManagedOpenConfig{ManagedPrivateKey: testkit.ManagedPrivateKey}.Keys()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const path = machines + "web"
+	with := func(field, value string) string {
+		return `{"spec": ` + strings.TrimSuffix(machine, "}") + fmt.Sprintf(", %q: %q}}", field, value)
+	}
+	stored := func() string {
+		t.Helper()
+		loaded, err := f.store.Load(t.Context(), f.project.ID)
+		if err != nil || len(loaded) != 1 {
+			t.Fatalf("loaded %+v, %v", loaded, err)
+		}
+		var secrets domain.ManagedSecrets
+		text, err := keys.Open(loaded[0].SealedFor(), loaded[0].Secrets)
+		if err != nil || json.Unmarshal([]byte(text.Reveal()), &secrets) != nil {
+			t.Fatalf("reconcile-managed cannot open the secrets: %v", err)
+		}
+		return string(secrets.UserData)
+	}
+	for n, data := range []string{"\x1f\x8b\x08\xff\x00\xfe", "#!/bin/sh"} {
+		text := base64.StdEncoding.EncodeToString([]byte(data))
+		a := declare(t, f.Client, path, with("user_data_base64", text[:4]+"\n"+text[4:])) // as the command base64 wraps
+		m := declared(t, a, []int{http.StatusCreated, http.StatusOK}[n])
+		if got := stored(); got != data || len(m.SecretFields) != 1 || m.Revision != n+1 ||
+			strings.Contains(string(a.Body), text) {
+			t.Errorf("stored are %q, and the answer is %s", got, a.Body)
+		}
+	}
+	m := declared(t, declare(t, f.Client, path, with("user_data", "#!/bin/sh")), http.StatusOK)
+	if m.Revision != 2 {
+		t.Errorf("the same as text is revision %d", m.Revision)
+	}
+	m = declared(t, declare(t, f.Client, path, with("user_data_base64", "")), http.StatusOK)
+	if len(m.SecretFields) != 0 {
+		t.Errorf("removed is %+v", m)
+	}
+	long := base64.StdEncoding.EncodeToString(make([]byte, domain.MaxUserData+1))
+	refused(t, declare(t, f.Client, path, with("user_data_base64", long)), 400, "invalid", "spec.user_data_base64")
+	template := strings.Replace(with("user_data_base64", "eA=="), "{", `{"kind": "VirtualMachine", `, 1)
+	refused(t, f.Do(t, "PUT", "/v1/flavors/a", template, "Content-Type", "application/json"), 400, "invalid",
+		"spec.user_data_base64")
+}
+
+// TestNearestField: an unknown field of a spec is named with its path, and with the field that was probably meant.
+func TestNearestField(t *testing.T) {
+	t.Parallel()
+	f := start(t, nil)
+	const unknown = " is not a field of this request; "
+	for fields, want := range map[string]string{
+		`"flavr": "a", "image": "a"`:    "spec.flavr:" + unknown + `did you mean "flavor"?`,
+		`"shade": 1, "flavor": "a"`:     "spec.shade:" + unknown + "expected one of configmaps, flavor, ",
+		`"Key_name": "x", "image": "a"`: `did you mean "key_name"?`,
+	} {
+		var problem struct{ Detail string }
+		a := declare(t, f.Client, machines+"a", `{"spec": {`+fields+`, "networks": ["a"]}}`)
+		if a.JSON(t, &problem); a.Status != 400 || !strings.Contains(problem.Detail, want) {
+			t.Errorf("%s: got %d %s", fields, a.Status, problem.Detail)
+		}
+	}
+	var problem struct{ Detail string }
+	declare(t, f.Client, "/v1/managed/Loadbalancer/a",
+		`{"spec": {"network": "a", "listeners": [{"ports": "TCP"}]}}`).JSON(t, &problem)
+	if !strings.Contains(problem.Detail, "spec.listeners[0].ports:"+unknown+`did you mean "port"?`) {
+		t.Errorf("got %s", problem.Detail)
+	}
 }

@@ -277,3 +277,137 @@ func (h handler) revision(ctx context.Context, in *revisionInput) (*httpx.Value[
 	}
 	return &httpx.Value[ManagedRevision]{Body: showRevision(kind, found)}, nil
 }
+
+type providersInput struct {
+	Region string `query:"region" maxLength:"255" example:"RegionOne" doc:"Of the catalog; the function's by default."`
+}
+
+func (h handler) providers(ctx context.Context, in *providersInput) (*httpx.Value[ProviderList], error) {
+	who, token := auth.Caller(ctx)
+	found, err := h.svc.Providers(ctx, who, token, in.Region)
+	if err != nil {
+		return nil, err
+	}
+	list := ProviderList{Items: make([]Provider, len(found))}
+	for n, p := range found {
+		list.Items[n] = Provider{
+			Name: p.Name, Description: p.Description, Kinds: p.Kinds, Driver: p.Driver, Available: p.Reason == "",
+			Reason: p.Reason,
+		}
+	}
+	return &httpx.Value[ProviderList]{Body: list}, nil
+}
+
+// ListInput is what every list of resources takes.
+type ListInput struct {
+	Label  []string               `query:"label" minItems:"1" maxItems:"20" example:"[\"app=shop\"]"`
+	Name   string                 `query:"name" maxLength:"63" example:"web" doc:"A part of the name."`
+	Status []domain.ManagedStatus `query:"status" minItems:"1" example:"[\"ready\",\"error\"]"`
+	httpx.Page
+	Marker httpx.ID `query:"marker" example:"019b7c5e-8a70-7b99-825a-7e1f6b5d4f66" doc:"The last id before."`
+}
+
+// Resolve implements huma.Resolver. Where ListInput is embedded, huma calls only this one, and not that of Marker.
+func (in *ListInput) Resolve(ctx huma.Context) []error {
+	faults := in.Page.Resolve(ctx)
+	if ctx.Query("marker") != "" {
+		faults = append(faults, httpx.NotZero(in.Marker.UUID, "query.marker")...)
+	}
+	return faults
+}
+
+type listInput struct {
+	Kind string `query:"kind" maxLength:"63" example:"VirtualMachine" doc:"Only resources of this kind."`
+	ListInput
+}
+
+func (h handler) list(ctx context.Context, in *listInput) (*httpx.Value[ManagedPage], error) {
+	kind, err := kindFilter(in.Kind)
+	if err != nil {
+		return nil, err
+	}
+	return h.page(ctx, kind, &in.ListInput)
+}
+
+type listKindInput struct {
+	KindPath
+	ListInput
+}
+
+func (h handler) listKind(ctx context.Context, in *listKindInput) (*httpx.Value[ManagedPage], error) {
+	kind, err := in.kind()
+	if err != nil {
+		return nil, err
+	}
+	return h.page(ctx, kind, &in.ListInput)
+}
+
+func (h handler) page(ctx context.Context, kind domain.Kind, in *ListInput) (*httpx.Value[ManagedPage], error) {
+	labels, without, err := selector(in.Label)
+	if err != nil {
+		return nil, err
+	}
+	found, hasMore, err := h.svc.List(ctx, auth.CallerOrNobody(ctx), domain.ManagedQuery{
+		Kind: kind, Labels: labels, Without: without, Name: in.Name, Statuses: in.Status, Limit: in.Limit,
+		Marker: in.Marker.UUID,
+	})
+	if err != nil {
+		return nil, err
+	}
+	page := ManagedPage{Items: make([]Managed, len(found))}
+	for n, m := range found {
+		page.Items[n] = show(m)
+	}
+	if hasMore {
+		page.Next = in.Next(found[len(found)-1].ID.String())
+	}
+	return &httpx.Value[ManagedPage]{Body: page}, nil
+}
+
+func diffRoute(api huma.API, h handler) {
+	httpx.Register(api, huma.Operation{
+		OperationID: "diffManaged", Method: http.MethodGet, Path: "/v1/managed/{kind}/{name}/diff", Tags: tags,
+		Middlewares: httpx.Before(auth.CanRead), Summary: "Compare revisions of a resource, or one with what is real",
+		Responses: httpx.Answers(map[int]string{
+			200: "The fields that differ.", 422: unsupported,
+			404: "The project has no such resource, or it has no such revision any more.",
+		}),
+	}, h.diff)
+}
+
+type diffInput struct {
+	ManagedPath
+	From int `query:"from" minimum:"1" example:"1" doc:"A revision. The declared one by default."`
+	To   int `query:"to" minimum:"1" example:"2" doc:"A revision. What is real by default."`
+}
+
+// ManagedDiff is how two revisions of a resource differ, or a revision and what is real.
+type ManagedDiff struct { //nolint:revive // its name in the API
+	From  int                 `json:"from" minimum:"1" doc:"The revision that is compared."`
+	To    int                 `json:"to,omitempty" minimum:"1" doc:"The other revision. Absent: what is real."`
+	Items []ManagedDifference `json:"differences"`
+}
+
+// ManagedDifference is a field that differs. A secret's values are not shown.
+type ManagedDifference struct { //nolint:revive // its name in the API
+	Member uuid.UUID `json:"member,omitzero" doc:"The id of the member that differs."`
+	Path   string    `json:"path" minLength:"1"`
+	From   any       `json:"from,omitempty" doc:"The value in the revision that is compared, if it has one."`
+	To     any       `json:"to,omitempty" doc:"The value in the other revision, or the real one, if there is one."`
+}
+
+func (h handler) diff(ctx context.Context, in *diffInput) (*httpx.Value[ManagedDiff], error) {
+	kind, err := in.kind()
+	if err != nil {
+		return nil, err
+	}
+	from, found, err := h.svc.Diff(ctx, auth.CallerOrNobody(ctx), kind, in.Name, in.From, in.To)
+	if err != nil {
+		return nil, err
+	}
+	out := ManagedDiff{From: from, To: in.To, Items: make([]ManagedDifference, len(found))}
+	for n, d := range found {
+		out.Items[n] = ManagedDifference{Member: d.member, Path: d.path, From: d.from, To: d.to}
+	}
+	return &httpx.Value[ManagedDiff]{Body: out}, nil
+}

@@ -13,6 +13,140 @@ import (
 	"github.com/cloudfn/cloudfn/shared/nodes"
 )
 
+// The values of cordoned_by.
+const (
+	byUs     = "cloudfn"
+	byOthers = "other"
+)
+
+// cordonedBy says who has disabled the host: Nova keeps the reason.
+func (n node) cordonedBy() string {
+	switch {
+	case !n.isThere || n.IsEnabled:
+		return ""
+	case strings.HasPrefix(n.DisabledReason, domain.CordonMark):
+		return byUs
+	}
+	return byOthers
+}
+
+// isDraining reports whether a drain moves servers off the host.
+func (n node) isDraining() bool { return n.drain != nil && n.drain.Status == domain.DrainRunning }
+
+// shows reports whether a drain is still news of the host: it is not over, or has left the host cordoned.
+func (n node) shows(d domain.Drain) bool {
+	return !d.DueAt.IsZero() || !n.IsEnabled && !d.CreatedAt.Before(n.stored.CordonedAt)
+}
+
+// checkLast keeps the last host of a zone and pool that takes servers from being cordoned without force.
+func checkLast(found node, all []node, isForced bool) error {
+	hosts, pooled := make([]domain.ComputeHost, len(all)), map[string]bool{}
+	for i, n := range all {
+		hosts[i], pooled[n.Name] = n.ComputeHost, n.stored.Pool != ""
+	}
+	if isForced || !domain.IsLast(found.Name, hosts, func(name string) bool { return pooled[name] }) {
+		return nil
+	}
+	kind := "ordinary" // on reservable hosts only servers of reservations land
+	if found.stored.Pool != "" {
+		kind = "reservable"
+	}
+	return apperr.New(apperr.Conflict, "no other %s host of zone %s is up and enabled to take servers in the place of "+
+		"node %s: repeat it with force", kind, found.Zone, found.Name)
+}
+
+// maxReason is how much of a reason Nova stores.
+const maxReason = 255
+
+// Cordon keeps new servers off a host, with the caller's token. One that cloudfn has cordoned stays as it is, and one
+// that somebody else has disabled stays theirs.
+func (s service) Cordon(
+	ctx context.Context, who domain.Identity, token domain.Secret, name, reason string, isForced bool,
+) (node, error) {
+	cloud := s.cloud.As(token, who.ProjectID)
+	all, err := s.all(ctx, cloud)
+	if err != nil {
+		return node{}, err
+	}
+	found, err := s.find(ctx, cloud, slices.Clone(all), name)
+	if err == nil {
+		err = cloud.MayChangeServices(ctx)
+	}
+	if err == nil && found.IsEnabled {
+		err = checkLast(found, all, isForced)
+	}
+	if err != nil {
+		return found, err
+	}
+	if found.cordonedBy() == byOthers {
+		return found, apperr.New(apperr.Conflict, "node %s was not disabled by cloudfn, but with the reason %q", name,
+			found.DisabledReason)
+	}
+	by := "cordoned by " + who.UserName
+	if reason != "" {
+		by += ": " + reason
+	}
+	return s.cordon(ctx, cloud, found, by)
+}
+
+// cordon disables the host's nova-compute, unless it is disabled already, and records it. When the record fails,
+// watch-nodes finds the reason in Nova.
+func (s service) cordon(ctx context.Context, cloud session, found node, reason string) (node, error) {
+	if !found.isThere {
+		return found, apperr.New(apperr.Conflict, "Nova has no host %s any more", found.Name)
+	}
+	if found.IsEnabled {
+		text := []rune(domain.CordonMark + reason)
+		reason := string(text[:min(len(text), maxReason)])
+		if err := cloud.DisableService(ctx, found.ServiceID, reason); err != nil {
+			return found, err
+		}
+		found.IsEnabled, found.DisabledReason = false, reason
+	}
+	if found.cordonedBy() != byUs {
+		return found, nil
+	}
+	var err error
+	found.stored, err = s.nodes.SetCordoned(ctx, found.Name, true, found.DisabledReason)
+	s.wake("deliver-events")
+	return found, err
+}
+
+// Uncordon opens a host that cloudfn has cordoned. One that somebody else has disabled stays theirs.
+func (s service) Uncordon(ctx context.Context, who domain.Identity, token domain.Secret, name string) (node, error) {
+	cloud := s.cloud.As(token, who.ProjectID)
+	found, err := s.get(ctx, cloud, name)
+	if err == nil {
+		err = cloud.MayChangeServices(ctx)
+	}
+	switch {
+	case err != nil:
+		return found, err
+	case !found.isThere:
+		return found, apperr.New(apperr.Conflict, "Nova has no host %s any more", name)
+	case found.isDraining():
+		return found, apperr.New(apperr.Conflict, "node %s is drained: cancel that first", name)
+	case found.cordonedBy() == byOthers:
+		return found, apperr.New(apperr.Conflict, "node %s was not disabled by cloudfn, but with the reason %q: "+
+			"who did so enables it", name, found.DisabledReason)
+	}
+	if found.IsEnabled && found.stored.CordonedAt.IsZero() {
+		return found, nil
+	}
+	if !found.IsEnabled {
+		if err := cloud.EnableService(ctx, found.ServiceID); err != nil {
+			return found, err
+		}
+		found.IsEnabled, found.DisabledReason = true, ""
+	}
+	found.stored, err = s.nodes.SetCordoned(ctx, name, false, "")
+	if found.drain != nil && !found.shows(*found.drain) {
+		found.drain = nil
+	}
+	s.wake("deliver-events")
+	return found, err
+}
+
 // drainRequest is what a drain is asked to be. Zero values leave it to watch-nodes.
 type drainRequest struct {
 	parallel      int

@@ -3,9 +3,12 @@ package nodes
 import (
 	"context"
 	"net/http"
+	"regexp"
 	"strings"
+	"time"
 
 	"github.com/danielgtaylor/huma/v2"
+	"github.com/google/uuid"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/auth"
@@ -177,4 +180,276 @@ func (h handler) unreservable(ctx context.Context, in *NodePath) (*httpx.Value[N
 	who, token := auth.Caller(ctx)
 	found, err := h.svc.Leave(ctx, who, token, in.Name)
 	return &httpx.Value[Node]{Body: show(found, false)}, err
+}
+
+// changeRoutes declares what admins set of nodes, and how they delete one.
+func changeRoutes(api huma.API, h handler) {
+	writes := httpx.Before(auth.CanWrite)
+	httpx.Register(api, huma.Operation{
+		OperationID: "changeNode", Method: http.MethodPatch, Path: "/v1/nodes/{name}", Tags: tags, Middlewares: writes,
+		Summary: "Change what is set of a host",
+		Responses: httpx.Answers(map[int]string{
+			200: "The host as it is now.", 403: notMine, 404: notFound, 409: "Others change the host at the same time.",
+			412: "",
+		}),
+	}, h.change)
+	httpx.Register(api, huma.Operation{
+		OperationID: "deleteNode", Method: http.MethodDelete, Path: "/v1/nodes/{name}", Tags: tags, Middlewares: writes,
+		DefaultStatus: http.StatusNoContent, Summary: "Delete a host that is down and empty",
+		Responses: httpx.Answers(map[int]string{
+			204: "Nova has the host no more, and nothing is stored of it.",
+			403: notMine,
+			404: notFound,
+			409: "The host is up, has servers, is drained, or is reservable.",
+		}),
+	}, h.delete)
+}
+
+func (h handler) delete(ctx context.Context, in *NodePath) (*struct{}, error) {
+	who, token := auth.Caller(ctx)
+	return nil, h.svc.Delete(ctx, who, token, in.Name)
+}
+
+// drainRoutes declares how a node is taken out for maintenance, and given back.
+func drainRoutes(api huma.API, h handler) {
+	writes := httpx.Before(auth.CanWrite)
+	httpx.Register(api, huma.Operation{
+		OperationID: "cordonNode", Method: http.MethodPost, Path: "/v1/nodes/{name}/cordon", Tags: tags,
+		Middlewares: writes, DefaultStatus: http.StatusOK, Summary: "Keep new servers off a host",
+		Responses: httpx.Answers(map[int]string{
+			200: "The host is cordoned.",
+			403: notMine,
+			404: notFound,
+			409: "Another admin has disabled the host, it is the last ordinary or the last reservable one of its " +
+				"zone that takes servers, or Nova has it no more.",
+		}),
+	}, h.cordon)
+	httpx.Register(api, huma.Operation{
+		OperationID: "uncordonNode", Method: http.MethodPost, Path: "/v1/nodes/{name}/uncordon", Tags: tags,
+		Middlewares: writes, DefaultStatus: http.StatusOK, Summary: "Let servers onto a cordoned host again",
+		Responses: httpx.Answers(map[int]string{
+			200: "The host takes servers.",
+			403: notMine,
+			404: notFound,
+			409: "Somebody else has disabled the host, or it is drained.",
+		}),
+	}, h.uncordon)
+	httpx.Serve[drainInput, nodeOutput](api, huma.Operation{
+		OperationID: "drainNode", Method: http.MethodPost, Path: "/v1/nodes/{name}/drain", Tags: tags,
+		Middlewares: writes, DefaultStatus: http.StatusAccepted, Summary: "Move the servers off a host",
+		Responses: httpx.Answers(map[int]string{
+			200: "With `dry_run=true`: what would be done with each server. Nothing changes.",
+			202: "The host is cordoned, and its servers are about to move.",
+			403: notMine,
+			404: notFound,
+			409: "The host is down, is the last ordinary or the last reservable one of its zone that takes " +
+				"servers, or a cancelled drain of it is not over yet.",
+		}),
+	}, h.drain)
+	httpx.Register(api, huma.Operation{
+		OperationID: "cancelDrain", Method: http.MethodPost, Path: "/v1/nodes/{name}/cancel-drain", Tags: tags,
+		Middlewares: writes, DefaultStatus: http.StatusAccepted, Summary: "Stop a drain",
+		Responses: httpx.Answers(map[int]string{
+			202: "No other server begins to move. The host stays cordoned.",
+			403: notMine,
+			404: notFound,
+		}),
+	}, h.cancelDrain)
+}
+
+// CordonNode is the body of a cordon.
+type CordonNode struct {
+	Reason string `json:"reason,omitempty" maxLength:"200" example:"a disk fails" doc:"Nova shows it with the host."`
+	Force  bool   `json:"force,omitempty" doc:"Also the last ordinary or reservable host of its zone."`
+}
+
+// Resolve implements huma.Resolver.
+func (c *CordonNode) Resolve(huma.Context) (faults []error) {
+	if err := domain.CheckStorable("reason", c.Reason); err != nil {
+		faults = append(faults, err)
+	}
+	return faults
+}
+
+type cordonInput struct {
+	NodePath
+	Body *CordonNode
+}
+
+func (h handler) cordon(ctx context.Context, in *cordonInput) (*nodeOutput, error) {
+	who, token := auth.Caller(ctx)
+	body := CordonNode{}
+	if in.Body != nil {
+		body = *in.Body
+	}
+	return reply(h.svc.Cordon(ctx, who, token, in.Name, body.Reason, body.Force))
+}
+
+func (h handler) uncordon(ctx context.Context, in *NodePath) (*nodeOutput, error) {
+	who, token := auth.Caller(ctx)
+	return reply(h.svc.Uncordon(ctx, who, token, in.Name))
+}
+
+// DrainNode is the body of a drain.
+type DrainNode struct {
+	Parallel      int    `json:"parallel,omitempty" minimum:"1" maximum:"20" doc:"How many servers move at a time."`
+	ServerTimeout string `json:"server_timeout,omitempty" minLength:"1" maxLength:"100" example:"PT10M"`
+	Force         bool   `json:"force,omitempty" doc:"Also the last ordinary or reservable host of its zone."`
+}
+
+// Resolve implements huma.Resolver.
+func (d *DrainNode) Resolve(huma.Context) (faults []error) {
+	timeout, fault := fixed(d.ServerTimeout)
+	isTime := timeout >= domain.MinDrainServerTime && timeout <= domain.MaxDrainServerTime
+	if fault == "" && d.ServerTimeout != "" && !isTime {
+		fault = "must be 10 seconds to 24 hours"
+	}
+	if fault != "" {
+		faults = append(faults, apperr.InvalidField("server_timeout", fault))
+	}
+	return faults
+}
+
+type drainInput struct {
+	NodePath
+	DryRun bool `query:"dry_run" default:"false" doc:"Only say what would be done with each server."`
+	Body   *DrainNode
+}
+
+func (h handler) drain(ctx context.Context, in *drainInput) (httpx.Response, error) {
+	who, token := auth.Caller(ctx)
+	req := drainRequest{isDryRun: in.DryRun}
+	if in.Body != nil {
+		req.parallel, req.isForced = in.Body.Parallel, in.Body.Force
+		req.serverTimeout, _ = fixed(in.Body.ServerTimeout) // Resolve has refused what cannot be read
+	}
+	found, err := reply(h.svc.Drain(ctx, who, token, in.Name, req))
+	if err != nil {
+		return httpx.Response{}, err
+	}
+	status := http.StatusAccepted
+	if in.DryRun {
+		status = http.StatusOK
+	}
+	resp, err := httpx.JSON(status, found.Body)
+	if err == nil {
+		resp.Header.Set("ETag", found.ETag)
+	}
+	return resp, err
+}
+
+func (h handler) cancelDrain(ctx context.Context, in *NodePath) (*nodeOutput, error) {
+	who, token := auth.Caller(ctx)
+	return reply(h.svc.CancelDrain(ctx, who, token, in.Name))
+}
+
+// selfTestRoutes declares how admins test the isolation of reservable hosts.
+func selfTestRoutes(api huma.API, h handler) {
+	httpx.Register(api, huma.Operation{
+		OperationID: "testNode", Method: http.MethodPost, Path: "/v1/nodes/{name}/self-test", Tags: tags,
+		Middlewares: httpx.Before(auth.CanWrite), DefaultStatus: http.StatusOK,
+		Summary: "Test whether reservable hosts are isolated",
+		Responses: httpx.Answers(map[int]string{
+			200: "The host, with what the test has found.",
+			403: notChosen,
+			404: notFound,
+			409: "The host is not reservable, a lease has it, it is down, cordoned or full, no public image and " +
+				"flavor fit it, or another self-test of it runs.",
+		}),
+	}, h.selfTest)
+}
+
+func (h handler) selfTest(ctx context.Context, in *NodePath) (*httpx.Value[Node], error) {
+	who, token := auth.Caller(ctx)
+	found, err := h.svc.SelfTest(ctx, who, token, in.Name)
+	return &httpx.Value[Node]{Body: show(found, false)}, err
+}
+
+// NodeLease is the lease that has a host, or gets it next.
+type NodeLease struct {
+	ID            uuid.UUID `json:"id"`
+	ReservationID uuid.UUID `json:"reservation_id"`
+	ProjectID     string    `json:"project_id" minLength:"1" doc:"Whose it is."`
+	Start         time.Time `json:"start"`
+	End           time.Time `json:"end" doc:"With the time for cleaning."`
+}
+
+func showLease(a *domain.Allocation) *NodeLease {
+	if a == nil {
+		return nil
+	}
+	return &NodeLease{
+		ID: a.LeaseID, ReservationID: a.ReservationID, ProjectID: a.ProjectID, Start: a.From.UTC(), End: a.Until.UTC(),
+	}
+}
+
+// tokenRoutes declares the tokens of nodes' agents, and what those report.
+func tokenRoutes(api huma.API, h handler) {
+	writes := httpx.Before(auth.CanWrite)
+	httpx.Register(api, huma.Operation{
+		OperationID: "createNodeToken", Method: http.MethodPost, Path: "/v1/nodes/{name}/token", Tags: tags,
+		Middlewares: writes, DefaultStatus: http.StatusCreated, Summary: "Make the token of a host's agent",
+		Responses: httpx.Answers(map[int]string{201: "The token. It is never shown again.", 403: notMine}),
+	}, h.createToken)
+	httpx.Register(api, huma.Operation{
+		OperationID: "revokeNodeToken", Method: http.MethodDelete, Path: "/v1/nodes/{name}/token", Tags: tags,
+		Middlewares: writes, DefaultStatus: http.StatusNoContent, Summary: "Revoke the token of a host's agent",
+		Responses: httpx.Answers(map[int]string{
+			204: "The agent can report no more.", 403: notMine, 404: "The host has no token.",
+		}),
+	}, h.revokeToken)
+	httpx.Register(api, huma.Operation{
+		OperationID: "reportNode", Method: http.MethodPost, Path: "/v1/nodes/{name}/heartbeat", Tags: tags,
+		Security: []map[string][]string{{"nodeToken": {}}}, DefaultStatus: http.StatusNoContent,
+		Summary: "Report how a host is",
+		Responses: httpx.Answers(map[int]string{
+			204: "It is recorded.", 400: "", 401: "No host has the token.", 403: "The token is that of another host.",
+		}),
+	}, h.report)
+}
+
+// NodeToken is the one answer that shows a token.
+type NodeToken struct {
+	Token string `json:"token" minLength:"1" doc:"For the agent's header Authorization: Bearer."`
+}
+
+// hostName is what a host of at most maxHostName bytes may be called: its token stores it.
+var hostName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
+
+const (
+	maxHostName = 255
+	maxToken    = 100 // longer than any token
+)
+
+func (h handler) createToken(ctx context.Context, in *NodePath) (*httpx.Value[NodeToken], error) {
+	if len(in.Name) > maxHostName || !hostName.MatchString(in.Name) {
+		return nil, apperr.InvalidField("name", "must be a host name: letters, digits, '.', '_' and '-'")
+	}
+	who, token := auth.Caller(ctx)
+	made, err := h.svc.CreateToken(ctx, who, token, in.Name)
+	return &httpx.Value[NodeToken]{Body: NodeToken{Token: made.Reveal()}}, err
+}
+
+func (h handler) revokeToken(ctx context.Context, in *NodePath) (*struct{}, error) {
+	who, token := auth.Caller(ctx)
+	return nil, h.svc.RevokeToken(ctx, who, token, in.Name)
+}
+
+// ReportNode is the body of a heartbeat.
+type ReportNode struct {
+	Status domain.NodeStatus `json:"status" enum:"up,suspect,down"`
+	Reason string            `json:"reason,omitempty" maxLength:"500" doc:"Shown as the reason of its status."`
+}
+
+type reportInput struct {
+	NodePath
+	Body ReportNode
+}
+
+func (h handler) report(ctx context.Context, in *reportInput) (*struct{}, error) {
+	kind, token, _ := strings.Cut(httpx.RequestOf(ctx).Header.Get("Authorization"), " ")
+	if !strings.EqualFold(kind, "Bearer") || token == "" || len(token) > maxToken {
+		return nil, apperr.New(apperr.Unauthenticated, "the header Authorization must be Bearer and the node's token")
+	}
+	return nil, h.svc.Report(ctx, in.Name, domain.Secret(token), in.Body.Status, in.Body.Reason)
 }

@@ -2,9 +2,13 @@ package nodes
 
 import (
 	"context"
+	"crypto/rand"
+	"errors"
 	"slices"
 	"strings"
+	"time"
 
+	"github.com/cloudfn/cloudfn/shared/agent"
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/leases"
@@ -236,4 +240,215 @@ func (s service) Leave(ctx context.Context, who domain.Identity, token domain.Se
 		s.wake("run-leases")
 	}
 	return found, err
+}
+
+// node is a host as Nova and Placement show it now, and what is stored of it.
+type node struct {
+	domain.ComputeHost
+	region    string
+	isThere   bool               // Nova has it
+	stored    domain.Node        // Version 0 = nothing is
+	drain     *domain.Drain      // the last one, unless the host was uncordoned since
+	lease     *domain.Allocation // that has it, or gets it next
+	isolation domain.Isolation
+	room      map[string]string // of a dry run, by server
+}
+
+// status is what watch-nodes has found, or Nova's word on a host that was not watched yet, or is down since.
+func (n node) status() domain.NodeStatus {
+	status, _ := n.judge()
+	return status
+}
+
+// judge returns the status with its reason.
+func (n node) judge() (status domain.NodeStatus, reason string) {
+	const novaSays = "Nova says that it is down"
+	isWatched := n.stored.Status != "" && n.stored.Status != domain.NodeUnknown
+	switch {
+	case n.ForcedDown:
+		return domain.NodeDown, "an admin has forced it down in Nova"
+	case n.isThere && !n.IsUp && n.stored.Status == domain.NodeUp:
+		return domain.NodeSuspect, novaSays
+	case isWatched:
+		return n.stored.Status, n.stored.StatusReason
+	case n.IsUp:
+		return domain.NodeUp, ""
+	case n.isThere:
+		return domain.NodeDown, novaSays
+	case n.stored.Pool != "":
+		return domain.NodeDown, "Nova has no such host"
+	}
+	return domain.NodeUnknown, ""
+}
+
+// heartbeatAt is the last report of its nova-compute or agent.
+func (n node) heartbeatAt() time.Time {
+	if n.stored.AgentAt.After(n.SeenAt) {
+		return n.stored.AgentAt.UTC()
+	}
+	return n.SeenAt.UTC()
+}
+
+// filter is what a list is narrowed to.
+type filter struct {
+	statuses    []domain.NodeStatus // none = all
+	schedulable *bool
+	zone        string
+	labels      map[string]string
+}
+
+func (f filter) matches(n node) bool {
+	for key, value := range f.labels {
+		if has, ok := n.stored.Labels[key]; !ok || has != value {
+			return false
+		}
+	}
+	return (f.zone == "" || f.zone == n.Zone) && (f.schedulable == nil || *f.schedulable == n.IsEnabled) &&
+		(len(f.statuses) == 0 || slices.Contains(f.statuses, n.status()))
+}
+
+// changeAttempts bounds the retries of a change while others change the node.
+const changeAttempts = 3
+
+// Change changes what admins set of a node.
+func (s service) Change(
+	ctx context.Context, who domain.Identity, token domain.Secret, name string, in *ChangeNode,
+	expected func(version int64) bool,
+) (node, error) {
+	if text := valueOf(in.StatusURL); text != "" {
+		if err := s.statusURLs.Check(text); err != nil {
+			return node{}, apperr.InvalidField("status_url", strings.TrimPrefix(err.Error(), "url: "))
+		}
+	}
+	cloud := s.cloud.As(token, who.ProjectID)
+	for range changeAttempts {
+		found, err := s.get(ctx, cloud, name)
+		if err == nil {
+			err = cloud.MayChangeServices(ctx)
+		}
+		if err != nil {
+			return found, err
+		}
+		if !expected(found.stored.Version) {
+			return found, apperr.New(apperr.Precondition, "the node has been changed: its ETag is \"%d\" now",
+				found.stored.Version)
+		}
+		settings, err := in.apply(found.stored)
+		if err != nil {
+			return found, err
+		}
+		found.stored, err = s.nodes.Describe(ctx, name, settings, found.stored.Version)
+		if !errors.Is(err, domain.ErrChanged) {
+			return found, err
+		}
+	}
+	return node{}, apperr.New(apperr.Conflict, "others change the node at the same time: try once more")
+}
+
+// Delete removes a node that is down and empty: its nova-compute from Nova, with the caller's token, then what is
+// stored.
+func (s service) Delete(ctx context.Context, who domain.Identity, token domain.Secret, name string) error {
+	cloud := s.cloud.As(token, who.ProjectID)
+	found, err := s.get(ctx, cloud, name)
+	if err == nil {
+		err = cloud.MayChangeServices(ctx)
+	}
+	if err == nil {
+		err = checkDelete(found)
+	}
+	if err == nil && found.isThere {
+		err = cloud.DeleteService(ctx, found.ServiceID)
+	}
+	if err != nil || found.stored.Version == 0 {
+		return err
+	}
+	if err = s.nodes.Delete(ctx, name); apperr.CodeOf(err) == apperr.NotFound { // somebody else has
+		return nil
+	}
+	return err
+}
+
+// checkDelete says why a node cannot be deleted.
+func checkDelete(n node) error {
+	isReservable := n.stored.Pool != ""
+	isDead := n.status() == domain.NodeDown || !n.isThere && n.status() == domain.NodeUnknown
+	switch {
+	case isReservable:
+		return apperr.New(apperr.Conflict, "node %s is reservable: make it unreservable first", n.Name)
+	case n.isDraining():
+		return apperr.New(apperr.Conflict, "node %s is drained: cancel that first", n.Name)
+	case n.CellDown:
+		return apperr.New(apperr.Conflict, "the cell of node %s does not answer: whether it is down is unknown", n.Name)
+	case n.IsUp || !isDead:
+		return apperr.New(apperr.Conflict, "node %s is %s: only a node that is down can be deleted", n.Name, n.status())
+	case n.Servers == 1:
+		return apperr.New(apperr.Conflict, "node %s has 1 server: move or delete it first", n.Name)
+	case n.Servers > 1:
+		return apperr.New(apperr.Conflict, "node %s has %d servers: move or delete them first", n.Name, n.Servers)
+	}
+	return nil
+}
+
+// selfTestTime bounds a self-test, which deletes its server after it. It is less than the time of a request.
+const selfTestTime = 40 * time.Second
+
+// SelfTest tests on a reservable host whether the cloud keeps servers without the trait off it, and records the result
+// for all hosts. It takes the rights of who makes hosts reservable, and of who names a host for a server.
+func (s service) SelfTest(ctx context.Context, who domain.Identity, token domain.Secret, name string) (node, error) {
+	cloud := s.cloud.As(token, who.ProjectID)
+	found, err := s.get(ctx, cloud, name)
+	if err == nil {
+		err = cloud.MayChangeAggregates(ctx)
+	}
+	if err != nil {
+		return found, err
+	}
+	switch {
+	case found.stored.Pool != domain.NodeReservable:
+		return found, apperr.New(apperr.Conflict, "host %s is not reservable: only reservable hosts are isolated", name)
+	case found.lease != nil && found.lease.From.Before(time.Now().Add(leases.ProbeMargin)):
+		return found, apperr.New(apperr.Conflict, "lease %s has host %s until %s: test an idle host",
+			found.lease.LeaseID, name, found.lease.Until.UTC().Format(time.RFC3339))
+	}
+	testing, cancel := context.WithTimeout(ctx, selfTestTime)
+	defer cancel()
+	result, err := cloud.ProbeHost(testing, name)
+	if err == nil {
+		err = s.isolations.Set(ctx, s.cloud.Region(), result.Result, result.Detail)
+	}
+	if err == nil {
+		found.isolation, err = s.isolations.Get(ctx, s.cloud.Region())
+	}
+	return found, err
+}
+
+// CreateToken makes the token of a node's agent, in the place of the one before. It is for who may change compute
+// services. A host that Nova does not have is stored: an agent may report one.
+func (s service) CreateToken(
+	ctx context.Context, who domain.Identity, token domain.Secret, name string,
+) (domain.Secret, error) {
+	if err := s.cloud.As(token, who.ProjectID).MayChangeServices(ctx); err != nil {
+		return "", err
+	}
+	made := domain.Secret(rand.Text())
+	return made, s.nodes.SetToken(ctx, name, agent.Hash(made), who.UserID)
+}
+
+// RevokeToken ends the token of a node's agent.
+func (s service) RevokeToken(ctx context.Context, who domain.Identity, token domain.Secret, name string) error {
+	if err := s.cloud.As(token, who.ProjectID).MayChangeServices(ctx); err != nil {
+		return err
+	}
+	return s.nodes.RevokeToken(ctx, name)
+}
+
+// Report records the heartbeat of a node's agent.
+func (s service) Report(
+	ctx context.Context, name string, token domain.Secret, status domain.NodeStatus, reason string,
+) error {
+	n, err := s.nodes.Heartbeat(ctx, name, agent.Hash(token), status, reason)
+	if err == nil && n.Status != status {
+		s.wake("watch-nodes")
+	}
+	return err
 }

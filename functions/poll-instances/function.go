@@ -1,5 +1,6 @@
-// Package pollinstances is woken every minute, reads what changed in Nova since the last time, and turns it into the
-// states of tracked instances, each change with its event. While Nova works on some of them it keeps polling.
+// Package pollinstances is woken every minute while there are instances to follow, reads what changed in Nova since the
+// last time, and turns it into the states of tracked instances, each change with its event. While Nova works on some of
+// them it keeps polling.
 package pollinstances
 
 import (
@@ -41,9 +42,9 @@ func (c Config) Validate() error {
 
 // Function declares poll-instances.
 var Function = run.Event[Config]{
-	Name:     "poll-instances",
-	Summary:  "Follows what Nova does with the instances.",
-	Schedule: run.MinutelyAt(8),
+	Name:    "poll-instances",
+	Summary: "Follows what Nova does with the instances.",
+	Due:     append(postgres.DueJobs(jobKind), postgres.DueFollowed()),
 	Reach: run.Reach{
 		Tables: map[string]string{
 			"actions":            "select",
@@ -58,7 +59,7 @@ var Function = run.Event[Config]{
 			"unserved_projects":  "select",
 		},
 		Network: []string{"compute", "identity"},
-		Wakes:   []string{"deliver-events"},
+		Wakes:   []string{"clock", "deliver-events"},
 	},
 	Secrets: []string{"events", "openstack"},
 	// Projects are claimed, so two pods share them when reading them takes most of a minute. An event is a round: a pod
@@ -75,5 +76,6 @@ func build(cfg Config, d run.Deps) (eventx.Func, error) {
 	login := func(ctx context.Context) (session, error) { return openstack.Narrow[session](account.Login(ctx)) }
 	s := newService(d.DB, login, func() { d.Wake("deliver-events") })
 	s.full, s.unknownAfter, s.followFor, s.pause = cfg.Full, cfg.UnknownAfter, cfg.Follow, cfg.Pause
+	d.AtStart(s.chores.Register)
 	return eventx.Do(s.Poll), nil
 }

@@ -20,7 +20,8 @@ import (
 func newService(db *postgres.DB, login func(context.Context) (session, error), wake func()) *service {
 	return &service{
 		cloud: newSessions(login), db: db, jobs: postgres.Jobs{DB: db},
-		polls: postgres.Polls{DB: db}, instances: postgres.Instances{DB: db}, orders: postgres.Orders{DB: db},
+		chores: &due.Chores{Jobs: postgres.Jobs{DB: db}, Kind: jobKind, All: []*due.Chore{{Name: postgres.PollJob}}},
+		polls:  postgres.Polls{DB: db}, instances: postgres.Instances{DB: db}, orders: postgres.Orders{DB: db},
 		wake: wake,
 	}
 }
@@ -29,6 +30,7 @@ type service struct {
 	cloud     *sessions
 	db        *postgres.DB
 	jobs      postgres.Jobs
+	chores    *due.Chores // the job that says when the next poll is due; several replicas may poll, so no one claims it
 	polls     postgres.Polls
 	instances postgres.Instances
 	orders    orders.Store
@@ -47,6 +49,7 @@ type service struct {
 const (
 	jobKind = "poll-instances"
 	jobKey  = "all"
+	second  = 8 // of the minute, when a poll is due: no other function that calls OpenStack has the same
 	// A replica that dies keeps the others waiting for this long; one that lives says so in time.
 	claimFor = 20 * time.Second
 
@@ -75,6 +78,12 @@ func (s *service) Poll(ctx context.Context) error {
 		return nil
 	}
 	defer s.busy.Unlock()
+	if err := s.chores.Register(ctx); err != nil {
+		return err
+	}
+	if err := s.jobs.Schedule(ctx, jobKind, postgres.PollJob, due.Next{Second: second}); err != nil {
+		return err
+	}
 	began, err := s.db.Now(ctx)
 	if err != nil {
 		return err
@@ -86,7 +95,16 @@ func (s *service) Poll(ctx context.Context) error {
 	err = whileClaimed(ctx, e.claim, e.renew, e.work)
 	ctx, cancel := domain.Detached(ctx)
 	defer cancel()
-	return errors.Join(err, s.polls.Release(ctx, e.claim))
+	return errors.Join(err, s.polls.Release(ctx, e.claim), s.endIfIdle(ctx))
+}
+
+// endIfIdle has the clock wake no one while there is nothing to follow.
+func (s *service) endIfIdle(ctx context.Context) error {
+	isAny, err := s.polls.HasFollowed(ctx)
+	if err != nil || isAny {
+		return err
+	}
+	return s.jobs.Schedule(ctx, jobKind, postgres.PollJob, due.Next{Never: true})
 }
 
 // renew prolongs the claim. It is domain.ErrFenced when another replica has claimed one of the lists.

@@ -1,4 +1,4 @@
-// Package reconcilemanaged makes declared resources real: every minute and when it is woken it holds what is declared
+// Package reconcilemanaged makes declared resources real: when a project is due it holds what is declared
 // against what OpenStack has, and makes, changes, replaces or deletes what differs, in its user's name.
 package reconcilemanaged
 
@@ -38,9 +38,9 @@ func (c Config) Validate() error {
 // Function declares reconcile-managed. Its account of the cloud has no role anywhere: whoever declares a resource makes
 // a trust to it, and without a trust it can do nothing.
 var Function = run.Event[Config]{
-	Name:     "reconcile-managed",
-	Summary:  "Makes declared resources real, and keeps them as declared.",
-	Schedule: run.MinutelyAt(40),
+	Name:    "reconcile-managed",
+	Summary: "Makes declared resources real, and keeps them as declared.",
+	Due:     []string{postgres.DueManaged()},
 	Reach: run.Reach{
 		Tables: map[string]string{
 			"actions":   "select",
@@ -63,7 +63,7 @@ var Function = run.Event[Config]{
 		Network: []string{
 			"compute", "identity", "image", "key-manager", "load-balancer", "network", "volume",
 		},
-		Wakes: []string{"deliver-events", "run-connections"},
+		Wakes: []string{"clock", "deliver-events", "run-connections"},
 	},
 	Secrets: []string{"events", "managed", "openstack-delegate"},
 	// Projects are claimed, so two pods share them, and either continues if the other dies.

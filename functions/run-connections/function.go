@@ -1,5 +1,5 @@
 // Package runconnections carries out the orders and actions of connections, with the credentials that were delegated.
-// It is woken when there is work, and every minute. It revokes delegations when they end, and follows servers in other
+// It revokes delegations when they end, and follows servers in other
 // clouds.
 package runconnections
 
@@ -30,9 +30,9 @@ type Config struct {
 // Function declares run-connections. It alone decrypts delegated credentials. Its account of the cloud has no role
 // anywhere: trusts are made to it, and without a trust it can do nothing.
 var Function = run.Event[Config]{
-	Name:     "run-connections",
-	Summary:  "Does what is ordered through connections, with what was delegated.",
-	Schedule: run.MinutelyAt(24),
+	Name:    "run-connections",
+	Summary: "Does what is ordered through connections, with what was delegated.",
+	Due:     append(postgres.DueJobs(jobKind), postgres.DueConnections()...),
 	Reach: run.Reach{
 		Tables: map[string]string{
 			"actions":              "select, insert, update, delete",
@@ -51,7 +51,7 @@ var Function = run.Event[Config]{
 			"unexpected_servers":   "select, insert",
 		},
 		Network: []string{"compute", "identity", "image", "network"}, // image: orders name images and networks
-		Wakes:   []string{"deliver-events", "poll-instances", "run-leases"},
+		Wakes:   []string{"clock", "deliver-events", "poll-instances", "run-leases"},
 	},
 	Secrets: []string{"connections", "events", "openstack-delegate"},
 	// Work is claimed, so two pods share it, and either continues if the other dies. A wake that arrives during a run
@@ -89,6 +89,7 @@ func build(cfg Config, d run.Deps) (eventx.Func, error) {
 	s.cloud.credential = func(ctx context.Context, c domain.Connection, secret domain.Secret) (session, error) {
 		return credential(ctx, d.Cloud.At(c.AuthURL, c.Region), c, secret)
 	}
+	d.AtStart(s.periodic.Register)
 	return eventx.Do(s.Run), nil
 }
 

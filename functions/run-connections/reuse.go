@@ -12,7 +12,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/lookup"
 )
 
-// maxReplacements is how often the instances of an order are replaced before the next tick continues.
+// maxReplacements is how often the instances of an order are replaced before the next event continues.
 const maxReplacements = 10
 
 // checkReused checks the idle servers that the order reuses before they are started. A server that is gone, or has

@@ -29,9 +29,10 @@ type service struct {
 	readsResources bool
 	pending        func(ctx context.Context, revocations int64) // for the operator
 
-	chores  []chore
-	workers *workers
-	events  flow.Pair // those of this process
+	chores   []chore
+	periodic *due.Chores
+	workers  *workers
+	events   flow.Pair // those of this process
 }
 
 // newService has all stores of the database, and no way to log in.
@@ -43,6 +44,10 @@ func newService(db *postgres.DB, wake func(functions ...string)) *service {
 		instances: postgres.Instances{DB: db}, requests: postgres.ConnectionRequests{DB: db}, wake: wake,
 		pending: func(context.Context, int64) {}, workers: newWorkers(),
 	}
+	s.periodic = &due.Chores{Jobs: s.jobs, Kind: jobKind, All: []*due.Chore{
+		{Name: "retire", Every: retireEvery, Limit: retireTime, Do: s.retire},
+		{Name: postgres.RemoteJob, Second: second, Limit: remoteTime, Do: s.markStale, IsIdle: s.isAlone},
+	}}
 	s.chores = s.housekeeping()
 	return s
 }
@@ -59,6 +64,9 @@ const (
 	// The pauses of a connection whose cloud gives no answer, or whose delegation cannot be decrypted, grow.
 	firstPause   = 10 * time.Second
 	longestPause = 10 * time.Minute
+
+	second     = 24 // of the minute, when servers in other clouds are due: no other function has the same
+	remoteTime = 20 * time.Second
 
 	retireEvery = time.Hour
 	retireTime  = 2 * time.Minute
@@ -90,7 +98,7 @@ func (s *service) run(ctx context.Context, b *batch) error {
 		if err := s.work(ctx, b); err != nil {
 			return err
 		}
-		busy, err := s.delegations.Busy(ctx, movingFor, time.Until(end))
+		busy, err := s.delegations.Busy(ctx, movingFor, min(time.Until(end), due.Soon))
 		if err != nil || len(begun) > 0 && !busy && !b.working() {
 			return err
 		}
@@ -116,14 +124,11 @@ type chore struct {
 
 // housekeeping are the chores.
 func (s *service) housekeeping() []chore {
-	retire := &due.Chore{
-		Jobs: s.jobs, Kind: jobKind, Name: "retire", Every: retireEvery, Limit: retireTime, Do: s.retire,
-	}
 	alone := func(do func(ctx context.Context) error) func(context.Context, *batch, time.Time) error {
 		return func(ctx context.Context, _ *batch, _ time.Time) error { return do(ctx) }
 	}
 	return []chore{
-		{"retire", due.FollowFor, alone(retire.Run)},
+		{"periodic", due.FollowFor, alone(s.periodic.Run)},
 		{"pending revocations", due.FollowFor, alone(s.reportPending)},
 		{"requests", due.FollowFor, alone(s.expireRequests)},
 		{"ends", 0, s.ends},
@@ -131,6 +136,12 @@ func (s *service) housekeeping() []chore {
 		{"servers", movingPace, s.follow},
 		{"stale", movingPace, alone(s.markStale)},
 	}
+}
+
+// isAlone reports whether there are no servers in other clouds to follow.
+func (s *service) isAlone(ctx context.Context) (bool, error) {
+	isAny, err := s.delegations.HasRemote(ctx)
+	return !isAny, err
 }
 
 // wait waits until the next poll. It is false when that is after end. Without work in progress it ends as soon as the

@@ -1,4 +1,4 @@
-// Package runleases begins and ends leases: it does what is due, every minute and when it is woken. With a service
+// Package runleases begins and ends leases: it does what is due. With a service
 // account that may manage hosts it also keeps the pool of reservable hosts.
 package runleases
 
@@ -59,9 +59,9 @@ func (c Config) hasAccount() bool {
 // Function declares run-leases. What it does to instances goes through run-connections, with what their users have
 // delegated. Its own account manages hosts, and is no other function's.
 var Function = run.Event[Config]{
-	Name:     "run-leases",
-	Summary:  "Begins and ends leases: instances are unshelved and shelved, hosts reserved and returned.",
-	Schedule: run.MinutelyAt(16),
+	Name:    "run-leases",
+	Summary: "Begins and ends leases: instances are unshelved and shelved, hosts reserved and returned.",
+	Due:     append(postgres.DueJobs(jobKind), postgres.DueLeases(), postgres.DuePool()),
 	Reach: run.Reach{
 		Tables: map[string]string{
 			"actions":     "select, insert, update",
@@ -82,7 +82,7 @@ var Function = run.Event[Config]{
 			"unserved_projects": "select",
 		},
 		Network: []string{"compute", "identity", "image", "placement"},
-		Wakes:   []string{"deliver-events", "run-connections"},
+		Wakes:   []string{"clock", "deliver-events", "run-connections"},
 	},
 	Secrets: []string{"events", "openstack-leases"},
 	// Leases are claimed, so two pods share them, and either continues if the other dies.
@@ -117,5 +117,7 @@ func build(cfg Config, d run.Deps) (eventx.Func, error) {
 			return tested.ProvenSince != nil && tested.ProvenSince.Before(then), err
 		}
 	}
-	return eventx.Do(s.newRunner().Run), nil
+	runner := s.newRunner()
+	d.AtStart(runner.Chores.Register)
+	return eventx.Do(runner.Run), nil
 }

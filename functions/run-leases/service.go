@@ -39,6 +39,7 @@ type session interface {
 const (
 	jobKind = "run-leases"
 	slots   = 32 // leases at a time: a quarter of them for each project, and for upkeep
+	second  = 16 // of the minute, when the pool is due: no other function that calls OpenStack has the same
 
 	retireEvery = time.Hour
 	retireTime  = 2 * time.Minute
@@ -54,24 +55,26 @@ func (s *service) newRunner() *due.Runner[domain.Lease] {
 		Describe: func(l domain.Lease) (noun string, attrs []any) {
 			return "lease", []any{"lease_id", l.ID, "project_id", l.ProjectID, "status", l.Status}
 		},
-		Chores: s.chores(),
+		Chores: &due.Chores{Jobs: s.jobs, Kind: jobKind, All: s.chores()},
 	}
 }
 
 func (s *service) chores() []*due.Chore {
 	all := []*due.Chore{{
-		Jobs: s.jobs, Kind: jobKind, Name: "retire", Every: retireEvery, Limit: retireTime,
+		Name: "retire", Every: retireEvery, Limit: retireTime,
 		Do: func(ctx context.Context) error { return s.leases.Retire(ctx, retireAfter) },
 	}}
 	if s.account == nil {
 		return all
 	}
 	if s.adoption.isOn() {
-		all = append(all, &due.Chore{
-			Jobs: s.jobs, Kind: jobKind, Name: "adopt", Every: adoptEvery, Limit: adoptTime, Do: s.adopt,
-		})
+		all = append(all, &due.Chore{Name: "adopt", Every: adoptEvery, Limit: adoptTime, Do: s.adopt})
 	}
 	return append(all, &due.Chore{
-		Jobs: s.jobs, Kind: jobKind, Name: "pool", Limit: poolTime, Do: s.reconcilePool, More: s.isPoolMoving,
+		Name: postgres.PoolJob, Second: second, Limit: poolTime, Do: s.reconcilePool, More: s.isPoolMoving,
+		IsIdle: func(ctx context.Context) (bool, error) {
+			isAny, err := s.nodes.HasPool(ctx)
+			return !isAny, err
+		},
 	})
 }

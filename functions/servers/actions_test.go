@@ -1,13 +1,10 @@
 package servers
 
 import (
-	"context"
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -17,60 +14,6 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
-
-// actionAnswer is the answer to an action.
-type actionAnswer struct {
-	status  int
-	State   domain.InstanceState
-	Changed bool
-	Detail  string
-	ImageID string `json:"image_id"`
-	Errors  []struct {
-		Field   string
-		Allowed []string
-	}
-}
-
-func sendAction(t *testing.T, app *testkit.Client, id, action string) (out actionAnswer) {
-	t.Helper()
-	body := fmt.Sprintf(`{"action":%q}`, action)
-	if action == "hard" {
-		body = `{"action":"reboot","hard":true}`
-	}
-	a := app.Post(t, "/v1/servers/"+id+"/actions", body)
-	a.JSON(t, &out)
-	out.status = a.Status
-	return out
-}
-
-// isAccepted reports whether Nova accepted the action.
-func (a actionAnswer) isAccepted(state domain.InstanceState) bool {
-	return a.status == 202 && a.Changed && a.State == state
-}
-
-// isIdle reports whether there was nothing to do.
-func (a actionAnswer) isIdle(states ...domain.InstanceState) bool {
-	return a.status == 200 && !a.Changed && slices.Contains(states, a.State)
-}
-
-// isRejected reports whether the state did not allow the action, with the actions that it allows.
-func (a actionAnswer) isRejected(allowed ...string) bool {
-	return a.status == 409 && len(a.Errors) > 0 && a.Errors[0].Field == "action" &&
-		slices.Equal(a.Errors[0].Allowed, allowed)
-}
-
-// track stores the instance of a server; "" = one without a server yet.
-func track(t *testing.T, conn *pgx.Conn, p *testkit.Project, serverID string, state domain.InstanceState) string {
-	t.Helper()
-	id := uuid.NewString()
-	_, err := conn.Exec(context.Background(), `
-insert into instances (project_id, id, position, name, server_id, state, origin)
-values ($1, $2, 0, 'x', nullif($3, ''), $4, 'launched')`, p.ID, id, serverID, state)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return id
-}
 
 // TestActionsOnATrackedServer are possible by either of its ids. Each change is an event at once.
 func TestActionsOnATrackedServer(t *testing.T) {
@@ -152,24 +95,6 @@ from events where project_id = $1 and subject = $2 order by seq`, p.ID, id)
 	})
 }
 
-// waker is a server in place of the event functions, which records the paths of their wake events.
-func waker(t *testing.T) (wakeURL string, woken func() []string) {
-	t.Helper()
-	var mu sync.Mutex
-	var paths []string
-	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		mu.Lock()
-		defer mu.Unlock()
-		paths = append(paths, r.URL.Path)
-	}))
-	t.Cleanup(server.Close)
-	return server.URL + "/{function}", func() []string {
-		mu.Lock()
-		defer mu.Unlock()
-		return slices.Clone(paths)
-	}
-}
-
 // TestActionTakesTwoRequests of Nova, and succeeds although Postgres rejects the new state.
 func TestActionTakesTwoRequests(t *testing.T) {
 	t.Parallel()
@@ -239,5 +164,192 @@ func TestActionRejectsBadRequests(t *testing.T) {
 	}
 	if a := app.Do(t, http.MethodDelete, "/v1/servers/"+id+"?x=1", ""); a.Status != 400 {
 		t.Errorf("DELETE with a parameter: %d", a.Status)
+	}
+}
+
+// TestLongActionOnManyServers has a result for each, in the order of the ids.
+func TestLongActionOnManyServers(t *testing.T) {
+	t.Parallel()
+	testkit.Heavy(t)
+	p, other := testkit.BorrowProject(t), testkit.BorrowProject(t)
+	made, theirs := p.Boot(t, "many", 4), other.Boot(t, "theirs", 1)[0].ID
+	p.Stop(t, made[2].ID)
+	p.Fail(t, "fails")
+	all := p.Servers(t)
+	failed := all[slices.IndexFunc(all, func(s testkit.Server) bool { return s.Status == "ERROR" })].ID
+	database := testkit.Database(t)
+	conn := testkit.Connect(t, database)
+	app := testkit.Start(t, testkit.Env(t, database, nil), Function).As(p.Token(t))
+	instance := track(t, conn, p, made[1].ID, domain.InstanceActive)
+	ordered := track(t, conn, p, "", domain.InstanceRequested)
+	gone := track(t, conn, p, uuid.NewString(), domain.InstanceActive)
+	deleted := track(t, conn, p, uuid.NewString(), domain.InstanceDeleted)
+	restored := track(t, conn, p, made[3].ID, domain.InstanceDeleted)
+	absent := uuid.NewString()
+
+	many := func(action string, ids ...string) (status int, results []result) {
+		t.Helper()
+		a := app.Post(t, "/v1/servers/actions", fmt.Sprintf(`{"action":%q,"ids":["%s"]}`, action, strings.Join(ids, `","`)))
+		var body struct{ Results []result }
+		a.JSON(t, &body)
+		for i, r := range body.Results {
+			if r.ID != ids[i] {
+				t.Errorf("result %d is of %s, want %s", i, r.ID, ids[i])
+			}
+		}
+		return a.Status, body.Results
+	}
+	want := func(what string, status int, results []result, wantStatus int, want ...string) {
+		t.Helper()
+		got := make([]string, len(results))
+		for i, r := range results {
+			got[i] = r.String()
+		}
+		if status != wantStatus || !slices.Equal(got, want) {
+			t.Errorf("%s: got %d %q, want %d %q", what, status, got, wantStatus, want)
+		}
+	}
+	building := p.Create(t, "building")
+	status, results := many("stop",
+		theirs, made[0].ID, building, instance, absent, made[2].ID, failed, ordered, gone, deleted)
+	want("stop", status, results, 202, "not_found ", "updating true", "conflict delete", "updating true", "not_found ",
+		"stopped false", "conflict ", "conflict ", "not_found ", "conflict ")
+	if detail := results[6].Error.Detail; !strings.HasPrefix(detail, "nova: ") { // it never reached a host
+		t.Errorf("a server that failed: %s", detail)
+	}
+	p.Await(t, made[0].ID, "SHUTOFF")
+	p.Await(t, made[1].ID, "SHUTOFF")
+	status, results = many("stop", restored, deleted)
+	want("stop of a restored server", status, results, 202, "updating true", "conflict ")
+	status, results = many("stop", made[0].ID, instance)
+	want("repeated stop", status, results, 200, "stopped false", "stopped false")
+	status, results = many("delete", theirs, made[0].ID, instance, failed, gone, deleted, absent, ordered)
+	want("delete", status, results, 202, "not_found ", "deleting true", "deleting true", "deleting true",
+		"deleted false", "deleted false", "not_found ", "conflict ")
+	if n := testkit.Scalar[int](t, conn, "select count(*)::int from events where project_id = $1", p.ID); n != 2 {
+		t.Errorf("one tracked server was stopped and deleted, and there are %d events", n)
+	}
+	for id, want := range map[string]int{
+		theirs: 404, absent: 404, gone: 204, deleted: 204, ordered: 409, building: 204, "x": 404,
+	} {
+		if a := app.Do(t, http.MethodDelete, "/v1/servers/"+id, ""); a.Status != want {
+			t.Errorf("DELETE %s: %d %s, want %d", id, a.Status, a.Body, want)
+		}
+	}
+	admin := app.As(testkit.Token(t, "admin")) // Nova would do it
+	if a := admin.Do(t, http.MethodDelete, "/v1/servers/"+theirs, ""); a.Status != 404 {
+		t.Errorf("from another project, by an admin: %d %s", a.Status, a.Body)
+	}
+	if s := other.Servers(t); len(s) != 1 || s[0].Status != "ACTIVE" {
+		t.Errorf("another project's server is %+v", s)
+	}
+	for ids, field := range map[string]string{
+		theirs + `","` + theirs:                        "ids[1]",
+		absent + `","` + instance + `","` + made[1].ID: "ids[2]",
+		absent + `","` + strings.ToUpper(absent):       "ids[1]",
+	} {
+		a := app.Post(t, "/v1/servers/actions", `{"action":"delete","ids":["`+ids+`"]}`)
+		if a.Status != 400 || !testkit.Names(t, a, field) {
+			t.Errorf("%s: got %d %s, want 400 that names %s", ids, a.Status, a.Body, field)
+		}
+	}
+}
+
+// TestErrorsOfManyAreLogged like those of failed requests.
+func TestErrorsOfManyAreLogged(t *testing.T) {
+	t.Parallel()
+	env := testkit.Env(t, testkit.Database(t), map[string]string{"FUNCTION_TARGET": "servers", "OS_CLOUD": "demo"})
+	process := testkit.Spawn(t, env)
+	absent := uuid.NewString()
+	a := process.As(testkit.Token(t, "demo")).Post(t, "/v1/servers/actions", `{"action":"stop","ids":["`+absent+`"]}`)
+	if a.Status != 200 {
+		t.Errorf("got %d %s", a.Status, a.Body)
+	}
+	process.Terminate(t, 10*time.Second)
+	if log := process.Log(); !strings.Contains(log, `"request failed"`) || !strings.Contains(log, absent) {
+		t.Errorf("the log is %s", log)
+	}
+}
+
+// TestLongActionsInEveryState that a client can bring a server into: we reject only what Nova rejects. It accepts the
+// others, or rejects them with its own message.
+func TestLongActionsInEveryState(t *testing.T) {
+	t.Parallel()
+	testkit.Heavy(t)
+	p := testkit.BorrowProject(t)
+	made := p.Boot(t, "state", 7)
+	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil), Function).As(p.Token(t))
+	for i, tc := range []struct {
+		status  string
+		enter   string   // as testkit.Project.Act knows it
+		allowed []string // by the state
+		idle    []string // are not tried: there is nothing to do, or Nova would accept it
+		locked  bool     // Nova rejects all actions
+		last    string   // Nova accepts it
+		after   domain.InstanceState
+		leave   string // the status that it ends in
+	}{
+		{
+			status: "SHELVED_OFFLOADED", enter: "shelve",
+			allowed: []string{"start", "unshelve", "deploy", "delete"}, idle: []string{"shelve"}, last: "unshelve", after: domain.InstanceUpdating, leave: "ACTIVE",
+		},
+		{
+			status: "PAUSED", enter: "pause",
+			allowed: []string{"reboot", "shelve", "snapshot", "delete"}, last: "hard", after: domain.InstanceRebooting, leave: "ACTIVE",
+		},
+		{
+			status: "SUSPENDED", enter: "suspend",
+			allowed: []string{"reboot", "shelve", "snapshot", "delete"}, last: "hard", after: domain.InstanceRebooting, leave: "ACTIVE",
+		},
+		{
+			status: "ERROR", enter: "break",
+			allowed: []string{"stop", "reboot", "deploy", "delete"}, idle: []string{"hard"}, last: "stop",
+			after: domain.InstanceUpdating, leave: "SHUTOFF",
+		},
+		{
+			status: "RESCUE", enter: "rescue",
+			allowed: []string{"delete"}, last: "delete", after: domain.InstanceDeleting, leave: "DELETED",
+		},
+		{
+			status: "VERIFY_RESIZE", enter: "resize",
+			allowed: []string{"delete"}, last: "delete", after: domain.InstanceDeleting, leave: "DELETED",
+		},
+		{
+			status: "ACTIVE", enter: "lock",
+			locked: true, idle: []string{"start", "unshelve", "snapshot"},
+		},
+	} {
+		t.Run(tc.status, func(t *testing.T) {
+			id := made[i].ID
+			if status := p.Act(t, id, tc.enter); status != http.StatusAccepted {
+				t.Fatalf("%s: Nova answers %d", tc.enter, status)
+			}
+			p.Await(t, id, tc.status)
+			for _, action := range []string{"start", "stop", "reboot", "hard", "shelve", "unshelve", "snapshot"} {
+				isAllowed := slices.Contains(tc.allowed, action) && action != "reboot" // which may have to be hard
+				if isAllowed || action == tc.last || slices.Contains(tc.idle, action) {
+					continue
+				}
+				if status := p.Act(t, id, action); status != http.StatusConflict {
+					t.Errorf("%s: Nova answers %d", action, status)
+				}
+				a := sendAction(t, app, id, action)
+				words := a.status == 409 && strings.HasPrefix(a.Detail, "nova: ") && len(a.Errors) == 0
+				if tc.locked && !words || !tc.locked && !a.isRejected(tc.allowed...) {
+					t.Errorf("%s: %+v", action, a)
+				}
+			}
+			if tc.locked {
+				a := app.Do(t, http.MethodDelete, "/v1/servers/"+id, "")
+				if a.Status != 409 || !strings.Contains(string(a.Body), "is locked") {
+					t.Errorf("DELETE: %d %s", a.Status, a.Body)
+				}
+				return
+			}
+			if a := sendAction(t, app, id, tc.last); !a.isAccepted(tc.after) {
+				t.Errorf("%s: %+v", tc.last, a)
+			}
+			p.Await(t, id, tc.leave)
+		})
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/google/uuid"
@@ -12,27 +13,6 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
-
-// linked is the answer to POST /v1/servers.
-type linked struct {
-	ID           uuid.UUID
-	ServerID     string `json:"server_id"`
-	State        domain.InstanceState
-	Origin       string
-	ConnectionID *uuid.UUID `json:"connection_id"`
-	ActionID     *uuid.UUID `json:"action_id"`
-}
-
-func link(t *testing.T, app *testkit.Client, body string, args ...any) (int, linked) {
-	t.Helper()
-	a := app.Post(t, "/v1/servers", fmt.Sprintf(body, args...))
-	var out linked
-	a.JSON(t, &out)
-	if a.Status < 300 && a.Status != 202 && a.Header.Get("Location") != "/v1/servers/"+out.ServerID {
-		t.Errorf("the location is %q", a.Header.Get("Location"))
-	}
-	return a.Status, out
-}
 
 // TestConnectAndDisconnect and reconnect a server that somebody else made. Only force deletes it.
 func TestConnectAndDisconnect(t *testing.T) {
@@ -171,5 +151,158 @@ func TestConnectRejects(t *testing.T) {
 	status, _ := link(t, member, `{"server_id":%q}`, twin)
 	if !slices.Contains([]int{404, 409}, status) {
 		t.Errorf("a server that is being deleted: %d", status)
+	}
+}
+
+// TestConnectReturnsTheInstanceID, whoever manages or managed the server, and rejects another id.
+func TestConnectReturnsTheInstanceID(t *testing.T) {
+	t.Parallel()
+	d := delegate(t, nil)
+	taken, _ := d.instance(t, domain.InstanceActive, domain.OriginLaunched)
+	for name, tc := range map[string]struct {
+		change string // of the server's instance; "" = it has none
+		status int
+	}{
+		"managed through the connection":  {"connection_id = connection_id", 200},
+		"managed by its project":          {"connection_id = null", 202},
+		"disconnected of the connection":  {"disconnected_at = clock_timestamp()", 202},
+		"disconnected of its project":     {"disconnected_at = clock_timestamp(), connection_id = null", 202},
+		"of a connection that has ended":  {"connection_id = gen_random_uuid()", 202},
+		"never tracked":                   {"", 202},
+		"never tracked, with an id given": {"", 202},
+	} {
+		given := ""
+		server := uuid.NewString()
+		id := uuid.Nil.String()
+		if tc.change != "" {
+			id, server = d.instance(t, domain.InstanceActive, domain.OriginConnected)
+			if _, err := d.conn.Exec(t.Context(), "update instances set "+tc.change+" where id = $1", id); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if strings.Contains(name, "given") {
+			id = uuid.NewString()
+			given = fmt.Sprintf(`,"id":%q`, id)
+		}
+		status, first := link(t, d.app, `{"server_id":%q,"connection_id":%q%s}`, server, d.ID, given)
+		if status != tc.status || id != uuid.Nil.String() && first.ID.String() != id {
+			t.Errorf("%s: %d %+v, want %d and the id %s", name, status, first, tc.status, id)
+		}
+		// Repeated, also with the id that is known now.
+		for _, id := range []string{given, fmt.Sprintf(`,"id":"%s"`, first.ID)} {
+			status, again := link(t, d.app, `{"server_id":%q,"connection_id":%q%s}`, server, d.ID, id)
+			if status != tc.status || again.ID != first.ID || orZero(again.ActionID) != orZero(first.ActionID) {
+				t.Errorf("%s: repeated: %d %+v, first %+v", name, status, again, first)
+			}
+		}
+		for _, other := range []string{uuid.NewString(), taken} {
+			a := d.app.Post(t, "/v1/servers", fmt.Sprintf(`{"server_id":%q,"connection_id":%q,"id":%q}`, server, d.ID, other))
+			if a.Status != 409 || !testkit.Names(t, a, "id") || !strings.Contains(string(a.Body), first.ID.String()) {
+				t.Errorf("%s: with another id: %d %s", name, a.Status, a.Body)
+			}
+		}
+	}
+	body := fmt.Sprintf(`{"server_id":%q,"connection_id":%q,"id":%q}`, uuid.NewString(), d.ID, taken)
+	a := d.app.Post(t, "/v1/servers", body)
+	if a.Status != 409 || !testkit.Names(t, a, "id") {
+		t.Errorf("under a taken id: %d %s", a.Status, a.Body)
+	}
+}
+
+// TestConnectConcurrently returns the same action and id to all.
+func TestConnectConcurrently(t *testing.T) {
+	t.Parallel()
+	d := delegate(t, nil)
+	body := fmt.Sprintf(`{"server_id":%q,"connection_id":%q}`, uuid.NewString(), d.ID)
+	var all sync.WaitGroup
+	var mu sync.Mutex
+	answers := map[string]int{}
+	for range 8 {
+		all.Go(func() {
+			status, a := link(t, d.app, "%s", body)
+			mu.Lock()
+			defer mu.Unlock()
+			if status != 202 || a.ActionID == nil {
+				t.Errorf("%d %+v", status, a)
+				return
+			}
+			answers[fmt.Sprint(a.ID, *a.ActionID)]++
+		})
+	}
+	all.Wait()
+	if len(answers) != 1 {
+		t.Errorf("the answers are %v", answers)
+	}
+	if n := testkit.Scalar[int](t, d.conn, "select count(*)::int from actions"); n != 1 {
+		t.Errorf("%d actions are stored", n)
+	}
+}
+
+// TestDisconnectLeasedServer is refused with the lease: without its instance the lease could not end the server.
+func TestDisconnectLeasedServer(t *testing.T) {
+	t.Parallel()
+	p, database := testkit.BorrowProject(t), testkit.Database(t)
+	conn := testkit.Connect(t, database)
+	app := testkit.Start(t, testkit.Env(t, database, nil), Function).As(p.Token(t))
+	id, lease := uuid.New(), uuid.New()
+	if _, err := conn.Exec(t.Context(), `insert into instances (project_id, id, name, server_id, state, origin, spec,
+		seq, position, lease_id) values ($1, $2, 'vm', $3, 'active', 'connected', '{}', 1, 0, $4)`, p.ID, id,
+		uuid.NewString(), lease); err != nil {
+		t.Fatal(err)
+	}
+	path := "/v1/servers/" + id.String() + "?mode=disconnect"
+	a := app.Do(t, http.MethodDelete, path, "")
+	if a.Status != http.StatusConflict || !strings.Contains(string(a.Body), "DELETE /v1/leases/"+lease.String()) {
+		t.Errorf("got %d %s", a.Status, a.Body)
+	}
+	if _, err := conn.Exec(t.Context(), "update instances set lease_id = null"); err != nil {
+		t.Fatal(err)
+	}
+	if a := app.Do(t, http.MethodDelete, path, ""); a.Status != http.StatusNoContent {
+		t.Errorf("after the lease: %d %s", a.Status, a.Body)
+	}
+}
+
+// TestReusableMark is set and revoked by users of the server's project only, not by users of the connection.
+func TestReusableMark(t *testing.T) {
+	t.Parallel()
+	p := testkit.BorrowProject(t)
+	d := delegate(t, nil)
+	id, server := d.instance(t, domain.InstanceStopped, domain.OriginConnected)
+	mark := func(app *testkit.Client, id, body string) testkit.Answer {
+		return app.Do(t, "PATCH", "/v1/servers/"+id, body, "Content-Type", "application/json")
+	}
+	for _, id := range []string{server, uuid.NewString()} {
+		if a := mark(d.app, id, `{"reusable": true}`); a.Status != 404 {
+			t.Errorf("by a user of the connection: %d %s", a.Status, a.Body)
+		}
+	}
+	d.exec(t, "update instances set project_id = $1", p.ID)
+	mine := d.app.As(p.Token(t))
+	for _, tc := range []struct {
+		id, body string
+		status   int
+		says     string
+	}{
+		{server, `{"reusable": true}`, 200, `"reusable":true`},
+		{id, `{"reusable": false}`, 200, `"reusable":false`},
+		{id, `{"reusable": true}`, 200, id},
+		{id, `{}`, 400, `"reusable"`},
+		{id, `{"reusable": "yes"}`, 400, `"reusable"`},
+		{id, `{"reusable": true, "name": "x"}`, 400, `"name"`},
+		{"x", `{"reusable": true}`, 404, "UUID"},
+		{uuid.NewString(), `{"reusable": true}`, 404, "managed through a connection"},
+	} {
+		a := mark(mine, tc.id, tc.body)
+		if a.Status != tc.status || !strings.Contains(string(a.Body), tc.says) {
+			t.Errorf("%s %s: got %d %s", tc.id, tc.body, a.Status, a.Body)
+		}
+	}
+	if got := testkit.Scalar[bool](t, d.conn, "select reusable from instances where id = $1::uuid", id); !got {
+		t.Error("it is not marked")
+	}
+	d.exec(t, "update instances set connection_id = null")
+	if a := mark(mine, id, `{"reusable": true}`); a.Status != 409 {
+		t.Errorf("without a connection: %d %s", a.Status, a.Body)
 	}
 }

@@ -1,14 +1,8 @@
 package servers
 
 import (
-	"bytes"
-	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
-	"net/http/httptest"
-	"net/http/httputil"
-	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -18,36 +12,6 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
-
-// metadata returns a server's metadata in Nova, after adding more.
-func metadata(t *testing.T, p *testkit.Project, id, more string) map[string]string {
-	t.Helper()
-	nova := testkit.Compute(t, p.Login(t))
-	url, body := nova.Endpoint+"servers/"+id+"/metadata", strings.NewReader(`{"metadata":`+more+`}`)
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if more == "" {
-		req.Method, req.Body, req.ContentLength = http.MethodGet, nil, 0
-	}
-	req.Header.Set("X-Auth-Token", nova.Token())
-	req.Header.Set("Content-Type", "application/json")
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	var found struct{ Metadata map[string]string }
-	if err := json.NewDecoder(resp.Body).Decode(&found); err != nil || resp.StatusCode != http.StatusOK {
-		t.Fatalf("Nova answered %s, %v", resp.Status, err)
-	}
-	return found.Metadata
-}
-
-// deployment is the body of an action that deploys a version.
-const deployment = `{"action":"deploy","image":"registry.example.com/agent:%s","env":{"A":"canary-env"},
-"join_token":"canary-join","confirm_rebuild":true}`
 
 // TestDeploy rebuilds a server, again for another version, and then while it is stopped. Its own metadata stay.
 func TestDeploy(t *testing.T) {
@@ -131,45 +95,6 @@ func TestLongDeployTimesOut(t *testing.T) {
 	if n := testkit.Scalar[int](t, conn, "select count(*)::int from deployments"); n != 0 {
 		t.Errorf("there are %d deployments", n)
 	}
-}
-
-// proxyNova is a proxy for the real Nova: first may answer in its place, and change may change its answer about a
-// server. It stands for a Nova that is too old or slow, or has servers that boot from volumes.
-func proxyNova(
-	t *testing.T, first func(http.ResponseWriter, *http.Request, []byte) bool, change func(map[string]any),
-) map[string]string {
-	t.Helper()
-	nova, err := url.Parse(testkit.Compute(t, testkit.Login(t, "admin")).Endpoint)
-	if err != nil {
-		t.Fatal(err)
-	}
-	proxy := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {
-		r.Out.URL.Scheme, r.Out.URL.Host = nova.Scheme, nova.Host
-	}}
-	proxy.ModifyResponse = func(resp *http.Response) error {
-		if change == nil || resp.Request.Method != http.MethodGet {
-			return nil
-		}
-		var body map[string]map[string]any
-		if err := json.NewDecoder(resp.Body).Decode(&body); err != nil {
-			return err
-		}
-		change(body["server"])
-		changed, err := json.Marshal(body)
-		resp.Body, resp.ContentLength = io.NopCloser(bytes.NewReader(changed)), int64(len(changed))
-		resp.Header.Del("Content-Length")
-		return err
-	}
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		body, _ := io.ReadAll(r.Body)
-		r.Body = io.NopCloser(bytes.NewReader(body))
-		if !first(w, r, body) {
-			proxy.ServeHTTP(w, r)
-		}
-	}))
-	t.Cleanup(server.Close)
-	compute := server.URL + strings.TrimSuffix(nova.Path, "/")
-	return testkit.RedirectTo(t, map[string]string{"compute": compute}).Env(t, "demo")
 }
 
 // TestDeployOnAnOldCloud reports the missing version, and stores nothing.
@@ -272,5 +197,53 @@ func TestDeployRejectsBadRequests(t *testing.T) {
 	a := off.Post(t, path, fmt.Sprintf(deployment, "1"))
 	if a.Status != 501 || !strings.Contains(string(a.Body), "AGENT_URL") {
 		t.Errorf("without AGENT_URL: %d %s", a.Status, a.Body)
+	}
+}
+
+// TestDeploymentOfAFailedAction is dropped only if the action is certainly not stored: otherwise run-connections would
+// rebuild a server for an agent that no longer exists.
+func TestDeploymentOfAFailedAction(t *testing.T) {
+	t.Parallel()
+	d := delegate(t, nil)
+	id, _ := d.instance(t, domain.InstanceActive, domain.OriginLaunched)
+	deploy := `{"action":"deploy","image":"registry.example.com/agent:1","confirm_rebuild":true,"connection_id":%q}`
+	for _, tc := range []struct {
+		sqlState     string
+		status, kept int
+	}{{"23505", 409, 0}, {"57P01", 503, 1}} {
+		d.exec(t, fmt.Sprintf(`
+create or replace function fail() returns trigger language plpgsql as $$
+begin raise 'failed' using errcode = '%s'; end $$;
+create or replace trigger fail before insert on actions for each row execute function fail()`, tc.sqlState))
+		a, _ := d.act(t, id, deploy)
+		n := testkit.Scalar[int](t, d.conn, "select count(*)::int from deployments")
+		if a.Status != tc.status || n != tc.kept {
+			t.Errorf("%s: got %d %s, and %d deployments are stored", tc.sqlState, a.Status, a.Body, n)
+		}
+	}
+}
+
+// TestDeployRejectsImagesBeyondTheLimits of the connection, before anything is stored.
+func TestDeployRejectsImagesBeyondTheLimits(t *testing.T) {
+	t.Parallel()
+	allowed, other := uuid.NewString(), uuid.NewString()
+	d := delegate(t, func(c *domain.Connection) { c.Limits.Images = []string{allowed} })
+	id, _ := d.instance(t, domain.InstanceStopped, domain.OriginLaunched)
+	deploy := func(image string) (testkit.Answer, string) {
+		return d.act(t, id, `{"action":"deploy","connection_id":%q,"image":"registry.example.com/agent:7",
+"server_image":"`+image+`","confirm_rebuild":true}`)
+	}
+	a, _ := deploy(other)
+	text := string(a.Body)
+	if a.Status != 403 || !testkit.Names(t, a, "server_image") || !strings.Contains(text, other) ||
+		!strings.Contains(text, "only "+allowed) {
+		t.Errorf("got %d %s", a.Status, text)
+	}
+	const stored = "select (select count(*) from actions)::int + (select count(*) from deployments)::int"
+	if n := testkit.Scalar[int](t, d.conn, stored); n != 0 {
+		t.Errorf("%d rows are stored", n)
+	}
+	if a, action := deploy(allowed); a.Status != 202 || action == "" {
+		t.Errorf("got %d %s", a.Status, a.Body)
 	}
 }

@@ -2,13 +2,18 @@ package servers
 
 import (
 	"context"
+	"encoding/json"
 	"net/http"
+	"reflect"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/google/uuid"
 
+	"github.com/cloudfn/cloudfn/shared/agent"
+	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/auth"
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/httpx"
@@ -198,4 +203,279 @@ func (h handler) history(ctx context.Context, in *historyInput) (*httpx.Value[Se
 		out.Next = in.Next(strconv.FormatInt(found[in.Limit-1].Seq, 10))
 	}
 	return &httpx.Value[ServerHistory]{Body: out}, nil
+}
+
+// ServerPath identifies a server. It is exported because huma ignores unexported embedded structs.
+type ServerPath struct {
+	ID httpx.ID `path:"id" example:"4f8052c0-49f2-4b75-a508-5c4454e37731" doc:"The id of the server or its instance."`
+}
+
+type listInput struct {
+	httpx.Page
+	Status       serverStatus `query:"status" example:"ACTIVE" doc:"Only servers of this Nova status."`
+	Name         string       `query:"name" example:"web" doc:"Only servers whose name contains this text."`
+	Tracked      bool         `query:"tracked" example:"true" doc:"Only tracked servers, or only the others."`
+	Marker       httpx.ID     `query:"marker" example:"4f8052c0-49f2-4b75-a508-5c4454e37731"`
+	ConnectionID httpx.ID     `query:"connection_id" example:"019b7c5e-1f20-7a31-b5d4-0c7e2f9a6b13"`
+	Region       string       `query:"region" minLength:"1" example:"RegionOne"`
+
+	tracked *bool // nil = both
+}
+
+// Resolve implements huma.Resolver.
+func (in *listInput) Resolve(ctx huma.Context) (faults []error) {
+	faults = in.Page.Resolve(ctx)
+	if ctx.Query("tracked") != "" {
+		in.tracked = &in.Tracked
+	}
+	if in.ConnectionID.UUID != uuid.Nil {
+		for _, name := range []string{"status", "name", "tracked", "region"} {
+			if ctx.Query(name) != "" {
+				faults = append(faults, apperr.InvalidField(name, notWithConnection))
+			}
+		}
+	} else if in.Region != "" && in.Tracked {
+		faults = append(faults, apperr.InvalidField("region", "cannot be combined with tracked=true"))
+	}
+	return faults
+}
+
+const notWithConnection = "cannot be combined with connection_id"
+
+type getInput struct {
+	ServerPath
+	ConnectionID httpx.ID `query:"connection_id" example:"019b7c5e-1f20-7a31-b5d4-0c7e2f9a6b13"`
+	Region       string   `query:"region" minLength:"1" example:"RegionOne"`
+}
+
+// Resolve implements huma.Resolver.
+func (in *getInput) Resolve(huma.Context) []error {
+	if in.Region != "" && in.ConnectionID.UUID != uuid.Nil {
+		return []error{apperr.InvalidField("region", notWithConnection)}
+	}
+	return nil
+}
+
+type historyInput struct {
+	ServerPath
+	httpx.Page
+	ConnectionID httpx.ID `query:"connection_id" example:"019b7c5e-1f20-7a31-b5d4-0c7e2f9a6b13"`
+	Marker       int      `query:"marker" minimum:"1" maximum:"9007199254740992" example:"4"`
+}
+
+type connectInput struct{ Body ServerConnect }
+
+type connectOutput struct {
+	Location string `header:"Location" doc:"Where the server is." pattern:"^/v1/servers/[0-9a-f-]{36}$"`
+	Body     ServerConnected
+}
+
+// ServerConnect is the body of POST /v1/servers.
+type ServerConnect struct {
+	ServerID     httpx.ID  `json:"server_id"`
+	ID           *httpx.ID `json:"id,omitempty" nullable:"true"`
+	ConnectionID *httpx.ID `json:"connection_id,omitempty" nullable:"true"`
+}
+
+type changeInput struct {
+	ServerPath
+	Body ServerChange
+}
+
+// ServerChange is the body of PATCH /v1/servers/{id}.
+type ServerChange struct {
+	Reusable bool `json:"reusable" doc:"Whether orders with reuse may use the server."`
+}
+
+// The modes of DELETE.
+const (
+	deallocate = "deallocate" // the same as the action delete
+	disconnect = "disconnect"
+)
+
+type removeInput struct {
+	ServerPath
+	Mode string `query:"mode" enum:"deallocate,disconnect" default:"deallocate" doc:"Delete, or stop tracking."`
+
+	Force        bool     `query:"force" default:"false" doc:"Also a server that existed before it was connected."`
+	ConnectionID httpx.ID `query:"connection_id" example:"019b7c5e-1f20-7a31-b5d4-0c7e2f9a6b13"`
+}
+
+// Resolve implements huma.Resolver.
+func (in *removeInput) Resolve(huma.Context) []error {
+	if in.Mode == disconnect && in.Force {
+		return []error{apperr.InvalidField("force", "can be combined with the mode "+deallocate+" only")}
+	}
+	return nil
+}
+
+// ServerPage is a page of servers.
+type ServerPage struct {
+	Servers []domain.Server `json:"servers" maxItems:"1000"`
+	Next    *string         `json:"next" pattern:"^/v1/servers\\?" doc:"The next page's URL; null at the end."`
+}
+
+// ServerConnected is a server that is tracked.
+type ServerConnected struct {
+	ID           uuid.UUID            `json:"id" doc:"The instance's id."`
+	ServerID     serverID             `json:"server_id"`
+	State        domain.InstanceState `json:"state"`
+	Origin       string               `json:"origin" enum:"launched,connected"`
+	ConnectionID *uuid.UUID           `json:"connection_id,omitempty" doc:"The connection that manages it, if any."`
+}
+
+func showConnected(i domain.Instance) ServerConnected {
+	out := ServerConnected{ID: i.ID, ServerID: serverID(i.ServerID), State: i.State, Origin: i.Origin}
+	if i.ConnectionID != uuid.Nil {
+		out.ConnectionID = &i.ConnectionID
+	}
+	return out
+}
+
+// ServerConnecting is a server that run-connections connects.
+type ServerConnecting struct {
+	ID           uuid.UUID `json:"id" doc:"The id that the instance has, or will have."`
+	ServerID     uuid.UUID `json:"server_id"`
+	ConnectionID uuid.UUID `json:"connection_id"`
+	ActionID     uuid.UUID `json:"action_id" doc:"The action that connects it."`
+}
+
+// ServerChanged is a server whose mark was changed.
+type ServerChanged struct {
+	ID           uuid.UUID            `json:"id" doc:"The instance's id."`
+	ServerID     serverID             `json:"server_id"`
+	State        domain.InstanceState `json:"state"`
+	Origin       string               `json:"origin" enum:"launched,connected"`
+	ConnectionID uuid.UUID            `json:"connection_id" doc:"The connection that manages it."`
+	Reusable     bool                 `json:"reusable"`
+}
+
+// ServerHistory is a page of a server's events.
+type ServerHistory struct {
+	InstanceID uuid.UUID     `json:"instance_id"`
+	Events     []ServerEvent `json:"events" maxItems:"1000"`
+	Next       *string       `json:"next" pattern:"^/v1/servers/history/" doc:"The next page's URL; null at the end."`
+}
+
+// ServerEvent is an event as callbacks get it.
+type ServerEvent struct {
+	ID   string          `json:"id" pattern:"^[0-9a-f-]{36}:[1-9][0-9]*$" doc:"The same as in deliveries."`
+	Type string          `json:"type" minLength:"1"`
+	At   time.Time       `json:"at"`
+	Data json.RawMessage `json:"data"`
+}
+
+// The types of domain, as the API names and describes them.
+type (
+	// ServerFlavor describes a server's flavor.
+	ServerFlavor domain.FlavorRef
+	// ServerImage describes a server's image.
+	ServerImage domain.ImageRef
+	// ServerFault describes a server's fault.
+	ServerFault domain.Fault
+	// ServerInstance describes the instance that a server is tracked as.
+	ServerInstance domain.Tracked
+	// ActionError describes why an action failed.
+	ActionError domain.Problem
+	// RegistryLogin describes the login to an image's registry.
+	RegistryLogin agent.Registry
+	// ServerAgent describes an instance's agent.
+	ServerAgent struct {
+		DeploymentID uuid.UUID         `json:"deployment_id"`
+		Image        string            `json:"image" minLength:"1" doc:"The OCI reference."`
+		DeployedAt   time.Time         `json:"deployed_at" doc:"When the deployment was requested."`
+		ReadyAt      orNull[time.Time] `json:"ready_at" doc:"When the agent reported ready. Null until then."`
+	}
+)
+
+// describe says what the types' tags cannot.
+func describe(api huma.API) {
+	schemas := api.OpenAPI().Components.Schemas
+	for t, name := range map[reflect.Type]reflect.Type{
+		reflect.TypeFor[domain.FlavorRef](): reflect.TypeFor[ServerFlavor](),
+		reflect.TypeFor[domain.Fault]():     reflect.TypeFor[ServerFault](),
+		reflect.TypeFor[domain.Agent]():     reflect.TypeFor[ServerAgent](),
+		reflect.TypeFor[domain.Problem]():   reflect.TypeFor[ActionError](),
+		reflect.TypeFor[agent.Registry]():   reflect.TypeFor[RegistryLogin](),
+	} {
+		schemas.RegisterTypeAlias(t, name)
+	}
+	httpx.DescribeAs[domain.ImageRef, orNull[ServerImage]](api)
+	httpx.DescribeAs[domain.Tracked, orNull[ServerInstance]](api)
+	httpx.DescribeAs[domain.InstanceState, stateSchema](api)
+	httpx.DescribeAs[domain.ActionStatus, actionStatusSchema](api)
+	httpx.DescribeAs[domain.Action, actionSchema](api)
+}
+
+// answer is a response beside the one of an operation's output type.
+func answer[T any](api huma.API, text string) *huma.Response {
+	schema := api.OpenAPI().Components.Schemas.Schema(reflect.TypeFor[T](), true, "")
+	return &huma.Response{Description: text, Content: map[string]*huma.MediaType{"application/json": {Schema: schema}}}
+}
+
+// orNull describes a T that may be null. Huma's nullable is for scalars only.
+type orNull[T any] struct{}
+
+// Schema implements huma.SchemaProvider.
+func (orNull[T]) Schema(r huma.Registry) *huma.Schema {
+	return &huma.Schema{AnyOf: []*huma.Schema{r.Schema(reflect.TypeFor[T](), true, ""), {Type: "null"}}}
+}
+
+// stateSchema is that of openapi.base.yaml, which other functions use, too.
+type stateSchema struct{}
+
+// Schema implements huma.SchemaProvider.
+func (stateSchema) Schema(huma.Registry) *huma.Schema {
+	return &huma.Schema{Ref: "#/components/schemas/InstanceState"}
+}
+
+type actionStatusSchema struct{}
+
+// Schema implements huma.SchemaProvider.
+func (actionStatusSchema) Schema(r huma.Registry) *huma.Schema {
+	return enum(r, "DelegatedActionStatus", "running", "done", "failed")
+}
+
+type actionSchema struct{}
+
+// Schema implements huma.SchemaProvider.
+func (actionSchema) Schema(r huma.Registry) *huma.Schema {
+	return enum(r, "ActionVerb",
+		"start", "stop", "reboot", "shelve", "unshelve", "snapshot", "deploy", "delete", "connect")
+}
+
+func enum(r huma.Registry, name string, values ...any) *huma.Schema {
+	return httpx.SharedSchema(r, name, huma.Schema{Type: huma.TypeString, Enum: values})
+}
+
+type serverStatus string
+
+// Schema implements huma.SchemaProvider.
+func (serverStatus) Schema(huma.Registry) *huma.Schema {
+	var values []any
+	for _, status := range domain.ServerStatuses() {
+		values = append(values, status)
+	}
+	return &huma.Schema{Type: huma.TypeString, Enum: values}
+}
+
+// serverID is Nova's id of a server, a UUID.
+type serverID string
+
+// Schema implements huma.SchemaProvider.
+func (serverID) Schema(huma.Registry) *huma.Schema {
+	return &huma.Schema{Ref: "#/components/schemas/UUID"}
+}
+
+// ServerResult is a ServerActed or a ServerNotActed.
+type ServerResult struct{ value any }
+
+// MarshalJSON implements json.Marshaler.
+func (r ServerResult) MarshalJSON() ([]byte, error) { return json.Marshal(r.value) }
+
+// Schema implements huma.SchemaProvider.
+func (ServerResult) Schema(r huma.Registry) *huma.Schema {
+	return httpx.SharedSchema(r, "ServerResult", huma.Schema{OneOf: []*huma.Schema{
+		r.Schema(reflect.TypeFor[ServerActed](), true, ""), r.Schema(reflect.TypeFor[ServerNotActed](), true, ""),
+	}})
 }

@@ -2,11 +2,16 @@ package servers
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/json"
 	"net/http"
 	"slices"
+	"time"
 
 	"github.com/danielgtaylor/huma/v2"
+	"github.com/google/uuid"
 
+	"github.com/cloudfn/cloudfn/shared/agent"
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/httpx"
@@ -114,4 +119,264 @@ func (h handler) action(ctx context.Context, in *actionInput) (*httpx.Value[Dele
 		Status: found.Status, ImageID: found.ImageID, Error: found.Problem,
 		CreatedAt: found.CreatedAt, UpdatedAt: found.UpdatedAt,
 	}}, err
+}
+
+type actInput struct {
+	ServerPath
+	Body ServerAction
+}
+
+// ServerAction is the body of POST /v1/servers/{id}/actions. Its JSON is hashed to recognize a repeated request, also
+// by a newer version: fields that are added need omitempty. agent.Spec checks what a deployment has.
+type ServerAction struct {
+	ID           *httpx.ID         `json:"id" required:"false" nullable:"true"`
+	Action       string            `json:"action" enum:"start,stop,reboot,shelve,unshelve,snapshot,deploy,delete"`
+	Name         *string           `json:"name,omitempty" minLength:"1" maxLength:"255"`
+	Hard         bool              `json:"hard" required:"false" default:"false" doc:"Of a reboot: power off and on."`
+	Force        bool              `json:"force" required:"false" default:"false"`
+	ConnectionID *httpx.ID         `json:"connection_id" required:"false" nullable:"true"`
+	Image        *string           `json:"image" required:"false" nullable:"false"`
+	Command      []string          `json:"command" required:"false"`
+	Env          map[string]string `json:"env" required:"false"`
+	Registry     *agent.Registry   `json:"registry" required:"false"`
+	JoinToken    *domain.Secret    `json:"join_token" required:"false" nullable:"false" minLength:"1"`
+	ServerImage  *httpx.ID         `json:"server_image" required:"false"`
+	Confirm      bool              `json:"confirm_rebuild" required:"false"`
+}
+
+// Resolve implements huma.Resolver.
+func (in *ServerAction) Resolve(huma.Context) []error {
+	action := domain.Action(in.Action)
+	faults := checkOptions(action, in.Hard, in.Force, in.Name)
+	if action == domain.Deploy {
+		if !in.Confirm {
+			faults = append(faults, apperr.InvalidField("confirm_rebuild",
+				"must be true: a deployment recreates the server's disk, and its content is lost", "true"))
+		}
+		return append(faults, in.spec().Check()...)
+	}
+	for _, option := range []struct {
+		field   string
+		isGiven bool
+	}{
+		{"image", in.Image != nil},
+		{"command", in.Command != nil},
+		{"env", in.Env != nil},
+		{"registry", in.Registry != nil},
+		{"join_token", in.JoinToken != nil},
+		{"server_image", in.ServerImage != nil},
+		{"confirm_rebuild", in.Confirm},
+	} {
+		if option.isGiven {
+			faults = append(faults, apperr.InvalidField(option.field, "can be combined with the action deploy only"))
+		}
+	}
+	return faults
+}
+
+// checkOptions checks what actions on one server and on many have in common.
+func checkOptions(action domain.Action, hard, force bool, name *string) (faults []error) {
+	if name != nil && action != domain.Snapshot {
+		faults = append(faults, apperr.InvalidField("name", "can be combined with the action snapshot only"))
+	}
+	if err := domain.CheckStorable("name", orZero(name)); err != nil {
+		faults = append(faults, err)
+	}
+	if hard && action != domain.Reboot {
+		faults = append(faults, apperr.InvalidField("hard", "can be combined with the action reboot only"))
+	}
+	if force && action != domain.Delete {
+		faults = append(faults, apperr.InvalidField("force", "can be combined with the action delete only"))
+	}
+	return faults
+}
+
+func newActionRequest(action domain.Action, hard, force bool) actionRequest {
+	return actionRequest{ActionRequest: domain.ActionRequest{Action: action, Hard: hard}, force: force}
+}
+
+func (in *ServerAction) spec() agent.Spec {
+	return agent.Spec{
+		Image: orZero(in.Image), Command: in.Command, Env: in.Env, Registry: in.Registry,
+		JoinToken: orZero(in.JoinToken),
+	}
+}
+
+func orZero[T any](p *T) (value T) {
+	if p != nil {
+		value = *p
+	}
+	return value
+}
+
+func (in *ServerAction) request() actionRequest {
+	req := newActionRequest(domain.Action(in.Action), in.Hard, in.Force)
+	req.key, req.imageName = in.key(), orZero(in.Name)
+	if req.Action == domain.Deploy {
+		req.deploy = &deploy{Spec: in.spec()}
+		if in.ServerImage != nil {
+			req.deploy.serverImage = in.ServerImage.String()
+		}
+	}
+	return req
+}
+
+// key is the request's id, with a hash of the request. Secrets are added to it separately, because they do not marshal.
+func (in *ServerAction) key() key {
+	if in.ID == nil {
+		return key{}
+	}
+	request := *in
+	request.ID = nil
+	var secrets []string
+	if in.JoinToken != nil {
+		secrets = append(secrets, "join_token", in.JoinToken.Reveal())
+	}
+	if in.Registry != nil {
+		secrets = append(secrets, "password", in.Registry.Password.Reveal())
+	}
+	text, _ := json.Marshal(struct { //nolint:errchkjson // strings, booleans and lists of them cannot fail
+		Request ServerAction
+		Secrets []string
+	}{request, secrets})
+	return key{id: in.ID.UUID, hash: sha256.Sum256(text)}
+}
+
+type actOnManyInput struct{ Body ServersAction }
+
+// ServersAction is the body of POST /v1/servers/actions.
+type ServersAction struct { //nolint:revive // its name in the API
+	Action       string     `json:"action" enum:"start,stop,reboot,shelve,unshelve,snapshot,delete"`
+	Name         *string    `json:"name,omitempty" minLength:"1" maxLength:"255"`
+	Hard         bool       `json:"hard,omitempty" default:"false" doc:"Of a reboot: power off and on."`
+	Force        bool       `json:"force,omitempty" default:"false"`
+	ConnectionID *httpx.ID  `json:"connection_id,omitempty" nullable:"true"`
+	IDs          []httpx.ID `json:"ids" minItems:"1" maxItems:"100"`
+}
+
+// Resolve implements huma.Resolver.
+func (in *ServersAction) Resolve(huma.Context) []error {
+	return checkOptions(domain.Action(in.Action), in.Hard, in.Force, in.Name)
+}
+
+type actionInput struct {
+	Action       httpx.ID `path:"action" example:"019b7c5e-9f00-7a11-8d22-5b0e6c7d8e9f" doc:"The action's id."`
+	ConnectionID httpx.ID `query:"connection_id" required:"true" example:"019b7c5e-1f20-7a31-b5d4-0c7e2f9a6b13"`
+}
+
+// ServerActed is the result of an action on a server.
+type ServerActed struct {
+	ID       serverID             `json:"id" doc:"The id as it was given."`
+	State    domain.InstanceState `json:"state"`
+	Changed  bool                 `json:"changed"`
+	ActionID *uuid.UUID           `json:"action_id,omitempty" doc:"The action that is done through a connection."`
+	ImageID  string               `json:"image_id,omitempty" minLength:"1" doc:"Of snapshot: the image being made."`
+}
+
+func showActed(o outcome) ServerActed {
+	return ServerActed{ID: serverID(o.ID), State: o.State, Changed: o.Changed, ActionID: o.ActionID, ImageID: o.ImageID}
+}
+
+// ServerNotActed says why an action on one of many servers failed.
+type ServerNotActed struct {
+	ID    serverID      `json:"id" doc:"The id as it was given."`
+	Error ServerRefusal `json:"error"`
+}
+
+// ServerRefusal is the error of an action on one of many servers.
+type ServerRefusal struct {
+	Code    apperr.Code `json:"code"`
+	Detail  string      `json:"detail" minLength:"1"`
+	Allowed []string    `json:"allowed,omitempty" enum:"start,stop,reboot,shelve,unshelve,snapshot,deploy,delete"`
+}
+
+func showNotActed(o outcome, err error) ServerNotActed {
+	e := apperr.As(err)
+	out := ServerNotActed{serverID(o.ID), ServerRefusal{Code: e.Code, Detail: e.Message}}
+	for _, f := range e.Fields {
+		if f.Field == "action" {
+			out.Error.Allowed = f.Allowed
+		}
+	}
+	return out
+}
+
+// ServersActed are the results of an action on many servers.
+type ServersActed struct { //nolint:revive // its name in the API
+	Results []ServerResult `json:"results" minItems:"1" maxItems:"100" doc:"In the order of the ids."`
+}
+
+// DelegatedAction is an action through a connection.
+type DelegatedAction struct {
+	ID           uuid.UUID           `json:"id"`
+	Action       domain.Action       `json:"action"`
+	InstanceID   uuid.UUID           `json:"instance_id"`
+	ConnectionID uuid.UUID           `json:"connection_id"`
+	Status       domain.ActionStatus `json:"status"`
+	ImageID      string              `json:"image_id,omitempty" minLength:"1" doc:"Of a snapshot that is done."`
+	Error        *domain.Problem     `json:"error,omitempty"`
+	CreatedAt    time.Time           `json:"created_at"`
+	UpdatedAt    time.Time           `json:"updated_at"`
+}
+
+func consoleRoutes(api huma.API, h handler) {
+	const noConsole = "The server has no console, none of this type, or no host yet (Nova's message)."
+	httpx.Register(api, operation("GET /v1/servers/{id}/console", "getServerConsole",
+		"Show the end of a server's console log", answers{
+			200: "The last lines.", 404: noOwnServer, 409: noConsole, 501: noDriver,
+		}), h.consoleLog)
+	httpx.Register(api, operation("POST /v1/servers/{id}/console", "openServerConsole",
+		"Open a server's remote console", answers{
+			200: "The console's URL.", 404: noOwnServer, 409: noConsole, 501: noDriver,
+		}), h.remoteConsole)
+}
+
+const (
+	noOwnServer = "The project has no server and no instance of this id."
+	noDriver    = "The cloud's hypervisor has no such console, or Nova is older than its 2.6 (2.8 for `webmks`)."
+)
+
+type consoleLogInput struct {
+	ServerPath
+	Lines  int    `query:"lines" minimum:"1" maximum:"1000" default:"100" doc:"The number of lines, at most."`
+	Region string `query:"region" minLength:"1" example:"RegionOne"`
+}
+
+// ServerConsoleLog is the end of a server's console log.
+type ServerConsoleLog struct {
+	Output string `json:"output" maxLength:"262144" doc:"The last lines, without control characters."`
+}
+
+func (h handler) consoleLog(ctx context.Context, in *consoleLogInput) (*httpx.Value[ServerConsoleLog], error) {
+	a, err := h.access(ctx, uuid.Nil, in.Region)
+	if err != nil {
+		return nil, err
+	}
+	output, err := h.svc.ConsoleLog(ctx, a, in.ID.String(), in.Lines)
+	return &httpx.Value[ServerConsoleLog]{Body: ServerConsoleLog{output}}, err
+}
+
+type remoteConsoleInput struct {
+	ServerPath
+	Body ServerConsoleRequest
+}
+
+// ServerConsoleRequest is the body of POST /v1/servers/{id}/console.
+type ServerConsoleRequest struct {
+	Type string `json:"type" enum:"novnc,spice-html5,rdp-html5,serial,webmks" doc:"Nova's type of the console."`
+}
+
+// ServerConsole is a server's remote console. Its URL is a secret.
+type ServerConsole struct {
+	Type string `json:"type" enum:"novnc,spice-html5,rdp-html5,serial,webmks"`
+	URL  string `json:"url" format:"uri" doc:"Opens the console, for as long as Nova takes its token."`
+}
+
+func (h handler) remoteConsole(ctx context.Context, in *remoteConsoleInput) (*httpx.Value[ServerConsole], error) {
+	a, err := h.access(ctx, uuid.Nil, "")
+	if err != nil {
+		return nil, err
+	}
+	at, err := h.svc.RemoteConsole(ctx, a, in.ID.String(), domain.ConsoleType(in.Body.Type))
+	return &httpx.Value[ServerConsole]{Body: ServerConsole{Type: in.Body.Type, URL: at.Reveal()}}, err
 }

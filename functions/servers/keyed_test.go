@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/testkit"
@@ -27,16 +26,6 @@ func logged(t *testing.T, server, name string) (n int) {
 		}
 	}
 	return n
-}
-
-// loseResults leaves the actions as a replica does that was killed after Nova's answer, with an expired claim.
-func loseResults(t *testing.T, conn *pgx.Conn) {
-	t.Helper()
-	_, err := conn.Exec(t.Context(),
-		"update keyed_actions set result = null, claim_id = gen_random_uuid(), claimed_until = clock_timestamp()")
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 // TestLongRebootWithAnIDIsDoneOnce, however often it is sent, also concurrently and when its result was lost.
@@ -267,6 +256,52 @@ func TestActionRejectsBadIDs(t *testing.T) {
 	for range 2 { // nothing of a server that is absent is stored
 		if a := app.Post(t, path, `{"action":"stop","id":"`+uuid.NewString()+`"}`); a.Status != 404 {
 			t.Errorf("of an unknown server: %d %s", a.Status, a.Body)
+		}
+	}
+}
+
+// TestLongKeyedReboots: with an Idempotency-Key an action on one server, and one on many, are done once, whatever is
+// lost of the first attempt.
+func TestLongKeyedReboots(t *testing.T) {
+	t.Parallel()
+	p := testkit.BorrowProject(t)
+	servers := p.Boot(t, "keyed", 3)
+	database := testkit.Database(t)
+	conn := testkit.Connect(t, database)
+	app := testkit.Start(t, testkit.Env(t, database, nil), Function).As(p.Token(t))
+	for name, tc := range map[string]struct{ path, body string }{
+		"one": {"/v1/servers/" + servers[0].ID + "/actions", `{"action": "reboot", "hard": true}`},
+		"many": {"/v1/servers/actions", fmt.Sprintf(`{"action": "reboot", "hard": true, "ids": [%q, %q]}`,
+			servers[1].ID, servers[2].ID)},
+	} {
+		key := uuid.NewString()
+		send := func() testkit.Answer {
+			t.Helper()
+			return app.Do(t, "POST", tc.path, tc.body, "Content-Type", "application/json", "Idempotency-Key", key)
+		}
+		first := send()
+		if first.Status != 202 {
+			t.Fatalf("%s: got %d %s", name, first.Status, first.Body)
+		}
+		if a := send(); a.Status != 202 || string(a.Body) != string(first.Body) {
+			t.Errorf("%s, again: got %d %s", name, a.Status, a.Body)
+		}
+		for _, server := range servers {
+			p.Await(t, server.ID, "ACTIVE")
+		}
+		testkit.LeaveRequests(t, conn, testkit.Died)
+		if a := send(); a.Status > 202 || a.Header.Get("Idempotency-Replayed") != "" {
+			t.Errorf("%s, died when it was done: got %d %s", name, a.Status, a.Body)
+		}
+		testkit.LeaveRequests(t, conn, testkit.Died)
+		loseResults(t, conn)
+		if a := send(); a.Status > 202 {
+			t.Errorf("%s, died before its result: got %d %s", name, a.Status, a.Body)
+		}
+	}
+	for _, server := range servers {
+		if n := logged(t, server.ID, "reboot"); n != 1 {
+			t.Errorf("Nova has rebooted %s %d times", server.ID, n)
 		}
 	}
 }

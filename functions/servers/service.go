@@ -3,13 +3,16 @@ package servers
 import (
 	"context"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/cloudfn/cloudfn/shared/actions"
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/lookup"
 	"github.com/cloudfn/cloudfn/shared/postgres"
 )
 
@@ -158,4 +161,318 @@ func (s service) markTracked(ctx context.Context, a access, page []domain.Server
 		}
 	}
 	return nil
+}
+
+// access is who acts, and how OpenStack is reached for it.
+type access struct {
+	domain.Access
+
+	cloud session // nil when only run-connections can decrypt the delegation
+}
+
+// access resolves who acts: the caller with its own token, or through a connection (zero = none). The region ("" =
+// the one of this process) is for the caller's own requests.
+func (s service) access(
+	ctx context.Context, who domain.Identity, token domain.Secret, connection uuid.UUID, region string,
+) (access, error) {
+	if connection == uuid.Nil {
+		return access{domain.OwnAccess(who), s.session(token, who.ProjectID, region)}, nil
+	}
+	c, now, err := s.connections.Usable(ctx, who, connection)
+	return access{domain.DelegatedAccess(who, c, now), nil}, err
+}
+
+// authorize rejects an action that the connection does not permit. With the caller's own token Nova decides.
+func (a access) authorize(action domain.Action) error {
+	if permission, ok := domain.PermissionFor(action); ok {
+		return a.Permits(permission)
+	}
+	return a.Permits()
+}
+
+// notFound is the error for a server that the caller does not have.
+func (a access) notFound(id string) error {
+	if a.cloud == nil {
+		return apperr.New(apperr.NotFound, "the connection has no server and no instance %s", id)
+	}
+	return apperr.New(apperr.NotFound, "there is no instance %s, and no server of this id is tracked", id)
+}
+
+// find returns an instance by its own id or its server's; the zero value when there is no such instance.
+func (s service) find(ctx context.Context, a access, id string) (domain.Instance, error) {
+	found, err := s.instances.Find(ctx, a.Filter(), []string{id})
+	if err != nil {
+		return domain.Instance{}, err
+	}
+	return found[0], nil
+}
+
+const (
+	// maxRead limits the servers that one request reads to apply its filters. A page may then be shorter than its limit
+	// although there are more.
+	maxRead = 1000
+	// filterPage is the size of a page when a filter may leave few servers of it.
+	filterPage = 200
+
+	tagsAtOnce    = 100 // in the URL of one request, which takes 8 KB at most
+	manyMissing   = 32  // one of Nova's pages is cheaper than as many reads by id
+	readsInFlight = 8   // of servers by id
+)
+
+type query struct {
+	domain.ServerQuery
+	tracked *bool // nil = both
+}
+
+// List reads one page of servers. marker is the last one of the page, "" at the end of the list. With tracked, and
+// through a connection, the newest instance comes first, otherwise the newest server.
+func (s service) List(ctx context.Context, a access, q query) (found []domain.Server, marker string, err error) {
+	switch {
+	case a.cloud == nil:
+		return s.listManaged(ctx, a, q.ServerQuery)
+	case q.tracked != nil && *q.tracked:
+		found, marker, err = s.listTracked(ctx, a, q.ServerQuery)
+	default:
+		found, marker, err = s.listNova(ctx, a, q)
+	}
+	lookup.FillFaults(ctx, a.cloud, found)
+	return found, marker, err
+}
+
+// listManaged lists the servers that the connection manages, as they are stored.
+func (s service) listManaged(
+	ctx context.Context, a access, q domain.ServerQuery,
+) (page []domain.Server, marker string, err error) {
+	found, err := s.instances.ListManaged(ctx, a.Filter(), q.Limit+1, q.Marker)
+	if err != nil {
+		return nil, "", err
+	}
+	page = make([]domain.Server, min(q.Limit, len(found)))
+	for n := range page {
+		page[n] = storedServer(found[n])
+	}
+	if len(found) > q.Limit {
+		marker = page[q.Limit-1].ID
+	}
+	return page, marker, nil
+}
+
+// listNova reads Nova's pages until ours is full. Nova does not know which servers are tracked: to list the others
+// its pages are larger than ours, and their number is limited.
+func (s service) listNova(ctx context.Context, a access, q query) (found []domain.Server, marker string, err error) {
+	found = []domain.Server{}
+	pages, untracked := q.ServerQuery, q.tracked != nil
+	if untracked {
+		pages.Limit = max(q.Limit, filterPage)
+	}
+	for read := 0; ; {
+		page, more, err := a.cloud.Servers(ctx, pages)
+		if err != nil {
+			return nil, "", err
+		}
+		if err := s.markTracked(ctx, a, page); err != nil {
+			return nil, "", err
+		}
+		for i, server := range page {
+			if hasName(q.ServerQuery, server) && (!untracked || server.Instance == nil) {
+				found = append(found, server)
+			}
+			if len(found) == q.Limit && (more || i < len(page)-1) {
+				return found, server.ID, nil
+			}
+		}
+		if !more || len(page) == 0 {
+			return found, "", nil
+		}
+		pages.Marker = page[len(page)-1].ID
+		if read += len(page); untracked && read >= maxRead {
+			return found, pages.Marker, nil
+		}
+	}
+}
+
+// listTracked pages over the tracked instances, and reads their servers from Nova, in few calls however many other
+// servers the project has.
+func (s service) listTracked(
+	ctx context.Context, a access, q domain.ServerQuery,
+) (found []domain.Server, marker string, err error) {
+	found = []domain.Server{}
+	marker = q.Marker
+	for read := 0; read < maxRead; {
+		size := q.Limit - len(found)
+		if q.Status != "" || q.Name != "" {
+			size = filterPage
+		}
+		tracked, err := s.instances.ListTracked(ctx, a.ProjectID, marker, size+1)
+		if err != nil {
+			return nil, "", err
+		}
+		more := len(tracked) > size
+		tracked = tracked[:min(size, len(tracked))]
+		servers, err := s.fetch(ctx, a, tracked)
+		if err != nil {
+			return nil, "", err
+		}
+		for i, t := range tracked {
+			if server := servers[t.ServerID]; server.ID != "" && selects(q, server) {
+				t.State = domain.StateOf(server.Status, server.Task) // the stored one may be older
+				server.Instance = &t
+				found = append(found, server)
+			}
+			marker = t.ServerID
+			if len(found) == q.Limit && (more || i < len(tracked)-1) {
+				return found, marker, nil
+			}
+		}
+		if !more {
+			return found, "", nil
+		}
+		read += len(tracked)
+	}
+	return found, marker, nil
+}
+
+// selects applies the query's filters as Nova does.
+func selects(q domain.ServerQuery, server domain.Server) bool {
+	return hasName(q, server) && (q.Status == "" || server.Status == q.Status)
+}
+
+// hasName ignores the case of names, as Nova's usual database does. Nova also lists servers whose names differ in some
+// characters.
+func hasName(q domain.ServerQuery, server domain.Server) bool {
+	return strings.Contains(strings.ToLower(server.Name), strings.ToLower(q.Name))
+}
+
+// fetch reads the servers of instances, by server id. A launched server has the instance's id as a tag, by which Nova
+// lists many at once. A connected one has none, and tags may be removed: such servers are read by id, after Nova's
+// first page if they are many. A server that Nova no longer finds is omitted.
+func (s service) fetch(ctx context.Context, a access, tracked []domain.Tracked) (map[string]domain.Server, error) {
+	found := make(map[string]domain.Server, len(tracked))
+	list := func(q domain.ServerQuery) error {
+		page, _, err := a.cloud.Servers(ctx, q)
+		for _, server := range page {
+			found[server.ID] = server
+		}
+		return err
+	}
+	var tags []string
+	for _, t := range tracked {
+		if t.Origin == domain.OriginLaunched && len(tracked) > 1 {
+			tags = append(tags, t.ID.String())
+		}
+	}
+	for some := range slices.Chunk(tags, tagsAtOnce) {
+		if err := list(domain.ServerQuery{Tags: some, Limit: maxRead}); err != nil {
+			return nil, err
+		}
+	}
+	isFound := func(t domain.Tracked) bool { return found[t.ServerID].ID != "" }
+	missing := slices.DeleteFunc(slices.Clone(tracked), isFound)
+	if len(missing) > manyMissing {
+		if err := list(domain.ServerQuery{Limit: maxRead}); err != nil {
+			return nil, err
+		}
+		missing = slices.DeleteFunc(missing, isFound)
+	}
+	servers := make([]domain.Server, len(missing))
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(readsInFlight)
+	for n, t := range missing {
+		group.Go(func() (err error) {
+			servers[n], err = actions.ReadServer(ctx, a.cloud, t.ServerID, a.ProjectID, true)
+			if apperr.CodeOf(err) == apperr.NotFound {
+				return nil
+			}
+			return err
+		})
+	}
+	err := group.Wait()
+	for _, server := range servers {
+		found[server.ID] = server
+	}
+	return found, err
+}
+
+// connecting is the result of connecting a server: its instance, or the action by which run-connections connects it.
+type connecting struct {
+	instance *domain.Instance
+	made     bool // it was not tracked before
+	action   domain.DelegatedAction
+}
+
+// Connect tracks an existing server of the project, as the instance with the id given (zero = any).
+func (s service) Connect(ctx context.Context, a access, serverID string, id uuid.UUID) (out connecting, err error) {
+	if err := a.authorize(domain.Connect); err != nil {
+		return out, err
+	}
+	if a.cloud == nil {
+		action := a.newAction(newActionRequest(domain.Connect, false, false), id)
+		action.ServerID = serverID
+		if out.instance, out.action, err = s.actions.Connect(ctx, action); err == nil && out.instance == nil {
+			s.wake("deliver-events", a.worker())
+		}
+		return out, err
+	}
+	now, err := s.connections.Now(ctx) // before Nova is read
+	if err != nil {
+		return out, err
+	}
+	wanted := domain.Instance{ProjectID: a.ProjectID, ID: id, SeenAt: now}
+	actor := a.Actor().Doing(domain.Connect, uuid.Nil)
+	instance, made, err := s.engine().Connect(ctx, a.cloud, serverID, a.ProjectID, wanted, actor)
+	if err == nil {
+		s.wake("deliver-events", a.worker())
+	}
+	return connecting{instance: &instance, made: made}, err
+}
+
+// Disconnect stops tracking a server, which stays as it is. It is no error for an instance that is disconnected
+// already or whose server is deleted, but for a server that was never tracked.
+func (s service) Disconnect(ctx context.Context, a access, id string) error {
+	if err := a.authorize(domain.Disconnect); err != nil {
+		return err
+	}
+	i, err := s.find(ctx, a, id)
+	switch {
+	case err != nil:
+		return err
+	case i.ID == uuid.Nil:
+		wasTracked, err := s.instances.WasDisconnected(ctx, a.Filter(), id)
+		if err == nil && !wasTracked {
+			err = a.notFound(id)
+		}
+		return err
+	case i.LeaseID != uuid.Nil:
+		return apperr.New(apperr.Conflict, "the server is in lease %s, which would not end it then: end the lease "+
+			"first, by DELETE /v1/leases/%[1]s, with ?on_end=none to leave the server as it is", i.LeaseID)
+	case i.ServerID == "" && i.State != domain.InstanceDeleted:
+		return actions.ErrNoServer
+	}
+	ctx = domain.WithActor(ctx, a.Actor().Doing(domain.Disconnect, uuid.Nil))
+	isDone, err := s.instances.Disconnect(ctx, a.Filter(), i.ID)
+	if isDone {
+		s.wake("deliver-events")
+	}
+	return err
+}
+
+// MarkReusable reports whether orders with reuse may use a server of the caller's project. A user of the connection
+// that manages it finds no such server, unless it is of the same project.
+func (s service) MarkReusable(ctx context.Context, a access, id string, reusable bool) (domain.Instance, error) {
+	if err := a.authorize(domain.Connect); err != nil {
+		return domain.Instance{}, err
+	}
+	marked, found, err := s.instances.MarkReusable(ctx, a.ProjectID, id, reusable)
+	if err != nil || found {
+		return marked, err
+	}
+	i, err := s.find(ctx, a, id)
+	switch {
+	case err != nil:
+		return marked, err
+	case i.ID != uuid.Nil && i.ConnectionID == uuid.Nil:
+		return marked, apperr.New(apperr.Conflict,
+			"the server %s is not managed through a connection: only orders through one use idle servers", id)
+	}
+	return marked, apperr.New(apperr.NotFound, "the project has no server %s that is managed through a connection", id)
 }

@@ -8,13 +8,17 @@ import (
 	"net/url"
 	"os"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/gophercloud/gophercloud/v2"
+	"github.com/gophercloud/gophercloud/v2/openstack/compute/v2/quotasets"
 	"github.com/gophercloud/gophercloud/v2/openstack/compute/v2/servers"
 
+	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
@@ -225,4 +229,154 @@ func (c *churn) trim(t *testing.T, left int) {
 		})
 	}
 	all.Wait()
+}
+
+// serverTables are the tables of Nova's cell with a row for each server; their column for its id is instance_uuid.
+var serverTables = []string{"instance_extra", "instance_info_caches", "instance_system_metadata"}
+
+// liftQuota lets the project have any number of servers.
+func liftQuota(t *testing.T, p *testkit.Project) {
+	t.Helper()
+	all := -1
+	opts := quotasets.UpdateOpts{Instances: &all, Cores: &all, RAM: &all}
+	nova := testkit.Compute(t, testkit.Login(t, "admin"))
+	if _, err := quotasets.Update(context.Background(), nova, p.ID, opts).Extract(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// cloneServer adds n clones of a server to Nova's database and returns their ids: Nova itself needs twenty minutes for
+// a thousand. The clones are on no host, so no compute service checks them. Each is a second older than the one before.
+func cloneServer(t *testing.T, p *testkit.Project, serverID string, n int) map[string]bool {
+	t.Helper()
+	clones := "project_id = '" + p.ID + "' and display_name like 'clone-%'"
+	t.Cleanup(func() { removeClones(t, clones) })
+	rows := fmt.Sprintf(`(select seq, concat(left(sha1(concat(seq, '%[1]s')), 8), '-c0de-4000-8000-',
+		substr(sha1(concat(seq, '%[1]s')), 9, 12)) uuid from seq_1_to_%[2]d) c`, serverID, n)
+	created := "date_sub(s.created_at, interval seq second)"
+	sql := []string{cloneRows(t, "nova.instances", "uuid", rows, serverID, map[string]string{
+		"uuid": "c.uuid", "display_name": "concat('clone-', seq)", "host": "null", "node": "null",
+		"created_at": created, "launched_at": created,
+	})}
+	uuid := map[string]string{"instance_uuid": "c.uuid"}
+	for _, table := range serverTables {
+		sql = append(sql, cloneRows(t, "nova."+table, "instance_uuid", rows, serverID, uuid))
+	}
+	sql = append(sql, cloneRows(t, "nova_api.instance_mappings", "instance_uuid", rows, serverID, uuid))
+	testkit.NovaSQL(t, strings.Join(sql, "; "))
+	made := map[string]bool{}
+	for id := range strings.FieldsSeq(testkit.NovaSQL(t, "select uuid from nova.instances where "+clones)) {
+		made[id] = true
+	}
+	if len(made) != n {
+		t.Fatalf("%d clones, want %d", len(made), n)
+	}
+	return made
+}
+
+// cloneRows returns a statement that inserts a server's row once for each clone, with the changed columns.
+func cloneRows(t *testing.T, table, column, clones, serverID string, changed map[string]string) string {
+	t.Helper()
+	schema, name, _ := strings.Cut(table, ".")
+	columns := testkit.NovaSQL(t, fmt.Sprintf("select column_name from information_schema.columns "+
+		"where table_schema = '%s' and table_name = '%s' and column_name <> 'id'", schema, name))
+	var names, values []string
+	for name := range strings.FieldsSeq(columns) {
+		value, ok := changed[name]
+		if !ok {
+			value = "s.`" + name + "`"
+		}
+		names, values = append(names, "`"+name+"`"), append(values, value)
+	}
+	return fmt.Sprintf("insert into %s (%s) select %s from %s s, %s where s.%s = '%s'",
+		table, strings.Join(names, ", "), strings.Join(values, ", "), table, clones, column, serverID)
+}
+
+func removeClones(t *testing.T, clones string) {
+	t.Helper()
+	began := time.Now()
+	in := " where instance_uuid in (select uuid from nova.instances where " + clones + ")"
+	statements := []string{"delete from nova_api.instance_mappings" + in}
+	for _, table := range serverTables {
+		statements = append(statements, "delete from nova."+table+in)
+	}
+	statements = append(statements, "delete from nova.instances where "+clones)
+	testkit.NovaSQL(t, strings.Join(statements, "; "))
+	t.Logf("removed the clones in %s", time.Since(began).Round(time.Millisecond))
+}
+
+// TestLongShelveUnshelveSnapshot of a tracked server: one image for each id, and no calls when there is nothing to do.
+func TestLongShelveUnshelveSnapshot(t *testing.T) {
+	t.Parallel()
+	p := testkit.BorrowProject(t)
+	t.Cleanup(func() { p.DeleteImages(t) })
+	server := p.Boot(t, "kept", 1)[0].ID
+	database := testkit.Database(t)
+	conn, cloud := testkit.Connect(t, database), p.Session(t)
+	app := testkit.Start(t, testkit.Env(t, database, nil), Function).As(p.Token(t))
+	id := track(t, conn, p, server, domain.InstanceActive)
+
+	key := uuid.New()
+	body := fmt.Sprintf(`{"id":%q,"action":"snapshot","name":"before the upgrade"}`, key)
+	snapshot := func() (a actionAnswer) {
+		t.Helper()
+		answer := app.Post(t, "/v1/servers/"+id+"/actions", body)
+		answer.JSON(t, &a)
+		a.status = answer.Status
+		return a
+	}
+	made := snapshot()
+	if !made.isAccepted(domain.InstanceActive) || made.ImageID == "" {
+		t.Fatalf("snapshot: %+v", made)
+	}
+	loseResults(t, conn)
+	for _, when := range []string{"its result is lost", "its result is stored"} {
+		if a := snapshot(); a.status != 200 || !a.Changed || a.ImageID != made.ImageID {
+			t.Errorf("the same snapshot when %s: %+v", when, a)
+		}
+	}
+	testkit.Eventually(t, time.Minute, "the image is active", func() bool {
+		image, err := cloud.Image(t.Context(), made.ImageID)
+		if err != nil || image.Name != "before the upgrade" {
+			t.Fatal(image, err)
+		}
+		return image.Status == "active"
+	})
+	of := domain.Server{ID: server, ProjectID: p.ID}
+	if images, err := cloud.ImagesOf(t.Context(), key, of); err != nil || len(images) != 1 {
+		t.Errorf("the images of the action are %v, %v", images, err)
+	}
+	p.Quiet(t, server)
+
+	if a := sendAction(t, app, server, "unshelve"); !a.isIdle(domain.InstanceActive) {
+		t.Errorf("unshelve while active: %+v", a)
+	}
+	if a := sendAction(t, app, server, "shelve"); !a.isAccepted(domain.InstanceUpdating) {
+		t.Errorf("shelve: %+v", a)
+	}
+	p.Await(t, server, "SHELVED_OFFLOADED")
+	if a := sendAction(t, app, server, "shelve"); !a.isIdle(domain.InstanceShelved) {
+		t.Errorf("shelve while shelved: %+v", a)
+	}
+	if a := sendAction(t, app, server, "snapshot"); !a.isRejected("start", "unshelve", "deploy", "delete") {
+		t.Errorf("snapshot while shelved: %+v", a)
+	}
+	many := app.Post(t, "/v1/servers/actions", fmt.Sprintf(`{"action":"unshelve","ids":[%q]}`, id))
+	if many.Status != 202 {
+		t.Errorf("unshelve one of many: %d %s", many.Status, many.Body)
+	}
+	p.Await(t, server, "ACTIVE")
+	if a := sendAction(t, app, id, "stop"); !a.isAccepted(domain.InstanceUpdating) {
+		t.Errorf("stop: %+v", a)
+	}
+	p.Await(t, server, "SHUTOFF")
+	if a := sendAction(t, app, id, "unshelve"); !a.isRejected(
+		"start", "reboot", "shelve", "snapshot", "deploy", "delete") {
+		t.Errorf("unshelve while stopped: %+v", a)
+	}
+	actors := testkit.Scalar[string](t, conn, `
+select string_agg(data->'actor'->>'action', ' ' order by seq) from events where subject = $1`, id)
+	if actors != "shelve unshelve stop" {
+		t.Errorf("the events are of %s", actors)
+	}
 }

@@ -68,9 +68,9 @@ func (c Config) hasAccount() bool {
 
 // Function declares watch-nodes. Its account moves any server of the cloud, so no function that serves HTTP has it.
 var Function = run.Event[Config]{
-	Name:     "watch-nodes",
-	Summary:  "Watches nodes, and drains them: servers are migrated to other hosts.",
-	Schedule: run.MinutelyAt(32),
+	Name:    "watch-nodes",
+	Summary: "Watches nodes, and drains them: servers are migrated to other hosts.",
+	Due:     append(postgres.DueJobs(jobKind), postgres.DueDrains()),
 	Reach: run.Reach{
 		Tables: map[string]string{
 			"drain_servers":   "select, insert, update",
@@ -82,7 +82,7 @@ var Function = run.Event[Config]{
 			"nodes":           "select, insert, update",
 		},
 		Network: []string{"callbacks", "compute", "identity"}, // callbacks: status URLs
-		Wakes:   []string{"deliver-events", "run-leases"},
+		Wakes:   []string{"clock", "deliver-events", "run-leases"},
 	},
 	Secrets: []string{"events", "openstack-nodes"},
 	// Drains are claimed, so two pods share them, and either continues if the other dies.
@@ -121,5 +121,7 @@ func build(cfg Config, d run.Deps) (eventx.Func, error) {
 		s.engine.Cloud = func(ctx context.Context) (nodes.DrainCloud, error) { return s.account.Session(ctx) }
 		s.engine.Forget = s.account.Forget
 	}
-	return eventx.Do(s.newRunner().Run), nil
+	runner := s.newRunner()
+	d.AtStart(runner.Chores.Register)
+	return eventx.Do(runner.Run), nil
 }

@@ -46,7 +46,8 @@ func newService(d run.Deps) *service {
 }
 
 const (
-	slots = 4 // drains at a time
+	slots  = 4  // drains at a time
+	second = 32 // of the minute, when the hosts are polled: no other function that calls OpenStack has the same
 
 	retireEvery = time.Hour
 	retireTime  = 2 * time.Minute
@@ -55,15 +56,16 @@ const (
 // newRunner works on due drains. Beside them it watches the hosts, and deletes old drains.
 func (s *service) newRunner() *due.Runner[domain.Drain] {
 	all := []*due.Chore{{
-		Jobs: s.jobs, Kind: jobKind, Name: "retire", Every: retireEvery, Limit: retireTime,
+		Name: "retire", Every: retireEvery, Limit: retireTime,
 		Do: func(ctx context.Context) error { return s.drains.Retire(ctx, keepDrains) },
 	}}
 	if s.account != nil {
-		all = append(all, &due.Chore{Jobs: s.jobs, Kind: jobKind, Name: "watch", Limit: watchTime, Do: s.watch})
+		all = append(all, &due.Chore{Name: "watch", Second: second, Limit: watchTime, Do: s.watch})
 	}
 	return &due.Runner[domain.Drain]{
-		Store: s.drains.Queue(), ClaimFor: nodes.ClaimFor, Slots: slots, Chores: all,
-		Work: s.engine.Run,
+		Store: s.drains.Queue(), ClaimFor: nodes.ClaimFor, Slots: slots,
+		Chores: &due.Chores{Jobs: s.jobs, Kind: jobKind, All: all},
+		Work:   s.engine.Run,
 		Describe: func(d domain.Drain) (noun string, attrs []any) {
 			return "drain", []any{"node", d.Node, "drain_id", d.ID}
 		},

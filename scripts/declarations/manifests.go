@@ -32,11 +32,16 @@ func manifests(made files, d run.Description) error {
 		if err := render("knative/services/"+f.Name+".yaml", "service", f); err != nil {
 			return err
 		}
-		path, name := "functions/"+f.Name+"/func.yaml", "func"
-		if f.Kind == "event" {
-			path, name = "knative/sources/"+f.Name+".yaml", "source"
+		if f.Schedule != "" {
+			if err := render("knative/sources/"+f.Name+".yaml", "source", f); err != nil {
+				return err
+			}
 		}
-		if err := render(path, name, f); err != nil {
+		if f.Kind == "event" {
+			continue
+		}
+		path := "functions/" + f.Name + "/func.yaml"
+		if err := render(path, "func", f); err != nil {
 			return err
 		}
 		if f.Name == "resources" { // for func without --path

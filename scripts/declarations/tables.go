@@ -25,7 +25,7 @@ func functionTable(d run.Description) string {
 	for _, kind := range []string{"http", "event"} {
 		for _, f := range d.Functions {
 			if f.Kind == kind {
-				fmt.Fprintf(&out, "| [%s](functions/%s/README.md) | %s | %s |\n", f.Name, f.Name, serves(f, d),
+				fmt.Fprintf(&out, "| [%s](functions/%s/README.md) | %s | %s |\n", f.Name, f.Name, serves(f),
 					strings.TrimSuffix(f.Summary, "."))
 			}
 		}
@@ -34,15 +34,16 @@ func functionTable(d run.Description) string {
 }
 
 // serves is where an HTTP function's paths begin, or when an event function is woken.
-func serves(f run.Declaration, d run.Description) string {
+func serves(f run.Declaration) string {
 	if f.Kind == "event" {
-		when := "every minute"
-		if slices.ContainsFunc(d.Functions, func(other run.Declaration) bool {
-			return slices.Contains(other.Reach.Wakes, f.Name)
-		}) {
-			when += " or at once"
+		var when []string
+		if every := map[run.Schedule]string{run.Minutely: "minute", run.Hourly: "hour"}[f.Schedule]; every != "" {
+			when = append(when, "every "+every)
 		}
-		return "a CloudEvent, " + when
+		if len(f.Due) > 0 {
+			when = append(when, "when something is due")
+		}
+		return "a CloudEvent, " + strings.Join(when, " and ")
 	}
 	var begin []string
 	for _, prefix := range f.Prefixes() {

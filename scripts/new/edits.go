@@ -16,7 +16,8 @@ func (f function) edits() []edit {
 		{"functions/main.go", sorted("\t\t"+f.Package+".Function,\n", isFunction)},
 	}
 	if f.Kind == "event" {
-		return list
+		return append(list, edit{"functions/clock/function.go", after("\t\tTables: map[string]string{\n",
+			"\t\t\t\""+f.Field+"_jobs\": \"select (due_at, claimed_until)\",\n\n")})
 	}
 	return append(list,
 		edit{"shared/domain/event.go", after("\tInstanceEvent, OrderEvent, ", f.Type+"Event, ")},

@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"text/template"
 )
@@ -36,7 +35,6 @@ type function struct {
 	File       string // floatingip: the file in shared/domain and shared/postgres
 	Event      string // cloudfn.floating_ip.state.v1
 	Migration  string // 019_floating_ips.sql
-	Second     int    // 52: of the minute, when an event function is woken
 }
 
 var nameForm = regexp.MustCompile(`^[a-z][a-z0-9]*(-[a-z0-9]+)*$`)
@@ -72,9 +70,6 @@ func newFunction(args []string) (function, error) {
 	f.Var = words[0] + camel(words[1:])
 	var err error
 	if f.Migration, err = nextMigration(f.Field); err != nil {
-		return function{}, err
-	}
-	if f.Second, err = freeSecond(); err != nil {
 		return function{}, err
 	}
 	if err := f.goes(); err != nil {
@@ -122,35 +117,6 @@ func singular(word string) string {
 		}
 	}
 	return word
-}
-
-var declaredSecond = regexp.MustCompile(`run\.MinutelyAt\((\d+)\)`)
-
-// freeSecond returns the second of the minute that is furthest from those at which other functions are woken.
-func freeSecond() (int, error) {
-	found, err := filepath.Glob("functions/*/function.go")
-	if err != nil {
-		return 0, err
-	}
-	taken := []int{0, 60} // collect-stats
-	for _, path := range found {
-		text, err := os.ReadFile(path) //nolint:gosec // a tool of developers
-		if err != nil {
-			return 0, err
-		}
-		if match := declaredSecond.FindSubmatch(text); match != nil {
-			second, _ := strconv.Atoi(string(match[1]))
-			taken = append(taken, second)
-		}
-	}
-	slices.Sort(taken)
-	gap, at := 0, 0
-	for i, second := range taken[1:] {
-		if before := taken[i]; second-before > gap {
-			gap, at = second-before, (before+second)/2
-		}
-	}
-	return at, nil
 }
 
 // nextMigration is the file of the next migration.

@@ -44,7 +44,8 @@ func TestLongNew(t *testing.T) {
 	for path, text := range map[string]string{
 		"functions/openapi.yaml":              "\n  cloudfn.floating_ip.state.v1:\n",
 		"shared/postgres/grants.sql":          "on floating_ips to cloudfn_floating_ips",
-		"knative/sources/run-budgets.yaml":    "name: run-budgets",
+		"knative/services/run-budgets.yaml":   "autoscaling.knative.dev/window: 10s",
+		"functions/clock/function.go":         "\"run_budgets_jobs\": \"select (due_at, claimed_until)\"",
 		"knative/services/floating-ips.yaml":  "name: floating-ips",
 		"shared/domain/floatingip.go":         "type FloatingIP struct",
 		"shared/postgres/runbudgets.go":       "due_at <= now() and ` + due.Unclaimed(\"j\", \"now()\")",

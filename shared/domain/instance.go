@@ -2,6 +2,7 @@ package domain
 
 import (
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -166,4 +167,210 @@ func (i *Instance) Explain(fault Fault) {
 	if i.State == InstanceError && fault.Message != "" {
 		i.Problem = &Problem{Code: "nova_fault", Detail: fault.Message}
 	}
+}
+
+// The state machines are tables of the states that may follow each state. machine_test.go draws the diagrams in
+// docs/states.md from them, and checks random histories.
+
+// living are the states of an instance with a server. Each may follow every other: between two polls a server may go
+// through any of them.
+var living = []InstanceState{
+	InstanceBuilding, InstanceActive, InstanceStopped, InstanceShelved, InstancePaused, InstanceRebooting,
+	InstanceUpdating, InstanceRescued, InstanceError, InstanceUnknown, InstanceDeleting,
+}
+
+// InstanceTransitions are the states that may follow each state of an instance. Requested is only a first state, and
+// deleted only a last one.
+var InstanceTransitions = instanceTransitions()
+
+func instanceTransitions() map[InstanceState][]InstanceState {
+	next := map[InstanceState][]InstanceState{InstanceDeleted: {}}
+	for _, from := range append([]InstanceState{InstanceRequested}, living...) {
+		others := slices.DeleteFunc(slices.Clone(living), func(to InstanceState) bool { return to == from })
+		next[from] = append(others, InstanceDeleted)
+	}
+	return next
+}
+
+// may reports whether the instance may be in the state now. A deleted one stays deleted.
+func (i Instance) may(state InstanceState) bool {
+	next, known := InstanceTransitions[i.State]
+	return !known || i.State == state && len(next) > 0 || slices.Contains(next, state)
+}
+
+// Poll is the progress of reading the servers of a project with tracked instances. Times are the database's; zero =
+// never.
+type Poll struct {
+	ProjectID string    // "" = the whole cloud
+	Since     time.Time // changes before this are known
+	FullAt    time.Time // when all servers were last read
+	Uncertain int       // instances in unknown, or whose servers Nova did not find
+
+	FailingSince time.Time // the first of the consecutive failed attempts
+	NotBefore    time.Time // of the next attempt
+	GoneAt       time.Time // when Keystone first answered 404 for the project
+	SweepAt      time.Time // when the current read of all servers began
+	SweepMarker  string    // the last server that it read
+}
+
+// longestRetry is the longest pause between two attempts to log in to a project.
+const longestRetry = 15 * time.Minute
+
+// Failed records a failed attempt. If the login to the project failed, the next attempt waits for half of the time
+// since the first failure.
+func (p *Poll) Failed(now time.Time, isLoginFailed bool) {
+	if p.FailingSince.IsZero() {
+		p.FailingSince = now
+	}
+	if isLoginFailed {
+		p.NotBefore = now.Add(min(now.Sub(p.FailingSince)/2, longestRetry))
+	}
+}
+
+// Succeeded records a successful attempt.
+func (p *Poll) Succeeded() {
+	p.FailingSince, p.NotBefore, p.GoneAt = time.Time{}, time.Time{}, time.Time{}
+}
+
+// UnreachableFor reports whether every attempt failed for at least d.
+func (p *Poll) UnreachableFor(now time.Time, d time.Duration) bool {
+	return !p.FailingSince.IsZero() && now.Sub(p.FailingSince) >= d
+}
+
+// ProjectGone marks the instance as deleted with its project.
+func (i *Instance) ProjectGone() {
+	i.State, i.RawStatus, i.MissedAt = InstanceDeleted, "DELETED", time.Time{}
+	i.Problem = &Problem{Code: "project_gone", Detail: "the project was deleted in Keystone"}
+}
+
+// moving are the states that Nova soon leaves by itself.
+var moving = []InstanceState{InstanceRequested, InstanceBuilding, InstanceRebooting, InstanceUpdating, InstanceDeleting}
+
+// MovingStates returns the states that Nova soon leaves by itself. Their instances are polled more often.
+func MovingStates() []InstanceState { return slices.Clone(moving) }
+
+// MissedFor is the time between two reads that do not find an object, to count as deleted. They have to be independent:
+// a database that has failed over, or that lags, shows nothing of objects that exist.
+const MissedFor = 30 * time.Second
+
+// Missed records that Nova did not find the instance's server. Not found for at least MissedFor, it is marked as
+// deleted. changed is false if nothing changed.
+func (i *Instance) Missed(now time.Time) (changed bool) {
+	switch {
+	case i.MissedAt.IsZero():
+		i.MissedAt = now
+		return true
+	case now.Sub(i.MissedAt) < MissedFor:
+		return false
+	}
+	i.MissedAt = time.Time{}
+	return i.Seen(Server{ID: i.ServerID, Status: "DELETED", Partial: true})
+}
+
+// Found updates the instance from its server, which Nova found. changed is false if nothing changed.
+func (i *Instance) Found(s Server) (changed bool) {
+	missed := !i.MissedAt.IsZero()
+	i.MissedAt = time.Time{}
+	return i.Seen(s) || missed
+}
+
+const orderTag = "cloudfn-order:"
+
+// OrderTag returns the tag of all servers of an order. Each also has its instance's id and its CallTag.
+func OrderTag(id uuid.UUID) string { return orderTag + id.String() }
+
+// Made returns the order and the instance in the server's tags. ok is false unless there is exactly one of each.
+func (s Server) Made() (order, instance uuid.UUID, ok bool) {
+	var orders, instances []uuid.UUID
+	for _, tag := range s.Tags {
+		text, ofOrder := strings.CutPrefix(tag, orderTag)
+		id, err := uuid.Parse(text)
+		switch {
+		case err != nil || text != id.String():
+		case ofOrder:
+			orders = append(orders, id)
+		default:
+			instances = append(instances, id)
+		}
+	}
+	if len(orders) != 1 || len(instances) != 1 {
+		return order, instance, false
+	}
+	return orders[0], instances[0], true
+}
+
+// PassedState is a state that an instance had between two polls.
+type PassedState struct {
+	State  InstanceState
+	Status string    // in Nova
+	At     time.Time // by Nova's action log
+}
+
+// outcomes are the statuses of a server after successful actions; "" if the status depends on the state before, or the
+// log does not show it. Unlike History, which needs the state at a moment, only the order of states matters here, and
+// the log has it even for actions of the same second.
+var outcomes = map[string]string{
+	"start": "ACTIVE", "stop": "SHUTOFF", "reboot": "ACTIVE", "pause": "PAUSED", "unpause": "ACTIVE",
+	"suspend": "SUSPENDED", "resume": "ACTIVE", "rescue": "RESCUE", "unrescue": "ACTIVE", "unshelve": "ACTIVE",
+	"shelve": "SHELVED", "shelveOffload": "SHELVED_OFFLOADED", "resize": "VERIFY_RESIZE", "migrate": "VERIFY_RESIZE",
+	"restore": "ACTIVE", "create": "ACTIVE", "delete": "DELETED", "confirmResize": "", "revertResize": "",
+	"rebuild": "", "evacuate": "",
+	"resetState": "",
+}
+
+// MayHavePassed reports whether the server may have had states that no poll has seen: it changed, and is not being
+// built.
+func (i Instance) MayHavePassed(s Server) bool {
+	switch i.State {
+	case InstanceUnknown, InstanceDeleted, InstanceRequested, InstanceBuilding:
+		return false
+	}
+	return i.ServerID == s.ID && !i.NovaAt.IsZero() && s.UpdatedAt.After(i.NovaAt) && s.Status != "UNKNOWN" &&
+		i.DisconnectedAt.IsZero()
+}
+
+// PassedStates returns the states between the instance's known state and the server's current one, which is not among
+// them. The log is the newest first, as Nova returns it: only that order tells actions of the same second apart.
+func (i Instance) PassedStates(s Server, log []LoggedAction) []PassedState {
+	log = slices.DeleteFunc(slices.Clone(log), func(a LoggedAction) bool {
+		_, listed := outcomes[a.Name]
+		return !listed || a.Start.After(s.UpdatedAt.Add(time.Second)) // begun after Nova was asked
+	})
+	slices.Reverse(log)
+	slices.SortStableFunc(log, func(a, b LoggedAction) int { return a.Start.Compare(b.Start) })
+	if i.State == InstanceDeleting { // what came before the deletion is over
+		log = log[max(slices.IndexFunc(log, func(a LoggedAction) bool {
+			return a.Name == "delete" && (a.Finish.IsZero() || a.Finish.After(i.NovaAt))
+		}), 0):]
+	}
+	var passed []PassedState
+	last := i.State
+	pass := func(status string, at time.Time) {
+		if state := StateOf(status, ""); state != last {
+			passed, last = append(passed, PassedState{State: state, Status: status, At: at}), state
+		}
+	}
+	for n, a := range log {
+		if a.Name == "reboot" && a.Start.After(i.NovaAt) {
+			pass("REBOOT", a.Start)
+		}
+		if n+1 < len(log) && a.Finish.After(i.NovaAt) && a.reached(log[n+1]) {
+			pass(outcomes[a.Name], a.Finish)
+		}
+	}
+	if seen := StateOf(s.Status, s.Task); last == seen && len(passed) > 0 {
+		passed = passed[:len(passed)-1]
+	}
+	return passed
+}
+
+// reached reports whether the action completed before the next one began.
+func (a LoggedAction) reached(next LoggedAction) bool {
+	switch {
+	case a.Failed || outcomes[a.Name] == "" || a.Finish.IsZero() || a.Finish.After(next.Start.Add(time.Second)):
+		return false
+	case next.Name == "delete": // which may break off any other
+		return a.Finish.After(a.Start)
+	}
+	return true
 }

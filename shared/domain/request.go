@@ -1,6 +1,13 @@
 package domain
 
 import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -51,4 +58,240 @@ func (v View) ShowsOrigin(r Request) bool {
 		return r.DomainID == v.DomainID
 	}
 	return v.Scope == ScopeCloud
+}
+
+// Actor is the user whose request caused a change, and the order or action that did it.
+type Actor struct {
+	UserID       string     `json:"user_id"`
+	UserName     string     `json:"user_name,omitempty"`
+	ProjectID    string     `json:"project_id"` // of the request's token
+	ConnectionID *uuid.UUID `json:"connection_id,omitempty"`
+	OrderID      *uuid.UUID `json:"order_id,omitempty"`
+	ActionID     *uuid.UUID `json:"action_id,omitempty"`
+	Action       Action     `json:"action,omitempty"`
+}
+
+// ActorOf returns the caller as an Actor; connection may be zero.
+func ActorOf(who Identity, connection uuid.UUID) *Actor {
+	a := &Actor{UserID: who.UserID, UserName: who.UserName, ProjectID: who.ProjectID}
+	if connection != uuid.Nil {
+		a.ConnectionID = &connection
+	}
+	return a
+}
+
+// Doing returns the actor with an action on a server. A nil actor stays nil; id may be zero.
+func (a *Actor) Doing(action Action, id uuid.UUID) *Actor {
+	if a == nil {
+		return nil
+	}
+	doing := *a
+	if doing.Action = action; id != uuid.Nil {
+		doing.ActionID = &id
+	}
+	return &doing
+}
+
+type (
+	actorKey  struct{}
+	recordKey struct{}
+)
+
+// WithActor attributes the changes that are written with the context to the actor; nil attributes them to nobody.
+func WithActor(ctx context.Context, actor *Actor) context.Context {
+	return context.WithValue(ctx, actorKey{}, actor)
+}
+
+// ActorFrom returns the actor of the changes that are written with the context; nil = no request caused them.
+func ActorFrom(ctx context.Context) *Actor {
+	actor, _ := ctx.Value(actorKey{}).(*Actor)
+	return actor
+}
+
+// UsedConnection is the connection that a request used, and where its servers are.
+type UsedConnection struct {
+	ConnectionID uuid.UUID
+	ProjectID    string
+	DomainID     string
+}
+
+// ConnectionRecord collects, while a request is handled, which connection it uses: the request log shows it.
+type ConnectionRecord struct {
+	used atomic.Pointer[UsedConnection]
+}
+
+// WithConnectionRecord returns a context in which RecordConnection fills the record.
+func WithConnectionRecord(ctx context.Context) (context.Context, *ConnectionRecord) {
+	record := &ConnectionRecord{}
+	return context.WithValue(ctx, recordKey{}, record), record
+}
+
+// RecordConnection records that the request uses a connection that its caller may use, even when the connection does
+// not permit the request. Without a record in the context, as in a tick, it does nothing.
+func RecordConnection(ctx context.Context, c Connection) {
+	if record, ok := ctx.Value(recordKey{}).(*ConnectionRecord); ok {
+		record.used.Store(&UsedConnection{ConnectionID: c.ID, ProjectID: c.ProjectID, DomainID: c.DomainID})
+	}
+}
+
+// Used returns the connection that the request used; zero = none.
+func (r *ConnectionRecord) Used() UsedConnection {
+	if used := r.used.Load(); used != nil {
+		return *used
+	}
+	return UsedConnection{}
+}
+
+// KeyedRequest is a request with an Idempotency-Key: its effect is there once, however often it is sent. Response is
+// set when it is done; until then the replica that began it holds the claim.
+type KeyedRequest struct {
+	ProjectID  string
+	KeyID      []byte // derived from the user and the key, which is stored nowhere
+	RequestMAC []byte
+
+	ID       uuid.UUID // of what the request makes, the same in every attempt
+	Claim    Claim
+	Resumed  bool   // an earlier attempt has no response; it may have made what has ID
+	Response []byte // encrypted
+}
+
+type attemptKey struct{}
+
+// WithAttempt returns a context in which AttemptFrom returns the attempt at a request.
+func WithAttempt(ctx context.Context, attempt KeyedRequest) context.Context {
+	return context.WithValue(ctx, attemptKey{}, attempt)
+}
+
+// AttemptFrom returns the ID of what a request makes. isKeyed is false when the request has no Idempotency-Key: then
+// the ID is a new one. isResumed reports whether an earlier attempt may have made it.
+func AttemptFrom(ctx context.Context) (id uuid.UUID, isKeyed, isResumed bool) {
+	attempt, isKeyed := ctx.Value(attemptKey{}).(KeyedRequest)
+	if !isKeyed {
+		attempt.ID = uuid.Must(uuid.NewV7())
+	}
+	return attempt.ID, isKeyed, attempt.Resumed
+}
+
+// detachedFor bounds writes after the end of a request: a hanging database must not keep the process.
+const detachedFor = 5 * time.Second
+
+// Detached returns a context for writes that must happen even after the caller is gone or the deadline has passed. No
+// limit refuses them: they store what was done.
+func Detached(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(Accepted(context.WithoutCancel(ctx)), detachedFor)
+}
+
+// EventBudget is how many events and deliveries a minute the requests of a source may write.
+type EventBudget struct {
+	Source     string // a project
+	PerMinute  int
+	IsAccepted bool // what is written counts, and is never refused
+}
+
+type budgetKey struct{}
+
+// WithEventBudget counts the events that are written with the context.
+func WithEventBudget(ctx context.Context, b EventBudget) context.Context {
+	return context.WithValue(ctx, budgetKey{}, b)
+}
+
+// EventBudgetFrom returns the budget of the events that are written with the context; zero = they do not count.
+func EventBudgetFrom(ctx context.Context) EventBudget {
+	b, _ := ctx.Value(budgetKey{}).(EventBudget)
+	return b
+}
+
+// Accepted returns a context for the work of a request that was accepted: its events count, and none is refused.
+func Accepted(ctx context.Context) context.Context {
+	b := EventBudgetFrom(ctx)
+	if b.Source == "" || b.IsAccepted {
+		return ctx
+	}
+	b.IsAccepted = true
+	return WithEventBudget(ctx, b)
+}
+
+// Claim is one replica's right to work on a row until it expires, so that a replica that died blocks nobody. Every
+// write of that work carries its ID, and fails with ErrFenced once another replica has claimed the row.
+type Claim struct {
+	ID       uuid.UUID
+	Acquired bool      // false: another replica has it, or there is nothing left to do
+	Fresh    bool      // the order was stored just now, so nobody has asked Nova for its servers yet
+	At       time.Time // when a fresh order was stored, by the database's clock
+	// Requested is before the claim began, by this process's clock.
+	Requested time.Time
+}
+
+// NewClaim is a claim that is about to be acquired.
+func NewClaim() Claim { return Claim{ID: uuid.New(), Requested: time.Now()} }
+
+// ErrFenced says that another replica has claimed the row since: stop working at once.
+var ErrFenced = errors.New("another replica has claimed the row")
+
+// AddressSource returns what counts as one source of requests: an IPv4 address, or the /56 of an IPv6 address, because
+// a home has as many to choose from. Anything else is a source of its own.
+func AddressSource(address string) string {
+	parsed, err := netip.ParseAddr(address)
+	if err != nil || parsed.Unmap().Is4() {
+		return address
+	}
+	network, err := parsed.WithZone("").Prefix(56)
+	if err != nil {
+		return address
+	}
+	return network.String()
+}
+
+// CheckRate rejects a setting that allows no requests, or more than any process serves.
+func CheckRate(variable string, n int) error {
+	if n < 1 || n > 100_000 {
+		return fmt.Errorf("%s is %d: it must be 1 to 100000", variable, n)
+	}
+	return nil
+}
+
+// CheckTime rejects a setting that is not between two durations.
+func CheckTime(variable string, is, least, most time.Duration) error {
+	if is < least || is > most {
+		return fmt.Errorf("%s is %s: it must be %s to %s", variable, is, ShortTime(least), ShortTime(most))
+	}
+	return nil
+}
+
+// ShortTime is a duration as people write it: 24h, not 24h0m0s.
+func ShortTime(d time.Duration) string {
+	return strings.NewReplacer("h0m0s", "h", "m0s", "m").Replace(d.String())
+}
+
+// Ranges are ranges of addresses.
+type Ranges []netip.Prefix
+
+// Contains reports whether the address is in one of the ranges.
+func (r Ranges) Contains(address netip.Addr) bool {
+	return slices.ContainsFunc(r, func(one netip.Prefix) bool { return one.Contains(address) })
+}
+
+// ParseRanges reads the address ranges of a setting. An address is the range of itself.
+func ParseRanges(variable string, texts []string) (Ranges, error) {
+	ranges := make(Ranges, len(texts))
+	for i, text := range texts {
+		r, err := parseRange(strings.TrimSpace(text))
+		if err != nil {
+			return nil, fmt.Errorf("%s has %q: it must be a list of ranges, such as 10.1.0.0/16,fd00::/8", variable,
+				text)
+		}
+		ranges[i] = r
+	}
+	return ranges, nil
+}
+
+func parseRange(text string) (netip.Prefix, error) {
+	if addr, err := netip.ParseAddr(text); err == nil {
+		return addr.Unmap().Prefix(addr.Unmap().BitLen()) // of an address with a zone too: zones are not looked at
+	}
+	r, err := netip.ParsePrefix(text)
+	if err == nil && r.Addr().Is4In6() { // would hold no address: they are looked at as IPv4
+		err = errors.New("IPv4 in the form of IPv6")
+	}
+	return r, err
 }

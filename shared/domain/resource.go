@@ -112,3 +112,132 @@ func (q Quota) Fits(n Need) bool {
 
 // Fits reports whether n more are within the quota.
 func (q QuotaItem) Fits(n int) bool { return q.Max < 0 || q.Used+n <= q.Max }
+
+// Volume is a volume of Cinder.
+type Volume struct {
+	ID          string
+	Name        string
+	Description string
+	Status      string // Cinder's, raw
+	SizeGB      int
+	Type        string // the name of its type
+	Zone        string
+	Metadata    map[string]string
+	Servers     []string // that it is attached to
+	// IsMultiattach says that several servers may have it.
+	IsMultiattach bool
+	CreatedAt     time.Time
+	UpdatedAt     time.Time // the same until its first change
+}
+
+// VolumeRequest says what a volume is to be.
+type VolumeRequest struct {
+	Name        string
+	Description string
+	SizeGB      int
+	Type        string // "" = Cinder's default
+	ImageID     string // that it is filled with; "" = none
+	Zone        string // "" = Cinder's choice
+	Metadata    map[string]string
+}
+
+// ImageDetail is an image with what its owner may change.
+type ImageDetail struct {
+	Image
+
+	OwnerID         string
+	ContainerFormat string
+	Tags            []string
+	Properties      map[string]string
+	SHA512          string // of its content, in hexadecimal; "" = not known
+	IsImporting     bool   // Glance is fetching its content
+	FailedImport    bool   // Glance could not
+	CreatedAt       time.Time
+	UpdatedAt       time.Time
+}
+
+// ImageRequest says what an image is to be.
+type ImageRequest struct {
+	Name            string
+	DiskFormat      string
+	ContainerFormat string
+	MinDiskGB       int
+	MinRAMMB        int
+	Tags            []string
+	Properties      map[string]string
+}
+
+// ImageChange is a change of an image; what is nil stays.
+type ImageChange struct {
+	Name      *string
+	MinDiskGB *int
+	MinRAMMB  *int
+	Tags      []string          // all of them
+	Set       map[string]string // properties
+	Remove    []string          // names of properties
+}
+
+// StoredSecret is a secret of Barbican, without its payload.
+type StoredSecret struct {
+	ID          string
+	Name        string
+	Status      string
+	ContentType string
+	CreatedAt   time.Time
+}
+
+// LoadBalancer is a load balancer of Octavia with its listeners.
+type LoadBalancer struct {
+	ID        string
+	Name      string
+	Status    string // its provisioning status, raw; while it is PENDING_* it cannot be changed
+	IsOff     bool   // its admin state: it serves nothing
+	Address   string
+	NetworkID string
+	Tags      []string
+	Listeners []Listener
+	Unused    []ServerPool // that no listener has, without their members
+	CreatedAt time.Time
+	UpdatedAt time.Time // the same until its first change
+}
+
+// Listener is a port of a load balancer, with its default pool.
+type Listener struct {
+	ID       string // "" = not made yet
+	Name     string
+	Protocol string
+	Port     int
+	Status   string // its provisioning status, raw
+	IsOff    bool   // its admin state
+	Pool     *ServerPool
+}
+
+// ServerPool is where the requests of a listener go.
+type ServerPool struct {
+	ID        string
+	Name      string
+	Protocol  string
+	Algorithm string
+	IsOff     bool     // its admin state
+	Status    string   // its provisioning status, raw; its members can be changed while it is ACTIVE
+	MemberIDs []string // of those that exist; a member never changes its address or port
+	Members   []PoolMember
+}
+
+// PoolMember is an address that requests go to.
+type PoolMember struct {
+	ID      string
+	Name    string
+	Address string
+	Port    int
+	Status  string // its provisioning status, raw
+}
+
+// LoadBalancerRequest says what a load balancer is to be.
+type LoadBalancerRequest struct {
+	Name      string
+	NetworkID string
+	Address   string // "" = any of the network
+	Tags      []string
+	Listeners []Listener
+}

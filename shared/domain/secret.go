@@ -1,6 +1,9 @@
 package domain
 
-import "log/slog"
+import (
+	"log/slog"
+	"slices"
+)
 
 const redacted = "[redacted]"
 
@@ -24,3 +27,19 @@ func (Secret) MarshalText() ([]byte, error) { return []byte(redacted), nil }
 
 // UnmarshalText reads a secret from JSON.
 func (s *Secret) UnmarshalText(text []byte) error { *s = Secret(text); return nil }
+
+// KeyUse is how many stored secrets are encrypted with a key.
+type KeyUse struct {
+	Key     string // its id
+	Secrets int64
+}
+
+// SecretsWithoutKey returns how many secrets are encrypted with other keys than those held.
+func SecretsWithoutKey(uses []KeyUse, held []string) (n int64) {
+	for _, use := range uses {
+		if !slices.Contains(held, use.Key) {
+			n += use.Secrets
+		}
+	}
+	return n
+}

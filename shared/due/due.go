@@ -1,6 +1,7 @@
 // Package due is how work that is due is done. A queue is a table of rows with a due time and a claim; a runner claims
 // rows that are due, works on each in a slot of its process while it keeps the claim, and follows what is due soon
-// until its event ends. Each periodic function is a queue, a pass and a runner.
+// until its event ends. Each periodic function is a queue, a pass and a runner. The function clock reads from the same
+// queues which functions have something due, and wakes these.
 package due
 
 import (
@@ -16,8 +17,11 @@ import (
 )
 
 const (
-	// FollowFor is for how long an event begins what becomes due: until the next tick, which does the rest.
+	// FollowFor is for how long an event begins what becomes due. The clock has the function woken for the rest.
 	FollowFor = time.Minute
+	// Soon is how near the next due time has to be for an event to wait for it. The clock wakes the function for what
+	// is due later: a request that waits keeps a pod.
+	Soon = 15 * time.Second
 	// pause is the longest time between two reads of what is due.
 	pause = 500 * time.Millisecond
 	// shareOf is the part of the slots that rows of one share take at most: of one project, or of upkeep.
@@ -58,8 +62,8 @@ type Runner[T any] struct {
 	Work func(ctx context.Context, claim domain.Claim, row T, now time.Time) error
 	// Describe is what the log says of a row whose pass has failed: "lease", and attributes.
 	Describe func(row T) (noun string, attrs []any)
-	// Chores are done beside the passes. One that fails is reported, and keeps no row waiting.
-	Chores []*Chore
+	// Chores are done beside the passes; nil = none. One that fails is reported, and keeps no row waiting.
+	Chores *Chores
 
 	once   sync.Once
 	events flow.Pair
@@ -70,9 +74,9 @@ type Runner[T any] struct {
 	shares  map[string]int // of the running passes
 }
 
-// Run works on what is due, and on what becomes due within FollowFor. One event of a process claims at a time, and one
-// more waits until it may; a third returns immediately, because the one that waits works after it. The next one begins
-// while passes of this one are still running. The error is that of Postgres, and those of the chores.
+// Run works on what is due, and for FollowFor on what becomes due Soon. One event of a process claims at a time, and
+// one more waits until it may; a third returns immediately, because the one that waits works after it. The next one
+// begins while passes of this one are still running. The error is that of Postgres, and those of the chores.
 func (r *Runner[T]) Run(ctx context.Context) error {
 	r.once.Do(func() {
 		r.events, r.freed, r.shares = flow.NewPair(), make(chan struct{}, 1), map[string]int{}
@@ -106,12 +110,16 @@ func (e *event) wake() {
 }
 
 func (r *Runner[T]) follow(ctx context.Context, e *event) error {
-	for _, c := range r.Chores {
-		c.start(ctx, e)
+	chores, err := r.Chores.due(ctx)
+	if err != nil {
+		e.fail(err) // it keeps no row waiting
+	}
+	for _, c := range chores {
+		r.Chores.start(ctx, e, c)
 	}
 	end := time.Now().Add(FollowFor)
 	for {
-		next, err := r.beginAll(ctx, e, time.Until(end))
+		next, err := r.beginAll(ctx, e, min(time.Until(end), Soon))
 		if err != nil {
 			return err
 		}
@@ -134,12 +142,8 @@ func (r *Runner[T]) follow(ctx context.Context, e *event) error {
 
 // isBusy reports whether passes or chores are running, and begins chores again that have more to do.
 func (r *Runner[T]) isBusy(ctx context.Context, e *event) (isBusy bool, err error) {
-	for _, c := range r.Chores {
-		isMore, err := c.again(ctx, e)
-		if err != nil {
-			return false, err
-		}
-		isBusy = isBusy || isMore
+	if isBusy, err = r.Chores.areRunning(ctx, e); err != nil {
+		return false, err
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -121,19 +121,31 @@ func newWorld(work func(w *world, ctx context.Context, id string) error) *world 
 	return w
 }
 
-// ticks sends an event each minute, as a PingSource does, until the test ends.
+// ticks sends an event when something is due, as the clock does, and each minute.
 func (w *world) ticks(t *testing.T, minutes int) {
 	t.Helper()
 	var all sync.WaitGroup
-	for range minutes {
+	for end := time.Now().Add(time.Duration(minutes) * time.Minute); time.Now().Before(end); {
 		all.Go(func() {
 			if err := w.Run(t.Context()); err != nil {
 				t.Errorf("an event: %v", err)
 			}
 		})
-		time.Sleep(time.Minute)
+		time.Sleep(w.untilDue(time.Minute))
 	}
 	all.Wait()
+}
+
+// untilDue is the time until a row becomes due, most at most.
+func (w *world) untilDue(most time.Duration) time.Duration {
+	w.fakeStore.mu.Lock()
+	defer w.fakeStore.mu.Unlock()
+	for _, r := range w.rows {
+		if in := time.Until(r.due); !r.due.IsZero() && in > 0 {
+			most = min(most, in)
+		}
+	}
+	return most
 }
 
 func (w *world) wantBegun(t *testing.T, id string, due, late time.Duration) {
@@ -241,7 +253,7 @@ func TestSlots(t *testing.T) {
 	})
 }
 
-// TestEventEnds with nothing due, with an error of the store, with its context, and with its process.
+// TestEventEnds with nothing due soon, with an error of the store, with its context, and with its process.
 func TestEventEnds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -253,16 +265,20 @@ func TestEventEnds(t *testing.T) {
 		if err := w.Run(t.Context()); err != nil || time.Since(began) != 0 || w.nexts != 1 || w.claims != 0 {
 			t.Errorf("nothing due: %v after %s, %d and %d statements", err, time.Since(began), w.nexts, w.claims)
 		}
-		w.add("much later", time.Hour)
+		w.add("later", 50*time.Second)
 		if err := w.Run(t.Context()); err != nil || time.Since(began) != 0 {
 			t.Errorf("nothing due soon: %v after %s", err, time.Since(began))
 		}
-		w.add("soon", 50*time.Second)
+		w.add("soon", 12*time.Second)
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
 		if err := w.Run(ctx); err != nil || time.Since(began) != 10*time.Second {
 			t.Errorf("its context ends: %v after %s", err, time.Since(began))
 		}
+		if err := w.Run(t.Context()); err != nil || time.Since(began).Round(time.Second) != 12*time.Second {
+			t.Errorf("what is due soon: %v after %s", err, time.Since(began))
+		}
+		w.wantBegun(t, "soon", 12*time.Second, time.Second)
 		w.failing = errors.New("postgres is unavailable")
 		if err := w.Run(t.Context()); !errors.Is(err, w.failing) {
 			t.Errorf("with a broken store: %v", err)
@@ -270,30 +286,73 @@ func TestEventEnds(t *testing.T) {
 	})
 }
 
-// fakeJobs gives every claim, or none.
+// fakeJobs are jobs in memory, by the fake clock of synctest.
 type fakeJobs struct {
-	refuses          bool
-	released, failed int
+	mu       sync.Mutex
+	failing  error // of Register and ListDue
+	due      map[string]time.Time
+	failures map[string]int
+	nexts    map[string]Next // the last one of each
+}
+
+func newFakeJobs() *fakeJobs {
+	return &fakeJobs{due: map[string]time.Time{}, failures: map[string]int{}, nexts: map[string]Next{}}
+}
+
+func (j *fakeJobs) Register(_ context.Context, _ string, keys []string) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for key := range j.due {
+		if !slices.Contains(keys, key) {
+			delete(j.due, key)
+		}
+	}
+	for _, key := range keys {
+		if _, isKnown := j.due[key]; !isKnown {
+			j.due[key] = time.Now()
+		}
+	}
+	return j.failing
+}
+
+func (j *fakeJobs) ListDue(context.Context, string) (keys []string, err error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for key, at := range j.due {
+		if !at.After(time.Now()) {
+			keys = append(keys, key)
+		}
+	}
+	return keys, j.failing
 }
 
 func (j *fakeJobs) Claim(context.Context, string, string, time.Duration) (domain.Claim, error) {
 	c := domain.NewClaim()
-	c.Acquired = !j.refuses
+	c.Acquired = true
 	return c, nil
 }
 
-func (j *fakeJobs) Release(context.Context, string, string, domain.Claim) error {
-	j.released++
+func (j *fakeJobs) ClaimDue(_ context.Context, _, key string, _ time.Duration) (domain.Claim, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	c := domain.NewClaim()
+	c.Acquired = !j.due[key].After(time.Now())
+	return c, nil
+}
+
+func (j *fakeJobs) Finish(_ context.Context, _, key string, _ domain.Claim, next Next, failure error) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.nexts[key] = next
+	j.due[key] = time.Now().Add(max(next.In, time.Second))
+	if failure != nil {
+		j.failures[key]++
+	}
 	return nil
 }
 
-func (j *fakeJobs) Fail(context.Context, string, string, domain.Claim, error) error {
-	j.failed++
-	return nil
-}
-
-// TestChores: housekeeping that fails or hangs keeps no row waiting, its error is the event's, and it is repeated by
-// the next event. What is done every hour is done every hour.
+// TestChores: housekeeping that fails or hangs keeps no row waiting, its error is the event's, and it is repeated in a
+// minute. What is done every hour is done every hour, and what is done by each event is due each minute.
 func TestChores(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -301,22 +360,23 @@ func TestChores(t *testing.T) {
 			w.done(id, 0)
 			return nil
 		})
-		jobs, broken := &fakeJobs{}, errors.New("no such table")
+		jobs, broken := newFakeJobs(), errors.New("no such table")
+		jobs.due["switched off"] = time.Now()
 		var hourly, polls int
 		fails := true
-		w.Chores = []*Chore{
-			{Jobs: jobs, Name: "retire", Every: time.Hour, Limit: time.Minute, Do: func(context.Context) error {
+		w.Chores = &Chores{Jobs: jobs, All: []*Chore{
+			{Name: "retire", Every: time.Hour, Limit: time.Minute, Do: func(context.Context) error {
 				if hourly++; fails {
 					return broken
 				}
 				return nil
 			}},
-			{Jobs: jobs, Name: "poll", Limit: 40 * time.Second, Do: func(ctx context.Context) error {
+			{Name: "poll", Second: 8, Limit: 40 * time.Second, Do: func(ctx context.Context) error {
 				polls++
 				<-ctx.Done() // it hangs
 				return nil
 			}},
-		}
+		}}
 		w.add("now", 0)
 		w.add("soon", 20*time.Second)
 		began := time.Now()
@@ -325,20 +385,51 @@ func TestChores(t *testing.T) {
 		}
 		w.wantBegun(t, "now", 0, 0)
 		w.wantBegun(t, "soon", 20*time.Second, time.Second)
+		if _, isKept := jobs.due["switched off"]; isKept || jobs.nexts["retire"] != (Next{In: time.Minute}) ||
+			jobs.nexts["poll"] != (Next{Second: 8}) {
+			t.Errorf("the jobs are due again %v, of %v", jobs.nexts, jobs.due)
+		}
 		fails = false
 		for range 10 { // minutes
 			_ = w.Run(t.Context())
 			time.Sleep(20 * time.Second)
 		}
-		if hourly != 2 || polls != 11 || jobs.failed != 1 || jobs.released != 11 {
-			t.Errorf("it was done %d times hourly and %d times; %d failed, %d released", hourly, polls, jobs.failed,
-				jobs.released)
+		if hourly != 2 || polls != 11 || jobs.failures["retire"] != 1 || len(jobs.failures) != 1 {
+			t.Errorf("it was done %d times hourly and %d times; failures %v", hourly, polls, jobs.failures)
 		}
 		time.Sleep(time.Hour)
 		_ = w.Run(t.Context())
 		if hourly != 3 {
 			t.Errorf("an hour later it was done %d times", hourly)
 		}
+	})
+}
+
+// TestIdleChore: a chore with nothing to follow is due never, until there is something again. Jobs that cannot be read
+// fail the event, and keep no row waiting.
+func TestIdleChore(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(func(w *world, _ context.Context, id string) error {
+			w.done(id, 0)
+			return nil
+		})
+		jobs, isIdle := newFakeJobs(), true
+		w.Chores = &Chores{Jobs: jobs, All: []*Chore{{
+			Name: "poll", Limit: time.Minute, Do: func(context.Context) error { return nil },
+			IsIdle: func(context.Context) (bool, error) { return isIdle, nil },
+		}}}
+		for _, isIdle = range []bool{true, false} {
+			if err := w.Run(t.Context()); err != nil || jobs.nexts["poll"].Never != isIdle {
+				t.Errorf("idle %t: it is due again %v: %v", isIdle, jobs.nexts["poll"], err)
+			}
+		}
+		jobs.failing = errors.New("no such table")
+		w.add("now", 0)
+		if err := w.Run(t.Context()); !errors.Is(err, jobs.failing) {
+			t.Errorf("jobs that cannot be read: %v", err)
+		}
+		w.wantBegun(t, "now", 0, time.Second)
 	})
 }
 

@@ -43,17 +43,31 @@ func (q Queue) ClaimSQL() string {
 
 // NextSQL returns how long it is until the next row may be claimed, within $1, without rows of the shares $2 that are
 // full; null = none. A claimed row may be claimed when its claim ends.
-func (q Queue) NextSQL() string {
+func (q Queue) NextSQL() string { return q.nextSQL(q.and("$2"), "at - now()") }
+
+// DueSQL returns when the next row may be claimed, within $1; null = none. It reads the columns of time and claim, and
+// those of Where.
+func (q Queue) DueSQL() string {
+	if q.Where == "" {
+		return q.nextSQL("", "at")
+	}
+	return q.nextSQL(" and "+q.Where, "at")
+}
+
+func (q Queue) nextSQL(conditions, result string) string {
 	return `
 with next as materialized (
     select (select q.due_at from ` + q.Table + ` q
-            where q.due_at <= now() + $1::interval and ` + Unclaimed("q", "greatest(q.due_at, now())") + q.and("$2") + `
+            where q.due_at <= now() + $1::interval and ` + Unclaimed("q", "greatest(q.due_at, now())") + conditions + `
             order by q.due_at limit 1) as at
 )
-select case when at <= now() then at else least(at, (
-    select min(q.claimed_until) from ` + q.Table + ` q
-    where q.due_at <= now() and q.claimed_until > now() and q.claimed_until <= now() + $1::interval` + q.and("$2") + `
-)) end - now() from next`
+select ` + result + ` from (
+    select case when at <= now() then at else least(at, (
+        select min(q.claimed_until) from ` + q.Table + ` q
+        where q.due_at <= now() and q.claimed_until > now()
+          and q.claimed_until <= now() + $1::interval` + conditions + `
+    )) end as at from next
+) due`
 }
 
 // RenewSQL prolongs a claim from now on: $1 is its id, $2 how long it lasts, $3 and so on are the key. It writes no row

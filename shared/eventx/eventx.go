@@ -47,7 +47,7 @@ type Handler struct {
 	Name    string
 	Types   []string        // the event types that it takes
 	Key     domain.Secret   // what KeyExtension must hold; "" takes no event
-	Timeout time.Duration   // for the work of one event; what is left then is done at the next tick
+	Timeout time.Duration   // for the work of one event; what is left then is left to the next event
 	Running context.Context //nolint:containedctx // its end cancels the work of all events; nil = never
 	Ending  <-chan struct{} // closed when the process drains: work that only waits for what is due later ends
 	Func    Func
@@ -123,7 +123,11 @@ func (h Handler) guard(ctx context.Context, event cloudevents.Event) (err error)
 	return h.Func(ctx, event)
 }
 
+// takenHeader is in the answers of a function, and not in those of what stands before it, such as Knative's activator.
+const takenHeader = "Cloudfn-Event"
+
 func answer(w http.ResponseWriter, err error) {
+	w.Header().Set(takenHeader, "taken")
 	switch {
 	case err == nil:
 		w.WriteHeader(http.StatusNoContent)

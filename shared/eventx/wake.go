@@ -18,7 +18,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/flow"
 )
 
-// WakeType is the type of the events that start a function's work before its next tick.
+// WakeType is the type of the events by which functions wake one another.
 const WakeType = "cloudfn.wake.v1"
 
 // Wake makes such an event. Like a tick it only says "now"; what there is to do, the function finds out by itself.
@@ -26,8 +26,10 @@ func Wake(function string, key domain.Secret, now time.Time) cloudevents.Event {
 	return made(WakeType, "/cloudfn/wake/"+function, key, now)
 }
 
-// Waker wakes event functions. Nobody waits for it, and a failure is only logged: the function's next tick finds the
-// work.
+// ErrNotDone says that a function was woken, and that its work failed.
+var ErrNotDone = errors.New("the function was woken, and did not do its work")
+
+// Waker wakes event functions. Nobody waits for it, and a failure is only logged: the clock finds the work.
 type Waker struct {
 	post func(function string) error
 	stop context.CancelFunc // ends the posts that are under way
@@ -106,7 +108,7 @@ func (w *Waker) note(name string, f *wakes, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if err != nil && !f.failed {
-		slog.Warn("wake failed; the next tick finds the work", "function", name, "error", err)
+		slog.Warn("wake failed; the clock finds the work", "function", name, "error", err)
 	}
 	f.failed = err != nil
 }
@@ -198,6 +200,10 @@ func postWake(
 		return true, err
 	}
 	_ = resp.Body.Close()
+	if resp.StatusCode/100 != 2 && resp.Header.Get(takenHeader) != "" {
+		return resp.StatusCode >= http.StatusInternalServerError, fmt.Errorf("%w: it answered %d", ErrNotDone,
+			resp.StatusCode)
+	}
 	if resp.StatusCode/100 != 2 {
 		return resp.StatusCode >= http.StatusInternalServerError,
 			fmt.Errorf("the function answered %d", resp.StatusCode)

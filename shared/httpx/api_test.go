@@ -4,11 +4,15 @@ import (
 	"context"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"slices"
 	"strings"
 	"testing"
+	"time"
+	"unicode/utf8"
 
 	"github.com/danielgtaylor/huma/v2"
+	"pgregory.net/rapid"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
@@ -194,6 +198,133 @@ func BenchmarkOperation(b *testing.B) {
 		if _, err := route.send(orderPath+"?limit=5", "application/json",
 			`{"name":"a","count":2,"mode":"slow","parts":[{"size":1}]}`); err != nil {
 			b.Fatal(err)
+		}
+	}
+}
+
+func with(query string) *http.Request {
+	r := httptest.NewRequest(http.MethodGet, "/v1/things", nil)
+	r.URL.RawQuery = query
+	return r
+}
+
+func TestParseQuery(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct{ query, field string }{
+		"an unknown one":  {"limit=1&limt=2", "limt"},
+		"in another case": {"Limit=1", "Limit"},
+		"twice":           {"limit=1&limit=1", "limit"},
+		"empty":           {"limit=", "limit"},
+		"without a value": {"limit", "limit"},
+		"no text":         {"name=%ff", "name"},
+		"a NUL":           {"name=a%00", "name"},
+		"bad percents":    {"name=%zz", ""},
+		"a semicolon":     {"name=a;limit=1", ""},
+		"a very long one": {strings.Repeat("x", 50_000) + "=1", strings.Repeat("x", maxQuote)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if _, faults := parseQuery(with(tc.query), []string{"limit", "name"}); len(faults) != 1 ||
+				faults[0].Field != tc.field {
+				t.Errorf("got %+v", faults)
+			}
+		})
+	}
+	values, faults := parseQuery(with("name=a%20%2B+b&limit=5"), []string{"limit", "name", "marker"})
+	if len(faults) != 0 || values.Get("name") != "a + b" || values.Get("marker") != "" {
+		t.Errorf("got %+v %v", values, faults)
+	}
+}
+
+func TestNextKeepsTheQuery(t *testing.T) {
+	t.Parallel()
+	next := *next(*with("limit=5&name=a%26b&marker=old").URL, "new/+")
+	u, err := url.Parse(next)
+	if err != nil || u.Path != "/v1/things" || u.Host != "" {
+		t.Fatalf("got %s", next)
+	}
+	if q := u.Query(); q.Get("limit") != "5" || q.Get("name") != "a&b" || len(q["marker"]) != 1 ||
+		q.Get("marker") != "new/+" {
+		t.Errorf("got %s", next)
+	}
+}
+
+// TestTextIsFitForARow holds for every text: Postgres takes it, and it is a prefix of what was sent.
+func TestTextIsFitForARow(t *testing.T) {
+	t.Parallel()
+	for in, want := range map[string]string{
+		"": "", "abc": "abc", "abcdefgh": "abcdef", "a\x00b": "a\uFFFDb", "\xff\xfe": "\uFFFD", "ab✓✓": "ab✓",
+		"abcde✓": "abcde",
+	} {
+		if got := text(in, 6); got != want {
+			t.Errorf("%q: got %q, want %q", in, got, want)
+		}
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		in := string(rapid.SliceOf(rapid.Byte()).Draw(t, "in"))
+		most := rapid.IntRange(0, 20).Draw(t, "most")
+		got := text(in, most)
+		if len(got) > most || !utf8.ValidString(got) || strings.ContainsRune(got, 0) {
+			t.Errorf("got %q", got)
+		}
+		if utf8.ValidString(in) && !strings.ContainsRune(in, 0) &&
+			(!strings.HasPrefix(in, got) || len(in) <= most && got != in || len(got) < min(len(in), most-3)) {
+			t.Errorf("got %q", got)
+		}
+	})
+}
+
+// endings are KeyedRequests that record how the attempts end.
+type endings []string
+
+func (e *endings) Begin(_ context.Context, r domain.KeyedRequest, _ time.Duration) (domain.KeyedRequest, error) {
+	return r, nil
+}
+
+func (e *endings) Finish(context.Context, domain.KeyedRequest, []byte) error {
+	return e.add("finished")
+}
+
+func (e *endings) Abandon(context.Context, domain.KeyedRequest) error { return e.add("abandoned") }
+
+func (e *endings) Release(context.Context, domain.KeyedRequest) error { return e.add("released") }
+
+func (e *endings) add(ending string) error {
+	*e = append(*e, ending)
+	return nil
+}
+
+// TestEndOfAttempt: the next request with the key goes on with what may not be done, and is not answered from what is
+// stored.
+func TestEndOfAttempt(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		retryAfter string
+		err        error
+		want       string
+	}{
+		"done":                         {"", nil, "finished"},
+		"interrupted":                  {"5", nil, "released"},
+		"rejected":                     {"", apperr.New(apperr.Conflict, "x"), "abandoned"},
+		"OpenStack is busy":            {"", apperr.New(apperr.RateLimited, "x"), "released"},
+		"the token ends on the way":    {"", apperr.New(apperr.Unauthenticated, "x"), "released"},
+		"OpenStack does not answer":    {"", apperr.New(apperr.Timeout, "x"), "released"},
+		"the caller closes the socket": {"", context.Canceled, "released"},
+	} {
+		var found endings
+		edge := (&recorder{}).edge()
+		edge.Keys = &found
+		route := Routes(func(api huma.API) {
+			Serve[struct{}, struct{}](api, Idempotent(huma.Operation{Method: http.MethodPost, Path: "/things"}),
+				func(context.Context, *struct{}) (Response, error) {
+					return Response{Status: 200, Header: http.Header{"Retry-After": {tc.retryAfter}}}, tc.err
+				})
+		})[0]
+		r := httptest.NewRequest(http.MethodPost, "/things", nil)
+		r.Header.Set(keyHeader, "a-key-of-this-test")
+		edge.Handler([]Route{route}).ServeHTTP(httptest.NewRecorder(), r)
+		if got := strings.Join(found, " "); got != tc.want {
+			t.Errorf("%s: the attempt is %s, want %s", name, got, tc.want)
 		}
 	}
 }

@@ -3,11 +3,13 @@ package httpx
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
 	"runtime/debug"
 	"strings"
+	"sync"
 	"time"
 	"unicode/utf8"
 
@@ -277,4 +279,129 @@ func text(s string, most int) string {
 		most--
 	}
 	return s[:most]
+}
+
+// inFlight is what a request counts for until its answer is sent: one request in flight of its address, or of its
+// project as soon as that is known.
+type inFlight struct {
+	mu        sync.Mutex
+	leave     func() // nil while it counts for no source
+	isProject bool
+	hasEnded  bool
+}
+
+type inFlightKey struct{}
+
+// withInFlight returns a context of a request in flight, and what ends it. What its handler requests of other functions
+// in this process has a context of its own, and is the same request in flight.
+func withInFlight(ctx context.Context) (inner context.Context, end func()) {
+	if _, isInner := ctx.Value(inFlightKey{}).(*inFlight); isInner {
+		return ctx, func() {}
+	}
+	f := &inFlight{}
+	return context.WithValue(ctx, inFlightKey{}, f), f.end
+}
+
+func (f *inFlight) end() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.hasEnded = true; f.leave != nil {
+		f.leave()
+	}
+}
+
+// enter counts a request as in flight, for whose it is, or for its address when that is not known.
+func (e Edge) enter(ctx context.Context, who domain.Identity, isKnown bool) error {
+	f, _ := ctx.Value(inFlightKey{}).(*inFlight)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.hasEnded || f.isProject || f.leave != nil && !isKnown {
+		return nil
+	}
+	source, enter := cmp.Or(who.ProjectID, who.DomainID, who.UserID), e.Limits.EnterProject
+	if !isKnown {
+		source, enter = ClientAddress(ctx), e.Limits.EnterAddress
+	}
+	leave, err := enter(source)
+	if err != nil {
+		return err
+	}
+	if f.leave != nil {
+		f.leave()
+	}
+	f.leave, f.isProject = leave, isKnown
+	return nil
+}
+
+type (
+	requestIDKey struct{}
+	clientKey    struct{}
+)
+
+func withClient(ctx context.Context, address string) context.Context {
+	return context.WithValue(ctx, clientKey{}, address)
+}
+
+// ClientAddress is the address of the client whose request is being served, without its port; "" outside of a request.
+func ClientAddress(ctx context.Context) string {
+	address, _ := ctx.Value(clientKey{}).(string)
+	return address
+}
+
+func withRequestID(ctx context.Context, id string) context.Context {
+	return context.WithValue(ctx, requestIDKey{}, id)
+}
+
+// NewRequestID puts a new request id into the context, for work that no request began.
+func NewRequestID(ctx context.Context) context.Context {
+	return withRequestID(ctx, "req-"+uuid.NewString())
+}
+
+// TakeRequestID puts the id that the request came with into its context, or a new one.
+func TakeRequestID(r *http.Request) context.Context {
+	return withRequestID(r.Context(), requestID(r.Header.Get("X-Request-Id")))
+}
+
+// RequestID is the id of the request that is being served: req-<uuid>, the form that OpenStack accepts as a
+// global request id. "" outside of a request.
+func RequestID(ctx context.Context) string {
+	id, _ := ctx.Value(requestIDKey{}).(string)
+	return id
+}
+
+// requestID takes the caller's id when it is a UUID, with or without "req-", and makes one otherwise.
+func requestID(given string) string {
+	if len(given) > 4 && given[:4] == "req-" {
+		given = given[4:]
+	}
+	if id, err := uuid.Parse(given); err == nil && len(given) == 36 {
+		return "req-" + id.String()
+	}
+	return "req-" + uuid.NewString()
+}
+
+// LogFailure logs why a request failed. An error without a code is put down to the end of the request, if that has
+// come.
+func LogFailure(ctx context.Context, function string, err error) error {
+	if apperr.CodeOf(err) == apperr.Internal {
+		switch {
+		case errors.Is(ctx.Err(), context.Canceled):
+			err = apperr.Wrap(apperr.ClientGone, err, "the client hung up")
+		case ctx.Err() != nil:
+			err = apperr.Wrap(apperr.Timeout, err, "the request took too long")
+		}
+	}
+	code, level := apperr.CodeOf(err), slog.LevelInfo
+	if apperr.Retryable(err) && code != apperr.ClientGone {
+		level = slog.LevelWarn
+	}
+	slog.Log(ctx, level, "request failed", "function", function, "code", code, "error", err)
+	return err
+}
+
+// LogRequest writes the line that every request has.
+func LogRequest(ctx context.Context, row domain.Request) {
+	slog.InfoContext(ctx, "request", "function", row.Function, "method", row.Method, "path", row.Path,
+		"status", row.Status,
+		"ms", row.Duration.Milliseconds(), "project_id", row.ProjectID, "code", row.Code)
 }

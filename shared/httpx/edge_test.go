@@ -1,163 +1,18 @@
 package httpx
 
 import (
-	"context"
-	"encoding/json"
 	"errors"
-	"log/slog"
-	"maps"
 	"net/http"
 	"net/http/httptest"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
-
-func TestMain(m *testing.M) {
-	slog.SetDefault(slog.New(slog.DiscardHandler)) // every request has its line
-	m.Run()
-}
-
-// recorder records the steps of an Edge in order, and can fail each of them.
-type recorder struct {
-	mu                  sync.Mutex
-	steps               []string
-	rows                []domain.Request
-	ready, auth, record error
-	limited             map[string]error // by source
-	taken               []string         // sources
-	refused             []domain.Request
-	inFlight            map[string]int // by source
-	most                int            // of each; 0 = any number
-}
-
-// Client implements Limits.
-func (j *recorder) Client(*http.Request) string { return "192.0.2.1" }
-
-// TakeAddress implements Limits.
-func (j *recorder) TakeAddress(address string) error { return j.take(address) }
-
-// TakeProject implements Limits.
-func (j *recorder) TakeProject(id string) error { return j.take(id) }
-
-func (j *recorder) take(source string) error {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	j.taken = append(j.taken, source)
-	return j.limited[source]
-}
-
-// EnterAddress implements Limits.
-func (j *recorder) EnterAddress(address string) (func(), error) { return j.enter(address) }
-
-// EnterProject implements Limits.
-func (j *recorder) EnterProject(id string) (func(), error) { return j.enter(id) }
-
-func (j *recorder) enter(source string) (leave func(), err error) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	if j.most > 0 && j.inFlight[source] >= j.most {
-		return nil, apperr.Limit{Name: "in-flight", Quota: j.most}.Exceeded("this source", 0)
-	}
-	if j.inFlight == nil {
-		j.inFlight = map[string]int{}
-	}
-	j.inFlight[source]++
-	return func() {
-		j.mu.Lock()
-		defer j.mu.Unlock()
-		j.inFlight[source]--
-	}, nil
-}
-
-func (j *recorder) note(step string) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	j.steps = append(j.steps, step)
-}
-
-type whoKey struct{}
-
-func (j *recorder) edge() Edge {
-	return Edge{
-		Authenticate: func(ctx context.Context, r *http.Request) (context.Context, error) {
-			j.note("authenticate " + r.Header.Get("X-Auth-Token"))
-			return context.WithValue(ctx, whoKey{}, domain.Identity{UserID: "u1", ProjectID: "p1", DomainID: "d1"}),
-				j.auth
-		},
-		Caller: func(ctx context.Context) domain.Identity {
-			who, _ := ctx.Value(whoKey{}).(domain.Identity)
-			return who
-		},
-		Ready: func(context.Context) error { j.note("ready"); return j.ready },
-		Record: func(ctx context.Context, row domain.Request) error {
-			j.note("record")
-			j.mu.Lock()
-			defer j.mu.Unlock()
-			j.rows = append(j.rows, row)
-			return errors.Join(j.record, ctx.Err()) // what is recorded is so whatever became of the request
-		},
-		Limits: j, Known: func(h http.Header) (domain.Identity, bool) {
-			if h.Get("X-Auth-Token") != "known" {
-				return domain.Identity{}, false
-			}
-			return domain.Identity{UserID: "u1", ProjectID: "p1"}, true
-		},
-		CountRefused: func(row domain.Request) { j.refused = append(j.refused, row) },
-		KeystoneURL:  "https://keystone.example.com/v3", Timeout: 5 * time.Second,
-	}
-}
-
-// routes are one of each kind: private, public and a probe.
-func (j *recorder) routes() []Route {
-	answer := func(*http.Request) (map[string]string, error) {
-		j.note("handler")
-		return map[string]string{"answer": "from the <handler>"}, nil
-	}
-	private, public, probe := Handle("GET /private/{id}", answer), Handle("GET /public", answer),
-		Handle("GET /probe", answer)
-	private.Function, public.Public, probe.Public, probe.Probe = "things", true, true, true
-	panics := Handle("GET /panic", func(*http.Request) (Response, error) { panic("canary-internals") })
-	fails := Handle("GET /fail", func(*http.Request) (Response, error) {
-		return Response{}, errors.New("canary-internals")
-	})
-	return []Route{private, public, probe, panics, fails}
-}
-
-func (j *recorder) get(path string, header http.Header) *httptest.ResponseRecorder {
-	return j.do(httptest.NewRequest(http.MethodGet, path, nil), header)
-}
-
-func (j *recorder) do(r *http.Request, header http.Header) *httptest.ResponseRecorder {
-	maps.Copy(r.Header, header)
-	w := httptest.NewRecorder()
-	j.edge().Handler(j.routes()).ServeHTTP(w, r)
-	return w
-}
-
-// problem reads an error answer and holds it to what every one must be.
-func problem(t *testing.T, w *httptest.ResponseRecorder) Problem {
-	t.Helper()
-	var p Problem
-	dec := json.NewDecoder(w.Body)
-	dec.DisallowUnknownFields()
-	if err := dec.Decode(&p); err != nil {
-		t.Fatalf("the answer is no problem: %v", err)
-	}
-	if w.Header().Get("Content-Type") != ProblemType || p.Type != "about:blank" || p.Status != w.Code ||
-		p.Title == "" || p.Detail == "" ||
-		p.Code == "" || p.RequestID != w.Header().Get("X-Request-Id") || w.Header().Get("Cache-Control") != "no-store" {
-		t.Errorf("got %d %v %+v", w.Code, w.Header(), p)
-	}
-	return p
-}
 
 // TestRelayed answers are another function's, whose row is written there; and a public route may find out who it
 // serves.
@@ -292,5 +147,123 @@ func TestRow(t *testing.T) {
 				t.Error(diff)
 			}
 		})
+	}
+}
+
+// TestNoInternalsInAnswers: a panic and an unknown error differ in the log only.
+func TestNoInternalsInAnswers(t *testing.T) {
+	t.Parallel()
+	for _, path := range []string{"/panic", "/fail"} {
+		w := (&recorder{}).get(path, nil)
+		body := w.Body.String()
+		if p := problem(t, w); w.Code != 500 || p.Code != apperr.Internal || p.Detail != "internal error" {
+			t.Errorf("%s: got %+v", path, p)
+		}
+		for _, inner := range []string{"canary-internals", "goroutine", ".go:"} {
+			if strings.Contains(body, inner) {
+				t.Errorf("%s: the answer shows %q: %s", path, inner, body)
+			}
+		}
+	}
+}
+
+func TestMethods(t *testing.T) {
+	t.Parallel()
+	get := (&recorder{}).get("/private/1", nil)
+	for method, status := range map[string]int{
+		http.MethodHead: 200, http.MethodPost: 405, http.MethodPut: 405, http.MethodDelete: 405,
+		http.MethodOptions: 405, "BREW": 405,
+	} {
+		t.Run(method, func(t *testing.T) {
+			t.Parallel()
+			j := &recorder{}
+			w := j.do(httptest.NewRequest(method, "/private/1", nil), nil)
+			if w.Code != status || len(j.rows) != 1 || j.rows[0].Method != method || j.rows[0].Status != status {
+				t.Fatalf("got %d, rows %+v", w.Code, j.rows)
+			}
+			if status == 405 {
+				if p := problem(t, w); w.Header().Get("Allow") != "GET, HEAD" || p.Code != apperr.MethodNotAllowed ||
+					slices.Contains(j.steps, "handler") {
+					t.Errorf("got %v %+v, steps %v", w.Header(), p, j.steps)
+				}
+				return
+			}
+			if w.Body.Len() != 0 || w.Header().Get("Content-Type") != get.Header().Get("Content-Type") {
+				t.Errorf("HEAD got %q %v", w.Body, w.Header())
+			}
+		})
+	}
+	if got := get.Body.String(); got != `{"answer":"from the <handler>"}`+"\n" ||
+		get.Header().Get("X-Content-Type-Options") != "nosniff" {
+		t.Errorf("GET got %s %v", got, get.Header())
+	}
+}
+
+func TestRequestIDs(t *testing.T) {
+	t.Parallel()
+	const id = "11111111-2222-4333-8444-abcdefabcdef"
+	for name, tc := range map[string]struct{ given, want string }{
+		"ours":            {"req-" + id, "req-" + id},
+		"a UUID":          {id, "req-" + id},
+		"in upper case":   {"req-" + strings.ToUpper(id), "req-" + id},
+		"none":            {"", ""},
+		"garbage":         {"x\r\nSet-Cookie: a=b", ""},
+		"a UUID in a URN": {"urn:uuid:" + id, ""},
+		"in braces":       {"{" + id + "}", ""},
+		"without dashes":  {strings.ReplaceAll(id, "-", ""), ""},
+		"doubled prefix":  {"req-req-" + id, ""},
+		"more behind it":  {"req-" + id + "0", ""},
+		"very long":       {strings.Repeat("req-"+id, 1000), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			j := &recorder{}
+			got := j.get("/private/1", http.Header{"X-Request-Id": {tc.given}}).Header().Get("X-Request-Id")
+			if tc.want != "" && got != tc.want || len(got) != 40 || requestID(got) != got ||
+				j.rows[0].RequestID != got {
+				t.Errorf("got %q, want %q, row %q", got, tc.want, j.rows[0].RequestID)
+			}
+		})
+	}
+	if a, b := requestID(""), requestID(""); a == b {
+		t.Errorf("two requests have the id %s", a)
+	}
+	if id := RequestID(NewRequestID(t.Context())); requestID(id) != id || RequestID(t.Context()) != "" {
+		t.Errorf("got %q", id)
+	}
+}
+
+// TestUnrecordedChange: the answer to a change that was made, and whose row cannot be written, says so. The answer to
+// what was not done, or changes nothing, does not.
+func TestUnrecordedChange(t *testing.T) {
+	t.Parallel()
+	missing := apperr.New(apperr.Unavailable, "the request log cannot be written")
+	const mutation = "POST,PUT,PATCH,DELETE"
+	for name, c := range map[string]struct {
+		methods string
+		failed  error
+		edge    *recorder
+		want    string
+	}{
+		"made":          {mutation, nil, &recorder{record: missing}, "unknown"},
+		"may be made":   {mutation, apperr.New(apperr.BadGateway, "x"), &recorder{record: missing}, "unknown"},
+		"crashed":       {mutation, errors.New("x"), &recorder{record: missing}, "unknown"},
+		"refused":       {mutation, apperr.New(apperr.Conflict, "x"), &recorder{record: missing}, ""},
+		"not begun":     {mutation, nil, &recorder{ready: missing, record: missing}, ""},
+		"not signed in": {mutation, nil, &recorder{auth: missing, record: missing}, ""},
+		"read":          {"GET", nil, &recorder{record: missing}, ""},
+	} {
+		for method := range strings.SplitSeq(c.methods, ",") {
+			route := Handle(method+" /things", func(*http.Request) (map[string]string, error) {
+				return map[string]string{}, c.failed
+			})
+			w := httptest.NewRecorder()
+			c.edge.edge().Handler([]Route{route}).ServeHTTP(w, httptest.NewRequest(method, "/things", nil))
+			p := problem(t, w)
+			if p.Status != 503 || p.Outcome != c.want || w.Header().Get("Retry-After") == "" ||
+				strings.Contains(p.Detail, "may have been made") != (c.want != "") {
+				t.Errorf("%s, %s: got %+v", name, method, p)
+			}
+		}
 	}
 }

@@ -6,10 +6,17 @@ package httpx
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"io"
+	"log/slog"
 	"maps"
+	"math"
+	"mime"
 	"net/http"
+	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
 
@@ -93,4 +100,166 @@ func (resp Response) write(w http.ResponseWriter, head bool) {
 	if !head {
 		_, _ = w.Write(resp.Body) // the client may be gone; the row is written
 	}
+}
+
+// router finds the route of a request. A literal segment comes before a wildcard, from left to right:
+// /servers/history/x is of /servers/history/{id}, and not of /servers/{id}/x. One http.ServeMux rejects such a pair.
+type router struct{ main, nested *http.ServeMux }
+
+func newRouter(routes []Route) router {
+	r := router{http.NewServeMux(), http.NewServeMux()}
+	for _, route := range routes {
+		mux := r.main
+		if isNested(route.Pattern) {
+			mux = r.nested
+		}
+		mux.Handle(route.Pattern, route)
+	}
+	return r
+}
+
+// isNested reports whether a pattern has a literal segment after a wildcard.
+func isNested(pattern string) bool {
+	return strings.Contains(strings.ReplaceAll(pattern, "}/{", ""), "}/")
+}
+
+// find hands a request to its route, which notes that in the exchange.
+func (m router) find(r *http.Request) *exchange {
+	x := &exchange{header: http.Header{}, request: r}
+	m.main.ServeHTTP(x, r)
+	if x.route == nil && (x.status == http.StatusNotFound || x.status == http.StatusMethodNotAllowed) {
+		other := &exchange{header: http.Header{}, request: r}
+		m.nested.ServeHTTP(other, r)
+		if other.route != nil || x.status == http.StatusNotFound {
+			return other
+		}
+	}
+	return x
+}
+
+// exchange is one request on its way through the mux, which only hands over a ResponseWriter.
+type exchange struct {
+	header  http.Header
+	status  int // what the mux itself answered: 404, 405 or a redirect
+	route   *Route
+	request *http.Request
+	ran     bool // the route's handler
+}
+
+// Header implements http.ResponseWriter.
+func (x *exchange) Header() http.Header { return x.header }
+
+// Write drops the mux's own body.
+func (x *exchange) Write(b []byte) (int, error) { return len(b), nil }
+
+// WriteHeader notes what the mux itself answered.
+func (x *exchange) WriteHeader(status int) { x.status = status }
+
+// ServeHTTP records that the mux chose this route, and its path values.
+func (route Route) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	x := w.(*exchange) //nolint:forcetypeassert // routes are only mounted by Edge.Handler
+	x.route, x.request = &route, r
+}
+
+// Stream writes the body of an answer that may be too long to be made whole. It is called once the answer's row is
+// durable. When it fails, the connection ends, so that the client does not take a part for the whole.
+type Stream func(ctx context.Context, w io.Writer) error
+
+// stream sends the body of an answer that has begun.
+func (resp Response) stream(ctx context.Context, w http.ResponseWriter) {
+	err := resp.Stream(ctx, w)
+	if err == nil {
+		return
+	}
+	slog.WarnContext(ctx, "an answer broke off", "error", err)
+	abort(w)
+}
+
+// abort ends the connection under an answer that has begun. The functions framework makes a whole answer of a panic, so
+// that is for when there is no connection to be had, as of HTTP/2.
+func abort(w http.ResponseWriter) {
+	conn, _, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		panic(http.ErrAbortHandler)
+	}
+	_ = conn.Close()
+}
+
+// Negotiate chooses among the offered content types what the request's Accept likes best; of equals, the one
+// offered first. Without Accept it is the first.
+func Negotiate(r *http.Request, offered ...string) (string, error) {
+	accept := strings.Join(r.Header.Values("Accept"), ",")
+	if strings.TrimSpace(accept) == "" {
+		return offered[0], nil
+	}
+	best, bestQ := "", 0.0
+	for _, kind := range offered {
+		if q := quality(accept, kind); q > bestQ {
+			best, bestQ = kind, q
+		}
+	}
+	if best == "" {
+		err := apperr.Malformed("Accept", "a content type that is offered here", accept, slices.Clone(offered)...)
+		err.Code = apperr.NotAcceptable
+		return "", err
+	}
+	return best, nil
+}
+
+// quality is how much an Accept header likes a content type, 0 to 1: its most precise range decides.
+func quality(accept, kind string) float64 {
+	family, _, _ := strings.Cut(kind, "/")
+	ranks := map[string]int{"*/*": 1, family + "/*": 2, kind: 3}
+	q, rank := 0.0, 0
+	for part := range strings.SplitSeq(accept, ",") {
+		name, params, err := mime.ParseMediaType(part)
+		if err != nil || ranks[name] <= rank {
+			continue
+		}
+		rank, q = ranks[name], 1
+		if text, ok := params["q"]; ok {
+			if q, err = strconv.ParseFloat(text, 64); err != nil || q < 0 || q > 1 || math.IsNaN(q) {
+				q = 0 // no weight (RFC 9110, 12.4.2)
+			}
+		}
+	}
+	return q
+}
+
+// ETag identifies one version of a thing (RFC 9110, section 8.8.3).
+func ETag(version int64) string { return `"` + strconv.FormatInt(version, 10) + `"` }
+
+// Versions are the entity tags of a conditional header; nil = the request has none.
+type Versions []string
+
+// VersionsOf reads If-Match or If-None-Match.
+//
+// A proxy that compresses answers marks their tags: nginx makes `"3"` to `W/"3"`, Apache httpd to `"3-gzip"`, and Jetty
+// to `"3--gzip"`. A weak tag never matches by RFC 9110, section 13.1.1. Ours do: the version in them is of what is
+// stored, whatever was done to its bytes on the way, and a client behind such a proxy can send no other.
+func VersionsOf(r *http.Request, header string) (all Versions) {
+	given := strings.Join(r.Header.Values(header), ",")
+	if given == "" {
+		return nil
+	}
+	for tag := range strings.SplitSeq(given, ",") {
+		tag = strings.TrimSpace(tag)
+		if version, isOurs := strings.CutPrefix(strings.TrimPrefix(tag, "W/"), `"`); isOurs {
+			version, _, _ = strings.Cut(strings.TrimSuffix(version, `"`), "-")
+			tag = `"` + version + `"`
+		}
+		all = append(all, tag)
+	}
+	return all
+}
+
+// Has reports whether a version that is stored is among them.
+func (v Versions) Has(version int64) bool {
+	return slices.Contains(v, "*") || slices.Contains(v, ETag(version))
+}
+
+// IfMatch reports whether a version is one that the request expects. Without the header any version is.
+func IfMatch(r *http.Request) func(version int64) bool {
+	expected := VersionsOf(r, "If-Match")
+	return func(version int64) bool { return expected == nil || expected.Has(version) }
 }

@@ -185,8 +185,8 @@ func TestLateServerGroup(t *testing.T) {
 	}
 }
 
-// TestLateServerGroupOfCheck: a server group that is made late by the check in front of a replacement is deleted with the
-// deployment, although no server has been made for it.
+// TestLateServerGroupOfCheck: a server group that is made late by the check in front of a replacement is deleted with
+// the deployment, although no server has been made for it.
 func TestLateServerGroupOfCheck(t *testing.T) {
 	t.Parallel()
 	for _, how := range []string{"crash late", "late"} {

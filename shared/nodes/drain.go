@@ -1,3 +1,6 @@
+// Package nodes watches the hosts of compute and drains them: what is read of hosts, when one is cordoned or drained by
+// itself, and how each server of a drain is moved. Each step may be repeated, so that a process that dies between any
+// two calls loses nothing.
 package nodes
 
 import (
@@ -5,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -284,4 +288,109 @@ func inFlight(servers []domain.DrainServer) (n int) {
 
 func isInFlight(s domain.DrainServer) bool {
 	return s.Status == domain.DrainMigrating || s.Status == domain.DrainConfirming
+}
+
+// What Plan answers besides domain.LiveMigration and domain.ColdMigration.
+const (
+	Wait = "wait" // Nova is at work on the server, and takes no other action
+	Skip = "skip" // the server stays
+)
+
+// Plan says how a drain moves a server of a host: domain.LiveMigration, domain.ColdMigration, Wait or Skip. The last
+// two come with a reason. A locked server moves too: Nova lets its admins migrate it.
+func Plan(s domain.Server) (method, reason string) {
+	switch {
+	case s.Partial:
+		return Wait, "its cell is down"
+	case s.Task != "":
+		return Wait, "Nova is at work on it: " + s.Task
+	}
+	switch s.Status {
+	case "ACTIVE", "PAUSED":
+		return domain.LiveMigration, ""
+	case "SHUTOFF":
+		return domain.ColdMigration, ""
+	case "BUILD", "MIGRATING", "RESIZE", "REVERT_RESIZE", "REBUILD", "REBOOT", "HARD_REBOOT", "PASSWORD":
+		return Wait, "Nova is at work on it: " + s.Status
+	}
+	return Skip, stays(s)
+}
+
+// stays says why a server cannot be moved, and what would help.
+func stays(s domain.Server) string {
+	switch s.Status {
+	case "ERROR":
+		return "it is in ERROR: Nova does not move it until its state is reset or it is deleted"
+	case "VERIFY_RESIZE":
+		return "its resize waits for its owner to confirm or revert it"
+	case "SUSPENDED":
+		return "it is SUSPENDED: Nova moves it only after it is resumed"
+	case "RESCUE":
+		return "it is in RESCUE: Nova moves it only after it is unrescued"
+	case "SHELVED":
+		return "it is SHELVED and not offloaded: an admin may offload it"
+	case "SHELVED_OFFLOADED":
+		return "it is SHELVED_OFFLOADED: it is on no host"
+	case "DELETED", "SOFT_DELETED":
+		return "it is deleted"
+	}
+	return "Nova does not move a server in " + s.Status
+}
+
+// Whether other hosts have room for a server.
+const (
+	RoomYes     = "yes"
+	RoomNo      = "no"
+	RoomUnknown = "unknown" // Nova or Placement does not give the sizes
+)
+
+type sizes struct{ vcpus, ramMB, diskGB int }
+
+func (s sizes) fits(free sizes) bool {
+	return s.vcpus <= free.vcpus && s.ramMB <= free.ramMB && s.diskGB <= free.diskGB
+}
+
+// need is what a server takes of its host. One that boots from a volume takes no disk.
+func need(s domain.Server) sizes {
+	n := sizes{s.Flavor.VCPUs, s.Flavor.RAMMB, s.Flavor.DiskGB}
+	if s.Image == nil {
+		n.diskGB = 0
+	}
+	return n
+}
+
+// Room places the servers that a drain would move on the hosts, the largest first and each on the first host that it
+// fits, and returns by id whether there is room. Nova's scheduler may choose otherwise, and has other rules besides.
+func Room(servers []domain.Server, hosts []domain.ComputeHost) map[string]string {
+	room, free, isComplete := map[string]string{}, []sizes{}, true
+	for _, h := range hosts {
+		if h.ProviderID == "" {
+			isComplete = false
+			continue
+		}
+		free = append(free, sizes{h.VCPUs - h.UsedVCPUs, h.RAMMB - h.UsedRAMMB, h.DiskGB - h.UsedDiskGB})
+	}
+	servers = slices.DeleteFunc(slices.Clone(servers), func(s domain.Server) bool {
+		method, _ := Plan(s)
+		return method == Skip
+	})
+	slices.SortFunc(servers, func(a, b domain.Server) int {
+		return cmp.Or(need(b).ramMB-need(a).ramMB, need(b).vcpus-need(a).vcpus, cmp.Compare(a.ID, b.ID))
+	})
+	for _, s := range servers {
+		n := need(s)
+		at := slices.IndexFunc(free, n.fits)
+		switch {
+		case n.vcpus == 0:
+			room[s.ID] = RoomUnknown
+		case at >= 0:
+			room[s.ID] = RoomYes
+			free[at] = sizes{free[at].vcpus - n.vcpus, free[at].ramMB - n.ramMB, free[at].diskGB - n.diskGB}
+		case isComplete:
+			room[s.ID] = RoomNo
+		default:
+			room[s.ID] = RoomUnknown
+		}
+	}
+	return room
 }

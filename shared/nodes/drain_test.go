@@ -2,6 +2,7 @@ package nodes
 
 import (
 	"errors"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -253,5 +254,86 @@ func TestParallel(t *testing.T) {
 	nova.servers["5"] = domain.Server{ID: "5", Status: "MIGRATING", Task: "migrating", Host: "a"}
 	if err := run(t, nova, drains, drain, epoch); err != nil || len(nova.calls) != 1 {
 		t.Errorf("calls %v: %v", nova.calls, err)
+	}
+}
+
+// TestPlan has a row for each status that Nova knows: none of them is moved in a way that Nova refuses.
+func TestPlan(t *testing.T) {
+	t.Parallel()
+	methods := map[string]string{
+		"ACTIVE": domain.LiveMigration, "PAUSED": domain.LiveMigration, "SHUTOFF": domain.ColdMigration,
+		"BUILD": Wait, "MIGRATING": Wait, "RESIZE": Wait, "REVERT_RESIZE": Wait, "REBUILD": Wait, "REBOOT": Wait,
+		"HARD_REBOOT": Wait, "PASSWORD": Wait,
+		"ERROR": Skip, "VERIFY_RESIZE": Skip, "SUSPENDED": Skip, "RESCUE": Skip, "SHELVED": Skip,
+		"SHELVED_OFFLOADED": Skip, "DELETED": Skip, "SOFT_DELETED": Skip, "of the future": Skip,
+	}
+	for _, status := range domain.ServerStatuses() {
+		if methods[status] == "" {
+			t.Errorf("no row for the status %s", status)
+		}
+	}
+	for status, want := range methods {
+		check(t, domain.Server{Status: status}, want)
+		check(t, domain.Server{Status: status, Locked: true}, want)
+		check(t, domain.Server{Status: status, Task: "powering-off"}, Wait)
+	}
+	check(t, domain.Server{Status: "UNKNOWN", Partial: true}, Wait)
+}
+
+func check(t *testing.T, s domain.Server, want string) {
+	t.Helper()
+	method, reason := Plan(s)
+	hasReason := want == Wait || want == Skip
+	if method != want || (reason != "") != hasReason {
+		t.Errorf("%+v: got %q %q, want %q", s, method, reason, want)
+	}
+}
+
+// TestRoom places the largest servers first, and each in what the ones before have left.
+func TestRoom(t *testing.T) {
+	t.Parallel()
+	server := func(id, status string, ram int) domain.Server {
+		return domain.Server{
+			ID: id, Status: status, Image: &domain.ImageRef{ID: "i"},
+			Flavor: domain.FlavorRef{VCPUs: 1, RAMMB: ram, DiskGB: 10},
+		}
+	}
+	host := func(id string, ram, disk int) domain.ComputeHost {
+		return domain.ComputeHost{
+			ProviderID: id, VCPUs: 8, UsedVCPUs: 4, RAMMB: ram + 512, UsedRAMMB: 512, DiskGB: disk, UsedDiskGB: 0,
+		}
+	}
+	small, large := server("small", "ACTIVE", 1024), server("large", "SHUTOFF", 4096)
+	stays := server("stays", "ERROR", 1)
+	volume := server("volume", "ACTIVE", 1024)
+	volume.Image = nil
+	unsized := domain.Server{ID: "unsized", Status: "ACTIVE"}
+	type (
+		servers = []domain.Server
+		hosts   = []domain.ComputeHost
+		words   = map[string]string
+	)
+	for name, tc := range map[string]struct {
+		servers servers
+		hosts   hosts
+		want    words
+	}{
+		"both fit": {servers{small, large, stays}, hosts{host("a", 5120, 20)}, words{"small": "yes", "large": "yes"}},
+		"on two hosts": {
+			servers{small, large},
+			hosts{host("a", 1024, 20), host("b", 4096, 20)},
+			words{"small": "yes", "large": "yes"},
+		},
+		"the small does":   {servers{small, large}, hosts{host("a", 4000, 20)}, words{"small": "yes", "large": "no"}},
+		"the second not":   {servers{small, large}, hosts{host("a", 4096, 20)}, words{"small": "no", "large": "yes"}},
+		"no disk":          {servers{small, volume}, hosts{host("a", 4096, 9)}, words{"small": "no", "volume": "yes"}},
+		"no other host":    {servers{small}, nil, words{"small": "no"}},
+		"an unknown host":  {servers{small}, hosts{{}}, words{"small": "unknown"}},
+		"an unknown size":  {servers{unsized}, hosts{host("a", 4096, 9)}, words{"unsized": "unknown"}},
+		"nothing to place": {servers{stays}, nil, words{}},
+	} {
+		if got := Room(tc.servers, tc.hosts); !maps.Equal(got, tc.want) {
+			t.Errorf("%s: got %v, want %v", name, got, tc.want)
+		}
 	}
 }

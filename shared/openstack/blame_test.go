@@ -127,10 +127,6 @@ func TestKnowsProject(t *testing.T) {
 	}
 }
 
-func nova500(class string) string {
-	return `{"computeFault": {"code": 500, "message": "Unexpected API Error. Please report this at http://bugs.launchpad.net/nova/ and attach the Nova API log if possible.\n<class '` + class + `'>"}}`
-}
-
 // TestNovasErrorNamesTheServiceAtFault: the texts are those of Nova's expected_errors in Zed.
 func TestNovasErrorNamesTheServiceAtFault(t *testing.T) {
 	t.Parallel()
@@ -204,16 +200,5 @@ func TestAServiceNamesKeystone(t *testing.T) {
 			!errors.Is(err, apperr.ErrNotSent) {
 			t.Errorf("got %v", err)
 		}
-	}
-}
-
-func hangUp(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }
-
-func hang(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
-
-func status(code int) http.HandlerFunc {
-	return func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Retry-After", "60")
-		w.WriteHeader(code)
 	}
 }

@@ -2,8 +2,11 @@ package openstack
 
 import (
 	"context"
-	"encoding/json"
+	"errors"
 	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -12,16 +15,8 @@ import (
 	"time"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
 )
-
-func catalogOf(t *testing.T, text string) catalog {
-	t.Helper()
-	var c catalog
-	if err := json.Unmarshal([]byte(text), &c); err != nil {
-		t.Fatal(err)
-	}
-	return c
-}
 
 func TestEndpointIsNeverGuessed(t *testing.T) {
 	t.Parallel()
@@ -181,5 +176,263 @@ func TestAFailedCatalogIsNotKept(t *testing.T) {
 	down = false
 	if err := read(t.Context(), session); err != nil {
 		t.Errorf("afterwards: %v", err)
+	}
+}
+
+// novaVersions is what Nova's root answers in Zed, with a host that only Nova knows, as behind a proxy.
+const novaVersions = `{"versions": [
+	{"id": "v2.0", "status": "SUPPORTED", "version": "", "links": [{"rel": "self", "href": "http://nova.internal:8774/v2/"}]},
+	{"id": "v2.1", "status": "CURRENT", "version": "2.93", "links": [{"rel": "self", "href": "http://nova.internal:8774/v2.1/"}]}]}`
+
+// TestAnUnversionedComputeEndpoint is asked for its versions, once; the token goes to no host but the catalog's.
+func TestAnUnversionedComputeEndpoint(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		path   string // of the endpoint
+		status int
+		body   string
+		want   string // what is called in the end; "" when it fails
+		code   apperr.Code
+	}{
+		"several versions":    {"/compute", 200, novaVersions, "/compute/v2.1/servers/id", ""},
+		"several, as choices": {"/compute/", 300, novaVersions, "/compute/v2.1/servers/id", ""},
+		"the version itself": {
+			"/compute", 200, `{"version": {"id": "v2.1", "status": "CURRENT"}}`, "/compute/servers/id", "",
+		},
+		"it has no document":     {"/compute", 404, "", "/compute/servers/id", ""},
+		"it wants another token": {"/compute", 401, "", "/compute/servers/id", ""},
+		"a link without a path": {
+			"/compute", 200, `{"versions": [{"id": "v2.1", "links": [{"rel": "self", "href": ""}]}]}`,
+			"/compute/v2.1/servers/id", "",
+		},
+		"versioned":                   {"/compute/v2.1", 500, "", "/compute/v2.1/servers/id", ""},
+		"versioned, with the project": {"/compute/v2.1/p1", 500, "", "/compute/v2.1/p1/servers/id", ""},
+		"too old":                     {"/compute", 200, `{"versions": [{"id": "v2.0"}]}`, "", apperr.Unsupported},
+		"one version, too old":        {"/compute", 200, `{"version": {"id": "v2.0"}}`, "", apperr.Unsupported},
+		"a page that is not JSON":     {"/compute", 200, "<html></html>", "/compute/servers/id", ""},
+		"away":                        {"/compute", 503, "", "", apperr.Unavailable},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newStub(t)
+			s.answer("GET "+strings.TrimSuffix(tc.path, "/")+"/{$}", tc.status, tc.body)
+			s.mux.HandleFunc("GET /", func(w http.ResponseWriter, r *http.Request) {
+				if !strings.HasSuffix(r.URL.Path, "/servers/id") {
+					w.WriteHeader(http.StatusNotFound)
+				}
+				_, _ = w.Write([]byte(`{"server":{"id":"id"}}`))
+			})
+			cloud := s.cloud(t, nil)
+			cloud.versions.Purge()
+			cloud.catalogs.Add("p1",
+				catalogOf(t, `[{"type":"compute","endpoints":[{"interface":"public","region_id":"r1","url":"`+s.url+tc.path+`"}]}]`))
+			session := cloud.As(theToken, "p1")
+			for range 2 {
+				if err := read(t.Context(), session); apperr.CodeOf(err) != tc.code {
+					t.Errorf("got %v", err)
+				}
+			}
+			if tc.want != "" && len(s.to(tc.want)) != 2 {
+				t.Errorf("%s was called %d times", tc.want, len(s.to(tc.want)))
+			}
+			if n := len(s.to(strings.TrimSuffix(tc.path, "/") + "/")); tc.want != "" && n > 1 {
+				t.Errorf("the versions were read %d times", n)
+			}
+		})
+	}
+}
+
+// TestALegacyComputeEndpoint: Nova ignores microversions at /v2 in silence, so v2.1 beside it is called, or nothing.
+func TestALegacyComputeEndpoint(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		path   string // of the endpoint
+		status int
+		body   string // of the endpoint above it
+		want   string // what is called in the end; "" = nothing
+		says   string
+	}{
+		"v2.1 is beside it":         {"/nova/v2", 200, novaVersions, "/nova/v2.1/servers/id", ""},
+		"with the project":          {"/nova/v2/p1/", 300, novaVersions, "/nova/v2.1/servers/id", ""},
+		"by its other name":         {"/nova/v2.0", 200, novaVersions, "/nova/v2.1/servers/id", ""},
+		"v2.1 is above it":          {"/nova/v2", 200, `{"version": {"id": "v2.1"}}`, "/nova/servers/id", ""},
+		"without v2.1":              {"/nova/v2", 200, `{"versions": [{"id": "v2.0"}]}`, "", "/nova/v2/ offers v2.0, v2; v2.1 is needed"},
+		"without a document":        {"/nova/v2", 404, "", "", "/nova/v2/ offers v2; v2.1 is needed"},
+		"a page that is not JSON":   {"/nova/v2/p1", 200, "<html></html>", "", "/nova/v2/p1/ offers v2; v2.1 is needed"},
+		"a document that says none": {"/nova/v2", 200, "{}", "", "/nova/v2/ offers v2; v2.1 is needed"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newStub(t)
+			s.answer("GET /nova/{$}", tc.status, tc.body)
+			s.answer("GET /nova/v2.1/servers/id", 200, `{"server":{"id":"id"}}`)
+			s.answer("GET /nova/servers/id", 200, `{"server":{"id":"id"}}`)
+			catalog := `[{"type":"compute","endpoints":[{"interface":"public","region_id":"r1","url":"` + s.url + tc.path + `"}]},
+				{"type":"image","endpoints":[{"interface":"public","region_id":"r1","url":"` + s.url + `"}]},
+				{"type":"network","endpoints":[{"interface":"public","region_id":"r1","url":"` + s.url + `"}]}]`
+			inCatalog, byVariable := s.cloud(t, nil), s.cloud(t, func(c *Config) { c.Compute = s.url + tc.path })
+			inCatalog.catalogs.Add("p1", catalogOf(t, catalog))
+			byVariable.catalogs.Add("p1", catalogOf(t, catalog))
+			for _, cloud := range []*Cloud{inCatalog, byVariable} {
+				session := cloud.As(theToken, "p1")
+				err := read(t.Context(), session)
+				wrong := session.checkEndpoints(t.Context(), Config{})
+				if tc.want != "" {
+					if err != nil || len(s.to(tc.want)) == 0 || len(wrong) != 0 {
+						t.Errorf("%v, check says %v", err, wrong)
+					}
+					continue
+				}
+				if apperr.CodeOf(err) != apperr.Unsupported || !strings.Contains(err.Error(), tc.says) {
+					t.Errorf("got %v", err)
+				}
+				if len(wrong) != 1 || wrong[0].Variable != "OS_COMPUTE_ENDPOINT_OVERRIDE" ||
+					!strings.Contains(wrong[0].Detail, tc.says) {
+					t.Errorf("check says %v", wrong)
+				}
+			}
+		})
+	}
+}
+
+// TestOlderVersionsInTheCatalog: the version that is called replaces one of a catalog that nobody has updated.
+func TestOlderVersionsInTheCatalog(t *testing.T) {
+	t.Parallel()
+	s := newStub(t)
+	s.answer("GET /glance/v2/images/id", 200, `{"id":"id"}`)
+	s.answer("GET /octavia/v2.0/lbaas/loadbalancers", 200, `{"loadbalancers":[]}`)
+	s.answer("GET /cinder/v3/p1/volumes/detail", 200, `{"volumes":[]}`)
+	session := s.offering(t, `{"catalog":[{"type":"image","endpoints":[{"interface":"public","url":"`+s.url+`/glance/v1"}]},
+		{"type":"load-balancer","endpoints":[{"interface":"public","url":"`+s.url+`/octavia/v1"}]},
+		{"type":"block-storage","endpoints":[{"interface":"public","url":"`+s.url+`/cinder"}]}]}`)
+	_, image := session.Image(t.Context(), "id")
+	_, balancers := session.LoadBalancers(t.Context(), "p1", "tag")
+	_, volumes := session.Volumes(t.Context(), "", "")
+	if err := errors.Join(image, balancers, volumes); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestEndpointOverrides go before the catalog, from the environment and from clouds.yaml, in this process's region
+// only.
+func TestEndpointOverrides(t *testing.T) {
+	t.Parallel()
+	s := newStub(t)
+	s.answer("GET /elsewhere/v2.1/servers/id", 200, `{"server":{"id":"id"}}`)
+	s.answer("GET /elsewhere/{$}", 200, novaVersions)
+	s.answer("GET /glance/v2/images/id", 200, `{"id":"id"}`)
+	yaml := filepath.Join(t.TempDir(), "clouds.yaml")
+	text := "clouds: {ours: {auth: {auth_url: '" + s.url + "'}, compute_endpoint_override: '" + s.url +
+		"/elsewhere', image_endpoint_override: '" + s.url + "/glance/'}}"
+	if err := os.WriteFile(yaml, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, cloud := range map[string]*Cloud{
+		"the environment": s.cloud(t, func(c *Config) { c.Compute, c.Image = s.url+"/elsewhere/", s.url+"/glance" }),
+		"clouds.yaml":     s.cloud(t, func(c *Config) { c.Cloud, c.ConfigFile = "ours", yaml }),
+	} {
+		session := cloud.As(theToken, "p1")
+		if err := read(t.Context(), session); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if _, err := session.Image(t.Context(), "id"); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if len(s.to("/v3/auth/catalog")) != 0 {
+			t.Errorf("%s: the catalog was read, which nobody needs", name)
+		}
+		if at := cloud.At("", "r2").overrides.Compute + cloud.At("http://another", "").overrides.Compute; at != "" {
+			t.Errorf("%s: another region or cloud has the override %s", name, at)
+		}
+	}
+	if err := (Config{
+		AuthURL: s.url, Interface: "public",
+		Overrides: Overrides{Network: "neutron:9696"},
+	}).Validate(); err == nil ||
+		!strings.HasPrefix(err.Error(), `OS_NETWORK_ENDPOINT_OVERRIDE is "neutron:9696/": it must be a URL`) {
+		t.Errorf("no scheme: %v", err)
+	}
+}
+
+// TestOptionalEndpointOverrides: those of Cinder, Octavia and Barbican, which the catalog need not have. Cinder's gets
+// its version and the project.
+func TestOptionalEndpointOverrides(t *testing.T) {
+	t.Parallel()
+	s := newStub(t)
+	s.answer("GET /cinder/v3/p1/volumes/detail", 200, `{"volumes":[]}`)
+	s.answer("GET /octavia/v2.0/lbaas/loadbalancers", 200, `{"loadbalancers":[]}`)
+	s.answer("GET /barbican/v1/secrets", 200, `{"secrets":[]}`)
+	yaml := filepath.Join(t.TempDir(), "clouds.yaml")
+	text := "clouds: {ours: {auth: {auth_url: '" + s.url + "'}, block_storage_endpoint_override: '" + s.url +
+		"/cinder/v3', load_balancer_endpoint_override: '" + s.url + "/octavia/v2', key_manager_endpoint_override: '" +
+		s.url + "/barbican/v1'}, wrong: {auth: {auth_url: '" + s.url + "'}, key_manager_endpoint_override: barbican}}"
+	if err := os.WriteFile(yaml, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, cloud := range map[string]*Cloud{
+		"the environment": s.cloud(t, func(c *Config) {
+			c.BlockStorage, c.LoadBalancer, c.KeyManager = s.url+"/cinder", s.url+"/octavia/", s.url+"/barbican"
+		}),
+		"with the project": s.cloud(t, func(c *Config) {
+			c.BlockStorage, c.LoadBalancer = s.url+"/cinder/v3/p1", s.url+"/octavia/v2.0"
+			c.KeyManager = s.url + "/barbican/v1/"
+		}),
+		"clouds.yaml": s.cloud(t, func(c *Config) { c.Cloud, c.ConfigFile = "ours", yaml }),
+	} {
+		session := cloud.As(theToken, "p1")
+		_, volumes := session.Volumes(t.Context(), "", "")
+		_, balancers := session.LoadBalancers(t.Context(), "p1", "tag")
+		_, secrets := session.Secrets(t.Context(), "")
+		if err := errors.Join(volumes, balancers, secrets); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		for _, service := range []string{"volumev3", "load-balancer", "key-manager"} {
+			if has, err := session.HasService(t.Context(), service); !has || err != nil {
+				t.Errorf("%s: it has no %s: %v", name, service, err)
+			}
+		}
+	}
+	config := Config{AuthURL: s.url, Interface: "public", Overrides: Overrides{BlockStorage: "cinder:8776"}}
+	want := `OS_BLOCK_STORAGE_ENDPOINT_OVERRIDE is "cinder:8776/": it must be a URL, such as https://cinder.example.com`
+	if err := config.Validate(); err == nil || err.Error() != want {
+		t.Errorf("got %v, want %s", err, want)
+	}
+	_, err := New(Config{Cloud: "wrong", ConfigFile: yaml}, Options{})
+	if want := `OS_CLOUD is "wrong": its key_manager_endpoint_override is "barbican/"`; err == nil ||
+		!strings.HasPrefix(err.Error(), want) {
+		t.Errorf("got %v, want %s", err, want)
+	}
+}
+
+// TestInRegion: a caller chooses among the catalog's regions; an unknown one is refused with those that there are.
+func TestInRegion(t *testing.T) {
+	t.Parallel()
+	s := newStub(t)
+	s.answer("GET /one/v2.1/servers/id", 200, `{"server":{"id":"id","name":"one"}}`)
+	s.answer("GET /two/v2.1/servers/id", 200, `{"server":{"id":"id","name":"two"}}`)
+	cloud := s.cloud(t, func(c *Config) { c.Region, c.Compute = "r1", s.url+"/one/v2.1" })
+	cloud.catalogs.Add("p1", catalogOf(t, `[{"type":"compute","endpoints":[{"interface":"public","region_id":"r1","url":"http://127.0.0.1:1/v2.1"},
+		{"interface":"public","region_id":"r2","url":"`+s.url+`/two/v2.1"}]},
+		{"type":"image","endpoints":[{"interface":"public","region_id":"r1","url":"http://127.0.0.1:1"}]}]`))
+	for region, want := range map[string]string{"": "one", "r1": "one", "r2": "two"} {
+		got, err := cloud.As(theToken, "p1").InRegion(region).Server(t.Context(), "id")
+		if err != nil || got.Name != want {
+			t.Errorf("region %q: got %q %v", region, got.Name, err)
+		}
+	}
+	_, err := cloud.As(theToken, "p1").InRegion("r3").Server(t.Context(), "id")
+	e := apperr.As(err)
+	if e.Code != apperr.Invalid || len(e.Fields) != 1 || e.Fields[0].Field != "region" ||
+		!slices.Equal(e.Fields[0].Allowed, []string{"r1", "r2"}) {
+		t.Errorf("an unknown region: %+v", e)
+	}
+	if _, err := cloud.As(theToken, "p1").InRegion("r2").Image(t.Context(),
+		"id"); apperr.CodeOf(err) != apperr.Unsupported {
+		t.Errorf("a service that the region lacks: %v", err)
+	}
+	session := cloud.As(theToken, "p1")
+	session.actsAs = domain.ActsAs{UserID: "u", ProjectID: "p1"}
+	if got := session.InRegion("r2").ActsAs(); got.UserID != "u" || got.ProjectID != "p1" {
+		t.Errorf("in another region it acts as %+v", got)
 	}
 }

@@ -2,8 +2,12 @@ package openstack
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
@@ -89,5 +93,141 @@ func TestDescribeHosts(t *testing.T) {
 				t.Errorf("got %v, the next page is after %q, %d calls: %v", got, next, len(calls), err)
 			}
 		})
+	}
+}
+
+// TestHostInventories: Placement is asked once for many hosts, and alone only for those without room. It was asked
+// three times for each. The traits that isolate hosts are left out.
+func TestHostInventories(t *testing.T) {
+	t.Parallel()
+	const (
+		one = `"a":{"resources":{"VCPU":{"capacity":8,"used":2},"PCPU":{"capacity":4,"used":1},
+			"MEMORY_MB":{"capacity":100,"used":50}},"traits":["Z","CUSTOM_CLOUDFN_POOL_1","A"]}`
+		full = `{"inventories":{"VCPU":{"total":3,"reserved":1,"allocation_ratio":1.5},
+			"MEMORY_MB":{"total":10,"allocation_ratio":1},"DISK_GB":{"total":7,"allocation_ratio":1}}}`
+	)
+	a := domain.ComputeHost{
+		Name: "a", ProviderID: "a", VCPUs: 12, UsedVCPUs: 3, RAMMB: 100, UsedRAMMB: 50, DiskGB: 9,
+		Traits: []string{"A", "Z"},
+	}
+	b := domain.ComputeHost{
+		Name: "b", ProviderID: "b", VCPUs: 3, UsedVCPUs: 3, RAMMB: 10, UsedRAMMB: 10, DiskGB: 7, UsedDiskGB: 1,
+		Traits: []string{"B"},
+	}
+	bare := domain.ComputeHost{Name: "c", VCPUs: 1}
+	for name, tc := range map[string]struct {
+		status int
+		hosts  []string
+		calls  int
+	}{
+		"of several":                 {200, []string{"a", "b", "c"}, 1 + 3},
+		"all have room":              {200, []string{"a", "a"}, 1},
+		"of one":                     {200, []string{"b"}, 3},
+		"an old Placement":           {406, []string{"b", "b"}, 1 + 2*3},
+		"a host without a provider":  {200, []string{"c"}, 0},
+		"none":                       {200, nil, 0},
+		"several without a provider": {200, []string{"c", "c"}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newStub(t)
+			session := s.session(t)
+			list := strings.TrimSuffix(strings.TrimPrefix(s.catalog("placement"), `{"catalog":`), "}")
+			session.cloud.catalogs.Add("p1", catalogOf(t, list))
+			s.answer("GET /placement/allocation_candidates", tc.status, `{"provider_summaries":{`+one+`}}`)
+			s.answer("GET /placement/resource_providers/b/inventories", 200, full)
+			s.answer("GET /placement/resource_providers/b/usages", 200,
+				`{"usages":{"VCPU":3,"MEMORY_MB":10,"DISK_GB":1}}`)
+			s.answer("GET /placement/resource_providers/b/traits", 200, `{"traits":["CUSTOM_CLOUDFN_POOL_1","B"]}`)
+			var hosts, want []domain.ComputeHost
+			for _, name := range tc.hosts {
+				whole := map[string]domain.ComputeHost{"a": a, "b": b, "c": bare}[name]
+				before := domain.ComputeHost{Name: name, ProviderID: whole.ProviderID, VCPUs: 1, DiskGB: 9}
+				if name != "a" {
+					before.DiskGB = 0
+				}
+				hosts, want = append(hosts, before), append(want, whole)
+			}
+			if err := session.HostInventories(t.Context(), hosts); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(want, hosts); diff != "" {
+				t.Error(diff)
+			}
+			calls := 0
+			for _, r := range s.calls {
+				if strings.HasPrefix(r.URL.Path, "/placement/") {
+					calls++
+				}
+			}
+			if calls != tc.calls {
+				t.Errorf("%d calls, want %d", calls, tc.calls)
+			}
+		})
+	}
+}
+
+// TestProbeThatAnotherDeletes: of two self-tests of a host at the same time one may delete the other's server.
+func TestProbeThatAnotherDeletes(t *testing.T) {
+	t.Parallel()
+	s := newStub(t)
+	s.answer("POST /compute/servers", 202, `{"server": {"id": "s1"}}`)
+	s.answer("GET /compute/servers/s1", 404, `{"itemNotFound": {"code": 404, "message": "Instance s1 is unknown."}}`)
+	_, err := s.session(t).probe(t.Context(), "compute-3", "f", "i")
+	if apperr.CodeOf(err) != apperr.Conflict || !strings.Contains(err.Error(), "another self-test") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestRoom(t *testing.T) {
+	t.Parallel()
+	const hosts = `{"provider_summaries":{
+		"a":{"resources":{"VCPU":{"capacity":10,"used":3},"MEMORY_MB":{"capacity":1000,"used":0},"DISK_GB":{"capacity":50,"used":1}}},
+		"b":{"resources":{"VCPU":{"capacity":10,"used":10},"MEMORY_MB":{"capacity":1000,"used":0}}},
+		"c":{"resources":{"VCPU":{"capacity":4,"used":0},"MEMORY_MB":{"capacity":300,"used":400}}},
+		"d":{"resources":{"VCPU":{"capacity":4,"used":0},"MEMORY_MB":{"capacity":300,"used":0}}},
+		"storage":{"resources":{"DISK_GB":{"capacity":5000,"used":0}}}}}`
+	flavor := domain.Flavor{ID: "f", VCPUs: 2, RAMMB: 100, DiskGB: 10}
+	for name, tc := range map[string]struct {
+		specs  string
+		status int
+		want   int
+		code   apperr.Code
+	}{
+		"plain":              {`{"extra_specs":{"hw:mem_page_size":"large","trait:X":"required"}}`, 200, 3 + 2, ""},
+		"other resources":    {`{"extra_specs":{"resources:CUSTOM_METAL":"1"}}`, 200, 0, apperr.Unsupported},
+		"numbered ones":      {`{"extra_specs":{"resources1:VGPU":"1"}}`, 200, 0, apperr.Unsupported},
+		"dedicated CPUs":     {`{"extra_specs":{"hw:cpu_policy":"dedicated"}}`, 200, 0, apperr.Unsupported},
+		"policy says no":     {`{"extra_specs":{}}`, 403, 0, apperr.Forbidden},
+		"no such flavor":     {``, 200, 0, apperr.NotFound},
+		"placement is away":  {`{"extra_specs":{}}`, 503, 0, apperr.Unavailable},
+		"a senseless answer": {`{"extra_specs":{}}`, 418, 0, apperr.BadGateway},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newStub(t)
+			session := s.session(t)
+			list := strings.TrimSuffix(strings.TrimPrefix(s.catalog("compute", "placement"), `{"catalog":`), "}")
+			session.cloud.catalogs.Add("p1", catalogOf(t, list))
+			if tc.specs != "" {
+				s.answer("GET /compute/flavors/f/os-extra_specs", 200, tc.specs)
+			}
+			s.answer("GET /placement/allocation_candidates", tc.status, hosts)
+			got, err := session.Room(t.Context(), flavor)
+			if got != tc.want || apperr.CodeOf(err) != tc.code {
+				t.Errorf("got %d %v, want %d %s", got, err, tc.want, tc.code)
+			}
+			for _, call := range s.to("/placement/allocation_candidates") {
+				if v := call.Header.Get("OpenStack-API-Version"); v != "placement "+placementSummaries {
+					t.Errorf("the version is %q", v)
+				}
+			}
+		})
+	}
+	// A cloud without Placement in its catalog.
+	s := newStub(t)
+	s.answer("GET /compute/flavors/f/os-extra_specs", 200, `{"extra_specs":{}}`)
+	if _, err := s.session(t).Room(t.Context(), flavor); apperr.CodeOf(err) != apperr.Unsupported {
+		t.Errorf("without placement: %v", err)
 	}
 }

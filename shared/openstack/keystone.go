@@ -4,14 +4,144 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
+	"net/url"
 	"strings"
 	"time"
 
 	"github.com/gophercloud/gophercloud/v2"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
 )
+
+// token is a token's body, without its catalog.
+type token struct {
+	ExpiresAt keystoneTime `json:"expires_at"`
+	User      struct {
+		ID   string `json:"id"`
+		Name string `json:"name"`
+	} `json:"user"`
+	Project *struct {
+		ID     string `json:"id"`
+		Name   string `json:"name"`
+		Domain struct {
+			ID string `json:"id"`
+		} `json:"domain"`
+	} `json:"project"`
+	Domain *struct {
+		ID string `json:"id"`
+	} `json:"domain"`
+	System     map[string]bool `json:"system"`
+	Credential *struct {
+		Restricted  bool                `json:"restricted"`
+		AccessRules []domain.AccessRule `json:"access_rules"`
+	} `json:"application_credential"`
+	Roles []struct {
+		Name string `json:"name"`
+	} `json:"roles"`
+}
+
+func (t token) identity() domain.Identity {
+	id := domain.Identity{
+		UserID: t.User.ID, UserName: t.User.Name, ExpiresAt: t.ExpiresAt.Time, System: t.System["all"],
+	}
+	for _, r := range t.Roles {
+		id.Roles = append(id.Roles, r.Name)
+	}
+	if t.Credential != nil {
+		id.AccessRules = t.Credential.AccessRules
+	}
+	switch {
+	case t.Project != nil:
+		id.ProjectID, id.ProjectName, id.DomainID = t.Project.ID, t.Project.Name, t.Project.Domain.ID
+	case t.Domain != nil:
+		id.DomainID = t.Domain.ID
+	}
+	return id
+}
+
+// Validate asks Keystone who a token is, with that token itself (GET /v3/auth/tokens; Keystone's policy lets
+// a token look at itself), so that it takes no secret of ours. Without `nocatalog` Keystone would also build
+// and send its whole catalog, and gophercloud cannot ask for that.
+//
+// Keystone validates a token of an application credential with access rules only for who promises to enforce them
+// (OpenStack-Identity-Access-Rules): auth does.
+//
+// Keystone answers 403 for a token of a trust with impersonation: it says that its user is the trustor, and Keystone
+// compares that with the trustee. No other call tells whose it is, and Keystone exchanges no trust's token for another
+// one.
+func (c *Cloud) Validate(ctx context.Context, subject domain.Secret) (domain.Identity, error) {
+	s := Session{cloud: c, token: subject}
+	keystone := &gophercloud.ServiceClient{ProviderClient: s.provider(), Endpoint: c.identity}
+	var body struct {
+		Token token `json:"token"`
+	}
+	_, err := keystone.Get(ctx, keystone.ServiceURL("auth", "tokens")+"?nocatalog", &body, &gophercloud.RequestOpts{
+		MoreHeaders: map[string]string{
+			"X-Subject-Token": subject.Reveal(), "OpenStack-Identity-Access-Rules": "1.0",
+		},
+		OkCodes: []int{http.StatusOK, http.StatusNonAuthoritativeInfo},
+	})
+	switch err = c.refusalOf(ctx, err); apperr.CodeOf(err) {
+	case "":
+	case apperr.NotFound:
+		return domain.Identity{}, apperr.Wrap(apperr.Unauthenticated, err, "keystone does not know the token")
+	case apperr.Forbidden:
+		return domain.Identity{}, apperr.Wrap(apperr.Forbidden, err,
+			"keystone does not let this token validate itself: tokens of trusts with impersonation are not supported")
+	case apperr.Unauthenticated, apperr.Invalid:
+		return domain.Identity{}, apperr.Wrap(apperr.Unauthenticated, err, "the token is invalid or expired")
+	default:
+		return domain.Identity{}, keystoneAway(err)
+	}
+	if body.Token.User.ID == "" {
+		return domain.Identity{}, apperr.New(apperr.BadGateway, "keystone gave a token without a user")
+	}
+	return body.Token.identity(), nil
+}
+
+// keystoneAway turns whatever went wrong at Keystone's side into "ask again": it says nothing about the token.
+func keystoneAway(err error) error {
+	if code := apperr.CodeOf(err); code == apperr.ClientGone || code == apperr.RateLimited {
+		return err
+	}
+	if _, says := errors.AsType[notKeystoneError](err); says {
+		return err
+	}
+	e := apperr.Wrap(apperr.Unavailable, err, "keystone is not available")
+	e.RetryAfter = defaultRetryAfter
+	return e
+}
+
+// keystoneTime reads every form in which Keystone writes a moment: with a zone or without one (then it means UTC), and
+// with microseconds or whole seconds. One token can have both forms: a Keystone worker writes the end of a token that
+// an application credential cuts short without a zone when it made the token itself, and with one when it decoded the
+// token. null is the zero time.
+type keystoneTime struct{ time.Time }
+
+// keystoneLayouts take fractions of a second, too, as time.Parse does.
+var keystoneLayouts = []string{time.RFC3339, "2006-01-02T15:04:05Z0700", "2006-01-02T15:04:05", time.DateTime}
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (k *keystoneTime) UnmarshalJSON(data []byte) error {
+	var text *string
+	if err := json.Unmarshal(data, &text); err != nil {
+		return err
+	}
+	if text == nil {
+		*k = keystoneTime{}
+		return nil
+	}
+	for _, layout := range keystoneLayouts {
+		if at, err := time.Parse(layout, *text); err == nil {
+			*k = keystoneTime{at.UTC()}
+			return nil
+		}
+	}
+	return fmt.Errorf("time %q: expected a form such as 2006-01-02T15:04:05.000000Z or 2006-01-02T15:04:05", *text)
+}
 
 // confirmTTL is how long an address that answered as Keystone does is taken for Keystone's.
 const confirmTTL = 5 * time.Minute
@@ -146,4 +276,30 @@ func (d versionDocument) has(major string) bool {
 
 func (s *Session) keystone() *gophercloud.ServiceClient {
 	return &gophercloud.ServiceClient{ProviderClient: s.provider(), Endpoint: s.cloud.identity, Type: "identity"}
+}
+
+// CheckProject is NotFound when Keystone has no such project; it has a disabled one. Forbidden proves nothing: Keystone
+// gives it to an account that may not ask, whether the project exists or not. A 404 that is not Keystone's own, such as
+// that of a proxy before it, is Unavailable.
+func (s *Session) CheckProject(ctx context.Context, id string) error {
+	keystone := s.keystone()
+	var body struct{}
+	_, err := keystone.Get(ctx, keystone.ServiceURL("projects", url.PathEscape(id)), &body, nil)
+	return s.confirmAbsent(ctx, err)
+}
+
+// confirmAbsent classifies what Keystone answered. NotFound is left of a 404 only if it is Keystone's own and Keystone
+// is still reachable: any other 404, such as a proxy's, is Unavailable.
+func (s *Session) confirmAbsent(ctx context.Context, err error) error {
+	isKeystone := isKeystoneRefusal(err)
+	if err = classify("keystone", err); apperr.CodeOf(err) != apperr.NotFound {
+		return err
+	}
+	if !isKeystone {
+		return keystoneAway(err)
+	}
+	if away := s.cloud.Reachable(ctx); away != nil {
+		return away
+	}
+	return err
 }

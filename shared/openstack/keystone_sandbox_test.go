@@ -2,6 +2,10 @@ package openstack_test
 
 import (
 	"bytes"
+	"context"
+	"crypto/ed25519"
+	"encoding/base64"
+	"encoding/binary"
 	"encoding/json"
 	"io"
 	"net/http"
@@ -12,6 +16,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/google/uuid"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
@@ -114,4 +120,237 @@ func TestAllProjectsOfACutOffList(t *testing.T) {
 			t.Errorf("domain %q: the other domain's project is listed: %t", domainID, partner)
 		}
 	}
+}
+
+// sandbox is the real cloud.
+func sandbox(t *testing.T) *openstack.Cloud {
+	t.Helper()
+	cloud, err := openstack.New(openstack.Config{Cloud: "demo", ConfigFile: testkit.CloudsYAML(t)}, openstack.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(cloud.Close)
+	return cloud
+}
+
+// limited is a session of an application credential that may call what the permissions need, and no more.
+func limited(
+	t *testing.T, cloud *openstack.Cloud, p *testkit.Project, permissions ...domain.Permission,
+) *openstack.Session {
+	t.Helper()
+	var rules []testkit.AccessRule
+	for _, r := range domain.AccessRules(permissions) {
+		rules = append(rules, testkit.AccessRule{Path: r.Path, Method: r.Method, Service: r.Service})
+	}
+	id, secret := p.AppCredential(t, rules...)
+	session, as, err := cloud.Credential(t.Context(), id, domain.Secret(secret))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if as.UserID != p.UserID || as.ProjectID != p.ID || !slices.Contains(as.Roles, "member") || as.Unrestricted {
+		t.Errorf("it acts as %+v", as)
+	}
+	return session
+}
+
+// call is one call of a session, and the permissions that need it; none = it is needed whatever is permitted.
+type call struct {
+	name string
+	do   func(context.Context, *openstack.Session) error
+	by   []domain.Permission
+}
+
+// calls are all that is called through a connection. The servers that they name do not exist: Nova says so to whoever
+// may ask.
+func calls(projectID string) []call {
+	const id = "00000000-0000-4000-8000-000000000000"
+	allocate, acting := []domain.Permission{domain.MayAllocate}, []domain.Permission{
+		domain.MayAllocate, domain.MayStart, domain.MayStop, domain.MayReboot, domain.MayDeploy, domain.MayShelve,
+		domain.MaySnapshot,
+	}
+	return []call{
+		{
+			"Server", func(ctx context.Context, s *openstack.Session) error {
+				_,
+					err := s.Server(ctx, id)
+				return err
+			}, nil,
+		},
+		{"Servers", func(ctx context.Context, s *openstack.Session) error {
+			_, _, err := s.Servers(ctx, domain.ServerQuery{Tags: []string{"x"}, Limit: 10})
+			return err
+		}, nil},
+		{"AllServers", func(ctx context.Context, s *openstack.Session) error {
+			_, _, err := s.AllServers(ctx, projectID, "")
+			return err
+		}, nil},
+		{
+			"Flavors", func(ctx context.Context, s *openstack.Session) error { _, err := s.Flavors(ctx); return err },
+			nil,
+		},
+		{"Quota", func(ctx context.Context, s *openstack.Session) error { _, err := s.Quota(ctx); return err }, nil},
+		{"CreateServer", func(ctx context.Context, s *openstack.Session) error {
+			_, err := s.CreateServer(ctx, domain.LaunchSpec{FlavorID: "x", ImageID: id, NetworkIDs: []string{id}}, "x",
+				"", nil)
+			return err
+		}, allocate},
+		{
+			"Image", func(ctx context.Context, s *openstack.Session) error { _, err := s.Image(ctx, id); return err },
+			allocate,
+		},
+		{
+			"Images", func(ctx context.Context, s *openstack.Session) error {
+				_,
+					err := s.Images(ctx, "x")
+				return err
+			}, []domain.Permission{domain.MayAllocate, domain.MaySnapshot},
+		},
+		{
+			"Networks", func(ctx context.Context, s *openstack.Session) error {
+				_,
+					err := s.Networks(ctx)
+				return err
+			}, allocate,
+		},
+		{"NetworkNames", func(ctx context.Context, s *openstack.Session) error {
+			_, err := s.NetworkNames(ctx)
+			return err
+		}, allocate},
+		{
+			"KeyPairs", func(ctx context.Context, s *openstack.Session) error {
+				_,
+					err := s.KeyPairs(ctx)
+				return err
+			}, allocate,
+		},
+		{"ImportKeyPair", func(ctx context.Context, s *openstack.Session) error {
+			_, err := s.ImportKeyPair(ctx, "k"+uuid.NewString(), publicKey())
+			return err
+		}, allocate},
+		{
+			"DeleteKeyPair", func(ctx context.Context, s *openstack.Session) error {
+				return s.DeleteKeyPair(ctx, "nope")
+			}, allocate,
+		},
+		{
+			"StartServer", func(ctx context.Context, s *openstack.Session) error { return s.StartServer(ctx, id) },
+			acting,
+		},
+		{
+			"UnshelveServer", func(ctx context.Context, s *openstack.Session) error {
+				return s.UnshelveServer(ctx,
+					id)
+			}, acting,
+		},
+		{"ShelveServer", func(ctx context.Context, s *openstack.Session) error { return s.ShelveServer(ctx, id) }, acting},
+		{"SnapshotServer", func(ctx context.Context, s *openstack.Session) error {
+			_, err := s.SnapshotServer(ctx, id, "x", uuid.Nil)
+			return err
+		}, acting},
+		{"StopServer", func(ctx context.Context, s *openstack.Session) error { return s.StopServer(ctx, id) }, acting},
+		{
+			"RebootServer", func(ctx context.Context, s *openstack.Session) error {
+				return s.RebootServer(ctx, id, true)
+			}, acting,
+		},
+		{"RebuildServer", func(ctx context.Context, s *openstack.Session) error {
+			return s.RebuildServer(ctx, id, domain.Rebuild{ImageID: id, UserData: "x", Metadata: map[string]string{}},
+				false)
+		}, acting},
+		{
+			"DeleteServer", func(ctx context.Context, s *openstack.Session) error { return s.DeleteServer(ctx, id) },
+			[]domain.Permission{domain.MayDeallocate},
+		},
+		{
+			"Ports", func(ctx context.Context, s *openstack.Session) error { _, err := s.Ports(ctx, id); return err },
+			[]domain.Permission{domain.MayDeallocate},
+		},
+	}
+}
+
+// publicKey is one that Nova takes for an SSH key.
+func publicKey() string {
+	public, _, _ := ed25519.GenerateKey(nil)
+	var blob []byte
+	for _, part := range [][]byte{[]byte("ssh-ed25519"), public} {
+		blob = append(binary.BigEndian.AppendUint32(blob, uint32(len(part))), part...)
+	}
+	return "ssh-ed25519 " + base64.StdEncoding.EncodeToString(blob)
+}
+
+// TestLongAccessRulesAreExact: with the rules of a permission everything that it needs is let through, and nothing
+// else. The services answer a call that is not in the rules with 401.
+func TestLongAccessRulesAreExact(t *testing.T) {
+	t.Parallel()
+	cloud, p := sandbox(t), testkit.NewProject(t)
+	for _, name := range domain.Permissions() {
+		permission := domain.Permission(name)
+		session := limited(t, cloud, p, permission)
+		for _, c := range calls(p.ID) {
+			err := c.do(t.Context(), session)
+			code := apperr.CodeOf(err)
+			needed := len(c.by) == 0 || slices.Contains(c.by, permission)
+			if refused := code == apperr.Unauthenticated; refused == needed {
+				t.Errorf("with the rules of %s, %s answers %v", permission, c.name, err)
+			}
+			if needed && err != nil && code != apperr.NotFound && code != apperr.Invalid {
+				t.Errorf("with the rules of %s, %s fails: %v", permission, c.name, err)
+			}
+		}
+	}
+}
+
+// TestLifeWithinAccessRules takes a server through its life with an application credential that may call nothing but
+// what the permissions need, so that what Nova calls meanwhile in the same name works as well. It cannot be deleted
+// without deallocate.
+func TestLifeWithinAccessRules(t *testing.T) {
+	t.Parallel()
+	f, cloud, p := testkit.Sandbox(t), sandbox(t), testkit.NewProject(t)
+	some := limited(t, cloud, p, domain.MayAllocate, domain.MayStart, domain.MayStop, domain.MayDeploy)
+	spec := domain.LaunchSpec{FlavorID: f.FlavorID, ImageID: f.ImageID, NetworkIDs: []string{f.NetworkID}}
+	id, err := some.CreateServer(t.Context(), spec, "limited", "#cloud-config\n", []string{uuid.NewString()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Await(t, id, "ACTIVE")
+	if err := some.StopServer(t.Context(), id); err != nil {
+		t.Fatal(err)
+	}
+	p.Await(t, id, "SHUTOFF")
+	if err := some.StartServer(t.Context(), id); err != nil {
+		t.Fatal(err)
+	}
+	p.Await(t, id, "ACTIVE")
+	server, err := some.Server(t.Context(), id)
+	if err != nil || len(server.Addresses) == 0 || server.Task != "" {
+		t.Fatalf("got %+v %v", server, err)
+	}
+	mark := uuid.New()
+	rebuild := domain.Rebuild{ImageID: f.ImageID, UserData: "#cloud-config\n{}\n", Metadata: server.Marked(mark)}
+	if err := some.RebuildServer(t.Context(), id, rebuild, false); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Eventually(t, 4*time.Minute, "it is rebuilt", func() bool {
+		server, err := some.Server(t.Context(), id)
+		return err == nil && domain.DeployNext(mark, server) == domain.DeployDone
+	})
+	if got := testkit.UserData(t, id); got != rebuild.UserData.Reveal() {
+		t.Errorf("its user_data is %q", got)
+	}
+	if err := some.DeleteServer(t.Context(), id); apperr.CodeOf(err) != apperr.Unauthenticated {
+		t.Errorf("without deallocate, delete answers %v", err)
+	}
+	p.Await(t, id, "ACTIVE")
+	other := limited(t, cloud, p, domain.MayDeallocate)
+	if n, err := other.Ports(t.Context(), id); n != 1 || err != nil {
+		t.Errorf("it has %d ports: %v", n, err)
+	}
+	if err := other.DeleteServer(t.Context(), id); err != nil {
+		t.Fatal(err)
+	}
+	p.Await(t, id, "DELETED")
+	testkit.Eventually(t, time.Minute, "its port is gone", func() bool {
+		n, err := other.Ports(t.Context(), id)
+		return n == 0 && err == nil
+	})
 }

@@ -2,14 +2,20 @@
 // where its pager decodes a page four times (servers, usage) or asks for more than is needed (tokens).
 //
 // Calls run either with the caller's own token (Cloud.As), so that OpenStack's policy decides, or with the
-// service account that only event functions have (Cloud.Service).
+// service account that only event functions have (Cloud.Account).
 package openstack
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
+	"encoding/json"
+	"maps"
 	"net/http"
+	"net/url"
+	"reflect"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -183,4 +189,199 @@ func (s *Session) client(ctx context.Context, service, base, microversion string
 
 func (s *Session) compute(ctx context.Context, microversion string) (*gophercloud.ServiceClient, error) {
 	return s.client(ctx, "compute", "", microversion)
+}
+
+// maxClouds bounds the other clouds and regions that are kept. Whoever makes a connection names the region.
+const maxClouds = 100
+
+// At is another cloud, reached as AddRemotes has said, or another region of this one. authURL "" is this cloud's
+// Keystone. The same cloud and region is the same Cloud, so that its catalogs are kept.
+func (c *Cloud) At(authURL, region string) *Cloud {
+	other := &Cloud{
+		identity: c.identity, region: c.region, iface: c.iface, http: c.http, remotes: c.remotes,
+		versions: c.versions,
+	}
+	switch identity := identityURL(authURL); {
+	case authURL == "":
+	case identity == c.identity:
+		other.region = ""
+	default: // with its own interface and authorities, and not this cloud's
+		found, client := c.remotes.find(identity)
+		other.identity, other.region, other.iface, other.http = identity, found.region, found.iface, client
+	}
+	if region != "" {
+		other.region = region
+	}
+	if other.identity == c.identity && other.region == c.region {
+		other.overrides = c.overrides
+	}
+	return c.kept(other)
+}
+
+// kept is the Cloud that is kept of the other's Keystone and region, or else the other itself, which is kept from now
+// on.
+func (c *Cloud) kept(other *Cloud) *Cloud {
+	key := other.identity + " " + other.region
+	if known, ok := c.others.Get(key); ok {
+		return known
+	}
+	other.catalogs, other.others = newCatalogCache(), c.others
+	if known, ok, _ := c.others.PeekOrAdd(key, other); ok { // somebody else was faster
+		return known
+	}
+	return other
+}
+
+// Region is the region that the cloud's services are looked for in; "" when its catalog has one only.
+func (c *Cloud) Region() string { return c.region }
+
+// Scoped shows a *Session as S, an interface whose In returns an S.
+type Scoped[S any] struct{ *Session }
+
+// In opens a session in one project.
+func (s Scoped[S]) In(ctx context.Context, projectID string) (S, error) {
+	return Narrow[S](s.Session.In(ctx, projectID))
+}
+
+// Narrow shows a new session as the part that a function needs. It panics when Scoped[S] does not implement S.
+func Narrow[S any](s *Session, err error) (narrowed S, _ error) {
+	if err != nil {
+		return narrowed, err
+	}
+	narrowed, ok := any(Scoped[S]{s}).(S)
+	if !ok {
+		panic("openstack: Scoped does not implement " + reflect.TypeFor[S]().String())
+	}
+	return narrowed, nil
+}
+
+// get reads an answer of a service into a struct.
+func get(ctx context.Context, client *gophercloud.ServiceClient, address string, into any) error {
+	_, err := client.Get(ctx, address, into, &gophercloud.RequestOpts{})
+	return classify(projectName(client.Type), err)
+}
+
+// getNova reads an answer of Nova. The elements of path need not be escaped.
+func (s *Session) getNova(ctx context.Context, microversion string, into any, path ...string) error {
+	nova, err := s.compute(ctx, microversion)
+	if err != nil {
+		return err
+	}
+	for n := range path {
+		path[n] = url.PathEscape(path[n])
+	}
+	return get(ctx, nova, nova.ServiceURL(path...), into)
+}
+
+// shared makes one call for all who ask for the same key at once. The first caller's context does not end it: when that
+// one hangs up, the others still wait.
+func shared[T any](
+	ctx context.Context, group *singleflight.Group, key, service string, timeout time.Duration,
+	call func(context.Context) (T, error),
+) (value T, err error) {
+	answer := group.DoChan(key, func() (any, error) {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
+		defer cancel()
+		return call(ctx)
+	})
+	select {
+	case r := <-answer:
+		value, _ = r.Val.(T)
+		return value, r.Err
+	case <-ctx.Done():
+		return value, classify(service, ctx.Err())
+	}
+}
+
+// pages are the buffers of long answers, used again by the next one.
+var pages = sync.Pool{New: func() any { return new(bytes.Buffer) }}
+
+// keptPage is the largest buffer that is kept: a page of 1000 servers has 2 MB.
+const keptPage = 4 << 20
+
+// getPage reads a long answer in one piece and decodes it. gophercloud's json.Decoder grows a new buffer for each
+// answer by doubling: for a page of 2 MB that is more memory than all that is decoded from it.
+func getPage(ctx context.Context, client *gophercloud.ServiceClient, url string, into any) error {
+	resp, err := client.Get(ctx, url, nil, &gophercloud.RequestOpts{KeepResponseBody: true})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	buffer := pages.Get().(*bytes.Buffer) //nolint:forcetypeassert // the pool holds nothing else
+	defer func() {
+		if buffer.Cap() <= keptPage {
+			pages.Put(buffer)
+		}
+	}()
+	buffer.Reset()
+	if 0 < resp.ContentLength && resp.ContentLength <= keptPage { // a longer one has to prove itself as it comes
+		buffer.Grow(int(resp.ContentLength) + bytes.MinRead)
+	}
+	if _, err := buffer.ReadFrom(resp.Body); err != nil {
+		return err
+	}
+	return json.Unmarshal(buffer.Bytes(), into)
+}
+
+// everyPage reads a list to its end. split takes the items of a page and the address of the next one out of it; of that
+// address only marker and offset are used, because it may name a host that only the service knows.
+func everyPage[P, T any](
+	ctx context.Context, client *gophercloud.ServiceClient, address string, query url.Values,
+	split func(*P) (items []T, next string), id func(T) string,
+) ([]T, error) {
+	all, seen := []T{}, map[string]bool{} // what is made meanwhile shifts the pages
+	for {
+		var page P
+		if err := getPage(ctx, client, address+"?"+query.Encode(), &page); err != nil {
+			return nil, classify(projectName(client.Type), err)
+		}
+		items, next := split(&page)
+		isNew := false
+		for _, item := range items {
+			if !seen[id(item)] {
+				seen[id(item)], isNew = true, true
+				all = append(all, item)
+			}
+		}
+		following := parameters(next)
+		if len(following) == 0 || !isNew {
+			return all, nil
+		}
+		maps.Copy(query, following)
+	}
+}
+
+// parameters are the marker and the offset of an address, if any.
+func parameters(address string) url.Values {
+	found := url.Values{}
+	if u, err := url.Parse(address); err == nil {
+		for _, name := range []string{"marker", "offset"} {
+			if value := u.Query().Get(name); value != "" {
+				found.Set(name, value)
+			}
+		}
+	}
+	return found
+}
+
+// linkTo is the address of the next page.
+func linkTo(links []link) string {
+	for _, l := range links {
+		if l.Rel == "next" {
+			return l.Href
+		}
+	}
+	return ""
+}
+
+// convert makes entries of ours of a list; nil when it could not be read.
+func convert[F, T any](found []F, err error, entry func(F) T) ([]T, error) {
+	if err != nil {
+		return nil, err
+	}
+	out := make([]T, len(found))
+	for i := range found {
+		out[i] = entry(found[i])
+	}
+	return out, nil
 }

@@ -7,14 +7,18 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"fmt"
 	"math/big"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
 )
 
 // TestAnotherCloudHasItsOwnDefaults: OS_INTERFACE and the endpoint overrides are this cloud's; CONNECTION_CLOUDS may
@@ -167,5 +171,91 @@ func TestRemotesConfig(t *testing.T) {
 			strings.Contains(err.Error(), "canary")) {
 			t.Errorf("%q: got %v, want %q", text, err, want)
 		}
+	}
+}
+
+// TestAnotherCloud is asked at its own Keystone, and chooses from its own catalog.
+func TestAnotherCloud(t *testing.T) {
+	t.Parallel()
+	ours, theirs := newStub(t), loginStub(t, member)
+	cloud := ours.cloud(t, func(c *Config) { c.Region = "home" })
+	if cloud.Region() != "home" || cloud.At("", "").Region() != "home" || cloud.At("", "r1").Region() != "r1" ||
+		cloud.At(theirs.url, "").Region() != "" {
+		t.Error("it is in another region than it should be")
+	}
+	if got := cloud.At("", "r1").IdentityURL(); got != ours.url+"/v3" {
+		t.Errorf("another region's Keystone is %s", got)
+	}
+	for _, url := range []string{theirs.url, theirs.url + "/v3", theirs.url + "/v3/"} {
+		session, _, err := cloud.At(url, "r1").Credential(t.Context(), "c1", "s")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if at, err := session.endpoint(t.Context(), "compute"); at != theirs.url+"/compute/" {
+			t.Errorf("%s: Nova is at %s: %v", url, at, err)
+		}
+	}
+	if _, _, err := cloud.At(theirs.url, "r2").Credential(t.Context(), "c1", "s"); err != nil {
+		t.Fatal(err)
+	}
+	session, _, _ := cloud.At(theirs.url, "r2").Credential(t.Context(), "c1", "s")
+	if _, err := session.Flavors(t.Context()); apperr.CodeOf(err) != apperr.Unsupported {
+		t.Errorf("an unknown region: %v", err)
+	}
+	if len(ours.calls) != 0 {
+		t.Errorf("our own cloud was asked for %s", ours.calls[0].URL)
+	}
+}
+
+// TestLoginsLeakNothing: a thousand logins in another cloud, and as many regions of it, leave no goroutine behind. It
+// is not parallel, because it counts those of the whole process. The other cloud is a fake: a thousand logins would
+// take the sandbox minutes.
+func TestLoginsLeakNothing(t *testing.T) { //nolint:paralleltest // see above
+	theirs := loginStub(t, member)
+	cloud := newStub(t).cloud(t, nil)
+	login := func(region string) {
+		if _, _, err := cloud.At(theirs.url, region).Credential(t.Context(), "c1", "s"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	login("r1")
+	before := runtime.NumGoroutine()
+	for n := range 1000 {
+		login("r1")
+		cloud.At(theirs.url, fmt.Sprint("region", n))
+	}
+	var after int
+	for range 600 { // connections that are being closed end soon
+		if after = runtime.NumGoroutine(); after <= before+5 {
+			break
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	if after > before+5 {
+		t.Errorf("there were %d goroutines, and are %d", before, after)
+	}
+	if cloud.At(theirs.url, "r1") != cloud.At(theirs.url+"/v3", "r1") ||
+		cloud.At(theirs.url, "r1") == cloud.At("", "r1") {
+		t.Error("one cloud and region is not one Cloud")
+	}
+	if cloud.others.Len() > maxClouds {
+		t.Errorf("%d clouds are kept", cloud.others.Len())
+	}
+}
+
+// TestCatalogsAreBelievedForAWhile only.
+func TestCatalogsAreBelievedForAWhile(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	cache := newCatalogCache()
+	cache.now = func() time.Time { return now }
+	cache.Add("p1", catalog{})
+	now = now.Add(catalogTTL)
+	if _, ok := cache.Get("p1"); !ok {
+		t.Error("it was forgotten too soon")
+	}
+	now = now.Add(time.Second)
+	if _, ok := cache.Get("p1"); ok {
+		t.Error("it is believed for too long")
 	}
 }

@@ -2,6 +2,7 @@ package openstack
 
 import (
 	"context"
+	"encoding/json"
 	"maps"
 	"net/url"
 	"slices"
@@ -388,4 +389,39 @@ func (s *Session) CellsUp(ctx context.Context, projectID string) error {
 	query := url.Values{"limit": {"1"}, "start": {"1970-01-01T00:00:00"}, "end": {"1970-01-02T00:00:00"}}
 	var body struct{}
 	return classify("nova", getPage(ctx, nova, path+"?"+query.Encode(), &body))
+}
+
+// MarkedServers lists all servers of the session's project that carry a tag, with their metadata and volumes.
+func (s *Session) MarkedServers(ctx context.Context, tag string) ([]domain.Server, error) {
+	query := url.Values{"tags": {tag}, "limit": {strconv.Itoa(watchPage)}}
+	var all []domain.Server
+	err := s.eachServer(ctx, computeFlavorInside, query, func(found *server) {
+		d := found.domain()
+		_ = json.Unmarshal(found.Metadata, &d.Metadata) // Nova gives texts by names
+		for _, v := range found.Volumes {
+			d.VolumeIDs = append(d.VolumeIDs, v.ID)
+		}
+		all = append(all, d)
+	})
+	return all, err
+}
+
+// TaggedServers lists a project's servers with a tag. Another project than the session's takes the admin role.
+func (s *Session) TaggedServers(ctx context.Context, projectID, tag string) ([]domain.Server, error) {
+	return s.serversOf(ctx, projectID, "tags", tag)
+}
+
+// UnplacedServers lists a project's servers in the statuses in which a server may have no host: being built, in ERROR
+// or shelved. Another project than the session's takes the admin role.
+func (s *Session) UnplacedServers(ctx context.Context, projectID string) ([]domain.Server, error) {
+	return s.serversOf(ctx, projectID, "status", "BUILD", "ERROR", "SHELVED_OFFLOADED")
+}
+
+func (s *Session) serversOf(ctx context.Context, projectID, filter string, values ...string) ([]domain.Server, error) {
+	query := url.Values{
+		"limit": {strconv.Itoa(watchPage)}, "all_tenants": {"1"}, "project_id": {projectID}, filter: values,
+	}
+	out := []domain.Server{}
+	err := s.eachServer(ctx, computeFlavorInside, query, func(found *server) { out = append(out, found.domain()) })
+	return out, err
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
@@ -271,5 +272,37 @@ func TestPattern(t *testing.T) {
 				t.Errorf("%s: the pattern %s matches %s", text, atNova, other)
 			}
 		}
+	}
+}
+
+// TestRebuildAsItIsAskedFor: a server that boots from a volume needs a newer Nova, and one that has none of it says so.
+func TestRebuildAsItIsAskedFor(t *testing.T) {
+	t.Parallel()
+	for fromVolume, version := range map[bool]string{false: "2.57", true: "2.93"} {
+		s := newStub(t)
+		s.answer("POST /compute/servers/id/action", 202, "")
+		r := domain.Rebuild{
+			ID: uuid.New(), ImageID: "i1", UserData: "#cloud-config", Metadata: map[string]string{"a": "b"},
+		}
+		if err := s.session(t).RebuildServer(t.Context(), "id", r, fromVolume); err != nil {
+			t.Fatal(err)
+		}
+		sent := s.to("/compute/servers/id/action")[0]
+		want := map[string]any{
+			"rebuild": map[string]any{
+				"imageRef": "i1", "user_data": "I2Nsb3VkLWNvbmZpZw==", "metadata": map[string]any{"a": "b"},
+			},
+		}
+		if diff := cmp.Diff(want, bodyOf(t, sent)); diff != "" ||
+			sent.Header.Get("X-Openstack-Nova-Api-Version") != version {
+			t.Errorf("%s %v", diff, sent.Header)
+		}
+	}
+	s := newStub(t)
+	s.answer("POST /compute/servers/id/action", 406,
+		`{"computeFault":{"message":"Version 2.93 is not supported by the API. Minimum is 2.1 and maximum is 2.79."}}`)
+	err := s.session(t).RebuildServer(t.Context(), "id", domain.Rebuild{ImageID: "i1"}, true)
+	if apperr.CodeOf(err) != apperr.Unsupported || !strings.Contains(apperr.As(err).Message, "2.93") {
+		t.Errorf("an older Nova: %v", err)
 	}
 }

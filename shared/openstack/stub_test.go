@@ -191,3 +191,66 @@ func TestEveryCallSaysWhoAsks(t *testing.T) {
 		t.Errorf("the microversion is %q", got)
 	}
 }
+
+const member = `"user":{"id":"u1","name":"joe"},"project":{"id":"p1","name":"web","domain":{"id":"d1"}},"roles":[{"name":"reader"},{"name":"member"}]`
+
+// loginStub answers every login with the token's body.
+func loginStub(t *testing.T, body string) *stub {
+	t.Helper()
+	s := newStub(t)
+	s.mux.HandleFunc("POST /v3/auth/tokens", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("X-Subject-Token", theToken)
+		w.WriteHeader(http.StatusCreated)
+		_, _ = w.Write([]byte(`{"token":{` + body + `,` + strings.TrimPrefix(s.catalog("compute"), "{") + `}`))
+	})
+	return s
+}
+
+func catalogOf(t *testing.T, text string) catalog {
+	t.Helper()
+	var c catalog
+	if err := json.Unmarshal([]byte(text), &c); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func nova500(class string) string {
+	return `{"computeFault": {"code": 500, "message": "Unexpected API Error. Please report this at http://bugs.launchpad.net/nova/ and attach the Nova API log if possible.\n<class '` + class + `'>"}}`
+}
+
+func hangUp(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }
+
+func hang(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
+
+func status(code int) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Retry-After", "60")
+		w.WriteHeader(code)
+	}
+}
+
+// pages has a path answer with the page that a marker stands for.
+func (s *stub) pages(pattern string, byMarker map[string]string) {
+	s.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+		page, ok := byMarker[r.URL.Query().Get("marker")]
+		if !ok {
+			w.WriteHeader(http.StatusBadRequest)
+		}
+		_, _ = w.Write([]byte(page))
+	})
+}
+
+// offering is a session whose catalog is the one in a body of Keystone's.
+func (s *stub) offering(t *testing.T, body string) *Session {
+	t.Helper()
+	var found struct {
+		Catalog catalog `json:"catalog"`
+	}
+	if err := json.Unmarshal([]byte(body), &found); err != nil {
+		t.Fatal(err)
+	}
+	cloud := s.cloud(t, nil)
+	cloud.catalogs.Add("p1", found.Catalog)
+	return cloud.As(theToken, "p1")
+}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/due"
 )
 
 // Pool gives tests the pool as functions have it.
@@ -47,6 +48,9 @@ func (r Retention) DeleteUntil(ctx context.Context, until time.Time) (done bool,
 	return r.deleteOld(ctx, until)
 }
 
+// ClockSQL is the clock's one statement.
+func ClockSQL(functions []due.Declared) string { return NewClock(nil, functions).sql }
+
 // DueStatement is a statement that looks for due rows, every second or at every tick.
 type DueStatement struct {
 	SQL  string
@@ -59,6 +63,7 @@ func DueStatements() map[string]DueStatement {
 	pace := paceArgs(domain.RemotePace{Usual: time.Minute, Moving: time.Second, Within: time.Minute})
 	cloud := append(slices.Clone(pace), "", "r", claim, long)
 	return map[string]DueStatement{
+		"jobs":                      {listDueJobsSQL, []any{"run-leases"}},
 		"connections that end":      {endingSQL, []any{limit}},
 		"connections with work":     {workSQL, []any{limit}},
 		"work through connections":  {busySQL, []any{long, long}},

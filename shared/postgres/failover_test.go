@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -110,6 +111,46 @@ func TestReadOnlyConnectionsAreClosed(t *testing.T) {
 			if err := write(pool); err != nil {
 				t.Errorf("%s: afterwards: %v", name, err)
 			}
+		}
+	}
+}
+
+// TestConditionsCloseConnections: after an SQLSTATE as many connections of the pool are kept as docs/failover.md says.
+func TestConditionsCloseConnections(t *testing.T) {
+	t.Parallel()
+	const size = 3
+	pool := open(t, testkit.Database(t)).Pool()
+	backends := func() (pids []uint32) {
+		t.Helper()
+		for range size {
+			c, err := pool.Acquire(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Release()
+			pids = append(pids, c.Conn().PgConn().PID())
+		}
+		return pids
+	}
+	for state, want := range map[string]int{
+		"08006": size - 1, "25P03": size - 1, "28P01": size - 1, "3D000": size - 1, "57P03": size - 1,
+		"57P05": size - 1, "25006": 0, "57P01": 0, "57P02": 0,
+		"23505": size, "40P01": size, "42P01": size, "53300": size, "55P03": size, "57014": size, "58030": size,
+		"42601": size, "22012": size,
+	} {
+		before := backends()
+		_, err := pool.Exec(t.Context(), fmt.Sprintf("do $$ begin raise 'x' using errcode = '%s'; end $$", state))
+		if err == nil || !strings.Contains(err.Error(), state) {
+			t.Fatalf("%s: got %v", state, err)
+		}
+		kept := 0
+		for _, pid := range backends() {
+			if slices.Contains(before, pid) {
+				kept++
+			}
+		}
+		if kept != want {
+			t.Errorf("%s: %d of %d connections are kept, want %d", state, kept, size, want)
 		}
 	}
 }

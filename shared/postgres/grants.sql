@@ -31,6 +31,29 @@ begin
         grant insert on requests to cloudfn_callbacks;
         grant insert, select, update on streams to cloudfn_callbacks;
     end if;
+    if exists (select from pg_roles where rolname = 'cloudfn_clock') then
+        revoke all on all tables in schema public from cloudfn_clock;
+        revoke all on all functions in schema public from cloudfn_clock;
+        grant usage on schema public to cloudfn_clock;
+        grant select (claimed_until, connection_id, project_id, status) on actions to cloudfn_clock;
+        grant select (claimed_until, created_at, id, not_before, project_id, status) on callbacks to cloudfn_clock;
+        grant select (expires_at, status) on connection_requests to cloudfn_clock;
+        grant select (check_until, created_at, expires_at, id, idle_timeout, kind, last_used_at, next_check_at, not_before, project_id, revoked, status, suspended_at) on connections to cloudfn_clock;
+        grant select (claimed_until, due_at) on drains to cloudfn_clock;
+        grant insert, select on events to cloudfn_clock;
+        grant select on goose_db_version to cloudfn_clock;
+        grant select (connection_id, disconnected_at, project_id, remote, server_id, state) on instances to cloudfn_clock;
+        grant select (claimed_until, done_at, due_at, key, kind) on jobs to cloudfn_clock;
+        grant select (claimed_until, due_at, ends_at, project_id, status) on leases to cloudfn_clock;
+        grant select (claimed_until, due_at, project_id) on managed_projects to cloudfn_clock;
+        grant insert, select, update on monitors to cloudfn_clock;
+        grant select (pool) on nodes to cloudfn_clock;
+        grant select (claimed_until, connection_id, project_id, status) on orders to cloudfn_clock;
+        grant select (callback_id, claimed_until, head, next_at, project_id, tail) on streams to cloudfn_clock;
+        grant select (connection_id, failures, not_before, project_id, trust_id) on trusts_to_revoke to cloudfn_clock;
+        grant select (project_id) on unserved_projects to cloudfn_clock;
+        grant delete, insert, select, update on wake_failures to cloudfn_clock;
+    end if;
     if exists (select from pg_roles where rolname = 'cloudfn_collect_stats') then
         revoke all on all tables in schema public from cloudfn_collect_stats;
         revoke all on all functions in schema public from cloudfn_collect_stats;
@@ -50,6 +73,7 @@ begin
         grant select on leases to cloudfn_collect_stats;
         grant select (project_id, provider, schedule) on managed to cloudfn_collect_stats;
         grant select (domain_id, project_id) on managed_projects to cloudfn_collect_stats;
+        grant insert, select, update on monitors to cloudfn_collect_stats;
         grant delete, select, update on orders to cloudfn_collect_stats;
         grant delete, select, update (used_up) on rate_limits to cloudfn_collect_stats;
         grant delete, insert, select, update on request_log_sizes to cloudfn_collect_stats;
@@ -98,6 +122,7 @@ begin
         grant delete, insert, select, update on events to cloudfn_deliver_events;
         grant select on goose_db_version to cloudfn_deliver_events;
         grant select on instances to cloudfn_deliver_events;
+        grant delete, insert, select, update on jobs to cloudfn_deliver_events;
         grant select on orders to cloudfn_deliver_events;
         grant delete, insert, select, update on streams to cloudfn_deliver_events;
     end if;
@@ -138,6 +163,7 @@ begin
         grant delete, insert, select, update on unexpected_objects to cloudfn_events;
         grant insert, select on unexpected_servers to cloudfn_events;
         grant select on unserved_projects to cloudfn_events;
+        grant delete, insert, select, update on wake_failures to cloudfn_events;
     end if;
     if exists (select from pg_roles where rolname = 'cloudfn_functions') then
         revoke all on all tables in schema public from cloudfn_functions;

@@ -2,6 +2,7 @@ package postgres_test
 
 import (
 	"errors"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -9,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/due"
 	"github.com/cloudfn/cloudfn/shared/postgres"
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
@@ -138,5 +140,82 @@ func TestClaimJobConcurrently(t *testing.T) {
 				t.Errorf("%d copies got it", n)
 			}
 		}
+	}
+}
+
+// TestPeriodicJobs: a job that is registered is due now, and when its last run says. One that a setting has switched
+// off has no row, and jobs that are not periodic stay as they are.
+func TestPeriodicJobs(t *testing.T) {
+	t.Parallel()
+	url := testkit.Database(t)
+	ctx, jobs, conn := t.Context(), postgres.Jobs{DB: open(t, url)}, testkit.Connect(t, url)
+	register := func(keys ...string) {
+		t.Helper()
+		if err := jobs.Register(ctx, "kind", keys); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wantDue := func(what string, want ...string) {
+		t.Helper()
+		got, err := jobs.ListDue(ctx, "kind")
+		slices.Sort(got)
+		if err != nil || !slices.Equal(got, want) {
+			t.Errorf("%s: due are %v, want %v: %v", what, got, want, err)
+		}
+	}
+	// dueIn is when a job is due, by the database's clock.
+	const dueInSQL = "select (due_at - clock_timestamp())::interval from jobs where key = $1"
+	claim(t, jobs, "2026-01-02T03:00:00Z", long) // an hour's
+	register("poll", "retire")
+	wantDue("new", "poll", "retire")
+	first, err := jobs.ClaimDue(ctx, "kind", "retire", time.Minute)
+	if err != nil || !first.Acquired {
+		t.Fatal(first, err)
+	}
+	wantDue("claimed", "poll")
+	if second, err := jobs.ClaimDue(ctx, "kind", "retire", time.Minute); err != nil || second.Acquired {
+		t.Errorf("it is claimed twice: %v", err)
+	}
+	other := domain.NewClaim()
+	if err := jobs.Finish(ctx, "kind", "retire", other, due.Next{Never: true}, nil); err != nil {
+		t.Error(err)
+	}
+	wantDue("finished by another", "poll")
+	if err := jobs.Finish(ctx, "kind", "retire", first, due.Next{In: time.Hour}, errors.New("why")); err != nil {
+		t.Error(err)
+	}
+	in := testkit.Scalar[time.Duration](t, conn, dueInSQL, "retire")
+	reason := testkit.Scalar[string](t, conn, "select error from jobs where key = 'retire'")
+	if in < 59*time.Minute || in > time.Hour || reason != "why" {
+		t.Errorf("it is due in %s, and failed with %q", in, reason)
+	}
+	if again, err := jobs.ClaimDue(ctx, "kind", "retire", time.Minute); err != nil || again.Acquired {
+		t.Errorf("it is claimed before it is due: %v", err)
+	}
+	register("poll", "retire")
+	wantDue("registered again", "poll")
+	if err := jobs.Schedule(ctx, "kind", "poll", due.Next{Second: 17}); err != nil {
+		t.Error(err)
+	}
+	in = testkit.Scalar[time.Duration](t, conn, dueInSQL, "poll")
+	second := testkit.Scalar[float64](t, conn,
+		"select extract(second from due_at)::float8 from jobs where key = 'poll'")
+	if in <= 0 || in > time.Minute || second != 17 {
+		t.Errorf("it is due in %s, at second %v", in, second)
+	}
+	if err := jobs.Schedule(ctx, "kind", "poll", due.Next{Never: true}); err != nil {
+		t.Error(err)
+	}
+	wantDue("with nothing to follow")
+	register("retire")
+	if n := testkit.Scalar[int](t, conn, "select count(*)::int from jobs where key = 'poll'"); n != 0 {
+		t.Error("a job that is switched off has a row")
+	}
+	exec(t, conn, "update jobs set created_at = created_at - interval '100 days'")
+	if err := jobs.Forget(ctx, 24*time.Hour); err != nil {
+		t.Error(err)
+	}
+	if got := testkit.Scalar[string](t, conn, "select string_agg(key, ',') from jobs"); got != "retire" {
+		t.Errorf("left are %s", got)
 	}
 }

@@ -115,7 +115,7 @@ delete from rate_limits where (name, source) in (
     select name, source from rate_limits where used_up < clock_timestamp() for update skip locked)`
 
 // DeleteUnusedLimits deletes the rate limits whose whole quota is free. A client that has many addresses makes a row of
-// each, so it runs each minute.
+// each. collect-stats runs it with every event.
 func (r Retention) DeleteUnusedLimits(ctx context.Context) error {
 	_, err := exec(ctx, r.DB.pool, deleteUnusedSQL)
 	return err

@@ -171,35 +171,6 @@ const (
 	zoneMonitor = "zone/" // and the zone
 )
 
-const (
-	monitorEventSQL = `
-    insert into events (project_id, subject, seq, type, at, data)
-    select $1, 'monitor/' || name, seq, '` + domain.MonitorEvent + `', clock_timestamp(), jsonb_build_object(
-               'monitor', split_part(name, '/', 1), 'status',
-               case when failed_since is null then 'works' else 'failed' end, 'reason', reason)
-               || case when name like 'zone/%' then jsonb_build_object('zone', substr(name, 6)) else '{}' end
-    from`
-
-	monitorFailedSQL = `
-with before as (
-    select failed_since as old from monitors where name = $2 for no key update
-), after as (
-    insert into monitors as m (name, reason, failed_since) values ($2, $3, clock_timestamp())
-    on conflict (name) do update
-    set reason = excluded.reason, failed_since = coalesce(m.failed_since, excluded.failed_since),
-        seq = m.seq + (m.failed_since is null)::int
-    returning *
-)` + monitorEventSQL + ` after where not exists (select from before where old is not null)
-on conflict do nothing`
-
-	monitorWorksSQL = `
-with after as (
-    update monitors set reason = '', failed_since = null, ended_at = clock_timestamp(), seq = seq + 1
-    where name = $2 and failed_since is not null
-    returning *
-)` + monitorEventSQL + ` after`
-)
-
 // MonitorFailed records that the list of nodes cannot be read. The first failure in a row is an event.
 func (s Nodes) MonitorFailed(ctx context.Context, reason string) error {
 	return s.monitor(ctx, monitorFailedSQL, monitorName, reason)
@@ -263,8 +234,5 @@ on conflict (name) do update set details_at = excluded.details_at, details_marke
 }
 
 func (s Nodes) monitor(ctx context.Context, sql string, args ...any) error { // the monitor's name first
-	return retryDeadlock(ctx, func() error {
-		_, err := exec(ctx, s.DB.pool, sql, append([]any{s.EventProject}, args...)...)
-		return err
-	})
+	return s.DB.monitor(ctx, s.EventProject, sql, args...)
 }

@@ -58,7 +58,7 @@ func (r Requests) alone(ctx context.Context, fn func(tx pgx.Tx, now time.Time) e
 		}
 	}
 	slog.WarnContext(ctx,
-		"the request log's partitions are unchanged: a statement reads the table for long; the next tick retries")
+		"the request log's partitions are unchanged: a statement reads the table for long; the next event retries")
 	return nil
 }
 

@@ -132,9 +132,9 @@ func TestScheduleNext(t *testing.T) {
 		{Minutely, "2026-12-31T23:59:30Z", "2027-01-01T00:00:00Z"},
 		{Minutely, "2026-01-02T03:04:00Z", "2026-01-02T03:05:00Z"}, // on time: the next minute
 		{Minutely, "2026-01-02T03:04:00.001Z", "2026-01-02T03:05:00Z"},
-		{MinutelyAt(8), "2026-12-31T23:59:30Z", "2027-01-01T00:00:08Z"},
-		{MinutelyAt(8), "2026-01-02T03:04:07.999Z", "2026-01-02T03:04:08Z"},
-		{MinutelyAt(8), "2026-01-02T03:04:08Z", "2026-01-02T03:05:08Z"},
+		{Hourly, "2026-12-31T23:59:30Z", "2027-01-01T00:00:00Z"},
+		{Hourly, "2026-01-02T03:59:59.999Z", "2026-01-02T04:00:00Z"},
+		{Hourly, "2026-01-02T03:00:00Z", "2026-01-02T04:00:00Z"},
 		{Minutely, "2026-01-02T03:20:30+05:45", "2026-01-01T21:36:00Z"}, // whatever the replica's time zone is
 	} {
 		if got := tc.schedule.next(at(tc.now)); !got.Equal(at(tc.want)) {

@@ -17,6 +17,7 @@ type Declaration struct {
 	Kind      string   `json:"kind"` // http or event
 	Summary   string   `json:"summary"`
 	Schedule  Schedule `json:"schedule,omitempty"`
+	Due       []string `json:"due,omitempty"` // as in due.Declared
 	Reach     Reach    `json:"reach"`
 	Secrets   []string `json:"secrets"`
 	Scale     Scale    `json:"scale"`

@@ -6,12 +6,11 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/sethvargo/go-envconfig"
 
+	"github.com/cloudfn/cloudfn/shared/due"
 	"github.com/cloudfn/cloudfn/shared/eventx"
 	"github.com/cloudfn/cloudfn/shared/httpx"
 )
@@ -30,14 +29,17 @@ type HTTP[C, S any] struct {
 	Routes  func(S) []httpx.Route    // must not call S: it gets a zero S to list the routes
 }
 
-// Event declares a function that a PingSource wakes by its schedule.
+// Event declares a function that is woken by events: by the function clock while something is due, by functions that
+// have work for it, and by a PingSource of its own if it has a schedule.
 type Event[C any] struct {
 	Name     string
 	Summary  string
-	Schedule Schedule
-	Reach    Reach
-	Secrets  []string
-	Scale    Scale
+	Schedule Schedule // "" = no PingSource
+	// Due are the queries by which the clock finds that something is due, as in due.Declared.
+	Due     []string
+	Reach   Reach
+	Secrets []string
+	Scale   Scale
 	// CloudCalls is how many calls to one service of OpenStack may be in flight in a process, so that one that hangs
 	// does not take all of the function's workers; 0 = no limit.
 	CloudCalls int
@@ -70,15 +72,14 @@ func (s Scale) PerSource() int { return s.Concurrency * 4 / 5 }
 // memory.
 const daemonInFlight = 200
 
-// Schedule is an event function's schedule in cron's format, UTC: Minutely or MinutelyAt.
+// Schedule is the schedule of a PingSource in cron's format, UTC.
 type Schedule string
 
-// Minutely is each full minute. What is due less often follows from the database's clock.
-const Minutely Schedule = "* * * * *"
-
-// MinutelyAt is each minute at a second from 1 to 59. Every function has another one: functions that are woken together
-// would send their requests to OpenStack together.
-func MinutelyAt(second int) Schedule { return Schedule(strconv.Itoa(second)) + " " + Minutely }
+// The schedules.
+const (
+	Minutely Schedule = "* * * * *" // each full minute: the clock's
+	Hourly   Schedule = "0 * * * *" // each full hour
+)
 
 // The kinds of functions.
 const (
@@ -86,24 +87,12 @@ const (
 	kindEvent = "event"
 )
 
-// second is the second of the minute; ok is false if the schedule is neither Minutely nor MinutelyAt.
-func (s Schedule) second() (second int, ok bool) {
-	if s == Minutely {
-		return 0, true
-	}
-	first, _, _ := strings.Cut(string(s), " ")
-	second, err := strconv.Atoi(first)
-	return second, err == nil && second > 0 && second < 60 && s == MinutelyAt(second)
+// every is the time between two ticks; 0 = the schedule is unknown.
+func (s Schedule) every() time.Duration {
+	return map[Schedule]time.Duration{Minutely: time.Minute, Hourly: time.Hour}[s]
 }
 
-func (s Schedule) next(now time.Time) time.Time {
-	second, _ := s.second()
-	at := now.Truncate(time.Minute).Add(time.Duration(second) * time.Second)
-	if !at.After(now) {
-		at = at.Add(time.Minute)
-	}
-	return at
-}
+func (s Schedule) next(now time.Time) time.Time { return now.Truncate(s.every()).Add(s.every()) }
 
 // function is a declaration without its types.
 type function struct {
@@ -141,8 +130,8 @@ func (h HTTP[C, S]) declared() function {
 
 func (e Event[C]) declared() function {
 	d := Declaration{
-		Name: e.Name, Kind: kindEvent, Summary: e.Summary, Schedule: e.Schedule, Reach: e.Reach, Secrets: e.Secrets,
-		Scale:  e.Scale,
+		Name: e.Name, Kind: kindEvent, Summary: e.Summary, Schedule: e.Schedule, Due: e.Due, Reach: e.Reach,
+		Secrets: e.Secrets, Scale: e.Scale,
 		Routes: []string{"POST /events/" + e.Name},
 	}
 	f := declare(d, nil, func(cfg C, deps Deps) (built, error) {
@@ -184,6 +173,18 @@ func (f function) described() (d Declaration, routes []httpx.Route) {
 	return d, routes
 }
 
+func isMinutely(f function) bool { return f.Schedule == Minutely }
+
+// dueOf returns what the functions declare that is due.
+func dueOf(functions []function) (all []due.Declared) {
+	for _, f := range functions {
+		if len(f.Due) > 0 {
+			all = append(all, due.Declared{Function: f.Name, SQL: f.Due})
+		}
+	}
+	return all
+}
+
 // list returns the declarations of functions, whose names must differ.
 func list(functions []Function) ([]function, error) {
 	var all []function
@@ -192,15 +193,14 @@ func list(functions []Function) ([]function, error) {
 		if slices.ContainsFunc(all, func(other function) bool { return other.Name == d.Name }) {
 			return nil, fmt.Errorf("two functions have the name %s", d.Name)
 		}
-		if _, ok := d.Schedule.second(); d.Kind == kindEvent && !ok {
-			return nil, fmt.Errorf("%s: schedule is %q; it must be run.Minutely or run.MinutelyAt(1 to 59)", d.Name,
+		switch {
+		case d.Schedule != "" && d.Schedule.every() == 0:
+			return nil, fmt.Errorf("%s: schedule is %q; it must be run.Minutely, run.Hourly or empty", d.Name,
 				d.Schedule)
-		}
-		if i := slices.IndexFunc(all, func(other function) bool {
-			return d.Kind == kindEvent && other.Schedule == d.Schedule
-		}); i >= 0 {
-			return nil, fmt.Errorf("%s and %s have the same schedule %q: each needs a second of its own", all[i].Name,
-				d.Name, d.Schedule)
+		case d.Kind == kindEvent && d.Schedule == "" && len(d.Due) == 0:
+			return nil, fmt.Errorf("%s: no one wakes it; it needs Due, for the clock, or a schedule", d.Name)
+		case d.Schedule == Minutely && slices.ContainsFunc(all, isMinutely):
+			return nil, fmt.Errorf("%s has a PingSource every minute; only one function may have that", d.Name)
 		}
 		all = append(all, d)
 	}

@@ -3,6 +3,7 @@ package run
 import (
 	"context"
 	"io"
+	"slices"
 	"strings"
 	"testing"
 
@@ -39,25 +40,30 @@ func TestRoutesAreBuiltOnce(t *testing.T) {
 	}
 }
 
-// TestSchedules: event functions are woken at different seconds, so that they do not send their requests together.
+// TestSchedules: one function has a PingSource every minute, and every other one something that wakes it.
 func TestSchedules(t *testing.T) {
-	at := func(name string, s Schedule) Function {
+	due := []string{"select now()"}
+	at := func(name string, s Schedule, due ...string) Function {
 		f := tickThings
-		f.Name, f.Schedule = name, s
+		f.Name, f.Schedule, f.Due = name, s, due
 		return f
 	}
-	for _, s := range []Schedule{Minutely, MinutelyAt(1), MinutelyAt(59)} {
-		if _, err := list([]Function{at("a", s), at("b", MinutelyAt(8))}); err != nil {
-			t.Errorf("%s: %v", s, err)
-		}
-		if _, err := list([]Function{at("a", s), at("b", s)}); err == nil {
-			t.Errorf("two functions at %q are taken", s)
-		}
+	all, err := list([]Function{at("a", Minutely), at("b", Hourly), at("c", Hourly, due...), at("d", "", due...)})
+	if err != nil {
+		t.Fatal(err)
 	}
-	for _, s := range []Schedule{
-		"", "8", MinutelyAt(0), MinutelyAt(60), MinutelyAt(-1), "08 * * * * *", "0 * * * *", "8 * * * *",
-	} {
-		if _, err := list([]Function{at("a", s)}); err == nil {
+	if got := dueOf(all); len(got) != 2 || got[0].Function != "c" || got[1].Function != "d" ||
+		!slices.Equal(got[1].SQL, due) {
+		t.Errorf("due are %v", got)
+	}
+	if _, err := list([]Function{at("a", Minutely), at("b", Minutely)}); err == nil {
+		t.Error("two functions every minute are taken")
+	}
+	if _, err := list([]Function{at("a", "")}); err == nil {
+		t.Error("a function that no one wakes is taken")
+	}
+	for _, s := range []Schedule{"8", "8 * * * * *", "0 0 * * *", "8 * * * *"} {
+		if _, err := list([]Function{at("a", s, due...)}); err == nil {
 			t.Errorf("%q is taken", s)
 		}
 	}
@@ -75,9 +81,9 @@ func TestTwoOfOneName(t *testing.T) {
 // TestCloudCalls: a function that limits its calls to OpenStack has a cloud of its own, and the others share one.
 func TestCloudCalls(t *testing.T) {
 	clouds := map[string]*openstack.Cloud{}
-	declaration := func(name string, second, calls int) function {
+	declaration := func(name string, calls int) function {
 		return Event[struct{}]{
-			Name: name, Schedule: MinutelyAt(second), CloudCalls: calls,
+			Name: name, Schedule: Hourly, CloudCalls: calls,
 			Build: func(_ struct{}, d Deps) (eventx.Func, error) {
 				clouds[name] = d.Cloud
 				return func(context.Context, cloudevents.Event) error { return nil }, nil
@@ -85,7 +91,7 @@ func TestCloudCalls(t *testing.T) {
 		}.declared()
 	}
 	all := []function{
-		declaration("a", 1, 0), declaration("b", 2, 8), declaration("c", 3, 8), declaration("d", 4, 0),
+		declaration("a", 0), declaration("b", 8), declaration("c", 8), declaration("d", 0),
 	}
 	p, err := newProcess(t.Context(), environment(nil), Texts{}, io.Discard, all)
 	if err != nil {

@@ -41,7 +41,8 @@ type Process struct {
 	functions []function // all, served here or not
 	routes    []httpx.Route
 	events    []event
-	api       http.Handler // serves the routes
+	starts    []func(ctx context.Context) error // see Deps.AtStart
+	api       http.Handler                      // serves the routes
 
 	settings     watchedSettings
 	dependencies dependencies
@@ -154,13 +155,14 @@ func (p *Process) build(ctx context.Context, env envconfig.Lookuper, targets []f
 	p.stopEvents = stop
 	waiting, ending := context.WithCancel(running)
 	p.ending = ending
-	deps := Deps{DB: p.db}
+	deps := Deps{DB: p.db, Due: dueOf(p.functions)}
+	deps.AtStart = func(do func(ctx context.Context) error) { p.starts = append(p.starts, do) }
 	deps.Functions = Functions{
 		all: p.functions, alone: p.cfg.Target != "", own: func() http.Handler { return p.api },
 		client: p.telemetry.Client(),
 	}
 	for _, f := range targets {
-		deps.Wake = p.wakesOf(f)
+		deps.Wake, deps.Post = p.wakesOf(f), p.postOf(f)
 		var err error
 		if deps.Cloud, err = p.cloudOf(f); err != nil {
 			return err
@@ -175,7 +177,7 @@ func (p *Process) build(ctx context.Context, env envconfig.Lookuper, targets []f
 		}
 		p.events = append(p.events, event{schedule: f.Schedule, Handler: eventx.Handler{
 			Name: f.Name, Types: []string{eventx.PingType, eventx.WakeType}, Key: p.cfg.EventKey,
-			Timeout: p.cfg.EventTimeout, Running: running, Ending: waiting.Done(), Func: b.event,
+			Timeout: p.cfg.EventTimeout, Running: running, Ending: waiting.Done(), Func: p.leaveToClock(f, b.event),
 		}})
 	}
 	p.routes = append(p.routes, p.common()...)

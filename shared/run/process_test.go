@@ -47,7 +47,7 @@ var tickThings = Event[struct{}]{
 }
 
 var tickMore = Event[small]{
-	Name: "tick-more", Schedule: MinutelyAt(8),
+	Name: "tick-more", Due: []string{"select now()"},
 	Build: func(small, Deps) (eventx.Func, error) {
 		return func(context.Context, cloudevents.Event) error { return errors.New("always") }, nil
 	},
@@ -218,7 +218,7 @@ func TestDescribe(t *testing.T) {
 	if err := json.Unmarshal([]byte(out.String()), &got); err != nil {
 		t.Fatal(err)
 	}
-	if len(got.Functions) != 3 || got.Functions[0].Name != "things" || got.Functions[1].Schedule != MinutelyAt(8) {
+	if len(got.Functions) != 3 || got.Functions[0].Name != "things" || len(got.Functions[1].Due) != 1 {
 		t.Errorf("the functions are %+v", got.Functions)
 	}
 	want := []string{

@@ -18,6 +18,7 @@ import (
 
 	"github.com/cloudfn/cloudfn/shared/auth"
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/due"
 	"github.com/cloudfn/cloudfn/shared/eventx"
 	"github.com/cloudfn/cloudfn/shared/limit"
 	"github.com/cloudfn/cloudfn/shared/obs"
@@ -36,7 +37,7 @@ type Config struct {
 	// it; the daemon generates one.
 	EventKey domain.Secret `env:"EVENT_KEY"`
 	// Where event functions are woken when there is work, such as `http://{function}.cloudfn.svc.cluster.local`. When
-	// empty, the daemon wakes its own functions, and a function that runs alone leaves the work to the next tick.
+	// empty, the daemon wakes its own functions, and a function that runs alone leaves the work to the clock.
 	WakeURL string `env:"WAKE_URL"`
 
 	// Keystone's URL as callers reach it, such as `https://keystone.example.com/v3`: 401 names it in
@@ -127,9 +128,17 @@ func (l Listen) Validate() error {
 type Deps struct {
 	DB    *postgres.DB
 	Cloud *openstack.Cloud
-	// Wake wakes event functions by name. It returns at once and never fails: a function that is not reached finds its
-	// work at the next tick.
+	// Wake wakes event functions by name. It returns at once and never fails: the clock finds what a function that is
+	// not reached has to do.
 	Wake func(functions ...string)
+	// Due is what all functions declare that is due, for the clock.
+	Due []due.Declared
+	// Post wakes an event function, and returns when that has answered: for the clock. nil = no function can be
+	// reached.
+	Post func(ctx context.Context, function string) error
+	// AtStart has something done once when the process serves, and repeated until it has succeeded: what must not wait
+	// for an event, because an event waits for it.
+	AtStart func(do func(ctx context.Context) error)
 	// Functions reaches the functions that serve HTTP.
 	Functions Functions
 }

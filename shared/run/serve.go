@@ -103,8 +103,11 @@ func (p *Process) serveDaemon(ctx context.Context) error {
 	ticking, stopTicking := context.WithCancel(ctx)
 	var ticks sync.WaitGroup
 	ticks.Go(func() { p.checkedSettings(ticking) }) // logs wrong settings at once
+	ticks.Go(func() { p.atStart(ticking) })
 	for _, e := range p.events {
-		ticks.Go(func() { tick(ticking, e, listener.Addr()) })
+		if e.schedule != "" {
+			ticks.Go(func() { tick(ticking, e, listener.Addr()) })
+		}
 	}
 	err = serveHTTP(ctx, listener, p.Handler(), p.cfg.RequestTimeout, p.drain)
 	stopTicking() // the server may have failed, and ctx goes on
@@ -133,6 +136,7 @@ func (p *Process) serveFunction(ctx context.Context) error {
 	served := make(chan error, 1)
 	go func() { served <- funcframework.StartHostPort(p.cfg.Host, p.cfg.Port) }()
 	go p.warm(ctx)
+	go p.atStart(ctx)
 	select {
 	case err := <-served:
 		return err

@@ -19,8 +19,8 @@ const (
 	tickPause = 10 * time.Second // doubled each time
 )
 
-// tick replaces the PingSource of an event function in the daemon: it posts the same CloudEvent to the daemon's own
-// address, at the start to catch up, and then by the schedule.
+// tick replaces a PingSource in the daemon, the clock's and that of collect-stats: it posts the same CloudEvent to the
+// daemon's own address, at the start to catch up, and then by the schedule.
 func tick(ctx context.Context, e event, self net.Addr) {
 	url := "http://" + loopback(self) + "/events/" + e.Name
 	client := &http.Client{Timeout: e.Timeout + time.Minute}

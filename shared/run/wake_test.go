@@ -2,6 +2,7 @@ package run
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -92,6 +93,68 @@ func TestTheEndStopsWhatWasWoken(t *testing.T) {
 			close(ever)
 		})
 	}
+}
+
+// TestTheDaemonTicksOneClock: it sends itself the events of PingSources, and no others: the clock wakes the rest.
+func TestTheDaemonTicksOneClock(t *testing.T) {
+	p := process(t, map[string]string{"PORT": "0"})
+	woken := make(chan string, 9)
+	for i, e := range p.events {
+		p.events[i].Func = func(_ context.Context, event cloudevents.Event) error {
+			woken <- e.Name + " " + event.Type()
+			return nil
+		}
+	}
+	ctx, end := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	go func() { served <- p.serveDaemon(ctx) }()
+	if got := <-woken; got != "tick-things "+eventx.PingType {
+		t.Errorf("woken was %s", got)
+	}
+	end()
+	if err := <-served; err != nil || len(woken) != 0 {
+		t.Errorf("%v, and %d more were woken", err, len(woken))
+	}
+}
+
+// TestWhoCanWakeAll: the clock, and only where it reaches the functions.
+func TestWhoCanWakeAll(t *testing.T) {
+	for name, tc := range map[string]struct {
+		function, target, url string
+		want                  bool
+	}{
+		"in the daemon":          {clockName, "", "", true},
+		"alone":                  {clockName, "things", "http://{function}.invalid", true},
+		"alone, without the URL": {clockName, "things", "", false},
+		"another function":       {"things", "", "", false},
+	} {
+		p := process(t, map[string]string{"FUNCTION_TARGET": tc.target, "EVENT_KEY": "k", "WAKE_URL": tc.url})
+		if post := p.postOf(function{Declaration: Declaration{Name: tc.function}}); (post != nil) != tc.want {
+			t.Errorf("%s: it can wake all: %t", name, post != nil)
+		}
+	}
+}
+
+// TestStartIsRepeated until it has succeeded, or the process ends.
+func TestStartIsRepeated(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, end := context.WithTimeout(t.Context(), time.Minute)
+		defer end()
+		var first, never int
+		p := &Process{starts: []func(context.Context) error{
+			func(context.Context) error {
+				if first++; first < 3 {
+					return errors.New("postgres is unavailable")
+				}
+				return nil
+			},
+			func(context.Context) error { never++; return errors.New("postgres is unavailable") },
+		}}
+		p.atStart(ctx)
+		if first != 3 || never != 6 { // after 1, 3, 7, 15, 31 s
+			t.Errorf("they were done %d and %d times", first, never)
+		}
+	})
 }
 
 // TestNoEventFunctionWithoutAKey: it would take anybody's events. And nobody is woken without one.

@@ -8,7 +8,12 @@ package webhook
 
 import (
 	"context"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
 	"crypto/tls"
+	"crypto/x509"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
@@ -267,4 +272,93 @@ func retryAfter(h http.Header, now time.Time) time.Duration {
 		return 0
 	}
 	return min(max(at.Sub(now), 0), maxRetryAfter)
+}
+
+// noAnswer says in our words why no answer came. The cause's own text may quote the URL or what the receiver sent, and
+// is dropped.
+func noAnswer(err error) error {
+	var timeout net.Error
+	var dns *net.DNSError
+	switch {
+	case errors.Is(err, errForbidden):
+		return apperr.New(apperr.Forbidden, "the host's address is not allowed: "+
+			"it is not public, or it is one for plain http that the operator has not allowed")
+	case errors.As(err, &dns) && dns.IsNotFound:
+		return apperr.New(apperr.Unavailable, "the host's name is not known")
+	case errors.As(err, &dns) && !dns.IsTimeout:
+		return apperr.New(apperr.Unavailable, "the host's name cannot be looked up")
+	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
+		return apperr.New(apperr.Timeout, "the receiver did not answer in time")
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return apperr.New(apperr.Unavailable, "the connection was refused")
+	case isTLS(err):
+		return apperr.New(apperr.Unavailable, "the receiver offers no TLS with a certificate that is trusted")
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err,
+		syscall.EPIPE):
+		return apperr.New(apperr.Unavailable, "the receiver closed the connection without an answer")
+	case errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH):
+		return apperr.New(apperr.Unavailable, "the receiver's host cannot be reached: no route")
+	}
+	return apperr.New(apperr.BadGateway, "the receiver gave no answer that makes sense")
+}
+
+func isTLS(err error) bool {
+	if errors.Is(err, http.ErrSchemeMismatch) || strings.Contains(err.Error(), "tls: ") {
+		return true
+	}
+	_, certificate := errors.AsType[*tls.CertificateVerificationError](err)
+	_, record := errors.AsType[tls.RecordHeaderError](err)
+	_, authority := errors.AsType[x509.UnknownAuthorityError](err)
+	return certificate || record || authority
+}
+
+// How a secret is written (https://www.standardwebhooks.com): a prefix, and 24 to 64 bytes in base64.
+const (
+	secretPrefix  = "whsec_"
+	newSecretSize = 32
+	minSecretSize = 24
+	maxSecretSize = 64
+)
+
+// NewSecret makes a secret.
+func NewSecret() domain.Secret {
+	key := make([]byte, newSecretSize)
+	_, _ = rand.Read(key) // never fails (Go 1.24)
+	return domain.Secret(secretPrefix + base64.StdEncoding.EncodeToString(key))
+}
+
+// CheckSecret fails on a malformed secret. The error is for the field "secret", and does not quote it.
+func CheckSecret(secret domain.Secret) error {
+	_, err := keyOf(secret)
+	return err
+}
+
+func keyOf(secret domain.Secret) ([]byte, error) {
+	text, ok := strings.CutPrefix(secret.Reveal(), secretPrefix)
+	key, err := base64.StdEncoding.Strict().DecodeString(text)
+	if !ok || err != nil || strings.ContainsAny(text, "\r\n") || len(key) < minSecretSize || len(key) > maxSecretSize {
+		return nil, apperr.InvalidField("secret", fmt.Sprintf("must be %s and then %d to %d bytes in base64",
+			secretPrefix,
+			minSecretSize, maxSecretSize))
+	}
+	return key, nil
+}
+
+// sign gives one signature for each secret, separated by spaces.
+func sign(secrets []domain.Secret, id string, at time.Time, body []byte) (string, error) {
+	if len(secrets) == 0 {
+		return "", apperr.New(apperr.Internal, "the event cannot be signed: its callback has no secret")
+	}
+	signatures := make([]string, len(secrets))
+	for i, secret := range secrets {
+		key, err := keyOf(secret)
+		if err != nil {
+			return "", apperr.New(apperr.Internal, "the event cannot be signed: a secret of its callback is malformed")
+		}
+		mac := hmac.New(sha256.New, key)
+		mac.Write([]byte(id + "." + strconv.FormatInt(at.Unix(), 10) + "."))
+		mac.Write(body)
+		signatures[i] = "v1," + base64.StdEncoding.EncodeToString(mac.Sum(nil))
+	}
+	return strings.Join(signatures, " "), nil
 }

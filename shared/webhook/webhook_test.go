@@ -1,11 +1,14 @@
 package webhook
 
 import (
+	"context"
+	"encoding/base64"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -13,7 +16,9 @@ import (
 	cloudevents "github.com/cloudevents/sdk-go/v2"
 	cehttp "github.com/cloudevents/sdk-go/v2/protocol/http"
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
+	"golang.org/x/net/dns/dnsmessage"
 
+	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
@@ -208,6 +213,148 @@ func TestConfigsThatCannotWork(t *testing.T) {
 		change(&cfg)
 		if err := cfg.Validate(); err == nil || !strings.Contains(err.Error(), variable) {
 			t.Errorf("%s: %v", variable, err)
+		}
+	}
+}
+
+func TestSecrets(t *testing.T) {
+	t.Parallel()
+	encode := func(n int) string { return base64.StdEncoding.EncodeToString(make([]byte, n)) }
+	for _, text := range []string{
+		"whsec_" + encode(24), "whsec_" + encode(64), "whsec_" + encode(25), NewSecret().Reveal(),
+	} {
+		if err := CheckSecret(domain.Secret(text)); err != nil {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+	for _, text := range []string{
+		"", "whsec_", encode(32), "whsec_" + encode(23), "whsec_" + encode(65), "whsec_" + encode(24) + "=",
+		"whsec_" + encode(24) + "\n", "WHSEC_" + encode(24), "whsec_" + strings.Repeat("-_", 20),
+	} {
+		err := CheckSecret(domain.Secret(text))
+		if e := apperr.As(err); err == nil || len(e.Fields) != 1 || e.Fields[0].Field != "secret" || len(text) > 10 &&
+			strings.Contains(err.Error(), text) {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+	if a, b := NewSecret(), NewSecret(); a == b {
+		t.Error("two secrets are the same")
+	}
+	client := testClient(t, Config{Ranges: loopback, Timeout: time.Second}, nil)
+	for _, secrets := range [][]domain.Secret{nil, {"canary"}} {
+		if _, err := client.Send(t.Context(), "http://127.0.0.1:1", secrets, anEvent(1),
+			time.Now()); apperr.CodeOf(err) != apperr.Internal || strings.Contains(err.Error(), "canary") {
+			t.Errorf("%d secrets: %v", len(secrets), err)
+		}
+	}
+}
+
+// TestProbe has a row for what a status URL may answer: only 200 says that a host serves.
+func TestProbe(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		answer http.HandlerFunc
+		url    string
+		ranges Ranges
+		want   string // in the error; "" = it serves
+	}{
+		"200": {answer: func(w http.ResponseWriter, r *http.Request) {
+			if r.Method != http.MethodGet || r.URL.Path != "/up" {
+				w.WriteHeader(http.StatusTeapot)
+			}
+		}, ranges: loopback},
+		"204": {
+			answer: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) },
+			ranges: loopback, want: "the answer is 204",
+		},
+		"503": {
+			answer: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) },
+			ranges: loopback, want: "the answer is 503",
+		},
+		"a redirect": {
+			answer: func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/other", http.StatusFound) },
+			ranges: loopback, want: "the answer is 302",
+		},
+		"no answer in time": {
+			answer: func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() },
+			ranges: loopback, want: "did not answer in time",
+		},
+		"an endless answer": {answer: func(w http.ResponseWriter, r *http.Request) {
+			w.WriteHeader(http.StatusOK)
+			for r.Context().Err() == nil {
+				_, _ = w.Write(make([]byte, 1<<10))
+			}
+		}, ranges: loopback},
+		"plain http elsewhere": {
+			answer: func(http.ResponseWriter, *http.Request) { t.Error("it was asked") }, want: "must begin with https",
+		},
+		"nothing listens":      {url: "http://127.0.0.1:1/up", ranges: loopback, want: "refused"},
+		"no URL":               {url: "up", ranges: loopback, want: "url"},
+		"a forbidden protocol": {url: "ftp://127.0.0.1/up", ranges: loopback, want: "url"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			client := testClient(t, Config{Ranges: tc.ranges, Timeout: time.Second}, nil)
+			url := tc.url
+			if tc.answer != nil {
+				url = receiver(t, tc.answer) + "/up"
+			}
+			err := client.Probe(t.Context(), url)
+			got := ""
+			if err != nil {
+				got = err.Error()
+			}
+			if (got == "") != (tc.want == "") || !strings.Contains(got, tc.want) {
+				t.Errorf("got %q, want %q", got, tc.want)
+			}
+		})
+	}
+}
+
+// nameService is a real name server, of this test's own, that finds what find says.
+func nameService(t *testing.T, find func(name string) []netip.Addr) *net.Resolver {
+	t.Helper()
+	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	go func() {
+		buf := make([]byte, 1500)
+		for {
+			n, from, err := conn.ReadFrom(buf)
+			if err != nil {
+				return
+			}
+			var m dnsmessage.Message
+			if m.Unpack(buf[:n]) != nil || len(m.Questions) != 1 {
+				continue
+			}
+			answer(&m, find)
+			if out, err := m.Pack(); err == nil {
+				conn.WriteTo(out, from)
+			}
+		}
+	}()
+	return &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "udp", conn.LocalAddr().String())
+	}}
+}
+
+func answer(m *dnsmessage.Message, find func(name string) []netip.Addr) {
+	m.Response, m.Authoritative, m.Additionals = true, true, nil
+	q := m.Questions[0]
+	for _, addr := range find(strings.ToLower(q.Name.String())) {
+		header := dnsmessage.ResourceHeader{Name: q.Name, Type: q.Type, Class: q.Class}
+		switch {
+		case q.Type == dnsmessage.TypeA && addr.Is4():
+			m.Answers = append(m.Answers, dnsmessage.Resource{
+				Header: header, Body: &dnsmessage.AResource{A: addr.As4()},
+			})
+		case q.Type == dnsmessage.TypeAAAA && addr.Is6():
+			m.Answers = append(m.Answers, dnsmessage.Resource{
+				Header: header, Body: &dnsmessage.AAAAResource{AAAA: addr.As16()},
+			})
 		}
 	}
 }

@@ -92,6 +92,16 @@ test('an instance is leased, extended and given back', { timeout: 2 * patience }
   await page.getByRole('button', { name: 'New end <b>tomorrow</b>' }).click();
   await extend(44);
   await page.getByRole('button', { name: 'Cancel <b>tomorrow</b>' }).waitFor();
+  await open(page, 'Connections'); // what the lease acts through is listed on request only, and cannot be revoked
+  const delegated = page.getByRole('heading', { level: 2, name: 'lease <b>tomorrow</b>' });
+  await page.getByRole('heading', { level: 2, name: 'build machines' }).waitFor();
+  assert.equal(await delegated.count(), 0, 'connections of leases are among those of people');
+  await page.getByRole('radio', { name: 'Of leases' }).check();
+  await delegated.waitFor();
+  await page.getByRole('heading', { level: 2, name: 'build machines' }).waitFor({ state: 'detached' });
+  assert.equal(await page.getByRole('button', { name: /^Revoke/ }).count(), 0, 'it ends with its lease');
+  await page.getByRole('radio', { name: 'Of declared resources' }).check();
+  await page.getByText('Nothing is delegated').waitFor();
   await open(page, 'Leases');
   const calendar = track(page, '<b>tomorrow</b>');
   await calendar.getByRole('button', { name: 'New end' }).click();

@@ -22,8 +22,8 @@ const poolSize = 4
 // TestManyPods: many pods under load open no more connections than pods x pool, and no request fails. It goes to
 // Postgres directly, as all pods of the test cluster do (scripts/e2e).
 func TestManyPods(t *testing.T) {
-	t.Cleanup(func() { every(t, "* * * * *") })
-	every(t, never) // at a tick, event functions start from zero, on the processors that the load needs
+	t.Cleanup(func() { resume(t) })
+	suspend(t) // at a tick, event functions start from zero, on the processors that the load needs
 	conn := testkit.Connect(t, databaseURL)
 	connections := func() (n int) { // 0 when Postgres does not answer; this runs in a goroutine, too
 		_ = conn.QueryRow(context.Background(), `select count(*) from pg_stat_activity

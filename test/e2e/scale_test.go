@@ -3,9 +3,14 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
+	"io"
 	"math/rand/v2"
+	"net"
 	"net/http"
+	"net/url"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -115,4 +120,137 @@ func TestScaleUp(t *testing.T) {
 	if peak < 2 || deleted == 0 {
 		t.Errorf("there were %d pods at the most, %d were deleted: this shows nothing", peak, deleted)
 	}
+}
+
+const (
+	loadRate    = 200 // requests a second
+	loadFor     = 20 * time.Second
+	loadTenants = 3
+)
+
+// TestAutoscaling sends 200 requests a second to functions that are at zero, as several tenants do: from addresses and
+// projects of their own. They are deployed as declared, with a fake OpenStack: the sandbox's Nova does not serve such a
+// rate. Pods go up, no request fails, and they go back to zero, with the times that Knative has by default. A
+// hello-world gets the same.
+func TestAutoscaling(t *testing.T) {
+	cloud := newRecordedCloud(t)
+	paths := map[string]string{"resources": "/v1/resources", "servers": "/v1/servers", "hello": "/"}
+	services := []string{"hello", "resources", "servers"}
+	kn(t, "service", "apply", "load-hello", "--image", helloImage, "--scale", "..8", "--user", "65532",
+		"--security-context", "strict", "--request", "cpu=5m,memory=32Mi", "--limit", "memory=256Mi")
+	t.Cleanup(func() { kn(t, "service", "delete", "load-hello", "--wait") })
+	for _, function := range services[1:] {
+		clone(t, function, "load-"+function, nil, "OS_AUTH_URL", cloud.URL)
+	}
+	var tenants []*loadTenant
+	for n := range loadTenants {
+		tenants = append(tenants, newLoadTenant(t, fmt.Sprintf("127.0.0.%d", n+2)))
+	}
+	bases := map[string]string{}
+	for _, service := range services {
+		bases[service] = kubectl(t, "get", "ksvc", "load-"+service, "-o", "jsonpath={.status.url}")
+		reach(t, bases[service], "")
+		for _, tenant := range tenants { // the fake records what it answers from now on
+			if err := tenant.get(t.Context(), bases[service]+paths[service]); err != nil {
+				t.Fatalf("%s: %v", service, err)
+			}
+		}
+	}
+	toZero(t, "load-hello", "load-resources", "load-servers")
+	autoscaleByDefault(t)
+	samples := startSampler(t)
+	for _, service := range services {
+		began := time.Now()
+		times, failed := sendAt(loadRate, loadFor, func(n int) error {
+			return tenants[n%len(tenants)].get(context.Background(), bases[service]+paths[service])
+		})
+		noneFailed(t, failed)
+		fmt.Printf("\n%s, %s: %d requests at %d a second, %d failed, p50 %s, p99 %s, %d pods at the most\n", t.Name(),
+			service, len(times)+len(failed), loadRate, len(failed), percentile(times, 50), percentile(times, 99),
+			samples.most("load-"+service))
+		fmt.Printf("  its pods: %s\n", samples.bySecond("load-"+service, began))
+		if service != "hello" && samples.most("load-"+service) < 2 {
+			t.Errorf("%s had one pod: this shows nothing", service)
+		}
+	}
+	ended := time.Now()
+	toZero(t, "load-hello", "load-resources", "load-servers")
+	fmt.Printf("  all are at zero %s later\n", time.Since(ended).Round(time.Second))
+}
+
+// loadTenant is a client at an address of its own, with a token of a project of its own.
+type loadTenant struct {
+	client *http.Client
+	token  string
+}
+
+func newLoadTenant(t *testing.T, address string) *loadTenant {
+	t.Helper()
+	project := testkit.BorrowProject(t)
+	project.Boot(t, "listed", 2)
+	front, err := url.Parse(ingress)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(address)}}
+	transport := &http.Transport{
+		MaxIdleConnsPerHost: loadRate,
+		DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
+			return dialer.DialContext(ctx, network, net.JoinHostPort(front.Hostname(), "80"))
+		},
+	}
+	t.Cleanup(transport.CloseIdleConnections)
+	return &loadTenant{&http.Client{Transport: transport, Timeout: 2 * time.Minute}, project.Token(t)}
+}
+
+// get sends a request. Every answer but 200 is an error.
+func (l *loadTenant) get(ctx context.Context, at string) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, at, http.NoBody)
+	if err != nil {
+		return err
+	}
+	req.Header.Set("X-Auth-Token", l.token)
+	resp, err := l.client.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%d %s", resp.StatusCode, body)
+	}
+	return err
+}
+
+// sendAt sends that many requests a second, whether or not those before are answered, and returns what each took, and
+// why others failed.
+func sendAt(perSecond int, period time.Duration, send func(n int) error) (times []time.Duration, failed []string) {
+	var mu sync.Mutex
+	var group sync.WaitGroup
+	began := time.Now()
+	for n := range perSecond * int(period/time.Second) {
+		time.Sleep(time.Until(began.Add(time.Duration(n) * time.Second / time.Duration(perSecond))))
+		group.Go(func() {
+			sent := time.Now()
+			err := send(n)
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				failed = append(failed, err.Error())
+				return
+			}
+			times = append(times, time.Since(sent))
+		})
+	}
+	group.Wait()
+	return times, failed
+}
+
+// percentile is 0 if there are no times.
+func percentile(times []time.Duration, p int) time.Duration {
+	if len(times) == 0 {
+		return 0
+	}
+	sorted := slices.Sorted(slices.Values(times))
+	return sorted[min(len(sorted)*p/100, len(sorted)-1)].Round(time.Millisecond)
 }

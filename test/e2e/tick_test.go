@@ -9,6 +9,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -39,14 +40,49 @@ func missing(sources []string) (n int) {
 	return n
 }
 
-// every sets the PingSource's schedule.
-func every(t testing.TB, schedule string) {
+// every sets the schedule of a function's PingSource.
+func every(t testing.TB, function, schedule string) {
 	t.Helper()
-	kubectl(t, "patch", "pingsource", "collect-stats", "--type=merge", "-p", `{"spec":{"schedule":"`+schedule+`"}}`)
-	kubectl(t, "wait", "pingsource", "collect-stats", "--for=condition=Ready", "--timeout=60s")
+	kubectl(t, "patch", "pingsource", function, "--type=merge", "-p", `{"spec":{"schedule":"`+schedule+`"}}`)
+	kubectl(t, "wait", "pingsource", function, "--for=condition=Ready", "--timeout=60s")
 }
 
 const never = "0 0 31 2 *" // how a PingSource is suspended: there is no such day
+
+// suspend suspends both PingSources.
+func suspend(t testing.TB) {
+	t.Helper()
+	every(t, "clock", never)
+	every(t, "collect-stats", never)
+}
+
+// resume gives both PingSources the schedules that are declared.
+func resume(t testing.TB) {
+	t.Helper()
+	every(t, "clock", "* * * * *")
+	every(t, "collect-stats", "0 * * * *")
+}
+
+// moveClock moves the database's clock for all functions, until back is called or the test ends.
+func moveClock(t *testing.T, to time.Time) (back func()) {
+	t.Helper()
+	testkit.SetClock(t, databaseURL, to)
+	var once sync.Once
+	back = func() {
+		once.Do(func() {
+			testkit.SetClock(t, databaseURL, time.Now())
+			// A migration makes its tables in the first schema of the search_path.
+			const sql = `do $$ begin execute format('alter database %I reset search_path', current_database()); end $$`
+			if _, err := testkit.Pool(t, databaseURL).Exec(context.Background(), sql); err != nil {
+				t.Error(err)
+			}
+			reconnect(t)
+		})
+	}
+	t.Cleanup(back)
+	reconnect(t)
+	return back
+}
 
 // reconnect makes every function open new connections: only they see the database's clock moved.
 func reconnect(t testing.TB) {
@@ -59,13 +95,13 @@ func reconnect(t testing.TB) {
 	}
 }
 
-// TestPingSource wakes collect-stats every minute, is suspended for five hours of the database's clock, and
-// fills them at its next tick. Each counted hour goes to the sink.
+// TestPingSource: the clock wakes collect-stats while hours are missing. It is suspended for five hours of the
+// database's clock, and has them filled at its next tick. Each counted hour goes to the sink.
 func TestPingSource(t *testing.T) {
 	token := testkit.Token(t, "demo")
 	began := time.Now().UTC().Format(time.RFC3339)
-	t.Cleanup(func() { every(t, "* * * * *") })
-	every(t, never)
+	t.Cleanup(func() { resume(t) })
+	suspend(t)
 	toZero(t, "collect-stats")
 	conn := testkit.Connect(t, databaseURL)
 	// The streams know which events the sink has.
@@ -74,34 +110,22 @@ func TestPingSource(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	now := time.Now()
-	testkit.SetClock(t, databaseURL, now.Add(-5*time.Hour))
-	back := func() {
-		testkit.SetClock(t, databaseURL, time.Now())
-		// A migration makes its tables in the first schema of the search_path.
-		const sql = `do $$ begin execute format('alter database %I reset search_path', current_database()); end $$`
-		if _, err := testkit.Pool(t, databaseURL).Exec(context.Background(), sql); err != nil {
-			t.Error(err)
-		}
-	}
-	t.Cleanup(back)
-	reconnect(t)
+	back := moveClock(t, time.Now().Add(-5*time.Hour))
 
-	every(t, "* * * * *")
+	resume(t)
 	testkit.Eventually(t, minutes(3), "the tick wrote the hours", func() bool {
 		return missing(hours(t, token, 24)) == 0
 	})
-	every(t, never)
+	suspend(t)
 	toZero(t, "collect-stats")
 
 	back()
-	reconnect(t)
 	sources := hours(t, token, 24)
 	// 6 when an hour began meanwhile
 	if gap := missing(sources); gap < 5 || gap > 6 || missing(sources[24-gap:]) != gap {
 		t.Errorf("while it is suspended the hours are %v", sources)
 	}
-	every(t, "* * * * *")
+	resume(t)
 	testkit.Eventually(t, minutes(3), "the next tick fills the gap",
 		func() bool { return missing(hours(t, token, 24)) == 0 })
 	announced(t, began)

@@ -62,6 +62,7 @@ func TestOtherWays(t *testing.T) {
 			"DATABASE_URL=postgres://postgres:e2e-canary@"+host+":5432/cloudfn_e2e",
 			"OS_AUTH_URL="+settings.Items[0].Data["OS_AUTH_URL"],
 			"OS_INTERFACE="+settings.Items[0].Data["OS_INTERFACE"],
+			"TRUSTED_PROXIES="+settings.Items[0].Data["TRUSTED_PROXIES"],
 			"OS_USERNAME=collector", "OS_PASSWORD=secret", "OS_PROJECT_NAME=cloudfn",
 			"DELEGATE_USERNAME=delegate", "DELEGATE_PASSWORD=secret",
 			"LEASES_USERNAME=leases", "LEASES_PASSWORD=secret", "LEASES_PROJECT_NAME=cloudfn",

@@ -101,7 +101,7 @@ func (d *delegates) allocated(t *testing.T, connection string, answer testkit.An
 	return o
 }
 
-// tick is what PingSource does each minute.
+// tick is what the clock does when something is due.
 func (d *delegates) tick(t *testing.T) {
 	t.Helper()
 	time.Sleep(time.Second)

@@ -111,7 +111,7 @@ from actions a join instances i on i.id = a.instance_id where i.lease_id = $1`, 
 	return lease
 }
 
-// tick is what PingSource does each minute. It does not wait until the work is done.
+// tick is what the clock does when something is due. It does not wait until the work is done.
 func (l *lessee) tick() { l.wake("run-leases") }
 
 func (l *lessee) wake(function string) {

@@ -77,6 +77,7 @@ func TestOneByOne(t *testing.T) {
 			t.Parallel()
 			p := testkit.Spawn(t, testkit.Env(t, database, map[string]string{
 				"FUNCTION_TARGET": f.Name, "K_SERVICE": f.Name, "CONSOLE_UPSTREAM": "http://{function}.invalid",
+				"WAKE_URL": "http://{function}.invalid",
 			}))
 			for _, other := range functions {
 				method, path := firstRoute(other)
@@ -243,6 +244,7 @@ func TestWrongConfiguration(t *testing.T) {
 		"AGENT_TOKEN_TTL is 30s":             {"AGENT_TOKEN_TTL": "30s"},
 		"CONSOLE_UPSTREAM must be":           {"CONSOLE_UPSTREAM": "http://x:canary@{function}"},
 		"CONSOLE_UPSTREAM is empty":          {"FUNCTION_TARGET": "console"},
+		"clock: WAKE_URL is empty":           {"FUNCTION_TARGET": "clock"},
 	} {
 		env := maps.Clone(good)
 		maps.Copy(env, change)

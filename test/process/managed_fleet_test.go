@@ -39,7 +39,7 @@ func newDeclaring(t *testing.T) *declaring {
 	d.Client = f.of("managed").As(d.Project.Token(t))
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
-	go func() { // as PingSource, which comes each minute
+	go func() { // as the clock, which finds that it is due
 		defer close(ended)
 		for ctx.Err() == nil {
 			_, _ = f.of("reconcile-managed").TryTick(t, "reconcile-managed")

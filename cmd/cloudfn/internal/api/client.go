@@ -11,10 +11,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/url"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -274,4 +276,213 @@ func readAll(resp *http.Response) ([]byte, error) {
 		return nil, noAnswer(resp.Request, err)
 	}
 	return text, nil
+}
+
+// Item is one thing: its JSON as the API gave it, and the fields that this client knows.
+type Item[T any] struct {
+	Value T
+	Raw   json.RawMessage
+	ETag  string // its version, when the answer is this one thing
+}
+
+func (i *Item[T]) setETag(etag string) { i.ETag = etag }
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (i *Item[T]) UnmarshalJSON(text []byte) error {
+	i.Raw = append(json.RawMessage(nil), text...)
+	return json.Unmarshal(text, &i.Value)
+}
+
+// Get reads one thing.
+func Get[T any](ctx context.Context, c *Client, path string, query url.Values) (Item[T], error) {
+	return Send[T](ctx, c, http.MethodGet, withQuery(path, query), nil)
+}
+
+// Send sends a request with body as its JSON (nil = none). An answer without a body gives an empty Item.
+func Send[T any](ctx context.Context, c *Client, method, path string, body any) (item Item[T], err error) {
+	err = c.Do(ctx, method, path, body, &item)
+	return item, err
+}
+
+// What SendIfMatch takes besides a version.
+const (
+	Absent = "absent" // the thing must not exist
+	Any    = "any"    // whatever its version is
+)
+
+// SendIfMatch sends a request that fails if the version of the thing is another one by now. It sends nothing
+// without a version: then the ETag of what was read has been lost on the way.
+func SendIfMatch[T any](
+	ctx context.Context, c *Client, method, path, etag string, body any,
+) (item Item[T], err error) {
+	if etag == "" {
+		return item, errors.New("nothing was changed: the answer before had no ETag, so this could overwrite what " +
+			"others change. A proxy before cloudfn drops it: it must let ETag and If-Match pass")
+	}
+	err = c.do(ctx, request{method: method, path: path, ifMatch: etag}, body, &item)
+	return item, err
+}
+
+// largestPage is the most things that a page may hold.
+const largestPage = 1000
+
+// List says what to read of a list.
+type List[T any] struct {
+	Path  string
+	Key   string // the list's name in the answer
+	Query url.Values
+	Limit int          // how many things at most; 0 = all
+	Keep  func(T) bool // which things; nil = all
+
+	HasNoPages bool // the answer has all of it
+}
+
+// Read reads as many pages as it takes.
+func (l List[T]) Read(ctx context.Context, c *Client) ([]Item[T], error) {
+	query := url.Values{}
+	maps.Copy(query, l.Query)
+	if !l.HasNoPages {
+		query.Set("limit", strconv.Itoa(largestPage))
+	}
+	if l.Limit > 0 && (l.HasNoPages || l.Limit < largestPage && l.Keep == nil) {
+		query.Set("limit", strconv.Itoa(l.Limit))
+	}
+	items := []Item[T]{}
+	for next := withQuery(l.Path, query); next != ""; {
+		var page map[string]json.RawMessage
+		if err := c.Do(ctx, http.MethodGet, next, nil, &page); err != nil {
+			return nil, err
+		}
+		var found []Item[T]
+		if err := json.Unmarshal(page[l.Key], &found); err != nil {
+			return nil, fmt.Errorf("%s gave an answer that its description does not allow: %w", l.Path, err)
+		}
+		for _, item := range found {
+			if l.Keep != nil && !l.Keep(item.Value) {
+				continue
+			}
+			if items = append(items, item); len(items) == l.Limit {
+				return items, nil
+			}
+		}
+		if l.HasNoPages {
+			return items, nil
+		}
+		next = "" // what null leaves, which the last page has
+		if err := json.Unmarshal(page["next"], &next); err != nil {
+			return nil, fmt.Errorf("%s: field \"next\" of the answer: %w", l.Path, err)
+		}
+	}
+	return items, nil
+}
+
+const redacted = "[redacted]"
+
+// secretHeaders and secretFields are never shown.
+var (
+	secretHeaders = []string{"X-Auth-Token", "X-Subject-Token", "Authorization", "Cookie", "Set-Cookie"}
+	secretFields  = []string{
+		"secret", "password", "passcode", "token", "join_token", "private_key", "user_data", "user_data_base64",
+		"payload", "env",
+	}
+)
+
+// Debug gets requests and answers, a line at a time and without secrets.
+type Debug func(format string, args ...any)
+
+// Wrap gives a transport that shows each request and its answer; a nil Debug changes nothing.
+func (d Debug) Wrap(next http.RoundTripper) http.RoundTripper {
+	if d == nil {
+		return next
+	}
+	return debugged{d, next}
+}
+
+type debugged struct {
+	show Debug
+	next http.RoundTripper
+}
+
+// RoundTrip implements http.RoundTripper.
+func (t debugged) RoundTrip(req *http.Request) (*http.Response, error) {
+	t.show("> %s %s", req.Method, req.URL.Redacted())
+	t.header(">", req.Header)
+	t.body(">", sent(req))
+	began := time.Now()
+	resp, err := t.next.RoundTrip(req)
+	if err != nil {
+		return nil, err
+	}
+	text, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	_ = resp.Body.Close()
+	if err != nil {
+		return nil, err
+	}
+	resp.Body = io.NopCloser(bytes.NewReader(text))
+	t.show("< %s in %s", resp.Status, time.Since(began).Round(100*time.Microsecond))
+	t.header("<", resp.Header)
+	t.body("<", text)
+	return resp, nil
+}
+
+// sent is a copy of a request's body.
+func sent(req *http.Request) []byte {
+	if req.GetBody == nil {
+		return nil
+	}
+	body, err := req.GetBody()
+	if err != nil {
+		return nil
+	}
+	defer func() { _ = body.Close() }()
+	text, _ := io.ReadAll(body)
+	return text
+}
+
+func (t debugged) header(side string, h http.Header) {
+	for _, name := range slices.Sorted(maps.Keys(h)) {
+		value := strings.Join(h[name], ", ")
+		if slices.Contains(secretHeaders, name) {
+			value = redacted
+		}
+		t.show("%s %s: %s", side, name, value)
+	}
+}
+
+// body shows JSON without its secrets. Of any other body it shows the size.
+func (t debugged) body(side string, body []byte) {
+	if len(body) == 0 {
+		return
+	}
+	var value any
+	if json.Unmarshal(body, &value) != nil {
+		t.show("%s (%d bytes)", side, len(body))
+		return
+	}
+	shown, err := json.Marshal(hide(value))
+	if err == nil {
+		t.show("%s %s", side, shown)
+	}
+}
+
+func hide(value any) any {
+	switch value := value.(type) {
+	case map[string]any:
+		for name, inner := range value {
+			if slices.Contains(secretFields, name) && inner != nil {
+				value[name] = redacted
+				continue
+			}
+			value[name] = hide(inner)
+		}
+	case []any:
+		for i, inner := range value {
+			value[i] = hide(inner)
+		}
+	case string: // the query of a URL may have a token: a console's has one, and a callback's may
+		if at, query, isURL := strings.Cut(value, "?"); isURL && query != "" && strings.Contains(at, "://") {
+			return at + "?" + redacted
+		}
+	}
+	return value
 }

@@ -4,47 +4,7 @@
 package api
 
 import (
-	"encoding/json"
 	"time"
-)
-
-// Defines values for AccessRuleMethod.
-const (
-	DELETE AccessRuleMethod = "DELETE"
-	GET    AccessRuleMethod = "GET"
-	POST   AccessRuleMethod = "POST"
-)
-
-// Defines values for AccessRuleService.
-const (
-	AccessRuleServiceCompute AccessRuleService = "compute"
-	AccessRuleServiceImage   AccessRuleService = "image"
-	AccessRuleServiceNetwork AccessRuleService = "network"
-)
-
-// Defines values for ActionVerb.
-const (
-	ActionVerbConnect  ActionVerb = "connect"
-	ActionVerbDelete   ActionVerb = "delete"
-	ActionVerbDeploy   ActionVerb = "deploy"
-	ActionVerbReboot   ActionVerb = "reboot"
-	ActionVerbShelve   ActionVerb = "shelve"
-	ActionVerbSnapshot ActionVerb = "snapshot"
-	ActionVerbStart    ActionVerb = "start"
-	ActionVerbStop     ActionVerb = "stop"
-	ActionVerbUnshelve ActionVerb = "unshelve"
-)
-
-// Defines values for AddressType.
-const (
-	Fixed    AddressType = "fixed"
-	Floating AddressType = "floating"
-)
-
-// Defines values for AddressVersion.
-const (
-	AddressVersionN4 AddressVersion = 4
-	AddressVersionN6 AddressVersion = 6
 )
 
 // Defines values for CallbackChangeStatus.
@@ -52,28 +12,6 @@ const (
 	CallbackChangeStatusLessThanNil CallbackChangeStatus = "<nil>"
 	CallbackChangeStatusSuspended   CallbackChangeStatus = "suspended"
 	CallbackChangeStatusVerified    CallbackChangeStatus = "verified"
-)
-
-// Defines values for CallbackStatus.
-const (
-	CallbackStatusGone      CallbackStatus = "gone"
-	CallbackStatusPending   CallbackStatus = "pending"
-	CallbackStatusSuspended CallbackStatus = "suspended"
-	CallbackStatusVerified  CallbackStatus = "verified"
-)
-
-// Defines values for ChangeLeaseHeal.
-const (
-	ChangeLeaseHealAuto   ChangeLeaseHeal = "auto"
-	ChangeLeaseHealManual ChangeLeaseHeal = "manual"
-)
-
-// Defines values for ChangeLeaseOnEnd.
-const (
-	ChangeLeaseOnEndDelete         ChangeLeaseOnEnd = "delete"
-	ChangeLeaseOnEndShelve         ChangeLeaseOnEnd = "shelve"
-	ChangeLeaseOnEndSnapshotDelete ChangeLeaseOnEnd = "snapshot_delete"
-	ChangeLeaseOnEndStop           ChangeLeaseOnEnd = "stop"
 )
 
 // Defines values for Code.
@@ -103,63 +41,10 @@ const (
 	CodeUnsupportedMedia Code = "unsupported_media"
 )
 
-// Defines values for ConditionStatus.
-const (
-	ConditionStatusFalse   ConditionStatus = "False"
-	ConditionStatusTrue    ConditionStatus = "True"
-	ConditionStatusUnknown ConditionStatus = "Unknown"
-)
-
-// Defines values for ConditionType.
-const (
-	ConditionTypeDelegated   ConditionType = "Delegated"
-	ConditionTypeInSync      ConditionType = "InSync"
-	ConditionTypeProgressing ConditionType = "Progressing"
-	ConditionTypeReady       ConditionType = "Ready"
-	ConditionTypeScheduled   ConditionType = "Scheduled"
-	ConditionTypeUpdated     ConditionType = "Updated"
-)
-
-// Defines values for ConnectionChangeEventFields.
-const (
-	ConnectionChangeEventFieldsActions     ConnectionChangeEventFields = "actions"
-	ConnectionChangeEventFieldsExpiresAt   ConnectionChangeEventFields = "expires_at"
-	ConnectionChangeEventFieldsID          ConnectionChangeEventFields = "id"
-	ConnectionChangeEventFieldsIdleTimeout ConnectionChangeEventFields = "idle_timeout"
-	ConnectionChangeEventFieldsLimits      ConnectionChangeEventFields = "limits"
-	ConnectionChangeEventFieldsName        ConnectionChangeEventFields = "name"
-	ConnectionChangeEventFieldsQuota       ConnectionChangeEventFields = "quota"
-	ConnectionChangeEventFieldsSecret      ConnectionChangeEventFields = "secret"
-	ConnectionChangeEventFieldsUsableBy    ConnectionChangeEventFields = "usable_by"
-)
-
-// Defines values for ConnectionEventPreviousStatus.
-const (
-	ConnectionEventPreviousStatusActive    ConnectionEventPreviousStatus = "active"
-	ConnectionEventPreviousStatusExpired   ConnectionEventPreviousStatus = "expired"
-	ConnectionEventPreviousStatusLost      ConnectionEventPreviousStatus = "lost"
-	ConnectionEventPreviousStatusSuspended ConnectionEventPreviousStatus = "suspended"
-)
-
-// Defines values for ConnectionEventStatus.
-const (
-	ConnectionEventStatusActive    ConnectionEventStatus = "active"
-	ConnectionEventStatusDeleted   ConnectionEventStatus = "deleted"
-	ConnectionEventStatusExpired   ConnectionEventStatus = "expired"
-	ConnectionEventStatusLost      ConnectionEventStatus = "lost"
-	ConnectionEventStatusSuspended ConnectionEventStatus = "suspended"
-)
-
 // Defines values for ConnectionKind.
 const (
 	ApplicationCredential ConnectionKind = "application_credential"
 	Trust                 ConnectionKind = "trust"
-)
-
-// Defines values for ConnectionOf.
-const (
-	ConnectionOfLease   ConnectionOf = "lease"
-	ConnectionOfManaged ConnectionOf = "managed"
 )
 
 // Defines values for ConnectionRequestStatus.
@@ -180,14 +65,6 @@ const (
 	ConnectionStatusSuspended ConnectionStatus = "suspended"
 )
 
-// Defines values for CreateLeaseOnEnd.
-const (
-	CreateLeaseOnEndDelete         CreateLeaseOnEnd = "delete"
-	CreateLeaseOnEndShelve         CreateLeaseOnEnd = "shelve"
-	CreateLeaseOnEndSnapshotDelete CreateLeaseOnEnd = "snapshot_delete"
-	CreateLeaseOnEndStop           CreateLeaseOnEnd = "stop"
-)
-
 // Defines values for DelegatedActionStatus.
 const (
 	DelegatedActionStatusDone    DelegatedActionStatus = "done"
@@ -202,94 +79,6 @@ const (
 	Due       DeliveryStatus = "due"
 )
 
-// Defines values for DeploymentSpecUpdate.
-const (
-	DeploymentSpecUpdateInPlace DeploymentSpecUpdate = "in_place"
-	DeploymentSpecUpdateReplace DeploymentSpecUpdate = "replace"
-)
-
-// Defines values for DrainRoom.
-const (
-	DrainRoomFalse   DrainRoom = "false"
-	DrainRoomTrue    DrainRoom = "true"
-	DrainRoomUnknown DrainRoom = "unknown"
-)
-
-// Defines values for DrainState.
-const (
-	DrainStateCancelled DrainState = "cancelled"
-	DrainStateDone      DrainState = "done"
-	DrainStateFailed    DrainState = "failed"
-	DrainStatePlanned   DrainState = "planned"
-	DrainStateRunning   DrainState = "running"
-)
-
-// Defines values for DrainEventDataStatus.
-const (
-	DrainEventDataStatusCancelled DrainEventDataStatus = "cancelled"
-	DrainEventDataStatusDone      DrainEventDataStatus = "done"
-	DrainEventDataStatusFailed    DrainEventDataStatus = "failed"
-	DrainEventDataStatusRunning   DrainEventDataStatus = "running"
-)
-
-// Defines values for DrainServerMethod.
-const (
-	DrainServerMethodCold DrainServerMethod = "cold"
-	DrainServerMethodLive DrainServerMethod = "live"
-)
-
-// Defines values for DrainServerRoom.
-const (
-	DrainServerRoomFalse   DrainServerRoom = "false"
-	DrainServerRoomTrue    DrainServerRoom = "true"
-	DrainServerRoomUnknown DrainServerRoom = "unknown"
-)
-
-// Defines values for DrainServerState.
-const (
-	DrainServerStateConfirming DrainServerState = "confirming"
-	DrainServerStateMigrating  DrainServerState = "migrating"
-	DrainServerStateMoved      DrainServerState = "moved"
-	DrainServerStatePending    DrainServerState = "pending"
-	DrainServerStateSkipped    DrainServerState = "skipped"
-)
-
-// Defines values for EventActorAction.
-const (
-	EventActorActionConnect    EventActorAction = "connect"
-	EventActorActionDelete     EventActorAction = "delete"
-	EventActorActionDeploy     EventActorAction = "deploy"
-	EventActorActionDisconnect EventActorAction = "disconnect"
-	EventActorActionReboot     EventActorAction = "reboot"
-	EventActorActionShelve     EventActorAction = "shelve"
-	EventActorActionSnapshot   EventActorAction = "snapshot"
-	EventActorActionStart      EventActorAction = "start"
-	EventActorActionStop       EventActorAction = "stop"
-	EventActorActionUnshelve   EventActorAction = "unshelve"
-)
-
-// Defines values for EventType.
-const (
-	CloudfnActionStateV1              EventType = "cloudfn.action.state.v1"
-	CloudfnAgentReadyV1               EventType = "cloudfn.agent.ready.v1"
-	CloudfnCallbackStateV1            EventType = "cloudfn.callback.state.v1"
-	CloudfnConnectionChangedV1        EventType = "cloudfn.connection.changed.v1"
-	CloudfnConnectionRequestV1        EventType = "cloudfn.connection.request.v1"
-	CloudfnConnectionRevocationV1     EventType = "cloudfn.connection.revocation.v1"
-	CloudfnConnectionStateV1          EventType = "cloudfn.connection.state.v1"
-	CloudfnInstanceStateV1            EventType = "cloudfn.instance.state.v1"
-	CloudfnInstanceUnexpectedServerV1 EventType = "cloudfn.instance.unexpected_server.v1"
-	CloudfnLeaseBeforeEndV1           EventType = "cloudfn.lease.before_end.v1"
-	CloudfnLeaseChangedV1             EventType = "cloudfn.lease.changed.v1"
-	CloudfnLeaseStateV1               EventType = "cloudfn.lease.state.v1"
-	CloudfnManagedStateV1             EventType = "cloudfn.managed.state.v1"
-	CloudfnManagedUnexpectedObjectV1  EventType = "cloudfn.managed.unexpected_object.v1"
-	CloudfnMonitorFailedV1            EventType = "cloudfn.monitor.failed.v1"
-	CloudfnNodeDrainV1                EventType = "cloudfn.node.drain.v1"
-	CloudfnNodeStateV1                EventType = "cloudfn.node.state.v1"
-	CloudfnOrderStateV1               EventType = "cloudfn.order.state.v1"
-)
-
 // Defines values for Grantee.
 const (
 	GranteeProject Grantee = "project"
@@ -301,40 +90,6 @@ const (
 	Missing HourStatSource = "missing"
 	Rebuilt HourStatSource = "rebuilt"
 	Sampled HourStatSource = "sampled"
-)
-
-// Defines values for ImageVisibility.
-const (
-	Community ImageVisibility = "community"
-	Private   ImageVisibility = "private"
-	Public    ImageVisibility = "public"
-	Shared    ImageVisibility = "shared"
-)
-
-// Defines values for ImageSpecContainerFormat.
-const (
-	ImageSpecContainerFormatAki    ImageSpecContainerFormat = "aki"
-	ImageSpecContainerFormatAmi    ImageSpecContainerFormat = "ami"
-	ImageSpecContainerFormatAri    ImageSpecContainerFormat = "ari"
-	ImageSpecContainerFormatBare   ImageSpecContainerFormat = "bare"
-	ImageSpecContainerFormatDocker ImageSpecContainerFormat = "docker"
-	ImageSpecContainerFormatOva    ImageSpecContainerFormat = "ova"
-	ImageSpecContainerFormatOvf    ImageSpecContainerFormat = "ovf"
-)
-
-// Defines values for ImageSpecDiskFormat.
-const (
-	ImageSpecDiskFormatAki   ImageSpecDiskFormat = "aki"
-	ImageSpecDiskFormatAmi   ImageSpecDiskFormat = "ami"
-	ImageSpecDiskFormatAri   ImageSpecDiskFormat = "ari"
-	ImageSpecDiskFormatIso   ImageSpecDiskFormat = "iso"
-	ImageSpecDiskFormatPloop ImageSpecDiskFormat = "ploop"
-	ImageSpecDiskFormatQcow2 ImageSpecDiskFormat = "qcow2"
-	ImageSpecDiskFormatRaw   ImageSpecDiskFormat = "raw"
-	ImageSpecDiskFormatVdi   ImageSpecDiskFormat = "vdi"
-	ImageSpecDiskFormatVhd   ImageSpecDiskFormat = "vhd"
-	ImageSpecDiskFormatVhdx  ImageSpecDiskFormat = "vhdx"
-	ImageSpecDiskFormatVmdk  ImageSpecDiskFormat = "vmdk"
 )
 
 // Defines values for InstanceErrorCode.
@@ -369,86 +124,11 @@ const (
 	InstanceStateUpdating  InstanceState = "updating"
 )
 
-// Defines values for KeyPairType.
-const (
-	SSH KeyPairType = "ssh"
-)
-
-// Defines values for LaunchRequestOnFailure.
-const (
-	LaunchRequestOnFailureKeep     LaunchRequestOnFailure = "keep"
-	LaunchRequestOnFailureRollback LaunchRequestOnFailure = "rollback"
-)
-
-// Defines values for LeaseIsolation.
-const (
-	LeaseIsolationProven   LeaseIsolation = "proven"
-	LeaseIsolationUnproven LeaseIsolation = "unproven"
-)
-
-// Defines values for LeaseOnEnd.
-const (
-	LeaseOnEndDelete         LeaseOnEnd = "delete"
-	LeaseOnEndNone           LeaseOnEnd = "none"
-	LeaseOnEndShelve         LeaseOnEnd = "shelve"
-	LeaseOnEndSnapshotDelete LeaseOnEnd = "snapshot_delete"
-	LeaseOnEndStop           LeaseOnEnd = "stop"
-)
-
-// Defines values for LeaseChangeDataFields.
-const (
-	LeaseChangeDataFieldsBeforeEnd LeaseChangeDataFields = "before_end"
-	LeaseChangeDataFieldsEnd       LeaseChangeDataFields = "end"
-	LeaseChangeDataFieldsEnforce   LeaseChangeDataFields = "enforce"
-	LeaseChangeDataFieldsHeal      LeaseChangeDataFields = "heal"
-	LeaseChangeDataFieldsName      LeaseChangeDataFields = "name"
-	LeaseChangeDataFieldsOnEnd     LeaseChangeDataFields = "on_end"
-	LeaseChangeDataFieldsStart     LeaseChangeDataFields = "start"
-)
-
-// Defines values for LeaseChangeDataOnEnd.
-const (
-	LeaseChangeDataOnEndDelete         LeaseChangeDataOnEnd = "delete"
-	LeaseChangeDataOnEndShelve         LeaseChangeDataOnEnd = "shelve"
-	LeaseChangeDataOnEndSnapshotDelete LeaseChangeDataOnEnd = "snapshot_delete"
-	LeaseChangeDataOnEndStop           LeaseChangeDataOnEnd = "stop"
-)
-
-// Defines values for LeaseEventStatus.
-const (
-	LeaseEventStatusDone    LeaseEventStatus = "done"
-	LeaseEventStatusFailed  LeaseEventStatus = "failed"
-	LeaseEventStatusPending LeaseEventStatus = "pending"
-	LeaseEventStatusSkipped LeaseEventStatus = "skipped"
-)
-
 // Defines values for LeaseEventType.
 const (
 	LeaseEventTypeBeforeEnd LeaseEventType = "before_end"
 	LeaseEventTypeEnd       LeaseEventType = "end"
 	LeaseEventTypeStart     LeaseEventType = "start"
-)
-
-// Defines values for LeaseEventDataPreviousStatus.
-const (
-	LeaseEventDataPreviousStatusActive    LeaseEventDataPreviousStatus = "active"
-	LeaseEventDataPreviousStatusCancelled LeaseEventDataPreviousStatus = "cancelled"
-	LeaseEventDataPreviousStatusEnded     LeaseEventDataPreviousStatus = "ended"
-	LeaseEventDataPreviousStatusEnding    LeaseEventDataPreviousStatus = "ending"
-	LeaseEventDataPreviousStatusError     LeaseEventDataPreviousStatus = "error"
-	LeaseEventDataPreviousStatusPending   LeaseEventDataPreviousStatus = "pending"
-	LeaseEventDataPreviousStatusStarting  LeaseEventDataPreviousStatus = "starting"
-)
-
-// Defines values for LeaseEventDataStatus.
-const (
-	LeaseEventDataStatusActive    LeaseEventDataStatus = "active"
-	LeaseEventDataStatusCancelled LeaseEventDataStatus = "cancelled"
-	LeaseEventDataStatusEnded     LeaseEventDataStatus = "ended"
-	LeaseEventDataStatusEnding    LeaseEventDataStatus = "ending"
-	LeaseEventDataStatusError     LeaseEventDataStatus = "error"
-	LeaseEventDataStatusPending   LeaseEventDataStatus = "pending"
-	LeaseEventDataStatusStarting  LeaseEventDataStatus = "starting"
 )
 
 // Defines values for LeaseStatus.
@@ -462,188 +142,11 @@ const (
 	LeaseStatusStarting  LeaseStatus = "starting"
 )
 
-// Defines values for LeaseWarningDataOnEnd.
-const (
-	LeaseWarningDataOnEndDelete         LeaseWarningDataOnEnd = "delete"
-	LeaseWarningDataOnEndShelve         LeaseWarningDataOnEnd = "shelve"
-	LeaseWarningDataOnEndSnapshotDelete LeaseWarningDataOnEnd = "snapshot_delete"
-	LeaseWarningDataOnEndStop           LeaseWarningDataOnEnd = "stop"
-)
-
-// Defines values for ListenerSpecAlgorithm.
-const (
-	LEASTCONNECTIONS ListenerSpecAlgorithm = "LEAST_CONNECTIONS"
-	ROUNDROBIN       ListenerSpecAlgorithm = "ROUND_ROBIN"
-	SOURCEIP         ListenerSpecAlgorithm = "SOURCE_IP"
-)
-
-// Defines values for ListenerSpecProtocol.
-const (
-	HTTP ListenerSpecProtocol = "HTTP"
-	TCP  ListenerSpecProtocol = "TCP"
-	UDP  ListenerSpecProtocol = "UDP"
-)
-
-// Defines values for MachineSpecUpdate.
-const (
-	MachineSpecUpdateInPlace MachineSpecUpdate = "in_place"
-	MachineSpecUpdateReplace MachineSpecUpdate = "replace"
-)
-
-// Defines values for ManagedRepair.
-const (
-	ManagedRepairAuto   ManagedRepair = "auto"
-	ManagedRepairManual ManagedRepair = "manual"
-)
-
-// Defines values for ManagedRequestMethod.
-const (
-	ManagedRequestMethodCreate ManagedRequestMethod = "create"
-	ManagedRequestMethodDelete ManagedRequestMethod = "delete"
-	ManagedRequestMethodEmpty  ManagedRequestMethod = ""
-	ManagedRequestMethodUpdate ManagedRequestMethod = "update"
-)
-
-// Defines values for ManagedEventDataPreviousStatus.
-const (
-	ManagedEventDataPreviousStatusCreating ManagedEventDataPreviousStatus = "creating"
-	ManagedEventDataPreviousStatusDegraded ManagedEventDataPreviousStatus = "degraded"
-	ManagedEventDataPreviousStatusDeleting ManagedEventDataPreviousStatus = "deleting"
-	ManagedEventDataPreviousStatusError    ManagedEventDataPreviousStatus = "error"
-	ManagedEventDataPreviousStatusPending  ManagedEventDataPreviousStatus = "pending"
-	ManagedEventDataPreviousStatusReady    ManagedEventDataPreviousStatus = "ready"
-	ManagedEventDataPreviousStatusUpdating ManagedEventDataPreviousStatus = "updating"
-)
-
-// Defines values for ManagedEventDataStatus.
-const (
-	ManagedEventDataStatusCreating ManagedEventDataStatus = "creating"
-	ManagedEventDataStatusDegraded ManagedEventDataStatus = "degraded"
-	ManagedEventDataStatusDeleted  ManagedEventDataStatus = "deleted"
-	ManagedEventDataStatusDeleting ManagedEventDataStatus = "deleting"
-	ManagedEventDataStatusError    ManagedEventDataStatus = "error"
-	ManagedEventDataStatusPending  ManagedEventDataStatus = "pending"
-	ManagedEventDataStatusReady    ManagedEventDataStatus = "ready"
-	ManagedEventDataStatusUpdating ManagedEventDataStatus = "updating"
-)
-
-// Defines values for ManagedPlanAction.
-const (
-	ManagedPlanActionCreate  ManagedPlanAction = "create"
-	ManagedPlanActionNone    ManagedPlanAction = "none"
-	ManagedPlanActionReplace ManagedPlanAction = "replace"
-	ManagedPlanActionUpdate  ManagedPlanAction = "update"
-)
-
-// Defines values for ManagedStatus.
-const (
-	ManagedStatusCreating ManagedStatus = "creating"
-	ManagedStatusDegraded ManagedStatus = "degraded"
-	ManagedStatusDeleting ManagedStatus = "deleting"
-	ManagedStatusError    ManagedStatus = "error"
-	ManagedStatusPending  ManagedStatus = "pending"
-	ManagedStatusReady    ManagedStatus = "ready"
-	ManagedStatusUpdating ManagedStatus = "updating"
-)
-
-// Defines values for MemberStatus.
-const (
-	MemberStatusCreating MemberStatus = "creating"
-	MemberStatusDeleting MemberStatus = "deleting"
-	MemberStatusError    MemberStatus = "error"
-	MemberStatusReady    MemberStatus = "ready"
-	MemberStatusUpdating MemberStatus = "updating"
-)
-
-// Defines values for MonitorEventDataMonitor.
-const (
-	MonitorEventDataMonitorNodes MonitorEventDataMonitor = "nodes"
-	MonitorEventDataMonitorZone  MonitorEventDataMonitor = "zone"
-)
-
-// Defines values for MonitorEventDataStatus.
-const (
-	MonitorEventDataStatusFailed MonitorEventDataStatus = "failed"
-	MonitorEventDataStatusWorks  MonitorEventDataStatus = "works"
-)
-
-// Defines values for MovingServerMethod.
-const (
-	MovingServerMethodCold MovingServerMethod = "cold"
-	MovingServerMethodLive MovingServerMethod = "live"
-)
-
-// Defines values for NodeCordonedBy.
-const (
-	Cloudfn NodeCordonedBy = "cloudfn"
-	Other   NodeCordonedBy = "other"
-)
-
 // Defines values for NodeIsolation.
 const (
 	NodeIsolationProven   NodeIsolation = "proven"
 	NodeIsolationUnknown  NodeIsolation = "unknown"
 	NodeIsolationUnproven NodeIsolation = "unproven"
-)
-
-// Defines values for NodeReservable.
-const (
-	NodeReservableFalse   NodeReservable = "false"
-	NodeReservableJoining NodeReservable = "joining"
-	NodeReservableLeaving NodeReservable = "leaving"
-	NodeReservableTrue    NodeReservable = "true"
-)
-
-// Defines values for NodeStatus.
-const (
-	NodeStatusDown    NodeStatus = "down"
-	NodeStatusSuspect NodeStatus = "suspect"
-	NodeStatusUnknown NodeStatus = "unknown"
-	NodeStatusUp      NodeStatus = "up"
-)
-
-// Defines values for NodeEventDataPreviousStatus.
-const (
-	NodeEventDataPreviousStatusDown    NodeEventDataPreviousStatus = "down"
-	NodeEventDataPreviousStatusSuspect NodeEventDataPreviousStatus = "suspect"
-	NodeEventDataPreviousStatusUnknown NodeEventDataPreviousStatus = "unknown"
-	NodeEventDataPreviousStatusUp      NodeEventDataPreviousStatus = "up"
-)
-
-// Defines values for NodeEventDataStatus.
-const (
-	NodeEventDataStatusDown    NodeEventDataStatus = "down"
-	NodeEventDataStatusSuspect NodeEventDataStatus = "suspect"
-	NodeEventDataStatusUnknown NodeEventDataStatus = "unknown"
-	NodeEventDataStatusUp      NodeEventDataStatus = "up"
-)
-
-// Defines values for OrderErrorCode.
-const (
-	OrderErrorCodeConflict       OrderErrorCode = "conflict"
-	OrderErrorCodeDelegationLost OrderErrorCode = "delegation_lost"
-	OrderErrorCodeForbidden      OrderErrorCode = "forbidden"
-	OrderErrorCodeInvalid        OrderErrorCode = "invalid"
-	OrderErrorCodeNotRolledBack  OrderErrorCode = "not_rolled_back"
-)
-
-// Defines values for OrderLeaseStatus.
-const (
-	OrderLeaseStatusActive    OrderLeaseStatus = "active"
-	OrderLeaseStatusCancelled OrderLeaseStatus = "cancelled"
-	OrderLeaseStatusEnded     OrderLeaseStatus = "ended"
-	OrderLeaseStatusEnding    OrderLeaseStatus = "ending"
-	OrderLeaseStatusError     OrderLeaseStatus = "error"
-	OrderLeaseStatusPending   OrderLeaseStatus = "pending"
-	OrderLeaseStatusStarting  OrderLeaseStatus = "starting"
-)
-
-// Defines values for OrderLeaseRequestOnEnd.
-const (
-	OrderLeaseRequestOnEndDelete         OrderLeaseRequestOnEnd = "delete"
-	OrderLeaseRequestOnEndShelve         OrderLeaseRequestOnEnd = "shelve"
-	OrderLeaseRequestOnEndSnapshotDelete OrderLeaseRequestOnEnd = "snapshot_delete"
-	OrderLeaseRequestOnEndStop           OrderLeaseRequestOnEnd = "stop"
 )
 
 // Defines values for OrderStatus.
@@ -655,81 +158,16 @@ const (
 	OrderStatusRunning    OrderStatus = "running"
 )
 
-// Defines values for Permission.
-const (
-	PermissionAllocate   Permission = "allocate"
-	PermissionConnect    Permission = "connect"
-	PermissionDeallocate Permission = "deallocate"
-	PermissionDeploy     Permission = "deploy"
-	PermissionReboot     Permission = "reboot"
-	PermissionShelve     Permission = "shelve"
-	PermissionSnapshot   Permission = "snapshot"
-	PermissionStart      Permission = "start"
-	PermissionStop       Permission = "stop"
-)
-
-// Defines values for PutManagedRepair.
-const (
-	PutManagedRepairAuto   PutManagedRepair = "auto"
-	PutManagedRepairManual PutManagedRepair = "manual"
-)
-
-// Defines values for ReportNodeStatus.
-const (
-	ReportNodeStatusDown    ReportNodeStatus = "down"
-	ReportNodeStatusSuspect ReportNodeStatus = "suspect"
-	ReportNodeStatusUp      ReportNodeStatus = "up"
-)
-
-// Defines values for ReservationHeal.
-const (
-	ReservationHealAuto   ReservationHeal = "auto"
-	ReservationHealManual ReservationHeal = "manual"
-)
-
-// Defines values for ReservationStatus.
-const (
-	ReservationStatusActive  ReservationStatus = "active"
-	ReservationStatusEnded   ReservationStatus = "ended"
-	ReservationStatusPending ReservationStatus = "pending"
-)
-
 // Defines values for ReservationType.
 const (
 	ReservationTypeHost     ReservationType = "host"
 	ReservationTypeInstance ReservationType = "instance"
 )
 
-// Defines values for ReservationRequestHeal.
-const (
-	ReservationRequestHealAuto   ReservationRequestHeal = "auto"
-	ReservationRequestHealManual ReservationRequestHeal = "manual"
-)
-
-// Defines values for ReservationRequestType.
-const (
-	ReservationRequestTypeHost     ReservationRequestType = "host"
-	ReservationRequestTypeInstance ReservationRequestType = "instance"
-)
-
-// Defines values for ResourcesTruncated.
-const (
-	ResourcesTruncatedFlavors  ResourcesTruncated = "flavors"
-	ResourcesTruncatedImages   ResourcesTruncated = "images"
-	ResourcesTruncatedNetworks ResourcesTruncated = "networks"
-	ResourcesTruncatedQuota    ResourcesTruncated = "quota"
-)
-
 // Defines values for Revocation.
 const (
 	RevocationDone    Revocation = "done"
 	RevocationPending Revocation = "pending"
-)
-
-// Defines values for ScheduleAffinity.
-const (
-	Pack   ScheduleAffinity = "pack"
-	Spread ScheduleAffinity = "spread"
 )
 
 // Defines values for Scope.
@@ -749,71 +187,6 @@ const (
 	ServerActionActionStart    ServerActionAction = "start"
 	ServerActionActionStop     ServerActionAction = "stop"
 	ServerActionActionUnshelve ServerActionAction = "unshelve"
-)
-
-// Defines values for ServerChangedOrigin.
-const (
-	ServerChangedOriginConnected ServerChangedOrigin = "connected"
-	ServerChangedOriginLaunched  ServerChangedOrigin = "launched"
-)
-
-// Defines values for ServerConnectedOrigin.
-const (
-	ServerConnectedOriginConnected ServerConnectedOrigin = "connected"
-	ServerConnectedOriginLaunched  ServerConnectedOrigin = "launched"
-)
-
-// Defines values for ServerConsoleType.
-const (
-	ServerConsoleTypeNovnc      ServerConsoleType = "novnc"
-	ServerConsoleTypeRdpHtml5   ServerConsoleType = "rdp-html5"
-	ServerConsoleTypeSerial     ServerConsoleType = "serial"
-	ServerConsoleTypeSpiceHtml5 ServerConsoleType = "spice-html5"
-	ServerConsoleTypeWebmks     ServerConsoleType = "webmks"
-)
-
-// Defines values for ServerConsoleRequestType.
-const (
-	ServerConsoleRequestTypeNovnc      ServerConsoleRequestType = "novnc"
-	ServerConsoleRequestTypeRdpHtml5   ServerConsoleRequestType = "rdp-html5"
-	ServerConsoleRequestTypeSerial     ServerConsoleRequestType = "serial"
-	ServerConsoleRequestTypeSpiceHtml5 ServerConsoleRequestType = "spice-html5"
-	ServerConsoleRequestTypeWebmks     ServerConsoleRequestType = "webmks"
-)
-
-// Defines values for ServerInstanceOrigin.
-const (
-	ServerInstanceOriginConnected ServerInstanceOrigin = "connected"
-	ServerInstanceOriginLaunched  ServerInstanceOrigin = "launched"
-)
-
-// Defines values for ServerRefusalAllowed.
-const (
-	ServerRefusalAllowedDelete   ServerRefusalAllowed = "delete"
-	ServerRefusalAllowedDeploy   ServerRefusalAllowed = "deploy"
-	ServerRefusalAllowedReboot   ServerRefusalAllowed = "reboot"
-	ServerRefusalAllowedShelve   ServerRefusalAllowed = "shelve"
-	ServerRefusalAllowedSnapshot ServerRefusalAllowed = "snapshot"
-	ServerRefusalAllowedStart    ServerRefusalAllowed = "start"
-	ServerRefusalAllowedStop     ServerRefusalAllowed = "stop"
-	ServerRefusalAllowedUnshelve ServerRefusalAllowed = "unshelve"
-)
-
-// Defines values for ServersActionAction.
-const (
-	ServersActionActionDelete   ServersActionAction = "delete"
-	ServersActionActionReboot   ServersActionAction = "reboot"
-	ServersActionActionShelve   ServersActionAction = "shelve"
-	ServersActionActionSnapshot ServersActionAction = "snapshot"
-	ServersActionActionStart    ServersActionAction = "start"
-	ServersActionActionStop     ServersActionAction = "stop"
-	ServersActionActionUnshelve ServersActionAction = "unshelve"
-)
-
-// Defines values for SubnetIPVersion.
-const (
-	SubnetIPVersionN4 SubnetIPVersion = 4
-	SubnetIPVersionN6 SubnetIPVersion = 6
 )
 
 // AccessRule One kind of call to OpenStack, as Keystone defines it.
@@ -838,36 +211,6 @@ type ActionError struct {
 	Detail string `json:"detail"`
 }
 
-// ActionEvent defines model for ActionEvent.
-type ActionEvent struct {
-	// Action What was done to the server.
-	Action EventActorAction `json:"action"`
-
-	// ActionID A UUID in lower case.
-	ActionID UUID `json:"action_id"`
-
-	// Actor Who requested the action. Absent when an older version stored it.
-	Actor *EventActor `json:"actor,omitempty"`
-
-	// ConnectionID A UUID in lower case.
-	ConnectionID UUID `json:"connection_id"`
-
-	// Fault Why an action failed.
-	Fault *ActionError `json:"fault,omitempty"`
-
-	// ImageID Of a snapshot that is done: the image.
-	ImageID *string `json:"image_id,omitempty"`
-
-	// InstanceID A UUID in lower case.
-	InstanceID UUID `json:"instance_id"`
-
-	// PreviousStatus `done`: Nova has accepted it; `deploy`, `shelve`, `snapshot` and `delete` have ended. `failed`: see the error.
-	PreviousStatus *DelegatedActionStatus `json:"previous_status,omitempty"`
-
-	// Status `done`: Nova has accepted it; `deploy`, `shelve`, `snapshot` and `delete` have ended. `failed`: see the error.
-	Status DelegatedActionStatus `json:"status"`
-}
-
 // ActionVerb defines model for ActionVerb.
 type ActionVerb string
 
@@ -886,27 +229,6 @@ type AddressType string
 
 // AddressVersion defines model for Address.Version.
 type AddressVersion int
-
-// AgentEvent defines model for AgentEvent.
-type AgentEvent struct {
-	// ConnectionID A UUID in lower case.
-	ConnectionID *UUID `json:"connection_id,omitempty"`
-
-	// DeploymentID A UUID in lower case.
-	DeploymentID UUID `json:"deployment_id"`
-
-	// Image The OCI reference of the agent.
-	Image string `json:"image"`
-
-	// InstanceID A UUID in lower case.
-	InstanceID UUID `json:"instance_id"`
-
-	// OrderID A UUID in lower case.
-	OrderID *UUID `json:"order_id,omitempty"`
-
-	// ServerID A UUID in lower case.
-	ServerID UUID `json:"server_id"`
-}
 
 // Allocation defines model for Allocation.
 type Allocation struct {
@@ -931,24 +253,6 @@ type Allocation struct {
 
 	// Start RFC 3339 in UTC.
 	Start Time `json:"start"`
-}
-
-// Allocations defines model for Allocations.
-type Allocations struct {
-	Allocations []Allocation `json:"allocations"`
-
-	// Next The next page. Null at the end.
-	Next *string `json:"next"`
-}
-
-// BalancerSpec defines model for BalancerSpec.
-type BalancerSpec struct {
-	// Address A free one of the network.
-	Address   *string        `json:"address,omitempty"`
-	Listeners []ListenerSpec `json:"listeners"`
-
-	// Network Of its address: id or unique name.
-	Network string `json:"network"`
 }
 
 // Callback defines model for Callback.
@@ -995,227 +299,16 @@ type Callback struct {
 	UserID string `json:"user_id"`
 }
 
-// CallbackChange What to change. Absent and null stay.
-type CallbackChange struct {
-	Events *[]EventType `json:"events,omitempty"`
-
-	// Status Verified resumes it.
-	Status *CallbackChangeStatus `json:"status,omitempty"`
-	URL    *string               `json:"url,omitempty"`
-}
-
 // CallbackChangeStatus Verified resumes it.
 type CallbackChangeStatus string
-
-// CallbackEvent defines model for CallbackEvent.
-type CallbackEvent struct {
-	// CallbackID A UUID in lower case.
-	CallbackID UUID `json:"callback_id"`
-
-	// PreviousStatus `pending`: its receiver has not consented yet. `verified`: it gets events. `suspended`: by its owner, or because its
-	// receiver did not consent, or took nothing, for 72 hours; events wait. `gone`: its receiver answered 410; it gets none.
-	PreviousStatus *CallbackStatus `json:"previous_status,omitempty"`
-	Reason         *string         `json:"reason,omitempty"`
-
-	// Status `pending`: its receiver has not consented yet. `verified`: it gets events. `suspended`: by its owner, or because its
-	// receiver did not consent, or took nothing, for 72 hours; events wait. `gone`: its receiver answered 410; it gets none.
-	Status CallbackStatus `json:"status"`
-}
-
-// CallbackPage defines model for CallbackPage.
-type CallbackPage struct {
-	Callbacks []Callback `json:"callbacks"`
-
-	// Next The next page, without a host. Null at the end.
-	Next *string `json:"next"`
-}
-
-// CallbackRequest defines model for CallbackRequest.
-type CallbackRequest struct {
-	// ConnectionID Only this connection's events.
-	ConnectionID *string `json:"connection_id,omitempty"`
-
-	// Events The event types to send. None is all.
-	Events *[]EventType `json:"events,omitempty"`
-
-	// InstanceID Only this instance's events.
-	InstanceID *string `json:"instance_id,omitempty"`
-
-	// OrderID Only events of this order and its instances.
-	OrderID *string `json:"order_id,omitempty"`
-
-	// Secret `whsec_` and 24 to 64 bytes in base64. Without one, one is made.
-	Secret *CallbackSecret `json:"secret,omitempty"`
-
-	// URL An https URL without a user and a fragment. Its host must not be an address that is not public, and is not connected
-	// to when its name stands for one. Operators may allow ranges besides, also for http.
-	URL CallbackURL `json:"url"`
-}
-
-// CallbackRotation defines model for CallbackRotation.
-type CallbackRotation struct {
-	// Overlap How long the old secret signs too. The default is 24h.
-	Overlap *string `json:"overlap,omitempty"`
-
-	// Secret `whsec_` and 24 to 64 bytes in base64. Without one, one is made.
-	Secret *CallbackSecret `json:"secret,omitempty"`
-}
-
-// CallbackSecret `whsec_` and 24 to 64 bytes in base64. Without one, one is made.
-type CallbackSecret = string
 
 // CallbackStatus `pending`: its receiver has not consented yet. `verified`: it gets events. `suspended`: by its owner, or because its
 // receiver did not consent, or took nothing, for 72 hours; events wait. `gone`: its receiver answered 410; it gets none.
 type CallbackStatus string
 
-// CallbackTestEvent defines model for CallbackTestEvent.
-type CallbackTestEvent struct {
-	// CallbackID A UUID in lower case.
-	CallbackID UUID `json:"callback_id"`
-
-	// Status `pending`: its receiver has not consented yet. `verified`: it gets events. `suspended`: by its owner, or because its
-	// receiver did not consent, or took nothing, for 72 hours; events wait. `gone`: its receiver answered 410; it gets none.
-	Status CallbackStatus `json:"status"`
-}
-
 // CallbackURL An https URL without a user and a fragment. Its host must not be an address that is not public, and is not connected
 // to when its name stands for one. Operators may allow ranges besides, also for http.
 type CallbackURL = string
-
-// CallbackWithSecret A callback as the request that gave it its secret shows it, this once.
-type CallbackWithSecret struct {
-	// AllowedRate Deliveries a minute that the receiver allows.
-	AllowedRate *int `json:"allowed_rate,omitempty"`
-
-	// ConnectionID Absent if it gets its own project's events.
-	ConnectionID *UUID `json:"connection_id,omitempty"`
-
-	// CreatedAt RFC 3339 in UTC.
-	CreatedAt Time `json:"created_at"`
-
-	// Events None is all.
-	Events []EventType `json:"events"`
-
-	// ID Version 7, in the order of time.
-	ID UUID `json:"id"`
-
-	// InstanceID Absent unless it gets one instance's events only.
-	InstanceID *UUID `json:"instance_id,omitempty"`
-
-	// OrderID Absent unless it gets one order's events only.
-	OrderID *UUID `json:"order_id,omitempty"`
-
-	// PreviousSecretUntil Until when the previous secret signs too.
-	PreviousSecretUntil *Time `json:"previous_secret_until,omitempty"`
-
-	// Reason Why pending, suspended or gone.
-	Reason *string `json:"reason,omitempty"`
-
-	// Secret The secret, never shown again.
-	Secret string `json:"secret"`
-
-	// Status `pending`: its receiver has not consented yet. `verified`: it gets events. `suspended`: by its owner, or because its
-	// receiver did not consent, or took nothing, for 72 hours; events wait. `gone`: its receiver answered 410; it gets none.
-	Status CallbackStatus `json:"status"`
-
-	// UpdatedAt RFC 3339 in UTC.
-	UpdatedAt Time `json:"updated_at"`
-
-	// URL An https URL without a user and a fragment. Its host must not be an address that is not public, and is not connected
-	// to when its name stands for one. Operators may allow ranges besides, also for http.
-	URL CallbackURL `json:"url"`
-
-	// UserID Who made it.
-	UserID string `json:"user_id"`
-}
-
-// ChangeConnection defines model for ChangeConnection.
-type ChangeConnection struct {
-	// Actions All of them.
-	Actions *[]Permission `json:"actions,omitempty"`
-
-	// ExpiresAt In the future, 366 days ahead at most, and not after the application credential's own end.
-	ExpiresAt *time.Time `json:"expires_at,omitempty"`
-
-	// ID For an application credential, with its secret: the id of another one.
-	ID *string `json:"id,omitempty"`
-
-	// IdleTimeout 1h to 8784h. Null removes it.
-	IdleTimeout *string `json:"idle_timeout,omitempty"`
-
-	// Limits What may be ordered through the connection, besides its actions and its quota. A list that is absent or null is no limit. In a
-	// change, what is absent stays; new orders and deployments are checked against the change, and waiting ones before each call.
-	Limits *LimitsRequest `json:"limits,omitempty"`
-	Name   *string        `json:"name,omitempty"`
-
-	// Quota How much may run through the connection at once. What is absent or null is not counted; in a change, what is absent stays.
-	Quota *QuotaRequest `json:"quota,omitempty"`
-
-	// Secret For an application credential: its secret.
-	Secret *string `json:"secret,omitempty"`
-
-	// UsableBy All of them.
-	UsableBy *[]UsableEntry `json:"usable_by,omitempty"`
-}
-
-// ChangeLease defines model for ChangeLease.
-type ChangeLease struct {
-	// BeforeEnd An ISO 8601 duration, such as PT1H30M, P2D or P1M: a calendar month, clamped to its end.
-	BeforeEnd *string `json:"before_end,omitempty"`
-
-	// Duration An ISO 8601 duration, such as PT1H30M, P2D or P1M: a calendar month, clamped to its end.
-	Duration *string `json:"duration,omitempty"`
-
-	// End `now`, or a time in RFC 3339 with its offset. A start in the past is now.
-	End *string `json:"end,omitempty"`
-
-	// Enforce Shelve an instance again that starts too early.
-	Enforce *bool `json:"enforce,omitempty"`
-
-	// Heal When a host of any reservation fails.
-	Heal *ChangeLeaseHeal `json:"heal,omitempty"`
-
-	// Name What people call it.
-	Name  *string           `json:"name,omitempty"`
-	OnEnd *ChangeLeaseOnEnd `json:"on_end,omitempty"`
-
-	// Start `now`, or a time in RFC 3339 with its offset. A start in the past is now.
-	Start *string `json:"start,omitempty"`
-}
-
-// ChangeLeaseHeal When a host of any reservation fails.
-type ChangeLeaseHeal string
-
-// ChangeLeaseOnEnd defines model for ChangeLease.OnEnd.
-type ChangeLeaseOnEnd string
-
-// ChangeNode defines model for ChangeNode.
-type ChangeNode struct {
-	// Alert Whether its changes are events.
-	Alert *bool `json:"alert,omitempty"`
-
-	// AutoCordonAfter An ISO 8601 duration of weeks to seconds. Suspect or down for so long: watch-nodes cordons it. Null =
-	// never.
-	AutoCordonAfter *string `json:"auto_cordon_after,omitempty"`
-
-	// AutoDrainAfter An ISO 8601 duration. Suspect, or cordoned by cloudfn and up again, for so long, and up in Nova: watch-nodes drains it.
-	// Null = never.
-	AutoDrainAfter *string `json:"auto_drain_after,omitempty"`
-
-	// Labels Texts by key.
-	Labels      *map[string]*string `json:"labels,omitempty"`
-	NetworkZone *string             `json:"network_zone,omitempty"`
-
-	// Providers What runs on it besides the hypervisor of Nova, such as `docker`.
-	Providers *[]string `json:"providers,omitempty"`
-
-	// RegionZone Where it is.
-	RegionZone *string `json:"region_zone,omitempty"`
-
-	// StatusURL What watch-nodes asks when the host is suspect: while it answers 200, the host is not down. Not of internal
-	// addresses and not plain http, unless NODES_STATUS_ALLOW names the addresses.
-	StatusURL *string `json:"status_url,omitempty"`
-}
 
 // Code What kind of failure it is. The values never change.
 type Code string
@@ -1238,13 +331,6 @@ type ConditionStatus string
 
 // ConditionType defines model for Condition.Type.
 type ConditionType string
-
-// ConfigmapSpec defines model for ConfigmapSpec.
-type ConfigmapSpec struct {
-	// Data Texts by file name. Servers have them in /etc/cloudfn/NAME/ from their first boot on; a name that begins with / is
-	// a path itself.
-	Data map[string]string `json:"data"`
-}
 
 // Connection defines model for Connection.
 type Connection struct {
@@ -1342,25 +428,6 @@ type Connection struct {
 	Warnings *[]string `json:"warnings,omitempty"`
 }
 
-// ConnectionChangeEvent defines model for ConnectionChangeEvent.
-type ConnectionChangeEvent struct {
-	// Actor Whose request has caused the change, and by what. Absent when no request did, such as for a change by Nova alone. A callback of another
-	// project than the event's, which gets it through a connection, sees actors of its own project only.
-	Actor *EventActor `json:"actor,omitempty"`
-
-	// ConnectionID A UUID in lower case.
-	ConnectionID UUID `json:"connection_id"`
-
-	// ExpiresAt When it ends now.
-	ExpiresAt Time `json:"expires_at"`
-
-	// Fields What has changed, never a secret itself.
-	Fields []ConnectionChangeEventFields `json:"fields"`
-}
-
-// ConnectionChangeEventFields defines model for ConnectionChangeEvent.Fields.
-type ConnectionChangeEventFields string
-
 // ConnectionCheck Whether a connection works.
 type ConnectionCheck struct {
 	// ActsAs The user, project and roles that OpenStack sees. Shown in the connection's own project only.
@@ -1394,27 +461,6 @@ type ConnectionCheck struct {
 	Works *bool `json:"works"`
 }
 
-// ConnectionEvent defines model for ConnectionEvent.
-type ConnectionEvent struct {
-	// Actor Whose request has caused the change, and by what. Absent when no request did, such as for a change by Nova alone. A callback of another
-	// project than the event's, which gets it through a connection, sees actors of its own project only.
-	Actor *EventActor `json:"actor,omitempty"`
-
-	// ConnectionID A UUID in lower case.
-	ConnectionID   UUID                           `json:"connection_id"`
-	PreviousStatus *ConnectionEventPreviousStatus `json:"previous_status,omitempty"`
-
-	// Reason Why it has ended.
-	Reason *string               `json:"reason,omitempty"`
-	Status ConnectionEventStatus `json:"status"`
-}
-
-// ConnectionEventPreviousStatus defines model for ConnectionEvent.PreviousStatus.
-type ConnectionEventPreviousStatus string
-
-// ConnectionEventStatus defines model for ConnectionEvent.Status.
-type ConnectionEventStatus string
-
 // ConnectionIdentity The user, project and roles that OpenStack sees. Shown in the connection's own project only.
 type ConnectionIdentity struct {
 	ProjectID   string   `json:"project_id"`
@@ -1441,17 +487,6 @@ type ConnectionLimits struct {
 
 	// Regions Names of regions.
 	Regions *[]string `json:"regions,omitempty"`
-}
-
-// ConnectionOf defines model for ConnectionOf.
-type ConnectionOf string
-
-// ConnectionPage defines model for ConnectionPage.
-type ConnectionPage struct {
-	Connections []Connection `json:"connections"`
-
-	// Next The next page. Null at the end.
-	Next *string `json:"next"`
 }
 
 // ConnectionQuota How much may run through the connection at once. What is absent is not counted.
@@ -1507,13 +542,6 @@ type ConnectionRequest struct {
 	Why string `json:"why"`
 }
 
-// ConnectionRequestPage defines model for ConnectionRequestPage.
-type ConnectionRequestPage struct {
-	// Next The next page, or null.
-	Next     *string             `json:"next"`
-	Requests []ConnectionRequest `json:"requests"`
-}
-
 // ConnectionRequestStatus `pending`: it waits for a decision. `granted`: its connection exists. `declined`: by the project that received it. `withdrawn`: by
 // the project that sent it. `expired`: nobody decided in time. Only `pending` is not final.
 type ConnectionRequestStatus string
@@ -1531,158 +559,6 @@ type ConnectionUse struct {
 	// RAMMb Memory, in MiB.
 	RAMMb int `json:"ram_mb"`
 	Vcpus int `json:"vcpus"`
-}
-
-// ConsentEvent defines model for ConsentEvent.
-type ConsentEvent struct {
-	// ConnectionID A UUID in lower case.
-	ConnectionID   *UUID       `json:"connection_id,omitempty"`
-	PreviousStatus interface{} `json:"previous_status,omitempty"`
-
-	// ProjectID Which project it was sent to.
-	ProjectID string `json:"project_id"`
-
-	// Reason Why it is declined.
-	Reason *string `json:"reason,omitempty"`
-
-	// RequestID A UUID in lower case.
-	RequestID          UUID   `json:"request_id"`
-	RequesterProjectID string `json:"requester_project_id"`
-	RequesterUserID    string `json:"requester_user_id"`
-
-	// Status `pending`: it waits for a decision. `granted`: its connection exists. `declined`: by the project that received it. `withdrawn`: by
-	// the project that sent it. `expired`: nobody decided in time. Only `pending` is not final.
-	Status ConnectionRequestStatus `json:"status"`
-}
-
-// CordonNode defines model for CordonNode.
-type CordonNode struct {
-	// Force Also the last ordinary or reservable host of its zone.
-	Force *bool `json:"force,omitempty"`
-
-	// Reason Nova shows it with the host.
-	Reason *string `json:"reason,omitempty"`
-}
-
-// CreateConnection defines model for CreateConnection.
-type CreateConnection struct {
-	Actions []Permission `json:"actions"`
-
-	// AuthURL For an application credential of another cloud: its Keystone, one of those that the operator has listed.
-	AuthURL *string `json:"auth_url,omitempty"`
-
-	// ExpiresAt Until when: in the future, and 366 days ahead at most.
-	ExpiresAt time.Time `json:"expires_at"`
-
-	// ID For an application credential: its id. One whose only role is reader is refused, unless the actions are `connect` alone.
-	ID *string `json:"id,omitempty"`
-
-	// IdleTimeout It also ends when it is not used for so long: 1h to 8784h, such as 24h.
-	IdleTimeout *string        `json:"idle_timeout,omitempty"`
-	Kind        ConnectionKind `json:"kind"`
-
-	// Limits What may be ordered through the connection, besides its actions and its quota. A list that is absent or null is no limit. In a
-	// change, what is absent stays; new orders and deployments are checked against the change, and waiting ones before each call.
-	Limits *LimitsRequest `json:"limits,omitempty"`
-	Name   *string        `json:"name,omitempty"`
-
-	// Quota How much may run through the connection at once. What is absent or null is not counted; in a change, what is absent stays.
-	Quota *QuotaRequest `json:"quota,omitempty"`
-
-	// Region For an application credential: the region to act in, if it is not the region of this service, or that cloud has several.
-	Region *string `json:"region,omitempty"`
-
-	// Roles For a trust: which roles of the caller's token. The default is member. One of them must be of `WRITE_ROLES`.
-	Roles *[]string `json:"roles,omitempty"`
-
-	// Secret For an application credential: its secret.
-	Secret *string `json:"secret,omitempty"`
-
-	// UsableBy The users and projects that may act through it, besides the caller. A project stands for every user who has a
-	// role of `WRITE_ROLES` in it. An id has 32 or 64 hexadecimal digits, except with a Keystone whose ids have another form.
-	// Names (20 at most) are resolved when the connection is created, with the caller's token; only their ids count from then on. By
-	// Keystone's default policy a member finds the projects in which he has a role, and an administrator all users and projects.
-	// Any other name is a 400 that says how to find the id.
-	UsableBy *[]UsableEntry `json:"usable_by,omitempty"`
-}
-
-// CreateConnectionRequest One of `expires_at` and `duration` must be given.
-type CreateConnectionRequest struct {
-	Actions []Permission `json:"actions"`
-
-	// Duration Counts from the grant: 1h to 8784h.
-	Duration *string `json:"duration,omitempty"`
-
-	// ExpiresAt Until when: in the future, and 366 days ahead at most. The request expires then, too.
-	ExpiresAt *time.Time `json:"expires_at,omitempty"`
-
-	// For Who is authorized to act through the connection: the requesting user, or every user of the project with a role of `WRITE_ROLES` there.
-	For *Grantee `json:"for,omitempty"`
-
-	// Limits What may be ordered through the connection, besides its actions and its quota. A list that is absent or null is no limit. In a
-	// change, what is absent stays; new orders and deployments are checked against the change, and waiting ones before each call.
-	Limits *LimitsRequest `json:"limits,omitempty"`
-	Name   *string        `json:"name,omitempty"`
-
-	// ProjectID The project that owns the servers.
-	ProjectID string `json:"project_id"`
-
-	// Quota How much may run through the connection at once. What is absent or null is not counted; in a change, what is absent stays.
-	Quota *QuotaRequest `json:"quota,omitempty"`
-
-	// Why What the connection is for, in plain text: the project's users read it.
-	Why string `json:"why"`
-}
-
-// CreateFlavor defines model for CreateFlavor.
-type CreateFlavor struct {
-	Description *string `json:"description,omitempty"`
-	Kind        string  `json:"kind"`
-	Name        string  `json:"name"`
-
-	// Provider The kind's, if it is given.
-	Provider *string `json:"provider,omitempty"`
-
-	// Spec Of the kind. Fields may be absent; resources add them.
-	Spec Spec `json:"spec"`
-}
-
-// CreateLease defines model for CreateLease.
-type CreateLease struct {
-	// BeforeEnd An ISO 8601 duration, such as PT1H30M, P2D or P1M: a calendar month, clamped to its end.
-	BeforeEnd *string `json:"before_end,omitempty"`
-
-	// ConnectionID Handles its instances. By default a trust.
-	ConnectionID *string `json:"connection_id,omitempty"`
-
-	// Duration An ISO 8601 duration, such as PT1H30M, P2D or P1M: a calendar month, clamped to its end.
-	Duration *string `json:"duration,omitempty"`
-
-	// End When it ends. Give it or duration.
-	End *time.Time `json:"end,omitempty"`
-
-	// Enforce Shelve an instance again that starts too early.
-	Enforce *bool `json:"enforce,omitempty"`
-
-	// ID Of your choice: the same id and body give the same lease.
-	ID *string `json:"id,omitempty"`
-
-	// Name What people call it.
-	Name         string               `json:"name"`
-	OnEnd        *CreateLeaseOnEnd    `json:"on_end,omitempty"`
-	Reservations []ReservationRequest `json:"reservations"`
-
-	// Start `now`, or a time in RFC 3339 with its offset. A start in the past is now.
-	Start *string `json:"start,omitempty"`
-}
-
-// CreateLeaseOnEnd defines model for CreateLease.OnEnd.
-type CreateLeaseOnEnd string
-
-// DeclineConnectionRequest defines model for DeclineConnectionRequest.
-type DeclineConnectionRequest struct {
-	// Reason Plain text, which the requester sees.
-	Reason *string `json:"reason,omitempty"`
 }
 
 // DelegatedAction defines model for DelegatedAction.
@@ -1749,14 +625,6 @@ type Delivery struct {
 	Subject string `json:"subject"`
 }
 
-// DeliveryPage defines model for DeliveryPage.
-type DeliveryPage struct {
-	Deliveries []Delivery `json:"deliveries"`
-
-	// Next The next page, without a host. Null at the end.
-	Next *string `json:"next"`
-}
-
 // DeliveryStatus `due`: it is on its way, or waits. `delivered`: the receiver has taken it. `dead`: its attempts are used up, and it can be delivered again by hand.
 type DeliveryStatus string
 
@@ -1766,46 +634,6 @@ type Dependency struct {
 	Error     *PartProblem `json:"error,omitempty"`
 	Reachable bool         `json:"reachable"`
 }
-
-// DeploymentSpec defines model for DeploymentSpec.
-type DeploymentSpec struct {
-	// Configmaps Managed files.
-	Configmaps *[]string `json:"configmaps,omitempty"`
-
-	// Count How many servers.
-	Count int `json:"count"`
-
-	// Flavor Id or unique name, of Nova's.
-	Flavor string `json:"flavor"`
-
-	// Image Id or unique name.
-	Image   string  `json:"image"`
-	KeyName *string `json:"key_name,omitempty"`
-
-	// MaxUnavailable How many of the servers may be away while they are updated: 1 by default. With 0 one more is made first.
-	MaxUnavailable *int               `json:"max_unavailable,omitempty"`
-	Metadata       *map[string]string `json:"metadata,omitempty"`
-
-	// Networks Ids or unique names.
-	Networks       []string  `json:"networks"`
-	SecurityGroups *[]string `json:"security_groups,omitempty"`
-	Tags           *[]string `json:"tags,omitempty"`
-
-	// Update As of a MachineSpec.
-	Update *DeploymentSpecUpdate `json:"update,omitempty"`
-
-	// UserData As of a MachineSpec.
-	UserData *string `json:"user_data,omitempty"`
-
-	// UserDataBase64 As of a MachineSpec.
-	UserDataBase64 *string `json:"user_data_base64,omitempty"`
-
-	// Volumes Managed volumes, to attach.
-	Volumes *[]string `json:"volumes,omitempty"`
-}
-
-// DeploymentSpecUpdate As of a MachineSpec.
-type DeploymentSpecUpdate string
 
 // Drain defines model for Drain.
 type Drain struct {
@@ -1859,36 +687,6 @@ type DrainRoom string
 // DrainState defines model for Drain.State.
 type DrainState string
 
-// DrainEventData defines model for DrainEventData.
-type DrainEventData struct {
-	// Actor Whose request has caused the change, and by what. Absent when no request did, such as for a change by Nova alone. A callback of another
-	// project than the event's, which gets it through a connection, sees actors of its own project only.
-	Actor   *EventActor          `json:"actor,omitempty"`
-	DrainID string               `json:"drain_id"`
-	Left    int                  `json:"left"`
-	Moved   int                  `json:"moved"`
-	Node    string               `json:"node"`
-	Reason  string               `json:"reason"`
-	Skipped int                  `json:"skipped"`
-	Status  DrainEventDataStatus `json:"status"`
-}
-
-// DrainEventDataStatus defines model for DrainEventData.Status.
-type DrainEventDataStatus string
-
-// DrainNode defines model for DrainNode.
-type DrainNode struct {
-	// Force Also the last ordinary or reservable host of its zone.
-	Force *bool `json:"force,omitempty"`
-
-	// Parallel How many servers move at a time.
-	Parallel *int `json:"parallel,omitempty"`
-
-	// ServerTimeout An ISO 8601 duration, 10 seconds to 24 hours: for how long one server may move. After it the server is
-	// skipped. The setting of watch-nodes by default.
-	ServerTimeout *string `json:"server_timeout,omitempty"`
-}
-
 // DrainRequester defines model for DrainRequester.
 type DrainRequester struct {
 	ProjectID string  `json:"project_id"`
@@ -1941,32 +739,6 @@ type Drift struct {
 	Member *UUID `json:"member,omitempty"`
 }
 
-// EventActor Whose request has caused the change, and by what. Absent when no request did, such as for a change by Nova alone. A callback of another
-// project than the event's, which gets it through a connection, sees actors of its own project only.
-type EventActor struct {
-	// Action What was done to the server.
-	Action *EventActorAction `json:"action,omitempty"`
-
-	// ActionID The action that did it: its id, when it has one.
-	ActionID *UUID `json:"action_id,omitempty"`
-
-	// ConnectionID The connection that was acted through.
-	ConnectionID *UUID `json:"connection_id,omitempty"`
-
-	// OrderID The order that did it.
-	OrderID *UUID `json:"order_id,omitempty"`
-
-	// ProjectID Of the token that the request was made with.
-	ProjectID string `json:"project_id"`
-	UserID    string `json:"user_id"`
-
-	// UserName As Keystone said it.
-	UserName *string `json:"user_name,omitempty"`
-}
-
-// EventActorAction What was done to the server.
-type EventActorAction string
-
 // EventType defines model for EventType.
 type EventType string
 
@@ -1995,45 +767,6 @@ type Flavor struct {
 	// RAMMb Memory, in MiB.
 	RAMMb int `json:"ram_mb"`
 	Vcpus int `json:"vcpus"`
-}
-
-// GivenID defines model for GivenID.
-type GivenID = string
-
-// GrantConnectionRequest The body of `POST /v1/connections` without `usable_by`. What is left out is granted as requested.
-type GrantConnectionRequest struct {
-	// Actions Some of the requested ones.
-	Actions *[]Permission `json:"actions,omitempty"`
-
-	// AuthURL For an application credential of another cloud: its Keystone.
-	AuthURL *string `json:"auth_url,omitempty"`
-
-	// ExpiresAt Not later than requested.
-	ExpiresAt *time.Time `json:"expires_at,omitempty"`
-
-	// ID For an application credential: its id.
-	ID *string `json:"id,omitempty"`
-
-	// IdleTimeout It also ends when it is not used for so long: 1h to 8784h, such as 24h.
-	IdleTimeout *string         `json:"idle_timeout,omitempty"`
-	Kind        *ConnectionKind `json:"kind,omitempty"`
-
-	// Limits What may be ordered through the connection, besides its actions and its quota. A list that is absent or null is no limit. In a
-	// change, what is absent stays; new orders and deployments are checked against the change, and waiting ones before each call.
-	Limits *LimitsRequest `json:"limits,omitempty"`
-	Name   *string        `json:"name,omitempty"`
-
-	// Quota How much may run through the connection at once. What is absent or null is not counted; in a change, what is absent stays.
-	Quota *QuotaRequest `json:"quota,omitempty"`
-
-	// Region For an application credential: the region to act in.
-	Region *string `json:"region,omitempty"`
-
-	// Roles For a trust: which roles of the caller's token. The default is member.
-	Roles *[]string `json:"roles,omitempty"`
-
-	// Secret For an application credential: its secret.
-	Secret *string `json:"secret,omitempty"`
 }
 
 // Grantee Who is authorized to act through the connection: the requesting user, or every user of the project with a role of `WRITE_ROLES` there.
@@ -2091,28 +824,6 @@ type Image struct {
 // ImageVisibility defines model for Image.Visibility.
 type ImageVisibility string
 
-// ImageSpec defines model for ImageSpec.
-type ImageSpec struct {
-	ContainerFormat *ImageSpecContainerFormat `json:"container_format,omitempty"`
-
-	// Content Base64; small images only.
-	Content    *string             `json:"content,omitempty"`
-	DiskFormat ImageSpecDiskFormat `json:"disk_format"`
-	MinDiskGb  *int                `json:"min_disk_gb,omitempty"`
-	MinRAMMb   *int                `json:"min_ram_mb,omitempty"`
-	Properties *map[string]string  `json:"properties,omitempty"`
-
-	// SourceURL Glance downloads it.
-	SourceURL *string   `json:"source_url,omitempty"`
-	Tags      *[]string `json:"tags,omitempty"`
-}
-
-// ImageSpecContainerFormat defines model for ImageSpec.ContainerFormat.
-type ImageSpecContainerFormat string
-
-// ImageSpecDiskFormat defines model for ImageSpec.DiskFormat.
-type ImageSpecDiskFormat string
-
 // Instance One server of an order, under an id of its own.
 type Instance struct {
 	// Error Why the instance failed, or is not there yet.
@@ -2152,55 +863,6 @@ type InstanceError struct {
 // connection's credentials are not accepted any more. The others: Nova rejected it.
 type InstanceErrorCode string
 
-// InstanceEvent What is known of an instance now. What is empty is left out.
-type InstanceEvent struct {
-	// Actor Whose request has caused the change, and by what. Absent when no request did, such as for a change by Nova alone. A callback of another
-	// project than the event's, which gets it through a connection, sees actors of its own project only.
-	Actor     *EventActor `json:"actor,omitempty"`
-	Addresses *[]Address  `json:"addresses,omitempty"`
-
-	// ChangedAt When a reconstructed state began, by Nova's action log.
-	ChangedAt *time.Time `json:"changed_at,omitempty"`
-
-	// ConnectionID A UUID in lower case.
-	ConnectionID *UUID `json:"connection_id,omitempty"`
-
-	// Disconnected The instance is disconnected. This is its last event.
-	Disconnected interface{} `json:"disconnected,omitempty"`
-
-	// Fault Why the instance failed, or is not there yet.
-	Fault *InstanceError `json:"fault,omitempty"`
-
-	// InstanceID A UUID in lower case.
-	InstanceID     UUID    `json:"instance_id"`
-	KeyFingerprint *string `json:"key_fingerprint,omitempty"`
-	KeyName        *string `json:"key_name,omitempty"`
-
-	// LeaseID A UUID in lower case.
-	LeaseID *UUID  `json:"lease_id,omitempty"`
-	Name    string `json:"name"`
-
-	// OrderID A UUID in lower case.
-	OrderID *UUID `json:"order_id,omitempty"`
-
-	// PreviousState The state, in words that do not change with Nova's versions. `requested`: Nova has not said yes yet. `updating`:
-	// something is in progress. `unknown`: its cell is away, which does not mean that the server is gone.
-	PreviousState *InstanceState `json:"previous_state,omitempty"`
-
-	// Reconstructed Nobody saw this state, because it lasted for seconds: Nova's action log says that the server was in it.
-	Reconstructed interface{} `json:"reconstructed,omitempty"`
-
-	// ServerID A UUID in lower case.
-	ServerID *UUID `json:"server_id,omitempty"`
-
-	// State The state, in words that do not change with Nova's versions. `requested`: Nova has not said yes yet. `updating`:
-	// something is in progress. `unknown`: its cell is away, which does not mean that the server is gone.
-	State InstanceState `json:"state"`
-
-	// Status Nova's own word for the state.
-	Status *string `json:"status,omitempty"`
-}
-
 // InstanceState The state, in words that do not change with Nova's versions. `requested`: Nova has not said yes yet. `updating`:
 // something is in progress. `unknown`: its cell is away, which does not mean that the server is gone.
 type InstanceState string
@@ -2214,56 +876,6 @@ type KeyPair struct {
 
 // KeyPairType defines model for KeyPair.Type.
 type KeyPairType string
-
-// KeystoneID The id of a user or a project.
-type KeystoneID = string
-
-// LaunchCallback A callback for this order, made with it, so that it gets every event of the order and its instances from the first
-// on.
-type LaunchCallback struct {
-	// Events Types of events. Without one, all.
-	Events *[]EventType `json:"events,omitempty"`
-
-	// Secret `whsec_` and 24 to 64 bytes in base64. Without one, one is made.
-	Secret *CallbackSecret `json:"secret,omitempty"`
-
-	// URL An https URL without a user and a fragment. Its host must not be an address that is not public, and is not connected
-	// to when its name stands for one. Operators may allow ranges besides, also for http.
-	URL CallbackURL `json:"url"`
-}
-
-// LaunchInstance One server of an order. A field that is absent or null is the order's. An empty `key_name`, `availability_zone`,
-// `user_data`, `security_groups`, `metadata`, `tags`, `description`, `server_group` or `scheduler_hints` stands for no
-// value, and empty `networks` for the project's only one.
-// `user_data` or `user_data_base64` replaces either of the order's.
-type LaunchInstance struct {
-	AvailabilityZone *string `json:"availability_zone,omitempty"`
-	ConfigDrive      *bool   `json:"config_drive,omitempty"`
-	Description      *string `json:"description,omitempty"`
-
-	// Flavor Instead of the order's size.
-	Flavor *string `json:"flavor,omitempty"`
-
-	// ID The instance's id, chosen by the caller. It is a tag of the server. Without it, one is made.
-	ID       *GivenID           `json:"id,omitempty"`
-	Image    *string            `json:"image,omitempty"`
-	KeyName  *string            `json:"key_name,omitempty"`
-	Metadata *map[string]string `json:"metadata,omitempty"`
-
-	// Min Instead of a flavor, the least that a server must have. Of the flavors that have it, and what the image needs, the one
-	// with the least memory is chosen, then with the fewest vCPUs, then with the smallest disk.
-	Min *MinSize `json:"min,omitempty"`
-
-	// Name The server's name, as it is.
-	Name           *string                     `json:"name,omitempty"`
-	Networks       *[]json.RawMessage          `json:"networks,omitempty"`
-	SchedulerHints *map[string]json.RawMessage `json:"scheduler_hints,omitempty"`
-	SecurityGroups *[]string                   `json:"security_groups,omitempty"`
-	ServerGroup    *string                     `json:"server_group,omitempty"`
-	Tags           *[]string                   `json:"tags,omitempty"`
-	UserData       *string                     `json:"user_data,omitempty"`
-	UserDataBase64 *[]byte                     `json:"user_data_base64,omitempty"`
-}
 
 // LaunchProblem defines model for LaunchProblem.
 type LaunchProblem struct {
@@ -2295,107 +907,6 @@ type LaunchReport struct {
 	// through the connection.
 	Unchecked []LaunchUnchecked `json:"unchecked"`
 }
-
-// LaunchRequest An order. What it says of a server holds for each of `instances` that does not say otherwise itself, so `name`,
-// `image` and `flavor` or `min` may be left out when every instance has its own.
-type LaunchRequest struct {
-	// AvailabilityZone An availability zone of compute.
-	AvailabilityZone *string `json:"availability_zone,omitempty"`
-
-	// Callback A callback for this order, made with it, so that it gets every event of the order and its instances from the first
-	// on.
-	Callback *LaunchCallback `json:"callback,omitempty"`
-
-	// ConfigDrive Give the server its metadata and user_data on a disk, too.
-	ConfigDrive *bool `json:"config_drive,omitempty"`
-
-	// ConnectionID A connection that the caller may act through. The servers are made in its project.
-	ConnectionID *GivenID `json:"connection_id,omitempty"`
-
-	// Count How many servers. With `instances`, it is their number or absent.
-	Count *int `json:"count,omitempty"`
-
-	// Description A text about the server, in printable characters up to U+FFFE.
-	Description *string `json:"description,omitempty"`
-
-	// Flavor Id or unique name of a flavor.
-	Flavor *string `json:"flavor,omitempty"`
-
-	// GenerateKey Make a key pair (ed25519) for the servers. It cannot be combined with `key_name`.
-	GenerateKey *bool `json:"generate_key,omitempty"`
-
-	// ID The order's id, chosen by the caller. It makes the request safe to repeat. Without it, one is made.
-	ID *GivenID `json:"id,omitempty"`
-
-	// Image Id or unique name of an image. Images that are not active do not count while an active one has the name.
-	Image *string `json:"image,omitempty"`
-
-	// Instances The servers one by one, when they differ or have ids of the caller's.
-	Instances *[]LaunchInstance `json:"instances,omitempty"`
-
-	// KeyName A key pair of the caller's.
-	KeyName *string `json:"key_name,omitempty"`
-
-	// Lease A lease of the servers, from now or from a later `start`. It cannot be combined with `connection_id` or `start: false`.
-	Lease *OrderLeaseRequest `json:"lease,omitempty"`
-
-	// Metadata Metadata of the server. Keys have ASCII letters, digits, and `-_:. `.
-	Metadata *map[string]string `json:"metadata,omitempty"`
-
-	// Min Instead of a flavor, the least that a server must have. Of the flavors that have it, and what the image needs, the one
-	// with the least memory is chosen, then with the fewest vCPUs, then with the smallest disk.
-	Min *MinSize `json:"min,omitempty"`
-
-	// Name The server's name: printable characters up to U+FFFE (no emoji, nothing invisible), without a space at either
-	// end. The names of several end in `-1`, `-2` and so on.
-	Name *string `json:"name,omitempty"`
-
-	// Networks Ids or unique names of networks, or objects: a network with a `fixed_ip`, or the `port_id` of an existing port.
-	// Those are for one server, and not with `connection_id`. Without a network, the only one of the project that is not
-	// external.
-	Networks *[]json.RawMessage `json:"networks,omitempty"`
-
-	// OnFailure What becomes of the servers when one fails. `rollback`: all or nothing.
-	OnFailure *LaunchRequestOnFailure `json:"on_failure,omitempty"`
-
-	// ReservationID An active reservation of hosts. The servers are placed on its hosts, with its flavors. It cannot be combined with
-	// `reuse`, nor with a connection to another cloud.
-	ReservationID *GivenID `json:"reservation_id,omitempty"`
-
-	// Reuse Use idle servers of the connection before new ones are made. Their disks are as their last use has left them.
-	// Only with `connection_id`, and not with `on_failure: rollback`, `generate_key`, `user_data`, `user_data_base64`,
-	// `tags`, `description`, `config_drive` or ids of instances.
-	Reuse *bool `json:"reuse,omitempty"`
-
-	// SchedulerHints Nova's scheduler hints, such as `different_host`: texts, or lists of texts. For `group` use `server_group`. Not
-	// with `connection_id`.
-	SchedulerHints *map[string]json.RawMessage `json:"scheduler_hints,omitempty"`
-
-	// SecurityGroups Names or ids of security groups. Without one, Nova uses `default`.
-	SecurityGroups *[]string `json:"security_groups,omitempty"`
-
-	// ServerGroup Id or unique name of a server group of the project. Not with `connection_id`.
-	ServerGroup *string `json:"server_group,omitempty"`
-
-	// Start False: each server is stopped as soon as it is ACTIVE.
-	Start *bool `json:"start,omitempty"`
-
-	// Tags Tags of the server, besides those of cloudfn. They have no comma and no slash, do not begin with `cloudfn`, and are
-	// no UUIDs.
-	Tags *[]string `json:"tags,omitempty"`
-
-	// UserData Plain text for cloud-init, 49149 bytes at most. It is never logged. Only an order through a connection stores
-	// it, encrypted, until Nova has it. A file that is not text, such as a compressed one, goes into
-	// `user_data_base64`.
-	UserData *string `json:"user_data,omitempty"`
-
-	// UserDataBase64 Instead of `user_data`: any bytes for cloud-init, in base64 with padding. Without the base64 they are 49149 bytes
-	// at most, since Nova takes 65535 with it. Line breaks are skipped.
-	UserDataBase64 *[]byte `json:"user_data_base64,omitempty"`
-}
-
-// LaunchRequestOnFailure What becomes of the servers when one fails. `rollback`: all or nothing.
-type LaunchRequestOnFailure string
 
 // LaunchResolved The ids of the names of one instance. Through a connection only flavors are resolved.
 type LaunchResolved struct {
@@ -2467,32 +978,6 @@ type LeaseIsolation string
 // LeaseOnEnd defines model for Lease.OnEnd.
 type LeaseOnEnd string
 
-// LeaseChangeData Data of `cloudfn.lease.changed.v1`.
-type LeaseChangeData struct {
-	// Actor Whose request has caused the change, and by what. Absent when no request did, such as for a change by Nova alone. A callback of another
-	// project than the event's, which gets it through a connection, sees actors of its own project only.
-	Actor *EventActor `json:"actor,omitempty"`
-	End   time.Time   `json:"end"`
-
-	// Fields What has changed.
-	Fields []LeaseChangeDataFields `json:"fields"`
-
-	// InstanceIds What it reserves of instances.
-	InstanceIds *[]UUID `json:"instance_ids,omitempty"`
-
-	// LeaseID A UUID in lower case.
-	LeaseID UUID                 `json:"lease_id"`
-	Name    string               `json:"name"`
-	OnEnd   LeaseChangeDataOnEnd `json:"on_end"`
-	Start   time.Time            `json:"start"`
-}
-
-// LeaseChangeDataFields defines model for LeaseChangeData.Fields.
-type LeaseChangeDataFields string
-
-// LeaseChangeDataOnEnd defines model for LeaseChangeData.OnEnd.
-type LeaseChangeDataOnEnd string
-
 // LeaseEvent defines model for LeaseEvent.
 type LeaseEvent struct {
 	// At When it was done, or had failed.
@@ -2516,51 +1001,6 @@ type LeaseEventStatus string
 // LeaseEventType defines model for LeaseEvent.Type.
 type LeaseEventType string
 
-// LeaseEventData Data of `cloudfn.lease.state.v1`.
-type LeaseEventData struct {
-	// Actor Whose request has caused the change, and by what. Absent when no request did, such as for a change by Nova alone. A callback of another
-	// project than the event's, which gets it through a connection, sees actors of its own project only.
-	Actor *EventActor `json:"actor,omitempty"`
-
-	// Degraded A reserved host is down, cordoned or isolated by others, and no other has its place.
-	Degraded bool      `json:"degraded"`
-	End      time.Time `json:"end"`
-
-	// InstanceIds What it reserves of instances.
-	InstanceIds *[]UUID `json:"instance_ids,omitempty"`
-
-	// LeaseID A UUID in lower case.
-	LeaseID UUID `json:"lease_id"`
-
-	// MovedReservationID A UUID in lower case.
-	MovedReservationID *UUID  `json:"moved_reservation_id,omitempty"`
-	Name               string `json:"name"`
-
-	// PreviousStatus Absent in the first event.
-	PreviousStatus *LeaseEventDataPreviousStatus `json:"previous_status,omitempty"`
-
-	// Reason Why it is in error, or why a step is repeated.
-	Reason *struct {
-		Code   string `json:"code"`
-		Detail string `json:"detail"`
-	} `json:"reason,omitempty"`
-
-	// Servers Those that its end did more to than `on_end` says.
-	Servers *[]struct {
-		Detail   string `json:"detail"`
-		Name     string `json:"name"`
-		ServerID string `json:"server_id"`
-	} `json:"servers,omitempty"`
-	Start  time.Time            `json:"start"`
-	Status LeaseEventDataStatus `json:"status"`
-}
-
-// LeaseEventDataPreviousStatus Absent in the first event.
-type LeaseEventDataPreviousStatus string
-
-// LeaseEventDataStatus defines model for LeaseEventData.Status.
-type LeaseEventDataStatus string
-
 // LeaseFlavor defines model for LeaseFlavor.
 type LeaseFlavor struct {
 	DiskGb int `json:"disk_gb"`
@@ -2572,14 +1012,6 @@ type LeaseFlavor struct {
 	Name  string `json:"name"`
 	RAMMb int    `json:"ram_mb"`
 	Vcpus int    `json:"vcpus"`
-}
-
-// LeasePage defines model for LeasePage.
-type LeasePage struct {
-	Leases []Lease `json:"leases"`
-
-	// Next The URL of the next page, without a host, or null.
-	Next *string `json:"next"`
 }
 
 // LeaseReason defines model for LeaseReason.
@@ -2600,101 +1032,6 @@ type LeaseServer struct {
 
 // LeaseStatus defines model for LeaseStatus.
 type LeaseStatus string
-
-// LeaseWarningData Data of `cloudfn.lease.before_end.v1`.
-type LeaseWarningData struct {
-	End time.Time `json:"end"`
-
-	// InstanceIds What it reserves of instances.
-	InstanceIds *[]UUID `json:"instance_ids,omitempty"`
-
-	// LeaseID A UUID in lower case.
-	LeaseID UUID                  `json:"lease_id"`
-	Name    string                `json:"name"`
-	OnEnd   LeaseWarningDataOnEnd `json:"on_end"`
-}
-
-// LeaseWarningDataOnEnd defines model for LeaseWarningData.OnEnd.
-type LeaseWarningDataOnEnd string
-
-// LimitsRequest What may be ordered through the connection, besides its actions and its quota. A list that is absent or null is no limit. In a
-// change, what is absent stays; new orders and deployments are checked against the change, and waiting ones before each call.
-type LimitsRequest struct {
-	// Flavors Ids or names of flavors. A name is whatever flavor has it when something is ordered.
-	Flavors *[]string `json:"flavors,omitempty"`
-
-	// Images Ids of images.
-	Images *[]string `json:"images,omitempty"`
-
-	// Networks Ids of networks.
-	Networks *[]string `json:"networks,omitempty"`
-
-	// Regions Names of regions. A connection acts in one region, which must be among them.
-	Regions *[]string `json:"regions,omitempty"`
-}
-
-// ListenerSpec defines model for ListenerSpec.
-type ListenerSpec struct {
-	// Addresses Others, by IP address.
-	Addresses *[]string              `json:"addresses,omitempty"`
-	Algorithm *ListenerSpecAlgorithm `json:"algorithm,omitempty"`
-
-	// Deployment A managed one: all of its servers.
-	Deployment *string `json:"deployment,omitempty"`
-
-	// Machines Managed servers.
-	Machines *[]string `json:"machines,omitempty"`
-
-	// MemberPort Of the servers.
-	MemberPort int                  `json:"member_port"`
-	Port       int                  `json:"port"`
-	Protocol   ListenerSpecProtocol `json:"protocol"`
-}
-
-// ListenerSpecAlgorithm defines model for ListenerSpec.Algorithm.
-type ListenerSpecAlgorithm string
-
-// ListenerSpecProtocol defines model for ListenerSpec.Protocol.
-type ListenerSpecProtocol string
-
-// MachineSpec defines model for MachineSpec.
-type MachineSpec struct {
-	// Configmaps Managed files.
-	Configmaps *[]string `json:"configmaps,omitempty"`
-
-	// Flavor Id or unique name, of Nova's.
-	Flavor string `json:"flavor"`
-
-	// Image Id or unique name.
-	Image    string             `json:"image"`
-	KeyName  *string            `json:"key_name,omitempty"`
-	Metadata *map[string]string `json:"metadata,omitempty"`
-
-	// Networks Ids or unique names.
-	Networks       []string  `json:"networks"`
-	SecurityGroups *[]string `json:"security_groups,omitempty"`
-	Tags           *[]string `json:"tags,omitempty"`
-
-	// Update How a change is made: `in_place` (the default) resizes the server for another flavor and rebuilds it for another
-	// image; `replace` makes another server, and deletes this one. A change of networks, key_name, security_groups,
-	// configmaps or user_data takes `replace`; with `in_place` the condition Updated says so.
-	Update *MachineSpecUpdate `json:"update,omitempty"`
-
-	// UserData Plain text for cloud-init. It is stored sealed, and never shown. When it is absent, what is stored stays; null or ""
-	// removes it.
-	UserData *string `json:"user_data,omitempty"`
-
-	// UserDataBase64 Instead of user_data, any bytes in base64 with padding, such as a compressed file.
-	UserDataBase64 *string `json:"user_data_base64,omitempty"`
-
-	// Volumes Managed volumes, to attach.
-	Volumes *[]string `json:"volumes,omitempty"`
-}
-
-// MachineSpecUpdate How a change is made: `in_place` (the default) resizes the server for another flavor and rebuilds it for another
-// image; `replace` makes another server, and deletes this one. A change of networks, key_name, security_groups,
-// configmaps or user_data takes `replace`; with `in_place` the condition Updated says so.
-type MachineSpecUpdate string
 
 // Managed defines model for Managed.
 type Managed struct {
@@ -2780,45 +1117,6 @@ type ManagedDifference struct {
 	To interface{} `json:"to,omitempty"`
 }
 
-// ManagedEventData Data of `cloudfn.managed.state.v1`.
-type ManagedEventData struct {
-	// Actor Whose request has caused the change, and by what. Absent when no request did, such as for a change by Nova alone. A callback of another
-	// project than the event's, which gets it through a connection, sees actors of its own project only.
-	Actor *EventActor `json:"actor,omitempty"`
-	Kind  string      `json:"kind"`
-
-	// ManagedID A UUID in lower case.
-	ManagedID UUID   `json:"managed_id"`
-	Name      string `json:"name"`
-
-	// ObservedRevision What is real.
-	ObservedRevision int `json:"observed_revision"`
-
-	// PreviousStatus Absent in the first event.
-	PreviousStatus *ManagedEventDataPreviousStatus `json:"previous_status,omitempty"`
-
-	// Reason Of the status.
-	Reason *string `json:"reason,omitempty"`
-
-	// Revision What is declared.
-	Revision int                    `json:"revision"`
-	Status   ManagedEventDataStatus `json:"status"`
-}
-
-// ManagedEventDataPreviousStatus Absent in the first event.
-type ManagedEventDataPreviousStatus string
-
-// ManagedEventDataStatus defines model for ManagedEventData.Status.
-type ManagedEventDataStatus string
-
-// ManagedPage defines model for ManagedPage.
-type ManagedPage struct {
-	Managed []Managed `json:"managed"`
-
-	// Next The URL of the next page, without a host, or null.
-	Next *string `json:"next"`
-}
-
 // ManagedPlan defines model for ManagedPlan.
 type ManagedPlan struct {
 	Action ManagedPlanAction `json:"action"`
@@ -2857,12 +1155,6 @@ type ManagedRevision struct {
 	UserName *string `json:"user_name,omitempty"`
 }
 
-// ManagedRevisions defines model for ManagedRevisions.
-type ManagedRevisions struct {
-	// Revisions The newest first.
-	Revisions []ManagedRevision `json:"revisions"`
-}
-
 // ManagedStatus defines model for ManagedStatus.
 type ManagedStatus string
 
@@ -2890,30 +1182,6 @@ type Member struct {
 // MemberStatus defines model for Member.Status.
 type MemberStatus string
 
-// MinSize Instead of a flavor, the least that a server must have. Of the flavors that have it, and what the image needs, the one
-// with the least memory is chosen, then with the fewest vCPUs, then with the smallest disk.
-type MinSize struct {
-	DiskGb *int `json:"disk_gb,omitempty"`
-	RAMMb  *int `json:"ram_mb,omitempty"`
-	Vcpus  *int `json:"vcpus,omitempty"`
-}
-
-// MonitorEventData defines model for MonitorEventData.
-type MonitorEventData struct {
-	Monitor MonitorEventDataMonitor `json:"monitor"`
-	Reason  string                  `json:"reason"`
-	Status  MonitorEventDataStatus  `json:"status"`
-
-	// Zone Of the monitor `zone`. No host of it is cordoned or drained automatically while it fails.
-	Zone *string `json:"zone,omitempty"`
-}
-
-// MonitorEventDataMonitor defines model for MonitorEventData.Monitor.
-type MonitorEventDataMonitor string
-
-// MonitorEventDataStatus defines model for MonitorEventData.Status.
-type MonitorEventDataStatus string
-
 // MovingServer defines model for MovingServer.
 type MovingServer struct {
 	Method   MovingServerMethod `json:"method"`
@@ -2926,12 +1194,6 @@ type MovingServer struct {
 
 // MovingServerMethod defines model for MovingServer.Method.
 type MovingServerMethod string
-
-// Named defines model for Named.
-type Named struct {
-	ID   string `json:"id"`
-	Name string `json:"name"`
-}
 
 // Network Something a server can have a port on.
 type Network struct {
@@ -3052,28 +1314,6 @@ type NodeReservable string
 // seen the host it is Nova's word; `unknown` for a host that Nova does not have and nobody has reported.
 type NodeStatus string
 
-// NodeEventData defines model for NodeEventData.
-type NodeEventData struct {
-	// Cordoned Whether cloudfn has disabled it.
-	Cordoned       bool                        `json:"cordoned"`
-	Name           string                      `json:"name"`
-	PreviousStatus NodeEventDataPreviousStatus `json:"previous_status"`
-
-	// Reason Why it is suspect or down; empty otherwise.
-	Reason      string              `json:"reason"`
-	Schedulable bool                `json:"schedulable"`
-	Servers     int                 `json:"servers"`
-	Since       time.Time           `json:"since"`
-	Status      NodeEventDataStatus `json:"status"`
-	Zone        string              `json:"zone"`
-}
-
-// NodeEventDataPreviousStatus defines model for NodeEventData.PreviousStatus.
-type NodeEventDataPreviousStatus string
-
-// NodeEventDataStatus defines model for NodeEventData.Status.
-type NodeEventDataStatus string
-
 // NodeLease defines model for NodeLease.
 type NodeLease struct {
 	// End With the time for cleaning.
@@ -3092,13 +1332,6 @@ type NodeLease struct {
 	Start Time `json:"start"`
 }
 
-// NodePage defines model for NodePage.
-type NodePage struct {
-	// Next The URL of the next page, without a host, or null.
-	Next  *string `json:"next"`
-	Nodes []Node  `json:"nodes"`
-}
-
 // NodeServer defines model for NodeServer.
 type NodeServer struct {
 	ID        string `json:"id"`
@@ -3107,13 +1340,6 @@ type NodeServer struct {
 
 	// Status Nova's.
 	Status string `json:"status"`
-}
-
-// NodeServers defines model for NodeServers.
-type NodeServers struct {
-	// Next The URL of the next page, or null.
-	Next    *string      `json:"next"`
-	Servers []NodeServer `json:"servers"`
 }
 
 // NodeToken defines model for NodeToken.
@@ -3182,28 +1408,6 @@ type OrderError struct {
 // with Nova's reason. The others: why an order through a connection was abandoned.
 type OrderErrorCode string
 
-// OrderEvent defines model for OrderEvent.
-type OrderEvent struct {
-	// Actor Who has placed the order. In its first event.
-	Actor *EventActor `json:"actor,omitempty"`
-
-	// Fault Why the order has ended otherwise than requested, where no instance says it.
-	Fault *OrderError `json:"fault,omitempty"`
-
-	// OrderID A UUID in lower case.
-	OrderID UUID `json:"order_id"`
-
-	// PreviousStatus `running`: an instance is still being launched, stopped or deleted. The others are final: `done`, all instances are as
-	// requested; `partial`, some are; `failed`, no instance is; `rolled_back`, one failed, so nothing is left. What
-	// happens to a server later does not change it.
-	PreviousStatus *OrderStatus `json:"previous_status,omitempty"`
-
-	// Status `running`: an instance is still being launched, stopped or deleted. The others are final: `done`, all instances are as
-	// requested; `partial`, some are; `failed`, no instance is; `rolled_back`, one failed, so nothing is left. What
-	// happens to a server later does not change it.
-	Status OrderStatus `json:"status"`
-}
-
 // OrderLease The lease that was made with the order. Absent without one. It may have been changed since (`PATCH /v1/leases/{id}`).
 type OrderLease struct {
 	// End RFC 3339 in UTC.
@@ -3219,37 +1423,6 @@ type OrderLease struct {
 
 // OrderLeaseStatus defines model for OrderLease.Status.
 type OrderLeaseStatus string
-
-// OrderLeaseRequest When the servers run. Give `end` or `duration`.
-type OrderLeaseRequest struct {
-	// BeforeEnd An ISO 8601 duration, such as PT1H30M, P2D or P1M: a calendar month, clamped to its end.
-	BeforeEnd *string `json:"before_end,omitempty"`
-
-	// Duration An ISO 8601 duration, such as PT1H30M, P2D or P1M: a calendar month, clamped to its end.
-	Duration *string `json:"duration,omitempty"`
-
-	// End When it ends. Give it or duration.
-	End *time.Time `json:"end,omitempty"`
-
-	// Name The order's name by default.
-	Name *string `json:"name,omitempty"`
-
-	// OnEnd What is done with the servers at the end. By default they are shelved and keep their disks.
-	OnEnd *OrderLeaseRequestOnEnd `json:"on_end,omitempty"`
-
-	// Start `now`, or a time in RFC 3339 with its offset. A start in the past is now.
-	Start *string `json:"start,omitempty"`
-}
-
-// OrderLeaseRequestOnEnd What is done with the servers at the end. By default they are shelved and keep their disks.
-type OrderLeaseRequestOnEnd string
-
-// OrderPage defines model for OrderPage.
-type OrderPage struct {
-	// Next The URL of the next page, without a host. Null at the end.
-	Next   *string `json:"next"`
-	Orders []Order `json:"orders"`
-}
 
 // OrderStatus `running`: an instance is still being launched, stopped or deleted. The others are final: `done`, all instances are as
 // requested; `partial`, some are; `failed`, no instance is; `rolled_back`, one failed, so nothing is left. What
@@ -3332,47 +1505,6 @@ type Provider struct {
 	Reason *string `json:"reason,omitempty"`
 }
 
-// ProviderList defines model for ProviderList.
-type ProviderList struct {
-	Providers []Provider `json:"providers"`
-}
-
-// PutFlavor defines model for PutFlavor.
-type PutFlavor struct {
-	Description *string `json:"description,omitempty"`
-	Kind        string  `json:"kind"`
-
-	// Provider The kind's, if it is given.
-	Provider *string `json:"provider,omitempty"`
-
-	// Spec Of the kind. Fields may be absent; resources add them.
-	Spec Spec `json:"spec"`
-}
-
-// PutManaged defines model for PutManaged.
-type PutManaged struct {
-	// Flavor A template, whose spec it begins with.
-	Flavor *string `json:"flavor,omitempty"`
-
-	// Labels As Kubernetes' labels. `GET /v1/managed?label=app=shop` selects by them.
-	Labels *map[string]string `json:"labels,omitempty"`
-
-	// MaxRevisions 10 by default.
-	MaxRevisions *int `json:"max_revisions,omitempty"`
-
-	// Repair What happens when others change what was declared: `manual` (the default) shows it as `drift`; `auto` makes it as
-	// declared again.
-	Repair   *PutManagedRepair `json:"repair,omitempty"`
-	Schedule *Schedule         `json:"schedule,omitempty"`
-
-	// Spec Of the kind. It may be absent with a flavor.
-	Spec *Spec `json:"spec,omitempty"`
-}
-
-// PutManagedRepair What happens when others change what was declared: `manual` (the default) shows it as `drift`; `auto` makes it as
-// declared again.
-type PutManagedRepair string
-
 // Quota What the project may use of compute, and uses.
 type Quota struct {
 	Instances QuotaItem `json:"instances"`
@@ -3387,30 +1519,11 @@ type QuotaItem struct {
 	Used int `json:"used"`
 }
 
-// QuotaRequest How much may run through the connection at once. What is absent or null is not counted; in a change, what is absent stays.
-type QuotaRequest struct {
-	Instances *int `json:"instances,omitempty"`
-
-	// RAMMb Memory, in MiB.
-	RAMMb *int `json:"ram_mb,omitempty"`
-	Vcpus *int `json:"vcpus,omitempty"`
-}
-
 // RegistryLogin Of deploy: the login to the image's registry. It is used for the pull and not stored.
 type RegistryLogin struct {
 	Password string `json:"password"`
 	Username string `json:"username"`
 }
-
-// ReportNode defines model for ReportNode.
-type ReportNode struct {
-	// Reason Shown as the reason of its status.
-	Reason *string          `json:"reason,omitempty"`
-	Status ReportNodeStatus `json:"status"`
-}
-
-// ReportNodeStatus defines model for ReportNode.Status.
-type ReportNodeStatus string
 
 // Request One row of the request log. It never holds a token, a query string or a body.
 type Request struct {
@@ -3464,13 +1577,6 @@ type Request struct {
 
 // RequestID `req-` and a UUID, the form of OpenStack's request ids.
 type RequestID = string
-
-// RequestPage defines model for RequestPage.
-type RequestPage struct {
-	// Next The next page, without a host. Null at the end.
-	Next     *string   `json:"next"`
-	Requests []Request `json:"requests"`
-}
 
 // RequestedTerms What is requested.
 type RequestedTerms struct {
@@ -3539,62 +1645,6 @@ type ReservationStatus string
 // ReservationType defines model for Reservation.Type.
 type ReservationType string
 
-// ReservationRequest defines model for ReservationRequest.
-type ReservationRequest struct {
-	// Capabilities What each host must have, all of it: `ATTRIBUTE OPERATOR VALUE`. Attributes are `vcpus`, `ram_mb` and `disk_gb`, by
-	// Placement's inventories, and what Nova shows of the hypervisor, such as `hypervisor_type` or `cpu_info:arch`, with
-	// the scope `capabilities:` or without. The extra specs `hw:cpu_vendor`, `hw:cpu_arch`, `hw:cpu_model` and
-	// `hw:cpu_features` are about the host's CPU. `trait:NAME` is `= required` or `= forbidden`.
-	//
-	// As in Nova's extra specs `=` is at least, of a number; of a text it is equal, in any case. `==`, `!=`, `>=`, `<=`,
-	// `>` and `<` compare numbers; `s==`, `s!=`, `s<`, `s<=`, `s>` and `s>=`, after a blank, texts; `<in>`, `<all-in>` and
-	// `<or>` have the meaning that they have there.
-	Capabilities *[]string `json:"capabilities,omitempty"`
-
-	// DiskGb Of each, in GiB
-	DiskGb *int `json:"disk_gb,omitempty"`
-
-	// Flavors Ids or unique names of the flavors to launch with. All public ones that fit, when absent.
-	Flavors *[]string `json:"flavors,omitempty"`
-
-	// Heal When a host fails; auto.
-	Heal *ReservationRequestHeal `json:"heal,omitempty"`
-
-	// InstanceID Of an instance: its id here, not Nova's.
-	InstanceID *string `json:"instance_id,omitempty"`
-
-	// Max As min by default.
-	Max *int `json:"max,omitempty"`
-
-	// Min Hosts. 1 by default.
-	Min *int `json:"min,omitempty"`
-
-	// RAMMb Of each, in MiB
-	RAMMb *int `json:"ram_mb,omitempty"`
-
-	// Region The region of the hosts.
-	Region *string `json:"region,omitempty"`
-
-	// ServerID Or Nova's id: the server is connected first.
-	ServerID *string `json:"server_id,omitempty"`
-
-	// Traits Of each host.
-	Traits *[]string              `json:"traits,omitempty"`
-	Type   ReservationRequestType `json:"type"`
-
-	// Vcpus Of each host.
-	Vcpus *int `json:"vcpus,omitempty"`
-
-	// Zone The availability zone.
-	Zone *string `json:"zone,omitempty"`
-}
-
-// ReservationRequestHeal When a host fails; auto.
-type ReservationRequestHeal string
-
-// ReservationRequestType defines model for ReservationRequest.Type.
-type ReservationRequestType string
-
 // ResourceFlavor defines model for ResourceFlavor.
 type ResourceFlavor struct {
 	// CreatedAt RFC 3339 in UTC.
@@ -3617,14 +1667,6 @@ type ResourceFlavor struct {
 
 	// UserID Who changed it last.
 	UserID string `json:"user_id"`
-}
-
-// ResourceFlavorPage defines model for ResourceFlavorPage.
-type ResourceFlavorPage struct {
-	Flavors []ResourceFlavor `json:"flavors"`
-
-	// Next The URL of the next page, or null.
-	Next *string `json:"next"`
 }
 
 // Resources defines model for Resources.
@@ -3661,29 +1703,6 @@ type ResourcesTruncated string
 // role. Shown in the connection's own project only.
 type Revocation string
 
-// RevocationEvent defines model for RevocationEvent.
-type RevocationEvent struct {
-	// ConnectionID A UUID in lower case.
-	ConnectionID UUID `json:"connection_id"`
-
-	// Reason Why it is pending.
-	Reason *string `json:"reason,omitempty"`
-
-	// Status Whether Keystone still has the trust of a connection that has ended. `pending`: it may; deleting it is retried until it is gone.
-	// `done`: it is gone. Only its user can delete a trust, and cloudfn in the user's name: not while the user is disabled or lacks the
-	// role. Shown in the connection's own project only.
-	Status Revocation `json:"status"`
-
-	// TrustExpiresAt When Keystone ends the trust by itself. Absent when it is gone.
-	TrustExpiresAt *time.Time `json:"trust_expires_at,omitempty"`
-}
-
-// Rollback defines model for Rollback.
-type Rollback struct {
-	// Revision The one to declare again.
-	Revision int `json:"revision"`
-}
-
 // Schedule defines model for Schedule.
 type Schedule struct {
 	// Affinity Of a deployment's servers.
@@ -3704,15 +1723,6 @@ type ScheduleAffinity string
 
 // Scope defines model for Scope.
 type Scope string
-
-// SecretSpec defines model for SecretSpec.
-type SecretSpec struct {
-	// ContentType text/plain by default.
-	ContentType *string `json:"content_type,omitempty"`
-
-	// Payload The secret. It is stored sealed, and never shown. When it is absent, what is stored stays.
-	Payload *string `json:"payload,omitempty"`
-}
 
 // SecurityGroup A set of packet filter rules.
 type SecurityGroup struct {
@@ -3774,25 +1784,6 @@ type Server struct {
 
 	// Zone The availability zone. Empty until the server has a host.
 	Zone string `json:"zone"`
-}
-
-// ServerActed defines model for ServerActed.
-type ServerActed struct {
-	// ActionID The action that is done through a connection.
-	ActionID *UUID `json:"action_id,omitempty"`
-
-	// Changed Nova accepted the action, or the action is stored. False: the server already is in the requested state, or on its way there.
-	Changed bool `json:"changed"`
-
-	// ID The id as it was given.
-	ID UUID `json:"id"`
-
-	// ImageID Of snapshot: the image being made.
-	ImageID *string `json:"image_id,omitempty"`
-
-	// State The state, in words that do not change with Nova's versions. `requested`: Nova has not said yes yet. `updating`:
-	// something is in progress. `unknown`: its cell is away, which does not mean that the server is gone.
-	State InstanceState `json:"state"`
 }
 
 // ServerAction defines model for ServerAction.
@@ -3911,21 +1902,6 @@ type ServerConnected struct {
 // ServerConnectedOrigin defines model for ServerConnected.Origin.
 type ServerConnectedOrigin string
 
-// ServerConnecting defines model for ServerConnecting.
-type ServerConnecting struct {
-	// ActionID The action that connects it.
-	ActionID UUID `json:"action_id"`
-
-	// ConnectionID A UUID in lower case.
-	ConnectionID UUID `json:"connection_id"`
-
-	// ID The id that the instance has, or will have.
-	ID UUID `json:"id"`
-
-	// ServerID A UUID in lower case.
-	ServerID UUID `json:"server_id"`
-}
-
 // ServerConsole defines model for ServerConsole.
 type ServerConsole struct {
 	Type ServerConsoleType `json:"type"`
@@ -3999,17 +1975,6 @@ type ServerGroup struct {
 	Name string `json:"name"`
 }
 
-// ServerHistory defines model for ServerHistory.
-type ServerHistory struct {
-	Events []ServerEvent `json:"events"`
-
-	// InstanceID A UUID in lower case.
-	InstanceID UUID `json:"instance_id"`
-
-	// Next The next page's URL; null at the end.
-	Next *string `json:"next"`
-}
-
 // ServerImage defines model for ServerImage.
 type ServerImage struct {
 	ID string `json:"id"`
@@ -4043,22 +2008,6 @@ type ServerInstance struct {
 // ServerInstanceOrigin `launched`: by an order. `connected`: it existed before.
 type ServerInstanceOrigin string
 
-// ServerNotActed defines model for ServerNotActed.
-type ServerNotActed struct {
-	// Error Why the action failed for one of the servers.
-	Error ServerRefusal `json:"error"`
-
-	// ID The id as it was given.
-	ID UUID `json:"id"`
-}
-
-// ServerPage defines model for ServerPage.
-type ServerPage struct {
-	// Next The next page's URL; null at the end.
-	Next    *string  `json:"next"`
-	Servers []Server `json:"servers"`
-}
-
 // ServerRefusal Why the action failed for one of the servers.
 type ServerRefusal struct {
 	// Allowed The actions that the server's state allows, when that was the reason.
@@ -4071,15 +2020,6 @@ type ServerRefusal struct {
 
 // ServerRefusalAllowed defines model for ServerRefusal.Allowed.
 type ServerRefusalAllowed string
-
-// ServerResult The result of the action for one of the servers.
-type ServerResult = json.RawMessage
-
-// ServersActed defines model for ServersActed.
-type ServersActed struct {
-	// Results In the order of the ids.
-	Results []ServerResult `json:"results"`
-}
 
 // ServersAction defines model for ServersAction.
 type ServersAction struct {
@@ -4104,15 +2044,6 @@ type ServersAction struct {
 // ServersActionAction defines model for ServersAction.Action.
 type ServersActionAction string
 
-// Session defines model for Session.
-type Session struct {
-	// ExpiresAt RFC 3339 in UTC.
-	ExpiresAt Time     `json:"expires_at"`
-	Project   Named    `json:"project"`
-	Roles     []string `json:"roles"`
-	User      Named    `json:"user"`
-}
-
 // Settings defines model for Settings.
 type Settings struct {
 	// CheckedAt When they were tried. Absent while the first check runs.
@@ -4120,26 +2051,6 @@ type Settings struct {
 
 	// Ok No environment variable is known not to work.
 	Ok bool `json:"ok"`
-}
-
-// SignIn A user and a password, or a token alone.
-type SignIn struct {
-	Password *string `json:"password,omitempty"`
-
-	// Project A project's name, or its id. Without it, the only one that the user has.
-	Project *string `json:"project,omitempty"`
-
-	// ProjectDomain The name of the project's domain; `project` is a name then. Without it, the project is one of the user's own.
-	ProjectDomain *string `json:"project_domain,omitempty"`
-
-	// Token A token scoped to a project. Signing out does not revoke it.
-	Token *string `json:"token,omitempty"`
-
-	// User The user's name.
-	User *string `json:"user,omitempty"`
-
-	// UserDomain The name of the user's domain.
-	UserDomain *string `json:"user_domain,omitempty"`
 }
 
 // Sizes defines model for Sizes.
@@ -4166,11 +2077,6 @@ type Slot struct {
 
 	// Start RFC 3339 in UTC.
 	Start Time `json:"start"`
-}
-
-// Slots defines model for Slots.
-type Slots struct {
-	Slots []Slot `json:"slots"`
 }
 
 // Spec What a resource is declared to be, by its kind: MachineSpec of VirtualMachine, DeploymentSpec of
@@ -4234,39 +2140,6 @@ type Time = time.Time
 // UUID A UUID in lower case.
 type UUID = string
 
-// UnexpectedObjectEvent Data of `cloudfn.managed.unexpected_object.v1`.
-type UnexpectedObjectEvent struct {
-	Name string `json:"name"`
-
-	// ObjectID The object's id in its service.
-	ObjectID string `json:"object_id"`
-
-	// Provider As in `GET /v1/managed/providers`: `nova`, `cinder`, ...
-	Provider string `json:"provider"`
-
-	// Region Absent for the region of cloudfn.
-	Region *string `json:"region,omitempty"`
-}
-
-// UnexpectedServerEvent defines model for UnexpectedServerEvent.
-type UnexpectedServerEvent struct {
-	// ConnectionID A UUID in lower case.
-	ConnectionID *UUID `json:"connection_id,omitempty"`
-
-	// InstanceID A UUID in lower case.
-	InstanceID UUID `json:"instance_id"`
-
-	// OrderID A UUID in lower case.
-	OrderID *UUID `json:"order_id,omitempty"`
-
-	// ServerID The instance's own server.
-	ServerID *UUID `json:"server_id,omitempty"`
-
-	// UnexpectedServerID A UUID in lower case.
-	UnexpectedServerID   UUID   `json:"unexpected_server_id"`
-	UnexpectedServerName string `json:"unexpected_server_name"`
-}
-
 // UsableByName The name that an id of `usable_by` had when it was resolved.
 type UsableByName struct {
 	// Domain As it was given. Absent for the domain of the project that delegates.
@@ -4278,39 +2151,10 @@ type UsableByName struct {
 	User    *string `json:"user,omitempty"`
 }
 
-// UsableEntry The id of a user or a project, or a name.
-type UsableEntry = json.RawMessage
-
-// UsableName A user or a project by name.
-type UsableName struct {
-	// Domain Name or id of the domain. Without it, that of the caller's project.
-	Domain  *string `json:"domain,omitempty"`
-	Project *string `json:"project,omitempty"`
-	User    *string `json:"user,omitempty"`
-}
-
 // VolumeRef defines model for VolumeRef.
 type VolumeRef struct {
 	ID   string `json:"id"`
 	Name string `json:"name"`
-}
-
-// VolumeSpec defines model for VolumeSpec.
-type VolumeSpec struct {
-	Description *string `json:"description,omitempty"`
-
-	// Image What it is filled with when it is made.
-	Image    *string            `json:"image,omitempty"`
-	Metadata *map[string]string `json:"metadata,omitempty"`
-
-	// SizeGb It may grow, and never shrinks.
-	SizeGb int `json:"size_gb"`
-
-	// Type Of Cinder's volume types.
-	Type *string `json:"type,omitempty"`
-
-	// Zone The availability zone.
-	Zone *string `json:"zone,omitempty"`
 }
 
 // Zone An availability zone of compute.

@@ -35,16 +35,7 @@ status and without their secrets; a declaration without them keeps those that ar
 			if err != nil {
 				return err
 			}
-			if !a.Print.IsData() {
-				return managed.PrintList(a, found)
-			}
-			all := make([]documents.Document, len(found))
-			for n, item := range found {
-				if all[n], err = documents.New(item.Value.Kind, item.Raw); err != nil {
-					return err
-				}
-			}
-			return write(a, all)
+			return write(a, found, managed.Noun.Table, func(m api.Managed) string { return m.Kind })
 		},
 	}
 	managed.FilterFlags(cmd)
@@ -61,7 +52,7 @@ func resources(cmd *cobra.Command, a *cli.App, args []string) ([]api.Item[api.Ma
 		return nil, err
 	}
 	found, err := api.Get[api.Managed](cmd.Context(), a.API(), r.URL(), nil)
-	return []api.Item[api.Managed]{found}, err
+	return []api.Item[api.Managed]{found}, managed.OfKind(r.Kind).Near(cmd.Context(), a, r.Name, err)
 }
 
 func getFlavors(a *cli.App) *cobra.Command {
@@ -74,22 +65,22 @@ func getFlavors(a *cli.App) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if !a.Print.IsData() {
-				return output.List(&a.Print, found, flavors.Noun.Table)
-			}
-			all := make([]documents.Document, len(found))
-			for n, item := range found {
-				if all[n], err = documents.New(documents.FlavorKind, item.Raw); err != nil {
-					return err
-				}
-			}
-			return write(a, all)
+			return write(a, found, flavors.Noun.Table, func(api.ResourceFlavor) string { return documents.FlavorKind })
 		},
 	}
 }
 
-// write writes documents in the order in which apply declares them.
-func write(a *cli.App, all []documents.Document) error {
+// write writes things as a table, or as documents in the order in which apply declares them.
+func write[T any](a *cli.App, found []api.Item[T], t output.Table[T], kind func(T) string) (err error) {
+	if !a.Print.IsData() {
+		return output.List(&a.Print, found, t)
+	}
+	all := make([]documents.Document, len(found))
+	for n, item := range found {
+		if all[n], err = documents.New(kind(item.Value), item.Raw); err != nil {
+			return err
+		}
+	}
 	if len(a.Print.Columns) > 0 {
 		return exit.Usagef("--columns requires a table: a document has all fields")
 	}

@@ -9,15 +9,22 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"golang.org/x/term"
 
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/api"
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/exit"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/login"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/output"
+	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
@@ -226,3 +233,162 @@ func (a *App) debugger() api.Debug {
 func (a *App) Notef(format string, args ...any) {
 	fmt.Fprintln(a.Err, output.Clean(fmt.Sprintf(format, args...)))
 }
+
+// exit prints an error in one line, and gives its exit code.
+func (a *App) exit(err error, command string) int {
+	if err == nil {
+		return exit.Done
+	}
+	text := oneLine(err)
+	if !a.hasBegun && a.Code(err) == exit.Usage {
+		text = plainUsage(text)
+		text += " (see " + command + " --help)"
+	}
+	fmt.Fprintln(a.Err, "cloudfn: "+text)
+	return a.Code(err)
+}
+
+// oneLine prepares an error for a terminal: cobra's have line breaks and tabs, and others quote anybody's names.
+func oneLine(err error) string {
+	return output.Clean(strings.Join(strings.Fields(err.Error()), " "))
+}
+
+// Code is the exit code of an error.
+func (a *App) Code(err error) int {
+	type coded interface {
+		error
+		ExitCode() int
+	}
+	if errors.Is(err, ErrInterrupted) || errors.Is(err, context.Canceled) {
+		return exit.Interrupted
+	}
+	if !a.hasBegun {
+		return exit.Usage
+	}
+	if e, ok := errors.AsType[coded](err); ok {
+		return e.ExitCode()
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		return exit.Unavailable
+	}
+	return exit.Failed
+}
+
+// Each does the same to each name, and goes on after a failure, whose reason it prints. With only one name, or when the
+// others would fail as well, the failure is the command's error.
+func (a *App) Each(names []string, do func(name string) error) error {
+	var failed []string
+	for _, name := range names {
+		err := do(name)
+		if err == nil {
+			continue
+		}
+		if code := a.Code(err); len(names) == 1 || code == exit.Unavailable || code == exit.Interrupted {
+			return err
+		}
+		a.Notef("%s: %s", name, oneLine(err))
+		failed = append(failed, name)
+	}
+	if len(failed) == 0 {
+		return nil
+	}
+	return exit.Failedf("it failed for %d of %d: %s", len(failed), len(names), strings.Join(failed, ", "))
+}
+
+// cobra, pflag and what they call have words for programmers. Those here are for who types a command.
+
+// flagTypes are what flags take, by pflag's names of their types.
+var flagTypes = map[string]string{
+	"int": "a whole number", "bool": "true or false", "duration": "a duration such as 30s, 10m or 2h",
+}
+
+// flagError gives an error about a flag: what would be right, or the flag with the nearest name.
+func flagError(cmd *cobra.Command, err error) error {
+	if wrong, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
+		_, isNumber := errors.AsType[*strconv.NumError](err)
+		flag := wrong.GetFlag()
+		if must := flagTypes[flag.Value.Type()]; must != "" && (isNumber || flag.Value.Type() == "duration") {
+			return fmt.Errorf("invalid argument %q for %q flag: must be %s", wrong.GetValue(), "--"+flag.Name, must)
+		}
+	}
+	if absent, ok := errors.AsType[*pflag.NotExistError](err); ok && absent.GetSpecifiedShortnames() == "" {
+		var names []string
+		cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
+		return suggest(err, absent.GetSpecifiedName(), names, "--")
+	}
+	return err
+}
+
+// suggest adds the known name that is nearest to a wrong one.
+func suggest(err error, name string, known []string, prefix string) error {
+	near := apperr.Nearest(name, known)
+	if near == "" { // --keypair is far from --key-name, and begins alike
+		n := slices.IndexFunc(known, func(k string) bool { return commonPrefix(k, name) >= minPrefix })
+		if n < 0 {
+			return err
+		}
+		near = known[n]
+	}
+	return fmt.Errorf("%w; did you mean %q?", err, prefix+near)
+}
+
+// minPrefix is how many letters two names must share at their begin to be alike.
+const minPrefix = 3
+
+func commonPrefix(a, b string) (n int) {
+	for n < min(len(a), len(b)) && a[n] == b[n] {
+		n++
+	}
+	return n
+}
+
+var argumentCount = regexp.MustCompile(`(\d+) arg\(s\), (?:only )?received (\d+)$`)
+
+// arguments is a command's check of its arguments, in other words than cobra's.
+func arguments(check cobra.PositionalArgs) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		err := check(cmd, args)
+		if err == nil {
+			return nil
+		}
+		usage := cmd.CommandPath() + strings.TrimPrefix(cmd.Use, cmd.Name())
+		if count := argumentCount.FindStringSubmatch(err.Error()); count != nil {
+			if wanted, _ := strconv.Atoi(count[1]); len(args) > wanted {
+				return fmt.Errorf("unexpected argument %q: %s", args[wanted], usage)
+			}
+			return fmt.Errorf("an argument is missing: %s", usage)
+		}
+		switch {
+		case strings.HasPrefix(err.Error(), "invalid argument ") && len(cmd.ValidArgs) > 0:
+			return fmt.Errorf("%w; expected one of %s", err, strings.Join(cmd.ValidArgs, ", "))
+		case !strings.HasPrefix(err.Error(), "unknown command "):
+			return err
+		case !cmd.HasSubCommands():
+			return fmt.Errorf("unexpected argument %q: %s", args[0], usage)
+		}
+		var names []string
+		for _, sub := range cmd.Commands() {
+			names = append(names, sub.Name())
+		}
+		return suggest(err, args[0], names, "")
+	}
+}
+
+var (
+	requiredFlags  = regexp.MustCompile(`^required flag\(s\) (.*) not set$`)
+	exclusiveFlags = regexp.MustCompile(`^if any flags in the group \[.*\] are set none .*; \[(.*)\] were all set$`)
+)
+
+// plainUsage rewrites the errors that cobra finds last.
+func plainUsage(text string) string {
+	if found := requiredFlags.FindStringSubmatch(text); found != nil {
+		names := strings.Split(strings.ReplaceAll(found[1], `"`, ""), ", ")
+		return listFlags(names) + map[bool]string{true: " is missing", false: " are missing"}[len(names) == 1]
+	}
+	if found := exclusiveFlags.FindStringSubmatch(text); found != nil {
+		return listFlags(strings.Fields(found[1])) + " cannot be combined"
+	}
+	return text
+}
+
+func listFlags(names []string) string { return "--" + strings.Join(names, " and --") }

@@ -1,11 +1,14 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -14,37 +17,55 @@ import (
 
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/api"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/exit"
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/output"
 )
 
-// TestPoll waits through transient errors, and no longer than it may.
-func TestPoll(t *testing.T) {
+// TestWait waits through transient errors, and no longer than it may.
+func TestWait(t *testing.T) {
 	t.Parallel()
-	polls := 0
-	err := Poll(t.Context(), time.Minute, func(context.Context) (bool, error) {
-		if polls++; polls < 3 {
-			return false, &api.Error{Status: http.StatusServiceUnavailable}
-		}
-		return true, nil
-	}, func() string { return "" })
-	if err != nil || polls != 3 {
-		t.Errorf("after %d polls: %v", polls, err)
+	shown, gets, minute := &bytes.Buffer{}, 0, Wait{IsOn: true, Limit: time.Minute}
+	a := &App{hasBegun: true, Err: shown, Now: func() time.Time { return time.Time{} }}
+	w := Waiter[int]{
+		Get: func(context.Context) (int, error) {
+			if gets++; gets == 1 {
+				return 0, &api.Error{Status: http.StatusServiceUnavailable}
+			}
+			return gets, nil
+		},
+		Done: func(n int) (bool, error) { return n == 3, nil },
+		Rows: func(n int) []output.Row { return []output.Row{{Name: "web", State: strconv.Itoa(n)}} },
+		Hint: func(n int) string { return fmt.Sprintf("web is %d", n) },
+	}
+	if n, err := w.Wait(t.Context(), a, minute, 1); err != nil || n != 3 || gets != 3 {
+		t.Errorf("after %d gets: %d, %v", gets, n, err)
+	}
+	if text := strings.Join(strings.Fields(shown.String()), " "); text != "0s web 1 0s web 2 0s web 3" {
+		t.Errorf("it shows %q", text)
 	}
 	refused := &api.Error{Status: http.StatusForbidden}
-	if err := Poll(t.Context(), time.Minute, func(context.Context) (bool, error) { return false, refused },
-		nil); !errors.Is(err, refused) {
-		t.Errorf("a rejection ends it with %v", err)
+	w.Get = func(context.Context) (int, error) { return 7, refused }
+	if n, err := w.Wait(t.Context(), a, minute, 1); n != 1 || !errors.Is(err, refused) {
+		t.Errorf("a rejection ends it with %d, %v", n, err)
 	}
-	a := &App{hasBegun: true}
-	never := func(context.Context) (bool, error) { return false, nil }
-	err = Poll(t.Context(), time.Millisecond, never, func() string { return "web is building" })
+	w.Get = func(context.Context) (int, error) { return 7, nil }
+	if n, err := w.Wait(t.Context(), a, Wait{}, 1); n != 7 || err != nil {
+		t.Errorf("without a wait it gives %d, %v", n, err)
+	}
+	failed := exit.Failedf("it failed")
+	w.Done = func(int) (bool, error) { return false, failed }
+	if n, err := w.Wait(t.Context(), a, minute, 1); n != 7 || !errors.Is(err, failed) {
+		t.Errorf("a failure ends it with %d, %v", n, err)
+	}
+	w.Done = func(int) (bool, error) { return false, nil }
+	_, err := w.Wait(t.Context(), a, Wait{IsOn: true, Limit: time.Millisecond}, 1)
 	if code := a.Code(err); code != exit.Unavailable ||
-		err.Error() != "not done within 1ms, and it goes on: web is building" {
+		err.Error() != "not done within 1ms, and it goes on: web is 7" {
 		t.Errorf("too late gives %d: %v", code, err)
 	}
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(ErrInterrupted)
-	err = Poll(ctx, time.Minute, never, func() string { return "web is building" })
-	if code := a.Code(err); code != exit.Interrupted || !strings.Contains(err.Error(), "goes on (web is building)") {
+	_, err = w.Wait(ctx, a, minute, 1)
+	if code := a.Code(err); code != exit.Interrupted || !strings.Contains(err.Error(), "goes on (web is 7)") {
 		t.Errorf("interrupted gives %d: %v", code, err)
 	}
 }
@@ -157,22 +178,48 @@ func TestFailedCompletionSaysSo(t *testing.T) {
 	}
 }
 
-// TestNearName: each noun's error for a name that nothing has suggests the nearest one.
-func TestNearName(t *testing.T) {
+// TestResolve finds each thing once by its id or its only name; the error for another name suggests the nearest one.
+func TestResolve(t *testing.T) {
 	t.Parallel()
-	all := []Named{{"1", "web"}, {"2", "db-primary"}, {"3", "db-primary"}}
-	for name, want := range map[string]string{
-		"web": "", "wep": `there is no lease "wep"; did you mean "web"?`, "nothing": `there is no lease "nothing"`,
-		"db-primary": `2 leases are named "db-primary": give one of the ids 2, 3`,
-	} {
-		_, err := Only("lease", name, all)
-		if want == "" && err == nil {
-			continue
-		}
-		if err == nil || err.Error() != want {
-			t.Errorf("%s: %v, want %s", name, err, want)
-		}
+	type thing struct {
+		id, name string
+		isOver   bool
 	}
+	const id = "019B7c5e-1f20-7a31-b5d4-0c7e2f9a6b13"
+	all := []thing{{"1", "web", false}, {"2", "db-primary", false}, {"3", "db-primary", false}, {"4", "web", true}}
+	ref := func(one thing) (string, string, bool) { return one.id, one.name, one.isOver }
+	var asked []string
+	list := func(names []string) ([]thing, error) { asked = names; return all, nil }
+	targets, err := Resolve([]string{"web", id, "wep", "web", "nothing", "db-primary"}, "lease", ref, list)
+	if err != nil || !slices.Equal(asked, []string{"web", "wep", "web", "nothing", "db-primary"}) {
+		t.Errorf("it asks for %q, %v", asked, err)
+	}
+	var got []string
+	for _, one := range targets {
+		got = append(got, fmt.Sprint(one.Given, " ", one.ID, " ", one.Err))
+	}
+	if want := []string{
+		"web 1 <nil>", id + " " + strings.ToLower(id) + " <nil>",
+		`wep  there is no lease "wep"; did you mean "web"?`, `nothing  there is no lease "nothing"`,
+		`db-primary  2 leases are named "db-primary": give one of the ids 2, 3`,
+	}; !slices.Equal(got, want) {
+		t.Errorf("it finds %q, want %q", got, want)
+	}
+	a := &App{hasBegun: true}
+	if a.Code(targets[2].Err) != exit.NotFound || a.Code(targets[4].Err) != exit.Conflict {
+		t.Errorf("%d, %d", a.Code(targets[2].Err), a.Code(targets[4].Err))
+	}
+	unread := func([]string) ([]thing, error) { return nil, errors.New("the list is read") }
+	if _, err := One(Resolve([]string{id}, "lease", ref, unread)); err != nil {
+		t.Errorf("an id gives %v", err)
+	}
+	if _, err := One(Resolve([]string{"web"}, "lease", ref, unread)); err == nil {
+		t.Error("a list that cannot be read is no error")
+	}
+}
+
+func TestNear(t *testing.T) {
+	t.Parallel()
 	absent := &api.Error{Status: http.StatusNotFound, Code: "not_found", Detail: `there is no node "compute1"`}
 	err := Near(absent, "compute1", func() []string { return []string{"compute-1", "compute-20"} })
 	const want = `there is no node "compute1"; did you mean "compute-1"?`

@@ -7,14 +7,18 @@ import (
 	"net/http"
 	"net/url"
 	"regexp"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/api"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/exit"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/output"
 	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/openstack"
 )
 
 // Noun is a kind of thing that the API has, and what all its commands share.
@@ -26,11 +30,16 @@ type Noun[T any] struct {
 	Offer func(T) string // what completion offers: an id, a tab and a description
 	Note  func(*App, T)  // prints notes before one of them; nil = none
 
+	// Below prints what people see of one of them below its table; nil = nothing.
+	Below func(*App, api.Item[T]) error
+
 	// Ref is the UUID of one, what people may call it instead ("" = nothing), and whether that name is free again. nil
 	// means that the API takes names.
 	Ref func(T) (id, name string, isOver bool)
 	// Within is the query of the list that has the one which a command names; nil = the whole list.
 	Within func(*cobra.Command) url.Values
+
+	HasNoPages bool // the list's answer has all of it
 }
 
 // Calls notes which operations of the API a command calls. A test finds the operations that no command calls.
@@ -57,7 +66,8 @@ func (n Noun[T]) URL(id string, more ...string) string {
 
 // Find reads the list.
 func (n Noun[T]) Find(ctx context.Context, a *App, query url.Values, limit int) ([]api.Item[T], error) {
-	return api.List[T]{Path: n.Path, Key: n.Key, Query: query, Limit: limit}.Read(ctx, a.API())
+	list := api.List[T]{Path: n.Path, Key: n.Key, Query: query, Limit: limit, HasNoPages: n.HasNoPages}
+	return list.Read(ctx, a.API())
 }
 
 // Get reads one.
@@ -68,32 +78,24 @@ func (n Noun[T]) Get(ctx context.Context, a *App, id string, query url.Values) (
 // Resolve finds the id of the only one of a list with a name. It takes an id as it is: the API knows whether there is
 // such a one.
 func (n Noun[T]) Resolve(ctx context.Context, a *App, arg string, query url.Values) (string, error) {
-	if n.Ref == nil || IsID(arg) {
+	if n.Ref == nil {
 		return arg, nil
 	}
-	found, err := n.Find(ctx, a, query, 0)
+	ref := func(i api.Item[T]) (id, name string, isOver bool) { return n.Ref(i.Value) }
+	list := func([]string) ([]api.Item[T], error) { return n.Find(ctx, a, query, 0) }
+	all, err := Resolve([]string{arg}, strings.ToLower(n.Arg), ref, list)
 	if err != nil {
 		return "", err
 	}
-	var all, open []Named
-	for _, item := range found {
-		id, name, isOver := n.Ref(item.Value)
-		if all = append(all, Named{id, name}); !isOver && name == arg {
-			open = append(open, Named{id, name})
-		}
-	}
-	if len(open) > 0 {
-		all = open
-	}
-	id, err := Only(strings.ToLower(n.Arg), arg, all)
-	if IsAbsent(err) && !strings.Contains(err.Error(), didYouMean) {
+	id, err := all[0].ID, all[0].Err
+	if isAbsent(err) && !strings.Contains(err.Error(), didYouMean) {
 		err = exit.Errorf(exit.NotFound, "%w: give its id, as %s %s list shows it", err, a.Name, n.Key)
 	}
 	return id, err
 }
 
-// near adds to the error for a name that the API does not know the nearest one that it does.
-func (n Noun[T]) near(ctx context.Context, a *App, arg string, err error) error {
+// Near adds to the error for a name that the API does not know the nearest one that it does.
+func (n Noun[T]) Near(ctx context.Context, a *App, arg string, err error) error {
 	if n.Ref != nil || n.Table.Name == nil {
 		return err
 	}
@@ -123,7 +125,10 @@ func (n Noun[T]) Print(a *App, item api.Item[T]) error {
 	if n.Note != nil {
 		n.Note(a, item.Value)
 	}
-	return output.One(&a.Print, item, n.Table)
+	if err := output.One(&a.Print, item, n.Table); err != nil || n.Below == nil || !a.Print.IsWhole() {
+		return err
+	}
+	return n.Below(a, item)
 }
 
 // Send sends a request whose answer is one, and prints it.
@@ -149,14 +154,20 @@ func (n Noun[T]) SendOnce(ctx context.Context, a *App, path string, body any) er
 func (n Noun[T]) List(a *App, short, operation string, fields ...string) *cobra.Command {
 	return &cobra.Command{
 		Use: "list", Aliases: []string{"ls"}, Short: short, Args: cobra.NoArgs, Annotations: Calls(operation),
+		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			found, err := n.Find(cmd.Context(), a, Query(cmd.Flags(), fields...), Limit(cmd))
-			if err != nil {
-				return err
-			}
-			return output.List(&a.Print, found, n.Table)
+			return n.PrintList(cmd, a, Query(cmd.Flags(), fields...))
 		},
 	}
+}
+
+// PrintList reads the list, up to the command's limit, and prints it.
+func (n Noun[T]) PrintList(cmd *cobra.Command, a *App, query url.Values) error {
+	found, err := n.Find(cmd.Context(), a, query, Limit(cmd))
+	if err != nil {
+		return err
+	}
+	return output.List(&a.Print, found, n.Table)
 }
 
 // One is a command for one of them.
@@ -175,7 +186,7 @@ func (n Noun[T]) One(
 			if err != nil {
 				return err
 			}
-			return n.near(cmd.Context(), a, id, run(cmd, id))
+			return n.Near(cmd.Context(), a, id, run(cmd, id))
 		},
 	}
 }
@@ -214,7 +225,7 @@ func (n Noun[T]) Each(
 				if err != nil {
 					return err
 				}
-				return n.near(cmd.Context(), a, id, do(cmd.Context(), id))
+				return n.Near(cmd.Context(), a, id, do(cmd.Context(), id))
 			})
 		},
 	}
@@ -257,18 +268,61 @@ var idForm = regexp.MustCompile(`^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]
 // IsID reports whether a text has the form of an id. Commands never take such a text for a name.
 func IsID(text string) bool { return idForm.MatchString(text) }
 
-// Named is a thing, and what people call it.
-type Named struct{ ID, Name string }
+// Target is a thing that the user has given by its id or name.
+type Target struct {
+	Given, ID string
+	Err       error // why it was not found
+}
+
+// Resolve finds the things of args, each once. It takes ids as they are: the API knows whether there is such a one.
+// list reads those that the names may mean, and ref is as in Noun.
+func Resolve[T any](
+	args []string, thing string, ref func(T) (id, name string, isOver bool), list func(names []string) ([]T, error),
+) (targets []Target, err error) {
+	var known []T
+	if names := slices.DeleteFunc(slices.Clone(args), IsID); len(names) > 0 {
+		if known, err = list(names); err != nil {
+			return nil, err
+		}
+	}
+	for _, arg := range args {
+		t := Target{Given: arg, ID: strings.ToLower(arg)}
+		if !IsID(arg) {
+			t.ID, t.Err = only(thing, arg, known, ref)
+		}
+		isSame := func(other Target) bool { return other.Err == nil && other.ID == t.ID }
+		if t.Err != nil || !slices.ContainsFunc(targets, isSame) {
+			targets = append(targets, t)
+		}
+	}
+	return targets, nil
+}
+
+// One gives the id of the only one that was resolved.
+func One(targets []Target, err error) (string, error) {
+	if err != nil {
+		return "", err
+	}
+	return targets[0].ID, targets[0].Err
+}
 
 const didYouMean = "did you mean"
 
-// Only gives the id of the only thing with a name. Without one the error has the nearest name.
-func Only(thing, name string, all []Named) (string, error) {
-	var ids, names []string
+// only gives the id of the only thing with a name: of those that are not over, if there are any. Without one the error
+// has the nearest name.
+func only[T any](thing, name string, all []T, ref func(T) (id, name string, isOver bool)) (string, error) {
+	var ids, open, names []string
 	for _, one := range all {
-		if names = append(names, one.Name); one.Name == name {
-			ids = append(ids, one.ID)
+		id, called, isOver := ref(one)
+		if names = append(names, called); called != name {
+			continue
 		}
+		if ids = append(ids, id); !isOver {
+			open = append(open, id)
+		}
+	}
+	if len(open) > 0 {
+		ids = open
 	}
 	switch len(ids) {
 	case 0:
@@ -281,8 +335,8 @@ func Only(thing, name string, all []Named) (string, error) {
 		strings.Join(ids, ", "))
 }
 
-// IsAbsent reports whether an error says that there is no such thing, here or in the API.
-func IsAbsent(err error) bool {
+// isAbsent reports whether an error says that there is no such thing, here or in the API.
+func isAbsent(err error) bool {
 	coded, ok := errors.AsType[interface {
 		error
 		ExitCode() int
@@ -292,11 +346,81 @@ func IsAbsent(err error) bool {
 
 // Near adds to the error for an absent name the nearest of the names that there are. It reads them only then.
 func Near(err error, name string, names func() []string) error {
-	if !IsAbsent(err) || IsID(name) || strings.Contains(err.Error(), didYouMean) {
+	if !isAbsent(err) || IsID(name) || strings.Contains(err.Error(), didYouMean) {
 		return err
 	}
 	if near := apperr.Nearest(name, names()); near != "" && near != name {
 		return fmt.Errorf("%w; %s %q?", err, didYouMean, near)
 	}
 	return err
+}
+
+// completionTime is how long a completion may take: the user waits at every key.
+const completionTime = 2 * time.Second
+
+// Finder finds completions, each with a tab and a description if it has one. args are the arguments before, and begun
+// is what was typed of this one.
+type Finder func(ctx context.Context, args []string, begun string) ([]string, error)
+
+// Complete completes the first most arguments (0 = all). After an error it completes nothing and says why, where the
+// shell shows that: bash and zsh do.
+func (a *App) Complete(most int, find Finder) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
+		if most > 0 && len(args) >= most {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		ctx, cancel := context.WithTimeout(cmd.Context(), completionTime)
+		defer cancel()
+		a.isCompleting = true
+		found, err := find(ctx, args, begun)
+		if err != nil {
+			return cobra.AppendActiveHelp(nil, output.Clean(a.noCompletions(err))), cobra.ShellCompDirectiveNoFileComp
+		}
+		return slices.DeleteFunc(found, func(text string) bool {
+			name, description, _ := strings.Cut(text, "\t")
+			return !strings.HasPrefix(name, begun) || output.Clean(name+description) != name+description
+		}), cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+// noCompletions says why a completion failed.
+func (a *App) noCompletions(err error) string {
+	if errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Sprintf("no completions: %s did not answer within %s", a.URL, completionTime)
+	}
+	return "no completions: " + err.Error()
+}
+
+// CompleteFlag completes a flag.
+func (a *App) CompleteFlag(cmd *cobra.Command, flag string, find Finder) {
+	_ = cmd.RegisterFlagCompletionFunc(flag, a.Complete(0, find))
+}
+
+// Choices completes a flag by fixed values; by none when only the user knows them.
+func Choices(cmd *cobra.Command, flag string, values ...string) {
+	fixed := cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)
+	_ = cmd.RegisterFlagCompletionFunc(flag, fixed)
+}
+
+func (a *App) clouds(context.Context, []string, string) ([]string, error) {
+	names, _, err := openstack.CloudNames(openstack.Config{
+		ConfigFile: a.Getenv("OS_CLIENT_CONFIG_FILE"), SecureFile: a.Getenv("OS_CLIENT_SECURE_FILE"),
+	})
+	return names, err
+}
+
+// ConnectionFlag adds --connection, the id of a connection that the user may act through.
+func (a *App) ConnectionFlag(cmd *cobra.Command, usage string) {
+	a.ConnectionFlagOf(cmd, cmd.Flags(), new(string), usage)
+}
+
+// ConnectionFlagOf adds --connection to some of the command's flags.
+func (a *App) ConnectionFlagOf(cmd *cobra.Command, flags *pflag.FlagSet, id *string, usage string) {
+	flags.StringVar(id, "connection", "", usage)
+	flag := flags.Lookup("connection")
+	flag.Value = notEmpty{flag.Value}
+	usable := Noun[api.Connection]{Path: "/v1/connections", Key: "connections", Offer: func(c api.Connection) string {
+		return c.ID + "\t" + string(c.Kind) + " " + string(c.Status)
+	}}
+	a.CompleteFlag(cmd, "connection", usable.Finder(a, url.Values{"usable": {"true"}}, 0))
 }

@@ -19,6 +19,7 @@ import (
 var Noun = cli.Noun[api.ResourceFlavor]{
 	Path: "/v1/flavors", Key: "flavors", Arg: "FLAVOR",
 	Offer: func(f api.ResourceFlavor) string { return f.Name + "\t" + f.Kind },
+	Below: func(a *cli.App, f api.Item[api.ResourceFlavor]) error { return managed.PrintSpec(a, f.Raw) },
 	Table: output.Table[api.ResourceFlavor]{
 		Columns: []string{"NAME", "KIND", "PROVIDER", "DESCRIPTION"},
 		Details: []string{"CREATED:created_at", "UPDATED:updated_at"},
@@ -30,25 +31,9 @@ var Noun = cli.Noun[api.ResourceFlavor]{
 func Command(a *cli.App) *cobra.Command {
 	list := Noun.List(a, "List the project's flavors of managed resources", "listFlavors")
 	cli.LimitFlag(list, 0)
-	return cli.Group("flavors", "Keep templates of managed resources", list, show(a), create(a), update(a),
+	return cli.Group("flavors", "Keep templates of managed resources", list,
+		Noun.Show(a, "Show a flavor and its spec", "getFlavor"), create(a), update(a),
 		Noun.Delete(a, "Delete flavors that no resource is declared with", "deleteFlavor"))
-}
-
-func show(a *cli.App) *cobra.Command {
-	return Noun.One(a, "show", "Show a flavor and its spec", "getFlavor", func(cmd *cobra.Command, name string) error {
-		found, err := Noun.Get(cmd.Context(), a, name, nil)
-		if err != nil {
-			return err
-		}
-		return printOne(a, found)
-	})
-}
-
-func printOne(a *cli.App, f api.Item[api.ResourceFlavor]) error {
-	if err := Noun.Print(a, f); err != nil {
-		return err
-	}
-	return managed.PrintSpec(a, f.Raw)
 }
 
 // fields are those that flags set, besides the spec.
@@ -80,11 +65,7 @@ func create(a *cli.App) *cobra.Command {
 				return err
 			}
 			body["name"], body["spec"] = args[0], spec
-			made, err := api.Send[api.ResourceFlavor](cmd.Context(), a.API(), http.MethodPost, Noun.Path, body)
-			if err != nil {
-				return err
-			}
-			return printOne(a, made)
+			return Noun.Send(cmd.Context(), a, http.MethodPost, Noun.Path, body)
 		},
 	}
 	flags(cmd)
@@ -112,7 +93,7 @@ func update(a *cli.App) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return printOne(a, changed)
+		return Noun.Print(a, changed)
 	})
 	cmd.Annotations = cli.Calls("getFlavor", "putFlavor")
 	cmd.Long = `Change a flavor. Without a flag a field stays as it is; an empty value removes it. What was declared

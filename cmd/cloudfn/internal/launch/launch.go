@@ -5,12 +5,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
+	"os"
+	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/api"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/cli"
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/exit"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/orders"
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/output"
 )
 
 // launch is a run of the command.
@@ -108,7 +114,7 @@ func join(err, lost error) error {
 
 func (l *launch) await(ctx context.Context, launched api.Item[api.Order]) (api.Item[api.Order], error) {
 	ended, err := orders.Waiter{
-		ID: l.id, Connection: l.connection(), Limit: l.wait.Limit, Launched: &launched, Resend: l.send,
+		ID: l.id, Connection: l.connection(), Flags: l.wait, Launched: launched, Resend: l.send,
 	}.Wait(ctx, l.App)
 	if err == nil {
 		return orders.WithSecret(ended, launched.Value.Callback), nil
@@ -122,3 +128,138 @@ func (l *launch) await(ctx context.Context, launched api.Item[api.Order]) (api.I
 func (l *launch) connection() string { return l.order.text("connection_id") }
 
 func (l *launch) followHint() string { return orders.FollowHint(l.App, l.id, l.connection()) }
+
+// grace is how long the answer may take after Ctrl-C.
+const grace = 20 * time.Second
+
+// send sends the order; a lost answer makes it send the same order again. Ctrl-C waits for the answer, because
+// cloudfn stops an order when its caller hangs up.
+func (l *launch) send(ctx context.Context) (order api.Item[api.Order], err error) {
+	limit := l.wait.Limit
+	tooLate := cli.Timeout("no answer within %s", limit)
+	timed, end := context.WithTimeoutCause(context.WithoutCancel(ctx), limit, tooLate)
+	defer end()
+	sending, cancel := context.WithCancelCause(timed)
+	defer cancel(nil)
+	defer context.AfterFunc(ctx, func() {
+		if errors.Is(context.Cause(ctx), cli.ErrInterrupted) {
+			l.Notef("The order is being sent: wait a moment for its answer, or press Ctrl-C again and %s",
+				l.followHint())
+			select {
+			case <-time.After(grace):
+			case <-sending.Done():
+			}
+		}
+		cancel(context.Cause(ctx))
+	})()
+	isLost, err := l.Resend(ctx, "order", func() (err error) {
+		order, err = api.Send[api.Order](sending, l.API(), http.MethodPost, "/v1/launch", l.order)
+		return err
+	})
+	switch {
+	case err == nil:
+		return order, nil
+	case errors.Is(err, cli.ErrInterrupted):
+		return order, fmt.Errorf("%w before the answer came. The order may be there: %s. To go on with it: %s",
+			cli.ErrInterrupted, l.followHint(), l.resume)
+	case isLost, api.IsTransient(err), errors.Is(err, context.DeadlineExceeded):
+		return order, fmt.Errorf("%w. To go on, with the same order: %s", err, l.resume)
+	}
+	return order, err
+}
+
+// keyFile is where a private key goes. It exists before the order is sent: cloudfn makes no key that cannot be stored.
+type keyFile struct {
+	file      *os.File // nil = the user wants no key
+	isWritten bool
+}
+
+func newKeyFile(path string) (*keyFile, error) {
+	if path == "" {
+		return &keyFile{}, nil
+	}
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600) //nolint:gosec // the user names it
+	switch {
+	case errors.Is(err, os.ErrExist):
+		return nil, exit.Usagef("--generate-key: %s is there already, and is not overwritten", path)
+	case err != nil:
+		return nil, exit.Usagef("--generate-key: %w", err)
+	}
+	return &keyFile{file: file}, nil
+}
+
+// write writes the private key of a launch's answer.
+func (k *keyFile) write(o api.Order) error {
+	const advice = "delete the servers and launch them under another id"
+	if k.file == nil {
+		return nil
+	}
+	if o.PrivateKey == nil {
+		return exit.Failedf("order %s was there already, and its private key is in the answer to the "+
+			"command that made it: if that is lost, %s", o.ID, advice)
+	}
+	if _, err := k.file.WriteString(*o.PrivateKey); err != nil {
+		return exit.Failedf(
+			"the private key of order %s could not be written, and is not shown again: %s (%w)", o.ID, advice, err)
+	}
+	k.isWritten = true
+	return nil
+}
+
+// close removes a file that has no key.
+func (k *keyFile) close() {
+	if k.file == nil {
+		return
+	}
+	_ = k.file.Close()
+	if !k.isWritten {
+		_ = os.Remove(k.file.Name())
+	}
+}
+
+// dryRun shows what an order would do.
+func (l *launch) dryRun(ctx context.Context) error {
+	report, err := api.Send[api.LaunchReport](ctx, l.API(), http.MethodPost, "/v1/launch?dry_run=true", l.order)
+	if err != nil {
+		return err
+	}
+	if l.Print.IsData() {
+		err = output.One(&l.Print, report, output.Table[api.LaunchReport]{})
+	} else {
+		_, err = fmt.Fprint(l.Out, reportText(report.Value, l.Print.Color))
+	}
+	if err == nil && !report.Value.Ok {
+		problems := output.Count(len(report.Value.Problems), "problem")
+		return exit.Usagef("the launch would fail: %s", problems)
+	}
+	return err
+}
+
+// reportText has a line for each finding.
+func reportText(r api.LaunchReport, color bool) string {
+	var text strings.Builder
+	for _, p := range r.Problems {
+		line := api.WithAllowed(p.Field+": "+p.Detail, "", cli.Value(p.Allowed))
+		fmt.Fprintln(&text, output.Paint(color, "error")+"  "+output.Clean(line))
+	}
+	for _, u := range r.Unchecked {
+		fmt.Fprintln(&text, output.Dim(color, "unchecked")+"  "+output.Clean(u.Field+": "+u.Detail))
+	}
+	if r.AsOf != nil {
+		fmt.Fprintln(&text, output.Dim(color, "as of "+output.Time(*r.AsOf)))
+	}
+	if !r.Ok {
+		return text.String()
+	}
+	for _, s := range cli.Value(r.Resolved) {
+		line := "would launch " + s.Name + " with flavor " + s.FlavorID
+		if s.ImageID != nil {
+			line += ", image " + *s.ImageID
+		}
+		if networks := cli.Value(s.NetworkIds); len(networks) > 0 {
+			line += ", " + output.Plural(len(networks), "network") + " " + strings.Join(networks, ", ")
+		}
+		fmt.Fprintln(&text, output.Paint(color, "ok")+"  "+output.Clean(line))
+	}
+	return text.String()
+}

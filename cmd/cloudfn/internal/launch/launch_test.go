@@ -32,3 +32,38 @@ func TestAWaitThatBreaksOff(t *testing.T) {
 		t.Errorf("it ends with %d: %v", a.Code(err), err)
 	}
 }
+
+// TestWrongLease: the error has all that --lease takes. A date is neither a duration nor a time.
+func TestWrongLease(t *testing.T) {
+	t.Parallel()
+	cmd := Command(&cli.App{Now: time.Now})
+	if err := cmd.ParseFlags([]string{"--lease", "2026-12-01"}); err != nil {
+		t.Fatal(err)
+	}
+	a, _, _ := clitest.New(t, nil)
+	err := addLease(cmd, map[string]any{})
+	if a.Code(err) != exit.Usage || !strings.Contains(err.Error(), "P1M (a month)") ||
+		!strings.Contains(err.Error(), "2027-01-01T18:00:00Z") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestWarning: a lease is launched without a warning as it is made without one.
+func TestWarning(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]any{"none": "PT0S", "PT0S": "PT0S", "30m": "PT30M", "": nil} {
+		cmd := Command(&cli.App{Now: time.Now})
+		args := []string{"--lease", "2d"}
+		if text != "" {
+			args = append(args, "--before-end", text)
+		}
+		if err := cmd.ParseFlags(args); err != nil {
+			t.Fatal(err)
+		}
+		given := map[string]any{}
+		err := addLease(cmd, given)
+		if lease, _ := given["lease"].(map[string]any); err != nil || lease["before_end"] != want {
+			t.Errorf("--before-end %s: got %v, %v", text, given, err)
+		}
+	}
+}

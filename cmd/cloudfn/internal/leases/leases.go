@@ -4,6 +4,8 @@ package leases
 import (
 	"cmp"
 	"context"
+	"math"
+	"net/http"
 	"slices"
 	"strings"
 	"time"
@@ -134,9 +136,7 @@ func list(a *cli.App) *cobra.Command {
 	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
 		return servers.InstanceFlag(cmd, a, "instance")
 	}
-	a.CompleteFlag(cmd, "instance", func(ctx context.Context, _ []string, _ string) ([]string, error) {
-		return instances(ctx, a)
-	})
+	a.CompleteFlag(cmd, "instance", instances(a))
 	cmd.Flags().String("type", "", "only those that reserve this: instance or host")
 	cli.Choices(cmd, "type", string(domain.InstanceReservation), string(domain.HostReservation))
 	cli.LimitFlag(cmd, 0)
@@ -145,30 +145,26 @@ func list(a *cli.App) *cobra.Command {
 
 // await reads a lease until it has one of the statuses. A lease in error is a failure.
 func await(
-	ctx context.Context, a *cli.App, limit time.Duration, lease api.Item[api.Lease], statuses ...api.LeaseStatus,
+	ctx context.Context, a *cli.App, wait cli.Wait, lease api.Item[api.Lease], statuses ...api.LeaseStatus,
 ) (api.Item[api.Lease], error) {
 	id := lease.Value.ID
-	show, stop := a.Progress(ctx)
-	defer stop()
-	err := cli.Poll(ctx, limit, func(ctx context.Context) (bool, error) {
-		found, err := leases.Get(ctx, a, id, nil)
-		if err != nil {
-			return false, err
-		}
-		lease = found
-		isDone := slices.Contains(statuses, lease.Value.Status)
-		show(output.Row{
-			Name: cmp.Or(lease.Value.Name, id), State: string(lease.Value.Status), Note: reason(lease.Value),
-			IsFinal: isDone,
-		})
-		if !isDone && lease.Value.Status == api.LeaseStatusError {
-			return false, exit.Failedf("lease %s failed: %s", id, reason(lease.Value))
-		}
-		return isDone, nil
-	}, func() string {
-		return "it is " + string(lease.Value.Status) + "; follow it by " + a.Name + " leases show " + id
-	})
-	return lease, err
+	isDone := func(l api.Item[api.Lease]) bool { return slices.Contains(statuses, l.Value.Status) }
+	return cli.Waiter[api.Item[api.Lease]]{
+		Get: func(ctx context.Context) (api.Item[api.Lease], error) { return leases.Get(ctx, a, id, nil) },
+		Done: func(l api.Item[api.Lease]) (bool, error) {
+			if !isDone(l) && l.Value.Status == api.LeaseStatusError {
+				return false, exit.Failedf("lease %s failed: %s", id, reason(l.Value))
+			}
+			return isDone(l), nil
+		},
+		Rows: func(l api.Item[api.Lease]) []output.Row {
+			name, state := cmp.Or(l.Value.Name, id), string(l.Value.Status)
+			return []output.Row{{Name: name, State: state, Note: reason(l.Value), IsFinal: isDone(l)}}
+		},
+		Hint: func(l api.Item[api.Lease]) string {
+			return "it is " + string(l.Value.Status) + "; follow it by " + a.Name + " leases show " + id
+		},
+	}.Wait(ctx, a, wait, lease)
 }
 
 // endOf is when a lease ends, or has ended.
@@ -185,4 +181,140 @@ func endOf(l api.Lease) time.Time {
 func deletes(l api.Lease) bool {
 	return l.Status != api.LeaseStatusPending && l.Status != api.LeaseStatusEnding &&
 		(l.OnEnd == api.LeaseOnEnd(domain.OnEndDelete) || l.OnEnd == api.LeaseOnEnd(domain.OnEndSnapshotDelete))
+}
+
+// ended are the statuses after which nothing follows.
+var ended = []api.LeaseStatus{api.LeaseStatusEnded, api.LeaseStatusCancelled}
+
+// follow says what a command waits for, after a request whose answer is a lease.
+type follow struct {
+	wait    cli.Wait
+	isWatch bool
+}
+
+// watchFlag adds --watch.
+func (f *follow) watchFlag(cmd *cobra.Command) {
+	cmd.Flags().BoolVar(&f.isWatch, "watch", false, "print each step as it comes, until the lease has ended")
+}
+
+// flags add --wait, --timeout and --watch.
+func (f *follow) flags(cmd *cobra.Command, what string) {
+	f.wait.Flags(cmd, what)
+	f.watchFlag(cmd)
+	cmd.MarkFlagsMutuallyExclusive("wait", "watch")
+}
+
+// send sends a request whose answer is a lease, waits for one of the statuses if it is to, or for the end, and prints
+// the lease. A version is that which the request changes.
+func (f *follow) send(
+	ctx context.Context, a *cli.App, method, path, version string, body any, statuses ...api.LeaseStatus,
+) error {
+	var lease api.Item[api.Lease]
+	var err error
+	if method == http.MethodPost {
+		lease, err = cli.SendOnce[api.Lease](ctx, a, path, body)
+	} else {
+		lease, err = api.SendIfMatch[api.Lease](ctx, a.API(), method, path, version, body)
+	}
+	switch {
+	case err != nil:
+		return err
+	case f.isWatch:
+		lease, err = watch(ctx, a, lease)
+	case f.wait.IsOn:
+		a.Notef("Lease %s is %s.", lease.Value.ID, lease.Value.Status)
+		lease, err = await(ctx, a, f.wait, lease, statuses...)
+	}
+	if err != nil {
+		return err
+	}
+	return leases.Print(a, lease)
+}
+
+// watch prints the steps and statuses of a lease as they come, until it has ended. An error is no end: the lease may be
+// retried, and at its end it still ends.
+func watch(ctx context.Context, a *cli.App, lease api.Item[api.Lease]) (api.Item[api.Lease], error) {
+	id := lease.Value.ID
+	steps, status := map[api.LeaseEvent]bool{}, api.LeaseStatus("")
+	show := func(l api.Lease) {
+		for _, e := range l.Events {
+			at := e.DueAt
+			if e.At != nil {
+				at = *e.At
+			}
+			if step := (api.LeaseEvent{Type: e.Type, Status: e.Status, DueAt: e.DueAt}); !steps[step] {
+				steps[step] = true
+				a.Notef("%s  %s %s", output.Time(at), e.Type, e.Status)
+			}
+		}
+		if l.Status == status {
+			return
+		}
+		status = l.Status
+		if l.Reason != nil {
+			a.Notef("Lease %s is %s: %s.", id, status, output.Clean(reason(l)))
+			return
+		}
+		a.Notef("Lease %s is %s.", id, status)
+	}
+	show(lease.Value)
+	return cli.Waiter[api.Item[api.Lease]]{
+		Get: func(ctx context.Context) (api.Item[api.Lease], error) { return leases.Get(ctx, a, id, nil) },
+		Done: func(l api.Item[api.Lease]) (bool, error) {
+			show(l.Value)
+			return slices.Contains(ended, l.Value.Status), nil
+		},
+		Hint: func(api.Item[api.Lease]) string { return "it is " + string(status) },
+	}.Wait(ctx, a, cli.Wait{IsOn: true, Limit: math.MaxInt64}, lease)
+}
+
+func show(a *cli.App) *cobra.Command {
+	var f follow
+	cmd := leases.One(a, "show", "Show a lease", "getLease", func(cmd *cobra.Command, id string) error {
+		return f.send(cmd.Context(), a, http.MethodGet, leases.URL(id), api.Any, nil)
+	})
+	cmd.Example = "  cloudfn leases show LEASE --watch"
+	f.watchFlag(cmd)
+	return cmd
+}
+
+func end(a *cli.App) *cobra.Command {
+	var f follow
+	cmd := leases.One(a, "end", "End a lease now, or cancel it before its start", "deleteLease",
+		func(cmd *cobra.Command, id string) error {
+			isConfirmed, _ := cmd.Flags().GetBool("confirm-delete")
+			found, err := leases.Get(cmd.Context(), a, id, nil)
+			if err != nil {
+				return err
+			}
+			onEnd, _ := cmd.Flags().GetString("on-end")
+			willDelete := onEnd == string(domain.OnEndDelete) || onEnd == string(domain.OnEndSnapshotDelete) ||
+				onEnd == "" && deletes(found.Value)
+			if l := found.Value; slices.Contains(ended, l.Status) {
+				a.Notef("Lease %s has been %s since %s.", output.Clean(l.Name), l.Status, output.Time(endOf(l)))
+				return leases.Print(a, found)
+			} else if willDelete && !isConfirmed {
+				return exit.Usagef("the end of lease %s deletes its servers (on_end is %s): add --confirm-delete if "+
+					"you mean it, or change it first by %s leases update %s --on-end shelve",
+					l.Name, cmp.Or(onEnd, string(l.OnEnd)), a.Name, l.ID)
+			}
+			path := leases.URL(id)
+			if query := cli.Query(cmd.Flags(), "on-end"); len(query) > 0 {
+				path += "?" + query.Encode()
+			}
+			return f.send(cmd.Context(), a, http.MethodDelete, path, api.Any, nil, ended...)
+		})
+	cmd.Aliases = []string{"delete", "rm"}
+	cmd.Annotations = cli.Calls("deleteLease", "getLease")
+	cmd.Long = `End a lease now. What its on_end says happens to its servers, and its hosts are returned. --on-end
+replaces it: none leaves instances as they are. Of a lease that is ending already it replaces what is still to come,
+such as delete when a server cannot be shelved. A lease that has not started is cancelled: its instances are as they
+were before it, so one that ran is started again.`
+	cmd.Example = "  cloudfn leases end LEASE --wait\n  cloudfn leases end LEASE --on-end none"
+	cmd.Flags().String("on-end", "", "instead of what its on_end says: "+
+		strings.Join(append(domain.OnEnds(), string(domain.OnEndNone)), ", "))
+	cli.Choices(cmd, "on-end", append(domain.OnEnds(), string(domain.OnEndNone))...)
+	cmd.Flags().Bool("confirm-delete", false, "yes, the servers of a lease whose on_end deletes them are to be deleted")
+	f.flags(cmd, "it has ended")
+	return cmd
 }

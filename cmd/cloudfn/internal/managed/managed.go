@@ -2,7 +2,10 @@
 package managed
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -13,6 +16,7 @@ import (
 
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/api"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/cli"
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/documents"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/exit"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/output"
 	"github.com/cloudfn/cloudfn/shared/domain"
@@ -20,7 +24,8 @@ import (
 
 // Noun is that of managed resources. One is named by its kind and its name.
 var Noun = cli.Noun[api.Managed]{
-	Path: "/v1/managed", Key: "managed",
+	Path: "/v1/managed", Key: "managed", Below: below,
+	Offer: func(m api.Managed) string { return m.Name + "\t" + string(m.Status) },
 	Table: output.Table[api.Managed]{
 		Columns: []string{
 			"KIND", "NAME", "STATUS*", "READY", "REVISION", "REASON:status_reason", "NODE+", "LABELS+", "ID+",
@@ -146,23 +151,21 @@ func one(
 			if len(rest) > most {
 				return exit.Usagef("unexpected %q", rest[most])
 			}
-			return cli.Near(run(cmd, r, rest), r.Name, func() []string { return namesOf(cmd.Context(), a, r.Kind) })
+			return OfKind(r.Kind).Near(cmd.Context(), a, r.Name, run(cmd, r, rest))
 		},
 	}
 }
 
-// namesOf are those of the resources of a kind, as far as they can be read.
-func namesOf(ctx context.Context, a *cli.App, kind string) (all []string) {
-	found, _ := api.List[api.Managed]{Path: Noun.URL(kind), Key: Noun.Key}.Read(ctx, a.API())
-	for _, item := range found {
-		all = append(all, item.Value.Name)
-	}
-	return all
+// OfKind is the noun of a kind's resources.
+func OfKind(kind string) cli.Noun[api.Managed] {
+	n := Noun
+	n.Path, n.Table.Name = Noun.URL(kind), func(m api.Managed) string { return m.Name }
+	return n
 }
 
 // Finder completes kinds, and then the names of that kind.
 func Finder(a *cli.App) cli.Finder {
-	return func(ctx context.Context, args []string, _ string) ([]string, error) {
+	return func(ctx context.Context, args []string, begun string) ([]string, error) {
 		if len(args) == 0 {
 			var kinds []string
 			for _, kind := range domain.Kinds() {
@@ -174,12 +177,7 @@ func Finder(a *cli.App) cli.Finder {
 		if err != nil {
 			return nil, err
 		}
-		found, err := api.List[api.Managed]{Path: Noun.URL(kind), Key: Noun.Key}.Read(ctx, a.API())
-		var names []string
-		for _, item := range found {
-			names = append(names, item.Value.Name+"\t"+string(item.Value.Status))
-		}
-		return names, err
+		return OfKind(kind).Finder(a, nil, 0)(ctx, args, begun)
 	}
 }
 
@@ -194,7 +192,7 @@ func list(a *cli.App) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return PrintList(a, found)
+			return output.List(&a.Print, found, Noun.Table)
 		},
 	}
 	FilterFlags(cmd)
@@ -221,61 +219,98 @@ func FilterFlags(cmd *cobra.Command) {
 	cli.LimitFlag(cmd, 0)
 }
 
-// PrintList prints resources.
-func PrintList(a *cli.App, all []api.Item[api.Managed]) error {
-	return output.List(&a.Print, all, Noun.Table)
-}
-
 // Find lists the resources that a command's arguments (at most a kind) and flags name.
 func Find(cmd *cobra.Command, a *cli.App, args []string) ([]api.Item[api.Managed], error) {
-	path := Noun.Path
+	n := Noun
 	if len(args) > 0 {
 		kind, err := ParseKind(args[0])
 		if err != nil {
 			return nil, err
 		}
-		path = Noun.URL(kind)
+		n = OfKind(kind)
 	}
-	query := cli.Query(cmd.Flags(), "name", "status", "label")
-	list := api.List[api.Managed]{Path: path, Key: Noun.Key, Query: query, Limit: cli.Limit(cmd)}
-	return list.Read(cmd.Context(), a.API())
+	return n.Find(cmd.Context(), a, cli.Query(cmd.Flags(), "name", "status", "label"), cli.Limit(cmd))
 }
 
 func show(a *cli.App) *cobra.Command {
 	return one(a, "show", "", "Show a managed resource, its conditions and its objects", "getManaged", 0,
 		func(cmd *cobra.Command, r Reference, _ []string) error {
-			found, err := api.Get[api.Managed](cmd.Context(), a.API(), r.URL(), nil)
-			if err != nil {
-				return err
-			}
-			return Print(a, found)
+			return Noun.Send(cmd.Context(), a, http.MethodGet, r.URL(), nil)
 		})
 }
 
-var providerTable = output.Table[api.Provider]{
-	Columns: []string{"NAME", "AVAILABLE", "KINDS", "DRIVER", "REASON", "DESCRIPTION+"},
-	Name:    func(p api.Provider) string { return p.Name },
-	Texts: map[string]func(api.Provider) string{
-		"AVAILABLE": func(p api.Provider) string { return map[bool]string{true: "yes", false: "no"}[p.Available] },
-	},
-}
-
-// provided is what the list of providers answers: it has no pages.
-type provided struct {
-	Providers []api.Item[api.Provider] `json:"providers"`
-}
-
 func providers(a *cli.App) *cobra.Command {
-	return &cobra.Command{
-		Use: "providers", Short: "List who makes which kinds, and whether this cloud has them", Args: cobra.NoArgs,
-		Annotations: cli.Calls("listProviders"), ValidArgsFunction: cobra.NoFileCompletions,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			var found provided
-			err := a.API().Do(cmd.Context(), http.MethodGet, Noun.URL("providers"), nil, &found)
-			if err != nil {
-				return err
-			}
-			return output.List(&a.Print, found.Providers, providerTable)
+	cmd := cli.Noun[api.Provider]{
+		Path: Noun.URL("providers"), Key: "providers", HasNoPages: true,
+		Table: output.Table[api.Provider]{
+			Columns: []string{"NAME", "AVAILABLE", "KINDS", "DRIVER", "REASON", "DESCRIPTION+"},
+			Name:    func(p api.Provider) string { return p.Name },
+			Texts: map[string]func(api.Provider) string{"AVAILABLE": func(p api.Provider) string {
+				return map[bool]string{true: "yes", false: "no"}[p.Available]
+			}},
+		},
+	}.List(a, "List who makes which kinds, and whether this cloud has them", "listProviders")
+	cmd.Use, cmd.Aliases = "providers", nil
+	return cmd
+}
+
+var conditionTable = output.Table[api.Condition]{
+	Columns: []string{"CONDITION:type", "STATUS", "REASON", "SINCE:last_transition_at", "MESSAGE"},
+	Name:    func(c api.Condition) string { return string(c.Type) },
+}
+
+var memberTable = output.Table[api.Member]{
+	Columns: []string{"NAME", "STATUS*", "REVISION", "NODE", "REASON", "OBJECT+:object_id", "MEMBER+:id"},
+}
+
+func driftTable(members []api.Member) output.Table[api.Drift] {
+	return output.Table[api.Drift]{
+		Columns: []string{"DRIFT:field", "DECLARED", "ACTUAL", "NAME", "MEMBER+"},
+		Name:    func(d api.Drift) string { return d.Field },
+		Texts: map[string]func(api.Drift) string{
+			"DECLARED": func(d api.Drift) string { return short(d.Declared) },
+			"ACTUAL":   func(d api.Drift) string { return short(d.Actual) },
+			"NAME": func(d api.Drift) string {
+				for _, m := range members {
+					if m.ID == cli.Value(d.Member) {
+						return m.Name
+					}
+				}
+				return ""
+			},
 		},
 	}
+}
+
+// below prints the conditions of a resource, its objects, what others have changed, and its spec.
+func below(a *cli.App, m api.Item[api.Managed]) error {
+	return errors.Join(output.Below(&a.Print, m.Value.Conditions, conditionTable),
+		output.Below(&a.Print, m.Value.Members, memberTable),
+		output.Below(&a.Print, m.Value.Drift, driftTable(m.Value.Members)), PrintSpec(a, m.Raw))
+}
+
+// PrintSpec prints what is declared, in YAML, below the facts of a table.
+func PrintSpec(a *cli.App, raw json.RawMessage) error {
+	d, err := documents.New("", raw)
+	if err != nil || len(d.Spec()) == 0 || !a.Print.IsWhole() {
+		return err
+	}
+	var text bytes.Buffer
+	if err := documents.WriteValue(&text, map[string]any{"spec": d.Spec()}); err != nil {
+		return err
+	}
+	fmt.Fprintf(a.Out, "\n%s", text.String())
+	return nil
+}
+
+// Text is a value of a spec: a text as it is, any other value as JSON.
+func Text(value any) string {
+	if text, ok := value.(string); ok {
+		return text
+	}
+	text, err := json.Marshal(value)
+	if err != nil {
+		return fmt.Sprint(value)
+	}
+	return string(text)
 }

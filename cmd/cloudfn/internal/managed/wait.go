@@ -33,27 +33,27 @@ type Target struct {
 
 // Await waits until each target is ready with its revision, or gone, and shows the progress on stderr. It waits for
 // what follows them, too: servers that get a changed Configmap, and load balancers that get other servers.
-func Await(ctx context.Context, a *cli.App, limit time.Duration, targets []*Target) error {
-	show, stop := a.Progress(ctx)
-	defer stop()
-	isFinal := func() bool {
-		return !slices.ContainsFunc(targets, func(t *Target) bool { return !t.isFinal() })
+func Await(ctx context.Context, a *cli.App, wait cli.Wait, targets []*Target) error {
+	isFinal := func(all []*Target) bool {
+		return !slices.ContainsFunc(all, func(t *Target) bool { return !t.isFinal() })
 	}
-	err := cli.Poll(ctx, limit, func(ctx context.Context) (bool, error) {
-		err := refresh(ctx, a, targets)
-		if err == nil && isFinal() {
-			targets, err = withFollowers(ctx, a, targets)
-		}
-		if err != nil {
-			return false, err
-		}
-		rows := make([]output.Row, len(targets))
-		for n, t := range targets {
-			rows[n] = t.row()
-		}
-		show(rows...)
-		return isFinal(), nil
-	}, func() string { return pending(targets) })
+	_, err := cli.Waiter[[]*Target]{
+		Get: func(ctx context.Context) ([]*Target, error) {
+			err := refresh(ctx, a, targets)
+			if err == nil && isFinal(targets) {
+				targets, err = withFollowers(ctx, a, targets)
+			}
+			return targets, err
+		},
+		Done: func(all []*Target) (bool, error) { return isFinal(all), nil },
+		Rows: func(all []*Target) (rows []output.Row) {
+			for _, t := range all {
+				rows = append(rows, t.row())
+			}
+			return rows
+		},
+		Hint: func([]*Target) string { return pending(targets) },
+	}.Wait(ctx, a, wait, nil) // nothing is known of them before
 	if err != nil {
 		return err
 	}
@@ -76,7 +76,7 @@ func refresh(ctx context.Context, a *cli.App, targets []*Target) error {
 			some[0].update(found.Value, err == nil, a.Now())
 			continue
 		}
-		found, err := api.List[api.Managed]{Path: Noun.URL(kind), Key: Noun.Key}.Read(ctx, a.API())
+		found, err := OfKind(kind).Find(ctx, a, nil, 0)
 		if err != nil {
 			return err
 		}
@@ -110,7 +110,7 @@ func withFollowers(ctx context.Context, a *cli.App, targets []*Target) ([]*Targe
 	}
 	all := slices.Clone(targets)
 	for kind := range kinds {
-		found, err := api.List[api.Managed]{Path: Noun.URL(string(kind)), Key: Noun.Key}.Read(ctx, a.API())
+		found, err := OfKind(string(kind)).Find(ctx, a, nil, 0)
 		if err != nil {
 			return targets, err
 		}

@@ -11,7 +11,6 @@ import (
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/api"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/cli"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/exit"
-	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/leases"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/output"
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
@@ -48,12 +47,8 @@ func drain(a *cli.App) *cobra.Command {
 	cmd := noun.One(a, "drain", "Cordon a host, and move its servers off", "drainNode",
 		func(cmd *cobra.Command, name string) error {
 			body := cli.Body(cmd.Flags(), "parallel", "force")
-			if text, _ := cmd.Flags().GetString("server-timeout"); text != "" {
-				period, err := leases.ParsePeriod(text)
-				if err != nil {
-					return exit.Usagef("--server-timeout: %w", err)
-				}
-				body["server_timeout"] = period.String()
+			if err := cli.AddPeriod(cmd, body, "server-timeout", "server_timeout"); err != nil {
+				return err
 			}
 			path := noun.URL(name, "drain")
 			isDry, _ := cmd.Flags().GetBool("dry-run")
@@ -65,13 +60,13 @@ func drain(a *cli.App) *cobra.Command {
 				return err
 			}
 			if isDry || !wait.IsOn {
-				return printOne(a, n)
+				return noun.Print(a, n)
 			}
-			n, err = follow(cmd.Context(), a, n, wait.Limit)
+			n, err = follow(cmd.Context(), a, n, wait)
 			if err != nil {
 				return err
 			}
-			if err := printOne(a, n); err != nil {
+			if err := noun.Print(a, n); err != nil {
 				return err
 			}
 			return ended(a, n.Value)
@@ -95,23 +90,17 @@ cancel-drain stops it.`
 }
 
 // follow reads a node until its drain is over, and shows the progress on stderr.
-func follow(ctx context.Context, a *cli.App, n api.Item[api.Node], limit time.Duration) (api.Item[api.Node], error) {
-	show, stop := a.Progress(ctx)
-	defer stop()
+func follow(ctx context.Context, a *cli.App, n api.Item[api.Node], wait cli.Wait) (api.Item[api.Node], error) {
 	name := n.Value.Name
-	err := cli.Poll(ctx, limit, func(ctx context.Context) (bool, error) {
-		found, err := noun.Get(ctx, a, name, nil)
-		if err != nil {
-			return false, err
-		}
-		n = found
-		show(rows(a, n.Value)...)
-		return isOver(n.Value.Drain), nil
-	}, func() string {
-		return fmt.Sprintf("the drain of %s is %s; follow it by %s nodes show %s, stop it by %s nodes cancel-drain %s",
-			name, drainText(n.Value.Drain), a.Name, name, a.Name, name)
-	})
-	return n, err
+	return cli.Waiter[api.Item[api.Node]]{
+		Get:  func(ctx context.Context) (api.Item[api.Node], error) { return noun.Get(ctx, a, name, nil) },
+		Done: func(n api.Item[api.Node]) (bool, error) { return isOver(n.Value.Drain), nil },
+		Rows: func(n api.Item[api.Node]) []output.Row { return rows(a, n.Value) },
+		Hint: func(n api.Item[api.Node]) string {
+			return fmt.Sprintf("the drain of %[1]s is %[2]s; follow it by %[3]s nodes show %[1]s, stop it by %[3]s "+
+				"nodes cancel-drain %[1]s", name, drainText(n.Value.Drain), a.Name)
+		},
+	}.Wait(ctx, a, wait, n)
 }
 
 // isOver reports whether nothing of a drain moves any more. What Nova moves when it is cancelled still does.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/api"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/cli"
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/exit"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/output"
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
@@ -29,6 +30,9 @@ var orders = cli.Noun[api.Order]{
 	},
 	Within: func(cmd *cobra.Command) url.Values { return cli.Query(cmd.Flags(), "connection:connection_id") },
 	Offer:  func(o api.Order) string { return o.ID + "\t" + name(o) + ", " + string(o.Status) },
+	Below: func(a *cli.App, o api.Item[api.Order]) error {
+		return output.Below(&a.Print, o.Value.Instances, instanceTable)
+	},
 	Table: output.Table[api.Order]{
 		Columns: []string{"ID", "NAME", "STATUS*", "SERVERS", "CREATED:created_at", "CONNECTION+:connection_id"},
 		Details: []string{"KEY", "CALLBACK:callback.id", "CALLBACK_SECRET:callback.secret"},
@@ -59,18 +63,11 @@ func show(a *cli.App) *cobra.Command {
 	var wait cli.Wait
 	run := func(cmd *cobra.Command, id string) error {
 		connection, _ := cmd.Flags().GetString("connection")
-		if !wait.IsOn {
-			order, err := Get(cmd.Context(), a, id, connection)
-			if err != nil {
-				return err
-			}
-			return Print(a, order)
+		order, err := Waiter{ID: id, Connection: connection, Flags: wait}.Wait(cmd.Context(), a)
+		if err == nil {
+			err = Print(a, order)
 		}
-		order, err := Waiter{ID: id, Connection: connection, Limit: wait.Limit}.Wait(cmd.Context(), a)
-		if err != nil {
-			return err
-		}
-		if err := Print(a, order); err != nil {
+		if err != nil || !wait.IsOn {
 			return err
 		}
 		return Result(a, order.Value)
@@ -93,20 +90,12 @@ func Get(ctx context.Context, a *cli.App, id, connection string) (api.Item[api.O
 	return orders.Get(ctx, a, id, cli.ConnectionQuery(connection))
 }
 
-// Print prints an order, and in a table also its servers. A private key stays in its file.
+// Print prints an order. A private key stays in its file.
 func Print(a *cli.App, order api.Item[api.Order]) error {
 	if order.Value.PrivateKey != nil {
 		order.Raw = edit(order.Raw, func(fields map[string]json.RawMessage) { delete(fields, "private_key") })
 	}
-	if err := orders.Print(a, order); err != nil {
-		return err
-	}
-	isTable := a.Print.Format == "table" || a.Print.Format == "wide"
-	if !isTable || len(a.Print.Columns) > 0 || len(order.Value.Instances) == 0 {
-		return nil
-	}
-	fmt.Fprintln(a.Out)
-	return output.Values(&a.Print, order.Value.Instances, instanceTable)
+	return orders.Print(a, order)
 }
 
 // WithSecret adds to an order what only the answer to its launch has: the secret of its callback.
@@ -193,4 +182,103 @@ func states(o api.Order) string {
 		states[n] = fmt.Sprintf("%d %s", counts[state], state)
 	}
 	return strings.Join(states, ", ")
+}
+
+// Waiter waits for the end of an order, and shows its progress meanwhile.
+type Waiter struct {
+	ID, Connection string
+	Flags          cli.Wait
+	Launched       api.Item[api.Order] // the answer to its launch, if that is known
+	// Resend launches the order again when nobody works on it any more; nil = only whoever launched it can.
+	Resend func(context.Context) (api.Item[api.Order], error)
+}
+
+// Wait gives the order as it ended.
+func (w Waiter) Wait(ctx context.Context, a *cli.App) (api.Item[api.Order], error) {
+	return cli.Waiter[api.Item[api.Order]]{
+		Get: func(ctx context.Context) (api.Item[api.Order], error) {
+			order, err := Get(ctx, a, w.ID, w.Connection)
+			if err == nil && w.Resend != nil && isInterrupted(order.Value) {
+				return w.Resend(ctx)
+			}
+			return order, err
+		},
+		Done: func(o api.Item[api.Order]) (bool, error) {
+			if isInterrupted(o.Value) && w.Resend == nil {
+				return false, exit.Failedf("order %s was interrupted, and nobody works on it: "+
+					"give the same launch again with --id %s", w.ID, w.ID)
+			}
+			return o.Value.Status != api.OrderStatusRunning, nil
+		},
+		Rows: func(o api.Item[api.Order]) []output.Row { return instanceRows(o.Value) },
+		Hint: func(api.Item[api.Order]) string { return FollowHint(a, w.ID, w.Connection) },
+	}.Wait(ctx, a, w.Flags, w.Launched)
+}
+
+// FollowHint says how to follow an order.
+func FollowHint(a *cli.App, id, connection string) string {
+	hint := "follow it by " + a.Name + " orders show " + id + " --wait"
+	if connection != "" {
+		hint += " --connection " + connection
+	}
+	return hint
+}
+
+// isInterrupted reports whether an order stays as it is until somebody launches it again.
+func isInterrupted(o api.Order) bool {
+	return o.Status == api.OrderStatusRunning && slices.ContainsFunc(o.Instances, func(i api.Instance) bool {
+		return i.Error != nil && i.Error.Code == api.InstanceErrorCodeInterrupted
+	})
+}
+
+// instanceRows is a row for each instance. Instances of the same name also show their ids.
+func instanceRows(o api.Order) []output.Row {
+	count := map[string]int{}
+	for _, i := range o.Instances {
+		count[i.Name]++
+	}
+	rows := make([]output.Row, len(o.Instances))
+	for n, i := range o.Instances {
+		row := output.Row{Name: i.Name, State: string(i.State), IsFinal: isFinal(i.State), Note: cli.Value(i.ServerID)}
+		if count[i.Name] > 1 {
+			row.Name += " " + i.ID
+		}
+		if i.Error != nil {
+			row.Note = i.Error.Detail
+		}
+		rows[n] = row
+	}
+	return rows
+}
+
+// isFinal reports whether a state stays as it is while nobody does anything.
+func isFinal(s api.InstanceState) bool {
+	switch s {
+	case api.InstanceStateRequested, api.InstanceStateBuilding, api.InstanceStateUpdating, api.InstanceStateRebooting,
+		api.InstanceStateDeleting:
+		return false
+	}
+	return true
+}
+
+// Result prints a line for each failed server, and is the order's failure, if it failed.
+func Result(a *cli.App, o api.Order) error {
+	failed := 0
+	for _, i := range o.Instances {
+		if i.Error != nil {
+			failed++
+			a.Notef("%s: %s (%s)", i.Name, i.Error.Detail, i.Error.Code)
+		}
+	}
+	if o.Error != nil {
+		a.Notef("order: %s (%s)", o.Error.Detail, o.Error.Code)
+	}
+	switch o.Status {
+	case api.OrderStatusDone, api.OrderStatusRunning:
+		return nil
+	case api.OrderStatusRolledBack:
+		return exit.Failedf("order %s is rolled back: not all of its servers could be launched", o.ID)
+	}
+	const format = "order %s is %s: %d of %d servers could not be launched"
+	return exit.Failedf(format, o.ID, o.Status, failed, len(o.Instances))
 }

@@ -2,10 +2,12 @@ package output
 
 import (
 	"bufio"
+	"fmt"
 	"io"
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 	"unicode"
 	"unicode/utf8"
 
@@ -133,4 +135,241 @@ func Clean(text string) string {
 		}
 		return r
 	}, text)
+}
+
+// Bar is one of a chart: Part of All.
+type Bar struct {
+	Label      string
+	Part, All  int
+	Missing    bool   // Part and All are unknown
+	More       string // behind the numbers, such as "+1 uncertain"
+	Annotation string
+}
+
+// Bars is a chart of horizontal bars, for a terminal.
+type Bars struct {
+	Width int  // of the terminal
+	ASCII bool // the terminal shows nothing else
+	Color bool
+}
+
+// narrowest is the least width of the longest bar, in cells.
+const narrowest = 10
+
+// eighths are blocks of 1/8 to 8/8 of a cell.
+var eighths = []rune("▏▎▍▌▋▊▉█")
+
+// The cells of a bar: its part, and the rest of all.
+const (
+	partUTF8, restUTF8   = "█", "░"
+	partASCII, restASCII = "#", "-"
+)
+
+// Legend says what the cells mean.
+func (b Bars) Legend(part, rest string) string {
+	p, r := partUTF8, restUTF8
+	if b.ASCII {
+		p, r = partASCII, restASCII
+	}
+	p, r = style(b.Color, green, p), style(b.Color, dim, r)
+	return p + " " + Clean(part) + gap + r + " " + Clean(rest)
+}
+
+// Write prints a line for each bar. The largest fills the width.
+func (b Bars) Write(out io.Writer, bars []Bar) error {
+	labels, ends, largest := 0, 0, 1
+	for _, one := range bars {
+		labels, ends = max(labels, cells(one.Label)), max(ends, cells(one.end()))
+		largest = max(largest, one.All)
+	}
+	room := max(b.Width-labels-ends-2*len(gap), narrowest)
+	w := bufio.NewWriter(out)
+	for _, one := range bars {
+		padding := strings.Repeat(" ", labels-cells(one.Label))
+		line := padding + style(b.Color, dim, one.Label) + gap + b.bar(one, room, largest) + gap + b.paintedEnd(one)
+		_, _ = w.WriteString(strings.TrimRight(line, " ") + "\n")
+	}
+	return w.Flush()
+}
+
+// Meter draws a part of all by itself, in so many cells and without color.
+func (b Bars) Meter(part, all, width int) string {
+	b.Color = false
+	return b.bar(Bar{Part: part, All: max(all, 1)}, width, max(all, 1))
+}
+
+// bar draws one in so many cells.
+func (b Bars) bar(one Bar, room, largest int) string {
+	if one.Missing {
+		return strings.Repeat(" ", room)
+	}
+	part := b.part(one.Part, room, largest)
+	length := cells(part)
+	rest := max((one.All*room+largest/2)/largest-length, 0)
+	if rest == 0 && one.All > one.Part && length < room {
+		rest = 1 // at least a sign of it
+	}
+	shade := restUTF8
+	if b.ASCII {
+		shade = restASCII
+	}
+	drawn := style(b.Color, green, part) + style(b.Color, dim, strings.Repeat(shade, rest))
+	return drawn + strings.Repeat(" ", room-length-rest)
+}
+
+// part draws n, to an eighth of a cell outside ASCII. Any n but 0 shows.
+func (b Bars) part(n, room, largest int) string {
+	if n <= 0 {
+		return ""
+	}
+	if b.ASCII {
+		return strings.Repeat(partASCII, max((n*room+largest/2)/largest, 1))
+	}
+	length := max((n*room*len(eighths)+largest/2)/largest, 1)
+	text := strings.Repeat(partUTF8, length/len(eighths))
+	if left := length % len(eighths); left > 0 {
+		text += string(eighths[left-1])
+	}
+	return text
+}
+
+// end is the line's end, in words.
+func (b Bar) end() string {
+	if b.Missing {
+		return "missing"
+	}
+	text := fmt.Sprintf("%d of %d", b.Part, b.All)
+	if b.More != "" {
+		text += " " + b.More
+	}
+	if b.Annotation != "" {
+		text += gap + b.Annotation
+	}
+	return text
+}
+
+func (b Bars) paintedEnd(one Bar) string {
+	if one.Missing {
+		return Paint(b.Color, one.end())
+	}
+	text, annotation, _ := strings.Cut(one.end(), gap)
+	if annotation == "" {
+		return text
+	}
+	return text + gap + Paint(b.Color, annotation)
+}
+
+// Row is one thing that is on its way: what it is called, how far it has come, and what there is to say of it.
+type Row struct {
+	Name, State, Note string
+	IsFinal           bool // nothing more happens to it
+}
+
+// Progress shows things on their way: at a terminal as lines that are drawn anew, elsewhere as a line for each change.
+type Progress struct {
+	Out   io.Writer
+	Color bool
+	Size  func() (width, height int) // of the terminal; nil = Out is not a terminal
+	Began time.Time
+
+	drawn int                      // lines that are to be drawn over
+	shown map[string]Row           // by their names, as they were last shown
+	over  map[string]time.Duration // how long those took that are over
+}
+
+// Show shows how things stand at a moment. Names are unique.
+func (p *Progress) Show(now time.Time, rows []Row) {
+	if p.shown == nil {
+		p.shown, p.over = map[string]Row{}, map[string]time.Duration{}
+	}
+	elapsed := now.Sub(p.Began)
+	for _, row := range rows {
+		if _, known := p.over[row.Name]; row.IsFinal && !known {
+			p.over[row.Name] = elapsed
+		}
+	}
+	if p.Size == nil {
+		p.changes(elapsed, rows)
+		return
+	}
+	p.draw(elapsed, rows)
+}
+
+func (p *Progress) changes(elapsed time.Duration, rows []Row) {
+	for _, row := range rows {
+		if p.shown[row.Name] == row {
+			continue
+		}
+		p.shown[row.Name] = row
+		state := Paint(p.Color, row.State)
+		words := []string{fmt.Sprintf("%5s", seconds(elapsed)), Clean(row.Name), state, Clean(row.Note)}
+		fmt.Fprintln(p.Out, strings.TrimRight(strings.Join(words, gap), " "))
+	}
+}
+
+// draw draws over what it drew before. What does not fit is counted: a terminal that scrolls cannot be drawn over.
+func (p *Progress) draw(elapsed time.Duration, rows []Row) {
+	width, height := p.Size()
+	fitting, left := rows, 0
+	if most := max(height-2, 1); len(rows) > most {
+		fitting, left = inMotion(rows, most), len(rows)-most
+	}
+	names, states := 0, 0
+	for _, row := range fitting {
+		names, states = max(names, cells(row.Name)), max(states, cells(row.State))
+	}
+	names = min(names, max(width-states-12, 8)) // a line that wraps cannot be drawn over
+	var text strings.Builder
+	if p.drawn > 0 {
+		fmt.Fprintf(&text, "\x1b[%dA", p.drawn)
+	}
+	for _, row := range fitting {
+		took := elapsed
+		if over, ok := p.over[row.Name]; ok {
+			took = over
+		}
+		name, state := cut(pad(row.Name, names), names), pad(row.State, states)
+		state = strings.Replace(state, Clean(row.State), Paint(p.Color, row.State), 1)
+		words := []string{name, state, fmt.Sprintf("%5s", seconds(took)), cut(row.Note, width-names-states-12)}
+		text.WriteString("\r\x1b[K" + strings.Join(words, gap) + "\n")
+	}
+	p.drawn = len(fitting)
+	if left > 0 {
+		fmt.Fprintf(&text, "\r\x1b[K... and %d more\n", left)
+		p.drawn++
+	}
+	text.WriteString("\x1b[J")
+	_, _ = io.WriteString(p.Out, text.String())
+}
+
+// inMotion are n of the rows: those that are not over first, in their order.
+func inMotion(rows []Row, n int) []Row {
+	var first, last []Row
+	for _, row := range rows {
+		if row.IsFinal {
+			last = append(last, row)
+		} else {
+			first = append(first, row)
+		}
+	}
+	return append(first, last...)[:n]
+}
+
+func seconds(d time.Duration) string { return fmt.Sprintf("%ds", int(d.Seconds())) }
+
+func pad(text string, width int) string {
+	text = Clean(text)
+	return text + strings.Repeat(" ", max(0, width-cells(text)))
+}
+
+func cut(text string, width int) string {
+	text = Clean(text)
+	if cells(text) <= width {
+		return text
+	}
+	var short strings.Builder
+	for rest := uniseg.NewGraphemes(text); rest.Next() && rest.Width() <= width; width -= rest.Width() {
+		short.WriteString(rest.Str())
+	}
+	return short.String()
 }

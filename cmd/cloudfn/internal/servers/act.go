@@ -1,6 +1,7 @@
 package servers
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -14,6 +15,7 @@ import (
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/cli"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/exit"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/output"
+	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
 // result is that of an action on one server.
@@ -30,40 +32,34 @@ type result struct {
 }
 
 func (s *servers) startCommand() *cobra.Command {
-	cmd := s.actCommand("start", "Start servers that are stopped or shelved")
-	cmd.Example = "  cloudfn servers start web-1 --wait"
-	return cmd
+	return s.actCommand("start", "Start servers that are stopped or shelved", "  cloudfn servers start web-1 --wait")
 }
 
 func (s *servers) stopCommand() *cobra.Command {
-	cmd := s.actCommand("stop", "Stop servers")
-	cmd.Example = "  cloudfn servers stop web-1 web-2 --wait"
-	return cmd
+	return s.actCommand("stop", "Stop servers", "  cloudfn servers stop web-1 web-2 --wait")
 }
 
 func (s *servers) rebootCommand() *cobra.Command {
-	cmd := s.actCommand("reboot", "Reboot servers")
+	cmd := s.actCommand("reboot", "Reboot servers", "")
 	idFlag(cmd)
 	cmd.Flags().Bool("hard", false, "power off and on, without asking the guest")
 	return cmd
 }
 
 func (s *servers) shelveCommand() *cobra.Command {
-	cmd := s.actCommand("shelve", "Take servers off their hosts, and keep their disks")
+	cmd := s.actCommand("shelve", "Take servers off their hosts, and keep their disks",
+		"  cloudfn servers shelve web-1 web-2 --wait")
 	cmd.Long = `Shelve servers that are active, stopped, paused or suspended. They keep their disks, addresses and
 ids, and use no host until they are unshelved, which may fail when no host has room.`
-	cmd.Example = "  cloudfn servers shelve web-1 web-2 --wait"
 	return cmd
 }
 
 func (s *servers) unshelveCommand() *cobra.Command {
-	cmd := s.actCommand("unshelve", "Start servers that are shelved")
-	cmd.Example = "  cloudfn servers unshelve web-1 --wait"
-	return cmd
+	return s.actCommand("unshelve", "Start servers that are shelved", "  cloudfn servers unshelve web-1 --wait")
 }
 
 func (s *servers) deleteCommand() *cobra.Command {
-	cmd := s.actCommand("delete", "Delete servers, without asking")
+	cmd := s.actCommand("delete", "Delete servers, without asking", "")
 	cmd.Aliases = []string{"rm"}
 	cmd.Flags().Bool("force", false, "also servers that existed before they were connected")
 	return cmd
@@ -76,14 +72,14 @@ func idFlag(cmd *cobra.Command) {
 }
 
 // actCommand is a command that does the same to any number of servers. The caller adds flags for the request's fields.
-func (s *servers) actCommand(action, short string) *cobra.Command {
+func (s *servers) actCommand(action, short, example string) *cobra.Command {
 	var wait cli.Wait
 	cmd := &cobra.Command{
-		Use: action + " SERVER...", Short: short, Args: cobra.MinimumNArgs(1),
+		Use: action + " SERVER...", Short: short, Example: example, Args: cobra.MinimumNArgs(1),
 		ValidArgsFunction: s.Complete(0, s.finder(filter{})),
 		Annotations:       cli.Calls("actOnServer", "actOnServers", "getServer", "getServerAction", "listServers"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			targets, err := s.resolve(cmd.Context(), args)
+			targets, err := s.resolve(cmd.Context(), args...)
 			if err != nil {
 				return err
 			}
@@ -97,7 +93,7 @@ func (s *servers) actCommand(action, short string) *cobra.Command {
 // act sends the action with the other fields of its request, waits if the user wants that, and prints a line for each
 // server. With only one server its failure is the command's error.
 func (s *servers) act(
-	ctx context.Context, targets []target, action string, body map[string]any, wait cli.Wait,
+	ctx context.Context, targets []cli.Target, action string, body map[string]any, wait cli.Wait,
 ) error {
 	body["action"] = action
 	if s.connection != "" {
@@ -120,7 +116,7 @@ func (s *servers) act(
 		return fmt.Errorf("%w; of the servers that are not listed it is not known", err)
 	}
 	if wait.IsOn {
-		err = s.wait(ctx, results, api.ServerActionAction(action), wait.Limit)
+		err = s.wait(ctx, results, api.ServerActionAction(action), wait)
 	}
 	if failure := s.print(results); failure != nil {
 		return failure
@@ -132,17 +128,17 @@ func (s *servers) act(
 }
 
 // sendOne sends an action on one server under an id, so that a lost answer lets it send the same action again.
-func (s *servers) sendOne(ctx context.Context, targets []target, body map[string]any) ([]*result, error) {
+func (s *servers) sendOne(ctx context.Context, targets []cli.Target, body map[string]any) ([]*result, error) {
 	t := targets[0]
-	if t.err != nil {
-		return nil, t.err
+	if t.Err != nil {
+		return nil, t.Err
 	}
 	if body["id"] == nil {
 		body["id"] = uuid.NewString()
 	}
 	var sent api.Item[result]
 	isLost, err := s.Resend(ctx, "action", func() (err error) {
-		sent, err = api.Send[result](ctx, s.API(), http.MethodPost, "/v1/servers/"+t.id+"/actions", body)
+		sent, err = api.Send[result](ctx, s.API(), http.MethodPost, "/v1/servers/"+t.ID+"/actions", body)
 		return err
 	})
 	if isLost && ctx.Err() == nil {
@@ -151,7 +147,7 @@ func (s *servers) sendOne(ctx context.Context, targets []target, body map[string
 	if err != nil {
 		return nil, err
 	}
-	sent.Value.given = t.given
+	sent.Value.given = t.Given
 	return []*result{&sent.Value}, nil
 }
 
@@ -159,13 +155,13 @@ func (s *servers) sendOne(ctx context.Context, targets []target, body map[string
 const maxTargets = 100
 
 // sendMany gives a result for each target, in their order; after an error, for those that the API has answered for.
-func (s *servers) sendMany(ctx context.Context, targets []target, body map[string]any) ([]*result, error) {
+func (s *servers) sendMany(ctx context.Context, targets []cli.Target, body map[string]any) ([]*result, error) {
 	all := make([]*result, len(targets))
 	var open []*result
 	for i, t := range targets {
-		all[i] = &result{given: t.given, ID: t.id}
-		if t.err != nil {
-			all[i].Error = refusal(s.Code(t.err), t.err)
+		all[i] = &result{given: t.Given, ID: t.ID}
+		if t.Err != nil {
+			all[i].Error = refusal(s.Code(t.Err), t.Err)
 			continue
 		}
 		open = append(open, all[i])
@@ -257,4 +253,155 @@ func failures(results []*result, action string) error {
 	}
 	return exit.Failedf("%s failed for %d of %d servers: %s", action, len(names), len(results),
 		strings.Join(names, ", "))
+}
+
+// waiter waits for the end of an action on one server.
+type waiter struct {
+	*result
+	action     api.ServerActionAction
+	isAccepted bool   // Nova has accepted an action through a connection
+	hasMoved   bool   // it was in another state than error: from then on error is a failure
+	note       string // what is still to come, besides its state
+}
+
+// goals are the states that actions lead to. A snapshot leaves the state as it is.
+var goals = map[api.ServerActionAction]domain.InstanceState{
+	api.ServerActionActionStart: domain.InstanceActive, api.ServerActionActionStop: domain.InstanceStopped,
+	api.ServerActionActionReboot: domain.InstanceActive, api.ServerActionActionDeploy: domain.InstanceActive,
+	api.ServerActionActionShelve: domain.InstanceShelved, api.ServerActionActionUnshelve: domain.InstanceActive,
+	api.ServerActionActionDelete: domain.InstanceDeleted,
+}
+
+// stable are the states that last until somebody acts.
+var stable = []domain.InstanceState{
+	domain.InstanceActive, domain.InstanceStopped, domain.InstanceShelved, domain.InstancePaused,
+	domain.InstanceRescued, domain.InstanceError, domain.InstanceDeleted,
+}
+
+// wait polls the servers until each has reached its goal, or has failed.
+func (s *servers) wait(ctx context.Context, results []*result, action api.ServerActionAction, wait cli.Wait) error {
+	all := make([]*waiter, len(results))
+	for n, r := range results {
+		all[n] = &waiter{result: r, action: action}
+	}
+	_, err := cli.Waiter[[]*waiter]{
+		Get: func(ctx context.Context) ([]*waiter, error) {
+			for _, w := range open(all) {
+				before := w.State
+				if err := s.poll(ctx, w); err != nil {
+					return nil, err
+				}
+				if s.ErrSize != nil && w.State != before { // somebody watches
+					fmt.Fprintf(s.Err, "%s: %s\n", output.Clean(w.given), output.Paint(s.HasColors, w.State))
+				}
+			}
+			return all, nil
+		},
+		Done: func(all []*waiter) (bool, error) { return len(open(all)) == 0, nil },
+		Hint: progress,
+	}.Wait(ctx, s.App, wait, all)
+	return err
+}
+
+// open are those that have neither reached their goal nor failed.
+func open(all []*waiter) []*waiter {
+	return slices.DeleteFunc(slices.Clone(all), func(w *waiter) bool { return w.isDone || w.Error != nil })
+}
+
+func progress(all []*waiter) string {
+	left := open(all)
+	text := left[0].given + " is " + cmp.Or(left[0].State, "not known yet") + left[0].note
+	if len(left) > 1 {
+		text += fmt.Sprintf(", and %d more", len(left)-1)
+	}
+	return text
+}
+
+// poll reads a server's state. Its error says that the API could not tell.
+func (s *servers) poll(ctx context.Context, w *waiter) error {
+	if w.ActionID != "" && !w.isAccepted {
+		return s.pollAction(ctx, w)
+	}
+	if w.action == api.ServerActionActionSnapshot {
+		return s.pollImage(ctx, w)
+	}
+	found, err := api.Get[api.Server](ctx, s.API(), "/v1/servers/"+w.ID, cli.ConnectionQuery(s.connection))
+	if api.HasStatus(err, http.StatusNotFound) {
+		w.setGone()
+		return nil
+	}
+	if err == nil {
+		w.update(found.Value)
+	}
+	return err
+}
+
+// pollAction reads an action through a connection. The server's state says something only after the action is done.
+func (s *servers) pollAction(ctx context.Context, w *waiter) error {
+	found, err := s.getAction(ctx, w.ActionID)
+	if err != nil {
+		return err
+	}
+	w.note = ""
+	switch a := found.Value; {
+	case a.Status == api.DelegatedActionStatusFailed:
+		w.fail(api.Code(cli.Value(a.Error).Code), cli.Value(a.Error).Detail)
+	case a.Status == api.DelegatedActionStatusDone && w.action == api.ServerActionActionDelete:
+		w.setGone()
+	case a.Status == api.DelegatedActionStatusDone && w.action == api.ServerActionActionSnapshot:
+		w.ImageID, w.isDone = cli.Value(a.ImageID), true
+	case a.Status == api.DelegatedActionStatusDone:
+		w.isAccepted = true
+	default:
+		w.note = ", and the action has not been done yet"
+	}
+	return nil
+}
+
+func (s *servers) getAction(ctx context.Context, id string) (api.Item[api.DelegatedAction], error) {
+	return actions.Get(ctx, s.App, id, cli.ConnectionQuery(s.connection))
+}
+
+func (w *waiter) fail(code api.Code, detail string) {
+	w.Error = &api.ServerRefusal{Code: code, Detail: detail}
+}
+
+// setGone records that the server does not exist any more.
+func (w *waiter) setGone() {
+	w.State, w.isDone = string(domain.InstanceDeleted), w.action == api.ServerActionActionDelete
+	if !w.isDone {
+		w.fail(api.CodeNotFound, "the server is gone")
+	}
+}
+
+// update judges a server's current state. The API tracks the progress of an instance. Any other server only has
+// Nova's status, which stays the old one while Nova works; through a connection the state is the last one seen, and
+// may be old.
+func (w *waiter) update(server api.Server) {
+	state := domain.StateOf(server.Status, "")
+	if server.Instance != nil {
+		state = domain.InstanceState(server.Instance.State)
+	}
+	w.State, w.note = string(state), ""
+	w.hasMoved = w.hasMoved || state != domain.InstanceError
+	isDelete, isGoal := w.action == api.ServerActionActionDelete, state == goals[w.action]
+	switch {
+	case state == domain.InstanceDeleted:
+		w.setGone()
+	case isGoal && w.action == api.ServerActionActionDeploy && !isReady(server):
+		w.note = ", and its agent has not said yet that it is ready"
+	case isGoal, isDelete && server.Status == "SOFT_DELETED":
+		w.isDone = true
+	case state == domain.InstanceError && (w.hasMoved || w.action == api.ServerActionActionStart):
+		detail := cmp.Or(cli.Value(server.Fault).Message, "the server is in ERROR")
+		w.fail(api.Code(api.InstanceErrorCodeNovaFault), detail)
+	case w.ActionID == "" && server.Instance != nil && state != domain.InstanceError && slices.Contains(stable, state):
+		w.fail(api.CodeConflict, "the server is "+w.State+" again")
+	}
+}
+
+// isReady reports whether the latest agent has come up.
+func isReady(server api.Server) bool {
+	agent := cli.Value(server.Instance).Agent
+	return agent != nil && agent.ReadyAt != nil
 }

@@ -4,11 +4,15 @@ package servers
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/spf13/cobra"
 
@@ -49,11 +53,11 @@ func (s *servers) oneCommand(
 		ValidArgsFunction: s.Complete(1, s.finder(filter{})),
 		Annotations:       cli.Calls(append(operations, "listServers")...),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			t, err := s.resolveOne(cmd.Context(), args[0])
+			id, err := cli.One(s.resolve(cmd.Context(), args[0]))
 			if err != nil {
 				return err
 			}
-			return run(cmd, t.id)
+			return run(cmd, id)
 		},
 	}
 }
@@ -263,14 +267,8 @@ func agent(s api.Server) string {
 func (s *servers) historyCommand() *cobra.Command {
 	cmd := s.oneCommand("history", "Show the events of a tracked server and who caused them, the newest first",
 		[]string{"getServerHistory"}, func(cmd *cobra.Command, id string) error {
-			found, err := api.List[api.ServerEvent]{
-				Path: "/v1/servers/history/" + id, Key: "events",
-				Query: cli.ConnectionQuery(s.connection), Limit: cli.Limit(cmd),
-			}.Read(cmd.Context(), s.API())
-			if err != nil {
-				return err
-			}
-			return output.List(&s.Print, found, historyTable)
+			events := cli.Noun[api.ServerEvent]{Path: "/v1/servers/history/" + id, Key: "events", Table: historyTable}
+			return events.PrintList(cmd, s.App, cli.ConnectionQuery(s.connection))
 		})
 	cli.LimitFlag(cmd, 50)
 	return cmd
@@ -291,4 +289,134 @@ func user(e api.ServerEvent) string {
 	name, _ := actor["user_name"].(string)
 	id, _ := actor["user_id"].(string)
 	return cmp.Or(name, id)
+}
+
+// filter says which servers are wanted.
+type filter struct {
+	statuses  []string
+	name      string // a part of it
+	isTracked *bool  // nil = whether or not
+}
+
+// find lists servers. The API filters as far as it can, and find does the rest.
+func (s *servers) find(ctx context.Context, f filter) ([]api.Item[api.Server], error) {
+	query := cli.ConnectionQuery(s.connection)
+	if s.connection == "" {
+		query = url.Values{}
+		if f.name != "" {
+			query.Set("name", f.name)
+		}
+		if len(f.statuses) == 1 {
+			query.Set("status", f.statuses[0])
+		}
+		if f.isTracked != nil {
+			query.Set("tracked", strconv.FormatBool(*f.isTracked))
+		}
+	}
+	return api.List[api.Server]{Path: "/v1/servers", Key: "servers", Query: query, Keep: func(found api.Server) bool {
+		return (len(f.statuses) == 0 || slices.Contains(f.statuses, found.Status)) &&
+			strings.Contains(strings.ToLower(found.Name), strings.ToLower(f.name)) &&
+			(f.isTracked == nil || *f.isTracked == (found.Instance != nil))
+	}}.Read(ctx, s.API())
+}
+
+// names gives what other commands take for a server: its name where that is enough, else its id.
+func names(all []api.Item[api.Server]) func(api.Server) string {
+	count := map[string]int{}
+	for _, item := range all {
+		count[item.Value.Name]++
+	}
+	return func(s api.Server) string {
+		if s.Name == "" || count[s.Name] > 1 || cli.IsID(s.Name) || needsQuotes(s.Name) {
+			return s.ID
+		}
+		return s.Name
+	}
+}
+
+// needsQuotes reports whether a terminal, a shell or xargs would split or change a name, or a command take it for a
+// flag.
+func needsQuotes(name string) bool {
+	return strings.HasPrefix(name, "-") || strings.ContainsAny(name, `"'\`) ||
+		strings.ContainsFunc(name, unicode.IsSpace) || output.Clean(name) != name
+}
+
+// resolve finds servers by their ids or names. For one name it first reads only the servers whose names contain it.
+func (s *servers) resolve(ctx context.Context, args ...string) ([]cli.Target, error) {
+	ref := func(i api.Item[api.Server]) (id, name string, isOver bool) { return i.Value.ID, i.Value.Name, false }
+	return cli.Resolve(args, "server", ref, func(names []string) (found []api.Item[api.Server], err error) {
+		if slices.Contains(names, "") {
+			return nil, exit.Usagef("a server's name is empty")
+		}
+		hasName := func(i api.Item[api.Server]) bool { return i.Value.Name == names[0] }
+		if len(names) == 1 {
+			found, err = s.find(ctx, filter{name: names[0]})
+		}
+		if err != nil || slices.ContainsFunc(found, hasName) {
+			return found, err
+		}
+		return s.find(ctx, filter{}) // also for the name that is nearest to one
+	})
+}
+
+// finder completes servers that match a filter.
+func (s *servers) finder(f filter) cli.Finder {
+	return func(ctx context.Context, args []string, begun string) ([]string, error) {
+		found, err := s.find(ctx, f)
+		return completions(found, args, begun), err
+	}
+}
+
+// completions offers names; and ids once something is typed, or where the name is not enough.
+func completions(found []api.Item[api.Server], given []string, begun string) []string {
+	var texts []string
+	nameOf := names(found)
+	for _, item := range found {
+		name, server := nameOf(item.Value), item.Value
+		if slices.Contains(given, name) || slices.Contains(given, server.ID) {
+			continue
+		}
+		if name != server.ID {
+			texts = append(texts, name+"\t"+strings.ToLower(server.Status))
+		}
+		if name == server.ID || begun != "" {
+			texts = append(texts, server.ID+"\t"+server.Name+" "+strings.ToLower(server.Status))
+		}
+	}
+	return texts
+}
+
+// Find reads the server that is given by its id, its instance's, or a name that only one server has.
+func Find(ctx context.Context, a *cli.App, arg string) (api.Server, error) {
+	s := servers{App: a}
+	id, err := cli.One(s.resolve(ctx, arg))
+	if err != nil {
+		return api.Server{}, err
+	}
+	found, err := api.Get[api.Server](ctx, a.API(), "/v1/servers/"+id, nil)
+	return found.Value, err
+}
+
+// InstanceFlag replaces the server of a flag, which is given as for Find, by its instance's id. The API explains an id
+// that no server has.
+func InstanceFlag(cmd *cobra.Command, a *cli.App, name string) error {
+	flag := cmd.Flags().Lookup(name)
+	arg := flag.Value.String()
+	if !flag.Changed || arg == "" {
+		return nil
+	}
+	if err := errors.Join(cmd.ValidateRequiredFlags(), cmd.ValidateFlagGroups()); err != nil { // cobra does it later
+		return err
+	}
+	a.Begin()
+	found, err := Find(cmd.Context(), a, arg)
+	switch {
+	case cli.IsID(arg) && api.HasStatus(err, http.StatusNotFound):
+		return nil
+	case err != nil:
+		return err
+	case found.Instance == nil:
+		return exit.Errorf(exit.NotFound, "server %s is not tracked: %s servers connect %s", arg, a.Name, found.ID)
+	}
+	return flag.Value.Set(found.Instance.ID)
 }

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/api"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/cli"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/clitest"
@@ -120,21 +122,6 @@ func TestCompletions(t *testing.T) {
 	}
 }
 
-func TestIDOf(t *testing.T) {
-	t.Parallel()
-	a, _, _ := clitest.New(t, nil)
-	all := listed("one", "two", "two")
-	if id, err := idOf(all, "one"); id != "a-id" || err != nil {
-		t.Errorf("one is %q, %v", id, err)
-	}
-	if _, err := idOf(all, "on"); a.Code(err) != exit.NotFound {
-		t.Errorf("a part of a name gives %v", err)
-	}
-	if _, err := idOf(all, "two"); a.Code(err) != exit.Conflict || !strings.Contains(err.Error(), "b-id, c-id") {
-		t.Errorf("a name of two gives %v", err)
-	}
-}
-
 func TestAge(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 1, 10, 12, 0, 0, 0, time.UTC)
@@ -181,9 +168,9 @@ func TestManyThatBreakOff(t *testing.T) {
 		}
 		_ = json.NewEncoder(w).Encode(map[string]any{"results": results})
 	})
-	var targets []target
+	var targets []cli.Target
 	for n := range maxTargets + 1 {
-		targets = append(targets, target{given: fmt.Sprintf("web-%d", n), id: fmt.Sprintf("id-%d", n)})
+		targets = append(targets, cli.Target{Given: fmt.Sprintf("web-%d", n), ID: fmt.Sprintf("id-%d", n)})
 	}
 	s := &servers{App: a}
 	err := s.act(t.Context(), targets, "delete", map[string]any{}, cli.Wait{})
@@ -235,7 +222,7 @@ func TestAnActionIsSentAgain(t *testing.T) {
 			if tc.given != "" {
 				body["id"] = tc.given
 			}
-			err := s.act(t.Context(), []target{{given: "web", id: "s"}}, "reboot", body, cli.Wait{})
+			err := s.act(t.Context(), []cli.Target{{Given: "web", ID: "s"}}, "reboot", body, cli.Wait{})
 			if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("it ends with %v", err)
 			}
@@ -290,6 +277,28 @@ func TestShowHasAll(t *testing.T) {
 			if !strings.Contains(shown, line) {
 				t.Errorf("no %q in\n%s", line, out)
 			}
+		}
+	}
+}
+
+// TestConsole prints a log without what would command the terminal, and the URL of a remote console.
+func TestConsole(t *testing.T) {
+	t.Parallel()
+	a, out, _ := clitest.New(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPost {
+			_, _ = w.Write([]byte(`{"type": "novnc", "url": "https://console.example.com/?token=t"}`))
+			return
+		}
+		_, _ = w.Write([]byte(`{"output": "a\tb\n` + `\u001b[2Jé\n"}`))
+	})
+	for _, tc := range []struct{ flag, want string }{
+		{"--lines=2", "a\tb\n\uFFFD[2Jé\n"}, {"--url", "https://console.example.com/?token=t\n"},
+	} {
+		out.Reset()
+		cmd := Command(a)
+		cmd.SetArgs([]string{"console", uuid.NewString(), tc.flag})
+		if err := cmd.ExecuteContext(t.Context()); err != nil || out.String() != tc.want {
+			t.Errorf("%s: got %q, %v", tc.flag, out, err)
 		}
 	}
 }

@@ -1,0 +1,108 @@
+package postgres
+
+import (
+	"context"
+	"time"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+// A monitor is something that should work. Its event is written when it fails, and when it works again.
+
+const (
+	monitorEventSQL = `
+    insert into events (project_id, subject, seq, type, at, data)
+    select $1, 'monitor/' || name, seq, '` + domain.MonitorEvent + `', clock_timestamp(), jsonb_build_object(
+               'monitor', split_part(name, '/', 1), 'status',
+               case when failed_since is null then 'works' else 'failed' end, 'reason', reason)
+               || case split_part(name, '/', 1) when 'zone' then jsonb_build_object('zone', substr(name, 6))
+                   when 'wake' then jsonb_build_object('function', substr(name, 6)) else '{}' end
+    from`
+
+	monitorFailedSQL = `
+with before as (
+    select failed_since as old from monitors where name = $2 for no key update
+), after as (
+    insert into monitors as m (name, reason, failed_since) values ($2, $3, clock_timestamp())
+    on conflict (name) do update
+    set reason = excluded.reason, failed_since = coalesce(m.failed_since, excluded.failed_since),
+        seq = m.seq + (m.failed_since is null)::int
+    returning *
+)` + monitorEventSQL + ` after where not exists (select from before where old is not null)
+on conflict do nothing`
+
+	monitorWorksSQL = `
+with after as (
+    update monitors set reason = '', failed_since = null, ended_at = clock_timestamp(), seq = seq + 1
+    where name = $2 and failed_since is not null
+    returning *
+)` + monitorEventSQL + ` after`
+)
+
+func (db *DB) monitor(ctx context.Context, project, sql string, args ...any) error { // the monitor's name first
+	return retryDeadlock(ctx, func() error {
+		_, err := exec(ctx, db.pool, sql, append([]any{project}, args...)...)
+		return err
+	})
+}
+
+// Monitors are those of cloudfn itself. Their events go to the operator's sink only.
+type Monitors struct{ DB *DB }
+
+const (
+	wakeMonitor  = "wake/" // and the function
+	clockMonitor = "clock"
+
+	// A failure that follows no other one within forgetAfter begins anew.
+	wakeFailedSQL = `
+insert into wake_failures as w (function, failing_since) values ($1, clock_timestamp() - $2::interval)
+on conflict (function) do update
+set failing_since = case when w.failed_at < clock_timestamp() - $3::interval then excluded.failing_since
+                         else w.failing_since end,
+    failed_at = clock_timestamp()
+returning clock_timestamp() - failing_since`
+
+	overdueSQL = `
+select coalesce(max(now() - greatest(due_at, claimed_until)), interval '0') from jobs
+where due_at < now() - $1::interval and coalesce(claimed_until, '-infinity') < now() - $1::interval`
+)
+
+const (
+	// reportAfter is for how long a function cannot be woken until its monitor fails.
+	reportAfter = 3 * time.Minute
+	forgetAfter = 2 * time.Minute
+	// overdueAfter is how late a job is when the clock has stopped: it wakes each minute, and retries for one.
+	overdueAfter = 10 * time.Minute
+)
+
+// WakeFailed records that a function could not be woken, since how long. When that lasts for three minutes, an event
+// says so once.
+func (m Monitors) WakeFailed(ctx context.Context, function string, since time.Duration, reason string) error {
+	lasts, err := queryValue[time.Duration](ctx, m.DB.pool, wakeFailedSQL, function, since, forgetAfter)
+	if err != nil || lasts < reportAfter {
+		return err
+	}
+	return m.DB.monitor(ctx, "", monitorFailedSQL, wakeMonitor+function, reason)
+}
+
+// Woken records that a function that could not be woken was woken. An event says so, if one said that it could not.
+func (m Monitors) Woken(ctx context.Context, function string) error {
+	if _, err := exec(ctx, m.DB.pool, "delete from wake_failures where function = $1", function); err != nil {
+		return err
+	}
+	return m.DB.monitor(ctx, "", monitorWorksSQL, wakeMonitor+function)
+}
+
+// CheckClock records whether the clock works: it does not when a periodic job is overdue by ten minutes, because no one
+// has woken its function. It returns by how much.
+func (m Monitors) CheckClock(ctx context.Context) (overdue time.Duration, err error) {
+	overdue, err = queryValue[time.Duration](ctx, m.DB.pool, overdueSQL, overdueAfter)
+	switch {
+	case err != nil:
+		return 0, err
+	case overdue == 0:
+		return 0, m.DB.monitor(ctx, "", monitorWorksSQL, clockMonitor)
+	}
+	return overdue, m.DB.monitor(ctx, "", monitorFailedSQL, clockMonitor,
+		"periodic work is overdue: no one wakes the functions")
+}
