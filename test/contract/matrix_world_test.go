@@ -17,6 +17,7 @@ import (
 
 	"github.com/cloudfn/cloudfn/functions/agents"
 	"github.com/cloudfn/cloudfn/functions/callbacks"
+	"github.com/cloudfn/cloudfn/functions/clock"
 	collectstats "github.com/cloudfn/cloudfn/functions/collect-stats"
 	"github.com/cloudfn/cloudfn/functions/connections"
 	"github.com/cloudfn/cloudfn/functions/console"
@@ -205,7 +206,7 @@ where table_schema = 'public' and table_type = 'BASE TABLE' and c.table_name not
 
 // everyFunction are the functions of the daemon.
 var everyFunction = []run.Function{
-	agents.Function, callbacks.Function, collectstats.Function, connections.Function, console.Function,
+	agents.Function, callbacks.Function, clock.Function, collectstats.Function, connections.Function, console.Function,
 	deliverevents.Function, launch.Function, leases.Function, managed.Function, nodes.Function, pollinstances.Function,
 	reconcilemanaged.Function, resources.Function, runconnections.Function, runleases.Function, servers.Function,
 	stats.Function, watchnodes.Function,
