@@ -93,6 +93,7 @@ func reconnect(t testing.TB) {
 	if _, err := conn.Exec(context.Background(), sql); err != nil {
 		t.Fatal(err)
 	}
+	testkit.Pool(t, databaseURL).Reset() // its connections are ended, too
 }
 
 // TestPingSource: the clock wakes collect-stats while hours are missing. It is suspended for five hours of the
