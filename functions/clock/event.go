@@ -14,7 +14,7 @@ import (
 // a tick keeps the pod until these are woken. That of another function is answered immediately: that function may have
 // more to plan.
 func (s *service) Handle(ctx context.Context, event cloudevents.Event) error {
-	next := time.Now().Truncate(planFor).Add(planFor)
+	next := nextTick(time.Now())
 	planned, err := s.plan(ctx)
 	if err != nil || event.Type() != eventx.PingType {
 		return err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -29,26 +30,47 @@ type service struct {
 	monitors monitors
 	post     func(ctx context.Context, function string) error
 
-	reading sync.Mutex // one reads and sets the next moment at a time: what was read last counts
+	reading   sync.Mutex // one reads and sets the next moment at a time: what was read last counts
+	mu        sync.Mutex
+	functions map[string]*function
+	next      time.Time     // when something is due; zero = nothing is planned
+	until     time.Time     // when the plan ends: the next tick makes another one
+	changed   chan struct{} // receives when next has changed
+	planned   chan struct{} // closed when nothing is planned any more; nil = nothing is
+}
 
-	mu      sync.Mutex
-	woken   map[string]time.Time // when each function was woken last
-	next    time.Time            // when something is due; zero = nothing is planned
-	until   time.Time            // when the plan ends: the next tick makes another one
-	changed chan struct{}        // receives when next has changed
-	planned chan struct{}        // closed when nothing is planned any more; nil = nothing is
+// function is what the clock remembers of one.
+type function struct {
+	woken   time.Time   // when it was woken last; what is due since then is new
+	ended   time.Time   // when a wake ended last
+	wakes   []time.Time // when those began that have no answer yet
+	isHeld  bool        // one of them has none for heldAfter, which is recorded
+	missing int         // wakes in a row of a function that is not deployed
+
+	recording sync.Mutex // held while it is recorded whether the function can be woken
 }
 
 func newService(s store, m monitors, post func(ctx context.Context, function string) error) *service {
-	return &service{store: s, monitors: m, post: post, woken: map[string]time.Time{}, changed: make(chan struct{}, 1)}
+	return &service{
+		store: s, monitors: m, post: post, functions: map[string]*function{}, changed: make(chan struct{}, 1),
+	}
 }
 
 const (
 	// planFor is the time between two ticks.
 	planFor = time.Minute
+	// earliest is how early a tick may come for its minute: clocks differ.
+	earliest = 5 * time.Second
 	// wakeAgain is when a function is woken again for what was due already when it was woken the last time: a tick may
-	// be doubled, and a function may not be able to do something.
+	// be doubled, and a function may not be able to do something. It counts from the end of that wake.
 	wakeAgain = 30 * time.Second
+	// longestPause is that of a function that is not deployed.
+	longestPause = 10 * time.Minute
+	// heldAfter is how long a wake may have no answer while what was due at its begin still is. A function that works
+	// claims it.
+	heldAfter = 50 * time.Second
+	// mostWakes are without an answer at a time.
+	mostWakes = 4
 	// rereadIn is when the clock reads again that could not read what it has planned.
 	rereadIn = 5 * time.Second
 	readTime = 20 * time.Second
@@ -56,6 +78,11 @@ const (
 
 // retries are the pauses after wakes that failed, all within a minute.
 var retries = []time.Duration{time.Second, 3 * time.Second, 10 * time.Second, 20 * time.Second}
+
+// nextTick is when the tick after the one that comes now is due.
+func nextTick(now time.Time) time.Time {
+	return now.Add(earliest).Truncate(planFor).Add(planFor)
+}
 
 // plan wakes what is due now, and has what is due later, until the next tick, woken then. planned is closed when
 // nothing is planned any more.
@@ -65,9 +92,7 @@ func (s *service) plan(ctx context.Context) (planned <-chan struct{}, err error)
 
 // replan plans what a function has left that has ended its work.
 func (s *service) replan(ctx context.Context) {
-	reading, cancel := context.WithTimeout(ctx, readTime)
-	defer cancel()
-	if _, err := s.planUntil(reading, time.Time{}); err != nil {
+	if _, err := s.planUntil(ctx, time.Time{}); err != nil {
 		slog.WarnContext(ctx, "what is due could not be read: the next tick does", "error", err)
 	}
 }
@@ -100,30 +125,78 @@ func (s *service) read(ctx context.Context, until time.Time) error {
 	s.reading.Lock()
 	defer s.reading.Unlock()
 	asked := time.Now() // not later: what was due at the last wake must not look new
-	waiting, err := s.store.NextDue(ctx, planFor)
+	limited, cancel := context.WithTimeout(ctx, readTime)
+	defer cancel()
+	waiting, err := s.store.NextDue(limited, planFor)
 	if err != nil {
 		return err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	now := time.Now()
 	s.next = time.Time{}
 	if until.After(s.until) {
 		s.until = until
 	}
 	for _, w := range waiting {
-		at, last := asked.Add(w.In), s.woken[w.Function]
-		switch isNew := at.After(last); {
-		case at.After(now):
-			if s.next.IsZero() || at.Before(s.next) {
-				s.next = at
-			}
-		case isNew || now.Sub(last) >= wakeAgain:
-			s.woken[w.Function] = now
-			go s.wake(context.WithoutCancel(ctx), w.Function, w.IsFailing)
+		if at := asked.Add(w.In); at.After(time.Now()) {
+			s.setNext(at)
+		} else {
+			s.begin(context.WithoutCancel(ctx), w, at, asked.Add(w.Newest))
+		}
+		if w.Later != nil {
+			s.setNext(asked.Add(*w.Later))
 		}
 	}
 	return nil
+}
+
+// setNext is called with mu held.
+func (s *service) setNext(at time.Time) {
+	if s.next.IsZero() || at.Before(s.next) {
+		s.next = at
+	}
+}
+
+// begin wakes a function that has something due since oldest, and the last of it since newest, unless it was woken for
+// that. It is called with mu held.
+func (s *service) begin(ctx context.Context, w due.Waiting, oldest, newest time.Time) {
+	f, isKnown := s.functions[w.Function]
+	if !isKnown {
+		f = &function{}
+		s.functions[w.Function] = f
+	}
+	now, isNew := time.Now(), newest.After(f.woken)
+	again := f.ended.Add(wakeAgain)
+	if f.missing > 0 {
+		isNew, again = false, f.ended.Add(flow.Backoff(wakeAgain, longestPause, f.missing))
+	}
+	switch waits := len(f.wakes) > 0; {
+	case waits && !oldest.After(f.wakes[0]) && now.Sub(f.wakes[0]) >= heldAfter:
+		f.isHeld = true
+		go s.recordHeld(ctx, f, w.Function, f.wakes[0])
+		s.setNext(now.Add(wakeAgain))
+	case waits && (!isNew || len(f.wakes) >= mostWakes):
+		s.setNext(now.Add(wakeAgain))
+	case isNew || !now.Before(again):
+		f.woken = now
+		f.wakes = append(f.wakes, now)
+		go s.wake(ctx, f, w, now)
+	default:
+		s.setNext(again)
+	}
+}
+
+// recordHeld records that a wake still has no answer.
+func (s *service) recordHeld(ctx context.Context, f *function, name string, began time.Time) {
+	f.recording.Lock()
+	defer f.recording.Unlock()
+	s.mu.Lock()
+	isHeld := slices.Contains(f.wakes, began)
+	s.mu.Unlock()
+	if isHeld {
+		note(ctx, name, s.monitors.WakeFailed(ctx, name, time.Since(began), "it has not answered, and what was due "+
+			"when it was woken still is: perhaps no pod of it can start"))
+	}
 }
 
 // follow reads what is due at each moment that is planned, until nothing is planned or the process ends.
@@ -146,10 +219,7 @@ func (s *service) follow(ctx context.Context) {
 		if time.Now().Before(next) {
 			continue // the plan has changed
 		}
-		reading, cancel := context.WithTimeout(ctx, readTime)
-		err := s.read(reading, until)
-		cancel()
-		if err != nil {
+		if err := s.read(ctx, until); err != nil {
 			slog.WarnContext(ctx, "what is due could not be read", "error", err, "retry", true)
 			s.mu.Lock()
 			s.next = time.Now().Add(rereadIn)
@@ -164,26 +234,55 @@ func (s *service) endPlan() {
 	s.planned = nil
 }
 
-// wake wakes a function, with retries within the minute. The next tick does so anew while something is due.
-func (s *service) wake(ctx context.Context, function string, isFailing bool) {
-	end := time.Now().Add(planFor)
+// wake wakes a function, with retries within the minute. The next tick does so again while something is due.
+func (s *service) wake(ctx context.Context, f *function, w due.Waiting, began time.Time) {
+	isFailing, err := w.IsFailing, error(nil)
+	isMissing := false
 	for n := 0; ; n++ {
-		began := time.Now()
-		err := s.post(ctx, function)
-		if err == nil || errors.Is(err, eventx.ErrNotDone) { // its failure it has logged
-			if isFailing {
-				note(ctx, function, s.monitors.Woken(ctx, function))
-			}
-			s.replan(ctx)
-			return
+		posted := time.Now()
+		if err = s.post(ctx, w.Function); err == nil || errors.Is(err, eventx.ErrNotDone) {
+			break // its failure it has logged
+		}
+		if isMissing = w.IsUnregistered && errors.Is(err, eventx.ErrAbsent); isMissing {
+			slog.InfoContext(ctx, "a function is not deployed", "function", w.Function, "error", err)
+			break // and nothing waits for it
 		}
 		isFailing = true
-		slog.WarnContext(ctx, "a function could not be woken", "function", function, "error", err)
-		note(ctx, function, s.monitors.WakeFailed(ctx, function, time.Since(began), err.Error()))
-		if n == len(retries) || time.Now().Add(retries[n]).After(end) || !flow.Await(ctx, retries[n], nil) {
-			return
+		slog.WarnContext(ctx, "a function could not be woken", "function", w.Function, "error", err)
+		note(ctx, w.Function, s.monitors.WakeFailed(ctx, w.Function, time.Since(posted), err.Error()))
+		if n == len(retries) || errors.Is(err, eventx.ErrAbsent) || time.Since(began)+retries[n] > planFor ||
+			!flow.Await(ctx, retries[n], nil) {
+			break
 		}
 	}
+	wasHeld := s.end(f, began, err, isMissing)
+	if err != nil && !errors.Is(err, eventx.ErrNotDone) {
+		return
+	}
+	if isFailing || wasHeld {
+		f.recording.Lock()
+		note(ctx, w.Function, s.monitors.Woken(ctx, w.Function))
+		f.recording.Unlock()
+	}
+	s.replan(ctx)
+}
+
+// end ends a wake. wasHeld reports whether it is recorded that the function has not answered.
+func (s *service) end(f *function, began time.Time, err error, isMissing bool) (wasHeld bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n := slices.Index(f.wakes, began); n >= 0 {
+		f.wakes = slices.Delete(f.wakes, n, n+1)
+	}
+	f.ended = time.Now()
+	if errors.Is(err, eventx.ErrNotDone) {
+		f.woken = f.ended // what became due meanwhile it could not do either
+	}
+	if f.missing++; !isMissing {
+		f.missing = 0
+	}
+	wasHeld, f.isHeld = f.isHeld, false
+	return wasHeld
 }
 
 func note(ctx context.Context, function string, err error) {

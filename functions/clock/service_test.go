@@ -1,165 +1,15 @@
 package clock
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	cloudevents "github.com/cloudevents/sdk-go/v2"
-
-	"github.com/cloudfn/cloudfn/shared/due"
 	"github.com/cloudfn/cloudfn/shared/eventx"
-	"github.com/cloudfn/cloudfn/shared/flow"
 )
-
-// world is what is due in memory, by the fake clock of synctest, and functions that do it when they are woken.
-// Postgres has its own tests of the statement.
-type world struct {
-	*service
-	began  time.Time
-	ending chan struct{}
-
-	mu      sync.Mutex
-	due     map[string][]time.Time // of each function
-	reads   int
-	broken  error // of the store
-	away    map[string]error
-	wakes   map[string][]time.Duration // since the begin
-	failing map[string]time.Time       // in Postgres
-	failed  map[string]time.Duration   // when its monitor failed
-	works   []string                   // whose monitors say that they work again
-	workFor time.Duration              // how long a function works
-	leaves  map[string]time.Duration   // what a function leaves due, once
-}
-
-func newWorld() *world {
-	w := &world{
-		began: time.Now(), ending: make(chan struct{}), due: map[string][]time.Time{}, away: map[string]error{},
-		wakes: map[string][]time.Duration{}, failing: map[string]time.Time{}, failed: map[string]time.Duration{},
-		leaves: map[string]time.Duration{},
-	}
-	w.service = newService(w, w, w.wakeFunction)
-	return w
-}
-
-func (w *world) add(function string, in time.Duration) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.due[function] = append(w.due[function], time.Now().Add(in))
-}
-
-func (w *world) set(function string, away error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.away[function] = away
-}
-
-func (w *world) NextDue(_ context.Context, within time.Duration) (all []due.Waiting, err error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.reads++
-	for _, function := range slices.Sorted(maps.Keys(w.due)) {
-		if moments := w.due[function]; len(moments) > 0 {
-			if in := time.Until(slices.MinFunc(moments, time.Time.Compare)); in <= within {
-				_, isFailing := w.failing[function]
-				all = append(all, due.Waiting{Function: function, In: in, IsFailing: isFailing})
-			}
-		}
-	}
-	return all, w.broken
-}
-
-// wakeFunction does what is due of the function.
-func (w *world) wakeFunction(ctx context.Context, function string) error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.wakes[function] = append(w.wakes[function], time.Since(w.began).Round(time.Millisecond))
-	if err := w.away[function]; err != nil {
-		return err
-	}
-	w.due[function] = slices.DeleteFunc(w.due[function], func(at time.Time) bool { return !at.After(time.Now()) })
-	if in, isSet := w.leaves[function]; isSet {
-		delete(w.leaves, function)
-		w.due[function] = append(w.due[function], time.Now().Add(in))
-	}
-	if w.workFor > 0 {
-		w.mu.Unlock()
-		flow.Sleep(ctx, w.workFor)
-		w.mu.Lock()
-	}
-	return nil
-}
-
-func (w *world) WakeFailed(_ context.Context, function string, since time.Duration, _ string) error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if _, isKnown := w.failing[function]; !isKnown {
-		w.failing[function] = time.Now().Add(-since)
-	}
-	if _, isReported := w.failed[function]; !isReported && time.Since(w.failing[function]) >= 3*time.Minute {
-		w.failed[function] = time.Since(w.began)
-	}
-	return nil
-}
-
-func (w *world) Woken(_ context.Context, function string) error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	delete(w.failing, function)
-	if _, isReported := w.failed[function]; isReported {
-		w.works = append(w.works, function)
-	}
-	return nil
-}
-
-// handle sends an event.
-func (w *world) handle(t *testing.T, event cloudevents.Event) error {
-	t.Helper()
-	return w.Handle(flow.WithEnding(t.Context(), w.ending), event)
-}
-
-// tick sends what the PingSource sends, in the background.
-func (w *world) tick(t *testing.T) {
-	t.Helper()
-	go func() {
-		if err := w.handle(t, eventx.Ping("clock", "", time.Now())); err != nil {
-			t.Error(err)
-		}
-	}()
-	synctest.Wait()
-}
-
-// run lets minutes pass, with a tick in each, from the given ones on left out.
-func (w *world) run(t *testing.T, minutes int, lost ...int) {
-	t.Helper()
-	for n := range minutes {
-		if !slices.Contains(lost, n) {
-			w.tick(t)
-		}
-		time.Sleep(time.Minute)
-	}
-	synctest.Wait()
-}
-
-// end has the process end, as a test does whose clock has planned something.
-func (w *world) end() { close(w.ending) }
-
-func (w *world) want(t *testing.T, function string, want ...time.Duration) {
-	t.Helper()
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if got := w.wakes[function]; !slices.Equal(got, want) {
-		t.Errorf("%s was woken at %v, want %v", function, got, want)
-	}
-}
-
-const s = time.Second
 
 // TestNothingDue: a tick is one statement, and wakes no function. What is due after the next tick is left to that.
 func TestNothingDue(t *testing.T) {
@@ -275,7 +125,7 @@ func TestCannotBeWoken(t *testing.T) {
 			t.Errorf("after a minute a monitor says %v", w.failed)
 		}
 		w.run(t, 3)
-		if at := w.failed["run-leases"]; at < 3*time.Minute || at > 3*time.Minute+10*s {
+		if at := w.failed["run-leases"]; at < 3*time.Minute || at > 3*time.Minute+30*s {
 			t.Errorf("the monitor failed at %s", at)
 		}
 		w.set("run-leases", nil)
@@ -286,19 +136,152 @@ func TestCannotBeWoken(t *testing.T) {
 	})
 }
 
-// TestWorkFailed: a function that was woken and could not do its work can be woken. It is woken by the next tick.
+// TestWorkFailed: a function that was woken and could not do its work can be woken. It is woken again 30 s after the
+// end of that, however long it took: not for what was due then, and not for what became due meanwhile.
 func TestWorkFailed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
 		w.set("run-leases", fmt.Errorf("%w: 503", eventx.ErrNotDone))
+		w.hold("run-leases", 40*s)
 		w.add("run-leases", 0)
-		w.run(t, 2)
-		w.want(t, "run-leases", 0, 60*s)
+		w.add("run-leases", 35*s)
+		w.run(t, 4)
+		w.want(t, "run-leases", 0, 35*s, 105*s, 175*s)
 		if len(w.failing) != 0 {
 			t.Errorf("failing are %v", w.failing)
 		}
+		time.Sleep(time.Minute)
 	})
+}
+
+// TestHeld: a wake without an answer, of a function that does nothing of what was due then, is one that cannot be
+// woken: perhaps no pod of it starts. It is not woken again meanwhile. A monitor says so after three minutes, and that
+// it can be woken when it can.
+func TestHeld(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		w.hold("run-leases", 5*time.Minute)
+		w.add("run-leases", 0)
+		w.add("watch-nodes", 90*s)
+		w.run(t, 4)
+		w.want(t, "run-leases", 0)
+		w.want(t, "watch-nodes", 90*s)
+		if at := w.failed["run-leases"]; at < 3*time.Minute || at > 3*time.Minute+30*s {
+			t.Errorf("the monitor failed at %s", at)
+		}
+		w.hold("run-leases", 0)
+		w.run(t, 2)
+		if !slices.Equal(w.works, []string{"run-leases"}) || len(w.failing) != 0 {
+			t.Errorf("again work %v; still failing are %v", w.works, w.failing)
+		}
+		w.want(t, "run-leases", 0)
+	})
+}
+
+// TestWorksBesideHeld: a function that works on one wake for minutes, and does what is due, is woken for what becomes
+// due meanwhile, and no monitor fails. No more than four wakes are without an answer.
+func TestWorksBesideHeld(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		w.workFor = 4 * time.Minute
+		for _, at := range []time.Duration{0, 70 * s, 130 * s, 190 * s, 200 * s} {
+			w.add("run-leases", at)
+		}
+		w.run(t, 5)
+		w.want(t, "run-leases", 0, 70*s, 130*s, 190*s, 240*s)
+		if len(w.failing) != 0 || len(w.failed) != 0 {
+			t.Errorf("failing are %v, and the monitors of %v", w.failing, w.failed)
+		}
+		time.Sleep(5 * time.Minute)
+	})
+}
+
+// TestNotDeployed: a function that is not there, and for which nothing waits, is asked for less and less often, and no
+// monitor misses it. One that has something due is missed.
+func TestNotDeployed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		w.unknown["watch-nodes"] = true
+		for _, function := range []string{"watch-nodes", "run-leases"} {
+			w.set(function, fmt.Errorf("%w: no such host", eventx.ErrAbsent))
+			w.add(function, 0)
+		}
+		w.run(t, 60)
+		if n := len(w.wakes["watch-nodes"]); n < 8 || n > 12 || len(w.wakes["run-leases"]) < 60 {
+			t.Errorf("woken were the one that is not missed %d times, the other one %d times", n,
+				len(w.wakes["run-leases"]))
+		}
+		if _, isReported := w.failed["run-leases"]; !isReported || len(w.failed) != 1 || len(w.failing) != 1 {
+			t.Errorf("failed are %v", w.failed)
+		}
+		w.set("watch-nodes", nil) // it is deployed
+		w.run(t, 11)
+		if len(w.due["watch-nodes"]) != 0 {
+			t.Errorf("after 11 minutes it was not woken: %v", w.wakes["watch-nodes"])
+		}
+	})
+}
+
+// TestDueSinceLongAgo: what has no time of its own, and is found right after its function was woken for something
+// else, has it woken 30 s later. It hides nothing that is due in between.
+func TestDueSinceLongAgo(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		w.add("run-connections", 0)
+		w.add("run-connections", 20*s)
+		w.set("run-connections", nil)
+		w.tick(t)
+		w.add("run-connections", -24*time.Hour)
+		time.Sleep(5 * s)
+		if err := w.handle(t, eventx.Wake("clock", "", time.Now())); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(10 * s)
+		w.want(t, "run-connections", 0)
+		time.Sleep(10 * s)
+		w.want(t, "run-connections", 0, 20*s) // and does both
+		w.add("run-connections", -24*time.Hour)
+		if err := w.handle(t, eventx.Wake("clock", "", time.Now())); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(34 * s)
+		w.want(t, "run-connections", 0, 20*s, 50*s)
+	})
+}
+
+// TestReadHangs: a read that does not end is ended, and done again: what is due is late by less than half a minute.
+func TestReadHangs(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		w.hanging = 4 * time.Minute
+		w.add("run-leases", 0)
+		if err := w.handle(t, eventx.Ping("clock", "", time.Now())); err == nil || time.Since(w.began) > 21*s {
+			t.Errorf("after %s: %v", time.Since(w.began), err)
+		}
+		w.hanging = 0
+		w.tick(t)
+		w.want(t, "run-leases", 20*s)
+	})
+}
+
+// TestEarlyTick: a tick may come some milliseconds before its minute. It stays for that.
+func TestEarlyTick(t *testing.T) {
+	t.Parallel()
+	minute := time.Date(2026, 11, 29, 12, 0, 0, 0, time.UTC)
+	for at, want := range map[time.Duration]time.Duration{
+		-20 * time.Millisecond: time.Minute, 0: time.Minute, 200 * time.Millisecond: time.Minute, 45 * s: time.Minute,
+		-6 * s: 0,
+	} {
+		if got := nextTick(minute.Add(at)).Sub(minute); got != want {
+			t.Errorf("a tick at %s stays until %s, want %s", at, got, want)
+		}
+	}
 }
 
 // TestPostgresAway: a tick that cannot read fails, so that it is sent again. What is planned is read again soon.

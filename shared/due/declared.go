@@ -13,7 +13,12 @@ type Declared struct {
 // Waiting is a function that has something due.
 type Waiting struct {
 	Function string
-	In       time.Duration // until it is due; it may be negative
+	In       time.Duration // until the earliest of it is due; it may be negative
+	Newest   time.Duration // until the latest of what is due now was due: zero or negative. In, if nothing is due now
+	// Later is when more of it is due that is not due now; nil = nothing within the time that was asked for.
+	Later *time.Duration
+	// IsUnregistered reports whether it is due only because no process of it has registered its periodic jobs.
+	IsUnregistered bool
 	// IsFailing reports whether the function could not be woken the last time.
 	IsFailing bool
 }

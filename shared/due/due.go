@@ -88,8 +88,19 @@ func (r *Runner[T]) Run(ctx context.Context) error {
 	begun := &event{freed: r.freed}
 	err = r.follow(ctx, begun)
 	leave() // before the last passes have ended: the next event need not wait for them
+	if planRest, isSet := ctx.Value(restKey{}).(func()); isSet && r.isWorking() {
+		planRest()
+	}
 	begun.all.Wait()
 	return errors.Join(append(begun.errs, err)...)
+}
+
+type restKey struct{}
+
+// WithRest returns a context in which Run calls planRest when it begins no more passes while some are still running:
+// something else has to wake the function for what becomes due meanwhile.
+func WithRest(ctx context.Context, planRest func()) context.Context {
+	return context.WithValue(ctx, restKey{}, planRest)
 }
 
 // event is what one event has begun, and waits for: if its process dies, it is sent again.
@@ -145,9 +156,13 @@ func (r *Runner[T]) isBusy(ctx context.Context, e *event) (isBusy bool, err erro
 	if isBusy, err = r.Chores.areRunning(ctx, e); err != nil {
 		return false, err
 	}
+	return isBusy || r.isWorking(), nil
+}
+
+func (r *Runner[T]) isWorking() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return isBusy || r.running > 0, nil
+	return r.running > 0
 }
 
 // beginAll begins passes while rows are due and slots are free. next is when the next row is due within left that is

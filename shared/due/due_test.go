@@ -212,6 +212,33 @@ func TestRowMadeMeanwhile(t *testing.T) {
 	})
 }
 
+// TestRest: an event that begins no more passes says so while its last one still runs, and once.
+func TestRest(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(func(w *world, _ context.Context, id string) error {
+			time.Sleep(3 * time.Minute)
+			w.done(id, 0)
+			return nil
+		})
+		w.ClaimFor = 10 * time.Minute
+		var rests []time.Duration
+		began := time.Now()
+		ctx := WithRest(t.Context(), func() { rests = append(rests, time.Since(began).Truncate(time.Second)) })
+		w.add("slow", 0)
+		if err := w.Run(ctx); err != nil {
+			t.Error(err)
+		}
+		if err := w.Run(ctx); err != nil { // nothing is running
+			t.Error(err)
+		}
+		if took := time.Since(began); len(rests) != 1 || rests[0] < 59*time.Second || rests[0] > time.Minute ||
+			took != 3*time.Minute {
+			t.Errorf("the rest was planned at %v, and the events took %s", rests, took)
+		}
+	})
+}
+
 // TestSlots: passes of all events together use at most the slots, and those of a share a quarter of them. A slot that
 // becomes free is used immediately, without asking Postgres meanwhile for what has no slot.
 func TestSlots(t *testing.T) {

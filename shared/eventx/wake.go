@@ -26,8 +26,12 @@ func Wake(function string, key domain.Secret, now time.Time) cloudevents.Event {
 	return made(WakeType, "/cloudfn/wake/"+function, key, now)
 }
 
-// ErrNotDone says that a function was woken, and that its work failed.
-var ErrNotDone = errors.New("the function was woken, and did not do its work")
+var (
+	// ErrNotDone says that a function was woken, and that its work failed.
+	ErrNotDone = errors.New("the function was woken, and did not do its work")
+	// ErrAbsent says that there is no such function at its address.
+	ErrAbsent = errors.New("the function is not deployed")
+)
 
 // Waker wakes event functions. Nobody waits for it, and a failure is only logged: the clock finds the work.
 type Waker struct {
@@ -42,10 +46,19 @@ type Waker struct {
 
 // wakes are the posts to one function.
 type wakes struct {
-	flow.Coalescer
-
-	failed bool // the last post failed, which was logged
+	posting int
+	last    time.Time // when the last one began
+	again   bool      // wakes have come since
+	failed  bool      // the last post failed, which was logged
 }
+
+const (
+	// postBeside is how old a post is when a wake makes another one beside it. A function begins what becomes due while
+	// it works, but not for as long as its slowest pass takes, and it answers only then.
+	postBeside = 5 * time.Second
+	// mostPosts are under way to one function at a time. One that is not answered within EVENT_TIMEOUT ends.
+	mostPosts = 4
+)
 
 // NewWaker makes a Waker. post wakes one function, and returns when that has succeeded or failed.
 func NewWaker(post func(ctx context.Context, function string) error) *Waker {
@@ -55,66 +68,81 @@ func NewWaker(post func(ctx context.Context, function string) error) *Waker {
 	}
 }
 
-// Wake wakes each of the functions, and returns at once. Wakes during a post to a function make one more post after it
-// together.
+// Wake wakes each of the functions, and returns immediately. Wakes that come soon after the begin of a post to a
+// function make one more post together.
 func (w *Waker) Wake(functions ...string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, name := range functions {
-		f, known := w.functions[name]
-		if !known {
+		f, isKnown := w.functions[name]
+		if !isKnown {
 			f = &wakes{}
 			w.functions[name] = f
 		}
-		if w.ending != nil {
+		switch left := postBeside - time.Since(f.last); {
+		case w.ending != nil:
 			w.postLast(name, f)
-		} else if run := f.Begin(); run != nil {
-			w.posting++
-			go w.run(name, f, run)
+		case f.posting == 0 || left <= 0 && f.posting < mostPosts:
+			w.begin(name, f)
+		case !f.again:
+			f.again = true
+			time.AfterFunc(left, func() { w.repeat(name, f) })
 		}
 	}
 }
 
-func (w *Waker) run(name string, f *wakes, run *flow.Run) {
-	defer w.posted()
-	for ended := false; !ended; ended = run.Done() {
-		w.note(name, f, w.post(name))
-	}
-}
-
-// postLast posts at once while the process ends; once nothing posts, it has ended. It needs the lock.
-func (w *Waker) postLast(name string, f *wakes) {
-	if w.posting == 0 {
-		return
-	}
+// begin posts until no wake has come meanwhile. It needs the lock.
+func (w *Waker) begin(name string, f *wakes) {
 	w.posting++
+	f.posting++
+	f.last, f.again = time.Now(), false
 	go func() {
-		defer w.posted()
-		w.note(name, f, w.post(name))
+		for isLast := false; !isLast; {
+			isLast = w.posted(name, f, w.post(name))
+		}
 	}()
 }
 
-func (w *Waker) posted() {
+// repeat makes the post that wakes wait for, unless one that has ended has made it.
+func (w *Waker) repeat(name string, f *wakes) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.posting--
-	if w.ending != nil && w.posting == 0 {
-		close(w.ending)
+	if f.again && w.ending == nil && f.posting < mostPosts {
+		w.begin(name, f)
 	}
 }
 
-// note logs a failure once, and not for every write while the function is away.
-func (w *Waker) note(name string, f *wakes, err error) {
+// postLast posts immediately while the process ends; once nothing posts, it has ended. It needs the lock.
+func (w *Waker) postLast(name string, f *wakes) {
+	if w.posting > 0 {
+		w.begin(name, f)
+	}
+}
+
+// posted ends a post. It logs a failure once, and not for every write while the function is unavailable. isLast is
+// false when a wake has come since the last post began: then the caller posts again.
+func (w *Waker) posted(name string, f *wakes, err error) (isLast bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if err != nil && !f.failed {
 		slog.Warn("wake failed; the clock finds the work", "function", name, "error", err)
 	}
 	f.failed = err != nil
+	// A function answers immediately while two of its events wait: the next post waits for its time then.
+	if f.again && (f.posting == 1 || time.Since(f.last) >= postBeside) {
+		f.last, f.again = time.Now(), false
+		return false
+	}
+	w.posting--
+	f.posting--
+	if w.ending != nil && w.posting == 0 {
+		close(w.ending)
+	}
+	return true
 }
 
-// Close posts the wakes that wait at once, also to a function that is still working, and waits for all posts until ctx
-// ends. Only posts may wake functions from then on.
+// Close posts the wakes that wait immediately, also to a function that is still working, and waits for all posts until
+// ctx ends. Only posts may wake functions from then on.
 func (w *Waker) Close(ctx context.Context) {
 	defer w.stop()
 	select {
@@ -128,7 +156,7 @@ func (w *Waker) end() <-chan struct{} {
 	defer w.mu.Unlock()
 	w.ending = make(chan struct{})
 	for name, f := range w.functions {
-		if f.Withdraw() {
+		if f.again {
 			w.postLast(name, f)
 		}
 	}
@@ -163,7 +191,8 @@ const (
 var wakePauses = []time.Duration{300 * time.Millisecond, 2 * time.Second}
 
 // PostWakes gives the post of a Waker whose functions are reached by HTTP, at the address of all of them. A post may
-// last as long as timeout.
+// last as long as timeout. The error is ErrNotDone if the function itself has answered that its work failed, and
+// ErrAbsent if nothing is at its address.
 func PostWakes(all string, key domain.Secret, timeout time.Duration) func(context.Context, string) error {
 	transport := &http.Transport{ // no proxy: functions are within the cluster
 		DialContext: (&net.Dialer{Timeout: wakeDial}).DialContext, TLSHandshakeTimeout: wakeDial,
@@ -186,7 +215,8 @@ func PostWakes(all string, key domain.Secret, timeout time.Duration) func(contex
 	}
 }
 
-// postWake posts one event. isTransient says that a retry may succeed.
+// postWake posts one event. isTransient reports whether a retry within seconds may succeed. One that was held until its
+// time ended may have been taken: the clock wakes the function again.
 func postWake(
 	ctx context.Context, client *http.Client, address string, event cloudevents.Event,
 ) (isTransient bool, err error) {
@@ -197,16 +227,27 @@ func postWake(
 	req.Header["Idempotency-Key"] = nil // sends nothing: a kept connection that was closed meanwhile loses no wake
 	resp, err := client.Do(req)
 	if err != nil {
-		return true, err
+		return isTransientFailure(err)
 	}
 	_ = resp.Body.Close()
-	if resp.StatusCode/100 != 2 && resp.Header.Get(takenHeader) != "" {
-		return resp.StatusCode >= http.StatusInternalServerError, fmt.Errorf("%w: it answered %d", ErrNotDone,
-			resp.StatusCode)
+	switch isTaken := resp.Header.Get(takenHeader) != ""; {
+	case resp.StatusCode/100 == 2:
+		return false, nil
+	case isTaken:
+		return false, fmt.Errorf("%w: it answered %d", ErrNotDone, resp.StatusCode)
+	case resp.StatusCode == http.StatusNotFound:
+		return false, fmt.Errorf("%w: its address answered 404", ErrAbsent)
 	}
-	if resp.StatusCode/100 != 2 {
-		return resp.StatusCode >= http.StatusInternalServerError,
-			fmt.Errorf("the function answered %d", resp.StatusCode)
+	isHeld := resp.StatusCode == http.StatusGatewayTimeout
+	return resp.StatusCode >= http.StatusInternalServerError && !isHeld,
+		fmt.Errorf("the function answered %d", resp.StatusCode)
+}
+
+// isTransientFailure returns how a post failed that has no answer, and whether a retry may succeed.
+func isTransientFailure(err error) (isTransient bool, failure error) {
+	if failed, isDNS := errors.AsType[*net.DNSError](err); isDNS && failed.IsNotFound {
+		return false, fmt.Errorf("%w: %w", ErrAbsent, err)
 	}
-	return false, nil
+	failed, isNet := errors.AsType[net.Error](err)
+	return !isNet || !failed.Timeout(), err
 }

@@ -5,8 +5,10 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -40,7 +42,8 @@ func (p *posts) post(ctx context.Context, function string) error {
 
 func newPosts() *posts { return &posts{began: time.Now(), at: map[string][]time.Duration{}} }
 
-// TestWakesAreCoalesced: one post at a time to each function, and one more for all wakes that came meanwhile.
+// TestWakesAreCoalesced: all wakes that come within seconds make one more post together. A post that has no answer for
+// longer keeps no wake waiting, while there are not too many.
 func TestWakesAreCoalesced(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -51,21 +54,61 @@ func TestWakesAreCoalesced(t *testing.T) {
 		}
 		synctest.Wait()
 		w.Wake("a", "a")
-		time.Sleep(90 * time.Second) // in the middle of the second
-		w.Wake("a")
-		time.Sleep(10 * time.Minute)
-		if took := time.Since(p.began); took != 11*time.Minute+30*time.Second {
+		for at, wakes := range map[time.Duration]int{20 * time.Second: 1, 22 * time.Second: 9, 31 * time.Second: 50} {
+			time.AfterFunc(at, func() {
+				for range wakes {
+					w.Wake("a")
+				}
+			})
+		}
+		time.Sleep(11 * time.Minute)
+		w.Wake("b")
+		if took := time.Since(p.began); took != 11*time.Minute {
 			t.Errorf("a wake held its caller up: %s", took)
 		}
-		w.Wake("b")
 		w.Close(t.Context())
 		want := map[string][]time.Duration{
-			"a": {0, time.Minute, 2 * time.Minute}, "b": {0, time.Minute, 11*time.Minute + 30*time.Second},
+			"a": {0, 5 * time.Second, 20 * time.Second, 25 * time.Second, time.Minute},
+			"b": {0, 5 * time.Second, 11 * time.Minute},
 		}
 		for name := range want {
 			if !slices.Equal(p.at[name], want[name]) {
 				t.Errorf("%s was woken at %v, want %v", name, p.at[name], want[name])
 			}
+		}
+	})
+}
+
+// TestQuickPosts: a wake during the only post to a function is posted when that ends. While another one is held, and
+// the function answers immediately that it has enough events, wakes are posted every five seconds at most.
+func TestQuickPosts(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var at []time.Duration
+		began, isHeld := time.Now(), false
+		var w *Waker
+		w = NewWaker(func(context.Context, string) error {
+			at = append(at, time.Since(began))
+			switch {
+			case time.Since(began) >= time.Minute:
+			case isHeld:
+				time.Sleep(time.Second)
+				w.Wake("a")
+				time.Sleep(time.Second)
+			default:
+				isHeld = true
+				time.Sleep(time.Minute)
+			}
+			return nil
+		})
+		w.Wake("a")
+		time.Sleep(50 * time.Second)
+		w.Wake("a")
+		time.Sleep(time.Hour)
+		w.Close(t.Context())
+		want := []time.Duration{0, 50 * time.Second, 55 * time.Second, time.Minute}
+		if !slices.Equal(at, want) {
+			t.Errorf("posts were made at %v, want %v", at, want)
 		}
 	})
 }
@@ -181,31 +224,61 @@ func TestPostWakes(t *testing.T) {
 	}
 }
 
-// TestAWakeIsSentAgain when nobody was there for a moment, and not to a function that will never take it.
+// TestAWakeIsSentAgain when nobody was there for a moment. It is not to a function that will never take it, that has
+// answered itself, or that may have it already.
 func TestAWakeIsSentAgain(t *testing.T) {
 	t.Parallel()
+	const taken = 1000 // and the status of the function's own answer
 	for name, tc := range map[string]struct {
-		answers []int
+		answers []int // 0 = none
 		posts   int
-		fails   bool
+		want    string // in the error
+		is      error
 	}{
-		"for a moment": {[]int{502, 503, 204}, 3, false}, "for longer": {[]int{503, 503, 503, 204}, 3, true}, "never": {
-			[]int{403, 204}, 1, true,
-		},
+		"for a moment":     {[]int{502, 503, 204}, 3, "", nil},
+		"for longer":       {[]int{503, 503, 503, 204}, 3, "answered 503", nil},
+		"never":            {[]int{403, 204}, 1, "answered 403", nil},
+		"no such function": {[]int{404, 204}, 1, "not deployed", ErrAbsent},
+		"failed work":      {[]int{taken + 503, 204}, 1, "answered 503", ErrNotDone},
+		"refused":          {[]int{taken + 404, 204}, 1, "answered 404", ErrNotDone},
+		"held by Knative":  {[]int{504, 204}, 1, "answered 504", nil},
+		"held":             {[]int{0, 204}, 1, "Timeout exceeded", nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			posts := 0
+			var mu sync.Mutex
+			posts, end := 0, make(chan struct{})
 			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-				w.WriteHeader(tc.answers[posts])
+				mu.Lock()
+				status := tc.answers[posts]
 				posts++
+				mu.Unlock()
+				if status == 0 {
+					<-end
+				}
+				if status > taken {
+					w.Header().Set(takenHeader, "taken")
+				}
+				w.WriteHeader(status % taken)
 			}))
 			t.Cleanup(server.Close)
-			err := PostWakes(server.URL+"/{function}", key, time.Minute)(t.Context(), "deliver")
-			if (err != nil) != tc.fails || posts != tc.posts {
+			t.Cleanup(func() { close(end) })
+			timeout := time.Minute
+			if tc.answers[0] == 0 {
+				timeout = 200 * time.Millisecond
+			}
+			err := PostWakes(server.URL+"/{function}", key, timeout)(t.Context(), "deliver")
+			mu.Lock()
+			defer mu.Unlock()
+			if (err != nil) != (tc.want != "") || err != nil && !strings.Contains(err.Error(), tc.want) ||
+				posts != tc.posts || tc.is != nil && !errors.Is(err, tc.is) {
 				t.Errorf("%d posts, and %v", posts, err)
 			}
 		})
+	}
+	failed := &url.Error{Op: "Post", Err: &net.OpError{Op: "dial", Err: &net.DNSError{IsNotFound: true}}}
+	if isTransient, err := isTransientFailure(failed); isTransient || !errors.Is(err, ErrAbsent) {
+		t.Errorf("a name that does not exist: %v, retry %t", err, isTransient)
 	}
 }
 

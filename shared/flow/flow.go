@@ -80,15 +80,6 @@ func (c *Coalescer) Begin() *Run {
 	return &Run{of: c}
 }
 
-// Withdraw forgets the requests that wait for a repetition. It reports whether there were any.
-func (c *Coalescer) Withdraw() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	requested := c.again
-	c.again = false
-	return requested
-}
-
 // Done ends the run. It is false when a run was requested since it began: then the caller has to repeat it.
 func (r *Run) Done() bool {
 	r.of.mu.Lock()

@@ -1,6 +1,7 @@
 package postgres_test
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -234,6 +235,52 @@ func waitingIn(t *testing.T, tx pgx.Tx) (all []string) {
 		all = append(all, w.Function+" in "+max(w.In, 0).Round(10*time.Second).String())
 	}
 	return all
+}
+
+// TestClockHidesNothing: what is due since ever hides neither what became due just now nor what is due later. A function
+// that has only never registered its jobs says so.
+func TestClockHidesNothing(t *testing.T) {
+	t.Parallel()
+	url := testkit.Database(t)
+	clock, conn := postgres.NewClock(open(t, url), declared()), testkit.Connect(t, url)
+	exec(t, conn, quietSQL)
+	exec(t, conn, "set session_replication_role = replica;"+
+		"delete from jobs where kind in ('run-leases', 'watch-nodes');"+
+		"insert into drains (id, node, status, due_at) values (gen_random_uuid(), 'n', 'running', now());"+
+		connection("'active', null")+";"+order("'c0000000-0000-0000-0000-000000000000', null")+
+		"; update jobs set due_at = now() - interval '20 seconds' where kind = 'run-connections' and key = 'retire';"+
+		"update connections set expires_at = now() + interval '40 seconds'")
+	found, err := clock.NextDue(t.Context(), time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := func(d time.Duration) string { return d.Round(10 * time.Second).String() }
+	var got []string
+	for _, w := range found {
+		later := "nothing"
+		if w.Later != nil {
+			later = text(*w.Later)
+		}
+		since := "long ago"
+		if w.In > -time.Hour {
+			since = text(w.In)
+		}
+		newest := "long ago"
+		if w.Newest > -time.Hour {
+			newest = text(w.Newest)
+		}
+		got = append(got, fmt.Sprint(w.Function, " since ", since, ", last ", newest, ", later ", later,
+			", only unregistered ", w.IsUnregistered))
+	}
+	slices.Sort(got)
+	want := []string{
+		"run-connections since long ago, last -20s, later 40s, only unregistered false",
+		"run-leases since long ago, last long ago, later nothing, only unregistered true",
+		"watch-nodes since long ago, last 0s, later nothing, only unregistered false",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
 }
 
 // The rows of TestClock; each takes the values of the columns that matter.

@@ -21,13 +21,16 @@ func DueDrains() string { return Drains{}.Queue().spec.DueSQL() }
 // DueManaged is when a project with managed resources is due.
 func DueManaged() string { return Managed{}.Queue().spec.DueSQL() }
 
+// unregistered is since when a function is due that has never registered its jobs.
+const unregistered = "timestamptz '1969-01-01 UTC'"
+
 // DueJobs is when a periodic job of a kind is due. A function without any has never registered its jobs, so it is due
 // now.
 func DueJobs(kind string) []string {
 	queue := due.Queue{Table: "jobs", Where: "q.kind = '" + kind + "'"}
 	return []string{
 		queue.DueSQL(),
-		"select 'epoch'::timestamptz where not exists (select from jobs where kind = '" + kind +
+		"select " + unregistered + " where not exists (select from jobs where kind = '" + kind +
 			"' and due_at is not null)",
 	}
 }
@@ -147,28 +150,25 @@ type Clock struct {
 
 // NewClock makes the one statement of what functions declare.
 func NewClock(db *DB, functions []due.Declared) Clock {
-	rows := make([]string, len(functions))
-	for n, f := range functions {
-		rows[n] = "('" + f.Function + "', least(" + moments(f.SQL, ",\n") + "))"
+	var rows []string
+	for _, f := range functions {
+		for _, sql := range f.SQL {
+			rows = append(rows, "('"+f.Function+"', ("+sql+"))")
+		}
 	}
 	return Clock{db: db, sql: `
-select function, at - now() as "in", exists (select from wake_failures w where w.function = due.function) as is_failing
+select function, min(at) - now() as "in", coalesce(max(at) filter (where at <= now()), min(at)) - now() as newest,
+       min(at) filter (where at > now()) - now() as later,
+       bool_and(at = ` + unregistered + `) as is_unregistered,
+       exists (select from wake_failures w where w.function = due.function) as is_failing
 from (values ` + strings.Join(rows, ",\n") + `) as due (function, at)
-where at <= now() + $1::interval order by at, function`}
+where at <= now() + $1::interval group by function order by min(at), function`}
 }
 
 // IsDueLater reports whether one of the queries finds something that is due within a time, and not now.
 func IsDueLater(ctx context.Context, db *DB, queries []string, within time.Duration) (bool, error) {
-	return queryValue[bool](ctx, db.pool, "select exists (select from (values ("+moments(queries, "), (")+
-		")) as due (at) where at > now() and at <= now() + $1::interval)", within)
-}
-
-func moments(queries []string, separator string) string {
-	all := make([]string, len(queries))
-	for n, sql := range queries {
-		all[n] = "(" + sql + ")"
-	}
-	return strings.Join(all, separator)
+	return queryValue[bool](ctx, db.pool, "select exists (select from (values (("+strings.Join(queries, ")), ((")+
+		"))) as due (at) where at > now() and at <= now() + $1::interval)", within)
 }
 
 // NextDue returns the functions that have something due within a time, those first that have it earliest.

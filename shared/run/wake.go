@@ -2,6 +2,7 @@ package run
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"slices"
 	"sync"
@@ -44,8 +45,12 @@ func (p *Process) wakesOf(f function) func(functions ...string) {
 // wakeOwn calls the function without HTTP: a process need not know its own address.
 func (p *Process) wakeOwn(ctx context.Context, function string) error {
 	i := slices.IndexFunc(p.events, func(e event) bool { return e.Name == function })
-	if i >= 0 { // Work logs its errors
-		_ = p.events[i].Work(httpx.NewRequestID(ctx), eventx.Wake(function, p.cfg.EventKey, time.Now()))
+	if i < 0 {
+		return nil
+	}
+	err := p.events[i].Work(httpx.NewRequestID(ctx), eventx.Wake(function, p.cfg.EventKey, time.Now()))
+	if err != nil {
+		return fmt.Errorf("%w: %w", eventx.ErrNotDone, err)
 	}
 	return nil
 }
@@ -68,14 +73,17 @@ func (p *Process) leaveToClock(f function, work eventx.Func) eventx.Func {
 		return work
 	}
 	return func(ctx context.Context, event cloudevents.Event) error {
-		err := work(ctx, event)
-		reading, cancel := domain.Detached(ctx)
-		defer cancel()
-		// What is due already is left to the next tick: this event could not do it.
-		if isLater, failed := postgres.IsDueLater(reading, p.db, f.Due, due.FollowFor); failed == nil && isLater {
-			p.wakesOf(f)(clockName)
+		planRest := func() {
+			reading, cancel := domain.Detached(ctx)
+			defer cancel()
+			// What is due already is left to the next tick: this event could not do it.
+			isLater, err := postgres.IsDueLater(reading, p.db, f.Due, due.FollowFor)
+			if err == nil && isLater {
+				p.wakesOf(f)(clockName)
+			}
 		}
-		return err
+		defer planRest()
+		return work(due.WithRest(ctx, planRest), event)
 	}
 }
 
