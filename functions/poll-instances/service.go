@@ -19,7 +19,7 @@ import (
 // newService has all stores of the database.
 func newService(db *postgres.DB, login func(context.Context) (session, error), wake func()) *service {
 	return &service{
-		cloud: newSessions(login), db: db, jobs: postgres.Jobs{DB: db},
+		events: flow.NewPair(), cloud: newSessions(login), db: db, jobs: postgres.Jobs{DB: db},
 		chores: &due.Chores{Jobs: postgres.Jobs{DB: db}, Kind: jobKind, All: []*due.Chore{{Name: postgres.PollJob}}},
 		polls:  postgres.Polls{DB: db}, instances: postgres.Instances{DB: db}, orders: postgres.Orders{DB: db},
 		wake: wake,
@@ -41,7 +41,7 @@ type service struct {
 	followFor    time.Duration
 	pause        time.Duration
 
-	busy     sync.Mutex // one event at a time
+	events   flow.Pair // those of this process
 	each     refusals   // of "": Nova does not let the account see the whole cloud, so each project is read by itself
 	readOnly refusals   // of projects in which the account may not act
 }
@@ -72,12 +72,14 @@ type event struct {
 }
 
 // Poll reads what changed, and repeats that while Nova is changing instances. Other replicas may do so at the same
-// time: each project is claimed by one. In one process one event works at a time.
+// time: each project is claimed by one. In one process one event works at a time, and one waits: it reads what was
+// written after the other one had.
 func (s *service) Poll(ctx context.Context) error {
-	if !s.busy.TryLock() {
-		return nil
+	leave, err := s.events.Enter(ctx)
+	if leave == nil {
+		return err
 	}
-	defer s.busy.Unlock()
+	defer leave()
 	if err := s.chores.Register(ctx); err != nil {
 		return err
 	}

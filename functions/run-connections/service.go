@@ -87,6 +87,9 @@ func (s *service) Run(ctx context.Context) error {
 	b := s.workers.batch()
 	err = s.run(ctx, b)
 	leave()
+	if b.working() {
+		due.PlanRest(ctx)
+	}
 	b.all.Wait()
 	return errors.Join(append(b.errs, err)...)
 }

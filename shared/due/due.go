@@ -88,8 +88,8 @@ func (r *Runner[T]) Run(ctx context.Context) error {
 	begun := &event{freed: r.freed}
 	err = r.follow(ctx, begun)
 	leave() // before the last passes have ended: the next event need not wait for them
-	if planRest, isSet := ctx.Value(restKey{}).(func()); isSet && r.isWorking() {
-		planRest()
+	if r.isWorking() {
+		PlanRest(ctx)
 	}
 	begun.all.Wait()
 	return errors.Join(append(begun.errs, err)...)
@@ -97,10 +97,17 @@ func (r *Runner[T]) Run(ctx context.Context) error {
 
 type restKey struct{}
 
-// WithRest returns a context in which Run calls planRest when it begins no more passes while some are still running:
-// something else has to wake the function for what becomes due meanwhile.
-func WithRest(ctx context.Context, planRest func()) context.Context {
-	return context.WithValue(ctx, restKey{}, planRest)
+// WithRest returns a context for the work of an event, which calls PlanRest.
+func WithRest(ctx context.Context, plan func()) context.Context {
+	return context.WithValue(ctx, restKey{}, plan)
+}
+
+// PlanRest is called by an event that begins nothing more while some of its work goes on: the clock has to wake the
+// function for what becomes due meanwhile.
+func PlanRest(ctx context.Context) {
+	if plan, isSet := ctx.Value(restKey{}).(func()); isSet {
+		plan()
+	}
 }
 
 // event is what one event has begun, and waits for: if its process dies, it is sent again.
