@@ -2,7 +2,7 @@ package postgres_test
 
 import (
 	"net/url"
-	osexec "os/exec"
+	process "os/exec"
 	"path/filepath"
 	"sync"
 	"testing"
@@ -11,7 +11,7 @@ import (
 )
 
 var startPgBouncer = sync.OnceValues(func() ([]byte, error) {
-	return osexec.Command(filepath.Join(testkit.Root(), "scripts", "pgbouncer"), "up").CombinedOutput()
+	return process.Command(filepath.Join(testkit.Root(), "scripts", "pgbouncer"), "up").CombinedOutput()
 })
 
 // behindPgBouncer returns the URL of a database of the checkout's cluster behind a PgBouncer in transaction mode.
