@@ -229,3 +229,180 @@ func TestMaintainHidesNoRow(t *testing.T) {
 		t.Errorf("while rows moved, the listing had %q", found)
 	}
 }
+
+const logRowsSQL = `insert into requests
+select gen_random_uuid(), at, '', '', '', 200, 1, '', 'p1', '', '', '', '' from unnest($1::timestamptz[]) at`
+
+// TestMaintainMovesNoRows: the default partition itself becomes the month's, so that the lock does not last as long as
+// moving its rows. Rows of the months before go with them, and are deleted as their own months would be.
+func TestMaintainMovesNoRows(t *testing.T) {
+	t.Parallel()
+	url := testkit.Database(t)
+	conn := testkit.Connect(t, url)
+	at := func(now string) time.Time {
+		moment, err := time.Parse(time.RFC3339, now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return moment
+	}
+	maintain := func(now string, want map[string]int) {
+		t.Helper()
+		testkit.SetClock(t, url, at(now))
+		store := postgres.Requests{DB: open(t, url)}
+		conn = testkit.Connect(t, url)
+		if err := store.Maintain(t.Context(), retention); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, partitions(t, conn)); diff != "" {
+			t.Fatalf("%s: %s", now, diff)
+		}
+	}
+	oid := func(table string) uint32 {
+		return testkit.Scalar[uint32](t, conn, "select '"+table+"'::regclass::oid")
+	}
+	log := func(rows ...time.Time) {
+		t.Helper()
+		if _, err := conn.Exec(t.Context(), logRowsSQL, rows); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// The first tick comes late.
+	first := oid("requests_default")
+	log(at("2028-01-20T00:00:00Z"), at("2028-02-03T00:00:00Z"))
+	maintain("2028-02-03T12:00:00Z", map[string]int{"requests_default": 0, "requests_202802": 2, "requests_202803": 0})
+	if got := oid("requests_202802"); got != first {
+		t.Error("the first rows were moved")
+	}
+	// No tick came for months.
+	second := oid("requests_default")
+	log(at("2028-04-02T00:00:00Z"), at("2028-05-31T23:59:59Z"), at("2028-06-10T00:00:00Z"))
+	maintain("2028-06-10T12:00:00Z", map[string]int{
+		"requests_default": 0, "requests_202803": 0, "requests_202806": 3, "requests_202807": 0,
+	})
+	if got := oid("requests_202806"); got != second {
+		t.Error("the rows of several months were moved")
+	}
+	log(at("2028-04-15T00:00:00Z")) // a late row
+	// April ended more than 90 days ago.
+	maintain("2028-08-02T00:00:00Z", map[string]int{
+		"requests_default": 0, "requests_202806": 2, "requests_202807": 0, "requests_202808": 0, "requests_202809": 0,
+	})
+}
+
+const oldMonthSQL = `create table requests_202001 partition of requests for values
+  from ('2020-01-01Z') to ('2020-02-01Z')`
+
+// TestDropPartitionBlocksNoWriter: while somebody reads the whole request log for long, the partition that is to be
+// dropped stays, and rows are written. When the reader has ended it goes.
+func TestDropPartitionBlocksNoWriter(t *testing.T) {
+	t.Parallel()
+	url := testkit.Database(t)
+	store, conn := postgres.Requests{DB: open(t, url)}, testkit.Connect(t, url)
+	if err := store.Maintain(t.Context(), retention); err != nil {
+		t.Fatal(err)
+	}
+	exec(t, conn, oldMonthSQL)
+	reader := readLog(t, url)
+	ended := make(chan error, 1)
+	go func() { ended <- store.Maintain(t.Context(), retention) }()
+	// The reader does not end. A row that waits behind the drop for longer than lock_timeout fails.
+	for waits := true; waits; {
+		insert(t, store, request("/"))
+		select {
+		case err := <-ended:
+			if waits = false; err != nil {
+				t.Errorf("a reader that takes long is no fault: %v", err)
+			}
+		default:
+		}
+	}
+	if _, there := partitions(t, conn)["requests_202001"]; !there {
+		t.Error("the partition was dropped under its reader")
+	}
+	if err := reader.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := store.Maintain(t.Context(), retention); err != nil {
+		t.Fatal(err)
+	}
+	if got := partitions(t, conn); len(got) != 3 {
+		t.Errorf("the reader has ended, and the partitions are %v", got)
+	}
+}
+
+// readLog begins to read the request log, and has not ended.
+func readLog(t *testing.T, url string) pgx.Tx {
+	t.Helper()
+	tx, err := testkit.Connect(t, url).Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), "select count(*) from requests"); err != nil {
+		t.Fatal(err)
+	}
+	return tx
+}
+
+// TestDropPartitionResumes: whoever is killed while it waits for a partition leaves it whole, attached, and to the next
+// one.
+func TestDropPartitionResumes(t *testing.T) {
+	t.Parallel()
+	url := testkit.Database(t)
+	store, conn := postgres.Requests{DB: open(t, url)}, testkit.Connect(t, url)
+	if err := store.Maintain(t.Context(), retention); err != nil {
+		t.Fatal(err)
+	}
+	exec(t, conn, oldMonthSQL+`; insert into requests_202001 select gen_random_uuid(), '2020-01-02Z', '', '', '', 200, 1, '', 'p1', '', '', '', ''`)
+	reader := readLog(t, url)
+	ended := make(chan error, 1)
+	go func() { ended <- store.Maintain(t.Context(), retention) }()
+	const kill = `select count(pg_terminate_backend(pid))::int from pg_stat_activity
+where datname = current_database() and wait_event_type = 'Lock' and query like 'select drop_requests_month%'`
+	for testkit.Scalar[int](t, conn, kill) == 0 { // without a pause, because it waits only for moments
+		select {
+		case err := <-ended:
+			t.Fatalf("it ended before it was killed: %v", err)
+		default:
+		}
+	}
+	<-ended
+	if got := partitions(t, conn); got["requests_202001"] != 1 {
+		t.Errorf("the partitions are %v", got)
+	}
+	if err := reader.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := store.Maintain(t.Context(), retention); err != nil {
+		t.Fatal(err)
+	}
+	if got := partitions(t, conn); len(got) != 3 {
+		t.Errorf("the partitions are %v", got)
+	}
+}
+
+// TestRowsInDefaultPartition: rows in the default partition are deleted as those of their month would be, some thousand
+// at a time.
+func TestRowsInDefaultPartition(t *testing.T) {
+	t.Parallel()
+	url := testkit.Database(t)
+	store, conn := postgres.Requests{DB: open(t, url)}, testkit.Connect(t, url)
+	// Their months ended 90 days and a second ago, and 89 days ago. The second was never made either.
+	exec(t, conn, `
+insert into requests_default
+select gen_random_uuid(), case when n <= 12000 then ended - interval '1 second' else ended + interval '1 second' end,
+  '', '', '', 200, 1, '', 'p1', '', '', '', ''
+from generate_series(1, 12010) n, (select date_trunc('month', now() - interval '90 days', 'UTC') as ended) e`)
+	var all []error
+	for range 2 {
+		all = append(all, store.Maintain(t.Context(), retention))
+	}
+	left := testkit.Scalar[int](t, conn, "select count(*)::int from requests_default")
+	if left != 10 || all[0] != nil || all[1] != nil {
+		t.Errorf("%d rows are left, want those 10 whose month ended later: %v", left, all)
+	}
+	q := domain.RequestQuery{View: domain.View{Scope: domain.ScopeProject, ProjectID: "p1"}, Limit: 100}
+	if listed, err := store.List(t.Context(), q); err != nil || len(listed) != 10 {
+		t.Errorf("%d are listed: %v", len(listed), err)
+	}
+}
