@@ -11,8 +11,8 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// Nodes are the hosts of compute. This file has what the reservable pool is: the hosts in it, on their way into it or
-// out of it. A host whose pool is empty is in none.
+// Nodes are the hosts of compute. The reservable pool is the hosts that leases can have, and those on their way into it
+// or out of it. A host whose pool is empty is in none.
 type Nodes struct {
 	DB           *DB
 	EventProject string // gets the events of nodes; empty = only the operator's sink

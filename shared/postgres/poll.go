@@ -11,8 +11,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/due"
 )
 
-// Polls are how far each project with tracked instances was read, and which of these instances to ask Nova for
-// (poll_instances.go).
+// Polls are how far each project with tracked instances was read, and which of these instances to ask Nova for.
 //
 // Prepare, ListFollowed, ListMoving and ListRunningOrders span all projects, because poll-instances serves all; every
 // other statement carries a project or a claim.
