@@ -1,14 +1,20 @@
 package pollinstances
 
 import (
+	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/orders"
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
@@ -80,5 +86,192 @@ func (w *world) orderEnds(t *testing.T, want string) {
 	const status = "select data->>'status' from events where subject = $1 order by seq desc limit 1"
 	if got := testkit.Scalar[string](t, testkit.Pool(t, w.database), status, w.order); got != want {
 		t.Errorf("the order is %s, want %s", got, want)
+	}
+}
+
+// deleter is a session that records the servers that it deletes.
+type deleter struct {
+	session
+	project string
+	deleted *[]string
+}
+
+func (d deleter) In(_ context.Context, projectID string) (session, error) {
+	return deleter{project: projectID, deleted: d.deleted}, nil
+}
+
+func (d deleter) DeleteServer(_ context.Context, id string) error {
+	*d.deleted = append(*d.deleted, d.project+"/"+id)
+	if d.project == "read only" {
+		return apperr.New(apperr.Forbidden, "no")
+	}
+	return nil
+}
+
+func (d deleter) Servers(context.Context, domain.ServerQuery) ([]domain.Server, bool, error) {
+	return nil, false, nil
+}
+
+// oneOrder is a database with one order, whose instance has the server "own".
+type oneOrder struct {
+	orders.Store
+	order     domain.Order
+	published *[]string
+}
+
+func (o oneOrder) Get(context.Context, string, uuid.UUID) (domain.Order, error) { return o.order, nil }
+
+func (o oneOrder) MarkDuplicate(context.Context, domain.Order, domain.CreateCall, string) (bool, error) {
+	return true, nil
+}
+
+func (o oneOrder) PublishUnexpected(_ context.Context, _ domain.Instance, s domain.Server) (bool, error) {
+	*o.published = append(*o.published, s.ID)
+	return true, nil
+}
+
+// TestRemoveExtras deletes servers that the order itself made twice, each in its own project, until the account turns
+// out to be read-only there. Others are reported.
+func TestRemoveExtras(t *testing.T) {
+	t.Parallel()
+	var deleted, published []string
+	order := domain.Order{ID: uuid.New(), Status: domain.OrderRunning, CallsRecorded: true}
+	i := domain.Instance{ID: uuid.New(), ServerID: "own"}
+	call := domain.CreateCall{ID: uuid.New(), InstanceID: i.ID, Name: "web", BeganAt: time.Now(), Until: time.Now()}
+	order.Instances, order.Calls = []domain.Instance{i}, []domain.CreateCall{call}
+	server := func(id, project string, more ...string) domain.Server {
+		return domain.Server{
+			ID: id, ProjectID: project, Name: "web", Status: "ACTIVE", CreatedAt: time.Now(),
+			Tags: append([]string{i.ID.String(), domain.OrderTag(order.ID)}, more...),
+		}
+	}
+	s := &service{
+		orders: oneOrder{order: order, published: &published},
+		cloud: newSessions(func(context.Context) (session, error) {
+			return deleter{deleted: &deleted}, nil
+		}),
+		wake: func() {},
+	}
+	s.removeExtras(t.Context(), []domain.Server{
+		server("twice", "p", domain.CallTag(call.ID)), server("copied", "p"),
+		server("a", "read only", domain.CallTag(call.ID)), server("b", "read only", domain.CallTag(call.ID)),
+	})
+	if diff := cmp.Diff([]string{"p/twice", "read only/a"}, deleted); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff([]string{"copied"}, published); diff != "" {
+		t.Error(diff)
+	}
+}
+
+const unexpectedServer = "cloudfn.instance.unexpected_server.v1"
+
+// visit asks for the order and has everything polled.
+func (w *world) visit(t *testing.T) {
+	t.Helper()
+	p := testkit.Spawn(t, testkit.Env(t, w.database, map[string]string{"FUNCTION_TARGET": "launch"})).As(w.Token(t))
+	if a := p.Get(t, "/v1/launch/"+w.order); a.Status != 200 {
+		t.Errorf("got %d %s", a.Status, a.Body)
+	}
+	tick(t, w.poller(t, map[string]string{"POLL_FOLLOW": "0s"}), 204)
+}
+
+func (w *world) unexpected(t *testing.T) (found []string) {
+	t.Helper()
+	for _, id := range w.instances {
+		for _, e := range w.events(t, id) {
+			if e.Type == unexpectedServer {
+				found = append(found, e.Data.UnexpectedServerID)
+			}
+		}
+	}
+	slices.Sort(found)
+	return found
+}
+
+// TestLongCopiedTags: a server that somebody made with the tags of ours is never deleted, neither by a GET of the order
+// nor by a poll, while the order runs, when it is done or months later. One event reports each such server.
+func TestLongCopiedTags(t *testing.T) {
+	t.Parallel()
+	w := launched(t, 1)
+	made := w.Servers(t)
+	if len(made) != 1 {
+		t.Fatalf("Nova has %+v", made)
+	}
+	own := made[0]
+	all := *own.Tags
+	copies := []string{
+		w.Create(t, own.Name, all...),
+		w.Create(t, own.Name, w.instances[0], "cloudfn-order:"+w.order),
+	}
+	slices.Sort(copies)
+	for _, id := range copies {
+		w.Await(t, id, "ACTIVE")
+	}
+	expect := func(when string) {
+		t.Helper()
+		w.exec(t, "update polls set full_at = full_at - interval '1 hour'")
+		w.visit(t)
+		for _, s := range w.Servers(t) {
+			if s.Status != "ACTIVE" {
+				t.Errorf("%s: %s is %s", when, s.ID, s.Status)
+			}
+		}
+		if n := len(w.Servers(t)); n != 3 {
+			t.Fatalf("%s: Nova has %d servers, want 3", when, n)
+		}
+		if got := w.unexpected(t); !slices.Equal(got, copies) {
+			t.Errorf("%s: the events report %v, want %v", when, got, copies)
+		}
+		if got := testkit.Scalar[string](t, testkit.Connect(t, w.database),
+			"select server_id from instances"); got != own.ID {
+			t.Errorf("%s: the instance has become %s", when, got)
+		}
+	}
+	w.exec(t, "update orders set status = 'running'")
+	expect("while the order runs")
+	expect("when it is done")
+	testkit.SetClock(t, w.database, time.Now().Add(90*24*time.Hour))
+	expect("months later")
+}
+
+// TestLongCopiedTagsOfNoServer: an instance without a server does not adopt somebody's server that carries its tags.
+// Its order was rolled back, or interrupted before Nova was called.
+func TestLongCopiedTagsOfNoServer(t *testing.T) {
+	t.Parallel()
+	w := &world{Project: testkit.NewProject(t), database: testkit.Database(t)}
+	f := testkit.Sandbox(t)
+	w.SetQuota(t, 0)
+	p := testkit.Spawn(t, testkit.Env(t, w.database, map[string]string{"FUNCTION_TARGET": "launch"})).As(w.Token(t))
+	w.order = uuid.NewString()
+	a := p.Post(t, "/v1/launch", fmt.Sprintf(`{"id":%q,"name":"none","flavor":%q,"image":%q,"networks":[%q],"count":2,"on_failure":"rollback"}`,
+		w.order, f.FlavorID, f.ImageID, f.NetworkID))
+	if a.Status != 403 {
+		t.Fatalf("got %d %s", a.Status, a.Body)
+	}
+	w.SetQuota(t, -1)
+	conn := testkit.Connect(t, w.database)
+	for n := range 2 {
+		w.instances = append(w.instances, testkit.Scalar[string](t, conn,
+			"select id::text from instances order by position limit 1 offset $1", n))
+	}
+	id := w.Create(t, "none-2", w.instances[1], "cloudfn-order:"+w.order)
+	w.Await(t, id, "ACTIVE")
+	for _, status := range []string{"rolled_back", "running"} {
+		if status == "running" { // as if its process had died before it sent anything
+			w.exec(t, "update orders set status = 'running', claimed_until = null, spec = '{}'")
+			w.exec(t, "update instances set state = 'requested', problem = null, seen_at = null where position = 1")
+			w.exec(t, "delete from create_calls")
+		}
+		w.visit(t)
+		if left := w.Servers(t); len(left) != 1 || left[0].ID != id || left[0].Status != "ACTIVE" {
+			t.Fatalf("%s: Nova has %+v, want somebody's server", status, left)
+		}
+		if n := testkit.Scalar[int](t, conn, "select count(server_id)::int from instances"); n != 0 {
+			t.Errorf("%s: %d instances adopted somebody's server", status, n)
+		}
+	}
+	if got := w.unexpected(t); strings.Join(got, " ") != id {
+		t.Errorf("the events report %v, want %s", got, id)
 	}
 }

@@ -177,8 +177,7 @@ func TestLeasesUseTheDatabaseClock(t *testing.T) {
 	for _, pattern := range []string{
 		"functions/leases/*.go", "functions/run-leases/*.go", "shared/leases/*.go", "shared/delegation/*.go",
 		"shared/postgres/lease*.go", "shared/postgres/reservation*.go", "shared/postgres/allocation*.go",
-		"shared/postgres/node*.go", "shared/postgres/isolation*.go", "shared/domain/lease*.go",
-		"shared/domain/node*.go", "shared/domain/period*.go",
+		"shared/postgres/node*.go", "shared/domain/lease*.go", "shared/domain/node*.go", "shared/domain/period*.go",
 	} {
 		files, err := filepath.Glob(filepath.Join(testkit.Root(), pattern))
 		if err != nil || len(files) == 0 {

@@ -1,8 +1,10 @@
 package postgres_test
 
 import (
+	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -11,6 +13,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/postgres"
+	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
 // ask stores an action of an instance through the connection.
@@ -195,5 +198,241 @@ func TestCreateActionRejectsEndedConnection(t *testing.T) {
 		})
 	if apperr.CodeOf(err) != apperr.Conflict {
 		t.Errorf("got %v", err)
+	}
+}
+
+// connecting orders a server to be connected through the connection, as the instance with the id given (zero = any).
+func (l testDB) connecting(
+	t *testing.T, c domain.Connection, server string, id uuid.UUID,
+) (domain.DelegatedAction, error) {
+	t.Helper()
+	_, action, err := postgres.Actions{DB: l.DB}.Connect(t.Context(), domain.DelegatedAction{
+		ID: uuid.New(), ProjectID: "p1", ConnectionID: c.ID, InstanceID: id, ServerID: server, UserID: "u1",
+		Request: domain.ActionRequest{Action: domain.Connect},
+	})
+	return action, err
+}
+
+// TestConnectDuringConnect: a project that connects a server with its own token during a connection's action gets the
+// instance id that the action was answered with. If the project gave another id, the instance has that one, and the
+// action is rejected with an error that names it.
+func TestConnectDuringConnect(t *testing.T) {
+	t.Parallel()
+	l := newTestDB(t)
+	c := l.storeConnection(t, domain.ConnectionQuota{}, nil)
+	for _, given := range []uuid.UUID{uuid.Nil, uuid.New()} {
+		server := uuid.NewString()
+		action, err := l.connecting(t, c, server, uuid.Nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		own := foreignServer(server, uuid.Nil)
+		own.ID = given
+		have, made := l.connectNow(t, own)
+		want := given
+		if given == uuid.Nil {
+			want = action.InstanceID
+		}
+		if !made || have.ID != want {
+			t.Errorf("connected meanwhile it is %s, want %s", have.ID, want)
+		}
+		adopted := foreignServer(server, c.ID)
+		adopted.ID = action.InstanceID
+		got, _, err := postgres.Instances{DB: l.DB}.Connect(t.Context(), adopted)
+		switch {
+		case given == uuid.Nil && (err != nil || got.ID != action.InstanceID || got.ConnectionID != c.ID):
+			t.Errorf("then it is %+v %v", got, err)
+		case given != uuid.Nil && (apperr.CodeOf(err) != apperr.Conflict ||
+			apperr.As(err).Fields[0].Allowed[0] != given.String()):
+			t.Errorf("then it is %+v, %v", got, err)
+		}
+	}
+}
+
+// TestConnectAfterIDIsTaken: an order may take the instance id that a connection's action was answered with. A project
+// that then connects the server without an id gets another id, and no error.
+func TestConnectAfterIDIsTaken(t *testing.T) {
+	t.Parallel()
+	l := newTestDB(t)
+	c := l.storeConnection(t, domain.ConnectionQuota{}, nil)
+	server := uuid.NewString()
+	action, err := l.connecting(t, c, server, uuid.Nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := newOrder(1)
+	o.Instances[0].ID = action.InstanceID
+	place(t, postgres.Orders{DB: l.DB}, o, long)
+	if have, made := l.connectNow(t, foreignServer(server, uuid.Nil)); !made || have.ID == action.InstanceID {
+		t.Errorf("it is %s", have.ID)
+	}
+}
+
+// TestConnectByManyConcurrently: callers that connect a server at the same time, directly or through a connection, get
+// the same instance.
+func TestConnectByManyConcurrently(t *testing.T) {
+	t.Parallel()
+	l := newTestDB(t)
+	c := l.storeConnection(t, domain.ConnectionQuota{}, nil)
+	for range 5 {
+		server := uuid.NewString()
+		var mu sync.Mutex
+		ids := map[uuid.UUID]bool{}
+		var all sync.WaitGroup
+		for range 4 {
+			all.Go(func() {
+				action, err := l.connecting(t, c, server, uuid.Nil)
+				if err != nil {
+					t.Error(err)
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				ids[action.InstanceID] = true
+			})
+			all.Go(func() {
+				have, _, err := postgres.Instances{DB: l.DB}.Connect(t.Context(), foreignServer(server, uuid.Nil))
+				if err != nil {
+					t.Error(err)
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				ids[have.ID] = true
+			})
+		}
+		all.Wait()
+		actions := testkit.Scalar[int](t, l.conn, "select count(*)::int from actions where server_id = $1", server)
+		if len(ids) != 1 || actions != 1 {
+			t.Errorf("%d instances and %d actions: %v", len(ids), actions, ids)
+		}
+	}
+}
+
+func newKey() domain.ActionKey {
+	return domain.ActionKey{ProjectID: "p1", ID: uuid.New(), BodySHA256: []byte("a")}
+}
+
+// TestKeyedAction: of many equal requests at once one runs the action, and the others get its result. Another request
+// with the same id is rejected.
+func TestKeyedAction(t *testing.T) {
+	t.Parallel()
+	store := postgres.KeyedActions{DB: open(t, testkit.Database(t))}
+	key := newKey()
+	var mine domain.KeyedAction
+	var held atomic.Int64
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			action, err := store.Begin(t.Context(), key, time.Minute)
+			switch {
+			case err == nil:
+				held.Add(1)
+				mine = action
+			case apperr.CodeOf(err) != apperr.Conflict || apperr.As(err).RetryAfter <= 0:
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	if held.Load() != 1 || mine.Resumed || mine.Result != nil || mine.Deployment != uuid.Nil {
+		t.Fatalf("%d hold it, one as %+v", held.Load(), mine)
+	}
+	other := key
+	other.BodySHA256 = []byte("b")
+	if _, err := store.Begin(t.Context(), other, time.Minute); apperr.CodeOf(err) != apperr.Conflict ||
+		apperr.As(err).RetryAfter != 0 {
+		t.Errorf("another body: %v", err)
+	}
+	other.ProjectID = "p2"
+	if _, err := store.Begin(t.Context(), other, time.Minute); err != nil {
+		t.Errorf("another project's: %v", err)
+	}
+	want := domain.ActionResult{State: domain.InstanceUpdating, Changed: true}
+	if err := store.Finish(t.Context(), mine, want); err != nil {
+		t.Error(err)
+	}
+	if got, err := store.Begin(t.Context(), key, time.Minute); err != nil || got.Result == nil || *got.Result != want {
+		t.Errorf("sent again: %+v %v", got, err)
+	}
+	if err := store.Abandon(t.Context(), mine); err != domain.ErrFenced { //nolint:errorlint // it is the value itself
+		t.Errorf("abandoned when it is done: %v", err)
+	}
+}
+
+// TestKeyedActionOfDeadReplica: the action is resumed when the dead replica's claim has expired. Then that replica
+// cannot write any more.
+func TestKeyedActionOfDeadReplica(t *testing.T) {
+	t.Parallel()
+	database := testkit.Database(t)
+	db, conn := open(t, database), testkit.Connect(t, database)
+	store := postgres.KeyedActions{DB: db}
+	key := newKey()
+	dead, err := store.Begin(t.Context(), key, time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	deployment := uuid.New()
+	if err := store.RecordDeployment(t.Context(), dead, deployment); err != nil {
+		t.Error(err)
+	}
+	if _, err := conn.Exec(t.Context(), "update keyed_actions set claimed_until = clock_timestamp()"); err != nil {
+		t.Fatal(err)
+	}
+	next, err := store.Begin(t.Context(), key, time.Minute)
+	if err != nil || !next.Resumed || next.Deployment != deployment || next.Result != nil ||
+		!next.CreatedAt.Equal(dead.CreatedAt) {
+		t.Errorf("resumed: %+v %v", next, err)
+	}
+	for what, err := range map[string]error{
+		"deploying": store.RecordDeployment(t.Context(), dead, uuid.New()), "finish": store.Finish(t.Context(), dead,
+			domain.ActionResult{}),
+		"abandon": store.Abandon(t.Context(), dead), "release": store.Release(t.Context(), dead, 0),
+	} {
+		if err != domain.ErrFenced { //nolint:errorlint // it is the value itself
+			t.Errorf("%s by the dead one: %v", what, err)
+		}
+	}
+	if err := store.Release(t.Context(), next, 0); err != nil {
+		t.Error(err)
+	}
+	third, err := store.Begin(t.Context(), key, time.Minute)
+	if err != nil || !third.Resumed {
+		t.Errorf("after a release: %+v %v", third, err)
+	}
+	if err := store.Abandon(t.Context(), third); err != nil {
+		t.Error(err)
+	}
+	if fresh, err := store.Begin(t.Context(), key, time.Minute); err != nil || fresh.Resumed {
+		t.Errorf("after it was abandoned: %+v %v", fresh, err)
+	}
+}
+
+// TestVanishingClaims: a row that is deleted each time before it is read makes no busy loop; the caller tries again.
+func TestVanishingClaims(t *testing.T) {
+	t.Parallel()
+	l := newTestDB(t)
+	exec(t, l.conn, `create sequence tries;
+create function vanish() returns trigger language plpgsql as 'begin perform nextval(''tries''); return null; end';
+create trigger vanish before insert on keyed_actions for each row execute function vanish();
+create trigger vanish before insert on idempotency_keys for each row execute function vanish()`)
+	for name, begin := range map[string]func(context.Context) error{
+		"an action": func(ctx context.Context) error {
+			_, err := postgres.KeyedActions{DB: l.DB}.Begin(ctx, newKey(), time.Minute)
+			return err
+		},
+		"a request": func(ctx context.Context) error {
+			_, err := postgres.KeyedRequests{DB: l.DB}.Begin(ctx, keyedRequest("p", "k", "r"), time.Minute)
+			return err
+		},
+	} {
+		exec(t, l.conn, "select setval('tries', 1)")
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		err := apperr.As(begin(ctx))
+		cancel()
+		if err.Code != apperr.Conflict || err.RetryAfter <= 0 {
+			t.Errorf("%s: got %v", name, err)
+		}
+		if n := testkit.Scalar[int](t, l.conn, "select last_value::int from tries"); n > 20 {
+			t.Errorf("%s: %d tries", name, n)
+		}
 	}
 }

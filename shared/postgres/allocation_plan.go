@@ -2,12 +2,156 @@ package postgres
 
 import (
 	"context"
+	"fmt"
+	"iter"
 	"math/bits"
 	"slices"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
 )
+
+// bookAttempts bounds how often a booking plans again because others took a host that it had planned.
+const bookAttempts = 100
+
+// booking is what reservations of hosts need, from a time on.
+type booking struct {
+	projectID string
+	from      time.Time
+	end       func(start time.Time) time.Time // with the cleaning; a later start has no earlier end
+	needs     []need
+}
+
+// need is what a reservation of hosts needs.
+type need struct {
+	reservation uuid.UUID
+	n           int // of the lease's reservations
+	want        domain.HostWant
+}
+
+// bookingOf is what the host reservations of a lease need.
+func bookingOf(lease domain.Lease, rules domain.LeaseRules) booking {
+	b := booking{
+		projectID: lease.ProjectID, from: lease.StartsAt,
+		end: func(start time.Time) time.Time { return lease.EndFrom(start).Add(rules.Cleaning) },
+	}
+	for n, r := range lease.Reservations {
+		if r.Type == domain.HostReservation {
+			b.needs = append(b.needs, need{reservation: r.ID, n: n, want: *r.Want})
+		}
+	}
+	return b
+}
+
+// bookHosts gives all host reservations of a lease their hosts, or returns a domain.FreeError with the time at which
+// the whole lease fits.
+func bookHosts(ctx context.Context, tx pgx.Tx, lease domain.Lease, rules domain.LeaseRules) error {
+	b := bookingOf(lease, rules)
+	for range bookAttempts {
+		planned, isTaken, err := b.book(ctx, tx)
+		if err != nil || isTaken {
+			return err
+		}
+		if err := planned.refusal(b, lease); err != nil {
+			return err
+		}
+	}
+	return apperr.New(apperr.Conflict, "others book the same hosts at the same time: repeat the request")
+}
+
+// planHosts gives the reservations of a lease the hosts that bookHosts would give them, and stores nothing.
+func planHosts(
+	ctx context.Context, tx pgx.Tx, lease domain.Lease, rules domain.LeaseRules,
+) (planned domain.Lease, err error) {
+	b := bookingOf(lease, rules)
+	if len(b.needs) == 0 {
+		return lease, nil
+	}
+	p, err := b.plan(ctx, tx)
+	if err == nil {
+		err = p.refusal(b, lease)
+	}
+	if err != nil {
+		return lease, err
+	}
+	lease.Reservations = slices.Clone(lease.Reservations)
+	for k, names := range p.hosts {
+		r := &lease.Reservations[b.needs[k].n]
+		for _, name := range names {
+			r.Allocations = append(r.Allocations, domain.Allocation{
+				ProjectID: lease.ProjectID, ReservationID: r.ID, Node: name, From: b.from, Until: b.end(b.from),
+			})
+		}
+	}
+	return lease, nil
+}
+
+// book takes hosts for all of its reservations, or returns the plan that failed because they are not free, or because
+// others were faster.
+func (b booking) book(ctx context.Context, tx pgx.Tx) (failed plan, isTaken bool, err error) {
+	switch len(b.needs) {
+	case 0:
+		return failed, true, nil
+	case 1: // without reading when all the hosts are free
+		first := b.needs[0]
+		match, err := matchArgs(ctx, tx, first.want, b.projectID, first.reservation)
+		if err != nil {
+			return failed, false, err
+		}
+		taken, err := takeHosts(ctx, tx, first.want.Max, allocateSQL,
+			append(match, b.from, b.end(b.from), first.want.Max)...)
+		if err != nil || taken != nil {
+			return plan{hosts: [][]string{taken}}, taken != nil, err
+		}
+	}
+	p, err := b.plan(ctx, tx)
+	if err != nil || !p.fits(b) {
+		return p, false, err
+	}
+	var names []string
+	var reservations []uuid.UUID
+	for k, hosts := range p.hosts {
+		names = append(names, hosts...)
+		reservations = append(reservations, slices.Repeat([]uuid.UUID{b.needs[k].reservation}, len(hosts))...)
+	}
+	taken, err := takeHosts(ctx, tx, len(names), takePlannedSQL, b.projectID, names, reservations, b.from,
+		b.end(b.from))
+	return p, taken != nil, err
+}
+
+// refusal is the error for the user when the lease does not fit at its start; nil = it fits.
+func (p plan) refusal(b booking, lease domain.Lease) error {
+	if p.fits(b) {
+		return nil
+	}
+	missing := b.needs[p.missing]
+	field, matching := fmt.Sprintf("reservations[%d].min", missing.n), p.matching[p.missing]
+	var detail string
+	code := apperr.Unprocessable
+	switch {
+	case matching < missing.want.Min:
+		detail = fmt.Sprintf("is %d, but the number of reservable hosts that match is %d", missing.want.Min, matching)
+	case p.never:
+		detail = fmt.Sprintf("is %d, but the reservable hosts that match (%d) are too few for it and the other "+
+			"reservations of the lease", missing.want.Min, matching)
+	default:
+		code = apperr.Conflict
+		detail = fmt.Sprintf("is %d, but too few of the hosts that match (%d) are free, up and not cordoned for the "+
+			"whole period", missing.want.Min, matching)
+	}
+	refusal := apperr.InvalidField(field, detail)
+	refusal.Code = code
+	free := &domain.FreeError{Refusal: refusal, FreeAt: p.at}
+	if !p.at.IsZero() {
+		free.FreeEnd = lease.EndFrom(p.at)
+	}
+	return free
+}
 
 // plannedStarts bounds the starts for which a plan assigns hosts. It only counts those at which enough hosts are free
 // for each reservation alone.
@@ -202,3 +346,125 @@ func (a *assignment) place(k, most int, seen []bool) int {
 	}
 	return 0
 }
+
+// farAway is after every lease.
+var farAway = time.Date(9000, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// hostTimesSQL are for each of the hosts ($1) the time from which it can be free ($2, or when it is expected back) and
+// what is allocated until $3, sorted, the best host first. Gaps are not computed here: that takes longer than all of
+// the rest.
+var hostTimesSQL = `
+with hosts as materialized (
+    select n.name, greatest($2::timestamptz, case when not ` + inServiceSQL + ` then ` + backSQL + ` end) as "from",
+           row_number() over (order by ` + bestFirst + `) as place
+    from nodes n where n.name = any($1::text[])
+), busy as (
+    select node, range_agg(during) as during from allocations where during && tstzrange($2, $3) group by node
+)
+select name, "from", during as busy from hosts left join busy on busy.node = hosts.name order by place`
+
+// hostTimes are when a host is not free: before From, and while it is busy.
+type hostTimes struct {
+	Name string
+	From time.Time
+	Busy pgtype.Multirange[pgtype.Range[pgtype.Timestamptz]]
+
+	fits uint64 // the needs of a booking that it matches, a bit of each
+}
+
+// readTimes reads when hosts are not free between two times, the best host first.
+func readTimes(ctx context.Context, db querier, names []string, from, until time.Time) ([]hostTimes, error) {
+	return queryAll[hostTimes](ctx, db, hostTimesSQL, names, from, until)
+}
+
+// gap is a time in which a host is free.
+type gap struct {
+	From, Until time.Time
+	host        int
+}
+
+// gapsOf are the times until the end in which hosts are free for so long, or a little shorter: months differ.
+func gapsOf(hosts []hostTimes, length time.Duration, until time.Time) (free []gap) {
+	shortest := length - length/calendarSlack
+	for n, h := range hosts {
+		at := h.From
+		add := func(end time.Time) {
+			if end.Sub(at) >= shortest {
+				free = append(free, gap{From: at, Until: end, host: n})
+			}
+		}
+		for _, busy := range h.Busy {
+			add(busy.Lower.Time)
+			if busy.Upper.Time.After(at) {
+				at = busy.Upper.Time
+			}
+		}
+		add(until)
+	}
+	return free
+}
+
+func untilOf(g gap, at time.Time) int { return g.Until.Compare(at) }
+
+// starts are the times at which gaps begin, each with the gaps that last until the end of what begins then, the first
+// end first.
+func starts(gaps []gap, end func(start time.Time) time.Time) iter.Seq2[time.Time, []gap] {
+	slices.SortFunc(gaps, func(a, b gap) int { return a.From.Compare(b.From) })
+	return func(yield func(time.Time, []gap) bool) {
+		var open []gap
+		for n, g := range gaps {
+			at, _ := slices.BinarySearchFunc(open, g.Until, untilOf)
+			open = slices.Insert(open, at, g)
+			if n+1 < len(gaps) && gaps[n+1].From.Equal(g.From) {
+				continue
+			}
+			over, _ := slices.BinarySearchFunc(open, end(g.From), untilOf)
+			open = slices.Delete(open, 0, over)
+			if !yield(g.From, open) {
+				return
+			}
+		}
+	}
+}
+
+// Availability lists periods in which so many hosts are free for the duration and the cleaning after it, the earliest
+// first. Until is the end of the time in which the same hosts are free, without the cleaning. No period is part of
+// another.
+func (s Leases) Availability(ctx context.Context, q domain.FreeQuery) (slots []domain.FreeSlot, err error) {
+	if q.Hosts < 1 || q.Limit < 1 || q.Length.IsZero() {
+		return nil, apperr.New(apperr.Internal, "internal error")
+	}
+	match, err := matchArgs(ctx, s.DB.pool, q.Want, "", uuid.Nil)
+	if err != nil {
+		return nil, err
+	}
+	names, err := queryColumn[string](ctx, s.DB.pool, matchingSQL, match...)
+	if err != nil {
+		return nil, err
+	}
+	until := q.Until.Add(q.Cleaning).Truncate(time.Microsecond) // as Postgres has it
+	hosts, err := readTimes(ctx, s.DB.pool, names, q.From, until)
+	if err != nil {
+		return nil, err
+	}
+	end := func(start time.Time) time.Time { return q.Length.AddTo(start).Add(q.Cleaning) }
+	for at, open := range starts(gapsOf(hosts, end(q.From).Sub(q.From), until), end) {
+		if len(open) < q.Hosts {
+			continue
+		}
+		last := open[len(open)-q.Hosts].Until.Add(-q.Cleaning)
+		if len(slots) > 0 && !last.After(slots[len(slots)-1].Until) {
+			continue // it is part of the one before
+		}
+		free, _ := slices.BinarySearchFunc(open, last.Add(q.Cleaning), untilOf)
+		slots = append(slots, domain.FreeSlot{From: at, Until: last, Hosts: len(open) - free})
+		if len(slots) == q.Limit {
+			break
+		}
+	}
+	return slots, nil
+}
+
+// calendarSlack is by how much a period of months or years can be shorter than the same from another start, of its
+// length: February has 28 days of 31.
+const calendarSlack = 10

@@ -1,14 +1,17 @@
 package postgres_test
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
@@ -223,5 +226,117 @@ func TestEndConnection(t *testing.T) {
 	if page, err := store.List(t.Context(), delegator, domain.ConnectionQuery{Usable: true, Limit: 10}); err != nil ||
 		slices.ContainsFunc(page, func(l domain.Connection) bool { return l.ID == c.ID }) {
 		t.Errorf("usable are %v: %v", page, err)
+	}
+}
+
+// queries counts the queries of a pool.
+type queries struct{ atomic.Int32 }
+
+func (q *queries) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
+	q.Add(1)
+	return ctx
+}
+
+func (q *queries) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+// TestListCountsTogether: a page takes two queries, however many connections it has, and each has its own counts.
+func TestListCountsTogether(t *testing.T) {
+	t.Parallel()
+	count, url := &queries{}, testkit.Database(t)
+	db, err := postgres.Open(postgres.Config{URL: domain.Secret(url), MaxConns: 4}, count)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(db.Close)
+	store, conn := postgres.Connections{DB: db}, testkit.Connect(t, url)
+	const pages = 20
+	for n := range pages {
+		c := newConnection()
+		if _, err := store.Create(t.Context(), c); err != nil {
+			t.Fatal(err)
+		}
+		_, err := conn.Exec(t.Context(), `
+insert into instances (project_id, id, position, name, state, origin, server_id, connection_id, spec)
+select 'p1', gen_random_uuid(), 0, 'x', 'active', 'launched', gen_random_uuid(), $1, '{"vcpus": 2, "ram_mb": 512}'
+from generate_series(1, $2::int)`, c.ID, n)
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	before := count.Load()
+	who := domain.Identity{ProjectID: "p1", UserID: "u1", WriteRoles: []string{"member"}}
+	found, err := store.List(t.Context(), who, domain.ConnectionQuery{Limit: 100, Marker: uuid.Nil})
+	if got := count.Load() - before; err != nil || len(found) != pages || got != 2 {
+		t.Fatalf("%d connections took %d queries: %v", len(found), got, err)
+	}
+	for n, c := range found {
+		if want := (domain.Need{Instances: n, VCPUs: 2 * n, RAMMB: 512 * n}); c.Used != want {
+			t.Errorf("connection %d: got %+v", n, c.Used)
+		}
+	}
+}
+
+// TestLeaseAndDeletionRace: of a lease that names a connection, and the connection's end, that begin at the same time,
+// one is refused, whichever commits first.
+func TestLeaseAndDeletionRace(t *testing.T) {
+	t.Parallel()
+	database := testkit.Database(t)
+	conn, watch := testkit.Connect(t, database), testkit.Connect(t, database)
+	connections := postgres.Connections{DB: open(t, database)}
+	for name, tc := range map[string]struct {
+		first string // in a transaction of another replica
+		then  func(postgres.Leases, domain.Lease) error
+	}{
+		"the lease is first": {
+			`insert into leases (project_id, id, domain_id, user_id, name, status, starts_at, ends_at, on_end, connection_id,
+    shares_connection)
+select project_id, gen_random_uuid(), 'd', 'u', 'l', 'pending', now(), now() + interval '1 h', 'shelve', id, true
+from connections where id = $1`,
+			func(_ postgres.Leases, l domain.Lease) error {
+				_, err := connections.Delete(t.Context(), "p1", l.ConnectionID)
+				return err
+			},
+		},
+		"the end is first": {
+			"update connections set status = 'deleted' where id = $1",
+			func(s postgres.Leases, l domain.Lease) error {
+				_, err := s.Create(t.Context(), domain.NewLease{Lease: l})
+				return err
+			},
+		},
+		"less is permitted first": {
+			"update connections set actions = '{start}' where id = $1",
+			func(s postgres.Leases, l domain.Lease) error {
+				_, err := s.Create(t.Context(), domain.NewLease{Lease: l})
+				return err
+			},
+		},
+	} {
+		wide := newConnection()
+		wide.Actions = []domain.Permission{domain.MayStart, domain.MayStop, domain.MayShelve}
+		c := storedConnection(t, connections, wide)
+		lease := newLease(0, 1).Lease
+		lease.Reservations, lease.ConnectionID, lease.SharesConnection = nil, c.ID, true
+		tx, err := conn.BeginTx(t.Context(), pgx.TxOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, sql := range []string{"select from connections where id = $1 for share", tc.first} {
+			if _, err := tx.Exec(t.Context(), sql, c.ID); err != nil {
+				t.Fatal(err)
+			}
+		}
+		done := make(chan error, 1)
+		go func() { done <- tc.then(postgres.Leases(connections), lease) }()
+		testkit.Eventually(t, 10*time.Second, "the other waits", func() bool {
+			return testkit.Scalar[bool](t, watch, `
+select exists (select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock')`)
+		})
+		if err := tx.Commit(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-done; apperr.CodeOf(err) != apperr.Conflict {
+			t.Errorf("%s: got %v", name, err)
+		}
 	}
 }

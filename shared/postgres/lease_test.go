@@ -3,6 +3,7 @@ package postgres_test
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -130,5 +131,298 @@ func TestCreateLease(t *testing.T) {
 + (select count(*) from connections where status <> 'deleted')::int + (select count(*) from reservations where is_open)::int
 + (select count(*) from instances where lease_id is not null)::int`); n != 0 {
 		t.Errorf("%d parts of it are open", n)
+	}
+}
+
+// TestChangePendingLease: all of a pending lease can change, and its hosts may.
+func TestChangePendingLease(t *testing.T) {
+	t.Parallel()
+	database := testkit.Database(t)
+	store, conn := postgres.Leases{DB: open(t, database)}, testkit.Connect(t, database)
+	addNodes(t, conn, 2)
+	l := create(t, store, newLease(time.Hour, 1))
+	own := l.Reservations[0].Allocations[0].Node
+	other := newLease(0, 2) // both hosts, later
+	other.Lease.StartsAt, other.Lease.EndsAt = l.EndsAt.Add(time.Hour), l.EndsAt.Add(2*time.Hour)
+	create(t, store, other)
+	after := l
+	after.Name, after.OnEnd, after.BeforeEnd = "course", domain.OnEndDelete, time.Minute
+	after.StartsAt, after.EndsAt = l.StartsAt.Add(10*time.Minute), l.EndsAt.Add(time.Hour)
+	changed, err := store.Change(t.Context(), l, after, nil, domain.LeaseRules{})
+	if err != nil || changed.Name != "course" || changed.OnEnd != domain.OnEndDelete ||
+		changed.BeforeEnd != time.Minute || !changed.EndsAt.Equal(after.EndsAt) || changed.Version != 2 ||
+		changed.Reservations[0].Allocations[0].Node != own ||
+		!changed.Reservations[0].Allocations[0].From.Equal(after.StartsAt) {
+		t.Fatalf("changed is %+v: %v", changed, err)
+	}
+	later := changed
+	later.EndsAt = changed.EndsAt.Add(time.Minute) // into the other lease
+	_, err = store.Change(t.Context(), changed, later, nil, domain.LeaseRules{})
+	refusal, ok := errors.AsType[*domain.FreeError](err)
+	if !ok || !refusal.FreeAt.Equal(other.Lease.EndsAt) {
+		t.Errorf("into another lease: %v", err)
+	}
+	if shown, err := store.Get(t.Context(), "p1", l.ID); err != nil || !shown.EndsAt.Equal(changed.EndsAt) ||
+		len(shown.Reservations[0].Allocations) != 1 {
+		t.Errorf("after the refusal it is %+v: %v", shown, err)
+	}
+	// another lease needs its host: then it takes the other one
+	write(t, conn, "update allocations set node = 'n001' where reservation_id = $1", l.Reservations[0].ID)
+	write(t, conn, "delete from allocations where node = 'n002'")
+	moved := changed
+	moved.StartsAt, moved.EndsAt = other.Lease.StartsAt, other.Lease.EndsAt
+	changed, err = store.Change(t.Context(), changed, moved, nil, domain.LeaseRules{})
+	if err != nil || changed.Reservations[0].Allocations[0].Node != "n002" {
+		t.Errorf("moved is %+v: %v", changed, err)
+	}
+	for name, tc := range map[string]struct {
+		after domain.Lease
+		field string
+	}{
+		"long":    {func() domain.Lease { l := changed; l.EndsAt = l.StartsAt.Add(49 * time.Hour); return l }(), "end"},
+		"nothing": {func() domain.Lease { l := changed; l.EndsAt = l.StartsAt; return l }(), "end"},
+		"warning": {func() domain.Lease { l := changed; l.BeforeEnd = time.Hour; return l }(), "before_end"},
+	} {
+		_, err := store.Change(t.Context(), changed, tc.after, nil, domain.LeaseRules{Longest: 48 * time.Hour})
+		if e := apperr.As(err); e.Code != apperr.Invalid || e.Fields[0].Field != tc.field {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, err := store.Change(t.Context(), domain.Lease{ProjectID: "p2", ID: l.ID}, l, nil,
+		domain.LeaseRules{}); apperr.CodeOf(err) != apperr.NotFound {
+		t.Errorf("from another project: %v", err)
+	}
+}
+
+// TestChangeActiveLease: only the end, the warning and the name of an active lease can change, and it keeps its hosts.
+func TestChangeActiveLease(t *testing.T) {
+	t.Parallel()
+	database := testkit.Database(t)
+	store, conn := postgres.Leases{DB: open(t, database)}, testkit.Connect(t, database)
+	addNodes(t, conn, 2)
+	create(t, store, newLease(0, 1))
+	write(t, conn, "update allocations set node = 'n001'")
+	l, claim := claimOne(t, store)
+	l.Status, l.StartResult, l.DueAt = domain.LeaseStarting, domain.StepDone, l.EndsAt
+	if err := store.Save(t.Context(), claim, l); err != nil {
+		t.Fatal(err)
+	}
+	next := newLease(0, 2)
+	next.Lease.StartsAt, next.Lease.EndsAt = l.EndsAt.Add(time.Hour), l.EndsAt.Add(2*time.Hour)
+	create(t, store, next)
+	longer := *l
+	longer.EndsAt = l.EndsAt.Add(45 * time.Minute)
+	rules := domain.LeaseRules{Cleaning: 15 * time.Minute}
+	changed, err := store.Change(t.Context(), *l, longer, nil, rules)
+	if err != nil || !changed.EndsAt.Equal(longer.EndsAt) ||
+		!changed.Reservations[0].Allocations[0].Until.Equal(next.Lease.StartsAt) ||
+		!changed.Reservations[0].Allocations[0].From.Equal(l.StartsAt) {
+		t.Fatalf("extended is %+v: %v", changed, err)
+	}
+	longer.EndsAt = next.Lease.EndsAt
+	_, err = store.Change(t.Context(), changed, longer, nil, rules)
+	refusal, ok := errors.AsType[*domain.FreeError](err)
+	if !ok || !refusal.EndsBy.Equal(changed.EndsAt) || apperr.CodeOf(err) != apperr.Conflict {
+		t.Errorf("into another lease: %v", err)
+	}
+	moved := changed
+	moved.StartsAt = moved.StartsAt.Add(time.Minute)
+	if _, err = store.Change(t.Context(), changed, moved, nil, rules); apperr.CodeOf(err) != apperr.Conflict ||
+		!strings.Contains(err.Error(), "start: cannot change") {
+		t.Errorf("another start: %v", err)
+	}
+	if _, err := store.End(t.Context(), "p1", l.ID, "", nil); err != nil {
+		t.Fatal(err)
+	}
+	shown, err := store.Get(t.Context(), "p1", l.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err = store.Change(t.Context(), shown, shown, nil, rules); apperr.CodeOf(err) != apperr.Conflict {
+		t.Errorf("while it is ending: %v", err)
+	}
+}
+
+// TestLeaseGetsAnotherConnection: the old one ends, and its actions go on with the new one.
+func TestLeaseGetsAnotherConnection(t *testing.T) {
+	t.Parallel()
+	database := testkit.Database(t)
+	db, conn := open(t, database), testkit.Connect(t, database)
+	store, actions := postgres.Leases{DB: db}, postgres.Actions{DB: db}
+	made := newLease(time.Hour, 1)
+	made.Lease.Reservations = []domain.Reservation{{
+		ID: uuid.New(), Type: domain.InstanceReservation, InstanceID: addInstance(t, conn),
+	}}
+	first, second := newConnection(), newConnection()
+	first.ExpiresAt = made.Lease.EndsAt.Add(time.Hour).Truncate(time.Second)
+	made.Connection = &first
+	l := create(t, store, made)
+	action := domain.DelegatedAction{
+		ProjectID: "p1", ID: uuid.New(), ConnectionID: first.ID, InstanceID: made.Lease.Reservations[0].InstanceID,
+		UserID: "u1", Request: domain.ActionRequest{Action: domain.Start}, BodySHA256: []byte("start"),
+	}
+	for n := range 2 {
+		if stored, err := actions.Create(t.Context(), action); err != nil || stored.Repeated != (n == 1) {
+			t.Fatalf("an action of a lease: %+v %v", stored, err)
+		}
+	}
+	work, err := (postgres.Delegations{DB: db}).Work(t.Context(), 10)
+	if err != nil || len(work) != 1 || work[0].LeaseID != l.ID {
+		t.Errorf("run-connections finds %+v: %v", work, err)
+	}
+	longer := l
+	longer.EndsAt = first.ExpiresAt.Add(time.Hour)
+	if _, err := store.Change(t.Context(), l, longer, nil, domain.LeaseRules{}); apperr.CodeOf(err) != apperr.Conflict {
+		t.Errorf("longer than its connection: %v", err)
+	}
+	changed, err := store.Change(t.Context(), l, longer, &second, domain.LeaseRules{})
+	if err != nil || changed.ConnectionID != second.ID {
+		t.Fatalf("changed is %+v: %v", changed, err)
+	}
+	if left := testkit.Scalar[string](t, conn, `
+select c.status || ' ' || a.connection_id from connections c, actions a where c.id = $1`, first.ID); left !=
+		"deleted "+second.ID.String() {
+		t.Errorf("left is %s", left)
+	}
+	if n := testkit.Scalar[int](t, conn,
+		"select count(*)::int from events where type = 'cloudfn.connection.state.v1'"); n != 0 {
+		t.Errorf("the connections of a lease have %d events", n)
+	}
+	connections := postgres.Connections{DB: db}
+	list, err := connections.List(t.Context(), delegator, domain.ConnectionQuery{Of: []string{"lease"}, Limit: 10})
+	if err != nil || len(list) != 1 || list[0].ID != second.ID {
+		t.Errorf("listed are %+v: %v", list, err)
+	}
+	if _, _, err := connections.Usable(t.Context(), delegator, second.ID); apperr.CodeOf(err) != apperr.NotFound {
+		t.Errorf("it can be used: %v", err)
+	}
+	if _, err := connections.Suspend(t.Context(), "p1", second.ID, true); apperr.CodeOf(err) != apperr.NotFound {
+		t.Errorf("it can be suspended: %v", err)
+	}
+}
+
+// TestLeaseRules: the operator's limits, and an instance of another project, which is not there.
+func TestLeaseRules(t *testing.T) {
+	t.Parallel()
+	database := testkit.Database(t)
+	store, conn := postgres.Leases{DB: open(t, database)}, testkit.Connect(t, database)
+	addNodes(t, conn, 5)
+	rules := domain.LeaseRules{PerProject: 2, Longest: time.Hour}
+	made := newLease(time.Hour, 1)
+	made.Rules = rules
+	first := create(t, store, made)
+	for name, tc := range map[string]struct {
+		change func(l *domain.Lease)
+		field  string
+	}{
+		"too long": {func(l *domain.Lease) { l.EndsAt = l.EndsAt.Add(time.Second) }, "end"},
+		"backward": {func(l *domain.Lease) { l.EndsAt = l.StartsAt.Add(-time.Second) }, "end"},
+		"warning":  {func(l *domain.Lease) { l.BeforeEnd = time.Hour }, "before_end"},
+		"instance": {func(l *domain.Lease) {
+			l.Reservations[0] = domain.Reservation{
+				ID: uuid.New(), Type: domain.InstanceReservation, InstanceID: uuid.New(),
+			}
+		}, "reservations[0].instance_id"},
+	} {
+		bad := newLease(time.Hour, 1)
+		bad.Rules = rules
+		tc.change(&bad.Lease)
+		if _, err := store.Create(t.Context(), bad); apperr.CodeOf(err) != apperr.Invalid ||
+			apperr.As(err).Fields[0].Field != tc.field {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	made = newLease(time.Hour, 1)
+	made.Rules = rules
+	create(t, store, made)
+	made = newLease(time.Hour, 1)
+	made.Rules = rules
+	if _, err := store.Create(t.Context(), made); apperr.CodeOf(err) != apperr.Conflict {
+		t.Errorf("a third lease: %v", err)
+	}
+	if _, err := store.End(t.Context(), "p1", first.ID, "", nil); err != nil {
+		t.Fatal(err)
+	}
+	create(t, store, made)
+	if n := testkit.Scalar[int](t, conn, "select count(*)::int from allocations"); n != 2 {
+		t.Errorf("%d hosts are allocated", n)
+	}
+}
+
+// TestLeaseWarning is written once, and once more when the end moves.
+func TestLeaseWarning(t *testing.T) {
+	t.Parallel()
+	database := testkit.Database(t)
+	store, conn := postgres.Leases{DB: open(t, database)}, testkit.Connect(t, database)
+	addNodes(t, conn, 1)
+	made := newLease(0, 1)
+	made.Lease.BeforeEnd = 10 * time.Minute
+	create(t, store, made)
+	l, claim := claimOne(t, store)
+	for range 2 {
+		l.WarnedAt = l.CreatedAt
+		if err := store.SaveStep(t.Context(), claim, l, long); err != nil || l.WarnedAt.Equal(l.CreatedAt) {
+			t.Fatal(err)
+		}
+	}
+	l.Status, l.WarnedAt = domain.LeaseStarting, time.Time{}
+	if err := store.Save(t.Context(), claim, l); err != nil {
+		t.Fatal(err)
+	}
+	data := testkit.Scalar[string](t, conn,
+		"select string_agg(data->>'on_end', ' ') from events where type = 'cloudfn.lease.before_end.v1'")
+	if data != "shelve" {
+		t.Errorf("the warnings are %q", data)
+	}
+	after := *l
+	after.EndsAt = after.EndsAt.Add(time.Hour)
+	changed, err := store.Change(t.Context(), *l, after, nil, domain.LeaseRules{})
+	if err != nil || !changed.WarnedAt.IsZero() || changed.Version != l.Version+1 {
+		t.Errorf("changed is %+v: %v", changed, err)
+	}
+	if _, err := store.Change(t.Context(), *l, after, nil, domain.LeaseRules{}); !errors.Is(err, domain.ErrChanged) {
+		t.Errorf("changed from an old version: %v", err)
+	}
+}
+
+// TestLostLease: a lease whose connection is lost is due once, and can be retried with another connection.
+func TestLostLease(t *testing.T) {
+	t.Parallel()
+	database := testkit.Database(t)
+	db, conn := open(t, database), testkit.Connect(t, database)
+	store := postgres.Leases{DB: db}
+	made := newLease(time.Hour, 1)
+	made.Lease.Reservations = []domain.Reservation{{
+		ID: uuid.New(), Type: domain.InstanceReservation, InstanceID: addInstance(t, conn),
+	}}
+	delegated := newConnection()
+	made.Connection = &delegated
+	create(t, store, made)
+	l, claim := claimOne(t, store)
+	l.DueAt = l.StartsAt
+	if err := store.Save(t.Context(), claim, l); err != nil {
+		t.Fatal(err)
+	}
+	connections := postgres.Connections{DB: db}
+	if _, err := connections.End(t.Context(), "p1", delegated.ID, domain.ConnectionLost, "gone", true); err != nil {
+		t.Fatal(err)
+	}
+	l, claim = claimOne(t, store)
+	l.Status, l.DueAt = domain.LeaseError, l.EndsAt
+	l.Problem = &domain.Problem{Code: "delegation_lost", Detail: "gone"}
+	if err := store.Save(t.Context(), claim, l); err != nil {
+		t.Fatal(err)
+	}
+	if due, _, err := take(t.Context(), store.Queue(), long, 10); len(due) != 0 || err != nil {
+		t.Errorf("%v are due once more: %v", due, err)
+	}
+	another := newConnection()
+	retried, err := store.Retry(t.Context(), "p1", l.ID, &another, nil)
+	if err != nil || retried.Status != domain.LeasePending || retried.Problem != nil ||
+		retried.ConnectionID != another.ID || retried.Reservations[0].Status != domain.ReservationPending {
+		t.Errorf("retried is %+v: %v", retried, err)
+	}
+	if _, err := store.Retry(t.Context(), "p1", l.ID, nil, nil); apperr.CodeOf(err) != apperr.Conflict {
+		t.Errorf("retried once more: %v", err)
 	}
 }

@@ -2,7 +2,11 @@ package postgres
 
 import (
 	"context"
+	"database/sql"
 	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -10,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/flow"
 )
 
 // Requests is the request log.
@@ -123,4 +128,261 @@ func (r Requests) List(ctx context.Context, q domain.RequestQuery) ([]domain.Req
 		found[i] = row.Request
 	}
 	return found, err
+}
+
+// measureSQL records the size of the log and of the stored responses for this hour, and adds up by how much it grew
+// from one hour to the next within a day. It shrinks when a month is dropped, which makes up for no growth.
+const measureSQL = `
+with current as (
+    select date_trunc('hour', now(), 'UTC') as hour, coalesce(sum(pg_total_relation_size(inhrelid)), 0)::bigint
+        + pg_total_relation_size('idempotency_keys') as bytes
+    from pg_inherits where inhparent = 'requests'::regclass
+), stored as (
+    insert into request_log_sizes as s (hour, bytes) select hour, bytes from current
+    on conflict (hour) do update set bytes = excluded.bytes
+), old as (
+    delete from request_log_sizes where hour < now() - interval '2 days'
+)
+select coalesce(sum(greatest(grown, 0)), 0)::bigint from (
+    select bytes - lag(bytes) over (order by hour) as grown from (
+        select hour, bytes from request_log_sizes
+        where hour > now() - interval '25 hours' and hour <> (select hour from current)
+        union all select hour, bytes from current
+    ) sizes
+) growth`
+
+// Measure returns by how many bytes the request log and the stored responses to requests with an Idempotency-Key have
+// grown, with their indexes, within about a day. Until it has been called for a day it knows less.
+func (r Requests) Measure(ctx context.Context) (grown int64, err error) {
+	return queryValue[int64](ctx, r.DB.pool, measureSQL)
+}
+
+// partitionLock keeps two replicas from making or dropping partitions at once (pg_try_advisory_xact_lock).
+const partitionLock = 0x636c6f7564666e // "cloudfn"
+
+// Making and dropping a partition takes the strongest lock on the table or on its default partition. While that lock
+// waits for a long reader, all other statements queue behind it. So it waits for lockWait only, and lets the queue pass
+// before it retries. DETACH PARTITION CONCURRENTLY would not need the lock; Postgres refuses it for a table that has a
+// default partition.
+const (
+	lockWait  = "100ms"
+	lockTries = 10
+	lockPause = 300 * time.Millisecond
+)
+
+// Maintain makes the partitions of this month and the next, drops the months that ended more than retention ago, and
+// deletes the rows of such months from other partitions. It is idempotent, and safe in any number of replicas. A
+// partition that is read for long stays until the next call.
+func (r Requests) Maintain(ctx context.Context, retention time.Duration) error {
+	err := r.alone(ctx, func(tx pgx.Tx, now time.Time) error {
+		month := time.Date(now.Year(), now.Month(), 1, 0, 0, 0, 0, time.UTC)
+		for _, from := range []time.Time{month, month.AddDate(0, 1, 0)} {
+			if _, err := tx.Exec(ctx, makeMonthSQL, from); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if err := r.dropPartitions(ctx, retention); err != nil {
+		return err
+	}
+	return r.deleteStrays(ctx, retention)
+}
+
+// alone runs fn in a transaction, with the database's time, unless another replica does. It retries while fn has to
+// wait for a lock; after lockTries it logs that and leaves the work to the next call.
+func (r Requests) alone(ctx context.Context, fn func(tx pgx.Tx, now time.Time) error) error {
+	for n := range lockTries {
+		if n > 0 && !flow.Sleep(ctx, lockPause) {
+			return classify(ctx.Err())
+		}
+		err := r.tryAlone(ctx, fn)
+		if code := sqlState(err); code != stateLockNotGranted && code != stateDeadlock {
+			return err
+		}
+	}
+	slog.WarnContext(ctx,
+		"the request log's partitions are unchanged: a statement reads the table for long; the next event retries")
+	return nil
+}
+
+func (r Requests) tryAlone(ctx context.Context, fn func(tx pgx.Tx, now time.Time) error) error {
+	return r.DB.inTx(ctx, func(tx pgx.Tx) error {
+		var now time.Time
+		var mine bool
+		err := tx.QueryRow(ctx, "select pg_try_advisory_xact_lock($1), now()", partitionLock).Scan(&mine, &now)
+		if err != nil || !mine {
+			return err
+		}
+		// Attaching a partition reads all of its rows, which may take longer than any other statement may.
+		const timeouts = "set local lock_timeout = '" + lockWait + "'; set local statement_timeout = 0"
+		if _, err := tx.Exec(ctx, timeouts); err != nil {
+			return err
+		}
+		return fn(tx, now.UTC())
+	})
+}
+
+const (
+	strayRows    = 5000 // deleted by one statement
+	strayBatches = 20   // in one call
+
+	// A row is deleted when its month's partition would be. Only the default partition has such rows, and one that was
+	// the default before.
+	deleteStraysSQL = `
+delete from requests where at < date_trunc('month', now() - $1::interval, 'UTC') and id = any(array(
+    select id from requests where at < date_trunc('month', now() - $1::interval, 'UTC') limit $2))`
+)
+
+// deleteStrays deletes old rows of months that have no partition of their own.
+func (r Requests) deleteStrays(ctx context.Context, retention time.Duration) error {
+	for range strayBatches {
+		n, err := exec(ctx, r.DB.pool, deleteStraysSQL, retention, strayRows)
+		if err != nil || n < strayRows {
+			return err
+		}
+	}
+	return nil
+}
+
+const (
+	partitionName = "requests_200601" // the month that it ends with
+	partitionsSQL = `
+select relname::text from pg_inherits join pg_class t on t.oid = inhrelid where inhparent = 'requests'::regclass`
+	makeMonthSQL = `select make_requests_month($1)` // months.sql
+	dropMonthSQL = `select drop_requests_month($1)`
+)
+
+// dropPartitions drops the months that ended more than retention ago, each in a transaction of its own: one that has
+// locked the default partition and then waits for the whole table, as dropping does, is in a deadlock with every COPY.
+func (r Requests) dropPartitions(ctx context.Context, retention time.Duration) error {
+	now, err := r.DB.Now(ctx)
+	if err != nil {
+		return err
+	}
+	names, err := queryColumn[string](ctx, r.DB.pool, partitionsSQL)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		from, err := time.Parse(partitionName, name)
+		if err != nil || from.AddDate(0, 1, 0).After(now.Add(-retention)) {
+			continue // the default partition, or a month within the retention
+		}
+		err = r.alone(ctx, func(tx pgx.Tx, _ time.Time) error {
+			_, err := tx.Exec(ctx, dropMonthSQL, from)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// partitionIndexes are indexes of the request log that a migration has made on the parent only: Postgres cannot build
+// an index concurrently on a partitioned table, and any other way holds up every request.
+var partitionIndexes = []struct{ name, definition string }{
+	{"requests_acted", "(acted_in, id desc) where connection_id is not null"},
+}
+
+// Partitions of the log that have no part of the index; left says that an aborted build has left an invalid one.
+const unindexedSQL = `
+select t.relname, exists (select from pg_class c where c.relnamespace = t.relnamespace and c.relname = t.relname || $2)
+from pg_inherits p join pg_class t on t.oid = p.inhrelid
+where p.inhparent = 'requests'::regclass and not exists (
+    select from pg_inherits i join pg_index x on x.indexrelid = i.inhrelid
+    where i.inhparent = to_regclass($1) and x.indrelid = t.oid)
+order by t.relname`
+
+// indexLock keeps two migrations from building the same index at once (pg_try_advisory_lock).
+const indexLock = partitionLock + 1
+
+// indexPartitions builds the parts of indexes that partitions lack, while others write. It is idempotent. A later
+// partition gets its part with the table.
+func indexPartitions(ctx context.Context, db *sql.DB) error {
+	conn, err := db.Conn(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+	var mine bool
+	for !mine {
+		if err := conn.QueryRowContext(ctx, "select pg_try_advisory_lock($1)", indexLock).Scan(&mine); err != nil {
+			return err
+		}
+		if !mine && !flow.Sleep(ctx, migratePause) {
+			return ctx.Err()
+		}
+	}
+	defer func() {
+		_, _ = conn.ExecContext(context.WithoutCancel(ctx), "select pg_advisory_unlock($1)", indexLock)
+	}()
+	for _, index := range partitionIndexes {
+		if err := indexLacking(ctx, conn, index.name, index.definition); err != nil {
+			return fmt.Errorf("index %s: %w", index.name, err)
+		}
+	}
+	return nil
+}
+
+func indexLacking(ctx context.Context, conn *sql.Conn, name, definition string) error {
+	suffix := strings.TrimPrefix(name, "requests")
+	rows, err := conn.QueryContext(ctx, unindexedSQL, name, suffix)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = rows.Close() }()
+	type lacking struct {
+		table string
+		left  bool
+	}
+	var list []lacking
+	for rows.Next() {
+		var l lacking
+		if err := rows.Scan(&l.table, &l.left); err != nil {
+			return err
+		}
+		list = append(list, l)
+	}
+	if err := rows.Err(); err != nil {
+		return err
+	}
+	for _, l := range list {
+		if err := indexOne(ctx, conn, name, l.table, l.table+suffix, definition, l.left); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// indexOne builds the index on one partition. The build waits for transactions without holding up others, so it may
+// wait for long.
+func indexOne(ctx context.Context, conn *sql.Conn, parent, table, part, definition string, left bool) error {
+	quote := func(name string) string { return pgx.Identifier{name}.Sanitize() }
+	build := []string{"set lock_timeout = 0"}
+	if left {
+		build = append(build, "drop index concurrently if exists "+quote(part))
+	}
+	build = append(build,
+		"create index concurrently "+quote(part)+" on "+quote(table)+" "+definition, "set lock_timeout = '1s'")
+	for _, statement := range build {
+		if _, err := conn.ExecContext(ctx, statement); err != nil {
+			return err
+		}
+	}
+	attach := fmt.Sprintf("alter index %s attach partition %s", quote(parent), quote(part))
+	for n := 0; ; n++ {
+		_, err := conn.ExecContext(ctx, attach)
+		if sqlState(err) != stateLockNotGranted || n == migrateTries {
+			return err
+		}
+		slog.InfoContext(ctx, "an index waits for a lock: it is retried", "index", part)
+		if !flow.Sleep(ctx, migratePause) {
+			return ctx.Err()
+		}
+	}
 }

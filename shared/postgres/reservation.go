@@ -2,10 +2,14 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
@@ -84,4 +88,132 @@ func insertReservation(ctx context.Context, tx pgx.Tx, lease domain.Lease, n int
 		return nil
 	}
 	return setLeases(ctx, tx, lease.ProjectID, r.InstanceID)
+}
+
+const (
+	leasableSQL = `
+select remote, connection_id from instances where project_id = $1 and id = $2 and state not in ('deleting', 'deleted')`
+
+	// An instance shows the lease that it is in, or the next one.
+	setLeasesSQL = `
+update instances i set lease_id = (
+    select r.lease_id from reservations r
+    where r.project_id = i.project_id and r.instance_id = i.id and r.is_open order by lower(r.during) limit 1)
+where project_id = $1 and id = any($2)`
+
+	// Leases that wait for the instances' lease are due. What run-leases does for one meanwhile has not seen that.
+	wakeNextSQL = `
+update leases l set due_at = clock_timestamp(), version = version + 1, updated_at = clock_timestamp()
+from reservations r
+where r.project_id = $1 and r.instance_id = any($2) and r.is_open and l.project_id = r.project_id
+  and l.id = r.lease_id and l.status in ('pending', 'starting')`
+
+	moveInstancesSQL = `
+update reservations set during = tstzrange($3, $4)
+where project_id = $1 and lease_id = $2 and instance_id is not null and is_open`
+
+	// The first lease of the instance within a period, and the first time at which a lease of the length fits.
+	leasedThenSQL = `
+select r.lease_id, lower(r.during) as "from", (
+    select min(upper(a.during)) from reservations a
+    where a.project_id = $1 and a.instance_id = $2 and a.is_open and a.lease_id <> $3 and upper(a.during) > $4
+      and not exists (
+          select from reservations b
+          where b.project_id = $1 and b.instance_id = $2 and b.is_open and b.lease_id <> $3
+            and b.during && tstzrange(upper(a.during), upper(a.during) + ($5::timestamptz - $4::timestamptz)))
+) as free_at
+from reservations r
+where r.project_id = $1 and r.instance_id = $2 and r.is_open and r.lease_id <> $3 and r.during && tstzrange($4, $5)
+order by lower(r.during) limit 1`
+)
+
+// chooseInstance connects the server of the nth reservation, and rejects an instance that cannot be in the lease.
+func chooseInstance(ctx context.Context, tx pgx.Tx, lease domain.Lease, n int) error {
+	r, field := &lease.Reservations[n], "instance_id"
+	if r.Connect != nil {
+		field = "server_id"
+		instance, _, err := connect(ctx, tx, *r.Connect)
+		if err != nil {
+			return err
+		}
+		r.InstanceID = instance.ID
+	}
+	field = fmt.Sprintf("reservations[%d].%s", n, field)
+	for k, other := range lease.Reservations[:n] {
+		if other.InstanceID == r.InstanceID {
+			return apperr.InvalidField(field, fmt.Sprintf("is the instance of reservations[%d], too", k))
+		}
+	}
+	type leasable struct {
+		Remote       bool
+		ConnectionID uuid.UUID
+	}
+	found, err := queryOne[leasable](ctx, tx, leasableSQL, lease.ProjectID, r.InstanceID)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return apperr.Unknown(field, "instance", r.InstanceID.String())
+	case err == nil && found.Remote:
+		return apperr.InvalidField(field, "is in another cloud: only instances of this cloud can be leased")
+	case err == nil && lease.SharesConnection && found.ConnectionID != lease.ConnectionID:
+		return apperr.InvalidField(field,
+			"is not managed through the connection: connect its server through it, or leave connection_id out")
+	}
+	return err
+}
+
+// leasedThen says which other lease the instance of the nth reservation is in during the lease, and when it is free;
+// nil = in none.
+func leasedThen(ctx context.Context, tx pgx.Tx, lease domain.Lease, n int) error {
+	type other struct {
+		LeaseID uuid.UUID
+		From    time.Time
+		FreeAt  time.Time
+	}
+	r := lease.Reservations[n]
+	found, isLeased, err := queryFound[other](ctx, tx, leasedThenSQL, lease.ProjectID, r.InstanceID, lease.ID,
+		lease.StartsAt, lease.EndsAt)
+	if err != nil || !isLeased {
+		return err
+	}
+	if lease.Status == domain.LeaseStarting || lease.Status == domain.LeaseActive { // it can only be extended
+		refusal := apperr.InvalidField("end", fmt.Sprintf("instance %s is in lease %s from %s: this one can end then "+
+			"at the latest", r.InstanceID, found.LeaseID, found.From.UTC().Format(time.RFC3339Nano)))
+		refusal.Code = apperr.Conflict
+		return &domain.FreeError{Refusal: refusal, EndsBy: found.From}
+	}
+	refusal := apperr.InvalidField(fmt.Sprintf("reservations[%d].instance_id", n), fmt.Sprintf(
+		"instance %s is in lease %s then: begin later, or change or delete that lease", r.InstanceID, found.LeaseID))
+	refusal.Code = apperr.Conflict
+	return &domain.FreeError{Refusal: refusal, FreeAt: found.FreeAt}
+}
+
+// setLeases stores with instances in which lease they are.
+func setLeases(ctx context.Context, tx pgx.Tx, projectID string, instances ...uuid.UUID) error {
+	_, err := exec(ctx, tx, setLeasesSQL, projectID, orEmpty(instances))
+	return err
+}
+
+// moveInstances moves the reservations of a lease's instances to its new period.
+func moveInstances(ctx context.Context, tx pgx.Tx, lease domain.Lease) error {
+	err := pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) error {
+		_, err := exec(ctx, tx, moveInstancesSQL, lease.ProjectID, lease.ID, lease.StartsAt, lease.EndsAt)
+		if sqlState(err) == stateExclusion {
+			err = errOverlap
+		}
+		return err
+	})
+	if !errors.Is(err, errOverlap) {
+		if err == nil {
+			err = setLeases(ctx, tx, lease.ProjectID, instancesOf(lease)...)
+		}
+		return err
+	}
+	for n, r := range lease.Reservations {
+		if r.Type == domain.InstanceReservation {
+			if err := leasedThen(ctx, tx, lease, n); err != nil {
+				return err
+			}
+		}
+	}
+	return apperr.Wrap(apperr.Conflict, err, "others change the leases of its instances at the same time: repeat it")
 }

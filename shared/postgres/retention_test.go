@@ -2,6 +2,7 @@ package postgres_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/postgres"
@@ -306,5 +308,131 @@ func TestRetentionConfig(t *testing.T) {
 		if err := wrong.Validate(); err == nil || !strings.HasPrefix(err.Error(), name+" is ") {
 			t.Errorf("%s: got %v", name, err)
 		}
+	}
+}
+
+// aged writes rows that are old, under names.
+type aged struct {
+	t     *testing.T
+	conn  *pgx.Conn
+	names map[uuid.UUID]string
+}
+
+func (a aged) exec(sql string, args ...any) {
+	a.t.Helper()
+	if _, err := a.conn.Exec(a.t.Context(), sql, args...); err != nil {
+		a.t.Fatal(err)
+	}
+}
+
+func (a aged) order(name, status, age string, claimed any, instances ...func(uuid.NullUUID)) {
+	a.t.Helper()
+	id := uuid.New()
+	a.names[id] = name
+	a.exec(anOld, id, status, age, claimed)
+	for _, add := range instances {
+		add(uuid.NullUUID{UUID: id, Valid: true})
+	}
+}
+
+// instance gives what adds one to an order, or to none. more is one of "", "refused", "undecided", "disconnected",
+// "through".
+func (a aged) instance(name string, state domain.InstanceState, age, more string) func(uuid.NullUUID) {
+	return func(order uuid.NullUUID) {
+		a.t.Helper()
+		id := uuid.New()
+		a.names[id] = name
+		var server, problem, connection, disconnected any = uuid.NewString(), nil, nil, nil
+		switch more {
+		case "refused":
+			server, problem = nil, &domain.Problem{Code: "quota"}
+		case "undecided":
+			server = nil
+		case "disconnected":
+			disconnected = time.Now().Add(-time.Hour)
+		case "through": // a connection, whose quota it counts for
+			disconnected, connection = time.Now().Add(-time.Hour), uuid.New()
+		}
+		a.exec(anServer, id, order, server, state, problem, connection, disconnected, age)
+	}
+}
+
+func (a aged) runs(name string) {
+	a.t.Helper()
+	a.exec(`
+with c as (insert into connections (id, project_id, domain_id, user_id, kind, delegation_id, acts_as, actions,
+  usable_by, status, expires_at)
+           values (gen_random_uuid(), 'p1', 'd', 'u', 'trust', 'x', '{}', '{}', '{}', 'active', now()) returning id)
+insert into actions (project_id, id, connection_id, instance_id, user_id, verb) select 'p1', gen_random_uuid(), id, $1,
+  'u', 'stop' from c`, a.id(name))
+}
+
+func (a aged) id(name string) uuid.UUID {
+	a.t.Helper()
+	for id, n := range a.names {
+		if n == name {
+			return id
+		}
+	}
+	a.t.Fatalf("nothing has the name %q", name)
+	return uuid.Nil
+}
+
+func (a aged) left() (names []string) {
+	a.t.Helper()
+	rows, _ := a.conn.Query(a.t.Context(), "select id from orders union all select id from instances")
+	ids, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	for _, id := range ids {
+		names = append(names, a.names[id])
+	}
+	return names
+}
+
+// TestRetentionResumes: a walk over the final orders continues where the last one stopped, and begins again after its
+// end. The orders before are those whose instances live.
+func TestRetentionResumes(t *testing.T) {
+	t.Parallel()
+	database := testkit.Database(t)
+	a := aged{t, testkit.Connect(t, database), map[uuid.UUID]string{}}
+	a.order("before", "done", "100 days", nil, a.instance("deleted 1", domain.InstanceDeleted, tooOld, ""))
+	a.order("after", "done", "95 days", nil, a.instance("deleted 2", domain.InstanceDeleted, tooOld, ""))
+	a.exec(`insert into retention_markers (one, updated_at, project_id, order_id)
+values (true, now() - interval '96 days', '', gen_random_uuid())`)
+	store := postgres.Retention{DB: open(t, database), Config: kept}
+	for _, want := range [][]string{{"before", "deleted 1"}, nil} {
+		done, err := store.DeleteUntil(t.Context(), time.Now().Add(time.Hour))
+		left := a.left()
+		slices.Sort(left)
+		if !done || err != nil || !slices.Equal(left, want) {
+			t.Errorf("done %t, left %q, want %q: %v", done, left, want, err)
+		}
+	}
+}
+
+// TestRetentionStopsBetweenPages: what a walk has read is recorded, also when nothing of it could be deleted.
+func TestRetentionStopsBetweenPages(t *testing.T) {
+	t.Parallel()
+	database := testkit.Database(t)
+	conn := testkit.Connect(t, database)
+	exec(t, conn, `
+insert into orders (project_id, id, domain_id, user_id, body_sha256, spec, status, updated_at)
+select 'p1', gen_random_uuid(), 'd', 'u', '', '{}', 'done', now() - interval '100 days' + n * interval '1 second'
+from generate_series(1, 2001) n;
+insert into instances (project_id, id, order_id, position, name, server_id, state, origin)
+select project_id, gen_random_uuid(), id, 0, 'x', id, 'active', 'launched' from orders;
+create table saved as select * from retention_markers;
+create function save() returns trigger language plpgsql as $$ begin insert into saved select new.*; return new; end $$;
+create trigger save before insert on retention_markers for each row execute function save()`)
+	store := postgres.Retention{DB: open(t, database), Config: kept}
+	if done, err := store.DeleteUntil(t.Context(), time.Now().Add(time.Hour)); !done || err != nil {
+		t.Errorf("done %t: %v", done, err)
+	}
+	got := testkit.Scalar[int](t, conn, `select count(*)::int from orders o
+where exists (select from saved s where (o.updated_at, o.project_id, o.id) <= (s.updated_at, s.project_id, s.order_id))`)
+	if left := testkit.Scalar[int](t, conn, "select count(*)::int from retention_markers"); got != 2000 || left != 0 {
+		t.Errorf("the marker was after %d orders, and %d are left", got, left)
 	}
 }

@@ -1,6 +1,9 @@
 package postgres_test
 
 import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
 	"testing"
 	"time"
 
@@ -254,4 +257,194 @@ func TestSeriesSumsUncertain(t *testing.T) {
 		cmp.Diff([]domain.HourStat{want}, got) != "" {
 		t.Errorf("settled are %v %v", got, err)
 	}
+}
+
+// TestSumsAreKept: series do not change when the sums of their hours are kept, whatever is written between.
+func TestSumsAreKept(t *testing.T) {
+	t.Parallel()
+	seed := rand.Uint64()
+	random := rand.New(rand.NewPCG(seed, 0))
+	url := testkit.Database(t)
+	store, conn := postgres.Stats{DB: open(t, url)}, testkit.Connect(t, url)
+	var projects []domain.Project
+	for n := range 8 {
+		projects = append(projects, domain.Project{ID: fmt.Sprint("p", n), DomainID: fmt.Sprint("d", n%3)})
+	}
+	const hours = 30
+	series := func() (all [][]domain.HourStat) {
+		for _, v := range []domain.View{
+			{Scope: domain.ScopeCloud},
+			{Scope: domain.ScopeDomain, DomainID: "d1"},
+			{Scope: domain.ScopeProject, ProjectID: "p1"},
+		} {
+			read, err := store.Series(t.Context(), v, hour(0), hour(hours))
+			if err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, read)
+		}
+		settled, err := store.Settled(t.Context(), hour(0), hour(hours))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return append(all, settled)
+	}
+	write := []func() error{
+		func() error {
+			return store.RecordProjects(t.Context(), projects[random.IntN(3):], hour(0), hour(random.IntN(hours)))
+		},
+		func() error {
+			var counts []domain.HourCount
+			for range 60 {
+				p, total := projects[random.IntN(len(projects))], random.IntN(9)
+				c := count(p.ID, p.DomainID, random.IntN(hours), total/2, total, domain.Sampled)
+				c.Settled = random.IntN(4) > 0
+				if random.IntN(4) == 0 {
+					c.Source, c.Undecided = domain.Rebuilt, []string{"s"}
+				}
+				counts = append(counts, c)
+			}
+			return store.Insert(t.Context(), counts)
+		},
+		func() error {
+			c := count("p1", "d1", random.IntN(hours), 3, 4, domain.Rebuilt)
+			return store.Refine(t.Context(), []domain.RefinedCount{{HourCount: c, Before: 1}})
+		},
+		func() error { return store.ExcuseMissing(t.Context(), "p2", hour(0), hour(random.IntN(hours))) },
+	}
+	for range 40 {
+		if err := write[random.IntN(len(write))](); err != nil {
+			t.Fatal(err)
+		}
+		kept := series()
+		exec(t, conn, "delete from stats_sums")
+		if diff := cmp.Diff(series(), kept); diff != "" {
+			t.Fatalf("seed %d: kept sums differ: %s", seed, diff)
+		}
+		if err := store.Summarize(t.Context(), hour(0), time.Now().Add(time.Hour)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	err := errors.Join(store.RecordProjects(t.Context(), projects, hour(0), hour(hours)),
+		store.Summarize(t.Context(), hour(0), time.Now().Add(time.Hour)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := series()
+	exec(t, conn, "update stats_hourly set running = 0, total = 0")
+	exec(t, conn, "update stats_projects set gaps = '{}'")
+	if diff := cmp.Diff(before[:2], series()[:2]); diff != "" {
+		t.Errorf("settled hours were added up again: %s", diff)
+	}
+}
+
+// TestCountConcurrently: replicas insert the hours of the same projects at once, as at the turn of an hour, without a
+// deadlock.
+func TestCountConcurrently(t *testing.T) {
+	t.Parallel()
+	url := testkit.Database(t)
+	store, conn := postgres.Stats{DB: open(t, url)}, testkit.Connect(t, url)
+	first, second := count("p1", "d1", 0, 1, 1, domain.Sampled), count("p2", "d1", 0, 1, 1, domain.Sampled)
+	first.Undecided, second.Undecided = []string{"a"}, []string{"b"}
+	refined := []domain.RefinedCount{{HourCount: second, Before: 1}, {HourCount: first, Before: 1}}
+	for name, tc := range map[string]struct {
+		other string // what the other replica writes of a project
+		write func() error
+	}{
+		"insert": {
+			`insert into stats_hourly (project_id, hour, domain_id, running, total, by_status, source) values ($1, $2, 'd1', 1,
+  1, '{}', 'sampled')`,
+			func() error { return store.Insert(t.Context(), []domain.HourCount{second, first}) },
+		},
+		"refine": {
+			"update stats_hourly set uncertain = 0 where project_id = $1 and hour = $2",
+			func() error { return store.Refine(t.Context(), refined) },
+		},
+	} {
+		if _, err := conn.Exec(t.Context(), "delete from stats_hourly"); err != nil {
+			t.Fatal(err)
+		}
+		if name == "refine" {
+			if err := store.Insert(t.Context(), []domain.HourCount{first, second}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		tx, err := conn.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		other := func(project string) {
+			t.Helper()
+			if _, err := tx.Exec(t.Context(), tc.other, project, hour(0)); err != nil {
+				t.Errorf("%s: the other replica: %v", name, err)
+			}
+		}
+		other("p1")
+		written := make(chan error, 1)
+		go func() { written <- tc.write() }()
+		testkit.Eventually(t, 4*time.Second, "it waits", func() bool {
+			return testkit.Scalar[bool](t, testkit.Pool(t, url),
+				"select exists (select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock')")
+		})
+		other("p2")
+		_ = tx.Commit(t.Context())
+		if err := <-written; err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestReturningProjectIsExpected: a project that returns after days, because it was disabled, is not missing in hours
+// that were recorded without it; nor is a new one. In hours that nobody recorded, all projects are missing.
+func TestReturningProjectIsExpected(t *testing.T) {
+	t.Parallel()
+	store := postgres.Stats{DB: open(t, testkit.Database(t))}
+	see := func(n int, counted bool, ids ...string) {
+		t.Helper()
+		var projects []domain.Project
+		var counts []domain.HourCount
+		for _, id := range ids {
+			projects = append(projects, domain.Project{ID: id, DomainID: "d1"})
+			counts = append(counts, count(id, "d1", n, 1, 1, domain.Sampled))
+		}
+		err := store.RecordProjects(t.Context(), projects, hour(n-3), hour(n))
+		if counted && err == nil {
+			err = store.Insert(t.Context(), counts)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	sums := func(first, last int) (running []int) {
+		t.Helper()
+		got, err := store.Series(t.Context(), domain.View{Scope: domain.ScopeCloud}, hour(first), hour(last))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, h := range got {
+			if running = append(running, -1); h.Running != nil {
+				running[len(running)-1] = *h.Running
+			}
+		}
+		return running
+	}
+	check := func(what string, want, got []int) {
+		t.Helper()
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s: %s", what, diff)
+		}
+	}
+	see(0, true, "p1", "p2")
+	for n := 1; n < 9; n++ {
+		see(n, true, "p1") // p2 is disabled
+	}
+	see(9, false, "p1", "p2", "new")
+	check("before they are counted", []int{2, 1, 1, 1, 1, 1, 1, 1, 1, -1}, sums(0, 9))
+	see(9, true, "p1", "p2", "new")
+	check("counted", []int{2, 1, 1, 1, 1, 1, 1, 1, 1, 3}, sums(0, 9))
+	see(10, true, "p1", "new") // and away again
+	see(12, true, "p1", "p2", "new")
+	check("nobody saw the hour 11", []int{3, 2, -1, 3}, sums(9, 12))
+	see(11, true, "p1", "new") // a late one does not take back that p2 may have been there
+	check("after a late one", []int{3, 2, -1, 3}, sums(9, 12))
 }
