@@ -85,6 +85,7 @@ begin
         grant delete, select, update (attempts, failing_since, next_at) on streams to cloudfn_collect_stats;
         grant delete, select, update (missed_at) on unexpected_objects to cloudfn_collect_stats;
         grant delete, insert, select on unserved_projects to cloudfn_collect_stats;
+        grant select (failed_at, function) on wake_failures to cloudfn_collect_stats;
     end if;
     if exists (select from pg_roles where rolname = 'cloudfn_connections') then
         revoke all on all tables in schema public from cloudfn_connections;
