@@ -41,11 +41,11 @@ type service struct {
 
 // function is what the clock remembers of one.
 type function struct {
-	woken   time.Time   // when it was woken last; what is due since then is new
-	ended   time.Time   // when a wake ended last
-	wakes   []time.Time // when those began that have no answer yet
-	isHeld  bool        // one of them has none for heldAfter, which is recorded
-	missing int         // wakes in a row of a function that is not deployed
+	woken    time.Time   // when a wake began last, or failed; what is due since then is new
+	answered time.Time   // when it answered last
+	wakes    []time.Time // when those began that have no answer yet
+	isHeld   bool        // it is recorded that one of them has none
+	missing  int         // wakes in a row that found no such function
 
 	recording sync.Mutex // held while it is recorded whether the function can be woken
 }
@@ -62,15 +62,19 @@ const (
 	// earliest is how early a tick may come for its minute: clocks differ.
 	earliest = 5 * time.Second
 	// wakeAgain is when a function is woken again for what was due already when it was woken the last time: a tick may
-	// be doubled, and a function may not be able to do something. It counts from the end of that wake.
+	// be doubled, and a function may not be able to do something. It counts from the end of a wake that failed.
 	wakeAgain = 30 * time.Second
 	// longestPause is that of a function that is not deployed.
 	longestPause = 10 * time.Minute
-	// heldAfter is how long a wake may have no answer while what was due at its begin still is. A function that works
-	// claims it.
+	// heldAfter is how long a wake may have no answer while what was due at its begin still is, and the function answers
+	// no other one: one that has enough to do answers the third immediately.
 	heldAfter = 50 * time.Second
+	// slack is by how much the clocks of Postgres and of this process may differ.
+	slack = time.Second
 	// mostWakes are without an answer at a time.
 	mostWakes = 4
+	// recordTime bounds a write to the monitors: wakes do not wait for it for long.
+	recordTime = 5 * time.Second
 	// rereadIn is when the clock reads again that could not read what it has planned.
 	rereadIn = 5 * time.Second
 	readTime = 20 * time.Second
@@ -137,11 +141,16 @@ func (s *service) read(ctx context.Context, until time.Time) error {
 	if until.After(s.until) {
 		s.until = until
 	}
+	detached := context.WithoutCancel(ctx)
 	for _, w := range waiting {
-		if at := asked.Add(w.In); at.After(time.Now()) {
+		at := asked.Add(w.In)
+		switch {
+		case w.IsForgotten:
+			go s.recordWoken(detached, s.function(w.Function), w.Function)
+		case at.After(time.Now()):
 			s.setNext(at)
-		} else {
-			s.begin(context.WithoutCancel(ctx), w, at, asked.Add(w.Newest))
+		default:
+			s.begin(detached, w, at, asked.Add(w.Newest))
 		}
 		if w.Later != nil {
 			s.setNext(asked.Add(*w.Later))
@@ -160,22 +169,17 @@ func (s *service) setNext(at time.Time) {
 // begin wakes a function that has something due since oldest, and the last of it since newest, unless it was woken for
 // that. It is called with mu held.
 func (s *service) begin(ctx context.Context, w due.Waiting, oldest, newest time.Time) {
-	f, isKnown := s.functions[w.Function]
-	if !isKnown {
-		f = &function{}
-		s.functions[w.Function] = f
-	}
-	now, isNew := time.Now(), newest.After(f.woken)
-	again := f.ended.Add(wakeAgain)
-	if f.missing > 0 {
-		isNew, again = false, f.ended.Add(flow.Backoff(wakeAgain, longestPause, f.missing))
-	}
-	switch waits := len(f.wakes) > 0; {
-	case waits && !oldest.After(f.wakes[0]) && now.Sub(f.wakes[0]) >= heldAfter:
+	f, now := s.function(w.Function), time.Now()
+	if f.isUnanswered() && now.Sub(f.wakes[0]) >= heldAfter && oldest.Before(f.wakes[0].Add(slack)) {
 		f.isHeld = true
-		go s.recordHeld(ctx, f, w.Function, f.wakes[0])
-		s.setNext(now.Add(wakeAgain))
-	case waits && (!isNew || len(f.wakes) >= mostWakes):
+		go s.recordHeld(ctx, f, w.Function)
+	}
+	isNew, again := newest.After(f.woken), f.woken.Add(wakeAgain)
+	if f.missing > 0 && w.IsUnregistered {
+		isNew, again = false, f.woken.Add(flow.Backoff(wakeAgain, longestPause, f.missing))
+	}
+	switch {
+	case len(f.wakes) == mostWakes:
 		s.setNext(now.Add(wakeAgain))
 	case isNew || !now.Before(again):
 		f.woken = now
@@ -186,17 +190,47 @@ func (s *service) begin(ctx context.Context, w due.Waiting, oldest, newest time.
 	}
 }
 
-// recordHeld records that a wake still has no answer.
-func (s *service) recordHeld(ctx context.Context, f *function, name string, began time.Time) {
+// function is called with mu held.
+func (s *service) function(name string) *function {
+	f, isKnown := s.functions[name]
+	if !isKnown {
+		f = &function{}
+		s.functions[name] = f
+	}
+	return f
+}
+
+// isUnanswered reports whether no wake was answered since the oldest one that waits for it began.
+func (f *function) isUnanswered() bool { return len(f.wakes) > 0 && !f.answered.After(f.wakes[0]) }
+
+// recordHeld records since when no wake is answered.
+func (s *service) recordHeld(ctx context.Context, f *function, name string) {
 	f.recording.Lock()
 	defer f.recording.Unlock()
 	s.mu.Lock()
-	isHeld := slices.Contains(f.wakes, began)
+	isHeld, since := f.isUnanswered(), time.Duration(0)
+	if isHeld {
+		since = time.Since(f.wakes[0])
+	}
 	s.mu.Unlock()
 	if isHeld {
-		note(ctx, name, s.monitors.WakeFailed(ctx, name, time.Since(began), "it has not answered, and what was due "+
-			"when it was woken still is: perhaps no pod of it can start"))
+		s.recordFailed(ctx, name, since, "it has not answered, and what was due when it was woken still is: perhaps no "+
+			"pod of it can start")
 	}
+}
+
+func (s *service) recordFailed(ctx context.Context, name string, since time.Duration, reason string) {
+	ctx, cancel := context.WithTimeout(ctx, recordTime)
+	defer cancel()
+	note(ctx, name, s.monitors.WakeFailed(ctx, name, since, reason))
+}
+
+func (s *service) recordWoken(ctx context.Context, f *function, name string) {
+	f.recording.Lock()
+	defer f.recording.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, recordTime)
+	defer cancel()
+	note(ctx, name, s.monitors.Woken(ctx, name))
 }
 
 // follow reads what is due at each moment that is planned, until nothing is planned or the process ends.
@@ -236,52 +270,55 @@ func (s *service) endPlan() {
 
 // wake wakes a function, with retries within the minute. The next tick does so again while something is due.
 func (s *service) wake(ctx context.Context, f *function, w due.Waiting, began time.Time) {
-	isFailing, err := w.IsFailing, error(nil)
-	isMissing := false
+	isFailing := w.IsFailing
 	for n := 0; ; n++ {
 		posted := time.Now()
-		if err = s.post(ctx, w.Function); err == nil || errors.Is(err, eventx.ErrNotDone) {
-			break // its failure it has logged
+		err := s.post(ctx, w.Function)
+		if err == nil || errors.Is(err, eventx.ErrNotDone) { // its failure it has logged
+			if s.end(f, began, err) || isFailing {
+				s.recordWoken(ctx, f, w.Function)
+			}
+			s.replan(ctx)
+			return
 		}
-		if isMissing = w.IsUnregistered && errors.Is(err, eventx.ErrAbsent); isMissing {
+		isAbsent := errors.Is(err, eventx.ErrAbsent)
+		if isAbsent && w.IsUnregistered { // nothing waits for it
 			slog.InfoContext(ctx, "a function is not deployed", "function", w.Function, "error", err)
-			break // and nothing waits for it
+			s.end(f, began, err)
+			return
 		}
 		isFailing = true
+		s.mu.Lock()
+		f.woken = time.Now() // the retries are for what became due meanwhile, too
+		s.mu.Unlock()
 		slog.WarnContext(ctx, "a function could not be woken", "function", w.Function, "error", err)
-		note(ctx, w.Function, s.monitors.WakeFailed(ctx, w.Function, time.Since(posted), err.Error()))
-		if n == len(retries) || errors.Is(err, eventx.ErrAbsent) || time.Since(began)+retries[n] > planFor ||
+		s.recordFailed(ctx, w.Function, time.Since(posted), err.Error())
+		if isAbsent || n == len(retries) || time.Since(began)+retries[n] > planFor ||
 			!flow.Await(ctx, retries[n], nil) {
-			break
+			s.end(f, began, err)
+			return
 		}
 	}
-	wasHeld := s.end(f, began, err, isMissing)
-	if err != nil && !errors.Is(err, eventx.ErrNotDone) {
-		return
-	}
-	if isFailing || wasHeld {
-		f.recording.Lock()
-		note(ctx, w.Function, s.monitors.Woken(ctx, w.Function))
-		f.recording.Unlock()
-	}
-	s.replan(ctx)
 }
 
-// end ends a wake. wasHeld reports whether it is recorded that the function has not answered.
-func (s *service) end(f *function, began time.Time, err error, isMissing bool) (wasHeld bool) {
+// end ends a wake. wasHeld reports whether it is recorded that the function did not answer.
+func (s *service) end(f *function, began time.Time, err error) (wasHeld bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if n := slices.Index(f.wakes, began); n >= 0 {
 		f.wakes = slices.Delete(f.wakes, n, n+1)
 	}
-	f.ended = time.Now()
-	if errors.Is(err, eventx.ErrNotDone) {
-		f.woken = f.ended // what became due meanwhile it could not do either
+	now := time.Now()
+	if err != nil {
+		f.woken = now // what became due meanwhile it could not do either
 	}
-	if f.missing++; !isMissing {
+	if f.missing++; !errors.Is(err, eventx.ErrAbsent) {
 		f.missing = 0
 	}
-	wasHeld, f.isHeld = f.isHeld, false
+	if err != nil && !errors.Is(err, eventx.ErrNotDone) {
+		return false
+	}
+	wasHeld, f.isHeld, f.answered = f.isHeld, false, now
 	return wasHeld
 }
 

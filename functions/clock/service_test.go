@@ -136,8 +136,8 @@ func TestCannotBeWoken(t *testing.T) {
 	})
 }
 
-// TestWorkFailed: a function that was woken and could not do its work can be woken. It is woken again 30 s after the
-// end of that, however long it took: not for what was due then, and not for what became due meanwhile.
+// TestWorkFailed: a function that was woken and could not do its work can be woken. It is woken again 30 s after that,
+// however long it took, and for what became due meanwhile, too.
 func TestWorkFailed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -147,7 +147,7 @@ func TestWorkFailed(t *testing.T) {
 		w.add("run-leases", 0)
 		w.add("run-leases", 35*s)
 		w.run(t, 4)
-		w.want(t, "run-leases", 0, 35*s, 105*s, 175*s)
+		w.want(t, "run-leases", 0, 35*s, 70*s, 105*s, 140*s, 175*s, 210*s)
 		if len(w.failing) != 0 {
 			t.Errorf("failing are %v", w.failing)
 		}
@@ -155,9 +155,8 @@ func TestWorkFailed(t *testing.T) {
 	})
 }
 
-// TestHeld: a wake without an answer, of a function that does nothing of what was due then, is one that cannot be
-// woken: perhaps no pod of it starts. It is not woken again meanwhile. A monitor says so after three minutes, and that
-// it can be woken when it can.
+// TestHeld: a function that answers no wake, and does nothing of what was due then, cannot be woken: perhaps no pod of
+// it starts. Four wakes wait for it at most. A monitor says so after three minutes, and that it can be woken when it can.
 func TestHeld(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -166,17 +165,57 @@ func TestHeld(t *testing.T) {
 		w.add("run-leases", 0)
 		w.add("watch-nodes", 90*s)
 		w.run(t, 4)
-		w.want(t, "run-leases", 0)
+		w.want(t, "run-leases", 0, 60*s, 90*s, 120*s)
 		w.want(t, "watch-nodes", 90*s)
 		if at := w.failed["run-leases"]; at < 3*time.Minute || at > 3*time.Minute+30*s {
 			t.Errorf("the monitor failed at %s", at)
 		}
 		w.hold("run-leases", 0)
-		w.run(t, 2)
+		w.run(t, 4)
 		if !slices.Equal(w.works, []string{"run-leases"}) || len(w.failing) != 0 {
 			t.Errorf("again work %v; still failing are %v", w.works, w.failing)
 		}
-		w.want(t, "run-leases", 0)
+		w.want(t, "run-leases", 0, 60*s, 90*s, 120*s)
+	})
+}
+
+// TestBacklog: a function that is at work for minutes and has more due than it can do can be woken: it answers when it
+// has enough. What comes meanwhile has it woken.
+func TestBacklog(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		w.backlog, w.workFor = true, 250*s
+		w.add("run-leases", 0)
+		w.add("run-leases", 70*s)
+		w.run(t, 10)
+		if len(w.failed) != 0 || len(w.failing) != 0 {
+			t.Errorf("failed are %v, and failing %v", w.failed, w.failing)
+		}
+		if got := w.wakes["run-leases"]; !slices.Contains(got, 70*s) || len(got) < 18 || len(got) > 22 {
+			t.Errorf("it was woken at %v", got)
+		}
+		w.mu.Lock()
+		clear(w.due)
+		w.mu.Unlock()
+		time.Sleep(5 * time.Minute)
+	})
+}
+
+// TestForgotten: a function that could not be woken, and that nothing waits for any more, is missed no longer, whichever
+// process of the clock has recorded it.
+func TestForgotten(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		w.add("run-leases", time.Hour)
+		w.failing["run-leases"], w.failedAt["run-leases"] = time.Now(), time.Now()
+		w.failed["run-leases"] = 0
+		w.run(t, 4)
+		w.want(t, "run-leases")
+		if !slices.Equal(w.works, []string{"run-leases"}) || len(w.failing) != 0 {
+			t.Errorf("again work %v; still failing are %v", w.works, w.failing)
+		}
 	})
 }
 

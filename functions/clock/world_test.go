@@ -23,26 +23,29 @@ type world struct {
 	began  time.Time
 	ending chan struct{}
 
-	mu      sync.Mutex
-	due     map[string][]time.Time // of each function
-	reads   int
-	broken  error // of the store
-	away    map[string]error
-	wakes   map[string][]time.Duration // since the begin
-	failing map[string]time.Time       // in Postgres
-	failed  map[string]time.Duration   // when its monitor failed
-	works   []string                   // whose monitors say that they work again
-	workFor time.Duration              // how long a function works
-	leaves  map[string]time.Duration   // what a function leaves due, once
-	held    map[string]time.Duration   // how long wakes of a function are held: then away is their answer
-	unknown map[string]bool            // functions that have never run, and have nothing else due
-	hanging time.Duration              // how long a read takes
+	mu       sync.Mutex
+	due      map[string][]time.Time // of each function
+	reads    int
+	broken   error // of the store
+	away     map[string]error
+	wakes    map[string][]time.Duration // since the begin
+	failing  map[string]time.Time       // in Postgres
+	failedAt map[string]time.Time       // the last time
+	failed   map[string]time.Duration   // when its monitor failed
+	works    []string                   // whose monitors say that they work again
+	workFor  time.Duration              // how long a function works
+	leaves   map[string]time.Duration   // what a function leaves due, once
+	held     map[string]time.Duration   // how long wakes of a function are held: then away is their answer
+	backlog  bool                       // it never does all, and answers the third wake immediately while it works on two
+	working  int
+	unknown  map[string]bool // functions that have never run, and have nothing else due
+	hanging  time.Duration   // how long a read takes
 }
 
 func newWorld() *world {
 	w := &world{
 		began: time.Now(), ending: make(chan struct{}), due: map[string][]time.Time{}, away: map[string]error{},
-		wakes: map[string][]time.Duration{}, failing: map[string]time.Time{}, failed: map[string]time.Duration{},
+		wakes: map[string][]time.Duration{}, failedAt: map[string]time.Time{}, failing: map[string]time.Time{}, failed: map[string]time.Duration{},
 		leaves: map[string]time.Duration{}, held: map[string]time.Duration{}, unknown: map[string]bool{},
 	}
 	w.service = newService(w, w, w.wakeFunction)
@@ -98,6 +101,10 @@ func (w *world) NextDue(ctx context.Context, within time.Duration) (all []due.Wa
 		if waiting.In <= within {
 			all = append(all, waiting)
 		}
+		if _, isFailing := w.failing[function]; isFailing && waiting.In > within &&
+			time.Since(w.failedAt[function]) > 2*time.Minute {
+			all = append(all, due.Waiting{Function: function, IsFailing: true, IsForgotten: true})
+		}
 	}
 	return all, w.broken
 }
@@ -115,12 +122,19 @@ func (w *world) wakeFunction(ctx context.Context, function string) error {
 	if err := w.away[function]; err != nil {
 		return err
 	}
-	w.due[function] = slices.DeleteFunc(w.due[function], func(at time.Time) bool { return !at.After(time.Now()) })
+	if !w.backlog {
+		w.due[function] = slices.DeleteFunc(w.due[function], func(at time.Time) bool { return !at.After(time.Now()) })
+	}
 	if in, isSet := w.leaves[function]; isSet {
 		delete(w.leaves, function)
 		w.due[function] = append(w.due[function], time.Now().Add(in))
 	}
+	if w.backlog && w.working == 2 {
+		return nil
+	}
 	if w.workFor > 0 {
+		w.working++
+		defer func() { w.working-- }()
 		w.mu.Unlock()
 		flow.Sleep(ctx, w.workFor)
 		w.mu.Lock()
@@ -131,6 +145,7 @@ func (w *world) wakeFunction(ctx context.Context, function string) error {
 func (w *world) WakeFailed(_ context.Context, function string, since time.Duration, _ string) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.failedAt[function] = time.Now()
 	if _, isKnown := w.failing[function]; !isKnown {
 		w.failing[function] = time.Now().Add(-since)
 	}
@@ -143,8 +158,9 @@ func (w *world) WakeFailed(_ context.Context, function string, since time.Durati
 func (w *world) Woken(_ context.Context, function string) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	_, wasFailing := w.failing[function]
 	delete(w.failing, function)
-	if _, isReported := w.failed[function]; isReported {
+	if _, isReported := w.failed[function]; isReported && wasFailing {
 		w.works = append(w.works, function)
 	}
 	return nil

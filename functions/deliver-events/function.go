@@ -69,8 +69,8 @@ var Function = run.Event[Config]{
 		Network: []string{"callbacks"},
 	},
 	Secrets: []string{"events", "seal"},
-	// Each pod makes DELIVERY_WORKERS attempts at once. It works on one event, and answers those that come meanwhile at
-	// once.
+	// Each pod makes DELIVERY_WORKERS attempts concurrently. It works on one event, one waits, and others are answered
+	// immediately.
 	Scale: run.Scale{MaxPods: 2, Concurrency: 10},
 	Build: build,
 }

@@ -62,9 +62,9 @@ var Function = run.Event[Config]{
 		Wakes:   []string{"clock", "deliver-events"},
 	},
 	Secrets: []string{"events", "openstack"},
-	// Projects are claimed, so two pods share them when reading them takes most of a minute. An event is a round: a pod
-	// that is nearly always at one gets help.
-	Scale: run.Scale{MaxPods: 2, Concurrency: 10, Target: 1},
+	// Projects are claimed, so two pods share them when reading them takes most of a minute. An event is a round, and
+	// one more may wait: a pod that nearly always has both gets help.
+	Scale: run.Scale{MaxPods: 2, Concurrency: 10, Target: 2},
 	Build: build,
 }
 

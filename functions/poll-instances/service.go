@@ -76,17 +76,17 @@ type event struct {
 // time: each project is claimed by one. In one process one event works at a time, and one waits: it reads what was
 // written after the other one had.
 func (s *service) Poll(ctx context.Context) error {
-	leave, err := s.events.Enter(ctx)
-	if leave == nil {
-		return err
-	}
-	defer leave()
 	if err := s.chores.Register(ctx); err != nil {
 		return err
 	}
 	if err := s.jobs.Schedule(ctx, jobKind, postgres.PollJob, due.Next{Second: second}); err != nil {
 		return err
 	}
+	leave, err := s.events.Enter(ctx)
+	if leave == nil {
+		return err
+	}
+	defer leave()
 	began, err := s.db.Now(ctx)
 	if err != nil {
 		return err

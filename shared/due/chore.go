@@ -152,6 +152,15 @@ func (c *Chores) areRunning(ctx context.Context, e *event) (areRunning bool, err
 	return areRunning, nil
 }
 
+// isRunning reports whether a chore is running.
+func (c *Chores) isRunning() bool {
+	return c != nil && slices.ContainsFunc(c.All, func(chore *Chore) bool {
+		chore.mu.Lock()
+		defer chore.mu.Unlock()
+		return chore.isRunning
+	})
+}
+
 // run does a chore if no other replica does, or has done since it was due.
 func (c *Chores) run(ctx context.Context, chore *Chore) error {
 	acquire := c.Jobs.Claim

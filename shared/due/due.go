@@ -88,7 +88,7 @@ func (r *Runner[T]) Run(ctx context.Context) error {
 	begun := &event{freed: r.freed}
 	err = r.follow(ctx, begun)
 	leave() // before the last passes have ended: the next event need not wait for them
-	if r.isWorking() {
+	if r.isWorking() || r.Chores.isRunning() {
 		PlanRest(ctx)
 	}
 	begun.all.Wait()
@@ -102,8 +102,8 @@ func WithRest(ctx context.Context, plan func()) context.Context {
 	return context.WithValue(ctx, restKey{}, plan)
 }
 
-// PlanRest is called by an event that begins nothing more while some of its work goes on: the clock has to wake the
-// function for what becomes due meanwhile.
+// PlanRest is called by an event that begins nothing more while its last passes and chores go on: the clock has to wake
+// the function for what becomes due meanwhile.
 func PlanRest(ctx context.Context) {
 	if plan, isSet := ctx.Value(restKey{}).(func()); isSet {
 		plan()

@@ -53,6 +53,8 @@ type wakes struct {
 }
 
 const (
+	// postEvery is the shortest time between two posts to a function: one that has enough events answers immediately.
+	postEvery = 250 * time.Millisecond
 	// postBeside is how old a post is when a wake makes another one beside it. A function begins what becomes due while
 	// it works, but not for as long as its slowest pass takes, and it answers only then.
 	postBeside = 5 * time.Second
@@ -79,66 +81,61 @@ func (w *Waker) Wake(functions ...string) {
 			f = &wakes{}
 			w.functions[name] = f
 		}
-		switch left := postBeside - time.Since(f.last); {
-		case w.ending != nil:
-			w.postLast(name, f)
-		case f.posting == 0 || left <= 0 && f.posting < mostPosts:
+		switch {
+		case w.ending == nil:
+			w.schedule(name, f)
+		case w.posting > 0: // once nothing posts, the process has ended
 			w.begin(name, f)
-		case !f.again:
-			f.again = true
-			time.AfterFunc(left, func() { w.repeat(name, f) })
 		}
 	}
 }
 
-// begin posts until no wake has come meanwhile. It needs the lock.
+// schedule begins a post now, or when it may. It needs the lock.
+func (w *Waker) schedule(name string, f *wakes) {
+	pause := postEvery
+	if f.posting > 0 {
+		pause = postBeside
+	}
+	wait := pause - time.Since(f.last)
+	if wait <= 0 && f.posting < mostPosts {
+		w.begin(name, f)
+		return
+	}
+	if f.again = true; f.posting < mostPosts { // else the next one that ends does
+		time.AfterFunc(wait, func() {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			if f.again && w.ending == nil {
+				w.schedule(name, f)
+			}
+		})
+	}
+}
+
+// begin begins a post. It needs the lock.
 func (w *Waker) begin(name string, f *wakes) {
 	w.posting++
 	f.posting++
 	f.last, f.again = time.Now(), false
-	go func() {
-		for isLast := false; !isLast; {
-			isLast = w.posted(name, f, w.post(name))
-		}
-	}()
+	go func() { w.posted(name, f, w.post(name)) }()
 }
 
-// repeat makes the post that wakes wait for, unless one that has ended has made it.
-func (w *Waker) repeat(name string, f *wakes) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if f.again && w.ending == nil && f.posting < mostPosts {
-		w.begin(name, f)
-	}
-}
-
-// postLast posts immediately while the process ends; once nothing posts, it has ended. It needs the lock.
-func (w *Waker) postLast(name string, f *wakes) {
-	if w.posting > 0 {
-		w.begin(name, f)
-	}
-}
-
-// posted ends a post. It logs a failure once, and not for every write while the function is unavailable. isLast is
-// false when a wake has come since the last post began: then the caller posts again.
-func (w *Waker) posted(name string, f *wakes, err error) (isLast bool) {
+// posted ends a post. It logs a failure once, and not for every write while the function is unavailable.
+func (w *Waker) posted(name string, f *wakes, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if err != nil && !f.failed {
 		slog.Warn("wake failed; the clock finds the work", "function", name, "error", err)
 	}
 	f.failed = err != nil
-	// A function answers immediately while two of its events wait: the next post waits for its time then.
-	if f.again && (f.posting == 1 || time.Since(f.last) >= postBeside) {
-		f.last, f.again = time.Now(), false
-		return false
-	}
 	w.posting--
 	f.posting--
+	if f.again {
+		w.schedule(name, f)
+	}
 	if w.ending != nil && w.posting == 0 {
 		close(w.ending)
 	}
-	return true
 }
 
 // Close posts the wakes that wait immediately, also to a function that is still working, and waits for all posts until
@@ -157,7 +154,7 @@ func (w *Waker) end() <-chan struct{} {
 	w.ending = make(chan struct{})
 	for name, f := range w.functions {
 		if f.again {
-			w.postLast(name, f)
+			w.begin(name, f)
 		}
 	}
 	if w.posting == 0 {
@@ -243,10 +240,14 @@ func postWake(
 		fmt.Errorf("the function answered %d", resp.StatusCode)
 }
 
-// isTransientFailure returns how a post failed that has no answer, and whether a retry may succeed.
+// isTransientFailure returns how a post failed that has no answer, and whether a retry may succeed: not if the function
+// may have taken the event.
 func isTransientFailure(err error) (isTransient bool, failure error) {
 	if failed, isDNS := errors.AsType[*net.DNSError](err); isDNS && failed.IsNotFound {
 		return false, fmt.Errorf("%w: %w", ErrAbsent, err)
+	}
+	if failed, isOp := errors.AsType[*net.OpError](err); isOp && failed.Op == "dial" {
+		return true, err
 	}
 	failed, isNet := errors.AsType[net.Error](err)
 	return !isNet || !failed.Timeout(), err

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -79,34 +80,38 @@ func TestWakesAreCoalesced(t *testing.T) {
 	})
 }
 
-// TestQuickPosts: a wake during the only post to a function is posted when that ends. While another one is held, and
-// the function answers immediately that it has enough events, wakes are posted every five seconds at most.
+// TestQuickPosts: a function that answers immediately gets four posts a second at most, however many wakes come. While
+// one post to it is held, and it answers the others that it has enough events, it gets one every five seconds.
 func TestQuickPosts(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
 		var at []time.Duration
-		began, isHeld := time.Now(), false
-		var w *Waker
-		w = NewWaker(func(context.Context, string) error {
+		began := time.Now()
+		w := NewWaker(func(context.Context, string) error {
+			mu.Lock()
 			at = append(at, time.Since(began))
-			switch {
-			case time.Since(began) >= time.Minute:
-			case isHeld:
-				time.Sleep(time.Second)
-				w.Wake("a")
-				time.Sleep(time.Second)
-			default:
-				isHeld = true
-				time.Sleep(time.Minute)
+			isHeld := len(at) == 9
+			mu.Unlock()
+			if isHeld {
+				time.Sleep(30 * time.Second)
 			}
 			return nil
 		})
-		w.Wake("a")
-		time.Sleep(50 * time.Second)
-		w.Wake("a")
-		time.Sleep(time.Hour)
+		for range 400 { // 200 a second
+			w.Wake("a")
+			time.Sleep(5 * time.Millisecond)
+		}
+		for time.Since(began) < 20*time.Second {
+			w.Wake("a")
+			time.Sleep(100 * time.Millisecond)
+		}
 		w.Close(t.Context())
-		want := []time.Duration{0, 50 * time.Second, 55 * time.Second, time.Minute}
+		var want []time.Duration
+		for n := range 9 {
+			want = append(want, time.Duration(n)*postEvery)
+		}
+		want = append(want, 7*time.Second, 12*time.Second, 17*time.Second, 20*time.Second) // the last by Close
 		if !slices.Equal(at, want) {
 			t.Errorf("posts were made at %v, want %v", at, want)
 		}
@@ -276,9 +281,19 @@ func TestAWakeIsSentAgain(t *testing.T) {
 			}
 		})
 	}
-	failed := &url.Error{Op: "Post", Err: &net.OpError{Op: "dial", Err: &net.DNSError{IsNotFound: true}}}
-	if isTransient, err := isTransientFailure(failed); isTransient || !errors.Is(err, ErrAbsent) {
-		t.Errorf("a name that does not exist: %v, retry %t", err, isTransient)
+	for name, tc := range map[string]struct {
+		err                   error
+		isAbsent, isTransient bool
+	}{
+		"a name that does not exist": {&net.DNSError{IsNotFound: true}, true, false},
+		"a name server that hangs":   {&net.DNSError{IsTimeout: true}, false, true},
+		"a pod that does not accept": {os.ErrDeadlineExceeded, false, true},
+	} {
+		failed := &url.Error{Op: "Post", Err: &net.OpError{Op: "dial", Err: tc.err}}
+		if isTransient, err := isTransientFailure(failed); isTransient != tc.isTransient ||
+			errors.Is(err, ErrAbsent) != tc.isAbsent {
+			t.Errorf("%s: %v, retry %t", name, err, isTransient)
+		}
 	}
 }
 

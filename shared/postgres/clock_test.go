@@ -107,7 +107,10 @@ func TestClock(t *testing.T) {
 				"; update jobs set due_at = now() + interval '30 seconds' where key = 'poll'",
 			[]string{"poll-instances in 30s"},
 		},
-		"an instance, and no job": {instanceRow("false, null") + "; delete from jobs where key = 'poll'", nil},
+		"an instance, and no job": {
+			instanceRow("false, null") + "; delete from jobs where kind = 'poll-instances'",
+			[]string{"poll-instances in 0s"},
+		},
 		"a server in another cloud": {
 			connection("'active', null") + ";" + instanceRow("true, 'c0000000-0000-0000-0000-000000000000'"),
 			[]string{"run-connections in 0s"},
@@ -249,7 +252,10 @@ func TestClockHidesNothing(t *testing.T) {
 		"insert into drains (id, node, status, due_at) values (gen_random_uuid(), 'n', 'running', now());"+
 		connection("'active', null")+";"+order("'c0000000-0000-0000-0000-000000000000', null")+
 		"; update jobs set due_at = now() - interval '20 seconds' where kind = 'run-connections' and key = 'retire';"+
-		"update connections set expires_at = now() + interval '40 seconds'")
+		"update connections set expires_at = now() + interval '40 seconds';"+
+		"insert into wake_failures (function, failing_since, failed_at)"+
+		"values ('poll-instances', now() - interval '1 hour', now() - interval '3 minutes'),"+
+		"('collect-stats', now() - interval '1 hour', now() - interval '1 minute')")
 	found, err := clock.NextDue(t.Context(), time.Minute)
 	if err != nil {
 		t.Fatal(err)
@@ -270,13 +276,14 @@ func TestClockHidesNothing(t *testing.T) {
 			newest = text(w.Newest)
 		}
 		got = append(got, fmt.Sprint(w.Function, " since ", since, ", last ", newest, ", later ", later,
-			", only unregistered ", w.IsUnregistered))
+			", only unregistered ", w.IsUnregistered, ", forgotten ", w.IsForgotten))
 	}
 	slices.Sort(got)
 	want := []string{
-		"run-connections since long ago, last -20s, later 40s, only unregistered false",
-		"run-leases since long ago, last long ago, later nothing, only unregistered true",
-		"watch-nodes since long ago, last 0s, later nothing, only unregistered false",
+		"poll-instances since 0s, last 0s, later nothing, only unregistered false, forgotten true",
+		"run-connections since long ago, last -20s, later 40s, only unregistered false, forgotten false",
+		"run-leases since long ago, last long ago, later nothing, only unregistered true, forgotten false",
+		"watch-nodes since long ago, last 0s, later nothing, only unregistered false, forgotten false",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))

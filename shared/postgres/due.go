@@ -63,8 +63,13 @@ const (
       and (c.status = 'active' or i.state <> 'unknown'))`
 )
 
-// DueFollowed is past if there are instances or orders to follow, and poll-instances has seen none the last time.
-func DueFollowed() string { return dueIdle("poll-instances", PollJob, hasFollowed) }
+// DueFollowed is past if there are instances or orders to follow, and poll-instances has seen none the last time. No
+// setting switches it off, so one that was never deployed is missed.
+func DueFollowed() string {
+	const job = "(select due_at from jobs where kind = 'poll-instances' and key = '" + PollJob + "')"
+	return "select case when coalesce(" + job + ", 'infinity') = 'infinity' and " + hasFollowed +
+		" then 'epoch'::timestamptz end"
+}
 
 // DuePool is past if there are hosts in the pool, and run-leases has seen none the last time.
 func DuePool() string { return dueIdle("run-leases", PoolJob, hasPool) }
@@ -160,9 +165,11 @@ func NewClock(db *DB, functions []due.Declared) Clock {
 select function, min(at) - now() as "in", coalesce(max(at) filter (where at <= now()), min(at)) - now() as newest,
        min(at) filter (where at > now()) - now() as later,
        bool_and(at = ` + unregistered + `) as is_unregistered,
-       exists (select from wake_failures w where w.function = due.function) as is_failing
+       exists (select from wake_failures w where w.function = due.function) as is_failing, false as is_forgotten
 from (values ` + strings.Join(rows, ",\n") + `) as due (function, at)
-where at <= now() + $1::interval group by function order by min(at), function`}
+where at <= now() + $1::interval group by function
+union all select function, '0', '0', null, false, true, true from wake_failures
+where failed_at < now() - interval '` + forgetAfter.String() + `' order by "in", function`}
 }
 
 // IsDueLater reports whether one of the queries finds something that is due within a time, and not now.

@@ -12,6 +12,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/sethvargo/go-envconfig"
@@ -47,6 +48,7 @@ type Process struct {
 	settings     watchedSettings
 	dependencies dependencies
 
+	working    atomic.Int32       // events that functions of this process are woken for, without a request
 	ending     context.CancelFunc // ends the waits of events for what is due later
 	stopEvents context.CancelFunc // cancels the work of all events
 }

@@ -31,6 +31,7 @@ const (
 	drainSlack = 5 * time.Second
 	eventGrace = 15 * time.Second
 	wakeGrace  = 3 * time.Second
+	drainPause = 20 * time.Millisecond // between two looks at what is still being done
 )
 
 // untilSignal serves until SIGTERM or SIGINT, and then calls end.
@@ -118,7 +119,13 @@ func (p *Process) serveDaemon(ctx context.Context) error {
 func (p *Process) drain(ctx context.Context, server *http.Server) error {
 	p.ending()
 	defer time.AfterFunc(eventGrace, p.stopEvents).Stop()
-	return drain(ctx, server, p.cfg.RequestTimeout+drainSlack)
+	end := time.Now().Add(eventGrace + drainSlack)
+	err := drain(ctx, server, p.cfg.RequestTimeout+drainSlack)
+	// What the daemon's clock has woken is no request.
+	for p.working.Load() > 0 && time.Now().Before(end) {
+		time.Sleep(drainPause)
+	}
+	return err
 }
 
 // serveFunction serves one function by the functions framework, whose Start neither ends on SIGTERM nor returns its

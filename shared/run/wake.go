@@ -48,6 +48,8 @@ func (p *Process) wakeOwn(ctx context.Context, function string) error {
 	if i < 0 {
 		return nil
 	}
+	p.working.Add(1)
+	defer p.working.Add(-1)
 	err := p.events[i].Work(httpx.NewRequestID(ctx), eventx.Wake(function, p.cfg.EventKey, time.Now()))
 	if err != nil {
 		return fmt.Errorf("%w: %w", eventx.ErrNotDone, err)

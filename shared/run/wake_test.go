@@ -15,6 +15,7 @@ import (
 	cloudevents "github.com/cloudevents/sdk-go/v2"
 
 	"github.com/cloudfn/cloudfn/shared/eventx"
+	"github.com/cloudfn/cloudfn/shared/flow"
 )
 
 // deps is what the functions of a process are built with.
@@ -91,6 +92,37 @@ func TestTheEndStopsWhatWasWoken(t *testing.T) {
 				t.Errorf("%s: the end took %s, want %s", name, took, tc.took)
 			}
 			close(ever)
+		})
+	}
+}
+
+// TestDrainWaitsForWoken: the work of a function that was woken without a request ends before the process does, or is
+// canceled after eventGrace.
+func TestDrainWaitsForWoken(t *testing.T) {
+	for name, tc := range map[string]struct {
+		work, took time.Duration
+		isCanceled bool
+	}{"short": {10 * time.Second, 10 * time.Second, false}, "long": {time.Minute, eventGrace, true}} {
+		p, err := newProcess(t.Context(), environment(nil), Texts{}, io.Discard, tested)
+		if err != nil {
+			t.Fatal(err)
+		}
+		synctest.Test(t, func(t *testing.T) {
+			var failed error
+			p.events[0].Func = func(ctx context.Context, _ cloudevents.Event) error {
+				flow.Sleep(ctx, tc.work)
+				failed = ctx.Err()
+				return failed
+			}
+			began := time.Now()
+			go func() { _ = p.wakeOwn(t.Context(), p.events[0].Name) }()
+			synctest.Wait()
+			if err := p.drain(t.Context(), &http.Server{ReadHeaderTimeout: time.Second}); err != nil {
+				t.Error(err)
+			}
+			if took := time.Since(began).Truncate(time.Second); took != tc.took || (failed != nil) != tc.isCanceled {
+				t.Errorf("%s: the end took %s, and the work ended with %v", name, took, failed)
+			}
 		})
 	}
 }
