@@ -3,7 +3,9 @@ package testkit
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"sync"
 	"testing"
@@ -14,9 +16,13 @@ import (
 	"github.com/gophercloud/gophercloud/v2/openstack/compute/v2/flavors"
 	"github.com/gophercloud/gophercloud/v2/openstack/compute/v2/instanceactions"
 	"github.com/gophercloud/gophercloud/v2/openstack/compute/v2/quotasets"
+	"github.com/gophercloud/gophercloud/v2/openstack/compute/v2/servergroups"
 	"github.com/gophercloud/gophercloud/v2/openstack/compute/v2/servers"
+	"github.com/gophercloud/gophercloud/v2/openstack/compute/v2/tags"
 	"github.com/gophercloud/gophercloud/v2/openstack/image/v2/images"
 	"github.com/gophercloud/gophercloud/v2/openstack/networking/v2/networks"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
 // Facts are the resources that every project of the sandbox can use. They are found by their properties: the names are
@@ -186,4 +192,151 @@ func (p *Project) Fail(t testing.TB, name string) {
 	nova.Microversion = withoutNetwork
 	made := must(servers.Create(ctx, nova, opts, nil).Extract())(t)
 	p.Await(t, made.ID, "ERROR")
+}
+
+// actions are the bodies of Nova's server actions.
+var actions = map[string]any{
+	"start": object{"os-start": nil}, "stop": object{"os-stop": nil}, "shelve": object{"shelve": nil},
+	"unshelve": object{"unshelve": nil}, "snapshot": object{"createImage": object{"name": "snapshot"}},
+	"pause": object{"pause": nil}, "suspend": object{"suspend": nil}, "lock": object{"lock": nil},
+	"rescue": object{"rescue": object{}}, "break": object{"os-resetState": object{"state": "error"}},
+	"reboot": object{"reboot": object{"type": "SOFT"}}, "hard": object{"reboot": object{"type": "HARD"}},
+}
+
+type object map[string]any
+
+// Act sends an action to Nova as the member, or "break" (put the server into ERROR) as an admin, and returns the status
+// of the answer: 202 for every success.
+func (p *Project) Act(t testing.TB, serverID, action string) int {
+	t.Helper()
+	client := p.Login(t)
+	if action == "break" {
+		client = Login(t, "admin")
+	}
+	nova, body := Compute(t, client), actions[action]
+	if action == "resize" {
+		body = object{"resize": object{"flavorRef": largerFlavor(t, nova)}}
+	}
+	_, err := nova.Post(context.Background(), nova.ServiceURL("servers", serverID, "action"), body, nil,
+		&gophercloud.RequestOpts{OkCodes: []int{http.StatusOK, http.StatusAccepted}})
+	if rejected, ok := errors.AsType[gophercloud.ErrUnexpectedResponseCode](err); ok {
+		return rejected.Actual
+	}
+	check(t, err)
+	return http.StatusAccepted
+}
+
+// largerFlavor returns the smallest flavor with more memory than the smallest of all.
+func largerFlavor(t testing.TB, nova *gophercloud.ServiceClient) string {
+	t.Helper()
+	list := flavors.ListDetail(nova, flavors.ListOpts{SortKey: "memory_mb", SortDir: "asc"})
+	found := all(t, list, flavors.ExtractFlavors)
+	for _, f := range found {
+		if f.RAM > found[0].RAM {
+			return f.ID
+		}
+	}
+	t.Fatal("all flavors have the same memory")
+	return ""
+}
+
+// createOpts returns the request for servers of the smallest flavor.
+func createOpts(t testing.TB, name string) servers.CreateOpts {
+	t.Helper()
+	f := Sandbox(t)
+	return servers.CreateOpts{Name: name, FlavorRef: f.FlavorID, ImageRef: f.ImageID, Networks: "none"}
+}
+
+// withoutNetwork is Nova's first version of networks "none". A port is half of what a server costs the sandbox.
+const withoutNetwork = "2.37"
+
+// Create creates a server without a network, and does not wait for it.
+func (p *Project) Create(t testing.TB, name string, tags ...string) (id string) {
+	t.Helper()
+	opts, nova := createOpts(t, name), Compute(t, p.Login(t))
+	opts.Tags, nova.Microversion = tags, withoutNetwork
+	if len(tags) > 0 {
+		nova.Microversion = "2.52"
+	}
+	return must(servers.Create(context.Background(), nova, opts, nil).Extract())(t).ID
+}
+
+// Untag removes all tags of a server.
+func (p *Project) Untag(t testing.TB, serverID string) {
+	t.Helper()
+	nova := Compute(t, p.Login(t))
+	nova.Microversion = "2.26"
+	check(t, tags.DeleteAll(context.Background(), nova, serverID).ExtractErr())
+}
+
+// Tags returns the tags of a server.
+func (p *Project) Tags(t testing.TB, serverID string) []string {
+	t.Helper()
+	nova := Compute(t, p.Login(t))
+	nova.Microversion = "2.26"
+	return must(tags.List(context.Background(), nova, serverID).Extract())(t)
+}
+
+// Tag adds a tag to a server.
+func (p *Project) Tag(t testing.TB, serverID, tag string) {
+	t.Helper()
+	nova := Compute(t, p.Login(t))
+	nova.Microversion = "2.26"
+	check(t, tags.Add(context.Background(), nova, serverID, tag).ExtractErr())
+}
+
+// ServersOn makes servers of the project on a host of ReservableHosts, without a network, and waits until they are
+// ACTIVE. They can move to another one of these hosts. The project's member becomes an admin for it.
+func (p *Project) ServersOn(t testing.TB, host, name string, count int) (servers []domain.Server) {
+	t.Helper()
+	p.requestServers(t, host, name, count)
+	ctx, session := context.Background(), Session(t, "admin")
+	Eventually(t, 5*time.Minute, "the servers are on "+host, func() bool {
+		time.Sleep(time.Second)
+		servers = nil
+		for _, s := range must(session.HostServers(ctx, host))(t) {
+			if s.ProjectID == p.ID && s.Status == "ACTIVE" {
+				servers = append(servers, s)
+			}
+		}
+		return len(servers) == count
+	})
+	return servers
+}
+
+// requestServers has Nova make servers of the project on a host of ReservableHosts.
+func (p *Project) requestServers(t testing.TB, host, name string, count int) {
+	t.Helper()
+	ctx, disk := context.Background(), 0
+	flavor := p.flavor(t, flavors.CreateOpts{RAM: 64, VCPUs: 1, Disk: &disk})
+	must(flavors.CreateExtraSpecs(ctx, Compute(t, Login(t, "admin")), flavor, flavors.ExtraSpecsOpts{
+		"trait:" + spareTrait: "required",
+	}).Extract())(t)
+	p.Grant(t, p.UserID, "admin")
+	nova := Compute(t, p.Login(t))
+	nova.Microversion = "2.74" // it names a host
+	made := map[string]any{
+		"name": name, "flavorRef": flavor, "imageRef": Sandbox(t).ImageID, "networks": "none", "host": host,
+		"min_count": count, "max_count": count,
+	}
+	_, err := nova.Post(ctx, nova.ServiceURL("servers"), map[string]any{"server": made}, nil,
+		&gophercloud.RequestOpts{OkCodes: []int{http.StatusAccepted}})
+	check(t, err)
+}
+
+// Act has an admin do an action on a server, in the form of Nova's API.
+func Act(t testing.TB, serverID string, action map[string]any) {
+	t.Helper()
+	nova := Compute(t, Login(t, "admin"))
+	_, err := nova.Post(context.Background(), nova.ServiceURL("servers", serverID, "action"), action, nil,
+		&gophercloud.RequestOpts{OkCodes: []int{http.StatusOK, http.StatusAccepted}})
+	check(t, err)
+}
+
+// ServerGroups lists the project's server groups.
+func (p *Project) ServerGroups(t testing.TB) []servergroups.ServerGroup {
+	t.Helper()
+	nova := Compute(t, p.Login(t))
+	nova.Microversion = "2.15" // the first with soft policies
+	return all(t, servergroups.List(nova, nil), servergroups.ExtractServerGroups)
 }

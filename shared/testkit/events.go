@@ -15,7 +15,11 @@ import (
 
 	cloudevents "github.com/cloudevents/sdk-go/v2"
 	cehttp "github.com/cloudevents/sdk-go/v2/protocol/http"
+	"github.com/google/uuid"
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/seal"
 )
 
 // Receiver receives a callback's events.
@@ -257,4 +261,133 @@ func raw(beginning string, pause time.Duration) http.HandlerFunc {
 			_, err = io.WriteString(conn, "x")
 		}
 	}
+}
+
+// Sink receives CloudEvents, as a broker does.
+type Sink struct {
+	URL    string
+	mu     sync.Mutex
+	events []cloudevents.Event
+}
+
+// NewSink starts a receiver. answer returns the status for the n-th event, counted from 1; nil accepts all events.
+func NewSink(t testing.TB, answer func(n int) int) *Sink {
+	t.Helper()
+	s := &Sink{}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		event, err := cloudevents.NewEventFromHTTPRequest(r)
+		if err != nil || event.Validate() != nil || r.Method != http.MethodPost || r.Header.Get("Ce-Id") == "" {
+			t.Errorf("the sink got %s %s %v, not an event in binary mode", r.Method, r.URL, r.Header)
+			w.WriteHeader(http.StatusBadRequest)
+			return
+		}
+		s.mu.Lock()
+		s.events = append(s.events, *event)
+		n := len(s.events)
+		s.mu.Unlock()
+		status := http.StatusAccepted
+		if answer != nil {
+			status = answer(n)
+		}
+		w.WriteHeader(status)
+	}))
+	t.Cleanup(server.Close)
+	s.URL = server.URL
+	return s
+}
+
+// Events returns all events so far in their order, whatever the answers were.
+func (s *Sink) Events() []cloudevents.Event {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.events)
+}
+
+// IDs returns the ids of the events so far.
+func (s *Sink) IDs() []string {
+	ids := []string{}
+	for _, e := range s.Events() {
+		ids = append(ids, e.ID())
+	}
+	return ids
+}
+
+// Wakes stands for the event functions of a replica, and counts how often each is woken.
+type Wakes struct {
+	URL string // for WAKE_URL
+
+	mu     sync.Mutex
+	counts map[string]int
+}
+
+// NewWakes starts a server that accepts every wake.
+func NewWakes(t testing.TB) *Wakes {
+	t.Helper()
+	w := &Wakes{counts: map[string]int{}}
+	server := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.counts[strings.TrimPrefix(r.URL.Path, "/")]++
+		rw.WriteHeader(http.StatusNoContent)
+	}))
+	t.Cleanup(server.Close)
+	w.URL = server.URL + "/{function}"
+	return w
+}
+
+// Count returns how often a function was woken.
+func (w *Wakes) Count(function string) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.counts[function]
+}
+
+// Await waits until a function was woken.
+func (w *Wakes) Await(t testing.TB, function string) {
+	t.Helper()
+	Eventually(t, 10*time.Second, function+" is woken", func() bool { return w.Count(function) > 0 })
+}
+
+// After checks that a function is woken by what do does. No earlier wake of it may still be on its way.
+func (w *Wakes) After(t testing.TB, function, what string, do func()) {
+	t.Helper()
+	before := w.Count(function)
+	do()
+	Eventually(t, 10*time.Second, what+" wakes "+function, func() bool { return w.Count(function) > before })
+}
+
+// AddCallback inserts a callback as the function callbacks does, and returns its id. The previous secret, unless it is
+// "", is valid for an hour.
+func AddCallback(
+	t testing.TB, conn Querier, projectID, url string, status domain.CallbackStatus, secret, previous string,
+) uuid.UUID {
+	t.Helper()
+	id := uuid.New()
+	must(conn.Exec(context.Background(), `
+insert into callbacks (project_id, id, user_id, url, status, secret, previous_secret, previous_until)
+values ($1, $2, 'tester', $3, $4, $5, $6, now() + interval '1 hour')`,
+		projectID, id, url, status, Sealed(t, projectID, id, secret), Sealed(t, projectID, id, previous)))(t)
+	return id
+}
+
+// Sealed returns a secret of a callback as the function callbacks stores it; nil for "".
+func Sealed(t testing.TB, projectID string, id uuid.UUID, secret string) []byte {
+	t.Helper()
+	if secret == "" {
+		return nil
+	}
+	key := must(seal.ParsePublicKey(SealPublicKey))(t)
+	text := must(key.Seal("callback/"+projectID+"/"+id.String(), domain.Secret(secret)))(t)
+	return text
+}
+
+// AddEvents inserts n events for each of the subjects, with the next sequence numbers.
+func AddEvents(t testing.TB, conn Querier, projectID string, subjects []string, n int) {
+	t.Helper()
+	must(conn.Exec(context.Background(), `
+insert into events (project_id, subject, seq, type, at, data)
+select $1, s, coalesce((select max(e.seq) from events e where e.project_id = $1 and e.subject = s), 0) + i, $4,
+       clock_timestamp(),
+       jsonb_build_object('instance_id', s, 'state', 'active', 'n', i)
+from generate_series(1, $3) i, unnest($2::text[]) s order by i`, projectID, subjects, n, domain.InstanceEvent))(t)
 }

@@ -1,92 +1,31 @@
 package testkit
 
 import (
-	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
-	"sync"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/gophercloud/gophercloud/v2"
 	"github.com/gophercloud/gophercloud/v2/openstack"
+	"github.com/gophercloud/gophercloud/v2/openstack/compute/v2/keypairs"
 	"github.com/gophercloud/gophercloud/v2/openstack/compute/v2/servers"
-	"github.com/gophercloud/gophercloud/v2/openstack/config/clouds"
+	"github.com/gophercloud/gophercloud/v2/openstack/identity/v3/applicationcredentials"
 	"github.com/gophercloud/gophercloud/v2/openstack/identity/v3/projects"
 	"github.com/gophercloud/gophercloud/v2/openstack/identity/v3/tokens"
 	"github.com/gophercloud/gophercloud/v2/openstack/identity/v3/users"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+	shared "github.com/cloudfn/cloudfn/shared/openstack"
 )
-
-// CloudsYAML returns the path of the sandbox's clouds.yaml. Everything that needs the sandbox calls it: without a
-// sandbox the test fails, and with TEST_CLOUD=none (make check) it is skipped, for a reason that scripts/gotest
-// accepts.
-func CloudsYAML(t testing.TB) string {
-	t.Helper()
-	if os.Getenv("TEST_CLOUD") == "none" {
-		t.Skip("left out: it needs the sandbox cloud, and TEST_CLOUD=none")
-	}
-	dir := os.Getenv("CLOUDFN_SANDBOX")
-	if dir == "" {
-		dir = "/var/tmp/cloudfn-sandbox"
-	}
-	file := filepath.Join(dir, "clouds.yaml")
-	if _, err := os.Stat(file); err != nil {
-		t.Fatalf("no sandbox cloud: run scripts/sandbox up (%v)", err)
-	}
-	return file
-}
-
-// Login logs in to one of the clouds in clouds.yaml. The admin logs in once per test process.
-func Login(t testing.TB, cloud string) *gophercloud.ProviderClient {
-	t.Helper()
-	if cloud != "admin" {
-		return login(t, authOptions(t, cloud))
-	}
-	admin.Lock()
-	defer admin.Unlock()
-	if admin.client == nil {
-		admin.client = login(t, authOptions(t, cloud))
-	}
-	return admin.client
-}
-
-var admin struct {
-	sync.Mutex
-	client *gophercloud.ProviderClient
-}
-
-// authOptions reads how to log in to one of the clouds in clouds.yaml.
-func authOptions(t testing.TB, cloud string) gophercloud.AuthOptions {
-	t.Helper()
-	auth, _, _, err := clouds.Parse(clouds.WithCloudName(cloud), clouds.WithLocations(CloudsYAML(t)))
-	check(t, err)
-	return auth
-}
-
-func login(t testing.TB, auth gophercloud.AuthOptions) *gophercloud.ProviderClient {
-	t.Helper()
-	client, err := openstack.AuthenticatedClient(context.Background(), auth)
-	if err != nil {
-		t.Fatalf("the sandbox cloud does not answer: run scripts/sandbox up (%v)", err)
-	}
-	remember("a token", client.Token())
-	return client
-}
-
-// Token returns a new token of one of the clouds in clouds.yaml.
-func Token(t testing.TB, cloud string) string { t.Helper(); return Login(t, cloud).Token() }
-
-// Compute returns a client of Nova.
-func Compute(t testing.TB, client *gophercloud.ProviderClient) *gophercloud.ServiceClient {
-	t.Helper()
-	nova := must(openstack.NewComputeV2(client, gophercloud.EndpointOpts{}))(t)
-	return nova
-}
 
 // Project is a Keystone project of the test's own, with a user who is a member of it.
 type Project struct {
@@ -241,27 +180,115 @@ func (p *Project) remove(t testing.TB) {
 	_ = projects.Delete(ctx, p.keystone, p.ID).ExtractErr()
 }
 
-// OpenStack runs python-openstackclient with one of the clouds in clouds.yaml. A run takes 1.5 s of processor time, so
-// do not poll with it.
-func OpenStack(t testing.TB, cloud string, args ...string) string {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, "openstack", args...)
-	for _, v := range os.Environ() {
-		if !strings.HasPrefix(v, "OS_") {
-			cmd.Env = append(cmd.Env, v)
-		}
-	}
-	cmd.Env = append(cmd.Env, "OS_CLIENT_CONFIG_FILE="+CloudsYAML(t), "OS_CLOUD="+cloud)
-	out, err := cmd.Output()
-	if err != nil {
-		t.Fatalf("openstack %s: %v", strings.Join(args, " "), err)
-	}
-	return strings.TrimSpace(string(out))
+// lending is the file of a project that tests borrow. Who has its lock has the project: a process that dies loses both.
+type lending struct {
+	ID, UserID, Name, Password string
+	Borrowed                   bool // in the file of a dead process: the project may have anything in it
+	Roles                      []string
 }
 
-func lastLine(out []byte) string {
-	lines := bytes.Split(bytes.TrimSpace(out), []byte("\n"))
-	return string(lines[len(lines)-1])
+// BorrowProject returns a project without servers that no other test has, in any process. Tests borrow the same few,
+// because making and deleting one costs Keystone more than what most tests do. A test that changes more than servers
+// gets one, too, and the project is removed after it. Nova's history of deleted servers stays: whoever counts it calls
+// NewProject.
+func BorrowProject(t testing.TB) *Project {
+	t.Helper()
+	dir := filepath.Join(filepath.Dir(CloudsYAML(t)), "test-projects") // scripts/sandbox reset removes it
+	check(t, os.MkdirAll(dir, 0o700))
+	for _, path := range must(filepath.Glob(filepath.Join(dir, "*.json")))(t) {
+		if file := lock(t, path); file != nil {
+			if p := borrow(t, file); p != nil {
+				return p
+			}
+		}
+	}
+	p := makeProject(t)
+	file := must(os.OpenFile(filepath.Join(dir, p.ID+".json"), os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600))(t)
+	check(t, syscall.Flock(int(file.Fd()), syscall.LOCK_EX))
+	p.lend(t, file)
+	return p
+}
+
+// lock returns nil when another test has the project, or has just removed it.
+func lock(t testing.TB, path string) *os.File {
+	t.Helper()
+	file, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return nil
+	}
+	if syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil {
+		locked, _ := file.Stat()
+		if there, err := os.Stat(path); err == nil && os.SameFile(there, locked) {
+			return file
+		}
+	}
+	file.Close()
+	return nil
+}
+
+// borrow returns nil, and removes the project, when a process died with it.
+func borrow(t testing.TB, file *os.File) *Project {
+	t.Helper()
+	var l lending
+	err := json.NewDecoder(file).Decode(&l)
+	keystone := must(openstack.NewIdentityV3(Login(t, "admin"), gophercloud.EndpointOpts{}))(t)
+	p := &Project{
+		ID: l.ID, DomainID: "default", UserID: l.UserID, Name: l.Name, password: l.Password, keystone: keystone,
+	}
+	if err != nil || l.Borrowed {
+		if err == nil {
+			p.remove(t)
+		}
+		_ = os.Remove(file.Name())
+		file.Close()
+		return nil
+	}
+	remember("a password", p.password)
+	if !slices.Equal(l.Roles, memberRoles) { // an older version made it
+		p.grantMember(t)
+		p.changed = false
+	}
+	p.lend(t, file)
+	return p
+}
+
+// lend gives the project back at the end of the test, or removes it when the test has changed it or has failed.
+func (p *Project) lend(t testing.TB, file *os.File) {
+	t.Helper()
+	write := func(isBorrowed bool) {
+		text := must(json.Marshal(lending{p.ID, p.UserID, p.Name, p.password, isBorrowed, memberRoles}))(t)
+		check(t, file.Truncate(0))
+		must(file.WriteAt(text, 0))(t)
+	}
+	write(true)
+	t.Cleanup(func() {
+		defer file.Close() // this releases the lock
+		if p.changed || t.Failed() || p.hasTraces(t) {
+			p.remove(t)
+			_ = os.Remove(file.Name())
+			return
+		}
+		p.removeServers(t, Login(t, "admin"))
+		write(false)
+	})
+}
+
+// hasTraces reports whether the product has left something of the user that is no server.
+func (p *Project) hasTraces(t testing.TB) bool {
+	ctx := context.Background()
+	credentials := all(t, applicationcredentials.List(p.keystone, p.UserID, nil),
+		applicationcredentials.ExtractApplicationCredentials)
+	nova := Compute(t, Login(t, "admin"))
+	nova.Microversion = "2.10" // keys of another user
+	pages := must(keypairs.List(nova, keypairs.ListOpts{UserID: p.UserID}).AllPages(ctx))(t)
+	keys := must(keypairs.ExtractKeyPairs(pages))(t)
+	return len(credentials)+len(keys)+len(p.TrustsForAdmin(t)) > 0
+}
+
+// Session opens a session with a token of the project's member.
+func (p *Project) Session(t testing.TB) *shared.Session {
+	t.Helper()
+	cloud := must(shared.New(shared.Config{Cloud: "demo", ConfigFile: CloudsYAML(t)}, shared.Options{}))(t)
+	t.Cleanup(cloud.Close)
+	return cloud.As(domain.Secret(p.Token(t)), p.ID)
 }
