@@ -3,7 +3,11 @@ package process_test
 import (
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -217,5 +221,166 @@ func TestLongCollectSurvivesKill(t *testing.T) {
 	if n := testkit.Scalar[int](t, conn,
 		"select attempts from jobs where kind = 'collect-stats' and done_at is not null"); n != 2 {
 		t.Errorf("the job took %d attempts, want 2", n)
+	}
+}
+
+// TestLongLaunchSurvivesKill sends orders of ten to two replicas at once, kills one of them at a random moment, and
+// sends each again, to the other replica or to one that was started anew, until it is finished: Nova then has exactly
+// its servers.
+func TestLongLaunchSurvivesKill(t *testing.T) {
+	testkit.Heavy(t)
+	const kills, count, atOnce = 20, 10, 4
+	launch := newSurvivors(t, count)
+	seed := rand.Uint64()
+	random := rand.New(rand.NewPCG(seed, 0))
+	var all sync.WaitGroup
+	slots := make(chan struct{}, atOnce)
+	var amid atomic.Int64
+	for round := range kills {
+		moment := time.Duration(100+random.IntN(8000)) * time.Millisecond
+		slots <- struct{}{}
+		all.Go(func() {
+			defer func() { <-slots }()
+			n := launch.killed(t, func(string) time.Duration { time.Sleep(moment); return moment }, round%2 == 0)
+			if n > 0 && n < count {
+				amid.Add(1)
+			}
+		})
+	}
+	all.Wait()
+	t.Logf("seed %d: %d of %d kills came while an order was half done", seed, amid.Load(), kills)
+	if amid.Load() == 0 {
+		t.Error("no kill came in the middle of an order, so this proves nothing")
+	}
+}
+
+// TestLongEveryTransitionArrives with fifty servers.
+func TestLongEveryTransitionArrives(t *testing.T) {
+	testkit.Heavy(t)
+	everyTransitionArrives(t, 50, 3*time.Second)
+}
+
+// TestLongRollbackSurvivesKill kills the replica that rolls an order back: another one finishes the order when it is
+// read.
+func TestLongRollbackSurvivesKill(t *testing.T) {
+	testkit.Heavy(t)
+	f := testkit.Sandbox(t)
+	project := testkit.NewProject(t)
+	database := testkit.Database(t)
+	token := project.Token(t)
+	env := testkit.Env(t, database, map[string]string{"FUNCTION_TARGET": "launch", "LAUNCH_CLAIM": "12s"})
+	first, second := testkit.Spawn(t, env), testkit.Spawn(t, env)
+	id := uuid.NewString()
+	order := fmt.Sprintf(`{"id":%q,"name":"gone","flavor":%q,"image":%q,"networks":[%q],"on_failure":"rollback",
+		"generate_key":true,"instances":[{},{},{},{},{},{"flavor":%q}]}`, id, f.FlavorID, f.ImageID, f.NetworkID, project.TooLargeFlavor(t))
+	var all sync.WaitGroup
+	all.Go(func() {
+		_, err := first.As(token).Try(t, "POST", "/v1/launch", order, "Content-Type", "application/json")
+		for err == nil { // the request's time was too short
+			_, err = first.As(token).Try(t, "GET", "/v1/launch/"+id, "")
+		}
+	})
+	conn := testkit.Connect(t, database)
+	testkit.Eventually(t, 4*time.Minute, "one has failed", func() bool {
+		return testkit.Scalar[bool](t, conn, "select exists (select from instances where state in ('error', 'deleting', 'deleted'))")
+	})
+	first.Kill()
+	all.Wait()
+	if got := testkit.Scalar[string](t, conn, "select status from orders"); got != "running" {
+		t.Fatalf("the order is %s already: the kill came too late to prove anything", got)
+	}
+	var got placed
+	testkit.Eventually(t, 3*time.Minute, "the order is rolled back", func() bool {
+		second.As(token).Get(t, "/v1/launch/"+id).JSON(t, &got)
+		return got.Status == "rolled_back"
+	})
+	if left, keys := project.Servers(t), project.KeyPairs(t); len(left) != 0 || len(keys) != 0 {
+		t.Errorf("left are the servers %+v and the key pairs %v", left, keys)
+	}
+}
+
+// muteKeystone makes the requested trusts, but never answers those requests.
+func muteKeystone(t *testing.T) (env map[string]string, made *atomic.Int64) {
+	t.Helper()
+	behind := testkit.RedirectTo(t, nil)
+	to, err := url.Parse(behind.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	made = &atomic.Int64{}
+	proxy := httptest.NewServer(&httputil.ReverseProxy{
+		Rewrite: func(r *httputil.ProxyRequest) { r.Out.URL.Scheme, r.Out.URL.Host = to.Scheme, to.Host },
+		ModifyResponse: func(resp *http.Response) error {
+			if resp.StatusCode == http.StatusCreated && strings.HasSuffix(resp.Request.URL.Path, "/OS-TRUST/trusts") {
+				made.Add(1)
+				<-resp.Request.Context().Done()
+			}
+			return nil
+		},
+	})
+	t.Cleanup(proxy.Close)
+	env = behind.Env(t, "collector")
+	env["OS_AUTH_URL"] = proxy.URL + "/v3"
+	return env, made
+}
+
+// TestLongTrustsSurviveKill kills a process after Keystone has made the trusts of a changed connection and of a granted
+// request, and before it has said so. Neither is stored, and both are taken back. The connection's own trust stays, and
+// the same requests succeed later.
+func TestLongTrustsSurviveKill(t *testing.T) {
+	t.Parallel()
+	d := newDelegates(t)
+	connection := d.delegate(t, `["allocate"]`, `{}`)
+	asked := d.at(d.actor, "connections").Post(t, "/v1/connections/requests", fmt.Sprintf(
+		`{"project_id": %q, "why": "we build at night", "actions": ["allocate"], "duration": "2h"}`, d.owner.ID))
+	var request struct{ ID string }
+	if asked.JSON(t, &request); asked.Status != http.StatusCreated {
+		t.Fatalf("%d %s", asked.Status, asked.Body)
+	}
+	own := d.owner.Trusts(t)
+	calls := map[string]func(*testkit.Client) (testkit.Answer, error){
+		"change": func(c *testkit.Client) (testkit.Answer, error) {
+			body := fmt.Sprintf(`{"expires_at": %q}`, time.Now().Add(3*time.Hour).UTC().Format(time.RFC3339))
+			return c.Try(t, "PATCH", "/v1/connections/"+connection, body, "Content-Type", "application/json")
+		},
+		"grant": func(c *testkit.Client) (testkit.Answer, error) {
+			return c.Try(t, "POST", "/v1/connections/requests/"+request.ID+"/grant", `{}`, "Content-Type",
+				"application/json")
+		},
+	}
+
+	env, made := muteKeystone(t)
+	env["FUNCTION_TARGET"] = "connections"
+	victim := testkit.Spawn(t, testkit.Env(t, d.database, env))
+	var all sync.WaitGroup
+	for _, call := range calls {
+		all.Go(func() { _, _ = call(victim.As(d.tokens[d.owner])) })
+	}
+	testkit.Eventually(t, time.Minute, "Keystone has made both trusts", func() bool { return made.Load() == 2 })
+	victim.Kill()
+	all.Wait()
+	conn := testkit.Connect(t, d.database)
+	if n := len(d.owner.Trusts(t)); n != 3 {
+		t.Fatalf("Keystone has %d trusts", n)
+	}
+	change(t, conn, "update trusts_to_revoke set not_before = not_before - interval '5 minutes'")
+	change(t, conn, "update connection_requests set claimed_until = claimed_until - interval '5 minutes'")
+	testkit.Eventually(t, time.Minute, "both are taken back", func() bool {
+		d.tick(t)
+		return slices.Equal(d.owner.Trusts(t), own)
+	})
+	if n := testkit.Scalar[int](t, conn, "select count(*)::int from trusts_to_revoke"); n != 0 {
+		t.Errorf("%d are still on the list", n)
+	}
+	for name, want := range map[string]int{"change": http.StatusOK, "grant": http.StatusCreated} {
+		if a, err := calls[name](d.at(d.owner, "connections")); err != nil || a.Status != want {
+			t.Errorf("%s after that: %d %s %v", name, a.Status, a.Body, err)
+		}
+	}
+	if n := len(d.owner.Trusts(t)); n != 3 { // the replaced one stays for two minutes
+		t.Errorf("Keystone has %d trusts", n)
+	}
+	if n := testkit.Scalar[int](t, conn, "select count(*)::int from connections where status = 'active'"); n != 2 {
+		t.Errorf("there are %d connections", n)
 	}
 }

@@ -1,64 +1,12 @@
 package process_test
 
 import (
-	"fmt"
-	"net/http"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
-
-// TestLongPostgresStops answers 503 while it is away, sends nothing to OpenStack, and recovers by itself.
-func TestLongPostgresStops(t *testing.T) {
-	t.Parallel()
-	cluster := testkit.NewCluster(t)
-	project := testkit.NewProject(t)
-	token := project.Token(t)
-	var calls atomic.Int64 // with the caller's token: the daemon's ticks have others
-	nova, _ := testkit.Intercept(t, testkit.Compute(t, testkit.Login(t, "admin")).Endpoint, func(r *http.Request) {
-		if r.Header.Get("X-Auth-Token") == token {
-			calls.Add(1)
-		}
-	})
-	env := testkit.RedirectTo(t, map[string]string{"compute": nova}).Env(t, "demo")
-	env["STATS_BACKFILL"] = "1h"
-	p := testkit.Spawn(t, testkit.Env(t, cluster.URL, env))
-	app := p.As(token)
-	if a := app.Get(t, "/v1/servers"); a.Status != 200 || calls.Load() == 0 {
-		t.Fatalf("got %d %s after %d calls", a.Status, a.Body, calls.Load())
-	}
-	f := testkit.Sandbox(t)
-	order := fmt.Sprintf(`{"name":"x","flavor":%q,"image":%q,"networks":[%q]}`, f.FlavorID, f.ImageID, f.NetworkID)
-	for round := range 3 {
-		cluster.Stop(t)
-		before := calls.Load()
-		for _, a := range []testkit.Answer{
-			app.Post(t, "/v1/launch", order), app.Get(t, "/v1/servers"), app.Get(t, "/v1/stats"),
-			app.Get(t, "/v1/nothing"), p.Get(t, "/v1/stats"),
-		} {
-			if a.Status != 503 || a.Header.Get("Retry-After") == "" {
-				t.Errorf("round %d: got %d %v %s, want 503 with Retry-After", round, a.Status, a.Header, a.Body)
-			}
-		}
-		if a := p.Get(t, "/v1/status"); a.Status != 200 || !strings.Contains(string(a.Body),
-			`"postgres":{"reachable":false`) {
-			t.Errorf("status: got %d %s", a.Status, a.Body)
-		}
-		if n := calls.Load() - before; n != 0 {
-			t.Errorf("round %d: %d calls reached Nova", round, n)
-		}
-		cluster.Start(t)
-		testkit.Eventually(t, 30*time.Second, "it answers again", func() bool {
-			return app.Get(t, "/v1/servers").Status == 200
-		})
-	}
-	if n := len(project.Servers(t)); n != 0 {
-		t.Errorf("Nova has %d servers", n)
-	}
-}
 
 // TestKeystoneAway answers 503, and never 401, for a token that it does not know yet.
 func TestKeystoneAway(t *testing.T) {
