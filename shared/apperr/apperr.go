@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -147,4 +148,78 @@ func Final(err error) bool {
 		return true
 	}
 	return false
+}
+
+// Limit is a limit on how often one source may do something: Quota times at once, and again as Window passes, evenly.
+// Without a Window it is a limit on how many requests of the source are in flight.
+type Limit struct {
+	Name   string // of its policy in the RateLimit headers
+	Quota  int
+	Window time.Duration
+}
+
+// Each is how long one use takes of the Window.
+func (l Limit) Each() time.Duration { return l.Window / time.Duration(l.Quota) }
+
+// Exceeded is the error of a request over the limit. source is who sends too much, such as "this address"; retryAfter
+// is when the next one is within the limit.
+func (l Limit) Exceeded(source string, retryAfter time.Duration) *Error {
+	within := "within " + l.Window.String()
+	if l.Window == 0 {
+		within = "in flight"
+	}
+	err := New(RateLimited, "too many requests of %s: at most %d %s; wait as long as Retry-After says", source, l.Quota,
+		within)
+	err.Limit, err.RetryAfter = &l, max(retryAfter, time.Second)
+	return err
+}
+
+// PerMinute is a limit of so many within a minute.
+func PerMinute(name string, quota int) Limit {
+	return Limit{Name: name, Quota: quota, Window: time.Minute}
+}
+
+// Suggestion returns what a wrong name should have been: the known name that is nearest, or all of them.
+func Suggestion(name string, known []string) string {
+	if near := Nearest(name, known); near != "" {
+		return `did you mean "` + near + `"?`
+	}
+	return "expected one of " + strings.Join(known, ", ")
+}
+
+// Nearest returns the known name that takes the fewest edits, if they are at most a third of the name's length. ""
+// means that no name is near.
+func Nearest(name string, known []string) string {
+	const longest = 64 // of a name: what takes longer to compare is no misspelling
+	if len(name) > longest {
+		return ""
+	}
+	best, fewest := "", max(1, len(name)/3)+1
+	for _, other := range known {
+		if n := edits(strings.ToLower(name), strings.ToLower(other)); n < fewest {
+			best, fewest = other, n
+		}
+	}
+	return best
+}
+
+// edits counts the insertions, deletions and replacements of bytes that make b of a (Levenshtein).
+func edits(a, b string) int {
+	row := make([]int, len(b)+1)
+	for n := range row {
+		row[n] = n
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0]++
+		for j := range len(b) {
+			replaced := diagonal
+			if a[i] != b[j] {
+				replaced++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(replaced, row[j]+1, row[j+1]+1)
+		}
+	}
+	return row[len(b)]
 }

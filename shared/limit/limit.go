@@ -3,6 +3,11 @@ package limit
 
 import (
 	"errors"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"sync"
 	"time"
 
 	lru "github.com/hashicorp/golang-lru/v2"
@@ -105,4 +110,70 @@ func (b buckets) take(source, name string, now time.Time) error {
 	}
 	missing := 1 - limiter.TokensAt(now)
 	return b.limit.Exceeded(name, time.Duration(missing/perSecond*float64(time.Second)))
+}
+
+// EnterAddress counts a request of an address as in flight until leave is called, once. It fails if the address has as
+// many as it may have.
+func (l *Limits) EnterAddress(address string) (leave func(), err error) {
+	return l.addressesInFlight.enter(domain.AddressSource(address), "this address")
+}
+
+// EnterProject counts a request of a project as EnterAddress does.
+func (l *Limits) EnterProject(id string) (leave func(), err error) {
+	return l.projectsInFlight.enter(id, "this project")
+}
+
+// inFlight counts the requests in flight of the sources of one kind.
+type inFlight struct {
+	limit apperr.Limit
+
+	mu  sync.Mutex
+	now map[string]int // without those that have none
+}
+
+func newInFlight(name string, most int) *inFlight {
+	return &inFlight{limit: apperr.Limit{Name: name, Quota: most}, now: map[string]int{}}
+}
+
+func (f *inFlight) enter(source, name string) (leave func(), err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.now[source] >= f.limit.Quota {
+		return nil, f.limit.Exceeded(name, 0)
+	}
+	f.now[source]++
+	return func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if f.now[source]--; f.now[source] == 0 {
+			delete(f.now, source)
+		}
+	}, nil
+}
+
+// Client returns the address of the client of a request, without its port. Each trusted proxy appends the address that
+// connected to it to X-Forwarded-For. Any client can forge the entries before the last untrusted one.
+func (l *Limits) Client(r *http.Request) string {
+	address, ok := parseAddress(r.RemoteAddr)
+	if !ok {
+		return r.RemoteAddr
+	}
+	hops := strings.Split(strings.Join(r.Header.Values("X-Forwarded-For"), ","), ",")
+	for n := len(hops) - 1; n >= 0 && l.proxies.Contains(address); n-- {
+		hop, ok := parseAddress(strings.TrimSpace(hops[n]))
+		if !ok {
+			break
+		}
+		address = hop
+	}
+	return address.String()
+}
+
+// parseAddress reads an address with or without a port.
+func parseAddress(text string) (netip.Addr, bool) {
+	if host, _, err := net.SplitHostPort(text); err == nil {
+		text = host
+	}
+	address, err := netip.ParseAddr(strings.Trim(text, "[]"))
+	return address.Unmap().WithZone(""), err == nil
 }

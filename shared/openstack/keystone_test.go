@@ -392,3 +392,31 @@ func TestTruncatedProjects(t *testing.T) {
 		})
 	}
 }
+
+// TestKnowsProject: only Keystone's own 404 says that a project is gone.
+func TestKnowsProject(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		status int
+		body   string
+		want   apperr.Code
+	}{
+		"it is there": {200, `{"project":{"id":"p1"}}`, ""},
+		"it is gone": {
+			404, `{"error":{"code":404,"message":"Could not find project: p1.","title":"Not Found"}}`, apperr.NotFound,
+		},
+		"a proxy's 404": {
+			404, `<html><body>The requested URL /v3/projects/p1 was not found</body></html>`, apperr.Unavailable,
+		},
+		"who may not": {
+			403, `{"error":{"code":403,"message":"You are not authorized.","title":"Forbidden"}}`, apperr.Forbidden,
+		},
+		"another's JSON": {404, `{"message":"no Route matched with those values"}`, apperr.Unavailable},
+	} {
+		s := loginStub(t, member)
+		s.answer("GET /v3/projects/p1", tc.status, tc.body)
+		if err := s.session(t).CheckProject(t.Context(), "p1"); apperr.CodeOf(err) != tc.want {
+			t.Errorf("%s: got %v", name, err)
+		}
+	}
+}

@@ -227,3 +227,73 @@ func (k PrivateKeys) Open(purpose string, sealed []byte) (domain.Secret, error) 
 
 // info is what both sides must agree on (RFC 9180, 5.1).
 func info(purpose string) []byte { return []byte("cloudfn seal v1 " + purpose) }
+
+// ConnectionConfig is for functions that take what only run-connections may read: secrets of connections, and what is
+// ordered through them. It is another key than SEAL_PUBLIC_KEY, because deliver-events need not read these, nor
+// run-connections callbacks'.
+type ConnectionConfig struct {
+	// Public key that encrypts delegated credentials and the orders that use them; `cloudfnd keys` prints it, too.
+	ConnectionPublicKey string `env:"CONNECTION_PUBLIC_KEY"`
+}
+
+// Validate refuses a ConnectionConfig that cannot work.
+func (c ConnectionConfig) Validate() error {
+	_, err := c.Key()
+	return err
+}
+
+// Key returns the public key.
+func (c ConnectionConfig) Key() (PublicKey, error) {
+	return publicKey("CONNECTION_PUBLIC_KEY", c.ConnectionPublicKey)
+}
+
+// ConnectionOpenConfig is for run-connections.
+type ConnectionOpenConfig struct {
+	// Private keys that decrypt delegated credentials, in the form of `SEAL_PRIVATE_KEY`.
+	ConnectionPrivateKey domain.Secret `env:"CONNECTION_PRIVATE_KEY"`
+}
+
+// Validate refuses a ConnectionOpenConfig that cannot work. What it says quotes no key.
+func (c ConnectionOpenConfig) Validate() error {
+	_, err := c.Keys()
+	return err
+}
+
+// Keys returns the private keys.
+func (c ConnectionOpenConfig) Keys() (PrivateKeys, error) {
+	return privateKeys("CONNECTION_PRIVATE_KEY", c.ConnectionPrivateKey)
+}
+
+// ManagedConfig is for the function that takes the secrets of managed resources: user_data of servers, payloads.
+type ManagedConfig struct {
+	// Public key that encrypts the secrets of managed resources; `cloudfnd keys` prints it, too.
+	ManagedPublicKey string `env:"MANAGED_PUBLIC_KEY"`
+}
+
+// Validate refuses a ManagedConfig that cannot work.
+func (c ManagedConfig) Validate() error {
+	_, err := c.Key()
+	return err
+}
+
+// Key returns the public key.
+func (c ManagedConfig) Key() (PublicKey, error) {
+	return publicKey("MANAGED_PUBLIC_KEY", c.ManagedPublicKey)
+}
+
+// ManagedOpenConfig is for reconcile-managed.
+type ManagedOpenConfig struct {
+	// Private keys that decrypt the secrets of managed resources, in the form of `SEAL_PRIVATE_KEY`.
+	ManagedPrivateKey domain.Secret `env:"MANAGED_PRIVATE_KEY"`
+}
+
+// Validate refuses a ManagedOpenConfig that cannot work. What it says quotes no key.
+func (c ManagedOpenConfig) Validate() error {
+	_, err := c.Keys()
+	return err
+}
+
+// Keys returns the private keys.
+func (c ManagedOpenConfig) Keys() (PrivateKeys, error) {
+	return privateKeys("MANAGED_PRIVATE_KEY", c.ManagedPrivateKey)
+}

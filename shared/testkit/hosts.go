@@ -16,41 +16,11 @@ import (
 	"github.com/gophercloud/gophercloud/v2/openstack/compute/v2/flavors"
 	"github.com/gophercloud/gophercloud/v2/openstack/compute/v2/servers"
 	"github.com/gophercloud/gophercloud/v2/openstack/compute/v2/services"
-	"github.com/gophercloud/gophercloud/v2/openstack/image/v2/images"
 	"github.com/gophercloud/gophercloud/v2/openstack/placement/v1/traits"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
 	shared "github.com/cloudfn/cloudfn/shared/openstack"
 )
-
-// Session opens a session with a token of the project's member.
-func (p *Project) Session(t testing.TB) *shared.Session {
-	t.Helper()
-	cloud := must(shared.New(shared.Config{Cloud: "demo", ConfigFile: CloudsYAML(t)}, shared.Options{}))(t)
-	t.Cleanup(cloud.Close)
-	return cloud.As(domain.Secret(p.Token(t)), p.ID)
-}
-
-// MakeImage makes an image that servers can boot from, and returns its id. It is deleted after the test.
-func (p *Project) MakeImage(t testing.TB, name string, properties map[string]string) string {
-	t.Helper()
-	session := p.Session(t)
-	t.Cleanup(func() { p.DeleteImages(t) })
-	id := must(session.CreateImage(context.Background(), domain.ImageRequest{
-		Name: name, DiskFormat: "raw", ContainerFormat: "bare", Properties: properties,
-	}))(t)
-	check(t, session.UploadImage(context.Background(), id, strings.NewReader("an image")))
-	return id
-}
-
-// DeleteImages deletes the images that the project owns.
-func (p *Project) DeleteImages(t testing.TB) {
-	t.Helper()
-	glance := must(openstack.NewImageV2(Login(t, "admin"), gophercloud.EndpointOpts{}))(t)
-	for _, i := range all(t, images.List(glance, images.ListOpts{Owner: p.ID}), images.ExtractImages) {
-		check(t, images.Delete(context.Background(), glance, i.ID).ExtractErr())
-	}
-}
 
 const (
 	spareTrait = "CUSTOM_CLOUDFN_RESERVABLE" // servers that require it get onto the hosts of ReservableHosts

@@ -2,11 +2,13 @@ package contract_test
 
 import (
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/getkin/kin-openapi/openapi3"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
@@ -283,4 +285,83 @@ func TestExamples(t *testing.T) {
 	}
 	slices.Sort(table)
 	t.Logf("%d operations\n%s", len(e.operations), strings.Join(table, "\n"))
+}
+
+// consoles are those of a server of the sandbox, which has logs only, and of a Nova that has only remote consoles.
+func (s *story) consoles(t *testing.T, server string) {
+	t.Helper()
+	s.ok(t, "getServerConsole", 200, ask{query: []string{"lines=2"}})
+	s.ok(t, "openServerConsole", 409, ask{})
+	const opened = `{"remote_console": {"protocol": "vnc", "type": "novnc", "url": "https://console.example.com/?token=t"}}`
+	nova := testkit.Instead(t, testkit.Endpoint(t, "compute"), func(w http.ResponseWriter, r *http.Request) bool {
+		if !strings.Contains(r.URL.Path, server+"/") {
+			return false
+		}
+		w.Header().Set("Content-Type", "application/json")
+		if strings.HasSuffix(r.URL.Path, "/remote-consoles") {
+			_, _ = w.Write([]byte(opened))
+			return true
+		}
+		w.WriteHeader(http.StatusNotFound)
+		_, _ = w.Write([]byte(`{"itemNotFound": {"message": "Guest does not have a console available."}}`))
+		return true
+	})
+	env := testkit.RedirectTo(t, map[string]string{"compute": nova}).Env(t, "demo")
+	other := spawn(t, testkit.Database(t), env).As(s.project.Token(t))
+	s.ok(t, "openServerConsole", 200, ask{client: other})
+	s.ok(t, "getServerConsole", 409, ask{client: other})
+}
+
+// keyed sends keys that belong to other requests, and one whose request is in progress.
+func (s *story) keyed(t *testing.T) {
+	taken, busy := []string{"Idempotency-Key", uuid.NewString()}, []string{"Idempotency-Key", uuid.NewString()}
+	first := s.ok(t, "createCallback", 201, ask{example: "project", header: taken})
+	again := s.ok(t, "createCallback", 201, ask{example: "project", header: taken})
+	if string(first.Body) != string(again.Body) || again.Header.Get("Idempotency-Replayed") != "true" {
+		t.Errorf("got %s, and then %s %v", first.Body, again.Body, again.Header)
+	}
+	count := 0
+	for id, o := range s.operations {
+		if slices.ContainsFunc(o.params, func(p *openapi3.Parameter) bool { return p.Name == taken[0] }) {
+			s.ok(t, id, 422, ask{header: taken})
+			count++
+		}
+	}
+	if count < 10 {
+		t.Errorf("%d operations take a key", count)
+	}
+	none := fmt.Sprintf(`{"action": "start", "ids": [%q]}`, uuid.NewString())
+	s.ok(t, "actOnServers", 200, ask{body: none, header: busy})
+	testkit.LeaveRequests(t, s.conn, testkit.AtWork)
+	s.ok(t, "actOnServers", 409, ask{body: none, header: busy})
+}
+
+// Why an answer is never sent.
+const (
+	onlyByMistake = "it reads nothing that could be broken: only a mistake of the program's gives it " +
+		"(shared/httpx shows the answer to one)"
+	onlyByFlood = "its address alone is limited, before any route is looked at (shared/httpx TestLimits)"
+)
+
+// never lists documented answers that the tests do not provoke, and why.
+var never = map[string]string{
+	"listResources 500":      onlyByMistake,
+	"deleteKeyPair 500":      onlyByMistake,
+	"suggestAccessRules 500": onlyByMistake,
+	"getStatus 500":          onlyByMistake,
+	"listProviders 500":      onlyByMistake,
+	"getDescription 500":     onlyByMistake,
+	"getReference 500":       onlyByMistake,
+	"getReferenceFile 500":   onlyByMistake,
+	"openConsole 500":        onlyByMistake,
+	"getConsole 500":         onlyByMistake,
+	"getConsoleFile 500":     onlyByMistake,
+	"getAgentBundle 429":     onlyByFlood,
+	"agentReady 429":         onlyByFlood,
+	"reportNode 429":         onlyByFlood,
+	"getSession 429":         onlyByFlood,
+	"signOut 429":            onlyByFlood,
+	"getDescription 429":     onlyByFlood,
+	"getReference 429":       onlyByFlood,
+	"getReferenceFile 429":   onlyByFlood,
 }

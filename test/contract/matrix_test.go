@@ -1,11 +1,17 @@
 package contract_test
 
 import (
+	"encoding/json"
+	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/getkin/kin-openapi/openapi3"
+	"github.com/google/uuid"
 
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
@@ -216,4 +222,123 @@ func (m *matrix) send(t *testing.T, o operation, c caller, names objects) testki
 	a := m.ask(o, names)
 	body := o.body(t, a)
 	return m.client.As(c.token()).Do(t, o.method, o.target(t, a), body, o.header(a, body)...)
+}
+
+// zeroIDs: no operation takes the zero UUID for an absent one. A launch would go elsewhere than its caller asked for.
+func (m *matrix) zeroIDs(t *testing.T) {
+	n := 0
+	for _, o := range m.operations {
+		if !withToken(o) || isEvent(o) {
+			continue
+		}
+		example := m.ask(o, m.mine)
+		refuses := func(field string, a ask, body string) {
+			n++
+			got := m.client.As(projectAdmin().token()).Do(t, o.method, o.target(t, a), body, o.header(a, body)...)
+			if got.Status != 400 || !testkit.Names(t, got, field) {
+				t.Errorf("%s with a zero %s: got %d %s", o.OperationID, field, got.Status, got.Body)
+			}
+		}
+		body := o.body(t, example)
+		for _, p := range o.params {
+			if p.In == "query" && p.Schema.Value.Format == "uuid" {
+				a := example
+				a.query = append(slices.Clone(a.query), p.Name+"="+uuid.Nil.String())
+				refuses(p.Name, a, body)
+			}
+		}
+		if body == "" {
+			continue
+		}
+		for field, set := range idsOf(o.RequestBody.Value.Content.Get("application/json").Schema.Value) {
+			var value any
+			if err := json.Unmarshal([]byte(body), &value); err != nil {
+				t.Fatal(err)
+			}
+			text, err := json.Marshal(set(value))
+			if err != nil {
+				t.Fatal(err)
+			}
+			refuses(field, example, string(text))
+		}
+	}
+	if n < 40 {
+		t.Errorf("the document has only %d fields with ids", n)
+	}
+}
+
+// unknownFilters: a list that is asked for a status, or another of a few words, that is unknown says so.
+func (m *matrix) unknownFilters(t *testing.T) {
+	n := 0
+	for _, o := range m.operations {
+		for _, p := range o.params {
+			schema := p.Schema.Value
+			if schema.Items != nil {
+				schema = schema.Items.Value
+			}
+			isWord := schema.Enum != nil || slices.Contains([]string{"status", "kind", "type"}, p.Name)
+			if !withToken(o) || p.In != "query" || !isWord {
+				continue
+			}
+			n++
+			a := m.ask(o, m.mine)
+			a.query = append(slices.Clone(a.query), p.Name+"=nonsense")
+			body := o.body(t, a)
+			got := m.client.As(projectAdmin().token()).Do(t, o.method, o.target(t, a), body, o.header(a, body)...)
+			if got.Status != 400 || !testkit.Names(t, got, p.Name) && !testkit.Names(t, got, p.Name+"[0]") {
+				t.Errorf("%s with %s=nonsense: got %d %.300s", o.OperationID, p.Name, got.Status, got.Body)
+			}
+		}
+	}
+	if n < 15 {
+		t.Errorf("the document has only %d such parameters", n)
+	}
+}
+
+func projectAdmin() caller {
+	isAdmin := func(c caller) bool { return c.scope == ofProject && c.has("admin") }
+	return callers[slices.IndexFunc(callers, isAdmin)]
+}
+
+// idsOf are the fields of a schema that take a UUID, each with what sets it to zero in a value.
+func idsOf(schema *openapi3.Schema) map[string]func(any) any {
+	found := map[string]func(any) any{}
+	switch {
+	case schema.Format == "uuid":
+		found[""] = func(any) any { return uuid.Nil.String() }
+	case schema.Items != nil:
+		for field, set := range idsOf(schema.Items.Value) {
+			found["[0]"+dotted(field)] = func(value any) any {
+				list, _ := value.([]any)
+				if len(list) == 0 {
+					list = []any{nil}
+				}
+				list = slices.Clone(list)
+				list[0] = set(list[0])
+				return list
+			}
+		}
+	}
+	for name, property := range schema.Properties {
+		for field, set := range idsOf(property.Value) {
+			found[name+dotted(field)] = func(value any) any {
+				object, _ := value.(map[string]any)
+				object = maps.Clone(object)
+				if object == nil {
+					object = map[string]any{}
+				}
+				object[name] = set(object[name])
+				return object
+			}
+		}
+	}
+	return found
+}
+
+// dotted is a field as it follows the name of its object.
+func dotted(field string) string {
+	if field == "" || field[0] == '[' {
+		return field
+	}
+	return fmt.Sprint(".", field)
 }

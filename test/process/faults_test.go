@@ -3,11 +3,16 @@ package process_test
 import (
 	"context"
 	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
@@ -176,4 +181,209 @@ func TestFaultPollCellDown(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestFaultNeutronStopped names the service that is away: Nova answers 500 then, because a list of servers shows
+// security groups.
+func TestFaultNeutronStopped(t *testing.T) {
+	project := testkit.NewProject(t)
+	project.Quiet(t, project.Boot(t, "lists its groups", 1)[0].ID)
+	p := testkit.Spawn(t, testkit.Env(t, testkit.Database(t),
+		map[string]string{"FUNCTION_TARGET": "servers"})).As(project.Token(t))
+	stopServices(t, "neutron-server")
+	if a := p.Get(t, "/v1/servers"); a.Status != 503 || !strings.Contains(string(a.Body), "neutron is not available") ||
+		a.Header.Get("Retry-After") == "" {
+		t.Errorf("got %d %s, want 503 that names neutron", a.Status, a.Body)
+	}
+	startServices(t, "neutron-server")
+	testkit.Eventually(t, 30*time.Second, "it answers again", func() bool {
+		return p.Get(t, "/v1/servers").Status == 200
+	})
+}
+
+// TestFaultKeystoneStoppedForALaunch: the token is remembered, and no service's 401 is passed on for it.
+func TestFaultKeystoneStoppedForALaunch(t *testing.T) {
+	f, project := testkit.Sandbox(t), testkit.NewProject(t)
+	p := testkit.Spawn(t, testkit.Env(t, testkit.Database(t), map[string]string{"FUNCTION_TARGET": "launch"}))
+	fresh := p.As(project.Token(t)) // Glance and Nova do not know it yet
+	order := fmt.Sprintf(
+		`{"id":"0b8c1b7e-0a43-4a83-bf43-4a1b1d6f0002","name":"later","flavor":%q,"image":%q,"networks":[%q]}`,
+		f.FlavorID, f.ImageID, f.NetworkID,
+	)
+	// which reads the catalog
+	if a := p.As(project.Token(t)).Post(t, "/v1/launch?dry_run=true", order); a.Status != 200 {
+		t.Fatalf("got %d %s", a.Status, a.Body)
+	}
+	if a := fresh.Get(t, "/v1/launch"); a.Status != 200 {
+		t.Fatalf("got %d %s", a.Status, a.Body)
+	}
+	stopServices(t, "keystone")
+	if a := fresh.Post(t, "/v1/launch", order); a.Status != 503 || !strings.Contains(string(a.Body), "keystone") {
+		t.Errorf("got %d %s, want 503 that names keystone", a.Status, a.Body)
+	}
+	startServices(t, "keystone")
+	testkit.Eventually(t, 30*time.Second, "it launches", func() bool {
+		return fresh.Post(t, "/v1/launch", order).Status < 300
+	})
+}
+
+// isolates has Nova's scheduler heed isolating aggregates, or not, and starts it anew with that.
+func isolates(t *testing.T, isOn bool) {
+	t.Helper()
+	const on, off = "enable_isolated_aggregate_filtering = true", "enable_isolated_aggregate_filtering = false"
+	file := filepath.Join(filepath.Dir(testkit.CloudsYAML(t)), "conf", "nova", "nova.conf")
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	was, is := on, off
+	if isOn {
+		was, is = off, on
+	}
+	changed := strings.Replace(string(text), was, is, 1)
+	if !strings.Contains(changed, is) {
+		t.Fatalf("%s has no line %q", file, was)
+	}
+	if err := os.WriteFile(file, []byte(changed), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	sandbox(t, "stop", "nova-scheduler")
+	startServices(t, "nova-scheduler")
+}
+
+// TestFaultIsolationOff: the self-test says unproven while the scheduler does not isolate the hosts, and proven again
+// when it does.
+func TestFaultIsolationOff(t *testing.T) {
+	host := testkit.ReservableHosts(t)[0]
+	l := newLessee(t, nil)
+	l.reserve(t, host)
+	tested := func(want string) {
+		t.Helper()
+		testkit.Eventually(t, 3*time.Minute, "the isolation is "+want, func() bool {
+			l.tick()
+			return testkit.Scalar[int](t, l.conn, "select count(*)::int from isolation where result = $1", want) == 1
+		})
+	}
+	dayLater := func() {
+		t.Helper()
+		if _, err := l.conn.Exec(t.Context(), `
+with again as (update isolation set tested_at = tested_at - interval '25 hours')
+delete from jobs where kind = 'run-leases' and key = 'probe'`); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tested("proven")
+	t.Cleanup(func() { isolates(t, true) })
+	isolates(t, false)
+	dayLater()
+	tested("unproven")
+	testkit.Eventually(t, time.Minute, "the server that got onto the host is deleted", func() bool {
+		found, err := admin(t).HostServers(t.Context(), host)
+		return err == nil && len(found) == 0
+	})
+	isolates(t, true)
+	dayLater()
+	tested("proven")
+}
+
+// TestFaultNodeStopped: a nova-compute that is stopped is suspect, then down, and up again after its start, with an
+// event at each step. The servers of its host stay there.
+func TestFaultNodeStopped(t *testing.T) {
+	host := testkit.ReservableHosts(t)[1]
+	p, database := testkit.NewProject(t), testkit.Database(t)
+	servers := p.ServersOn(t, host, "stays", 1)
+	conn := testkit.Connect(t, database)
+	// A report comes every 10 s.
+	watcher := testkit.Spawn(t, testkit.Env(t, database, map[string]string{
+		"FUNCTION_TARGET": "watch-nodes", "NODES_SUSPECT_AFTER": "20s", "NODES_DOWN_AFTER": "40s",
+	}))
+	becomes := func(status domain.NodeStatus) {
+		t.Helper()
+		testkit.Eventually(t, 4*time.Minute, "the node is "+string(status), func() bool {
+			ping(watcher, "watch-nodes")
+			time.Sleep(time.Second)
+			return testkit.Scalar[string](t, conn,
+				"select coalesce((select status from nodes where name = $1), '')", host) == string(status)
+		})
+	}
+	becomes(domain.NodeUp)
+	stopServices(t, "nova-"+host)
+	becomes(domain.NodeSuspect)
+	becomes(domain.NodeDown)
+	found, err := admin(t).HostServers(t.Context(), host)
+	if err != nil || len(found) != 1 || found[0].ID != servers[0].ID {
+		t.Errorf("the servers on %s are %+v: %v", host, found, err)
+	}
+	startServices(t, "nova-"+host)
+	becomes(domain.NodeUp)
+	got := testkit.Scalar[string](t, conn, `
+select string_agg(concat_ws('>', data->>'previous_status', data->>'status'), ' ' order by seq)
+from events where subject = $1 and type = $2`, host, domain.NodeEvent)
+	if want := "up>suspect suspect>down down>up"; got != want {
+		t.Errorf("its events are %q, want %q", got, want)
+	}
+	reason := testkit.Scalar[string](t, conn, `
+select data->>'reason' from events where subject = $1 and data->>'status' = 'down'`, host)
+	if !strings.Contains(reason, "has not reported since") {
+		t.Errorf("the reason is %q", reason)
+	}
+	if n := migrations(t, servers[0].ID, host); n != 0 {
+		t.Errorf("its server was moved %d times", n)
+	}
+}
+
+// TestFaultOptionalPieces: the sandbox stops and starts single pieces of Cinder, Octavia and Barbican, and says which
+// are down.
+func TestFaultOptionalPieces(t *testing.T) {
+	pieces := []string{"cinder-scheduler", "cinder-volume", "octavia-worker", "barbican"}
+	down := func() (names []string, err error) {
+		out, err := exec.Command(filepath.Join(testkit.Root(), "scripts", "sandbox"), "status").Output()
+		for line := range strings.Lines(string(out)) {
+			if name, rest, _ := strings.Cut(line, " "); strings.TrimSpace(rest) == "DOWN" {
+				names = append(names, name)
+			}
+		}
+		return names, err
+	}
+	stopServices(t, pieces...)
+	if names, err := down(); strings.Join(names, " ") != strings.Join(pieces, " ") || err == nil {
+		t.Errorf("down are %q (%v), want %q and an error", names, err, pieces)
+	}
+	startServices(t, pieces...)
+	if names, err := down(); len(names) != 0 || err != nil {
+		t.Errorf("after the start %q are down (%v)", names, err)
+	}
+}
+
+func sandbox(t *testing.T, args ...string) {
+	t.Helper()
+	cmd := exec.Command(filepath.Join(testkit.Root(), "scripts", "sandbox"), args...)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("scripts/sandbox %v: %v\n%s", args, err, out)
+	}
+}
+
+// stopServices stops parts of the shared sandbox. They run again at the end of the test.
+func stopServices(t *testing.T, names ...string) {
+	t.Helper()
+	t.Cleanup(func() { startServices(t, names...) })
+	sandbox(t, append([]string{"stop"}, names...)...)
+}
+
+// startServices starts them again and waits until they serve.
+func startServices(t *testing.T, names ...string) {
+	t.Helper()
+	sandbox(t, append([]string{"start"}, names...)...)
+}
+
+// stopCell makes the database of Nova's cell unreachable for Nova's API, until startCell or the end of the test.
+func stopCell(t *testing.T) {
+	t.Helper()
+	t.Cleanup(func() { startCell(t) })
+	sandbox(t, "cell-down")
+}
+
+func startCell(t *testing.T) {
+	t.Helper()
+	sandbox(t, "cell-up")
 }

@@ -199,3 +199,156 @@ func TestInstanceLease(t *testing.T) {
 		return len(l.TrustsForAdmin(t)) == 0
 	})
 }
+
+// TestLongLeaseLeavesInstances: a lease that is cancelled starts its instance again, and one that ends with on_end=none
+// leaves it running. A later lease of the instance shelves it only after that.
+func TestLongLeaseLeavesInstances(t *testing.T) {
+	t.Parallel()
+	l := newLessee(t, nil)
+	instance, server := l.launch(t, "")
+	lease := func(name string, start time.Duration) string {
+		return l.lease(t, fmt.Sprintf(`{"name": %q, "start": %q, "duration": "PT1H",
+			"reservations": [{"type": "instance", "instance_id": %q}]}`, name, time.Now().Add(start).UTC().Format(time.RFC3339), instance)).ID
+	}
+	end := func(id, query string) {
+		if a := l.client().Do(t, http.MethodDelete, "/v1/leases/"+id+query, ""); a.Status >= http.StatusBadRequest {
+			t.Errorf("end: %d %s", a.Status, a.Body)
+		}
+	}
+	cancelled := lease("cancelled", time.Hour)
+	l.Await(t, server, "SHELVED_OFFLOADED")
+	end(cancelled, "")
+	l.becomes(t, cancelled, domain.LeaseCancelled)
+	l.Await(t, server, "ACTIVE")
+
+	first, later := lease("first", 0), lease("later", 2*time.Hour)
+	l.becomes(t, first, domain.LeaseActive)
+	l.tick()
+	if s := l.Servers(t); len(s) != 1 || s[0].Status != "ACTIVE" {
+		t.Errorf("during the first lease the servers are %+v", s)
+	}
+	end(first, "?on_end=none")
+	l.becomes(t, first, domain.LeaseEnded)
+	l.Await(t, server, "SHELVED_OFFLOADED") // by the later one
+	if s := l.show(t, later).Status; s != string(domain.LeasePending) {
+		t.Errorf("the later lease is %s", s)
+	}
+}
+
+// TestLongVolumesFollowLease: a server with a volume goes through a lease: shelved, unshelved, shelved. Nova keeps the
+// attachment all the while, and Cinder keeps the volume for it.
+func TestLongVolumesFollowLease(t *testing.T) {
+	t.Parallel()
+	l := newLessee(t, nil)
+	instance, server := l.launch(t, "")
+	volume := l.AttachVolume(t, server)
+	is := func(when, status string) {
+		t.Helper()
+		if got, isAttached := l.Attached(t, volume, server); got != status || !isAttached {
+			t.Errorf("%s the volume is %s in Cinder, and attached in Nova: %v; want %s", when, got, isAttached, status)
+		}
+	}
+	lease := l.lease(t, fmt.Sprintf(`{"name": "with data", "start": %q, "duration": "PT1H",
+		"reservations": [{"type": "instance", "instance_id": %q}]}`,
+		time.Now().Add(time.Hour).UTC().Format(time.RFC3339), instance))
+	l.Await(t, server, "SHELVED_OFFLOADED")
+	is("before the start", "reserved")
+	l.at(t, lease.ID, "starts_at = clock_timestamp()")
+	l.becomes(t, lease.ID, domain.LeaseActive)
+	l.Await(t, server, "ACTIVE")
+	is("during the lease", "in-use")
+	l.at(t, lease.ID, "ends_at = clock_timestamp()")
+	l.becomes(t, lease.ID, domain.LeaseEnded)
+	l.Await(t, server, "SHELVED_OFFLOADED")
+	is("after the end", "reserved")
+	testkit.Eventually(t, time.Minute, "it starts again", func() bool {
+		return l.client().Post(t, "/v1/servers/"+instance+"/actions", `{"action": "start"}`).Status < 300
+	})
+	l.Await(t, server, "ACTIVE")
+	is("when it is started again", "in-use")
+}
+
+// TestLongLeasesOfLaunches goes to the end with leases that the service account handles: that of a server that was made
+// in Nova, and the default one of a caller whose token can make no trust. A launch with a lease in the future is
+// shelved until it starts.
+func TestLongLeasesOfLaunches(t *testing.T) {
+	t.Parallel()
+	testkit.Heavy(t)
+	l := newLessee(t, map[string]string{"DEFAULT_LEASE": "P1M", "LEASES_ADOPT": "P1M"})
+	ids, servers := map[string]string{}, map[string]string{"adopted": l.Create(t, "adopted")}
+	leaseOf := func(server string) string {
+		return testkit.Scalar[string](t, l.conn, `select coalesce(
+			(select lease_id::text from instances where server_id = $1), '')`, server)
+	}
+	start := time.Now().Add(time.Hour).UTC().Format(time.RFC3339)
+	_, servers["later"] = l.launch(t, fmt.Sprintf(`, "lease": {"start": %q, "duration": "PT1H"}`, start))
+	credential, secret := l.AppCredential(t)
+	token := l.token
+	l.token = l.AppCredentialToken(t, credential, secret)
+	_, servers["default"] = l.launch(t, "")
+	l.token = token
+
+	l.Await(t, servers["later"], "SHELVED_OFFLOADED")
+	if status := l.show(t, leaseOf(servers["later"])).Status; status != "pending" {
+		t.Errorf("before its start the lease is %s", status)
+	}
+	// The next round is due, for a process that does not remember the last one.
+	l.process.Terminate(t, time.Minute)
+	if _, err := l.conn.Exec(t.Context(), "delete from jobs where key = 'adopt'"); err != nil {
+		t.Fatal(err)
+	}
+	l.process = testkit.Spawn(t, l.env)
+	testkit.Eventually(t, time.Minute, "the server is adopted", func() bool {
+		l.tick()
+		return leaseOf(servers["adopted"]) != ""
+	})
+	for name, server := range servers {
+		ids[name] = leaseOf(server)
+		hasTrust := testkit.Scalar[bool](t, l.conn, "select connection_id is not null from leases where id = $1", ids[name])
+		if hasTrust != (name == "later") {
+			t.Errorf("%s: with a trust: %v", name, hasTrust)
+		}
+	}
+	l.at(t, ids["later"], "starts_at = clock_timestamp()")
+	for name, id := range ids {
+		l.becomes(t, id, domain.LeaseActive)
+		l.Await(t, servers[name], "ACTIVE")
+		l.at(t, id, "ends_at = clock_timestamp()")
+	}
+	for name, id := range ids {
+		l.becomes(t, id, domain.LeaseEnded)
+		l.Await(t, servers[name], "SHELVED_OFFLOADED")
+		if got, want := l.events(t, id), "pending starting active ending ended"; got != want {
+			t.Errorf("%s: its events are %q, want %q", name, got, want)
+		}
+	}
+}
+
+// TestLongLeaseWithoutRoom: an instance that Nova finds no host for is asked for again, until its lease is in error.
+// Its end comes nevertheless.
+func TestLongLeaseWithoutRoom(t *testing.T) {
+	t.Parallel()
+	l := newLessee(t, map[string]string{"LEASES_RETRY_FOR": "10s"}) // three attempts: their pauses are 5, 10 and 20 s
+	instance, server := l.launch(t, "")
+	lease := l.lease(t, fmt.Sprintf(`{"name": "no room", "start": %q, "duration": "PT1H", "on_end": "delete",
+		"reservations": [{"type": "instance", "instance_id": %q}]}`,
+		time.Now().Add(time.Hour).UTC().Format(time.RFC3339), instance))
+	l.Await(t, server, "SHELVED_OFFLOADED")
+	// As if each host had become too small since.
+	testkit.NovaSQL(t, `update nova_api.request_specs set spec = regexp_replace(spec,
+		'"memory_mb": [0-9]+', '"memory_mb": 999999999') where instance_uuid = '`+server+`'`)
+	l.at(t, lease.ID, "starts_at = clock_timestamp()")
+	failed := l.becomes(t, lease.ID, domain.LeaseError)
+	if failed.Reason == nil || !strings.Contains(failed.Reason.Detail, "no host") {
+		t.Errorf("its reason is %+v", failed.Reason)
+	}
+	if n := testkit.Scalar[int](t, l.conn, "select count(*)::int from actions where verb = 'start'"); n < 2 {
+		t.Errorf("it was tried %d times", n)
+	}
+	l.at(t, lease.ID, "ends_at = clock_timestamp()")
+	l.becomes(t, lease.ID, domain.LeaseEnded)
+	l.Await(t, server, "DELETED")
+	if got, want := l.events(t, lease.ID), "pending starting error ending ended"; got != want {
+		t.Errorf("its events are %q, want %q", got, want)
+	}
+}

@@ -1,12 +1,15 @@
 package process_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -275,4 +278,161 @@ select (select count(*) from managed) + (select count(*) from managed_projects)
 			t.Error(log)
 		}
 	}
+}
+
+// TestLongRollingUpdate: three servers get another flavor and are rolled back, with none and with one that may be
+// missing: Nova never has fewer that are ACTIVE. In between others delete servers and an admin makes them ERROR, which
+// poll-instances sees, and Nova has exactly what is declared after three ticks.
+func TestLongRollingUpdate(t *testing.T) {
+	t.Parallel()
+	testkit.Heavy(t)
+	for most := range 2 {
+		t.Run(fmt.Sprintf("max_unavailable %d", most), func(t *testing.T) {
+			d, tiny := newDeclarer(t, 2, nil), testkit.Sandbox(t).Flavor
+			spread := func(made *domain.NewManaged) {
+				made.Schedule.Affinity, made.Repair = "spread", domain.RepairAuto
+			}
+			is := func(count int, flavor string) func() string {
+				return func() string { return d.isExactly(t, deployed, count, flavor) }
+			}
+			spec := func(count int, flavor string) domain.DeploymentSpec {
+				s := deployment(t, count, flavor)
+				s.MaxUnavailable = &most
+				if most == 1 { // with none that may be missing, servers are replaced anyway
+					s.Update = domain.UpdateReplace
+				}
+				return s
+			}
+			broken := map[string]any{"os-resetState": map[string]any{"state": "error"}}
+			d.declare(t, spec(3, tiny), spread)
+			d.within(t, "declared 3", is(3, tiny))
+			if groups := d.ServerGroups(t); len(groups) != 1 || len(groups[0].Members) != 3 ||
+				groups[0].Policies[0] != "soft-anti-affinity" {
+				t.Errorf("the three servers should be spread by one group: %+v", groups)
+			}
+
+			fewest := d.watch(t)
+			keeps := func(what string) {
+				t.Helper()
+				if n := fewest(); n < int64(3-most) {
+					t.Errorf("%s: only %d of 3 servers were ACTIVE", what, n)
+				}
+			}
+			d.declare(t, spec(3, "m1.small"), spread)
+			d.within(t, "another flavor", is(3, "m1.small"))
+			keeps("another flavor")
+
+			testkit.Act(t, d.Servers(t)[0].ID, broken)
+			d.within(t, "one made ERROR", is(3, "m1.small"))
+			d.Delete(t, d.Servers(t)[0].ID)
+			d.within(t, "one deleted by hand", is(3, "m1.small"))
+
+			fewest()
+			d.declare(t, spec(3, tiny), func(made *domain.NewManaged) {
+				spread(made)
+				made.Repeats = 1
+			})
+			d.within(t, "rolled back", is(3, tiny))
+			keeps("rolled back")
+
+			all := d.Servers(t)
+			testkit.Act(t, all[0].ID, broken)
+			d.Delete(t, all[1].ID)
+			d.declare(t, spec(4, tiny), spread)
+			d.within(t, "scaled to 4 with one in ERROR and one deleted", is(4, tiny))
+
+			testkit.Act(t, d.Servers(t)[0].ID, broken)
+			d.declare(t, spec(0, tiny), spread)
+			d.within(t, "scaled to 0 with one in ERROR", is(0, ""))
+			d.delete(t, domain.KindDeployment, deployed)
+			d.within(t, "deleted", func() string {
+				if n := testkit.Scalar[int](t, d.conn, "select count(*)::int from managed_projects"); n > 0 {
+					return "its project is left"
+				}
+				return ""
+			})
+			if groups := d.ServerGroups(t); len(groups) > 0 {
+				t.Errorf("server groups are left: %+v", groups)
+			}
+		})
+	}
+}
+
+// watch counts the servers that are ACTIVE in Nova all the while, and returns the fewest since the last call.
+func (d *declarer) watch(t *testing.T) (fewest func() int64) {
+	t.Helper()
+	var least atomic.Int64
+	least.Store(1 << 30)
+	ended := make(chan struct{})
+	ctx, cancel := context.WithCancel(context.Background())
+	session := d.Session(t)
+	go func() {
+		defer close(ended)
+		for ctx.Err() == nil {
+			page, _, err := session.Servers(ctx, domain.ServerQuery{Limit: 1000})
+			if err == nil {
+				n := int64(0)
+				for _, s := range page {
+					if s.Status == "ACTIVE" && s.Task != "deleting" {
+						n++
+					}
+				}
+				if n < least.Load() {
+					least.Store(n)
+				}
+			}
+			time.Sleep(700 * time.Millisecond) // more often would take the time of Nova that the test waits for
+		}
+	}()
+	t.Cleanup(func() { cancel(); <-ended })
+	return func() int64 { return least.Swap(1 << 30) }
+}
+
+// TestLongDeploymentSurvivesKills: one of two replicas is killed at random moments, while a deployment is scaled up and
+// down and servers are replaced. After each kill the others end with exactly what is declared.
+func TestLongDeploymentSurvivesKills(t *testing.T) {
+	t.Parallel()
+	testkit.Heavy(t)
+	d, s := newDeclarer(t, 2, map[string]string{"MANAGED_CLAIM": "3s"}), testkit.Sandbox(t)
+	for n, count := range []int{5, 1, 4, 4} {
+		spec := deployment(t, count, s.Flavor)
+		if n == 3 {
+			spec.Flavor, spec.Update = "m1.small", "replace"
+		}
+		d.declare(t, spec, nil)
+		for range 2 {
+			d.strike(t)
+		}
+		d.within(t, "after a kill", func() string { return d.isExactly(t, deployed, count, spec.Flavor) })
+	}
+	if made := testkit.Scalar[int](t, d.conn, `
+select count(*)::int from (select from create_calls group by instance_id having count(*) > 1) doubled`); made > 0 {
+		t.Logf("%d create calls were sent twice, as far as the dead process had not noted their answers", made)
+	}
+}
+
+// strike kills a replica at a random moment of a round, and starts another one. A round without changes may end before.
+func (d *declarer) strike(t *testing.T) {
+	t.Helper()
+	d.due(t)
+	const claimedSQL = "select exists (select from managed_projects where claimed_until > clock_timestamp())"
+	testkit.Eventually(t, 30*time.Second, "the claim of the last one ends", func() bool {
+		return !testkit.Scalar[bool](t, d.conn, claimedSQL)
+	})
+	victim, done := d.replicas[0], make(chan struct{})
+	go func() {
+		defer close(done)
+		_, _ = victim.TryTick(t, "reconcile-managed")
+	}()
+	time.Sleep(rand.N(4 * time.Second))
+	for end := time.Now().Add(3 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		if testkit.Scalar[bool](t, d.conn, claimedSQL) {
+			time.Sleep(rand.N(500 * time.Millisecond))
+			break
+		}
+	}
+	victim.Kill()
+	<-done
+	t.Logf("killed in a round: %t", testkit.Scalar[bool](t, d.conn, claimedSQL))
+	d.replicas[0] = testkit.Spawn(t, d.env)
 }
