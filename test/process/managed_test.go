@@ -123,9 +123,13 @@ func (d *declarer) due(t *testing.T) {
 func (d *declarer) tick(t *testing.T) {
 	t.Helper()
 	d.poller.Tick(t, "poll-instances")
-	const minuteSQL = "update managed_projects set due_at = due_at - interval '1 minute'"
-	if _, err := d.conn.Exec(t.Context(), minuteSQL); err != nil {
-		t.Fatal(err)
+	for _, minuteSQL := range []string{
+		"update managed_projects set due_at = due_at - interval '1 minute'",
+		"update managed_members set missed_at = missed_at - interval '1 minute'",
+	} {
+		if _, err := d.conn.Exec(t.Context(), minuteSQL); err != nil {
+			t.Fatal(err)
+		}
 	}
 	var all sync.WaitGroup
 	for _, p := range d.replicas {
