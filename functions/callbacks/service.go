@@ -116,14 +116,6 @@ func (s service) check(url *string, events *[]string) error {
 	return nil
 }
 
-// List gives a page of the project's callbacks; more says that another one follows.
-func (s service) List(
-	ctx context.Context, projectID string, limit int, marker uuid.UUID,
-) (page []domain.Callback, more bool, err error) {
-	found, err := s.store.List(ctx, projectID, limit+1, marker)
-	return found[:min(limit, len(found))], len(found) > limit, err
-}
-
 // Change changes a callback.
 func (s service) Change(
 	ctx context.Context, projectID string, id uuid.UUID, change domain.CallbackChange,
@@ -159,16 +151,6 @@ func (s service) Rotate(
 	}
 	changed, err := s.store.Rotate(ctx, projectID, id, sealed, overlap)
 	return changed, secret, err
-}
-
-// Deliveries gives a page of a callback's deliveries; more says that another one follows.
-func (s service) Deliveries(
-	ctx context.Context, projectID string, id uuid.UUID, q domain.DeliveryQuery,
-) (page []domain.Delivery, more bool, err error) {
-	limit := q.Limit
-	q.Limit++
-	found, err := s.store.Deliveries(ctx, projectID, id, q)
-	return found[:min(limit, len(found))], len(found) > limit, err
 }
 
 // Test sends the callback a test event.

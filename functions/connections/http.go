@@ -129,13 +129,12 @@ type listInput struct {
 	Usable bool                      `query:"usable" default:"false"`
 	Status []domain.ConnectionStatus `query:"status" minItems:"1" example:"[\"lost\",\"deleted\"]"`
 	Of     []domain.ConnectionOf     `query:"of" minItems:"1" example:"[\"lease\"]"`
-	httpx.Page
+	httpx.PageRequest
 	Marker httpx.ID `query:"marker" example:"019b7c5e-1f20-7a31-b5d4-0c7e2f9a6b13" doc:"The last id before."`
 }
 
 // Resolve implements huma.Resolver.
-func (in *listInput) Resolve(ctx huma.Context) []error {
-	_ = in.Page.Resolve(ctx) // this method hides it
+func (in *listInput) Resolve(huma.Context) []error {
 	if in.Usable && in.Status != nil {
 		return []error{apperr.InvalidField("status",
 			"cannot be combined with usable=true, which lists active connections")}
@@ -149,25 +148,19 @@ func (in *listInput) Resolve(ctx huma.Context) []error {
 
 func (h handler) list(ctx context.Context, in *listInput) (*httpx.Value[ConnectionPage], error) {
 	who := auth.CallerOrNobody(ctx)
-	q := domain.ConnectionQuery{Usable: in.Usable, Limit: in.Limit, Marker: in.Marker.UUID}
+	q := domain.ConnectionQuery{Usable: in.Usable, Marker: in.Marker.UUID}
 	for _, status := range in.Status {
 		q.Statuses = append(q.Statuses, string(status))
 	}
 	for _, of := range in.Of {
 		q.Of = append(q.Of, string(of))
 	}
-	found, more, err := h.svc.List(ctx, who, q)
-	if err != nil {
-		return nil, err
-	}
-	page := ConnectionPage{Connections: make([]Connection, len(found))}
-	for i, c := range found {
-		page.Connections[i] = show(who, c)
-	}
-	if more {
-		page.Next = in.Next(found[len(found)-1].ID.String())
-	}
-	return &httpx.Value[ConnectionPage]{Body: page}, nil
+	page, err := httpx.ReadPage(ctx, in.Limit, func(limit int) ([]domain.Connection, error) {
+		q.Limit = limit
+		return h.svc.connections.List(ctx, who, q)
+	}, func(c domain.Connection) string { return c.ID.String() })
+	shown := httpx.Each(page.Items, func(c domain.Connection) Connection { return show(who, c) })
+	return &httpx.Value[ConnectionPage]{Body: ConnectionPage{shown, page.Next}}, err
 }
 
 type createInput struct{ Body CreateConnection }
@@ -334,28 +327,22 @@ type RequestPath struct {
 type listRequestsInput struct {
 	Received bool                   `query:"received" default:"false"`
 	Status   []domain.RequestStatus `query:"status" minItems:"1" example:"[\"pending\"]"`
-	httpx.Page
+	httpx.PageRequest
 	Marker httpx.ID `query:"marker" example:"019b7c5e-4c11-7d02-9a3e-5b8f0e2d7c46" doc:"The last id before."`
 }
 
 func (h handler) listRequests(ctx context.Context, in *listRequestsInput) (*httpx.Value[ConnectionRequestPage], error) {
 	who := auth.CallerOrNobody(ctx)
-	q := domain.ConnectionRequestQuery{Received: in.Received, Limit: in.Limit, Marker: in.Marker.UUID}
+	q := domain.ConnectionRequestQuery{Received: in.Received, Marker: in.Marker.UUID}
 	for _, status := range in.Status {
 		q.Statuses = append(q.Statuses, string(status))
 	}
-	found, more, err := h.svc.ListRequests(ctx, who, q)
-	if err != nil {
-		return nil, err
-	}
-	page := ConnectionRequestPage{Requests: make([]ConnectionRequest, len(found))}
-	for i, r := range found {
-		page.Requests[i] = showRequest(who, r)
-	}
-	if more {
-		page.Next = in.Next(found[len(found)-1].ID.String())
-	}
-	return &httpx.Value[ConnectionRequestPage]{Body: page}, nil
+	page, err := httpx.ReadPage(ctx, in.Limit, func(limit int) ([]domain.ConnectionRequest, error) {
+		q.Limit = limit
+		return h.svc.requests.List(ctx, who.ProjectID, q)
+	}, func(r domain.ConnectionRequest) string { return r.ID.String() })
+	shown := httpx.Each(page.Items, func(r domain.ConnectionRequest) ConnectionRequest { return showRequest(who, r) })
+	return &httpx.Value[ConnectionRequestPage]{Body: ConnectionRequestPage{shown, page.Next}}, err
 }
 
 type createRequestInput struct{ Body CreateConnectionRequest }

@@ -127,16 +127,6 @@ func (s service) insert(ctx context.Context, d draft) (stored domain.Connection,
 	return stored, err
 }
 
-// List gives a page of connections; more says that another one follows.
-func (s service) List(
-	ctx context.Context, who domain.Identity, q domain.ConnectionQuery,
-) (page []domain.Connection, more bool, err error) {
-	limit := q.Limit
-	q.Limit++
-	found, err := s.connections.List(ctx, who, q)
-	return found[:min(limit, len(found))], len(found) > limit, err
-}
-
 // Delete ends a connection and revokes its delegation: at once for the user who has delegated it. Otherwise
 // run-connections revokes it, and retries while Keystone is away.
 func (s service) Delete(ctx context.Context, who domain.Identity, token domain.Secret, id uuid.UUID) error {

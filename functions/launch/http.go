@@ -121,7 +121,7 @@ func location(o domain.Order) string {
 type listInput struct {
 	Status       []domain.OrderStatus `query:"status" minItems:"1"`
 	ConnectionID httpx.ID             `query:"connection_id" doc:"The connection that the orders were placed through."`
-	httpx.Page
+	httpx.PageRequest
 	Marker httpx.ID `query:"marker" doc:"The id of the last order of the page before."`
 }
 
@@ -131,22 +131,20 @@ func (h handler) list(ctx context.Context, in *listInput) (*httpx.Value[OrderPag
 	if err != nil {
 		return nil, err
 	}
-	q := domain.OrderQuery{Limit: in.Limit, Marker: in.Marker.UUID}
+	q := domain.OrderQuery{Filter: a.Filter(), Marker: in.Marker.UUID}
 	for _, status := range in.Status {
 		q.Statuses = append(q.Statuses, string(status))
 	}
-	found, err := h.svc.List(ctx, a, q)
+	page, err := httpx.ReadPage(ctx, in.Limit, func(limit int) ([]domain.Order, error) {
+		q.Limit = limit
+		return h.svc.List(ctx, q)
+	}, func(o domain.Order) string { return o.ID.String() })
 	if err != nil {
 		return nil, err
 	}
-	page := OrderPage{Orders: make([]Order, len(found.orders))}
-	for n, order := range found.orders {
-		page.Orders[n] = show(order, found.related)
-	}
-	if found.hasMore {
-		page.Next = in.Next(found.orders[len(found.orders)-1].ID.String())
-	}
-	return &httpx.Value[OrderPage]{Body: page}, nil
+	with, err := h.svc.relatedTo(ctx, who, page.Items...)
+	shown := httpx.Each(page.Items, func(o domain.Order) Order { return show(o, with) })
+	return &httpx.Value[OrderPage]{Body: OrderPage{shown, page.Next}}, err
 }
 
 type getInput struct {

@@ -380,32 +380,16 @@ func (s service) callbacksOf(
 	return byID, err
 }
 
-// listed is a page of orders, with what their caller sees with them.
-type listed struct {
-	related
-
-	orders  []domain.Order
-	hasMore bool
-}
-
-// List gives a page of the orders within reach, as they are stored.
-func (s service) List(ctx context.Context, a access, q domain.OrderQuery) (page listed, err error) {
-	q.Filter = a.Filter()
-	limit := q.Limit
-	q.Limit++
+// List returns orders as they are stored, and shows which of them no replica works on any more.
+func (s service) List(ctx context.Context, q domain.OrderQuery) (list []domain.Order, err error) {
 	found, err := s.orders.List(ctx, q)
-	if err != nil {
-		return page, err
-	}
-	page.hasMore = len(found) > limit
-	for _, f := range found[:min(limit, len(found))] {
+	for _, f := range found {
 		if !f.Busy && !f.IsDelegated() {
 			interrupt(f.Order)
 		}
-		page.orders = append(page.orders, f.Order)
+		list = append(list, f.Order)
 	}
-	page.related, err = s.relatedTo(ctx, a.Identity, page.orders...)
-	return page, err
+	return list, err
 }
 
 // interrupt gives each undecided instance the error that no replica works on it.

@@ -222,19 +222,15 @@ func (s service) Availability(
 	return s.store.Availability(ctx, q)
 }
 
-// Allocations returns a page of the hosts that reservations have, for callers to whom Nova shows its compute
-// services. hasMore reports whether another page follows.
+// Allocations returns the hosts that reservations have, for callers to whom Nova shows its compute services.
 func (s service) Allocations(
 	ctx context.Context, who domain.Identity, token domain.Secret, q domain.AllocationQuery,
-) (page []domain.Allocation, hasMore bool, err error) {
+) (found []domain.Allocation, err error) {
 	if _, err := s.cloud.As(token, who.ProjectID).ComputeHosts(ctx); err != nil {
-		return nil, false, nodes.ForAdmins(err, "the hosts of all projects' leases are for the cloud's admins")
+		return nil, nodes.ForAdmins(err, "the hosts of all projects' leases are for the cloud's admins")
 	}
 	if q.From, q.Until, err = s.window(ctx, q.From, q.Until); err != nil {
-		return nil, false, err
+		return nil, err
 	}
-	limit := q.Limit
-	q.Limit++
-	found, err := s.store.Allocations(ctx, q)
-	return found[:min(limit, len(found))], len(found) > limit, err
+	return s.store.Allocations(ctx, q)
 }

@@ -45,16 +45,6 @@ type service struct {
 	changes     postgres.RateLimit
 }
 
-// List returns a page of the project's leases. hasMore says that another page follows.
-func (s service) List(
-	ctx context.Context, who domain.Identity, q domain.LeaseQuery,
-) (page []domain.Lease, hasMore bool, err error) {
-	limit := q.Limit
-	q.Limit++
-	found, err := s.store.List(ctx, who.ProjectID, q)
-	return found[:min(limit, len(found))], len(found) > limit, err
-}
-
 // Get returns a lease of the project.
 func (s service) Get(ctx context.Context, who domain.Identity, id uuid.UUID) (domain.Lease, error) {
 	return s.store.Get(ctx, who.ProjectID, id)

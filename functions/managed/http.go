@@ -254,11 +254,8 @@ func (h handler) revisions(ctx context.Context, in *ManagedPath) (*httpx.Value[M
 	if err != nil {
 		return nil, err
 	}
-	list := ManagedRevisions{Items: make([]ManagedRevision, len(found))}
-	for n, r := range found {
-		list.Items[n] = showRevision(kind, r)
-	}
-	return &httpx.Value[ManagedRevisions]{Body: list}, nil
+	shown := httpx.Each(found, func(r domain.Revision) ManagedRevision { return showRevision(kind, r) })
+	return &httpx.Value[ManagedRevisions]{Body: ManagedRevisions{shown}}, nil
 }
 
 type revisionInput struct {
@@ -288,14 +285,13 @@ func (h handler) providers(ctx context.Context, in *providersInput) (*httpx.Valu
 	if err != nil {
 		return nil, err
 	}
-	list := ProviderList{Items: make([]Provider, len(found))}
-	for n, p := range found {
-		list.Items[n] = Provider{
+	shown := httpx.Each(found, func(p offer) Provider {
+		return Provider{
 			Name: p.Name, Description: p.Description, Kinds: p.Kinds, Driver: p.Driver, Available: p.Reason == "",
 			Reason: p.Reason,
 		}
-	}
-	return &httpx.Value[ProviderList]{Body: list}, nil
+	})
+	return &httpx.Value[ProviderList]{Body: ProviderList{shown}}, nil
 }
 
 // ListInput is what every list of resources takes.
@@ -303,17 +299,8 @@ type ListInput struct {
 	Label  []string               `query:"label" minItems:"1" maxItems:"20" example:"[\"app=shop\"]"`
 	Name   string                 `query:"name" maxLength:"63" example:"web" doc:"A part of the name."`
 	Status []domain.ManagedStatus `query:"status" minItems:"1" example:"[\"ready\",\"error\"]"`
-	httpx.Page
+	httpx.PageRequest
 	Marker httpx.ID `query:"marker" example:"019b7c5e-8a70-7b99-825a-7e1f6b5d4f66" doc:"The last id before."`
-}
-
-// Resolve implements huma.Resolver. Where ListInput is embedded, huma calls only this one, and not that of Marker.
-func (in *ListInput) Resolve(ctx huma.Context) []error {
-	faults := in.Page.Resolve(ctx)
-	if ctx.Query("marker") != "" {
-		faults = append(faults, httpx.NotZero(in.Marker.UUID, "query.marker")...)
-	}
-	return faults
 }
 
 type listInput struct {
@@ -347,21 +334,13 @@ func (h handler) page(ctx context.Context, kind domain.Kind, in *ListInput) (*ht
 	if err != nil {
 		return nil, err
 	}
-	found, hasMore, err := h.svc.List(ctx, auth.CallerOrNobody(ctx), domain.ManagedQuery{
-		Kind: kind, Labels: labels, Without: without, Name: in.Name, Statuses: in.Status, Limit: in.Limit,
-		Marker: in.Marker.UUID,
-	})
-	if err != nil {
-		return nil, err
-	}
-	page := ManagedPage{Items: make([]Managed, len(found))}
-	for n, m := range found {
-		page.Items[n] = show(m)
-	}
-	if hasMore {
-		page.Next = in.Next(found[len(found)-1].ID.String())
-	}
-	return &httpx.Value[ManagedPage]{Body: page}, nil
+	page, err := httpx.ReadPage(ctx, in.Limit, func(limit int) ([]domain.Managed, error) {
+		return h.svc.store.List(ctx, auth.CallerOrNobody(ctx).ProjectID, domain.ManagedQuery{
+			Kind: kind, Labels: labels, Without: without, Name: in.Name, Statuses: in.Status, Limit: limit,
+			Marker: in.Marker.UUID,
+		})
+	}, func(m domain.Managed) string { return m.ID.String() })
+	return &httpx.Value[ManagedPage]{Body: ManagedPage{httpx.Each(page.Items, show), page.Next}}, err
 }
 
 func diffRoute(api huma.API, h handler) {

@@ -112,7 +112,7 @@ func showFlavor(f domain.ResourceFlavor) ResourceFlavor {
 
 type listFlavorsInput struct {
 	Kind string `query:"kind" maxLength:"63" example:"VirtualMachine" doc:"Only templates of this kind."`
-	httpx.Page
+	httpx.PageRequest
 	Marker string `query:"marker" maxLength:"63" example:"small" doc:"The last name before."`
 }
 
@@ -121,20 +121,11 @@ func (h handler) listFlavors(ctx context.Context, in *listFlavorsInput) (*httpx.
 	if err != nil {
 		return nil, err
 	}
-	found, hasMore, err := h.svc.Flavors(ctx, auth.CallerOrNobody(ctx), domain.FlavorQuery{
-		Kind: kind, Limit: in.Limit, Marker: in.Marker,
-	})
-	if err != nil {
-		return nil, err
-	}
-	page := ResourceFlavorPage{Items: make([]ResourceFlavor, len(found))}
-	for n, f := range found {
-		page.Items[n] = showFlavor(f)
-	}
-	if hasMore {
-		page.Next = in.Next(found[len(found)-1].Name)
-	}
-	return &httpx.Value[ResourceFlavorPage]{Body: page}, nil
+	page, err := httpx.ReadPage(ctx, in.Limit, func(limit int) ([]domain.ResourceFlavor, error) {
+		q := domain.FlavorQuery{Kind: kind, Limit: limit, Marker: in.Marker}
+		return h.svc.flavors.List(ctx, auth.CallerOrNobody(ctx).ProjectID, q)
+	}, func(f domain.ResourceFlavor) string { return f.Name })
+	return &httpx.Value[ResourceFlavorPage]{Body: ResourceFlavorPage{httpx.Each(page.Items, showFlavor), page.Next}}, err
 }
 
 type flavorOutput struct {

@@ -85,16 +85,6 @@ func kindNames() (names []string) {
 	return names
 }
 
-// List returns a page of the project's resources. hasMore says that another page follows.
-func (s service) List(
-	ctx context.Context, who domain.Identity, q domain.ManagedQuery,
-) (page []domain.Managed, hasMore bool, err error) {
-	limit := q.Limit
-	q.Limit++
-	found, err := s.store.List(ctx, who.ProjectID, q)
-	return found[:min(limit, len(found))], len(found) > limit, err
-}
-
 // Get returns a resource of the project.
 func (s service) Get(ctx context.Context, who domain.Identity, kind domain.Kind, name string) (domain.Managed, error) {
 	return s.store.Get(ctx, who.ProjectID, kind, name)
@@ -201,16 +191,6 @@ func checkRegion(ctx context.Context, cloud session, field, region string) error
 		err = apperr.Unknown(field, "region", region, all...)
 	}
 	return err
-}
-
-// Flavors returns a page of the project's flavors by name. hasMore says that another page follows.
-func (s service) Flavors(
-	ctx context.Context, who domain.Identity, q domain.FlavorQuery,
-) (page []domain.ResourceFlavor, hasMore bool, err error) {
-	limit := q.Limit
-	q.Limit++
-	found, err := s.flavors.List(ctx, who.ProjectID, q)
-	return found[:min(limit, len(found))], len(found) > limit, err
 }
 
 // Flavor returns a flavor of the project.

@@ -86,13 +86,12 @@ type listInput struct {
 	Schedulable string              `query:"schedulable" enum:"true,false" example:"true" doc:"Whether Nova uses it."`
 	Zone        string              `query:"zone" maxLength:"255" example:"nova" doc:"Nova's availability zone."`
 	Label       []string            `query:"label" minItems:"1" maxItems:"20" example:"[\"rack=r1\"]"`
-	httpx.Page
+	httpx.PageRequest
 	Marker string `query:"marker" maxLength:"255" example:"compute-1.example.com" doc:"Last name of the page before."`
 }
 
 // Resolve implements huma.Resolver.
-func (in *listInput) Resolve(ctx huma.Context) []error {
-	faults := in.Page.Resolve(ctx)
+func (in *listInput) Resolve(huma.Context) (faults []error) {
 	for _, label := range in.Label {
 		if key, _, ok := strings.Cut(label, "="); !ok || key == "" {
 			faults = append(faults, apperr.InvalidField("label", "must be a label and its value, such as rack=r1"))
@@ -116,18 +115,15 @@ func (in *listInput) filter() filter {
 
 func (h handler) list(ctx context.Context, in *listInput) (*httpx.Value[NodePage], error) {
 	who, token := auth.Caller(ctx)
-	found, hasMore, err := h.svc.List(ctx, who, token, in.filter(), in.Limit, in.Marker)
-	if err != nil {
-		return nil, err
+	cloud := h.svc.cloud.As(token, who.ProjectID)
+	page, err := httpx.ReadPage(ctx, in.Limit, func(int) ([]node, error) {
+		return h.svc.List(ctx, cloud, in.filter(), in.Marker)
+	}, func(n node) string { return n.Name })
+	if err == nil {
+		err = h.svc.fill(ctx, cloud, page.Items)
 	}
-	page := NodePage{Items: make([]Node, len(found))}
-	for i, n := range found {
-		page.Items[i] = show(n, false)
-	}
-	if hasMore {
-		page.Next = in.Next(found[len(found)-1].Name)
-	}
-	return &httpx.Value[NodePage]{Body: page}, nil
+	shown := httpx.Each(page.Items, func(n node) Node { return show(n, false) })
+	return &httpx.Value[NodePage]{Body: NodePage{shown, page.Next}}, err
 }
 
 type nodeOutput struct {
@@ -150,24 +146,19 @@ func (h handler) get(ctx context.Context, in *NodePath) (*nodeOutput, error) {
 
 type serversInput struct {
 	NodePath
-	httpx.Page
+	httpx.PageRequest
 	Marker string `query:"marker" maxLength:"64" example:"f3a1" doc:"The last id of the page before."`
 }
 
 func (h handler) servers(ctx context.Context, in *serversInput) (*httpx.Value[NodeServers], error) {
 	who, token := auth.Caller(ctx)
-	found, hasMore, err := h.svc.Servers(ctx, who, token, in.Name, in.Limit, in.Marker)
-	if err != nil {
-		return nil, err
-	}
-	page := NodeServers{Items: make([]NodeServer, len(found))}
-	for i, v := range found {
-		page.Items[i] = NodeServer{ID: v.ID, Name: v.Name, Status: v.Status, ProjectID: v.ProjectID}
-	}
-	if hasMore {
-		page.Next = in.Next(found[len(found)-1].ID)
-	}
-	return &httpx.Value[NodeServers]{Body: page}, nil
+	page, err := httpx.ReadPage(ctx, in.Limit, func(int) ([]domain.Server, error) {
+		return h.svc.Servers(ctx, who, token, in.Name, in.Marker)
+	}, func(v domain.Server) string { return v.ID })
+	shown := httpx.Each(page.Items, func(v domain.Server) NodeServer {
+		return NodeServer{ID: v.ID, Name: v.Name, Status: v.Status, ProjectID: v.ProjectID}
+	})
+	return &httpx.Value[NodeServers]{Body: NodeServers{shown, page.Next}}, err
 }
 
 func (h handler) reservable(ctx context.Context, in *NodePath) (*httpx.Value[Node], error) {

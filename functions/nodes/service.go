@@ -69,18 +69,10 @@ type service struct {
 	wake       func(functions ...string)
 }
 
-// List returns a page of the hosts, by name. hasMore says that another page follows.
-func (s service) List(
-	ctx context.Context, who domain.Identity, token domain.Secret, f filter, limit int, marker string,
-) (page []node, hasMore bool, err error) {
-	cloud := s.cloud.As(token, who.ProjectID)
+// List returns the hosts after the marker, by name, without Placement's part and drains.
+func (s service) List(ctx context.Context, cloud session, f filter, marker string) ([]node, error) {
 	all, err := s.all(ctx, cloud)
-	if err != nil {
-		return nil, false, err
-	}
-	all = slices.DeleteFunc(all, func(n node) bool { return n.Name <= marker || !f.matches(n) })
-	page, hasMore = all[:min(limit, len(all))], len(all) > limit
-	return page, hasMore, s.fill(ctx, cloud, page)
+	return slices.DeleteFunc(all, func(n node) bool { return n.Name <= marker || !f.matches(n) }), err
 }
 
 // all are the hosts that Nova has, and those that are stored besides, without Placement's part and drains.
@@ -172,21 +164,17 @@ func (s service) find(ctx context.Context, cloud session, all []node, name strin
 	return found[0], s.fill(ctx, cloud, found)
 }
 
-// Servers returns a page of the servers on a host, of all projects, by their ids.
+// Servers returns the servers on a host after the marker, of all projects, by their ids.
 func (s service) Servers(
-	ctx context.Context, who domain.Identity, token domain.Secret, name string, limit int, marker string,
-) (page []domain.Server, hasMore bool, err error) {
+	ctx context.Context, who domain.Identity, token domain.Secret, name, marker string,
+) ([]domain.Server, error) {
 	cloud := s.cloud.As(token, who.ProjectID)
 	if _, err := s.get(ctx, cloud, name); err != nil {
-		return nil, false, err
+		return nil, err
 	}
 	all, err := cloud.HostServers(ctx, name)
-	if err != nil {
-		return nil, false, err
-	}
 	slices.SortFunc(all, func(a, b domain.Server) int { return strings.Compare(a.ID, b.ID) })
-	all = slices.DeleteFunc(all, func(v domain.Server) bool { return v.ID <= marker })
-	return all[:min(limit, len(all))], len(all) > limit, nil
+	return slices.DeleteFunc(all, func(v domain.Server) bool { return v.ID <= marker }), err
 }
 
 // Join makes a host reservable. run-leases does so in Nova and Placement, and checks once more that it has no servers.

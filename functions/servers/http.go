@@ -110,7 +110,7 @@ func (h handler) list(ctx context.Context, in *listInput) (*httpx.Value[ServerPa
 	}
 	out := ServerPage{Servers: found}
 	if marker != "" {
-		out.Next = in.Next(marker)
+		out.Next = httpx.NextPage(ctx, marker)
 	}
 	return &httpx.Value[ServerPage]{Body: out}, err
 }
@@ -189,20 +189,16 @@ func (h handler) history(ctx context.Context, in *historyInput) (*httpx.Value[Se
 	if err != nil {
 		return nil, err
 	}
-	instance, found, err := h.svc.History(ctx, a, in.ID.String(), int64(in.Marker), in.Limit+1)
-	if err != nil {
-		return nil, err
-	}
-	out := ServerHistory{InstanceID: instance, Events: make([]ServerEvent, min(in.Limit, len(found)))}
-	for n := range out.Events {
-		e := found[n]
+	var instance uuid.UUID
+	page, err := httpx.ReadPage(ctx, in.Limit, func(limit int) (found []domain.Event, err error) {
+		instance, found, err = h.svc.History(ctx, a, in.ID.String(), int64(in.Marker), limit)
+		return found, err
+	}, func(e domain.Event) string { return strconv.FormatInt(e.Seq, 10) })
+	shown := httpx.Each(page.Items, func(e domain.Event) ServerEvent {
 		id := e.Subject + ":" + strconv.FormatInt(e.Seq, 10)
-		out.Events[n] = ServerEvent{ID: id, Type: e.Type, At: e.At, Data: e.Data}
-	}
-	if len(found) > in.Limit {
-		out.Next = in.Next(strconv.FormatInt(found[in.Limit-1].Seq, 10))
-	}
-	return &httpx.Value[ServerHistory]{Body: out}, nil
+		return ServerEvent{ID: id, Type: e.Type, At: e.At, Data: e.Data}
+	})
+	return &httpx.Value[ServerHistory]{Body: ServerHistory{instance, shown, page.Next}}, err
 }
 
 // ServerPath identifies a server. It is exported because huma ignores unexported embedded structs.
@@ -211,7 +207,7 @@ type ServerPath struct {
 }
 
 type listInput struct {
-	httpx.Page
+	httpx.PageRequest
 	Status       serverStatus `query:"status" example:"ACTIVE" doc:"Only servers of this Nova status."`
 	Name         string       `query:"name" example:"web" doc:"Only servers whose name contains this text."`
 	Tracked      bool         `query:"tracked" example:"true" doc:"Only tracked servers, or only the others."`
@@ -224,7 +220,6 @@ type listInput struct {
 
 // Resolve implements huma.Resolver.
 func (in *listInput) Resolve(ctx huma.Context) (faults []error) {
-	faults = in.Page.Resolve(ctx)
 	if ctx.Query("tracked") != "" {
 		in.tracked = &in.Tracked
 	}
@@ -258,7 +253,7 @@ func (in *getInput) Resolve(huma.Context) []error {
 
 type historyInput struct {
 	ServerPath
-	httpx.Page
+	httpx.PageRequest
 	ConnectionID httpx.ID `query:"connection_id" example:"019b7c5e-1f20-7a31-b5d4-0c7e2f9a6b13"`
 	Marker       int      `query:"marker" minimum:"1" maximum:"9007199254740992" example:"4"`
 }

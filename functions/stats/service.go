@@ -48,17 +48,6 @@ func (s service) Last(ctx context.Context, v domain.View, n int) (series, error)
 	return series{view: v, hours: hours}, err
 }
 
-// Requests reads a page of the request log, the newest first. more says that there are older ones.
-func (s service) Requests(ctx context.Context, q domain.RequestQuery) (page []domain.Request, more bool, err error) {
-	limit := q.Limit
-	q.Limit++
-	page, err = s.requests.List(ctx, q)
-	if len(page) > limit {
-		return page[:limit], true, err
-	}
-	return page, false, err
-}
-
 // exportPage is how many rows of an export are in memory at once.
 const exportPage = 1000
 
