@@ -212,13 +212,13 @@ func (h handler) get(ctx context.Context, in *ConnectionPath) (*connectionOutput
 
 type changeInput struct {
 	ConnectionPath
-	IfMatch string `header:"If-Match" minLength:"1" example:"\"3\""`
-	Body    ChangeConnection
+	httpx.MatchRequest
+	Body ChangeConnection
 }
 
 func (h handler) change(ctx context.Context, in *changeInput) (*connectionOutput, error) {
 	who, token := auth.Caller(ctx)
-	c, err := h.svc.Change(ctx, who, token, in.ID.UUID, in.Body, httpx.IfMatch(httpx.RequestOf(ctx)))
+	c, err := h.svc.Change(ctx, who, token, in.ID.UUID, in.Body, httpx.IfMatch(ctx, "connection"))
 	return reply(who, c, err)
 }
 

@@ -194,18 +194,17 @@ const changeAttempts = 3
 // Change changes a connection. Running orders and actions continue with the changed one.
 func (s service) Change(
 	ctx context.Context, who domain.Identity, token domain.Secret, id uuid.UUID, in ChangeConnection,
-	expected func(version int64) bool,
+	checkVersion func(int64) error,
 ) (domain.Connection, error) {
 	ctx = domain.WithActor(ctx, domain.ActorOf(who, uuid.Nil))
 	var renewed draft // with the trust that an earlier attempt has created
 	for attempt := range changeAttempts {
 		before, err := s.changeable(ctx, who, id)
+		if err == nil {
+			err = checkVersion(before.Seq)
+		}
 		if err != nil {
 			return before, s.discard(ctx, renewed, err)
-		}
-		if !expected(before.Seq) {
-			return before, s.discard(ctx, renewed, apperr.New(apperr.Precondition,
-				"the connection has been changed: its ETag is \"%d\" now", before.Seq))
 		}
 		after, err := in.draft(before)
 		if err == nil && attempt == 0 && (after.secret != "" || len(before.Changed(after.Connection)) > 0) {

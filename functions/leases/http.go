@@ -203,13 +203,13 @@ func (h handler) get(ctx context.Context, in *LeasePath) (*leaseOutput, error) {
 
 type changeInput struct {
 	LeasePath
-	IfMatch string `header:"If-Match" minLength:"1" example:"\"3\""`
-	Body    ChangeLease
+	httpx.MatchRequest
+	Body ChangeLease
 }
 
 func (h handler) change(ctx context.Context, in *changeInput) (*leaseOutput, error) {
 	who, token := auth.Caller(ctx)
-	changed, err := h.svc.Change(ctx, who, token, in.ID.UUID, in.Body, httpx.IfMatch(httpx.RequestOf(ctx)))
+	changed, err := h.svc.Change(ctx, who, token, in.ID.UUID, in.Body, httpx.IfMatch(ctx, "lease"))
 	return h.reply(ctx, changed, err)
 }
 

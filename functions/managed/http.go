@@ -150,8 +150,8 @@ func (h handler) get(ctx context.Context, in *ManagedPath) (*managedOutput, erro
 
 type putInput struct {
 	ManagedPath
-	DryRun      bool   `query:"dry_run" default:"false" doc:"Only say what would be done: the answer has a plan."`
-	IfMatch     string `header:"If-Match" minLength:"1" example:"\"3\""`
+	DryRun bool `query:"dry_run" default:"false" doc:"Only say what would be done: the answer has a plan."`
+	httpx.MatchRequest
 	IfNoneMatch string `header:"If-None-Match" minLength:"1" example:"*"`
 	Body        PutManaged
 }
@@ -207,8 +207,8 @@ func (h handler) put(ctx context.Context, in *putInput) (httpx.Response, error) 
 
 type rollbackInput struct {
 	ManagedPath
-	IfMatch string `header:"If-Match" minLength:"1" example:"\"3\""`
-	Body    Rollback
+	httpx.MatchRequest
+	Body Rollback
 }
 
 // Rollback is the body of POST .../rollback.
@@ -229,8 +229,8 @@ func (h handler) rollback(ctx context.Context, in *rollbackInput) (*managedOutpu
 
 type deleteInput struct {
 	ManagedPath
-	Orphan  bool   `query:"orphan" default:"false" doc:"Its servers and other objects stay, and are not managed."`
-	IfMatch string `header:"If-Match" minLength:"1" example:"\"3\""`
+	Orphan bool `query:"orphan" default:"false" doc:"Its servers and other objects stay, and are not managed."`
+	httpx.MatchRequest
 }
 
 func (h handler) delete(ctx context.Context, in *deleteInput) (*managedOutput, error) {

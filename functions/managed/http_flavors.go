@@ -125,7 +125,8 @@ func (h handler) listFlavors(ctx context.Context, in *listFlavorsInput) (*httpx.
 		q := domain.FlavorQuery{Kind: kind, Limit: limit, Marker: in.Marker}
 		return h.svc.flavors.List(ctx, auth.CallerOrNobody(ctx).ProjectID, q)
 	}, func(f domain.ResourceFlavor) string { return f.Name })
-	return &httpx.Value[ResourceFlavorPage]{Body: ResourceFlavorPage{httpx.Each(page.Items, showFlavor), page.Next}}, err
+	body := ResourceFlavorPage{httpx.Each(page.Items, showFlavor), page.Next}
+	return &httpx.Value[ResourceFlavorPage]{Body: body}, err
 }
 
 type flavorOutput struct {
@@ -159,8 +160,8 @@ func (h handler) getFlavor(ctx context.Context, in *FlavorPath) (*flavorOutput, 
 
 type putFlavorInput struct {
 	FlavorPath
-	DryRun      bool   `query:"dry_run" default:"false" doc:"Only check it."`
-	IfMatch     string `header:"If-Match" minLength:"1" example:"\"3\""`
+	DryRun bool `query:"dry_run" default:"false" doc:"Only check it."`
+	httpx.MatchRequest
 	IfNoneMatch string `header:"If-None-Match" minLength:"1" example:"*"`
 	Body        PutFlavor
 }
@@ -187,7 +188,7 @@ func (h handler) putFlavor(ctx context.Context, in *putFlavorInput) (httpx.Respo
 
 type deleteFlavorInput struct {
 	FlavorPath
-	IfMatch string `header:"If-Match" minLength:"1" example:"\"3\""`
+	httpx.MatchRequest
 }
 
 func (h handler) deleteFlavor(ctx context.Context, in *deleteFlavorInput) (*struct{}, error) {

@@ -143,9 +143,9 @@ func (c condition) check(version int64, revision int) error {
 	switch {
 	case len(c.match) > 0 && version == 0:
 		return apperr.New(apperr.Precondition, "it does not exist, and If-Match expects a version of it")
-	case len(c.match) > 0 && !c.match.Has(version):
+	case len(c.match) > 0 && !c.match.Has(httpx.ETag(version)):
 		return apperr.New(apperr.Precondition, "it has been changed: now %s", is)
-	case version != 0 && c.noneMatch.Has(version):
+	case version != 0 && c.noneMatch.Has(httpx.ETag(version)):
 		return apperr.New(apperr.Precondition, "it exists already: %s", is)
 	}
 	return nil

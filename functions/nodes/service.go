@@ -301,9 +301,9 @@ const changeAttempts = 3
 // Change changes what admins set of a node.
 func (s service) Change(
 	ctx context.Context, who domain.Identity, token domain.Secret, name string, in *ChangeNode,
-	expected func(version int64) bool,
+	checkVersion func(int64) error,
 ) (node, error) {
-	if text := valueOf(in.StatusURL); text != "" {
+	if text := in.StatusURL.Apply(""); text != "" {
 		if err := s.statusURLs.Check(text); err != nil {
 			return node{}, apperr.InvalidField("status_url", strings.TrimPrefix(err.Error(), "url: "))
 		}
@@ -314,12 +314,11 @@ func (s service) Change(
 		if err == nil {
 			err = cloud.MayChangeServices(ctx)
 		}
+		if err == nil {
+			err = checkVersion(found.stored.Version)
+		}
 		if err != nil {
 			return found, err
-		}
-		if !expected(found.stored.Version) {
-			return found, apperr.New(apperr.Precondition, "the node has been changed: its ETag is \"%d\" now",
-				found.stored.Version)
 		}
 		settings, err := in.apply(found.stored)
 		if err != nil {

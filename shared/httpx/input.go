@@ -2,6 +2,8 @@ package httpx
 
 import (
 	"context"
+	"encoding/json"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -110,6 +112,50 @@ func Each[T, V any](list []T, show func(T) V) []V {
 		out[n] = show(entry)
 	}
 	return out
+}
+
+// Patch is a field of a JSON merge patch (RFC 7396) that may be absent, null, or a T.
+type Patch[T any] struct{ text string }
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (p *Patch[T]) UnmarshalJSON(text []byte) error {
+	p.text = string(text)
+	return nil
+}
+
+// Schema implements huma.SchemaProvider.
+func (Patch[T]) Schema(r huma.Registry) *huma.Schema { return r.Schema(reflect.TypeFor[T](), true, "") }
+
+// IsZero reports whether the field is absent.
+func (p Patch[T]) IsZero() bool { return p.text == "" }
+
+// IsNull reports whether the field is null.
+func (p Patch[T]) IsNull() bool { return p.text == "null" }
+
+// Apply returns the value with the patch; zero for null. It shares nothing with the value before, which has the same
+// form in JSON.
+func (p Patch[T]) Apply(before any) (after T) {
+	if p.IsNull() {
+		return after
+	}
+	text, _ := json.Marshal(before) //nolint:errchkjson // texts and numbers
+	_ = json.Unmarshal(text, &after)
+	if !p.IsZero() {
+		_ = json.Unmarshal([]byte(p.text), &after) // its schema has been checked
+	}
+	return after
+}
+
+// CheckNulls finds the fields of a JSON merge patch that are null and may not be: huma takes null for absent.
+func CheckNulls(ctx huma.Context, nullable ...string) (faults []error) {
+	var fields map[string]json.RawMessage
+	_ = json.Unmarshal(of(ctx.Context()).body, &fields)
+	for name, value := range fields {
+		if string(value) == "null" && !slices.Contains(nullable, name) {
+			faults = append(faults, apperr.InvalidField(name, "must not be null"))
+		}
+	}
+	return faults
 }
 
 // Value is an answer that is only a body.
