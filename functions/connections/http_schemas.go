@@ -22,75 +22,18 @@ import (
 
 // describe says what the types' tags cannot.
 func describe(api huma.API) {
-	httpx.DescribeAs[domain.Permission, permissionSchema](api)
-	httpx.DescribeAs[domain.ConnectionKind, kindSchema](api)
-	httpx.DescribeAs[domain.ConnectionStatus, statusSchema](api)
-	httpx.DescribeAs[domain.ConnectionOf, ofSchema](api)
-	httpx.DescribeAs[domain.Revocation, revocationSchema](api)
-	httpx.DescribeAs[domain.RequestStatus, requestStatusSchema](api)
-	httpx.DescribeAs[domain.Grantee, granteeSchema](api)
+	httpx.Enum[domain.Permission](api, "Permission", domain.Permissions()...)
+	httpx.Enum[domain.ConnectionKind](api, "ConnectionKind", domain.TrustConnection, domain.CredentialConnection)
+	httpx.Enum[domain.ConnectionStatus](api, "ConnectionStatus", domain.ConnectionStatuses()...)
+	httpx.Enum[domain.ConnectionOf](api, "ConnectionOf", domain.ConnectionsOf()...)
+	httpx.Enum[domain.Revocation](api, "Revocation", domain.RevocationPending, domain.RevocationDone)
+	httpx.Enum[domain.RequestStatus](api, "ConnectionRequestStatus", domain.RequestStatuses()...)
+	httpx.Enum[domain.Grantee](api, "Grantee", domain.GranteeUser, domain.GranteeProject)
 	for _, t := range []reflect.Type{reflect.TypeFor[QuotaRequest](), reflect.TypeFor[LimitsRequest]()} {
 		schemas := api.OpenAPI().Components.Schemas
 		// a tag makes only text and numbers nullable
 		schemas.SchemaFromRef(schemas.Schema(t, true, "").Ref).Nullable = true
 	}
-}
-
-func enum(r huma.Registry, name string, values ...string) *huma.Schema {
-	list := make([]any, len(values))
-	for i, value := range values {
-		list[i] = value
-	}
-	return httpx.SharedSchema(r, name, huma.Schema{Type: huma.TypeString, Enum: list})
-}
-
-type permissionSchema struct{}
-
-// Schema implements huma.SchemaProvider.
-func (permissionSchema) Schema(r huma.Registry) *huma.Schema {
-	return enum(r, "Permission", domain.Permissions()...)
-}
-
-type kindSchema struct{}
-
-// Schema implements huma.SchemaProvider.
-func (kindSchema) Schema(r huma.Registry) *huma.Schema {
-	return enum(r, "ConnectionKind", string(domain.TrustConnection), string(domain.CredentialConnection))
-}
-
-type statusSchema struct{}
-
-// Schema implements huma.SchemaProvider.
-func (statusSchema) Schema(r huma.Registry) *huma.Schema {
-	return enum(r, "ConnectionStatus", domain.ConnectionStatuses()...)
-}
-
-type ofSchema struct{}
-
-// Schema implements huma.SchemaProvider.
-func (ofSchema) Schema(r huma.Registry) *huma.Schema {
-	return enum(r, "ConnectionOf", domain.ConnectionsOf()...)
-}
-
-type revocationSchema struct{}
-
-// Schema implements huma.SchemaProvider.
-func (revocationSchema) Schema(r huma.Registry) *huma.Schema {
-	return enum(r, "Revocation", string(domain.RevocationPending), string(domain.RevocationDone))
-}
-
-type requestStatusSchema struct{}
-
-// Schema implements huma.SchemaProvider.
-func (requestStatusSchema) Schema(r huma.Registry) *huma.Schema {
-	return enum(r, "ConnectionRequestStatus", domain.RequestStatuses()...)
-}
-
-type granteeSchema struct{}
-
-// Schema implements huma.SchemaProvider.
-func (granteeSchema) Schema(r huma.Registry) *huma.Schema {
-	return enum(r, "Grantee", string(domain.GranteeUser), string(domain.GranteeProject))
 }
 
 // maxText bounds the connection's name, and ids and names of Keystone.

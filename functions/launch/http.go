@@ -369,7 +369,7 @@ func (in *OrderLeaseRequest) canonical() *OrderLeaseRequest {
 // describe says what the types' tags cannot.
 func describe(api huma.API) {
 	httpx.DescribeAs[domain.Secret, httpx.CallbackSecret](api)
-	httpx.DescribeAs[domain.OrderStatus, orderStatus](api)
+	httpx.Enum[domain.OrderStatus](api, "OrderStatus", domain.OrderStatuses()...)
 	api.OpenAPI().Components.Schemas.Schema(reflect.TypeFor[launchReport](), true, "")
 }
 
@@ -432,15 +432,4 @@ func (metadata) Schema(huma.Registry) *huma.Schema {
 	value := &huma.Schema{Type: huma.TypeString, MaxLength: &maxLength}
 	value.PrecomputeMessages()
 	return &huma.Schema{Type: huma.TypeObject, MaxProperties: &maxProperties, AdditionalProperties: value}
-}
-
-type orderStatus struct{}
-
-// Schema implements huma.SchemaProvider.
-func (orderStatus) Schema(r huma.Registry) *huma.Schema {
-	var values []any
-	for _, status := range domain.OrderStatuses() {
-		values = append(values, status)
-	}
-	return httpx.SharedSchema(r, "OrderStatus", huma.Schema{Type: huma.TypeString, Enum: values})
 }

@@ -27,7 +27,7 @@ var tags = []string{"leases"}
 // routes declares what the function serves.
 func routes(api huma.API, s service) {
 	h := handler{s}
-	httpx.DescribeAs[domain.LeaseStatus, leaseStatus](api)
+	httpx.Enum[domain.LeaseStatus](api, "LeaseStatus", domain.LeaseStatuses()...)
 	reads, writes := httpx.Before(auth.CanRead), httpx.Before(auth.CanWrite)
 	httpx.Register(api, huma.Operation{
 		OperationID: "listLeases", Method: http.MethodGet, Path: "/v1/leases", Tags: tags, Middlewares: reads,

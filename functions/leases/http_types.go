@@ -359,14 +359,3 @@ func events(d domain.Lease) []LeaseEvent {
 	}
 	return append(out, end)
 }
-
-type leaseStatus struct{}
-
-// Schema implements huma.SchemaProvider.
-func (leaseStatus) Schema(r huma.Registry) *huma.Schema {
-	var values []any
-	for _, status := range domain.LeaseStatuses() {
-		values = append(values, status)
-	}
-	return httpx.SharedSchema(r, "LeaseStatus", huma.Schema{Type: huma.TypeString, Enum: values})
-}

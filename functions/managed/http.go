@@ -29,7 +29,8 @@ var tags = []string{"managed"}
 // routes declares what the function serves.
 func routes(api huma.API, s service) {
 	h := handler{s}
-	httpx.DescribeAs[domain.ManagedStatus, status](api)
+	httpx.Enum[domain.ManagedStatus](api, "ManagedStatus",
+		"pending", "creating", "updating", "ready", "degraded", "error", "deleting")
 	flavorRoutes(api, h)
 	reads := httpx.Before(auth.CanRead)
 	httpx.Register(api, huma.Operation{

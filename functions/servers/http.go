@@ -397,9 +397,12 @@ func describe(api huma.API) {
 	}
 	httpx.DescribeAs[domain.ImageRef, orNull[ServerImage]](api)
 	httpx.DescribeAs[domain.Tracked, orNull[ServerInstance]](api)
-	httpx.DescribeAs[domain.InstanceState, stateSchema](api)
-	httpx.DescribeAs[domain.ActionStatus, actionStatusSchema](api)
-	httpx.DescribeAs[domain.Action, actionSchema](api)
+	httpx.Refer[domain.InstanceState](api, "InstanceState")
+	httpx.Refer[serverID](api, "UUID")
+	httpx.Enum[serverStatus](api, "", domain.ServerStatuses()...)
+	httpx.Enum[domain.ActionStatus](api, "DelegatedActionStatus", "running", "done", "failed")
+	httpx.Enum[domain.Action](api, "ActionVerb",
+		"start", "stop", "reboot", "shelve", "unshelve", "snapshot", "deploy", "delete", "connect")
 }
 
 // answer is a response beside the one of an operation's output type.
@@ -416,51 +419,11 @@ func (orNull[T]) Schema(r huma.Registry) *huma.Schema {
 	return &huma.Schema{AnyOf: []*huma.Schema{r.Schema(reflect.TypeFor[T](), true, ""), {Type: "null"}}}
 }
 
-// stateSchema is that of openapi.base.yaml, which other functions use, too.
-type stateSchema struct{}
-
-// Schema implements huma.SchemaProvider.
-func (stateSchema) Schema(huma.Registry) *huma.Schema {
-	return &huma.Schema{Ref: "#/components/schemas/InstanceState"}
-}
-
-type actionStatusSchema struct{}
-
-// Schema implements huma.SchemaProvider.
-func (actionStatusSchema) Schema(r huma.Registry) *huma.Schema {
-	return enum(r, "DelegatedActionStatus", "running", "done", "failed")
-}
-
-type actionSchema struct{}
-
-// Schema implements huma.SchemaProvider.
-func (actionSchema) Schema(r huma.Registry) *huma.Schema {
-	return enum(r, "ActionVerb",
-		"start", "stop", "reboot", "shelve", "unshelve", "snapshot", "deploy", "delete", "connect")
-}
-
-func enum(r huma.Registry, name string, values ...any) *huma.Schema {
-	return httpx.SharedSchema(r, name, huma.Schema{Type: huma.TypeString, Enum: values})
-}
-
+// serverStatus is a status of Nova's.
 type serverStatus string
-
-// Schema implements huma.SchemaProvider.
-func (serverStatus) Schema(huma.Registry) *huma.Schema {
-	var values []any
-	for _, status := range domain.ServerStatuses() {
-		values = append(values, status)
-	}
-	return &huma.Schema{Type: huma.TypeString, Enum: values}
-}
 
 // serverID is Nova's id of a server, a UUID.
 type serverID string
-
-// Schema implements huma.SchemaProvider.
-func (serverID) Schema(huma.Registry) *huma.Schema {
-	return &huma.Schema{Ref: "#/components/schemas/UUID"}
-}
 
 // ServerResult is a ServerActed or a ServerNotActed.
 type ServerResult struct{ value any }

@@ -243,22 +243,8 @@ func show(v domain.View, f domain.Request) Request {
 
 // describe says what the types' tags cannot.
 func describe(api huma.API) {
-	httpx.DescribeAs[domain.Scope, scopeSchema](api)
-	httpx.DescribeAs[domain.Source, sourceSchema](api)
-}
-
-type scopeSchema struct{}
-
-// Schema implements huma.SchemaProvider.
-func (scopeSchema) Schema(r huma.Registry) *huma.Schema {
-	return httpx.SharedSchema(r, "Scope", huma.Schema{Type: huma.TypeString, Enum: []any{"project", "domain", "cloud"}})
-}
-
-type sourceSchema struct{}
-
-// Schema implements huma.SchemaProvider.
-func (sourceSchema) Schema(huma.Registry) *huma.Schema {
-	return &huma.Schema{Type: huma.TypeString, Enum: []any{"sampled", "rebuilt", "missing"}}
+	httpx.Enum[domain.Scope](api, "Scope", "project", "domain", "cloud")
+	httpx.Enum[domain.Source](api, "", "sampled", "rebuilt", "missing")
 }
 
 // The content types of an export, which has all rows and not a page of them.
