@@ -169,10 +169,7 @@ type rotateInput struct {
 }
 
 func (h handler) rotate(ctx context.Context, in *rotateInput) (*httpx.Value[CallbackWithSecret], error) {
-	var request CallbackRotation
-	if in.Body != nil {
-		request = *in.Body
-	}
+	request := domain.Deref(in.Body)
 	signsToo, err := request.Overlap.duration()
 	if err != nil {
 		return nil, err

@@ -269,7 +269,7 @@ func (c *ChangeConnection) Resolve(ctx huma.Context) []error {
 
 // draft is the connection with the change, as far as the request alone decides it.
 func (c ChangeConnection) draft(before domain.Connection) (draft, error) {
-	d := draft{Connection: before, secret: deref(c.Secret)}
+	d := draft{Connection: before, secret: domain.Deref(c.Secret)}
 	d.Flavors, d.Secret = nil, nil // they stay unless the credential is replaced
 	if d.secret != "" && d.Kind != domain.CredentialConnection {
 		return d, apperr.InvalidField("secret",

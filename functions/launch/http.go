@@ -302,10 +302,10 @@ func show(o domain.Order, with related) Order {
 			})
 		}
 	}
-	if c, ok := with.callbacks[value(o.Spec.CallbackID)]; ok {
+	if c, ok := with.callbacks[domain.Deref(o.Spec.CallbackID)]; ok {
 		out.Callback = &OrderCallback{ID: c.ID, Status: c.Status}
 	}
-	if l, ok := with.leases[value(o.Spec.LeaseID)]; ok {
+	if l, ok := with.leases[domain.Deref(o.Spec.LeaseID)]; ok {
 		out.Lease = &OrderLease{ID: l.ID, Status: l.Status, Start: l.StartsAt.UTC(), End: l.EndsAt.UTC()}
 	}
 	return out

@@ -338,7 +338,7 @@ func (s service) newCallback(who domain.Identity, order *domain.Order, req *laun
 		Events: slices.Compact(events), OrderID: order.ID, OfProject: order.ProjectID, ConnectionID: order.ConnectionID,
 		Most: s.mostCallbacks,
 	}
-	secret := value(req.Secret)
+	secret := domain.Deref(req.Secret)
 	if req.Secret == nil {
 		secret = webhook.NewSecret()
 	}

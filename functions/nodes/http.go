@@ -269,10 +269,7 @@ type cordonInput struct {
 
 func (h handler) cordon(ctx context.Context, in *cordonInput) (*nodeOutput, error) {
 	who, token := auth.Caller(ctx)
-	body := CordonNode{}
-	if in.Body != nil {
-		body = *in.Body
-	}
+	body := domain.Deref(in.Body)
 	return reply(h.svc.Cordon(ctx, who, token, in.Name, body.Reason, body.Force))
 }
 
@@ -309,11 +306,9 @@ type drainInput struct {
 
 func (h handler) drain(ctx context.Context, in *drainInput) (httpx.Response, error) {
 	who, token := auth.Caller(ctx)
-	req := drainRequest{isDryRun: in.DryRun}
-	if in.Body != nil {
-		req.parallel, req.isForced = in.Body.Parallel, in.Body.Force
-		req.serverTimeout, _ = fixed(in.Body.ServerTimeout) // Resolve has refused what cannot be read
-	}
+	body := domain.Deref(in.Body)
+	req := drainRequest{parallel: body.Parallel, isForced: body.Force, isDryRun: in.DryRun}
+	req.serverTimeout, _ = fixed(body.ServerTimeout) // Resolve has refused what cannot be read
 	found, err := reply(h.svc.Drain(ctx, who, token, in.Name, req))
 	if err != nil {
 		return httpx.Response{}, err
