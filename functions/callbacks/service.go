@@ -10,19 +10,12 @@ import (
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/postgres"
+	"github.com/cloudfn/cloudfn/shared/seal"
 	"github.com/cloudfn/cloudfn/shared/webhook"
 )
 
 // store keeps callbacks. It takes secrets sealed, and gives none back.
 type store = postgres.Callbacks
-
-// sealer encrypts a secret so that only deliver-events can decrypt it.
-type sealer interface {
-	Seal(purpose string, secret domain.Secret) ([]byte, error)
-}
-
-// guard rejects URLs that no callback may have.
-type guard interface{ Check(url string) error }
 
 type service struct {
 	store
@@ -30,10 +23,10 @@ type service struct {
 
 	tests, redeliveries postgres.RateLimit
 
-	key   sealer
-	guard guard
-	wake  func() // wakes deliver-events
-	most  int    // callbacks of a project
+	key   seal.PublicKey // of deliver-events
+	guard *webhook.Guard // rejects URLs that no callback may have
+	wake  func()         // wakes deliver-events
+	most  int            // callbacks of a project
 }
 
 // Create stores a callback with the given secret, or with a new one when that is nil, and returns the secret. A

@@ -21,6 +21,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/lookup"
+	"github.com/cloudfn/cloudfn/shared/openstack"
 	"github.com/cloudfn/cloudfn/shared/postgres"
 )
 
@@ -281,7 +282,7 @@ func newKey(comment string) (public string, private domain.Secret, err error) {
 
 // keyPair makes the key pair of an order.
 type keyPair struct {
-	cloud   cloud
+	cloud   *openstack.Session
 	userID  string // whose key pairs the cloud has
 	orders  postgres.Orders
 	private domain.Secret // set by prepare when it has made a pair

@@ -13,37 +13,15 @@ import (
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/delegation"
 	"github.com/cloudfn/cloudfn/shared/domain"
-	"github.com/cloudfn/cloudfn/shared/lookup"
+	"github.com/cloudfn/cloudfn/shared/openstack"
 	"github.com/cloudfn/cloudfn/shared/orders"
 	"github.com/cloudfn/cloudfn/shared/postgres"
 	"github.com/cloudfn/cloudfn/shared/seal"
 	"github.com/cloudfn/cloudfn/shared/webhook"
 )
 
-// cloud is the part of OpenStack that this function uses.
-type cloud interface {
-	orders.Cloud
-	orders.KeyPairs
-	lookup.Images
-	delegation.Session
-	Flavors(context.Context) ([]domain.Flavor, error)
-	Networks(context.Context) ([]domain.Network, error)
-	NetworkNames(context.Context) ([]domain.Network, error)
-	KeyPairs(context.Context) ([]domain.KeyPair, error)
-	SecurityGroups(context.Context) ([]domain.SecurityGroup, error)
-	Zones(context.Context) ([]domain.Zone, error)
-	Port(ctx context.Context, id string) (domain.Port, error)
-	ServerGroups(context.Context) ([]domain.ServerGroup, error)
-	ImportKeyPair(ctx context.Context, name, publicKey string) (domain.KeyPair, error)
-	FreeAddresses(ctx context.Context, networkIDs []string) (map[string]map[int]float64, error)
-	Room(context.Context, domain.Flavor) (int, error)
-}
-
 type service struct {
-	cloud interface {
-		As(token domain.Secret, scope string) cloud
-		Region() string
-	}
+	cloud       *openstack.Cloud
 	orders      postgres.Orders
 	instances   postgres.Instances
 	callbacks   postgres.Callbacks

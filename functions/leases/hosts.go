@@ -13,20 +13,21 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/lookup"
 	"github.com/cloudfn/cloudfn/shared/nodes"
+	"github.com/cloudfn/cloudfn/shared/openstack"
 )
 
 // hostPool are the hosts that can be reserved. Postgres decides which of them a lease gets; the pool is for saying what
 // is wrong with a request, and what would be right.
 type hostPool struct {
-	all     []domain.Node // not nil, once it is read
-	joining string        // how many more hosts are joining, and what to do about it; "" = none
-	region  string        // this cloud's
-	cloud   session       // nil = flavors are not needed
+	all     []domain.Node      // not nil, once it is read
+	joining string             // how many more hosts are joining, and what to do about it; "" = none
+	region  string             // this cloud's
+	cloud   *openstack.Session // nil = flavors are not needed
 
 	flavors []domain.Flavor // as the caller sees them, once they are read
 }
 
-func (s service) hostPool(ctx context.Context, cloud session) (hostPool, error) {
+func (s service) hostPool(ctx context.Context, cloud *openstack.Session) (hostPool, error) {
 	found, err := s.nodes.Pool(ctx)
 	pool := hostPool{joining: joining(found), region: s.cloud.Region(), cloud: cloud}
 	pool.all = slices.DeleteFunc(found, func(n domain.Node) bool { return n.Pool != domain.NodeReservable })

@@ -197,7 +197,7 @@ func (h handler) shown(ctx context.Context, leases ...domain.Lease) ([]Lease, er
 }
 
 func (h handler) get(ctx context.Context, in *LeasePath) (*leaseOutput, error) {
-	found, err := h.svc.Get(ctx, auth.CallerOrNobody(ctx), in.ID.UUID)
+	found, err := h.svc.store.Get(ctx, auth.CallerOrNobody(ctx).ProjectID, in.ID.UUID)
 	return h.reply(ctx, found, err)
 }
 

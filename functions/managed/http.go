@@ -146,7 +146,7 @@ func (h handler) get(ctx context.Context, in *ManagedPath) (*managedOutput, erro
 	if err != nil {
 		return nil, err
 	}
-	return reply(h.svc.Get(ctx, auth.CallerOrNobody(ctx), kind, in.Name))
+	return reply(h.svc.store.Get(ctx, auth.CallerOrNobody(ctx).ProjectID, kind, in.Name))
 }
 
 type putInput struct {

@@ -155,7 +155,7 @@ type FlavorPath struct {
 }
 
 func (h handler) getFlavor(ctx context.Context, in *FlavorPath) (*flavorOutput, error) {
-	return replyFlavor(h.svc.Flavor(ctx, auth.CallerOrNobody(ctx), in.Name))
+	return replyFlavor(h.svc.flavors.Get(ctx, auth.CallerOrNobody(ctx).ProjectID, in.Name))
 }
 
 type putFlavorInput struct {

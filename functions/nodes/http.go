@@ -115,7 +115,7 @@ func (in *listInput) filter() filter {
 
 func (h handler) list(ctx context.Context, in *listInput) (*httpx.Value[NodePage], error) {
 	who, token := auth.Caller(ctx)
-	cloud := h.svc.cloud.As(token, who.ProjectID)
+	cloud := h.svc.as(who, token)
 	page, err := httpx.ReadPage(ctx, in.Limit, func(int) ([]node, error) {
 		return h.svc.List(ctx, cloud, in.filter(), in.Marker)
 	}, func(n node) string { return n.Name })
@@ -141,7 +141,7 @@ func reply(n node, err error) (*nodeOutput, error) {
 
 func (h handler) get(ctx context.Context, in *NodePath) (*nodeOutput, error) {
 	who, token := auth.Caller(ctx)
-	return reply(h.svc.Get(ctx, who, token, in.Name))
+	return reply(h.svc.get(ctx, h.svc.as(who, token), in.Name))
 }
 
 type serversInput struct {

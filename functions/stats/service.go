@@ -6,25 +6,18 @@ import (
 	"time"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/postgres"
 )
 
-// The parts of the database that this function needs.
-type (
-	statStore interface {
-		Series(ctx context.Context, v domain.View, first, last time.Time) ([]domain.HourStat, error)
-	}
-	requestStore interface {
-		List(ctx context.Context, q domain.RequestQuery) ([]domain.Request, error)
-	}
-	clock interface {
-		Now(ctx context.Context) (time.Time, error)
-	}
-)
+// requestStore is the request log. Tests fake it to fail in the middle of an export.
+type requestStore interface {
+	List(ctx context.Context, q domain.RequestQuery) ([]domain.Request, error)
+}
 
 type service struct {
-	stats    statStore
+	stats    postgres.Stats
 	requests requestStore
-	clock    clock
+	clock    *postgres.DB
 }
 
 // series are consecutive hours; unknown ones are in it, as missing.
