@@ -248,9 +248,8 @@ func (h handler) check(ctx context.Context, in *ConnectionPath) (httpx.Response,
 	if works != nil {
 		return httpx.JSON(http.StatusOK, showCheck(who, c, works))
 	}
-	resp, err := httpx.JSON(http.StatusAccepted, showCheck(who, c, works))
-	resp.Header.Set("Retry-After", strconv.Itoa(int(recheckAfter.Seconds())))
-	return resp, err
+	after := strconv.Itoa(int(recheckAfter.Seconds()))
+	return httpx.JSON(http.StatusAccepted, showCheck(who, c, works), "Retry-After", after)
 }
 
 const (
@@ -382,19 +381,11 @@ func (h handler) grantRequest(ctx context.Context, in *grantInput) (httpx.Respon
 	if err != nil {
 		return httpx.Response{}, err
 	}
-	status := http.StatusOK
+	status, at := http.StatusOK, ""
 	if created {
-		status = http.StatusCreated
+		status, at = http.StatusCreated, location(c)
 	}
-	resp, err := httpx.JSON(status, show(who, c))
-	if err != nil {
-		return resp, err
-	}
-	resp.Header.Set("ETag", httpx.ETag(c.Seq))
-	if created {
-		resp.Header.Set("Location", location(c))
-	}
-	return resp, nil
+	return httpx.JSON(status, show(who, c), "ETag", httpx.ETag(c.Seq), "Location", at)
 }
 
 type declineInput struct {

@@ -98,15 +98,11 @@ func (l launched) response() (httpx.Response, error) {
 	if l.isFresh {
 		status = http.StatusAccepted
 	}
-	resp, err := httpx.JSON(status, shown)
-	if err != nil {
-		return resp, err
-	}
-	resp.Header.Set("Location", location(l.order))
+	var after string
 	if l.retryAfter > 0 {
-		resp.Header.Set("Retry-After", strconv.Itoa(int(l.retryAfter/time.Second)+1))
+		after = strconv.Itoa(int(l.retryAfter/time.Second) + 1)
 	}
-	return resp, nil
+	return httpx.JSON(status, shown, "Location", location(l.order), "Retry-After", after)
 }
 
 // location is the URL of the order in the Location header.

@@ -151,16 +151,15 @@ func (h handler) create(ctx context.Context, in *createInput) (httpx.Response, e
 	if err != nil {
 		return httpx.Response{}, err
 	}
+	if in.DryRun {
+		return httpx.JSON(http.StatusOK, shown[0])
+	}
 	status := http.StatusCreated
-	if in.DryRun || made.Repeated {
+	if made.Repeated {
 		status = http.StatusOK
 	}
-	resp, err := httpx.JSON(status, shown[0])
-	if err == nil && !in.DryRun {
-		resp.Header.Set("ETag", httpx.ETag(made.Version))
-		resp.Header.Set("Location", "/v1/leases/"+made.ID.String())
-	}
-	return resp, err
+	return httpx.JSON(status, shown[0],
+		"ETag", httpx.ETag(made.Version), "Location", "/v1/leases/"+made.ID.String())
 }
 
 type leaseOutput struct {
@@ -233,11 +232,7 @@ func (h handler) replyEnded(ctx context.Context, ended domain.Lease, err error) 
 	if !ended.Status.IsOpen() {
 		status = http.StatusOK
 	}
-	resp, err := httpx.JSON(status, reply.Body)
-	if err == nil {
-		resp.Header.Set("ETag", reply.ETag)
-	}
-	return resp, err
+	return httpx.JSON(status, reply.Body, "ETag", reply.ETag)
 }
 
 func (h handler) retry(ctx context.Context, in *LeasePath) (*leaseOutput, error) {

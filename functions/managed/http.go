@@ -189,21 +189,17 @@ func (h handler) put(ctx context.Context, in *putInput) (httpx.Response, error) 
 	case err != nil:
 		return httpx.Response{}, err
 	case done.plan != nil:
-		resp, err := httpx.JSON(http.StatusOK, showPlan(done.Managed, *done.plan))
-		if err == nil && done.Version != 0 { // for a PUT that is to do just that
-			resp.Header.Set("ETag", httpx.ETag(done.Version))
+		var tag string
+		if done.Version != 0 { // for a PUT that is to do just that
+			tag = httpx.ETag(done.Version)
 		}
-		return resp, err
+		return httpx.JSON(http.StatusOK, showPlan(done.Managed, *done.plan), "ETag", tag)
 	}
 	status := http.StatusOK
 	if done.created {
 		status = http.StatusCreated
 	}
-	resp, err := httpx.JSON(status, show(done.Managed))
-	if err == nil {
-		resp.Header.Set("ETag", httpx.ETag(done.Version))
-	}
-	return resp, err
+	return httpx.JSON(status, show(done.Managed), "ETag", httpx.ETag(done.Version))
 }
 
 type rollbackInput struct {

@@ -175,15 +175,14 @@ func (h handler) putFlavor(ctx context.Context, in *putFlavorInput) (httpx.Respo
 	if err != nil {
 		return httpx.Response{}, err
 	}
+	if in.DryRun {
+		return httpx.JSON(http.StatusOK, showFlavor(stored))
+	}
 	status := http.StatusOK
 	if created {
 		status = http.StatusCreated
 	}
-	resp, err := httpx.JSON(status, showFlavor(stored))
-	if err == nil && !in.DryRun {
-		resp.Header.Set("ETag", httpx.ETag(stored.Version))
-	}
-	return resp, err
+	return httpx.JSON(status, showFlavor(stored), "ETag", httpx.ETag(stored.Version))
 }
 
 type deleteFlavorInput struct {

@@ -317,11 +317,7 @@ func (h handler) drain(ctx context.Context, in *drainInput) (httpx.Response, err
 	if in.DryRun {
 		status = http.StatusOK
 	}
-	resp, err := httpx.JSON(status, found.Body)
-	if err == nil {
-		resp.Header.Set("ETag", found.ETag)
-	}
-	return resp, err
+	return httpx.JSON(status, found.Body, "ETag", found.ETag)
 }
 
 func (h handler) cancelDrain(ctx context.Context, in *NodePath) (*nodeOutput, error) {

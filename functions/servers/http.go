@@ -146,11 +146,7 @@ func (h handler) connect(ctx context.Context, in *connectInput) (httpx.Response,
 	if done.made {
 		status = http.StatusCreated
 	}
-	resp, err := httpx.JSON(status, showConnected(*done.instance))
-	if err == nil {
-		resp.Header.Set("Location", "/v1/servers/"+done.instance.ServerID)
-	}
-	return resp, err
+	return httpx.JSON(status, showConnected(*done.instance), "Location", "/v1/servers/"+done.instance.ServerID)
 }
 
 func (h handler) change(ctx context.Context, in *changeInput) (*httpx.Value[ServerChanged], error) {

@@ -178,11 +178,7 @@ func (h handler) page(ctx context.Context, in *requestsInput, q domain.RequestQu
 		return httpx.Response{}, err
 	}
 	shown := httpx.Each(page.Items, func(r domain.Request) Request { return show(q.View, r) })
-	resp, err := httpx.JSON(http.StatusOK, RequestPage{shown, page.Next})
-	if err == nil {
-		resp.Header.Set("Vary", "Accept, X-Auth-Token")
-	}
-	return resp, err
+	return httpx.JSON(http.StatusOK, RequestPage{shown, page.Next}, "Vary", "Accept, X-Auth-Token")
 }
 
 // Stats are the hours of a scope.

@@ -69,13 +69,19 @@ func Handle[T any](pattern string, fn func(*http.Request) (T, error)) Route {
 	}}
 }
 
-// JSON is an answer with a status of its own.
-func JSON(status int, v any) (Response, error) {
+// JSON is an answer with a status of its own, and headers: names and values in turn. An empty value is left out.
+func JSON(status int, v any, headers ...string) (Response, error) {
 	var body bytes.Buffer
 	if err := encode(&body, v); err != nil {
 		return Response{}, err
 	}
-	return Response{Status: status, Header: http.Header{}, Body: body.Bytes()}, nil
+	header := http.Header{}
+	for pair := range slices.Chunk(headers, 2) {
+		if pair[1] != "" {
+			header.Set(pair[0], pair[1])
+		}
+	}
+	return Response{Status: status, Header: header, Body: body.Bytes()}, nil
 }
 
 func encode(w io.Writer, v any) error {
