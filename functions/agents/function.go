@@ -3,7 +3,6 @@
 package agents
 
 import (
-	"github.com/cloudfn/cloudfn/shared/agent"
 	"github.com/cloudfn/cloudfn/shared/httpx"
 	"github.com/cloudfn/cloudfn/shared/postgres"
 	"github.com/cloudfn/cloudfn/shared/run"
@@ -14,7 +13,7 @@ type Config struct{}
 
 // Function declares agents. Instances call it when they boot, without a Keystone token. So it holds nothing but its
 // database role, and reaches nothing but Postgres. It wakes nobody: the clock finds its events.
-var Function = run.HTTP[Config, service]{
+var Function = run.HTTP[Config, postgres.Deployments]{
 	Name:    "agents",
 	Summary: "What an agent fetches once when its instance boots, and its report that it is ready.",
 	Reach: run.Reach{
@@ -34,6 +33,6 @@ var Function = run.HTTP[Config, service]{
 	Routes: httpx.Operations(routes),
 }
 
-func build(_ Config, d run.Deps) (service, error) {
-	return service{store: postgres.Deployments{DB: d.DB}, hash: agent.Hash}, nil
+func build(_ Config, d run.Deps) (postgres.Deployments, error) {
+	return postgres.Deployments{DB: d.DB}, nil
 }

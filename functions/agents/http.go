@@ -7,14 +7,16 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"github.com/cloudfn/cloudfn/shared/agent"
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/httpx"
+	"github.com/cloudfn/cloudfn/shared/postgres"
 )
 
 // routes declares what the function serves.
-func routes(api huma.API, s service) {
-	h := handler{s}
+func routes(api huma.API, store postgres.Deployments) {
+	h := handler{store}
 	tags, deployToken := []string{"agents"}, []map[string][]string{{"deployToken": {}}}
 	httpx.Serve[DeploymentPath, struct{}](api, huma.Operation{
 		OperationID: "getAgentBundle", Method: http.MethodGet, Path: "/v1/agents/{deployment}/bundle", Tags: tags,
@@ -47,7 +49,7 @@ func hideCause(err error) error {
 	return err
 }
 
-type handler struct{ svc service }
+type handler struct{ store postgres.Deployments }
 
 // DeploymentPath identifies a deployment.
 type DeploymentPath struct {
@@ -65,7 +67,7 @@ func (h handler) bundle(ctx context.Context, in *DeploymentPath) (httpx.Response
 	if err != nil {
 		return httpx.Response{}, err
 	}
-	bundle, err := h.svc.Bundle(ctx, in.ID.UUID, token)
+	bundle, err := h.store.Fetch(ctx, in.ID.UUID, agent.Hash(token))
 	return httpx.Response{Status: http.StatusOK, ContentType: "application/octet-stream", Body: bundle}, err
 }
 
@@ -74,7 +76,7 @@ func (h handler) ready(ctx context.Context, in *DeploymentPath) (*struct{}, erro
 	if err != nil {
 		return nil, err
 	}
-	return nil, h.svc.Ready(ctx, in.ID.UUID, token)
+	return nil, h.store.Ready(ctx, in.ID.UUID, agent.Hash(token))
 }
 
 // maxToken is longer than any token that agent.New creates.

@@ -131,23 +131,15 @@ func (h handler) create(ctx context.Context, in *createInput) (*createOutput, er
 }
 
 type listInput struct {
-	httpx.Page
+	httpx.PageRequest
 	Marker httpx.ID `query:"marker" example:"019b7c5e-4c30-7d55-8e1c-3a7b2d1f0b22" doc:"The last id before."`
 }
 
 func (h handler) list(ctx context.Context, in *listInput) (*httpx.Value[CallbackPage], error) {
-	found, more, err := h.svc.List(ctx, project(ctx), in.Limit, in.Marker.UUID)
-	if err != nil {
-		return nil, err
-	}
-	page := CallbackPage{Callbacks: make([]Callback, len(found))}
-	for i, c := range found {
-		page.Callbacks[i] = show(c)
-	}
-	if more {
-		page.Next = in.Next(found[len(found)-1].ID.String())
-	}
-	return &httpx.Value[CallbackPage]{Body: page}, nil
+	page, err := httpx.ReadPage(ctx, in.Limit, func(limit int) ([]domain.Callback, error) {
+		return h.svc.store.List(ctx, project(ctx), limit, in.Marker.UUID)
+	}, func(c domain.Callback) string { return c.ID.String() })
+	return &httpx.Value[CallbackPage]{Body: CallbackPage{httpx.Each(page.Items, show), page.Next}}, err
 }
 
 func (h handler) get(ctx context.Context, in *CallbackPath) (*httpx.Value[Callback], error) {
@@ -177,10 +169,7 @@ type rotateInput struct {
 }
 
 func (h handler) rotate(ctx context.Context, in *rotateInput) (*httpx.Value[CallbackWithSecret], error) {
-	var request CallbackRotation
-	if in.Body != nil {
-		request = *in.Body
-	}
+	request := domain.Deref(in.Body)
 	signsToo, err := request.Overlap.duration()
 	if err != nil {
 		return nil, err
@@ -199,26 +188,18 @@ func replyDelivery(d domain.Delivery, err error) (*httpx.Value[Delivery], error)
 
 type deliveriesInput struct {
 	CallbackPath
-	httpx.Page
+	httpx.PageRequest
 	Status domain.DeliveryStatus `query:"status" example:"dead" doc:"Only deliveries in this status."`
 
 	Marker httpx.ID `query:"marker" example:"019b7c5e-5d40-7e66-9f2d-4b8c3e2a1c33" doc:"The last id before."`
 }
 
 func (h handler) deliveries(ctx context.Context, in *deliveriesInput) (*httpx.Value[DeliveryPage], error) {
-	q := domain.DeliveryQuery{Status: in.Status, Limit: in.Limit, Marker: in.Marker.UUID}
-	found, more, err := h.svc.Deliveries(ctx, project(ctx), in.ID.UUID, q)
-	if err != nil {
-		return nil, err
-	}
-	page := DeliveryPage{Deliveries: make([]Delivery, len(found))}
-	for i, d := range found {
-		page.Deliveries[i] = showDelivery(d)
-	}
-	if more {
-		page.Next = in.Next(found[len(found)-1].ID.String())
-	}
-	return &httpx.Value[DeliveryPage]{Body: page}, nil
+	page, err := httpx.ReadPage(ctx, in.Limit, func(limit int) ([]domain.Delivery, error) {
+		q := domain.DeliveryQuery{Status: in.Status, Limit: limit, Marker: in.Marker.UUID}
+		return h.svc.store.Deliveries(ctx, project(ctx), in.ID.UUID, q)
+	}, func(d domain.Delivery) string { return d.ID.String() })
+	return &httpx.Value[DeliveryPage]{Body: DeliveryPage{httpx.Each(page.Items, showDelivery), page.Next}}, err
 }
 
 type redeliverInput struct {
@@ -377,24 +358,6 @@ func showDelivery(d domain.Delivery) Delivery {
 // describe says what the types' tags cannot.
 func describe(api huma.API) {
 	httpx.DescribeAs[domain.Secret, httpx.CallbackSecret](api)
-	httpx.DescribeAs[domain.CallbackStatus, statusSchema](api)
-	httpx.DescribeAs[domain.DeliveryStatus, deliveryStatusSchema](api)
-}
-
-type statusSchema struct{}
-
-// Schema implements huma.SchemaProvider.
-func (statusSchema) Schema(r huma.Registry) *huma.Schema {
-	return httpx.SharedSchema(r, "CallbackStatus", huma.Schema{
-		Type: huma.TypeString, Enum: []any{"pending", "verified", "suspended", "gone"},
-	})
-}
-
-type deliveryStatusSchema struct{}
-
-// Schema implements huma.SchemaProvider.
-func (deliveryStatusSchema) Schema(r huma.Registry) *huma.Schema {
-	return httpx.SharedSchema(r, "DeliveryStatus", huma.Schema{
-		Type: huma.TypeString, Enum: []any{"due", "delivered", "dead"},
-	})
+	httpx.Enum[domain.CallbackStatus](api, "CallbackStatus", "pending", "verified", "suspended", "gone")
+	httpx.Enum[domain.DeliveryStatus](api, "DeliveryStatus", "due", "delivered", "dead")
 }

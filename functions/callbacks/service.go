@@ -10,19 +10,12 @@ import (
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/postgres"
+	"github.com/cloudfn/cloudfn/shared/seal"
 	"github.com/cloudfn/cloudfn/shared/webhook"
 )
 
 // store keeps callbacks. It takes secrets sealed, and gives none back.
 type store = postgres.Callbacks
-
-// sealer encrypts a secret so that only deliver-events can decrypt it.
-type sealer interface {
-	Seal(purpose string, secret domain.Secret) ([]byte, error)
-}
-
-// guard rejects URLs that no callback may have.
-type guard interface{ Check(url string) error }
 
 type service struct {
 	store
@@ -30,10 +23,10 @@ type service struct {
 
 	tests, redeliveries postgres.RateLimit
 
-	key   sealer
-	guard guard
-	wake  func() // wakes deliver-events
-	most  int    // callbacks of a project
+	key   seal.PublicKey // of deliver-events
+	guard *webhook.Guard // rejects URLs that no callback may have
+	wake  func()         // wakes deliver-events
+	most  int            // callbacks of a project
 }
 
 // Create stores a callback with the given secret, or with a new one when that is nil, and returns the secret. A
@@ -116,14 +109,6 @@ func (s service) check(url *string, events *[]string) error {
 	return nil
 }
 
-// List gives a page of the project's callbacks; more says that another one follows.
-func (s service) List(
-	ctx context.Context, projectID string, limit int, marker uuid.UUID,
-) (page []domain.Callback, more bool, err error) {
-	found, err := s.store.List(ctx, projectID, limit+1, marker)
-	return found[:min(limit, len(found))], len(found) > limit, err
-}
-
 // Change changes a callback.
 func (s service) Change(
 	ctx context.Context, projectID string, id uuid.UUID, change domain.CallbackChange,
@@ -159,16 +144,6 @@ func (s service) Rotate(
 	}
 	changed, err := s.store.Rotate(ctx, projectID, id, sealed, overlap)
 	return changed, secret, err
-}
-
-// Deliveries gives a page of a callback's deliveries; more says that another one follows.
-func (s service) Deliveries(
-	ctx context.Context, projectID string, id uuid.UUID, q domain.DeliveryQuery,
-) (page []domain.Delivery, more bool, err error) {
-	limit := q.Limit
-	q.Limit++
-	found, err := s.store.Deliveries(ctx, projectID, id, q)
-	return found[:min(limit, len(found))], len(found) > limit, err
 }
 
 // Test sends the callback a test event.

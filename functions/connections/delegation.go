@@ -319,7 +319,8 @@ func (n UsableName) unknown(err error) error {
 // resolved is the name as it is shown beside its id.
 func (n UsableName) resolved(id string) domain.UsableByName {
 	return domain.UsableByName{
-		ID: id, User: string(deref(n.User)), Project: string(deref(n.Project)), Domain: string(deref(n.Domain)),
+		ID: id, User: string(domain.Deref(n.User)), Project: string(domain.Deref(n.Project)),
+		Domain: string(domain.Deref(n.Domain)),
 	}
 }
 

@@ -129,13 +129,12 @@ type listInput struct {
 	Usable bool                      `query:"usable" default:"false"`
 	Status []domain.ConnectionStatus `query:"status" minItems:"1" example:"[\"lost\",\"deleted\"]"`
 	Of     []domain.ConnectionOf     `query:"of" minItems:"1" example:"[\"lease\"]"`
-	httpx.Page
+	httpx.PageRequest
 	Marker httpx.ID `query:"marker" example:"019b7c5e-1f20-7a31-b5d4-0c7e2f9a6b13" doc:"The last id before."`
 }
 
 // Resolve implements huma.Resolver.
-func (in *listInput) Resolve(ctx huma.Context) []error {
-	_ = in.Page.Resolve(ctx) // this method hides it
+func (in *listInput) Resolve(huma.Context) []error {
 	if in.Usable && in.Status != nil {
 		return []error{apperr.InvalidField("status",
 			"cannot be combined with usable=true, which lists active connections")}
@@ -149,25 +148,19 @@ func (in *listInput) Resolve(ctx huma.Context) []error {
 
 func (h handler) list(ctx context.Context, in *listInput) (*httpx.Value[ConnectionPage], error) {
 	who := auth.CallerOrNobody(ctx)
-	q := domain.ConnectionQuery{Usable: in.Usable, Limit: in.Limit, Marker: in.Marker.UUID}
+	q := domain.ConnectionQuery{Usable: in.Usable, Marker: in.Marker.UUID}
 	for _, status := range in.Status {
 		q.Statuses = append(q.Statuses, string(status))
 	}
 	for _, of := range in.Of {
 		q.Of = append(q.Of, string(of))
 	}
-	found, more, err := h.svc.List(ctx, who, q)
-	if err != nil {
-		return nil, err
-	}
-	page := ConnectionPage{Connections: make([]Connection, len(found))}
-	for i, c := range found {
-		page.Connections[i] = show(who, c)
-	}
-	if more {
-		page.Next = in.Next(found[len(found)-1].ID.String())
-	}
-	return &httpx.Value[ConnectionPage]{Body: page}, nil
+	page, err := httpx.ReadPage(ctx, in.Limit, func(limit int) ([]domain.Connection, error) {
+		q.Limit = limit
+		return h.svc.connections.List(ctx, who, q)
+	}, func(c domain.Connection) string { return c.ID.String() })
+	shown := httpx.Each(page.Items, func(c domain.Connection) Connection { return show(who, c) })
+	return &httpx.Value[ConnectionPage]{Body: ConnectionPage{shown, page.Next}}, err
 }
 
 type createInput struct{ Body CreateConnection }
@@ -219,13 +212,13 @@ func (h handler) get(ctx context.Context, in *ConnectionPath) (*connectionOutput
 
 type changeInput struct {
 	ConnectionPath
-	IfMatch string `header:"If-Match" minLength:"1" example:"\"3\""`
-	Body    ChangeConnection
+	httpx.MatchRequest
+	Body ChangeConnection
 }
 
 func (h handler) change(ctx context.Context, in *changeInput) (*connectionOutput, error) {
 	who, token := auth.Caller(ctx)
-	c, err := h.svc.Change(ctx, who, token, in.ID.UUID, in.Body, httpx.IfMatch(httpx.RequestOf(ctx)))
+	c, err := h.svc.Change(ctx, who, token, in.ID.UUID, in.Body, httpx.IfMatch(ctx, "connection"))
 	return reply(who, c, err)
 }
 
@@ -255,9 +248,8 @@ func (h handler) check(ctx context.Context, in *ConnectionPath) (httpx.Response,
 	if works != nil {
 		return httpx.JSON(http.StatusOK, showCheck(who, c, works))
 	}
-	resp, err := httpx.JSON(http.StatusAccepted, showCheck(who, c, works))
-	resp.Header.Set("Retry-After", strconv.Itoa(int(recheckAfter.Seconds())))
-	return resp, err
+	after := strconv.Itoa(int(recheckAfter.Seconds()))
+	return httpx.JSON(http.StatusAccepted, showCheck(who, c, works), "Retry-After", after)
 }
 
 const (
@@ -334,28 +326,22 @@ type RequestPath struct {
 type listRequestsInput struct {
 	Received bool                   `query:"received" default:"false"`
 	Status   []domain.RequestStatus `query:"status" minItems:"1" example:"[\"pending\"]"`
-	httpx.Page
+	httpx.PageRequest
 	Marker httpx.ID `query:"marker" example:"019b7c5e-4c11-7d02-9a3e-5b8f0e2d7c46" doc:"The last id before."`
 }
 
 func (h handler) listRequests(ctx context.Context, in *listRequestsInput) (*httpx.Value[ConnectionRequestPage], error) {
 	who := auth.CallerOrNobody(ctx)
-	q := domain.ConnectionRequestQuery{Received: in.Received, Limit: in.Limit, Marker: in.Marker.UUID}
+	q := domain.ConnectionRequestQuery{Received: in.Received, Marker: in.Marker.UUID}
 	for _, status := range in.Status {
 		q.Statuses = append(q.Statuses, string(status))
 	}
-	found, more, err := h.svc.ListRequests(ctx, who, q)
-	if err != nil {
-		return nil, err
-	}
-	page := ConnectionRequestPage{Requests: make([]ConnectionRequest, len(found))}
-	for i, r := range found {
-		page.Requests[i] = showRequest(who, r)
-	}
-	if more {
-		page.Next = in.Next(found[len(found)-1].ID.String())
-	}
-	return &httpx.Value[ConnectionRequestPage]{Body: page}, nil
+	page, err := httpx.ReadPage(ctx, in.Limit, func(limit int) ([]domain.ConnectionRequest, error) {
+		q.Limit = limit
+		return h.svc.requests.List(ctx, who.ProjectID, q)
+	}, func(r domain.ConnectionRequest) string { return r.ID.String() })
+	shown := httpx.Each(page.Items, func(r domain.ConnectionRequest) ConnectionRequest { return showRequest(who, r) })
+	return &httpx.Value[ConnectionRequestPage]{Body: ConnectionRequestPage{shown, page.Next}}, err
 }
 
 type createRequestInput struct{ Body CreateConnectionRequest }
@@ -395,19 +381,11 @@ func (h handler) grantRequest(ctx context.Context, in *grantInput) (httpx.Respon
 	if err != nil {
 		return httpx.Response{}, err
 	}
-	status := http.StatusOK
+	status, at := http.StatusOK, ""
 	if created {
-		status = http.StatusCreated
+		status, at = http.StatusCreated, location(c)
 	}
-	resp, err := httpx.JSON(status, show(who, c))
-	if err != nil {
-		return resp, err
-	}
-	resp.Header.Set("ETag", httpx.ETag(c.Seq))
-	if created {
-		resp.Header.Set("Location", location(c))
-	}
-	return resp, nil
+	return httpx.JSON(status, show(who, c), "ETag", httpx.ETag(c.Seq), "Location", at)
 }
 
 type declineInput struct {

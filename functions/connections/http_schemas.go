@@ -22,75 +22,18 @@ import (
 
 // describe says what the types' tags cannot.
 func describe(api huma.API) {
-	httpx.DescribeAs[domain.Permission, permissionSchema](api)
-	httpx.DescribeAs[domain.ConnectionKind, kindSchema](api)
-	httpx.DescribeAs[domain.ConnectionStatus, statusSchema](api)
-	httpx.DescribeAs[domain.ConnectionOf, ofSchema](api)
-	httpx.DescribeAs[domain.Revocation, revocationSchema](api)
-	httpx.DescribeAs[domain.RequestStatus, requestStatusSchema](api)
-	httpx.DescribeAs[domain.Grantee, granteeSchema](api)
+	httpx.Enum[domain.Permission](api, "Permission", domain.Permissions()...)
+	httpx.Enum[domain.ConnectionKind](api, "ConnectionKind", domain.TrustConnection, domain.CredentialConnection)
+	httpx.Enum[domain.ConnectionStatus](api, "ConnectionStatus", domain.ConnectionStatuses()...)
+	httpx.Enum[domain.ConnectionOf](api, "ConnectionOf", domain.ConnectionsOf()...)
+	httpx.Enum[domain.Revocation](api, "Revocation", domain.RevocationPending, domain.RevocationDone)
+	httpx.Enum[domain.RequestStatus](api, "ConnectionRequestStatus", domain.RequestStatuses()...)
+	httpx.Enum[domain.Grantee](api, "Grantee", domain.GranteeUser, domain.GranteeProject)
 	for _, t := range []reflect.Type{reflect.TypeFor[QuotaRequest](), reflect.TypeFor[LimitsRequest]()} {
 		schemas := api.OpenAPI().Components.Schemas
 		// a tag makes only text and numbers nullable
 		schemas.SchemaFromRef(schemas.Schema(t, true, "").Ref).Nullable = true
 	}
-}
-
-func enum(r huma.Registry, name string, values ...string) *huma.Schema {
-	list := make([]any, len(values))
-	for i, value := range values {
-		list[i] = value
-	}
-	return httpx.SharedSchema(r, name, huma.Schema{Type: huma.TypeString, Enum: list})
-}
-
-type permissionSchema struct{}
-
-// Schema implements huma.SchemaProvider.
-func (permissionSchema) Schema(r huma.Registry) *huma.Schema {
-	return enum(r, "Permission", domain.Permissions()...)
-}
-
-type kindSchema struct{}
-
-// Schema implements huma.SchemaProvider.
-func (kindSchema) Schema(r huma.Registry) *huma.Schema {
-	return enum(r, "ConnectionKind", string(domain.TrustConnection), string(domain.CredentialConnection))
-}
-
-type statusSchema struct{}
-
-// Schema implements huma.SchemaProvider.
-func (statusSchema) Schema(r huma.Registry) *huma.Schema {
-	return enum(r, "ConnectionStatus", domain.ConnectionStatuses()...)
-}
-
-type ofSchema struct{}
-
-// Schema implements huma.SchemaProvider.
-func (ofSchema) Schema(r huma.Registry) *huma.Schema {
-	return enum(r, "ConnectionOf", domain.ConnectionsOf()...)
-}
-
-type revocationSchema struct{}
-
-// Schema implements huma.SchemaProvider.
-func (revocationSchema) Schema(r huma.Registry) *huma.Schema {
-	return enum(r, "Revocation", string(domain.RevocationPending), string(domain.RevocationDone))
-}
-
-type requestStatusSchema struct{}
-
-// Schema implements huma.SchemaProvider.
-func (requestStatusSchema) Schema(r huma.Registry) *huma.Schema {
-	return enum(r, "ConnectionRequestStatus", domain.RequestStatuses()...)
-}
-
-type granteeSchema struct{}
-
-// Schema implements huma.SchemaProvider.
-func (granteeSchema) Schema(r huma.Registry) *huma.Schema {
-	return enum(r, "Grantee", string(domain.GranteeUser), string(domain.GranteeProject))
 }
 
 // maxText bounds the connection's name, and ids and names of Keystone.
@@ -286,53 +229,37 @@ func badID(text string) string {
 // ChangeConnection is the body of PATCH /v1/connections/{id}, a JSON merge patch (RFC 7396): what is absent stays, null
 // removes a limit.
 type ChangeConnection struct {
-	Name        *plainText           `json:"name,omitempty"`
-	ExpiresAt   *httpx.Time          `json:"expires_at,omitempty"`
-	IdleTimeout patch[duration]      `json:"idle_timeout,omitzero" nullable:"true" doc:"1h to 8784h. Null removes it."`
-	Quota       patch[QuotaRequest]  `json:"quota,omitzero"`
-	Limits      patch[LimitsRequest] `json:"limits,omitzero"`
-	UsableBy    []UsableEntry        `json:"usable_by,omitempty" maxItems:"100" doc:"All of them."`
-	Actions     []domain.Permission  `json:"actions,omitempty" minItems:"1" uniqueItems:"true" doc:"All of them."`
-	ID          *plainText           `json:"id,omitempty" minLength:"1"`
-	Secret      *domain.Secret       `json:"secret,omitempty" minLength:"1" maxLength:"1024"`
+	Name      *plainText  `json:"name,omitempty"`
+	ExpiresAt *httpx.Time `json:"expires_at,omitempty"`
 
-	nulls []string // the fields that are null and may not be
-}
+	IdleTimeout httpx.Patch[duration] `json:"idle_timeout,omitzero" nullable:"true" doc:"1h to 8784h. Null removes it."`
 
-// UnmarshalJSON implements json.Unmarshaler. huma takes null for absent, and in a merge patch it is not.
-func (c *ChangeConnection) UnmarshalJSON(text []byte) error {
-	var fields map[string]json.RawMessage
-	_ = json.Unmarshal(text, &fields)
-	for name, value := range fields {
-		if string(value) == "null" && !slices.Contains([]string{"idle_timeout", "quota", "limits"}, name) {
-			c.nulls = append(c.nulls, name)
-		}
-	}
-	type plain ChangeConnection
-	return json.Unmarshal(text, (*plain)(c))
+	Quota    httpx.Patch[QuotaRequest]  `json:"quota,omitzero"`
+	Limits   httpx.Patch[LimitsRequest] `json:"limits,omitzero"`
+	UsableBy []UsableEntry              `json:"usable_by,omitempty" maxItems:"100" doc:"All of them."`
+	Actions  []domain.Permission        `json:"actions,omitempty" minItems:"1" uniqueItems:"true" doc:"All of them."`
+	ID       *plainText                 `json:"id,omitempty" minLength:"1"`
+	Secret   *domain.Secret             `json:"secret,omitempty" minLength:"1" maxLength:"1024"`
 }
 
 // Resolve implements huma.Resolver.
-func (c *ChangeConnection) Resolve(huma.Context) []error {
-	faults := checkUsable(c.UsableBy)
-	for _, name := range c.nulls {
-		faults = append(faults, apperr.InvalidField(name, "must not be null"))
-	}
-	limits := c.Limits.apply(nil) // huma resolves no parts of a patch
+func (c *ChangeConnection) Resolve(ctx huma.Context) []error {
+	faults := append(checkUsable(c.UsableBy), httpx.CheckNulls(ctx, "idle_timeout", "quota", "limits")...)
+	limits := c.Limits.Apply(nil) // huma resolves no parts of a patch
 	for n, id := range limits.Images {
 		faults = append(faults, httpx.NotZero(id.UUID, fmt.Sprintf("body.limits.images[%d]", n))...)
 	}
 	for n, id := range limits.Networks {
 		faults = append(faults, httpx.NotZero(id.UUID, fmt.Sprintf("body.limits.networks[%d]", n))...)
 	}
-	if idle := c.IdleTimeout.apply(""); idle.value() == 0 && !c.IdleTimeout.isNull() && !c.IdleTimeout.IsZero() {
+	if idle := c.IdleTimeout.Apply(""); idle.value() == 0 && !c.IdleTimeout.IsNull() && !c.IdleTimeout.IsZero() {
 		faults = append(faults, apperr.InvalidField("idle_timeout", mustBeDuration+", or null"))
 	}
 	if c.ID != nil && c.Secret == nil {
 		faults = append(faults, apperr.InvalidField("secret",
 			"must be given with another id: the secret of that application credential"))
 	}
-	if reflect.ValueOf(*c).IsZero() {
+	if len(faults) == 0 && reflect.ValueOf(*c).IsZero() {
 		faults = append(faults, apperr.New(apperr.Invalid,
 			"the body changes nothing: it must have name, expires_at, idle_timeout, quota, limits, usable_by, "+
 				"actions or secret"))
@@ -342,7 +269,7 @@ func (c *ChangeConnection) Resolve(huma.Context) []error {
 
 // draft is the connection with the change, as far as the request alone decides it.
 func (c ChangeConnection) draft(before domain.Connection) (draft, error) {
-	d := draft{Connection: before, secret: deref(c.Secret)}
+	d := draft{Connection: before, secret: domain.Deref(c.Secret)}
 	d.Flavors, d.Secret = nil, nil // they stay unless the credential is replaced
 	if d.secret != "" && d.Kind != domain.CredentialConnection {
 		return d, apperr.InvalidField("secret",
@@ -367,39 +294,9 @@ func (c ChangeConnection) draft(before domain.Connection) (draft, error) {
 		})
 	}
 	if !c.IdleTimeout.IsZero() {
-		d.IdleTimeout = c.IdleTimeout.apply("").value()
+		d.IdleTimeout = c.IdleTimeout.Apply("").value()
 	}
-	d.Quota = domain.ConnectionQuota(c.Quota.apply(d.Quota))
-	d.Limits = c.Limits.apply(d.Limits).limits()
+	d.Quota = domain.ConnectionQuota(c.Quota.Apply(d.Quota))
+	d.Limits = c.Limits.Apply(d.Limits).limits()
 	return d, nil
-}
-
-// patch is a part of a JSON merge patch of a T.
-type patch[T any] struct{ text string }
-
-// UnmarshalJSON implements json.Unmarshaler.
-func (p *patch[T]) UnmarshalJSON(text []byte) error {
-	p.text = string(text)
-	return nil
-}
-
-// Schema implements huma.SchemaProvider.
-func (patch[T]) Schema(r huma.Registry) *huma.Schema { return r.Schema(reflect.TypeFor[T](), true, "") }
-
-// IsZero reports whether the part is absent.
-func (p patch[T]) IsZero() bool { return p.text == "" }
-
-func (p patch[T]) isNull() bool { return p.text == "null" }
-
-// apply gives the value with the patch. It shares nothing with the value before, which has the same form in JSON.
-func (p patch[T]) apply(before any) (after T) {
-	if p.isNull() {
-		return after
-	}
-	text, _ := json.Marshal(before) //nolint:errchkjson // texts and numbers
-	_ = json.Unmarshal(text, &after)
-	if !p.IsZero() {
-		_ = json.Unmarshal([]byte(p.text), &after) // its schema has been checked
-	}
-	return after
 }

@@ -89,24 +89,19 @@ func (c CreateConnection) draft(who domain.Identity) draft {
 	d := draft{
 		Connection: domain.Connection{
 			ProjectID: who.ProjectID, DomainID: who.DomainID, UserID: who.UserID, Name: string(c.Name), Kind: c.Kind,
-			DelegationID: string(deref(c.ID)), AuthURL: deref(c.AuthURL), Region: string(deref(c.Region)),
-			Actions: c.Actions, Quota: domain.ConnectionQuota(deref(c.Quota)), Limits: deref(c.Limits).limits(),
-			Flavors: []domain.Flavor{}, ExpiresAt: moment(c.ExpiresAt), IdleTimeout: deref(c.IdleTimeout).value(),
+			DelegationID: string(domain.Deref(c.ID)), AuthURL: domain.Deref(c.AuthURL),
+			Region: string(domain.Deref(c.Region)), Actions: c.Actions,
+			Quota: domain.ConnectionQuota(domain.Deref(c.Quota)), Limits: domain.Deref(c.Limits).limits(),
+			Flavors: []domain.Flavor{}, ExpiresAt: moment(c.ExpiresAt),
+			IdleTimeout: domain.Deref(c.IdleTimeout).value(),
 		},
-		roles: c.Roles, secret: deref(c.Secret),
+		roles: c.Roles, secret: domain.Deref(c.Secret),
 	}
 	if d.roles == nil {
 		d.roles = []string{"member"}
 	}
 	d.UsableBy, d.names = split(c.UsableBy)
 	return d
-}
-
-func deref[T any](p *T) (value T) {
-	if p != nil {
-		value = *p
-	}
-	return value
 }
 
 // moment has the precision that Postgres and Keystone keep.
@@ -188,8 +183,8 @@ func (c CreateConnectionRequest) request(who domain.Identity) domain.ConnectionR
 		ProjectID: c.ProjectID, Requester: who, Grantee: cmp.Or(c.For, domain.GranteeUser), Name: string(c.Name),
 		Why: string(c.Why),
 		Terms: domain.Terms{
-			Actions: c.Actions, Quota: domain.ConnectionQuota(deref(c.Quota)), Limits: deref(c.Limits).limits(),
-			Duration: deref(c.Duration).value(),
+			Actions: c.Actions, Quota: domain.ConnectionQuota(domain.Deref(c.Quota)),
+			Limits: domain.Deref(c.Limits).limits(), Duration: domain.Deref(c.Duration).value(),
 		},
 	}
 	if c.ExpiresAt != nil {
@@ -223,7 +218,8 @@ func (g GrantConnectionRequest) kind() domain.ConnectionKind {
 // draft is the connection that grants a request. It never permits more than was requested.
 func (g GrantConnectionRequest) draft(who domain.Identity, r domain.ConnectionRequest, now time.Time) (draft, error) {
 	given := domain.Terms{
-		Actions: g.Actions, Quota: domain.ConnectionQuota(deref(g.Quota)), Limits: deref(g.Limits).limits(),
+		Actions: g.Actions, Quota: domain.ConnectionQuota(domain.Deref(g.Quota)),
+		Limits: domain.Deref(g.Limits).limits(),
 	}
 	if g.ExpiresAt != nil {
 		given.ExpiresAt = moment(*g.ExpiresAt)

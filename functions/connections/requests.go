@@ -56,17 +56,6 @@ func (s service) CreateRequest(ctx context.Context, r domain.ConnectionRequest) 
 	return r, err
 }
 
-// ListRequests gives a page of the requests that the caller's project has sent or received; more says that another one
-// follows.
-func (s service) ListRequests(
-	ctx context.Context, who domain.Identity, q domain.ConnectionRequestQuery,
-) (page []domain.ConnectionRequest, more bool, err error) {
-	limit := q.Limit
-	q.Limit++
-	found, err := s.requests.List(ctx, who.ProjectID, q)
-	return found[:min(limit, len(found))], len(found) > limit, err
-}
-
 // decidable reads a request that the caller may grant or decline.
 func (s service) decidable(ctx context.Context, who domain.Identity, id uuid.UUID) (domain.ConnectionRequest, error) {
 	r, err := s.grants.Get(ctx, who.ProjectID, id)

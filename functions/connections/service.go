@@ -127,16 +127,6 @@ func (s service) insert(ctx context.Context, d draft) (stored domain.Connection,
 	return stored, err
 }
 
-// List gives a page of connections; more says that another one follows.
-func (s service) List(
-	ctx context.Context, who domain.Identity, q domain.ConnectionQuery,
-) (page []domain.Connection, more bool, err error) {
-	limit := q.Limit
-	q.Limit++
-	found, err := s.connections.List(ctx, who, q)
-	return found[:min(limit, len(found))], len(found) > limit, err
-}
-
 // Delete ends a connection and revokes its delegation: at once for the user who has delegated it. Otherwise
 // run-connections revokes it, and retries while Keystone is away.
 func (s service) Delete(ctx context.Context, who domain.Identity, token domain.Secret, id uuid.UUID) error {
@@ -204,18 +194,17 @@ const changeAttempts = 3
 // Change changes a connection. Running orders and actions continue with the changed one.
 func (s service) Change(
 	ctx context.Context, who domain.Identity, token domain.Secret, id uuid.UUID, in ChangeConnection,
-	expected func(version int64) bool,
+	checkVersion func(int64) error,
 ) (domain.Connection, error) {
 	ctx = domain.WithActor(ctx, domain.ActorOf(who, uuid.Nil))
 	var renewed draft // with the trust that an earlier attempt has created
 	for attempt := range changeAttempts {
 		before, err := s.changeable(ctx, who, id)
+		if err == nil {
+			err = checkVersion(before.Seq)
+		}
 		if err != nil {
 			return before, s.discard(ctx, renewed, err)
-		}
-		if !expected(before.Seq) {
-			return before, s.discard(ctx, renewed, apperr.New(apperr.Precondition,
-				"the connection has been changed: its ETag is \"%d\" now", before.Seq))
 		}
 		after, err := in.draft(before)
 		if err == nil && attempt == 0 && (after.secret != "" || len(before.Changed(after.Connection)) > 0) {

@@ -11,7 +11,6 @@ import (
 	"net"
 	"net/http"
 	"path"
-	"slices"
 	"strings"
 	"time"
 
@@ -442,16 +441,8 @@ func (h handler) file(r *http.Request) (httpx.Response, error) {
 	} {
 		resp.Header.Set(name, value)
 	}
-	if unchanged(r.Header.Get("If-None-Match"), f.etag) {
+	if httpx.VersionsOf(r, "If-None-Match").Has(f.etag) {
 		resp.Status, resp.Body = http.StatusNotModified, nil
 	}
 	return resp, nil
-}
-
-// unchanged reports whether the browser has the file already.
-func unchanged(known, etag string) bool {
-	return slices.ContainsFunc(strings.Split(known, ","), func(tag string) bool {
-		tag = strings.TrimPrefix(strings.TrimSpace(tag), "W/")
-		return tag == etag || tag == "*"
-	})
 }

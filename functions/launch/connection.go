@@ -12,13 +12,14 @@ import (
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/lookup"
+	"github.com/cloudfn/cloudfn/shared/openstack"
 )
 
 // access is who acts, and how OpenStack is reached for it.
 type access struct {
 	domain.Access
 
-	cloud cloud // nil when only run-connections can decrypt the delegation
+	cloud *openstack.Session // nil when only run-connections can decrypt the delegation
 }
 
 // access resolves who acts: the caller with its own token, or through a connection (zero = without).

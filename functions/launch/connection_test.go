@@ -58,7 +58,7 @@ func TestLaunchByConnection(t *testing.T) {
 	a := d.app.Post(t, "/v1/launch", request)
 	a.JSON(t, &order)
 	if a.Status != 202 || a.Header.Get("Location") != "/v1/launch/"+id+"?connection_id="+d.ID.String() ||
-		value(order.ConnectionID) != d.ID || len(order.Instances) != 2 || order.Status != domain.OrderRunning {
+		domain.Deref(order.ConnectionID) != d.ID || len(order.Instances) != 2 || order.Status != domain.OrderRunning {
 		t.Fatalf("got %d %v %s", a.Status, a.Header, a.Body)
 	}
 	for n, name := range []string{"web-1", "other"} {
@@ -149,7 +149,7 @@ func TestOrderByConnectionVisibility(t *testing.T) {
 		}
 		var order Order
 		a.JSON(t, &order)
-		if len(order.Instances) != 2 || order.Instances[0].Error != nil || value(order.ConnectionID) != d.ID ||
+		if len(order.Instances) != 2 || order.Instances[0].Error != nil || domain.Deref(order.ConnectionID) != d.ID ||
 			(order.Callback != nil) != (tc.client == d.app) {
 			t.Errorf("%s: %s", name, a.Body)
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/lookup"
+	"github.com/cloudfn/cloudfn/shared/openstack"
 	"github.com/cloudfn/cloudfn/shared/orders"
 )
 
@@ -284,7 +285,7 @@ type facts struct {
 }
 
 // gather reads what the checks need.
-func gather(ctx context.Context, cloud cloud, req createOrder, found []resolved) (out facts, err error) {
+func gather(ctx context.Context, cloud *openstack.Session, req createOrder, found []resolved) (out facts, err error) {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(orders.Parallel)
 	group.Go(func() (err error) {
@@ -305,7 +306,7 @@ func gather(ctx context.Context, cloud cloud, req createOrder, found []resolved)
 }
 
 // space counts free addresses and room on the hosts. The cloud's policy may withhold both from the caller.
-func (out *facts) space(ctx context.Context, group *errgroup.Group, cloud cloud, found []resolved) {
+func (out *facts) space(ctx context.Context, group *errgroup.Group, cloud *openstack.Session, found []resolved) {
 	out.room, out.roomWithheld = map[string]int{}, map[string]string{}
 	var ids []string
 	flavors := map[string]domain.Flavor{}

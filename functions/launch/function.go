@@ -10,7 +10,6 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/httpx"
 	"github.com/cloudfn/cloudfn/shared/leases"
-	"github.com/cloudfn/cloudfn/shared/openstack"
 	"github.com/cloudfn/cloudfn/shared/postgres"
 	"github.com/cloudfn/cloudfn/shared/run"
 	"github.com/cloudfn/cloudfn/shared/seal"
@@ -86,7 +85,7 @@ func build(cfg Config, d run.Deps) (service, error) {
 	key, noKey := cfg.Seal.Key()
 	delegated, noDelegated := cfg.Connection.Key()
 	return service{
-		cloud: clouds{d.Cloud}, orders: postgres.Orders{DB: d.DB}, instances: postgres.Instances{DB: d.DB},
+		cloud: d.Cloud, orders: postgres.Orders{DB: d.DB}, instances: postgres.Instances{DB: d.DB},
 		callbacks: postgres.Callbacks{DB: d.DB}, connections: postgres.Connections{DB: d.DB},
 		launches: postgres.RateLimit{DB: d.DB, Limit: apperr.PerMinute("launch", cfg.Launches)},
 		leases:   postgres.Leases{DB: d.DB}, rules: cfg.Rules.Rules(),
@@ -98,9 +97,3 @@ func build(cfg Config, d run.Deps) (service, error) {
 		mostCallbacks: cfg.Quota.PerProject,
 	}, errors.Join(noGuard, noKey, noDelegated)
 }
-
-// clouds narrows *openstack.Cloud to what this function uses.
-type clouds struct{ *openstack.Cloud }
-
-// As makes calls with the caller's own token.
-func (c clouds) As(token domain.Secret, scope string) cloud { return c.Cloud.As(token, scope) }

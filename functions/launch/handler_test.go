@@ -231,7 +231,7 @@ func TestListOrders(t *testing.T) {
 			first = page.Orders[0]
 		}
 		read = append(read, ids(page)...)
-		path = value(page.Next)
+		path = domain.Deref(page.Next)
 	}
 	if !slices.Equal(read, want) {
 		t.Errorf("got %v, want %v", read, want)
@@ -284,7 +284,7 @@ func TestListOrdersByConnection(t *testing.T) {
 		a.JSON(t, &page)
 		n := slices.Index(ids(page), order.ID.String())
 		isRight := n < 0 ||
-			(page.Orders[n].Callback != nil) == tc.callback && value(page.Orders[n].ConnectionID) == d.ID
+			(page.Orders[n].Callback != nil) == tc.callback && domain.Deref(page.Orders[n].ConnectionID) == d.ID
 		if len(page.Orders) != tc.orders || !isRight {
 			t.Errorf("%s: %s", who, a.Body)
 		}

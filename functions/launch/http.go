@@ -98,15 +98,11 @@ func (l launched) response() (httpx.Response, error) {
 	if l.isFresh {
 		status = http.StatusAccepted
 	}
-	resp, err := httpx.JSON(status, shown)
-	if err != nil {
-		return resp, err
-	}
-	resp.Header.Set("Location", location(l.order))
+	var after string
 	if l.retryAfter > 0 {
-		resp.Header.Set("Retry-After", strconv.Itoa(int(l.retryAfter/time.Second)+1))
+		after = strconv.Itoa(int(l.retryAfter/time.Second) + 1)
 	}
-	return resp, nil
+	return httpx.JSON(status, shown, "Location", location(l.order), "Retry-After", after)
 }
 
 // location is the URL of the order in the Location header.
@@ -121,7 +117,7 @@ func location(o domain.Order) string {
 type listInput struct {
 	Status       []domain.OrderStatus `query:"status" minItems:"1"`
 	ConnectionID httpx.ID             `query:"connection_id" doc:"The connection that the orders were placed through."`
-	httpx.Page
+	httpx.PageRequest
 	Marker httpx.ID `query:"marker" doc:"The id of the last order of the page before."`
 }
 
@@ -131,22 +127,20 @@ func (h handler) list(ctx context.Context, in *listInput) (*httpx.Value[OrderPag
 	if err != nil {
 		return nil, err
 	}
-	q := domain.OrderQuery{Limit: in.Limit, Marker: in.Marker.UUID}
+	q := domain.OrderQuery{Filter: a.Filter(), Marker: in.Marker.UUID}
 	for _, status := range in.Status {
 		q.Statuses = append(q.Statuses, string(status))
 	}
-	found, err := h.svc.List(ctx, a, q)
+	page, err := httpx.ReadPage(ctx, in.Limit, func(limit int) ([]domain.Order, error) {
+		q.Limit = limit
+		return h.svc.List(ctx, q)
+	}, func(o domain.Order) string { return o.ID.String() })
 	if err != nil {
 		return nil, err
 	}
-	page := OrderPage{Orders: make([]Order, len(found.orders))}
-	for n, order := range found.orders {
-		page.Orders[n] = show(order, found.related)
-	}
-	if found.hasMore {
-		page.Next = in.Next(found.orders[len(found.orders)-1].ID.String())
-	}
-	return &httpx.Value[OrderPage]{Body: page}, nil
+	with, err := h.svc.relatedTo(ctx, who, page.Items...)
+	shown := httpx.Each(page.Items, func(o domain.Order) Order { return show(o, with) })
+	return &httpx.Value[OrderPage]{Body: OrderPage{shown, page.Next}}, err
 }
 
 type getInput struct {
@@ -304,10 +298,10 @@ func show(o domain.Order, with related) Order {
 			})
 		}
 	}
-	if c, ok := with.callbacks[value(o.Spec.CallbackID)]; ok {
+	if c, ok := with.callbacks[domain.Deref(o.Spec.CallbackID)]; ok {
 		out.Callback = &OrderCallback{ID: c.ID, Status: c.Status}
 	}
-	if l, ok := with.leases[value(o.Spec.LeaseID)]; ok {
+	if l, ok := with.leases[domain.Deref(o.Spec.LeaseID)]; ok {
 		out.Lease = &OrderLease{ID: l.ID, Status: l.Status, Start: l.StartsAt.UTC(), End: l.EndsAt.UTC()}
 	}
 	return out
@@ -371,7 +365,7 @@ func (in *OrderLeaseRequest) canonical() *OrderLeaseRequest {
 // describe says what the types' tags cannot.
 func describe(api huma.API) {
 	httpx.DescribeAs[domain.Secret, httpx.CallbackSecret](api)
-	httpx.DescribeAs[domain.OrderStatus, orderStatus](api)
+	httpx.Enum[domain.OrderStatus](api, "OrderStatus", domain.OrderStatuses()...)
 	api.OpenAPI().Components.Schemas.Schema(reflect.TypeFor[launchReport](), true, "")
 }
 
@@ -434,15 +428,4 @@ func (metadata) Schema(huma.Registry) *huma.Schema {
 	value := &huma.Schema{Type: huma.TypeString, MaxLength: &maxLength}
 	value.PrecomputeMessages()
 	return &huma.Schema{Type: huma.TypeObject, MaxProperties: &maxProperties, AdditionalProperties: value}
-}
-
-type orderStatus struct{}
-
-// Schema implements huma.SchemaProvider.
-func (orderStatus) Schema(r huma.Registry) *huma.Schema {
-	var values []any
-	for _, status := range domain.OrderStatuses() {
-		values = append(values, status)
-	}
-	return httpx.SharedSchema(r, "OrderStatus", huma.Schema{Type: huma.TypeString, Enum: values})
 }

@@ -253,7 +253,7 @@ func TestLongReservationID(t *testing.T) {
 	}
 	a := app.Post(t, "/v1/launch", request)
 	var order Order
-	if a.JSON(t, &order); a.Status != 202 || value(order.ReservationID) != r.ID {
+	if a.JSON(t, &order); a.Status != 202 || domain.Deref(order.ReservationID) != r.ID {
 		t.Fatalf("got %d %s", a.Status, a.Body)
 	}
 	for _, s := range p.Servers(t) {

@@ -107,7 +107,7 @@ func (in launchRequest) order() (createOrder, []error) {
 	if len(overrides) > 0 {
 		req.count = "instances"
 	} else {
-		overrides = make([]launchInstance, max(1, min(value(in.Count), domain.MaxInstances)))
+		overrides = make([]launchInstance, max(1, min(domain.Deref(in.Count), domain.MaxInstances)))
 	}
 	ids := map[uuid.UUID]bool{req.id: true} // events have the order's, too
 	for n, o := range overrides {
@@ -182,22 +182,22 @@ func (in launchRequest) checkReuse(wrong *faults) {
 		"cannot be combined with reuse: an idle server stays on its host")
 	wrong.forbid(in.GenerateKey, "generate_key", booted)
 	wrong.forbid(in.UserData.Secret != "", "user_data", booted)
-	wrong.forbid(value(in.UserDataBase64).Secret != "", "user_data_base64", booted)
+	wrong.forbid(domain.Deref(in.UserDataBase64).Secret != "", "user_data_base64", booted)
 	for n, o := range in.Instances {
 		at := inInstance(n)
 		wrong.forbid(o.ID != "", at("id"), "cannot be combined with reuse: an idle instance keeps its id")
-		wrong.forbid(value(o.UserData).Secret != "", at("user_data"), booted)
-		wrong.forbid(value(o.UserDataBase64).Secret != "", at("user_data_base64"), booted)
+		wrong.forbid(domain.Deref(o.UserData).Secret != "", at("user_data"), booted)
+		wrong.forbid(domain.Deref(o.UserDataBase64).Secret != "", at("user_data_base64"), booted)
 	}
 }
 
 // check reports what Nova rejects by its format. at gives a field's path in the request.
 func (o launchInstance) check(at func(field string) string) []error {
 	var wrong faults
-	if key := value(o.KeyName); key != "" {
+	if key := domain.Deref(o.KeyName); key != "" {
 		wrong.add(domain.CheckName(at("key_name"), key, domain.MaxNameLength))
 	}
-	if zone := value(o.AvailabilityZone); zone != "" {
+	if zone := domain.Deref(o.AvailabilityZone); zone != "" {
 		wrong.add(domain.CheckName(at("availability_zone"), zone, domain.MaxNameLength))
 	}
 	for k, group := range o.SecurityGroups {
@@ -206,7 +206,7 @@ func (o launchInstance) check(at func(field string) string) []error {
 	}
 	wrong.addFields(domain.CheckMetadata(at("metadata"), o.Metadata))
 	for field, r := range map[string]*reference{"flavor": o.Flavor, "image": o.Image} {
-		wrong.add(domain.CheckStorable(at(field), string(value(r))))
+		wrong.add(domain.CheckStorable(at(field), string(domain.Deref(r))))
 	}
 	o.checkUserData(&wrong, at)
 	for k, network := range o.Networks {
@@ -245,11 +245,11 @@ func (in launchRequest) item(n, count int, o launchInstance) (item, []error) {
 		return isGiven
 	}
 	if o.Name != nil || in.Name == "" && len(in.Instances) > 0 {
-		i.name = string(value(o.Name))
+		i.name = string(domain.Deref(o.Name))
 		wrong.add(domain.CheckName(at("name"), i.name, domain.MaxNameLength))
 	}
 	if own("min", o.Min != nil) || o.Flavor != nil {
-		i.flavor, i.min = value(o.Flavor).at(at("flavor")), o.Min
+		i.flavor, i.min = domain.Deref(o.Flavor).at(at("flavor")), o.Min
 	}
 	if o.Image != nil {
 		i.image = o.Image.at(at("image"))
@@ -296,13 +296,6 @@ func texts(references []reference) []string {
 	return out
 }
 
-func value[T any](p *T) (v T) {
-	if p != nil {
-		v = *p
-	}
-	return v
-}
-
 // Options are fields of a server that Nova gets as they are. It is exported because huma ignores unexported
 // embedded structs. The hash omits a field that is absent or null: orders that were stored before keep their hashes.
 type Options struct {
@@ -341,10 +334,10 @@ const groupHint = "group"
 // check reports what Nova rejects, and tags that cloudfn finds servers by.
 func (o Options) check(wrong *faults, at func(field string) string) {
 	wrong.addFields(domain.CheckTags(at("tags"), o.Tags))
-	if text := value(o.Description); text != "" {
+	if text := domain.Deref(o.Description); text != "" {
 		wrong.add(domain.CheckPrintable(at("description"), text, domain.MaxNameLength))
 	}
-	if group := value(o.ServerGroup); group != "" {
+	if group := domain.Deref(o.ServerGroup); group != "" {
 		wrong.add(domain.CheckText(at("server_group"), group, domain.MaxNameLength))
 	}
 	for name, hint := range o.Hints {
@@ -361,9 +354,9 @@ func (o Options) given() (fields []string) {
 		isGiven bool
 	}{
 		{"tags", len(o.Tags) > 0},
-		{"description", value(o.Description) != ""},
-		{"config_drive", value(o.ConfigDrive)},
-		{"server_group", value(o.ServerGroup) != ""},
+		{"description", domain.Deref(o.Description) != ""},
+		{"config_drive", domain.Deref(o.ConfigDrive)},
+		{"server_group", domain.Deref(o.ServerGroup) != ""},
 		{"scheduler_hints", len(o.Hints) > 0},
 	} {
 		if option.isGiven {
@@ -392,8 +385,8 @@ func (i *item) apply(order, own Options, ownField func(field string, isGiven boo
 		group = own.ServerGroup
 	}
 	i.spec.Tags, i.spec.Hints = own.Tags, own.Hints
-	i.spec.Description, i.spec.ConfigDrive = value(own.Description), value(own.ConfigDrive)
-	i.group = reference(value(group)).at(i.fields["server_group"])
+	i.spec.Description, i.spec.ConfigDrive = domain.Deref(own.Description), domain.Deref(own.ConfigDrive)
+	i.group = reference(domain.Deref(group)).at(i.fields["server_group"])
 }
 
 // canonical leaves out the order's options that say nothing.

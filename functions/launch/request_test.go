@@ -58,7 +58,7 @@ func TestOverrides(t *testing.T) {
 			{"all-1", "all", "Y2FuYXJ5LWZvci1vbmU=", "one"}, // base64
 			{"other", "all", "", "all"},
 		}[n]
-		if s.Name != want[0] || value(s.Userdata) != want[2] || s.Metadata["role"] != want[3] ||
+		if s.Name != want[0] || domain.Deref(s.Userdata) != want[2] || s.Metadata["role"] != want[3] ||
 			!slices.Contains(*s.Tags, order.Instances[n].ID.String()) {
 			t.Errorf("instance %d: %+v, want %v", n, s, want)
 		}

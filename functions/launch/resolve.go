@@ -13,6 +13,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/lookup"
+	"github.com/cloudfn/cloudfn/shared/openstack"
 	"github.com/cloudfn/cloudfn/shared/orders"
 )
 
@@ -37,7 +38,7 @@ type catalog struct {
 // resolve looks up every name of the request, and reports all that fail: an unknown name is Invalid, one that is not
 // unique a Conflict, a size that no flavor has Unprocessable. Each error has the field and what is allowed.
 func resolve(
-	ctx context.Context, cloud cloud, req createOrder, reserved []domain.LeasedFlavor,
+	ctx context.Context, cloud *openstack.Session, req createOrder, reserved []domain.LeasedFlavor,
 ) ([]resolved, []error) {
 	l, err := readCatalog(ctx, cloud, req)
 	if err != nil {
@@ -67,7 +68,7 @@ func distinct(errs []error) []error {
 }
 
 // readCatalog reads flavors, images and networks at the same time.
-func readCatalog(ctx context.Context, cloud cloud, req createOrder) (catalog, error) {
+func readCatalog(ctx context.Context, cloud *openstack.Session, req createOrder) (catalog, error) {
 	l := catalog{images: map[string][]domain.Image{}}
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(orders.Parallel)
@@ -215,7 +216,7 @@ type names struct {
 }
 
 // readNames reads what the servers of an order may name.
-func readNames(ctx context.Context, cloud cloud, req createOrder) (out names, err error) {
+func readNames(ctx context.Context, cloud *openstack.Session, req createOrder) (out names, err error) {
 	group, ctx := errgroup.WithContext(ctx)
 	anyItem := func(has func(item) bool) bool { return slices.ContainsFunc(req.items, has) }
 	if req.generateKey || anyItem(func(i item) bool { return i.spec.KeyName != "" }) {
@@ -259,7 +260,7 @@ func readNames(ctx context.Context, cloud cloud, req createOrder) (out names, er
 const portReaders = 8
 
 // readPorts reads the ports that the servers are to have. One that does not exist is left out.
-func readPorts(ctx context.Context, cloud cloud, req createOrder) (map[string]domain.Port, error) {
+func readPorts(ctx context.Context, cloud *openstack.Session, req createOrder) (map[string]domain.Port, error) {
 	found, mu := map[string]domain.Port{}, sync.Mutex{}
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(portReaders)

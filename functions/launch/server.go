@@ -21,6 +21,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/lookup"
+	"github.com/cloudfn/cloudfn/shared/openstack"
 	"github.com/cloudfn/cloudfn/shared/postgres"
 )
 
@@ -208,7 +209,7 @@ func (userDataBase64) Schema(huma.Registry) *huma.Schema {
 
 // decode returns the bytes. Line breaks are skipped, because the command base64 makes them.
 func (d *userDataBase64) decode() (domain.Secret, error) {
-	data, err := base64.StdEncoding.DecodeString(value(d).Reveal())
+	data, err := base64.StdEncoding.DecodeString(domain.Deref(d).Reveal())
 	return domain.Secret(data), err
 }
 
@@ -216,9 +217,11 @@ func (d *userDataBase64) decode() (domain.Secret, error) {
 func (o launchInstance) checkUserData(wrong *faults, at func(field string) string) {
 	data, err := o.UserDataBase64.decode()
 	wrong.forbid(err != nil, at("user_data_base64"), "must be base64 with padding")
-	wrong.forbid(o.UserDataBase64 != nil && value(o.UserData).Secret != "", at("user_data_base64"),
+	wrong.forbid(o.UserDataBase64 != nil && domain.Deref(o.UserData).Secret != "", at("user_data_base64"),
 		"cannot be combined with user_data")
-	for field, size := range map[string]int{"user_data": len(value(o.UserData).Secret), "user_data_base64": len(data)} {
+	for field, size := range map[string]int{
+		"user_data": len(domain.Deref(o.UserData).Secret), "user_data_base64": len(data),
+	} {
 		wrong.forbid(size > domain.MaxUserData, at(field),
 			fmt.Sprintf("must have at most %d bytes", domain.MaxUserData))
 	}
@@ -237,7 +240,7 @@ func (in *launchRequest) hashedSecrets() []string {
 		if i.UserData == nil && i.UserDataBase64 == nil {
 			continue
 		}
-		text, encoded := split(value(i.UserData).Secret, i.UserDataBase64)
+		text, encoded := split(domain.Deref(i.UserData).Secret, i.UserDataBase64)
 		secrets = append(secrets, strconv.Itoa(n), text)
 		if encoded != "" {
 			secrets = append(secrets, "base64", encoded)
@@ -279,7 +282,7 @@ func newKey(comment string) (public string, private domain.Secret, err error) {
 
 // keyPair makes the key pair of an order.
 type keyPair struct {
-	cloud   cloud
+	cloud   *openstack.Session
 	userID  string // whose key pairs the cloud has
 	orders  postgres.Orders
 	private domain.Secret // set by prepare when it has made a pair

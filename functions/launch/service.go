@@ -13,37 +13,15 @@ import (
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/delegation"
 	"github.com/cloudfn/cloudfn/shared/domain"
-	"github.com/cloudfn/cloudfn/shared/lookup"
+	"github.com/cloudfn/cloudfn/shared/openstack"
 	"github.com/cloudfn/cloudfn/shared/orders"
 	"github.com/cloudfn/cloudfn/shared/postgres"
 	"github.com/cloudfn/cloudfn/shared/seal"
 	"github.com/cloudfn/cloudfn/shared/webhook"
 )
 
-// cloud is the part of OpenStack that this function uses.
-type cloud interface {
-	orders.Cloud
-	orders.KeyPairs
-	lookup.Images
-	delegation.Session
-	Flavors(context.Context) ([]domain.Flavor, error)
-	Networks(context.Context) ([]domain.Network, error)
-	NetworkNames(context.Context) ([]domain.Network, error)
-	KeyPairs(context.Context) ([]domain.KeyPair, error)
-	SecurityGroups(context.Context) ([]domain.SecurityGroup, error)
-	Zones(context.Context) ([]domain.Zone, error)
-	Port(ctx context.Context, id string) (domain.Port, error)
-	ServerGroups(context.Context) ([]domain.ServerGroup, error)
-	ImportKeyPair(ctx context.Context, name, publicKey string) (domain.KeyPair, error)
-	FreeAddresses(ctx context.Context, networkIDs []string) (map[string]map[int]float64, error)
-	Room(context.Context, domain.Flavor) (int, error)
-}
-
 type service struct {
-	cloud interface {
-		As(token domain.Secret, scope string) cloud
-		Region() string
-	}
+	cloud       *openstack.Cloud
 	orders      postgres.Orders
 	instances   postgres.Instances
 	callbacks   postgres.Callbacks
@@ -338,7 +316,7 @@ func (s service) newCallback(who domain.Identity, order *domain.Order, req *laun
 		Events: slices.Compact(events), OrderID: order.ID, OfProject: order.ProjectID, ConnectionID: order.ConnectionID,
 		Most: s.mostCallbacks,
 	}
-	secret := value(req.Secret)
+	secret := domain.Deref(req.Secret)
 	if req.Secret == nil {
 		secret = webhook.NewSecret()
 	}
@@ -380,32 +358,16 @@ func (s service) callbacksOf(
 	return byID, err
 }
 
-// listed is a page of orders, with what their caller sees with them.
-type listed struct {
-	related
-
-	orders  []domain.Order
-	hasMore bool
-}
-
-// List gives a page of the orders within reach, as they are stored.
-func (s service) List(ctx context.Context, a access, q domain.OrderQuery) (page listed, err error) {
-	q.Filter = a.Filter()
-	limit := q.Limit
-	q.Limit++
+// List returns orders as they are stored, and shows which of them no replica works on any more.
+func (s service) List(ctx context.Context, q domain.OrderQuery) (list []domain.Order, err error) {
 	found, err := s.orders.List(ctx, q)
-	if err != nil {
-		return page, err
-	}
-	page.hasMore = len(found) > limit
-	for _, f := range found[:min(limit, len(found))] {
+	for _, f := range found {
 		if !f.Busy && !f.IsDelegated() {
 			interrupt(f.Order)
 		}
-		page.orders = append(page.orders, f.Order)
+		list = append(list, f.Order)
 	}
-	page.related, err = s.relatedTo(ctx, a.Identity, page.orders...)
-	return page, err
+	return list, err
 }
 
 // interrupt gives each undecided instance the error that no replica works on it.

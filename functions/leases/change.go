@@ -20,7 +20,7 @@ const changeAttempts = 3
 // the caller's token.
 func (s service) Change(
 	ctx context.Context, who domain.Identity, token domain.Secret, id uuid.UUID, in ChangeLease,
-	expected func(version int64) bool,
+	checkVersion func(int64) error,
 ) (changed domain.Lease, err error) {
 	ctx = domain.WithActor(ctx, domain.ActorOf(who, uuid.Nil))
 	var delegated *domain.Connection // by an earlier attempt
@@ -31,12 +31,11 @@ func (s service) Change(
 	}()
 	for attempt := range changeAttempts {
 		before, err := s.store.Get(ctx, who.ProjectID, id)
+		if err == nil {
+			err = checkVersion(before.Version)
+		}
 		if err != nil {
 			return before, err
-		}
-		if !expected(before.Version) {
-			return before, apperr.New(apperr.Precondition, "the lease has been changed: its ETag is \"%d\" now",
-				before.Version)
 		}
 		now, err := s.store.Now(ctx)
 		if err != nil {
@@ -136,8 +135,8 @@ func (c ChangeLease) apply(
 	}
 	after.BeforeEnd = before.BeforeEnd
 	switch {
-	case c.warns():
-		after.WarnBefore(c.BeforeEnd.Value())
+	case !c.BeforeEnd.IsZero():
+		after.WarnBefore(c.BeforeEnd.Apply("").Value())
 	case after.BeforeEnd >= after.EndsAt.Sub(after.StartsAt): // it is too short to warn
 		after.BeforeEnd = 0
 	}

@@ -3,10 +3,8 @@ package leases
 
 import (
 	"github.com/cloudfn/cloudfn/shared/delegation"
-	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/httpx"
 	"github.com/cloudfn/cloudfn/shared/leases"
-	"github.com/cloudfn/cloudfn/shared/openstack"
 	"github.com/cloudfn/cloudfn/shared/postgres"
 	"github.com/cloudfn/cloudfn/shared/run"
 )
@@ -62,12 +60,6 @@ func build(cfg Config, d run.Deps) (service, error) {
 		trusts: delegation.Trusts{
 			Store: postgres.Connections{DB: d.DB}, Trustee: cfg.Trust.Trustee, Wake: d.Wake,
 		},
-		cloud: clouds{d.Cloud}, rules: cfg.Rules.Rules(), changes: cfg.Changes.Limit(d.DB), wake: d.Wake,
+		cloud: d.Cloud, rules: cfg.Rules.Rules(), changes: cfg.Changes.Limit(d.DB), wake: d.Wake,
 	}, nil
 }
-
-// clouds narrows *openstack.Cloud to what this function uses.
-type clouds struct{ *openstack.Cloud }
-
-// As opens a session with the caller's own token.
-func (c clouds) As(token domain.Secret, scope string) session { return c.Cloud.As(token, scope) }

@@ -15,20 +15,21 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/lookup"
 	"github.com/cloudfn/cloudfn/shared/nodes"
+	"github.com/cloudfn/cloudfn/shared/openstack"
 )
 
 // hostPool are the hosts that can be reserved. Postgres decides which of them a lease gets; the pool is for saying what
 // is wrong with a request, and what would be right.
 type hostPool struct {
-	all     []domain.Node // not nil, once it is read
-	joining string        // how many more hosts are joining, and what to do about it; "" = none
-	region  string        // this cloud's
-	cloud   session       // nil = flavors are not needed
+	all     []domain.Node      // not nil, once it is read
+	joining string             // how many more hosts are joining, and what to do about it; "" = none
+	region  string             // this cloud's
+	cloud   *openstack.Session // nil = flavors are not needed
 
 	flavors []domain.Flavor // as the caller sees them, once they are read
 }
 
-func (s service) hostPool(ctx context.Context, cloud session) (hostPool, error) {
+func (s service) hostPool(ctx context.Context, cloud *openstack.Session) (hostPool, error) {
 	found, err := s.nodes.Pool(ctx)
 	pool := hostPool{joining: joining(found), region: s.cloud.Region(), cloud: cloud}
 	pool.all = slices.DeleteFunc(found, func(n domain.Node) bool { return n.Pool != domain.NodeReservable })
@@ -224,21 +225,17 @@ func (s service) Availability(
 	return s.store.Availability(ctx, q)
 }
 
-// Allocations returns a page of the hosts that reservations have, for callers to whom Nova shows its compute
-// services. hasMore reports whether another page follows.
+// Allocations returns the hosts that reservations have, for callers to whom Nova shows its compute services.
 func (s service) Allocations(
 	ctx context.Context, who domain.Identity, token domain.Secret, q domain.AllocationQuery,
-) (page []domain.Allocation, hasMore bool, err error) {
+) (found []domain.Allocation, err error) {
 	if _, err := s.cloud.As(token, who.ProjectID).ComputeHosts(ctx); err != nil {
-		return nil, false, nodes.ForAdmins(err, "the hosts of all projects' leases are for the cloud's admins")
+		return nil, nodes.ForAdmins(err, "the hosts of all projects' leases are for the cloud's admins")
 	}
 	if q.From, q.Until, err = s.window(ctx, q.From, q.Until); err != nil {
-		return nil, false, err
+		return nil, err
 	}
-	limit := q.Limit
-	q.Limit++
-	found, err := s.store.Allocations(ctx, q)
-	return found[:min(limit, len(found))], len(found) > limit, err
+	return s.store.Allocations(ctx, q)
 }
 
 // maxFlavors bounds the flavors of a reservation.

@@ -27,7 +27,7 @@ var tags = []string{"leases"}
 // routes declares what the function serves.
 func routes(api huma.API, s service) {
 	h := handler{s}
-	httpx.DescribeAs[domain.LeaseStatus, leaseStatus](api)
+	httpx.Enum[domain.LeaseStatus](api, "LeaseStatus", domain.LeaseStatuses()...)
 	reads, writes := httpx.Before(auth.CanRead), httpx.Before(auth.CanWrite)
 	httpx.Register(api, huma.Operation{
 		OperationID: "listLeases", Method: http.MethodGet, Path: "/v1/leases", Tags: tags, Middlewares: reads,
@@ -109,26 +109,22 @@ type listInput struct {
 	Name       string                 `query:"name" maxLength:"255" example:"workshop" doc:"A part of the name."`
 	Type       domain.ReservationType `query:"type" enum:"instance,host" example:"host"`
 	InstanceID httpx.ID               `query:"instance_id" example:"019b7c5e-3a10-7c44-9d0b-2f6a1c0e9a11"`
-	httpx.Page
+	httpx.PageRequest
 	Marker httpx.ID `query:"marker" example:"019b7c5e-7f60-7a88-b14f-6d0e5a4c3e55" doc:"The last id before."`
 }
 
 func (h handler) list(ctx context.Context, in *listInput) (*httpx.Value[LeasePage], error) {
-	found, hasMore, err := h.svc.List(ctx, auth.CallerOrNobody(ctx), domain.LeaseQuery{
-		Statuses: in.Status, Name: in.Name, Type: in.Type, Instance: in.InstanceID.UUID,
-		Limit: in.Limit, Marker: in.Marker.UUID,
-	})
+	page, err := httpx.ReadPage(ctx, in.Limit, func(limit int) ([]domain.Lease, error) {
+		return h.svc.store.List(ctx, auth.CallerOrNobody(ctx).ProjectID, domain.LeaseQuery{
+			Statuses: in.Status, Name: in.Name, Type: in.Type, Instance: in.InstanceID.UUID,
+			Limit: limit, Marker: in.Marker.UUID,
+		})
+	}, func(d domain.Lease) string { return d.ID.String() })
 	if err != nil {
 		return nil, err
 	}
-	page := LeasePage{}
-	if page.Items, err = h.shown(ctx, found...); err != nil {
-		return nil, err
-	}
-	if hasMore {
-		page.Next = in.Next(found[len(found)-1].ID.String())
-	}
-	return &httpx.Value[LeasePage]{Body: page}, nil
+	shown, err := h.shown(ctx, page.Items...)
+	return &httpx.Value[LeasePage]{Body: LeasePage{shown, page.Next}}, err
 }
 
 type createInput struct {
@@ -155,16 +151,15 @@ func (h handler) create(ctx context.Context, in *createInput) (httpx.Response, e
 	if err != nil {
 		return httpx.Response{}, err
 	}
+	if in.DryRun {
+		return httpx.JSON(http.StatusOK, shown[0])
+	}
 	status := http.StatusCreated
-	if in.DryRun || made.Repeated {
+	if made.Repeated {
 		status = http.StatusOK
 	}
-	resp, err := httpx.JSON(status, shown[0])
-	if err == nil && !in.DryRun {
-		resp.Header.Set("ETag", httpx.ETag(made.Version))
-		resp.Header.Set("Location", "/v1/leases/"+made.ID.String())
-	}
-	return resp, err
+	return httpx.JSON(status, shown[0],
+		"ETag", httpx.ETag(made.Version), "Location", "/v1/leases/"+made.ID.String())
 }
 
 type leaseOutput struct {
@@ -201,19 +196,19 @@ func (h handler) shown(ctx context.Context, leases ...domain.Lease) ([]Lease, er
 }
 
 func (h handler) get(ctx context.Context, in *LeasePath) (*leaseOutput, error) {
-	found, err := h.svc.Get(ctx, auth.CallerOrNobody(ctx), in.ID.UUID)
+	found, err := h.svc.store.Get(ctx, auth.CallerOrNobody(ctx).ProjectID, in.ID.UUID)
 	return h.reply(ctx, found, err)
 }
 
 type changeInput struct {
 	LeasePath
-	IfMatch string `header:"If-Match" minLength:"1" example:"\"3\""`
-	Body    ChangeLease
+	httpx.MatchRequest
+	Body ChangeLease
 }
 
 func (h handler) change(ctx context.Context, in *changeInput) (*leaseOutput, error) {
 	who, token := auth.Caller(ctx)
-	changed, err := h.svc.Change(ctx, who, token, in.ID.UUID, in.Body, httpx.IfMatch(httpx.RequestOf(ctx)))
+	changed, err := h.svc.Change(ctx, who, token, in.ID.UUID, in.Body, httpx.IfMatch(ctx, "lease"))
 	return h.reply(ctx, changed, err)
 }
 
@@ -237,11 +232,7 @@ func (h handler) replyEnded(ctx context.Context, ended domain.Lease, err error) 
 	if !ended.Status.IsOpen() {
 		status = http.StatusOK
 	}
-	resp, err := httpx.JSON(status, reply.Body)
-	if err == nil {
-		resp.Header.Set("ETag", reply.ETag)
-	}
-	return resp, err
+	return httpx.JSON(status, reply.Body, "ETag", reply.ETag)
 }
 
 func (h handler) retry(ctx context.Context, in *LeasePath) (*leaseOutput, error) {
@@ -330,25 +321,23 @@ func (h handler) availability(ctx context.Context, in *availabilityInput) (*http
 	if err != nil {
 		return nil, err
 	}
-	slots := Slots{Slots: make([]Slot, len(found))}
-	for n, slot := range found {
-		slots.Slots[n] = Slot{Start: slot.From.UTC(), End: slot.Until.UTC(), Hosts: slot.Hosts}
-	}
-	return &httpx.Value[Slots]{Body: slots}, nil
+	shown := httpx.Each(found, func(s domain.FreeSlot) Slot {
+		return Slot{Start: s.From.UTC(), End: s.Until.UTC(), Hosts: s.Hosts}
+	})
+	return &httpx.Value[Slots]{Body: Slots{shown}}, nil
 }
 
 type allocationsInput struct {
 	From  httpx.Time `query:"from" example:"2026-01-02T03:04:05Z" doc:"Not over before this time. Now by default."`
 	Until httpx.Time `query:"until" example:"2026-03-02T03:04:05Z" doc:"Begun before it. A year ahead by default."`
-	httpx.Page
+	httpx.PageRequest
 	Marker string `query:"marker" maxLength:"400" example:"2026-01-02T03:04:05Z,d32225fb-a29c-4db1-9c17-2657322bda1f,a"`
 
 	after domain.Allocation // of the marker
 }
 
 // Resolve implements huma.Resolver.
-func (in *allocationsInput) Resolve(ctx huma.Context) []error {
-	_ = in.Page.Resolve(ctx) // this method hides it
+func (in *allocationsInput) Resolve(huma.Context) []error {
 	if in.Marker == "" {
 		return nil
 	}
@@ -388,21 +377,16 @@ type Allocation struct {
 
 func (h handler) allocations(ctx context.Context, in *allocationsInput) (*httpx.Value[Allocations], error) {
 	who, token := auth.Caller(ctx)
-	found, hasMore, err := h.svc.Allocations(ctx, who, token, domain.AllocationQuery{
-		From: in.From.Time, Until: in.Until.Time, Limit: in.Limit, After: in.after,
-	})
-	if err != nil {
-		return nil, err
-	}
-	out := Allocations{Allocations: make([]Allocation, len(found))}
-	for n, a := range found {
-		out.Allocations[n] = Allocation{
+	page, err := httpx.ReadPage(ctx, in.Limit, func(limit int) ([]domain.Allocation, error) {
+		return h.svc.Allocations(ctx, who, token, domain.AllocationQuery{
+			From: in.From.Time, Until: in.Until.Time, Limit: limit, After: in.after,
+		})
+	}, markerOf)
+	shown := httpx.Each(page.Items, func(a domain.Allocation) Allocation {
+		return Allocation{
 			Host: a.Node, ProjectID: a.ProjectID, LeaseID: a.LeaseID, ReservationID: a.ReservationID,
 			Start: a.From.UTC(), End: a.Until.UTC(), PreparedAt: a.PreparedAt, ReleasedAt: a.ReleasedAt,
 		}
-	}
-	if hasMore {
-		out.Next = in.Next(markerOf(found[len(found)-1]))
-	}
-	return &httpx.Value[Allocations]{Body: out}, nil
+	})
+	return &httpx.Value[Allocations]{Body: Allocations{shown, page.Next}}, err
 }

@@ -146,54 +146,34 @@ func (r ReservationRequest) want() *domain.HostWant {
 // ChangeLease is the body of PATCH /v1/leases/{id}, a JSON merge patch (RFC 7396): what is absent stays, and null
 // removes before_end.
 type ChangeLease struct {
-	Name      *string         `json:"name,omitempty" minLength:"1" maxLength:"255" doc:"What people call it."`
-	Start     httpx.TimeOrNow `json:"start,omitempty"`
-	End       httpx.TimeOrNow `json:"end,omitempty"`
-	Duration  httpx.Period    `json:"duration,omitempty"`
-	BeforeEnd httpx.Period    `json:"before_end,omitempty" nullable:"true"`
-	OnEnd     domain.OnEnd    `json:"on_end,omitempty" enum:"shelve,stop,snapshot_delete,delete"`
-	Enforce   *bool           `json:"enforce,omitempty" doc:"Shelve an instance again that starts too early."`
-	Heal      domain.Heal     `json:"heal,omitempty" enum:"auto,manual" doc:"When a host of any reservation fails."`
+	Name     *string         `json:"name,omitempty" minLength:"1" maxLength:"255" doc:"What people call it."`
+	Start    httpx.TimeOrNow `json:"start,omitempty"`
+	End      httpx.TimeOrNow `json:"end,omitempty"`
+	Duration httpx.Period    `json:"duration,omitempty"`
 
-	nulls []string
-}
+	BeforeEnd httpx.Patch[httpx.Period] `json:"before_end,omitzero" nullable:"true"`
 
-// UnmarshalJSON implements json.Unmarshaler. huma takes null for absent, and in a merge patch it is not.
-func (c *ChangeLease) UnmarshalJSON(text []byte) error {
-	var fields map[string]json.RawMessage
-	_ = json.Unmarshal(text, &fields)
-	for name, value := range fields {
-		if string(value) == "null" {
-			c.nulls = append(c.nulls, name)
-		}
-	}
-	type plain ChangeLease
-	return json.Unmarshal(text, (*plain)(c))
+	OnEnd   domain.OnEnd `json:"on_end,omitempty" enum:"shelve,stop,snapshot_delete,delete"`
+	Enforce *bool        `json:"enforce,omitempty" doc:"Shelve an instance again that starts too early."`
+	Heal    domain.Heal  `json:"heal,omitempty" enum:"auto,manual" doc:"When a host of any reservation fails."`
 }
 
 // Resolve implements huma.Resolver.
-func (c *ChangeLease) Resolve(huma.Context) (faults []error) {
-	for _, name := range c.nulls {
-		if name != "before_end" {
-			faults = append(faults, apperr.InvalidField(name, "must not be null"))
-		}
-	}
+func (c *ChangeLease) Resolve(ctx huma.Context) []error {
+	faults := httpx.CheckNulls(ctx, "before_end")
 	if c.Name != nil && *c.Name != "" {
 		if err := (domain.Lease{Name: *c.Name}).Validate(); err != nil {
 			faults = append(faults, err)
 		}
 	}
-	faults = append(faults, httpx.CheckTerms(c.Start, c.End, c.Duration, c.BeforeEnd)...)
-	if reflect.ValueOf(*c).IsZero() {
+	faults = append(faults, httpx.CheckTerms(c.Start, c.End, c.Duration, c.BeforeEnd.Apply(""))...)
+	if len(faults) == 0 && reflect.ValueOf(*c).IsZero() {
 		faults = append(faults, apperr.New(apperr.Invalid,
 			"the body changes nothing: it must have name, start, end, duration, before_end, on_end, "+
 				"enforce or heal"))
 	}
 	return faults
 }
-
-// warns reports whether the request changes the warning before the end.
-func (c ChangeLease) warns() bool { return c.BeforeEnd != "" || slices.Contains(c.nulls, "before_end") }
 
 // LeasePage is a page of leases.
 type LeasePage struct {
@@ -378,15 +358,4 @@ func events(d domain.Lease) []LeaseEvent {
 		end = repeated(end)
 	}
 	return append(out, end)
-}
-
-type leaseStatus struct{}
-
-// Schema implements huma.SchemaProvider.
-func (leaseStatus) Schema(r huma.Registry) *huma.Schema {
-	var values []any
-	for _, status := range domain.LeaseStatuses() {
-		values = append(values, status)
-	}
-	return httpx.SharedSchema(r, "LeaseStatus", huma.Schema{Type: huma.TypeString, Enum: values})
 }

@@ -14,23 +14,9 @@ import (
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/delegation"
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/openstack"
 	"github.com/cloudfn/cloudfn/shared/postgres"
 )
-
-// session is the part of OpenStack that this function needs, with the caller's own token.
-type session interface {
-	delegation.Session
-	actions.ServerReader
-	Flavors(context.Context) ([]domain.Flavor, error)
-	FlavorSpecs(ctx context.Context, id string) (map[string]string, error)
-	ComputeHosts(context.Context) ([]domain.ComputeHost, error)
-}
-
-// openStack opens sessions.
-type openStack interface {
-	As(token domain.Secret, scope string) session
-	Region() string
-}
 
 type service struct {
 	store       postgres.Leases
@@ -39,25 +25,10 @@ type service struct {
 	nodes       postgres.Nodes
 	isolations  postgres.Isolations
 	trusts      delegation.Trusts
-	cloud       openStack
+	cloud       *openstack.Cloud
 	rules       domain.LeaseRules
 	wake        func(functions ...string)
 	changes     postgres.RateLimit
-}
-
-// List returns a page of the project's leases. hasMore says that another page follows.
-func (s service) List(
-	ctx context.Context, who domain.Identity, q domain.LeaseQuery,
-) (page []domain.Lease, hasMore bool, err error) {
-	limit := q.Limit
-	q.Limit++
-	found, err := s.store.List(ctx, who.ProjectID, q)
-	return found[:min(limit, len(found))], len(found) > limit, err
-}
-
-// Get returns a lease of the project.
-func (s service) Get(ctx context.Context, who domain.Identity, id uuid.UUID) (domain.Lease, error) {
-	return s.store.Get(ctx, who.ProjectID, id)
 }
 
 // Delete ends a lease of the project, with onEnd instead of its own unless that is empty. A pending one may be
@@ -155,7 +126,7 @@ func (s service) Create(
 
 // refresh stores the states of instances as Nova shows them, because their owner may have started them since they were
 // polled: one that is shelved needs nothing before the start. Where Nova cannot be read, the next poll stores them.
-func (s service) refresh(ctx context.Context, cloud session, lease domain.Lease) {
+func (s service) refresh(ctx context.Context, cloud *openstack.Session, lease domain.Lease) {
 	var ids []string
 	for _, r := range lease.Reservations {
 		switch {
@@ -220,7 +191,7 @@ func (c CreateLease) identified(who domain.Identity) (made domain.NewLease) {
 
 // draft is the lease that a request asks for.
 func (s service) draft(
-	ctx context.Context, who domain.Identity, cloud session, in CreateLease,
+	ctx context.Context, who domain.Identity, cloud *openstack.Session, in CreateLease,
 ) (made domain.NewLease, err error) {
 	made = in.identified(who)
 	made.Rules = s.rules
@@ -259,7 +230,7 @@ func (s service) draft(
 
 // toConnect is the instance of a server, which is connected in the transaction of the lease.
 func toConnect(
-	ctx context.Context, cloud session, lease domain.Lease, n int, server string, now time.Time,
+	ctx context.Context, cloud *openstack.Session, lease domain.Lease, n int, server string, now time.Time,
 ) (*domain.Instance, error) {
 	wanted := domain.Instance{ProjectID: lease.ProjectID, ConnectionID: lease.ConnectionID, SeenAt: now}
 	wanted, err := actions.ToConnect(ctx, cloud, server, lease.ProjectID, wanted)
@@ -272,7 +243,7 @@ func toConnect(
 // afterFailure handles the error of storing a lease. Postgres may have stored it although its answer was lost. If it
 // has not, the trust is revoked.
 func (s service) afterFailure(
-	ctx context.Context, cloud session, made domain.NewLease, cause error,
+	ctx context.Context, cloud *openstack.Session, made domain.NewLease, cause error,
 ) (domain.Lease, error) {
 	if apperr.Retryable(cause) {
 		ctx, cancel := domain.Detached(ctx)
@@ -328,7 +299,7 @@ func explain(err error, terms domain.LeaseTerms, start time.Time) error {
 // refuses, and instances that Nova would not shelve before the start. Whether Keystone makes a trust for the token
 // shows only when it is asked for one.
 func (s service) dryRun(
-	ctx context.Context, who domain.Identity, cloud session, made domain.NewLease, terms domain.LeaseTerms,
+	ctx context.Context, who domain.Identity, cloud *openstack.Session, made domain.NewLease, terms domain.LeaseTerms,
 ) (domain.Lease, error) {
 	checked, err := s.store.Check(ctx, made)
 	rejected := explain(s.withJoining(ctx, err), terms, made.Lease.StartsAt)
@@ -359,7 +330,7 @@ func (s service) checkRights(ctx context.Context, who domain.Identity, lease dom
 }
 
 // checkInstance rejects an instance that Nova does not have, or would not shelve in its state.
-func (s service) checkInstance(ctx context.Context, cloud session, lease domain.Lease, n int) error {
+func (s service) checkInstance(ctx context.Context, cloud *openstack.Session, lease domain.Lease, n int) error {
 	field := fmt.Sprintf("reservations[%d].instance_id", n)
 	found, err := s.instances.Find(ctx, domain.Filter{ProjectID: lease.ProjectID},
 		[]string{lease.Reservations[n].InstanceID.String()})

@@ -16,6 +16,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/lookup"
+	"github.com/cloudfn/cloudfn/shared/openstack"
 )
 
 // declaration is a request to declare a resource.
@@ -83,7 +84,7 @@ func (s service) Put(
 
 // repeat stores what draft makes of the stored resource, and repeats that while others change it.
 func (s service) repeat(
-	ctx context.Context, who domain.Identity, cloud session, d declaration,
+	ctx context.Context, who domain.Identity, cloud *openstack.Session, d declaration,
 	draft func(before domain.Managed) (domain.NewManaged, *plan, error),
 ) (outcome, error) {
 	for range changeAttempts {
@@ -112,7 +113,7 @@ func (s service) repeat(
 
 // declare stores a declaration with the delegation that it takes.
 func (s service) declare(
-	ctx context.Context, who domain.Identity, cloud session, made domain.NewManaged,
+	ctx context.Context, who domain.Identity, cloud *openstack.Session, made domain.NewManaged,
 ) (stored domain.Managed, created bool, err error) {
 	if made.UserID == who.UserID { // else it acts for another one still
 		if made.Delegation, err = s.delegation(ctx, who, cloud, made.Kind); err != nil {
@@ -131,7 +132,7 @@ func (s service) declare(
 // actFor decides in whose name a declaration is made real. One that changes nothing leaves that to the user who has it
 // now, for as long as what they have delegated lasts. Who changes it adopts it, and must have its key pair.
 func (s service) actFor(
-	ctx context.Context, cloud session, before domain.Managed, made *domain.NewManaged,
+	ctx context.Context, cloud *openstack.Session, before domain.Managed, made *domain.NewManaged,
 ) error {
 	if before.ID == uuid.Nil || before.UserID == made.UserID {
 		return nil
@@ -146,13 +147,13 @@ func (s service) actFor(
 			return nil
 		}
 	}
-	return checkKeyPair(ctx, cloud, made.Spec)
+	return checkKeyPair(ctx, cloud.KeyPairs, made.Spec)
 }
 
 // delegation is what the caller has delegated for resources of a kind, or a new trust when less than half of that is
 // left.
 func (s service) delegation(
-	ctx context.Context, who domain.Identity, cloud session, kind domain.Kind,
+	ctx context.Context, who domain.Identity, cloud *openstack.Session, kind domain.Kind,
 ) (d domain.ManagedDelegation, err error) {
 	now, err := s.store.Now(ctx)
 	if err != nil {
@@ -366,7 +367,7 @@ func (s service) Delete(
 // checkQuota rejects more servers than the project's quota has room for. The trust of a declaration acts in the same
 // project, so its servers would be refused later. What Nova cannot say now, reconcile-managed finds out. A declaration
 // of no more servers than before passes: it may be a repeated one, whose servers are being made.
-func (s service) checkQuota(ctx context.Context, cloud session, before, made domain.Managed) error {
+func (s service) checkQuota(ctx context.Context, cloud *openstack.Session, before, made domain.Managed) error {
 	var declared, stored domain.DeploymentSpec
 	_ = json.Unmarshal(made.Spec, &declared) // it was checked
 	field := "spec.count"

@@ -9,7 +9,6 @@ import (
 	"github.com/cloudfn/cloudfn/shared/delegation"
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/httpx"
-	"github.com/cloudfn/cloudfn/shared/openstack"
 	"github.com/cloudfn/cloudfn/shared/postgres"
 	"github.com/cloudfn/cloudfn/shared/run"
 	"github.com/cloudfn/cloudfn/shared/seal"
@@ -82,21 +81,7 @@ func build(cfg Config, d run.Deps) (service, error) {
 		trusts: delegation.Trusts{
 			Store: postgres.Connections{DB: d.DB}, Trustee: cfg.Trust.Trustee, Roles: roles, Wake: d.Wake,
 		},
-		cloud: clouds{d.Cloud}, key: key, trustFor: cfg.Delegation.For, perProject: cfg.PerProject, wake: d.Wake,
+		cloud: d.Cloud, key: key, trustFor: cfg.Delegation.For, perProject: cfg.PerProject, wake: d.Wake,
 		declarations: postgres.RateLimit{DB: d.DB, Limit: apperr.PerMinute("declaration", cfg.Declarations)},
 	}, nil
 }
-
-// clouds narrows *openstack.Cloud to what this function uses.
-type clouds struct{ *openstack.Cloud }
-
-// As opens a session with the caller's own token.
-func (c clouds) As(token domain.Secret, scope string) session {
-	return caller{c.Cloud.As(token, scope)}
-}
-
-// caller narrows *openstack.Session to what this function uses.
-type caller struct{ *openstack.Session }
-
-// InRegion is the same session in another region.
-func (c caller) InRegion(region string) session { return caller{c.Session.InRegion(region)} }

@@ -145,7 +145,7 @@ func TestDeclare(t *testing.T) {
 	refused(t, f.Post(t, path+"/rollback", `{"revision": 1}`, "If-Match", `"1"`), 412, "precondition", "")
 	refused(t, f.Do(t, "DELETE", path, "", "If-Match", `"1"`), 412, "precondition", "")
 	m = declared(t, f.Do(t, "DELETE", path, ""), http.StatusAccepted)
-	if m.Status != status(domain.ManagedDeleting) || m.Request != domain.ManagedDelete {
+	if m.Status != domain.ManagedDeleting || m.Request != domain.ManagedDelete {
 		t.Errorf("deleting is %+v", m)
 	}
 	refused(t, declare(t, f.Client, path, `{"spec": `+machine+`}`), 409, "conflict", "")

@@ -29,7 +29,8 @@ var tags = []string{"managed"}
 // routes declares what the function serves.
 func routes(api huma.API, s service) {
 	h := handler{s}
-	httpx.DescribeAs[domain.ManagedStatus, status](api)
+	httpx.Enum[domain.ManagedStatus](api, "ManagedStatus",
+		"pending", "creating", "updating", "ready", "degraded", "error", "deleting")
 	flavorRoutes(api, h)
 	reads := httpx.Before(auth.CanRead)
 	httpx.Register(api, huma.Operation{
@@ -145,13 +146,13 @@ func (h handler) get(ctx context.Context, in *ManagedPath) (*managedOutput, erro
 	if err != nil {
 		return nil, err
 	}
-	return reply(h.svc.Get(ctx, auth.CallerOrNobody(ctx), kind, in.Name))
+	return reply(h.svc.store.Get(ctx, auth.CallerOrNobody(ctx).ProjectID, kind, in.Name))
 }
 
 type putInput struct {
 	ManagedPath
-	DryRun      bool   `query:"dry_run" default:"false" doc:"Only say what would be done: the answer has a plan."`
-	IfMatch     string `header:"If-Match" minLength:"1" example:"\"3\""`
+	DryRun bool `query:"dry_run" default:"false" doc:"Only say what would be done: the answer has a plan."`
+	httpx.MatchRequest
 	IfNoneMatch string `header:"If-None-Match" minLength:"1" example:"*"`
 	Body        PutManaged
 }
@@ -188,27 +189,23 @@ func (h handler) put(ctx context.Context, in *putInput) (httpx.Response, error) 
 	case err != nil:
 		return httpx.Response{}, err
 	case done.plan != nil:
-		resp, err := httpx.JSON(http.StatusOK, showPlan(done.Managed, *done.plan))
-		if err == nil && done.Version != 0 { // for a PUT that is to do just that
-			resp.Header.Set("ETag", httpx.ETag(done.Version))
+		var tag string
+		if done.Version != 0 { // for a PUT that is to do just that
+			tag = httpx.ETag(done.Version)
 		}
-		return resp, err
+		return httpx.JSON(http.StatusOK, showPlan(done.Managed, *done.plan), "ETag", tag)
 	}
 	status := http.StatusOK
 	if done.created {
 		status = http.StatusCreated
 	}
-	resp, err := httpx.JSON(status, show(done.Managed))
-	if err == nil {
-		resp.Header.Set("ETag", httpx.ETag(done.Version))
-	}
-	return resp, err
+	return httpx.JSON(status, show(done.Managed), "ETag", httpx.ETag(done.Version))
 }
 
 type rollbackInput struct {
 	ManagedPath
-	IfMatch string `header:"If-Match" minLength:"1" example:"\"3\""`
-	Body    Rollback
+	httpx.MatchRequest
+	Body Rollback
 }
 
 // Rollback is the body of POST .../rollback.
@@ -229,8 +226,8 @@ func (h handler) rollback(ctx context.Context, in *rollbackInput) (*managedOutpu
 
 type deleteInput struct {
 	ManagedPath
-	Orphan  bool   `query:"orphan" default:"false" doc:"Its servers and other objects stay, and are not managed."`
-	IfMatch string `header:"If-Match" minLength:"1" example:"\"3\""`
+	Orphan bool `query:"orphan" default:"false" doc:"Its servers and other objects stay, and are not managed."`
+	httpx.MatchRequest
 }
 
 func (h handler) delete(ctx context.Context, in *deleteInput) (*managedOutput, error) {
@@ -254,11 +251,8 @@ func (h handler) revisions(ctx context.Context, in *ManagedPath) (*httpx.Value[M
 	if err != nil {
 		return nil, err
 	}
-	list := ManagedRevisions{Items: make([]ManagedRevision, len(found))}
-	for n, r := range found {
-		list.Items[n] = showRevision(kind, r)
-	}
-	return &httpx.Value[ManagedRevisions]{Body: list}, nil
+	shown := httpx.Each(found, func(r domain.Revision) ManagedRevision { return showRevision(kind, r) })
+	return &httpx.Value[ManagedRevisions]{Body: ManagedRevisions{shown}}, nil
 }
 
 type revisionInput struct {
@@ -288,14 +282,13 @@ func (h handler) providers(ctx context.Context, in *providersInput) (*httpx.Valu
 	if err != nil {
 		return nil, err
 	}
-	list := ProviderList{Items: make([]Provider, len(found))}
-	for n, p := range found {
-		list.Items[n] = Provider{
+	shown := httpx.Each(found, func(p offer) Provider {
+		return Provider{
 			Name: p.Name, Description: p.Description, Kinds: p.Kinds, Driver: p.Driver, Available: p.Reason == "",
 			Reason: p.Reason,
 		}
-	}
-	return &httpx.Value[ProviderList]{Body: list}, nil
+	})
+	return &httpx.Value[ProviderList]{Body: ProviderList{shown}}, nil
 }
 
 // ListInput is what every list of resources takes.
@@ -303,17 +296,8 @@ type ListInput struct {
 	Label  []string               `query:"label" minItems:"1" maxItems:"20" example:"[\"app=shop\"]"`
 	Name   string                 `query:"name" maxLength:"63" example:"web" doc:"A part of the name."`
 	Status []domain.ManagedStatus `query:"status" minItems:"1" example:"[\"ready\",\"error\"]"`
-	httpx.Page
+	httpx.PageRequest
 	Marker httpx.ID `query:"marker" example:"019b7c5e-8a70-7b99-825a-7e1f6b5d4f66" doc:"The last id before."`
-}
-
-// Resolve implements huma.Resolver. Where ListInput is embedded, huma calls only this one, and not that of Marker.
-func (in *ListInput) Resolve(ctx huma.Context) []error {
-	faults := in.Page.Resolve(ctx)
-	if ctx.Query("marker") != "" {
-		faults = append(faults, httpx.NotZero(in.Marker.UUID, "query.marker")...)
-	}
-	return faults
 }
 
 type listInput struct {
@@ -347,21 +331,13 @@ func (h handler) page(ctx context.Context, kind domain.Kind, in *ListInput) (*ht
 	if err != nil {
 		return nil, err
 	}
-	found, hasMore, err := h.svc.List(ctx, auth.CallerOrNobody(ctx), domain.ManagedQuery{
-		Kind: kind, Labels: labels, Without: without, Name: in.Name, Statuses: in.Status, Limit: in.Limit,
-		Marker: in.Marker.UUID,
-	})
-	if err != nil {
-		return nil, err
-	}
-	page := ManagedPage{Items: make([]Managed, len(found))}
-	for n, m := range found {
-		page.Items[n] = show(m)
-	}
-	if hasMore {
-		page.Next = in.Next(found[len(found)-1].ID.String())
-	}
-	return &httpx.Value[ManagedPage]{Body: page}, nil
+	page, err := httpx.ReadPage(ctx, in.Limit, func(limit int) ([]domain.Managed, error) {
+		return h.svc.store.List(ctx, auth.CallerOrNobody(ctx).ProjectID, domain.ManagedQuery{
+			Kind: kind, Labels: labels, Without: without, Name: in.Name, Statuses: in.Status, Limit: limit,
+			Marker: in.Marker.UUID,
+		})
+	}, func(m domain.Managed) string { return m.ID.String() })
+	return &httpx.Value[ManagedPage]{Body: ManagedPage{httpx.Each(page.Items, show), page.Next}}, err
 }
 
 func diffRoute(api huma.API, h handler) {

@@ -22,6 +22,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/httpx"
 	engine "github.com/cloudfn/cloudfn/shared/managed"
+	"github.com/cloudfn/cloudfn/shared/openstack"
 )
 
 // specTypes are the types of the kinds' specs. Their tags describe them, and check them.
@@ -352,7 +353,7 @@ func checkFiles(files map[string]string, fault func(field, detail string)) {
 
 // checkMove rejects another region: the objects of a resource stay where they were made. To name the region of this
 // process is no change.
-func checkMove(ctx context.Context, cloud session, before domain.Managed, next domain.ScheduleRule) error {
+func checkMove(ctx context.Context, cloud *openstack.Session, before domain.Managed, next domain.ScheduleRule) error {
 	from, to := before.Schedule.Region, next.Region
 	if before.ID == uuid.Nil || from == to {
 		return nil

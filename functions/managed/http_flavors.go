@@ -112,7 +112,7 @@ func showFlavor(f domain.ResourceFlavor) ResourceFlavor {
 
 type listFlavorsInput struct {
 	Kind string `query:"kind" maxLength:"63" example:"VirtualMachine" doc:"Only templates of this kind."`
-	httpx.Page
+	httpx.PageRequest
 	Marker string `query:"marker" maxLength:"63" example:"small" doc:"The last name before."`
 }
 
@@ -121,20 +121,12 @@ func (h handler) listFlavors(ctx context.Context, in *listFlavorsInput) (*httpx.
 	if err != nil {
 		return nil, err
 	}
-	found, hasMore, err := h.svc.Flavors(ctx, auth.CallerOrNobody(ctx), domain.FlavorQuery{
-		Kind: kind, Limit: in.Limit, Marker: in.Marker,
-	})
-	if err != nil {
-		return nil, err
-	}
-	page := ResourceFlavorPage{Items: make([]ResourceFlavor, len(found))}
-	for n, f := range found {
-		page.Items[n] = showFlavor(f)
-	}
-	if hasMore {
-		page.Next = in.Next(found[len(found)-1].Name)
-	}
-	return &httpx.Value[ResourceFlavorPage]{Body: page}, nil
+	page, err := httpx.ReadPage(ctx, in.Limit, func(limit int) ([]domain.ResourceFlavor, error) {
+		q := domain.FlavorQuery{Kind: kind, Limit: limit, Marker: in.Marker}
+		return h.svc.flavors.List(ctx, auth.CallerOrNobody(ctx).ProjectID, q)
+	}, func(f domain.ResourceFlavor) string { return f.Name })
+	body := ResourceFlavorPage{httpx.Each(page.Items, showFlavor), page.Next}
+	return &httpx.Value[ResourceFlavorPage]{Body: body}, err
 }
 
 type flavorOutput struct {
@@ -163,13 +155,13 @@ type FlavorPath struct {
 }
 
 func (h handler) getFlavor(ctx context.Context, in *FlavorPath) (*flavorOutput, error) {
-	return replyFlavor(h.svc.Flavor(ctx, auth.CallerOrNobody(ctx), in.Name))
+	return replyFlavor(h.svc.flavors.Get(ctx, auth.CallerOrNobody(ctx).ProjectID, in.Name))
 }
 
 type putFlavorInput struct {
 	FlavorPath
-	DryRun      bool   `query:"dry_run" default:"false" doc:"Only check it."`
-	IfMatch     string `header:"If-Match" minLength:"1" example:"\"3\""`
+	DryRun bool `query:"dry_run" default:"false" doc:"Only check it."`
+	httpx.MatchRequest
 	IfNoneMatch string `header:"If-None-Match" minLength:"1" example:"*"`
 	Body        PutFlavor
 }
@@ -183,20 +175,19 @@ func (h handler) putFlavor(ctx context.Context, in *putFlavorInput) (httpx.Respo
 	if err != nil {
 		return httpx.Response{}, err
 	}
+	if in.DryRun {
+		return httpx.JSON(http.StatusOK, showFlavor(stored))
+	}
 	status := http.StatusOK
 	if created {
 		status = http.StatusCreated
 	}
-	resp, err := httpx.JSON(status, showFlavor(stored))
-	if err == nil && !in.DryRun {
-		resp.Header.Set("ETag", httpx.ETag(stored.Version))
-	}
-	return resp, err
+	return httpx.JSON(status, showFlavor(stored), "ETag", httpx.ETag(stored.Version))
 }
 
 type deleteFlavorInput struct {
 	FlavorPath
-	IfMatch string `header:"If-Match" minLength:"1" example:"\"3\""`
+	httpx.MatchRequest
 }
 
 func (h handler) deleteFlavor(ctx context.Context, in *deleteFlavorInput) (*struct{}, error) {

@@ -75,21 +75,6 @@ func (p *PutManaged) maxRevisions() int {
 	return *p.MaxRevisions
 }
 
-// status is a domain.ManagedStatus.
-type status string
-
-// Schema implements huma.SchemaProvider.
-func (status) Schema(r huma.Registry) *huma.Schema {
-	var values []any
-	for _, s := range []domain.ManagedStatus{
-		domain.ManagedPending, domain.ManagedCreating, domain.ManagedUpdating, domain.ManagedReady,
-		domain.ManagedDegraded, domain.ManagedError, domain.ManagedDeleting,
-	} {
-		values = append(values, string(s))
-	}
-	return httpx.SharedSchema(r, "ManagedStatus", huma.Schema{Type: huma.TypeString, Enum: values})
-}
-
 const maxLabels = 64
 
 // checkLabels finds labels that Kubernetes would not take.
@@ -143,9 +128,9 @@ func (c condition) check(version int64, revision int) error {
 	switch {
 	case len(c.match) > 0 && version == 0:
 		return apperr.New(apperr.Precondition, "it does not exist, and If-Match expects a version of it")
-	case len(c.match) > 0 && !c.match.Has(version):
+	case len(c.match) > 0 && !c.match.Has(httpx.ETag(version)):
 		return apperr.New(apperr.Precondition, "it has been changed: now %s", is)
-	case version != 0 && c.noneMatch.Has(version):
+	case version != 0 && c.noneMatch.Has(httpx.ETag(version)):
 		return apperr.New(apperr.Precondition, "it exists already: %s", is)
 	}
 	return nil
@@ -171,7 +156,7 @@ type Managed struct {
 	Revision         int                   `json:"revision" minimum:"1" doc:"What is declared."`
 	ObservedRevision int                   `json:"observed_revision" minimum:"0" doc:"What is real; 0 = nothing yet."`
 	Request          domain.ManagedRequest `json:"request_method" enum:",create,update,delete" doc:"What is pending."`
-	Status           status                `json:"status"`
+	Status           domain.ManagedStatus  `json:"status"`
 	StatusReason     string                `json:"status_reason"`
 	Conditions       []Condition           `json:"conditions"`
 	Drift            []Drift               `json:"drift"`
@@ -276,7 +261,7 @@ func show(m domain.Managed) Managed {
 	out := Managed{
 		ID: m.ID, Kind: m.Kind, Name: m.Name, Provider: m.Provider, Flavor: m.Flavor, Labels: orNone(m.Labels),
 		Schedule: showSchedule(m.Schedule), Repair: m.Repair, MaxRevisions: m.MaxRevisions, Revision: m.Revision,
-		ObservedRevision: m.ObservedRevision, Request: m.Request, Status: status(m.Status), StatusReason: m.Reason,
+		ObservedRevision: m.ObservedRevision, Request: m.Request, Status: m.Status, StatusReason: m.Reason,
 		Conditions: []Condition{}, Drift: []Drift{}, Members: []Member{}, Spec: Spec(m.Spec),
 		SecretFields: secretFields(m.Kind, m.Digest), UserID: m.UserID, CreatedAt: m.CreatedAt.UTC(),
 		UpdatedAt: m.UpdatedAt.UTC(),

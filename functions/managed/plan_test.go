@@ -188,25 +188,17 @@ func TestDeclaredAt(t *testing.T) {
 	}
 }
 
-// keyPairs is a session that lists key pairs, or fails.
-type keyPairs struct {
-	session
-
-	err error
-}
-
-func (k keyPairs) KeyPairs(context.Context) ([]domain.KeyPair, error) {
-	return []domain.KeyPair{{Name: "mine"}}, k.err
-}
-
 // TestKeyPairsNotListed: Nova's own 400, which has no field, is the answer as it is.
 func TestKeyPairsNotListed(t *testing.T) {
 	t.Parallel()
+	list := func(err error) listKeyPairs {
+		return func(context.Context) ([]domain.KeyPair, error) { return []domain.KeyPair{{Name: "mine"}}, err }
+	}
 	err := apperr.New(apperr.Invalid, "nova rejects the request")
-	if got := checkKeyPair(t.Context(), keyPairs{err: err}, []byte(`{"key_name": "k"}`)); !errors.Is(got, err) {
+	if got := checkKeyPair(t.Context(), list(err), []byte(`{"key_name": "k"}`)); !errors.Is(got, err) {
 		t.Errorf("it is %v, want %v", got, err)
 	}
-	got := apperr.As(checkKeyPair(t.Context(), keyPairs{}, []byte(`{"key_name": "k"}`)))
+	got := apperr.As(checkKeyPair(t.Context(), list(nil), []byte(`{"key_name": "k"}`)))
 	if len(got.Fields) != 1 || got.Fields[0].Field != "spec.key_name" {
 		t.Errorf("the fields are %+v", got.Fields)
 	}

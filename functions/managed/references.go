@@ -13,13 +13,14 @@ import (
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/lookup"
+	"github.com/cloudfn/cloudfn/shared/openstack"
 )
 
 // reference is what a field of a spec names.
 type reference struct {
 	what string
 	kind domain.Kind // that may be declared; "" = only the cloud has it
-	pick func(ctx context.Context, cloud session, r lookup.Ref) (id string, err error)
+	pick func(ctx context.Context, cloud cachedLists, r lookup.Ref) (id string, err error)
 }
 
 // references are the fields of specs that name something else.
@@ -37,7 +38,7 @@ var references = map[string]reference{
 // absent lists what a declaration newly names and nothing has. What stays is not its fault, and what the cloud does not
 // show now is found out by reconcile-managed.
 func (s service) absent(
-	ctx context.Context, cloud session, before, made domain.Managed,
+	ctx context.Context, cloud cachedLists, before, made domain.Managed,
 ) (missing []PlanMissing, err error) {
 	from, to := shownFields(before), shownFields(made)
 	for _, name := range slices.Sorted(maps.Keys(references)) {
@@ -65,7 +66,7 @@ func (s service) absent(
 
 // recognize decides again about a plan in which names stand for the objects that had other names before, such as an id
 // in place of a name: these are not replaced. What the cloud does not show now counts as another object.
-func recognize(ctx context.Context, cloud session, made domain.Managed, p *plan) {
+func recognize(ctx context.Context, cloud cachedLists, made domain.Managed, p *plan) {
 	if p.action != planReplace && p.note == "" {
 		return
 	}
@@ -85,7 +86,7 @@ func recognize(ctx context.Context, cloud session, made domain.Managed, p *plan)
 
 // objectsOf are the ids of what a field's value stands for: in its order for networks, else sorted.
 func objectsOf(
-	ctx context.Context, cloud session, ref reference, field string, value any,
+	ctx context.Context, cloud cachedLists, ref reference, field string, value any,
 ) (ids []string, isKnown bool) {
 	all := texts(value)
 	if len(all) == 0 {
@@ -110,7 +111,7 @@ func objectsOf(
 
 // problem says why a name stands for nothing; "" = it stands for something, or that is unknown.
 func (s service) problem(
-	ctx context.Context, cloud session, projectID string, ref reference, r lookup.Ref,
+	ctx context.Context, cloud cachedLists, projectID string, ref reference, r lookup.Ref,
 ) (string, error) {
 	if ref.kind != "" {
 		_, err := s.store.Get(ctx, projectID, ref.kind, r.Value)
@@ -150,24 +151,24 @@ func (s service) absentResource(
 
 // cachedLists reads the lists of Neutron once: a server may have 20 networks and 50 security groups.
 type cachedLists struct {
-	session
+	*openstack.Session
 
 	networks func() ([]domain.Network, error)
 	groups   func() ([]domain.SecurityGroup, error)
 }
 
-func newCachedLists(ctx context.Context, cloud session) cachedLists {
+func newCachedLists(ctx context.Context, cloud *openstack.Session) cachedLists {
 	return cachedLists{
-		session:  cloud,
+		Session:  cloud,
 		networks: sync.OnceValues(func() ([]domain.Network, error) { return cloud.NetworkNames(ctx) }),
 		groups:   sync.OnceValues(func() ([]domain.SecurityGroup, error) { return cloud.SecurityGroups(ctx) }),
 	}
 }
 
-// NetworkNames implements session.
+// NetworkNames replaces the session's.
 func (c cachedLists) NetworkNames(context.Context) ([]domain.Network, error) { return c.networks() }
 
-// SecurityGroups implements session.
+// SecurityGroups replaces the session's.
 func (c cachedLists) SecurityGroups(context.Context) ([]domain.SecurityGroup, error) {
 	return c.groups()
 }
@@ -186,7 +187,7 @@ func texts(value any) (all []string) {
 	return all
 }
 
-func pickFlavor(ctx context.Context, cloud session, r lookup.Ref) (string, error) {
+func pickFlavor(ctx context.Context, cloud cachedLists, r lookup.Ref) (string, error) {
 	all, err := cloud.Flavors(ctx)
 	if err != nil {
 		return "", err
@@ -195,7 +196,7 @@ func pickFlavor(ctx context.Context, cloud session, r lookup.Ref) (string, error
 	return flavor.ID, err
 }
 
-func pickImage(ctx context.Context, cloud session, r lookup.Ref) (string, error) {
+func pickImage(ctx context.Context, cloud cachedLists, r lookup.Ref) (string, error) {
 	found, err := lookup.FindImages(ctx, cloud, r.Value)
 	if err != nil {
 		return "", err
@@ -205,7 +206,7 @@ func pickImage(ctx context.Context, cloud session, r lookup.Ref) (string, error)
 }
 
 // pickNetwork picks the only network when none is named.
-func pickNetwork(ctx context.Context, cloud session, r lookup.Ref) (string, error) {
+func pickNetwork(ctx context.Context, cloud cachedLists, r lookup.Ref) (string, error) {
 	all, err := cloud.NetworkNames(ctx)
 	if err != nil {
 		return "", err
@@ -221,8 +222,14 @@ func pickNetwork(ctx context.Context, cloud session, r lookup.Ref) (string, erro
 	return chosen[0].Value, nil
 }
 
-func pickKeyPair(ctx context.Context, cloud session, r lookup.Ref) (string, error) {
-	all, err := cloud.KeyPairs(ctx)
+func pickKeyPair(ctx context.Context, cloud cachedLists, r lookup.Ref) (string, error) {
+	return r.Value, findKeyPair(ctx, cloud.KeyPairs, r)
+}
+
+type listKeyPairs func(context.Context) ([]domain.KeyPair, error)
+
+func findKeyPair(ctx context.Context, list listKeyPairs, r lookup.Ref) error {
+	all, err := list(ctx)
 	var names []string
 	for _, pair := range all {
 		names = append(names, pair.Name)
@@ -230,18 +237,18 @@ func pickKeyPair(ctx context.Context, cloud session, r lookup.Ref) (string, erro
 	if err == nil && !slices.Contains(names, r.Value) {
 		err = lookup.Absent(r.Field, "key pair", r.Value, names)
 	}
-	return r.Value, err
+	return err
 }
 
 // checkKeyPair rejects a spec whose key pair the session's user does not have: Nova looks it up among those of the user
 // who makes a server.
-func checkKeyPair(ctx context.Context, cloud session, spec json.RawMessage) error {
+func checkKeyPair(ctx context.Context, list listKeyPairs, spec json.RawMessage) error {
 	var s domain.MachineSpec
 	if _ = json.Unmarshal(spec, &s); s.KeyName == "" { // it was checked, and other kinds have none
 		return nil
 	}
 	const field = "spec.key_name"
-	_, err := pickKeyPair(ctx, cloud, lookup.Ref{Field: field, Value: s.KeyName})
+	err := findKeyPair(ctx, list, lookup.Ref{Field: field, Value: s.KeyName})
 	problem := apperr.As(err)
 	if err == nil || problem.Code != apperr.Invalid || len(problem.Fields) != 1 { // Nova's own 400 names no field
 		return err
@@ -251,7 +258,7 @@ func checkKeyPair(ctx context.Context, cloud session, spec json.RawMessage) erro
 		problem.Fields[0].Allowed...)
 }
 
-func pickSecurityGroup(ctx context.Context, cloud session, r lookup.Ref) (string, error) {
+func pickSecurityGroup(ctx context.Context, cloud cachedLists, r lookup.Ref) (string, error) {
 	all, err := cloud.SecurityGroups(ctx)
 	if err != nil {
 		return "", err

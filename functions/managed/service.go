@@ -11,35 +11,16 @@ import (
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/delegation"
 	"github.com/cloudfn/cloudfn/shared/domain"
-	"github.com/cloudfn/cloudfn/shared/lookup"
+	"github.com/cloudfn/cloudfn/shared/openstack"
 	"github.com/cloudfn/cloudfn/shared/postgres"
 	"github.com/cloudfn/cloudfn/shared/seal"
 )
-
-// session is the part of OpenStack that this function needs, with the caller's own token.
-type session interface {
-	delegation.Session
-	HasService(ctx context.Context, service string) (bool, error)
-	Regions(context.Context) (all []string, own string, err error)
-	InRegion(region string) session
-	Quota(context.Context) (domain.Quota, error)
-	Flavors(context.Context) ([]domain.Flavor, error)
-	NetworkNames(context.Context) ([]domain.Network, error)
-	KeyPairs(context.Context) ([]domain.KeyPair, error)
-	SecurityGroups(context.Context) ([]domain.SecurityGroup, error)
-	lookup.Images
-}
-
-// openStack opens sessions.
-type openStack interface {
-	As(token domain.Secret, scope string) session
-}
 
 type service struct {
 	store      postgres.Managed
 	flavors    postgres.ResourceFlavors
 	trusts     delegation.Trusts
-	cloud      openStack
+	cloud      *openstack.Cloud
 	key        seal.PublicKey
 	trustFor   time.Duration
 	perProject int // resources; 0 = unlimited
@@ -83,21 +64,6 @@ func kindNames() (names []string) {
 		names = append(names, string(kind))
 	}
 	return names
-}
-
-// List returns a page of the project's resources. hasMore says that another page follows.
-func (s service) List(
-	ctx context.Context, who domain.Identity, q domain.ManagedQuery,
-) (page []domain.Managed, hasMore bool, err error) {
-	limit := q.Limit
-	q.Limit++
-	found, err := s.store.List(ctx, who.ProjectID, q)
-	return found[:min(limit, len(found))], len(found) > limit, err
-}
-
-// Get returns a resource of the project.
-func (s service) Get(ctx context.Context, who domain.Identity, kind domain.Kind, name string) (domain.Managed, error) {
-	return s.store.Get(ctx, who.ProjectID, kind, name)
 }
 
 // Revisions returns the revisions of a resource, the newest first.
@@ -161,7 +127,7 @@ func (s service) Providers(
 }
 
 // unavailable says why a provider is not available; "" = it is.
-func unavailable(ctx context.Context, cloud session, p domain.Provider) (string, error) {
+func unavailable(ctx context.Context, cloud *openstack.Session, p domain.Provider) (string, error) {
 	switch {
 	case slices.ContainsFunc(p.Kinds, func(k domain.Kind) bool {
 		return slices.Contains(domain.UnsupportedKinds(), k)
@@ -178,7 +144,7 @@ func unavailable(ctx context.Context, cloud session, p domain.Provider) (string,
 }
 
 // checkAvailable rejects a region that the catalog does not have, and a kind whose service the region lacks.
-func (s service) checkAvailable(ctx context.Context, cloud session, d declaration) error {
+func (s service) checkAvailable(ctx context.Context, cloud *openstack.Session, d declaration) error {
 	region := d.in.Schedule.Region
 	if err := checkRegion(ctx, cloud, "schedule.region", region); err != nil {
 		return err
@@ -192,7 +158,7 @@ func (s service) checkAvailable(ctx context.Context, cloud session, d declaratio
 }
 
 // checkRegion rejects a region that the catalog does not have.
-func checkRegion(ctx context.Context, cloud session, field, region string) error {
+func checkRegion(ctx context.Context, cloud *openstack.Session, field, region string) error {
 	if region == "" {
 		return nil
 	}
@@ -201,21 +167,6 @@ func checkRegion(ctx context.Context, cloud session, field, region string) error
 		err = apperr.Unknown(field, "region", region, all...)
 	}
 	return err
-}
-
-// Flavors returns a page of the project's flavors by name. hasMore says that another page follows.
-func (s service) Flavors(
-	ctx context.Context, who domain.Identity, q domain.FlavorQuery,
-) (page []domain.ResourceFlavor, hasMore bool, err error) {
-	limit := q.Limit
-	q.Limit++
-	found, err := s.flavors.List(ctx, who.ProjectID, q)
-	return found[:min(limit, len(found))], len(found) > limit, err
-}
-
-// Flavor returns a flavor of the project.
-func (s service) Flavor(ctx context.Context, who domain.Identity, name string) (domain.ResourceFlavor, error) {
-	return s.flavors.Get(ctx, who.ProjectID, name)
 }
 
 // CreateFlavor stores a flavor.

@@ -63,7 +63,7 @@ const maxReason = 255
 func (s service) Cordon(
 	ctx context.Context, who domain.Identity, token domain.Secret, name, reason string, isForced bool,
 ) (node, error) {
-	cloud := s.cloud.As(token, who.ProjectID)
+	cloud := s.as(who, token)
 	all, err := s.all(ctx, cloud)
 	if err != nil {
 		return node{}, err
@@ -114,7 +114,7 @@ func (s service) cordon(ctx context.Context, cloud session, found node, reason s
 
 // Uncordon opens a host that cloudfn has cordoned. One that somebody else has disabled stays theirs.
 func (s service) Uncordon(ctx context.Context, who domain.Identity, token domain.Secret, name string) (node, error) {
-	cloud := s.cloud.As(token, who.ProjectID)
+	cloud := s.as(who, token)
 	found, err := s.get(ctx, cloud, name)
 	if err == nil {
 		err = cloud.MayChangeServices(ctx)
@@ -163,7 +163,7 @@ const planned domain.DrainStatus = "planned"
 func (s service) Drain(
 	ctx context.Context, who domain.Identity, token domain.Secret, name string, in drainRequest,
 ) (node, error) {
-	cloud := s.cloud.As(token, who.ProjectID)
+	cloud := s.as(who, token)
 	all, err := s.all(ctx, cloud)
 	if err != nil {
 		return node{}, err
@@ -255,7 +255,7 @@ func (s service) plan(ctx context.Context, cloud session, found node, all []node
 func (s service) CancelDrain(
 	ctx context.Context, who domain.Identity, token domain.Secret, name string,
 ) (node, error) {
-	cloud := s.cloud.As(token, who.ProjectID)
+	cloud := s.as(who, token)
 	found, err := s.get(ctx, cloud, name)
 	if err == nil {
 		err = cloud.MayChangeServices(ctx)

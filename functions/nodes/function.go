@@ -3,9 +3,7 @@
 package nodes
 
 import (
-	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/httpx"
-	"github.com/cloudfn/cloudfn/shared/openstack"
 	"github.com/cloudfn/cloudfn/shared/postgres"
 	"github.com/cloudfn/cloudfn/shared/run"
 	"github.com/cloudfn/cloudfn/shared/webhook"
@@ -58,16 +56,8 @@ func build(cfg Config, d run.Deps) (service, error) {
 		drains:     postgres.Drains{DB: d.DB, EventProject: cfg.ProjectID},
 		isolations: postgres.Isolations{DB: d.DB},
 		leases:     postgres.Leases{DB: d.DB},
-		cloud:      clouds{d.Cloud},
+		cloud:      d.Cloud,
 		statusURLs: guard,
 		wake:       d.Wake,
 	}, nil
-}
-
-// clouds narrows *openstack.Cloud to what this function uses.
-type clouds struct{ *openstack.Cloud }
-
-// As opens a session with the caller's own token.
-func (c clouds) As(token domain.Secret, scope string) session {
-	return adminSession{c.Cloud.As(token, scope)}
 }

@@ -86,13 +86,12 @@ type listInput struct {
 	Schedulable string              `query:"schedulable" enum:"true,false" example:"true" doc:"Whether Nova uses it."`
 	Zone        string              `query:"zone" maxLength:"255" example:"nova" doc:"Nova's availability zone."`
 	Label       []string            `query:"label" minItems:"1" maxItems:"20" example:"[\"rack=r1\"]"`
-	httpx.Page
+	httpx.PageRequest
 	Marker string `query:"marker" maxLength:"255" example:"compute-1.example.com" doc:"Last name of the page before."`
 }
 
 // Resolve implements huma.Resolver.
-func (in *listInput) Resolve(ctx huma.Context) []error {
-	faults := in.Page.Resolve(ctx)
+func (in *listInput) Resolve(huma.Context) (faults []error) {
 	for _, label := range in.Label {
 		if key, _, ok := strings.Cut(label, "="); !ok || key == "" {
 			faults = append(faults, apperr.InvalidField("label", "must be a label and its value, such as rack=r1"))
@@ -116,18 +115,15 @@ func (in *listInput) filter() filter {
 
 func (h handler) list(ctx context.Context, in *listInput) (*httpx.Value[NodePage], error) {
 	who, token := auth.Caller(ctx)
-	found, hasMore, err := h.svc.List(ctx, who, token, in.filter(), in.Limit, in.Marker)
-	if err != nil {
-		return nil, err
+	cloud := h.svc.as(who, token)
+	page, err := httpx.ReadPage(ctx, in.Limit, func(int) ([]node, error) {
+		return h.svc.List(ctx, cloud, in.filter(), in.Marker)
+	}, func(n node) string { return n.Name })
+	if err == nil {
+		err = h.svc.fill(ctx, cloud, page.Items)
 	}
-	page := NodePage{Items: make([]Node, len(found))}
-	for i, n := range found {
-		page.Items[i] = show(n, false)
-	}
-	if hasMore {
-		page.Next = in.Next(found[len(found)-1].Name)
-	}
-	return &httpx.Value[NodePage]{Body: page}, nil
+	shown := httpx.Each(page.Items, func(n node) Node { return show(n, false) })
+	return &httpx.Value[NodePage]{Body: NodePage{shown, page.Next}}, err
 }
 
 type nodeOutput struct {
@@ -145,29 +141,24 @@ func reply(n node, err error) (*nodeOutput, error) {
 
 func (h handler) get(ctx context.Context, in *NodePath) (*nodeOutput, error) {
 	who, token := auth.Caller(ctx)
-	return reply(h.svc.Get(ctx, who, token, in.Name))
+	return reply(h.svc.get(ctx, h.svc.as(who, token), in.Name))
 }
 
 type serversInput struct {
 	NodePath
-	httpx.Page
+	httpx.PageRequest
 	Marker string `query:"marker" maxLength:"64" example:"f3a1" doc:"The last id of the page before."`
 }
 
 func (h handler) servers(ctx context.Context, in *serversInput) (*httpx.Value[NodeServers], error) {
 	who, token := auth.Caller(ctx)
-	found, hasMore, err := h.svc.Servers(ctx, who, token, in.Name, in.Limit, in.Marker)
-	if err != nil {
-		return nil, err
-	}
-	page := NodeServers{Items: make([]NodeServer, len(found))}
-	for i, v := range found {
-		page.Items[i] = NodeServer{ID: v.ID, Name: v.Name, Status: v.Status, ProjectID: v.ProjectID}
-	}
-	if hasMore {
-		page.Next = in.Next(found[len(found)-1].ID)
-	}
-	return &httpx.Value[NodeServers]{Body: page}, nil
+	page, err := httpx.ReadPage(ctx, in.Limit, func(int) ([]domain.Server, error) {
+		return h.svc.Servers(ctx, who, token, in.Name, in.Marker)
+	}, func(v domain.Server) string { return v.ID })
+	shown := httpx.Each(page.Items, func(v domain.Server) NodeServer {
+		return NodeServer{ID: v.ID, Name: v.Name, Status: v.Status, ProjectID: v.ProjectID}
+	})
+	return &httpx.Value[NodeServers]{Body: NodeServers{shown, page.Next}}, err
 }
 
 func (h handler) reservable(ctx context.Context, in *NodePath) (*httpx.Value[Node], error) {
@@ -278,10 +269,7 @@ type cordonInput struct {
 
 func (h handler) cordon(ctx context.Context, in *cordonInput) (*nodeOutput, error) {
 	who, token := auth.Caller(ctx)
-	body := CordonNode{}
-	if in.Body != nil {
-		body = *in.Body
-	}
+	body := domain.Deref(in.Body)
 	return reply(h.svc.Cordon(ctx, who, token, in.Name, body.Reason, body.Force))
 }
 
@@ -318,11 +306,9 @@ type drainInput struct {
 
 func (h handler) drain(ctx context.Context, in *drainInput) (httpx.Response, error) {
 	who, token := auth.Caller(ctx)
-	req := drainRequest{isDryRun: in.DryRun}
-	if in.Body != nil {
-		req.parallel, req.isForced = in.Body.Parallel, in.Body.Force
-		req.serverTimeout, _ = fixed(in.Body.ServerTimeout) // Resolve has refused what cannot be read
-	}
+	body := domain.Deref(in.Body)
+	req := drainRequest{parallel: body.Parallel, isForced: body.Force, isDryRun: in.DryRun}
+	req.serverTimeout, _ = fixed(body.ServerTimeout) // Resolve has refused what cannot be read
 	found, err := reply(h.svc.Drain(ctx, who, token, in.Name, req))
 	if err != nil {
 		return httpx.Response{}, err
@@ -331,11 +317,7 @@ func (h handler) drain(ctx context.Context, in *drainInput) (httpx.Response, err
 	if in.DryRun {
 		status = http.StatusOK
 	}
-	resp, err := httpx.JSON(status, found.Body)
-	if err == nil {
-		resp.Header.Set("ETag", found.ETag)
-	}
-	return resp, err
+	return httpx.JSON(status, found.Body, "ETag", found.ETag)
 }
 
 func (h handler) cancelDrain(ctx context.Context, in *NodePath) (*nodeOutput, error) {

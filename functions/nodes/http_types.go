@@ -3,7 +3,6 @@ package nodes
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"maps"
 	"strings"
 	"time"
@@ -218,30 +217,27 @@ func showDrain(d domain.Drain, isWhole bool) *Drain {
 // ChangeNode is the body of PATCH /v1/nodes/{name}, a JSON merge patch (RFC 7396): what is absent stays, and null
 // resets a field or removes a label.
 type ChangeNode struct {
-	Labels      map[string]*string `json:"labels,omitempty" nullable:"true" maxProperties:"50" doc:"Texts by key."`
-	RegionZone  *string            `json:"region_zone,omitempty" nullable:"true" maxLength:"255" doc:"Where it is."`
-	NetworkZone *string            `json:"network_zone,omitempty" nullable:"true" maxLength:"255"`
-	Providers   []string           `json:"providers,omitempty" nullable:"true" maxItems:"20" uniqueItems:"true"`
-	StatusURL   *string            `json:"status_url,omitempty" nullable:"true" maxLength:"2048"`
-	Alert       *bool              `json:"alert,omitempty" nullable:"true" doc:"Whether its changes are events."`
-	AutoCordon  *string            `json:"auto_cordon_after,omitempty" nullable:"true" maxLength:"100" example:"PT10M"`
-	AutoDrain   *string            `json:"auto_drain_after,omitempty" nullable:"true" maxLength:"100" example:"PT30M"`
+	Labels      labelsPatch           `json:"labels,omitzero" nullable:"true" maxProperties:"50" doc:"Texts by key."`
+	RegionZone  textPatch             `json:"region_zone,omitzero" nullable:"true" maxLength:"255" doc:"Where it is."`
+	NetworkZone textPatch             `json:"network_zone,omitzero" nullable:"true" maxLength:"255"`
+	Providers   httpx.Patch[[]string] `json:"providers,omitzero" nullable:"true" maxItems:"20" uniqueItems:"true"`
+	StatusURL   textPatch             `json:"status_url,omitzero" nullable:"true" maxLength:"2048"`
+	Alert       httpx.Patch[bool]     `json:"alert,omitzero" nullable:"true" doc:"Whether its changes are events."`
 
-	given map[string]json.RawMessage
+	AutoCordon textPatch `json:"auto_cordon_after,omitzero" nullable:"true" maxLength:"100" example:"PT10M"`
+	AutoDrain  textPatch `json:"auto_drain_after,omitzero" nullable:"true" maxLength:"100" example:"PT30M"`
 }
 
-// UnmarshalJSON implements json.Unmarshaler. huma takes null for absent, and in a merge patch it is not.
-func (c *ChangeNode) UnmarshalJSON(text []byte) error {
-	_ = json.Unmarshal(text, &c.given)
-	type plain ChangeNode
-	return json.Unmarshal(text, (*plain)(c))
-}
+type (
+	textPatch   = httpx.Patch[string]
+	labelsPatch = httpx.Patch[map[string]*string] // null removes a label
+)
 
 const maxLabels = 50
 
 // Resolve implements huma.Resolver.
 func (c *ChangeNode) Resolve(huma.Context) (faults []error) {
-	for key, value := range c.Labels {
+	for key, value := range c.Labels.Apply(nil) {
 		if value == nil { // one of an older release, which took other forms
 			continue
 		}
@@ -249,51 +245,31 @@ func (c *ChangeNode) Resolve(huma.Context) (faults []error) {
 			faults = append(faults, apperr.InvalidField("labels."+key, fault))
 		}
 	}
-	for field, p := range map[string]*string{"auto_cordon_after": c.AutoCordon, "auto_drain_after": c.AutoDrain} {
-		if p == nil {
+	for field, p := range map[string]textPatch{"auto_cordon_after": c.AutoCordon, "auto_drain_after": c.AutoDrain} {
+		if p.IsZero() || p.IsNull() {
 			continue
 		}
-		if _, fault := fixed(*p); fault != "" || *p == "" {
+		if _, fault := fixed(p.Apply("")); fault != "" || p.Apply("") == "" {
 			faults = append(faults, apperr.InvalidField(field, cmp.Or(fault, "must be an ISO 8601 duration, or null")))
 		}
 	}
 	return faults
 }
 
-// valueOf is what a pointer points to; zero for nil.
-func valueOf[T any](p *T) (value T) {
-	if p != nil {
-		value = *p
-	}
-	return value
-}
-
 // apply is what is set of a node after the change.
 func (c *ChangeNode) apply(before domain.Node) (after domain.NodeSettings, err error) {
 	after = domain.NodeSettings{
-		Labels: maps.Clone(before.Labels), RegionZone: before.RegionZone, NetworkZone: before.NetworkZone,
-		Providers: before.Providers, StatusURL: before.StatusURL, Alert: before.Alert || before.Version == 0,
+		Labels: c.labels(before.Labels), RegionZone: c.RegionZone.Apply(before.RegionZone),
+		NetworkZone: c.NetworkZone.Apply(before.NetworkZone), Providers: c.Providers.Apply(before.Providers),
+		StatusURL:       c.StatusURL.Apply(before.StatusURL),
+		Alert:           c.Alert.IsNull() || c.Alert.Apply(before.Alert || before.Version == 0),
 		AutoCordonAfter: before.AutoCordonAfter, AutoDrainAfter: before.AutoDrainAfter,
 	}
-	for name := range c.given {
-		switch name {
-		case "labels":
-			after.Labels = c.labels(after.Labels)
-		case "region_zone":
-			after.RegionZone = valueOf(c.RegionZone)
-		case "network_zone":
-			after.NetworkZone = valueOf(c.NetworkZone)
-		case "providers":
-			after.Providers = c.Providers
-		case "status_url":
-			after.StatusURL = valueOf(c.StatusURL)
-		case "alert":
-			after.Alert = c.Alert == nil || *c.Alert
-		case "auto_cordon_after":
-			after.AutoCordonAfter, _ = fixed(valueOf(c.AutoCordon)) // Resolve has refused what cannot be read
-		case "auto_drain_after":
-			after.AutoDrainAfter, _ = fixed(valueOf(c.AutoDrain))
-		}
+	if !c.AutoCordon.IsZero() {
+		after.AutoCordonAfter, _ = fixed(c.AutoCordon.Apply("")) // Resolve has refused what cannot be read
+	}
+	if !c.AutoDrain.IsZero() {
+		after.AutoDrainAfter, _ = fixed(c.AutoDrain.Apply(""))
 	}
 	if len(after.Labels) > maxLabels {
 		err = apperr.InvalidField("labels", "the node would have more than 50 labels")
@@ -303,11 +279,14 @@ func (c *ChangeNode) apply(before domain.Node) (after domain.NodeSettings, err e
 
 // labels are those of a node after the change; null instead of an object removes all.
 func (c *ChangeNode) labels(before map[string]string) map[string]string {
+	if c.Labels.IsZero() {
+		return before
+	}
 	after := map[string]string{}
-	if c.Labels != nil {
+	if !c.Labels.IsNull() {
 		maps.Copy(after, before)
 	}
-	for key, value := range c.Labels {
+	for key, value := range c.Labels.Apply(nil) {
 		if delete(after, key); value != nil {
 			after[key] = *value
 		}
@@ -338,11 +317,11 @@ func fixed(p string) (length time.Duration, fault string) {
 
 type changeInput struct {
 	NodePath
-	IfMatch string `header:"If-Match" minLength:"1" example:"\"3\""`
-	Body    ChangeNode
+	httpx.MatchRequest
+	Body ChangeNode
 }
 
 func (h handler) change(ctx context.Context, in *changeInput) (*nodeOutput, error) {
 	who, token := auth.Caller(ctx)
-	return reply(h.svc.Change(ctx, who, token, in.Name, &in.Body, httpx.IfMatch(httpx.RequestOf(ctx))))
+	return reply(h.svc.Change(ctx, who, token, in.Name, &in.Body, httpx.IfMatch(ctx, "node")))
 }

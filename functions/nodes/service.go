@@ -13,50 +13,35 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/leases"
 	"github.com/cloudfn/cloudfn/shared/nodes"
+	"github.com/cloudfn/cloudfn/shared/openstack"
 	"github.com/cloudfn/cloudfn/shared/postgres"
 	"github.com/cloudfn/cloudfn/shared/webhook"
 )
 
-// session is the part of OpenStack that this function needs, with the caller's own token: Nova's policy decides who
-// sees hosts, who may disable them, and who may make them reservable.
-type session interface {
-	ComputeHosts(context.Context) ([]domain.ComputeHost, error)
-	HostInventories(ctx context.Context, hosts []domain.ComputeHost) error
-	HostServers(ctx context.Context, host string) ([]domain.Server, error)
-	Aggregates(context.Context) ([]domain.Aggregate, error)
-	MayChangeAggregates(context.Context) error
-	MayChangeServices(context.Context) error
-	ProbeHost(ctx context.Context, name string) (domain.Isolation, error)
-	DisableService(ctx context.Context, id, reason string) error
-	EnableService(ctx context.Context, id string) error
-	DeleteService(ctx context.Context, id string) error
+// session has the caller's own token: Nova's policy decides who sees hosts, who may disable them, and who may make them
+// reservable. It replaces the words in which the policy forbids a call.
+type session struct{ *openstack.Session }
+
+func (s service) as(who domain.Identity, token domain.Secret) session {
+	return session{s.cloud.As(token, who.ProjectID)}
 }
 
-// openStack opens sessions.
-type openStack interface {
-	As(token domain.Secret, scope string) session
-	Region() string
-}
-
-// adminSession replaces the words in which Nova's policy forbids a call.
-type adminSession struct{ session }
-
-// ComputeHosts implements session.
-func (s adminSession) ComputeHosts(ctx context.Context) ([]domain.ComputeHost, error) {
-	hosts, err := s.session.ComputeHosts(ctx)
+// ComputeHosts replaces the session's.
+func (s session) ComputeHosts(ctx context.Context) ([]domain.ComputeHost, error) {
+	hosts, err := s.Session.ComputeHosts(ctx)
 	return hosts, nodes.ForAdmins(err, "nodes are for the cloud's admins")
 }
 
 const changesAreForAdmins = "changes of nodes are for the cloud's admins"
 
-// MayChangeServices implements session.
-func (s adminSession) MayChangeServices(ctx context.Context) error {
-	return nodes.ForAdmins(s.session.MayChangeServices(ctx), changesAreForAdmins)
+// MayChangeServices replaces the session's.
+func (s session) MayChangeServices(ctx context.Context) error {
+	return nodes.ForAdmins(s.Session.MayChangeServices(ctx), changesAreForAdmins)
 }
 
-// MayChangeAggregates implements session.
-func (s adminSession) MayChangeAggregates(ctx context.Context) error {
-	return nodes.ForAdmins(s.session.MayChangeAggregates(ctx), changesAreForAdmins)
+// MayChangeAggregates replaces the session's.
+func (s session) MayChangeAggregates(ctx context.Context) error {
+	return nodes.ForAdmins(s.Session.MayChangeAggregates(ctx), changesAreForAdmins)
 }
 
 type service struct {
@@ -64,23 +49,15 @@ type service struct {
 	drains     postgres.Drains
 	isolations postgres.Isolations
 	leases     postgres.Leases
-	cloud      openStack
+	cloud      *openstack.Cloud
 	statusURLs *webhook.Guard // which of them may be
 	wake       func(functions ...string)
 }
 
-// List returns a page of the hosts, by name. hasMore says that another page follows.
-func (s service) List(
-	ctx context.Context, who domain.Identity, token domain.Secret, f filter, limit int, marker string,
-) (page []node, hasMore bool, err error) {
-	cloud := s.cloud.As(token, who.ProjectID)
+// List returns the hosts after the marker, by name, without Placement's part and drains.
+func (s service) List(ctx context.Context, cloud session, f filter, marker string) ([]node, error) {
 	all, err := s.all(ctx, cloud)
-	if err != nil {
-		return nil, false, err
-	}
-	all = slices.DeleteFunc(all, func(n node) bool { return n.Name <= marker || !f.matches(n) })
-	page, hasMore = all[:min(limit, len(all))], len(all) > limit
-	return page, hasMore, s.fill(ctx, cloud, page)
+	return slices.DeleteFunc(all, func(n node) bool { return n.Name <= marker || !f.matches(n) }), err
 }
 
 // all are the hosts that Nova has, and those that are stored besides, without Placement's part and drains.
@@ -149,11 +126,7 @@ func (s service) fill(ctx context.Context, cloud session, nodes []node) error {
 	return err
 }
 
-// Get returns a host.
-func (s service) Get(ctx context.Context, who domain.Identity, token domain.Secret, name string) (node, error) {
-	return s.get(ctx, s.cloud.As(token, who.ProjectID), name)
-}
-
+// get returns a host.
 func (s service) get(ctx context.Context, cloud session, name string) (node, error) {
 	all, err := s.all(ctx, cloud)
 	if err != nil {
@@ -172,26 +145,22 @@ func (s service) find(ctx context.Context, cloud session, all []node, name strin
 	return found[0], s.fill(ctx, cloud, found)
 }
 
-// Servers returns a page of the servers on a host, of all projects, by their ids.
+// Servers returns the servers on a host after the marker, of all projects, by their ids.
 func (s service) Servers(
-	ctx context.Context, who domain.Identity, token domain.Secret, name string, limit int, marker string,
-) (page []domain.Server, hasMore bool, err error) {
-	cloud := s.cloud.As(token, who.ProjectID)
+	ctx context.Context, who domain.Identity, token domain.Secret, name, marker string,
+) ([]domain.Server, error) {
+	cloud := s.as(who, token)
 	if _, err := s.get(ctx, cloud, name); err != nil {
-		return nil, false, err
+		return nil, err
 	}
 	all, err := cloud.HostServers(ctx, name)
-	if err != nil {
-		return nil, false, err
-	}
 	slices.SortFunc(all, func(a, b domain.Server) int { return strings.Compare(a.ID, b.ID) })
-	all = slices.DeleteFunc(all, func(v domain.Server) bool { return v.ID <= marker })
-	return all[:min(limit, len(all))], len(all) > limit, nil
+	return slices.DeleteFunc(all, func(v domain.Server) bool { return v.ID <= marker }), err
 }
 
 // Join makes a host reservable. run-leases does so in Nova and Placement, and checks once more that it has no servers.
 func (s service) Join(ctx context.Context, who domain.Identity, token domain.Secret, name string) (node, error) {
-	cloud := s.cloud.As(token, who.ProjectID)
+	cloud := s.as(who, token)
 	found, err := s.get(ctx, cloud, name)
 	if err == nil {
 		err = cloud.MayChangeAggregates(ctx)
@@ -222,7 +191,7 @@ func (s service) Join(ctx context.Context, who domain.Identity, token domain.Sec
 
 // Leave makes a host an ordinary one again. It is a Conflict while reservations have it, now or later.
 func (s service) Leave(ctx context.Context, who domain.Identity, token domain.Secret, name string) (node, error) {
-	cloud := s.cloud.As(token, who.ProjectID)
+	cloud := s.as(who, token)
 	found, err := s.get(ctx, cloud, name)
 	if err == nil {
 		err = cloud.MayChangeAggregates(ctx)
@@ -313,25 +282,24 @@ const changeAttempts = 3
 // Change changes what admins set of a node.
 func (s service) Change(
 	ctx context.Context, who domain.Identity, token domain.Secret, name string, in *ChangeNode,
-	expected func(version int64) bool,
+	checkVersion func(int64) error,
 ) (node, error) {
-	if text := valueOf(in.StatusURL); text != "" {
+	if text := in.StatusURL.Apply(""); text != "" {
 		if err := s.statusURLs.Check(text); err != nil {
 			return node{}, apperr.InvalidField("status_url", strings.TrimPrefix(err.Error(), "url: "))
 		}
 	}
-	cloud := s.cloud.As(token, who.ProjectID)
+	cloud := s.as(who, token)
 	for range changeAttempts {
 		found, err := s.get(ctx, cloud, name)
 		if err == nil {
 			err = cloud.MayChangeServices(ctx)
 		}
+		if err == nil {
+			err = checkVersion(found.stored.Version)
+		}
 		if err != nil {
 			return found, err
-		}
-		if !expected(found.stored.Version) {
-			return found, apperr.New(apperr.Precondition, "the node has been changed: its ETag is \"%d\" now",
-				found.stored.Version)
 		}
 		settings, err := in.apply(found.stored)
 		if err != nil {
@@ -348,7 +316,7 @@ func (s service) Change(
 // Delete removes a node that is down and empty: its nova-compute from Nova, with the caller's token, then what is
 // stored.
 func (s service) Delete(ctx context.Context, who domain.Identity, token domain.Secret, name string) error {
-	cloud := s.cloud.As(token, who.ProjectID)
+	cloud := s.as(who, token)
 	found, err := s.get(ctx, cloud, name)
 	if err == nil {
 		err = cloud.MayChangeServices(ctx)
@@ -395,7 +363,7 @@ const selfTestTime = 40 * time.Second
 // SelfTest tests on a reservable host whether the cloud keeps servers without the trait off it, and records the result
 // for all hosts. It takes the rights of who makes hosts reservable, and of who names a host for a server.
 func (s service) SelfTest(ctx context.Context, who domain.Identity, token domain.Secret, name string) (node, error) {
-	cloud := s.cloud.As(token, who.ProjectID)
+	cloud := s.as(who, token)
 	found, err := s.get(ctx, cloud, name)
 	if err == nil {
 		err = cloud.MayChangeAggregates(ctx)
@@ -427,7 +395,7 @@ func (s service) SelfTest(ctx context.Context, who domain.Identity, token domain
 func (s service) CreateToken(
 	ctx context.Context, who domain.Identity, token domain.Secret, name string,
 ) (domain.Secret, error) {
-	if err := s.cloud.As(token, who.ProjectID).MayChangeServices(ctx); err != nil {
+	if err := s.as(who, token).MayChangeServices(ctx); err != nil {
 		return "", err
 	}
 	made := domain.Secret(rand.Text())
@@ -436,7 +404,7 @@ func (s service) CreateToken(
 
 // RevokeToken ends the token of a node's agent.
 func (s service) RevokeToken(ctx context.Context, who domain.Identity, token domain.Secret, name string) error {
-	if err := s.cloud.As(token, who.ProjectID).MayChangeServices(ctx); err != nil {
+	if err := s.as(who, token).MayChangeServices(ctx); err != nil {
 		return err
 	}
 	return s.nodes.RevokeToken(ctx, name)

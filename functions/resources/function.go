@@ -7,7 +7,6 @@ import (
 
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/httpx"
-	"github.com/cloudfn/cloudfn/shared/openstack"
 	"github.com/cloudfn/cloudfn/shared/postgres"
 	"github.com/cloudfn/cloudfn/shared/run"
 )
@@ -46,14 +45,6 @@ var Function = run.HTTP[Config, service]{
 
 func build(cfg Config, d run.Deps) (service, error) {
 	return service{
-		cloud: clouds{d.Cloud}, connections: postgres.Connections{DB: d.DB}, wake: d.Wake, timeout: cfg.Timeout,
+		cloud: d.Cloud, connections: postgres.Connections{DB: d.DB}, wake: d.Wake, timeout: cfg.Timeout,
 	}, nil
-}
-
-// clouds narrows *openstack.Cloud to what this function needs.
-type clouds struct{ *openstack.Cloud }
-
-// As makes calls with the caller's own token.
-func (c clouds) As(token domain.Secret, scope, region string) session {
-	return c.Cloud.As(token, scope).InRegion(region)
 }

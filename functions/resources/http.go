@@ -18,7 +18,7 @@ import (
 
 // routes declares what the function serves.
 func routes(api huma.API, s service) {
-	httpx.DescribeAs[httpx.Problem, problemSchema](api)
+	httpx.Refer[httpx.Problem](api, "PartProblem") // a part's problem has no request id
 	httpx.Register(api, huma.Operation{
 		OperationID: "listResources", Method: http.MethodGet, Path: "/v1/resources", Tags: []string{"resources"},
 		Middlewares: httpx.Before(auth.CanRead),
@@ -80,13 +80,6 @@ type Resources struct {
 	AsOf      *time.Time `json:"as_of,omitempty" doc:"With a connection: when it was read."`
 	Age       *int       `json:"age_seconds,omitempty" minimum:"0" doc:"With a connection: how long ago that is."`
 	Truncated []string   `json:"truncated,omitempty" minItems:"1" enum:"flavors,images,networks,quota"`
-}
-
-type problemSchema struct{}
-
-// Schema implements huma.SchemaProvider. A part's problem has no request id.
-func (problemSchema) Schema(huma.Registry) *huma.Schema {
-	return &huma.Schema{Ref: "#/components/schemas/PartProblem"}
 }
 
 func (h handler) list(ctx context.Context, in *listInput) (*httpx.Value[Resources], error) {

@@ -11,25 +11,12 @@ import (
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/lookup"
+	"github.com/cloudfn/cloudfn/shared/openstack"
 	"github.com/cloudfn/cloudfn/shared/postgres"
 )
 
-// session is the part of OpenStack that this function needs.
-type session interface {
-	Flavors(context.Context) ([]domain.Flavor, error)
-	Images(ctx context.Context, name string) ([]domain.Image, error)
-	Networks(context.Context) ([]domain.Network, error)
-	KeyPairs(context.Context) ([]domain.KeyPair, error)
-	DeleteKeyPair(ctx context.Context, name string) error
-	SecurityGroups(context.Context) ([]domain.SecurityGroup, error)
-	Zones(context.Context) ([]domain.Zone, error)
-	Quota(context.Context) (domain.Quota, error)
-}
-
 type service struct {
-	cloud interface {
-		As(token domain.Secret, scope, region string) session
-	}
+	cloud       *openstack.Cloud
 	connections postgres.Connections
 	wake        func(functions ...string)
 	timeout     time.Duration // of one kind
@@ -48,32 +35,32 @@ type resources struct {
 }
 
 // kinds are the kinds of resources, and how to list them.
-var kinds = map[string]func(context.Context, session, *resources) error{
-	"flavors": func(ctx context.Context, s session, r *resources) (err error) {
+var kinds = map[string]func(context.Context, *openstack.Session, *resources) error{
+	"flavors": func(ctx context.Context, s *openstack.Session, r *resources) (err error) {
 		r.flavors, err = s.Flavors(ctx)
 		return err
 	},
-	"images": func(ctx context.Context, s session, r *resources) (err error) {
+	"images": func(ctx context.Context, s *openstack.Session, r *resources) (err error) {
 		r.images, err = s.Images(ctx, "")
 		return err
 	},
-	"networks": func(ctx context.Context, s session, r *resources) (err error) {
+	"networks": func(ctx context.Context, s *openstack.Session, r *resources) (err error) {
 		r.networks, err = s.Networks(ctx)
 		return err
 	},
-	"keypairs": func(ctx context.Context, s session, r *resources) (err error) {
+	"keypairs": func(ctx context.Context, s *openstack.Session, r *resources) (err error) {
 		r.keyPairs, err = s.KeyPairs(ctx)
 		return err
 	},
-	"security_groups": func(ctx context.Context, s session, r *resources) (err error) {
+	"security_groups": func(ctx context.Context, s *openstack.Session, r *resources) (err error) {
 		r.securityGroups, err = s.SecurityGroups(ctx)
 		return err
 	},
-	"zones": func(ctx context.Context, s session, r *resources) (err error) {
+	"zones": func(ctx context.Context, s *openstack.Session, r *resources) (err error) {
 		r.zones, err = s.Zones(ctx)
 		return err
 	},
-	"quota": func(ctx context.Context, s session, r *resources) error {
+	"quota": func(ctx context.Context, s *openstack.Session, r *resources) error {
 		quota, err := s.Quota(ctx)
 		if err == nil {
 			r.quota = &quota
@@ -87,7 +74,7 @@ var kinds = map[string]func(context.Context, session, *resources) error{
 func (s service) List(
 	ctx context.Context, who domain.Identity, token domain.Secret, region string, wanted []string,
 ) (resources, error) {
-	cloud := s.cloud.As(token, who.ProjectID, region)
+	cloud := s.cloud.As(token, who.ProjectID).InRegion(region)
 	found := resources{errors: map[string]error{}}
 	var mu sync.Mutex
 	var all sync.WaitGroup
@@ -122,7 +109,7 @@ func worst(wanted []string, errs map[string]error) error {
 
 // DeleteKeyPair deletes a key pair of the caller, in the region of the process, where launches make them.
 func (s service) DeleteKeyPair(ctx context.Context, who domain.Identity, token domain.Secret, name string) error {
-	cloud := s.cloud.As(token, who.ProjectID, "")
+	cloud := s.cloud.As(token, who.ProjectID)
 	all, err := cloud.KeyPairs(ctx)
 	if err != nil {
 		return err

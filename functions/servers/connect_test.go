@@ -191,7 +191,8 @@ func TestConnectReturnsTheInstanceID(t *testing.T) {
 		// Repeated, also with the id that is known now.
 		for _, id := range []string{given, fmt.Sprintf(`,"id":"%s"`, first.ID)} {
 			status, again := link(t, d.app, `{"server_id":%q,"connection_id":%q%s}`, server, d.ID, id)
-			if status != tc.status || again.ID != first.ID || orZero(again.ActionID) != orZero(first.ActionID) {
+			if status != tc.status || again.ID != first.ID ||
+				domain.Deref(again.ActionID) != domain.Deref(first.ActionID) {
 				t.Errorf("%s: repeated: %d %+v, first %+v", name, status, again, first)
 			}
 		}

@@ -110,7 +110,7 @@ func (h handler) list(ctx context.Context, in *listInput) (*httpx.Value[ServerPa
 	}
 	out := ServerPage{Servers: found}
 	if marker != "" {
-		out.Next = in.Next(marker)
+		out.Next = httpx.NextPage(ctx, marker)
 	}
 	return &httpx.Value[ServerPage]{Body: out}, err
 }
@@ -146,11 +146,7 @@ func (h handler) connect(ctx context.Context, in *connectInput) (httpx.Response,
 	if done.made {
 		status = http.StatusCreated
 	}
-	resp, err := httpx.JSON(status, showConnected(*done.instance))
-	if err == nil {
-		resp.Header.Set("Location", "/v1/servers/"+done.instance.ServerID)
-	}
-	return resp, err
+	return httpx.JSON(status, showConnected(*done.instance), "Location", "/v1/servers/"+done.instance.ServerID)
 }
 
 func (h handler) change(ctx context.Context, in *changeInput) (*httpx.Value[ServerChanged], error) {
@@ -189,20 +185,16 @@ func (h handler) history(ctx context.Context, in *historyInput) (*httpx.Value[Se
 	if err != nil {
 		return nil, err
 	}
-	instance, found, err := h.svc.History(ctx, a, in.ID.String(), int64(in.Marker), in.Limit+1)
-	if err != nil {
-		return nil, err
-	}
-	out := ServerHistory{InstanceID: instance, Events: make([]ServerEvent, min(in.Limit, len(found)))}
-	for n := range out.Events {
-		e := found[n]
+	var instance uuid.UUID
+	page, err := httpx.ReadPage(ctx, in.Limit, func(limit int) (found []domain.Event, err error) {
+		instance, found, err = h.svc.History(ctx, a, in.ID.String(), int64(in.Marker), limit)
+		return found, err
+	}, func(e domain.Event) string { return strconv.FormatInt(e.Seq, 10) })
+	shown := httpx.Each(page.Items, func(e domain.Event) ServerEvent {
 		id := e.Subject + ":" + strconv.FormatInt(e.Seq, 10)
-		out.Events[n] = ServerEvent{ID: id, Type: e.Type, At: e.At, Data: e.Data}
-	}
-	if len(found) > in.Limit {
-		out.Next = in.Next(strconv.FormatInt(found[in.Limit-1].Seq, 10))
-	}
-	return &httpx.Value[ServerHistory]{Body: out}, nil
+		return ServerEvent{ID: id, Type: e.Type, At: e.At, Data: e.Data}
+	})
+	return &httpx.Value[ServerHistory]{Body: ServerHistory{instance, shown, page.Next}}, err
 }
 
 // ServerPath identifies a server. It is exported because huma ignores unexported embedded structs.
@@ -211,7 +203,7 @@ type ServerPath struct {
 }
 
 type listInput struct {
-	httpx.Page
+	httpx.PageRequest
 	Status       serverStatus `query:"status" example:"ACTIVE" doc:"Only servers of this Nova status."`
 	Name         string       `query:"name" example:"web" doc:"Only servers whose name contains this text."`
 	Tracked      bool         `query:"tracked" example:"true" doc:"Only tracked servers, or only the others."`
@@ -224,7 +216,6 @@ type listInput struct {
 
 // Resolve implements huma.Resolver.
 func (in *listInput) Resolve(ctx huma.Context) (faults []error) {
-	faults = in.Page.Resolve(ctx)
 	if ctx.Query("tracked") != "" {
 		in.tracked = &in.Tracked
 	}
@@ -258,7 +249,7 @@ func (in *getInput) Resolve(huma.Context) []error {
 
 type historyInput struct {
 	ServerPath
-	httpx.Page
+	httpx.PageRequest
 	ConnectionID httpx.ID `query:"connection_id" example:"019b7c5e-1f20-7a31-b5d4-0c7e2f9a6b13"`
 	Marker       int      `query:"marker" minimum:"1" maximum:"9007199254740992" example:"4"`
 }
@@ -402,9 +393,12 @@ func describe(api huma.API) {
 	}
 	httpx.DescribeAs[domain.ImageRef, orNull[ServerImage]](api)
 	httpx.DescribeAs[domain.Tracked, orNull[ServerInstance]](api)
-	httpx.DescribeAs[domain.InstanceState, stateSchema](api)
-	httpx.DescribeAs[domain.ActionStatus, actionStatusSchema](api)
-	httpx.DescribeAs[domain.Action, actionSchema](api)
+	httpx.Refer[domain.InstanceState](api, "InstanceState")
+	httpx.Refer[serverID](api, "UUID")
+	httpx.Enum[serverStatus](api, "", domain.ServerStatuses()...)
+	httpx.Enum[domain.ActionStatus](api, "DelegatedActionStatus", "running", "done", "failed")
+	httpx.Enum[domain.Action](api, "ActionVerb",
+		"start", "stop", "reboot", "shelve", "unshelve", "snapshot", "deploy", "delete", "connect")
 }
 
 // answer is a response beside the one of an operation's output type.
@@ -421,51 +415,11 @@ func (orNull[T]) Schema(r huma.Registry) *huma.Schema {
 	return &huma.Schema{AnyOf: []*huma.Schema{r.Schema(reflect.TypeFor[T](), true, ""), {Type: "null"}}}
 }
 
-// stateSchema is that of openapi.base.yaml, which other functions use, too.
-type stateSchema struct{}
-
-// Schema implements huma.SchemaProvider.
-func (stateSchema) Schema(huma.Registry) *huma.Schema {
-	return &huma.Schema{Ref: "#/components/schemas/InstanceState"}
-}
-
-type actionStatusSchema struct{}
-
-// Schema implements huma.SchemaProvider.
-func (actionStatusSchema) Schema(r huma.Registry) *huma.Schema {
-	return enum(r, "DelegatedActionStatus", "running", "done", "failed")
-}
-
-type actionSchema struct{}
-
-// Schema implements huma.SchemaProvider.
-func (actionSchema) Schema(r huma.Registry) *huma.Schema {
-	return enum(r, "ActionVerb",
-		"start", "stop", "reboot", "shelve", "unshelve", "snapshot", "deploy", "delete", "connect")
-}
-
-func enum(r huma.Registry, name string, values ...any) *huma.Schema {
-	return httpx.SharedSchema(r, name, huma.Schema{Type: huma.TypeString, Enum: values})
-}
-
+// serverStatus is a status of Nova's.
 type serverStatus string
-
-// Schema implements huma.SchemaProvider.
-func (serverStatus) Schema(huma.Registry) *huma.Schema {
-	var values []any
-	for _, status := range domain.ServerStatuses() {
-		values = append(values, status)
-	}
-	return &huma.Schema{Type: huma.TypeString, Enum: values}
-}
 
 // serverID is Nova's id of a server, a UUID.
 type serverID string
-
-// Schema implements huma.SchemaProvider.
-func (serverID) Schema(huma.Registry) *huma.Schema {
-	return &huma.Schema{Ref: "#/components/schemas/UUID"}
-}
 
 // ServerResult is a ServerActed or a ServerNotActed.
 type ServerResult struct{ value any }

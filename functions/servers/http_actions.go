@@ -72,7 +72,7 @@ type manyActedOutput struct {
 
 func (h handler) actOnMany(ctx context.Context, in *actOnManyInput) (*manyActedOutput, error) {
 	req := newActionRequest(domain.Action(in.Body.Action), in.Body.Hard, in.Body.Force)
-	req.imageName = orZero(in.Body.Name)
+	req.imageName = domain.Deref(in.Body.Name)
 	if id, isKeyed, _ := domain.AttemptFrom(ctx); isKeyed {
 		req.key = key{id: id, isOfMany: true}
 	}
@@ -179,7 +179,7 @@ func checkOptions(action domain.Action, hard, force bool, name *string) (faults 
 	if name != nil && action != domain.Snapshot {
 		faults = append(faults, apperr.InvalidField("name", "can be combined with the action snapshot only"))
 	}
-	if err := domain.CheckStorable("name", orZero(name)); err != nil {
+	if err := domain.CheckStorable("name", domain.Deref(name)); err != nil {
 		faults = append(faults, err)
 	}
 	if hard && action != domain.Reboot {
@@ -197,21 +197,14 @@ func newActionRequest(action domain.Action, hard, force bool) actionRequest {
 
 func (in *ServerAction) spec() agent.Spec {
 	return agent.Spec{
-		Image: orZero(in.Image), Command: in.Command, Env: in.Env, Registry: in.Registry,
-		JoinToken: orZero(in.JoinToken),
+		Image: domain.Deref(in.Image), Command: in.Command, Env: in.Env, Registry: in.Registry,
+		JoinToken: domain.Deref(in.JoinToken),
 	}
-}
-
-func orZero[T any](p *T) (value T) {
-	if p != nil {
-		value = *p
-	}
-	return value
 }
 
 func (in *ServerAction) request() actionRequest {
 	req := newActionRequest(domain.Action(in.Action), in.Hard, in.Force)
-	req.key, req.imageName = in.key(), orZero(in.Name)
+	req.key, req.imageName = in.key(), domain.Deref(in.Name)
 	if req.Action == domain.Deploy {
 		req.deploy = &deploy{Spec: in.spec()}
 		if in.ServerImage != nil {

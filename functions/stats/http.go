@@ -108,7 +108,7 @@ func render(kind string, s series) (resp httpx.Response, err error) {
 
 type requestsInput struct {
 	ViewQuery
-	httpx.Page
+	httpx.PageRequest
 	Marker httpx.ID         `query:"marker" example:"019b7c5e-7bd4-703e-8325-28b622c8c15f" doc:"The last id before."`
 	Since  httpx.Time       `query:"since" example:"2026-01-02T00:00:00Z" doc:"Only rows from then on, in RFC 3339."`
 	Acted  connectionFilter `query:"acted_through" example:"019b7c5e-1f20-7a31-b5d4-0c7e2f9a6b13"`
@@ -170,22 +170,15 @@ func (h handler) requests(ctx context.Context, in *requestsInput) (httpx.Respons
 }
 
 func (h handler) page(ctx context.Context, in *requestsInput, q domain.RequestQuery) (httpx.Response, error) {
-	found, more, err := h.svc.Requests(ctx, q)
+	page, err := httpx.ReadPage(ctx, in.Limit, func(limit int) ([]domain.Request, error) {
+		q.Limit = limit
+		return h.svc.requests.List(ctx, q)
+	}, func(r domain.Request) string { return r.ID.String() })
 	if err != nil {
 		return httpx.Response{}, err
 	}
-	out := RequestPage{Requests: make([]Request, len(found))}
-	for i, f := range found {
-		out.Requests[i] = show(q.View, f)
-	}
-	if more {
-		out.Next = in.Next(found[len(found)-1].ID.String())
-	}
-	resp, err := httpx.JSON(http.StatusOK, out)
-	if err == nil {
-		resp.Header.Set("Vary", "Accept, X-Auth-Token")
-	}
-	return resp, err
+	shown := httpx.Each(page.Items, func(r domain.Request) Request { return show(q.View, r) })
+	return httpx.JSON(http.StatusOK, RequestPage{shown, page.Next}, "Vary", "Accept, X-Auth-Token")
 }
 
 // Stats are the hours of a scope.
@@ -246,22 +239,8 @@ func show(v domain.View, f domain.Request) Request {
 
 // describe says what the types' tags cannot.
 func describe(api huma.API) {
-	httpx.DescribeAs[domain.Scope, scopeSchema](api)
-	httpx.DescribeAs[domain.Source, sourceSchema](api)
-}
-
-type scopeSchema struct{}
-
-// Schema implements huma.SchemaProvider.
-func (scopeSchema) Schema(r huma.Registry) *huma.Schema {
-	return httpx.SharedSchema(r, "Scope", huma.Schema{Type: huma.TypeString, Enum: []any{"project", "domain", "cloud"}})
-}
-
-type sourceSchema struct{}
-
-// Schema implements huma.SchemaProvider.
-func (sourceSchema) Schema(huma.Registry) *huma.Schema {
-	return &huma.Schema{Type: huma.TypeString, Enum: []any{"sampled", "rebuilt", "missing"}}
+	httpx.Enum[domain.Scope](api, "Scope", "project", "domain", "cloud")
+	httpx.Enum[domain.Source](api, "", "sampled", "rebuilt", "missing")
 }
 
 // The content types of an export, which has all rows and not a page of them.

@@ -6,25 +6,18 @@ import (
 	"time"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/postgres"
 )
 
-// The parts of the database that this function needs.
-type (
-	statStore interface {
-		Series(ctx context.Context, v domain.View, first, last time.Time) ([]domain.HourStat, error)
-	}
-	requestStore interface {
-		List(ctx context.Context, q domain.RequestQuery) ([]domain.Request, error)
-	}
-	clock interface {
-		Now(ctx context.Context) (time.Time, error)
-	}
-)
+// requestStore is the request log. Tests fake it to fail in the middle of an export.
+type requestStore interface {
+	List(ctx context.Context, q domain.RequestQuery) ([]domain.Request, error)
+}
 
 type service struct {
-	stats    statStore
+	stats    postgres.Stats
 	requests requestStore
-	clock    clock
+	clock    *postgres.DB
 }
 
 // series are consecutive hours; unknown ones are in it, as missing.
@@ -46,17 +39,6 @@ func (s service) Last(ctx context.Context, v domain.View, n int) (series, error)
 	last := now.Truncate(time.Hour)
 	hours, err := s.stats.Series(ctx, v, last.Add(-time.Duration(n-1)*time.Hour), last)
 	return series{view: v, hours: hours}, err
-}
-
-// Requests reads a page of the request log, the newest first. more says that there are older ones.
-func (s service) Requests(ctx context.Context, q domain.RequestQuery) (page []domain.Request, more bool, err error) {
-	limit := q.Limit
-	q.Limit++
-	page, err = s.requests.List(ctx, q)
-	if len(page) > limit {
-		return page[:limit], true, err
-	}
-	return page, false, err
 }
 
 // exportPage is how many rows of an export are in memory at once.

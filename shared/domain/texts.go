@@ -192,3 +192,11 @@ func metadataKeyFault(key string) string {
 	}
 	return ""
 }
+
+// Deref is the value of a field that may be absent; zero without it.
+func Deref[T any](p *T) (value T) {
+	if p != nil {
+		value = *p
+	}
+	return value
+}

@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -414,40 +415,56 @@ func DescribeAs[T any, D huma.SchemaProvider](api huma.API) {
 	api.OpenAPI().Components.Schemas.RegisterTypeAlias(reflect.TypeFor[T](), reflect.TypeFor[D]())
 }
 
+// schemas are the functions of Describe, by type. Routes that describe the same type do so in the same way.
+var schemas sync.Map
+
+// described is a T whose schema was given to Describe.
+type described[T any] struct{}
+
+// Schema implements huma.SchemaProvider.
+func (described[T]) Schema(r huma.Registry) *huma.Schema {
+	stored, _ := schemas.Load(reflect.TypeFor[T]())
+	schema, _ := stored.(func(huma.Registry) *huma.Schema)
+	return schema(r)
+}
+
+// Describe has T described by a schema, whatever its Go type is.
+func Describe[T any](api huma.API, schema func(huma.Registry) *huma.Schema) {
+	schemas.Store(reflect.TypeFor[T](), schema)
+	DescribeAs[T, described[T]](api)
+}
+
+// Refer has T described by a schema that openapi.base.yaml or another type has.
+func Refer[T any](api huma.API, name string) {
+	Describe[T](api, func(huma.Registry) *huma.Schema { return &huma.Schema{Ref: "#/components/schemas/" + name} })
+}
+
+// Enum has T described as one of some texts: under a name of its own, or where it is used if that is empty.
+func Enum[T any, V ~string](api huma.API, name string, values ...V) {
+	list := Each(values, func(v V) any { return string(v) })
+	Describe[T](api, func(r huma.Registry) *huma.Schema {
+		schema := huma.Schema{Type: huma.TypeString, Enum: list}
+		if name == "" {
+			return &schema
+		}
+		return SharedSchema(r, name, schema)
+	})
+}
+
 func shareSchemas(api huma.API) {
-	DescribeAs[uuid.UUID, uuidSchema](api)
-	DescribeAs[time.Time, timeSchema](api)
-	DescribeAs[int, intSchema](api)
-	DescribeAs[apperr.Code, codeSchema](api)
-}
-
-type uuidSchema struct{}
-
-// Schema implements huma.SchemaProvider.
-func (uuidSchema) Schema(r huma.Registry) *huma.Schema {
-	return SharedSchema(r, "UUID", huma.Schema{
-		Type: huma.TypeString, Format: "uuid", Description: "A UUID in lower case.",
-		Pattern: "^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$",
+	Describe[uuid.UUID](api, func(r huma.Registry) *huma.Schema {
+		return SharedSchema(r, "UUID", huma.Schema{
+			Type: huma.TypeString, Format: "uuid", Description: "A UUID in lower case.",
+			Pattern: "^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$",
+		})
 	})
-}
-
-type timeSchema struct{}
-
-// Schema implements huma.SchemaProvider.
-func (timeSchema) Schema(r huma.Registry) *huma.Schema {
-	return SharedSchema(r, "Time", huma.Schema{
-		Type: huma.TypeString, Format: "date-time", Description: "RFC 3339 in UTC.", Pattern: "Z$",
+	Describe[time.Time](api, func(r huma.Registry) *huma.Schema {
+		return SharedSchema(r, "Time", huma.Schema{
+			Type: huma.TypeString, Format: "date-time", Description: "RFC 3339 in UTC.", Pattern: "Z$",
+		})
 	})
-}
-
-type intSchema struct{}
-
-// Schema implements huma.SchemaProvider. Without it the size of Go's int would be part of the API.
-func (intSchema) Schema(huma.Registry) *huma.Schema { return &huma.Schema{Type: huma.TypeInteger} }
-
-type codeSchema struct{}
-
-// Schema implements huma.SchemaProvider.
-func (codeSchema) Schema(huma.Registry) *huma.Schema {
-	return &huma.Schema{Ref: "#/components/schemas/Code"}
+	Describe[int](api, func(huma.Registry) *huma.Schema { // else the size of Go's int would be part of the API
+		return &huma.Schema{Type: huma.TypeInteger}
+	})
+	Refer[apperr.Code](api, "Code")
 }

@@ -43,7 +43,7 @@ type orderPart struct {
 }
 
 type orderInput struct {
-	Page
+	PageRequest
 	ID     ID   `path:"id"`
 	Force  bool `query:"force"`
 	Marker ID   `query:"marker"`

@@ -69,13 +69,19 @@ func Handle[T any](pattern string, fn func(*http.Request) (T, error)) Route {
 	}}
 }
 
-// JSON is an answer with a status of its own.
-func JSON(status int, v any) (Response, error) {
+// JSON is an answer with a status of its own, and headers: names and values in turn. An empty value is left out.
+func JSON(status int, v any, headers ...string) (Response, error) {
 	var body bytes.Buffer
 	if err := encode(&body, v); err != nil {
 		return Response{}, err
 	}
-	return Response{Status: status, Header: http.Header{}, Body: body.Bytes()}, nil
+	header := http.Header{}
+	for pair := range slices.Chunk(headers, 2) {
+		if pair[1] != "" {
+			header.Set(pair[0], pair[1])
+		}
+	}
+	return Response{Status: status, Header: header, Body: body.Bytes()}, nil
 }
 
 func encode(w io.Writer, v any) error {
@@ -229,6 +235,12 @@ func quality(accept, kind string) float64 {
 // ETag identifies one version of a thing (RFC 9110, section 8.8.3).
 func ETag(version int64) string { return `"` + strconv.FormatInt(version, 10) + `"` }
 
+// MatchRequest is the part of a request that changes a thing only in the version that the caller knows. Such requests
+// embed it.
+type MatchRequest struct {
+	IfMatch string `header:"If-Match" minLength:"1" example:"\"3\""`
+}
+
 // Versions are the entity tags of a conditional header; nil = the request has none.
 type Versions []string
 
@@ -243,23 +255,26 @@ func VersionsOf(r *http.Request, header string) (all Versions) {
 		return nil
 	}
 	for tag := range strings.SplitSeq(given, ",") {
-		tag = strings.TrimSpace(tag)
-		if version, isOurs := strings.CutPrefix(strings.TrimPrefix(tag, "W/"), `"`); isOurs {
-			version, _, _ = strings.Cut(strings.TrimSuffix(version, `"`), "-")
-			tag = `"` + version + `"`
-		}
-		all = append(all, tag)
+		all = append(all, strings.TrimPrefix(strings.TrimSpace(tag), "W/"))
 	}
 	return all
 }
 
-// Has reports whether a version that is stored is among them.
-func (v Versions) Has(version int64) bool {
-	return slices.Contains(v, "*") || slices.Contains(v, ETag(version))
+// Has reports whether an entity tag of ours is among them.
+func (v Versions) Has(own string) bool {
+	marked := strings.TrimSuffix(own, `"`) + "-"
+	return slices.ContainsFunc(v, func(tag string) bool {
+		return tag == own || tag == "*" || strings.HasPrefix(tag, marked)
+	})
 }
 
-// IfMatch reports whether a version is one that the request expects. Without the header any version is.
-func IfMatch(r *http.Request) func(version int64) bool {
-	expected := VersionsOf(r, "If-Match")
-	return func(version int64) bool { return expected == nil || expected.Has(version) }
+// IfMatch rejects a version of a thing that the request does not expect. Without the header any version is expected.
+func IfMatch(ctx context.Context, thing string) func(version int64) error {
+	expected := VersionsOf(RequestOf(ctx), "If-Match")
+	return func(version int64) error {
+		if expected == nil || expected.Has(ETag(version)) {
+			return nil
+		}
+		return apperr.New(apperr.Precondition, "the %s has been changed: its ETag is %s now", thing, ETag(version))
+	}
 }

@@ -1,7 +1,9 @@
 package httpx
 
 import (
-	"net/url"
+	"context"
+	"encoding/json"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -76,21 +78,85 @@ func (Time) Schema(huma.Registry) *huma.Schema {
 	return &huma.Schema{Type: huma.TypeString, Format: "date-time"}
 }
 
-// Page is the part of a list's request that bounds it. Such requests embed it, and have a marker of their own.
-type Page struct {
+// PageRequest is the part of a list's request that bounds it. Such requests embed it, and have a marker of their own.
+type PageRequest struct {
 	Limit int `query:"limit" minimum:"1" maximum:"1000" default:"100" doc:"The number of entries of a page, at most."`
-
-	url url.URL
 }
 
-// Resolve implements huma.Resolver.
-func (p *Page) Resolve(ctx huma.Context) []error {
-	p.url = ctx.URL()
+// Page is a part of a list, and the URL of the next one; nil at the end.
+type Page[T any] struct {
+	Items []T
+	Next  *string
+}
+
+// ReadPage reads a page of at most limit entries. It reads one entry more, which shows that another page follows. The
+// next page begins after the marker of the last entry.
+func ReadPage[T any](
+	ctx context.Context, limit int, read func(limit int) ([]T, error), marker func(T) string,
+) (Page[T], error) {
+	found, err := read(limit + 1)
+	page := Page[T]{Items: found}
+	if err == nil && len(found) > limit {
+		page.Items, page.Next = found[:limit], NextPage(ctx, marker(found[limit-1]))
+	}
+	return page, err
+}
+
+// NextPage is the URL of the next page: the same request with another marker.
+func NextPage(ctx context.Context, marker string) *string { return next(*RequestOf(ctx).URL, marker) }
+
+// Each is what an answer shows of the entries of a list; never nil.
+func Each[T, V any](list []T, show func(T) V) []V {
+	out := make([]V, len(list))
+	for n, entry := range list {
+		out[n] = show(entry)
+	}
+	return out
+}
+
+// Patch is a field of a JSON merge patch (RFC 7396) that may be absent, null, or a T.
+type Patch[T any] struct{ text string }
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (p *Patch[T]) UnmarshalJSON(text []byte) error {
+	p.text = string(text)
 	return nil
 }
 
-// Next is the URL of the next page: the same request with another marker.
-func (p *Page) Next(marker string) *string { return next(p.url, marker) }
+// Schema implements huma.SchemaProvider.
+func (Patch[T]) Schema(r huma.Registry) *huma.Schema { return r.Schema(reflect.TypeFor[T](), true, "") }
+
+// IsZero reports whether the field is absent.
+func (p Patch[T]) IsZero() bool { return p.text == "" }
+
+// IsNull reports whether the field is null.
+func (p Patch[T]) IsNull() bool { return p.text == "null" }
+
+// Apply returns the value with the patch; zero for null. It shares nothing with the value before, which has the same
+// form in JSON.
+func (p Patch[T]) Apply(before any) (after T) {
+	if p.IsNull() {
+		return after
+	}
+	text, _ := json.Marshal(before) //nolint:errchkjson // texts and numbers
+	_ = json.Unmarshal(text, &after)
+	if !p.IsZero() {
+		_ = json.Unmarshal([]byte(p.text), &after) // its schema has been checked
+	}
+	return after
+}
+
+// CheckNulls finds the fields of a JSON merge patch that are null and may not be: huma takes null for absent.
+func CheckNulls(ctx huma.Context, nullable ...string) (faults []error) {
+	var fields map[string]json.RawMessage
+	_ = json.Unmarshal(of(ctx.Context()).body, &fields)
+	for name, value := range fields {
+		if string(value) == "null" && !slices.Contains(nullable, name) {
+			faults = append(faults, apperr.InvalidField(name, "must not be null"))
+		}
+	}
+	return faults
+}
 
 // Value is an answer that is only a body.
 type Value[T any] struct{ Body T }
