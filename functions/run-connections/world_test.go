@@ -90,6 +90,9 @@ func (w *world) connect(t *testing.T, change func(*domain.Connection)) domain.Co
 		},
 	}
 	change(&c)
+	if c.Kind == domain.TrustConnection && c.TrustExpiresAt.IsZero() {
+		c.TrustExpiresAt = c.ExpiresAt.Add(domain.TrustSpare)
+	}
 	stored, err := postgres.Connections{DB: w.db}.Create(t.Context(), c)
 	if err != nil {
 		t.Fatal(err)

@@ -41,9 +41,8 @@ type Order struct {
 	ConnectionID uuid.UUID // through which run-connections carries it out; zero = its caller does
 	Payload      []byte    // of an order through a connection: a sealed DelegatedOrder
 
-	Calls         []CreateCall // the recorded ones of its instances
-	CallsRecorded bool         // all create calls are recorded; false for orders of older versions
-	ReadAt        time.Time    // when it was read, by the database's clock
+	Calls  []CreateCall // all create calls of its instances
+	ReadAt time.Time    // when it was read, by the database's clock
 }
 
 // OrderQuery selects a page of orders, the newest first.
