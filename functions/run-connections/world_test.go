@@ -188,6 +188,11 @@ func (w *world) place(
 	if change != nil {
 		change(&order, &payload)
 	}
+	for k, i := range order.Instances {
+		if order.Spec.Reuse {
+			payload.Servers[k].Name, payload.Servers[k].Spec = i.Name, &order.Instances[k].Spec
+		}
+	}
 	order.Payload = sealedJSON(t, order.SealedFor(), payload)
 	if _, err := (postgres.Orders{DB: w.db}).Place(t.Context(), order, 0); err != nil {
 		t.Fatal(err)

@@ -366,7 +366,7 @@ type DelegatedServer struct {
 	Image    string   `json:"image"`    // id or unique name
 	Networks []string `json:"networks"` // ids or unique names; empty = the project's only network
 	UserData UserData `json:"user_data,omitempty"`
-	// Name and Spec describe the server that replaces an idle one that cannot be reused.
+	// Name and Spec are those of an order with reuse: of the server that replaces an idle one that cannot be reused.
 	Name string      `json:"name,omitempty"`
 	Spec *LaunchSpec `json:"spec,omitempty"`
 }
