@@ -3,9 +3,16 @@ package collectstats
 import (
 	"context"
 	"log/slog"
+	"time"
 
 	cloudevents "github.com/cloudevents/sdk-go/v2"
+
+	"github.com/cloudfn/cloudfn/shared/flow"
 )
+
+// confirmAfter is how long after the first check a stopped clock is confirmed: a tick of the clock, and the start of
+// the pods that it wakes.
+const confirmAfter = 90 * time.Second
 
 // Handle does what is due by the database's clock, whichever event woke it: a second delivery finds it done.
 func (s service) Handle(ctx context.Context, _ cloudevents.Event) error {
@@ -19,14 +26,31 @@ func (s service) start(ctx context.Context) error {
 	return joined(s.jobs.Register(ctx, jobKind, []string{recheckKey}), s.suspendUnserved(ctx))
 }
 
-// checkClock raises an alarm when periodic work is overdue: this function has a PingSource of its own, the others wait
-// for the clock.
+// checkClock raises an alarm when periodic work is overdue, and still is some time later: this function has a
+// PingSource of its own, the others wait for the clock. After a downtime of everything all work is overdue until the
+// clock's first tick.
 func (s service) checkClock(ctx context.Context) error {
-	overdue, err := s.monitors.CheckClock(ctx)
-	if overdue > 0 {
+	overdue, err := s.monitors.Overdue(ctx)
+	if err != nil {
+		return err
+	}
+	if overdue > 0 && !s.await(ctx) {
+		return nil // the process ends, and the next event checks again
+	}
+	if overdue, err = s.monitors.CheckClock(ctx); overdue > 0 {
 		slog.ErrorContext(ctx, "periodic work is overdue: no one wakes the functions; look at the function clock and "+
 			"its PingSource", "overdue", overdue.String())
 		s.wake("deliver-events")
 	}
 	return err
+}
+
+// awaitClock waits until the clock has to have worked, for half of the event's time at most. It is false when the
+// process ends first.
+func awaitClock(ctx context.Context) bool {
+	pause := confirmAfter
+	if deadline, ok := ctx.Deadline(); ok {
+		pause = min(pause, time.Until(deadline)/2)
+	}
+	return flow.Await(ctx, pause, nil)
 }

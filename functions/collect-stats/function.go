@@ -83,6 +83,7 @@ var Function = run.Event[Config]{
 			"stats_sums":         "select, insert, update, delete",
 			"streams":            "select, update (next_at, attempts, failing_since), delete",
 			"unexpected_objects": "select, update (missed_at), delete",
+			"wake_failures":      "select (function, failed_at)",
 			"function drop_requests_month(timestamptz)": "execute",
 			"function make_requests_month(timestamptz)": "execute",
 		},

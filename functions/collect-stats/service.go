@@ -39,6 +39,7 @@ type service struct {
 	listed    *listed
 	left      postgres.Unserved
 	unserved  func([]domain.Remains) []domain.Remains // those that the lists do not let in
+	await     func(ctx context.Context) bool          // waits for what awaitClock does
 }
 
 // newService has all stores of the database.
@@ -48,7 +49,7 @@ func newService(db *postgres.DB, login func(context.Context) (session, error)) s
 		requests: postgres.Requests{DB: db}, rows: postgres.Retention{DB: db}, events: postgres.Events{DB: db},
 		monitors: postgres.Monitors{DB: db},
 		left:     postgres.Unserved{DB: db}, wake: func(...string) {}, listed: &listed{},
-		unserved: func([]domain.Remains) []domain.Remains { return nil },
+		unserved: func([]domain.Remains) []domain.Remains { return nil }, await: awaitClock,
 	}
 }
 

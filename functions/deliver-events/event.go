@@ -3,6 +3,7 @@ package deliverevents
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	cloudevents "github.com/cloudevents/sdk-go/v2"
@@ -36,7 +37,13 @@ func (s *service) start(ctx context.Context) error {
 	return errors.Join(s.chores.Register(ctx), s.outbox.SetSink(ctx, s.sink, s.retention))
 }
 
-// Handle delivers what is due, whatever has woken it, and deletes old events once an hour.
+// Handle delivers what is due, whatever has woken it. Once an hour it deletes old events meanwhile, within retireTime:
+// no delivery waits for that.
 func (s *service) Handle(ctx context.Context, _ cloudevents.Event) error {
-	return errors.Join(s.chores.Run(ctx), s.Deliver(ctx))
+	var chores sync.WaitGroup
+	var failed error
+	chores.Go(func() { failed = s.chores.Run(ctx) })
+	err := s.Deliver(ctx)
+	chores.Wait()
+	return errors.Join(failed, err)
 }

@@ -236,7 +236,8 @@ func TestLongOneProjectIsDisabled(t *testing.T) {
 	w.ends(t, w.instances[0], "unknown/ACTIVE active/ACTIVE")
 }
 
-// TestConcurrentTicks at two replicas: one tick does the work, the others do not wait for it.
+// TestConcurrentTicks at two replicas: one tick does the work. In its process one more waits, which reads what was
+// written since; all others end.
 func TestConcurrentTicks(t *testing.T) {
 	t.Parallel()
 	w := launched(t, 1)
@@ -250,9 +251,9 @@ func TestConcurrentTicks(t *testing.T) {
 	for n := range 12 {
 		all.Go(func() { tick(t, replicas[n%2], 204); ended.Add(1) })
 	}
-	testkit.Eventually(t, time.Minute, "all ticks but the one that works have ended",
-		func() bool { return ended.Load() >= 11 })
-	if n := ended.Load(); n != 11 {
+	testkit.Eventually(t, time.Minute, "all ticks have ended but the one that works and the one that waits",
+		func() bool { return ended.Load() >= 10 })
+	if n := ended.Load(); n != 10 {
 		t.Errorf("%d ticks ended before Nova answered", n)
 	}
 	release()
@@ -260,7 +261,7 @@ func TestConcurrentTicks(t *testing.T) {
 	w.ends(t, w.instances[0], "building/BUILD active/ACTIVE")
 	changes := slices.DeleteFunc(b.requests(),
 		func(path string) bool { return !strings.Contains(path, "changes-since") })
-	if len(changes) > 4 { // each replica asks for the whole cloud, which is refused
+	if len(changes) > 6 { // each replica asks for the whole cloud, which is refused; one tick reads after the other
 		t.Errorf("nova was asked %v", changes)
 	}
 }

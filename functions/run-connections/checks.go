@@ -31,7 +31,8 @@ func (s *service) confirm(ctx context.Context, c domain.Connection) error {
 	return err
 }
 
-// checks has workers check the connections that are due.
+// checks has workers check the connections when one is due, and those that are due some minutes later with it: then the
+// function has nothing to do for minutes, however many connections there are.
 func (s *service) checks(ctx context.Context, b *batch, end time.Time) error {
 	clouds, err := s.delegations.CheckClouds(ctx)
 	for _, cloud := range clouds {

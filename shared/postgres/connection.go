@@ -34,6 +34,15 @@ credential_expires_at, suspended_at, resumed_at, lease_id, managed`
 	endsAt = `least(expires_at, coalesce(last_used_at, created_at) + idle_timeout)`
 )
 
+// idleBy is the condition that a connection ends by a moment because it was not used, and the order by which the index
+// connections_idle_end answers it without reading others. Both have no time zone, because an index cannot have what
+// depends on that of the session.
+func idleBy(moment string) string {
+	const idleEnd = "(coalesce(last_used_at, created_at) at time zone 'UTC') + idle_timeout"
+	return "status = 'active' and idle_timeout is not null and " + idleEnd + " <= (" + moment + ") at time zone 'UTC'" +
+		" order by " + idleEnd
+}
+
 // usedBy counts what runs through a connection: every instance that has, or may have, a server.
 func usedBy(projectID, id string) string {
 	return `

@@ -12,22 +12,26 @@ import (
 )
 
 // A check asks the connection's Keystone whether it still accepts the delegation: every domain.CheckEvery, and on
-// request.
+// request. When one is due, those that are within domain.CheckEarly are done with it.
 
 const (
-	checkDue = `c.status = 'active' and c.next_check_at <= now()
-    and coalesce(c.check_until, '-infinity') <= now()`
+	mayBeChecked = `c.status = 'active' and coalesce(c.check_until, '-infinity') <= now() and c.next_check_at <= now()`
 
-	checkCloudsSQL = `select c.auth_url, c.region from connections c where ` + checkDue +
-		` group by c.auth_url, c.region`
+	checkCloudsSQL = `
+select c.auth_url, c.region from connections c
+where ` + mayBeChecked + ` + $1::interval and exists (select from connections c where ` + mayBeChecked + `)
+group by c.auth_url, c.region`
 
+	// A check that is done early is due from then on: what is requested later has a later time.
 	claimCheckSQL = `
 with due as (
-    select c.id from connections c where c.auth_url = $1 and c.region = $2 and ` + checkDue + `
+    select c.id from connections c
+    where c.auth_url = $1 and c.region = $2 and ` + mayBeChecked + ` + $4::interval
     order by c.next_check_at, c.id limit 1
     for no key update skip locked
 )
-update connections set check_until = clock_timestamp() + $3::interval
+update connections
+set check_until = clock_timestamp() + $3::interval, next_check_at = least(next_check_at, clock_timestamp())
 where id = (select id from due)
 returning ` + delegationColumns
 
@@ -62,17 +66,19 @@ where project_id = $1 and id = $2 and ` + isNewest
 // betweenChecks is the least time between two checks of one connection, however many are requested.
 const betweenChecks = 2 * time.Second
 
-// CheckClouds lists the clouds that have connections with a due check.
+// CheckClouds lists the clouds that have connections to check: if the check of any connection is due, those with checks
+// that are due within domain.CheckEarly.
 func (d Delegations) CheckClouds(ctx context.Context) ([]domain.RemoteCloud, error) {
-	return queryAll[domain.RemoteCloud](ctx, d.DB.pool, checkCloudsSQL)
+	return queryAll[domain.RemoteCloud](ctx, d.DB.pool, checkCloudsSQL, domain.CheckEarly)
 }
 
-// ClaimCheck claims the connection to the cloud whose check has been due for the longest. found is false when none is
-// due. The claim of a replica that dies ends by itself.
+// ClaimCheck claims the connection to the cloud whose check is due first, within domain.CheckEarly. found is false when
+// none is. The claim of a replica that dies ends by itself.
 func (d Delegations) ClaimCheck(
 	ctx context.Context, cloud domain.RemoteCloud, claimFor time.Duration,
 ) (c domain.Connection, found bool, err error) {
-	return queryFound[domain.Connection](ctx, d.DB.pool, claimCheckSQL, cloud.AuthURL, cloud.Region, claimFor)
+	return queryFound[domain.Connection](ctx, d.DB.pool, claimCheckSQL, cloud.AuthURL, cloud.Region, claimFor,
+		domain.CheckEarly)
 }
 
 // MarkChecked records that Keystone accepts the delegation, with these roles (nil = not known). asked is the database's

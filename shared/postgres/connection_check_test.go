@@ -103,6 +103,67 @@ func TestChecksAreSpread(t *testing.T) {
   and status = 'active'`)
 }
 
+// TestChecksTogether: when a check is due, an event does those of all clouds that are due within 150 s with it. So no
+// check is due for 150 s after it, and each connection is checked six minutes after its last check at the latest.
+func TestChecksTogether(t *testing.T) {
+	t.Parallel()
+	l := newTestDB(t)
+	d := postgres.Delegations{DB: l.DB}
+	const many = 24
+	for n := range many {
+		l.storeConnection(t, domain.ConnectionQuota{}, func(c *domain.Connection) {
+			if n%2 == 0 {
+				c.AuthURL = elsewhere.AuthURL
+			}
+		})
+	}
+	l.exec(t, `update connections c set next_check_at = at, checked_at = at - interval '6 minutes' from (
+    select id, now() + row_number() over (order by id) * interval '15 seconds' as at from connections) spread
+where c.id = spread.id`)
+	event := func() (checked int) {
+		t.Helper()
+		clouds, err := d.CheckClouds(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, cloud := range clouds {
+			for {
+				c, isFound, err := d.ClaimCheck(t.Context(), cloud, time.Minute)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if !isFound {
+					break
+				}
+				checked++
+				if err := d.MarkChecked(t.Context(), "p1", c.ID, l.now(t), nil); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		return checked
+	}
+	if n := event(); n != 0 {
+		t.Errorf("%d were checked before any check was due", n)
+	}
+	for range 10 { // more than half an hour
+		pause := testkit.Scalar[time.Duration](t, l.conn, "select min(next_check_at) - clock_timestamp() from connections")
+		if _, err := l.conn.Exec(t.Context(), `update connections set checked_at = checked_at - $1::interval,
+    next_check_at = next_check_at - $1::interval, check_until = check_until - $1::interval`, pause); err != nil {
+			t.Fatal(err)
+		}
+		if age := testkit.Scalar[time.Duration](t, l.conn,
+			"select max(clock_timestamp() - checked_at) from connections"); age > 6*time.Minute+10*time.Second {
+			t.Errorf("a check is %s old", age)
+		}
+		n := event()
+		next := testkit.Scalar[time.Duration](t, l.conn, "select min(next_check_at) - clock_timestamp() from connections")
+		if n == 0 || next < 140*time.Second {
+			t.Errorf("after an event with %d checks the next one is due in %s", n, next)
+		}
+	}
+}
+
 // TestLateAnswer: what a later request has recorded stays when the answer to an earlier one arrives: a replica whose
 // claim has ended may still record it.
 func TestLateAnswer(t *testing.T) {

@@ -18,13 +18,18 @@ type Delegations struct{ DB *DB }
 const delegationColumns = connectionColumns + `, secret`
 
 var (
-	// Connections whose time is over, and trusts that have to be revoked.
+	// Connections whose time is over, and trusts that have to be revoked: an index has each in its order.
 	endingSQL = `
-select ` + delegationColumns + ` from connections
-where status = 'active' and expires_at <= now()
-   or status = 'active' and idle_timeout is not null and ` + endsAt + ` <= now()
-   or status <> 'active' and not revoked and coalesce(not_before, '-infinity') <= now()
-order by expires_at limit $1`
+with ending as (
+    (select id from connections where status = 'active' and expires_at <= now() order by expires_at limit $1)
+    union all
+    (select id from connections where ` + idleBy("now()") + ` limit $1)
+    union all
+    (select id from connections
+    where status <> 'active' and not revoked and coalesce(not_before, '-infinity') <= now()
+    order by coalesce(not_before, '-infinity') limit $1)
+)
+select ` + delegationColumns + ` from connections where id in (select id from ending) order by expires_at limit $1`
 
 	// Connections with work that nobody has claimed. One whose cloud gave no answer waits until not_before; one that
 	// has ended needs no cloud. The order is random: a fixed one would give all workers to the first. Only the keys of

@@ -36,10 +36,10 @@ func DueJobs(kind string) []string {
 }
 
 // dueIdle is past while a job waits for something to follow, and that exists: whoever made it may have died before it
-// woke the function.
+// woke the function. As a condition of the row Postgres would look for it first, whether the job waits or not.
 func dueIdle(kind, key, exists string) string {
-	return "select 'epoch'::timestamptz from jobs j where j.kind = '" + kind + "' and j.key = '" + key +
-		"' and j.due_at = 'infinity' and " + exists
+	return "select case when j.due_at = 'infinity' and " + exists + " then 'epoch'::timestamptz end from jobs j" +
+		" where j.kind = '" + kind + "' and j.key = '" + key + "'"
 }
 
 // The jobs that wait for something to follow.
@@ -102,7 +102,7 @@ func DueConnections() []string {
 		dueOrdered("orders"),
 		dueOrdered("actions"),
 		"select min(expires_at) from connections where status = 'active' and expires_at <= now() + $1::interval",
-		"select min(" + endsAt + ") from connections where status = 'active' and idle_timeout is not null",
+		"select " + endsAt + " from connections where " + idleBy("now() + $1::interval") + " limit 1",
 		`select min(coalesce(not_before, 'epoch')) from connections
     where status <> 'active' and not revoked and kind = 'trust'
       and coalesce(not_before, '-infinity') <= now() + $1::interval`,

@@ -17,8 +17,8 @@ set session_replication_role = replica;
 create temporary table n as select n, md5(n::text)::uuid as id, now() + interval '1 hour' as later
     from generate_series(1, 100000) n;
 insert into connections (id, project_id, domain_id, user_id, kind, delegation_id, acts_as, actions, usable_by, status,
-    expires_at, region, next_check_at, read_at)
-select id, 'p', 'd', 'u', 'trust', 't', '{}', '{}', '{}', 'active', later, 'r', later, now() from n;
+    expires_at, region, next_check_at, read_at, idle_timeout)
+select id, 'p', 'd', 'u', 'trust', 't', '{}', '{}', '{}', 'active', later, 'r', later, later, '1 hour' from n;
 insert into orders (project_id, id, domain_id, user_id, body_sha256, spec, status, connection_id, claimed_until)
 select 'p', id, 'd', 'u', '', '{}', 'running', id, later from n;
 insert into actions (project_id, id, connection_id, instance_id, user_id, verb, claimed_until)
@@ -43,6 +43,9 @@ from n;
 insert into streams (project_id, callback_id, stream, head, tail, next_at) select 'p', id, 's', 0, 1, later from n;
 insert into jobs (kind, key, due_at) select 'run-leases', n, later from n;
 insert into jobs (kind, key, done_at) select 'collect-stats', n, now() from n;
+insert into jobs (kind, key, due_at) select kind, key, now() + interval '30 seconds'
+from (values ('poll-instances', 'poll'), ('run-leases', 'pool'), ('run-connections', 'remote')) polls (kind, key);
+insert into unserved_projects (project_id, domain_id) values ('p', 'd'); -- no instance or order is followed
 set session_replication_role = default;
 analyze`
 

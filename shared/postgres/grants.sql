@@ -40,7 +40,7 @@ begin
         grant select (expires_at, status) on connection_requests to cloudfn_clock;
         grant select (check_until, created_at, expires_at, id, idle_timeout, kind, last_used_at, next_check_at, not_before, project_id, revoked, status, suspended_at) on connections to cloudfn_clock;
         grant select (claimed_until, due_at) on drains to cloudfn_clock;
-        grant insert, select on events to cloudfn_clock;
+        grant insert on events to cloudfn_clock;
         grant select (connection_id, disconnected_at, project_id, remote, server_id, state) on instances to cloudfn_clock;
         grant select (claimed_until, done_at, due_at, key, kind) on jobs to cloudfn_clock;
         grant select (claimed_until, due_at, ends_at, project_id, status) on leases to cloudfn_clock;
@@ -85,6 +85,7 @@ begin
         grant delete, select, update (attempts, failing_since, next_at) on streams to cloudfn_collect_stats;
         grant delete, select, update (missed_at) on unexpected_objects to cloudfn_collect_stats;
         grant delete, insert, select on unserved_projects to cloudfn_collect_stats;
+        grant select (failed_at, function) on wake_failures to cloudfn_collect_stats;
     end if;
     if exists (select from pg_roles where rolname = 'cloudfn_connections') then
         revoke all on all tables in schema public from cloudfn_connections;

@@ -62,9 +62,11 @@ set failing_since = case when w.failed_at < clock_timestamp() - $3::interval the
     failed_at = clock_timestamp()
 returning clock_timestamp() - failing_since`
 
+	// The jobs of a function that the clock has tried to wake within $2 say nothing about the clock: it works.
 	overdueSQL = `
-select coalesce(max(now() - greatest(due_at, claimed_until)), interval '0') from jobs
-where due_at < now() - $1::interval and coalesce(claimed_until, '-infinity') < now() - $1::interval`
+select coalesce(max(now() - greatest(due_at, claimed_until)), interval '0') from jobs j
+where due_at < now() - $1::interval and coalesce(claimed_until, '-infinity') < now() - $1::interval
+  and not exists (select from wake_failures w where w.function = j.kind and w.failed_at > now() - $2::interval)`
 )
 
 const (
@@ -73,6 +75,8 @@ const (
 	forgetAfter = 2 * time.Minute
 	// overdueAfter is how late a job is when the clock has stopped: it wakes each minute, and retries for one.
 	overdueAfter = 10 * time.Minute
+	// triedWithin is how old the last failure of the clock is at most, while it works: it tries each minute.
+	triedWithin = 3 * time.Minute
 )
 
 // WakeFailed records that a function could not be woken, since how long. When that lasts for three minutes, an event
@@ -93,10 +97,16 @@ func (m Monitors) Woken(ctx context.Context, function string) error {
 	return m.DB.monitor(ctx, "", monitorWorksSQL, wakeMonitor+function)
 }
 
-// CheckClock records whether the clock works: it does not when a periodic job is overdue by ten minutes, because no one
-// has woken its function. It returns by how much.
+// Overdue returns by how much a periodic job is overdue, if by ten minutes at least, and 0 if none is. Jobs of
+// functions that the clock cannot wake do not count: their own monitor fails.
+func (m Monitors) Overdue(ctx context.Context) (time.Duration, error) {
+	return queryValue[time.Duration](ctx, m.DB.pool, overdueSQL, overdueAfter, triedWithin)
+}
+
+// CheckClock records whether the clock works: it does not when a periodic job is overdue, because no one has woken its
+// function. It returns by how much.
 func (m Monitors) CheckClock(ctx context.Context) (overdue time.Duration, err error) {
-	overdue, err = queryValue[time.Duration](ctx, m.DB.pool, overdueSQL, overdueAfter)
+	overdue, err = m.Overdue(ctx)
 	switch {
 	case err != nil:
 		return 0, err

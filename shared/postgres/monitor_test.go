@@ -58,11 +58,12 @@ from events where type = 'cloudfn.monitor.failed.v1'`
 }
 
 // TestClockMonitor: a periodic job that no one has claimed for ten minutes says that the clock has stopped, once. One
-// that is claimed, or waits for something to follow, does not.
+// that is claimed, or waits for something to follow, does not, nor that of a function that the clock tries to wake.
 func TestClockMonitor(t *testing.T) {
 	t.Parallel()
 	url := testkit.Database(t)
 	monitors, conn := postgres.Monitors{DB: open(t, url)}, testkit.Connect(t, url)
+	const tried = "; insert into wake_failures (function, failed_at) select "
 	for _, tc := range []struct {
 		job    string // its due time and claim
 		isLate bool
@@ -73,12 +74,16 @@ func TestClockMonitor(t *testing.T) {
 		{"now() - interval '1 hour', now() - interval '2 minutes'", false, 0},
 		{"'infinity', null", false, 0},
 		{"null, null", false, 0},
+		{"now() - interval '1 hour', null" + tried + "'a', now() - interval '2 minutes'", false, 0},
 		{"now() - interval '11 minutes', null", true, 1},
 		{"now() - interval '1 hour', now() - interval '20 minutes'", true, 1},
+		{"now() - interval '1 hour', null" + tried + "'a', now() - interval '4 minutes'", true, 1},
+		{"now() - interval '1 hour', null" + tried + "'b', now()", true, 1},
 		{"now(), null", false, 2},
 		{"now(), null", false, 2},
 	} {
-		exec(t, conn, "delete from jobs; insert into jobs (kind, key, due_at, claimed_until) select 'a', 'b', "+tc.job)
+		exec(t, conn, "delete from wake_failures; delete from jobs; insert into jobs (kind, key, due_at, claimed_until) "+
+			"select 'a', 'b', "+tc.job)
 		overdue, err := monitors.CheckClock(t.Context())
 		if err != nil || (overdue > 10*time.Minute) != tc.isLate || !tc.isLate && overdue != 0 {
 			t.Errorf("%s: overdue by %s, %v", tc.job, overdue, err)

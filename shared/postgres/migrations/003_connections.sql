@@ -58,7 +58,11 @@ create table connections (
 create index connections_project on connections (project_id, id);
 create index connections_usable on connections using gin (usable_by);
 create index connections_ending on connections (expires_at) where status = 'active' or not revoked;
-create index connections_idle on connections (id) where status = 'active' and idle_timeout is not null;
+-- When unused connections end. An index cannot have the sum of a timestamptz and an interval, which depends on the
+-- session's time zone.
+create index connections_idle_end
+    on connections (((coalesce(last_used_at, created_at) at time zone 'UTC') + idle_timeout))
+    where status = 'active' and idle_timeout is not null;
 create index connections_check on connections (next_check_at) where status = 'active';
 create index connections_read on connections (coalesce(read_at, '-infinity'))
     where status = 'active' and (auth_url <> '' or region <> '');
