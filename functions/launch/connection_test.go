@@ -15,10 +15,11 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestHashOfStoredOrders guards the hashes of orders that older versions have stored: resending one must find it.
+// TestHashOfStoredOrders guards the hashes of stored orders: one that is sent again must be found, also after an update
+// that adds fields to the request.
 func TestHashOfStoredOrders(t *testing.T) {
 	t.Parallel()
-	for text, want := range map[string]string{ // hashed by the version before connections
+	for text, want := range map[string]string{ // hashed before a request had a connection
 		`{"name":"a"}`: "b6d4589b700411d44546e1c8467963a82167b0bff6d1bd83c4ff77c836dbd7be",
 		`{"id":"0f8fad5b-d9cb-469f-a165-70867728950e","name":"wëb","count":3,"flavor":"m1.small",
 			"image":"cirros","networks":["private"],"key_name":"laptop","security_groups":["default"],

@@ -238,7 +238,7 @@ const maxLabels = 50
 // Resolve implements huma.Resolver.
 func (c *ChangeNode) Resolve(huma.Context) (faults []error) {
 	for key, value := range c.Labels.Apply(nil) {
-		if value == nil { // one of an older release, which took other forms
+		if value == nil { // it is removed
 			continue
 		}
 		if fault := domain.CheckLabel(key, *value); fault != "" {

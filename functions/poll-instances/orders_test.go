@@ -135,7 +135,7 @@ func (o oneOrder) PublishUnexpected(_ context.Context, _ domain.Instance, s doma
 func TestRemoveExtras(t *testing.T) {
 	t.Parallel()
 	var deleted, published []string
-	order := domain.Order{ID: uuid.New(), Status: domain.OrderRunning, CallsRecorded: true}
+	order := domain.Order{ID: uuid.New(), Status: domain.OrderRunning}
 	i := domain.Instance{ID: uuid.New(), ServerID: "own"}
 	call := domain.CreateCall{ID: uuid.New(), InstanceID: i.ID, Name: "web", BeganAt: time.Now(), Until: time.Now()}
 	order.Instances, order.Calls = []domain.Instance{i}, []domain.CreateCall{call}

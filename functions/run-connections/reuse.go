@@ -100,11 +100,8 @@ func (p preparing) recordDeleted(ctx context.Context, i domain.Instance, server 
 func (p preparing) replacement(order domain.Order, n int) domain.Instance {
 	taken, server := order.Instances[n], p.wanted.Servers[n]
 	i := domain.Instance{
-		ID: uuid.New(), ProjectID: order.ProjectID, OrderID: order.ID, Name: taken.Name,
-		State: domain.InstanceRequested, Spec: taken.Spec, ConnectionID: order.ConnectionID, Remote: taken.Remote,
-	}
-	if server.Spec != nil { // as of an order that an older version stored it is not
-		i.Name, i.Spec = server.Name, *server.Spec
+		ID: uuid.New(), ProjectID: order.ProjectID, OrderID: order.ID, Name: server.Name,
+		State: domain.InstanceRequested, Spec: *server.Spec, ConnectionID: order.ConnectionID, Remote: taken.Remote,
 	}
 	i.Spec.ImageID, i.Spec.NetworkIDs, i.KeyName = "", nil, i.Spec.KeyName // they are looked up anew
 	return i

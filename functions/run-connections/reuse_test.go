@@ -36,7 +36,7 @@ func TestLongReusedServerIsChecked(t *testing.T) {
 			o.Spec.Reuse = true
 			for k := range o.Instances {
 				o.Instances[k].Name, o.Instances[k].Spec.ImageRef = "instead", image
-				d.Servers[k].Image, d.Servers[k].Name, d.Servers[k].Spec = image, "instead", &o.Instances[k].Spec
+				d.Servers[k].Image = image
 			}
 		})
 		if placed.Instances[0].State != domain.InstanceStopped {

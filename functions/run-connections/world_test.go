@@ -90,6 +90,9 @@ func (w *world) connect(t *testing.T, change func(*domain.Connection)) domain.Co
 		},
 	}
 	change(&c)
+	if c.Kind == domain.TrustConnection && c.TrustExpiresAt.IsZero() {
+		c.TrustExpiresAt = c.ExpiresAt.Add(domain.TrustSpare)
+	}
 	stored, err := postgres.Connections{DB: w.db}.Create(t.Context(), c)
 	if err != nil {
 		t.Fatal(err)
@@ -184,6 +187,11 @@ func (w *world) place(
 	}
 	if change != nil {
 		change(&order, &payload)
+	}
+	for k, i := range order.Instances {
+		if order.Spec.Reuse {
+			payload.Servers[k].Name, payload.Servers[k].Spec = i.Name, &order.Instances[k].Spec
+		}
 	}
 	order.Payload = sealedJSON(t, order.SealedFor(), payload)
 	if _, err := (postgres.Orders{DB: w.db}).Place(t.Context(), order, 0); err != nil {

@@ -34,7 +34,7 @@ type function struct {
 	Arg        string // FLOATING_IP
 	File       string // floatingip: the file in shared/domain and shared/postgres
 	Event      string // cloudfn.floating_ip.state.v1
-	Migration  string // 019_floating_ips.sql
+	Migration  string // 009_floating_ips.sql
 }
 
 var nameForm = regexp.MustCompile(`^[a-z][a-z0-9]*(-[a-z0-9]+)*$`)

@@ -272,7 +272,7 @@ type DelegatedAction struct {
 	ImageName    string    // of Snapshot; "" = the server's name
 	ImageID      string    // of a Snapshot that has ended
 	UserID       string    // the caller
-	Actor        *Actor    // the caller in events; nil = stored by an older version
+	Actor        *Actor    // the caller in events
 	Request      ActionRequest
 	Payload      []byte // a sealed DelegatedDeploy; nil but for Deploy
 	BodySHA256   []byte // of the request; nil = the caller gave no ID

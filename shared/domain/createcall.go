@@ -93,8 +93,7 @@ func (o Order) callOf(i Instance, s Server) (CreateCall, bool) {
 }
 
 // OwnServer chooses the instance's server among found: the stored one, else the oldest that one of the instance's
-// create calls may have created, because servers with copied tags are younger. It sets CallID to that call. For an
-// order stored without its calls it is the oldest with the instance's tag, while the order runs.
+// create calls may have created, because servers with copied tags are younger. It sets CallID to that call.
 func (o Order) OwnServer(i Instance, found []Server) (own Server, adopted Instance, ok bool) {
 	for _, s := range oldestFirst(found) {
 		switch {
@@ -105,8 +104,7 @@ func (o Order) OwnServer(i Instance, found []Server) (own Server, adopted Instan
 		// Nova still lists it for a moment
 		case !slices.Contains(s.Tags, i.ID.String()), StateOf(s.Status, "") == InstanceDeleted:
 		default:
-			call, proven := o.callOf(i, s)
-			if proven || !o.CallsRecorded && o.Status == OrderRunning {
+			if call, proven := o.callOf(i, s); proven {
 				i.CallID = call.ID
 				return s, i, true
 			}

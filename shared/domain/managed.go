@@ -177,7 +177,7 @@ type Revision struct {
 	Schedule   ScheduleRule
 	RolledBack int // the revision that this one repeats; 0 = none
 	UserID     string
-	UserName   string // "" in rows of older versions
+	UserName   string
 	CreatedAt  time.Time
 }
 

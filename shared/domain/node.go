@@ -101,11 +101,8 @@ type Node struct {
 	StatusSince     time.Time
 	NotUpSince      time.Time // suspect or down; zero = it is neither
 	ServiceAt       time.Time // the last report of its nova-compute, by Nova's clock
-	ReportedAt      time.Time // the same by the database's clock
 	AgentAt         time.Time // the last heartbeat of the operator's own agent
-	AgentStatus     NodeStatus
-	AgentReason     string // what that said
-	ServiceID       string // of its nova-compute
+	ServiceID       string    // of its nova-compute
 	Enabled         bool
 	DisabledReason  string
 	CordonedAt      time.Time // by us; zero = we have not

@@ -41,9 +41,8 @@ type Order struct {
 	ConnectionID uuid.UUID // through which run-connections carries it out; zero = its caller does
 	Payload      []byte    // of an order through a connection: a sealed DelegatedOrder
 
-	Calls         []CreateCall // the recorded ones of its instances
-	CallsRecorded bool         // all create calls are recorded; false for orders of older versions
-	ReadAt        time.Time    // when it was read, by the database's clock
+	Calls  []CreateCall // all create calls of its instances
+	ReadAt time.Time    // when it was read, by the database's clock
 }
 
 // OrderQuery selects a page of orders, the newest first.
@@ -367,7 +366,7 @@ type DelegatedServer struct {
 	Image    string   `json:"image"`    // id or unique name
 	Networks []string `json:"networks"` // ids or unique names; empty = the project's only network
 	UserData UserData `json:"user_data,omitempty"`
-	// Name and Spec describe the server that replaces an idle one that cannot be reused.
+	// Name and Spec are those of an order with reuse: of the server that replaces an idle one that cannot be reused.
 	Name string      `json:"name,omitempty"`
 	Spec *LaunchSpec `json:"spec,omitempty"`
 }

@@ -23,7 +23,7 @@ type Request struct {
 	Status    int
 	Duration  time.Duration // from the first byte read to the row written
 	UserID    string        // "" when the token was rejected
-	UserName  string        // "" in rows of older versions
+	UserName  string
 	ProjectID string
 	DomainID  string
 	RequestID string // req-<uuid>, as in X-Request-Id and sent to OpenStack

@@ -20,7 +20,7 @@ func (s storeView) Place(_ context.Context, order domain.Order, claimFor time.Du
 	return c, s.saveOrder("order", order.Instances[0].Name, func() error {
 		o, isKnown := s.orders[order.ID]
 		if !isKnown {
-			order.Status, order.CreatedAt, order.CallsRecorded = domain.OrderRunning, time.Now(), true
+			order.Status, order.CreatedAt = domain.OrderRunning, time.Now()
 			order.Instances = slices.Clone(order.Instances)
 			order.Instances[0].Origin, order.Instances[0].CreatedAt = domain.OriginLaunched, time.Now()
 			order.Instances[0].OrderID = order.ID

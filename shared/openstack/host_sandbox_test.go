@@ -323,10 +323,10 @@ func TestTraitsOfAProvider(t *testing.T) {
 		all.Wait()
 	}
 	set(true)
-	now, err := admin.ProviderTraits(ctx, host.ProviderID)
+	now := testkit.ProviderTraits(t, host.ProviderID)
 	for _, name := range append(names, "COMPUTE_NODE") {
 		if !slices.Contains(now, name) {
-			t.Errorf("%s is lost of %v %v", name, now, err)
+			t.Errorf("%s is lost of %v", name, now)
 		}
 	}
 	if err := admin.DeleteTrait(ctx, names[0]); apperr.CodeOf(err) != apperr.Conflict {

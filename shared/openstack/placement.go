@@ -141,19 +141,6 @@ func (s *Session) DeleteTrait(ctx context.Context, name string) error {
 	return absentIsDone(classify("placement", traits.Delete(ctx, placement, name).ExtractErr()))
 }
 
-// ProviderTraits lists the traits of a provider.
-func (s *Session) ProviderTraits(ctx context.Context, providerID string) ([]string, error) {
-	placement, err := s.client(ctx, "placement", "", placementTraits)
-	if err != nil {
-		return nil, err
-	}
-	found, err := resourceproviders.GetTraits(ctx, placement, providerID).Extract()
-	if err != nil {
-		return nil, classify("placement", err)
-	}
-	return found.Traits, nil
-}
-
 // IsolatedProviders lists the ids of the providers that have the trait and are in the aggregate with this uuid.
 func (s *Session) IsolatedProviders(ctx context.Context, aggregate, trait string) ([]string, error) {
 	placement, err := s.client(ctx, "placement", "", placementRequired)

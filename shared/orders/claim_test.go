@@ -108,7 +108,7 @@ func TestOpenCallsAreAwaited(t *testing.T) {
 					ID: uuid.New(), InstanceID: i.ID, Name: "a", BeganAt: time.Now(),
 					Until: time.Now().Add(3 * time.Second),
 				}
-				order := domain.Order{ID: uuid.New(), Status: domain.OrderRunning, CallsRecorded: true}
+				order := domain.Order{ID: uuid.New(), Status: domain.OrderRunning}
 				order.Instances, order.Calls = []domain.Instance{i}, []domain.CreateCall{call}
 				d := &fakeBackend{order: order}
 				if tc.comes {

@@ -130,7 +130,6 @@ func (e Engine) Submit(ctx context.Context, s Session, order domain.Order) (out 
 		e.Wake()
 		if claim.Fresh { // as the database has it
 			order.Status, order.CreatedAt, order.ReadAt = domain.OrderRunning, claim.At, claim.At
-			order.CallsRecorded = true
 		}
 		out.Order, out.Unfinished, err = e.Run(ctx, s, order, claim)
 	case s.Cloud == nil:

@@ -17,13 +17,11 @@ import (
 type Connections struct{ DB *DB }
 
 const (
-	// A trust that was stored before migration 011 has no end of its own.
 	connectionColumns = `
 id, project_id, domain_id, user_id, name, kind, auth_url, region, delegation_id, acts_as, actions, quota, limits,
     usable_by,
 nullif(usable_names, '[]') as usable_names, flavors, ` + shownStatus + ` as status, reason, revoked,
-coalesce(trust_expires_at, case when kind = 'trust' then expires_at + interval '10 minutes' end) as trust_expires_at,
-    expires_at,
+trust_expires_at, expires_at,
 coalesce(idle_timeout, interval '0') as idle_timeout, last_used_at, created_at, updated_at, checked_at, generation, seq,
 credential_expires_at, suspended_at, resumed_at, lease_id, managed`
 

@@ -28,7 +28,7 @@ const (
 	changedBy = `
 with before as (
     select id as old_id, kind as old_kind, user_id as old_user, delegation_id as old_trust,
-           coalesce(trust_expires_at, expires_at + interval '10 minutes') as old_end,
+           trust_expires_at as old_end,
            delegation_id <> $10 or $11::bytea is not null as is_new
     from connections
     where project_id = $1 and id = $2 and seq = $3 and ` + isShown + ` and status = 'active'

@@ -2,7 +2,6 @@ package postgres_test
 
 import (
 	"errors"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -205,40 +204,6 @@ func TestTrustWithoutConnectionIsRevoked(t *testing.T) {
 	if err != nil || got.Revocation() != domain.RevocationPending {
 		t.Errorf("while one is left: %q %v", got.Revocation(), err)
 	}
-}
-
-// TestMigrateDownAndUp: an older cloudfn revokes the replaced trusts, does nothing through a suspended connection, and
-// keeps the connections.
-func TestMigrateDownAndUp(t *testing.T) {
-	t.Parallel()
-	l := newTestDB(t)
-	store := postgres.Connections{DB: l.DB}
-	kept, gone := l.storeConnection(t, domain.ConnectionQuota{}, nil), l.storeConnection(t, domain.ConnectionQuota{},
-		func(c *domain.Connection) { c.DelegationID = "gone" })
-	suspended := l.storeConnection(t, domain.ConnectionQuota{},
-		func(c *domain.Connection) { c.DelegationID = "suspended" })
-	for _, c := range []domain.Connection{kept, gone} {
-		if _, err := store.Change(t.Context(), c, renewed(c, l.announce(t, c), c.DelegationID+"2")); err != nil {
-			t.Fatal(err)
-		}
-	}
-	l.exec(t, "delete from connections where id = $1", gone.ID)
-	l.announce(t, kept)
-	if _, err := store.Suspend(t.Context(), "p1", suspended.ID, true); err != nil {
-		t.Fatal(err)
-	}
-	storedRequest(t, postgres.ConnectionRequests{DB: l.DB}, newRequest())
-	for _, migration := range []string{"018_consent", "016_changes"} {
-		text, err := os.ReadFile("migrations/" + migration + ".sql")
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, down, _ := strings.Cut(string(text), "-- +goose Down")
-		l.exec(t, down)
-	}
-	l.holds(t, `select array_agg(delegation_id || ' ' || status || ' ' || revoked order by delegation_id) = array[
-	'gone deleted false', 'suspended expired false', 't deleted false', 't2 active false'] from connections`)
-	l.holds(t, "select to_regclass('trusts_to_revoke') is null and to_regclass('connection_requests') is null")
 }
 
 // TestChangeLimits: changed limits hold for the next order, even if its caller has read the connection before the

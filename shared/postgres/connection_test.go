@@ -85,9 +85,9 @@ func TestCreateConnection(t *testing.T) {
 	trust := newConnection()
 	trust.Kind, trust.Secret, trust.AuthURL, trust.Region = domain.TrustConnection, nil, "", ""
 	trust.Quota, trust.IdleTimeout, trust.UsableBy = domain.ConnectionQuota{}, 0, []string{}
+	trust.TrustExpiresAt = trust.ExpiresAt.Add(domain.TrustSpare)
 	stored = storedConnection(t, store, trust)
 	trust.CreatedAt, trust.UpdatedAt = stored.CreatedAt, stored.UpdatedAt
-	trust.TrustExpiresAt = stored.ExpiresAt.Add(domain.TrustSpare)
 	trust.CheckedAt, trust.Generation, trust.Seq = stored.CheckedAt, 1, 1
 	if diff := cmp.Diff(trust, stored); diff != "" || !stored.EndsAt().Equal(trust.ExpiresAt) {
 		t.Error(diff)

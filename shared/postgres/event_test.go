@@ -273,8 +273,7 @@ func TestActorsOfAnOrder(t *testing.T) {
 	l.wantActors(t, "its instance", own.Instances[0].ID, "requested u2/jane@p2 order", "building u2/jane@p2 order")
 }
 
-// TestActorsOfActions: events of an action have its caller as actor, also those that come later. Actions that an older
-// version stored have no actor.
+// TestActorsOfActions: events of an action have its caller as actor, also those that come later.
 func TestActorsOfActions(t *testing.T) {
 	t.Parallel()
 	l := newTestDB(t)
@@ -406,7 +405,7 @@ func TestCallbackWithIDOfInstance(t *testing.T) {
 	c := l.storeConnection(t, domain.ConnectionQuota{}, func(c *domain.Connection) { c.UsableBy = []string{"u2"} })
 	same := l.addCallback(t, c)
 	l.exec(t, "insert into callbacks (project_id, id, user_id, url, status, secret) values ('p2', $1, 'u2', 'https://b.example', 'verified', '')", uuid.New())
-	// As an older version let it be stored.
+	// The API rejects such an id: TestIDsWithEventsAreTaken.
 	l.exec(t, `insert into events (project_id, subject, seq, type, at, connection_id, data)
 values ('p1', $1::text, 1, 'cloudfn.instance.state.v1', clock_timestamp(), $2, jsonb_build_object('instance_id', $1::text))`, same.String(), c.ID)
 	got := testkit.Scalar[string](t, l.conn, "select coalesce(string_agg(stream, ' '), '') from streams where callback_id = $1", same)

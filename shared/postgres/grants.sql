@@ -11,9 +11,9 @@ begin
         grant select (expires_at, id, project_id, status, suspended_at) on connections to cloudfn_agents;
         grant select (bundle, connection_id, created_at, expires_at, fetched_at, id, image, instance_id, project_id, ready_at, token_sha256), update (bundle, fetched_at, ready_at) on deployments to cloudfn_agents;
         grant insert on events to cloudfn_agents;
-        grant select on goose_db_version to cloudfn_agents;
         grant select (connection_id, disconnected_at, id, order_id, project_id, seq, server_id, state), update (seq) on instances to cloudfn_agents;
         grant insert on requests to cloudfn_agents;
+        grant select on schema_versions to cloudfn_agents;
     end if;
     if exists (select from pg_roles where rolname = 'cloudfn_callbacks') then
         revoke all on all tables in schema public from cloudfn_callbacks;
@@ -23,12 +23,12 @@ begin
         grant select (actions, acts_as, auth_url, check_error, check_failed_at, check_until, checked_at, created_at, credential_expires_at, delegation_id, domain_id, expires_at, flavors, generation, id, idle_timeout, kind, last_used_at, lease_id, limits, managed, name, next_check_at, project_id, quota, reason, region, resumed_at, revocation_pending_since, revoked, seq, status, suspended_at, trust_expires_at, updated_at, usable_by, usable_names, user_id) on connections to cloudfn_callbacks;
         grant insert, select, update on deliveries to cloudfn_callbacks;
         grant insert, select on events to cloudfn_callbacks;
-        grant select on goose_db_version to cloudfn_callbacks;
         grant delete, insert, select, update on idempotency_keys to cloudfn_callbacks;
         grant select on instances to cloudfn_callbacks;
         grant select on orders to cloudfn_callbacks;
         grant insert, select, update on rate_limits to cloudfn_callbacks;
         grant insert on requests to cloudfn_callbacks;
+        grant select on schema_versions to cloudfn_callbacks;
         grant insert, select, update on streams to cloudfn_callbacks;
     end if;
     if exists (select from pg_roles where rolname = 'cloudfn_clock') then
@@ -41,7 +41,6 @@ begin
         grant select (check_until, created_at, expires_at, id, idle_timeout, kind, last_used_at, next_check_at, not_before, project_id, revoked, status, suspended_at) on connections to cloudfn_clock;
         grant select (claimed_until, due_at) on drains to cloudfn_clock;
         grant insert on events to cloudfn_clock;
-        grant select on goose_db_version to cloudfn_clock;
         grant select (connection_id, disconnected_at, project_id, remote, server_id, state) on instances to cloudfn_clock;
         grant select (claimed_until, done_at, due_at, key, kind) on jobs to cloudfn_clock;
         grant select (claimed_until, due_at, ends_at, project_id, status) on leases to cloudfn_clock;
@@ -49,6 +48,7 @@ begin
         grant insert, select, update on monitors to cloudfn_clock;
         grant select (pool) on nodes to cloudfn_clock;
         grant select (claimed_until, connection_id, project_id, status) on orders to cloudfn_clock;
+        grant select on schema_versions to cloudfn_clock;
         grant select (callback_id, claimed_until, head, next_at, project_id, tail) on streams to cloudfn_clock;
         grant select (connection_id, failures, not_before, project_id, trust_id) on trusts_to_revoke to cloudfn_clock;
         grant select (project_id) on unserved_projects to cloudfn_clock;
@@ -66,7 +66,6 @@ begin
         grant delete, insert, select on events to cloudfn_collect_stats;
         grant execute on function drop_requests_month(timestamptz) to cloudfn_collect_stats;
         grant execute on function make_requests_month(timestamptz) to cloudfn_collect_stats;
-        grant select on goose_db_version to cloudfn_collect_stats;
         grant delete, select (expires_at, key_id, project_id) on idempotency_keys to cloudfn_collect_stats;
         grant delete, select, update on instances to cloudfn_collect_stats;
         grant delete, insert, select, update on jobs to cloudfn_collect_stats;
@@ -79,6 +78,7 @@ begin
         grant delete, insert, select, update on request_log_sizes to cloudfn_collect_stats;
         grant delete, select on requests to cloudfn_collect_stats;
         grant delete, insert, select, update on retention_markers to cloudfn_collect_stats;
+        grant select on schema_versions to cloudfn_collect_stats;
         grant delete, insert, select, update on stats_hourly to cloudfn_collect_stats;
         grant delete, insert, select, update on stats_projects to cloudfn_collect_stats;
         grant delete, insert, select, update on stats_sums to cloudfn_collect_stats;
@@ -95,22 +95,22 @@ begin
         grant select on connection_resources to cloudfn_connections;
         grant insert, select (actions, acts_as, auth_url, check_error, check_failed_at, check_until, checked_at, created_at, credential_expires_at, delegation_id, domain_id, expires_at, flavors, generation, id, idle_timeout, kind, last_used_at, lease_id, limits, managed, name, next_check_at, project_id, quota, reason, region, resumed_at, revocation_pending_since, revoked, seq, status, suspended_at, trust_expires_at, updated_at, usable_by, usable_names, user_id), update (actions, acts_as, checked_at, credential_expires_at, delegation_id, expires_at, flavors, generation, idle_timeout, last_used_at, limits, name, next_check_at, quota, reason, resumed_at, revoked, secret, seq, status, suspended_at, trust_expires_at, updated_at, usable_by, usable_names) on connections to cloudfn_connections;
         grant insert on events to cloudfn_connections;
-        grant select on goose_db_version to cloudfn_connections;
         grant delete, insert, select, update on idempotency_keys to cloudfn_connections;
         grant select on instances to cloudfn_connections;
         grant select (connection_id, ends_at, id, on_end, project_id, shares_connection, status) on leases to cloudfn_connections;
         grant select on orders to cloudfn_connections;
         grant insert, select, update on rate_limits to cloudfn_connections;
         grant insert on requests to cloudfn_connections;
+        grant select on schema_versions to cloudfn_connections;
         grant delete, insert, select, update on trusts_to_revoke to cloudfn_connections;
     end if;
     if exists (select from pg_roles where rolname = 'cloudfn_console') then
         revoke all on all tables in schema public from cloudfn_console;
         revoke all on all functions in schema public from cloudfn_console;
         grant usage on schema public to cloudfn_console;
-        grant select on goose_db_version to cloudfn_console;
         grant insert, select, update on rate_limits to cloudfn_console;
         grant insert on requests to cloudfn_console;
+        grant select on schema_versions to cloudfn_console;
         grant delete, insert, select, update (used_at) on sessions to cloudfn_console;
     end if;
     if exists (select from pg_roles where rolname = 'cloudfn_deliver_events') then
@@ -121,10 +121,10 @@ begin
         grant select (actions, acts_as, auth_url, check_error, check_failed_at, check_until, checked_at, created_at, credential_expires_at, delegation_id, domain_id, expires_at, flavors, generation, id, idle_timeout, kind, last_used_at, lease_id, limits, managed, name, next_check_at, project_id, quota, reason, region, resumed_at, revocation_pending_since, revoked, seq, status, suspended_at, trust_expires_at, updated_at, usable_by, usable_names, user_id) on connections to cloudfn_deliver_events;
         grant delete, insert, select, update on deliveries to cloudfn_deliver_events;
         grant delete, insert, select, update on events to cloudfn_deliver_events;
-        grant select on goose_db_version to cloudfn_deliver_events;
         grant select on instances to cloudfn_deliver_events;
         grant delete, insert, select, update on jobs to cloudfn_deliver_events;
         grant select on orders to cloudfn_deliver_events;
+        grant select on schema_versions to cloudfn_deliver_events;
         grant delete, insert, select, update on streams to cloudfn_deliver_events;
     end if;
     if exists (select from pg_roles where rolname = 'cloudfn_events') then
@@ -143,7 +143,6 @@ begin
         grant insert, select, update on drain_servers to cloudfn_events;
         grant delete, insert, select, update on drains to cloudfn_events;
         grant delete, insert, select, update on events to cloudfn_events;
-        grant select on goose_db_version to cloudfn_events;
         grant insert, select, update on instances to cloudfn_events;
         grant insert, select, update on isolation to cloudfn_events;
         grant delete, insert, select, update on jobs to cloudfn_events;
@@ -159,6 +158,7 @@ begin
         grant delete, insert, select, update on polls to cloudfn_events;
         grant select on pool_traits to cloudfn_events;
         grant insert, select, update on reservations to cloudfn_events;
+        grant select on schema_versions to cloudfn_events;
         grant delete, insert, select, update on streams to cloudfn_events;
         grant delete, insert, select, update on trusts_to_revoke to cloudfn_events;
         grant delete, insert, select, update on unexpected_objects to cloudfn_events;
@@ -183,7 +183,6 @@ begin
         grant insert, select, update on drains to cloudfn_functions;
         grant insert, select on events to cloudfn_functions;
         grant delete, insert, select, update on flavors to cloudfn_functions;
-        grant select on goose_db_version to cloudfn_functions;
         grant delete, insert, select, update on idempotency_keys to cloudfn_functions;
         grant insert, select, update on instances to cloudfn_functions;
         grant insert, select, update on isolation to cloudfn_functions;
@@ -199,6 +198,7 @@ begin
         grant insert, select, update on rate_limits to cloudfn_functions;
         grant insert, select on requests to cloudfn_functions;
         grant insert, select, update on reservations to cloudfn_functions;
+        grant select on schema_versions to cloudfn_functions;
         grant delete, insert, select, update (used_at) on sessions to cloudfn_functions;
         grant select on stats_hourly to cloudfn_functions;
         grant select on stats_projects to cloudfn_functions;
@@ -218,7 +218,6 @@ begin
         grant insert, select (actions, acts_as, auth_url, check_error, check_failed_at, check_until, checked_at, created_at, credential_expires_at, delegation_id, domain_id, expires_at, flavors, generation, id, idle_timeout, kind, last_used_at, lease_id, limits, managed, name, next_check_at, project_id, quota, reason, region, resumed_at, revocation_pending_since, revoked, seq, status, suspended_at, trust_expires_at, updated_at, usable_by, usable_names, user_id), update (last_used_at, next_check_at, reason, revoked, secret, seq, status, suspended_at, updated_at) on connections to cloudfn_launch;
         grant insert, select, update on create_calls to cloudfn_launch;
         grant insert, select on events to cloudfn_launch;
-        grant select on goose_db_version to cloudfn_launch;
         grant delete, insert, select, update on idempotency_keys to cloudfn_launch;
         grant insert, select, update on instances to cloudfn_launch;
         grant insert, select, update on leases to cloudfn_launch;
@@ -226,6 +225,7 @@ begin
         grant insert, select, update on rate_limits to cloudfn_launch;
         grant insert on requests to cloudfn_launch;
         grant insert, select on reservations to cloudfn_launch;
+        grant select on schema_versions to cloudfn_launch;
         grant delete, insert, select, update on trusts_to_revoke to cloudfn_launch;
         grant insert, select on unexpected_servers to cloudfn_launch;
     end if;
@@ -239,7 +239,6 @@ begin
         grant insert, select (actions, acts_as, auth_url, check_error, check_failed_at, check_until, checked_at, created_at, credential_expires_at, delegation_id, domain_id, expires_at, flavors, generation, id, idle_timeout, kind, last_used_at, lease_id, limits, managed, name, next_check_at, project_id, quota, reason, region, resumed_at, revocation_pending_since, revoked, seq, status, suspended_at, trust_expires_at, updated_at, usable_by, usable_names, user_id), update (last_used_at, reason, revoked, secret, seq, status, suspended_at, updated_at) on connections to cloudfn_leases;
         grant select, update on create_calls to cloudfn_leases;
         grant insert, select on events to cloudfn_leases;
-        grant select on goose_db_version to cloudfn_leases;
         grant delete, insert, select, update on idempotency_keys to cloudfn_leases;
         grant insert, select, update (addresses, connection_id, disconnected_at, key_fingerprint, key_name, lease_id, missed_at, name, nova_at, problem, raw_status, reusable, seen_at, seq, server_id, state, updated_at) on instances to cloudfn_leases;
         grant select on isolation to cloudfn_leases;
@@ -249,6 +248,7 @@ begin
         grant insert, select, update on rate_limits to cloudfn_leases;
         grant insert on requests to cloudfn_leases;
         grant insert, select, update on reservations to cloudfn_leases;
+        grant select on schema_versions to cloudfn_leases;
         grant delete, insert, select, update on trusts_to_revoke to cloudfn_leases;
     end if;
     if exists (select from pg_roles where rolname = 'cloudfn_managed') then
@@ -258,13 +258,13 @@ begin
         grant insert, select (actions, acts_as, auth_url, check_error, check_failed_at, check_until, checked_at, created_at, credential_expires_at, delegation_id, domain_id, expires_at, flavors, generation, id, idle_timeout, kind, last_used_at, lease_id, limits, managed, name, next_check_at, project_id, quota, reason, region, resumed_at, revocation_pending_since, revoked, seq, status, suspended_at, trust_expires_at, updated_at, usable_by, usable_names, user_id), update (last_used_at, reason, revoked, secret, seq, status, suspended_at, updated_at) on connections to cloudfn_managed;
         grant insert, select on events to cloudfn_managed;
         grant delete, insert, select, update on flavors to cloudfn_managed;
-        grant select on goose_db_version to cloudfn_managed;
         grant insert, select, update on managed to cloudfn_managed;
         grant select, update (attempts, retry_at, writes) on managed_members to cloudfn_managed;
         grant insert, select, update on managed_projects to cloudfn_managed;
         grant delete, insert, select on managed_revisions to cloudfn_managed;
         grant insert, select, update on rate_limits to cloudfn_managed;
         grant insert on requests to cloudfn_managed;
+        grant select on schema_versions to cloudfn_managed;
         grant delete, insert, select, update on trusts_to_revoke to cloudfn_managed;
     end if;
     if exists (select from pg_roles where rolname = 'cloudfn_nodes') then
@@ -275,13 +275,13 @@ begin
         grant select on drain_servers to cloudfn_nodes;
         grant insert, select, update on drains to cloudfn_nodes;
         grant insert on events to cloudfn_nodes;
-        grant select on goose_db_version to cloudfn_nodes;
         grant insert, select, update on isolation to cloudfn_nodes;
         grant delete, insert, select, update on node_tokens to cloudfn_nodes;
         grant delete, insert, select, update on nodes to cloudfn_nodes;
         grant select on rate_limits to cloudfn_nodes;
         grant insert on requests to cloudfn_nodes;
         grant select on reservations to cloudfn_nodes;
+        grant select on schema_versions to cloudfn_nodes;
     end if;
     if exists (select from pg_roles where rolname = 'cloudfn_poll_instances') then
         revoke all on all tables in schema public from cloudfn_poll_instances;
@@ -291,11 +291,11 @@ begin
         grant select (actions, acts_as, auth_url, check_error, check_failed_at, check_until, checked_at, created_at, credential_expires_at, delegation_id, domain_id, expires_at, flavors, generation, id, idle_timeout, kind, last_used_at, lease_id, limits, managed, name, next_check_at, project_id, quota, reason, region, resumed_at, revocation_pending_since, revoked, seq, status, suspended_at, trust_expires_at, updated_at, usable_by, usable_names, user_id) on connections to cloudfn_poll_instances;
         grant insert, select, update on create_calls to cloudfn_poll_instances;
         grant insert, select on events to cloudfn_poll_instances;
-        grant select on goose_db_version to cloudfn_poll_instances;
         grant insert, select, update on instances to cloudfn_poll_instances;
         grant delete, insert, select, update on jobs to cloudfn_poll_instances;
         grant insert, select, update on orders to cloudfn_poll_instances;
         grant delete, insert, select, update on polls to cloudfn_poll_instances;
+        grant select on schema_versions to cloudfn_poll_instances;
         grant insert, select on unexpected_servers to cloudfn_poll_instances;
         grant select on unserved_projects to cloudfn_poll_instances;
     end if;
@@ -308,7 +308,6 @@ begin
         grant select (actions, acts_as, auth_url, check_error, check_failed_at, check_until, checked_at, created_at, credential_expires_at, delegation_id, domain_id, expires_at, flavors, generation, id, idle_timeout, kind, last_used_at, lease_id, limits, managed, name, next_check_at, project_id, quota, reason, region, resumed_at, revocation_pending_since, revoked, seq, status, suspended_at, trust_expires_at, updated_at, usable_by, usable_names, user_id), update (reason, revoked, secret, seq, status, suspended_at, updated_at) on connections to cloudfn_reconcile_managed;
         grant insert, select, update on create_calls to cloudfn_reconcile_managed;
         grant insert, select on events to cloudfn_reconcile_managed;
-        grant select on goose_db_version to cloudfn_reconcile_managed;
         grant insert, select, update on instances to cloudfn_reconcile_managed;
         grant delete, select, update on managed to cloudfn_reconcile_managed;
         grant delete, insert, select, update on managed_members to cloudfn_reconcile_managed;
@@ -316,6 +315,7 @@ begin
         grant delete, select on managed_revisions to cloudfn_reconcile_managed;
         grant select on nodes to cloudfn_reconcile_managed;
         grant insert, select, update on orders to cloudfn_reconcile_managed;
+        grant select on schema_versions to cloudfn_reconcile_managed;
         grant delete, insert, select, update on unexpected_objects to cloudfn_reconcile_managed;
         grant insert, select on unexpected_servers to cloudfn_reconcile_managed;
         grant select on unserved_projects to cloudfn_reconcile_managed;
@@ -326,10 +326,10 @@ begin
         grant usage on schema public to cloudfn_resources;
         grant select on connection_resources to cloudfn_resources;
         grant select (actions, acts_as, auth_url, check_error, check_failed_at, check_until, checked_at, created_at, credential_expires_at, delegation_id, domain_id, expires_at, flavors, generation, id, idle_timeout, kind, last_used_at, lease_id, limits, managed, name, next_check_at, project_id, quota, reason, region, resumed_at, revocation_pending_since, revoked, seq, status, suspended_at, trust_expires_at, updated_at, usable_by, usable_names, user_id), update (next_check_at) on connections to cloudfn_resources;
-        grant select on goose_db_version to cloudfn_resources;
         grant select on instances to cloudfn_resources;
         grant select on rate_limits to cloudfn_resources;
         grant insert on requests to cloudfn_resources;
+        grant select on schema_versions to cloudfn_resources;
     end if;
     if exists (select from pg_roles where rolname = 'cloudfn_run_connections') then
         revoke all on all tables in schema public from cloudfn_run_connections;
@@ -343,11 +343,11 @@ begin
         grant insert, select, update on create_calls to cloudfn_run_connections;
         grant delete, insert, select, update on deployments to cloudfn_run_connections;
         grant insert, select on events to cloudfn_run_connections;
-        grant select on goose_db_version to cloudfn_run_connections;
         grant insert, select, update on instances to cloudfn_run_connections;
         grant delete, insert, select, update on jobs to cloudfn_run_connections;
         grant delete, select on keyed_actions to cloudfn_run_connections;
         grant insert, select, update on orders to cloudfn_run_connections;
+        grant select on schema_versions to cloudfn_run_connections;
         grant delete, insert, select, update on trusts_to_revoke to cloudfn_run_connections;
         grant insert, select on unexpected_servers to cloudfn_run_connections;
     end if;
@@ -361,7 +361,6 @@ begin
         grant select (actions, acts_as, auth_url, check_error, check_failed_at, check_until, checked_at, created_at, credential_expires_at, delegation_id, domain_id, expires_at, flavors, generation, id, idle_timeout, kind, last_used_at, lease_id, limits, managed, name, next_check_at, project_id, quota, reason, region, resumed_at, revocation_pending_since, revoked, seq, status, suspended_at, trust_expires_at, updated_at, usable_by, usable_names, user_id), update (last_used_at, reason, revoked, secret, seq, status, suspended_at, updated_at) on connections to cloudfn_run_leases;
         grant select on create_calls to cloudfn_run_leases;
         grant insert, select on events to cloudfn_run_leases;
-        grant select on goose_db_version to cloudfn_run_leases;
         grant insert, select, update on instances to cloudfn_run_leases;
         grant insert, select, update on isolation to cloudfn_run_leases;
         grant delete, insert, select, update on jobs to cloudfn_run_leases;
@@ -370,6 +369,7 @@ begin
         grant select on orders to cloudfn_run_leases;
         grant select on pool_traits to cloudfn_run_leases;
         grant insert, select, update on reservations to cloudfn_run_leases;
+        grant select on schema_versions to cloudfn_run_leases;
         grant select on unserved_projects to cloudfn_run_leases;
     end if;
     if exists (select from pg_roles where rolname = 'cloudfn_servers') then
@@ -382,21 +382,21 @@ begin
         grant select, update on create_calls to cloudfn_servers;
         grant delete, insert, select, update on deployments to cloudfn_servers;
         grant insert, select on events to cloudfn_servers;
-        grant select on goose_db_version to cloudfn_servers;
         grant delete, insert, select, update on idempotency_keys to cloudfn_servers;
         grant insert, select, update on instances to cloudfn_servers;
         grant delete, insert, select, update on keyed_actions to cloudfn_servers;
         grant select on orders to cloudfn_servers;
         grant insert, select, update on rate_limits to cloudfn_servers;
         grant insert on requests to cloudfn_servers;
+        grant select on schema_versions to cloudfn_servers;
         grant select on trusts_to_revoke to cloudfn_servers;
     end if;
     if exists (select from pg_roles where rolname = 'cloudfn_stats') then
         revoke all on all tables in schema public from cloudfn_stats;
         revoke all on all functions in schema public from cloudfn_stats;
         grant usage on schema public to cloudfn_stats;
-        grant select on goose_db_version to cloudfn_stats;
         grant insert, select on requests to cloudfn_stats;
+        grant select on schema_versions to cloudfn_stats;
         grant select on stats_hourly to cloudfn_stats;
         grant select on stats_projects to cloudfn_stats;
         grant select on stats_sums to cloudfn_stats;
@@ -408,10 +408,10 @@ begin
         grant insert, select, update on drain_servers to cloudfn_watch_nodes;
         grant delete, insert, select, update on drains to cloudfn_watch_nodes;
         grant insert, select on events to cloudfn_watch_nodes;
-        grant select on goose_db_version to cloudfn_watch_nodes;
         grant delete, insert, select, update on jobs to cloudfn_watch_nodes;
         grant select, update (node) on managed_members to cloudfn_watch_nodes;
         grant insert, select, update on monitors to cloudfn_watch_nodes;
         grant insert, select, update on nodes to cloudfn_watch_nodes;
+        grant select on schema_versions to cloudfn_watch_nodes;
     end if;
 end $$;

@@ -35,6 +35,7 @@ func TestGrantsOfConnections(t *testing.T) {
 			domain.MayAllocate,
 			domain.MayConnect,
 		}, ExpiresAt: time.Now().Add(time.Hour), Flavors: []domain.Flavor{}, Secret: []byte("sealed"),
+		TrustExpiresAt: time.Now().Add(2 * time.Hour),
 	})
 	allowed("create", err)
 	_, _, err = connections.Usable(ctx, who, made.ID)

@@ -143,11 +143,10 @@ with ` + claimedProjectSQL + `, loaded as (
 ), saved as (
     insert into managed_members as x (project_id, id, managed_id, ordinal, revision, object_id, status, reason,
                                       attempts, retry_at, missed_at, written, writes, was_ready, may_have_data,
-                                      is_requested, is_waiting, user_data, is_rebuilt, create_calls,
-                                      stores_all)
+                                      is_requested, is_waiting, user_data, is_rebuilt, create_calls)
     select project_id, $3, $4, $5, $6, $7, $8, $9, case when is_current then $10 else 0 end,
            case when is_current then $11::timestamptz end, $12, $13, case when is_current then $14 else 0 end, $15, $17,
-           $18, $19, $20, $21, $22, true
+           $18, $19, $20, $21, $22
     from claimed left join loaded on true
     on conflict (project_id, id) do update
     set ordinal = excluded.ordinal, revision = excluded.revision, object_id = excluded.object_id,
@@ -155,7 +154,7 @@ with ` + claimedProjectSQL + `, loaded as (
         missed_at = excluded.missed_at, written = excluded.written, writes = excluded.writes,
         was_ready = excluded.was_ready, may_have_data = excluded.may_have_data, user_data = excluded.user_data,
         is_rebuilt = excluded.is_rebuilt, create_calls = excluded.create_calls,
-        is_requested = excluded.is_requested, is_waiting = excluded.is_waiting, stores_all = true,
+        is_requested = excluded.is_requested, is_waiting = excluded.is_waiting,
         node = case when x.object_id = excluded.object_id then x.node else '' end, updated_at = clock_timestamp()
     where (x.ordinal, x.revision, x.object_id, x.status, x.reason, x.attempts, x.retry_at, x.missed_at, x.written,
            x.writes, x.was_ready, x.may_have_data, x.is_requested, x.is_waiting, x.user_data,

@@ -3,14 +3,12 @@ package postgres_test
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
@@ -431,54 +429,5 @@ func TestResourceFlavors(t *testing.T) {
 	}
 	if err := store.Delete(ctx, after); err != nil {
 		t.Error(err)
-	}
-}
-
-// TestMembersOnceReadyMigration: a member that was ready before the migration is known as such, also when a change of
-// it was rejected, and a failed creation is not. What replicas of the release before make ready later is known, too.
-func TestMembersOnceReadyMigration(t *testing.T) {
-	t.Parallel()
-	ctx, database := t.Context(), testkit.Database(t)
-	conn, store := testkit.Connect(t, database), postgres.Managed{DB: open(t, database)}
-	observed, fresh := declare(t, store, newManaged("observed")), declare(t, store, newManaged("fresh"))
-	write(t, conn, "update managed set observed_revision = 1 where id = '"+observed.ID.String()+"'")
-	up, down := migrationsFrom(t, "057")
-	for _, sql := range down {
-		write(t, conn, sql)
-	}
-	insert := func(m domain.Managed, ordinal int, object, status string) {
-		t.Helper()
-		if _, err := conn.Exec(ctx, `insert into managed_members (project_id, id, managed_id, ordinal, revision, object_id,
-status) values ('p1', gen_random_uuid(), $1, $2, 1, $3, $4)`, m.ID, ordinal, object, status); err != nil {
-			t.Fatal(err)
-		}
-	}
-	insert(observed, 0, "s", "ready")
-	insert(observed, 1, "s", "updating")
-	insert(observed, 2, "s", "error") // an extension that was rejected
-	insert(observed, 3, "", "error")
-	insert(observed, 4, "s", "creating")
-	insert(fresh, 0, "s", "error")
-	for _, sql := range up {
-		write(t, conn, sql)
-	}
-	insert(fresh, 1, "s", "ready") // by a replica of the release before
-	loaded, err := store.Load(ctx, "p1")
-	if err != nil {
-		t.Fatal(err)
-	}
-	got := map[string]string{}
-	for _, m := range loaded {
-		for _, member := range m.Members {
-			got[m.Name] += fmt.Sprintf("%d %s: %t %t\n", member.Ordinal, member.Status, member.WasReady,
-				member.MayHaveData)
-		}
-	}
-	if diff := cmp.Diff(map[string]string{
-		"observed": "0 ready: true true\n1 updating: true true\n2 error: true true\n3 error: false false\n" +
-			"4 creating: false false\n",
-		"fresh": "0 error: false false\n1 ready: true true\n",
-	}, got); diff != "" {
-		t.Error(diff)
 	}
 }

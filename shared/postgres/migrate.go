@@ -43,6 +43,9 @@ var fanOutSQL string
 //go:embed months.sql
 var monthsSQL string
 
+// VersionTable has the versions of the migrations that were applied.
+const VersionTable = "schema_versions"
+
 // SchemaVersion is the version of the newest migration in this program.
 var SchemaVersion = newest()
 
@@ -71,7 +74,7 @@ func Migrations() (text []byte) {
 
 // Migrate brings the schema to SchemaVersion under a session lock, so that several may try at once. It needs a direct
 // connection: a session lock does not survive PgBouncer's transaction mode. It returns the names of the migrations that
-// it applied. Then it builds the indexes that partitions lack, and replaces functions and grants.
+// it applied. Then it replaces functions and grants.
 func Migrate(ctx context.Context, cfg Config) ([]string, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -81,6 +84,9 @@ func Migrate(ctx context.Context, cfg Config) ([]string, error) {
 		return nil, err
 	}
 	defer func() { _ = db.Close() }()
+	if err := rejectUnreleased(ctx, db); err != nil {
+		return nil, err
+	}
 	locker, err := lock.NewPostgresSessionLocker()
 	if err != nil {
 		return nil, err
@@ -90,7 +96,7 @@ func Migrate(ctx context.Context, cfg Config) ([]string, error) {
 		return nil, err
 	}
 	provider, err := goose.NewProvider(goose.DialectPostgres, db, files,
-		goose.WithSessionLocker(locker), goose.WithDisableGlobalRegistry(true))
+		goose.WithSessionLocker(locker), goose.WithDisableGlobalRegistry(true), goose.WithTableName(VersionTable))
 	if err != nil {
 		return nil, err
 	}
@@ -98,10 +104,22 @@ func Migrate(ctx context.Context, cfg Config) ([]string, error) {
 	if err != nil {
 		return applied, err
 	}
-	if err := indexPartitions(ctx, db); err != nil {
-		return applied, err
-	}
 	return applied, retryMigration(ctx, func() error { return replace(ctx, db, fanOutSQL, monthsSQL, grantsSQL) })
+}
+
+// errUnreleased is one line, because scripts/deploy shows the last line of the migrate Job.
+var errUnreleased = errors.New("this database is of cloudfn 0.4 or older, or of an unreleased build, and nothing " +
+	"migrates it: drop it, create it again and repeat migrate (the database of make run: scripts/postgres purge)")
+
+// rejectUnreleased recognizes such a database by goose's table, which had its default name. The numbers of its
+// migrations have another meaning now.
+func rejectUnreleased(ctx context.Context, db *sql.DB) error {
+	var isOld bool
+	err := db.QueryRowContext(ctx, "select to_regclass('goose_db_version') is not null").Scan(&isOld)
+	if err == nil && isOld {
+		err = errUnreleased
+	}
+	return err
 }
 
 // A migration may take long. But while one of its statements waits for a lock on a table that is in use, all other
@@ -170,7 +188,7 @@ func replace(ctx context.Context, db *sql.DB, scripts ...string) error {
 	return tx.Commit()
 }
 
-const schemaSQL = `select coalesce(max(version_id), 0) from goose_db_version where is_applied`
+const schemaSQL = `select coalesce(max(version_id), 0) from ` + VersionTable + ` where is_applied`
 
 // Check checks that Postgres answers and that its schema is new enough, in one round trip.
 func (db *DB) Check(ctx context.Context) error {

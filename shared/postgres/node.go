@@ -24,7 +24,7 @@ name, region, zone, pool, reason, is_up, provider_id, vcpus, ram_mb, disk_gb, tr
 seen_at, down_since, updated_at, labels, region_zone, network_zone, providers, status_url, alert,
 coalesce(auto_cordon_after, interval '0') as auto_cordon_after,
 coalesce(auto_drain_after, interval '0') as auto_drain_after, status, status_reason, status_since, service_at,
-reported_at, agent_at, agent_status, agent_reason, service_id, enabled, disabled_reason, cordoned_at, servers, usage,
+agent_at, service_id, enabled, disabled_reason, cordoned_at, servers, usage,
 version, seq, not_up_since, forced_down, probed_at, answered_at`
 
 	joinSQL = `

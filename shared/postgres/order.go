@@ -21,9 +21,9 @@ type Orders struct{ DB *DB }
 var (
 	insertOrderSQL = `
 insert into orders (project_id, id, domain_id, user_id, body_sha256, spec, connection_id, payload, actor,
-                    claim_id, claimed_until, status, seq, calls_recorded)
+                    claim_id, claimed_until, status, seq)
 values ($1, $2, $3, $4, $5, $6, $7, $8, $9,
-        $10, case when $10::uuid is not null then clock_timestamp() + $11::interval end, 'running', 1, true)
+        $10, case when $10::uuid is not null then clock_timestamp() + $11::interval end, 'running', 1)
 on conflict do nothing
 returning clock_timestamp()`
 
@@ -261,7 +261,7 @@ func instanceID(n int) string { return fmt.Sprintf("instances[%d].id", n) }
 const (
 	getOrderSQL = `
 select id, project_id, domain_id, user_id, body_sha256, spec, status, created_at, connection_id, payload,
-       calls_recorded, problem, clock_timestamp() as read_at
+       problem, clock_timestamp() as read_at
 from orders where project_id = $1 and id = $2`
 
 	orderInstancesSQL = `

@@ -44,6 +44,9 @@ func (l testDB) storeConnection(
 	if change != nil {
 		change(&c)
 	}
+	if c.Kind == domain.TrustConnection && c.TrustExpiresAt.IsZero() {
+		c.TrustExpiresAt = c.ExpiresAt.Add(domain.TrustSpare)
+	}
 	stored, err := postgres.Connections{DB: l.DB}.Create(t.Context(), c)
 	if err != nil {
 		t.Fatal(err)

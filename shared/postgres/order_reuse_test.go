@@ -256,7 +256,7 @@ func TestReuseComparesImages(t *testing.T) {
 	l := newTestDB(t)
 	const other = "0f8fad5b-d9cb-469f-a165-70867728950e"
 	for name, tc := range map[string]struct {
-		id, ref string // of the idle one; "" = it was stored before names were
+		id, ref string // of the idle one; "" = the name is not known
 		asks    string
 		taken   bool
 	}{

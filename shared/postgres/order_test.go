@@ -28,7 +28,7 @@ func newOrder(n int) domain.Order {
 	hash := sha256.Sum256([]byte("body"))
 	o := domain.Order{
 		ID: uuid.New(), ProjectID: "p1", DomainID: "d1", UserID: "u1", BodySHA256: hash[:], Status: domain.OrderRunning,
-		CallsRecorded: true, Spec: domain.OrderSpec{OnFailure: domain.Keep, GeneratedKey: "k"},
+		Spec: domain.OrderSpec{OnFailure: domain.Keep, GeneratedKey: "k"},
 	}
 	for i := range n {
 		o.Instances = append(o.Instances, domain.Instance{

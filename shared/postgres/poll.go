@@ -220,10 +220,9 @@ select ` + madeColumns + ` from instances i
             t_server, t_tag, t_created)
             join instances u on u.project_id = t_project and u.id = t_instance and u.server_id is null
             join orders o on o.project_id = t_project and o.id = u.order_id and ` + unclaimed("o") + `
-            left join create_calls c on c.project_id = t_project and c.id = t_tag and c.instance_id = t_instance
+            join create_calls c on c.project_id = t_project and c.id = t_tag and c.instance_id = t_instance
                 and (c.server_id = t_server or c.server_id is null and c.ended_at is null)
                     and t_created < c.until + $8::interval
-        where c.id is not null or not o.calls_recorded and o.status = 'running'
         order by t_project, t_instance, t_created, t_server
     ) as made on i.project_id = t_project and i.id = t_instance
 where i.state <> 'deleted' and i.server_id is null and ` + followed

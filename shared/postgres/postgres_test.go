@@ -119,7 +119,7 @@ func TestMigrateConcurrently(t *testing.T) {
 		t.Errorf("afterwards: %v", err)
 	}
 	conn := testkit.Connect(t, cfg.URL.Reveal())
-	if _, err := conn.Exec(t.Context(), "delete from goose_db_version where version_id = $1",
+	if _, err := conn.Exec(t.Context(), "delete from schema_versions where version_id = $1",
 		postgres.SchemaVersion); err != nil {
 		t.Fatal(err)
 	}
@@ -127,7 +127,7 @@ func TestMigrateConcurrently(t *testing.T) {
 		!strings.Contains(apperr.As(err).Message, "run migrate") {
 		t.Errorf("an older schema: got %v", err)
 	}
-	if _, err := conn.Exec(t.Context(), "insert into goose_db_version (version_id, is_applied) values ($1, true)",
+	if _, err := conn.Exec(t.Context(), "insert into schema_versions (version_id, is_applied) values ($1, true)",
 		postgres.SchemaVersion+1); err != nil {
 		t.Fatal(err)
 	}
@@ -348,6 +348,22 @@ func TestIdleTransactionIsEnded(t *testing.T) {
 	}
 }
 
+// TestMigrateRejectsUnreleased databases, whose schema no migration changes, with the remedy in one line.
+func TestMigrateRejectsUnreleased(t *testing.T) {
+	t.Parallel()
+	database := testkit.EmptyDatabase(t)
+	conn := testkit.Connect(t, database)
+	exec(t, conn, "create table goose_db_version (version_id bigint)")
+	applied, err := postgres.Migrate(t.Context(), postgres.Config{URL: domain.Secret(database), MaxConns: 1})
+	if err == nil || !strings.Contains(err.Error(), "drop it, create it again") ||
+		strings.Contains(err.Error(), "\n") || len(applied) != 0 {
+		t.Errorf("applied %v: %v", applied, err)
+	}
+	if testkit.Scalar[bool](t, conn, "select to_regclass('requests') is not null") {
+		t.Error("it has changed the schema")
+	}
+}
+
 // TestMigrateHasNoTimeouts but for locks, whatever its role or URL says: a migration may take its time.
 func TestMigrateHasNoTimeouts(t *testing.T) {
 	t.Parallel()
@@ -379,7 +395,7 @@ func TestMigrateWaitsForALock(t *testing.T) {
 	t.Parallel()
 	database := testkit.EmptyDatabase(t)
 	conn := testkit.Connect(t, database)
-	exec(t, conn, "begin; create table sessions (id int)") // migration 004 waits for the name
+	exec(t, conn, "begin; create table sessions (id int)") // the first migration waits for the name
 	released := make(chan struct{})
 	time.AfterFunc(2500*time.Millisecond, func() {
 		defer close(released)
@@ -388,7 +404,7 @@ func TestMigrateWaitsForALock(t *testing.T) {
 	applied, err := postgres.Migrate(t.Context(), postgres.Config{URL: domain.Secret(database), MaxConns: 1})
 	<-released
 	if slices.Sort(applied); err != nil || len(applied) != len(slices.Compact(slices.Clone(applied))) ||
-		!slices.Contains(applied, "004_sessions.sql") {
+		!slices.Contains(applied, "001_requests.sql") {
 		t.Errorf("applied %v: %v", applied, err)
 	}
 }

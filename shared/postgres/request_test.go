@@ -267,55 +267,6 @@ func TestListRequestsByConnection(t *testing.T) {
 	}
 }
 
-// TestPartitionIndexes: what partitions lack of an index is built by the next migrate, also after a build that broke
-// off, and a new partition has it.
-func TestPartitionIndexes(t *testing.T) {
-	t.Parallel()
-	database := testkit.Database(t)
-	conn := testkit.Connect(t, database)
-	lacking := func() int {
-		return testkit.Scalar[int](t, conn, `
-select count(*)::int from pg_inherits p where p.inhparent = 'requests'::regclass and not exists (
-    select from pg_inherits i join pg_index x on x.indexrelid = i.inhrelid
-    where i.inhparent = 'requests_acted'::regclass and x.indrelid = p.inhrelid and x.indisvalid)`)
-	}
-	if n := lacking(); n != 0 {
-		t.Fatalf("%d partitions have no part of the index after migrate", n)
-	}
-	if err := (postgres.Requests{DB: open(t, database)}).Maintain(t.Context(), 0); err != nil {
-		t.Fatal(err)
-	}
-	if n := lacking(); n != 0 {
-		t.Errorf("%d partitions have none after Maintain", n)
-	}
-	// As migration 015 leaves a partitioned log, with one partition on which an index build failed.
-	for _, sql := range []string{
-		"drop index requests_acted", `create index requests_acted on only requests (acted_in, id desc)
-  where connection_id is not null`,
-		"create index requests_default_acted on requests_default (acted_in)",
-	} {
-		if _, err := conn.Exec(t.Context(), sql); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if n := lacking(); n < 3 {
-		t.Fatalf("%d partitions lack the index, want all", n)
-	}
-	for range 2 {
-		if _, err := postgres.Migrate(t.Context(), postgres.Config{
-			URL: domain.Secret(database), MaxConns: 1,
-		}); err != nil {
-			t.Fatal(err)
-		}
-		if n := lacking(); n != 0 {
-			t.Errorf("%d partitions have none after migrate", n)
-		}
-	}
-	if n := testkit.Scalar[int](t, conn, "select count(*)::int from pg_index where not indisvalid"); n != 0 {
-		t.Errorf("%d indexes are invalid", n)
-	}
-}
-
 // TestMeasure adds up what the log and stored responses grew by within a day, and takes nothing off for a month that
 // was dropped.
 func TestMeasure(t *testing.T) {

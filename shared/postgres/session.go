@@ -34,7 +34,7 @@ with used as (
     where id = $1 and $3 and used_at < now() - interval '1 minute' and used_at > now() - $2::interval
 )
 select sealed, expires_at from sessions
-where id = $1 and expires_at > now() and used_at > now() - $2::interval and user_id <> ''`
+where id = $1 and expires_at > now() and used_at > now() - $2::interval`
 )
 
 // Start stores a session until its token ends, but for longest at most, and says until when. It deletes ended sessions.
@@ -56,7 +56,7 @@ func (s Sessions) Get(
 
 // EndAll deletes all sessions of a user.
 func (s Sessions) EndAll(ctx context.Context, userID string) error {
-	_, err := exec(ctx, s.DB.pool, "delete from sessions where user_id = $1 and $1 <> ''", userID)
+	_, err := exec(ctx, s.DB.pool, "delete from sessions where user_id = $1", userID)
 	return err
 }
 

@@ -61,8 +61,8 @@ func TestEndedSessionsAreDeleted(t *testing.T) {
 	t.Parallel()
 	ctx, database := t.Context(), testkit.Database(t)
 	sessions, conn := postgres.Sessions{DB: open(t, database)}, testkit.Connect(t, database)
-	if _, err := conn.Exec(ctx, `insert into sessions (id, sealed, expires_at) select sha256(n::text::bytea), '',
-  now() - interval '1 s' * n from generate_series(1, 2500) n`); err != nil {
+	if _, err := conn.Exec(ctx, `insert into sessions (id, sealed, user_id, expires_at)
+select sha256(n::text::bytea), '', 'u1', now() - interval '1 s' * n from generate_series(1, 2500) n`); err != nil {
 		t.Fatal(err)
 	}
 	tx, err := conn.Begin(ctx)

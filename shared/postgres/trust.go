@@ -216,7 +216,7 @@ with before as (
         updated_at = case when b.notify then clock_timestamp() else c.updated_at end
     from before b where c.id = b.id
     returning c.project_id, c.id, c.seq, c.updated_at, b.notify,
-              coalesce(c.trust_expires_at, c.expires_at + interval '10 minutes') as trust_end
+              c.trust_expires_at as trust_end
 ), event as (` + revocationEventSQL + `)
 select notify from after`
 )

@@ -1,8 +1,6 @@
 package postgres_test
 
 import (
-	"os"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -220,36 +218,5 @@ func TestRetireConnections(t *testing.T) {
 	}
 	if n := testkit.Scalar[int](t, conn, "select count(*)::int from connections"); n != 3 {
 		t.Errorf("the old one is kept")
-	}
-}
-
-// TestOldRevocations: trusts that counted as deleted before migration 011 are revoked again while they have not
-// expired.
-func TestOldRevocations(t *testing.T) {
-	t.Parallel()
-	database := testkit.Database(t)
-	conn := testkit.Connect(t, database)
-	store := postgres.Connections{DB: open(t, database)}
-	text, err := os.ReadFile("migrations/011_revocations.sql")
-	if err != nil {
-		t.Fatal(err)
-	}
-	up, _, _ := strings.Cut(string(text), "-- +goose Down")
-	update := up[strings.Index(up, "update connections"):]
-	ended, over, credential := endedTrust(t, store), endedTrust(t, store), storedConnection(t, store, newConnection())
-	for _, sql := range []string{
-		"update connections set revoked = true",
-		"update connections set expires_at = now() - interval '11 minutes' where id = '" + over.ID.String() + "'",
-		"update connections set status = 'lost' where id = '" + credential.ID.String() + "'",
-		update,
-	} {
-		if _, err := conn.Exec(t.Context(), sql); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for id, want := range map[uuid.UUID]bool{ended.ID: false, over.ID: true, credential.ID: true} {
-		if got := testkit.Scalar[bool](t, conn, "select revoked from connections where id = $1", id); got != want {
-			t.Errorf("revoked is %t, want %t", got, want)
-		}
 	}
 }

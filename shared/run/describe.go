@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/cloudfn/cloudfn/shared/httpx"
+	"github.com/cloudfn/cloudfn/shared/postgres"
 )
 
 // Declaration is what a function declares, as data for manifests, grants, documentation and tests.
@@ -132,7 +133,7 @@ func (d Declaration) Role() string { return "cloudfn_" + strings.ReplaceAll(d.Na
 
 // Rights returns the rights on tables, including the schema's version and the request log.
 func (d Declaration) Rights() map[string]string {
-	rights := map[string]string{"goose_db_version": "select"}
+	rights := map[string]string{postgres.VersionTable: "select"}
 	maps.Copy(rights, d.Reach.Tables)
 	if d.Kind == "http" {
 		rights["requests"] += " insert"

@@ -16,6 +16,7 @@ import (
 	"github.com/gophercloud/gophercloud/v2/openstack/compute/v2/flavors"
 	"github.com/gophercloud/gophercloud/v2/openstack/compute/v2/servers"
 	"github.com/gophercloud/gophercloud/v2/openstack/compute/v2/services"
+	"github.com/gophercloud/gophercloud/v2/openstack/placement/v1/resourceproviders"
 	"github.com/gophercloud/gophercloud/v2/openstack/placement/v1/traits"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
@@ -94,7 +95,7 @@ func (p pool) restore(t testing.TB) {
 	for _, name := range p.names {
 		id := hosts[name].ProviderID
 		check(t, p.session.SetProviderTrait(ctx, id, spareTrait, true))
-		for _, trait := range must(p.session.ProviderTraits(ctx, id))(t) {
+		for _, trait := range ProviderTraits(t, id) {
 			if strings.HasPrefix(trait, "CUSTOM_") && trait != spareTrait {
 				check(t, p.session.SetProviderTrait(ctx, id, trait, false))
 			}
@@ -219,12 +220,23 @@ func (p pool) flavors(ctx context.Context, t testing.TB) {
 // traits deletes the traits that cloudfn makes.
 func (p pool) traits(ctx context.Context, t testing.TB) {
 	t.Helper()
-	placement := must(openstack.NewPlacementV1(p.nova.ProviderClient, gophercloud.EndpointOpts{}))(t)
-	placement.Microversion = "1.6"
 	for _, prefix := range []string{leaseTrait, poolTrait} {
-		list := traits.List(placement, traits.ListOpts{Name: "startswith:" + prefix})
+		list := traits.List(placement(t), traits.ListOpts{Name: "startswith:" + prefix})
 		for _, trait := range all(t, list, traits.ExtractTraits) {
 			check(t, p.session.DeleteTrait(ctx, trait))
 		}
 	}
+}
+
+func placement(t testing.TB) *gophercloud.ServiceClient {
+	t.Helper()
+	client := must(openstack.NewPlacementV1(Login(t, "admin"), gophercloud.EndpointOpts{}))(t)
+	client.Microversion = "1.6" // traits
+	return client
+}
+
+// ProviderTraits lists the traits of a resource provider in Placement.
+func ProviderTraits(t testing.TB, id string) []string {
+	t.Helper()
+	return must(resourceproviders.GetTraits(context.Background(), placement(t), id).Extract())(t).Traits
 }

@@ -278,7 +278,7 @@ func (e *examples) refusedByPostgres(t *testing.T) {
 	cluster := testkit.NewCluster(t)
 	conn := testkit.Connect(t, cluster.URL)
 	for _, sql := range []string{
-		"create role writer", "grant usage on schema public to writer", "grant select on goose_db_version to writer",
+		"create role writer", "grant usage on schema public to writer", "grant select on schema_versions to writer",
 		"grant insert on requests to writer",
 	} {
 		if _, err := conn.Exec(t.Context(), sql); err != nil {
@@ -309,7 +309,7 @@ func (e *examples) refusedByPostgres(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := tx.Exec(t.Context(), "lock table goose_db_version in access exclusive mode"); err != nil {
+	if _, err := tx.Exec(t.Context(), "lock table schema_versions in access exclusive mode"); err != nil {
 		t.Fatal(err)
 	}
 	e.refuse(t, "a lock in Postgres", hurried, refusal{status: 504})
