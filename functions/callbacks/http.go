@@ -137,7 +137,7 @@ type listInput struct {
 
 func (h handler) list(ctx context.Context, in *listInput) (*httpx.Value[CallbackPage], error) {
 	page, err := httpx.ReadPage(ctx, in.Limit, func(limit int) ([]domain.Callback, error) {
-		return h.svc.store.List(ctx, project(ctx), limit, in.Marker.UUID)
+		return h.svc.List(ctx, project(ctx), limit, in.Marker.UUID)
 	}, func(c domain.Callback) string { return c.ID.String() })
 	return &httpx.Value[CallbackPage]{Body: CallbackPage{httpx.Each(page.Items, show), page.Next}}, err
 }
@@ -197,7 +197,7 @@ type deliveriesInput struct {
 func (h handler) deliveries(ctx context.Context, in *deliveriesInput) (*httpx.Value[DeliveryPage], error) {
 	page, err := httpx.ReadPage(ctx, in.Limit, func(limit int) ([]domain.Delivery, error) {
 		q := domain.DeliveryQuery{Status: in.Status, Limit: limit, Marker: in.Marker.UUID}
-		return h.svc.store.Deliveries(ctx, project(ctx), in.ID.UUID, q)
+		return h.svc.Deliveries(ctx, project(ctx), in.ID.UUID, q)
 	}, func(d domain.Delivery) string { return d.ID.String() })
 	return &httpx.Value[DeliveryPage]{Body: DeliveryPage{httpx.Each(page.Items, showDelivery), page.Next}}, err
 }

@@ -66,8 +66,8 @@ const (
 	wakeAgain = 30 * time.Second
 	// longestPause is that of a function that is not deployed.
 	longestPause = 10 * time.Minute
-	// heldAfter is how long a wake may have no answer while what was due at its begin still is, and the function answers
-	// no other one: one that has enough to do answers the third immediately.
+	// heldAfter is how long a wake may have no answer while what was due at its begin still is and no other wake has
+	// one: a function that has enough to do answers the third immediately.
 	heldAfter = 50 * time.Second
 	// slack is by how much the clocks of Postgres and of this process may differ.
 	slack = time.Second
@@ -214,8 +214,8 @@ func (s *service) recordHeld(ctx context.Context, f *function, name string) {
 	}
 	s.mu.Unlock()
 	if isHeld {
-		s.recordFailed(ctx, name, since, "it has not answered, and what was due when it was woken still is: perhaps no "+
-			"pod of it can start")
+		s.recordFailed(ctx, name, since, "it has not answered, and what was due when it was woken still is: perhaps "+
+			"no pod of it can start")
 	}
 }
 

@@ -156,7 +156,7 @@ func TestWorkFailed(t *testing.T) {
 }
 
 // TestHeld: a function that answers no wake, and does nothing of what was due then, cannot be woken: perhaps no pod of
-// it starts. Four wakes wait for it at most. A monitor says so after three minutes, and that it can be woken when it can.
+// it starts. Four wakes wait for it at most. A monitor says so after three minutes, and later that it can be woken.
 func TestHeld(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -202,8 +202,8 @@ func TestBacklog(t *testing.T) {
 	})
 }
 
-// TestForgotten: a function that could not be woken, and that nothing waits for any more, is missed no longer, whichever
-// process of the clock has recorded it.
+// TestForgotten: a function that could not be woken, and that nothing waits for any more, is missed no longer,
+// whichever process of the clock has recorded it.
 func TestForgotten(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -36,7 +36,7 @@ type world struct {
 	workFor  time.Duration              // how long a function works
 	leaves   map[string]time.Duration   // what a function leaves due, once
 	held     map[string]time.Duration   // how long wakes of a function are held: then away is their answer
-	backlog  bool                       // it never does all, and answers the third wake immediately while it works on two
+	backlog  bool                       // it never does all, and has enough with two wakes
 	working  int
 	unknown  map[string]bool // functions that have never run, and have nothing else due
 	hanging  time.Duration   // how long a read takes
@@ -45,7 +45,8 @@ type world struct {
 func newWorld() *world {
 	w := &world{
 		began: time.Now(), ending: make(chan struct{}), due: map[string][]time.Time{}, away: map[string]error{},
-		wakes: map[string][]time.Duration{}, failedAt: map[string]time.Time{}, failing: map[string]time.Time{}, failed: map[string]time.Duration{},
+		wakes: map[string][]time.Duration{}, failing: map[string]time.Time{}, failedAt: map[string]time.Time{},
+		failed: map[string]time.Duration{},
 		leaves: map[string]time.Duration{}, held: map[string]time.Duration{}, unknown: map[string]bool{},
 	}
 	w.service = newService(w, w, w.wakeFunction)
@@ -87,7 +88,8 @@ func (w *world) NextDue(ctx context.Context, within time.Duration) (all []due.Wa
 	for _, function := range slices.Sorted(maps.Keys(w.due)) {
 		_, isFailing := w.failing[function]
 		waiting := due.Waiting{
-			Function: function, In: time.Hour, Newest: -time.Hour * 1e5, IsFailing: isFailing, IsUnregistered: w.unknown[function],
+			Function: function, In: time.Hour, Newest: -time.Hour * 1e5, IsFailing: isFailing,
+			IsUnregistered: w.unknown[function],
 		}
 		for _, at := range w.due[function] {
 			in := time.Until(at)
