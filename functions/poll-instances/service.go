@@ -43,8 +43,8 @@ type service struct {
 	pause        time.Duration
 
 	events   flow.Pair // those of this process
-	each     refusals   // of "": Nova does not let the account see the whole cloud, so each project is read by itself
-	readOnly refusals   // of projects in which the account may not act
+	each     refusals  // of "": Nova does not let the account see the whole cloud, so each project is read by itself
+	readOnly refusals  // of projects in which the account may not act
 }
 
 const (
