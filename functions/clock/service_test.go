@@ -78,13 +78,17 @@ func TestTicks(t *testing.T) {
 		w.add("run-leases", 0)
 		w.tick(t)
 		w.add("run-leases", 0) // as long as the function works, it is still due
+		w.mu.Lock()
 		w.due["run-leases"][0] = w.began.Add(-s)
+		w.mu.Unlock()
 		w.tick(t)
 		time.Sleep(5 * s)
 		w.tick(t) // late
 		w.want(t, "run-leases", 0)
 		time.Sleep(time.Hour) // no tick
+		w.mu.Lock()
 		clear(w.wakes)
+		w.mu.Unlock()
 		for n := range 7 {
 			w.add(fmt.Sprint("function ", n), -time.Duration(n)*10*time.Minute)
 		}

@@ -122,8 +122,8 @@ func (d *declarer) due(t *testing.T) {
 // last ones.
 func (d *declarer) tick(t *testing.T) {
 	t.Helper()
-	d.poller.Tick(t, "poll-instances")
 	for _, minuteSQL := range []string{
+		"update instances set missed_at = missed_at - interval '1 minute'",
 		"update managed_projects set due_at = due_at - interval '1 minute'",
 		"update managed_members set missed_at = missed_at - interval '1 minute'",
 	} {
@@ -131,6 +131,7 @@ func (d *declarer) tick(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	d.poller.Tick(t, "poll-instances")
 	var all sync.WaitGroup
 	for _, p := range d.replicas {
 		all.Go(func() { _, _ = p.TryTick(t, "reconcile-managed") })
