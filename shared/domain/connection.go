@@ -264,7 +264,7 @@ const (
 	MaxConnectionTime = 366 * 24 * time.Hour
 	// CheckEvery is the time between two checks that Keystone still accepts a delegation.
 	CheckEvery = 5 * time.Minute
-	// CheckEarly is by how much a check may be done earlier, together with one that is due: checks that are spread would
+	// CheckEarly is by how much a check may be done earlier, together with one that is due. Spread checks would
 	// keep a pod. It is less than the shortest time between two checks, 0.8 * CheckEvery.
 	CheckEarly = CheckEvery / 2
 	// TrustSpare is the least time by which a trust outlasts its connection: Keystone lets nobody delete an expired

@@ -240,8 +240,8 @@ func waitingIn(t *testing.T, tx pgx.Tx) (all []string) {
 	return all
 }
 
-// TestClockHidesNothing: what is due since ever hides neither what became due just now nor what is due later. A function
-// that has only never registered its jobs says so.
+// TestClockHidesNothing: what is due since ever hides neither what became due just now nor what is due later, of
+// another query. A function that has only never registered its jobs says so.
 func TestClockHidesNothing(t *testing.T) {
 	t.Parallel()
 	url := testkit.Database(t)

@@ -125,6 +125,7 @@ func (d *declarer) tick(t *testing.T) {
 	for _, minuteSQL := range []string{
 		"update instances set missed_at = missed_at - interval '1 minute'",
 		"update managed_projects set due_at = due_at - interval '1 minute'",
+		"update managed set next_at = next_at - interval '1 minute'",
 		"update managed_members set missed_at = missed_at - interval '1 minute'",
 	} {
 		if _, err := d.conn.Exec(t.Context(), minuteSQL); err != nil {
