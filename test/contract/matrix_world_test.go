@@ -303,11 +303,12 @@ const matrixRows = `
 insert into orders (project_id, id, domain_id, user_id, body_sha256, spec, status)
 values ('$project', '$order', 'default', '$user', '', '{}', 'done');
 insert into connections (project_id, id, domain_id, user_id, kind, delegation_id, acts_as, actions, usable_by, status,
-                         expires_at, checked_at, next_check_at, flavors)
+                         expires_at, trust_expires_at, checked_at, next_check_at, flavors)
 values ('$project', '$connection', 'default', '$user', 'trust', 't',
         '{"user_id": "$user", "user_name": "ann", "project_id": "$project", "project_name": "p", "roles": ["member"]}',
         '{allocate,connect,start,stop,reboot,shelve,snapshot,deploy,deallocate}', '{}', 'active',
-        now() + interval '1 day', now(), now() + interval '1 day', '[{"id": "1", "name": "m1.small", "vcpus": 1, "ram_mb": 512}]');
+        now() + interval '1 day', now() + interval '2 days', now(),
+        now() + interval '1 day', '[{"id": "1", "name": "m1.small", "vcpus": 1, "ram_mb": 512}]');
 insert into instances (project_id, id, position, name, state, raw_status, origin, server_id, connection_id)
 values ('$project', '$instance', 0, 'x', 'active', 'ACTIVE', 'launched', '$server', '$connection');
 insert into events (project_id, subject, seq, type, at, data) values ('$project', '$instance', 1, '` + domain.InstanceEvent + `', now(), '{}');
