@@ -2,6 +2,7 @@ package contract_test
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"slices"
 	"testing"
@@ -25,7 +26,7 @@ var withoutToken = map[string]string{
 // and all that read are.
 func TestEveryWriteIsLimited(t *testing.T) {
 	t.Parallel()
-	m := newMatrix(t)
+	m := newMatrix(t, everyFunction...)
 	if _, err := m.pool.Exec(context.Background(), "insert into rate_limits (name, source, used_up) values "+
 		"('event', $1, now() + interval '1 hour')", ownProject); err != nil {
 		t.Fatal(err)
@@ -47,7 +48,7 @@ func TestEveryWriteIsLimited(t *testing.T) {
 		}
 		a := m.send(t, o, member, m.mine)
 		if limited++; a.Status != http.StatusTooManyRequests || a.Header.Get("Retry-After") == "" ||
-			a.Header.Get("RateLimit-Policy") != `"event";q=100000;w=60` {
+			a.Header.Get("RateLimit-Policy") != fmt.Sprintf(`"event";q=%d;w=60`, eventsPerMinute) {
 			t.Errorf("%s: got %d %s %s, want 429 of the limit of events", name, a.Status, a.Header, a.Body)
 		}
 	}

@@ -55,7 +55,7 @@ func (c caller) verdict(o operation) int {
 // TestAuthorizationMatrix sends each operation with each caller and object.
 func TestAuthorizationMatrix(t *testing.T) {
 	t.Parallel()
-	m := newMatrix(t)
+	m := newMatrix(t, everyFunction...)
 	t.Run("refused", m.refused)
 	t.Run("public", m.public)
 	t.Run("others", m.others)

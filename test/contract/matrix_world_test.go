@@ -125,9 +125,11 @@ type matrix struct {
 	pool         *pgxpool.Pool
 	mine, theirs objects
 	sent, calls  atomic.Int64 // requests; calls of OpenStack besides those about tokens
+	// cloud answers a call of OpenStack instead of 503; nil = none is answered
+	cloud func(http.ResponseWriter, *http.Request) (isAnswered bool)
 }
 
-func newMatrix(t *testing.T) *matrix {
+func newMatrix(t *testing.T, functions ...run.Function) *matrix {
 	t.Helper()
 	m := &matrix{operations: operations(document(t).Paths.Map())}
 	cloud := httptest.NewServer(http.HandlerFunc(m.serveCloud))
@@ -138,7 +140,7 @@ func newMatrix(t *testing.T) *matrix {
 		"OS_PASSWORD": "none", "OS_USER_DOMAIN_NAME": "Default", "OS_PROJECT_NAME": "none",
 		"OS_PROJECT_DOMAIN_NAME": "Default", "ALLOWED_DOMAINS": servedDomain, "TRUSTEE_USER_ID": matrixUser,
 	})
-	m.client = testkit.Start(t, env, everyFunction...)
+	m.client = testkit.Start(t, env, functions...)
 	m.pool = testkit.Pool(t, database)
 	m.mine, m.theirs = m.insert(t, ownProject), m.insert(t, otherProject)
 	return m
@@ -176,8 +178,9 @@ func (m *matrix) serveCloud(w http.ResponseWriter, r *http.Request) {
 		m.calls.Add(1)
 		w.WriteHeader(http.StatusForbidden)
 	default:
-		m.calls.Add(1)
-		w.WriteHeader(http.StatusServiceUnavailable)
+		if m.calls.Add(1); m.cloud == nil || !m.cloud(w, r) {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
 	}
 }
 
