@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"fmt"
 	"maps"
 	"strings"
 	"time"
@@ -247,6 +248,11 @@ func (c *ChangeNode) Resolve(huma.Context) (faults []error) {
 		}
 		if fault := domain.CheckLabel(key, *value); fault != "" {
 			faults = append(faults, apperr.InvalidField("labels."+key, fault))
+		}
+	}
+	for n, provider := range c.Providers {
+		if err := domain.CheckText(fmt.Sprintf("providers[%d]", n), provider, domain.MaxNameLength); err != nil {
+			faults = append(faults, err)
 		}
 	}
 	for field, p := range map[string]*string{"auto_cordon_after": c.AutoCordon, "auto_drain_after": c.AutoDrain} {
