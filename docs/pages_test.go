@@ -120,6 +120,11 @@ func TestLongDelegate(t *testing.T) {
 	owner.Network(t, "private", "10.0.0.0/24")
 	w := reader(t, map[string]*testkit.Project{"demo": owner, "alt": testkit.NewProject(t)})
 	w.replace = append(w.replace, [2]string{"demo in demo", "... in ..."})
+	// The reader has another connection already, which the pages leave alone.
+	const another = "cloudfn --os-cloud demo connections create --kind trust --actions start --expires 24h -o name"
+	if out, status := open(t, w.env).run(t, another); status != 0 {
+		t.Fatal(out)
+	}
 	for _, page := range []string{"delegate.md", "request-connection.md", "application-credential.md"} {
 		w.walk(t, page)
 	}

@@ -146,10 +146,16 @@ func (e *UsableEntry) Resolve(ctx huma.Context, at *huma.PathBuffer) []error {
 		return fault("has user and project: must have one of them")
 	default:
 		for part, text := range map[string]*plainText{"user": n.User, "project": n.Project, "domain": n.Domain} {
+			detail := ""
 			if text != nil && !isName(string(*text)) {
+				detail = "must be a name of 1 to 255 characters, without control characters"
+			} else if text != nil {
+				detail = domain.Unstorable(string(*text))
+			}
+			if detail != "" {
 				at.Push(part)
 				defer at.Pop()
-				return fault("must be a name of 1 to 255 characters, without control characters")
+				return fault(detail)
 			}
 		}
 		return nil
@@ -255,6 +261,7 @@ func (c *ChangeConnection) Resolve(ctx huma.Context) []error {
 	if idle := c.IdleTimeout.Apply(""); idle.value() == 0 && !c.IdleTimeout.IsNull() && !c.IdleTimeout.IsZero() {
 		faults = append(faults, apperr.InvalidField("idle_timeout", mustBeDuration+", or null"))
 	}
+	faults = append(faults, checkCredentialID(c.ID)...)
 	if c.ID != nil && c.Secret == nil {
 		faults = append(faults, apperr.InvalidField("secret",
 			"must be given with another id: the secret of that application credential"))

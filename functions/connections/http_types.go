@@ -71,9 +71,17 @@ func (d Delegation) check(ctx context.Context, kind domain.ConnectionKind) (faul
 		fault(d.Roles != nil, "roles",
 			"cannot be combined with the kind application_credential: the credential has its own")
 		fault(d.ID == nil, "id", "must be the application credential's id")
+		faults = append(faults, checkCredentialID(d.ID)...)
 		fault(d.Secret == nil, "secret", "must be the application credential's secret")
 	}
 	return faults
+}
+
+func checkCredentialID(id *plainText) []error {
+	if err := domain.CheckStorable("id", string(domain.Deref(id))); err != nil {
+		return []error{err}
+	}
+	return nil
 }
 
 // draft is a connection before it is stored, and what storing it takes.

@@ -156,6 +156,13 @@ type SignIn struct {
 // Resolve implements huma.Resolver.
 func (in *SignIn) Resolve(huma.Context) (faults []error) {
 	fault := func(field, detail string) { faults = append(faults, apperr.InvalidField(field, detail)) }
+	for field, name := range map[string]string{
+		"user": in.User, "user_domain": in.UserDomain, "project": in.Project, "project_domain": in.ProjectDomain,
+	} {
+		if detail := domain.Unstorable(name); detail != "" {
+			fault(field, detail)
+		}
+	}
 	switch {
 	case in.Token != "" && *in != SignIn{Token: in.Token}:
 		fault("token", "stands alone: it determines the user and the project")

@@ -272,11 +272,27 @@ func checkMachine(s MachineSpec, fault func(field, detail string)) {
 			fault(fmt.Sprintf("tags[%d]", n), "must have none of ? # %")
 		}
 	}
-	for field, names := range map[string][]string{"volumes": s.Volumes, "configmaps": s.Configmaps} {
-		for n, name := range names {
-			if !nameForm.MatchString(name) {
-				fault(fmt.Sprintf("%s[%d]", field, n), nameRule)
-			}
+	checkObjects("networks", s.Networks, fault)
+	checkObjects("security_groups", s.SecurityGroups, fault)
+	checkNames("volumes", s.Volumes, fault)
+	checkNames("configmaps", s.Configmaps, fault)
+}
+
+// checkNames checks names of managed resources.
+func checkNames(field string, names []string, fault func(field, detail string)) {
+	for n, name := range names {
+		if !nameForm.MatchString(name) {
+			fault(fmt.Sprintf("%s[%d]", field, n), nameRule)
+		}
+	}
+}
+
+// checkObjects checks ids, names and tags of what OpenStack has.
+func checkObjects(field string, texts []string, fault func(field, detail string)) {
+	for n, text := range texts {
+		if err := domain.CheckText(fmt.Sprintf("%s[%d]", field, n), text, domain.MaxNameLength); err != nil {
+			f := apperr.As(err).Fields[0]
+			fault(f.Field, f.Detail)
 		}
 	}
 }
@@ -296,6 +312,7 @@ func checkTexts(field string, texts map[string]string, fault func(field, detail 
 
 func checkImage(s ImageSpec, fault func(field, detail string)) {
 	checkTexts("properties", s.Properties, fault)
+	checkObjects("tags", s.Tags, fault)
 	keys := slices.Sorted(maps.Keys(s.Properties))
 	for n, key := range keys {
 		if same := domain.EqualInTables(key, keys[:n]); same >= 0 {
@@ -329,6 +346,7 @@ func checkBalancer(s BalancerSpec, fault func(field, detail string)) {
 		if l.Deployment == "" && len(l.Machines) == 0 && len(l.Addresses) == 0 {
 			fault(field("deployment"), "is missing: give it, machines or addresses")
 		}
+		checkNames(field("machines"), l.Machines, fault)
 		for m, address := range l.Addresses {
 			if _, err := netip.ParseAddr(address); err != nil {
 				fault(fmt.Sprintf("%s[%d]", field("addresses"), m), "must be an IP address")

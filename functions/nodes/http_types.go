@@ -3,6 +3,7 @@ package nodes
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"maps"
 	"strings"
 	"time"
@@ -243,6 +244,11 @@ func (c *ChangeNode) Resolve(huma.Context) (faults []error) {
 		}
 		if fault := domain.CheckLabel(key, *value); fault != "" {
 			faults = append(faults, apperr.InvalidField("labels."+key, fault))
+		}
+	}
+	for n, provider := range c.Providers.Apply(nil) {
+		if err := domain.CheckText(fmt.Sprintf("providers[%d]", n), provider, domain.MaxNameLength); err != nil {
+			faults = append(faults, err)
 		}
 	}
 	for field, p := range map[string]textPatch{"auto_cordon_after": c.AutoCordon, "auto_drain_after": c.AutoDrain} {

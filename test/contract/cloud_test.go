@@ -85,6 +85,7 @@ func smallCloud() func(http.ResponseWriter, *http.Request) bool {
 				return true
 			}
 		}
-		return false
+		w.WriteHeader(http.StatusNotFound)
+		return true
 	}
 }

@@ -118,7 +118,31 @@ func TestEveryEventCounts(t *testing.T) {
 // count sends an example, and compares what it has written with what counts for its project.
 func (m *matrix) count(t *testing.T, o operation, example string) {
 	t.Helper()
-	if _, err := m.pool.Exec(t.Context(), "delete from nodes"); err != nil {
+	a, c := m.prepare(t, o, example)
+	body := o.body(t, a)
+	before := m.startCounting(t)
+	answer := m.client.As(projectAdmin().token()).Do(t, o.method, o.target(t, a), body, o.header(a, body)...)
+	testkit.Eventually(t, time.Minute, "no order is worked on", func() bool {
+		return testkit.Scalar[bool](t, m.pool, "select not exists (select from orders where claimed_until > now())")
+	})
+	after := m.written(t)
+	events, deliveries := after.events-before.events, after.deliveries-before.deliveries
+	counted := int(after.usedUp.Sub(before.usedUp) / (time.Minute / eventsPerMinute))
+	what := fmt.Sprintf("%s %s: got %d, %d events with %d deliveries are written, and %d count", o.OperationID,
+		example, answer.Status, events, deliveries, counted)
+	if counted != events+deliveries+c.weight {
+		t.Error(what)
+	}
+	if (counted > 0) == (c.none != "") {
+		t.Errorf("%s; want none: %q: %s", what, c.none, answer.Body)
+	}
+}
+
+// prepare stores what an example needs, and gives what to send.
+func (m *matrix) prepare(t *testing.T, o operation, example string) (ask, eventCase) {
+	t.Helper()
+	if _, err := m.pool.Exec(t.Context(), "delete from nodes; delete from managed; "+
+		"update connections set status = 'lost'"); err != nil {
 		t.Fatal(err)
 	}
 	names := m.insert(t, ownProject)
@@ -139,27 +163,10 @@ func (m *matrix) count(t *testing.T, o operation, example string) {
 	if c.query != nil {
 		a.query = c.query
 	}
-	body := o.body(t, a)
-	header := o.header(a, body)
 	if c.etag != "" {
-		header = append(header, "If-Match", c.etag)
+		a.header = append(a.header, "If-Match", c.etag)
 	}
-	before := m.startCounting(t)
-	answer := m.client.As(projectAdmin().token()).Do(t, o.method, o.target(t, a), body, header...)
-	testkit.Eventually(t, time.Minute, "no order is worked on", func() bool {
-		return testkit.Scalar[bool](t, m.pool, "select not exists (select from orders where claimed_until > now())")
-	})
-	after := m.written(t)
-	events, deliveries := after.events-before.events, after.deliveries-before.deliveries
-	counted := int(after.usedUp.Sub(before.usedUp) / (time.Minute / eventsPerMinute))
-	what := fmt.Sprintf("%s %s: got %d, %d events with %d deliveries are written, and %d count", o.OperationID,
-		example, answer.Status, events, deliveries, counted)
-	if counted != events+deliveries+c.weight {
-		t.Error(what)
-	}
-	if (counted > 0) == (c.none != "") {
-		t.Errorf("%s; want none: %q: %s", what, c.none, answer.Body)
-	}
+	return a, c
 }
 
 // written is how many events and deliveries there are, and how far the limit of the project is used up. A callback's

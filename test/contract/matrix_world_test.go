@@ -80,6 +80,11 @@ var callers = func() (list []caller) {
 	return list
 }()
 
+// everyRole may declare resources of all kinds.
+var everyRole = caller{name: "every role", scope: ofProject, roles: []string{
+	"admin", "manager", "member", "reader", "creator", "load-balancer_member",
+}}
+
 func (c caller) has(roles ...string) bool {
 	return slices.ContainsFunc(roles, func(r string) bool { return slices.Contains(c.roles, r) })
 }
@@ -150,6 +155,7 @@ func newMatrix(t *testing.T, functions ...run.Function) *matrix {
 
 func (m *matrix) serveCloud(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
+	callers := append(slices.Clone(callers), everyRole)
 	by := func(token string) int {
 		return slices.IndexFunc(callers, func(c caller) bool { return c.token() != "" && c.token() == token })
 	}
@@ -167,7 +173,9 @@ func (m *matrix) serveCloud(w http.ResponseWriter, r *http.Request) {
 	case r.URL.Path == "/v3/auth/catalog":
 		m.calls.Add(1)
 		list := []any{}
-		for _, service := range []string{"compute", "image", "network", "placement", "volumev3", "identity"} {
+		for _, service := range []string{
+			"compute", "image", "network", "placement", "volumev3", "identity", "load-balancer", "key-manager",
+		} {
 			list = append(list, map[string]any{
 				"type": service, "name": service, "id": service, "endpoints": []any{map[string]any{
 					"id": service, "interface": "public", "region": "one", "region_id": "one",
