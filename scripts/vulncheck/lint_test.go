@@ -97,7 +97,7 @@ func executable(t *testing.T, root, name, text string) {
 	if err := os.MkdirAll(filepath.Dir(at), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(at, []byte(text), 0o700); err != nil { //nolint:gosec // it is run
+	if err := os.WriteFile(at, []byte(text), 0o700); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -39,10 +39,11 @@ func TestServersOfOrder(t *testing.T) {
 	fake := smallPages{limit: 4, moving: "server-7"}
 	for n := range 11 {
 		i := domain.Instance{ID: uuid.New()}
-		order.Instances = append(order.Instances, i)
+		call := domain.CreateCall{ID: uuid.New(), InstanceID: i.ID}
+		order.Instances, order.Calls = append(order.Instances, i), append(order.Calls, call)
 		server := domain.Server{
 			ID: fmt.Sprintf("server-%d", n), Status: "BUILD",
-			Tags: []string{i.ID.String(), domain.OrderTag(order.ID)},
+			Tags: []string{i.ID.String(), domain.OrderTag(order.ID), domain.CallTag(call.ID)},
 		}
 		fake.servers = append(fake.servers, server)
 	}
