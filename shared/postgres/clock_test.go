@@ -255,6 +255,7 @@ func TestClockHidesNothing(t *testing.T) {
 		"update connections set expires_at = now() + interval '40 seconds';"+
 		"insert into wake_failures (function, failing_since, failed_at)"+
 		"values ('poll-instances', now() - interval '1 hour', now() - interval '3 minutes'),"+
+		"('run-leases', now() - interval '1 hour', now() - interval '3 minutes'),"+ // it is due
 		"('collect-stats', now() - interval '1 hour', now() - interval '1 minute')")
 	found, err := clock.NextDue(t.Context(), time.Minute)
 	if err != nil {

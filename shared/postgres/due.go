@@ -162,14 +162,15 @@ func NewClock(db *DB, functions []due.Declared) Clock {
 		}
 	}
 	return Clock{db: db, sql: `
+with due (function, at) as materialized (values ` + strings.Join(rows, ",\n") + `)
 select function, min(at) - now() as "in", coalesce(max(at) filter (where at <= now()), min(at)) - now() as newest,
        min(at) filter (where at > now()) - now() as later,
        bool_and(at = ` + unregistered + `) as is_unregistered,
        exists (select from wake_failures w where w.function = due.function) as is_failing, false as is_forgotten
-from (values ` + strings.Join(rows, ",\n") + `) as due (function, at)
-where at <= now() + $1::interval group by function
-union all select function, '0', '0', null, false, true, true from wake_failures
-where failed_at < now() - interval '` + forgetAfter.String() + `' order by "in", function`}
+from due where at <= now() + $1::interval group by function
+union all select function, '0', '0', null, false, true, true from wake_failures f
+where not exists (select from due where due.function = f.function and at <= now() + $1::interval)
+  and failed_at < now() - interval '` + forgetAfter.String() + `' order by "in", function`}
 }
 
 // IsDueLater reports whether one of the queries finds something that is due within a time, and not now.

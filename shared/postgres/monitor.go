@@ -89,12 +89,14 @@ func (m Monitors) WakeFailed(ctx context.Context, function string, since time.Du
 	return m.DB.monitor(ctx, "", monitorFailedSQL, wakeMonitor+function, reason)
 }
 
-// Woken records that a function that could not be woken was woken. An event says so, if one said that it could not.
+// Woken records that a function that could not be woken was woken. An event says so, if one said that it could not. The
+// failure is forgotten last: if the process dies before that, the clock finds it and calls Woken again.
 func (m Monitors) Woken(ctx context.Context, function string) error {
-	if _, err := exec(ctx, m.DB.pool, "delete from wake_failures where function = $1", function); err != nil {
+	if err := m.DB.monitor(ctx, "", monitorWorksSQL, wakeMonitor+function); err != nil {
 		return err
 	}
-	return m.DB.monitor(ctx, "", monitorWorksSQL, wakeMonitor+function)
+	_, err := exec(ctx, m.DB.pool, "delete from wake_failures where function = $1", function)
+	return err
 }
 
 // Overdue returns by how much a periodic job is overdue, if by ten minutes at least, and 0 if none is. Jobs of

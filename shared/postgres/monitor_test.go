@@ -57,6 +57,34 @@ from events where type = 'cloudfn.monitor.failed.v1'`
 	}
 }
 
+// TestWokenIsRepeated: a process that dies before its event says that a function can be woken leaves the failure, so
+// that the clock calls it again.
+func TestWokenIsRepeated(t *testing.T) {
+	t.Parallel()
+	url := testkit.Database(t)
+	monitors, conn := postgres.Monitors{DB: open(t, url)}, testkit.Connect(t, url)
+	if err := monitors.WakeFailed(t.Context(), "run-leases", 5*time.Minute, "connection refused"); err != nil {
+		t.Fatal(err)
+	}
+	exec(t, conn, "create function fail() returns trigger language plpgsql as"+
+		" $$ begin raise exception 'it dies here'; end $$;"+
+		"create trigger fail before update on monitors for each row execute function fail()")
+	if err := monitors.Woken(t.Context(), "run-leases"); err == nil {
+		t.Error("it did not die")
+	}
+	exec(t, conn, "drop trigger fail on monitors")
+	if n := testkit.Scalar[int](t, conn, "select count(*)::int from wake_failures"); n != 1 {
+		t.Errorf("%d failures are left: no one calls it again", n)
+	}
+	if err := monitors.Woken(t.Context(), "run-leases"); err != nil {
+		t.Error(err)
+	}
+	works := testkit.Scalar[int](t, conn, "select count(*)::int from events where data->>'status' = 'works'")
+	if left := testkit.Scalar[int](t, conn, "select count(*)::int from wake_failures"); works != 1 || left != 0 {
+		t.Errorf("%d events say that it works, and %d failures are left", works, left)
+	}
+}
+
 // TestClockMonitor: a periodic job that no one has claimed for ten minutes says that the clock has stopped, once. One
 // that is claimed, or waits for something to follow, does not, nor that of a function that the clock tries to wake.
 func TestClockMonitor(t *testing.T) {
