@@ -99,14 +99,13 @@ func (d Delegations) MarkUnchecked(
 	return err
 }
 
-// RequestCheck makes a connection's check due now. A check since the moment given answers the request. The zero time
-// says that the connection has ended.
+// RequestCheck makes a connection's check due now, also one that was due already: the late answer to an earlier check,
+// whose claim may have ended, does not answer the request. A check since the moment given does. The zero time says that
+// the connection has ended.
 func (c Connections) RequestCheck(ctx context.Context, projectID string, id uuid.UUID) (since time.Time, err error) {
 	since, err = queryValue[time.Time](ctx, c.DB.pool, `
-update connections
-set next_check_at = case when check_until > clock_timestamp() then clock_timestamp()
-    else least(next_check_at, clock_timestamp()) end
-where project_id = $1 and id = $2 and status = 'active' returning clock_timestamp()`, projectID, id)
+update connections set next_check_at = clock_timestamp()
+where project_id = $1 and id = $2 and status = 'active' returning next_check_at`, projectID, id)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return time.Time{}, nil
 	}

@@ -214,8 +214,11 @@ func TestRequestCheck(t *testing.T) {
 	if err := d.MarkChecked(t.Context(), "p1", c.ID, asked, []string{"member", "reader"}); err != nil {
 		t.Fatal(err)
 	}
-	claimCheck(t, d, uuid.Nil) // not in one second twice
-	l.exec(t, "update connections set check_until = check_until - interval '2 seconds'")
+	// not twice within two seconds, which may have passed here
+	l.holds(t, "select check_until > checked_at + interval '2 seconds' from connections")
+	l.exec(t, "update connections set check_until = now() + interval '1 hour'")
+	claimCheck(t, d, uuid.Nil)
+	l.exec(t, "update connections set check_until = now() - interval '1 second'")
 	claimCheck(t, d, c.ID)
 	got, err := connections.Get(t.Context(), domain.Identity{UserID: "u1", ProjectID: "p1"}, c.ID)
 	if err != nil || !got.CheckedAt.Equal(asked) || !slices.Equal(got.ActsAs.Roles, []string{"member", "reader"}) ||
@@ -238,6 +241,31 @@ func TestRequestCheck(t *testing.T) {
 	}
 	if since := ask(); !since.IsZero() {
 		t.Errorf("one that has ended is to be checked since %s", since)
+	}
+}
+
+// TestRequestAfterClaim: a check takes longer than its claim. What is requested then is not answered by it, so another
+// check is due.
+func TestRequestAfterClaim(t *testing.T) {
+	t.Parallel()
+	l := newTestDB(t)
+	d, connections := postgres.Delegations{DB: l.DB}, postgres.Connections{DB: l.DB}
+	c := l.storeConnection(t, domain.ConnectionQuota{}, nil)
+	for _, answer := range []func(time.Time) error{
+		func(asked time.Time) error { return d.MarkChecked(t.Context(), "p1", c.ID, asked, nil) },
+		func(asked time.Time) error { return d.MarkUnchecked(t.Context(), "p1", c.ID, asked, "no answer") },
+	} {
+		l.exec(t, "update connections set next_check_at = now() - interval '1 second'")
+		claimCheck(t, d, c.ID)
+		asked := l.now(t)
+		l.exec(t, "update connections set check_until = now() - interval '1 second'")
+		since, err := connections.RequestCheck(t.Context(), "p1", c.ID)
+		if err = errors.Join(err, answer(asked)); err != nil || !since.After(asked) {
+			t.Fatalf("requested at %s, asked at %s: %v", since, asked, err)
+		}
+		l.exec(t, "update connections set check_until = now() - interval '1 second'")
+		claimCheck(t, d, c.ID)
+		l.exec(t, "update connections set check_until = now() - interval '1 second'")
 	}
 }
 
