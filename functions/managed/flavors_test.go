@@ -60,7 +60,7 @@ func TestMostTemplates(t *testing.T) {
 		put("/v1/flavors/fourth?dry_run=true", template("")),
 	} {
 		refused(t, a, http.StatusConflict, "conflict", "")
-		if text := string(a.Body); !strings.Contains(text, "3 templates, and 3 are the limit (MANAGED_PER_PROJECT)") {
+		if text := string(a.Body); !strings.Contains(text, "at most 3 flavors in a project (MANAGED_PER_PROJECT)") {
 			t.Errorf("the limit is not in %s", text)
 		}
 	}

@@ -83,28 +83,18 @@ const maxWaiting = 1000
 // Create stores an action, with its event. It is a Conflict when the connection has ended or was suspended meanwhile,
 // or too many actions wait. An action whose ID the caller gave is stored once: the same request gets the stored one,
 // Repeated, and another request with the same ID is a Conflict.
-func (a Actions) Create(
-	ctx context.Context, action domain.DelegatedAction,
-) (stored domain.DelegatedAction, err error) {
-	if action.BodySHA256 == nil {
-		err = a.DB.writeEvents(ctx, func(q querier) error {
-			stored, err = createAction(ctx, q, action)
-			return err
-		})
-		return stored, err
-	}
-	err = a.DB.changeTx(ctx, func(tx pgx.Tx) error {
-		stored, err = createOnce(ctx, tx, action)
-		return err
+func (a Actions) Create(ctx context.Context, action domain.DelegatedAction) (domain.DelegatedAction, error) {
+	return changeValue(ctx, a.DB, func(tx pgx.Tx) (domain.DelegatedAction, error) {
+		if action.BodySHA256 == nil {
+			return createAction(ctx, tx, action)
+		}
+		return createOnce(ctx, tx, action)
 	})
-	return stored, err
 }
 
-// Of two requests with the same ID that come at once, the second finds the action of the first.
-const lockActionSQL = `select pg_advisory_xact_lock(hashtextextended('action/' || $1 || '/' || $2::uuid, 0))`
-
 func createOnce(ctx context.Context, tx pgx.Tx, action domain.DelegatedAction) (domain.DelegatedAction, error) {
-	if _, err := tx.Exec(ctx, lockActionSQL, action.ProjectID, action.ID); err != nil {
+	// Of two requests with the same ID that come at once, the second finds the action of the first.
+	if err := lockName(ctx, tx, "action", action.ProjectID, action.ID.String()); err != nil {
 		return action, err
 	}
 	stored, err := findStored(ctx, tx, action)
@@ -221,7 +211,7 @@ select count(*) from after`
 // Abandon ends a running action that no replica works on, with its event. One that a replica has claimed stays, because
 // its call to Nova may still arrive, and so does one that has ended.
 func (a Actions) Abandon(ctx context.Context, action domain.DelegatedAction, problem *domain.Problem) error {
-	_, err := writeValue[int64](ctx, a.DB, abandonActionSQL, action.ProjectID, action.ID, problem)
+	_, err := write(ctx, a.DB, queryValue[int64], abandonActionSQL, action.ProjectID, action.ID, problem)
 	return err
 }
 
@@ -234,7 +224,7 @@ func (a Actions) End(
 	if problem != nil {
 		status = domain.ActionFailed
 	}
-	return fenced(writeValue[int64](ctx, a.DB, endActionSQL, action.ProjectID, action.ID, claim.ID, status,
+	return fenced(write(ctx, a.DB, queryValue[int64], endActionSQL, action.ProjectID, action.ID, claim.ID, status,
 		problem, action.ImageID))
 }
 
@@ -252,7 +242,7 @@ order by created_at, id`
 func (a Actions) Connect(
 	ctx context.Context, action domain.DelegatedAction,
 ) (known *domain.Instance, stored domain.DelegatedAction, err error) {
-	err = a.DB.changeTx(ctx, func(tx pgx.Tx) (err error) {
+	err = a.DB.change(ctx, func(tx pgx.Tx) (err error) {
 		known, stored, err = createConnect(ctx, tx, action)
 		return err
 	})

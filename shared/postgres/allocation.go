@@ -153,13 +153,7 @@ where node = any($2) and reservation_id <> $1 and prepared_at is not null and re
 
 // HeldByOthers lists those of the hosts that another reservation has not returned in Nova and Placement yet.
 func (s Leases) HeldByOthers(ctx context.Context, r domain.Reservation, nodes ...string) ([]string, error) {
-	type held struct{ Node string }
-	found, err := queryAll[held](ctx, s.DB.pool, heldByOthersSQL, r.ID, orEmpty(nodes))
-	var names []string
-	for _, h := range found {
-		names = append(names, h.Node)
-	}
-	return names, err
+	return queryColumn[string](ctx, s.DB.pool, heldByOthersSQL, r.ID, orEmpty(nodes))
 }
 
 const (
@@ -255,12 +249,11 @@ from after`
 func (s Leases) Reallocate(
 	ctx context.Context, claim domain.Claim, lease domain.Lease, r domain.Reservation, from string,
 ) (to string, ok bool, err error) {
-	err = s.DB.changeTx(ctx, func(tx pgx.Tx) error {
+	to, err = changeValue(ctx, s.DB, func(tx pgx.Tx) (string, error) {
 		if _, err := lockClaimed(ctx, tx, claim, lease); err != nil {
-			return err
+			return "", err
 		}
-		to, err = reallocate(ctx, tx, lease, r, from)
-		return err
+		return reallocate(ctx, tx, lease, r, from)
 	})
 	return to, to != "" && err == nil, err
 }
@@ -269,9 +262,9 @@ func reallocate(
 	ctx context.Context, tx pgx.Tx, lease domain.Lease, r domain.Reservation, from string,
 ) (to string, err error) {
 	type replaced struct{ Start, Until, PreparedAt time.Time }
-	old, found, err := queryFound[replaced](ctx, tx, replacedSQL, r.ProjectID, r.ID, from)
-	if err != nil || !found {
-		return "", orChanged(err)
+	old, err := queryOne[replaced](ctx, tx, replacedSQL, r.ProjectID, r.ID, from)
+	if err != nil {
+		return "", ifNone(err, domain.ErrChanged)
 	}
 	if _, err := exec(ctx, tx, forgetReleasedSQL, r.ProjectID, r.ID, from); err != nil {
 		return "", err
@@ -293,14 +286,6 @@ func reallocate(
 		}
 	}
 	return planned.hosts[0][0], err
-}
-
-// orChanged is domain.ErrChanged for no error.
-func orChanged(err error) error {
-	if err == nil {
-		return domain.ErrChanged
-	}
-	return err
 }
 
 // endAllocationsSQL returns the hosts of a lease: what is over stays for the record, what has not begun is deleted. The

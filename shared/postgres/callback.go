@@ -3,7 +3,6 @@ package postgres
 import (
 	"cmp"
 	"context"
-	"errors"
 	"log/slog"
 	"time"
 
@@ -26,10 +25,6 @@ id, project_id, user_id, url, events, instance_id, order_id, coalesce(of_project
 status, reason, case when previous_until > now() then previous_until end as previous_until,
 coalesce(allowed_rate, 0) as allowed_rate, created_at, updated_at`
 
-func noCallback(id uuid.UUID) error {
-	return apperr.New(apperr.NotFound, "there is no callback %s", id)
-}
-
 // oneCallback reads the callback of this id; NotFound when the project has none.
 func oneCallback(
 	ctx context.Context, db querier, sql string, projectID string, id uuid.UUID, more ...any,
@@ -39,12 +34,9 @@ func oneCallback(
 }
 
 const (
-	// One insert at a time in a project, so that two cannot both be the last that fits.
-	lockCallbacksSQL = `select pg_advisory_xact_lock(hashtextextended('callbacks/' || $1, 0))`
-
-	countCallbacksSQL = `
-select count(*) filter (where instance_id is not distinct from $2 and order_id is not distinct from $3), count(*)
-from callbacks where project_id = $1 and status <> 'gone'`
+	countCallbacksSQL       = `select count(*) from callbacks where project_id = $1 and status <> 'gone'`
+	countCallbacksOfSameSQL = countCallbacksSQL + `
+and instance_id is not distinct from $2 and order_id is not distinct from $3`
 
 	subjectKnownSQL = `
 select $2::uuid is null or exists (select from instances where project_id = $1 and id = $2
@@ -63,12 +55,10 @@ returning ` + callbackColumns
 
 // Create stores a pending callback. Its instance or order must belong to its project. With a connection they must
 // belong to OfProject, the connection's project, and run through the connection.
-func (c Callbacks) Create(ctx context.Context, callback domain.Callback) (stored domain.Callback, err error) {
-	err = c.DB.inTx(ctx, func(tx pgx.Tx) error {
-		stored, err = insertCallback(ctx, tx, callback)
-		return err
+func (c Callbacks) Create(ctx context.Context, callback domain.Callback) (domain.Callback, error) {
+	return changeValue(ctx, c.DB, func(tx pgx.Tx) (domain.Callback, error) {
+		return insertCallback(ctx, tx, callback)
 	})
-	return stored, err
 }
 
 // insertCallback stores a callback in a transaction, which may just have stored its order.
@@ -105,23 +95,15 @@ func where(c domain.Callback) string {
 
 // roomForCallback is a Conflict when the callback's subject has domain.MaxCallbacks already, or its project c.Most.
 func roomForCallback(ctx context.Context, tx pgx.Tx, c domain.Callback) error {
-	if _, err := tx.Exec(ctx, lockCallbacksSQL, c.ProjectID); err != nil {
+	if err := lockName(ctx, tx, "callbacks", c.ProjectID); err != nil {
 		return err
 	}
-	var same, all int
-	err := tx.QueryRow(ctx, countCallbacksSQL, c.ProjectID, orNullID(c.InstanceID), orNullID(c.OrderID)).
-		Scan(&same, &all)
-	switch {
-	case err != nil:
+	err := fits(ctx, tx, domain.MaxCallbacks, "callbacks of the same instance or order", countCallbacksOfSameSQL,
+		c.ProjectID, orNullID(c.InstanceID), orNullID(c.OrderID))
+	if err != nil {
 		return err
-	case same >= domain.MaxCallbacks:
-		return apperr.New(apperr.Conflict,
-			"there are %d callbacks for the same already: that is as many as there may be", domain.MaxCallbacks)
-	case all >= c.Most:
-		return apperr.New(apperr.Conflict, "limit reached: a project may have at most %d callbacks: delete some",
-			c.Most)
 	}
-	return nil
+	return fits(ctx, tx, c.Most, "callbacks in a project: delete some", countCallbacksSQL, c.ProjectID)
 }
 
 // Get reads a callback of the project.
@@ -172,7 +154,7 @@ select ` + callbackColumns + ` from after`
 func (c Callbacks) Change(
 	ctx context.Context, projectID string, id uuid.UUID, change domain.CallbackChange,
 ) (changed domain.Callback, asks bool, err error) {
-	err = c.DB.changeTx(ctx, func(tx pgx.Tx) error {
+	err = c.DB.change(ctx, func(tx pgx.Tx) error {
 		if changed, err = oneCallback(ctx, tx, lockCallbackSQL, projectID, id); err != nil {
 			return err
 		}
@@ -227,7 +209,7 @@ func (c Callbacks) Delete(ctx context.Context, projectID string, id uuid.UUID) e
 		return err
 	}
 	if retired == 0 {
-		return noCallback(id)
+		return apperr.New(apperr.NotFound, "there is no callback %s", id)
 	}
 	for range deleteTries {
 		if err = c.delete(ctx, projectID, id); sqlState(err) != stateLockNotGranted || !flow.Sleep(ctx, deletePause) {
@@ -238,7 +220,7 @@ func (c Callbacks) Delete(ctx context.Context, projectID string, id uuid.UUID) e
 }
 
 func (c Callbacks) delete(ctx context.Context, projectID string, id uuid.UUID) error {
-	return c.DB.inTx(ctx, func(tx pgx.Tx) error {
+	return c.DB.change(ctx, func(tx pgx.Tx) error {
 		for _, sql := range lockAllSQL {
 			if _, err := tx.Exec(ctx, sql, projectID, id); err != nil {
 				return err
@@ -378,9 +360,6 @@ func (o Outbox) handshake(
 	ctx context.Context, sql string, a domain.Attempt, more ...any,
 ) (status domain.CallbackStatus, err error) {
 	args := append([]any{a.Callback.ProjectID, a.Callback.ID, a.Claim.ID}, more...)
-	status, err = writeValue[domain.CallbackStatus](ctx, o.DB, sql, args...)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return "", domain.ErrFenced
-	}
-	return status, err
+	status, err = write(ctx, o.DB, queryValue[domain.CallbackStatus], sql, args...)
+	return status, ifNone(err, domain.ErrFenced)
 }

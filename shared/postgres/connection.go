@@ -68,9 +68,7 @@ const connectionEventSQL = `
     from`
 
 const (
-	// One insert at a time in a project, so that two cannot both be the last that fits.
-	lockConnectionsSQL = `select pg_advisory_xact_lock(hashtextextended('connections/' || $1, 0))`
-	connectionFitsSQL  = `select count(*) < $2 from connections
+	countConnectionsSQL = `select count(*) from connections
 where project_id = $1 and status = 'active' and ` + isShown
 
 	insertConnectionSQL = `
@@ -103,28 +101,22 @@ func (c Connections) CreateGranted(
 
 func (c Connections) create(
 	ctx context.Context, made domain.Connection, granted *domain.Grant,
-) (stored domain.Connection, err error) {
-	err = c.DB.changeTx(ctx, func(tx pgx.Tx) error {
+) (domain.Connection, error) {
+	return changeValue(ctx, c.DB, func(tx pgx.Tx) (domain.Connection, error) {
 		if granted != nil {
 			if err := finishGrant(ctx, tx, *granted, made.ID); err != nil {
-				return err
+				return made, err
 			}
 		}
-		if _, err := tx.Exec(ctx, lockConnectionsSQL, made.ProjectID); err != nil {
-			return err
+		if err := lockName(ctx, tx, "connections", made.ProjectID); err != nil {
+			return made, err
 		}
-		fits, err := queryValue[bool](ctx, tx, connectionFitsSQL, made.ProjectID, domain.MaxConnections)
+		err := fits(ctx, tx, domain.MaxConnections, "connections in a project", countConnectionsSQL, made.ProjectID)
 		if err != nil {
-			return err
+			return made, err
 		}
-		if !fits {
-			return apperr.New(apperr.Conflict,
-				"there are %d connections already: that is as many as a project may have", domain.MaxConnections)
-		}
-		stored, err = insertConnection(ctx, tx, made)
-		return err
+		return insertConnection(ctx, tx, made)
 	})
-	return stored, err
 }
 
 // insertConnection stores a connection, whose trust is announced no longer. A hidden one has no event.
@@ -340,16 +332,14 @@ func checkSharing(
 // Delete ends a connection at the request of its project. deleted is false when it was deleted already. It is a
 // Conflict while an open lease names the connection.
 func (c Connections) Delete(ctx context.Context, projectID string, id uuid.UUID) (deleted bool, err error) {
-	err = c.DB.changeTx(ctx, func(tx pgx.Tx) error {
+	return changeValue(ctx, c.DB, func(tx pgx.Tx) (bool, error) {
 		if err := checkSharing(ctx, tx, projectID, id, func(domain.Lease) bool { return true }); err != nil {
-			return err
+			return false, err
 		}
 		n, err := queryValue[int](ctx, tx, endConnectionSQL, projectID, id, domain.ConnectionDeleted,
 			"it was deleted", false, 0, false, domain.ActorFrom(ctx))
-		deleted = n == 1
-		return err
+		return n == 1, err
 	})
-	return deleted, err
 }
 
 // checkShared rejects a lease that its connection does not outlast or permit. The connection stays as it is until the

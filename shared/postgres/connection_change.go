@@ -93,22 +93,21 @@ func (c Connections) Change(
 	if after.Secret != nil {
 		change = changeSecretSQL
 	}
-	err = c.DB.changeTx(ctx, func(tx pgx.Tx) error {
+	stored, err = changeValue(ctx, c.DB, func(tx pgx.Tx) (domain.Connection, error) {
 		if after.TrustIntent != uuid.Nil {
 			if err := keepTrust(ctx, tx, after.ProjectID, after.TrustIntent); err != nil {
-				return err
+				return after, err
 			}
 		}
 		breaks := func(l domain.Lease) bool { return l.HandledBy(before) && !l.HandledBy(after) }
 		if err := checkSharing(ctx, tx, after.ProjectID, after.ID, breaks); err != nil {
-			return err
+			return after, err
 		}
-		stored, err = queryOne[domain.Connection](ctx, tx, change, after.ProjectID, after.ID, before.Seq,
+		return queryOne[domain.Connection](ctx, tx, change, after.ProjectID, after.ID, before.Seq,
 			after.Name, after.ExpiresAt, orNullDuration(after.IdleTimeout), after.Quota, after.UsableBy,
 			after.Actions, after.DelegationID, after.Secret, after.ActsAs, orNullJSON(after.Flavors),
 			orNull(after.TrustExpiresAt), orNull(after.CredentialExpiresAt), fields, domain.ActorFrom(ctx),
 			len(fields) > 0, replacedTrustFor, uuid.New(), after.Limits, orEmpty(after.UsableNames))
-		return err
 	})
 	if errors.Is(err, pgx.ErrNoRows) {
 		return stored, c.whyUnchanged(ctx, after.ProjectID, after.ID)
@@ -138,7 +137,7 @@ func (c Connections) whyUnchanged(ctx context.Context, projectID string, id uuid
 func (c Connections) Suspend(
 	ctx context.Context, projectID string, id uuid.UUID, suspend bool,
 ) (changed bool, err error) {
-	n, err := writeValue[int](ctx, c.DB, suspendSQL, projectID, id, suspend, domain.ActorFrom(ctx))
+	n, err := write(ctx, c.DB, queryValue[int], suspendSQL, projectID, id, suspend, domain.ActorFrom(ctx))
 	if err != nil || n == 1 {
 		return n == 1, err
 	}
@@ -192,7 +191,7 @@ func (c Connections) end(
 	ctx context.Context, projectID string, id uuid.UUID, status domain.ConnectionStatus, reason string, revoked bool,
 	generation int, onlyOver bool,
 ) (ended bool, err error) {
-	n, err := writeValue[int](ctx, c.DB, endConnectionSQL,
+	n, err := write(ctx, c.DB, queryValue[int], endConnectionSQL,
 		projectID, id, status, reason, revoked, generation, onlyOver, domain.ActorFrom(ctx))
 	return n == 1, err
 }

@@ -106,10 +106,7 @@ func (c Connections) RequestCheck(ctx context.Context, projectID string, id uuid
 	since, err = queryValue[time.Time](ctx, c.DB.pool, `
 update connections set next_check_at = clock_timestamp()
 where project_id = $1 and id = $2 and status = 'active' returning next_check_at`, projectID, id)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return time.Time{}, nil
-	}
-	return since, err
+	return since, ifNone(err, nil)
 }
 
 // FailedCheck is when a check last got no answer, and why; the zero time = never.

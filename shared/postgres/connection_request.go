@@ -59,10 +59,6 @@ func oneRequest(ctx context.Context, db querier, sql string, args ...any) (domai
 	return row.request(), err
 }
 
-func noRequest(id uuid.UUID) error {
-	return apperr.New(apperr.NotFound, "there is no request %s for a connection", id)
-}
-
 // requestEventSQL writes the event of a request's new status from rows of after. A pending request concerns the project
 // that it was sent to, an end concerns both. The event omits the requester's own words: receivers need not show them.
 const requestEventSQL = `
@@ -77,17 +73,12 @@ const requestEventSQL = `
     where p.id = a.project_id or a.status <> 'pending'`
 
 const (
-	// One insert at a time from a project, and then to a project, so that two cannot both be the last that fits.
-	lockRequestsFromSQL = `select pg_advisory_xact_lock(hashtextextended('connection requests from/' || $1, 0))`
-	lockRequestsToSQL   = `select pg_advisory_xact_lock(hashtextextended('connection requests to/' || $1, 0))`
-
-	countRequestsSQL = `
-select (select count(*) from connection_requests
-        where requester_project_id = $1 and status = 'pending' and expires_at > clock_timestamp()),
-       (select count(*) from connection_requests where project_id = $2 and status = 'pending'
-           and expires_at > clock_timestamp()),
-       (select count(*) from connection_requests
-        where requester_project_id = $1 and created_at > clock_timestamp() - interval '1 day')`
+	countRequestsFromSQL = `select count(*) from connection_requests
+where requester_project_id = $1 and status = 'pending' and expires_at > clock_timestamp()`
+	countRequestsToSQL = `select count(*) from connection_requests
+where project_id = $1 and status = 'pending' and expires_at > clock_timestamp()`
+	countRequestsOfDaySQL = `select count(*) from connection_requests
+where requester_project_id = $1 and created_at > clock_timestamp() - interval '1 day'`
 
 	insertRequestSQL = `
 with after as (
@@ -104,59 +95,50 @@ select ` + consentColumns + ` from after`
 // it asks for.
 func (c ConnectionRequests) Create(
 	ctx context.Context, r domain.ConnectionRequest,
-) (stored domain.ConnectionRequest, err error) {
-	err = c.DB.changeTx(ctx, func(tx pgx.Tx) error {
+) (domain.ConnectionRequest, error) {
+	return changeValue(ctx, c.DB, func(tx pgx.Tx) (domain.ConnectionRequest, error) {
 		if err := roomForRequest(ctx, tx, r); err != nil {
-			return err
+			return r, err
 		}
-		stored, err = oneRequest(ctx, tx, insertRequestSQL, r.ID, r.ProjectID, r.Requester.ProjectID,
+		return oneRequest(ctx, tx, insertRequestSQL, r.ID, r.ProjectID, r.Requester.ProjectID,
 			r.Requester.ProjectName,
 			r.Requester.UserID, r.Requester.UserName, r.Grantee, r.Name, r.Why, r.Terms.Actions, r.Terms.Quota,
 			orNull(r.Terms.ExpiresAt), orNullDuration(r.Terms.Duration), domain.RequestTime, r.Terms.Limits)
-		return err
 	})
-	return stored, err
 }
 
-// roomForRequest refuses a request beyond the limits of who sends and who gets it.
+// roomForRequest rejects a request beyond the limits of its sender and its receiver, each under a lock.
 func roomForRequest(ctx context.Context, tx pgx.Tx, r domain.ConnectionRequest) error {
-	if _, err := tx.Exec(ctx, lockRequestsFromSQL, r.Requester.ProjectID); err != nil {
+	from, to := r.Requester.ProjectID, r.ProjectID
+	if err := lockName(ctx, tx, "connection requests from", from); err != nil {
 		return err
 	}
-	if _, err := tx.Exec(ctx, lockRequestsToSQL, r.ProjectID); err != nil {
+	if err := lockName(ctx, tx, "connection requests to", to); err != nil {
 		return err
 	}
-	var from, to, today int
-	row := tx.QueryRow(ctx, countRequestsSQL, r.Requester.ProjectID, r.ProjectID)
-	if err := row.Scan(&from, &to, &today); err != nil {
+	if err := fits(ctx, tx, domain.MaxRequestsFrom, "pending requests from a project: withdraw one, or wait",
+		countRequestsFromSQL, from); err != nil {
 		return err
 	}
-	switch {
-	case from >= domain.MaxRequestsFrom:
-		return apperr.New(apperr.Conflict,
-			"%d requests of your project are pending, which is as many as a project may have: withdraw one, or wait",
-			from)
-	case to >= domain.MaxRequestsTo:
-		return apperr.New(apperr.Conflict,
-			"%d requests to the project %s are pending, which is as many as a project may get: "+
-				"try again when some are decided", to, r.ProjectID)
-	case today >= domain.MaxRequestsADay:
-		err := apperr.New(apperr.RateLimited, "your project has made %d requests for connections within 24 hours, "+
-			"which is as many as it may: try again later", today)
-		err.RetryAfter = time.Hour
+	if err := fits(ctx, tx, domain.MaxRequestsTo, "pending requests to project "+to+": try again when some are decided",
+		countRequestsToSQL, to); err != nil {
 		return err
 	}
-	return nil
+	today, err := queryValue[int](ctx, tx, countRequestsOfDaySQL, from)
+	if err != nil || today < domain.MaxRequestsADay {
+		return err
+	}
+	limited := apperr.New(apperr.RateLimited,
+		"limit reached: at most %d requests for connections from a project within 24 hours", today)
+	limited.RetryAfter = time.Hour
+	return limited
 }
 
 // Get reads a request that the caller's project has sent or got.
 func (c ConnectionRequests) Get(ctx context.Context, projectID string, id uuid.UUID) (domain.ConnectionRequest, error) {
 	r, err := oneRequest(ctx, c.DB.pool, "select "+consentColumns+`
 from connection_requests where $1 in (project_id, requester_project_id) and id = $2`, projectID, id)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return r, noRequest(id)
-	}
-	return r, err
+	return r, orNotFound(err, "there is no request %s for a connection", id)
 }
 
 const listConsentsSQL = ` = $1 and (cardinality($2::text[]) = 0 or status = any($2::text[]))
@@ -202,7 +184,7 @@ func (c ConnectionRequests) ClaimGrant(
 		return r, claim, err
 	}
 	if !r.Received(domain.Identity{ProjectID: projectID}) {
-		return r, claim, noRequest(id)
+		return r, claim, apperr.New(apperr.NotFound, "there is no request %s for a connection", id)
 	}
 	if r.Status == domain.RequestGranted && r.DecidedBy == userID && bytes.Equal(r.GrantedSHA256, sha256) {
 		return r, claim, nil
@@ -292,10 +274,7 @@ func (c ConnectionRequests) Withdraw(
 func (c ConnectionRequests) end(
 	ctx context.Context, projectID string, id uuid.UUID, status domain.RequestStatus, reason, userID string,
 ) (r domain.ConnectionRequest, err error) {
-	err = c.DB.writeEvents(ctx, func(q querier) error {
-		r, err = oneRequest(ctx, q, endRequestSQL, projectID, id, status, reason, userID)
-		return err
-	})
+	r, err = write(ctx, c.DB, oneRequest, endRequestSQL, projectID, id, status, reason, userID)
 	if !errors.Is(err, pgx.ErrNoRows) {
 		return r, err
 	}
@@ -320,7 +299,7 @@ select count(*) from after`
 
 // Expire ends requests of any project that nobody has decided in time, with their events, and says how many.
 func (c ConnectionRequests) Expire(ctx context.Context) (int, error) {
-	return writeValue[int](ctx, c.DB, expireRequestsSQL)
+	return write(ctx, c.DB, queryValue[int], expireRequestsSQL)
 }
 
 // Retire deletes requests of any project that ended longer ago than age.

@@ -120,7 +120,7 @@ func TestMaxConnectionRequests(t *testing.T) {
 			switch {
 			case err == nil:
 				made.Add(1)
-			case apperr.CodeOf(err) == apperr.Conflict && strings.Contains(err.Error(), "20 requests of your project"):
+			case apperr.CodeOf(err) == apperr.Conflict && strings.Contains(err.Error(), "at most 20 pending requests"):
 				refused.Add(1)
 			default:
 				t.Error(err)
@@ -143,7 +143,7 @@ func TestMaxConnectionRequests(t *testing.T) {
 	other = newRequest()
 	other.Requester.ProjectID = "p4"
 	if _, err := store.Create(t.Context(), other); apperr.CodeOf(err) != apperr.Conflict ||
-		!strings.Contains(err.Error(), "100 requests to the project p1") {
+		!strings.Contains(err.Error(), "at most 100 pending requests to project p1") {
 		t.Errorf("one too many to a project: %v", err)
 	}
 	other.ProjectID = "p9"

@@ -39,7 +39,7 @@ func (c Callbacks) Deliveries(
 	err := c.DB.pool.QueryRow(ctx, callbackAndMarkerSQL, projectID, id, q.Marker).Scan(&known, &marker)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
-		return nil, noCallback(id)
+		return nil, apperr.New(apperr.NotFound, "there is no callback %s", id)
 	case err != nil:
 		return nil, classify(err)
 	case q.Marker != uuid.Nil && !marker.Valid:
@@ -119,10 +119,7 @@ func (c Callbacks) Delivery(ctx context.Context, projectID string, id, delivery 
 func (c Callbacks) alone(
 	ctx context.Context, projectID string, id, delivery uuid.UUID, sql string, args ...any,
 ) (made domain.Delivery, err error) {
-	err = c.DB.writeEvents(ctx, func(q querier) error {
-		made, err = queryOne[domain.Delivery](ctx, q, sql, args...)
-		return err
-	})
+	made, err = write(ctx, c.DB, queryOne[domain.Delivery], sql, args...)
 	if sqlState(err) == stateUnique { // an earlier attempt has made it
 		return queryOne[domain.Delivery](ctx, c.DB.pool, deliverySQL, projectID, id, args[2])
 	}

@@ -2,11 +2,9 @@ package postgres
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
@@ -62,10 +60,7 @@ returning d.bundle`
 // Fetch gives an agent its bundle: once, and within a minute after that repeatedly. NotFound whatever is wrong.
 func (d Deployments) Fetch(ctx context.Context, id uuid.UUID, tokenHash []byte) (bundle []byte, err error) {
 	bundle, err = queryValue[[]byte](ctx, d.DB.pool, fetchSQL, id, tokenHash, refetch)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return nil, noDeployment()
-	}
-	return bundle, err
+	return bundle, ifNone(err, noDeployment())
 }
 
 func noDeployment() error {
@@ -100,7 +95,7 @@ select count(*) from after`
 // Ready records that an agent which has fetched its bundle runs, once, with its event. NotFound whatever is wrong, also
 // the second time.
 func (d Deployments) Ready(ctx context.Context, id uuid.UUID, tokenHash []byte) error {
-	n, err := writeValue[int](ctx, d.DB, readySQL, id, tokenHash)
+	n, err := write(ctx, d.DB, queryValue[int], readySQL, id, tokenHash)
 	if err == nil && n == 0 {
 		return noDeployment()
 	}

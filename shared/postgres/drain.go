@@ -48,8 +48,6 @@ with after as (
 )` + drainEventSQL + `
 select ` + drainColumns + ` from after`
 
-	lockAutomaticSQL = `select pg_advisory_xact_lock(hashtextextended('automatic drains', 0))`
-
 	openAutomaticSQL = `select coalesce(min(node), '') from drains where is_automatic and due_at is not null`
 
 	openDrainSQL = `select ` + drainColumns + ` from drains where node = $1 and due_at is not null for key share`
@@ -59,7 +57,7 @@ select ` + drainColumns + ` from after`
 // that is returned. It is a Conflict while a cancelled one still follows what Nova was asked to move, and for an
 // automatic drain while another one is not over.
 func (s Drains) Create(ctx context.Context, drain domain.Drain) (stored domain.Drain, created bool, err error) {
-	err = s.DB.changeTx(ctx, func(tx pgx.Tx) error {
+	err = s.DB.change(ctx, func(tx pgx.Tx) error {
 		stored, created, err = createDrain(ctx, tx, s.EventProject, drain)
 		return err
 	})
@@ -99,7 +97,7 @@ func createDrain(
 // checkAutomatic returns a Conflict while an automatic drain of another host is not over. Until the transaction ends no
 // other one is stored.
 func checkAutomatic(ctx context.Context, tx pgx.Tx, node string) error {
-	if _, err := exec(ctx, tx, lockAutomaticSQL); err != nil {
+	if err := lockName(ctx, tx, "automatic drains"); err != nil {
 		return err
 	}
 	open, err := queryValue[string](ctx, tx, openAutomaticSQL)
@@ -269,21 +267,14 @@ select ` + drainColumns + ` from after`
 func (s Drains) Save(
 	ctx context.Context, claim domain.Claim, drain *domain.Drain, claimFor time.Duration,
 ) error {
-	var after domain.Drain
-	err := retryDeadlock(ctx, func() (err error) {
-		var found bool
-		after, found, err = queryFound[domain.Drain](ctx, s.DB.pool, saveDrainSQL, s.EventProject, drain.ID, claim.ID,
-			drain.Status, drain.Reason, drain.Attempts, orNull(drain.DueAt), orNullDuration(claimFor))
-		if err == nil && !found {
-			err = domain.ErrFenced
-		}
-		return err
-	})
-	if err == nil {
-		after.Servers = drain.Servers
-		*drain = after
+	after, err := write(ctx, s.DB, queryOne[domain.Drain], saveDrainSQL, s.EventProject, drain.ID, claim.ID,
+		drain.Status, drain.Reason, drain.Attempts, orNull(drain.DueAt), orNullDuration(claimFor))
+	if err != nil {
+		return ifNone(err, domain.ErrFenced)
 	}
-	return err
+	after.Servers = drain.Servers
+	*drain = after
+	return nil
 }
 
 const retireDrainsSQL = `

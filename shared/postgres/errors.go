@@ -27,6 +27,7 @@ const (
 	stateForeignKey     = "23503" // foreign_key_violation
 	stateUnique         = "23505" // unique_violation
 	stateExclusion      = "23P01" // exclusion_violation
+	stateSerialization  = "40001" // serialization_failure
 	stateDeadlock       = "40P01" // deadlock_detected
 	stateLockNotGranted = "55P03" // lock_not_available
 	stateEventLimit     = "CF429" // of charge_events: Detail is the wait in seconds, Hint the limit a minute
@@ -40,13 +41,15 @@ func sqlState(err error) string {
 	return ""
 }
 
-// retryDeadlock repeats a change that Postgres has ended to resolve a deadlock. Whoever writes events locks streams and
-// callbacks of several subjects, in an order that other writers do not share.
+// repeat repeats a change that Postgres has ended because it collided with another one, as in a deadlock. Writers of
+// events lock streams and callbacks of several subjects, in an order that other writers do not share.
 // Each waits for a random time, so that those that collided do not collide again.
-func retryDeadlock(ctx context.Context, change func() error) error {
+func repeat(ctx context.Context, change func() error) error {
 	for try := 1; ; try++ {
 		err := change()
-		if sqlState(err) != stateDeadlock || try == deadlockTries || !flow.Sleep(ctx, deadlockPause(try)) {
+		state := sqlState(err)
+		if state != stateDeadlock && state != stateSerialization || try == deadlockTries ||
+			!flow.Sleep(ctx, deadlockPause(try)) {
 			return err
 		}
 	}
@@ -165,6 +168,14 @@ func unavailable(err error, message string) error {
 	e := apperr.Wrap(apperr.Unavailable, err, "%s", message)
 	e.RetryAfter = retryAfter
 	return e
+}
+
+// ifNone is the other error for a row that does not exist, and err for any other.
+func ifNone(err, other error) error {
+	if errors.Is(err, pgx.ErrNoRows) {
+		return other
+	}
+	return err
 }
 
 // orNotFound is NotFound with this text for a row that does not exist, and classifies any other error.

@@ -21,7 +21,7 @@ on conflict do nothing`
 // Announce writes the event of each hour that has none yet, and says how many it has written. An hour has one event: a
 // later change of its numbers writes none.
 func (e Events) Announce(ctx context.Context, hours []domain.HourStat) (published int, err error) {
-	err = e.DB.changeTx(ctx, func(tx pgx.Tx) error {
+	err = e.DB.change(ctx, func(tx pgx.Tx) error {
 		published = 0
 		batch := &pgx.Batch{}
 		for _, h := range hours {
@@ -89,11 +89,8 @@ const retireAtOnce = 1000
 func (e Events) Retire(ctx context.Context, retention time.Duration) error {
 	for _, sql := range []string{retireSQL, retireStreamsSQL, retireCallbacksSQL} {
 		for n := int64(retireAtOnce); n == retireAtOnce; {
-			err := retryDeadlock(ctx, func() (err error) {
-				n, err = exec(ctx, e.DB.pool, sql, retention, retireAtOnce)
-				return err
-			})
-			if err != nil {
+			var err error
+			if n, err = write(ctx, e.DB, exec, sql, retention, retireAtOnce); err != nil {
 				return err
 			}
 		}

@@ -180,7 +180,7 @@ func TestDeadlocksAreRepeatedLater(t *testing.T) {
 			at = append(at, time.Since(began))
 			return &pgconn.PgError{Code: "40P01"}
 		}
-		err := postgres.RetryDeadlock(t.Context(), collide)
+		err := postgres.Repeat(t.Context(), collide)
 		if err == nil || len(at) < 3 || slices.Index(at[1:], 0) >= 0 || !slices.IsSorted(at) ||
 			at[len(at)-1] > time.Second {
 			t.Errorf("tries at %s, %v", at, err)
@@ -188,7 +188,7 @@ func TestDeadlocksAreRepeatedLater(t *testing.T) {
 		ended, cancel := context.WithCancel(t.Context())
 		cancel()
 		at = nil
-		if err := postgres.RetryDeadlock(ended, collide); err == nil || len(at) != 1 {
+		if err := postgres.Repeat(ended, collide); err == nil || len(at) != 1 {
 			t.Errorf("after the request has ended: tries at %s, %v", at, err)
 		}
 	})

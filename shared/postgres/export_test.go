@@ -40,8 +40,8 @@ func ConditionTable() string {
 	return table.String()
 }
 
-// RetryDeadlock repeats a change after deadlocks.
-var RetryDeadlock = retryDeadlock
+// Repeat repeats a change after deadlocks.
+var Repeat = repeat
 
 // DeleteUntil is what Run does once it has the job.
 func (r Retention) DeleteUntil(ctx context.Context, until time.Time) (done bool, err error) {

@@ -19,9 +19,6 @@ const (
 	flavorColumns = `
 id, project_id, domain_id, user_id, name, kind, provider, description, spec, version, created_at, updated_at`
 
-	// One insert at a time in a project, so that two cannot both be the last that fits.
-	lockFlavorsSQL = `select pg_advisory_xact_lock(hashtextextended('flavors/' || $1, 0))`
-
 	// A template has no event, and is as large as 20 of them.
 	countFlavorSQL = "select count_events(20)"
 
@@ -46,26 +43,21 @@ where project_id = $1 and ($2 = '' or kind = $2) and name > $3 order by name lim
 // Create stores a flavor. It is a Conflict when the project has one of the name, or as many as it may have.
 func (s ResourceFlavors) Create(
 	ctx context.Context, made domain.ResourceFlavor, perProject int,
-) (stored domain.ResourceFlavor, err error) {
-	err = s.DB.inTx(ctx, func(tx pgx.Tx) error {
-		if _, err := exec(ctx, tx, lockFlavorsSQL, made.ProjectID); err != nil {
-			return err
+) (domain.ResourceFlavor, error) {
+	return changeValue(ctx, s.DB, func(tx pgx.Tx) (domain.ResourceFlavor, error) {
+		if err := lockName(ctx, tx, "flavors", made.ProjectID); err != nil {
+			return made, err
 		}
 		if err := roomForFlavor(ctx, tx, made.ProjectID, perProject); err != nil {
-			return err
+			return made, err
 		}
 		if _, err := exec(ctx, tx, countFlavorSQL); err != nil {
-			return err
+			return made, err
 		}
-		var found bool
-		stored, found, err = queryFound[domain.ResourceFlavor](ctx, tx, insertFlavorSQL, made.ProjectID, made.Name,
+		stored, err := queryOne[domain.ResourceFlavor](ctx, tx, insertFlavorSQL, made.ProjectID, made.Name,
 			made.ID, made.DomainID, made.UserID, made.Kind, made.Provider, made.Description, made.Spec)
-		if err == nil && !found {
-			err = apperr.New(apperr.Conflict, "the project has a flavor %q already", made.Name)
-		}
-		return err
+		return stored, ifNone(err, apperr.New(apperr.Conflict, "the project has a flavor %q already", made.Name))
 	})
-	return stored, err
 }
 
 // CheckRoom rejects another flavor of a project that has as many as it may have; 0 = unlimited. Create checks it again.
@@ -74,25 +66,15 @@ func (s ResourceFlavors) CheckRoom(ctx context.Context, projectID string, perPro
 }
 
 func roomForFlavor(ctx context.Context, db querier, projectID string, perProject int) error {
-	if perProject == 0 {
-		return nil
-	}
-	has, err := queryValue[int](ctx, db, "select count(*)::int from flavors where project_id = $1", projectID)
-	if err == nil && has >= perProject {
-		err = apperr.New(apperr.Conflict, "the project has %d templates, and %d are the limit (MANAGED_PER_PROJECT): "+
-			"delete some first", has, perProject)
-	}
-	return err
+	return fits(ctx, db, perProject, "flavors in a project (MANAGED_PER_PROJECT): delete some first",
+		"select count(*) from flavors where project_id = $1", projectID)
 }
 
 // Get reads a flavor of the project.
 func (s ResourceFlavors) Get(ctx context.Context, projectID, name string) (domain.ResourceFlavor, error) {
 	found, err := queryOne[domain.ResourceFlavor](ctx, s.DB.pool,
 		"select "+flavorColumns+" from flavors where project_id = $1 and name = $2", projectID, name)
-	if err != nil {
-		return found, orNotFound(err, "the project has no flavor %q", name)
-	}
-	return found, nil
+	return found, orNotFound(err, "the project has no flavor %q", name)
 }
 
 // List reads a page of the project's flavors by name.
@@ -104,22 +86,15 @@ func (s ResourceFlavors) List(
 
 // Change replaces kind, provider, description and spec of a flavor. It is domain.ErrChanged unless the stored version
 // is that of the flavor given. Resources that were declared with it stay as they are.
-func (s ResourceFlavors) Change(
-	ctx context.Context, f domain.ResourceFlavor,
-) (stored domain.ResourceFlavor, err error) {
-	err = s.DB.inTx(ctx, func(tx pgx.Tx) error {
+func (s ResourceFlavors) Change(ctx context.Context, f domain.ResourceFlavor) (domain.ResourceFlavor, error) {
+	return changeValue(ctx, s.DB, func(tx pgx.Tx) (domain.ResourceFlavor, error) {
 		if _, err := exec(ctx, tx, countFlavorSQL); err != nil {
-			return err
+			return f, err
 		}
-		var found bool
-		stored, found, err = queryFound[domain.ResourceFlavor](ctx, tx, changeFlavorSQL, f.ProjectID, f.Name, f.Version,
+		stored, err := queryOne[domain.ResourceFlavor](ctx, tx, changeFlavorSQL, f.ProjectID, f.Name, f.Version,
 			f.UserID, f.Kind, f.Provider, f.Description, f.Spec)
-		if err == nil && !found {
-			err = domain.ErrChanged
-		}
-		return err
+		return stored, ifNone(err, domain.ErrChanged)
 	})
-	return stored, err
 }
 
 const (

@@ -115,11 +115,7 @@ func (i Instances) ChangeAfter(
 	known = slices.SortedFunc(slices.Values(known), func(a, b domain.Instance) int {
 		return cmp.Compare(a.ID.String(), b.ID.String())
 	})
-	err = i.DB.changeTx(ctx, func(tx pgx.Tx) (err error) {
-		published, err = changeAll(ctx, tx, known, passed)
-		return err
-	})
-	return published, err
+	return changeValue(ctx, i.DB, func(tx pgx.Tx) (int, error) { return changeAll(ctx, tx, known, passed) })
 }
 
 func changeAll(

@@ -13,8 +13,6 @@ import (
 )
 
 const (
-	lockServerSQL = `select pg_advisory_xact_lock(hashtextextended('server/' || $1 || '/' || $2, 0))`
-
 	ofServerSQL = `
 select ` + instanceColumns + ` from instances
 where project_id = $1 and server_id = $2 and state <> 'deleted' for update`
@@ -59,7 +57,7 @@ select count(*) from row`
 func (i Instances) Connect(
 	ctx context.Context, server domain.Instance,
 ) (instance domain.Instance, made bool, err error) {
-	err = i.DB.changeTx(ctx, func(tx pgx.Tx) (err error) {
+	err = i.DB.change(ctx, func(tx pgx.Tx) (err error) {
 		instance, made, err = connect(ctx, tx, server)
 		return err
 	})
@@ -98,8 +96,7 @@ func notLaunching(ctx context.Context, tx pgx.Tx, wanted domain.Instance) error 
 	if wanted.CallID == uuid.Nil {
 		return nil
 	}
-	var isLaunching bool
-	err := tx.QueryRow(ctx, launchingSQL, wanted.ProjectID, wanted.CallID, wanted.ServerID).Scan(&isLaunching)
+	isLaunching, err := queryValue[bool](ctx, tx, launchingSQL, wanted.ProjectID, wanted.CallID, wanted.ServerID)
 	if err == nil && isLaunching {
 		return apperr.New(apperr.Conflict,
 			"the server is being launched by an order: it becomes an instance of that order")
@@ -110,7 +107,7 @@ func notLaunching(ctx context.Context, tx pgx.Tx, wanted domain.Instance) error 
 // lockServer keeps others from connecting the server until the transaction ends, and reads its instance; nil when it
 // has none. An id that differs from the instance's is a Conflict; zero is any.
 func lockServer(ctx context.Context, tx pgx.Tx, projectID, serverID string, id uuid.UUID) (*domain.Instance, error) {
-	if _, err := tx.Exec(ctx, lockServerSQL, projectID, serverID); err != nil {
+	if err := lockName(ctx, tx, "server", projectID, serverID); err != nil {
 		return nil, err
 	}
 	instance, found, err := queryFound[domain.Instance](ctx, tx, ofServerSQL, projectID, serverID)
@@ -215,7 +212,7 @@ func adopt(ctx context.Context, tx pgx.Tx, known, server domain.Instance) (domai
 // end. A filter with a connection matches only what is managed through it. done is false when no instance matches, or
 // its server is gone.
 func (i Instances) Disconnect(ctx context.Context, filter domain.Filter, id uuid.UUID) (done bool, err error) {
-	n, err := writeValue[int](ctx, i.DB, disconnectSQL, filter.ProjectID, id, orNullID(filter.ConnectionID),
+	n, err := write(ctx, i.DB, queryValue[int], disconnectSQL, filter.ProjectID, id, orNullID(filter.ConnectionID),
 		domain.ActorFrom(ctx))
 	return n == 1, err
 }

@@ -129,9 +129,7 @@ func lockLease(ctx context.Context, tx pgx.Tx, projectID string, id uuid.UUID) (
 }
 
 const (
-	// One new lease at a time in a project, so that two cannot both be the last that is allowed.
-	lockLeasesSQL = `select pg_advisory_xact_lock(hashtextextended('leases/' || $1, 0))`
-	openLeasesSQL = `select count(*)::int from leases where project_id = $1 and status not in ('ended', 'cancelled')`
+	openLeasesSQL = `select count(*) from leases where project_id = $1 and status not in ('ended', 'cancelled')`
 
 	insertLeaseSQL = `
 insert into leases (project_id, id, domain_id, user_id, name, starts_at, ends_at, before_end, on_end,
@@ -154,17 +152,13 @@ var errDryRun = errors.New("a dry run")
 // its event in one transaction. It is a Conflict when the project has as many open leases as the rules allow, and a
 // domain.FreeError when an instance is in another lease then, or hosts are not free. A lease with a BodySHA256 is
 // stored once: the same request gets the stored one, Repeated, and another request with its id is a Conflict.
-func (s Leases) Create(ctx context.Context, made domain.NewLease) (stored domain.Lease, err error) {
-	err = s.DB.changeTx(ctx, func(tx pgx.Tx) (err error) {
-		stored, err = createLease(ctx, tx, made)
-		return err
-	})
-	return stored, err
+func (s Leases) Create(ctx context.Context, made domain.NewLease) (domain.Lease, error) {
+	return changeValue(ctx, s.DB, func(tx pgx.Tx) (domain.Lease, error) { return createLease(ctx, tx, made) })
 }
 
 // Check returns the lease as Create would store it, or its error, and stores nothing: a dry run.
 func (s Leases) Check(ctx context.Context, made domain.NewLease) (checked domain.Lease, err error) {
-	err = s.DB.changeTx(ctx, func(tx pgx.Tx) (err error) {
+	err = s.DB.change(ctx, func(tx pgx.Tx) (err error) {
 		if checked, err = insertLease(ctx, tx, made); err != nil || checked.Repeated {
 			return err
 		}
@@ -197,7 +191,7 @@ func createLease(ctx context.Context, tx pgx.Tx, made domain.NewLease) (domain.L
 // insertLease stores a lease and its reservations, without hosts and without an event.
 func insertLease(ctx context.Context, tx pgx.Tx, made domain.NewLease) (domain.Lease, error) {
 	lease := made.Lease
-	if _, err := tx.Exec(ctx, lockLeasesSQL, lease.ProjectID); err != nil {
+	if err := lockName(ctx, tx, "leases", lease.ProjectID); err != nil {
 		return lease, err
 	}
 	if stored, err := findRepeated(ctx, tx, made); err != nil || stored.Repeated {
@@ -278,14 +272,10 @@ func checkLease(ctx context.Context, tx pgx.Tx, made domain.NewLease) error {
 			return err
 		}
 	}
-	if err := checkPeriod(lease, made.Rules); err != nil || made.Rules.PerProject == 0 {
+	if err := checkPeriod(lease, made.Rules); err != nil {
 		return err
 	}
-	open, err := queryValue[int](ctx, tx, openLeasesSQL, lease.ProjectID)
-	if err == nil && open >= made.Rules.PerProject {
-		err = apperr.New(apperr.Conflict, "the project has %d leases that have not ended, which is the limit", open)
-	}
-	return err
+	return fits(ctx, tx, made.Rules.PerProject, "leases in a project that have not ended", openLeasesSQL, lease.ProjectID)
 }
 
 // checkPeriod rejects an end that is before the start, and a lease that is too long.
@@ -322,17 +312,14 @@ const everTrackedSQL = `select exists (select from instances where project_id = 
 func (s Leases) Adopt(
 	ctx context.Context, server domain.Instance, made domain.NewLease,
 ) (isNew bool, err error) {
-	err = s.DB.changeTx(ctx, func(tx pgx.Tx) (err error) {
-		isNew, err = adoptServer(ctx, tx, server, made)
-		return err
-	})
+	isNew, err = changeValue(ctx, s.DB, func(tx pgx.Tx) (bool, error) { return adoptServer(ctx, tx, server, made) })
 	return isNew && err == nil, err
 }
 
 func adoptServer(
 	ctx context.Context, tx pgx.Tx, server domain.Instance, made domain.NewLease,
 ) (isNew bool, err error) {
-	if _, err := tx.Exec(ctx, lockServerSQL, server.ProjectID, server.ServerID); err != nil {
+	if err := lockName(ctx, tx, "server", server.ProjectID, server.ServerID); err != nil {
 		return false, err
 	}
 	isKnown, err := queryValue[bool](ctx, tx, everTrackedSQL, server.ProjectID, server.ServerID)

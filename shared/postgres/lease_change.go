@@ -55,14 +55,12 @@ update actions set connection_id = $3 where project_id = $1 and connection_id = 
 func (s Leases) Change(
 	ctx context.Context, before, after domain.Lease, connection *domain.Connection, rules domain.LeaseRules,
 ) (changed domain.Lease, err error) {
-	err = s.DB.changeTx(ctx, func(tx pgx.Tx) (err error) {
-		changed, err = change(ctx, tx, before, after, connection, rules)
-		return err
+	return changeValue(ctx, s.DB, func(tx pgx.Tx) (domain.Lease, error) {
+		return changeLease(ctx, tx, before, after, connection, rules)
 	})
-	return changed, err
 }
 
-func change(
+func changeLease(
 	ctx context.Context, tx pgx.Tx, before, after domain.Lease, connection *domain.Connection, rules domain.LeaseRules,
 ) (changed domain.Lease, err error) {
 	stored, err := lockLease(ctx, tx, before.ProjectID, before.ID)
@@ -244,11 +242,9 @@ const (
 func (s Leases) Retry(
 	ctx context.Context, projectID string, id uuid.UUID, connection *domain.Connection, actor *domain.Actor,
 ) (retried domain.Lease, err error) {
-	err = s.DB.changeTx(ctx, func(tx pgx.Tx) (err error) {
-		retried, err = retry(ctx, tx, projectID, id, connection, actor)
-		return err
+	return changeValue(ctx, s.DB, func(tx pgx.Tx) (domain.Lease, error) {
+		return retry(ctx, tx, projectID, id, connection, actor)
 	})
-	return retried, err
 }
 
 func retry(
@@ -354,8 +350,8 @@ func checkOnEnd(stored, after domain.Lease) error {
 func (s Leases) end(
 	ctx context.Context, projectID string, id uuid.UUID, onEnd domain.OnEnd, actor *domain.Actor,
 	check func(stored, after domain.Lease) error,
-) (ended domain.Lease, err error) {
-	err = s.DB.changeTx(ctx, func(tx pgx.Tx) (err error) {
+) (domain.Lease, error) {
+	return changeValue(ctx, s.DB, func(tx pgx.Tx) (domain.Lease, error) {
 		stored, err := lockLease(ctx, tx, projectID, id)
 		lease := stored
 		if onEnd != "" {
@@ -363,27 +359,23 @@ func (s Leases) end(
 		}
 		isSame := lease.Status == domain.LeaseEnding && lease.OnEnd == stored.OnEnd
 		if err != nil || !lease.Status.IsOpen() || isSame {
-			ended = stored
-			return err
+			return stored, err
 		}
 		if err := check(stored, lease); err != nil {
-			return err
+			return stored, err
 		}
 		isClaimed, err := queryValue[bool](ctx, tx, isClaimedSQL, projectID, id)
 		if err != nil {
-			return err
+			return stored, err
 		}
 		if lease.Status == domain.LeasePending && !isClaimed && !isPrepared(lease) {
-			ended, err = cancel(ctx, tx, lease, actor)
-			return err
+			return cancel(ctx, tx, lease, actor)
 		}
 		if lease.StartResult == "" && !slices.Contains(startedOrEnding, lease.Status) && !lease.Hosts() {
 			lease.OnEnd = domain.OnEndNone
 		}
-		ended, err = beginEnd(ctx, tx, lease, actor)
-		return err
+		return beginEnd(ctx, tx, lease, actor)
 	})
-	return ended, err
 }
 
 // beginEnd has a lease ending, and frees the hosts that it has not begun to prepare.

@@ -131,7 +131,7 @@ func (s Leases) claimed(
 ) error {
 	var after domain.Lease
 	var isChanged bool
-	err := s.DB.changeTx(ctx, func(tx pgx.Tx) error {
+	err := s.DB.change(ctx, func(tx pgx.Tx) error {
 		stored, err := lockClaimed(ctx, tx, claim, *lease)
 		if err != nil {
 			return err
@@ -159,12 +159,9 @@ func (s Leases) claimed(
 // lockClaimed locks and reads a lease under its claim, with its reservations but without their hosts, or returns
 // domain.ErrFenced.
 func lockClaimed(ctx context.Context, tx pgx.Tx, claim domain.Claim, lease domain.Lease) (domain.Lease, error) {
-	stored, found, err := queryFound[domain.Lease](ctx, tx, lockClaimedLeaseSQL, lease.ProjectID, lease.ID, claim.ID)
-	if err == nil && !found {
-		err = domain.ErrFenced
-	}
+	stored, err := queryOne[domain.Lease](ctx, tx, lockClaimedLeaseSQL, lease.ProjectID, lease.ID, claim.ID)
 	if err != nil {
-		return stored, err
+		return stored, ifNone(err, domain.ErrFenced)
 	}
 	stored.Reservations, err = queryAll[domain.Reservation](ctx, tx, reservationsSQL, []string{stored.ProjectID},
 		[]uuid.UUID{stored.ID})

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
@@ -62,17 +60,6 @@ func tooManyEvents(perMinute int, wait time.Duration) error {
 		"(EVENT_RATE_LIMIT), each counted once, and once for each callback that gets it; wait as long as Retry-After "+
 		"says", perMinute)
 	return err
-}
-
-// writeEvents runs a change that writes events, and repeats it after a deadlock. What a request writes counts for a
-// limit, and so needs a transaction.
-func (db *DB) writeEvents(ctx context.Context, change func(querier) error) error {
-	return retryDeadlock(ctx, func() error {
-		if domain.EventBudgetFrom(ctx).Source == "" {
-			return change(db.pool)
-		}
-		return db.inTx(ctx, func(tx pgx.Tx) error { return change(tx) })
-	})
 }
 
 // waitSQL is how long it takes until a source is within the limit again; negative or null = it is.

@@ -2,14 +2,12 @@ package postgres
 
 import (
 	"context"
-	"encoding/json"
 	"slices"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/due"
 )
@@ -48,7 +46,7 @@ where project_id = $1 and claim_id = $2`
 func (s Managed) ReleaseProject(
 	ctx context.Context, claim domain.Claim, project domain.ManagedProject, dueIn time.Duration,
 ) error {
-	return s.DB.inTx(ctx, func(tx pgx.Tx) error {
+	return s.DB.change(ctx, func(tx pgx.Tx) error {
 		locked, err := queryValue[int64](ctx, tx, lockClaimedProjectSQL, project.ProjectID, claim.ID)
 		if err := fenced(locked, err); err != nil {
 			return err
@@ -185,12 +183,10 @@ func (s Managed) HoldsProject(ctx context.Context, claim domain.Claim, projectID
 // It is domain.ErrFenced when another replica has claimed the project since, and domain.ErrChanged when its resource or
 // its revision is deleted.
 func (s Managed) SaveMember(ctx context.Context, claim domain.Claim, projectID string, m domain.Member) error {
-	err := retryDeadlock(ctx, func() error {
-		return fenced(queryValue[int64](ctx, s.DB.pool, saveMemberSQL, projectID, claim.ID, m.ID, m.ManagedID,
-			m.Ordinal, m.Revision, m.ObjectID, m.Status, m.Reason, m.Attempts, orNull(m.RetryAt), orNull(m.MissedAt),
-			m.Written, m.Writes, m.WasReady, m.Declarations, m.MayHaveData, m.IsRequested, m.IsWaiting, m.UserData,
-			m.IsRebuilt, m.CreateCalls))
-	})
+	err := fenced(write(ctx, s.DB, queryValue[int64], saveMemberSQL, projectID, claim.ID, m.ID, m.ManagedID, m.Ordinal,
+		m.Revision, m.ObjectID, m.Status, m.Reason, m.Attempts, orNull(m.RetryAt), orNull(m.MissedAt), m.Written,
+		m.Writes, m.WasReady, m.Declarations, m.MayHaveData, m.IsRequested, m.IsWaiting, m.UserData, m.IsRebuilt,
+		m.CreateCalls))
 	if sqlState(err) == stateForeignKey {
 		return domain.ErrChanged
 	}
@@ -214,7 +210,7 @@ select count(*) from after`
 // Remove deletes a resource that is being deleted and has nothing left in OpenStack, with an event of the status
 // deleted. Its connection ends when no other resource has it. Errors are those of SaveStatus.
 func (s Managed) Remove(ctx context.Context, claim domain.Claim, m domain.Managed) error {
-	return s.DB.changeTx(ctx, func(tx pgx.Tx) error {
+	return s.DB.change(ctx, func(tx pgx.Tx) error {
 		locked, err := queryValue[int64](ctx, tx, lockClaimedProjectSQL, m.ProjectID, claim.ID)
 		if err := fenced(locked, err); err != nil {
 			return err
@@ -317,14 +313,8 @@ func (s Managed) ForgetUnexpected(
 	ctx context.Context, claim domain.Claim, projectID string, listed []domain.UnexpectedObject, found []string,
 	after time.Duration,
 ) error {
-	text, err := json.Marshal(orEmpty(listed))
-	if err != nil {
-		return apperr.Wrap(apperr.Internal, err, "unexpected objects cannot be written")
-	}
-	return retryDeadlock(ctx, func() error {
-		return fenced(queryValue[int64](ctx, s.DB.pool, forgetUnexpectedSQL, projectID, claim.ID, text, orEmpty(found),
-			after))
-	})
+	return fenced(write(ctx, s.DB, queryValue[int64], forgetUnexpectedSQL, projectID, claim.ID, orEmpty(listed),
+		orEmpty(found), after))
 }
 
 // SaveUnexpected records objects that carry a mark and belong to no member. One that was recorded longer ago than
@@ -332,15 +322,7 @@ func (s Managed) ForgetUnexpected(
 func (s Managed) SaveUnexpected(
 	ctx context.Context, claim domain.Claim, projectID string, found []domain.UnexpectedObject, after time.Duration,
 ) (reported []string, err error) {
-	text, err := json.Marshal(found)
-	if err != nil {
-		return nil, apperr.Wrap(apperr.Internal, err, "unexpected objects cannot be written")
-	}
-	err = retryDeadlock(ctx, func() (err error) {
-		reported, err = queryColumn[string](ctx, s.DB.pool, saveUnexpectedSQL, projectID, claim.ID, text, after)
-		return err
-	})
-	return reported, err
+	return write(ctx, s.DB, queryColumn[string], saveUnexpectedSQL, projectID, claim.ID, orEmpty(found), after)
 }
 
 // statusBatch bounds the resources of one statement: it keeps the project's row locked for some milliseconds.
@@ -423,21 +405,13 @@ func (s Managed) saveStatuses(ctx context.Context, claim domain.Claim, all []*do
 			NextAt: orNull(m.NextAt), LoadedNextAt: orNull(m.LoadedNextAt),
 		}
 	}
-	text, err := json.Marshal(rows)
-	if err != nil {
-		return false, apperr.Wrap(apperr.Internal, err, "a status cannot be written")
-	}
 	type saved struct {
 		ID        *uuid.UUID
 		Version   *int64
 		Seq       *int64     // null: nothing was written
 		UpdatedAt *time.Time // null with Seq
 	}
-	var found []saved
-	err = retryDeadlock(ctx, func() (err error) {
-		found, err = queryAll[saved](ctx, s.DB.pool, saveStatusSQL, all[0].ProjectID, claim.ID, text)
-		return err
-	})
+	found, err := write(ctx, s.DB, queryAll[saved], saveStatusSQL, all[0].ProjectID, claim.ID, rows)
 	if err := fenced(int64(len(found)), err); err != nil {
 		return false, err
 	}

@@ -96,7 +96,7 @@ where project_id = $1 and managed_id = $2 and number = $3`
 func (s Managed) Declare(
 	ctx context.Context, made domain.NewManaged,
 ) (stored domain.Managed, created bool, err error) {
-	err = s.DB.changeTx(ctx, func(tx pgx.Tx) (err error) {
+	err = s.DB.change(ctx, func(tx pgx.Tx) (err error) {
 		stored, created, err = declare(ctx, tx, made)
 		return err
 	})
@@ -152,15 +152,8 @@ func (s Managed) CheckRoom(ctx context.Context, projectID string, perProject int
 }
 
 func checkRoom(ctx context.Context, db querier, projectID string, perProject int) error {
-	if perProject == 0 {
-		return nil
-	}
-	has, err := queryValue[int](ctx, db, "select count(*)::int from managed where project_id = $1", projectID)
-	if err == nil && has >= perProject {
-		err = apperr.New(apperr.Conflict, "the project has %d managed resources, and %d are the limit "+
-			"(MANAGED_PER_PROJECT): delete some first", has, perProject)
-	}
-	return err
+	return fits(ctx, db, perProject, "managed resources in a project (MANAGED_PER_PROJECT): delete some first",
+		"select count(*) from managed where project_id = $1", projectID)
 }
 
 func errDeleting(m domain.Managed) error {
@@ -271,11 +264,9 @@ update managed set user_id = $3, connection_id = $4 where project_id = $1 and id
 func (s Managed) Delete(
 	ctx context.Context, before domain.Managed, by *domain.ManagedDelegation,
 ) (deleted domain.Managed, err error) {
-	err = s.DB.changeTx(ctx, func(tx pgx.Tx) (err error) {
-		deleted, err = requestDeletion(ctx, tx, before, by)
-		return err
+	return changeValue(ctx, s.DB, func(tx pgx.Tx) (domain.Managed, error) {
+		return requestDeletion(ctx, tx, before, by)
 	})
-	return deleted, err
 }
 
 func requestDeletion(

@@ -40,10 +40,8 @@ with after as (
 )
 
 func (db *DB) monitor(ctx context.Context, project, sql string, args ...any) error { // the monitor's name first
-	return retryDeadlock(ctx, func() error {
-		_, err := exec(ctx, db.pool, sql, append([]any{project}, args...)...)
-		return err
-	})
+	_, err := write(ctx, db, exec, sql, append([]any{project}, args...)...)
+	return err
 }
 
 // Monitors are those of cloudfn itself. Their events go to the operator's sink only.

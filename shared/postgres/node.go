@@ -70,7 +70,7 @@ func (s Nodes) Join(ctx context.Context, n domain.Node) (domain.Node, error) {
 // Leave records that a host is to become an ordinary one again. It is a Conflict while reservations have it, now or
 // later, and NotFound for a host that is not reservable.
 func (s Nodes) Leave(ctx context.Context, name, requestedBy string) (left domain.Node, err error) {
-	err = s.DB.inTx(ctx, func(tx pgx.Tx) error {
+	err = s.DB.change(ctx, func(tx pgx.Tx) error {
 		if left, err = queryOne[domain.Node](ctx, tx, lockNodeSQL, name); err != nil {
 			return orNotFound(err, "host %q is not reservable", name)
 		}
@@ -196,13 +196,10 @@ func (s Nodes) Describe(
 	if version == 0 {
 		sql = describeNewSQL
 	}
-	described, found, err := queryFound[domain.Node](ctx, s.DB.pool, sql, name, version, orEmptyMap(settings.Labels),
+	described, err := queryOne[domain.Node](ctx, s.DB.pool, sql, name, version, orEmptyMap(settings.Labels),
 		settings.RegionZone, settings.NetworkZone, orEmpty(settings.Providers), settings.StatusURL, settings.Alert,
 		orNullDuration(settings.AutoCordonAfter), orNullDuration(settings.AutoDrainAfter))
-	if err == nil && !found {
-		err = domain.ErrChanged
-	}
-	return described, err
+	return described, ifNone(err, domain.ErrChanged)
 }
 
 const (
@@ -229,14 +226,12 @@ select ` + nodeColumns + ` from after`
 func (s Nodes) SetCordoned(
 	ctx context.Context, name string, isCordoned bool, reason string,
 ) (after domain.Node, err error) {
-	err = s.DB.changeTx(ctx, func(tx pgx.Tx) error {
+	return changeValue(ctx, s.DB, func(tx pgx.Tx) (domain.Node, error) {
 		if _, err := exec(ctx, tx, nameNodeSQL, name); err != nil {
-			return err
+			return after, err
 		}
-		after, err = queryOne[domain.Node](ctx, tx, setCordonedSQL, s.EventProject, name, isCordoned, reason)
-		return err
+		return queryOne[domain.Node](ctx, tx, setCordonedSQL, s.EventProject, name, isCordoned, reason)
 	})
-	return after, err
 }
 
 // Delete forgets a host with its drains. It is a Conflict while it is in the reservable pool.

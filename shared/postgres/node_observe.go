@@ -160,13 +160,9 @@ func (s Nodes) Observe(
 			}
 		}
 	}
-	err = retryDeadlock(ctx, func() error {
-		changed, err = queryAll[domain.Node](ctx, s.DB.pool, observeSQL, s.EventProject, names, zones, up, enabled,
-			reasons, services, servers, seen, limits.Suspect, limits.Down, orNull(limits.AsOf),
-			orEmpty(limits.Answering), hidden, usages, forced)
-		return err
-	})
-	return changed, err
+	return write(ctx, s.DB, queryAll[domain.Node], observeSQL, s.EventProject, names, zones, up, enabled, reasons,
+		services, servers, seen, limits.Suspect, limits.Down, orNull(limits.AsOf), orEmpty(limits.Answering), hidden,
+		usages, forced)
 }
 
 const (
@@ -214,10 +210,8 @@ from locked l where n.name = l.name`
 
 // SetProbed records which hosts' status URLs have answered just now, and which have not.
 func (s Nodes) SetProbed(ctx context.Context, answering, silent []string) error {
-	return retryDeadlock(ctx, func() error {
-		_, err := exec(ctx, s.DB.pool, setProbedSQL, orEmpty(answering), orEmpty(silent))
-		return err
-	})
+	_, err := write(ctx, s.DB, exec, setProbedSQL, orEmpty(answering), orEmpty(silent))
+	return err
 }
 
 // Details returns how far the hypervisors were read.
@@ -246,7 +240,7 @@ on conflict (node) do update set hash = excluded.hash, created_by = excluded.cre
 
 // SetToken stores the hash of a node's token in the place of the one before. A host that is not known yet is stored.
 func (s Nodes) SetToken(ctx context.Context, name string, hash []byte, createdBy string) error {
-	return s.DB.inTx(ctx, func(tx pgx.Tx) error {
+	return s.DB.change(ctx, func(tx pgx.Tx) error {
 		if _, err := exec(ctx, tx, nameNodeSQL, name); err != nil {
 			return err
 		}

@@ -61,11 +61,7 @@ where project_id = $1 and id = $2 and ` + unclaimed("o") + `
 // order that is stored already is claimed, if it has work left that nobody does. An order that differs under the same
 // id is a Conflict, and so are ids of instances that are taken in the project.
 func (o Orders) Place(ctx context.Context, order domain.Order, claimFor time.Duration) (claim domain.Claim, err error) {
-	err = o.DB.changeTx(ctx, func(tx pgx.Tx) (err error) {
-		claim, err = place(ctx, tx, order, claimFor)
-		return err
-	})
-	return claim, err
+	return changeValue(ctx, o.DB, func(tx pgx.Tx) (domain.Claim, error) { return place(ctx, tx, order, claimFor) })
 }
 
 func place(ctx context.Context, tx pgx.Tx, order domain.Order, claimFor time.Duration) (claim domain.Claim, err error) {

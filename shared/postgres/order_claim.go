@@ -69,7 +69,7 @@ func (o Orders) RecordFingerprint(
 // UpdateSpecs writes the Spec, KeyName and KeyFingerprint of an order's instances, now that the names in the specs are
 // resolved. It is domain.ErrFenced when the claim has expired.
 func (o Orders) UpdateSpecs(ctx context.Context, order domain.Order, claim domain.Claim) error {
-	return o.DB.inTx(ctx, func(tx pgx.Tx) error {
+	return o.DB.change(ctx, func(tx pgx.Tx) error {
 		for _, i := range order.Instances {
 			err := fenced(exec(ctx, tx, updateSpecSQL, order.ProjectID, order.ID, claim.ID, i.Spec, i.KeyName,
 				i.KeyFingerprint, i.ID))
@@ -85,7 +85,7 @@ func (o Orders) UpdateSpecs(ctx context.Context, order domain.Order, claim domai
 // since, unless the same server is written down already.
 func (o Orders) Decide(ctx context.Context, claim domain.Claim, i domain.Instance) error {
 	fence := uuid.NullUUID{UUID: claim.ID, Valid: true}
-	written, err := writeValue[int](ctx, o.DB, changeInstanceSQL, changeArgs(i, fence, nil)...)
+	written, err := write(ctx, o.DB, queryValue[int], changeInstanceSQL, changeArgs(i, fence, nil)...)
 	if err != nil || written == 1 {
 		return err
 	}
@@ -126,10 +126,8 @@ func orderActor(id string) string {
 
 // Finalize writes the order's final status and Problem, with their event. A final status is never changed.
 func (o Orders) Finalize(ctx context.Context, order domain.Order) error {
-	return o.DB.writeEvents(ctx, func(db querier) error {
-		_, err := exec(ctx, db, finalizeSQL, order.ProjectID, order.ID, order.Status, order.Problem)
-		return err
-	})
+	_, err := write(ctx, o.DB, exec, finalizeSQL, order.ProjectID, order.ID, order.Status, order.Problem)
+	return err
 }
 
 func noOrder(id uuid.UUID) error { return apperr.New(apperr.NotFound, "there is no order %s", id) }
@@ -225,10 +223,6 @@ func (o Orders) MarkDuplicate(
 func (o Orders) PublishUnexpected(
 	ctx context.Context, i domain.Instance, s domain.Server,
 ) (published bool, err error) {
-	err = o.DB.writeEvents(ctx, func(db querier) error {
-		n, err := exec(ctx, db, publishUnexpectedSQL, i.ProjectID, i.ID, s.ID, s.Name)
-		published = n == 1
-		return err
-	})
-	return published, err
+	n, err := write(ctx, o.DB, exec, publishUnexpectedSQL, i.ProjectID, i.ID, s.ID, s.Name)
+	return n == 1, err
 }

@@ -86,7 +86,7 @@ func takeIdle(
 func (o Orders) ReplaceReused(
 	ctx context.Context, order domain.Order, claim domain.Claim, n int, has string, replacement domain.Instance,
 ) error {
-	return o.DB.changeTx(ctx, func(tx pgx.Tx) error {
+	return o.DB.change(ctx, func(tx pgx.Tx) error {
 		return replaceReused(ctx, tx, order, claim, n, has, replacement)
 	})
 }

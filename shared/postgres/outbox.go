@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/google/uuid"
@@ -112,7 +111,7 @@ func (o Outbox) Claim(ctx context.Context, room domain.Room, claimFor time.Durat
 	}
 	claim := uuid.New()
 	var claimed []attemptRow
-	err := retryDeadlock(ctx, func() error {
+	err := repeat(ctx, func() error {
 		batch := &pgx.Batch{}
 		batch.Queue(claimSQL, claim, claimFor, room.Attempts, room.Failing, room.PerCallback, projects, callbacks,
 			streams)
@@ -191,14 +190,11 @@ var nextSQL = claimedSQL + ` and s.project_id = $2 and s.callback_id = $3 and s.
 func (o Outbox) MarkDelivered(
 	ctx context.Context, a domain.Attempt, answer int, more bool, claimFor time.Duration,
 ) (next *domain.Attempt, err error) {
-	err = retryDeadlock(ctx, func() error {
+	err = repeat(ctx, func() error {
 		next, err = o.markDelivered(ctx, a, answer, more, claimFor)
 		return err
 	})
-	if errors.Is(err, pgx.ErrNoRows) {
-		return nil, domain.ErrFenced
-	}
-	return next, classify(err)
+	return next, classify(ifNone(err, domain.ErrFenced))
 }
 
 func (o Outbox) markDelivered(
@@ -283,15 +279,13 @@ const callbackEventSQL = `
 func (o Outbox) MarkFailed(
 	ctx context.Context, a domain.Attempt, f domain.Outcome, tryFor time.Duration,
 ) (dead bool, status domain.CallbackStatus, err error) {
-	err = retryDeadlock(ctx, func() error {
-		return o.DB.pool.QueryRow(ctx, failedSQL, a.Callback.ProjectID, a.Callback.ID, a.Stream, a.Seq, a.Claim.ID,
-			a.Delivery,
-			tryFor, f.Pause, f.PauseAll, f.Answer, f.Reason, f.Gone).Scan(&dead, &status)
-	})
-	if errors.Is(err, pgx.ErrNoRows) {
-		return false, "", domain.ErrFenced
+	type verdict struct {
+		Dead   bool
+		Status domain.CallbackStatus
 	}
-	return dead, status, classify(err)
+	v, err := write(ctx, o.DB, queryOne[verdict], failedSQL, a.Callback.ProjectID, a.Callback.ID, a.Stream, a.Seq,
+		a.Claim.ID, a.Delivery, tryFor, f.Pause, f.PauseAll, f.Answer, f.Reason, f.Gone)
+	return v.Dead, v.Status, ifNone(err, domain.ErrFenced)
 }
 
 const postponeSQL = `
@@ -397,7 +391,7 @@ where s.claim_id = $1 and d.project_id = s.project_id and d.callback_id = s.call
 
 // AbandonGone ends what waits for callbacks that are gone.
 func (o Outbox) AbandonGone(ctx context.Context) error {
-	return classify(retryDeadlock(ctx, func() error {
+	return classify(repeat(ctx, func() error {
 		claim := uuid.New()
 		batch := &pgx.Batch{}
 		for _, sql := range []string{abandonStreamsSQL, abandonDeliveriesSQL, skipStreamsSQL} {
@@ -433,7 +427,7 @@ func (o Outbox) SetSink(ctx context.Context, enabled bool, past time.Duration) e
 	if err != nil || exists == enabled {
 		return err
 	}
-	return o.DB.changeTx(ctx, func(tx pgx.Tx) error {
+	return o.DB.change(ctx, func(tx pgx.Tx) error {
 		if !enabled {
 			_, err := tx.Exec(ctx, deleteSinkSQL, uuid.Nil)
 			return err

@@ -190,11 +190,8 @@ func (p Polls) RecordRead(ctx context.Context, claim domain.Claim, polls []domai
 		failing, notBefore = append(failing, orNull(r.FailingSince)), append(notBefore, orNull(r.NotBefore))
 		gone, sweep = append(gone, orNull(r.GoneAt)), append(sweep, orNull(r.SweepAt))
 	}
-	return retryDeadlock(ctx, func() error {
-		_, err := exec(ctx, p.DB.pool, readSQL, claim.ID, projects, since, full, failing, notBefore, gone, sweep,
-			markers)
-		return err
-	})
+	_, err := write(ctx, p.DB, exec, readSQL, claim.ID, projects, since, full, failing, notBefore, gone, sweep, markers)
+	return err
 }
 
 // followed selects the instances (i) that poll-instances follows: not those in another cloud, and disconnected ones
@@ -334,10 +331,8 @@ func (p Polls) RecordUnchanged(ctx context.Context, unchanged []domain.Instance,
 	for _, i := range unchanged {
 		projects, ids = append(projects, i.ProjectID), append(ids, i.ID)
 	}
-	return retryDeadlock(ctx, func() error {
-		_, err := exec(ctx, p.DB.pool, seenSQL, projects, ids, at)
-		return err
-	})
+	_, err := write(ctx, p.DB, exec, seenSQL, projects, ids, at)
+	return err
 }
 
 const livingSQL = `

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -115,9 +116,18 @@ const txSettingsSQL = `
 select set_config('lock_timeout', '5s', true), set_config('cloudfn.event_budget', case when $1 = '' then ''
     else jsonb_build_object('source', $1::text, 'per_minute', $2::integer, 'accepted', $3::boolean)::text end, true)`
 
-// changeTx is inTx of a change that writes events: it is repeated after a deadlock, so fn may run more than once.
-func (db *DB) changeTx(ctx context.Context, fn func(pgx.Tx) error) error {
-	return retryDeadlock(ctx, func() error { return db.inTx(ctx, fn) })
+// change is inTx, repeated after a deadlock: fn may run more than once.
+func (db *DB) change(ctx context.Context, fn func(pgx.Tx) error) error {
+	return repeat(ctx, func() error { return db.inTx(ctx, fn) })
+}
+
+// changeValue is change with a result.
+func changeValue[T any](ctx context.Context, db *DB, fn func(pgx.Tx) (T, error)) (value T, err error) {
+	err = db.change(ctx, func(tx pgx.Tx) error {
+		value, err = fn(tx)
+		return err
+	})
+	return value, err
 }
 
 // inTx runs fn in a transaction that gives up on a lock after 5 s. fn must not call other systems:
@@ -202,19 +212,48 @@ func queryValue[T any](ctx context.Context, db querier, sql string, args ...any)
 	return value, classify(err)
 }
 
-// writeValue is queryValue of a statement that writes events: it is repeated after a deadlock.
-func writeValue[T any](ctx context.Context, db *DB, sql string, args ...any) (value T, err error) {
-	err = db.writeEvents(ctx, func(q querier) error {
-		value, err = queryValue[T](ctx, q, sql, args...)
-		return err
-	})
-	return value, err
-}
-
 // exec runs a statement and says how many rows it has written.
 func exec(ctx context.Context, db querier, sql string, args ...any) (int64, error) {
 	tag, err := db.Exec(ctx, sql, args...)
 	return tag.RowsAffected(), classify(err)
+}
+
+// write runs a statement by one of the functions above, and repeats it after a deadlock. Events that a request writes
+// count for its limit: that takes a transaction.
+func write[T any](
+	ctx context.Context, db *DB, run func(context.Context, querier, string, ...any) (T, error), sql string, args ...any,
+) (value T, err error) {
+	err = repeat(ctx, func() error {
+		if domain.EventBudgetFrom(ctx).Source == "" {
+			value, err = run(ctx, db.pool, sql, args...)
+			return err
+		}
+		return db.inTx(ctx, func(tx pgx.Tx) error {
+			value, err = run(ctx, tx, sql, args...)
+			return err
+		})
+	})
+	return value, err
+}
+
+// lockName holds the lock of a name until the transaction ends. Another transaction waits for it.
+func lockName(ctx context.Context, tx pgx.Tx, name ...string) error {
+	const sql = "select pg_advisory_xact_lock(hashtextextended($1, 0))"
+	_, err := exec(ctx, tx, sql, strings.Join(name, "/"))
+	return err
+}
+
+// fits is a Conflict when a statement counts as many rows as there may be; 0 = any number. What is counted begins with
+// its name. Under a lock two rows cannot both be the last that fits.
+func fits(ctx context.Context, db querier, most int, what, sql string, args ...any) error {
+	if most == 0 {
+		return nil
+	}
+	n, err := queryValue[int](ctx, db, sql, args...)
+	if err == nil && n >= most {
+		err = apperr.New(apperr.Conflict, "limit reached: at most %d %s", most, what)
+	}
+	return err
 }
 
 // timestamps reads timestamptz columns in UTC, and null as the zero time.

@@ -264,7 +264,7 @@ func (r Retention) deleteInstances(ctx context.Context, until time.Time) (done b
 // deleteGone deletes what lockSQL locks, with all that belongs to it, and says how many orders and instances it has
 // deleted.
 func (r Retention) deleteGone(ctx context.Context, lockSQL string, args ...any) (n int, err error) {
-	err = r.DB.changeTx(ctx, func(tx pgx.Tx) error {
+	err = r.DB.change(ctx, func(tx pgx.Tx) error {
 		var projects []string
 		var ids []uuid.UUID
 		if err := tx.QueryRow(ctx, lockSQL+deleteGoneSQL, args...).Scan(&projects, &ids); err != nil {

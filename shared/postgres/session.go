@@ -2,12 +2,7 @@ package postgres
 
 import (
 	"context"
-	"errors"
 	"time"
-
-	"github.com/jackc/pgx/v5"
-
-	"github.com/cloudfn/cloudfn/shared/apperr"
 )
 
 // Sessions are who is signed in at the console. A row belongs to whoever has its cookie, and to no project: its content
@@ -51,7 +46,7 @@ func (s Sessions) Get(
 	ctx context.Context, id []byte, idle time.Duration, isUse bool,
 ) (sealed []byte, until time.Time, err error) {
 	err = s.DB.pool.QueryRow(ctx, useSessionSQL, id, idle, isUse).Scan(&sealed, &until)
-	return sealed, until, noSession(err)
+	return sealed, until, orNotFound(err, "unknown session")
 }
 
 // EndAll deletes all sessions of a user.
@@ -63,12 +58,5 @@ func (s Sessions) EndAll(ctx context.Context, userID string) error {
 // End deletes a session and gives its content. Of two callers who end it, one gets NotFound.
 func (s Sessions) End(ctx context.Context, id []byte) (sealed []byte, err error) {
 	sealed, err = queryValue[[]byte](ctx, s.DB.pool, "delete from sessions where id = $1 returning sealed", id)
-	return sealed, noSession(err)
-}
-
-func noSession(err error) error {
-	if errors.Is(err, pgx.ErrNoRows) {
-		return apperr.Wrap(apperr.NotFound, err, "unknown session")
-	}
-	return classify(err)
+	return sealed, orNotFound(err, "unknown session")
 }

@@ -60,7 +60,7 @@ func (s Stats) Refine(ctx context.Context, counts []domain.RefinedCount) error {
 
 // write writes counts, and forgets the sums of their hours first: Summarize waits for whoever has begun that.
 func (s Stats) write(ctx context.Context, hours []time.Time, counts *pgx.Batch) error {
-	return s.DB.inTx(ctx, func(tx pgx.Tx) error {
+	return s.DB.change(ctx, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, forgetSumsSQL, hours); err != nil {
 			return err
 		}
@@ -287,12 +287,12 @@ select count(*)::int from todo`
 // Summarize adds up the hours from first on that have no sums, the newest first, until the time is up.
 func (s Stats) Summarize(ctx context.Context, first, until time.Time) error {
 	for n := summarizeHours; n == summarizeHours && time.Now().Before(until); {
-		err := s.DB.inTx(ctx, func(tx pgx.Tx) (err error) {
-			if _, err = tx.Exec(ctx, lockSumsSQL); err != nil {
-				return err
+		var err error
+		n, err = changeValue(ctx, s.DB, func(tx pgx.Tx) (int, error) {
+			if _, err := tx.Exec(ctx, lockSumsSQL); err != nil {
+				return 0, err
 			}
-			n, err = queryValue[int](ctx, tx, summarizeSQL, first, summarizeHours)
-			return err
+			return queryValue[int](ctx, tx, summarizeSQL, first, summarizeHours)
 		})
 		if err != nil {
 			return err

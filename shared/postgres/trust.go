@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/google/uuid"
@@ -20,9 +19,6 @@ import (
 const announcedFor = 5 * time.Minute
 
 const (
-	// One announcement of a user at a time, so that two cannot both get the same end.
-	lockTrustsSQL = `select pg_advisory_xact_lock(hashtextextended('trusts/' || $1 || '/' || $2, 0))`
-
 	// Keystone lists the ends of trusts in whole seconds.
 	trustEndTakenSQL = `
 select exists (select from trusts_to_revoke where project_id = $1 and user_id = $2 and id <> $3
@@ -47,23 +43,22 @@ where t.project_id = excluded.project_id`
 // that is announced twice gets another end, because Keystone made none with the first. isFree is false when another
 // trust of the user ends in the same second: its end identifies it.
 func (c Connections) AnnounceTrust(ctx context.Context, t domain.OldTrust) (isFree bool, err error) {
-	err = c.DB.inTx(ctx, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, lockTrustsSQL, t.ProjectID, t.UserID); err != nil {
-			return err
+	return changeValue(ctx, c.DB, func(tx pgx.Tx) (bool, error) {
+		// One announcement of a user at a time: two must not get the same end.
+		if err := lockName(ctx, tx, "trusts", t.ProjectID, t.UserID); err != nil {
+			return false, err
 		}
 		isTaken, err := queryValue[bool](ctx, tx, trustEndTakenSQL, t.ProjectID, t.UserID, t.ID, t.ExpiresAt)
 		if err != nil || isTaken {
-			return err
+			return false, err
 		}
 		n, err := exec(ctx, tx, announceTrustSQL, t.ID, t.ProjectID, t.ConnectionID, t.UserID, t.ExpiresAt,
 			announcedFor)
 		if err == nil && n == 0 {
-			return tookTooLong()
+			err = tookTooLong()
 		}
-		isFree = true
-		return err
+		return err == nil, err
 	})
-	return isFree && err == nil, err
 }
 
 // ForgetTrust deletes an announced trust that Keystone does not have.
@@ -157,23 +152,20 @@ func (d Delegations) OldTrusts(ctx context.Context, limit int) ([]domain.OldTrus
 // connection has it.
 func (d Delegations) AdoptTrust(ctx context.Context, t domain.OldTrust) (isOurs bool, err error) {
 	isOurs, err = queryValue[bool](ctx, d.DB.pool, takeTrustSQL, t.ProjectID, t.ID, t.TrustID)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return false, nil
-	}
-	return isOurs, err
+	return isOurs, ifNone(err, nil)
 }
 
 // MarkTrustGone deletes the row of a trust that Keystone no longer has. notified says that an event was written, as of
 // MarkRevoked.
 func (d Delegations) MarkTrustGone(ctx context.Context, t domain.OldTrust) (notified bool, err error) {
-	return writeValue[bool](ctx, d.DB, oldTrustGoneSQL, t.ProjectID, t.ID, domain.RevocationDone, "")
+	return write(ctx, d.DB, queryValue[bool], oldTrustGoneSQL, t.ProjectID, t.ID, domain.RevocationDone, "")
 }
 
 // MarkTrustPending records that a trust could not be deleted, and pauses, as MarkRevocationPending does.
 func (d Delegations) MarkTrustPending(
 	ctx context.Context, t domain.OldTrust, reason string, first, longest time.Duration,
 ) (notified bool, err error) {
-	return writeValue[bool](ctx, d.DB, oldTrustFailedSQL, t.ProjectID, t.ID, domain.RevocationPending, reason,
+	return write(ctx, d.DB, queryValue[bool], oldTrustFailedSQL, t.ProjectID, t.ID, domain.RevocationPending, reason,
 		first, longest)
 }
 
@@ -224,7 +216,7 @@ select notify from after`
 // MarkRevoked records that Keystone no longer has the connection's trust. notified says that an event was written: it
 // is, if an earlier event said that the revocation is pending.
 func (d Delegations) MarkRevoked(ctx context.Context, c domain.Connection) (notified bool, err error) {
-	return writeValue[bool](ctx, d.DB, revokedSQL, c.ProjectID, c.ID, domain.RevocationDone, "", c.DelegationID)
+	return write(ctx, d.DB, queryValue[bool], revokedSQL, c.ProjectID, c.ID, domain.RevocationDone, "", c.DelegationID)
 }
 
 // MarkRevocationPending records that the trust of an ended connection could not be deleted, and pauses: for first, then
@@ -233,12 +225,9 @@ func (d Delegations) MarkRevoked(ctx context.Context, c domain.Connection) (noti
 func (d Delegations) MarkRevocationPending(
 	ctx context.Context, c domain.Connection, reason string, first, longest time.Duration,
 ) (notified bool, err error) {
-	notified, err = writeValue[bool](ctx, d.DB, revocationFailedSQL,
+	notified, err = write(ctx, d.DB, queryValue[bool], revocationFailedSQL,
 		c.ProjectID, c.ID, domain.RevocationPending, reason, first, longest)
-	if errors.Is(err, pgx.ErrNoRows) { // another replica was faster, or the row is gone
-		return false, nil
-	}
-	return notified, err
+	return notified, ifNone(err, nil) // none: another replica was faster, or the row is deleted
 }
 
 // PendingRevocations counts the trusts that could not be deleted, and that Keystone may still have.

@@ -49,9 +49,6 @@ func (u Unserved) ListRemains(ctx context.Context) ([]domain.Remains, error) {
 }
 
 const (
-	// Replicas whose lists differ, as during an update, take turns.
-	lockUnservedSQL = `select pg_advisory_xact_lock(hashtextextended('unserved', 0))`
-
 	markUnservedSQL = `
 insert into unserved_projects (project_id, domain_id) select * from unnest($1::text[], $2::text[])
 on conflict do nothing
@@ -115,8 +112,9 @@ func (u Unserved) Set(ctx context.Context, unserved []domain.Remains) (ended, re
 	if err = u.DB.endPauses(ctx, toBeResumed, ids, domain.UnservedReason); err != nil {
 		return nil, nil, err
 	}
-	err = u.DB.changeTx(ctx, func(tx pgx.Tx) (err error) {
-		if _, err = tx.Exec(ctx, lockUnservedSQL); err != nil {
+	err = u.DB.change(ctx, func(tx pgx.Tx) (err error) {
+		// Replicas whose lists differ, as during an update, take turns.
+		if err = lockName(ctx, tx, "unserved"); err != nil {
 			return err
 		}
 		if ended, err = queryColumn[string](ctx, tx, markUnservedSQL, ids, domains); err != nil {
@@ -188,7 +186,7 @@ func (u Unserved) End(ctx context.Context, projectID string, withServers bool) e
 			}
 		}
 	}
-	return u.DB.inTx(ctx, func(tx pgx.Tx) error {
+	return u.DB.change(ctx, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, leftManagedSQL, projectID); err != nil {
 			return err
 		}
