@@ -38,13 +38,18 @@ func (n node) shows(d domain.Drain) bool {
 	return !d.DueAt.IsZero() || !n.IsEnabled && !d.CreatedAt.Before(n.stored.CordonedAt)
 }
 
-// checkLast keeps the last host of a zone and pool that takes servers from being cordoned without force.
-func checkLast(found node, all []node, isForced bool) error {
+// others are the hosts that take new servers in the place of one.
+func others(found node, all []node) []domain.ComputeHost {
 	hosts, pooled := make([]domain.ComputeHost, len(all)), map[string]bool{}
 	for i, n := range all {
 		hosts[i], pooled[n.Name] = n.ComputeHost, n.stored.Pool != ""
 	}
-	if isForced || !domain.IsLast(found.Name, hosts, func(name string) bool { return pooled[name] }) {
+	return domain.Substitutes(found.Name, hosts, pooled)
+}
+
+// checkLast keeps the last host of a zone and pool that takes servers from being cordoned without force.
+func checkLast(found node, all []node, isForced bool) error {
+	if isForced || len(others(found, all)) > 0 {
 		return nil
 	}
 	kind := "ordinary" // on reservable hosts only servers of reservations land
@@ -59,19 +64,9 @@ func checkLast(found node, all []node, isForced bool) error {
 const maxReason = 255
 
 // Cordon keeps new servers off a host, with the caller's token. One that cloudfn has cordoned stays as it is, and one
-// that somebody else has disabled stays theirs.
-func (s service) Cordon(
-	ctx context.Context, who domain.Identity, token domain.Secret, name, reason string, isForced bool,
-) (node, error) {
-	cloud := s.as(who, token)
-	all, err := s.all(ctx, cloud)
-	if err != nil {
-		return node{}, err
-	}
-	found, err := s.find(ctx, cloud, slices.Clone(all), name)
-	if err == nil {
-		err = cloud.MayChangeServices(ctx)
-	}
+// that another admin has disabled stays theirs.
+func (s service) Cordon(ctx context.Context, cloud session, name, reason string, isForced bool) (node, error) {
+	found, all, err := s.get(ctx, cloud, name, cloud.MayChangeServices)
 	if err == nil && found.IsEnabled {
 		err = checkLast(found, all, isForced)
 	}
@@ -82,7 +77,7 @@ func (s service) Cordon(
 		return found, apperr.New(apperr.Conflict, "node %s was not disabled by cloudfn, but with the reason %q", name,
 			found.DisabledReason)
 	}
-	by := "cordoned by " + who.UserName
+	by := "cordoned by " + cloud.who.UserName
 	if reason != "" {
 		by += ": " + reason
 	}
@@ -112,13 +107,9 @@ func (s service) cordon(ctx context.Context, cloud session, found node, reason s
 	return found, err
 }
 
-// Uncordon opens a host that cloudfn has cordoned. One that somebody else has disabled stays theirs.
-func (s service) Uncordon(ctx context.Context, who domain.Identity, token domain.Secret, name string) (node, error) {
-	cloud := s.as(who, token)
-	found, err := s.get(ctx, cloud, name)
-	if err == nil {
-		err = cloud.MayChangeServices(ctx)
-	}
+// Uncordon opens a host that cloudfn has cordoned. One that another admin has disabled stays theirs.
+func (s service) Uncordon(ctx context.Context, cloud session, name string) (node, error) {
+	found, _, err := s.get(ctx, cloud, name, cloud.MayChangeServices)
 	switch {
 	case err != nil:
 		return found, err
@@ -160,18 +151,8 @@ const planned domain.DrainStatus = "planned"
 
 // Drain cordons a host with the caller's token, and lets watch-nodes move its servers. While a drain runs, it stays as
 // it is. A dry run only says how each server would move.
-func (s service) Drain(
-	ctx context.Context, who domain.Identity, token domain.Secret, name string, in drainRequest,
-) (node, error) {
-	cloud := s.as(who, token)
-	all, err := s.all(ctx, cloud)
-	if err != nil {
-		return node{}, err
-	}
-	found, err := s.find(ctx, cloud, slices.Clone(all), name)
-	if err == nil {
-		err = cloud.MayChangeServices(ctx)
-	}
+func (s service) Drain(ctx context.Context, cloud session, name string, in drainRequest) (node, error) {
+	found, all, err := s.get(ctx, cloud, name, cloud.MayChangeServices)
 	if err != nil || found.isDraining() && !in.isDryRun {
 		return found, err
 	}
@@ -181,11 +162,12 @@ func (s service) Drain(
 	if in.isDryRun {
 		return s.plan(ctx, cloud, found, all)
 	}
-	if found, err = s.cordon(ctx, cloud, found, "drained by "+who.UserName); err != nil {
+	if found, err = s.cordon(ctx, cloud, found, "drained by "+cloud.who.UserName); err != nil {
 		return found, err
 	}
 	drain, _, err := s.drains.Create(ctx, domain.Drain{
-		ID: uuid.Must(uuid.NewV7()), Node: name, RequestedBy: who.UserID, Actor: domain.ActorOf(who, uuid.Nil),
+		ID: uuid.Must(uuid.NewV7()), Node: name, RequestedBy: cloud.who.UserID,
+		Actor:    domain.ActorOf(cloud.who, uuid.Nil),
 		Parallel: in.parallel, ServerTimeout: in.serverTimeout,
 	})
 	if err == nil {
@@ -220,19 +202,13 @@ func (s service) plan(ctx context.Context, cloud session, found node, all []node
 	if err != nil {
 		return found, err
 	}
-	var others []domain.ComputeHost
-	for _, n := range all {
-		if n.Name != found.Name && n.IsUp && n.IsEnabled && n.Zone == found.Zone &&
-			(n.stored.Pool == "") == (found.stored.Pool == "") {
-			others = append(others, n.ComputeHost)
-		}
-	}
+	targets := others(found, all)
 	if len(servers) > 0 {
-		if err := cloud.HostInventories(ctx, others); err != nil {
+		if err := cloud.HostInventories(ctx, targets); err != nil {
 			return found, err
 		}
 	}
-	found.room = nodes.Room(servers, others)
+	found.room = nodes.Room(servers, targets)
 	slices.SortFunc(servers, func(a, b domain.Server) int { return strings.Compare(a.Name+"/"+a.ID, b.Name+"/"+b.ID) })
 	drain := &domain.Drain{Status: planned}
 	for _, v := range servers {
@@ -252,14 +228,8 @@ func (s service) plan(ctx context.Context, cloud session, found node, all []node
 }
 
 // CancelDrain stops a drain. Servers that Nova moves already are followed to their end; the host stays cordoned.
-func (s service) CancelDrain(
-	ctx context.Context, who domain.Identity, token domain.Secret, name string,
-) (node, error) {
-	cloud := s.as(who, token)
-	found, err := s.get(ctx, cloud, name)
-	if err == nil {
-		err = cloud.MayChangeServices(ctx)
-	}
+func (s service) CancelDrain(ctx context.Context, cloud session, name string) (node, error) {
+	found, _, err := s.get(ctx, cloud, name, cloud.MayChangeServices)
 	if err != nil {
 		return found, err
 	}

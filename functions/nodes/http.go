@@ -81,6 +81,12 @@ type NodePath struct {
 
 type handler struct{ svc service }
 
+// session is a session of OpenStack for the caller of a request.
+func (h handler) session(ctx context.Context) session {
+	who, token := auth.Caller(ctx)
+	return session{h.svc.cloud.As(token, who.ProjectID), who}
+}
+
 type listInput struct {
 	Status      []domain.NodeStatus `query:"status" minItems:"1" enum:"up,suspect,down,unknown" example:"[\"down\"]"`
 	Schedulable string              `query:"schedulable" enum:"true,false" example:"true" doc:"Whether Nova uses it."`
@@ -114,8 +120,7 @@ func (in *listInput) filter() filter {
 }
 
 func (h handler) list(ctx context.Context, in *listInput) (*httpx.Value[NodePage], error) {
-	who, token := auth.Caller(ctx)
-	cloud := h.svc.as(who, token)
+	cloud := h.session(ctx)
 	page, err := httpx.ReadPage(ctx, in.Limit, func(int) ([]node, error) {
 		return h.svc.List(ctx, cloud, in.filter(), in.Marker)
 	}, func(n node) string { return n.Name })
@@ -140,8 +145,8 @@ func reply(n node, err error) (*nodeOutput, error) {
 }
 
 func (h handler) get(ctx context.Context, in *NodePath) (*nodeOutput, error) {
-	who, token := auth.Caller(ctx)
-	return reply(h.svc.get(ctx, h.svc.as(who, token), in.Name))
+	found, _, err := h.svc.get(ctx, h.session(ctx), in.Name)
+	return reply(found, err)
 }
 
 type serversInput struct {
@@ -151,9 +156,8 @@ type serversInput struct {
 }
 
 func (h handler) servers(ctx context.Context, in *serversInput) (*httpx.Value[NodeServers], error) {
-	who, token := auth.Caller(ctx)
 	page, err := httpx.ReadPage(ctx, in.Limit, func(int) ([]domain.Server, error) {
-		return h.svc.Servers(ctx, who, token, in.Name, in.Marker)
+		return h.svc.Servers(ctx, h.session(ctx), in.Name, in.Marker)
 	}, func(v domain.Server) string { return v.ID })
 	shown := httpx.Each(page.Items, func(v domain.Server) NodeServer {
 		return NodeServer{ID: v.ID, Name: v.Name, Status: v.Status, ProjectID: v.ProjectID}
@@ -162,14 +166,12 @@ func (h handler) servers(ctx context.Context, in *serversInput) (*httpx.Value[No
 }
 
 func (h handler) reservable(ctx context.Context, in *NodePath) (*httpx.Value[Node], error) {
-	who, token := auth.Caller(ctx)
-	found, err := h.svc.Join(ctx, who, token, in.Name)
+	found, err := h.svc.Join(ctx, h.session(ctx), in.Name)
 	return &httpx.Value[Node]{Body: show(found, false)}, err
 }
 
 func (h handler) unreservable(ctx context.Context, in *NodePath) (*httpx.Value[Node], error) {
-	who, token := auth.Caller(ctx)
-	found, err := h.svc.Leave(ctx, who, token, in.Name)
+	found, err := h.svc.Leave(ctx, h.session(ctx), in.Name)
 	return &httpx.Value[Node]{Body: show(found, false)}, err
 }
 
@@ -197,8 +199,7 @@ func changeRoutes(api huma.API, h handler) {
 }
 
 func (h handler) delete(ctx context.Context, in *NodePath) (*struct{}, error) {
-	who, token := auth.Caller(ctx)
-	return nil, h.svc.Delete(ctx, who, token, in.Name)
+	return nil, h.svc.Delete(ctx, h.session(ctx), in.Name)
 }
 
 // drainRoutes declares how a node is taken out for maintenance, and given back.
@@ -268,14 +269,12 @@ type cordonInput struct {
 }
 
 func (h handler) cordon(ctx context.Context, in *cordonInput) (*nodeOutput, error) {
-	who, token := auth.Caller(ctx)
 	body := domain.Deref(in.Body)
-	return reply(h.svc.Cordon(ctx, who, token, in.Name, body.Reason, body.Force))
+	return reply(h.svc.Cordon(ctx, h.session(ctx), in.Name, body.Reason, body.Force))
 }
 
 func (h handler) uncordon(ctx context.Context, in *NodePath) (*nodeOutput, error) {
-	who, token := auth.Caller(ctx)
-	return reply(h.svc.Uncordon(ctx, who, token, in.Name))
+	return reply(h.svc.Uncordon(ctx, h.session(ctx), in.Name))
 }
 
 // DrainNode is the body of a drain.
@@ -305,11 +304,10 @@ type drainInput struct {
 }
 
 func (h handler) drain(ctx context.Context, in *drainInput) (httpx.Response, error) {
-	who, token := auth.Caller(ctx)
 	body := domain.Deref(in.Body)
 	req := drainRequest{parallel: body.Parallel, isForced: body.Force, isDryRun: in.DryRun}
 	req.serverTimeout, _ = fixed(body.ServerTimeout) // Resolve has refused what cannot be read
-	found, err := reply(h.svc.Drain(ctx, who, token, in.Name, req))
+	found, err := reply(h.svc.Drain(ctx, h.session(ctx), in.Name, req))
 	if err != nil {
 		return httpx.Response{}, err
 	}
@@ -321,8 +319,7 @@ func (h handler) drain(ctx context.Context, in *drainInput) (httpx.Response, err
 }
 
 func (h handler) cancelDrain(ctx context.Context, in *NodePath) (*nodeOutput, error) {
-	who, token := auth.Caller(ctx)
-	return reply(h.svc.CancelDrain(ctx, who, token, in.Name))
+	return reply(h.svc.CancelDrain(ctx, h.session(ctx), in.Name))
 }
 
 // selfTestRoutes declares how admins test the isolation of reservable hosts.
@@ -342,8 +339,7 @@ func selfTestRoutes(api huma.API, h handler) {
 }
 
 func (h handler) selfTest(ctx context.Context, in *NodePath) (*httpx.Value[Node], error) {
-	who, token := auth.Caller(ctx)
-	found, err := h.svc.SelfTest(ctx, who, token, in.Name)
+	found, err := h.svc.SelfTest(ctx, h.session(ctx), in.Name)
 	return &httpx.Value[Node]{Body: show(found, false)}, err
 }
 
@@ -407,14 +403,12 @@ func (h handler) createToken(ctx context.Context, in *NodePath) (*httpx.Value[No
 	if len(in.Name) > maxHostName || !hostName.MatchString(in.Name) {
 		return nil, apperr.InvalidField("name", "must be a host name: letters, digits, '.', '_' and '-'")
 	}
-	who, token := auth.Caller(ctx)
-	made, err := h.svc.CreateToken(ctx, who, token, in.Name)
+	made, err := h.svc.CreateToken(ctx, h.session(ctx), in.Name)
 	return &httpx.Value[NodeToken]{Body: NodeToken{Token: made.Reveal()}}, err
 }
 
 func (h handler) revokeToken(ctx context.Context, in *NodePath) (*struct{}, error) {
-	who, token := auth.Caller(ctx)
-	return nil, h.svc.RevokeToken(ctx, who, token, in.Name)
+	return nil, h.svc.RevokeToken(ctx, h.session(ctx), in.Name)
 }
 
 // ReportNode is the body of a heartbeat.

@@ -12,7 +12,6 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
-	"github.com/cloudfn/cloudfn/shared/auth"
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/httpx"
 	"github.com/cloudfn/cloudfn/shared/nodes"
@@ -328,6 +327,5 @@ type changeInput struct {
 }
 
 func (h handler) change(ctx context.Context, in *changeInput) (*nodeOutput, error) {
-	who, token := auth.Caller(ctx)
-	return reply(h.svc.Change(ctx, who, token, in.Name, &in.Body, httpx.IfMatch(ctx, "node")))
+	return reply(h.svc.Change(ctx, h.session(ctx), in.Name, &in.Body, httpx.IfMatch(ctx, "node")))
 }

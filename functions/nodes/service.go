@@ -20,10 +20,10 @@ import (
 
 // session has the caller's own token: Nova's policy decides who sees hosts, who may disable them, and who may make them
 // reservable. It replaces the words in which the policy forbids a call.
-type session struct{ *openstack.Session }
+type session struct {
+	*openstack.Session
 
-func (s service) as(who domain.Identity, token domain.Secret) session {
-	return session{s.cloud.As(token, who.ProjectID)}
+	who domain.Identity
 }
 
 // ComputeHosts replaces the session's.
@@ -126,31 +126,30 @@ func (s service) fill(ctx context.Context, cloud session, nodes []node) error {
 	return err
 }
 
-// get returns a host.
-func (s service) get(ctx context.Context, cloud session, name string) (node, error) {
-	all, err := s.all(ctx, cloud)
-	if err != nil {
-		return node{}, err
+// get returns a host, and all of them. mayChange are the session's checks of a change that the caller is about to make.
+func (s service) get(
+	ctx context.Context, cloud session, name string, mayChange ...func(context.Context) error,
+) (found node, all []node, err error) {
+	if all, err = s.all(ctx, cloud); err != nil {
+		return found, nil, err
 	}
-	return s.find(ctx, cloud, all, name)
-}
-
-// find returns one of the hosts, filled.
-func (s service) find(ctx context.Context, cloud session, all []node, name string) (node, error) {
 	n := slices.IndexFunc(all, func(n node) bool { return n.Name == name })
 	if n < 0 {
-		return node{}, apperr.New(apperr.NotFound, "the cloud has no host of compute %.64q", name)
+		return found, nil, apperr.New(apperr.NotFound, "the cloud has no host of compute %.64q", name)
 	}
-	found := all[n : n+1]
-	return found[0], s.fill(ctx, cloud, found)
+	one := []node{all[n]}
+	err = s.fill(ctx, cloud, one)
+	for _, check := range mayChange {
+		if err == nil {
+			err = check(ctx)
+		}
+	}
+	return one[0], all, err
 }
 
 // Servers returns the servers on a host after the marker, of all projects, by their ids.
-func (s service) Servers(
-	ctx context.Context, who domain.Identity, token domain.Secret, name, marker string,
-) ([]domain.Server, error) {
-	cloud := s.as(who, token)
-	if _, err := s.get(ctx, cloud, name); err != nil {
+func (s service) Servers(ctx context.Context, cloud session, name, marker string) ([]domain.Server, error) {
+	if _, _, err := s.get(ctx, cloud, name); err != nil {
 		return nil, err
 	}
 	all, err := cloud.HostServers(ctx, name)
@@ -159,12 +158,8 @@ func (s service) Servers(
 }
 
 // Join makes a host reservable. run-leases does so in Nova and Placement, and checks once more that it has no servers.
-func (s service) Join(ctx context.Context, who domain.Identity, token domain.Secret, name string) (node, error) {
-	cloud := s.as(who, token)
-	found, err := s.get(ctx, cloud, name)
-	if err == nil {
-		err = cloud.MayChangeAggregates(ctx)
-	}
+func (s service) Join(ctx context.Context, cloud session, name string) (node, error) {
+	found, _, err := s.get(ctx, cloud, name, cloud.MayChangeAggregates)
 	if err != nil || found.stored.Pool == domain.NodeJoining || found.stored.Pool == domain.NodeReservable {
 		return found, err
 	}
@@ -181,7 +176,7 @@ func (s service) Join(ctx context.Context, who domain.Identity, token domain.Sec
 	found.stored, err = s.nodes.Join(ctx, domain.Node{
 		Name: name, Region: s.cloud.Region(), Zone: found.Zone, IsUp: found.IsUp && found.IsEnabled,
 		ProviderID: found.ProviderID, VCPUs: found.VCPUs, RAMMB: found.RAMMB, DiskGB: found.DiskGB,
-		Traits: found.Traits, Attributes: found.Attributes, RequestedBy: who.UserID,
+		Traits: found.Traits, Attributes: found.Attributes, RequestedBy: cloud.who.UserID,
 	})
 	if err == nil {
 		s.wake("run-leases")
@@ -190,16 +185,12 @@ func (s service) Join(ctx context.Context, who domain.Identity, token domain.Sec
 }
 
 // Leave makes a host an ordinary one again. It is a Conflict while reservations have it, now or later.
-func (s service) Leave(ctx context.Context, who domain.Identity, token domain.Secret, name string) (node, error) {
-	cloud := s.as(who, token)
-	found, err := s.get(ctx, cloud, name)
-	if err == nil {
-		err = cloud.MayChangeAggregates(ctx)
-	}
+func (s service) Leave(ctx context.Context, cloud session, name string) (node, error) {
+	found, _, err := s.get(ctx, cloud, name, cloud.MayChangeAggregates)
 	if err != nil || found.stored.Pool == "" {
 		return found, err
 	}
-	left, err := s.nodes.Leave(ctx, name, who.UserID)
+	left, err := s.nodes.Leave(ctx, name, cloud.who.UserID)
 	if apperr.CodeOf(err) == apperr.NotFound { // it has left meanwhile
 		found.stored.Pool = ""
 		return found, nil
@@ -281,20 +272,15 @@ const changeAttempts = 3
 
 // Change changes what admins set of a node.
 func (s service) Change(
-	ctx context.Context, who domain.Identity, token domain.Secret, name string, in *ChangeNode,
-	checkVersion func(int64) error,
+	ctx context.Context, cloud session, name string, in *ChangeNode, checkVersion func(int64) error,
 ) (node, error) {
 	if text := in.StatusURL.Apply(""); text != "" {
 		if err := s.statusURLs.Check(text); err != nil {
 			return node{}, apperr.InvalidField("status_url", strings.TrimPrefix(err.Error(), "url: "))
 		}
 	}
-	cloud := s.as(who, token)
 	for range changeAttempts {
-		found, err := s.get(ctx, cloud, name)
-		if err == nil {
-			err = cloud.MayChangeServices(ctx)
-		}
+		found, _, err := s.get(ctx, cloud, name, cloud.MayChangeServices)
 		if err == nil {
 			err = checkVersion(found.stored.Version)
 		}
@@ -315,12 +301,8 @@ func (s service) Change(
 
 // Delete removes a node that is down and empty: its nova-compute from Nova, with the caller's token, then what is
 // stored.
-func (s service) Delete(ctx context.Context, who domain.Identity, token domain.Secret, name string) error {
-	cloud := s.as(who, token)
-	found, err := s.get(ctx, cloud, name)
-	if err == nil {
-		err = cloud.MayChangeServices(ctx)
-	}
+func (s service) Delete(ctx context.Context, cloud session, name string) error {
+	found, _, err := s.get(ctx, cloud, name, cloud.MayChangeServices)
 	if err == nil {
 		err = checkDelete(found)
 	}
@@ -330,7 +312,7 @@ func (s service) Delete(ctx context.Context, who domain.Identity, token domain.S
 	if err != nil || found.stored.Version == 0 {
 		return err
 	}
-	if err = s.nodes.Delete(ctx, name); apperr.CodeOf(err) == apperr.NotFound { // somebody else has
+	if err = s.nodes.Delete(ctx, name); apperr.CodeOf(err) == apperr.NotFound { // another request has deleted it
 		return nil
 	}
 	return err
@@ -362,12 +344,8 @@ const selfTestTime = 40 * time.Second
 
 // SelfTest tests on a reservable host whether the cloud keeps servers without the trait off it, and records the result
 // for all hosts. It takes the rights of who makes hosts reservable, and of who names a host for a server.
-func (s service) SelfTest(ctx context.Context, who domain.Identity, token domain.Secret, name string) (node, error) {
-	cloud := s.as(who, token)
-	found, err := s.get(ctx, cloud, name)
-	if err == nil {
-		err = cloud.MayChangeAggregates(ctx)
-	}
+func (s service) SelfTest(ctx context.Context, cloud session, name string) (node, error) {
+	found, _, err := s.get(ctx, cloud, name, cloud.MayChangeAggregates)
 	if err != nil {
 		return found, err
 	}
@@ -392,19 +370,17 @@ func (s service) SelfTest(ctx context.Context, who domain.Identity, token domain
 
 // CreateToken makes the token of a node's agent, in the place of the one before. It is for who may change compute
 // services. A host that Nova does not have is stored: an agent may report one.
-func (s service) CreateToken(
-	ctx context.Context, who domain.Identity, token domain.Secret, name string,
-) (domain.Secret, error) {
-	if err := s.as(who, token).MayChangeServices(ctx); err != nil {
+func (s service) CreateToken(ctx context.Context, cloud session, name string) (domain.Secret, error) {
+	if err := cloud.MayChangeServices(ctx); err != nil {
 		return "", err
 	}
 	made := domain.Secret(rand.Text())
-	return made, s.nodes.SetToken(ctx, name, agent.Hash(made), who.UserID)
+	return made, s.nodes.SetToken(ctx, name, agent.Hash(made), cloud.who.UserID)
 }
 
 // RevokeToken ends the token of a node's agent.
-func (s service) RevokeToken(ctx context.Context, who domain.Identity, token domain.Secret, name string) error {
-	if err := s.as(who, token).MayChangeServices(ctx); err != nil {
+func (s service) RevokeToken(ctx context.Context, cloud session, name string) error {
+	if err := cloud.MayChangeServices(ctx); err != nil {
 		return err
 	}
 	return s.nodes.RevokeToken(ctx, name)

@@ -51,11 +51,6 @@ func (c Config) Validate() error {
 	)
 }
 
-// hasAccount reports whether an account is configured.
-func (c Config) hasAccount() bool {
-	return c.AccountCloud != "" || c.Account.HasSecret()
-}
-
 // Function declares run-leases. What it does to instances goes through run-connections, with what their users have
 // delegated. Its own account manages hosts, and is no other function's.
 var Function = run.Event[Config]{
@@ -102,13 +97,11 @@ func build(cfg Config, d run.Deps) (eventx.Func, error) {
 		RetryFor: cfg.RetryFor, EndFor: cfg.EndFor, ClaimFor: cfg.Claim, HealAfter: cfg.HealAfter,
 		Inventory: &leases.Inventory{},
 	}
-	if cfg.hasAccount() {
-		where := cfg.OpenStack
-		where.Cloud = cfg.AccountCloud // never the account of OS_CLOUD
-		own, err := d.Cloud.Account(where, cfg.Account)
-		if err != nil {
-			return nil, openstack.Prefixed("LEASES_", err)
-		}
+	own, err := d.Cloud.OptionalAccount(cfg.OpenStack, "LEASES_", cfg.AccountCloud, cfg.Account)
+	if err != nil {
+		return nil, err
+	}
+	if own != nil {
 		s.account = openstack.Keep[session](own)
 		s.engine.Cloud = func(ctx context.Context) (leases.Cloud, error) { return s.account.Session(ctx) }
 		s.engine.Forget = s.account.Forget

@@ -22,7 +22,6 @@ type fakeNova struct {
 
 	mu       sync.Mutex
 	hosts    []domain.ComputeHost
-	err      error
 	read     func(*fakeNova) // before each read
 	reads    int             // polls
 	isAgain  bool            // the poll has read the reports, and reads the services, too
@@ -40,7 +39,7 @@ func (f *fakeNova) ComputeServices(context.Context) ([]domain.ComputeHost, error
 		}
 	}
 	f.isAgain = false
-	return append([]domain.ComputeHost{}, f.hosts...), f.err
+	return append([]domain.ComputeHost{}, f.hosts...), nil
 }
 
 func (f *fakeNova) HostReports(ctx context.Context) (reports []domain.ComputeHost, err error) {

@@ -61,11 +61,6 @@ func (c Config) Validate() error {
 	)
 }
 
-// hasAccount reports whether an account is configured.
-func (c Config) hasAccount() bool {
-	return c.AccountCloud != "" || c.Account.HasSecret()
-}
-
 // Function declares watch-nodes. Its account moves any server of the cloud, so no function that serves HTTP has it.
 var Function = run.Event[Config]{
 	Name:    "watch-nodes",
@@ -110,13 +105,11 @@ func build(cfg Config, d run.Deps) (eventx.Func, error) {
 	s.engine = nodes.Engine{
 		Drains: s.drains, Node: s.nodes.Get, Wake: d.Wake, Parallel: cfg.Parallel, ServerTimeout: cfg.ServerTimeout,
 	}
-	if cfg.hasAccount() {
-		where := cfg.OpenStack
-		where.Cloud = cfg.AccountCloud // never the account of OS_CLOUD
-		own, err := d.Cloud.Account(where, cfg.Account)
-		if err != nil {
-			return nil, openstack.Prefixed("NODES_", err)
-		}
+	own, err := d.Cloud.OptionalAccount(cfg.OpenStack, "NODES_", cfg.AccountCloud, cfg.Account)
+	if err != nil {
+		return nil, err
+	}
+	if own != nil {
 		s.account = openstack.Keep[session](own)
 		s.engine.Cloud = func(ctx context.Context) (nodes.DrainCloud, error) { return s.account.Session(ctx) }
 		s.engine.Forget = s.account.Forget

@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
@@ -39,32 +38,6 @@ func TestReadAgain(t *testing.T) {
 				t.Errorf("%d reads after the next tick", w.nova.reads)
 			}
 		})
-	}
-}
-
-// TestUnreadable: nodes that cannot be read are one event, however many ticks that takes, and that they can be read
-// again is another one. Nodes do not change meanwhile.
-func TestUnreadable(t *testing.T) {
-	t.Parallel()
-	w := watch(t, "a")
-	w.tick()
-	w.nova.err = apperr.New(apperr.Unavailable, "nova is away")
-	w.tick()
-	w.tick()
-	if got := w.events(domain.MonitorEvent); got != "failed" {
-		t.Errorf("while it fails: %q", got)
-	}
-	if got := w.text("select reason from monitors"); got != "nova is away" {
-		t.Errorf("the reason is %q", got)
-	}
-	w.nova.err = nil
-	w.tick()
-	w.tick()
-	if got := w.events(domain.MonitorEvent); got != "failed works" {
-		t.Errorf("after it: %q", got)
-	}
-	if got := w.events(domain.NodeEvent); got != "" {
-		t.Errorf("events of nodes: %q", got)
 	}
 }
 

@@ -193,14 +193,17 @@ type ComputeHost struct {
 	SeenAt         time.Time // of the service's last report
 }
 
-// IsLast reports whether no other host takes new servers in the place of one: one that is up, enabled, of the same zone
-// and of the same pool. Reservable hosts and ordinary ones do not replace one another.
-func IsLast(name string, hosts []ComputeHost, isPooled func(name string) bool) bool {
+// Substitutes are the hosts that take new servers in the place of one: those that are up, enabled and of its zone.
+// Reservable hosts, which are pooled, and ordinary ones do not replace one another.
+func Substitutes(name string, hosts []ComputeHost, pooled map[string]bool) (found []ComputeHost) {
 	at := slices.IndexFunc(hosts, func(h ComputeHost) bool { return h.Name == name })
-	return !slices.ContainsFunc(hosts, func(h ComputeHost) bool {
-		return h.Name != name && h.IsUp && h.IsEnabled && (at < 0 || h.Zone == hosts[at].Zone) &&
-			isPooled(h.Name) == isPooled(name)
-	})
+	for _, h := range hosts {
+		isNear := at < 0 || h.Zone == hosts[at].Zone
+		if h.Name != name && h.IsUp && h.IsEnabled && isNear && pooled[h.Name] == pooled[name] {
+			found = append(found, h)
+		}
+	}
+	return found
 }
 
 // Aggregate is a host aggregate of Nova.

@@ -243,5 +243,5 @@ func (k known) host(name string) *domain.ComputeHost {
 }
 
 func (k known) isLast(name string) bool {
-	return domain.IsLast(name, k.hosts, func(name string) bool { return k.pooled[name] })
+	return len(domain.Substitutes(name, k.hosts, k.pooled)) == 0
 }

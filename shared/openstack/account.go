@@ -36,6 +36,19 @@ func (c *Cloud) Account(cfg Config, credentials Credentials) (*Account, error) {
 		"_SECRET, or OS_CLOUD")
 }
 
+// OptionalAccount prepares the service account of one function, whose variables have a prefix such as LEASES_. With the
+// name of a cloud its credentials come from clouds.yaml, where OS_CLOUD names another one. nil = none is configured.
+func (c *Cloud) OptionalAccount(
+	cfg Config, prefix, cloud string, credentials Credentials,
+) (account *Account, err error) {
+	if cloud == "" && !credentials.HasSecret() {
+		return nil, nil //nolint:nilnil // the function works without one
+	}
+	cfg.Cloud = cloud
+	account, err = c.Account(cfg, credentials)
+	return account, Prefixed(prefix, err)
+}
+
 // Prefixed names the variables of an account in an error as they are set: with a prefix, such as LEASES_.
 func Prefixed(prefix string, err error) error {
 	if err == nil {
