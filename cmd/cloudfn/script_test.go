@@ -141,7 +141,6 @@ func spawnDaemon(t *testing.T, database string) daemon {
 	t.Helper()
 	return daemon{Process: testkit.Spawn(t, testkit.Env(t, database, map[string]string{
 		"STATS_BACKFILL": "1h",
-		"POLL_PAUSE":     "500ms",
 	})), database: database}
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/due"
 	"github.com/cloudfn/cloudfn/shared/eventx"
 	"github.com/cloudfn/cloudfn/shared/flow"
@@ -18,11 +19,7 @@ import (
 
 // Config is what this function reads from its environment besides run.Config.
 type Config struct {
-	// Concurrent delivery attempts per replica, 1 to 1000; four times as many more may wait for slow receivers.
-	Workers int `env:"DELIVERY_WORKERS, default=100"`
-	// How long a delivery is retried after its first attempt, 1m at least.
-	For time.Duration `env:"DELIVERY_FOR, default=72h"`
-	// How long events are kept, delivered or not; must be longer than `DELIVERY_FOR`.
+	// How long events are kept, delivered or not. A delivery is retried for 72h.
 	Retention time.Duration `env:"EVENTS_RETENTION, default=168h"`
 	// `required`, or `optional`: a receiver that does not know the handshake gets events too.
 	Handshake string `env:"CALLBACK_HANDSHAKE, default=required"`
@@ -34,20 +31,20 @@ type Config struct {
 
 // Validate refuses a Config that cannot work.
 func (c Config) Validate() error {
-	if c.Workers < 1 || c.Workers > 1000 {
-		return fmt.Errorf("DELIVERY_WORKERS is %d: it must be 1 to 1000", c.Workers)
-	}
-	if c.For < time.Minute {
-		return fmt.Errorf("DELIVERY_FOR is %s: it must be 1m at least", c.For)
-	}
-	if c.Retention <= c.For {
-		return fmt.Errorf("EVENTS_RETENTION is %s: it must be longer than DELIVERY_FOR, %s", c.Retention, c.For)
+	if c.Retention <= tryFor {
+		return fmt.Errorf("EVENTS_RETENTION is %s: it must be longer than a delivery is retried, %s", c.Retention,
+			domain.ShortTime(tryFor))
 	}
 	if c.Handshake != "required" && c.Handshake != "optional" {
 		return fmt.Errorf("CALLBACK_HANDSHAKE is %q: it must be required or optional", c.Handshake)
 	}
 	return nil
 }
+
+const (
+	tryFor  = 72 * time.Hour // from the first attempt of a delivery to its last one
+	workers = 100            // concurrent attempts of a replica; four times as many may wait for slow receivers
+)
 
 // Function declares deliver-events. It wakes no function, so its pod reaches none. It alone connects to callbacks and
 // decrypts their secrets; it holds no account of the cloud.
@@ -69,7 +66,7 @@ var Function = run.Event[Config]{
 		Network: []string{"callbacks"},
 	},
 	Secrets: []string{"events", "seal"},
-	// Each pod makes DELIVERY_WORKERS attempts concurrently. It works on one event, one waits, and others are answered
+	// Each pod makes many attempts concurrently. It works on one event, one waits, and others are answered
 	// immediately.
 	Scale: run.Scale{MaxPods: 2, Concurrency: 10},
 	Build: build,
@@ -96,8 +93,8 @@ func build(cfg Config, d run.Deps) (eventx.Func, error) {
 	}
 	s := &service{
 		outbox: postgres.Outbox{DB: d.DB}, events: postgres.Events{DB: d.DB}, sender: p,
-		sink: p.sink != nil, tryFor: cfg.For, retention: cfg.Retention, claim: longest + claimSlack,
-		pool: newPool(cfg.Workers), runs: flow.NewPair(), keys: p.keys.IDs(),
+		sink: p.sink != nil, retention: cfg.Retention, claim: longest + claimSlack,
+		pool: newPool(workers), runs: flow.NewPair(), keys: p.keys.IDs(),
 		unsigned: obs.Gauge("cloudfn.callbacks.key_missing",
 			"Secrets of callbacks that are encrypted with a key that SEAL_PRIVATE_KEY lacks."),
 	}

@@ -37,7 +37,6 @@ type service struct {
 	events    postgres.Events
 	sender    sender
 	sink      bool
-	tryFor    time.Duration
 	retention time.Duration
 	claim     time.Duration // longer than an attempt
 	pool      *pool
@@ -208,7 +207,7 @@ func (s *service) fail(ctx context.Context, a domain.Attempt, f domain.Outcome) 
 		"pause", f.Pause,
 		"pause_all", f.PauseAll)
 	s.write(ctx, a, func(ctx context.Context) error {
-		dead, status, err := s.outbox.MarkFailed(ctx, a, f, s.tryFor)
+		dead, status, err := s.outbox.MarkFailed(ctx, a, f, tryFor)
 		if dead {
 			log.WarnContext(ctx, "delivery abandoned")
 		}
@@ -238,7 +237,7 @@ func (s *service) verify(ctx context.Context, a domain.Attempt) {
 			return s.outbox.MarkVerified(ctx, a, got.rate)
 		}
 		status, err := s.outbox.MarkUnverified(ctx, a, got.reason, domain.DeliveryBackoff(a.Tries+1, longestNoAnswer),
-			s.tryFor)
+			tryFor)
 		log.InfoContext(ctx, "callback not verified", "reason", got.reason, "status", status)
 		return err
 	})

@@ -18,10 +18,6 @@ import (
 
 // Config is what this function reads from its environment besides run.Config.
 type Config struct {
-	// For how long a create call without an answer delays the next one for its instance. A third of it is left to Nova
-	// to finish a call whose caller is gone, so it must be well above what Nova takes for one server.
-	Claim time.Duration `env:"LAUNCH_CLAIM, default=45s"`
-
 	// For how long servers that are launched without a lease get one: an ISO 8601 duration, such as P1M. At its end
 	// they are shelved. Empty = they get none.
 	DefaultLease domain.Period `env:"DEFAULT_LEASE"`
@@ -40,12 +36,11 @@ type Config struct {
 }
 
 // Validate checks this function's own variables; run validates the fields.
-func (c Config) Validate() error {
-	return errors.Join(
-		domain.CheckTime("LAUNCH_CLAIM", c.Claim, 3*time.Second, 10*time.Minute),
-		domain.CheckRate("LAUNCH_RATE_LIMIT", c.Launches),
-	)
-}
+func (c Config) Validate() error { return domain.CheckRate("LAUNCH_RATE_LIMIT", c.Launches) }
+
+// fence is for how long a create call without an answer delays the next one for its instance. A third of it is left to
+// Nova to finish a call whose caller is gone, so it is well above what Nova takes for one server.
+const fence = 45 * time.Second
 
 // Function declares launch.
 var Function = run.HTTP[Config, service]{
@@ -93,7 +88,7 @@ func build(cfg Config, d run.Deps) (service, error) {
 			Store: postgres.Connections{DB: d.DB}, Trustee: cfg.Trust.Trustee, Wake: d.Wake,
 		},
 		defaultLease: cfg.DefaultLease,
-		seal:         key, sealOrder: delegated, guard: guard, wake: d.Wake, fence: cfg.Claim,
+		seal:         key, sealOrder: delegated, guard: guard, wake: d.Wake,
 		mostCallbacks: cfg.Quota.PerProject,
 	}, errors.Join(noGuard, noKey, noDelegated)
 }

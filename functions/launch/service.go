@@ -38,7 +38,6 @@ type service struct {
 	// mostCallbacks are as many as a project may have.
 	mostCallbacks int
 	wake          func(functions ...string)
-	fence         time.Duration
 }
 
 // engine works on orders. Its wake-ups have events delivered and servers polled; an order that only run-connections can
@@ -48,7 +47,7 @@ func (s service) engine(a access) orders.Engine {
 	if a.cloud == nil {
 		wake = func() { s.wake("run-connections", "deliver-events") }
 	}
-	return orders.Engine{Orders: s.orders, Instances: s.instances, Wake: wake, Fence: s.fence}
+	return orders.Engine{Orders: s.orders, Instances: s.instances, Wake: wake, Fence: fence}
 }
 
 // session is what the engine works with. Without a cloud, the order is left to run-connections.

@@ -48,7 +48,7 @@ func TestLongDuplicateServerIsDeleted(t *testing.T) {
 	t.Parallel()
 	p, database := testkit.BorrowProject(t), testkit.Database(t)
 	env, creates, release := slowNova(t)
-	env["FUNCTION_TARGET"], env["LAUNCH_CLAIM"] = "launch", "12s" // the sandbox may be slow
+	env["FUNCTION_TARGET"] = "launch"
 	app := testkit.Spawn(t, testkit.Env(t, database, env)).As(p.Token(t))
 	request := body(t, object{"id": uuid.NewString(), "name": "twice"})
 	var order Order
@@ -80,13 +80,13 @@ func TestLongDuplicateServerIsDeleted(t *testing.T) {
 	}
 }
 
-// TestLongResendAfterKill kills a process during create calls: its claim lasts for seconds, although LAUNCH_CLAIM is
-// minutes. Another process then continues the order, and adopts the servers that Nova still makes.
+// TestLongResendAfterKill kills a process during create calls: its claim lasts for seconds, although a create call's fence
+// lasts longer. Another process then continues the order, and adopts the servers that Nova still makes.
 func TestLongResendAfterKill(t *testing.T) {
 	t.Parallel()
 	p, database := testkit.BorrowProject(t), testkit.Database(t)
 	env, creates, release := slowNova(t)
-	env["FUNCTION_TARGET"], env["LAUNCH_CLAIM"] = "launch", "10m"
+	env["FUNCTION_TARGET"] = "launch"
 	env = testkit.Env(t, database, env)
 	first, second := testkit.Spawn(t, env), testkit.Spawn(t, env).As(p.Token(t))
 	request := body(t, object{"id": uuid.NewString(), "name": "killed", "count": 2})
@@ -95,6 +95,7 @@ func TestLongResendAfterKill(t *testing.T) {
 	}()
 	testkit.Eventually(t, time.Minute, "the calls are under way", func() bool { return creates.Load() == 2 })
 	conn := testkit.Connect(t, database)
+	exec(t, testkit.Pool(t, database), "update create_calls set until = until + interval '10 minutes'")
 	const claim = "select coalesce(claim_id::text, '') from orders"
 	dead := testkit.Scalar[string](t, conn, claim)
 	first.Kill()

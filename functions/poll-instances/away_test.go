@@ -30,7 +30,7 @@ func with(env, more map[string]string) map[string]string {
 	return env
 }
 
-// ages moves what is known of Nova into the past, by more than POLL_UNKNOWN_AFTER.
+// ages moves what is known of Nova into the past, by more than unknownAfter.
 func (w *world) ages(t *testing.T) {
 	t.Helper()
 	w.exec(t, `update polls set since = since - interval '5 min', full_at = full_at - interval '5 min',
@@ -38,14 +38,14 @@ func (w *world) ages(t *testing.T) {
 update instances set seen_at = seen_at - interval '5 min'`)
 }
 
-// TestLongNovaAway: a short outage of Nova changes nothing. One that is longer than POLL_UNKNOWN_AFTER makes the
+// TestLongNovaAway: a short outage of Nova changes nothing. One that is longer than unknownAfter makes the
 // instances unknown, once, and keeps their last status. The first poll after the outage reports what happened
 // meanwhile. The test breaks the connections to Nova.
 func TestLongNovaAway(t *testing.T) {
 	t.Parallel()
 	w := launched(t, 2)
 	b := newBetween(t)
-	p := w.poller(t, with(b.env, map[string]string{"POLL_FOLLOW": "0s"}))
+	p := w.poller(t, b.env, once)
 	tick(t, p, 204)
 	b.set(func(b *between) { b.away = true })
 	for range 2 {
@@ -71,7 +71,7 @@ func TestLongNovaAway(t *testing.T) {
 func TestLongUnknownIsLookedUp(t *testing.T) {
 	t.Parallel()
 	w := launched(t, 1)
-	p := w.poller(t, map[string]string{"POLL_FOLLOW": "0s"})
+	p := w.poller(t, nil, once)
 	tick(t, p, 204)
 	w.exec(t, "update instances set state = 'unknown'")
 	testkit.Backdate(t, w.servers[0], time.Now().Add(-time.Hour), nil)
@@ -85,7 +85,7 @@ func TestLongMissingServer(t *testing.T) {
 	t.Parallel()
 	w := launched(t, 2)
 	b := newBetween(t)
-	p := w.poller(t, with(b.env, map[string]string{"POLL_FOLLOW": "0s"}))
+	p := w.poller(t, b.env, once)
 	tick(t, p, 204)
 	later := func() { // the next full read, and the second lookup, are due
 		w.exec(t, "update polls set full_at = full_at - interval '1 hour', since = since + interval '1 hour'")
@@ -125,7 +125,7 @@ func TestLongErrorsDeleteNothing(t *testing.T) {
 	t.Parallel()
 	w := launched(t, 1)
 	b := newBetween(t)
-	p := w.poller(t, with(b.env, map[string]string{"POLL_FOLLOW": "0s"}))
+	p := w.poller(t, b.env, once)
 	tick(t, p, 204)
 	for name, broken := range map[string]string{
 		"the cells":   "os-simple-tenant-usage",
@@ -156,7 +156,7 @@ func TestLongNovaFailsOverOneServer(t *testing.T) {
 	t.Parallel()
 	w := launched(t, 2)
 	b := newBetween(t)
-	p := w.poller(t, with(b.env, map[string]string{"POLL_FOLLOW": "0s"}))
+	p := w.poller(t, b.env, once)
 	tick(t, p, 204)
 	b.set(func(b *between) { b.fails = func(uri string) bool { return strings.Contains(uri, "changes-since=") } })
 	w.Stop(t, w.servers[0])
@@ -182,7 +182,7 @@ func TestLongNovaFailsOverAnothersServer(t *testing.T) {
 			return strings.Contains(uri, "changes-since=") && !strings.Contains(uri, "project_id="+w.ID)
 		}
 	})
-	p := w.poller(t, b.env)
+	p := w.poller(t, b.env, 0)
 	tick(t, p, 204)
 	w.ends(t, w.instances[0], "active/ACTIVE")
 	w.Delete(t, w.servers[0])
@@ -201,7 +201,7 @@ func TestLongUnknownStatus(t *testing.T) {
 	t.Parallel()
 	w := launched(t, 1)
 	b := newBetween(t)
-	p := w.poller(t, with(b.env, map[string]string{"POLL_FOLLOW": "0s"}))
+	p := w.poller(t, b.env, once)
 	tick(t, p, 204)
 	b.set(func(b *between) {
 		b.change = func(s map[string]any) bool { s["status"] = "PONDERING"; return true }
@@ -218,12 +218,12 @@ func TestLongOneProjectIsDisabled(t *testing.T) {
 	other := &world{Project: testkit.NewProject(t), database: w.database}
 	other.launch(t, 1)
 	other.Await(t, other.servers[0], "ACTIVE")
-	p := w.poller(t, map[string]string{"POLL_FOLLOW": "0s"})
+	p := w.poller(t, nil, once)
 	tick(t, p, 204)
 	w.Close(t)
 	other.Stop(t, other.servers[0])
 	// A new process has no session from before. The answer is not 503, because a second event would not help.
-	p = w.poller(t, map[string]string{"POLL_FOLLOW": "0s"})
+	p = w.poller(t, nil, once)
 	tick(t, p, 204)
 	other.ends(t, other.instances[0], "stopped/SHUTOFF")
 	w.ends(t, w.instances[0], "active/ACTIVE")
@@ -244,8 +244,7 @@ func TestConcurrentTicks(t *testing.T) {
 	b := newBetween(t)
 	var release func()
 	b.lists, release = gate(t)
-	env := with(b.env, map[string]string{"POLL_FOLLOW": "0s"})
-	replicas := []*testkit.Client{w.poller(t, env), w.poller(t, env)}
+	replicas := []*testkit.Client{w.poller(t, b.env, once), w.poller(t, b.env, once)}
 	var all sync.WaitGroup
 	var ended atomic.Int64
 	for n := range 12 {
@@ -274,8 +273,8 @@ func TestLongReplicaIsKilled(t *testing.T) {
 	b := newBetween(t)
 	b.holds, _ = gate(t)
 	first := testkit.Spawn(t, testkit.Env(t, w.database,
-		with(b.env, map[string]string{"FUNCTION_TARGET": "poll-instances", "POLL_FOLLOW": "0s"})))
-	second := w.poller(t, map[string]string{"POLL_FOLLOW": "0s"})
+		with(b.env, map[string]string{"FUNCTION_TARGET": "poll-instances"})))
+	second := w.poller(t, nil, once)
 	var all sync.WaitGroup
 	all.Go(func() { _, _ = first.TryTick(t, "poll-instances") })
 	testkit.Eventually(t, time.Minute, "the first replica calls Nova", func() bool { return len(b.requests()) > 0 })
@@ -320,7 +319,7 @@ func TestLongDeletedProject(t *testing.T) {
 	disabled.track(t)
 	b := newBetweenAs(t, "admin")
 	b.refuses = func(uri string) bool { return strings.Contains(uri, "all_tenants=1") }
-	p := w.poller(t, with(b.env, map[string]string{"POLL_FOLLOW": "0s"}))
+	p := w.poller(t, b.env, once)
 	conn := testkit.Connect(t, w.database)
 	w.DeleteProject(t)
 	disabled.Close(t)

@@ -4,11 +4,10 @@
 package pollinstances
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"time"
 
-	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/eventx"
 	"github.com/cloudfn/cloudfn/shared/openstack"
 	"github.com/cloudfn/cloudfn/shared/postgres"
@@ -17,28 +16,18 @@ import (
 
 // Config is what this function reads from its environment besides run.Config.
 type Config struct {
-	// Interval between two reads of all servers, 1m to 24h.
-	Full time.Duration `env:"POLL_FULL, default=10m"`
-	// How long a project may be unreadable before its instances become unknown.
-	UnknownAfter time.Duration `env:"POLL_UNKNOWN_AFTER, default=3m"`
-	// For how long one event polls again while Nova is at work, 0s to 5m; 0s is one poll for each event.
-	Follow time.Duration `env:"POLL_FOLLOW, default=45s"`
-	// The first pause between two polls of one event, 100ms to 5s; it grows to 5s.
-	Pause time.Duration `env:"POLL_PAUSE, default=2s"`
-
 	OpenStack openstack.Config
 	Account   openstack.Credentials
+
+	Follow time.Duration // for tests: how long an event polls again while Nova is at work; 0 = followFor
 }
 
-// Validate refuses a Config that cannot work.
-func (c Config) Validate() error {
-	return errors.Join(
-		domain.CheckTime("POLL_FULL", c.Full, time.Minute, 24*time.Hour),
-		domain.CheckTime("POLL_UNKNOWN_AFTER", c.UnknownAfter, time.Second, 24*time.Hour),
-		domain.CheckTime("POLL_FOLLOW", c.Follow, 0, 5*time.Minute),
-		domain.CheckTime("POLL_PAUSE", c.Pause, 100*time.Millisecond, longestPause),
-	)
-}
+const (
+	fullEvery    = 10 * time.Minute // between two reads of all servers
+	unknownAfter = 3 * time.Minute  // a project that cannot be read for so long has unknown instances
+	followFor    = 45 * time.Second
+	firstPause   = 2 * time.Second // between two polls of one event; it grows to longestPause
+)
 
 // Function declares poll-instances.
 var Function = run.Event[Config]{
@@ -75,7 +64,7 @@ func build(cfg Config, d run.Deps) (eventx.Func, error) {
 	}
 	login := func(ctx context.Context) (session, error) { return openstack.Narrow[session](account.Login(ctx)) }
 	s := newService(d.DB, login, func() { d.Wake("deliver-events") })
-	s.full, s.unknownAfter, s.followFor, s.pause = cfg.Full, cfg.UnknownAfter, cfg.Follow, cfg.Pause
+	s.full, s.unknownAfter, s.followFor, s.pause = fullEvery, unknownAfter, cmp.Or(cfg.Follow, followFor), firstPause
 	d.AtStart(s.chores.Register)
 	return eventx.Do(s.Poll), nil
 }

@@ -14,6 +14,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/cloudfn/cloudfn/shared/eventx"
+	"github.com/cloudfn/cloudfn/shared/run"
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
@@ -89,10 +91,18 @@ func (w *world) launch(t *testing.T, n int) {
 	}
 }
 
-// poller is a replica of the function in this process.
-func (w *world) poller(t *testing.T, more map[string]string) *testkit.Client {
+// once is less than any pause between two polls: an event polls once.
+const once = time.Nanosecond
+
+// poller is a replica of the function in this process, whose events poll again for as long as follow; 0 = as always.
+func (w *world) poller(t *testing.T, more map[string]string, follow time.Duration) *testkit.Client {
 	t.Helper()
-	return testkit.Start(t, testkit.Env(t, w.database, more), Function)
+	f := Function
+	f.Build = func(cfg Config, d run.Deps) (eventx.Func, error) {
+		cfg.Follow = follow
+		return build(cfg, d)
+	}
+	return testkit.Start(t, testkit.Env(t, w.database, more), f)
 }
 
 func tick(t *testing.T, p *testkit.Client, want int) {
@@ -152,7 +162,7 @@ func TestLongChangesByOthers(t *testing.T) {
 	for _, account := range []string{"collector", "admin"} {
 		t.Run(account, func(t *testing.T) {
 			w := launched(t, 2)
-			p := w.poller(t, map[string]string{"OS_CLOUD": account})
+			p := w.poller(t, map[string]string{"OS_CLOUD": account}, 0)
 			tick(t, p, 204)
 			for _, id := range w.instances {
 				w.ends(t, id, "building/BUILD active/ACTIVE")
@@ -197,7 +207,7 @@ func TestTickFollowsMovingInstances(t *testing.T) {
 	w.launch(t, 2)
 	b := newBetween(t)
 	// a sandbox with much to do takes longer than 45s
-	p := w.poller(t, with(b.env, map[string]string{"POLL_FOLLOW": "90s"}))
+	p := w.poller(t, b.env, 90*time.Second)
 	tick(t, p, 204)
 	for n, id := range w.instances {
 		w.ends(t, id, "active/ACTIVE")
@@ -222,7 +232,7 @@ func TestLongPages(t *testing.T) {
 	w := launched(t, 5)
 	b := newBetween(t)
 	b.before = limitTo2
-	p := w.poller(t, b.env)
+	p := w.poller(t, b.env, 0)
 	tick(t, p, 204)
 	for _, id := range w.instances {
 		w.ends(t, id, "active/ACTIVE")
@@ -255,7 +265,7 @@ func TestLongPages(t *testing.T) {
 func TestPassedStates(t *testing.T) {
 	t.Parallel()
 	w := launched(t, 1)
-	p, other := w.poller(t, map[string]string{"POLL_FOLLOW": "0s"}), w.poller(t, map[string]string{"POLL_FOLLOW": "0s"})
+	p, other := w.poller(t, nil, once), w.poller(t, nil, once)
 	tick(t, p, 204)
 	w.ends(t, w.instances[0], "active/ACTIVE")
 	before := len(w.events(t, w.instances[0]))

@@ -26,14 +26,14 @@ func TestLongFinalizeOrders(t *testing.T) {
 	w := &world{Project: testkit.NewProject(t), database: testkit.Database(t)}
 	account := testkit.Trustee(t)
 	w.abandon(t, 1, `"start":false`)
-	reader := w.poller(t, nil)
+	reader := w.poller(t, nil, 0)
 	w.Await(t, w.servers[0], "ACTIVE")
 	tick(t, reader, 204)
 	if states := w.states(t, w.instances[0]); strings.Contains(states, "stopped") {
 		t.Errorf("a reader stopped it: %s", states)
 	}
 	w.Grant(t, account, "member")
-	member := w.poller(t, map[string]string{"POLL_FOLLOW": "90s"}) // a sandbox with much to do takes longer than 45s
+	member := w.poller(t, nil, 90*time.Second) // a sandbox with much to do takes longer than 45s
 	tick(t, member, 204)
 	w.ends(t, w.instances[0], "stopped/SHUTOFF")
 	w.orderEnds(t, "done")
@@ -173,7 +173,7 @@ func (w *world) visit(t *testing.T) {
 	if a := p.Get(t, "/v1/launch/"+w.order); a.Status != 200 {
 		t.Errorf("got %d %s", a.Status, a.Body)
 	}
-	tick(t, w.poller(t, map[string]string{"POLL_FOLLOW": "0s"}), 204)
+	tick(t, w.poller(t, nil, once), 204)
 }
 
 func (w *world) unexpected(t *testing.T) (found []string) {

@@ -241,7 +241,7 @@ func TestLongRemoteInstancesAreSkipped(t *testing.T) {
 	w.exec(t, "update instances set disconnected_at = now() where id = '"+w.instances[0]+"'")
 	testkit.OpenStack(t, "admin", "server", "delete", "--wait", w.servers[0])
 	skipped, reported := w.rows(t), w.states(t, w.instances[0])
-	p := w.poller(t, nil)
+	p := w.poller(t, nil, 0)
 	for range 2 { // the second reads all servers
 		tick(t, p, 204)
 		w.exec(t, "update polls set full_at = full_at - interval '1 hour'")

@@ -161,7 +161,7 @@ func (d deadline) Err() error {
 }
 
 // TestLongUnreadProjectIsNotUnreachable: the time of an event is up when it has read 1200 of 5000 projects. Each
-// project is read after some events, and none of the instances was unknown meanwhile, although POLL_UNKNOWN_AFTER is
+// project is read after some events, and none of the instances was unknown meanwhile, although unknownAfter is
 // zero.
 func TestLongUnreadProjectIsNotUnreachable(t *testing.T) {
 	t.Parallel()

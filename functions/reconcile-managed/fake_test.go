@@ -123,8 +123,6 @@ func (s trusts) Open(context.Context, domain.Connection, string) (managed.Sessio
 func (trusts) Lose(context.Context, domain.Connection) {}
 func (trusts) Forget(uuid.UUID)                        {}
 
-const claimFor = 20 * time.Second
-
 // replica is a reconcile-managed that dies where c says.
 func (w *fakeWorld) replica(c *crasher) managed.Engine {
 	instances := postgres.Instances{DB: w.db}

@@ -20,9 +20,6 @@ import (
 
 // Config is what this function reads from its environment besides run.Config.
 type Config struct {
-	// How long a replica that has died keeps its projects, 3s to 10m. A round renews its claim.
-	Claim time.Duration `env:"MANAGED_CLAIM, default=20s"`
-
 	Keys      seal.ManagedOpenConfig
 	OpenStack openstack.Config
 	// Account is the trustee of all trusts: a user with a password, because an application credential cannot use
@@ -30,10 +27,8 @@ type Config struct {
 	Account openstack.Credentials
 }
 
-// Validate rejects a Config that cannot work.
-func (c Config) Validate() error {
-	return domain.CheckTime("MANAGED_CLAIM", c.Claim, 3*time.Second, 10*time.Minute)
-}
+// claimFor is how long a replica that has died keeps its projects. A round renews its claim.
+const claimFor = 20 * time.Second
 
 // Function declares reconcile-managed. Its account of the cloud has no role anywhere: whoever declares a resource makes
 // a trust to it, and without a trust it can do nothing.
@@ -100,7 +95,7 @@ func build(cfg Config, d run.Deps) (eventx.Func, error) {
 			return out, json.Unmarshal([]byte(text.Reveal()), &out)
 		},
 	}
-	return eventx.Do(newRunner(engine, store.Queue(), cfg.Claim).Run), nil
+	return eventx.Do(newRunner(engine, store.Queue()).Run), nil
 }
 
 // drivers are the drivers by the kinds that they serve.

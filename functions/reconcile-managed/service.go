@@ -17,9 +17,7 @@ const (
 )
 
 // newRunner works on due projects.
-func newRunner(
-	engine managed.Engine, store due.Store[domain.ManagedProject], claimFor time.Duration,
-) *due.Runner[domain.ManagedProject] {
+func newRunner(engine managed.Engine, store due.Store[domain.ManagedProject]) *due.Runner[domain.ManagedProject] {
 	return &due.Runner[domain.ManagedProject]{
 		Store: store, ClaimFor: claimFor, Slots: slots,
 		Work: func(ctx context.Context, claim domain.Claim, p domain.ManagedProject, _ time.Time) error {

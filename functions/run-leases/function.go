@@ -22,8 +22,6 @@ type Config struct {
 	// For how long the end of a lease is retried before the lease is in error, 0s (without a limit) to 24h. It is tried
 	// less often from then on.
 	EndFor time.Duration `env:"LEASES_END_FOR, default=1h"`
-	// How long a replica that has died keeps its leases, 3s to 10m. Work renews its claim.
-	Claim time.Duration `env:"LEASES_CLAIM, default=45s"`
 	// How long a reserved host has to be down in Nova before another one takes its place, 0s to 24h. When watch-nodes
 	// watches it, it has to be `down` there, too (`NODES_DOWN_AFTER`). One that an admin has forced down in Nova is
 	// replaced immediately.
@@ -47,9 +45,11 @@ func (c Config) Validate() error {
 		domain.CheckTime("LEASES_RETRY_FOR", c.RetryFor, 0, maxRetry),
 		domain.CheckTime("LEASES_END_FOR", c.EndFor, 0, maxRetry),
 		domain.CheckTime("LEASES_HEAL_AFTER", c.HealAfter, 0, maxRetry),
-		domain.CheckTime("LEASES_CLAIM", c.Claim, 3*time.Second, 10*time.Minute),
 	)
 }
+
+// claimFor is how long a replica that has died keeps its leases. Work renews its claim.
+const claimFor = 45 * time.Second
 
 // Function declares run-leases. What it does to instances goes through run-connections, with what their users have
 // delegated. Its own account manages hosts, and is no other function's.
@@ -94,7 +94,7 @@ func build(cfg Config, d run.Deps) (eventx.Func, error) {
 	s.engine = leases.Engine{
 		Store: s.leases, Actions: postgres.Actions{DB: d.DB}, Instances: postgres.Instances{DB: d.DB},
 		Connections: postgres.Delegations{DB: d.DB}, Nodes: s.nodes, Wake: d.Wake,
-		RetryFor: cfg.RetryFor, EndFor: cfg.EndFor, ClaimFor: cfg.Claim, HealAfter: cfg.HealAfter,
+		RetryFor: cfg.RetryFor, EndFor: cfg.EndFor, ClaimFor: claimFor, HealAfter: cfg.HealAfter,
 		Inventory: &leases.Inventory{},
 	}
 	own, err := d.Cloud.OptionalAccount(cfg.OpenStack, "LEASES_", cfg.AccountCloud, cfg.Account)

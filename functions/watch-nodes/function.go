@@ -4,11 +4,9 @@ package watchnodes
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
-	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/eventx"
 	"github.com/cloudfn/cloudfn/shared/nodes"
 	"github.com/cloudfn/cloudfn/shared/openstack"
@@ -28,10 +26,6 @@ type Config struct {
 	Share int `env:"NODES_AUTO_SHARE, default=20"`
 	// The project whose callbacks get the events of nodes; empty = only the operator's sink gets them.
 	EventProject string `env:"NODES_PROJECT_ID"`
-	// How many servers a drain moves at a time if its admin does not say it, 1 to 20.
-	Parallel int `env:"NODES_DRAIN_PARALLEL, default=2"`
-	// For how long a server of a drain may move if its admin does not say it, 10s to 24h.
-	ServerTimeout time.Duration `env:"NODES_SERVER_TIMEOUT, default=10m"`
 	// Cloud name in clouds.yaml of the account that watches nodes; the other `NODES_OS_*` variables are then ignored.
 	AccountCloud string `env:"NODES_OS_CLOUD"`
 	// The account that watches and drains nodes, an admin. Without it nothing is watched.
@@ -52,13 +46,7 @@ func (c Config) Validate() error {
 	if c.Share < 1 || c.Share > 100 {
 		return fmt.Errorf("NODES_AUTO_SHARE is %d: it must be 1 to 100, in percent", c.Share)
 	}
-	if c.Parallel < 1 || c.Parallel > domain.MaxDrainParallel {
-		return fmt.Errorf("NODES_DRAIN_PARALLEL is %d: it must be 1 to %d", c.Parallel, domain.MaxDrainParallel)
-	}
-	return errors.Join(
-		domain.CheckTime("NODES_SERVER_TIMEOUT", c.ServerTimeout, domain.MinDrainServerTime, domain.MaxDrainServerTime),
-		c.StatusURLs.Validate(),
-	)
+	return c.StatusURLs.Validate()
 }
 
 // Function declares watch-nodes. Its account moves any server of the cloud, so no function that serves HTTP has it.
@@ -89,6 +77,12 @@ var Function = run.Event[Config]{
 // probeTime bounds one call of a status URL.
 const probeTime = 3 * time.Second
 
+// Of drains whose admin does not say it.
+const (
+	parallel      = 2                // servers that move at a time
+	serverTimeout = 10 * time.Minute // for which one may move
+)
+
 func build(cfg Config, d run.Deps) (eventx.Func, error) {
 	prober, err := webhook.New(webhook.Config{Ranges: webhook.Ranges(cfg.StatusURLs), Timeout: probeTime})
 	if err != nil {
@@ -100,10 +94,10 @@ func build(cfg Config, d run.Deps) (eventx.Func, error) {
 	s.watcher = nodes.Watcher{
 		Nodes: s.nodes, Drains: s.drains, Now: d.DB.Now, Probe: prober.Probe, Suspect: cfg.Suspect, Down: cfg.Down,
 		Share:    cfg.Share,
-		Parallel: cfg.Parallel, ServerTimeout: cfg.ServerTimeout, Record: postgres.Managed{DB: d.DB}.RecordNodes,
+		Parallel: parallel, ServerTimeout: serverTimeout, Record: postgres.Managed{DB: d.DB}.RecordNodes,
 	}
 	s.engine = nodes.Engine{
-		Drains: s.drains, Node: s.nodes.Get, Wake: d.Wake, Parallel: cfg.Parallel, ServerTimeout: cfg.ServerTimeout,
+		Drains: s.drains, Node: s.nodes.Get, Wake: d.Wake, Parallel: parallel, ServerTimeout: serverTimeout,
 	}
 	own, err := d.Cloud.OptionalAccount(cfg.OpenStack, "NODES_", cfg.AccountCloud, cfg.Account)
 	if err != nil {

@@ -6,7 +6,6 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -31,15 +30,10 @@ type Config struct {
 	WriteRoles []string `env:"WRITE_ROLES, default=member,manager,admin"`
 	// Service type by which the access rules of application credentials name this API.
 	AccessRulesService string `env:"ACCESS_RULES_SERVICE, default=cloudfn"`
-	// How long a validated token is cached, 0s to 60s; a revoked token may work for that long.
-	TokenTTL time.Duration `env:"TOKEN_CACHE_TTL, default=60s"`
 }
 
 // Validate refuses a Config that cannot work.
 func (c Config) Validate() error {
-	if c.TokenTTL < 0 || c.TokenTTL > time.Minute {
-		return fmt.Errorf("TOKEN_CACHE_TTL is %s: it must be 0s to 60s", c.TokenTTL)
-	}
 	// An empty project id is what a whole domain's token has: "a," would let all of those in.
 	if slices.Contains(c.AllowedProjects, "") || slices.Contains(c.AllowedDomains, "") {
 		return errors.New("ALLOWED_PROJECTS and ALLOWED_DOMAINS are lists of ids, such as a,b: one of the ids is empty")
@@ -81,6 +75,7 @@ func (c Config) writeRoles(roles []string) (list []string) {
 const (
 	maxToken    = 8 << 10 // a PKI token of old had that much; a Fernet token has 200 bytes
 	maxCached   = 10_000
+	tokenTTL    = time.Minute // of a token that Keystone accepted: a revoked one may work for so long
 	negativeTTL = 5 * time.Second
 	askTimeout  = 15 * time.Second
 )
@@ -88,6 +83,7 @@ const (
 // Authenticator answers who a token is. It is safe for concurrent use and one per process.
 type Authenticator struct {
 	cfg      Config
+	ttl      time.Duration
 	validate func(context.Context, domain.Secret) (domain.Identity, error)
 	now      func() time.Time
 	key      [32]byte // of this process: a memory dump does not give tokens away
@@ -100,7 +96,7 @@ type Authenticator struct {
 func New(cfg Config, validate func(context.Context, domain.Secret) (domain.Identity, error)) *Authenticator {
 	known, _ := lru.New[[32]byte, accepted](maxCached) // a positive size is no error
 	a := &Authenticator{
-		accepted: known, cfg: cfg, validate: validate, now: time.Now,
+		accepted: known, cfg: cfg, ttl: tokenTTL, validate: validate, now: time.Now,
 		refused: expirable.NewLRU[[32]byte, error](maxCached, nil, negativeTTL),
 	}
 	_, _ = rand.Read(a.key[:]) // never fails (Go 1.24)
@@ -194,7 +190,7 @@ func (a *Authenticator) identify(ctx context.Context, token domain.Secret) (doma
 
 func (a *Authenticator) remembered(key [32]byte) (domain.Identity, bool) {
 	found, ok := a.accepted.Get(key)
-	return found.who, ok && time.Since(found.at) < a.cfg.TokenTTL && a.now().Before(found.who.ExpiresAt)
+	return found.who, ok && time.Since(found.at) < a.ttl && a.now().Before(found.who.ExpiresAt)
 }
 
 func (a *Authenticator) ask(ctx context.Context, key [32]byte, token domain.Secret) (domain.Identity, error) {

@@ -16,7 +16,7 @@ type accepted struct {
 }
 
 // Known returns whose token a request has, if Keystone accepted it and has not refused it since: not only for
-// TOKEN_CACHE_TTL. It decides nothing but which rate limit a request counts for.
+// tokenTTL. It decides nothing but which rate limit a request counts for.
 func (a *Authenticator) Known(h http.Header) (domain.Identity, bool) {
 	token, err := tokenOf(h)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 )
 
 // TestKnown: a token is known until it expires or Keystone refuses it, also when it has to be validated once more: a
-// flood from its address must not stop its requests after TOKEN_CACHE_TTL.
+// flood from its address must not stop its requests after tokenTTL.
 func TestKnown(t *testing.T) {
 	t.Parallel()
 	for _, ttl := range []time.Duration{0, time.Minute} {

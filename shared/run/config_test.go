@@ -39,7 +39,7 @@ func TestDefaults(t *testing.T) {
 		OpenStack: openstack.Config{AuthURL: "http://127.0.0.1:1/v3", Interface: "public"},
 		Limits:    limit.Config{Address: 10, Project: 500, Events: 12000},
 		Callers: auth.Config{
-			AccessRulesService: "cloudfn", WriteRoles: []string{"member", "manager", "admin"}, TokenTTL: time.Minute,
+			AccessRulesService: "cloudfn", WriteRoles: []string{"member", "manager", "admin"},
 		},
 		Logs: obs.Config{},
 	}
@@ -49,7 +49,7 @@ func TestDefaults(t *testing.T) {
 			"FUNCTION_TARGET": "", "HOST": "", "PORT": "", "REQUEST_TIMEOUT": "", "EVENT_TIMEOUT": "", "EVENT_KEY": "",
 			"WAKE_URL": "", "DATABASE_MAX_CONNS": "",
 			"OS_INTERFACE": "", "OS_REGION_NAME": "", "ALLOWED_PROJECTS": "", "ALLOWED_DOMAINS": "",
-			"TOKEN_CACHE_TTL": "", "LOG_LEVEL": "", "K_REVISION": "",
+			"LOG_LEVEL": "", "K_REVISION": "",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -66,7 +66,7 @@ func TestDefaults(t *testing.T) {
 func TestMistakesAreNamed(t *testing.T) {
 	t.Parallel()
 	for name, value := range map[string]string{
-		"REQUEST_TIMEOUT": "soon", "EVENT_TIMEOUT": "5", "DATABASE_MAX_CONNS": "many", "TOKEN_CACHE_TTL": "1 minute",
+		"REQUEST_TIMEOUT": "soon", "EVENT_TIMEOUT": "5", "DATABASE_MAX_CONNS": "many",
 		"LOG_LEVEL":    "LOUD",
 		"DATABASE_URL": "postgres://u:canary@db:x/y", "OS_AUTH_URL": "keystone", "OS_INTERFACE": "outside",
 		"WAKE_URL": "http://u:canary@{function}",
@@ -81,7 +81,7 @@ func TestMistakesAreNamed(t *testing.T) {
 		})
 	}
 	for name, value := range map[string]string{
-		"REQUEST_TIMEOUT": "999ms", "EVENT_TIMEOUT": "11m", "TOKEN_CACHE_TTL": "61s", "DATABASE_MAX_CONNS": "0",
+		"REQUEST_TIMEOUT": "999ms", "EVENT_TIMEOUT": "11m", "DATABASE_MAX_CONNS": "0",
 		"ALLOWED_PROJECTS": "a,,b", "ALLOWED_DOMAINS": " ",
 		"ADDRESS_RATE_LIMIT": "0", "PROJECT_RATE_LIMIT": "100001", "TRUSTED_PROXIES": "proxy",
 	} {

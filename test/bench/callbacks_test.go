@@ -7,7 +7,6 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -21,7 +20,7 @@ const (
 	callbacks    = 1000
 	callbackTime = time.Second // what each receiver takes
 	deadEach     = 10          // one in so many is dead
-	workers      = 100         // DELIVERY_WORKERS, as by default
+	workers      = 100         // of deliver-events
 )
 
 // audience are the receivers of all callbacks, on one port: /{n} takes its time, /dead/{n} takes the connection and
@@ -95,7 +94,7 @@ func (r *round) run(t *testing.T, dead int) {
 		testkit.AddCallback(t, conn, "bench", c.URL+path, "verified", "whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIz", "")
 	}
 	p := testkit.Spawn(t, testkit.Env(t, database, map[string]string{
-		"FUNCTION_TARGET": "deliver-events", "DELIVERY_WORKERS": strconv.Itoa(workers),
+		"FUNCTION_TARGET": "deliver-events",
 	}))
 	testkit.AddEvents(t, conn, "bench", []string{uuid.NewString()}, 1)
 	began := time.Now()

@@ -41,7 +41,7 @@ func TestPoll(t *testing.T) {
 		"EVENT_KEY":   testkit.EventKey,
 		"OS_AUTH_URL": fake.URL + "/v3", "OS_USERNAME": "poller", "OS_PASSWORD": "secret",
 		"OS_USER_DOMAIN_ID": "default",
-		"OS_PROJECT_NAME":   "admin", "OS_PROJECT_DOMAIN_ID": "default", "POLL_FOLLOW": "0s",
+		"OS_PROJECT_NAME":   "admin", "OS_PROJECT_DOMAIN_ID": "default",
 	})
 	tick := func() {
 		if a := p.Tick(t, "poll-instances"); a.Status != http.StatusNoContent {
@@ -244,7 +244,7 @@ select 'p' || n, gen_random_uuid(), 0, 'x', gen_random_uuid()::text, 'active', '
 		"EVENT_KEY":   testkit.EventKey,
 		"OS_AUTH_URL": fake.URL + "/v3", "OS_USERNAME": "poller", "OS_PASSWORD": "secret",
 		"OS_USER_DOMAIN_ID": "default",
-		"OS_PROJECT_NAME":   "own", "OS_PROJECT_DOMAIN_ID": "default", "POLL_FOLLOW": "0s", "POLL_FULL": "1h",
+		"OS_PROJECT_NAME":   "own", "OS_PROJECT_DOMAIN_ID": "default",
 		"LOG_LEVEL":     "WARN",
 		"EVENT_TIMEOUT": roundEvent.String(),
 	}

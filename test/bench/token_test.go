@@ -10,7 +10,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/cloudfn/cloudfn/shared/auth"
 	"github.com/cloudfn/cloudfn/shared/domain"
@@ -33,7 +32,7 @@ func TestToken(t *testing.T) {
 	cloud := sandboxCloud(t)
 	tokens := projectTokens(t, testkit.NewProject(t))
 	var asked atomic.Int64
-	authenticator := auth.New(auth.Config{TokenTTL: time.Minute},
+	authenticator := auth.New(auth.Config{},
 		func(ctx context.Context, token domain.Secret) (domain.Identity, error) {
 			asked.Add(1)
 			return cloud.Validate(ctx, token)

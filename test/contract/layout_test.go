@@ -84,7 +84,7 @@ func TestWhoOpensSecrets(t *testing.T) {
 	}
 	secret := regexp.MustCompile("PRIVATE|PASSWORD|SECRET|TOKEN|DATABASE_URL|_KEY$")
 	harmless := []string{
-		"SEAL_PUBLIC_KEY", "CONNECTION_PUBLIC_KEY", "MANAGED_PUBLIC_KEY", "TOKEN_CACHE_TTL", "AGENT_TOKEN_TTL",
+		"SEAL_PUBLIC_KEY", "CONNECTION_PUBLIC_KEY", "MANAGED_PUBLIC_KEY", "AGENT_TOKEN_TTL",
 		"OS_KEY", // the name of a file: of a connection to the cloud, and of no login
 	}
 	d := testkit.Describe(t)

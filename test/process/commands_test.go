@@ -209,12 +209,12 @@ func TestCheckReadsTheCatalog(t *testing.T) {
 func TestCheckNamesAllMistakes(t *testing.T) {
 	t.Parallel()
 	env := testkit.Env(t, testkit.Database(t), map[string]string{
-		"REQUEST_TIMEOUT": "1 minute", "EVENT_TIMEOUT": "20m", "POLL_FULL": "1s", "POLL_PAUSE": "x",
+		"REQUEST_TIMEOUT": "1 minute", "EVENT_TIMEOUT": "20m", "STATS_BACKFILL": "1s", "CONSOLE_IDLE": "x",
 		"OS_CLOUD": "nope", "DATABASE_MAX_CONNS": "0",
 	})
 	code, out := testkit.Run(t, env, "check")
 	for _, name := range []string{
-		"REQUEST_TIMEOUT", "EVENT_TIMEOUT", "POLL_FULL", "POLL_PAUSE", "OS_CLOUD", "DATABASE_MAX_CONNS",
+		"REQUEST_TIMEOUT", "EVENT_TIMEOUT", "STATS_BACKFILL", "CONSOLE_IDLE", "OS_CLOUD", "DATABASE_MAX_CONNS",
 	} {
 		if !strings.HasPrefix(lineOf(out, name), "wrong") {
 			t.Errorf("%s: %q", name, lineOf(out, name))
@@ -223,7 +223,7 @@ func TestCheckNamesAllMistakes(t *testing.T) {
 	if code != 1 || !strings.Contains(out, "wrong settings: 6") {
 		t.Errorf("exit %d\n%s", code, out)
 	}
-	env["REQUEST_TIMEOUT"], env["POLL_PAUSE"] = "", ""
+	env["REQUEST_TIMEOUT"], env["CONSOLE_IDLE"] = "", ""
 	if code, out := testkit.Run(t, env); code != 1 || !strings.Contains(out, "EVENT_TIMEOUT is 20m") ||
 		!strings.Contains(out, "DATABASE_MAX_CONNS is 0") {
 		t.Errorf("the start: exit %d\n%s", code, out)

@@ -34,7 +34,7 @@ func newDelegates(t *testing.T) *delegates {
 	t.Helper()
 	d := &delegates{database: testkit.Database(t), owner: testkit.NewProject(t), actor: testkit.NewProject(t)}
 	d.tokens = map[*testkit.Project]string{d.owner: d.owner.Token(t), d.actor: d.actor.Token(t)}
-	d.fleet = newFleet(t, testkit.Env(t, d.database, map[string]string{"POLL_PAUSE": "500ms"}), delegateFunctions...)
+	d.fleet = newFleet(t, testkit.Env(t, d.database, nil), delegateFunctions...)
 	return d
 }
 

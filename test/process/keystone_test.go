@@ -54,7 +54,6 @@ func TestTokens(t *testing.T) {
 	}
 	c := testkit.Spawn(t, testkit.Env(t, testkit.Database(t), map[string]string{
 		"FUNCTION_TARGET": "stats", "ALLOWED_PROJECTS": "p1," + p.ID, "ALLOWED_DOMAINS": p.DomainID,
-		"TOKEN_CACHE_TTL": "1s",
 	}))
 	for name, tc := range map[string]struct {
 		token string
@@ -69,7 +68,7 @@ func TestTokens(t *testing.T) {
 		t.Errorf("two tokens: got %d", a.Status)
 	}
 	p.Revoke(t, good)
-	testkit.Eventually(t, 5*time.Second, "a token revoked meanwhile is refused", func() bool {
+	testkit.Eventually(t, 65*time.Second, "a token revoked meanwhile is refused", func() bool {
 		return c.As(good).Get(t, path).Status == 401
 	})
 }

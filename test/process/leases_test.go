@@ -31,7 +31,7 @@ func newLessee(t *testing.T, more map[string]string) *lessee {
 	l := &lessee{Project: testkit.NewProject(t), database: testkit.Database(t)}
 	l.token, l.conn = l.Token(t), testkit.Connect(t, l.database)
 	l.env = testkit.Env(t, l.database, map[string]string{
-		"LEASES_OS_CLOUD": "leases", "ALLOWED_PROJECTS": l.ID, "STATS_BACKFILL": "1h", "POLL_PAUSE": "500ms",
+		"LEASES_OS_CLOUD": "leases", "ALLOWED_PROJECTS": l.ID, "STATS_BACKFILL": "1h",
 	})
 	maps.Copy(l.env, more)
 	l.process = testkit.Spawn(t, l.env)

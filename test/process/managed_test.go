@@ -19,7 +19,9 @@ import (
 	pollinstances "github.com/cloudfn/cloudfn/functions/poll-instances"
 	reconcilemanaged "github.com/cloudfn/cloudfn/functions/reconcile-managed"
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/eventx"
 	"github.com/cloudfn/cloudfn/shared/postgres"
+	"github.com/cloudfn/cloudfn/shared/run"
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
@@ -31,7 +33,7 @@ type declarer struct {
 	store    postgres.Managed
 	conn     *pgx.Conn
 	replicas []*testkit.Process
-	poller   *testkit.Process   // poll-instances
+	poller   *testkit.Client    // poll-instances, whose events poll once
 	trust    *domain.Connection // until the first declaration has stored it
 }
 
@@ -52,9 +54,12 @@ func newDeclarer(t *testing.T, replicas int, more map[string]string) *declarer {
 	for range replicas {
 		d.replicas = append(d.replicas, testkit.Spawn(t, d.env))
 	}
-	d.poller = testkit.Spawn(t, testkit.Env(t, testkit.As(t, database, pollinstances.Function), map[string]string{
-		"FUNCTION_TARGET": "poll-instances", "POLL_FOLLOW": "0s",
-	}))
+	poll := pollinstances.Function
+	poll.Build = func(cfg pollinstances.Config, d run.Deps) (eventx.Func, error) {
+		cfg.Follow = time.Nanosecond
+		return pollinstances.Function.Build(cfg, d)
+	}
+	d.poller = testkit.Start(t, testkit.Env(t, database, nil), poll)
 	until := time.Now().Add(2 * time.Hour).UTC()
 	d.trust = &domain.Connection{
 		ID: uuid.Must(uuid.NewV7()), ProjectID: d.ID, DomainID: d.DomainID, UserID: d.UserID, Name: "managed resources",
@@ -399,7 +404,7 @@ func (d *declarer) watch(t *testing.T) (fewest func() int64) {
 func TestLongDeploymentSurvivesKills(t *testing.T) {
 	t.Parallel()
 	testkit.Heavy(t)
-	d, s := newDeclarer(t, 2, map[string]string{"MANAGED_CLAIM": "3s"}), testkit.Sandbox(t)
+	d, s := newDeclarer(t, 2, nil), testkit.Sandbox(t)
 	for n, count := range []int{5, 1, 4, 4} {
 		spec := deployment(t, count, s.Flavor)
 		if n == 3 {

@@ -111,7 +111,7 @@ func (o placed) decided() (n int) {
 func (s survivors) killed(t *testing.T, wait func(order string) time.Duration, both bool) (before int) {
 	t.Helper()
 	f := testkit.Sandbox(t)
-	vars := map[string]string{"FUNCTION_TARGET": "launch", "LAUNCH_CLAIM": "20s"}
+	vars := map[string]string{"FUNCTION_TARGET": "launch"}
 	env := testkit.Env(t, s.database, vars)
 	maps.Copy(vars, s.first)
 	first, second := testkit.Spawn(t, testkit.Env(t, s.database, vars)), testkit.Spawn(t, env)
@@ -268,7 +268,7 @@ func TestLongRollbackSurvivesKill(t *testing.T) {
 	project := testkit.NewProject(t)
 	database := testkit.Database(t)
 	token := project.Token(t)
-	env := testkit.Env(t, database, map[string]string{"FUNCTION_TARGET": "launch", "LAUNCH_CLAIM": "12s"})
+	env := testkit.Env(t, database, map[string]string{"FUNCTION_TARGET": "launch"})
 	first, second := testkit.Spawn(t, env), testkit.Spawn(t, env)
 	id := uuid.NewString()
 	order := fmt.Sprintf(`{"id":%q,"name":"gone","flavor":%q,"image":%q,"networks":[%q],"on_failure":"rollback",
