@@ -116,31 +116,3 @@ func TestWhoHoldsSecrets(t *testing.T) {
 		}
 	}
 }
-
-// TestREADME: its table names every Secret with its holders, and its commands for kn create every function.
-func TestREADME(t *testing.T) {
-	t.Parallel()
-	text, err := os.ReadFile("README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	holders := map[string]string{}
-	rows := regexp.MustCompile("(?m)^\\| `(cloudfn-[a-z-]+)` \\| ([^|]+) \\|")
-	for _, row := range rows.FindAllStringSubmatch(string(text), -1) {
-		holders[row[1]] = row[2]
-	}
-	_, byHand, _ := strings.Cut(string(text), "\n## With kn\n")
-	byHand, _, _ = strings.Cut(byHand, "\n## ")
-	for name, f := range declared(t) {
-		if !regexp.MustCompile(`[ \n]` + name + `[:; ]`).MatchString(byHand) {
-			t.Errorf("the commands for kn do not create %s", name)
-		}
-		for _, secret := range f.Secrets {
-			named, found := holders["cloudfn-"+secret]
-			isGroup := secret == "events" && f.Kind == "event"
-			if !found || !isGroup && !regexp.MustCompile(`(^|[ (])`+name+`($|[,)])`).MatchString(named) {
-				t.Errorf("the table of Secrets does not say that %s holds cloudfn-%s", name, secret)
-			}
-		}
-	}
-}

@@ -8,6 +8,7 @@ import (
 	cloudevents "github.com/cloudevents/sdk-go/v2"
 
 	"github.com/cloudfn/cloudfn/shared/flow"
+	"github.com/cloudfn/cloudfn/shared/obs"
 )
 
 // confirmAfter is how long after the first check a stopped clock is confirmed: a tick of the clock, and the start of
@@ -53,4 +54,50 @@ func awaitClock(ctx context.Context) bool {
 		pause = min(pause, time.Until(deadline)/2)
 	}
 	return flow.Await(ctx, pause, nil)
+}
+
+var recordLogGrowth = obs.Gauge("cloudfn.request_log.grown_bytes",
+	"Bytes by which the request log and stored responses have grown within a day, with their indexes.")
+
+// checkBudget raises an alarm when the request log and stored responses grow by more than their budget. A full disk
+// would stop the API. It reports whether it did.
+func (s service) checkBudget(ctx context.Context) (isOver bool) {
+	grown, err := s.requests.Measure(ctx)
+	if err != nil {
+		slog.WarnContext(ctx, "the size of the request log could not be read", "error", err)
+		return false
+	}
+	recordLogGrowth(ctx, grown)
+	if grown <= s.budget {
+		return false
+	}
+	slog.ErrorContext(ctx, "the request log and stored responses grow by more than REQUESTS_DAILY_MB: lower the "+
+		"rate limits or REQUESTS_RETENTION, or give Postgres more space",
+		"grown_bytes", grown, "budget_bytes", s.budget)
+	return true
+}
+
+// suspendUnserved suspends what projects have left that the lists do not let in any more, and resumes what a changed
+// list lets in again.
+func (s service) suspendUnserved(ctx context.Context) error {
+	remains, err := s.left.ListRemains(ctx)
+	if err != nil {
+		return err
+	}
+	ended, resumed, err := s.left.Set(ctx, s.unserved(remains))
+	if err != nil {
+		return err
+	}
+	for _, id := range ended {
+		slog.WarnContext(ctx, "a project is not served any more: its callbacks and connections are suspended, and "+
+			"nothing is done in it; `cloudfnd projects` ends what it has left", "project_id", id)
+	}
+	for _, id := range resumed {
+		slog.WarnContext(ctx, "a project is served again, or has nothing left: what was suspended is resumed",
+			"project_id", id)
+	}
+	if len(ended)+len(resumed) > 0 {
+		s.wake("deliver-events", "run-connections")
+	}
+	return nil
 }

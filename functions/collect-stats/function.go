@@ -57,7 +57,7 @@ var Function = run.Event[Config]{
 	Schedule: run.Hourly,
 	Due:      postgres.DueStats(), // hours that are missing, and counts that are not finished
 	Reach: run.Reach{
-		Tables: map[string]string{
+		Tables: postgres.MayListRemains(map[string]string{
 			"actions":   "select, delete",
 			"callbacks": postgres.ReadCallbacks + ", update, delete",
 			"connections": postgres.ReadConnections +
@@ -86,7 +86,7 @@ var Function = run.Event[Config]{
 			"wake_failures":      "select (function, failed_at)",
 			"function drop_requests_month(timestamptz)": "execute",
 			"function make_requests_month(timestamptz)": "execute",
-		},
+		}),
 		Network: []string{"compute", "identity"},
 		Wakes:   []string{"clock", "deliver-events", "run-connections"},
 	},

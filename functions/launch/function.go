@@ -47,7 +47,7 @@ var Function = run.HTTP[Config, service]{
 	Name:    "launch",
 	Summary: "Orders of servers; `?dry_run=true` says what would fail.",
 	Reach: run.Reach{
-		Tables: map[string]string{
+		Tables: postgres.MayTakeIDs(map[string]string{
 			"actions":              "select",
 			"callbacks":            postgres.ReadCallbacks + ", insert",
 			"connection_resources": "select",
@@ -64,7 +64,7 @@ var Function = run.HTTP[Config, service]{
 			"reservations":       "select, insert",
 			"trusts_to_revoke":   "select, insert, update, delete",
 			"unexpected_servers": "select, insert",
-		},
+		}),
 		Network: []string{"compute", "identity", "image", "network", "placement"},
 		Wakes:   []string{"deliver-events", "poll-instances", "run-connections", "run-leases"},
 	},

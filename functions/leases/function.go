@@ -24,10 +24,9 @@ var Function = run.HTTP[Config, service]{
 	Name:    "leases",
 	Summary: "Instances and hosts that are reserved for a period; when hosts are free.",
 	Reach: run.Reach{
-		Tables: map[string]string{
+		Tables: postgres.MayTakeIDs(map[string]string{
 			"actions":     "select, update (connection_id)",
 			"allocations": "select, insert, update, delete",
-			"callbacks":   postgres.ReadCallbackIDs,
 			"connections": postgres.ReadConnections + ", insert, " +
 				"update (status, reason, secret, suspended_at, revoked, seq, updated_at, last_used_at)",
 			"create_calls":     "select, update",
@@ -41,7 +40,7 @@ var Function = run.HTTP[Config, service]{
 			"rate_limits":      "select, insert, update",
 			"reservations":     "select, insert, update",
 			"trusts_to_revoke": "select, insert, update, delete",
-		},
+		}),
 		Network: []string{"compute", "identity"}, // compute: servers, flavors, and who may see hosts
 		Wakes:   []string{"deliver-events", "run-connections", "run-leases"},
 	},

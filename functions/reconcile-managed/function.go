@@ -37,9 +37,8 @@ var Function = run.Event[Config]{
 	Summary: "Makes declared resources real, and keeps them as declared.",
 	Due:     []string{postgres.DueManaged()},
 	Reach: run.Reach{
-		Tables: map[string]string{
-			"actions":   "select",
-			"callbacks": postgres.ReadCallbackIDs,
+		Tables: postgres.MayTakeIDs(map[string]string{
+			"actions": "select",
 			"connections": postgres.ReadConnections +
 				", update (status, reason, secret, suspended_at, revoked, seq, updated_at)",
 			"create_calls":       "select, insert, update",
@@ -54,7 +53,7 @@ var Function = run.Event[Config]{
 			"unexpected_objects": "select, insert, update, delete",
 			"unexpected_servers": "select, insert",
 			"unserved_projects":  "select",
-		},
+		}),
 		Network: []string{
 			"compute", "identity", "image", "key-manager", "load-balancer", "network", "volume",
 		},

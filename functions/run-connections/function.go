@@ -34,9 +34,8 @@ var Function = run.Event[Config]{
 	Summary: "Does what is ordered through connections, with what was delegated.",
 	Due:     append(postgres.DueJobs(jobKind), postgres.DueConnections()...),
 	Reach: run.Reach{
-		Tables: map[string]string{
+		Tables: postgres.MayTakeIDs(map[string]string{
 			"actions":              "select, insert, update, delete",
-			"callbacks":            postgres.ReadCallbackIDs,
 			"connection_requests":  "select, update, delete",
 			"connection_resources": "select, insert, update, delete",
 			"connections":          "select, insert, update, delete",
@@ -49,7 +48,7 @@ var Function = run.Event[Config]{
 			"orders":               "select, insert, update",
 			"trusts_to_revoke":     "select, insert, update, delete",
 			"unexpected_servers":   "select, insert",
-		},
+		}),
 		Network: []string{"compute", "identity", "image", "network"}, // image: orders name images and networks
 		Wakes:   []string{"clock", "deliver-events", "poll-instances", "run-leases"},
 	},

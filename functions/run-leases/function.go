@@ -58,10 +58,9 @@ var Function = run.Event[Config]{
 	Summary: "Begins and ends leases: instances are unshelved and shelved, hosts reserved and returned.",
 	Due:     append(postgres.DueJobs(jobKind), postgres.DueLeases(), postgres.DuePool()),
 	Reach: run.Reach{
-		Tables: map[string]string{
+		Tables: postgres.MayTakeIDs(map[string]string{
 			"actions":     "select, insert, update",
 			"allocations": "select, insert, update, delete",
-			"callbacks":   postgres.ReadCallbackIDs,
 			"connections": postgres.ReadConnections +
 				", update (status, reason, secret, suspended_at, revoked, seq, updated_at, last_used_at)",
 			"create_calls":      "select",
@@ -75,7 +74,7 @@ var Function = run.Event[Config]{
 			"pool_traits":       "select",
 			"reservations":      "select, insert, update",
 			"unserved_projects": "select",
-		},
+		}),
 		Network: []string{"compute", "identity", "image", "placement"},
 		Wakes:   []string{"clock", "deliver-events", "run-connections"},
 	},

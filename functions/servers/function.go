@@ -36,9 +36,8 @@ var Function = run.HTTP[Config, service]{
 	Summary: "The project's servers, whoever made them: " +
 		"list, connect, start, stop, reboot, shelve, snapshot, deploy, show the console, disconnect, delete.",
 	Reach: run.Reach{
-		Tables: map[string]string{
+		Tables: postgres.MayTakeIDs(map[string]string{
 			"actions":          "select, insert",
-			"callbacks":        postgres.ReadCallbackIDs,
 			"connections":      postgres.ReadConnections + ", update (last_used_at)",
 			"create_calls":     "select, update",
 			"deployments":      "select, insert, update, delete",
@@ -49,7 +48,7 @@ var Function = run.HTTP[Config, service]{
 			"orders":           "select",
 			"rate_limits":      "select, insert, update",
 			"trusts_to_revoke": "select",
-		},
+		}),
 		// image: whether a snapshot was made; volume: names
 		Network: []string{"compute", "identity", "image", "volume"},
 		Wakes:   []string{"deliver-events", "poll-instances", "run-connections"},

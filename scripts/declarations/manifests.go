@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	_ "embed"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -74,8 +75,7 @@ func manifests(made files, d run.Description) error {
 	return nil
 }
 
-// grants are the rights of the functions' roles, and of the two that all functions of a kind shared before: while
-// these exist, they have the rights of all of them.
+// grants are the rights of the functions' roles.
 func grants(made files, d run.Description) error {
 	roles := map[string][]map[string]string{}
 	for _, f := range d.Functions {
@@ -106,3 +106,18 @@ func grants(made files, d run.Description) error {
 }
 
 var sharedRoles = map[string]string{"http": "cloudfn_functions", "event": "cloudfn_events"}
+
+// functionList is the list of all functions for test/contract, which serves them in its own process.
+func functionList(made files, d run.Description) error {
+	var imports, list strings.Builder
+	for _, f := range d.Functions {
+		name := strings.ReplaceAll(f.Name, "-", "")
+		fmt.Fprintf(&imports, "\t%s \"github.com/cloudfn/cloudfn/functions/%s\"\n", name, f.Name)
+		fmt.Fprintf(&list, "\t%s.Function,\n", name)
+	}
+	text := "// Code generated from functions/main.go by `make generate`. DO NOT EDIT.\n\n" +
+		"package contract_test\n\nimport (\n" + imports.String() + "\n\t\"github.com/cloudfn/cloudfn/shared/run\"\n)\n\n" +
+		"// everyFunction are the functions of the daemon.\nvar everyFunction = []run.Function{\n" + list.String() + "}\n"
+	made["test/contract/functions_test.go"] = []byte(text)
+	return nil
+}

@@ -1,22 +1,16 @@
 package main
 
 import (
-	"bytes"
 	"fmt"
 	"os"
-	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/cloudfn/cloudfn/shared/run"
 )
 
-// tables are those of functions in README.md, and of their scale in knative/README.md.
+// tables is that of functions in README.md.
 func tables(made files, d run.Description) error {
-	if err := replace(made, "README.md", "functions", functionTable(d)); err != nil {
-		return err
-	}
-	return replace(made, "knative/README.md", "scale", scaleTable(d))
+	return replace(made, "README.md", "functions", functionTable(d))
 }
 
 func functionTable(d run.Description) string {
@@ -52,25 +46,13 @@ func serves(f run.Declaration) string {
 	return strings.Join(begin, ", ")
 }
 
-func scaleTable(d run.Description) string {
-	var out strings.Builder
-	out.WriteString("| Service | concurrency (target) | max-scale | connections |\n|---|---|---|---|\n")
-	total := 0
-	for _, f := range d.Functions {
-		concurrency := strconv.Itoa(f.Scale.Concurrency)
-		if f.Scale.Target > 0 {
-			concurrency += fmt.Sprintf(" (%d)", f.Scale.Target)
-		}
-		connections := f.Scale.MaxPods * f.Connections()
-		total += connections
-		fmt.Fprintf(&out, "| %s | %s | %d | %d |\n", f.Name, concurrency, f.Scale.MaxPods, connections)
-	}
-	fmt.Fprintf(&out, "| together | | | %d |\n", total)
-	return out.String()
+// replace puts a text between two markers of a page.
+func replace(made files, path, name, text string) error {
+	return replaceBetween(made, path, "<!-- "+name+": made by `make generate` -->\n", "<!-- end of "+name+" -->",
+		"\n"+text+"\n")
 }
 
-// replace puts a text between two markers of a file.
-func replace(made files, path, name, text string) error {
+func replaceBetween(made files, path, begin, end, text string) error {
 	old, err := os.ReadFile(path) //nolint:gosec // of this checkout
 	if err != nil {
 		return err
@@ -78,12 +60,11 @@ func replace(made files, path, name, text string) error {
 	if earlier, ok := made[path]; ok {
 		old = earlier
 	}
-	begin, end := []byte("<!-- "+name+": made by `make generate` -->\n"), []byte("<!-- end of "+name+" -->")
-	before, rest, found := bytes.Cut(old, begin)
-	_, after, ended := bytes.Cut(rest, end)
+	before, rest, found := strings.Cut(string(old), begin)
+	_, after, ended := strings.Cut(rest, end)
 	if !found || !ended {
-		return fmt.Errorf("%s: markers %q and %q are missing", path, bytes.TrimSpace(begin), end)
+		return fmt.Errorf("%s: markers %q and %q are missing", path, strings.TrimSpace(begin), end)
 	}
-	made[path] = slices.Concat(before, begin, []byte("\n"+text+"\n"), end, after)
+	made[path] = []byte(before + begin + text + end + after)
 	return nil
 }

@@ -24,9 +24,16 @@ func (f function) edits() []edit {
 		edit{"cmd/cloudfn/main.go", after("internal/account\"\n",
 			"\t\"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/"+f.Package+"\"\n")},
 		edit{"cmd/cloudfn/main.go", after("\t\tcallbacks.Command(a),\n", "\t\t"+f.Package+".Command(a),\n")},
-		edit{"test/contract/examples_done_test.go", after("s.nodeStory, ", "s."+f.Var+"Story, ")},
+		edit{"cmd/cloudfn/README.md", before("| `status`, `version`",
+			"| `"+f.Name+" list`, `show`, `create`, `delete` | the project's "+f.Words+" |\n")},
+		edit{"functions/console/static/app.js", before("  ['requests', 'Requests'],",
+			"  ['"+f.Name+"', '"+f.Title+"'],\n")},
+		edit{"shared/postgres/kind.go", sorted("\t{table: \""+f.Field+"\"},\n", isKind)},
 	)
 }
+
+// isKind reports whether a line begins the entry of a kind.
+func isKind(line string) bool { return strings.HasPrefix(line, "\t{table: ") }
 
 // isFunction reports whether a line of main is a function's declaration.
 func isFunction(line string) bool { return strings.HasSuffix(line, ".Function,\n") }

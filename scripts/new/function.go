@@ -24,6 +24,7 @@ type function struct {
 	Name, Kind string
 	Package    string // floatingips
 	Words      string // floating IPs
+	Title      string // Floating IPs
 	Word       string // floating IP
 	Field      string // floating_ips, also the table
 	OneField   string // floating_ip
@@ -68,6 +69,7 @@ func newFunction(args []string) (function, error) {
 	f.Word, f.Type, f.OneField, f.File = phrase(words), camel(words), strings.Join(words, "_"), strings.Join(words, "")
 	f.Arg, f.Event, f.Receiver = strings.ToUpper(f.OneField), "cloudfn."+f.OneField+".state.v1", name[:1]
 	f.Var = words[0] + camel(words[1:])
+	f.Title = strings.ToUpper(f.Words[:1]) + f.Words[1:]
 	var err error
 	if f.Migration, err = nextMigration(f.Field); err != nil {
 		return function{}, err
@@ -185,6 +187,7 @@ func (f function) created() map[string]string {
 		"http.go": folder + "http.go", "http.yaml": folder + "http.yaml",
 		"cli.go":          "cmd/cloudfn/internal/" + f.Package + "/" + f.Package + ".go",
 		"script.txtar":    "cmd/cloudfn/testdata/script/" + f.Name + ".txtar",
+		"console.js":      "functions/console/static/" + f.Name + ".js",
 		"example_test.go": "test/contract/examples_" + f.Field + "_test.go",
 	})
 	return paths

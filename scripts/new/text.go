@@ -13,12 +13,17 @@ type edit struct {
 }
 
 // after inserts a text behind another that occurs once.
-func after(place, text string) func(string) (string, error) {
+func after(place, text string) func(string) (string, error) { return replace(place, place+text) }
+
+// before inserts a text before another that occurs once.
+func before(place, text string) func(string) (string, error) { return replace(place, text+place) }
+
+func replace(place, text string) func(string) (string, error) {
 	return func(all string) (string, error) {
 		if strings.Count(all, place) != 1 {
 			return "", fmt.Errorf("%q must occur once", place)
 		}
-		return strings.Replace(all, place, place+text, 1), nil
+		return strings.Replace(all, place, text, 1), nil
 	}
 }
 

@@ -294,11 +294,8 @@ type Remains struct {
 	ProjectID string
 	DomainID  string // "" = unknown
 	// Since is when the project was found not to be served; zero = it is.
-	Since       time.Time
-	Callbacks   int // that are not gone
-	Connections int // that have not ended, those of leases and managed resources included
-	Instances   int // that are tracked
-	Leases      int // that have not ended
-	Managed     int // declared resources
-	Orders      int // that are running
+	Since time.Time
+	// Counts are how many there are of each kind; what a project has none of is absent. Connections of leases and
+	// managed resources count.
+	Counts map[string]int
 }

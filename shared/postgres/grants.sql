@@ -221,6 +221,7 @@ begin
         grant delete, insert, select, update on idempotency_keys to cloudfn_launch;
         grant insert, select, update on instances to cloudfn_launch;
         grant insert, select, update on leases to cloudfn_launch;
+        grant select (id, project_id) on managed to cloudfn_launch;
         grant insert, select, update on orders to cloudfn_launch;
         grant insert, select, update on rate_limits to cloudfn_launch;
         grant insert on requests to cloudfn_launch;
@@ -235,7 +236,7 @@ begin
         grant usage on schema public to cloudfn_leases;
         grant select, update (connection_id) on actions to cloudfn_leases;
         grant delete, insert, select, update on allocations to cloudfn_leases;
-        grant select (id, instance_id, of_project, order_id, project_id) on callbacks to cloudfn_leases;
+        grant select (id, of_project, project_id) on callbacks to cloudfn_leases;
         grant insert, select (actions, acts_as, auth_url, check_error, check_failed_at, check_until, checked_at, created_at, credential_expires_at, delegation_id, domain_id, expires_at, flavors, generation, id, idle_timeout, kind, last_used_at, lease_id, limits, managed, name, next_check_at, project_id, quota, reason, region, resumed_at, revocation_pending_since, revoked, seq, status, suspended_at, trust_expires_at, updated_at, usable_by, usable_names, user_id), update (last_used_at, reason, revoked, secret, seq, status, suspended_at, updated_at) on connections to cloudfn_leases;
         grant select, update on create_calls to cloudfn_leases;
         grant insert, select on events to cloudfn_leases;
@@ -243,6 +244,7 @@ begin
         grant insert, select, update (addresses, connection_id, disconnected_at, key_fingerprint, key_name, lease_id, missed_at, name, nova_at, problem, raw_status, reusable, seen_at, seq, server_id, state, updated_at) on instances to cloudfn_leases;
         grant select on isolation to cloudfn_leases;
         grant insert, select, update on leases to cloudfn_leases;
+        grant select (id, project_id) on managed to cloudfn_leases;
         grant select, update on nodes to cloudfn_leases;
         grant select on orders to cloudfn_leases;
         grant insert, select, update on rate_limits to cloudfn_leases;
@@ -304,11 +306,12 @@ begin
         revoke all on all functions in schema public from cloudfn_reconcile_managed;
         grant usage on schema public to cloudfn_reconcile_managed;
         grant select on actions to cloudfn_reconcile_managed;
-        grant select (id, instance_id, of_project, order_id, project_id) on callbacks to cloudfn_reconcile_managed;
+        grant select (id, of_project, project_id) on callbacks to cloudfn_reconcile_managed;
         grant select (actions, acts_as, auth_url, check_error, check_failed_at, check_until, checked_at, created_at, credential_expires_at, delegation_id, domain_id, expires_at, flavors, generation, id, idle_timeout, kind, last_used_at, lease_id, limits, managed, name, next_check_at, project_id, quota, reason, region, resumed_at, revocation_pending_since, revoked, seq, status, suspended_at, trust_expires_at, updated_at, usable_by, usable_names, user_id), update (reason, revoked, secret, seq, status, suspended_at, updated_at) on connections to cloudfn_reconcile_managed;
         grant insert, select, update on create_calls to cloudfn_reconcile_managed;
         grant insert, select on events to cloudfn_reconcile_managed;
         grant insert, select, update on instances to cloudfn_reconcile_managed;
+        grant select (id, project_id) on leases to cloudfn_reconcile_managed;
         grant delete, select, update on managed to cloudfn_reconcile_managed;
         grant delete, insert, select, update on managed_members to cloudfn_reconcile_managed;
         grant delete, select, update on managed_projects to cloudfn_reconcile_managed;
@@ -336,7 +339,7 @@ begin
         revoke all on all functions in schema public from cloudfn_run_connections;
         grant usage on schema public to cloudfn_run_connections;
         grant delete, insert, select, update on actions to cloudfn_run_connections;
-        grant select (id, instance_id, of_project, order_id, project_id) on callbacks to cloudfn_run_connections;
+        grant select (id, of_project, project_id) on callbacks to cloudfn_run_connections;
         grant delete, select, update on connection_requests to cloudfn_run_connections;
         grant delete, insert, select, update on connection_resources to cloudfn_run_connections;
         grant delete, insert, select, update on connections to cloudfn_run_connections;
@@ -346,6 +349,8 @@ begin
         grant insert, select, update on instances to cloudfn_run_connections;
         grant delete, insert, select, update on jobs to cloudfn_run_connections;
         grant delete, select on keyed_actions to cloudfn_run_connections;
+        grant select (id, project_id) on leases to cloudfn_run_connections;
+        grant select (id, project_id) on managed to cloudfn_run_connections;
         grant insert, select, update on orders to cloudfn_run_connections;
         grant select on schema_versions to cloudfn_run_connections;
         grant delete, insert, select, update on trusts_to_revoke to cloudfn_run_connections;
@@ -357,7 +362,7 @@ begin
         grant usage on schema public to cloudfn_run_leases;
         grant insert, select, update on actions to cloudfn_run_leases;
         grant delete, insert, select, update on allocations to cloudfn_run_leases;
-        grant select (id, instance_id, of_project, order_id, project_id) on callbacks to cloudfn_run_leases;
+        grant select (id, of_project, project_id) on callbacks to cloudfn_run_leases;
         grant select (actions, acts_as, auth_url, check_error, check_failed_at, check_until, checked_at, created_at, credential_expires_at, delegation_id, domain_id, expires_at, flavors, generation, id, idle_timeout, kind, last_used_at, lease_id, limits, managed, name, next_check_at, project_id, quota, reason, region, resumed_at, revocation_pending_since, revoked, seq, status, suspended_at, trust_expires_at, updated_at, usable_by, usable_names, user_id), update (last_used_at, reason, revoked, secret, seq, status, suspended_at, updated_at) on connections to cloudfn_run_leases;
         grant select on create_calls to cloudfn_run_leases;
         grant insert, select on events to cloudfn_run_leases;
@@ -365,6 +370,7 @@ begin
         grant insert, select, update on isolation to cloudfn_run_leases;
         grant delete, insert, select, update on jobs to cloudfn_run_leases;
         grant delete, insert, select, update on leases to cloudfn_run_leases;
+        grant select (id, project_id) on managed to cloudfn_run_leases;
         grant delete, insert, select, update on nodes to cloudfn_run_leases;
         grant select on orders to cloudfn_run_leases;
         grant select on pool_traits to cloudfn_run_leases;
@@ -377,7 +383,7 @@ begin
         revoke all on all functions in schema public from cloudfn_servers;
         grant usage on schema public to cloudfn_servers;
         grant insert, select on actions to cloudfn_servers;
-        grant select (id, instance_id, of_project, order_id, project_id) on callbacks to cloudfn_servers;
+        grant select (id, of_project, project_id) on callbacks to cloudfn_servers;
         grant select (actions, acts_as, auth_url, check_error, check_failed_at, check_until, checked_at, created_at, credential_expires_at, delegation_id, domain_id, expires_at, flavors, generation, id, idle_timeout, kind, last_used_at, lease_id, limits, managed, name, next_check_at, project_id, quota, reason, region, resumed_at, revocation_pending_since, revoked, seq, status, suspended_at, trust_expires_at, updated_at, usable_by, usable_names, user_id), update (last_used_at) on connections to cloudfn_servers;
         grant select, update on create_calls to cloudfn_servers;
         grant delete, insert, select, update on deployments to cloudfn_servers;
@@ -385,6 +391,8 @@ begin
         grant delete, insert, select, update on idempotency_keys to cloudfn_servers;
         grant insert, select, update on instances to cloudfn_servers;
         grant delete, insert, select, update on keyed_actions to cloudfn_servers;
+        grant select (id, project_id) on leases to cloudfn_servers;
+        grant select (id, project_id) on managed to cloudfn_servers;
         grant select on orders to cloudfn_servers;
         grant insert, select, update on rate_limits to cloudfn_servers;
         grant insert on requests to cloudfn_servers;

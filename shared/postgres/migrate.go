@@ -215,9 +215,6 @@ const ReadConnections = `select (id, project_id, domain_id, user_id, name, kind,
 const ReadCallbacks = "select (id, project_id, of_project, user_id, url, events, instance_id, order_id, " +
 	"connection_id, status, reason, seq, previous_until, allowed_rate, created_at, updated_at)"
 
-// ReadCallbackIDs is the right to know which ids callbacks have, and what they are about.
-const ReadCallbackIDs = "select (id, project_id, of_project, instance_id, order_id)"
-
 // ConnectInstances are the columns of instances that connecting a server writes.
 const ConnectInstances = "connection_id, disconnected_at, reusable, server_id, name, state, raw_status, problem, " +
 	"addresses, key_name, key_fingerprint, missed_at, seen_at, nova_at, seq, updated_at"

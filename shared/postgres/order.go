@@ -190,20 +190,6 @@ func allocate(ctx context.Context, tx pgx.Tx, order domain.Order) error {
 	return err
 }
 
-// takenSQL finds ids among those of all that events are about: an event is identified by its subject and a number, so
-// no two things of a project may have the same id. A deleted thing has its id for as long as its events are stored. A
-// callback that gets the project's events through a connection counts: its receiver must not take its events for those
-// of an instance.
-const takenSQL = `
-select id from instances where project_id = $1 and id = any($2)
-union all select id from orders where project_id = $1 and id = any($2)
-union all select id from callbacks where project_id = $1 and id = any($2)
-union all select id from callbacks where coalesce(of_project, project_id) = $1 and project_id <> $1 and id = any($2)
-union all select id from connections where project_id = $1 and id = any($2)
-union all select id from actions where project_id = $1 and id = any($2)
-union all select id from unnest($2::uuid[]) as id
-where exists (select from events where project_id = $1 and subject = id::text)`
-
 // ListTaken lists those of the ids that the project uses already.
 func (o Orders) ListTaken(ctx context.Context, projectID string, ids []uuid.UUID) ([]uuid.UUID, error) {
 	return queryColumn[uuid.UUID](ctx, o.DB.pool, "select distinct id from ("+takenSQL+") taken", projectID, ids)

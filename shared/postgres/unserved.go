@@ -18,31 +18,6 @@ func served(row string) string {
 	return "not exists (select from unserved_projects u where u.project_id = " + row + ".project_id)"
 }
 
-// The request log knows the domain of each project that has made a request.
-const remainsSQL = `
-with parts as (
-    select project_id, '' as domain_id, 'callbacks' as kind from callbacks where project_id <> '' and status <> 'gone'
-    union all select project_id, domain_id, 'connections' from connections where status = 'active'
-    union all select project_id, '', 'instances' from instances where state <> 'deleted' and disconnected_at is null
-    union all select project_id, domain_id, 'leases' from leases where status not in ('ended', 'cancelled')
-    union all select project_id, domain_id, 'managed' from managed join managed_projects using (project_id)
-    union all select project_id, domain_id, 'orders' from orders where status = 'running'
-), counted as (
-    select project_id, max(domain_id) as domain_id,
-           count(*) filter (where kind = 'callbacks')::int as callbacks,
-           count(*) filter (where kind = 'connections')::int as connections,
-           count(*) filter (where kind = 'instances')::int as instances,
-           count(*) filter (where kind = 'leases')::int as leases,
-           count(*) filter (where kind = 'managed')::int as managed,
-           count(*) filter (where kind = 'orders')::int as orders
-    from parts group by project_id
-)
-select c.project_id, coalesce(nullif(c.domain_id, ''), (
-           select r.domain_id from requests r where r.project_id = c.project_id order by r.id desc limit 1
-       ), '') as domain_id,
-       u.since, c.callbacks, c.connections, c.instances, c.leases, c.managed, c.orders
-from counted c left join unserved_projects u on u.project_id = c.project_id order by c.project_id`
-
 // ListRemains lists what all projects have left, those included that are served.
 func (u Unserved) ListRemains(ctx context.Context) ([]domain.Remains, error) {
 	return queryAll[domain.Remains](ctx, u.DB.pool, remainsSQL)
@@ -135,16 +110,6 @@ func (u Unserved) Set(ctx context.Context, unserved []domain.Remains) (ended, re
 	return ended, resumed, err
 }
 
-const (
-	leftManagedSQL        = `delete from managed where project_id = $1`
-	leftManagedProjectSQL = `delete from managed_projects where project_id = $1`
-	leftConnectionsSQL    = `select id from connections where project_id = $1 and status = 'active'`
-	leftLeasesSQL         = `select id from leases where project_id = $1 and status not in ('ended', 'cancelled')`
-	leftCallbacksSQL      = `select id from callbacks where project_id = $1`
-	leftInstancesSQL      = `select id from instances
-where project_id = $1 and state <> 'deleted' and disconnected_at is null`
-)
-
 // endedByOperator is why connections have ended.
 const endedByOperator = "the operator has ended it, and does not serve the project any more"
 
@@ -158,11 +123,11 @@ func (u Unserved) End(ctx context.Context, projectID string, withServers bool) e
 		end  func(uuid.UUID) error
 	}{
 		// Before the leases, which do nothing to an instance that is not tracked, and need no connection for it.
-		{leftInstancesSQL, func(id uuid.UUID) error {
+		{listOpenSQL("instances"), func(id uuid.UUID) error {
 			_, err := Instances(u).Disconnect(ctx, domain.Filter{ProjectID: projectID}, id)
 			return err
 		}},
-		{leftLeasesSQL, func(id uuid.UUID) (err error) {
+		{listOpenSQL("leases"), func(id uuid.UUID) (err error) {
 			if withServers {
 				_, err = Leases(u).End(ctx, projectID, id, "", nil)
 			} else {
@@ -170,11 +135,13 @@ func (u Unserved) End(ctx context.Context, projectID string, withServers bool) e
 			}
 			return err
 		}},
-		{leftConnectionsSQL, func(id uuid.UUID) error {
+		{listOpenSQL("connections"), func(id uuid.UUID) error {
 			_, err := Connections(u).End(ctx, projectID, id, domain.ConnectionDeleted, endedByOperator, false)
 			return err
 		}},
-		{leftCallbacksSQL, func(id uuid.UUID) error { return Callbacks(u).Delete(ctx, projectID, id) }},
+		{"select id from callbacks where project_id = $1", func(id uuid.UUID) error {
+			return Callbacks(u).Delete(ctx, projectID, id)
+		}},
 	} {
 		ids, err := queryColumn[uuid.UUID](ctx, u.DB.pool, part.list, projectID)
 		if err != nil {
@@ -187,10 +154,10 @@ func (u Unserved) End(ctx context.Context, projectID string, withServers bool) e
 		}
 	}
 	return u.DB.change(ctx, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, leftManagedSQL, projectID); err != nil {
+		if _, err := tx.Exec(ctx, "delete from managed where project_id = $1", projectID); err != nil {
 			return err
 		}
-		_, err := tx.Exec(ctx, leftManagedProjectSQL, projectID)
+		_, err := tx.Exec(ctx, "delete from managed_projects where project_id = $1", projectID)
 		return err
 	})
 }

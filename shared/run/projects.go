@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -64,14 +65,18 @@ func printRemains(out io.Writer, left []domain.Remains) error {
 		return err
 	}
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "PROJECT\tDOMAIN\tSINCE\tCALLBACKS\tCONNECTIONS\tINSTANCES\tLEASES\tMANAGED\tORDERS")
+	kinds := postgres.OpenKinds()
+	fmt.Fprintln(table, "PROJECT\tDOMAIN\tSINCE\t"+strings.ToUpper(strings.Join(kinds, "\t")))
 	for _, r := range left {
 		since := "-" // collect-stats has not seen it yet
 		if !r.Since.IsZero() {
 			since = r.Since.UTC().Format(time.RFC3339)
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%d\t%d\t%d\t%d\t%d\t%d\n", r.ProjectID, r.DomainID, since, r.Callbacks,
-			r.Connections, r.Instances, r.Leases, r.Managed, r.Orders)
+		fmt.Fprintf(table, "%s\t%s\t%s", r.ProjectID, r.DomainID, since)
+		for _, kind := range kinds {
+			fmt.Fprintf(table, "\t%d", r.Counts[kind])
+		}
+		fmt.Fprintln(table)
 	}
 	return table.Flush()
 }

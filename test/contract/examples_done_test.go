@@ -54,10 +54,17 @@ func (e *examples) succeed(t *testing.T) {
 		}
 	}
 	for _, part := range []func(*testing.T){
-		s.process, s.callbacks, s.launch, s.servers, s.consent, s.connections, s.leaseStory, s.managedStory,
+		s.process, s.callbacks, s.launch, s.servers, s.consent, s.connections, s.others, s.managedStory,
 		s.nodeStory, s.keyed, s.console, s.events,
 	} {
 		part(t)
+	}
+}
+
+// others are the nouns that have a file of their own.
+func (s *story) others(t *testing.T) {
+	for _, n := range nouns {
+		n.story(s, t)
 	}
 }
 

@@ -11,10 +11,16 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// What the examples of leases name.
-const (
-	exampleLease = "019b7c5e-7f60-7a88-b14f-6d0e5a4c3e55"
-)
+const exampleLease = "019b7c5e-7f60-7a88-b14f-6d0e5a4c3e55"
+
+var _ = addNoun(noun{
+	example: exampleLease,
+	row: `
+insert into leases (project_id, id, domain_id, user_id, name, status, starts_at, ends_at, on_end, connection_id)
+values ('$project', '$id', 'default', '$user', 'x', 'error', now(), now() + interval '2 hours', 'shelve', '$connection')`,
+	texts: map[string]string{"changeLease name": inPostgres, "createLease name": inPostgres},
+	story: (*story).leaseStory,
+})
 
 // soonest replaces the start of examples, which passes some day.
 var soonest = map[string]any{"start": "now"}

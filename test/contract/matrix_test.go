@@ -78,7 +78,7 @@ func (m *matrix) refused(t *testing.T) {
 			return
 		}
 		var texts []string
-		for whose, names := range map[string]objects{"own": m.mine, "another's": m.theirs, "absent": absent} {
+		for whose, names := range map[string]objects{"own": m.mine, "another's": m.theirs, "absent": m.absent} {
 			a := m.send(t, o, c, names)
 			if a.Status != status || status == http.StatusUnauthorized && a.Header.Get("WWW-Authenticate") == "" {
 				t.Errorf("%s by %s, %s: got %d %s, want %d", o.OperationID, c.name, whose, a.Status, a.Body, status)
@@ -130,8 +130,8 @@ func (m *matrix) others(t *testing.T) {
 		if !withToken(o) || c.verdict(o) != 0 || ofCloud(o) || c.scope != ofProject || !m.isNamed(t, o) {
 			return
 		}
-		theirs, none := m.send(t, o, c, m.theirs), m.send(t, o, c, absent)
-		if theirs.Status != none.Status || m.theirs.unnamed(theirs) != absent.unnamed(none) {
+		theirs, none := m.send(t, o, c, m.theirs), m.send(t, o, c, m.absent)
+		if theirs.Status != none.Status || m.theirs.unnamed(theirs) != m.absent.unnamed(none) {
 			t.Errorf("%s by %s: another's gets %d %s, an absent one %d %s", o.OperationID, c.name, theirs.Status,
 				theirs.Body, none.Status, none.Body)
 		}
@@ -195,7 +195,7 @@ func (m *matrix) each(do func(operation, caller)) {
 func (m *matrix) isNamed(t *testing.T, o operation) bool {
 	t.Helper()
 	a := m.ask(o, m.mine)
-	b := m.ask(o, absent)
+	b := m.ask(o, m.absent)
 	return o.target(t, a) != o.target(t, b) || o.body(t, a) != o.body(t, b)
 }
 
