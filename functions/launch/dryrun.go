@@ -207,19 +207,8 @@ func (r *launchReport) checkQuota(req createOrder, found []resolved, facts facts
 
 // checkNeed compares what the servers need with what is left of the project's quota.
 func (r *launchReport) checkNeed(field string, quota domain.Quota, need domain.Need) {
-	for _, q := range []struct {
-		what string
-		item domain.QuotaItem
-		need int
-	}{
-		{"instances", quota.Instances, need.Instances},
-		{"vcpus", quota.VCPUs, need.VCPUs},
-		{"ram_mb", quota.RAMMB, need.RAMMB},
-	} {
-		if !q.item.Fits(q.need) {
-			left := max(0, q.item.Max-q.item.Used)
-			r.add(field, apperr.Quota, "needs %d %s, %d of %d are left", q.need, q.what, left, q.item.Max)
-		}
+	for _, detail := range quota.Shortages(need) {
+		r.add(field, apperr.Quota, "%s", detail)
 	}
 }
 

@@ -291,20 +291,12 @@ func (n names) check(req createOrder) []error {
 		wrong = append(wrong, n.checkPorts(i)...)
 		_, unknown := n.securityGroups(i)
 		wrong = append(wrong, unknown...)
+		if name := i.spec.KeyName; name != "" {
+			wrong.add(lookup.CheckKeyPair(n.keys, lookup.Ref{Field: i.fields["key_name"], Value: name}))
+		}
 		zone, _, _ := strings.Cut(i.spec.Zone, ":")
-		for _, part := range []struct {
-			field, what string
-			known       []string
-			given       []string
-		}{
-			{"key_name", "key pair", n.keyNames(), []string{i.spec.KeyName}},
-			{"availability_zone", "availability zone", n.zones, []string{zone}},
-		} {
-			for _, name := range part.given {
-				if name != "" && n.withheld[part.field] == "" && !slices.Contains(part.known, name) {
-					wrong.add(lookup.Absent(i.fields[part.field], part.what, name, part.known))
-				}
-			}
+		if zone != "" && n.withheld["availability_zone"] == "" && !slices.Contains(n.zones, zone) {
+			wrong.add(lookup.Absent(i.fields["availability_zone"], "availability zone", zone, n.zones))
 		}
 	}
 	return distinct(wrong)
@@ -316,12 +308,4 @@ func (n names) securityGroups(i item) (ids []string, wrong []error) {
 		return i.spec.SecurityGroups, nil
 	}
 	return lookup.PickSecurityGroups(n.groups, i.fields["security_groups"], i.spec.SecurityGroups)
-}
-
-func (n names) keyNames() []string {
-	list := make([]string, len(n.keys))
-	for k, pair := range n.keys {
-		list[k] = pair.Name
-	}
-	return list
 }

@@ -7,7 +7,6 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"log/slog"
 	"maps"
 
@@ -58,7 +57,7 @@ func (s service) Put(
 	}
 	shared := &attempts{}
 	return s.repeat(ctx, who, cloud, d, func(before domain.Managed) (domain.NewManaged, *plan, error) {
-		if err := checkMove(ctx, cloud, before, d.in.Schedule.rule()); err != nil {
+		if err := checkMove(ctx, cloud, before, d.in.Schedule); err != nil {
 			return domain.NewManaged{}, nil, err
 		}
 		made, err := s.draft(ctx, who, d, before, shared)
@@ -189,7 +188,7 @@ func (s service) draft(
 	made.Managed = before // a dry run also shows what is not declared
 	made.ProjectID, made.DomainID, made.UserID = who.ProjectID, who.DomainID, who.UserID
 	made.Kind, made.Name, made.Provider, made.Flavor = d.kind, d.name, provider.Name, d.in.Flavor
-	made.Labels, made.Schedule, made.Repair = d.in.Labels, d.in.Schedule.rule(), d.in.repair()
+	made.Labels, made.Schedule, made.Repair = d.in.Labels, d.in.Schedule, d.in.repair()
 	made.MaxRevisions, made.Actor = d.in.maxRevisions(), domain.ActorFrom(ctx)
 	made.Digest = nil
 	made.Before, made.PerProject = before.Version, s.perProject
@@ -400,22 +399,10 @@ func (s service) checkQuota(ctx context.Context, cloud *openstack.Session, befor
 	if flavors, err := cloud.Flavors(ctx); err == nil { // an unknown flavor has no size, and is refused later
 		size, _ = lookup.PickFlavor(flavors, lookup.Ref{Field: "spec.flavor", Value: declared.Flavor})
 	}
-	for _, q := range []struct {
-		what string
-		item domain.QuotaItem
-		need int
-	}{
-		{"instances", quota.Instances, more},
-		{"vcpus", quota.VCPUs, more * size.VCPUs},
-		{"ram_mb", quota.RAMMB, more * size.RAMMB},
-	} {
-		if q.need == 0 || q.item.Fits(q.need) {
-			continue
-		}
-		left := max(0, q.item.Max-q.item.Used)
-		detail := fmt.Sprintf("needs %d %s, %d of %d are left", q.need, q.what, left, q.item.Max)
-		e := apperr.New(apperr.Quota, "the project's quota does not allow it: %s %s", field, detail)
-		e.Fields = []apperr.Field{{Field: field, Detail: detail}}
+	need := domain.Need{Instances: more, VCPUs: more * size.VCPUs, RAMMB: more * size.RAMMB}
+	if lacks := quota.Shortages(need); len(lacks) > 0 {
+		e := apperr.New(apperr.Quota, "the project's quota does not allow it: %s %s", field, lacks[0])
+		e.Fields = []apperr.Field{{Field: field, Detail: lacks[0]}}
 		return e
 	}
 	return nil

@@ -29,11 +29,11 @@ import (
 var specTypes = map[domain.Kind]reflect.Type{
 	domain.KindMachine:    reflect.TypeFor[MachineSpec](),
 	domain.KindDeployment: reflect.TypeFor[DeploymentSpec](),
-	domain.KindVolume:     reflect.TypeFor[VolumeSpec](),
-	domain.KindImage:      reflect.TypeFor[ImageSpec](),
-	domain.KindBalancer:   reflect.TypeFor[BalancerSpec](),
+	domain.KindVolume:     reflect.TypeFor[domain.VolumeSpec](),
+	domain.KindImage:      reflect.TypeFor[domain.ImageSpec](),
+	domain.KindBalancer:   reflect.TypeFor[domain.BalancerSpec](),
 	domain.KindSecret:     reflect.TypeFor[SecretSpec](),
-	domain.KindConfigmap:  reflect.TypeFor[ConfigmapSpec](),
+	domain.KindConfigmap:  reflect.TypeFor[domain.ConfigmapSpec](),
 }
 
 // secretField is the field of a spec that is sealed; "" = none.
@@ -102,7 +102,7 @@ func checkSpec(kind domain.Kind, given map[string]any) (checked checkedSpec, err
 	if faults := append(meaning(typed), checked.payloadFaults(typed)...); len(faults) > 0 {
 		return checked, httpx.Invalid(faults...)
 	}
-	if s, isVolume := typed.(*VolumeSpec); isVolume {
+	if s, isVolume := typed.(*domain.VolumeSpec); isVolume {
 		s.Description = domain.Stripped(s.Description) // as Cinder keeps it
 	}
 	checked.spec, err = json.Marshal(typed)
@@ -156,7 +156,7 @@ func (c *checkedSpec) takeSecret(kind domain.Kind, given map[string]any) error {
 // payloadFaults are the faults of the payload of a secret that is not text: Barbican skips what is no base64.
 func (c *checkedSpec) payloadFaults(typed any) []apperr.Field {
 	s, isSecret := typed.(*SecretSpec)
-	if !isSecret || c.secret == "" || (domain.SecretSpec{ContentType: s.ContentType}).IsText() {
+	if !isSecret || c.secret == "" || s.IsText() {
 		return nil
 	}
 	if _, err := base64.StdEncoding.DecodeString(c.secret); err != nil {
@@ -240,9 +240,9 @@ func meaning(spec any) (faults []apperr.Field) {
 	}
 	switch s := spec.(type) {
 	case *MachineSpec:
-		checkMachine(*s, fault)
-	case *DeploymentSpec:
 		checkMachine(s.MachineSpec, fault)
+	case *DeploymentSpec:
+		checkMachine(s.DeploymentSpec.MachineSpec, fault)
 		if s.MaxUnavailable != nil && *s.MaxUnavailable > s.Count {
 			fault("max_unavailable", fmt.Sprintf("must be at most the count, %d", s.Count))
 		}
@@ -250,19 +250,19 @@ func meaning(spec any) (faults []apperr.Field) {
 			fault("volumes", "cannot be combined with this kind, because a volume is attached to one server: declare "+
 				"a VirtualMachine")
 		}
-	case *VolumeSpec:
+	case *domain.VolumeSpec:
 		checkTexts("metadata", s.Metadata, fault)
-	case *ImageSpec:
+	case *domain.ImageSpec:
 		checkImage(*s, fault)
-	case *BalancerSpec:
+	case *domain.BalancerSpec:
 		checkBalancer(*s, fault)
-	case *ConfigmapSpec:
+	case *domain.ConfigmapSpec:
 		checkFiles(s.Data, fault)
 	}
 	return faults
 }
 
-func checkMachine(s MachineSpec, fault func(field, detail string)) {
+func checkMachine(s domain.MachineSpec, fault func(field, detail string)) {
 	checkTexts("metadata", s.Metadata, fault)
 	for _, f := range slices.Concat(domain.CheckMetadata("metadata", s.Metadata), domain.CheckTags("tags", s.Tags)) {
 		fault(f.Field, f.Detail)
@@ -310,7 +310,7 @@ func checkTexts(field string, texts map[string]string, fault func(field, detail 
 	}
 }
 
-func checkImage(s ImageSpec, fault func(field, detail string)) {
+func checkImage(s domain.ImageSpec, fault func(field, detail string)) {
 	checkTexts("properties", s.Properties, fault)
 	checkObjects("tags", s.Tags, fault)
 	keys := slices.Sorted(maps.Keys(s.Properties))
@@ -330,7 +330,7 @@ func checkImage(s ImageSpec, fault func(field, detail string)) {
 	}
 }
 
-func checkBalancer(s BalancerSpec, fault func(field, detail string)) {
+func checkBalancer(s domain.BalancerSpec, fault func(field, detail string)) {
 	if _, err := netip.ParseAddr(s.Address); s.Address != "" && err != nil {
 		fault("address", "must be an IP address")
 	}
@@ -371,7 +371,7 @@ func checkFiles(files map[string]string, fault func(field, detail string)) {
 
 // checkMove rejects another region: the objects of a resource stay where they were made. To name the region of this
 // process is no change.
-func checkMove(ctx context.Context, cloud *openstack.Session, before domain.Managed, next domain.ScheduleRule) error {
+func checkMove(ctx context.Context, cloud *openstack.Session, before domain.Managed, next domain.Schedule) error {
 	from, to := before.Schedule.Region, next.Region
 	if before.ID == uuid.Nil || from == to {
 		return nil
@@ -387,7 +387,7 @@ func checkMove(ctx context.Context, cloud *openstack.Session, before domain.Mana
 }
 
 // checkSchedule rejects what has no meaning for a kind.
-func checkSchedule(kind domain.Kind, rule domain.ScheduleRule) error {
+func checkSchedule(kind domain.Kind, rule domain.Schedule) error {
 	isServer := kind == domain.KindMachine || kind == domain.KindDeployment
 	var faults []apperr.Field
 	fault := func(name, detail string) {
@@ -409,7 +409,7 @@ func checkSchedule(kind domain.Kind, rule domain.ScheduleRule) error {
 }
 
 // checkTransition rejects a change of a volume that would lose its data.
-func checkTransition(before domain.Managed, spec json.RawMessage, rule domain.ScheduleRule) error {
+func checkTransition(before domain.Managed, spec json.RawMessage, rule domain.Schedule) error {
 	if before.Kind != domain.KindVolume {
 		return nil
 	}

@@ -261,7 +261,7 @@ func TestVolumeKeepsItsData(t *testing.T) {
 	t.Parallel()
 	before := domain.Managed{Kind: domain.KindVolume, Spec: []byte(`{"size_gb": 2, "image": "a", "zone": "z"}`)}
 	scheduled := domain.Managed{
-		Kind: domain.KindVolume, Spec: []byte(`{"size_gb": 2}`), Schedule: domain.ScheduleRule{Zone: "z"},
+		Kind: domain.KindVolume, Spec: []byte(`{"size_gb": 2}`), Schedule: domain.Schedule{Zone: "z"},
 	}
 	for _, row := range []struct {
 		before     domain.Managed
@@ -279,7 +279,7 @@ func TestVolumeKeepsItsData(t *testing.T) {
 		{scheduled, `{"size_gb": 2}`, "", "schedule.zone"},
 		{scheduled, `{"size_gb": 2, "zone": "y"}`, "z", "spec.zone"},
 	} {
-		err := checkTransition(row.before, []byte(row.spec), domain.ScheduleRule{Zone: row.zone})
+		err := checkTransition(row.before, []byte(row.spec), domain.Schedule{Zone: row.zone})
 		if (err == nil) != (row.want == "") || err != nil && !strings.Contains(err.Error(), row.want+":") {
 			t.Errorf("%s in %q: %v, want %s", row.spec, row.zone, err, row.want)
 		}
@@ -329,7 +329,7 @@ func TestResourceStays(t *testing.T) {
 // TestScheduleOfAKind: a rule that has no meaning for a kind is refused, and not ignored.
 func TestScheduleOfAKind(t *testing.T) {
 	t.Parallel()
-	rules := map[string]domain.ScheduleRule{
+	rules := map[string]domain.Schedule{
 		"zone": {Zone: "z"}, "labels": {Labels: map[string]string{"a": "b"}}, "affinity": {Affinity: "spread"},
 		"region": {Region: "r"},
 	}

@@ -28,29 +28,13 @@ const (
 	maxDeployment = maxName - len("-99")
 )
 
-// Schedule says where a resource may run.
-type Schedule struct {
-	Region   string            `json:"region,omitempty" maxLength:"255" doc:"Of the catalog."`
-	Zone     string            `json:"zone,omitempty" maxLength:"255" doc:"An availability zone."`
-	Labels   map[string]string `json:"labels,omitempty" doc:"That its node should have."`
-	Affinity string            `json:"affinity,omitempty" enum:"spread,pack" doc:"Of a deployment's servers."`
-}
-
-func (s Schedule) rule() domain.ScheduleRule {
-	return domain.ScheduleRule{Region: s.Region, Zone: s.Zone, Labels: s.Labels, Affinity: s.Affinity}
-}
-
-func showSchedule(r domain.ScheduleRule) Schedule {
-	return Schedule{Region: r.Region, Zone: r.Zone, Labels: r.Labels, Affinity: r.Affinity}
-}
-
 // PutManaged is the body of PUT /v1/managed/{kind}/{name}: all that is declared. What is absent has its default, but
 // for secrets, which stay.
 type PutManaged struct {
 	Flavor       string            `json:"flavor,omitempty" maxLength:"63" doc:"A template, whose spec it begins with."`
 	Spec         Spec              `json:"spec,omitempty" doc:"Of the kind. It may be absent with a flavor."`
 	Labels       map[string]string `json:"labels,omitempty"`
-	Schedule     Schedule          `json:"schedule,omitzero"`
+	Schedule     domain.Schedule   `json:"schedule,omitzero"`
 	Repair       domain.Repair     `json:"repair,omitempty" enum:"auto,manual"`
 	MaxRevisions *int              `json:"max_revisions,omitempty" minimum:"1" maximum:"100" doc:"10 by default."`
 }
@@ -150,7 +134,7 @@ type Managed struct {
 	Provider         string                `json:"provider" minLength:"1"`
 	Flavor           string                `json:"flavor,omitempty" minLength:"1" doc:"The template it began with."`
 	Labels           map[string]string     `json:"labels"`
-	Schedule         Schedule              `json:"schedule"`
+	Schedule         domain.Schedule       `json:"schedule"`
 	Repair           domain.Repair         `json:"repair" enum:"auto,manual"`
 	MaxRevisions     int                   `json:"max_revisions" minimum:"1"`
 	Revision         int                   `json:"revision" minimum:"1" doc:"What is declared."`
@@ -158,8 +142,8 @@ type Managed struct {
 	Request          domain.ManagedRequest `json:"request_method" enum:",create,update,delete" doc:"What is pending."`
 	Status           domain.ManagedStatus  `json:"status"`
 	StatusReason     string                `json:"status_reason"`
-	Conditions       []Condition           `json:"conditions"`
-	Drift            []Drift               `json:"drift"`
+	Conditions       []domain.Condition    `json:"conditions"`
+	Drift            []domain.Drift        `json:"drift"`
 	Members          []Member              `json:"members"`
 	Spec             Spec                  `json:"spec"`
 	SecretFields     []string              `json:"secret_fields,omitempty" minItems:"1" doc:"Of the spec, not shown."`
@@ -167,24 +151,6 @@ type Managed struct {
 	CreatedAt        time.Time             `json:"created_at"`
 	UpdatedAt        time.Time             `json:"updated_at"`
 	Plan             []ManagedPlan         `json:"plan,omitempty" minItems:"1" doc:"Of a dry run."`
-}
-
-// Condition is what is known of one aspect of a resource, in the form of Kubernetes' conditions.
-type Condition struct {
-	Type             string    `json:"type" enum:"Ready,Updated,InSync,Delegated,Scheduled,Progressing"`
-	Status           string    `json:"status" enum:"True,False,Unknown"`
-	Reason           string    `json:"reason"`
-	Message          string    `json:"message"`
-	LastTransitionAt time.Time `json:"last_transition_at" doc:"When the status changed."`
-	ObservedRevision int       `json:"observed_revision" minimum:"0" doc:"The revision that it is about."`
-}
-
-// Drift is a field that somebody else has changed.
-type Drift struct {
-	Member   uuid.UUID `json:"member,omitzero" doc:"The id of the member."`
-	Field    string    `json:"field" minLength:"1"`
-	Declared any       `json:"declared,omitempty" doc:"The value in the spec, if there is one."`
-	Actual   any       `json:"actual,omitempty" doc:"The value in OpenStack, if there is one."`
 }
 
 // Member is an object of OpenStack that makes a resource.
@@ -230,7 +196,7 @@ type ManagedRevision struct { //nolint:revive // its name in the API
 	Spec         Spec              `json:"spec"`
 	SecretFields []string          `json:"secret_fields,omitempty" minItems:"1"`
 	Labels       map[string]string `json:"labels"`
-	Schedule     Schedule          `json:"schedule"`
+	Schedule     domain.Schedule   `json:"schedule"`
 	RolledBack   int               `json:"rolled_back,omitempty" minimum:"1" doc:"The revision that it repeats."`
 	UserID       string            `json:"user_id" minLength:"1" doc:"Who declared it."`
 	UserName     string            `json:"user_name,omitempty" minLength:"1"`
@@ -260,18 +226,15 @@ type ProviderList struct {
 func show(m domain.Managed) Managed {
 	out := Managed{
 		ID: m.ID, Kind: m.Kind, Name: m.Name, Provider: m.Provider, Flavor: m.Flavor, Labels: orNone(m.Labels),
-		Schedule: showSchedule(m.Schedule), Repair: m.Repair, MaxRevisions: m.MaxRevisions, Revision: m.Revision,
+		Schedule: m.Schedule, Repair: m.Repair, MaxRevisions: m.MaxRevisions, Revision: m.Revision,
 		ObservedRevision: m.ObservedRevision, Request: m.Request, Status: m.Status, StatusReason: m.Reason,
-		Conditions: []Condition{}, Drift: []Drift{}, Members: []Member{}, Spec: Spec(m.Spec),
+		Conditions: []domain.Condition{}, Drift: append([]domain.Drift{}, m.Drift...), Members: []Member{}, Spec: Spec(m.Spec),
 		SecretFields: secretFields(m.Kind, m.Digest), UserID: m.UserID, CreatedAt: m.CreatedAt.UTC(),
 		UpdatedAt: m.UpdatedAt.UTC(),
 	}
 	for _, c := range m.Conditions {
 		c.LastTransitionAt = c.LastTransitionAt.UTC()
-		out.Conditions = append(out.Conditions, Condition(c))
-	}
-	for _, d := range m.Drift {
-		out.Drift = append(out.Drift, Drift(d))
+		out.Conditions = append(out.Conditions, c)
 	}
 	for _, x := range m.Members {
 		out.Members = append(out.Members, Member{
@@ -298,7 +261,7 @@ func showPlan(m domain.Managed, p plan) Managed {
 func showRevision(kind domain.Kind, r domain.Revision) ManagedRevision {
 	return ManagedRevision{
 		Revision: r.Number, Flavor: r.Flavor, Spec: Spec(r.Spec), SecretFields: secretFields(kind, r.Digest),
-		Labels: orNone(r.Labels), Schedule: showSchedule(r.Schedule), RolledBack: r.RolledBack, UserID: r.UserID,
+		Labels: orNone(r.Labels), Schedule: r.Schedule, RolledBack: r.RolledBack, UserID: r.UserID,
 		UserName: r.UserName, CreatedAt: r.CreatedAt.UTC(),
 	}
 }

@@ -202,7 +202,7 @@ func shownFields(m domain.Managed) map[string]any {
 	}
 	put("flavor", m.Flavor, m.Flavor == "")
 	put("labels", m.Labels, len(m.Labels) == 0)
-	put("schedule", showSchedule(m.Schedule), reflect.ValueOf(m.Schedule).IsZero())
+	put("schedule", m.Schedule, reflect.ValueOf(m.Schedule).IsZero())
 	put("repair", m.Repair, false)
 	put("max_revisions", m.MaxRevisions, false)
 	for name, value := range fields(m.Spec) {

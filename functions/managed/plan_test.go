@@ -191,7 +191,7 @@ func TestDeclaredAt(t *testing.T) {
 // TestKeyPairsNotListed: Nova's own 400, which has no field, is the answer as it is.
 func TestKeyPairsNotListed(t *testing.T) {
 	t.Parallel()
-	list := func(err error) listKeyPairs {
+	list := func(err error) func(context.Context) ([]domain.KeyPair, error) {
 		return func(context.Context) ([]domain.KeyPair, error) { return []domain.KeyPair{{Name: "mine"}}, err }
 	}
 	err := apperr.New(apperr.Invalid, "nova rejects the request")

@@ -223,39 +223,33 @@ func pickNetwork(ctx context.Context, cloud cachedLists, r lookup.Ref) (string, 
 }
 
 func pickKeyPair(ctx context.Context, cloud cachedLists, r lookup.Ref) (string, error) {
-	return r.Value, findKeyPair(ctx, cloud.KeyPairs, r)
-}
-
-type listKeyPairs func(context.Context) ([]domain.KeyPair, error)
-
-func findKeyPair(ctx context.Context, list listKeyPairs, r lookup.Ref) error {
-	all, err := list(ctx)
-	var names []string
-	for _, pair := range all {
-		names = append(names, pair.Name)
+	pairs, err := cloud.KeyPairs(ctx)
+	if err == nil {
+		err = lookup.CheckKeyPair(pairs, r)
 	}
-	if err == nil && !slices.Contains(names, r.Value) {
-		err = lookup.Absent(r.Field, "key pair", r.Value, names)
-	}
-	return err
+	return r.Value, err
 }
 
 // checkKeyPair rejects a spec whose key pair the session's user does not have: Nova looks it up among those of the user
 // who makes a server.
-func checkKeyPair(ctx context.Context, list listKeyPairs, spec json.RawMessage) error {
+func checkKeyPair(
+	ctx context.Context, list func(context.Context) ([]domain.KeyPair, error), spec json.RawMessage,
+) error {
 	var s domain.MachineSpec
 	if _ = json.Unmarshal(spec, &s); s.KeyName == "" { // it was checked, and other kinds have none
 		return nil
 	}
-	const field = "spec.key_name"
-	err := findKeyPair(ctx, list, lookup.Ref{Field: field, Value: s.KeyName})
-	problem := apperr.As(err)
-	if err == nil || problem.Code != apperr.Invalid || len(problem.Fields) != 1 { // Nova's own 400 names no field
+	pairs, err := list(ctx)
+	if err != nil {
 		return err
+	}
+	const field = "spec.key_name"
+	if err = lookup.CheckKeyPair(pairs, lookup.Ref{Field: field, Value: s.KeyName}); err == nil {
+		return nil
 	}
 	return apperr.InvalidField(field, fmt.Sprintf("you have no key pair %q: another user has declared the resource, "+
 		"and with your change servers are made in your name; import the key pair, or name one of yours", s.KeyName),
-		problem.Fields[0].Allowed...)
+		apperr.As(err).Fields[0].Allowed...)
 }
 
 func pickSecurityGroup(ctx context.Context, cloud cachedLists, r lookup.Ref) (string, error) {

@@ -69,22 +69,22 @@ const (
 // DefaultMaxRevisions is how many revisions are kept unless the resource says otherwise.
 const DefaultMaxRevisions = 10
 
-// ScheduleRule says where a resource may run.
-type ScheduleRule struct {
-	Region   string            `json:"region,omitempty"`   // of the catalog; "" = the function's own
-	Zone     string            `json:"zone,omitempty"`     // an availability zone
-	Labels   map[string]string `json:"labels,omitempty"`   // that its node should have
-	Affinity string            `json:"affinity,omitempty"` // spread or pack: of the members of a deployment
+// Schedule says where a resource may run.
+type Schedule struct {
+	Region   string            `json:"region,omitempty" maxLength:"255" doc:"Of the catalog."` // "" = the function's own
+	Zone     string            `json:"zone,omitempty" maxLength:"255" doc:"An availability zone."`
+	Labels   map[string]string `json:"labels,omitempty" doc:"That its node should have."`
+	Affinity string            `json:"affinity,omitempty" enum:"spread,pack" doc:"Of a deployment's servers."`
 }
 
 // Condition is what is known of one aspect of a resource, in the form of Kubernetes' conditions.
 type Condition struct {
-	Type             string    `json:"type"`
-	Status           string    `json:"status"` // True, False or Unknown
+	Type             string    `json:"type" enum:"Ready,Updated,InSync,Delegated,Scheduled,Progressing"`
+	Status           string    `json:"status" enum:"True,False,Unknown"`
 	Reason           string    `json:"reason"` // one word in CamelCase
 	Message          string    `json:"message"`
-	LastTransitionAt time.Time `json:"last_transition_at"`
-	ObservedRevision int       `json:"observed_revision"` // that it is about
+	LastTransitionAt time.Time `json:"last_transition_at" doc:"When the status changed."`
+	ObservedRevision int       `json:"observed_revision" minimum:"0" doc:"The revision that it is about."`
 }
 
 // The types of conditions.
@@ -112,12 +112,12 @@ func SetCondition(all []Condition, c Condition, now time.Time) []Condition {
 	return all
 }
 
-// Drift is one field that somebody else has changed.
+// Drift is a field that somebody else has changed.
 type Drift struct {
-	Member   uuid.UUID `json:"member,omitzero"`
-	Field    string    `json:"field"`
-	Declared any       `json:"declared"`
-	Actual   any       `json:"actual"`
+	Member   uuid.UUID `json:"member,omitzero" doc:"The id of the member."`
+	Field    string    `json:"field" minLength:"1"`
+	Declared any       `json:"declared,omitempty" doc:"The value in the spec, if there is one."`
+	Actual   any       `json:"actual,omitempty" doc:"The value in OpenStack, if there is one."`
 }
 
 // Managed is a declared resource, with its current revision and its members.
@@ -132,7 +132,7 @@ type Managed struct {
 	Provider         string
 	Flavor           string // the template that its spec began with; "" = none
 	Labels           map[string]string
-	Schedule         ScheduleRule
+	Schedule         Schedule
 	Repair           Repair
 	MaxRevisions     int
 	Revision         int
@@ -174,7 +174,7 @@ type Revision struct {
 	Secrets    []byte
 	Digest     []byte
 	Labels     map[string]string
-	Schedule   ScheduleRule
+	Schedule   Schedule
 	RolledBack int // the revision that this one repeats; 0 = none
 	UserID     string
 	UserName   string
@@ -315,20 +315,23 @@ func Providers() []Provider {
 	}
 }
 
+// The specs of the kinds. Their tags are their schemas in the API, which adds the fields that are sealed.
+
 // MachineSpec declares a server. A flavor, image or network is an id or a unique name, which is resolved when the
 // server is created.
 type MachineSpec struct {
-	Flavor         string            `json:"flavor"`
-	Image          string            `json:"image"`
-	Networks       []string          `json:"networks"`
-	KeyName        string            `json:"key_name,omitempty"`
-	SecurityGroups []string          `json:"security_groups,omitempty"`
+	Flavor         string            `json:"flavor" minLength:"1" maxLength:"255" doc:"Id or unique name, of Nova's."`
+	Image          string            `json:"image" minLength:"1" maxLength:"255" doc:"Id or unique name."`
+	Networks       []string          `json:"networks" minItems:"1" maxItems:"20" doc:"Ids or unique names."`
+	KeyName        string            `json:"key_name,omitempty" maxLength:"255"`
+	SecurityGroups []string          `json:"security_groups,omitempty" maxItems:"50"`
 	Metadata       map[string]string `json:"metadata,omitempty"`
-	Tags           []string          `json:"tags,omitempty"`
-	Volumes        []string          `json:"volumes,omitempty"`    // managed volumes of the project, by name
-	Configmaps     []string          `json:"configmaps,omitempty"` // managed ones: files written at the first boot
+	Tags           []string          `json:"tags,omitempty" maxItems:"40" uniqueItems:"true"`
+	Volumes        []string          `json:"volumes,omitempty" maxItems:"20" doc:"Managed volumes, to attach."`
+	// Configmaps are written as files at the first boot.
+	Configmaps []string `json:"configmaps,omitempty" maxItems:"20" doc:"Managed files."`
 	// Update says how a change of flavor or image is made: in_place (resize, rebuild; the default) or replace.
-	Update string `json:"update,omitempty"`
+	Update string `json:"update,omitempty" enum:"in_place,replace"`
 }
 
 // The ways to update a server.
@@ -337,60 +340,63 @@ const (
 	UpdateReplace = "replace"
 )
 
-// DeploymentSpec declares count servers of one spec.
+// DeploymentSpec declares a number of servers of one spec.
 type DeploymentSpec struct {
 	MachineSpec
 
-	Count          int  `json:"count"`
-	MaxUnavailable *int `json:"max_unavailable,omitempty"` // while it is updated; nil = 1
+	Count int `json:"count" minimum:"0" maximum:"100" doc:"How many servers."`
+	// MaxUnavailable is how many may be missing while they are updated; nil = 1.
+	MaxUnavailable *int `json:"max_unavailable,omitempty" minimum:"0" maximum:"100"`
 }
 
-// VolumeSpec declares a volume. It grows in place, and never shrinks.
+// VolumeSpec declares a volume. It grows in place.
 type VolumeSpec struct {
-	SizeGB      int               `json:"size_gb"`
-	Type        string            `json:"type,omitempty"`
-	Image       string            `json:"image,omitempty"` // what it is filled with: id or unique name
-	Zone        string            `json:"zone,omitempty"`
-	Description string            `json:"description,omitempty"`
+	SizeGB      int               `json:"size_gb" minimum:"1" maximum:"1000000" doc:"It may grow, and never shrinks."`
+	Type        string            `json:"type,omitempty" maxLength:"255" doc:"Of Cinder's volume types."`
+	Image       string            `json:"image,omitempty" maxLength:"255" doc:"What it is filled with when it is made."`
+	Zone        string            `json:"zone,omitempty" maxLength:"255" doc:"The availability zone."`
+	Description string            `json:"description,omitempty" maxLength:"255"`
 	Metadata    map[string]string `json:"metadata,omitempty"`
 }
 
 // ZoneIn is the availability zone of a volume: its own, or else that of its schedule; "" = any.
-func (s VolumeSpec) ZoneIn(rule ScheduleRule) string { return cmp.Or(s.Zone, rule.Zone) }
+func (s VolumeSpec) ZoneIn(rule Schedule) string { return cmp.Or(s.Zone, rule.Zone) }
 
 // ImageSpec declares an image. A change of its source or formats replaces it.
 type ImageSpec struct {
-	DiskFormat      string            `json:"disk_format"`
-	ContainerFormat string            `json:"container_format,omitempty"` // "" = bare
-	MinDiskGB       int               `json:"min_disk_gb,omitempty"`
-	MinRAMMB        int               `json:"min_ram_mb,omitempty"`
-	Tags            []string          `json:"tags,omitempty"`
+	DiskFormat string `json:"disk_format" enum:"raw,qcow2,vmdk,vdi,vhd,vhdx,iso,ami,ari,aki,ploop"`
+	// ContainerFormat is bare if it is empty.
+	ContainerFormat string            `json:"container_format,omitempty" enum:"bare,ovf,ova,docker,ami,ari,aki"`
+	MinDiskGB       int               `json:"min_disk_gb,omitempty" minimum:"0" maximum:"1000000"`
+	MinRAMMB        int               `json:"min_ram_mb,omitempty" minimum:"0" maximum:"100000000"`
+	Tags            []string          `json:"tags,omitempty" maxItems:"50" uniqueItems:"true"`
 	Properties      map[string]string `json:"properties,omitempty"`
-	SourceURL       string            `json:"source_url,omitempty"` // Glance downloads it (web-download)
-	Content         string            `json:"content,omitempty"`    // base64, for small ones
+	SourceURL       string            `json:"source_url,omitempty" maxLength:"2048" doc:"Glance downloads it."`
+	Content         string            `json:"content,omitempty" maxLength:"131072" doc:"Base64; small images only."`
 }
 
 // BalancerSpec declares a load balancer with its listeners.
 type BalancerSpec struct {
-	Network   string         `json:"network"` // of its address: id or unique name
-	Address   string         `json:"address,omitempty"`
-	Listeners []ListenerSpec `json:"listeners"`
+	Network   string         `json:"network" minLength:"1" maxLength:"255" doc:"Of its address: id or unique name."`
+	Address   string         `json:"address,omitempty" maxLength:"64" doc:"A free one of the network."`
+	Listeners []ListenerSpec `json:"listeners" minItems:"1" maxItems:"20"`
 }
 
 // ListenerSpec declares a port of a load balancer, and where its requests go.
 type ListenerSpec struct {
-	Protocol   string   `json:"protocol"` // TCP, UDP, HTTP
-	Port       int      `json:"port"`
-	Algorithm  string   `json:"algorithm,omitempty"` // "" = ROUND_ROBIN
-	MemberPort int      `json:"member_port"`
-	Deployment string   `json:"deployment,omitempty"` // a managed deployment, whose servers it balances
-	Machines   []string `json:"machines,omitempty"`   // managed servers
-	Addresses  []string `json:"addresses,omitempty"`
+	Protocol string `json:"protocol" enum:"TCP,UDP,HTTP"`
+	Port     int    `json:"port" minimum:"1" maximum:"65535"`
+	// Algorithm is ROUND_ROBIN if it is empty.
+	Algorithm  string   `json:"algorithm,omitempty" enum:"ROUND_ROBIN,LEAST_CONNECTIONS,SOURCE_IP"`
+	MemberPort int      `json:"member_port" minimum:"1" maximum:"65535" doc:"Of the servers."`
+	Deployment string   `json:"deployment,omitempty" maxLength:"63" doc:"A managed one: all of its servers."`
+	Machines   []string `json:"machines,omitempty" maxItems:"50" uniqueItems:"true" doc:"Managed servers."`
+	Addresses  []string `json:"addresses,omitempty" maxItems:"50" uniqueItems:"true" doc:"Others, by IP address."`
 }
 
 // SecretSpec declares a secret; its payload is among the ManagedSecrets.
 type SecretSpec struct {
-	ContentType string `json:"content_type,omitempty"` // "" = text/plain
+	ContentType string `json:"content_type,omitempty" maxLength:"255" doc:"text/plain by default."`
 }
 
 // IsText reports whether the payload is text. Others are bytes, and declared in base64.

@@ -1,6 +1,9 @@
 package domain
 
-import "time"
+import (
+	"fmt"
+	"time"
+)
 
 // Flavor is a size that a server may have.
 type Flavor struct {
@@ -108,6 +111,21 @@ func (n *Need) Add(s LaunchSpec) {
 // Fits reports whether the need is within the quota.
 func (q Quota) Fits(n Need) bool {
 	return q.Instances.Fits(n.Instances) && q.VCPUs.Fits(n.VCPUs) && q.RAMMB.Fits(n.RAMMB)
+}
+
+// Shortages says of what the quota has too little for the need, and how much of it is left.
+func (q Quota) Shortages(n Need) (all []string) {
+	for _, line := range []struct {
+		what string
+		item QuotaItem
+		need int
+	}{{"instances", q.Instances, n.Instances}, {"vcpus", q.VCPUs, n.VCPUs}, {"ram_mb", q.RAMMB, n.RAMMB}} {
+		if line.need > 0 && !line.item.Fits(line.need) {
+			left := max(0, line.item.Max-line.item.Used)
+			all = append(all, fmt.Sprintf("needs %d %s, %d of %d are left", line.need, line.what, left, line.item.Max))
+		}
+	}
+	return all
 }
 
 // Fits reports whether n more are within the quota.

@@ -53,6 +53,18 @@ func PickSecurityGroups(groups []domain.SecurityGroup, field string, given []str
 	return ids, wrong
 }
 
+// CheckKeyPair checks that one of a user's key pairs has the name.
+func CheckKeyPair(pairs []domain.KeyPair, r Ref) error {
+	names := make([]string, len(pairs))
+	for n, pair := range pairs {
+		names[n] = pair.Name
+	}
+	if slices.Contains(names, r.Value) {
+		return nil
+	}
+	return Absent(r.Field, "key pair", r.Value, names)
+}
+
 // FindSecurityGroups is PickSecurityGroups among those of a list, and fails with the first that is wrong. Where the
 // cloud's policy withholds the list, the names stay, and Nova looks them up.
 func FindSecurityGroups(

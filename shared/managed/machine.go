@@ -326,14 +326,7 @@ func checkKeyPair(ctx context.Context, s Session, name string) error {
 	if err != nil {
 		return err
 	}
-	names := make([]string, len(pairs))
-	for n, pair := range pairs {
-		names[n] = pair.Name
-	}
-	if !slices.Contains(names, name) {
-		return lookup.Absent("spec.key_name", "key pair", name, names)
-	}
-	return nil
+	return lookup.CheckKeyPair(pairs, lookup.Ref{Field: "spec.key_name", Value: name})
 }
 
 // checkZone looks up an availability zone that Nova places new servers in; "" = none is named.

@@ -333,7 +333,7 @@ func TestUnknownRevision(t *testing.T) {
 		in := Wanted{
 			Resource: domain.Managed{
 				ID: uuid.New(), Name: "thing", Revision: 4, Digest: []byte("a"),
-				Schedule: domain.ScheduleRule{Zone: "z"},
+				Schedule: domain.Schedule{Zone: "z"},
 			},
 			Member: domain.Member{ID: tried, Revision: 2}, Name: "thing", Around: triedAround(), Spec: spec,
 		}

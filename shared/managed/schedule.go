@@ -80,7 +80,7 @@ func (m *resource) scheduled(nodes []domain.Node) (isMet bool, reason, message s
 
 // mostPerHost is how many of so many servers a host has when they are spread over all nodes that may have them. It is 1
 // when the nodes are not known.
-func mostPerHost(servers int, rule domain.ScheduleRule, nodes []domain.Node) int {
+func mostPerHost(servers int, rule domain.Schedule, nodes []domain.Node) int {
 	usable := 0
 	for _, n := range nodes {
 		isInZone := rule.Zone == "" || n.Zone == rule.Zone

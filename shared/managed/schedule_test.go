@@ -24,22 +24,22 @@ func TestZones(t *testing.T) {
 		{Name: "n5", Labels: map[string]string{"gpu": "1"}}, // Nova names no zone
 	}
 	for name, tc := range map[string]struct {
-		rule  domain.ScheduleRule
+		rule  domain.Schedule
 		zones []string
 		want  []string // of the members 0, 1, 2; nil: they wait
 	}{
 		"no rule": {want: []string{"", "", ""}},
-		"a zone":  {rule: domain.ScheduleRule{Zone: "north"}, want: []string{"north", "north", "north"}},
+		"a zone":  {rule: domain.Schedule{Zone: "north"}, want: []string{"north", "north", "north"}},
 		"a label": {
-			rule:  domain.ScheduleRule{Labels: map[string]string{"disk": "ssd"}},
+			rule:  domain.Schedule{Labels: map[string]string{"disk": "ssd"}},
 			zones: []string{"east", "west"}, want: []string{"east", "west", "east"},
 		},
 		"two labels": {
-			rule:  domain.ScheduleRule{Labels: map[string]string{"disk": "ssd", "gpu": "1"}},
+			rule:  domain.Schedule{Labels: map[string]string{"disk": "ssd", "gpu": "1"}},
 			zones: []string{"east"}, want: []string{"east", "east", "east"},
 		},
-		"no such label":           {rule: domain.ScheduleRule{Labels: map[string]string{"disk": "tape"}}},
-		"a label without a value": {rule: domain.ScheduleRule{Labels: map[string]string{"disk": ""}}},
+		"no such label":           {rule: domain.Schedule{Labels: map[string]string{"disk": "tape"}}},
+		"a label without a value": {rule: domain.Schedule{Labels: map[string]string{"disk": ""}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			in := Wanted{Resource: domain.Managed{Schedule: tc.rule}}
@@ -84,7 +84,7 @@ func TestScheduled(t *testing.T) {
 		"on a node that is new": {ssd, []string{"new"}, "OtherNode"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			m := &resource{Managed: domain.Managed{Schedule: domain.ScheduleRule{Labels: tc.labels}}}
+			m := &resource{Managed: domain.Managed{Schedule: domain.Schedule{Labels: tc.labels}}}
 			for _, node := range tc.members {
 				m.Members = append(m.Members, domain.Member{Node: node})
 			}
@@ -106,17 +106,17 @@ func TestScheduledServers(t *testing.T) {
 		{Name: "reserved", Zone: "west", Status: domain.NodeUp, Enabled: true, Pool: domain.NodeReservable},
 		{Name: "elsewhere", Zone: "east", Status: domain.NodeUp, Enabled: true},
 	}
-	anywhere := domain.ScheduleRule{Affinity: "spread"}
-	west := func(affinity string) domain.ScheduleRule {
-		return domain.ScheduleRule{Zone: "west", Affinity: affinity}
+	anywhere := domain.Schedule{Affinity: "spread"}
+	west := func(affinity string) domain.Schedule {
+		return domain.Schedule{Zone: "west", Affinity: affinity}
 	}
 	for name, tc := range map[string]struct {
-		rule  domain.ScheduleRule
+		rule  domain.Schedule
 		nodes []domain.Node
 		hosts string // of the servers, a letter each; "-" = none yet, a capital is in another zone
 		want  string
 	}{
-		"any":                       {domain.ScheduleRule{}, two, "aaA", ""},
+		"any":                       {domain.Schedule{}, two, "aaA", ""},
 		"the zone":                  {west(""), two, "aab", ""},
 		"another zone":              {west(""), two, "aAB-", "OtherZone: 2 of 3 servers are in another zone than west"},
 		"spread":                    {west("spread"), two, "aabb", ""},
@@ -154,7 +154,7 @@ func TestScheduledServers(t *testing.T) {
 func TestOneByOne(t *testing.T) {
 	for _, affinity := range []string{"", "spread", "pack"} {
 		m := &resource{Managed: domain.Managed{
-			Kind: domain.KindDeployment, Spec: []byte(`{"count": 4}`), Schedule: domain.ScheduleRule{Affinity: affinity},
+			Kind: domain.KindDeployment, Spec: []byte(`{"count": 4}`), Schedule: domain.Schedule{Affinity: affinity},
 		}}
 		var all []seen
 		most, rounds := 0, 0
@@ -227,7 +227,7 @@ func (g *grouping) EnsureServerGroup(context.Context, string, string) (string, e
 func TestServerGroupsOfProjects(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		m := domain.Managed{Kind: domain.KindDeployment, Schedule: domain.ScheduleRule{Affinity: "spread"}}
+		m := domain.Managed{Kind: domain.KindDeployment, Schedule: domain.Schedule{Affinity: "spread"}}
 		session := func(c Cloud) Session { return Session{Cloud: c, lists: &lists{}} }
 		ctx, cancel := context.WithCancel(t.Context())
 		slow, nova := session(hanging{}), &grouping{}
