@@ -17,28 +17,6 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestEndOnDeadHost: a lease whose host is down with servers to shelve ends when they are shelved, and not before.
-func TestEndOnDeadHost(t *testing.T) {
-	t.Parallel()
-	w := newHostWorld(t)
-	r := w.lease(t, func(l *domain.Lease) { l.OnEnd = domain.OnEndShelve; l.Reservations[0].Want.VCPUs = 1 })
-	w.becomes(t, domain.LeaseActive)
-	id, host := w.cloud.launch(r.Flavors[0].ID)
-	w.exec(t, "update nodes set pool = 'leaving' where name <> $1", host) // no other host can replace it
-	w.down(t, host, true)
-	w.end(t)
-	for range 3 {
-		w.pass(t)
-	}
-	if held := w.held(t); !slices.Equal(held, []string{host}) {
-		t.Errorf("a host with a server is not held: %v", held)
-	}
-	delete(w.cloud.servers, id)
-	w.exec(t, "update nodes set pool = 'reservable'")
-	w.becomes(t, domain.LeaseEnded)
-	w.clean(t)
-}
-
 // TestServersOnTheWay: a server that Nova is still building or unshelving when the lease ends, without a host yet, is
 // waited for, and ended.
 func TestServersOnTheWay(t *testing.T) {

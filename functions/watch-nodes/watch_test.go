@@ -45,21 +45,6 @@ func TestReadAgain(t *testing.T) {
 	}
 }
 
-// TestOldDrainsStay: that old drains cannot be deleted is the event's error, and keeps neither the hosts from being
-// watched nor the account's session.
-func TestOldDrainsStay(t *testing.T) {
-	t.Parallel()
-	w := watch(t, "a")
-	w.exec("alter table drains rename column ended_at to hidden")
-	err := w.newRunner().Run(t.Context())
-	if err == nil || !strings.Contains(err.Error(), "retire") || len(w.nova.forgot) > 0 {
-		t.Errorf("got %v, it forgets the session after %v", err, w.nova.forgot)
-	}
-	if got := w.text("select status from nodes where name = 'a'"); got != "up" {
-		t.Errorf("the host is %q", got)
-	}
-}
-
 // TestOutageIsHeld: hosts that are out of service together are not cordoned, by however many replicas, and that is one
 // event. When most of them are back, the others have their whole time again.
 func TestOutageIsHeld(t *testing.T) {

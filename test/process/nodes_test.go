@@ -207,12 +207,12 @@ func TestDrain(t *testing.T) {
 	}
 
 	second := d.drain(t, d.from, 2)
+	d.post(t, d.from, "uncordon", "{}", http.StatusConflict)
 	// No server is about to land here, so the drain need not wait for one.
 	if _, err := d.conn.Exec(t.Context(),
 		"update drains set created_at = created_at - interval '1 minute' where id = $1", second); err != nil {
 		t.Fatal(err)
 	}
-	d.post(t, d.from, "uncordon", "{}", http.StatusConflict)
 	over = d.ends(t, second)
 	if over.Status != domain.DrainDone {
 		t.Errorf("the drain is %s (%s): %+v", over.Status, over.Reason, over.Servers)
