@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -65,11 +66,9 @@ func (s service) newLease(
 	if asked == nil && !isDefault {
 		return nil, nil //nolint:nilnil // it gets none
 	}
-	made := domain.NewLease{Rules: s.rules}
-	terms := domain.LeaseTerms{Duration: s.defaultLease}
+	rules, terms := s.rules, domain.LeaseTerms{Duration: s.defaultLease}
 	if isDefault {
-		made.Rules = domain.LeaseRules{}
-		asked = &OrderLeaseRequest{}
+		rules, asked = domain.LeaseRules{}, &OrderLeaseRequest{}
 	} else {
 		terms = asked.Terms()
 	}
@@ -78,25 +77,22 @@ func (s service) newLease(
 		return nil, err
 	}
 	lease := domain.Lease{
-		ID: uuid.Must(uuid.NewV7()), ProjectID: order.ProjectID, DomainID: order.DomainID, UserID: order.UserID,
-		Name: asked.Name, Status: domain.LeasePending, OrderID: order.ID, Actor: order.Actor,
-	}
-	if lease.Name == "" {
-		lease.Name = req.name
+		ProjectID: order.ProjectID, DomainID: order.DomainID, UserID: order.UserID,
+		Name: cmp.Or(asked.Name, req.name), OrderID: order.ID, Actor: order.Actor,
 	}
 	if req.spec.Stopped {
 		lease.Status = domain.LeaseActive
 	}
-	if err := terms.Apply(&lease, made.Rules, now); err != nil {
+	made, err := terms.NewLease(lease, rules, now)
+	if err != nil {
 		return nil, ofLease(err, asked)
 	}
-	made.Lease = lease
 	if _, err := s.leases.Check(ctx, made); err != nil { // a lease that Postgres refuses needs no trust
 		return nil, ofLease(err, asked)
 	}
 	for _, i := range order.Instances {
 		made.Lease.Reservations = append(made.Lease.Reservations, domain.Reservation{
-			ID: uuid.Must(uuid.NewV7()), ProjectID: order.ProjectID, LeaseID: lease.ID,
+			ID: uuid.Must(uuid.NewV7()), ProjectID: order.ProjectID, LeaseID: made.Lease.ID,
 			Type: domain.InstanceReservation, Status: domain.ReservationPending, InstanceID: i.ID,
 		})
 	}

@@ -19,10 +19,8 @@ const changeAttempts = 3
 // Change changes a lease. One whose instances are handled in the user's name for longer gets another trust, made with
 // the caller's token.
 func (s service) Change(
-	ctx context.Context, who domain.Identity, token domain.Secret, id uuid.UUID, in ChangeLease,
-	checkVersion func(int64) error,
+	ctx context.Context, who caller, id uuid.UUID, in ChangeLease, checkVersion func(int64) error,
 ) (changed domain.Lease, err error) {
-	ctx = domain.WithActor(ctx, domain.ActorOf(who, uuid.Nil))
 	var delegated *domain.Connection // by an earlier attempt
 	defer func() {
 		if err != nil && delegated != nil {
@@ -46,11 +44,13 @@ func (s service) Change(
 			return before, err
 		}
 		after.Actor = domain.ActorFrom(ctx)
-		if err := s.count(ctx, who, attempt); err != nil {
-			return before, err
+		if attempt == 0 {
+			if err := s.count(ctx, who.Identity); err != nil {
+				return before, err
+			}
 		}
 		if delegated == nil && needsRights(before, after) {
-			if delegated, err = s.delegate(ctx, who, token, untilNow(after, now)); err != nil {
+			if delegated, err = s.delegate(ctx, who, untilNow(after, now)); err != nil {
 				return before, err
 			}
 		}
@@ -68,13 +68,11 @@ func (s service) Change(
 }
 
 // delegate makes a new trust for a lease; nil for one whose connection its request named, which must last and permit.
-func (s service) delegate(
-	ctx context.Context, who domain.Identity, token domain.Secret, lease domain.Lease,
-) (*domain.Connection, error) {
+func (s service) delegate(ctx context.Context, who caller, lease domain.Lease) (*domain.Connection, error) {
 	if lease.SharesConnection {
 		return nil, s.checkConnection(ctx, who, lease)
 	}
-	return s.trusts.ForLease(ctx, who, s.cloud.As(token, who.ProjectID), lease)
+	return s.trusts.ForLease(ctx, who.Identity, who.cloud, lease)
 }
 
 // apply is the lease with the change. now is the database's clock.
@@ -151,11 +149,7 @@ func needsRights(before, after domain.Lease) bool {
 }
 
 // Retry has run-leases try again what has failed, with a trust made with the caller's token.
-func (s service) Retry(
-	ctx context.Context, who domain.Identity, token domain.Secret, id uuid.UUID,
-) (domain.Lease, error) {
-	actor := domain.ActorOf(who, uuid.Nil)
-	ctx = domain.WithActor(ctx, actor)
+func (s service) Retry(ctx context.Context, who caller, id uuid.UUID) (domain.Lease, error) {
 	lease, err := s.store.Get(ctx, who.ProjectID, id)
 	if err != nil {
 		return lease, err
@@ -163,7 +157,7 @@ func (s service) Retry(
 	if err := lease.CheckRetry(); err != nil {
 		return lease, err
 	}
-	if err := s.count(ctx, who, 0); err != nil {
+	if err := s.count(ctx, who.Identity); err != nil {
 		return lease, err
 	}
 	now, err := s.store.Now(ctx)
@@ -172,11 +166,11 @@ func (s service) Retry(
 	}
 	var delegated *domain.Connection
 	if lease.ConnectionID != uuid.Nil {
-		if delegated, err = s.delegate(ctx, who, token, untilNow(lease, now)); err != nil {
+		if delegated, err = s.delegate(ctx, who, untilNow(lease, now)); err != nil {
 			return lease, err
 		}
 	}
-	retried, err := s.store.Retry(ctx, who.ProjectID, id, delegated, actor)
+	retried, err := s.store.Retry(ctx, who.ProjectID, id, delegated, domain.ActorFrom(ctx))
 	if err != nil {
 		if delegated != nil {
 			s.trusts.Drop(ctx, *delegated)
@@ -197,28 +191,22 @@ func untilNow(lease domain.Lease, now time.Time) domain.Lease {
 
 // Release ends a lease of any project for a caller to whom Nova shows its compute services. Its servers stay where they
 // are.
-func (s service) Release(
-	ctx context.Context, who domain.Identity, token domain.Secret, id uuid.UUID,
-) (domain.Lease, error) {
-	if _, err := s.cloud.As(token, who.ProjectID).ComputeHosts(ctx); err != nil {
+func (s service) Release(ctx context.Context, who caller, id uuid.UUID) (domain.Lease, error) {
+	if _, err := who.cloud.ComputeHosts(ctx); err != nil {
 		return domain.Lease{}, err
 	}
 	project, err := s.store.ProjectOf(ctx, id)
 	if err != nil {
 		return domain.Lease{}, err
 	}
-	actor := domain.ActorOf(who, uuid.Nil)
-	released, err := s.store.Abandon(domain.WithActor(ctx, actor), project, id, actor)
+	released, err := s.store.Abandon(ctx, project, id, domain.ActorFrom(ctx))
 	if err == nil {
 		s.wake("run-leases", "run-connections", "deliver-events")
 	}
 	return released, err
 }
 
-// count counts a change, or a search for free hosts, for the limit of the project, at its first attempt.
-func (s service) count(ctx context.Context, who domain.Identity, attempt int) error {
-	if attempt > 0 {
-		return nil
-	}
+// count counts a change, or a search for free hosts, for the limit of the project.
+func (s service) count(ctx context.Context, who domain.Identity) error {
 	return s.changes.Take(ctx, who.ProjectID, "this project")
 }

@@ -17,10 +17,9 @@ import (
 // fixture is the function with its database and the owner of its leases.
 type fixture struct {
 	*testkit.Client
-	conn     *pgx.Conn
-	project  *testkit.Project
-	server   *testkit.Client // without a token
-	database string
+	conn    *pgx.Conn
+	project *testkit.Project
+	server  *testkit.Client // without a token
 }
 
 // start starts the function for a project of its own, with more of its environment.
@@ -35,7 +34,7 @@ func startFor(t *testing.T, project *testkit.Project, token string, more map[str
 	t.Helper()
 	database := testkit.Database(t)
 	server := testkit.Start(t, testkit.Env(t, database, more), Function)
-	return fixture{server.As(token), testkit.Connect(t, database), project, server, database}
+	return fixture{server.As(token), testkit.Connect(t, database), project, server}
 }
 
 // exec changes rows as the other functions do.
@@ -197,7 +196,7 @@ func TestDryRun(t *testing.T) {
 }
 
 // TestChangesAreLimited as far as they make no trust: each writes an event, and a delivery for each of up to 100
-// callbacks.
+// callbacks. So are dry runs and searches for free hosts, which may read the times of all hosts.
 func TestChangesAreLimited(t *testing.T) {
 	t.Parallel()
 	f := start(t, map[string]string{"CHANGE_RATE_LIMIT": "3"})
@@ -214,49 +213,10 @@ func TestChangesAreLimited(t *testing.T) {
 	}
 	refused(t, f.Post(t, "/v1/leases", hosts), http.StatusTooManyRequests, "")
 	refused(t, f.Post(t, "/v1/leases?dry_run=true", hosts), http.StatusTooManyRequests, "")
+	refused(t, f.Get(t, "/v1/leases/availability?duration=PT1H"), http.StatusTooManyRequests, "")
 	made := f.make(t, ofInstance(f.instance(t, f.project.ID, "active"), ""))
 	f.exec(t, "update leases set status = 'error', start_result = 'failed' where id = $1", made.ID)
 	refused(t, f.Post(t, "/v1/leases/"+made.ID.String()+"/retry", ""), http.StatusTooManyRequests, "")
-}
-
-// TestSearchesAreLimited: a dry run and a search for free hosts each may read the times of all hosts.
-func TestSearchesAreLimited(t *testing.T) {
-	t.Parallel()
-	for name, search := range map[string]func(f fixture) testkit.Answer{
-		"dry run": func(f fixture) testkit.Answer {
-			return f.Post(t, "/v1/leases?dry_run=true", ofHosts(in(time.Hour), "PT2H", ""))
-		},
-		"availability": func(f fixture) testkit.Answer {
-			return f.Get(t, "/v1/leases/availability?duration=PT1H")
-		},
-	} {
-		f := start(t, map[string]string{"CHANGE_RATE_LIMIT": "2"})
-		f.hosts(t, 1)
-		for n, status := range []int{200, 200, 429} {
-			a := search(f)
-			if a.Status != status || (status == 429) != (a.Header.Get("Retry-After") != "") {
-				t.Errorf("%s %d: got %d %.200s, want %d", name, n, a.Status, a.Body, status)
-			}
-		}
-	}
-}
-
-// TestWarningByDefault comes an hour before the end, unless the request says otherwise or the lease is too short.
-func TestWarningByDefault(t *testing.T) {
-	t.Parallel()
-	f := start(t, nil)
-	f.hosts(t, 1)
-	for period, want := range map[string]string{
-		`"duration": "PT61M"`: "PT1H", `"duration": "PT1H"`: "", `"duration": "PT2H", "before_end": "PT0S"`: "",
-		`"duration": "PT2H", "before_end": "PT5M"`: "PT5M",
-	} {
-		var made Lease
-		a := f.post(t, period)
-		if a.JSON(t, &made); a.Status != http.StatusCreated || made.BeforeEnd != want {
-			t.Errorf("%s: got %d %s, want %q", period, a.Status, a.Body, want)
-		}
-		f.Do(t, "DELETE", path(made), "")
-	}
 }
 
 // TestHostsOfEnded: an ended reservation shows how many hosts it had.

@@ -219,7 +219,7 @@ func (s service) Availability(
 		refusal.Code = apperr.Unprocessable
 		return nil, refusal
 	}
-	if err := s.count(ctx, who, 0); err != nil {
+	if err := s.count(ctx, who); err != nil {
 		return nil, err
 	}
 	return s.store.Availability(ctx, q)

@@ -104,6 +104,12 @@ type LeasePath struct {
 
 type handler struct{ svc service }
 
+// caller is who sends a request. What they change with the context is recorded as theirs.
+func (h handler) caller(ctx context.Context) (context.Context, caller) {
+	who, token := auth.Caller(ctx)
+	return domain.WithActor(ctx, domain.ActorOf(who, uuid.Nil)), caller{who, h.svc.cloud.As(token, who.ProjectID)}
+}
+
 type listInput struct {
 	Status     []domain.LeaseStatus   `query:"status" minItems:"1" example:"[\"active\",\"error\"]"`
 	Name       string                 `query:"name" maxLength:"255" example:"workshop" doc:"A part of the name."`
@@ -139,11 +145,11 @@ type createOutput struct {
 }
 
 func (h handler) create(ctx context.Context, in *createInput) (httpx.Response, error) {
-	who, token := auth.Caller(ctx)
+	ctx, who := h.caller(ctx)
 	if id, isKeyed, _ := domain.AttemptFrom(ctx); isKeyed && in.Body.ID == nil && !in.DryRun {
 		in.Body.ID = &httpx.ID{UUID: id}
 	}
-	made, err := h.svc.Create(ctx, who, token, in.Body, in.DryRun)
+	made, err := h.svc.Create(ctx, who, in.Body, in.DryRun)
 	if err != nil {
 		return httpx.Response{}, err
 	}
@@ -207,8 +213,8 @@ type changeInput struct {
 }
 
 func (h handler) change(ctx context.Context, in *changeInput) (*leaseOutput, error) {
-	who, token := auth.Caller(ctx)
-	changed, err := h.svc.Change(ctx, who, token, in.ID.UUID, in.Body, httpx.IfMatch(ctx, "lease"))
+	ctx, who := h.caller(ctx)
+	changed, err := h.svc.Change(ctx, who, in.ID.UUID, in.Body, httpx.IfMatch(ctx, "lease"))
 	return h.reply(ctx, changed, err)
 }
 
@@ -218,7 +224,8 @@ type deleteInput struct {
 }
 
 func (h handler) delete(ctx context.Context, in *deleteInput) (httpx.Response, error) {
-	ended, err := h.svc.Delete(ctx, auth.CallerOrNobody(ctx), in.ID.UUID, in.OnEnd)
+	ctx, who := h.caller(ctx)
+	ended, err := h.svc.Delete(ctx, who, in.ID.UUID, in.OnEnd)
 	return h.replyEnded(ctx, ended, err)
 }
 
@@ -236,8 +243,8 @@ func (h handler) replyEnded(ctx context.Context, ended domain.Lease, err error) 
 }
 
 func (h handler) retry(ctx context.Context, in *LeasePath) (*leaseOutput, error) {
-	who, token := auth.Caller(ctx)
-	retried, err := h.svc.Retry(ctx, who, token, in.ID.UUID)
+	ctx, who := h.caller(ctx)
+	retried, err := h.svc.Retry(ctx, who, in.ID.UUID)
 	return h.reply(ctx, retried, err)
 }
 
@@ -274,8 +281,8 @@ func hostRoutes(api huma.API, h handler) {
 }
 
 func (h handler) release(ctx context.Context, in *LeasePath) (httpx.Response, error) {
-	who, token := auth.Caller(ctx)
-	released, err := h.svc.Release(ctx, who, token, in.ID.UUID)
+	ctx, who := h.caller(ctx)
+	released, err := h.svc.Release(ctx, who, in.ID.UUID)
 	return h.replyEnded(ctx, released, err)
 }
 

@@ -31,13 +31,19 @@ type service struct {
 	changes     postgres.RateLimit
 }
 
+// caller is who sends a request. Its session has their own token.
+type caller struct {
+	domain.Identity
+
+	cloud *openstack.Session
+}
+
 // Delete ends a lease of the project, with onEnd instead of its own unless that is empty. A pending one may be
-// cancelled at once; run-leases ends any other.
+// cancelled immediately; run-leases ends any other.
 func (s service) Delete(
-	ctx context.Context, who domain.Identity, id uuid.UUID, onEnd domain.OnEnd,
+	ctx context.Context, who caller, id uuid.UUID, onEnd domain.OnEnd,
 ) (domain.Lease, error) {
-	actor := domain.ActorOf(who, uuid.Nil)
-	ended, err := s.store.End(domain.WithActor(ctx, actor), who.ProjectID, id, onEnd, actor)
+	ended, err := s.store.End(ctx, who.ProjectID, id, onEnd, domain.ActorFrom(ctx))
 	if err == nil {
 		s.wake("run-leases", "run-connections", "deliver-events")
 	}
@@ -75,50 +81,46 @@ func (s service) window(ctx context.Context, from, until time.Time) (time.Time, 
 }
 
 // Create stores a lease with its hosts, and delegates what its instances need; or it only reports whether it could.
-func (s service) Create(
-	ctx context.Context, who domain.Identity, token domain.Secret, in CreateLease, dryRun bool,
-) (domain.Lease, error) {
-	ctx = domain.WithActor(ctx, domain.ActorOf(who, uuid.Nil))
-	cloud := s.cloud.As(token, who.ProjectID)
+func (s service) Create(ctx context.Context, who caller, in CreateLease, dryRun bool) (domain.Lease, error) {
 	if stored, err := s.store.FindRepeated(ctx, in.identified(who)); err != nil || stored.Repeated {
 		if err == nil {
 			s.wake("run-leases", "deliver-events") // the earlier attempt may have died before that
 		}
 		return stored, err
 	}
-	made, err := s.draft(ctx, who, cloud, in)
+	made, err := s.draft(ctx, who, in)
 	if err != nil {
 		return made.Lease, err
 	}
 	isDelegated := made.Lease.Instances() && !made.Lease.SharesConnection
 	if dryRun || made.Lease.Hosts() || !isDelegated {
-		if err := s.count(ctx, who, 0); err != nil {
+		if err := s.count(ctx, who.Identity); err != nil {
 			return made.Lease, err
 		}
 	}
 	if dryRun {
-		return s.dryRun(ctx, who, cloud, made, in.Terms())
+		return s.dryRun(ctx, who, made, in.Terms())
 	}
 	if err := s.checkRights(ctx, who, made.Lease); err != nil {
 		return made.Lease, err
 	}
-	s.refresh(ctx, cloud, made.Lease)
+	s.refresh(ctx, who.cloud, made.Lease)
 	if isDelegated {
 		if _, err := s.store.Check(ctx, made); err != nil { // a lease that Postgres refuses needs no trust
 			return made.Lease, explain(s.withJoining(ctx, err), in.Terms(), made.Lease.StartsAt)
 		}
-		if made.Connection, err = s.trusts.ForLease(ctx, who, cloud, made.Lease); err != nil {
+		if made.Connection, err = s.trusts.ForLease(ctx, who.Identity, who.cloud, made.Lease); err != nil {
 			return made.Lease, err
 		}
 	}
 	stored, err := s.store.Create(ctx, made)
 	if err != nil {
-		if stored, err = s.afterFailure(ctx, cloud, made, err); err != nil {
+		if stored, err = s.afterFailure(ctx, who.cloud, made, err); err != nil {
 			return stored, explain(s.withJoining(ctx, err), in.Terms(), made.Lease.StartsAt)
 		}
 	}
 	if stored.Repeated && made.Connection != nil { // the same request was first
-		s.trusts.Abandon(ctx, cloud, *made.Connection)
+		s.trusts.Abandon(ctx, who.cloud, *made.Connection)
 	}
 	s.wake("run-leases", "deliver-events")
 	return stored, nil
@@ -158,16 +160,16 @@ func (s service) refresh(ctx context.Context, cloud *openstack.Session, lease do
 		return
 	}
 	if _, err := s.instances.Change(ctx, changed); err != nil {
-		slog.WarnContext(ctx, "the states of a lease's instances are not stored; the next poll stores them",
+		slog.WarnContext(ctx, "instance states not stored; the next poll stores them",
 			"lease_id", lease.ID, "error", err)
 	}
 }
 
 // checkConnection rejects a connection that the caller's project does not have, or that cannot handle the lease.
-func (s service) checkConnection(ctx context.Context, who domain.Identity, lease domain.Lease) error {
-	c, now, err := s.connections.Usable(ctx, who, lease.ConnectionID)
+func (s service) checkConnection(ctx context.Context, who caller, lease domain.Lease) error {
+	c, now, err := s.connections.Usable(ctx, who.Identity, lease.ConnectionID)
 	switch {
-	case apperr.CodeOf(err) == apperr.NotFound, err == nil && !c.Owned(who):
+	case apperr.CodeOf(err) == apperr.NotFound, err == nil && !c.Owned(who.Identity):
 		return apperr.Unknown("connection_id", "connection", lease.ConnectionID.String())
 	case err != nil:
 		return err
@@ -181,7 +183,7 @@ func (s service) checkConnection(ctx context.Context, who domain.Identity, lease
 }
 
 // identified is a lease with the id and the body of its request, as far as the caller chose the id.
-func (c CreateLease) identified(who domain.Identity) (made domain.NewLease) {
+func (c CreateLease) identified(who caller) (made domain.NewLease) {
 	if c.ID == nil {
 		return made
 	}
@@ -190,35 +192,31 @@ func (c CreateLease) identified(who domain.Identity) (made domain.NewLease) {
 }
 
 // draft is the lease that a request asks for.
-func (s service) draft(
-	ctx context.Context, who domain.Identity, cloud *openstack.Session, in CreateLease,
-) (made domain.NewLease, err error) {
-	made = in.identified(who)
-	made.Rules = s.rules
-	lease := &made.Lease
-	lease.ProjectID, lease.DomainID, lease.UserID, lease.Name = who.ProjectID, who.DomainID, who.UserID, in.Name
-	lease.Status, lease.Actor, lease.Enforce = domain.LeasePending, domain.ActorFrom(ctx), in.Enforce
-	if lease.ID == uuid.Nil {
-		lease.ID = uuid.Must(uuid.NewV7())
-	}
-	lease.ConnectionID, lease.SharesConnection = in.ConnectionID.OrNil(), in.ConnectionID != nil
+func (s service) draft(ctx context.Context, who caller, in CreateLease) (made domain.NewLease, err error) {
 	now, err := s.store.Now(ctx)
 	if err != nil {
 		return made, err
 	}
-	if err := in.Terms().Apply(lease, s.rules, now); err != nil {
+	made, err = in.Terms().NewLease(domain.Lease{
+		ID: in.ID.OrNil(), ProjectID: who.ProjectID, DomainID: who.DomainID, UserID: who.UserID, Name: in.Name,
+		Actor: domain.ActorFrom(ctx), Enforce: in.Enforce,
+		ConnectionID: in.ConnectionID.OrNil(), SharesConnection: in.ConnectionID != nil,
+	}, s.rules, now)
+	if err != nil {
 		return made, err
 	}
+	made.BodySHA256 = in.identified(who).BodySHA256
+	lease := &made.Lease
 	var pool hostPool
 	for n, r := range in.Reservations {
 		if r.Type == domain.HostReservation && pool.all == nil {
-			if pool, err = s.hostPool(ctx, cloud); err != nil {
+			if pool, err = s.hostPool(ctx, who.cloud); err != nil {
 				return made, err
 			}
 		}
 		reservation, err := pool.reservation(ctx, n, r)
 		if err == nil && r.ServerID != nil {
-			reservation.Connect, err = toConnect(ctx, cloud, *lease, n, r.ServerID.String(), now)
+			reservation.Connect, err = toConnect(ctx, who.cloud, *lease, n, r.ServerID.String(), now)
 		}
 		if err != nil {
 			return made, err
@@ -299,7 +297,7 @@ func explain(err error, terms domain.LeaseTerms, start time.Time) error {
 // refuses, and instances that Nova would not shelve before the start. Whether Keystone makes a trust for the token
 // shows only when it is asked for one.
 func (s service) dryRun(
-	ctx context.Context, who domain.Identity, cloud *openstack.Session, made domain.NewLease, terms domain.LeaseTerms,
+	ctx context.Context, who caller, made domain.NewLease, terms domain.LeaseTerms,
 ) (domain.Lease, error) {
 	checked, err := s.store.Check(ctx, made)
 	rejected := explain(s.withJoining(ctx, err), terms, made.Lease.StartsAt)
@@ -307,7 +305,7 @@ func (s service) dryRun(
 	if made.Lease.StartsAt.After(checked.CreatedAt) || err != nil {
 		for n, r := range made.Lease.Reservations {
 			if r.InstanceID != uuid.Nil {
-				faults = append(faults, s.checkInstance(ctx, cloud, made.Lease, n))
+				faults = append(faults, s.checkInstance(ctx, who.cloud, made.Lease, n))
 			}
 		}
 	}
@@ -319,12 +317,12 @@ func (s service) dryRun(
 }
 
 // checkRights rejects a caller, or a connection, who cannot handle the instances of a lease.
-func (s service) checkRights(ctx context.Context, who domain.Identity, lease domain.Lease) error {
+func (s service) checkRights(ctx context.Context, who caller, lease domain.Lease) error {
 	switch {
 	case lease.SharesConnection:
 		return s.checkConnection(ctx, who, lease)
 	case lease.Instances():
-		return s.trusts.MayLease(who)
+		return s.trusts.MayLease(who.Identity)
 	}
 	return nil
 }
@@ -356,7 +354,7 @@ func (s service) checkInstance(ctx context.Context, cloud *openstack.Session, le
 }
 
 // join is one error with the fields of all; nil for none. It has the code and the message of the first. An error
-// without a field is about whoever acts.
+// without a field is about the caller or the connection.
 func join(faults []error, byWhom string) error {
 	if len(faults) == 0 {
 		return nil

@@ -56,7 +56,7 @@ func routes(api huma.API, s service) {
 			404: notFound,
 			409: "Servers run on the host, another aggregate isolates it, or it has not exactly one hypervisor.",
 		}),
-	}, h.reservable)
+	}, h.shown(s.Join))
 	httpx.Register(api, huma.Operation{
 		OperationID: "makeNodeUnreservable", Method: http.MethodPost, Path: "/v1/nodes/{name}/unreservable", Tags: tags,
 		Middlewares: writes, DefaultStatus: http.StatusAccepted,
@@ -67,7 +67,7 @@ func routes(api huma.API, s service) {
 			404: notFound,
 			409: "Reservations have the host, now or later.",
 		}),
-	}, h.unreservable)
+	}, h.shown(s.Leave))
 	selfTestRoutes(api, h)
 	changeRoutes(api, h)
 	tokenRoutes(api, h)
@@ -85,6 +85,24 @@ type handler struct{ svc service }
 func (h handler) session(ctx context.Context) session {
 	who, token := auth.Caller(ctx)
 	return session{h.svc.cloud.As(token, who.ProjectID), who}
+}
+
+// action is what a request without a body does to a host.
+type action func(ctx context.Context, cloud session, name string) (node, error)
+
+// tagged serves an action whose answer has the host's ETag, and all servers of its drain.
+func (h handler) tagged(do action) func(context.Context, *NodePath) (*nodeOutput, error) {
+	return func(ctx context.Context, in *NodePath) (*nodeOutput, error) {
+		return reply(do(ctx, h.session(ctx), in.Name))
+	}
+}
+
+// shown serves an action whose answer has neither.
+func (h handler) shown(do action) func(context.Context, *NodePath) (*httpx.Value[Node], error) {
+	return func(ctx context.Context, in *NodePath) (*httpx.Value[Node], error) {
+		found, err := do(ctx, h.session(ctx), in.Name)
+		return &httpx.Value[Node]{Body: show(found, false)}, err
+	}
 }
 
 type listInput struct {
@@ -165,16 +183,6 @@ func (h handler) servers(ctx context.Context, in *serversInput) (*httpx.Value[No
 	return &httpx.Value[NodeServers]{Body: NodeServers{shown, page.Next}}, err
 }
 
-func (h handler) reservable(ctx context.Context, in *NodePath) (*httpx.Value[Node], error) {
-	found, err := h.svc.Join(ctx, h.session(ctx), in.Name)
-	return &httpx.Value[Node]{Body: show(found, false)}, err
-}
-
-func (h handler) unreservable(ctx context.Context, in *NodePath) (*httpx.Value[Node], error) {
-	found, err := h.svc.Leave(ctx, h.session(ctx), in.Name)
-	return &httpx.Value[Node]{Body: show(found, false)}, err
-}
-
 // changeRoutes declares what admins set of nodes, and how they delete one.
 func changeRoutes(api huma.API, h handler) {
 	writes := httpx.Before(auth.CanWrite)
@@ -225,7 +233,7 @@ func drainRoutes(api huma.API, h handler) {
 			404: notFound,
 			409: "Somebody else has disabled the host, or it is drained.",
 		}),
-	}, h.uncordon)
+	}, h.tagged(h.svc.Uncordon))
 	httpx.Serve[drainInput, nodeOutput](api, huma.Operation{
 		OperationID: "drainNode", Method: http.MethodPost, Path: "/v1/nodes/{name}/drain", Tags: tags,
 		Middlewares: writes, DefaultStatus: http.StatusAccepted, Summary: "Move the servers off a host",
@@ -246,7 +254,7 @@ func drainRoutes(api huma.API, h handler) {
 			403: notMine,
 			404: notFound,
 		}),
-	}, h.cancelDrain)
+	}, h.tagged(h.svc.CancelDrain))
 }
 
 // CordonNode is the body of a cordon.
@@ -271,10 +279,6 @@ type cordonInput struct {
 func (h handler) cordon(ctx context.Context, in *cordonInput) (*nodeOutput, error) {
 	body := domain.Deref(in.Body)
 	return reply(h.svc.Cordon(ctx, h.session(ctx), in.Name, body.Reason, body.Force))
-}
-
-func (h handler) uncordon(ctx context.Context, in *NodePath) (*nodeOutput, error) {
-	return reply(h.svc.Uncordon(ctx, h.session(ctx), in.Name))
 }
 
 // DrainNode is the body of a drain.
@@ -318,10 +322,6 @@ func (h handler) drain(ctx context.Context, in *drainInput) (httpx.Response, err
 	return httpx.JSON(status, found.Body, "ETag", found.ETag)
 }
 
-func (h handler) cancelDrain(ctx context.Context, in *NodePath) (*nodeOutput, error) {
-	return reply(h.svc.CancelDrain(ctx, h.session(ctx), in.Name))
-}
-
 // selfTestRoutes declares how admins test the isolation of reservable hosts.
 func selfTestRoutes(api huma.API, h handler) {
 	httpx.Register(api, huma.Operation{
@@ -335,12 +335,7 @@ func selfTestRoutes(api huma.API, h handler) {
 			409: "The host is not reservable, a lease has it, it is down, cordoned or full, no public image and " +
 				"flavor fit it, or another self-test of it runs.",
 		}),
-	}, h.selfTest)
-}
-
-func (h handler) selfTest(ctx context.Context, in *NodePath) (*httpx.Value[Node], error) {
-	found, err := h.svc.SelfTest(ctx, h.session(ctx), in.Name)
-	return &httpx.Value[Node]{Body: show(found, false)}, err
+	}, h.shown(h.svc.SelfTest))
 }
 
 // NodeLease is the lease that has a host, or gets it next.

@@ -89,9 +89,9 @@ func (s service) all(ctx context.Context, cloud session) ([]node, error) {
 		})
 		delete(byName, h.Name)
 	}
-	for _, gone := range byName {
-		host := domain.ComputeHost{Name: gone.Name, Zone: gone.Zone}
-		out = append(out, node{ComputeHost: host, region: gone.Region, stored: gone, isolation: isolation})
+	for _, n := range byName {
+		host := domain.ComputeHost{Name: n.Name, Zone: n.Zone}
+		out = append(out, node{ComputeHost: host, region: n.Region, stored: n, isolation: isolation})
 	}
 	slices.SortFunc(out, func(a, b node) int { return strings.Compare(a.Name, b.Name) })
 	return out, nil

@@ -9,10 +9,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/google/uuid"
-
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/openstack"
 )
 
 // AdoptConfig is for leases of servers that were made directly in Nova.
@@ -42,7 +41,7 @@ const (
 	adoptTime  = 5 * time.Minute
 )
 
-// adopt gives untracked servers of the configured projects a lease. One replica does it at a time; two at once would
+// adopt gives untracked servers of the configured projects a lease. One replica does it at a time; two would
 // store one lease of a server, too. What the cloud refuses is repeated by the next round.
 func (s *service) adopt(ctx context.Context) error {
 	cloud, err := s.account.Session(ctx)
@@ -60,12 +59,12 @@ func (s *service) adopt(ctx context.Context) error {
 
 func logAdoption(ctx context.Context, project string, err error) {
 	if err != nil {
-		slog.WarnContext(ctx, "servers were not adopted", "project_id", project, "error", err)
+		slog.WarnContext(ctx, "adoption failed", "project_id", project, "error", err)
 	}
 }
 
 // adoptProject adopts the servers of one project. A server that cannot be adopted does not stop the others.
-func (s *service) adoptProject(ctx context.Context, cloud session, project string) error {
+func (s *service) adoptProject(ctx context.Context, cloud *openstack.Session, project string) error {
 	var errs []error
 	for marker := ""; ; {
 		page, next, err := cloud.AllServers(ctx, project, marker)
@@ -90,7 +89,7 @@ func (s *service) adoptProject(ctx context.Context, cloud session, project strin
 	}
 }
 
-// isAdoptable reports whether a server may get a lease that nobody has asked for.
+// isAdoptable reports whether a server may get a lease without a request.
 func isAdoptable(s domain.Server) bool {
 	state := domain.StateOf(s.Status, s.Task)
 	return !s.Partial && state != domain.InstanceDeleting && state != domain.InstanceDeleted &&
@@ -99,26 +98,26 @@ func isAdoptable(s domain.Server) bool {
 
 // adoptServer stores an instance and a lease for a server that was never tracked.
 func (s *service) adoptServer(ctx context.Context, server domain.Server, now time.Time) error {
-	lease := domain.Lease{
-		ID: uuid.Must(uuid.NewV7()), ProjectID: server.ProjectID, UserID: server.UserID, Name: server.Name,
-		Status: domain.LeasePending,
+	name := server.Name
+	if strings.TrimSpace(name) == "" {
+		name = server.ID
 	}
-	if strings.TrimSpace(lease.Name) == "" {
-		lease.Name = server.ID
-	}
-	if err := (domain.LeaseTerms{Duration: s.adoption.Duration}).Apply(&lease, domain.LeaseRules{}, now); err != nil {
+	made, err := domain.LeaseTerms{Duration: s.adoption.Duration}.NewLease(domain.Lease{
+		ProjectID: server.ProjectID, UserID: server.UserID, Name: name,
+	}, domain.LeaseRules{}, now)
+	if err != nil {
 		return err
 	}
 	instance := domain.Instance{ProjectID: server.ProjectID, Spec: domain.SpecOf(server), SeenAt: now}
 	instance.Seen(server)
 	instance.CallID, _ = server.CallTagged()
-	isNew, err := s.leases.Adopt(ctx, instance, domain.NewLease{Lease: lease})
+	isNew, err := s.leases.Adopt(ctx, instance, made)
 	if apperr.CodeOf(err) == apperr.Conflict { // an order is about to adopt it
 		return nil
 	}
 	if isNew {
-		slog.InfoContext(ctx, "a server has got a lease", "server_id", server.ID, "project_id", server.ProjectID,
-			"lease_id", lease.ID, "end", lease.EndsAt)
+		slog.InfoContext(ctx, "server adopted", "server_id", server.ID, "project_id", server.ProjectID,
+			"lease_id", made.Lease.ID, "end", made.Lease.EndsAt)
 		s.wake("deliver-events")
 	}
 	return err

@@ -14,7 +14,8 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// life is a lease of a host: its start, the failure of its host, the return of that, and its end.
+// life is a lease of a host: its start, the failure of its host, the return of that, and its end. A host that comes
+// back with servers of the reservation is neither the pool's nor another lease's until they are deleted.
 func (w *hostWorld) life(t *testing.T) (passes int) {
 	t.Helper()
 	r := w.lease(t, nil)
@@ -32,6 +33,17 @@ func (w *hostWorld) life(t *testing.T) (passes int) {
 		passes++
 	}
 	w.down(t, old, false)
+	for w.pass(t) {
+		passes++
+	}
+	if held := w.held(t); len(held) != 2 || !slices.Contains(held, old) {
+		t.Errorf("the reservation has %v, and server %s is on %s", held, id, old)
+	}
+	if other, host := w.cloud.launch(r.Flavors[0].ID); host == old || host == "" {
+		t.Errorf("a new server is on %q, and %s was replaced", host, old)
+	} else {
+		delete(w.cloud.servers, other)
+	}
 	delete(w.cloud.servers, id)
 	for ; len(w.held(t)) > 1; passes++ {
 		w.pass(t)

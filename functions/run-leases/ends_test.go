@@ -164,7 +164,7 @@ func TestStuckServer(t *testing.T) {
 	w.clean(t)
 }
 
-// TestEndOnOneDeadHost: the host that is down keeps no other one.
+// TestEndOnOneDeadHost: a host that is down with a server to shelve is held until that is done, and keeps no other one.
 func TestEndOnOneDeadHost(t *testing.T) {
 	t.Parallel()
 	w := newHostWorld(t)

@@ -17,7 +17,7 @@ import (
 // fakeCloud is the part of Nova and Placement in which hosts are reserved. A host's provider has its name. called is
 // called after each call.
 type fakeCloud struct {
-	session // nil: what a test does not expect
+	leases.Cloud // nil: what a test does not expect
 
 	called     func(name string)
 	aggregates map[string]*domain.Aggregate

@@ -101,7 +101,7 @@ func build(cfg Config, d run.Deps) (eventx.Func, error) {
 		return nil, err
 	}
 	if own != nil {
-		s.account = openstack.Keep[session](own)
+		s.account = openstack.KeepSession(own)
 		s.engine.Cloud = func(ctx context.Context) (leases.Cloud, error) { return s.account.Session(ctx) }
 		s.engine.Forget = s.account.Forget
 		s.engine.IsIsolated = func(ctx context.Context, then time.Time) (bool, error) {

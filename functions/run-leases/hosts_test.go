@@ -5,68 +5,17 @@ import (
 	"maps"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/leases"
-	"github.com/cloudfn/cloudfn/shared/postgres"
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
-
-// TestReplacedHostWithServers: a host that was replaced and comes back with servers of the reservation is neither the
-// pool's nor another lease's until they are deleted.
-func TestReplacedHostWithServers(t *testing.T) {
-	t.Parallel()
-	w := newHostWorld(t)
-	r := w.lease(t, nil)
-	w.becomes(t, domain.LeaseActive)
-	id, old := w.cloud.launch(r.Flavors[0].ID)
-	if old == "" {
-		t.Fatal("no server gets onto the reserved host")
-	}
-	w.down(t, old, true)
-	w.pass(t)
-	w.down(t, old, false)
-	w.pass(t)
-	if held := w.held(t); len(held) != 2 || !slices.Contains(held, old) {
-		t.Errorf("the reservation has %v, and server %s is on %s", held, id, old)
-	}
-	if _, host := w.cloud.launch(r.Flavors[0].ID); host == old || host == "" {
-		t.Errorf("a new server is on %q, and %s was replaced", host, old)
-	}
-	delete(w.cloud.servers, id)
-	w.pass(t)
-	if held := w.held(t); len(held) != 1 || held[0] == old {
-		t.Errorf("without servers on %s the reservation has %v", old, held)
-	}
-	w.end(t)
-	w.becomes(t, domain.LeaseEnded)
-	w.clean(t)
-}
-
-// TestEndOnDeadHost: a lease whose host is down with servers to shelve ends when they are shelved, and not before.
-func TestEndOnDeadHost(t *testing.T) {
-	t.Parallel()
-	w := newHostWorld(t)
-	r := w.lease(t, func(l *domain.Lease) { l.OnEnd = domain.OnEndShelve; l.Reservations[0].Want.VCPUs = 1 })
-	w.becomes(t, domain.LeaseActive)
-	id, host := w.cloud.launch(r.Flavors[0].ID)
-	w.exec(t, "update nodes set pool = 'leaving' where name <> $1", host) // no other host can replace it
-	w.down(t, host, true)
-	w.end(t)
-	for range 3 {
-		w.pass(t)
-	}
-	if held := w.held(t); !slices.Equal(held, []string{host}) {
-		t.Errorf("a host with a server is not held: %v", held)
-	}
-	delete(w.cloud.servers, id)
-	w.exec(t, "update nodes set pool = 'reservable'")
-	w.becomes(t, domain.LeaseEnded)
-	w.clean(t)
-}
 
 // TestServersOnTheWay: a server that Nova is still building or unshelving when the lease ends, without a host yet, is
 // waited for, and ended.
@@ -251,19 +200,6 @@ select concat_ws(' ', (select count(*) from allocations where replaced_at is not
 
 func letter(b bool) string { return map[bool]string{false: "f", true: "t"}[b] }
 
-// TestProbeAllHosts: the isolation is proven when each idle host refuses the server of the self-test.
-func TestProbeAllHosts(t *testing.T) {
-	t.Parallel()
-	w := newHostWorld(t)
-	for open, want := range map[string]string{"": domain.IsolationProven, "h3": domain.IsolationUnproven} {
-		w.cloud.open = open
-		got, ok, err := leases.Pool{Nodes: postgres.Nodes{DB: w.db}, Cloud: w.cloud}.Probe(t.Context(), nil)
-		if err != nil || !ok || got.Result != want {
-			t.Errorf("with %q open: %+v %t %v", open, got, ok, err)
-		}
-	}
-}
-
 // shown is all that tenants read of leases.
 func (w *hostWorld) shown(t *testing.T) string {
 	t.Helper()
@@ -408,5 +344,118 @@ order by created_at desc limit 1`)
 			w.pass(t)
 			w.becomes(t, domain.LeaseActive)
 		})
+	}
+}
+
+// flavors gives a lease n private flavors.
+func flavors(n int) func(*domain.Lease) {
+	return func(l *domain.Lease) {
+		l.Reservations[0].Flavors = nil
+		for range n {
+			id := uuid.NewString()
+			l.Reservations[0].Flavors = append(l.Reservations[0].Flavors, domain.LeasedFlavor{
+				ID: "f-" + id, Name: "tiny-" + id[:8], BaseID: "base",
+			})
+		}
+	}
+}
+
+// TestMaintainCalls: to reconcile an unchanged lease of one host with 20 flavors takes 5 calls. Fifty of them share two
+// lists, and take 3 calls more each.
+func TestMaintainCalls(t *testing.T) {
+	t.Parallel()
+	for _, all := range []int{1, 50} {
+		t.Run(strconv.Itoa(all), func(t *testing.T) {
+			t.Parallel()
+			w := newHostWorld(t)
+			w.grow(t, max(all, 3))
+			w.inventory = &leases.Inventory{}
+			for range all {
+				w.lease(t, flavors(20))
+			}
+			for range 2 { // the second pass of each finds what the first has made
+				w.exec(t, "update leases set due_at = now()")
+				for testkit.Scalar[int](t, w.rows, "select count(*)::int from leases where due_at <= now()") > 0 {
+					w.replica().pass(t)
+				}
+			}
+			if n := testkit.Scalar[int](t, w.rows, "select count(*)::int from leases where status = 'active'"); n != all {
+				t.Fatalf("%d leases are active", n)
+			}
+			w.cloudCalls()
+			w.exec(t, "update leases set due_at = now()")
+			for testkit.Scalar[int](t, w.rows, "select count(*)::int from leases where due_at <= now()") > 0 {
+				w.replica().pass(t)
+			}
+			calls := w.cloudCalls()
+			if len(calls) > 2+3*all {
+				slices.Sort(calls)
+				t.Errorf("%d calls for %d leases: %s", len(calls), all, strings.Join(calls[:min(len(calls), 60)], ", "))
+			}
+		})
+	}
+}
+
+// TestDriftIsRepaired: what an admin has deleted or changed by hand is made again, although leases share their lists.
+func TestDriftIsRepaired(t *testing.T) {
+	t.Parallel()
+	w := newHostWorld(t)
+	r := w.lease(t, nil)
+	w.becomes(t, domain.LeaseActive)
+	w.pass(t)
+	host, trait := w.held(t)[0], testkit.Scalar[string](t, w.rows, "select trait from reservations")
+	own, flavor := leases.AggregateName(r.ID), r.Flavors[0].ID
+	for name, change := range map[string]func(){
+		"the aggregate is deleted":    func() { delete(w.cloud.aggregates, own) },
+		"the host is taken out":       func() { w.cloud.aggregates[own].Hosts = nil },
+		"the property is gone":        func() { clear(w.cloud.aggregates[own].Metadata) },
+		"the trait is taken off":      func() { delete(w.cloud.provided[host], trait) },
+		"the host is in the pool":     func() { w.cloud.aggregates[leases.PoolAggregate].Hosts = []string{"h1", "h2", "h3"} },
+		"the flavor is deleted":       func() { delete(w.cloud.flavors, flavor) },
+		"the flavor requires nothing": func() { clear(w.cloud.flavors[flavor].ExtraSpecs) },
+	} {
+		change()
+		w.pass(t)
+		if _, on := w.cloud.launch(flavor); on != host {
+			t.Errorf("%s: a server gets onto %q, the lease has %s", name, on, host)
+		}
+		if _, on := w.cloud.launch(""); on != "" {
+			t.Errorf("%s: a server of others gets onto %s", name, on)
+		}
+		clear(w.cloud.servers)
+	}
+	w.cloud.flavors[flavor].projects = nil
+	for minute := range 10 {
+		w.after = time.Duration(minute) * time.Minute // in one of ten it is granted again
+		w.pass(t)
+	}
+	if _, on := w.cloud.launch(flavor); on != host {
+		t.Errorf("the grant was taken back: a server gets onto %q", on)
+	}
+}
+
+// TestStartContinues: a start that is interrupted costs no more calls for the hosts that it has done before.
+func TestStartContinues(t *testing.T) {
+	t.Parallel()
+	const hosts, done = 30, 20
+	start := func(t *testing.T, at int) (calls []string) {
+		t.Helper()
+		w := newHostWorld(t)
+		w.grow(t, hosts)
+		w.dies = &crasher{at: at}
+		w.lease(t, func(l *domain.Lease) { *l.Reservations[0].Want = domain.HostWant{Min: hosts, Max: hosts} })
+		w.becomes(t, domain.LeaseActive)
+		return w.dies.names
+	}
+	whole := start(t, 0)
+	at := 0
+	for taken := 0; taken < done; at++ {
+		if strings.HasPrefix(whole[at], "RemoveHost") {
+			taken++
+		}
+	}
+	// The second pass reads the lists again, twice, and the servers on the hosts that are left.
+	if twice := start(t, at); len(twice) > len(whole)+10+hosts-done {
+		t.Errorf("%d calls and writes without an interruption, %d with one: %v", len(whole), len(twice), twice[at:])
 	}
 }

@@ -1,84 +1,16 @@
 package runleases
 
 import (
-	"context"
-	"errors"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
-	"github.com/cloudfn/cloudfn/shared/due"
-	"github.com/cloudfn/cloudfn/shared/leases"
-	"github.com/cloudfn/cloudfn/shared/postgres"
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
-
-// hangingCloud is a cloud whose EnsureFlavor takes until it is released or its context ends.
-type hangingCloud struct {
-	*fakeCloud
-
-	hangs   chan struct{} // closed when the call has begun
-	release chan struct{}
-	ended   error
-}
-
-func (c *hangingCloud) EnsureFlavor(ctx context.Context, f domain.PrivateFlavor) error {
-	close(c.hangs)
-	select {
-	case <-c.release:
-		return c.fakeCloud.EnsureFlavor(ctx, f)
-	case <-ctx.Done():
-		c.ended = ctx.Err()
-		return c.ended
-	}
-}
-
-// TestCallLongerThanAClaim: the claim of a lease is renewed during a call to the cloud, and the call ends when another
-// replica has the lease nevertheless.
-func TestCallLongerThanAClaim(t *testing.T) {
-	t.Parallel()
-	for _, isFenced := range []bool{false, true} {
-		w := newHostWorld(t)
-		w.lease(t, nil)
-		cloud := &hangingCloud{fakeCloud: w.cloud, hangs: make(chan struct{}), release: make(chan struct{})}
-		store := postgres.Leases{DB: w.db}
-		engine := leases.Engine{
-			Store: store, Nodes: postgres.Nodes{DB: w.db}, Wake: func(...string) {}, RetryFor: time.Minute,
-			ClaimFor: 4 * time.Second,
-			Cloud:    func(context.Context) (leases.Cloud, error) { return cloud, nil },
-		}
-		claimed, err := store.Queue().Claim(t.Context(), engine.ClaimFor, 1, nil)
-		if err != nil || len(claimed.Rows) != 1 {
-			t.Fatalf("%d leases: %v", len(claimed.Rows), err)
-		}
-		done := make(chan error)
-		row := claimed.Rows[0]
-		kept, stop := due.Keep(t.Context(), claimed.Claim, engine.ClaimFor, row.Renew)
-		defer stop()
-		go func() { done <- engine.Run(kept, claimed.Claim, row.Value, time.Now().Add(time.Minute)) }()
-		<-cloud.hangs
-		until := func() time.Time {
-			return testkit.Scalar[time.Time](t, w.rows, "select claimed_until from leases")
-		}
-		if isFenced {
-			w.exec(t, "update leases set claim_id = gen_random_uuid()")
-			if err := <-done; !errors.Is(err, domain.ErrFenced) || cloud.ended == nil {
-				t.Errorf("fenced, the pass ended with %v, and its call with %v", err, cloud.ended)
-			}
-			continue
-		}
-		for range 2 {
-			before := until()
-			testkit.Eventually(t, time.Minute, "the claim is renewed", func() bool { return until().After(before) })
-		}
-		close(cloud.release)
-		if err := <-done; err != nil {
-			t.Errorf("the pass: %v", err)
-		}
-	}
-}
 
 // TestRetire deletes leases that ended 90 days ago, with their reservations and hosts, with the function's own rights.
 func TestRetire(t *testing.T) {
@@ -186,5 +118,71 @@ values ('q', $1::uuid, $1::uuid, 0, 'instance', 'pending', $2::uuid, now())`, id
 	if n := testkit.Scalar[int](t, rows, `
 select count(*)::int from leases where name like 'held-%' and (attempts > 0 or claimed_until > now())`); n == 0 {
 		t.Error("Placement does not hang: no lease of hosts waits for it")
+	}
+}
+
+// TestLongAdopt gives servers that were made directly in Nova one lease each, whatever replicas work at once, but none
+// that has opted out.
+func TestLongAdopt(t *testing.T) {
+	t.Parallel()
+	p, database := testkit.NewProject(t), testkit.Database(t)
+	rows := testkit.Pool(t, database)
+	plain, out := p.Create(t, "plain"), p.Create(t, "out", optOutTag)
+	probe := p.Create(t, "cloudfn-probe-somewhere")
+	env := testkit.Env(t, database, map[string]string{
+		"LEASES_ADOPT": "P2D", "ALLOWED_PROJECTS": p.ID,
+	})
+	var first *testkit.Client
+	for range 2 { // rounds of new processes
+		first = testkit.Start(t, env, Function)
+		second := testkit.Start(t, env, Function)
+		var all sync.WaitGroup
+		for _, app := range []*testkit.Client{first, second} {
+			all.Go(func() { app.Tick(t, "run-leases") })
+		}
+		all.Wait()
+		if _, err := rows.Exec(t.Context(), "delete from jobs"); err != nil { // the next round is due
+			t.Fatal(err)
+		}
+	}
+	for sql, want := range map[string]int{
+		"select count(*)::int from instances":                                                     1,
+		"select count(*)::int from instances where lease_id is not null and origin = 'connected'": 1,
+		"select count(*)::int from reservations where type = 'instance'":                          1,
+		`select count(*)::int from leases where connection_id is null and on_end = 'shelve' and name = 'plain'
+		 and ends_at - starts_at = '2 days'`: 1,
+	} {
+		if got := testkit.Scalar[int](t, rows, sql); got != want {
+			t.Errorf("%s: got %d, want %d (servers %s, %s, %s)", sql, got, want, plain, out, probe)
+		}
+	}
+	if id := testkit.Scalar[string](t, rows, "select server_id from instances"); id != plain {
+		t.Errorf("the server %s was adopted, want %s", id, plain)
+	}
+	// It is adopted once, even if its lease has ended and its instance is disconnected.
+	if _, err := rows.Exec(t.Context(), `
+with d as (update instances set disconnected_at = clock_timestamp(), lease_id = null)
+delete from leases`); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := rows.Exec(t.Context(), "delete from jobs"); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Start(t, env, Function).Tick(t, "run-leases")
+	if n := testkit.Scalar[int](t, rows, "select count(*)::int from leases"); n != 0 {
+		t.Errorf("there are %d leases", n)
+	}
+}
+
+// TestAdoptEverywhere refuses to adopt the servers of every project.
+func TestAdoptEverywhere(t *testing.T) {
+	t.Parallel()
+	month, err := domain.ParsePeriod("P1M")
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = AdoptConfig{Duration: month}.Validate()
+	if err == nil || !strings.Contains(err.Error(), "ALLOWED_PROJECTS") {
+		t.Errorf("got %v", err)
 	}
 }

@@ -68,13 +68,13 @@ func (m mortalNodes) SetCordoned(ctx context.Context, name string, on bool, reas
 }
 
 type mortalDrains struct {
-	nodes.Begun
+	nodes.DrainStore
 	*mortal
 }
 
 func (m mortalDrains) Create(ctx context.Context, d domain.Drain) (stored domain.Drain, created bool, err error) {
 	return stored, created, m.step("drain stored", func() (err error) {
-		stored, created, err = m.Begun.Create(ctx, d)
+		stored, created, err = m.DrainStore.Create(ctx, d)
 		return err
 	})
 }

@@ -100,7 +100,7 @@ const (
 	StepFailed  StepResult = "failed"
 )
 
-// Lease is a period with reservations, which begins and ends by itself. All times are the database's.
+// Lease is a period with reservations, which begins and ends automatically. All times are the database's.
 type Lease struct {
 	ID           uuid.UUID
 	ProjectID    string
@@ -310,6 +310,17 @@ const warnBefore = time.Hour
 
 // lastYear is the last one that RFC 3339 can write.
 const lastYear = 9999
+
+// NewLease completes a lease that was never stored: a request, an order or an adoption has set whose it is. The rules
+// are those for the requester, and now is the database's clock. The error names the field.
+func (t LeaseTerms) NewLease(lease Lease, rules LeaseRules, now time.Time) (NewLease, error) {
+	if lease.ID == uuid.Nil {
+		lease.ID = uuid.Must(uuid.NewV7())
+	}
+	lease.Status = cmp.Or(lease.Status, LeasePending)
+	err := t.Apply(&lease, rules, now)
+	return NewLease{Lease: lease, Rules: rules}, err
+}
 
 // Apply sets the lease's period. now is the database's clock. The error names the field.
 func (t LeaseTerms) Apply(lease *Lease, rules LeaseRules, now time.Time) error {

@@ -24,7 +24,7 @@ type NodeStatus string
 
 // The statuses of a node.
 const (
-	NodeUnknown NodeStatus = "unknown" // it was never looked at
+	NodeUnknown NodeStatus = "unknown" // it was never polled
 	NodeUp      NodeStatus = "up"
 	NodeSuspect NodeStatus = "suspect" // it has not reported for a while, or its status URL says so
 	NodeDown    NodeStatus = "down"

@@ -228,6 +228,10 @@ func NewClaim() Claim { return Claim{ID: uuid.New(), Requested: time.Now()} }
 // ErrFenced says that another replica has claimed the row since: stop working at once.
 var ErrFenced = errors.New("another replica has claimed the row")
 
+// IsSuperseded reports whether an error ends the work on a row: another replica has claimed it since, or another
+// request has changed it.
+func IsSuperseded(err error) bool { return errors.Is(err, ErrFenced) || errors.Is(err, ErrChanged) }
+
 // AddressSource returns what counts as one source of requests: an IPv4 address, or the /56 of an IPv6 address, because
 // a home has as many to choose from. Anything else is a source of its own.
 func AddressSource(address string) string {

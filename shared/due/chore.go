@@ -48,7 +48,7 @@ type Chore struct {
 	Do func(ctx context.Context) error
 	// More reports whether there is more to do now, after the run of this event; nil = never.
 	More func(ctx context.Context) (bool, error)
-	// IsIdle reports, after a run, whether there is nothing to follow: then the clock wakes nobody for it; nil = never.
+	// IsIdle reports, after a run, whether there is nothing to follow: then the clock wakes none for it; nil = never.
 	IsIdle func(ctx context.Context) (bool, error)
 
 	mu        sync.Mutex

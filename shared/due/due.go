@@ -237,7 +237,7 @@ func (r *Runner[T]) begin(ctx context.Context, e *event, got Claimed[T], row Row
 		kept, stop := Keep(ctx, got.Claim, r.ClaimFor, row.Renew)
 		defer stop()
 		err := r.Work(kept, got.Claim, row.Value, got.At)
-		if err != nil && !errors.Is(err, domain.ErrFenced) && !errors.Is(err, domain.ErrChanged) {
+		if err != nil && !domain.IsSuperseded(err) {
 			noun, attrs := r.Describe(row.Value)
 			slog.ErrorContext(ctx, noun+" pass failed", append(attrs, "error", err)...)
 		}
@@ -268,7 +268,7 @@ func (p Pass) Run(ctx context.Context) error {
 	switch {
 	case ctx.Err() != nil:
 		return errors.Join(failure, context.Cause(ctx))
-	case errors.Is(failure, domain.ErrFenced), errors.Is(failure, domain.ErrChanged):
+	case domain.IsSuperseded(failure):
 		return failure
 	case failure != nil && errors.Is(context.Cause(working), errTooLong):
 		failure = apperr.Wrap(apperr.Timeout, failure, "the work did not end within %s", p.Limit)

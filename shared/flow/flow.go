@@ -100,3 +100,93 @@ func (r *Run) Stop() {
 		r.of.running, r.of.again, r.ended = false, false, true
 	}
 }
+
+// Pair lets one caller work and one more wait until it may. Further callers need not work: the one that waits begins
+// after they came. Other than with a Coalescer a caller that waits is answered only when its own work has ended, so
+// that an event whose process dies is sent again.
+type Pair struct {
+	work, next chan struct{} // hold one while a caller works, and while one waits
+}
+
+// NewPair returns a Pair that no caller works in.
+func NewPair() Pair { return Pair{work: make(chan struct{}, 1), next: make(chan struct{}, 1)} }
+
+// Enter waits until the caller may work; then the caller has to call leave. It is nil when another one waits already.
+// err is that of ctx when it has ended first.
+func (p Pair) Enter(ctx context.Context) (leave func(), err error) {
+	select {
+	case p.next <- struct{}{}:
+	default:
+		return nil, nil //nolint:nilnil // the caller has nothing to do
+	}
+	defer func() { <-p.next }()
+	select {
+	case p.work <- struct{}{}:
+		return func() { <-p.work }, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// Shared is a value that is opened once for all callers, such as a session. The zero value of T means none.
+type Shared[T comparable] struct {
+	mu      sync.Mutex // never held while open runs
+	current T
+	opening chan struct{} // closed when the caller that opens is done; nil when none does
+}
+
+// Get returns the current value, unless that is stale, or opens another one. One caller opens at a time. The others
+// wait for its value until their own contexts end; if it fails, the next one tries.
+func (s *Shared[T]) Get(ctx context.Context, stale T, open func(context.Context) (T, error)) (T, error) {
+	var none T
+	for {
+		s.mu.Lock()
+		if s.current != none && s.current != stale {
+			defer s.mu.Unlock()
+			return s.current, nil
+		}
+		opening := s.opening
+		if opening == nil {
+			s.opening = make(chan struct{})
+			s.mu.Unlock()
+			return s.open(ctx, open)
+		}
+		s.mu.Unlock()
+		select {
+		case <-opening:
+		case <-ctx.Done():
+			return none, ctx.Err()
+		}
+	}
+}
+
+func (s *Shared[T]) open(ctx context.Context, open func(context.Context) (T, error)) (opened T, err error) {
+	var none T
+	defer func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if err == nil && opened != none {
+			s.current = opened
+		}
+		close(s.opening)
+		s.opening = nil
+	}()
+	return open(ctx)
+}
+
+// Current returns the value that is open, or none.
+func (s *Shared[T]) Current() T {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.current
+}
+
+// Forget drops the value if it is still the stale one.
+func (s *Shared[T]) Forget(stale T) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.current == stale {
+		var none T
+		s.current = none
+	}
+}

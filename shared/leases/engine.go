@@ -60,17 +60,22 @@ type pass struct {
 	nodes map[string]domain.Node
 	cloud Cloud           // nil until it is needed
 	lost  *domain.Problem // why nothing can be done in the user's name any more; nil = it can
-	// reason is what its user should know of a pass that does not fail: what it waits for, or that an instance runs
-	// although the lease has not begun.
-	reason *domain.Problem
 
-	left     []string        // the servers that the end of the lease could not take off its hosts yet
-	degraded bool            // a host is down, and no other has taken its place
+	decision decision
+	outcome
+}
+
+// outcome is what the steps of a pass have found. Each step adds to it, and end stores the lease by it.
+type outcome struct {
 	isMoving bool            // something is under way, and there is more to do soon
 	failure  *domain.Problem // why a step has to be repeated
 	final    *domain.Problem // why no repetition helps
-	waitsFor time.Time       // what the pass waits for is looked at again then; zero = its change makes the lease due
-	decision decision
+	// reason is what its user should know of a pass that does not fail: what it waits for, or that an instance runs
+	// although the lease has not begun.
+	reason   *domain.Problem
+	waitsFor time.Time // when to read again what the pass waits for; zero = its change makes the lease due
+	degraded bool      // a host is down, and no other has taken its place
+	left     []string  // the servers that the end of the lease could not take off its hosts yet
 }
 
 // passTime bounds the work of a pass. With the time of an event's waits (due.FollowFor) it is less than EVENT_TIMEOUT.
@@ -152,7 +157,7 @@ func (p *pass) steps(ctx context.Context, todo work) error {
 		default:
 			err = p.hosts(ctx, todo, r)
 		}
-		if errors.Is(err, domain.ErrFenced) || errors.Is(err, domain.ErrChanged) || ctx.Err() != nil {
+		if domain.IsSuperseded(err) || ctx.Err() != nil {
 			return errors.Join(err, ctx.Err())
 		}
 		p.record(ctx, r, err)
@@ -203,7 +208,7 @@ func (p *pass) end(ctx context.Context, failure error) error {
 	}
 	before, wasDegraded := l.Status, l.Degraded
 	l.DueAt = d.due
-	if (d.work == workStart || d.work == workKeep) && p.failure == nil {
+	if (d.work == workStart || d.work == workMaintain) && p.failure == nil {
 		l.Degraded = p.degraded
 	}
 	switch {
@@ -238,7 +243,7 @@ func (p *pass) end(ctx context.Context, failure error) error {
 	if !p.waitsFor.IsZero() {
 		l.DueAt = earlier(l.DueAt, p.waitsFor)
 	}
-	if d.work == workKeep && p.failure == nil && p.hasHosts() && l.Status == domain.LeaseActive {
+	if d.work == workMaintain && p.failure == nil && p.hasHosts() && l.Status == domain.LeaseActive {
 		l.DueAt = earlier(l.DueAt, p.time().Add(healEvery))
 	}
 	err := p.Store.Save(ctx, p.claim, l)
@@ -265,11 +270,11 @@ func (p *pass) retry(d decision) {
 		pause = flow.Backoff(longestPause, longestErrorPause, max(l.Attempts, 1))
 	case d.work == workStart && triedFor(l.Attempts) > p.RetryFor:
 		l.Status, l.StartResult, l.Attempts, pause = domain.LeaseError, domain.StepFailed, 0, longestPause
-	case d.work == workKeep:
-		pause = flow.Backoff(shortestPause, longestKeepPause, l.Attempts)
+	case d.work == workMaintain:
+		pause = flow.Backoff(shortestPause, longestMaintainPause, l.Attempts)
 	case p.isMoving:
 		pause = min(pause, movingPause)
-		l.Attempts-- // what moves is looked at more often than what fails is repeated
+		l.Attempts-- // what moves is read more often than what fails is repeated
 	}
 	l.DueAt = p.time().Add(withJitter(pause))
 	if d.work != workFinish {
@@ -287,7 +292,7 @@ func (p *pass) finish(ctx context.Context) error {
 	}
 	err := p.Store.Finish(ctx, p.claim, l)
 	if err == nil {
-		slog.InfoContext(ctx, "a lease has ended", "lease_id", l.ID, "project_id", l.ProjectID, "status", l.Status)
+		slog.InfoContext(ctx, "lease ended", "lease_id", l.ID, "project_id", l.ProjectID, "status", l.Status)
 		p.Wake("deliver-events", "run-connections")
 	}
 	return err
@@ -365,11 +370,11 @@ type Nodes interface {
 type work string
 
 const (
-	workNone    work = "none"    // until the due time
-	workPrepare work = "prepare" // shelve its instances, which do not run before the start
-	workStart   work = "start"   // unshelve its instances, prepare its hosts
-	workKeep    work = "keep"    // replace hosts that are down
-	workFinish  work = "finish"  // do what on_end says, return its hosts
+	workNone     work = "none"     // until the due time
+	workPrepare  work = "prepare"  // shelve its instances, which do not run before the start
+	workStart    work = "start"    // unshelve its instances, prepare its hosts
+	workMaintain work = "maintain" // replace hosts that are down
+	workFinish   work = "finish"   // do what on_end says, return its hosts
 )
 
 // decision is what a lease needs at a time.
@@ -377,13 +382,13 @@ type decision struct {
 	status      domain.LeaseStatus // which it gets first
 	startResult domain.StepResult
 	problem     *domain.Problem // why it has the status
-	warn        bool            // the end is near, and nobody has been warned
+	warn        bool            // the end is near, and no one was warned
 	work        work
 	due         time.Time // when there is work again, once this one is done; zero = never
 }
 
 // decide says what a lease needs now. lost is why nothing can be done in its user's name any more; nil = it can. It
-// depends on nothing else, so that a lease that nobody worked on for hours is brought to where it should be.
+// depends on nothing else, so that a lease that no replica worked on for hours gets where it should be.
 func decide(l domain.Lease, now time.Time, lost *domain.Problem) decision {
 	d := decision{status: l.Status, startResult: l.StartResult, problem: l.Problem, work: workNone}
 	isOver := !now.Before(l.EndsAt)
@@ -402,7 +407,7 @@ func decide(l domain.Lease, now time.Time, lost *domain.Problem) decision {
 	case l.Status == domain.LeaseError:
 		d.due = l.EndsAt
 	case l.Status == domain.LeaseActive:
-		d.keep(l, now)
+		d.maintain(l, now)
 	case now.Before(l.StartsAt):
 		d.work, d.due = workPrepare, l.StartsAt
 	default:
@@ -423,9 +428,9 @@ func (d *decision) end(l domain.Lease) {
 	}
 }
 
-// keep warns before the end, and has hosts looked after.
-func (d *decision) keep(l domain.Lease, now time.Time) {
-	d.work, d.due = workKeep, l.EndsAt
+// maintain warns before the end, and has hosts reconciled.
+func (d *decision) maintain(l domain.Lease, now time.Time) {
+	d.work, d.due = workMaintain, l.EndsAt
 	if l.BeforeEnd == 0 || !l.WarnedAt.IsZero() {
 		return
 	}
@@ -447,8 +452,8 @@ const (
 	shortestPause = 5 * time.Second // between two attempts at a step that fails
 	longestPause  = time.Minute
 	// A lease in error is tried until its end, after pauses that grow from longestPause to this.
-	longestErrorPause = 15 * time.Minute
-	longestKeepPause  = 5 * time.Minute // while the hosts of an active lease cannot be looked after
+	longestErrorPause    = 15 * time.Minute
+	longestMaintainPause = 5 * time.Minute // while the hosts of an active lease cannot be reconciled
 )
 
 // pauseAfter is the pause after so many failed attempts, 1 or more.

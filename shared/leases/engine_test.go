@@ -39,8 +39,8 @@ func TestDecide(t *testing.T) {
 			"after": "ending finish never failed",
 		},
 		domain.LeaseActive: {
-			"before": "active keep warning", "start": "active keep warning", "during": "active keep warning",
-			"warning": "active keep end warned", "end": "ending finish never failed",
+			"before": "active maintain warning", "start": "active maintain warning", "during": "active maintain warning",
+			"warning": "active maintain end warned", "end": "ending finish never failed",
 			"after": "ending finish never failed",
 		},
 		domain.LeaseEnding: {
@@ -114,10 +114,10 @@ func TestDecideOnceMore(t *testing.T) {
 		}, after, lost, "error finish never"},
 		"warned already": {func(l *domain.Lease) {
 			l.Status, l.WarnedAt = domain.LeaseActive, during
-		}, start.Add(time.Hour - time.Second), nil, "active keep end"},
+		}, start.Add(time.Hour - time.Second), nil, "active maintain end"},
 		"no warning": {func(l *domain.Lease) {
 			l.Status, l.BeforeEnd = domain.LeaseActive, 0
-		}, start.Add(time.Hour - time.Second), nil, "active keep end"},
+		}, start.Add(time.Hour - time.Second), nil, "active maintain end"},
 		"it has started": {func(l *domain.Lease) {
 			l.Status, l.StartResult = domain.LeaseActive, domain.StepDone
 		}, after, nil, "ending finish never done"},
@@ -160,10 +160,10 @@ func TestPauses(t *testing.T) {
 // ownClock lists the functions that read their process's clock, each with the reason why that decides nothing about a
 // lease: it measures how long something takes in this process, for which Go uses a monotonic clock.
 var ownClock = map[string]string{
-	"shared/leases/engine.go Run":          "when a pass has begun in this process",
-	"shared/leases/engine.go time":         "how long a pass takes in this process",
-	"functions/run-leases/pool.go tryPool": "how long ago this process has surveyed the pool",
-	"shared/leases/host.go get":            "how old a list is that this process has read",
+	"shared/leases/engine.go Run":             "when a pass has begun in this process",
+	"shared/leases/engine.go time":            "how long a pass takes in this process",
+	"functions/run-leases/service.go tryPool": "how long ago this process has surveyed the pool",
+	"shared/leases/host.go get":               "how old a list is that this process has read",
 }
 
 // TestLeasesUseTheDatabaseClock: a replica whose clock is wrong decides as the others do, since none reads its own.

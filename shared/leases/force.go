@@ -28,7 +28,7 @@ func endPause(attempts int) time.Duration {
 }
 
 // failEnd has the lease in error when its end has been tried for too long. It is tried less often from then on: its
-// servers may be gone, or a host may be up again.
+// servers may be deleted, or a host may be up again.
 func (p *pass) failEnd() {
 	l := p.lease
 	code, why := string(apperr.Conflict), "Nova or run-connections is still at work"
@@ -47,7 +47,7 @@ func (p *pass) failEnd() {
 	}
 	if l.Status == domain.LeaseEnding {
 		l.Attempts = 0
-		slog.WarnContext(context.Background(), "the end of a lease is given up", "lease_id", l.ID, "project_id",
+		slog.WarnContext(context.Background(), "lease end timed out", "lease_id", l.ID, "project_id",
 			l.ProjectID, "reason", l.Problem.Detail)
 	}
 	l.Status, l.EndResult = domain.LeaseError, domain.StepFailed
@@ -68,17 +68,17 @@ func described(s domain.Server) string {
 // lock locks the servers that on_end takes off their hosts, so that their users cannot start, rescue or revert them
 // meanwhile. Which are locked is stored first. A server that its owner has locked keeps that lock, unless the end takes
 // long: then the owner may be the reason.
-func (s hostStep) lock(ctx context.Context, hosts []endingHost) error {
-	if s.lease.OnEnd == domain.OnEndDelete || s.lease.OnEnd == domain.OnEndNone {
+func (e *ending) lock(ctx context.Context) error {
+	if e.lease.OnEnd == domain.OnEndDelete || e.lease.OnEnd == domain.OnEndNone {
 		return nil
 	}
 	var toLock []string
 	isNew := false
-	for _, host := range hosts {
+	for _, host := range e.hosts {
 		for _, server := range host.own {
-			done := s.done(server.ID)
+			done := e.done(server.ID)
 			switch {
-			case done.Locked && server.Locked, server.Locked && !s.isLate(s.EndFor/2):
+			case done.Locked && server.Locked, server.Locked && !e.isLate(e.EndFor/2):
 				continue
 			case !done.Locked:
 				done.Locked, isNew = true, true
@@ -87,14 +87,14 @@ func (s hostStep) lock(ctx context.Context, hosts []endingHost) error {
 		}
 	}
 	if isNew {
-		if err := s.Store.SaveStep(ctx, s.claim, s.lease, s.ClaimFor); err != nil {
+		if err := e.Store.SaveStep(ctx, e.claim, e.lease, e.ClaimFor); err != nil {
 			return err
 		}
 	}
 	for _, id := range toLock {
-		err := absentIsDone(s.cloud.LockServer(ctx, id))
+		err := absentIsDone(e.cloud.LockServer(ctx, id))
 		if apperr.CodeOf(err) == apperr.Forbidden { // a cloud whose account may not: the end can be done without
-			slog.WarnContext(ctx, "a server is not locked", "server_id", id, "error", err)
+			slog.WarnContext(ctx, "server could not be locked", "server_id", id, "error", err)
 		} else if err != nil {
 			return err
 		}
@@ -113,19 +113,20 @@ func (s hostStep) done(id string) *domain.EndingServer {
 }
 
 // unlock unlocks the servers that are shelved, or all when nothing more is done to them, and forgets those.
-func (s hostStep) unlock(ctx context.Context, isOver bool, hosts []endingHost) error {
+func (e *ending) unlock(ctx context.Context) error {
+	isOver := e.isDone || e.lease.OnEnd == domain.OnEndNone
 	resident := map[string]bool{}
-	for _, host := range hosts {
+	for _, host := range e.hosts {
 		for _, server := range host.own {
 			resident[server.ID] = true
 		}
 	}
 	var kept []domain.EndingServer
 	var failed error
-	for _, d := range s.r.Servers {
+	for _, d := range e.r.Servers {
 		isUnlocked, err := isOver, error(nil)
 		if d.Locked && (isOver || !resident[d.ID]) {
-			isUnlocked, err = s.unlockServer(ctx, d.ID, isOver)
+			isUnlocked, err = e.unlockServer(ctx, d.ID, isOver)
 		}
 		if err != nil {
 			failed = err
@@ -137,7 +138,7 @@ func (s hostStep) unlock(ctx context.Context, isOver bool, hosts []endingHost) e
 			kept = append(kept, d)
 		}
 	}
-	s.r.Servers = kept
+	e.r.Servers = kept
 	return failed
 }
 

@@ -99,7 +99,7 @@ func (p *pass) hosts(ctx context.Context, todo work, r *domain.Reservation) erro
 	case workStart:
 		return step.start(ctx)
 	}
-	return step.keep(ctx)
+	return step.maintain(ctx)
 }
 
 func (p *pass) readNodes(ctx context.Context) (map[string]domain.Node, error) {
@@ -136,7 +136,7 @@ func (s hostStep) desired() (names []string) {
 func (s hostStep) start(ctx context.Context) error {
 	v, err := s.view(ctx, 0)
 	if err == nil {
-		err = s.heal(ctx, v)
+		err = s.replaceUnfit(ctx, v)
 	}
 	if err == nil {
 		_, err = s.converge(ctx, v)
@@ -173,7 +173,7 @@ func (s hostStep) converge(ctx context.Context, v view) (view, error) {
 		}
 	}
 	s.r.AggregateID = v.own.ID
-	if names = slices.DeleteFunc(names, func(name string) bool { return s.isTaken(v, name) }); len(names) > 0 {
+	if names = slices.DeleteFunc(names, func(name string) bool { return s.isReserved(v, name) }); len(names) > 0 {
 		v.own, err = isolation(ctx, s.cloud, AggregateName(s.r.ID), s.r.Trait)
 		s.r.AggregateID = v.own.ID
 	}
@@ -182,7 +182,7 @@ func (s hostStep) converge(ctx context.Context, v view) (view, error) {
 			err = enter(ctx, s.cloud, v.own, s.r.Trait, s.node(name))
 		}
 		if err == nil && slices.Contains(v.pool.Hosts, name) {
-			err = s.take(ctx, v.pool, name)
+			err = s.allocate(ctx, v.pool, name)
 		}
 		if err != nil {
 			return v, err
@@ -197,9 +197,9 @@ func notReturned(hosts ...string) error {
 		"another lease has not returned its hosts yet")
 }
 
-// take takes a host out of the pool's aggregate, and with that lets the reservation's servers onto it. Nothing may be
-// on it before.
-func (s hostStep) take(ctx context.Context, pool domain.Aggregate, name string) error {
+// allocate takes a host out of the pool's aggregate, and with that lets the reservation's servers onto it. Nothing may
+// be on it before.
+func (s hostStep) allocate(ctx context.Context, pool domain.Aggregate, name string) error {
 	others, err := s.others(ctx, name)
 	if err == nil && s.r.Status == domain.ReservationPending {
 		err = CheckServers(name, others)
@@ -207,7 +207,8 @@ func (s hostStep) take(ctx context.Context, pool domain.Aggregate, name string) 
 	if err != nil {
 		return err
 	}
-	// What withdraw may have done ends first: once the host has left the pool's aggregate, no pass comes here again.
+	// What makeUnreservable may have done ends first: once the host has left the pool's aggregate, no pass comes here
+	// again.
 	if _, err := s.Nodes.SetPool(ctx, name, domain.NodeJoining, domain.NodeReservable, ""); err != nil {
 		return err
 	}
@@ -269,14 +270,14 @@ func hostProblem(err error) *domain.Problem {
 }
 
 const (
-	// sharedFor is how old a list may be by which an active lease is looked after. It is read again before anything is
+	// sharedFor is how old a list may be by which an active lease is reconciled. It is read again before anything is
 	// changed.
 	sharedFor = 30 * time.Second
 	// grantRounds is in how many minutes each flavor is granted again: no list shows the grants.
 	grantRounds = 10
 )
 
-// Inventory is what OpenStack lists of all reservations. It is read once for the leases that are looked after together.
+// Inventory is what OpenStack lists of all reservations. It is read once for the leases that are reconciled together.
 type Inventory struct {
 	aggregates list[[]domain.Aggregate]
 	flavors    list[map[string]domain.PrivateFlavor] // by id
@@ -338,8 +339,8 @@ func (s hostStep) isIsolated(v view, name string) bool {
 	return slices.Contains(v.own.Hosts, name) && slices.Contains(v.isolated, s.nodes[name].ProviderID)
 }
 
-// isTaken reports whether a host is the reservation's, and the pool's no more.
-func (s hostStep) isTaken(v view, name string) bool {
+// isReserved reports whether a host is the reservation's, and the pool's no more.
+func (s hostStep) isReserved(v view, name string) bool {
 	return s.isIsolated(v, name) && !slices.Contains(v.pool.Hosts, name)
 }
 
@@ -352,11 +353,11 @@ func (s hostStep) surplus(v view) []string {
 // isWhole reports whether the reservation has all of its hosts, and no others.
 func (s hostStep) isWhole(v view) bool {
 	return len(s.surplus(v)) == 0 &&
-		!slices.ContainsFunc(s.desired(), func(name string) bool { return !s.isTaken(v, name) })
+		!slices.ContainsFunc(s.desired(), func(name string) bool { return !s.isReserved(v, name) })
 }
 
-// keepFlavors makes flavors again that were deleted or changed, and grants all of them within grantRounds minutes.
-func (s hostStep) keepFlavors(ctx context.Context) error {
+// ensureFlavors makes flavors again that were deleted or changed, and grants all of them within grantRounds minutes.
+func (s hostStep) ensureFlavors(ctx context.Context) error {
 	known, err := s.privateFlavors(ctx, sharedFor)
 	if err == nil && slices.ContainsFunc(s.r.Flavors, func(f domain.LeasedFlavor) bool { return !s.isMade(f, known) }) {
 		known, err = s.privateFlavors(ctx, 0)

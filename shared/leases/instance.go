@@ -23,7 +23,7 @@ func (p *pass) instance(ctx context.Context, todo work, r *domain.Reservation) e
 		r.Status, r.ActionID = domain.ReservationEnded, uuid.Nil
 		return nil
 	}
-	if todo == workKeep {
+	if todo == workMaintain {
 		return nil
 	}
 	if r.WaitsFor != uuid.Nil {
@@ -70,12 +70,12 @@ type instanceStep struct {
 	i domain.Instance
 }
 
-// start has the instance run. A paused one does, for Nova: nobody but its user may resume it.
+// start has the instance run. A paused one does, for Nova: only its user may resume it.
 func (s instanceStep) start(ctx context.Context) (isDone bool, err error) {
 	if s.i.State == domain.InstancePaused {
 		return true, nil
 	}
-	return s.bring(ctx, domain.Start)
+	return s.ensureState(ctx, domain.Start)
 }
 
 // finish does what on_end says. isDone reports that nothing is left to do.
@@ -92,33 +92,33 @@ func (s instanceStep) finish(ctx context.Context) (isDone bool, err error) {
 	}
 	switch onEnd {
 	case domain.OnEndStop:
-		return s.bring(ctx, domain.Stop)
+		return s.ensureState(ctx, domain.Stop)
 	case domain.OnEndDelete:
-		return s.bring(ctx, domain.Delete)
+		return s.ensureState(ctx, domain.Delete)
 	case domain.OnEndSnapshotDelete:
 		return s.snapshotDelete(ctx)
 	}
-	return s.bring(ctx, domain.Shelve)
+	return s.ensureState(ctx, domain.Shelve)
 }
 
 // snapshotDelete deletes the server when its image is active. If this process dies in between, the image is found.
 func (s instanceStep) snapshotDelete(ctx context.Context) (bool, error) {
 	if s.i.State == domain.InstanceDeleting {
-		return s.bring(ctx, domain.Delete)
+		return s.ensureState(ctx, domain.Delete)
 	}
 	current, err := s.current(ctx)
 	if err != nil {
 		return false, err
 	}
 	if current != nil && current.Request.Action == domain.Delete && current.Status != domain.ActionFailed {
-		return s.bring(ctx, domain.Delete)
+		return s.ensureState(ctx, domain.Delete)
 	}
-	isDone, err := s.bring(ctx, domain.Snapshot)
+	isDone, err := s.ensureState(ctx, domain.Snapshot)
 	if err != nil || !isDone {
 		return false, err
 	}
 	s.r.ActionID = uuid.Nil
-	return s.bring(ctx, domain.Delete)
+	return s.ensureState(ctx, domain.Delete)
 }
 
 // longAction is after what an action for a lease usually takes. Then its reason says what it waits for.
@@ -141,10 +141,10 @@ func (s instanceStep) waitsForNova() {
 	s.waits(s.i.UpdatedAt, "the lease waits for the instance %s, which is %s", s.i.ID, status)
 }
 
-// bring has the action done, until the instance is in the state that the action leads to.
-func (s instanceStep) bring(ctx context.Context, action domain.Action) (isDone bool, err error) {
+// ensureState has the action done, until the instance is in the state that the action leads to.
+func (s instanceStep) ensureState(ctx context.Context, action domain.Action) (isDone bool, err error) {
 	if s.lease.ConnectionID == uuid.Nil {
-		return s.bringDirectly(ctx, action)
+		return s.ensureDirectly(ctx, action)
 	}
 	current, err := s.current(ctx)
 	if err != nil {
@@ -174,7 +174,7 @@ func (s instanceStep) bring(ctx context.Context, action domain.Action) (isDone b
 		return false, nil
 	case isOwn:
 		s.forgetAction()
-		return false, s.notBrought(action)
+		return false, s.stateNotReached(action)
 	}
 	return false, s.request(ctx, action)
 }
@@ -198,7 +198,7 @@ func (s instanceStep) isIn(action domain.Action, wasDone bool) bool {
 	case domain.Shelve:
 		return s.i.State == domain.InstanceShelved && (wasDone || s.i.RawStatus == "SHELVED_OFFLOADED")
 	}
-	return false // a deleted one is gone
+	return false // the instance of a deleted one is not found
 }
 
 // isAtWork reports whether Nova is changing the instance, or it is not known what it does.
@@ -206,8 +206,8 @@ func (s instanceStep) isAtWork() bool {
 	return s.i.State == domain.InstanceUnknown || slices.Contains(domain.MovingStates(), s.i.State)
 }
 
-// notBrought says why an instance is not where the action leads to, although Nova has accepted it.
-func (s instanceStep) notBrought(action domain.Action) error {
+// stateNotReached says why an instance is not where the action leads to, although Nova has accepted it.
+func (s instanceStep) stateNotReached(action domain.Action) error {
 	detail := ""
 	if s.i.Problem != nil {
 		detail = ": " + s.i.Problem.Detail
@@ -264,8 +264,8 @@ func failed(problem *domain.Problem) error {
 	return apperr.New(apperr.Code(problem.Code), "%s", problem.Detail)
 }
 
-// bringDirectly does the action with the service account.
-func (s instanceStep) bringDirectly(ctx context.Context, action domain.Action) (isDone bool, err error) {
+// ensureDirectly does the action with the service account.
+func (s instanceStep) ensureDirectly(ctx context.Context, action domain.Action) (isDone bool, err error) {
 	accepted := uuid.NewSHA1(s.r.ID, []byte("accepted/"+string(action)+"/"+string(s.lease.Status)))
 	switch {
 	case s.i.ServerID == "":
@@ -280,7 +280,7 @@ func (s instanceStep) bringDirectly(ctx context.Context, action domain.Action) (
 		return false, nil
 	case s.r.ActionID == accepted:
 		s.r.ActionID = uuid.Nil
-		return false, s.notBrought(action)
+		return false, s.stateNotReached(action)
 	}
 	cloud, err := s.session(ctx)
 	if err != nil {
@@ -343,7 +343,7 @@ func (s instanceStep) prepare(ctx context.Context) error {
 			return err
 		}
 	}
-	isDone, err := s.bring(ctx, domain.Shelve)
+	isDone, err := s.ensureState(ctx, domain.Shelve)
 	if isDone && s.r.PreparedAt.IsZero() {
 		s.r.PreparedAt = s.now
 	}

@@ -426,7 +426,7 @@ func TestLostReason(t *testing.T) {
 func TestPassAtItsLimit(t *testing.T) {
 	t.Parallel()
 	for status, longest := range map[domain.LeaseStatus]time.Duration{
-		domain.LeaseStarting: longestPause, domain.LeaseActive: longestKeepPause,
+		domain.LeaseStarting: longestPause, domain.LeaseActive: longestMaintainPause,
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			f := newFakeLease(-time.Hour, domain.InstanceActive)

@@ -82,7 +82,7 @@ func (p Pool) Move(ctx context.Context) (joined bool, err error) {
 		if reason == nil {
 			continue
 		}
-		slog.WarnContext(ctx, "a host of the pool", "host", node.Name, "pool", node.Pool, "error", reason)
+		slog.WarnContext(ctx, "host could not join or leave the pool", "host", node.Name, "pool", node.Pool, "error", reason)
 		if _, err := p.Nodes.SetPool(ctx, node.Name, node.Pool, node.Pool, apperr.As(reason).Message); err != nil {
 			return joined, err
 		}
@@ -132,7 +132,7 @@ func (p Pool) isFree(ctx context.Context, host string) error {
 	return err
 }
 
-// leave opens a host for everybody's servers again.
+// leave opens a host for the servers of all projects again.
 func (p Pool) leave(ctx context.Context, node domain.Node, trait string, isLast bool) error {
 	if err := p.open(ctx, node, trait, isLast); err != nil {
 		return err
@@ -317,7 +317,7 @@ func (p Pool) Probe(ctx context.Context, busy []domain.Allocation) (result domai
 		switch {
 		case errs[n] != nil:
 			err = errs[n]
-			slog.WarnContext(ctx, "a self-test of the isolation", "host", node.Name, "error", err)
+			slog.WarnContext(ctx, "isolation self-test failed", "host", node.Name, "error", err)
 		case found[n].Result == domain.IsolationUnproven:
 			return found[n], true, nil
 		default:

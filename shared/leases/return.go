@@ -13,60 +13,53 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
+// ending is the end of a reservation of hosts: no one can launch on them any more, then the servers go as on_end says.
+// Each host is the pool's again as soon as none of them is left on it, whatever the others do: a step that fails for
+// one host or server is repeated by the next pass, and keeps no other.
+type ending struct {
+	hostStep
+
+	aggregate  domain.Aggregate // the reservation's; ID 0 = it does not exist
+	hosts      []endingHost     // which no server gets onto any more
+	unplaced   []domain.Server  // the reservation's that are on no host
+	isBuilding bool             // servers may be on their way to any of the hosts
+	isDone     bool             // no step has left anything to do
+	failure    error            // of the first step that failed
+}
+
 // endingHost is a host of a reservation that ends, and the reservation's servers on it.
 type endingHost struct {
 	name string
 	own  []domain.Server
 }
 
-// finish returns the hosts: no one can launch on them any more, then the servers go as on_end says. Each host is the
-// pool's again as soon as none of them is left on it, whatever the others do.
-func (s hostStep) finish(ctx context.Context) error {
+// finish returns the hosts.
+func (s hostStep) finish(ctx context.Context) (err error) {
 	for _, f := range s.r.Flavors {
 		if err := s.cloud.DeleteFlavor(ctx, f.ID); err != nil {
 			return err
 		}
 	}
-	aggregate, isMade, err := s.aggregate(ctx)
-	if err != nil {
+	e := &ending{hostStep: s, isDone: true}
+	if e.aggregate, _, err = s.cloud.FindAggregate(ctx, AggregateName(s.r.ID)); err != nil {
 		return err
 	}
-	hosts, unplaced, isBuilding, failures, err := s.endingHosts(ctx, s.heldHosts(aggregate))
-	if err == nil {
-		err = s.lock(ctx, hosts)
+	for _, step := range []func(context.Context) error{
+		e.readHosts, e.lock, e.deleteUnplaced, e.returnHosts, e.endMoved,
+	} {
+		if err := step(ctx); err != nil {
+			return err
+		}
 	}
-	if err != nil {
-		return err
-	}
-	isDone, failed := s.deleteUnplaced(ctx, unplaced)
-	if failures = append(failures, failed...); len(failures) > 0 {
-		isDone = false
-	}
-	isReturned, failed, err := s.returnHosts(ctx, aggregate, isMade, hosts, isBuilding)
-	if err != nil {
-		return err
-	}
-	isDone, failures = isDone && isReturned, append(failures, failed...)
-	isShelved, err := s.shelveMoved(ctx)
-	if errors.Is(err, domain.ErrFenced) || errors.Is(err, domain.ErrChanged) {
-		return err
-	}
-	if err == nil {
-		isDone = isDone && isShelved
-		err = s.unlock(ctx, isDone || s.lease.OnEnd == domain.OnEndNone, hosts)
-	}
-	if err != nil {
-		failures = append(failures, err)
-	}
-	if len(failures) > 0 {
-		return failures[0]
-	}
-	if !isDone {
+	switch {
+	case e.failure != nil:
+		return e.failure
+	case !e.isDone:
 		s.isMoving = true
 		return nil
 	}
-	if isMade {
-		if err := s.cloud.DeleteAggregate(ctx, aggregate.ID); err != nil {
+	if e.aggregate.ID != 0 {
+		if err := s.cloud.DeleteAggregate(ctx, e.aggregate.ID); err != nil {
 			return err
 		}
 	}
@@ -77,73 +70,95 @@ func (s hostStep) finish(ctx context.Context) error {
 	return nil
 }
 
-// returnHosts does on_end to the servers on each host, and returns those that are empty. isDone reports that all are.
-func (s hostStep) returnHosts(
-	ctx context.Context, aggregate domain.Aggregate, isMade bool, hosts []endingHost, isBuilding bool,
-) (isDone bool, failures []error, err error) {
-	isDone = true
-	for _, host := range hosts {
-		isEmpty, err := s.empty(ctx, host)
-		if isEmpty = isEmpty && !isBuilding; err == nil && isEmpty {
-			err = s.release(ctx, aggregate, isMade, []string{host.name})
-		}
-		if errors.Is(err, domain.ErrFenced) || errors.Is(err, domain.ErrChanged) || ctx.Err() != nil {
-			return false, nil, errors.Join(err, ctx.Err())
-		}
-		if err != nil {
-			failures = append(failures, err)
-		}
-		isDone = isDone && err == nil && isEmpty
+// failed keeps the error of a host or a server for the next pass. It returns an error that ends this one.
+func (e *ending) failed(ctx context.Context, err error) error {
+	if domain.IsSuperseded(err) || ctx.Err() != nil {
+		return errors.Join(err, ctx.Err())
 	}
-	return isDone, failures, nil
+	if err != nil {
+		e.isDone = false
+	}
+	if e.failure == nil {
+		e.failure = err
+	}
+	return nil
 }
 
-// endingHosts returns the hosts to the pool's aggregate and reads the reservation's servers on them. Other servers are
-// not its to end: their host is not reservable until they are gone. isBuilding reports that servers may be on their way
-// to any of the hosts. A failure keeps its own host only.
-func (s hostStep) endingHosts(ctx context.Context, names []string) (
-	hosts []endingHost, unplaced []domain.Server, isBuilding bool, failures []error, err error,
-) {
+// readHosts returns the hosts to the pool's aggregate and reads the reservation's servers on them. Other servers are
+// not its to end: their host is not reservable until they have left it.
+func (e *ending) readHosts(ctx context.Context) error {
 	var pooled []string
-	for _, name := range names {
-		if err := s.returnToPool(ctx, []string{name}); err != nil {
-			failures = append(failures, err)
-		} else {
+	for _, name := range e.heldHosts(e.aggregate) {
+		err := e.returnToPool(ctx, []string{name})
+		if err == nil {
 			pooled = append(pooled, name)
 		}
+		if err := e.failed(ctx, err); err != nil {
+			return err
+		}
 	}
-	building, unplaced, err := s.unplaced(ctx) // first: then they are on a host, if anywhere
+	building, unplaced, err := e.unplacedServers(ctx) // first: then they are on a host, if anywhere
 	if err != nil {
-		return nil, nil, false, nil, err
-	}
-	for _, name := range pooled {
-		own, others, err := s.residents(ctx, name)
-		if err == nil {
-			err = s.withdraw(ctx, name, CheckServers(name, others))
-		}
-		if err != nil {
-			failures = append(failures, err)
-			continue
-		}
-		hosts = append(hosts, endingHost{name, own})
+		return err
 	}
 	// No unshelving that began after the hosts were isolated leads to one of them.
-	return hosts, unplaced, building > 0 && !s.isLate(max(s.EndFor, longestBuild)), failures, nil
-}
-
-// deleteUnplaced deletes the servers without a host that on_end deletes. isDone reports that none is left.
-func (s hostStep) deleteUnplaced(ctx context.Context, unplaced []domain.Server) (isDone bool, failures []error) {
-	isDone = true
-	for _, found := range unplaced {
-		if !s.deletes(found) {
-			continue
+	e.unplaced, e.isBuilding = unplaced, building > 0 && !e.isLate(max(e.EndFor, longestBuild))
+	for _, name := range pooled {
+		own, others, err := e.residents(ctx, name)
+		if err == nil {
+			err = e.makeUnreservable(ctx, name, CheckServers(name, others))
 		}
-		isDone = false
-		if err := absentIsDone(s.cloud.DeleteServer(ctx, found.ID)); err != nil {
-			failures = append(failures, s.notEnded(ctx, found, err))
+		if err == nil {
+			e.hosts = append(e.hosts, endingHost{name, own})
+		}
+		if err := e.failed(ctx, err); err != nil {
+			return err
 		}
 	}
-	return isDone, failures
+	return nil
+}
+
+// deleteUnplaced deletes the servers without a host that on_end deletes.
+func (e *ending) deleteUnplaced(ctx context.Context) error {
+	for _, found := range e.unplaced {
+		if !e.deletes(found) {
+			continue
+		}
+		e.isDone = false
+		err := absentIsDone(e.cloud.DeleteServer(ctx, found.ID))
+		if err != nil {
+			err = e.notEnded(ctx, found, err)
+		}
+		if err := e.failed(ctx, err); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// returnHosts does on_end to the servers on each host, and returns those that are empty.
+func (e *ending) returnHosts(ctx context.Context) error {
+	for _, host := range e.hosts {
+		isEmpty, err := e.endServers(ctx, host)
+		if isEmpty = isEmpty && !e.isBuilding; err == nil && isEmpty {
+			err = e.release(ctx, e.aggregate, host.name)
+		}
+		e.isDone = e.isDone && isEmpty
+		if err := e.failed(ctx, err); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// endMoved shelves the servers that have left the hosts on the way, and unlocks those that are shelved.
+func (e *ending) endMoved(ctx context.Context) error {
+	isShelved, err := e.shelveMoved(ctx)
+	if err == nil {
+		e.isDone = e.isDone && isShelved
+		err = e.unlock(ctx)
+	}
+	return e.failed(ctx, err)
 }
 
 // returnToPool puts hosts into the pool's aggregate, too. From then on no server gets onto them, and what is read of
@@ -162,11 +177,6 @@ func (s hostStep) returnToPool(ctx context.Context, names []string) error {
 	return nil
 }
 
-// aggregate finds the reservation's aggregate by its name.
-func (s hostStep) aggregate(ctx context.Context) (domain.Aggregate, bool, error) {
-	return s.cloud.FindAggregate(ctx, AggregateName(s.r.ID))
-}
-
 // heldHosts are the hosts that are or may be the reservation's: those of its aggregate, and those that it has prepared.
 func (s hostStep) heldHosts(aggregate domain.Aggregate) []string {
 	names := slices.Clone(aggregate.Hosts)
@@ -179,11 +189,12 @@ func (s hostStep) heldHosts(aggregate domain.Aggregate) []string {
 	return slices.Compact(names)
 }
 
-// release takes hosts out of the aggregate, and the trait off their providers. They are the pool's already.
-func (s hostStep) release(ctx context.Context, aggregate domain.Aggregate, hasAggregate bool, names []string) error {
+// release takes hosts out of the aggregate, if that exists, and the trait off their providers. They are the pool's
+// already.
+func (s hostStep) release(ctx context.Context, aggregate domain.Aggregate, names ...string) error {
 	for _, name := range names {
 		provider := s.nodes[name].ProviderID
-		if hasAggregate {
+		if aggregate.ID != 0 {
 			if err := s.cloud.RemoveHost(ctx, aggregate, name, provider); err != nil {
 				return err
 			}
@@ -244,9 +255,10 @@ func (s hostStep) others(ctx context.Context, name string) (int, error) {
 // host for longer.
 const longestBuild = time.Hour
 
-// unplaced counts the servers of the reservation that are being built or unshelved, which may be on their way to any of
-// its hosts, and lists the others without a host: those that no host took, and those that their user has shelved.
-func (s hostStep) unplaced(ctx context.Context) (building int, others []domain.Server, err error) {
+// unplacedServers counts the servers of the reservation that are being built or unshelved, which may be on their way to
+// any of its hosts, and lists the others without a host: those that no host took, and those that their user has
+// shelved.
+func (s hostStep) unplacedServers(ctx context.Context) (building int, others []domain.Server, err error) {
 	servers, err := s.cloud.UnplacedServers(ctx, s.lease.ProjectID)
 	for _, server := range servers {
 		_, isPrivate := s.base(server)
@@ -270,15 +282,15 @@ func (s hostStep) deletes(server domain.Server) bool {
 	return s.lease.OnEnd == domain.OnEndDelete || s.lease.OnEnd == domain.OnEndSnapshotDelete && !server.Launched
 }
 
-// empty does what on_end says to the reservation's servers on a host. isEmpty reports that none is left, or that they
-// stay there: then the host is not reservable until they are gone, as when their end takes too long.
-func (s hostStep) empty(ctx context.Context, host endingHost) (isEmpty bool, err error) {
+// endServers does what on_end says to the reservation's servers on a host. isEmpty reports that none is left, or that
+// they stay there: then the host is not reservable until they have left it, as when their end takes too long.
+func (s hostStep) endServers(ctx context.Context, host endingHost) (isEmpty bool, err error) {
 	isStaying := s.lease.OnEnd == domain.OnEndNone
 	if len(host.own) == 0 || isStaying {
-		return true, s.withdraw(ctx, host.name, CheckServers(host.name, len(host.own)))
+		return true, s.makeUnreservable(ctx, host.name, CheckServers(host.name, len(host.own)))
 	}
 	if s.isLate(s.EndFor) && s.nodes[host.name].Pool == domain.NodeReservable {
-		if err := s.withdraw(ctx, host.name, CheckServers(host.name, len(host.own))); err != nil {
+		if err := s.makeUnreservable(ctx, host.name, CheckServers(host.name, len(host.own))); err != nil {
 			return false, err
 		}
 	}
@@ -294,7 +306,7 @@ func (s hostStep) empty(ctx context.Context, host endingHost) (isEmpty bool, err
 	var failed error
 	for _, found := range host.own {
 		switch err := s.endServer(ctx, found.ID); {
-		case errors.Is(err, domain.ErrFenced) || errors.Is(err, domain.ErrChanged):
+		case domain.IsSuperseded(err):
 			return false, err
 		case err != nil:
 			failed = s.notEnded(ctx, found, err)
@@ -308,7 +320,7 @@ func (s hostStep) empty(ctx context.Context, host endingHost) (isEmpty bool, err
 // notEnded is the error about a server of the reservation that could not be ended yet. Nova's words to an admin are for
 // the log.
 func (s hostStep) notEnded(ctx context.Context, server domain.Server, cause error) error {
-	slog.WarnContext(ctx, "the end of a server", "lease_id", s.lease.ID, "server_id", server.ID, "error", cause)
+	slog.WarnContext(ctx, "server could not be ended", "lease_id", s.lease.ID, "server_id", server.ID, "error", cause)
 	words := described(server) + " cannot be ended yet"
 	return public(apperr.Wrap(apperr.CodeOf(cause), cause, "%s", words), words)
 }
@@ -364,7 +376,7 @@ func (s hostStep) act(ctx context.Context, server domain.Server, action domain.A
 }
 
 // shelve shelves a server of the reservation. Its flavor fits reserved hosts only, and a shelved server keeps its
-// flavor, so nobody could unshelve it. So it is stopped and resized to the flavor's base first, which moves it to an
+// flavor, so no one could unshelve it. So it is stopped and resized to the flavor's base first, which moves it to an
 // ordinary host. A tag marks it, because nothing else tells then that it was the reservation's.
 func (s hostStep) shelve(ctx context.Context, server domain.Server) error {
 	base, isPrivate := s.base(server)
@@ -396,7 +408,7 @@ func (s hostStep) base(server domain.Server) (id string, isPrivate bool) {
 }
 
 // move begins to resize a stopped server to the base of its flavor. isMoving is false when Nova cannot do that, such as
-// without room on the other hosts, or when the base is gone: then the server is shelved as it is.
+// without room on the other hosts, or when the base is deleted: then the server is shelved as it is.
 func (s hostStep) move(ctx context.Context, server domain.Server, base string) (isMoving bool, err error) {
 	tag := AggregateName(s.r.ID)
 	if slices.Contains(server.Tags, tag) {
@@ -413,7 +425,7 @@ func (s hostStep) move(ctx context.Context, server domain.Server, base string) (
 	err = s.cloud.ResizeServer(ctx, server.ID, base)
 	switch apperr.CodeOf(err) {
 	case apperr.Invalid, apperr.NotFound, apperr.Forbidden, apperr.Conflict:
-		slog.WarnContext(ctx, "a server keeps the flavor of a reservation", "lease_id", s.lease.ID,
+		slog.WarnContext(ctx, "server keeps the flavor of its reservation", "lease_id", s.lease.ID,
 			"reservation_id", s.r.ID, "server_id", server.ID, "error", err)
 		return false, s.saveRemark(ctx, server, keepsFlavor)
 	}

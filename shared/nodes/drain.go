@@ -1,6 +1,6 @@
-// Package nodes watches the hosts of compute and drains them: what is read of hosts, when one is cordoned or drained by
-// itself, and how each server of a drain is moved. Each step may be repeated, so that a process that dies between any
-// two calls loses nothing.
+// Package nodes watches the hosts of compute and drains them: what is read of hosts, when one is cordoned or drained
+// automatically, and how each server of a drain is moved. Each step may be repeated, so that a process that dies
+// between any two calls loses nothing.
 package nodes
 
 import (
@@ -223,7 +223,7 @@ func (p *pass) each(
 			if errs[n] = step(ctx, s); *s == before || errors.Is(errs[n], domain.ErrFenced) {
 				return nil
 			}
-			slog.InfoContext(ctx, "a server of a drain", "node", p.drain.Node, "server_id", s.ServerID,
+			slog.InfoContext(ctx, "drain server status changed", "node", p.drain.Node, "server_id", s.ServerID,
 				"status", s.Status, "method", s.Method, "reason", s.Reason)
 			errs[n] = errors.Join(errs[n], p.save(ctx, s))
 			return nil
@@ -269,7 +269,7 @@ func (p *pass) end(ctx context.Context, failure error) error {
 	}
 	if d.DueAt.IsZero() {
 		moved, left, skipped := d.Counts()
-		slog.InfoContext(ctx, "a drain has ended", "node", d.Node, "status", d.Status, "reason", d.Reason,
+		slog.InfoContext(ctx, "drain ended", "node", d.Node, "status", d.Status, "reason", d.Reason,
 			"moved", moved, "left", left, "skipped", skipped)
 		p.Wake("deliver-events")
 	}

@@ -94,7 +94,7 @@ func (p *pass) begin(ctx context.Context, s *domain.DrainServer) error {
 	return nil
 }
 
-// wait leaves a server for later, which Nova is at work on for somebody else.
+// wait leaves a server for later, which Nova is at work on for another reason.
 func (p *pass) wait(s *domain.DrainServer, reason string) {
 	s.Reason = reason
 	if s.BegunAt.IsZero() {
@@ -152,7 +152,7 @@ func (p *pass) moved(s *domain.DrainServer, server domain.Server) {
 	}
 }
 
-// follow looks after the servers that Nova was asked to move, whichever replica has asked.
+// follow checks the servers that Nova was asked to move, whichever replica has asked.
 func (p *pass) follow(ctx context.Context) error {
 	err := p.each(ctx, isInFlight, p.followOne)
 	if errors.Is(err, domain.ErrFenced) {
@@ -283,6 +283,6 @@ func (p *pass) followLate(ctx context.Context, s *domain.DrainServer) error {
 	if err == nil || errors.Is(err, domain.ErrFenced) {
 		return err
 	}
-	slog.WarnContext(ctx, "a skipped server of a drain", "node", p.drain.Node, "server_id", s.ServerID, "error", err)
+	slog.WarnContext(ctx, "skipped server not read", "node", p.drain.Node, "server_id", s.ServerID, "error", err)
 	return nil
 }

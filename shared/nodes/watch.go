@@ -39,8 +39,8 @@ type Store interface {
 	FreeZone(ctx context.Context, zone string) error
 }
 
-// Begun stores drains that begin by themselves.
-type Begun interface {
+// DrainStore stores drains that begin automatically.
+type DrainStore interface {
 	Open(ctx context.Context) ([]domain.DrainProgress, error)
 	Last(ctx context.Context, nodes ...string) (map[string]domain.Drain, error)
 	Create(ctx context.Context, drain domain.Drain) (stored domain.Drain, created bool, err error)
@@ -49,7 +49,7 @@ type Begun interface {
 // Watcher watches hosts.
 type Watcher struct {
 	Nodes   Store
-	Drains  Begun
+	Drains  DrainStore
 	Cloud   WatchCloud
 	Now     func(context.Context) (time.Time, error) // the database's clock
 	Probe   func(ctx context.Context, url string) error
@@ -57,7 +57,7 @@ type Watcher struct {
 	Suspect time.Duration
 	Down    time.Duration
 	Share   int // of a zone's hosts, in percent, that may be out of service while others are cordoned automatically
-	// For drains that begin by themselves.
+	// For drains that begin automatically.
 	Parallel      int
 	ServerTimeout time.Duration
 }
@@ -116,11 +116,11 @@ func (w Watcher) Poll(ctx context.Context) (found Observed, err error) {
 	if found.Nodes, err = w.Nodes.All(ctx); err != nil {
 		return found, err
 	}
-	if err := w.care(ctx, found, hosts, limits.AsOf); err != nil { // the hosts were read all the same
-		slog.WarnContext(ctx, "not every host could be cordoned or drained", "error", err)
+	if err := w.applyPolicies(ctx, found, hosts, limits.AsOf); err != nil { // the hosts were read all the same
+		slog.WarnContext(ctx, "automatic cordon or drain failed", "error", err)
 	}
 	if err := w.probe(ctx, found.Nodes); err != nil {
-		slog.WarnContext(ctx, "what status URLs answer could not be stored", "error", err)
+		slog.WarnContext(ctx, "results of status URLs not stored", "error", err)
 	}
 	return found, nil
 }

@@ -173,8 +173,8 @@ func with(n domain.Node, change func(*domain.Node)) domain.Node {
 	return n
 }
 
-// TestCare has a row for each reason to cordon or drain a host by itself, and for each not to.
-func TestCare(t *testing.T) {
+// TestPolicies has a row for each reason to cordon or drain a host automatically, and for each not to.
+func TestPolicies(t *testing.T) {
 	t.Parallel()
 	hour, other := time.Hour, domain.ComputeHost{Name: "b", IsUp: true, IsEnabled: true}
 	long, short := epoch.Add(-2*hour), epoch.Add(-time.Minute)
@@ -217,7 +217,7 @@ func TestCare(t *testing.T) {
 			node: down, host: domain.ComputeHost{IsEnabled: true},
 			other: domain.ComputeHost{Name: "b", Zone: "z", IsUp: true, IsEnabled: true},
 		},
-		"down, and disabled by somebody": {node: down, other: other},
+		"down, and disabled by an admin": {node: down, other: other},
 		"down for short": {
 			node: since(down, short), host: domain.ComputeHost{IsEnabled: true}, other: other,
 		},

@@ -37,7 +37,7 @@ func (c *Cloud) Account(cfg Config, credentials Credentials) (*Account, error) {
 }
 
 // OptionalAccount prepares the service account of one function, whose variables have a prefix such as LEASES_. With the
-// name of a cloud its credentials come from clouds.yaml, where OS_CLOUD names another one. nil = none is configured.
+// name of a cloud its credentials come from clouds.yaml; they are never those of OS_CLOUD. nil = none is configured.
 func (c *Cloud) OptionalAccount(
 	cfg Config, prefix, cloud string, credentials Credentials,
 ) (account *Account, err error) {
@@ -46,11 +46,11 @@ func (c *Cloud) OptionalAccount(
 	}
 	cfg.Cloud = cloud
 	account, err = c.Account(cfg, credentials)
-	return account, Prefixed(prefix, err)
+	return account, prefixed(prefix, err)
 }
 
-// Prefixed names the variables of an account in an error as they are set: with a prefix, such as LEASES_.
-func Prefixed(prefix string, err error) error {
+// prefixed names the variables of an account in an error as they are set: with a prefix, such as LEASES_.
+func prefixed(prefix string, err error) error {
 	if err == nil {
 		return nil
 	}
@@ -175,6 +175,9 @@ type opened[S any] struct {
 func Keep[S any](a *Account) *Kept[S] {
 	return &Kept[S]{login: func(ctx context.Context) (S, error) { return Narrow[S](a.Login(ctx)) }}
 }
+
+// KeepSession returns a Kept of whole sessions.
+func KeepSession(a *Account) *Kept[*Session] { return &Kept[*Session]{login: a.Login} }
 
 // Session returns the session, and logs in when no session is kept.
 func (k *Kept[S]) Session(ctx context.Context) (session S, err error) {

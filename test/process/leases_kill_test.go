@@ -155,8 +155,8 @@ func TestLongHostLeasesSurviveKills(t *testing.T) {
 }
 
 // reserveHost stores a lease of a host that starts now, as the function leases does it, with a copy of the sandbox's
-// flavor, or of another one.
-func (l *lessee) reserveHost(t *testing.T, flavor ...string) domain.Lease {
+// flavor.
+func (l *lessee) reserveHost(t *testing.T) domain.Lease {
 	t.Helper()
 	db, err := postgres.Open(postgres.Config{URL: domain.Secret(l.database), MaxConns: 2}, nil)
 	if err != nil {
@@ -164,9 +164,6 @@ func (l *lessee) reserveHost(t *testing.T, flavor ...string) domain.Lease {
 	}
 	defer db.Close()
 	id, s := uuid.New(), testkit.Sandbox(t)
-	if len(flavor) > 0 {
-		s.FlavorID, s.Flavor = flavor[0], flavor[0]
-	}
 	lease := domain.Lease{
 		ID: uuid.Must(uuid.NewV7()), ProjectID: l.ID, DomainID: l.DomainID, UserID: l.UserID, Name: "killed",
 		StartsAt: time.Now(), EndsAt: time.Now().Add(time.Hour), OnEnd: domain.OnEndDelete,

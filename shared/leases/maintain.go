@@ -10,9 +10,10 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// keep looks after the hosts of an active reservation: those that are down are replaced, and what somebody has deleted
-// or moved by hand is made again. Without such a change it goes by lists that the leases share, and writes nothing.
-func (s hostStep) keep(ctx context.Context) error {
+// maintain reconciles the hosts of an active reservation: those that are down are replaced, and what an admin has
+// deleted or moved by hand is made again. Without such a change it goes by lists that the leases share, and writes
+// nothing.
+func (s hostStep) maintain(ctx context.Context) error {
 	v, err := s.view(ctx, sharedFor)
 	if err == nil && !s.isWhole(v) {
 		v, err = s.view(ctx, 0)
@@ -20,28 +21,28 @@ func (s hostStep) keep(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := s.heal(ctx, v); err != nil {
+	if err := s.replaceUnfit(ctx, v); err != nil {
 		return err
 	}
 	if v, err = s.converge(ctx, v); err != nil {
 		return err
 	}
-	if err := s.keepFlavors(ctx); err != nil {
+	if err := s.ensureFlavors(ctx); err != nil {
 		return err
 	}
-	return s.returnEmpty(ctx, v.own, v.own.ID != 0, s.surplus(v))
+	return s.returnEmpty(ctx, v.own, s.surplus(v))
 }
 
 // returnEmpty returns the hosts that were replaced. One that comes back with servers of the reservation on it stays the
-// reservation's, and its servers run, until they are gone or the lease ends.
-func (s hostStep) returnEmpty(ctx context.Context, aggregate domain.Aggregate, isMade bool, names []string) error {
+// reservation's, and its servers run, until they are deleted or the lease ends.
+func (s hostStep) returnEmpty(ctx context.Context, aggregate domain.Aggregate, names []string) error {
 	if len(names) == 0 {
 		return nil
 	}
 	if err := s.returnToPool(ctx, names); err != nil {
 		return err
 	}
-	building, _, err := s.unplaced(ctx)
+	building, _, err := s.unplacedServers(ctx)
 	if err != nil || building > 0 {
 		return err
 	}
@@ -54,17 +55,17 @@ func (s hostStep) returnEmpty(ctx context.Context, aggregate domain.Aggregate, i
 		if len(own) > 0 {
 			continue
 		}
-		if err := s.withdraw(ctx, name, CheckServers(name, others)); err != nil {
+		if err := s.makeUnreservable(ctx, name, CheckServers(name, others)); err != nil {
 			return err
 		}
 		empty = append(empty, name)
 	}
-	return s.release(ctx, aggregate, isMade, empty)
+	return s.release(ctx, aggregate, empty...)
 }
 
-// heal replaces hosts that cannot be the reservation's by others that are free. Without another one the lease is
-// degraded until the host is up again; a host with servers of others is never given to it.
-func (s hostStep) heal(ctx context.Context, v view) error {
+// replaceUnfit replaces hosts that cannot be the reservation's by others that are free. Without another one the lease
+// is degraded until the host is up again; a host with servers of others is never given to it.
+func (s hostStep) replaceUnfit(ctx context.Context, v view) error {
 	var held []string
 	if overdue := s.overdue(); len(overdue) > 0 {
 		var err error
@@ -84,7 +85,7 @@ func (s hostStep) heal(ctx context.Context, v view) error {
 			}
 			continue
 		}
-		if s.r.Want.Heal == domain.HealManual && s.isGiven(name) {
+		if s.r.Want.Heal == domain.HealManual && s.isAllocated(name) {
 			s.degraded = true
 			continue
 		}
@@ -98,7 +99,7 @@ func (s hostStep) heal(ctx context.Context, v view) error {
 			s.degraded = true
 			continue
 		}
-		slog.WarnContext(ctx, "another host replaces a reserved one", "lease_id", s.lease.ID,
+		slog.WarnContext(ctx, "reserved host replaced", "lease_id", s.lease.ID,
 			"reservation_id", s.r.ID, "host", name, "by", to)
 		s.replace(name, to)
 		s.Wake("deliver-events")
@@ -112,7 +113,7 @@ const longestWait = 3 * time.Minute
 // overdue are the hosts that the reservation has not been given within longestWait.
 func (s hostStep) overdue() (names []string) {
 	for _, a := range s.r.Allocations {
-		if s.now.Sub(a.From) > longestWait && a.ReplacedAt.IsZero() && !s.isGiven(a.Node) {
+		if s.now.Sub(a.From) > longestWait && a.ReplacedAt.IsZero() && !s.isAllocated(a.Node) {
 			names = append(names, a.Node)
 		}
 	}
@@ -131,9 +132,9 @@ func (s hostStep) isUnfit(ctx context.Context, v view, name string, held []strin
 	switch {
 	case !known || s.isLost(node):
 		return nil, true, nil
-	case s.isGiven(name) && node.Enabled:
+	case s.isAllocated(name) && node.Enabled:
 		return foreign, false, nil
-	case s.isGiven(name):
+	case s.isAllocated(name):
 		own, others, err := s.residents(ctx, name)
 		return nil, err == nil && len(own)+others == 0, err
 	case !node.IsUp || !node.Enabled:
@@ -141,8 +142,8 @@ func (s hostStep) isUnfit(ctx context.Context, v view, name string, held []strin
 	case slices.Contains(held, name):
 		return notReturned(name), true, nil
 	case foreign != nil:
-		return foreign, true, s.withdraw(ctx, name, foreign)
-	case s.isTaken(v, name): // it was empty when it left the pool
+		return foreign, true, s.makeUnreservable(ctx, name, foreign)
+	case s.isReserved(v, name): // it was empty when it left the pool
 		return nil, false, nil
 	}
 	others, err := s.others(ctx, name)
@@ -150,7 +151,7 @@ func (s hostStep) isUnfit(ctx context.Context, v view, name string, held []strin
 		return nil, false, err
 	}
 	reason = CheckServers(name, others)
-	return reason, true, s.withdraw(ctx, name, reason)
+	return reason, true, s.makeUnreservable(ctx, name, reason)
 }
 
 // isLost reports whether a host is down for good, as far as one can tell: a missed report moves no reservation. When
@@ -169,18 +170,18 @@ func (s hostStep) isCordoned(name string) bool {
 	return known && !node.Enabled
 }
 
-// isGiven reports whether the reservation's servers may be on a host.
-func (s hostStep) isGiven(name string) bool {
+// isAllocated reports whether the reservation's servers may be on a host.
+func (s hostStep) isAllocated(name string) bool {
 	return s.r.Status != domain.ReservationPending && slices.ContainsFunc(s.r.Allocations,
 		func(a domain.Allocation) bool { return a.Node == name && isHeld(a) })
 }
 
-// withdraw keeps a host from being reserved as long as the reason lasts; nil changes nothing.
-func (s hostStep) withdraw(ctx context.Context, name string, reason error) error {
+// makeUnreservable keeps a host from being reserved as long as the reason lasts; nil changes nothing.
+func (s hostStep) makeUnreservable(ctx context.Context, name string, reason error) error {
 	if reason == nil {
 		return nil
 	}
-	slog.WarnContext(ctx, "a host of the pool", "host", name, "error", reason)
+	slog.WarnContext(ctx, "host is not reservable for now", "host", name, "error", reason)
 	_, err := s.Nodes.SetPool(ctx, name, domain.NodeReservable, domain.NodeJoining, apperr.As(reason).Message)
 	return err
 }

@@ -27,12 +27,12 @@ func isAutoCordon(reason string) bool {
 		strings.HasPrefix(reason, domain.CordonMark+suspectReason)
 }
 
-// care cordons hosts that are not up for long, and drains those that are suspect or cordoned for long. Nothing is ever
-// evacuated: Nova's word that a host is down is no proof that its servers do not run. One host that fails does not keep
-// the others, and the last host of a zone that takes servers is left alone. While more than a share of a zone's hosts
-// is out of service nothing is done there, and then they have their whole time again: an outage of many is for people.
-// One replica at a time does this, which holds the claim of the job.
-func (w Watcher) care(ctx context.Context, found Observed, hosts []domain.ComputeHost, now time.Time) error {
+// applyPolicies cordons hosts that are not up for long, and drains those that are suspect or cordoned for long. Nothing
+// is ever evacuated: Nova's word that a host is down is no proof that its servers do not run. One host that fails does
+// not keep the others, and the last host of a zone that takes servers is left alone. While more than a share of a
+// zone's hosts is out of service nothing is done there, and then they have their whole time again: an outage of many is
+// for people. One replica at a time does this, which holds the claim of the job.
+func (w Watcher) applyPolicies(ctx context.Context, found Observed, hosts []domain.ComputeHost, now time.Time) error {
 	held, err := w.Nodes.HeldZones(ctx)
 	if err != nil {
 		return err
@@ -109,7 +109,7 @@ func latest(times ...time.Time) time.Time { return slices.MaxFunc(times, time.Ti
 
 // cordon keeps new servers off a host.
 func (w Watcher) cordon(ctx context.Context, all known, name, reason string) error {
-	slog.WarnContext(ctx, "a host is cordoned automatically", "node", name, "reason", reason)
+	slog.WarnContext(ctx, "node cordoned automatically", "node", name, "reason", reason)
 	host := all.host(name)
 	if err := w.Cloud.DisableService(ctx, host.ServiceID, domain.CordonMark+reason); err != nil {
 		return err
@@ -149,7 +149,7 @@ func (w Watcher) drain(ctx context.Context, hosts []domain.Node, all known) erro
 				continue
 			}
 		}
-		slog.WarnContext(ctx, "a host is drained automatically", "node", n.Name, "since", state)
+		slog.WarnContext(ctx, "node drained automatically", "node", n.Name, "since", state)
 		_, _, err := w.Drains.Create(ctx, domain.Drain{
 			ID: uuid.Must(uuid.NewV7()), Node: n.Name, Status: domain.DrainRunning, IsAutomatic: true,
 			Parallel: w.Parallel, ServerTimeout: w.ServerTimeout,
@@ -170,7 +170,7 @@ type known struct {
 	isDraining bool // automatically
 }
 
-// zone is how many of its hosts are out of service. Those that somebody has disabled are no outage, and do not count.
+// zone is how many of its hosts are out of service. Those that an admin has disabled are no outage, and do not count.
 type zone struct {
 	name  string
 	hosts int
