@@ -37,8 +37,11 @@ signature() {
     serving | eventing | manifests) from=(core/go.mod) ;;
     coredns | traefik) from=("$1") ;;
   esac
-  { declare -f "build_$1" join small; echo "$GOFLAGS $REGISTRY $KUBERNETES $TRAEFIK $TRAEFIK_KUBERNETES_LIBS $KN $KN_PKG $FUNC"
-    [ ${#from[@]} -eq 0 ] || (cd "$HERE/src" && find "${from[@]}" -type f -print0 | sort -z | xargs -0 cksum); } | sha256sum
+  {
+    declare -f "build_$1" join small
+    echo "$GOFLAGS $REGISTRY $KUBERNETES $TRAEFIK $TRAEFIK_KUBERNETES_LIBS $KN $KN_PKG $FUNC"
+    [ ${#from[@]} -eq 0 ] || (cd "$HERE/src" && find "${from[@]}" -type f -print0 | sort -z | xargs -0 cksum)
+  } | sha256sum
 }
 gobuild() { GOGC=800 go build "$@"; }
 modcopy() { # modcopy FOLDER MODULE@VERSION : of a module that needs its own go.mod to be built
@@ -46,7 +49,8 @@ modcopy() { # modcopy FOLDER MODULE@VERSION : of a module that needs its own go.
   from=$(cd / && go mod download -json "$2" | sed -n 's/^\t"Dir": "\(.*\)",\?$/\1/p')
   [ -n "$from" ] || { echo "no module $2"; return 1; }
   rm -rf "$1"; mkdir -p "$1"
-  tar c -C "$from" --exclude='*_test.go' --exclude=testdata --exclude=docs --exclude=integration --exclude=./test . | tar x -C "$1" &&
+  tar c -C "$from" --exclude='*_test.go' --exclude=testdata --exclude=docs --exclude=integration --exclude=./test . |
+    tar x -C "$1" &&
     chmod -R u+w "$1"
 }
 
@@ -62,7 +66,8 @@ build_kubernetes() {
 }
 build_serving() {
   mkdir -p "$EXE/serving"
-  cd "$HERE/src/core" && gobuild -o "$EXE/serving/" knative.dev/serving/cmd/{controller,webhook,activator,autoscaler,queue}
+  cd "$HERE/src/core" &&
+    gobuild -o "$EXE/serving/" knative.dev/serving/cmd/{controller,webhook,activator,autoscaler,queue}
 }
 build_eventing() {
   mkdir -p "$EXE/eventing"
@@ -83,11 +88,13 @@ build_traefik() {
 build_kn() {
   modcopy "$SRC/kn" "knative.dev/client@$KN" && cd "$SRC/kn" &&
     go mod edit -replace="knative.dev/client/pkg=knative.dev/client/pkg@$KN_PKG" &&
-    gobuild -mod=mod -ldflags "-s -w -X knative.dev/client/pkg/commands/version.Version=$KN" -o "$BIN/kn" ./cmd/kn && rm -rf "$SRC/kn"
+    gobuild -mod=mod -ldflags "-s -w -X knative.dev/client/pkg/commands/version.Version=$KN" -o "$BIN/kn" ./cmd/kn &&
+    rm -rf "$SRC/kn"
 }
 build_func() {
   modcopy "$SRC/func" "knative.dev/func@$FUNC" && cd "$SRC/func" &&
-    gobuild -mod=mod -ldflags "-s -w -X knative.dev/func/pkg/app.vers=$FUNC" -o "$BIN/func" ./cmd/func && rm -rf "$SRC/func"
+    gobuild -mod=mod -ldflags "-s -w -X knative.dev/func/pkg/app.vers=$FUNC" -o "$BIN/func" ./cmd/func &&
+    rm -rf "$SRC/func"
 }
 
 # The manifests come from the very modules that the images are built from.
@@ -101,23 +108,32 @@ join() { # join FILE... : one stream of documents, with our images and probes th
   done
 }
 # Knative's own pods ask for more than a core together: the few that a test machine has are for what is tested.
-small() { join "$@" | sed -E '/^ *requests:/,/^ *memory:/{s/cpu: .*/cpu: 10m/; s/memory: .*/memory: 32Mi/}; /^ *limits:/,/^ *memory:/s/cpu: .*/cpu: 2/'; }
+small() {
+  join "$@" |
+    sed -E '/^ *requests:/,/^ *memory:/{s/cpu: .*/cpu: 10m/; s/memory: .*/memory: 32Mi/}; /^ *limits:/,/^ *memory:/s/cpu: .*/cpu: 2/'
+}
 build_manifests() {
   local serving eventing networking caching out=$STATE/manifests
   cd "$HERE/src/core" || return
-  serving=$(go list -m -f '{{.Dir}}' knative.dev/serving) && eventing=$(go list -m -f '{{.Dir}}' knative.dev/eventing) &&
-    networking=$(go list -m -f '{{.Dir}}' knative.dev/networking) && caching=$(go list -m -f '{{.Dir}}' knative.dev/caching) || return
+  serving=$(go list -m -f '{{.Dir}}' knative.dev/serving) &&
+    eventing=$(go list -m -f '{{.Dir}}' knative.dev/eventing) &&
+    networking=$(go list -m -f '{{.Dir}}' knative.dev/networking) &&
+    caching=$(go list -m -f '{{.Dir}}' knative.dev/caching) || return
   rm -rf "$out"; mkdir -p "$out"
   join "$serving"/config/core/300-resources/*.yaml \
     "$networking"/config/{certificate,domain-claim,ingress,serverlessservice}.yaml "$caching/config/image.yaml" \
     "$eventing"/config/core/resources/*.yaml > "$out/1-resources.yaml" || return
-  { join "$serving"/config/core/{100-namespace,200-serviceaccount}.yaml "$serving"/config/core/{200-roles,configmaps}/*.yaml \
+  { join "$serving"/config/core/{100-namespace,200-serviceaccount}.yaml \
+    "$serving"/config/core/{200-roles,configmaps}/*.yaml \
     "$networking/config/config-network.yaml" "$serving"/config/core/webhooks/secret.yaml \
     "$eventing"/config/core/{100-namespace,200-*}.yaml "$eventing"/config/core/{roles,configmaps}/*.yaml \
-    "$eventing"/third_party/eventing-integrations-latest/eventing-*-images.yaml "$eventing"/config/core/webhooks/secret.yaml &&
+    "$eventing"/third_party/eventing-integrations-latest/eventing-*-images.yaml \
+    "$eventing"/config/core/webhooks/secret.yaml &&
     small "$serving"/config/core/deployments/{activator,autoscaler,controller,webhook}.yaml \
-      "$eventing"/config/core/deployments/{controller,webhook,pingsource-mt-adapter}.yaml; } > "$out/2-core.yaml" || return
+      "$eventing"/config/core/deployments/{controller,webhook,pingsource-mt-adapter}.yaml; } \
+    > "$out/2-core.yaml" || return
   join "$serving"/config/core/{999-cache,300-knativecertificate}.yaml \
     "$serving"/config/core/webhooks/{configmap-validation,defaulting,resource-validation}.yaml \
-    "$eventing"/config/core/webhooks/{config-validation,defaulting,resource-validation,sinkbindings}.yaml > "$out/3-webhooks.yaml"
+    "$eventing"/config/core/webhooks/{config-validation,defaulting,resource-validation,sinkbindings}.yaml \
+    > "$out/3-webhooks.yaml"
 }

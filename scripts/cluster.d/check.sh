@@ -7,12 +7,15 @@ check_machine() { # each thing is tried, not guessed
   local c probe=$STATE/.probe
   [ "$(uname -s)" = Linux ] || cannot "it is not Linux"
   command -v go >/dev/null || cannot "there is no go command"
-  c=$(awk '/^MemTotal/ {print int($2 / 1024)}' /proc/meminfo); [ "$c" -ge 3600 ] || cannot "it has $c MB of memory, 4 GB are needed"
-  c=$(df --output=avail -m "$STATE" | tail -1); [ "$c" -ge 2000 ] || cannot "$STATE has$c MB of free space, 2 GB are needed"
+  c=$(awk '/^MemTotal/ {print int($2 / 1024)}' /proc/meminfo)
+  [ "$c" -ge 3600 ] || cannot "it has $c MB of memory, 4 GB are needed"
+  c=$(df --output=avail -m "$STATE" | tail -1)
+  [ "$c" -ge 2000 ] || cannot "$STATE has$c MB of free space, 2 GB are needed"
   modprobe -q -a overlay br_netfilter nf_tables 2>/dev/null
   if [ -e /sys/fs/cgroup/cgroup.controllers ]; then
     for c in cpu cpuset memory pids; do
-      grep -qw $c /sys/fs/cgroup/cgroup.controllers || cannot "no cgroup controller $c in /sys/fs/cgroup/cgroup.controllers"
+      grep -qw $c /sys/fs/cgroup/cgroup.controllers ||
+        cannot "no cgroup controller $c in /sys/fs/cgroup/cgroup.controllers"
     done
     { echo "+cpu +cpuset +memory +pids" > /sys/fs/cgroup/cgroup.subtree_control; } 2>/dev/null ||
       cannot "no right to hand cgroup controllers down in /sys/fs/cgroup"
@@ -46,7 +49,9 @@ check_nat() { # after the packages, for nft
 	  map services { type ipv4_addr . inet_proto . inet_service : verdict; }
 	  chain endpoint { meta l4proto tcp dnat to 127.0.0.1:1; }
 	  chain service { numgen random mod 1 vmap { 0 : goto endpoint }; }
-	  chain nat { type nat hook prerouting priority dstnat; fib daddr type local ip daddr . meta l4proto . th dport vmap @services; }
+	  chain nat {
+	    type nat hook prerouting priority dstnat; fib daddr type local ip daddr . meta l4proto . th dport vmap @services;
+	  }
 	  chain masq { type nat hook postrouting priority srcnat; meta mark and 0x4000 != 0 masquerade fully-random; }
 	}
 	END
@@ -62,7 +67,9 @@ check_addresses() {
     alive "$n" && continue
     for p in ${PORTS[$n]}; do
       at=${p%:*}
-      who=$(ss -Hltnp "sport = :${p#*:}" | awk -v a="$at" '{h = $4; sub(/:[0-9]+$/, "", h); if (h == a || h == "0.0.0.0" || h == "*" || h == "[::]") {print $6 == "" ? "unknown" : $6; exit}}')
+      who=$(ss -Hltnp "sport = :${p#*:}" | awk -v a="$at" '
+        { h = $4; sub(/:[0-9]+$/, "", h) }
+        h == a || h == "0.0.0.0" || h == "*" || h == "[::]" { print $6 == "" ? "unknown" : $6; exit }')
       [ -z "$who" ] || who=${who#*((\"} who=${who%%\"*}
       [ -z "$who" ] || die "port ${p#*:} ($n) is held by another process ($who): stop that"
     done

@@ -3,8 +3,11 @@
 # A signal goes only to what was started here: a pid file holds pid, start time and boot; the pods' processes are
 # those in the cgroup that only our kubelet uses.
 
-NAMES=(registry containerd etcd kube-apiserver kube-controller-manager kube-scheduler kubelet kube-proxy coredns traefik)
-declare -A PORTS=([registry]=$REGISTRY [containerd]='' [etcd]="$ETCD ${ETCD%:*}:$((${ETCD#*:} + 1))" [kube-apiserver]=$NODE_IP:6443
+NAMES=(
+  registry containerd etcd kube-apiserver kube-controller-manager kube-scheduler kubelet kube-proxy coredns traefik
+)
+declare -A PORTS=([registry]=$REGISTRY [containerd]='' [etcd]="$ETCD ${ETCD%:*}:$((${ETCD#*:} + 1))"
+  [kube-apiserver]=$NODE_IP:6443
   [kube-controller-manager]=127.0.0.1:10257 [kube-scheduler]=127.0.0.1:10259 [kubelet]="$NODE_IP:10250 127.0.0.1:10248"
   [kube-proxy]="127.0.0.1:10256 127.0.0.1:10249" [coredns]=$NODE_IP:53 [traefik]="$NODE_IP:80 $NODE_IP:8081")
 
@@ -54,7 +57,8 @@ wait_for() { # wait_for NAME SECONDS command... : until a process serves
 connects() { (exec 3<>"/dev/tcp/${1%:*}/${1#*:}") 2>/dev/null; }
 
 launch() { # launch NAME
-  local components=(--leader-elect=false --kubeconfig "$KUBECONFIG" --bind-address 127.0.0.1 --kube-api-qps 200 --kube-api-burst 400 --profiling=false)
+  local components=(--leader-elect=false --kubeconfig "$KUBECONFIG" --bind-address 127.0.0.1
+    --kube-api-qps 200 --kube-api-burst 400 --profiling=false)
   local peer=http://${PORTS[etcd]#* } client=http://$ETCD
   case $1 in
     registry) spawn registry "$EXE/imagetool" serve "$REGISTRY" "$STATE/registry" ;;
@@ -64,7 +68,8 @@ launch() { # launch NAME
         --listen-client-urls "$client" --advertise-client-urls "$client" \
         --listen-peer-urls "$peer" --initial-advertise-peer-urls "$peer" --initial-cluster "cloudfn=$peer" ;;
     kube-apiserver) spawn "$1" "$EXE/$1" --etcd-servers "$client" \
-      --bind-address "$NODE_IP" --advertise-address "$NODE_IP" --secure-port 6443 --service-cluster-ip-range "$SERVICE_CIDR" \
+      --bind-address "$NODE_IP" --advertise-address "$NODE_IP" --secure-port 6443 \
+      --service-cluster-ip-range "$SERVICE_CIDR" \
       --client-ca-file "$PKI/ca.crt" --tls-cert-file "$PKI/apiserver.crt" --tls-private-key-file "$PKI/apiserver.key" \
       --kubelet-client-certificate "$PKI/admin.crt" --kubelet-client-key "$PKI/admin.key" \
       --service-account-issuer https://kubernetes.default.svc --service-account-key-file "$PKI/service-account.pub" \
@@ -130,7 +135,8 @@ pods_gone() { # the kubelet is stopped before
   stop KILL containerd
   for f in /proc/[0-9]*/cmdline; do # the shims, by the socket of our containerd
     pid=${f#/proc/} pid=${pid%/cmdline}
-    tr '\0' ' ' 2>/dev/null < "$f" | grep -q -- "^[^ ]*containerd-shim-runc-v2 .*-address $RUN/containerd.sock " && kill -KILL "$pid" 2>/dev/null
+    tr '\0' ' ' 2>/dev/null < "$f" | grep -q -- "^[^ ]*containerd-shim-runc-v2 .*-address $RUN/containerd.sock " &&
+      kill -KILL "$pid" 2>/dev/null
   done
   for f in "$RUN"/containerd/io.containerd.runtime.v2.task/*/*/address; do
     [ ! -e "$f" ] || { f=$(<"$f"); rm -f "${f#unix://}"; }

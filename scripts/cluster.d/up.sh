@@ -4,15 +4,17 @@
 network() {
   ip link show "$BRIDGE" >/dev/null 2>&1 || ip link add "$BRIDGE" type bridge
   { ip addr replace "$NODE_IP/24" dev "$BRIDGE" && ip link set "$BRIDGE" up &&
-    sysctl -q -w net.ipv4.ip_forward=1 net.bridge.bridge-nf-call-iptables=1; } || die "the bridge $BRIDGE cannot be set up"
+    sysctl -q -w net.ipv4.ip_forward=1 net.bridge.bridge-nf-call-iptables=1; } ||
+    die "the bridge $BRIDGE cannot be set up"
 }
 configure() { # a file is written only when it changes: kube-proxy ends when its own is written
   local f to
   mkdir -p "$ETC/cni" "$ETC/certs.d/$REGISTRY"
   for f in kubelet.yaml kube-proxy.yaml containerd.toml cni.conflist hosts.toml Corefile ingress.yaml; do
     case $f in cni.conflist) to=cni/10-cloudfn.conflist ;; hosts.toml) to=certs.d/$REGISTRY/$f ;; *) to=$f ;; esac
-    sed -e "s#@STATE@#$STATE#g; s#@RUN@#$RUN#g; s#@NODE_IP@#$NODE_IP#g; s#@NODE_NAME@#$NODE_NAME#g; s#@CGROUP@#$CGROUP#g" \
-      -e "s#@POD_CIDR@#$POD_CIDR#g; s#@REGISTRY@#$REGISTRY#g; s#@BRIDGE@#$BRIDGE#g; s#@DOMAIN@#$DOMAIN#g" "$HERE/config/$f" > "$ETC/.new" || exit 1
+    sed -e "s#@STATE@#$STATE#g; s#@RUN@#$RUN#g; s#@NODE_IP@#$NODE_IP#g; s#@NODE_NAME@#$NODE_NAME#g" \
+      -e "s#@CGROUP@#$CGROUP#g; s#@POD_CIDR@#$POD_CIDR#g; s#@REGISTRY@#$REGISTRY#g; s#@BRIDGE@#$BRIDGE#g" \
+      -e "s#@DOMAIN@#$DOMAIN#g" "$HERE/config/$f" > "$ETC/.new" || exit 1
     cmp -s "$ETC/.new" "$ETC/$to" || mv "$ETC/.new" "$ETC/$to"
   done
   : > "$ETC/resolv.conf"
@@ -20,15 +22,19 @@ configure() { # a file is written only when it changes: kube-proxy ends when its
 }
 sign() { # sign NAME SUBJECT EXTENSIONS
   openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj "$2" -keyout "$1.key" -out "$1.csr" &&
-    openssl x509 -req -in "$1.csr" -CA ca.crt -CAkey ca.key -CAcreateserial -days 3650 -extfile <(echo "$3") -out "$1.crt"
+    openssl x509 -req -in "$1.csr" -CA ca.crt -CAkey ca.key -CAcreateserial -days 3650 -extfile <(echo "$3") \
+      -out "$1.crt"
 }
 certificates() {
   [ -e "$PKI/done" ] && return 0
   install -d -m 700 "$PKI"
+  local hosts="subjectAltName=IP:$NODE_IP,IP:$KUBERNETES_IP,IP:127.0.0.1,DNS:kubernetes,DNS:kubernetes.default"
+  hosts+=,DNS:kubernetes.default.svc,DNS:kubernetes.default.svc.cluster.local
   ( cd "$PKI" &&
     openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 3650 -subj /CN=cloudfn-cluster \
-      -addext basicConstraints=critical,CA:TRUE -addext keyUsage=critical,keyCertSign,digitalSignature -keyout ca.key -out ca.crt &&
-    sign apiserver /CN=kube-apiserver "subjectAltName=IP:$NODE_IP,IP:$KUBERNETES_IP,IP:127.0.0.1,DNS:kubernetes,DNS:kubernetes.default,DNS:kubernetes.default.svc,DNS:kubernetes.default.svc.cluster.local" &&
+      -addext basicConstraints=critical,CA:TRUE -addext keyUsage=critical,keyCertSign,digitalSignature \
+      -keyout ca.key -out ca.crt &&
+    sign apiserver /CN=kube-apiserver "$hosts" &&
     sign admin /O=system:masters/CN=admin extendedKeyUsage=clientAuth &&
     openssl genrsa -out service-account.key 2048 && openssl rsa -in service-account.key -pubout -out service-account.pub
   ) > "$LOG/pki.log" 2>&1 || die "openssl failed ($(last_line "$LOG/pki.log")), see $LOG/pki.log"
@@ -68,12 +74,14 @@ config() { # config NAMESPACE CONFIGMAP KEY=VALUE...
 available() { # available NAMESPACE TITLE
   local pods
   kube wait --for=condition=Available --timeout=180s -n "$1" deployment --all && return
-  pods=$("$BIN/kubectl" get pods -n "$1" --no-headers 2>&1 | awk '{split($2, r, "/"); if (r[1] != r[2]) print $1, $3}' | head -3 | paste -sd';')
+  pods=$("$BIN/kubectl" get pods -n "$1" --no-headers 2>&1 |
+    awk '{split($2, r, "/"); if (r[1] != r[2]) print $1, $3}' | head -3 | paste -sd';')
   die "$2 is not available after three minutes ($pods), see 'kubectl describe pods -n $1'"
 }
 knative() { # what is applied already is not applied again
   local key
-  key=$( (declare -f knative; echo "$CLUSTER_STABLE_WINDOW $CLUSTER_ZERO_GRACE"; cat "$STATE"/manifests/*.yaml "$ETC/ingress.yaml") | cksum)
+  key=$({ declare -f knative; echo "$CLUSTER_STABLE_WINDOW $CLUSTER_ZERO_GRACE"
+    cat "$STATE"/manifests/*.yaml "$ETC/ingress.yaml"; } | cksum)
   if [ "$(cat "$ETC/applied" 2>/dev/null)" != "$key" ]; then
     apply "$STATE/manifests/2-core.yaml"
     apply "$ETC/ingress.yaml"
@@ -81,7 +89,8 @@ knative() { # what is applied already is not applied again
     config knative-serving config-domain "$DOMAIN="
     # Dozens of pods on two cores: none asks for more than it needs at least.
     config knative-serving config-deployment queue-sidecar-cpu-request=5m queue-sidecar-memory-request=16Mi
-    config knative-serving config-autoscaler "stable-window=$CLUSTER_STABLE_WINDOW" "scale-to-zero-grace-period=$CLUSTER_ZERO_GRACE"
+    config knative-serving config-autoscaler "stable-window=$CLUSTER_STABLE_WINDOW" \
+      "scale-to-zero-grace-period=$CLUSTER_ZERO_GRACE"
     apply "$STATE/manifests/3-webhooks.yaml"
     echo "$key" > "$ETC/applied"
     say "Knative is applied"
@@ -106,7 +115,8 @@ up() {
   configure
   certificates
   # An API server whose etcd was away does not find back to it.
-  ! alive kube-apiserver || { alive etcd && api_serves; } || { say "the API server does not serve, starting it again"; stop KILL kube-apiserver; }
+  ! alive kube-apiserver || { alive etcd && api_serves; } ||
+    { say "the API server does not serve, starting it again"; stop KILL kube-apiserver; }
   for n in registry containerd etcd kube-apiserver; do launch $n; done
   images & pusher=$!
   wait_for kube-apiserver 60 api_serves

@@ -2,7 +2,8 @@
 # Writes the configuration of every piece into the state folder, and copies there what the processes load.
 
 database() { # database SECTION DATABASE [USER SOCKET]
-  printf '[%s]\nconnection = mysql+pymysql://%s@localhost/%s?charset=utf8&unix_socket=%s\n' "$1" "${3:-root}" "$2" "${4:-$SOCK}"
+  printf '[%s]\nconnection = mysql+pymysql://%s@localhost/%s?charset=utf8&unix_socket=%s\n' "$1" "${3:-root}" "$2" \
+    "${4:-$SOCK}"
   printf 'max_pool_size = 10\nmax_overflow = 100\n'
 }
 auth() { # auth SECTION USER : how SECTION reaches Keystone
@@ -49,7 +50,8 @@ C
 }
 
 write_config() {
-  mkdir -p "$CONF"/{keystone,glance,placement,nova,neutron} "$LIB/sandbox-1.0.dist-info" "$STATE"/{lock,glance,nova,neutron}
+  mkdir -p "$CONF"/{keystone,glance,placement,nova,neutron} "$LIB/sandbox-1.0.dist-info" \
+    "$STATE"/{lock,glance,nova,neutron}
   cp "$HERE"/lib/*.py "$LIB/"
   printf 'Metadata-Version: 2.1\nName: sandbox\nVersion: 1.0\n' > "$LIB/sandbox-1.0.dist-info/METADATA"
   cat > "$LIB/sandbox-1.0.dist-info/entry_points.txt" <<C
@@ -185,6 +187,9 @@ root_helper ="
     auth nova nova; authtoken neutron network; database database neutron; common; } > "$CONF/neutron/neutron.conf"
 
   cp "$HERE/conf/nova-api-paste.ini" "$CONF/nova/api-paste.ini"
+  local filters=UnreservedHostsFilter,ComputeFilter,ComputeCapabilitiesFilter,ImagePropertiesFilter
+  filters+=,ServerGroupAntiAffinityFilter,ServerGroupAffinityFilter,AggregateInstanceExtraSpecsFilter
+  filters+=,AggregateMultiTenancyIsolation,DifferentHostFilter,SameHostFilter
   { echo "[DEFAULT]
 my_ip = $SANDBOX_HOST
 state_path = $STATE/nova
@@ -225,7 +230,7 @@ enable_isolated_aggregate_filtering = true
 available_filters = nova.scheduler.filters.all_filters
 available_filters = sandbox_scheduler.UnreservedHostsFilter
 isolated_hosts = ${SANDBOX_RESERVABLE// /,}
-enabled_filters = UnreservedHostsFilter,ComputeFilter,ComputeCapabilitiesFilter,ImagePropertiesFilter,ServerGroupAntiAffinityFilter,ServerGroupAffinityFilter,AggregateInstanceExtraSpecsFilter,AggregateMultiTenancyIsolation,DifferentHostFilter,SameHostFilter
+enabled_filters = $filters
 track_instance_changes = false
 [quota]
 instances = $SANDBOX_QUOTA
@@ -246,7 +251,8 @@ catalog_info = volumev3::internalURL"
   { database api_database nova_api; database database nova cell1 "$RUN/cell1.sock"; } > "$CONF/nova/db-cell1.conf"
   for c in "${COMPUTES[@]#nova-}"; do
     d=$STATE/nova/$c; mkdir -p "$d/instances"
-    printf '[DEFAULT]\nhost = %s\nstate_path = %s\ninstances_path = %s/instances\n' "$c" "$d" "$d" > "$CONF/nova/$c.conf"
+    printf '[DEFAULT]\nhost = %s\nstate_path = %s\ninstances_path = %s/instances\n' "$c" "$d" "$d" \
+      > "$CONF/nova/$c.conf"
   done
   for c in "${OPTIONAL[@]}"; do "write_$c"; done
 }

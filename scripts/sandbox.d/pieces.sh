@@ -5,7 +5,10 @@
 pieces() {
   local c
   read -ra COMPUTES <<<"$SANDBOX_COMPUTES $SANDBOX_RESERVABLE"; COMPUTES=("${COMPUTES[@]/#/nova-}")
-  NAMES=(mariadb epmd rabbitmq keystone placement glance neutron-server nova-api nova-conductor nova-scheduler "${COMPUTES[@]}")
+  NAMES=(
+    mariadb epmd rabbitmq keystone placement glance neutron-server nova-api nova-conductor nova-scheduler
+    "${COMPUTES[@]}"
+  )
   OPTIONAL=() OPTIONAL_PIECES=() OPTIONAL_PACKAGES=
   declare -gA PORTS=([epmd]=$SANDBOX_EPMD_PORT [rabbitmq]="$SANDBOX_RABBIT_PORT $SANDBOX_RABBIT_DIST_PORT"
     [keystone]=$SANDBOX_KEYSTONE_PORT [placement]=$SANDBOX_PLACEMENT_PORT [glance]=$SANDBOX_GLANCE_PORT
@@ -98,17 +101,21 @@ ports_free() { # a port of a piece that is not up must be free
 }
 sql() { mariadb --no-defaults -S "$SOCK" -u root "$@"; }
 seed() { # run seed.py; its last line says what went wrong
-  local out; out=$("$PY" "$LIB/seed.py" "$@" 2>&1) || die "${out##*$'\n'} ('sandbox status' shows the pieces, $LOG has their logs)"
+  local out
+  out=$("$PY" "$LIB/seed.py" "$@" 2>&1) ||
+    die "${out##*$'\n'} ('sandbox status' shows the pieces, $LOG has their logs)"
 }
 serves() {
   case $1 in
     mariadb) [ -S "$SOCK" ] && sql -e 'select 1' >/dev/null 2>&1 ;;
     epmd | rabbitmq) listening "$1" "${PORTS[$1]%% *}" ;;
-    *) ( exec 3<>"/dev/tcp/$SANDBOX_HOST/${PORTS[$1]}" && printf 'GET / HTTP/1.1\r\nHost: sandbox\r\nConnection: close\r\n\r\n' >&3 &&
+    *) ( exec 3<>"/dev/tcp/$SANDBOX_HOST/${PORTS[$1]}" &&
+      printf 'GET / HTTP/1.1\r\nHost: sandbox\r\nConnection: close\r\n\r\n' >&3 &&
       read -r -t 60 line <&3 && [[ $line = HTTP/* ]] ) 2>/dev/null ;;
   esac
 }
-await() { until listening "$1" "${PORTS[$1]}" || [ -e "$STATE/.failed" ]; do sleep 0.1; done; }   # what another chain starts
+# await waits for what another chain starts.
+await() { until listening "$1" "${PORTS[$1]}" || [ -e "$STATE/.failed" ]; do sleep 0.1; done; }
 serving() { # wait until a piece serves
   local i
   case $1 in
@@ -159,6 +166,7 @@ launch_mariadb() {
 }
 launch_rabbitmq() {
   rm -rf "$STATE/rabbitmq"; mkdir -p "$STATE/rabbitmq"   # queues are transient anyway
+  local quiet='+sbwtdio none +S 1:1'
   # The computes wait for it and it takes seconds to start: let it go first.
   spawn rabbitmq nice -n -10 env HOME="$STATE/rabbitmq" RUNNING_UNDER_SYSTEMD=true \
     ERL_CRASH_DUMP="$LOG/erl_crash.dump" ERL_EPMD_PORT="$SANDBOX_EPMD_PORT" ERL_EPMD_ADDRESS=127.0.0.1 \
@@ -166,7 +174,7 @@ launch_rabbitmq() {
     RABBITMQ_CONFIG_FILE="$CONF/rabbitmq" RABBITMQ_ENABLED_PLUGINS_FILE="$CONF/rabbitmq_plugins" \
     RABBITMQ_CONF_ENV_FILE=/dev/null RABBITMQ_ADVANCED_CONFIG_FILE="$CONF/none" \
     RABBITMQ_MNESIA_BASE="$STATE/rabbitmq" RABBITMQ_LOG_BASE="$STATE/rabbitmq" RABBITMQ_LOGS=- \
-    RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS="-kernel inet_dist_use_interface {127,0,0,1} +sbwt none +sbwtdcpu none +sbwtdio none +S 1:1" \
+    RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS="-kernel inet_dist_use_interface {127,0,0,1} +sbwt none +sbwtdcpu none $quiet" \
     /usr/lib/rabbitmq/bin/rabbitmq-server
 }
 

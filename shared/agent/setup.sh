@@ -1,9 +1,9 @@
 #!/bin/sh
 # Installs an agent on this instance at its first boot. cloudfn's cloud-config writes this script and its parameters.
 #
-# /run/cloudfn-agent is in memory and for root only: it contains the parameters, the bundle and its parts, and is deleted
-# when this script ends. The container survives a reboot. It is created once; its environment and the agent's own data are
-# in the runtime's storage, which only root reads. The unit that starts it contains no secret.
+# /run/cloudfn-agent is in memory and for root only: it contains the parameters, the bundle and its parts, and is
+# deleted when this script ends. The container survives a reboot. It is created once; its environment and the agent's
+# own data are in the runtime's storage, which only root reads. The unit that starts it contains no secret.
 set -eu
 umask 077
 name=cloudfn-agent

@@ -1,7 +1,7 @@
 select pg_advisory_xact_lock(7166736203); -- one migration at a time
 
--- Counts events and deliveries that a request writes for the limit of its project, which the transaction names. Without a
--- limit nothing counts.
+-- Counts events and deliveries that a request writes for the limit of its project, which the transaction names.
+-- Without a limit nothing counts.
 create or replace function count_events(units integer) returns void
 language plpgsql as $$
 begin

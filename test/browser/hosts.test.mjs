@@ -13,7 +13,8 @@ after(() => chrome?.close());
 const card = (page, name) => page.locator('.card').filter({ has: page.getByRole('link', { name, exact: true }) });
 const toast = (page, text) => page.locator('#toast', { hasText: text }).waitFor();
 
-test('a free period fills in the lease, and the calendar has a row for each host', { timeout: 2 * patience }, async () => {
+const row = 'a free period fills in the lease, and the calendar has a row for each host';
+test(row, { timeout: 2 * patience }, async () => {
   const { page, close } = await visit(chrome);
   const at = (hours) => new Date(Date.now() + hours * 3600_000).toISOString().slice(0, 16);
   const tomorrow = at(24), end = at(27);

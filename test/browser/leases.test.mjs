@@ -134,7 +134,8 @@ test('a server shows how long its lease lasts, and ends it', { timeout: 3 * pati
   assert.equal(await page.getByRole('dialog').getByText('hosts').count(), 0, 'it has none');
   await page.getByRole('dialog').getByRole('button', { name: 'End the lease' }).click();
   await page.locator('#toast', { hasText: 'night shift is ' }).waitFor();
-  await page.getByRole('link', { name: 'night shift' }).waitFor({ state: 'detached', timeout: patience }); // it has ended
+  // it has ended
+  await page.getByRole('link', { name: 'night shift' }).waitFor({ state: 'detached', timeout: patience });
   await page.getByText('Nova: SHELVED_OFFLOADED').waitFor({ timeout: patience });
   await page.getByRole('button', { name: 'Unshelve brief' }).click();
   await page.getByRole('button', { name: 'Shelve brief', exact: true }).click({ timeout: patience });

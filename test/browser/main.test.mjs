@@ -1,5 +1,5 @@
-// The main job, as make test runs it: sign in, launch, see, stop, start and delete; and axe-core's rules on each page. The
-// other files here run in make test-long.
+// The main job, as make test runs it: sign in, launch, see, stop, start and delete; and axe-core's rules on each page.
+// The other files here run in make test-long.
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
 import { browser, faultless, open, order, patience, row, settled, signIn, visit } from './harness.mjs';

@@ -9,7 +9,7 @@ const parts = [
   ['requests', 'Requests'], ['nodes', 'Nodes'],
 ];
 
-/** seesNodes reports whether the cloud's policy lets the user list its nodes. While there is no answer, it tries again. */
+/** seesNodes reports whether the cloud's policy lets the user list its nodes. It retries while there is no answer. */
 async function seesNodes(who) {
   for (;;) {
     try {
@@ -33,7 +33,8 @@ let timer, loaded;
 const route = () => {
   const [part, id] = location.hash.replace(/^#\/?/, '').split('/');
   // An id becomes part of a path of the API: a link must not lead to another one.
-  return parts.some(([name]) => name === part) && /^([\w-]+(\.[\w-]+)*)?$/.test(id || '') ? { part, id } : { part: 'overview' };
+  const isKnown = parts.some(([name]) => name === part) && /^([\w-]+(\.[\w-]+)*)?$/.test(id || '');
+  return isKnown ? { part, id } : { part: 'overview' };
 };
 
 function frame() {

@@ -31,7 +31,8 @@ export function view({ refresh }) {
   more.hidden = true;
   const node = el('div', {}, heading('Connections',
     choice('Which', [['', 'Of this project'], ['?status=expired,lost,deleted', 'Ended'],
-    ['?usable=true', 'That I may use'], ['?of=lease', 'Of leases'], ['?of=managed', 'Of declared resources']], whose, (v) => { whose = v; refresh(); })), waiting.node, list, nothing, more);
+    ['?usable=true', 'That I may use'], ['?of=lease', 'Of leases'], ['?of=managed', 'Of declared resources']], whose,
+    (v) => { whose = v; refresh(); })), waiting.node, list, nothing, more);
 
   const quota = (c) => {
     const row = (name, label, unit) => (c.quota[name] ?? -1) < 0 && !c.used[name] && name !== 'instances' ? null

@@ -97,8 +97,8 @@ export function table(caption, columns) {
       el('thead', { role: 'rowgroup' }, el('tr', { role: 'row' }, head)), body)),
     row: (...cells) => el('tr', { role: 'row' }, cells.map((c, i) => (i === 0
       ? el('th', { scope: 'row', role: 'rowheader', class: columns[0][1] }, c)
-      : el('td', { role: 'cell', class: columns[i][1], 'data-label': columns[i][0] }, (c ?? '') === '' || c.length === 0 ? null
-        : el('div', {}, c))))),
+      : el('td', { role: 'cell', class: columns[i][1], 'data-label': columns[i][0] },
+        (c ?? '') === '' || c.length === 0 ? null : el('div', {}, c))))),
   };
 }
 
@@ -115,7 +115,8 @@ export const empty = (title, ...hint) => el('div', { class: 'empty' }, el('p', {
 /** choice is a row of options to choose one from: [[value, text]...]. */
 export function choice(label, options, value, onchange) {
   const name = uid();
-  return el('fieldset', { class: 'choice' }, el('legend', { class: 'visually-hidden' }, label), options.map(([v, text]) => {
+  const legend = el('legend', { class: 'visually-hidden' }, label);
+  return el('fieldset', { class: 'choice' }, legend, options.map(([v, text]) => {
     const input = el('input', { type: 'radio', name, value: v, onchange: () => onchange(v) });
     input.checked = v === value;
     return el('label', {}, input, el('span', {}, text));

@@ -37,9 +37,11 @@ export function view({ refresh }) {
   const row = (host) => list.row(host.name, mark(host.status), host.zone || '–', host.servers,
     host.capacity.vcpus ? `${host.capacity.vcpus} vCPU, ${memory(host.capacity.ram_mb)}` : '–',
     [word[host.reservable], host.reason ? ` (${host.reason})` : ''],
-    [host.isolation, host.tested_at ? [', tested ', age(host.tested_at), ' ago'] : ''], el('div', { class: 'acts' }, ['yes', 'joining'].includes(host.reservable)
+    [host.isolation, host.tested_at ? [', tested ', age(host.tested_at), ' ago'] : ''],
+    el('div', { class: 'acts' }, ['yes', 'joining'].includes(host.reservable)
       ? [host.reservable === 'yes' ? button('Test', test(host), { kind: 'quiet', key: 'test',
-        label: `Test the isolation of ${host.name}` }) : null, button('Open', open(host), { kind: 'quiet', key: 'open', label: `Open ${host.name} again` })]
+        label: `Test the isolation of ${host.name}` }) : null,
+      button('Open', open(host), { kind: 'quiet', key: 'open', label: `Open ${host.name} again` })]
       : button('Make reservable', reserve(host),
         { kind: 'quiet', key: 'reserve', label: `Make reservable: ${host.name}` })));
 

@@ -35,7 +35,8 @@ function all(refresh) {
     list.node, nothing, more);
   const row = (r) => list.row(el('a', { href: link(r), 'data-key': 'open' }, r.name), kindName(r), mark(r.status),
     ready(r) || '–', r.revision, labels(r) || '–',
-    r.status_reason && r.status !== 'ready' ? el('span', { class: 'error' }, r.status_reason) : null, age(r.created_at));
+    r.status_reason && r.status !== 'ready' ? el('span', { class: 'error' }, r.status_reason) : null,
+    age(r.created_at));
 
   async function load() {
     const asked = kind;
@@ -83,8 +84,8 @@ function comparison(at) {
 
   return {
     node,
-    /** offer gives the revisions that there are. It compares a new declared one: with what is real if others have changed
-      that, else with the one before it. */
+    /** offer gives the revisions that there are. It compares a new declared one: with what is real if others have
+      changed that, else with the one before it. */
     offer(r, all) {
       members = r.members;
       if (declared === r.revision) return draw();
@@ -113,13 +114,14 @@ function one(at, refresh, go) {
   const drift = table('What others have changed', [['Field'], ['Declared', 'wrap'], ['Actual', 'wrap']]);
   const members = table('Members', [['Object', 'mono wrap'], ['Status'], ['Revision', 'n'], ['Node'],
     ['What is wrong', 'wrap']]);
-  const revisions = table('Revisions', [['Revision'], ['Repeats'], ['Made'], ['By', 'mono wrap'], ['Actions', 'acting']]);
+  const revisions = table('Revisions',
+    [['Revision'], ['Repeats'], ['Made'], ['By', 'mono wrap'], ['Actions', 'acting']]);
   const compared = comparison(at);
   const parts = [['Conditions', conditions], ['Drift', drift], ['Members', members], ['Revisions', revisions]]
     .map(([title, list]) => ({ list, title: el('h2', {}, title) }));
   parts.forEach((p) => { p.title.hidden = p.list.node.hidden = true; });
-  const node = el('div', {}, el('p', { class: 'crumb' }, el('a', { href: '#/managed' }, 'Managed')), head, body, nothing,
-    ...parts.map((p) => [p.title, p.list.node]), compared.node);
+  const crumb = el('p', { class: 'crumb' }, el('a', { href: '#/managed' }, 'Managed'));
+  const node = el('div', {}, crumb, head, body, nothing, ...parts.map((p) => [p.title, p.list.node]), compared.node);
   compared.node.hidden = true;
   let sign = '', known = '', all = [];
 
@@ -160,16 +162,19 @@ function one(at, refresh, go) {
         ['Revision', r.observed_revision === r.revision ? r.revision : `${r.revision}, real is ${r.observed_revision}`],
         ['Template', r.flavor], ['Labels', labels(r)], ['Repair', r.repair], ['Made', [age(r.created_at), ' ago']],
         ['Id', el('span', { class: 'mono' }, r.id)]])),
-      el('details', {}, el('summary', {}, 'Declared'), el('pre', { class: 'card mono' }, JSON.stringify(r.spec, null, 2))));
+      el('details', {}, el('summary', {}, 'Declared'),
+        el('pre', { class: 'card mono' }, JSON.stringify(r.spec, null, 2))));
   }
 
   function history(r, all) {
     keyed(revisions.body, all.map((v) => ({ ...v, current: v.revision === r.revision, over: r.status === 'deleting' })),
       (v) => v.revision, (v) => revisions.row(`${v.revision}${v.current ? ' (declared)' : ''}`, v.rolled_back || '–',
-        `${clock(v.created_at)} UTC`, v.user_name || v.user_id, v.current || v.over ? null : el('div', { class: 'acts' },
+        `${clock(v.created_at)} UTC`, v.user_name || v.user_id,
+        v.current || v.over ? null : el('div', { class: 'acts' },
           button('Compare', () => compared.compare(v.revision), { kind: 'quiet', key: 'compare',
             label: `Compare ${v.revision} with the declared revision` }),
-          button('Roll back', back(r, v.revision), { kind: 'quiet', key: 'back', label: `Roll back to ${v.revision}` }))));
+          button('Roll back', back(r, v.revision),
+            { kind: 'quiet', key: 'back', label: `Roll back to ${v.revision}` }))));
   }
 
   async function load() {
@@ -196,7 +201,8 @@ function one(at, refresh, go) {
       age(c.last_transition_at)));
     keyed(drift.body, found.drift, (d) => `${d.member}/${d.field}`, (d) => drift.row(d.field, text(d.declared),
       text(d.actual)));
-    keyed(members.body, found.members, (m) => m.id, (m) => members.row(el('span', { title: m.object_id || null }, m.name), mark(m.status), m.revision,
+    keyed(members.body, found.members, (m) => m.id, (m) => members.row(
+      el('span', { title: m.object_id || null }, m.name), mark(m.status), m.revision,
       m.node || '–', m.reason ? el('span', { class: 'error' }, m.reason) : null));
     [found.conditions, found.drift, found.members, [found]].forEach((items, n) => {
       parts[n].title.hidden = parts[n].list.node.hidden = !items.length;

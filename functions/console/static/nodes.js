@@ -62,7 +62,8 @@ const lastToo = () => check('Even if it is the last host of its kind, ordinary o
 /** drain shows what a drain would do before it begins. */
 function drain(name, act) {
   dialog(`Drain ${name}?`, (close) => {
-    const said = el('p', { class: 'error', role: 'alert' }), plan = el('div', {}, el('p', { class: 'soft' }, 'Reading…'));
+    const said = el('p', { class: 'error', role: 'alert' });
+    const plan = el('div', {}, el('p', { class: 'soft' }, 'Reading…'));
     const force = lastToo();
     const go = button('Drain', async () => {
       go.disabled = true;
@@ -95,15 +96,16 @@ function all(refresh) {
   const list = el('div', { class: 'cards' }), nothing = el('div');
   const more = button('Show more', () => { pages.more(); refresh(); });
   more.hidden = true;
-  const node = el('div', {}, heading('Nodes', el('a', { class: 'button', href: '#/leases/hosts' }, 'Reservations of hosts')),
-    list, nothing, more);
+  const hosts = el('a', { class: 'button', href: '#/leases/hosts' }, 'Reservations of hosts');
+  const node = el('div', {}, heading('Nodes', hosts), list, nothing, more);
 
   const card = (n) => el('section', { class: 'card' },
     el('div', { class: 'head' }, el('h2', {}, el('a', { href: `#/nodes/${n.name}`, 'data-key': 'open' }, n.name)),
       el('div', { class: 'beside' }, mark(n.status), mark(n.schedulable ? 'active' : 'suspended', state(n)),
         acts(n, refresh))),
     gauges(n), n.drain && isDraining(n) ? progress(n.drain) : null,
-    el('p', { class: 'soft' }, [count(n.servers), n.zone && `zone ${n.zone}`, n.status_reason].filter(Boolean).join(', ')));
+    el('p', { class: 'soft' },
+      [count(n.servers), n.zone && `zone ${n.zone}`, n.status_reason].filter(Boolean).join(', ')));
 
   async function load() {
     let nodes;
@@ -132,7 +134,8 @@ function one(name, refresh) {
   let sign = '';
 
   function draw(n) {
-    swap(head, heading(n.name, mark(n.status), mark(n.schedulable ? 'active' : 'suspended', state(n)), acts(n, refresh)));
+    const isOpen = mark(n.schedulable ? 'active' : 'suspended', state(n));
+    swap(head, heading(n.name, mark(n.status), isOpen, acts(n, refresh)));
     set(body, n.status_reason ? el('p', { class: 'note bad' }, n.status_reason) : null,
       el('div', { class: 'card stack' }, gauges(n), facts([['Servers', count(n.servers)], ['Zone', n.zone],
         ['Region zone', n.region_zone], ['Network zone', n.network_zone],
@@ -141,8 +144,10 @@ function one(name, refresh) {
         ['Providers', (n.providers || []).join(', ')], ['Disabled because', n.disabled_reason],
         ['Cordoned by itself', n.auto_cordon_after && `after ${n.auto_cordon_after}`],
         ['Drained by itself', n.auto_drain_after && `after ${n.auto_drain_after}`],
-        ['Reservable', n.reservable], ['Lease', n.lease && `${n.lease.id.slice(-8)} from ${n.lease.start} to ${n.lease.end}`],
-        ['Isolation', n.isolation], ['Isolation tested', n.tested_at && [age(n.tested_at), ' ago: ', n.isolation_detail]]])),
+        ['Reservable', n.reservable],
+        ['Lease', n.lease && `${n.lease.id.slice(-8)} from ${n.lease.start} to ${n.lease.end}`],
+        ['Isolation', n.isolation],
+        ['Isolation tested', n.tested_at && [age(n.tested_at), ' ago: ', n.isolation_detail]]])),
       n.drain ? el('div', { class: 'card stack' }, el('p', {}, mark(n.drain.state, `drain ${n.drain.state}`)),
         progress(n.drain)) : null);
   }

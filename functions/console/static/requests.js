@@ -27,7 +27,8 @@ export function view({ refresh }) {
     el('span', { class: r.status >= 400 ? 'error' : '' }, r.status),
     el('span', { title: `user ${r.user_id}, project ${r.project_id}${r.connection_id ? `,
       through the connection ${r.connection_id}` : ''}` }, r.user_name || r.user_id.slice(0, 8)),
-    r.count > 1 ? `${r.code} × ${r.count}` : r.code || '', r.ms, r.function || '–', el('span', { title: r.request_id }, r.request_id.slice(4, 12)));
+    r.count > 1 ? `${r.code} × ${r.count}` : r.code || '', r.ms, r.function || '–',
+    el('span', { title: r.request_id }, r.request_id.slice(4, 12)));
 
   function path() {
     const query = new URLSearchParams();

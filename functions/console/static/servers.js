@@ -149,7 +149,8 @@ function one(id, refresh, go) {
     sign = now;
     if (log !== stateOf(server)) remember(server).catch(() => {});
     log = stateOf(server);
-    return hot.on || inMotion(stateOf(server)) || Boolean(lease && isSoon(lease)) || Boolean(server.instance?.agent && !server.instance.agent.ready_at);
+    const { agent } = server.instance || {};
+    return hot.on || inMotion(stateOf(server)) || Boolean(lease && isSoon(lease)) || Boolean(agent && !agent.ready_at);
   }
 
   function gone(problem) {
@@ -178,7 +179,8 @@ function one(id, refresh, go) {
         ['Volumes', server.volumes?.map((v) => v.name || v.id).join(', ')],
           ['Tags', server.tags?.join(', ')],
         ['Metadata', server.metadata && Object.entries(server.metadata).map(([k, v]) => `${k}=${v}`).join(', ')],
-        ['Image', known && el('span', { class: 'mono' }, server.image ? server.image.name || server.image.id : 'boots from a volume')],
+        ['Image', known && el('span', { class: 'mono' },
+          server.image ? server.image.name || server.image.id : 'boots from a volume')],
           ['Key', server.key_name], ['Zone', server.zone],
         ['Created', [clock(server.created_at, true), ' UTC, ', age(server.created_at), ' ago']],
           ['Server', el('span', { class: 'mono' }, server.id)],
@@ -197,7 +199,8 @@ function one(id, refresh, go) {
       [server.id, server.instance?.id].some((x) => x && r.path.includes(x)));
     history.hidden = !about.length;
     keyed(past.body, about, (r) => r.id,
-      (r) => past.row(clock(r.at, true), `${r.method} ${r.path.replace(server.id, '…')}`, r.status, r.user_name || r.user_id));
+      (r) => past.row(clock(r.at, true), `${r.method} ${r.path.replace(server.id, '…')}`, r.status,
+        r.user_name || r.user_id));
   }
   return { node, load };
 }

@@ -23,9 +23,9 @@ export function during(from, until) {
 }
 
 /**
- * timeline makes a calendar. show gets its rows: {id, sign, head, words, acts?, bars: [{from, until, kind, text, warn}]}.
- * A row with another sign is drawn anew. kind is how a bar looks: still, waiting, good, moving or bad. warn is a moment
- * that is marked.
+ * timeline makes a calendar. show gets its rows: {id, sign, head, words, acts?, bars}, and bars are
+ * {from, until, kind, text, warn}. A row with another sign is drawn anew. kind is how a bar looks: still, waiting,
+ * good, moving or bad. warn is a moment that is marked.
  */
 export function timeline(label, unit = 'weeks') {
   let kind = unit, offset = 0, rows = [], sign = '';

@@ -1,4 +1,5 @@
-// Draws openapi.yaml with Swagger UI. The page is to be read: it sends no requests, so that nobody types a token into it.
+// Draws openapi.yaml with Swagger UI. The page is to be read: it sends no requests, so that no one types a token
+// into it.
 const nothing = () => () => null;
 SwaggerUIBundle({
   url: '/v1/openapi.yaml',
