@@ -7,7 +7,6 @@ import (
 	"net/url"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -114,26 +113,6 @@ func TestSameIDTwice(t *testing.T) {
 	}
 	if a := alt.Post(t, "/v1/launch?dry_run=true", body(t, object{"id": id})); a.Status != 200 {
 		t.Errorf("alt, dry run: got %d %s", a.Status, a.Body)
-	}
-}
-
-// TestLongSameIDConcurrently sends one order twenty times at once.
-func TestLongSameIDConcurrently(t *testing.T) {
-	t.Parallel()
-	p, app, _ := start(t)
-	request := body(t, object{"id": uuid.NewString(), "count": 3})
-	var all sync.WaitGroup
-	statuses := make([]int, 20)
-	for i := range statuses {
-		all.Go(func() { statuses[i] = app.Post(t, "/v1/launch", request).Status })
-	}
-	all.Wait()
-	slices.Sort(statuses)
-	if statuses[18] != 200 || statuses[19] != 202 {
-		t.Errorf("one is to answer 202 and the others 200, got %v", statuses)
-	}
-	if n := len(p.Servers(t)); n != 3 {
-		t.Errorf("Nova has %d servers, want 3", n)
 	}
 }
 
@@ -299,48 +278,18 @@ func TestListOrdersRejectsQueries(t *testing.T) {
 	t.Parallel()
 	_, app, _ := start(t)
 	for query, field := range map[string]string{
-		"status=nope": "status[0]", "status=done,": "status[1]", "status=DONE": "status[0]", "status=": "status",
-		"status=done&status=failed": "status", "limit=0": "limit", "limit=1001": "limit", "limit=x": "limit",
-		"marker=x": "marker", "marker=" + uuid.NewString(): "marker",
-		"connection_id=x": "connection_id", "name=x": "name", "status=" + url.QueryEscape("done\x00"): "status",
+		"status=done,": "status[1]", "status=" + url.QueryEscape("done\x00"): "status", "limit=1001": "limit",
+		"marker=" + uuid.NewString(): "marker",
 	} {
 		a := app.Get(t, "/v1/launch?"+query)
 		if a.Status != 400 || !testkit.Names(t, a, field) {
 			t.Errorf("%s: got %d %s", query, a.Status, a.Body)
 		}
 	}
-	if a := app.As("").Get(t, "/v1/launch"); a.Status != 401 {
-		t.Errorf("without a token: got %d %s", a.Status, a.Body)
-	}
-	if got := domain.OrderStatuses(); len(got) != len(domain.OrderTransitions) {
-		t.Errorf("the statuses are %v", got)
-	}
 }
 
-// TestLaunchesAreLimited by all replicas together; dry runs do not count.
-func TestLaunchesAreLimited(t *testing.T) {
-	t.Parallel()
-	p := testkit.BorrowProject(t)
-	env := testkit.Env(t, testkit.Database(t), map[string]string{"LAUNCH_RATE_LIMIT": "2"})
-	one, two := testkit.Start(t, env, Function).As(p.Token(t)), testkit.Start(t, env, Function).As(p.Token(t))
-	text := body(t, object{"flavor": "no-such-flavor"})
-	for n, app := range []*testkit.Client{one, two} {
-		if a := app.Post(t, "/v1/launch", text); a.Status == 429 {
-			t.Fatalf("launch %d: got %d %s", n, a.Status, a.Body)
-		}
-	}
-	for n, app := range []*testkit.Client{one, two} {
-		if a := app.Post(t, "/v1/launch", text); a.Status != 429 ||
-			a.Header.Get("RateLimit-Policy") != `"launch";q=2;w=60` {
-			t.Errorf("replica %d: got %d %v %s", n, a.Status, a.Header, a.Body)
-		}
-		if a := app.Post(t, "/v1/launch?dry_run=true", text); a.Status != 200 {
-			t.Errorf("replica %d, a dry run: got %d %s", n, a.Status, a.Body)
-		}
-	}
-}
-
-// TestRepeatedLaunchIsNotLimited: an order that is there already is shown, also when the limit is used up.
+// TestRepeatedLaunchIsNotLimited: an order that is there already is shown, also when the limit is used up, and a dry
+// run does not count.
 func TestRepeatedLaunchIsNotLimited(t *testing.T) {
 	t.Parallel()
 	d := delegated(t, nil)
@@ -352,6 +301,9 @@ func TestRepeatedLaunchIsNotLimited(t *testing.T) {
 	for text, want := range map[string]int{text: 200, d.body(t, object{"id": uuid.NewString()}): 429} {
 		if a := d.app.Post(t, "/v1/launch", text); a.Status != want {
 			t.Errorf("%s: got %d %s, want %d", text, a.Status, a.Body, want)
+		}
+		if a := d.app.Post(t, "/v1/launch?dry_run=true", text); a.Status != 200 {
+			t.Errorf("%s, a dry run: got %d %s", text, a.Status, a.Body)
 		}
 	}
 }

@@ -80,10 +80,9 @@ func TestOverridesRejected(t *testing.T) {
 		status  int
 		field   string
 	}{
-		"no entries":       {object{"instances": []object{}}, 400, "instances"},
-		"another count":    {object{"instances": []object{{}, {}}, "count": 3}, 400, "count"},
-		"too many":         {object{"instances": make([]object, 101)}, 400, "instances"},
-		"an unknown field": {object{"instances": []object{{"flavr": "x"}}}, 400, "instances[0].flavr"},
+		"no entries":    {object{"instances": []object{}}, 400, "instances"},
+		"another count": {object{"instances": []object{{}, {}}, "count": 3}, 400, "count"},
+		"too many":      {object{"instances": make([]object, 101)}, 400, "instances"},
 		"an unknown flavor": {
 			object{"instances": []object{{}, {}, {"flavor": "nope"}}}, 400, "instances[2].flavor",
 		},
@@ -96,7 +95,6 @@ func TestOverridesRejected(t *testing.T) {
 			object{"name": nil, "instances": []object{{"name": "a"}, {}}}, 400, "instances[1].name",
 		},
 		"an empty name":  {object{"instances": []object{{"name": ""}}}, 400, "instances[0].name"},
-		"no uuid":        {object{"instances": []object{{"id": "7"}}}, 400, "instances[0].id"},
 		"an id twice":    {object{"instances": []object{{"id": id}, {"id": id}}}, 400, "instances[1].id"},
 		"the order's id": {object{"id": id, "instances": []object{{"id": id}}}, 400, "instances[0].id"},
 		"bad metadata": {
@@ -116,14 +114,10 @@ func TestOverridesRejected(t *testing.T) {
 		"nothing is, for one": {
 			object{"instances": []object{{}, {"min": object{"disk_gb": 1 << 30}}}}, 422, "instances[1].min",
 		},
-		"an unknown on_failure": {object{"on_failure": "shrug"}, 400, "on_failure"},
-		"two keys":              {object{"generate_key": true, "key_name": "k"}, 400, "key_name"},
+		"two keys": {object{"generate_key": true, "key_name": "k"}, 400, "key_name"},
 		"two keys for one": {
 			object{"generate_key": true, "instances": []object{{"key_name": "k"}}}, 400, "instances[0].key_name",
 		},
-		"start as text":             {object{"start": "no"}, 400, "start"},
-		"a list of something else":  {object{"instances": []string{"x"}}, 400, "instances[0]"},
-		"a number of something big": {object{"instances": 3}, 400, "instances"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if a := app.Post(t, "/v1/launch", body(t, tc.changes)); a.Status != tc.status ||
@@ -285,16 +279,9 @@ func TestLaunchRejectsRequests(t *testing.T) {
 		"count 0":            {object{"count": 0}, 400, "count"},
 		"count -1":           {object{"count": -1}, 400, "count"},
 		"count 101":          {object{"count": 101}, 400, "count"},
-		"count as text":      {object{"count": "3"}, 400, "count"},
-		"id is no uuid":      {object{"id": "42"}, 400, "id"},
-		"unknown field":      {object{"flavr": "x"}, 400, "flavr"},
-		"no connection's id": {object{"connection_id": "42"}, 400, "connection_id"},
-		"a zero connection":  {object{"connection_id": uuid.Nil}, 400, "connection_id"},
-		"a zero reservation": {object{"reservation_id": uuid.Nil}, 400, "reservation_id"},
 		"unknown key pair":   {object{"key_name": "nope"}, 400, "key_name"},
 		"unknown group":      {object{"security_groups": []string{"defaults"}}, 400, "security_groups[0]"},
 		"unknown zone":       {object{"availability_zone": "nowa"}, 400, "availability_zone"},
-		"networks as text":   {object{"networks": "private"}, 400, "networks"},
 		"too much user_data": {object{"user_data": strings.Repeat("x", 50_000)}, 400, "user_data"},
 		"both user_data":     {object{"user_data": "x", "user_data_base64": "eA=="}, 400, "user_data_base64"},
 		"no base64":          {object{"user_data_base64": "eA"}, 400, "user_data_base64"},
@@ -302,10 +289,7 @@ func TestLaunchRejectsRequests(t *testing.T) {
 		"no base64 of one": {
 			object{"instances": []object{{"user_data_base64": "-_8="}}}, 400, "instances[0].user_data_base64",
 		},
-		"NUL in the name":   {object{"name": "a\x00b"}, 400, "name"},
-		"NUL in metadata":   {object{"metadata": object{"k": "a\x00b"}}, 400, "metadata.k"},
 		"NUL in a key":      {object{"metadata": object{"k\x00": "a"}}, 400, "metadata.k\uFFFD"},
-		"NUL in user_data":  {object{"user_data": "a\x00b"}, 400, "user_data"},
 		"metadata of lists": {object{"metadata": object{"a": []int{1}}}, 400, "metadata.a"},
 		"an address of two": {
 			object{"networks": []object{{"network": "x", "fixed_ip": "10.0.0.9"}}, "count": 2},
@@ -415,25 +399,5 @@ func TestLaunchRejectsRequests(t *testing.T) {
 	}
 	if n := len(p.Servers(t)); n != 0 {
 		t.Errorf("%d servers were made", n)
-	}
-}
-
-// TestReaderLaunchStoresNothing: a launch with a token that only reads leaves no trace.
-func TestReaderLaunchStoresNothing(t *testing.T) {
-	t.Parallel()
-	p, app, database := start(t)
-	reader := app.As(p.ReaderToken(t))
-	request := body(t, object{"count": 3, "callback": object{"url": "https://receiver.example.com"}})
-	if a := reader.Post(t, "/v1/launch", request); a.Status != 403 || !strings.Contains(string(a.Body), "only reads") {
-		t.Errorf("got %d %s, want 403", a.Status, a.Body)
-	}
-	a := reader.Post(t, "/v1/launch?dry_run=true", request)
-	if a.Status != 200 || !strings.Contains(string(a.Body), `"field":"X-Auth-Token"`) {
-		t.Errorf("dry run: got %d %s, want a report about the token", a.Status, a.Body)
-	}
-	for _, table := range []string{"orders", "instances", "callbacks", "events"} {
-		if n := testkit.Scalar[int](t, testkit.Pool(t, database), "select count(*)::int from "+table); n != 0 {
-			t.Errorf("%d rows of %s were stored", n, table)
-		}
 	}
 }

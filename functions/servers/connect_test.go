@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/google/uuid"
@@ -207,35 +206,6 @@ func TestConnectReturnsTheInstanceID(t *testing.T) {
 	a := d.app.Post(t, "/v1/servers", body)
 	if a.Status != 409 || !testkit.Names(t, a, "id") {
 		t.Errorf("under a taken id: %d %s", a.Status, a.Body)
-	}
-}
-
-// TestConnectConcurrently returns the same action and id to all.
-func TestConnectConcurrently(t *testing.T) {
-	t.Parallel()
-	d := delegate(t, nil)
-	body := fmt.Sprintf(`{"server_id":%q,"connection_id":%q}`, uuid.NewString(), d.ID)
-	var all sync.WaitGroup
-	var mu sync.Mutex
-	answers := map[string]int{}
-	for range 8 {
-		all.Go(func() {
-			status, a := link(t, d.app, "%s", body)
-			mu.Lock()
-			defer mu.Unlock()
-			if status != 202 || a.ActionID == nil {
-				t.Errorf("%d %+v", status, a)
-				return
-			}
-			answers[fmt.Sprint(a.ID, *a.ActionID)]++
-		})
-	}
-	all.Wait()
-	if len(answers) != 1 {
-		t.Errorf("the answers are %v", answers)
-	}
-	if n := testkit.Scalar[int](t, d.conn, "select count(*)::int from actions"); n != 1 {
-		t.Errorf("%d actions are stored", n)
 	}
 }
 

@@ -424,15 +424,17 @@ values ('p1', $1::text, 1, 'cloudfn.instance.state.v1', clock_timestamp(), $2, j
 }
 
 // TestIDsWithEventsAreTaken: an instance cannot have the id of a callback that gets its events, nor that of a deleted
-// resource whose events are still stored.
+// resource whose events are still stored, nor that of a lease whose events are not.
 func TestIDsWithEventsAreTaken(t *testing.T) {
 	t.Parallel()
 	l := newTestDB(t)
 	c := l.storeConnection(t, domain.ConnectionQuota{}, nil)
-	listening, deleted, elsewhere := l.addCallback(t, c), uuid.New(), uuid.New()
+	listening, deleted, elsewhere, lease := l.addCallback(t, c), uuid.New(), uuid.New(), uuid.New()
+	l.exec(t, `insert into leases (project_id, id, domain_id, user_id, name, starts_at, ends_at, on_end, status)
+values ('p1', $1, 'd', 'u', 'x', now(), now() + interval '1 day', 'shelve', 'active')`, lease)
 	l.exec(t, `insert into events (project_id, subject, seq, type, at, data)
 values ('p1', $1, 2, 'cloudfn.callback.state.v1', now(), '{}'), ('p2', $2, 2, 'cloudfn.callback.state.v1', now(), '{}')`, deleted.String(), elsewhere.String())
-	for id, free := range map[uuid.UUID]bool{listening: false, deleted: false, elsewhere: true} {
+	for id, free := range map[uuid.UUID]bool{listening: false, deleted: false, elsewhere: true, lease: false} {
 		o := newOrder(1)
 		o.Instances[0].ID = id
 		_, err := l.Place(t.Context(), o, time.Minute)

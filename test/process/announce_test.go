@@ -1,7 +1,6 @@
 package process_test
 
 import (
-	"context"
 	"encoding/json"
 	"maps"
 	"slices"
@@ -88,38 +87,6 @@ func TestLongTheDaemonAnnouncesWhatStatsShows(t *testing.T) {
 		if diff := cmp.Diff(h, events[h["hour"].(string)]); diff != "" {
 			t.Error(diff)
 		}
-	}
-}
-
-// TestLongASinkThatRefuses gets every hour once it takes them, with the ids of before.
-func TestLongASinkThatRefuses(t *testing.T) {
-	t.Parallel()
-	project := testkit.NewProject(t)
-	database := testkit.Database(t)
-	answers := []int{500, 404, 302, 503}
-	sink := testkit.NewSink(t, func(n int) int {
-		if n <= len(answers) {
-			return answers[n-1]
-		}
-		return 202
-	})
-	hour := nextHour(t, database)
-	testkit.Spawn(t, announcing(t, database, project, sink, "3h"))
-	conn := testkit.Connect(t, database)
-	testkit.Eventually(t, 3*time.Minute, "all hours are taken", func() bool {
-		// Nobody waits for the pauses, which grow to an hour.
-		if _,
-			err := conn.Exec(context.Background(),
-			"update streams set next_at = now(); update callbacks set not_before = null"); err != nil {
-			t.Fatal(err)
-		}
-		return testkit.Scalar[int](t, conn, "select count(*)::int from deliveries where status = 'delivered'") == 3
-	})
-	if diff := cmp.Diff(hoursTo(hour, 3), announced(sink)); diff != "" {
-		t.Error(diff)
-	}
-	if n := len(sink.IDs()); n != 3+len(answers) {
-		t.Errorf("the sink was asked %d times", n)
 	}
 }
 

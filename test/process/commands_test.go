@@ -230,20 +230,6 @@ func TestCheckNamesAllMistakes(t *testing.T) {
 	}
 }
 
-// TestWrongSettingsThatCostNothing to find are found at the start.
-func TestWrongSettingsThatCostNothing(t *testing.T) {
-	t.Parallel()
-	for want, change := range map[string]map[string]string{
-		"CONNECTION_PUBLIC_KEY is the key": {"CONNECTION_PUBLIC_KEY": testkit.SealPublicKey},
-		"TRUSTEE_USER_ID is":               {"TRUSTEE_USER_ID": "the trustee"},
-	} {
-		env := testkit.Env(t, testkit.Database(t), change)
-		if code, out := testkit.Run(t, env); code != 1 || !strings.Contains(out, want) {
-			t.Errorf("exit %d, %q, want %q", code, out, want)
-		}
-	}
-}
-
 // TestStatusShowsWrongSettings without their names: the status needs no token.
 func TestStatusShowsWrongSettings(t *testing.T) {
 	t.Parallel()

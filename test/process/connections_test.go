@@ -1,13 +1,11 @@
 package process_test
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -108,99 +106,6 @@ func (d *delegates) tick(t *testing.T) {
 	t.Helper()
 	time.Sleep(time.Second)
 	_, _ = d.of("run-connections").TryTick(t, "run-connections")
-}
-
-// TestLongDelegation: a user delegates to another project's for an hour, with a quota of 3 instances and without the
-// right to delete.
-func TestLongDelegation(t *testing.T) {
-	t.Parallel()
-	d := newDelegates(t)
-	connection := d.delegate(t, `["allocate", "deploy", "start", "stop"]`, `{"instances": 3}`)
-
-	order := d.allocated(t, connection, d.allocate(t, connection, `, "count": 3`))
-	if order.Status != "done" || len(d.owner.Servers(t)) != 3 || len(d.actor.Servers(t)) != 0 {
-		t.Fatalf("got %+v, and %d servers of the owner's", order, len(d.owner.Servers(t)))
-	}
-	fourth := d.allocate(t, connection, "")
-	if fourth.Status != http.StatusForbidden || !strings.Contains(string(fourth.Body), "quota_exceeded") ||
-		!strings.Contains(string(fourth.Body), "quota of instances is 3: 3 are used, and this takes 1 more") {
-		t.Errorf("the fourth: %d %s", fourth.Status, fourth.Body)
-	}
-	refused := d.at(d.actor, "servers").Do(t, http.MethodDelete,
-		"/v1/servers/"+order.Instances[0].ID+"?connection_id="+connection, "")
-	if refused.Status != http.StatusForbidden || !strings.Contains(string(refused.Body),
-		"does not permit to deallocate, only to allocate, deploy, start, stop") {
-		t.Errorf("a delete: %d %s", refused.Status, refused.Body)
-	}
-	// Nobody else may act through it, or learn that it is there.
-	stranger := testkit.NewProject(t)
-	if a := d.of("servers").As(stranger.Token(t)).Get(t,
-		"/v1/servers?connection_id="+connection); a.Status != http.StatusNotFound {
-		t.Errorf("a stranger's look: %d %s", a.Status, a.Body)
-	}
-	d.expire(t, connection, order.Instances[0].ID)
-}
-
-// expire sees that everything is refused once the connection's time is over, and that nothing is left of it in
-// Keystone.
-func (d *delegates) expire(t *testing.T, connection, instance string) {
-	t.Helper()
-	conn := testkit.Connect(t, d.database)
-	trust := testkit.Scalar[string](t, conn, "select delegation_id from connections where id = $1", connection)
-	if !d.trusted(t, trust) {
-		t.Fatal("the trust is not in Keystone")
-	}
-	// A test cannot wait for an hour, so the connection's end is moved. The trust's own is an hour away.
-	if _, err := conn.Exec(context.Background(), "update connections set expires_at = now() where id = $1",
-		connection); err != nil {
-		t.Fatal(err)
-	}
-	before := len(d.owner.Servers(t))
-	for what, a := range map[string]testkit.Answer{
-		"an order": d.allocate(t, connection, ""),
-		"a stop": d.at(d.actor, "servers").Post(t, "/v1/servers/"+instance+"/actions",
-			fmt.Sprintf(`{"action": "stop", "connection_id": %q}`, connection)),
-	} {
-		if a.Status != http.StatusForbidden {
-			t.Errorf("%s after the end: %d %s", what, a.Status, a.Body)
-		}
-	}
-	d.of("run-connections").Tick(t, "run-connections")
-	testkit.Eventually(t, time.Minute, "the trust is gone from Keystone", func() bool { return !d.trusted(t, trust) })
-	var shown struct{ Status string }
-	d.at(d.owner, "connections").Get(t, "/v1/connections/"+connection).JSON(t, &shown)
-	if shown.Status != "expired" || len(d.owner.Servers(t)) != before {
-		t.Errorf("the connection is %s, and there are %d servers, of %d", shown.Status, len(d.owner.Servers(t)), before)
-	}
-}
-
-// trusted reports whether the owner's trusts in Keystone have this one.
-func (d *delegates) trusted(t *testing.T, trust string) bool {
-	t.Helper()
-	return slices.Contains(d.owner.Trusts(t), trust)
-}
-
-// TestLongTwoOrdersOneQuota: two orders of 2 at once never pass a quota of 3 together.
-func TestLongTwoOrdersOneQuota(t *testing.T) {
-	t.Parallel()
-	d := newDelegates(t)
-	connection := d.delegate(t, `["allocate", "start", "deallocate"]`, `{"instances": 3}`)
-	var both sync.WaitGroup
-	answers := make([]testkit.Answer, 2)
-	for n := range answers {
-		both.Go(func() { answers[n] = d.allocate(t, connection, `, "count": 2`) })
-	}
-	both.Wait()
-	taken, refused := answers[0], answers[1]
-	if taken.Status != http.StatusAccepted {
-		taken, refused = refused, taken
-	}
-	if refused.Status != http.StatusForbidden || !strings.Contains(string(refused.Body), "quota_exceeded") {
-		t.Fatalf("got %d %s", refused.Status, refused.Body)
-	}
-	if order := d.allocated(t, connection, taken); order.Status != "done" || len(d.owner.Servers(t)) != 2 {
-		t.Errorf("got %+v, and %d servers", order, len(d.owner.Servers(t)))
-	}
 }
 
 // action has the actor do something to an instance through the connection, and waits for how it ends.

@@ -202,18 +202,3 @@ select gen_random_uuid(), 'servers', 'GET', '/many/' || n, 200, 1, $1, $2, $3, '
 		}
 	}
 }
-
-// TestConsoleRejectsForeignAnswer: another program answers instead of the function, and its answer is not forwarded.
-func TestConsoleRejectsForeignAnswer(t *testing.T) {
-	t.Parallel()
-	ingress := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.WriteHeader(http.StatusServiceUnavailable)
-		fmt.Fprint(w, "no healthy upstream")
-	}))
-	t.Cleanup(ingress.Close)
-	app, _ := alone(t, testkit.Database(t), ingress.URL, nil)
-	a := app.Get(t, "/console/api/v1/servers", signedIn(t, app, testkit.NewProject(t))...)
-	if a.Status != 502 || strings.Contains(string(a.Body), "healthy") {
-		t.Errorf("got %d %s", a.Status, a.Body)
-	}
-}

@@ -104,18 +104,12 @@ func (f *fleet) killing(t *testing.T, pause time.Duration) (stop func() int) {
 	}
 }
 
-// TestLongTransitions has a few servers; TestLongEveryTransitionArrives has fifty.
-func TestLongTransitions(t *testing.T) {
-	t.Parallel()
+// TestLongEveryTransitionArrives orders fifty servers and stops, starts, reboots and deletes them, while the deliverer
+// is killed after each pause and a receiver of each bad kind is registered, too: a receiver of the plain CloudEvents
+// SDK and one that verifies with the Standard Webhooks library get every event of the outbox, in order.
+func TestLongEveryTransitionArrives(t *testing.T) {
 	testkit.Heavy(t)
-	everyTransitionArrives(t, 3, time.Second)
-}
-
-// everyTransitionArrives orders servers and stops, starts, reboots and deletes them, while the deliverer is killed
-// after each pause and a receiver of each bad kind is registered, too: a receiver of the plain CloudEvents SDK and one
-// that verifies with the Standard Webhooks library get every event of the outbox, in order.
-func everyTransitionArrives(t *testing.T, servers int, pause time.Duration) {
-	t.Helper()
+	const servers, pause = 50, 3 * time.Second
 	project := testkit.NewProject(t)
 	project.SetQuota(t, -1)
 	facts, token, database := testkit.Sandbox(t), project.Token(t), testkit.Database(t)

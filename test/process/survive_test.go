@@ -254,12 +254,6 @@ func TestLongLaunchSurvivesKill(t *testing.T) {
 	}
 }
 
-// TestLongEveryTransitionArrives with fifty servers.
-func TestLongEveryTransitionArrives(t *testing.T) {
-	testkit.Heavy(t)
-	everyTransitionArrives(t, 50, 3*time.Second)
-}
-
 // TestLongRollbackSurvivesKill kills the replica that rolls an order back: another one finishes the order when it is
 // read.
 func TestLongRollbackSurvivesKill(t *testing.T) {
