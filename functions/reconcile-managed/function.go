@@ -20,7 +20,7 @@ import (
 
 // Config is what this function reads from its environment besides run.Config.
 type Config struct {
-	// How long a replica that has died keeps its projects, 3s to 10m. A round renews its claim.
+	// How long a replica that has died keeps its projects, 3s to 10m. A pass renews its claim.
 	Claim time.Duration `env:"MANAGED_CLAIM, default=20s"`
 
 	Keys      seal.ManagedOpenConfig
