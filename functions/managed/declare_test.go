@@ -203,6 +203,9 @@ func TestMostResources(t *testing.T) {
 	isRefused(declare(t, f.Client, configmaps+"fourth", files))
 
 	other := f.server.As(testkit.NewProject(t).Token(t))
+	if a := other.Get(t, "/v1/managed"); !strings.Contains(string(a.Body), `"managed":[]`) {
+		t.Errorf("another project lists %s", a.Body)
+	}
 	declared(t, declare(t, other, configmaps+"first", files), http.StatusCreated)
 }
 

@@ -67,6 +67,25 @@ func declared(t *testing.T, a testkit.Answer, status int) (m Managed) {
 	return m
 }
 
+// userData is the user_data of the project's only resource, opened as reconcile-managed does.
+func (f fixture) userData(t *testing.T) string {
+	t.Helper()
+	keys, err := seal.ManagedOpenConfig{ManagedPrivateKey: testkit.ManagedPrivateKey}.Keys()
+	if err != nil {
+		t.Fatal(err)
+	}
+	loaded, err := f.store.Load(t.Context(), f.project.ID)
+	if err != nil || len(loaded) != 1 {
+		t.Fatalf("loaded %+v, %v", loaded, err)
+	}
+	var secrets domain.ManagedSecrets
+	text, err := keys.Open(loaded[0].SealedFor(), loaded[0].Secrets)
+	if err != nil || json.Unmarshal([]byte(text.Reveal()), &secrets) != nil {
+		t.Fatalf("reconcile-managed cannot open the secrets: %v", err)
+	}
+	return string(secrets.UserData)
+}
+
 // refused checks the status and code of an answer, and that it names the field. "" = none.
 func refused(t *testing.T, a testkit.Answer, status int, code, field string) {
 	t.Helper()
@@ -104,18 +123,8 @@ func TestDeclare(t *testing.T) {
 	if n := testkit.Scalar[int](t, f.conn, "select count(*)::int from connections where managed"); n != 1 {
 		t.Errorf("%d connections were made", n)
 	}
-	keys, err := seal.ManagedOpenConfig{ManagedPrivateKey: testkit.ManagedPrivateKey}.Keys()
-	if err != nil {
-		t.Fatal(err)
-	}
-	loaded, err := f.store.Load(t.Context(), f.project.ID)
-	if err != nil || len(loaded) != 1 {
-		t.Fatalf("loaded %+v, %v", loaded, err)
-	}
-	var secrets domain.ManagedSecrets
-	text, err := keys.Open(loaded[0].SealedFor(), loaded[0].Secrets)
-	if err != nil || json.Unmarshal([]byte(text.Reveal()), &secrets) != nil || string(secrets.UserData) != userData {
-		t.Errorf("reconcile-managed cannot open the secrets: %v", err)
+	if got := f.userData(t); got != userData {
+		t.Errorf("reconcile-managed finds the user_data %q", got)
 	}
 	// another declaration
 	other := strings.Replace(machine, "m1.tiny", "m1.small", 1)
@@ -151,28 +160,6 @@ func TestDeclare(t *testing.T) {
 	refused(t, declare(t, f.Client, path, `{"spec": `+machine+`}`), 409, "conflict", "")
 	refused(t, f.Post(t, path+"/rollback", `{"revision": 1}`), 409, "conflict", "")
 	declared(t, f.Do(t, "DELETE", path, ""), http.StatusAccepted) // again
-}
-
-// TestOtherProjects: another project sees nothing of a resource, and may have one of the same name.
-func TestOtherProjects(t *testing.T) {
-	t.Parallel()
-	f := start(t, nil)
-	const path = machines + "web"
-	declared(t, declare(t, f.Client, path, `{"spec": `+machine+`}`), http.StatusCreated)
-	other := testkit.NewProject(t)
-	c := f.server.As(other.Token(t))
-	for _, a := range []testkit.Answer{
-		c.Get(t, path), c.Get(t, path+"/revisions"), c.Get(t, path+"/revisions/1"), c.Do(t, "DELETE", path, ""),
-		c.Post(t, path+"/rollback", `{"revision": 1}`),
-	} {
-		refused(t, a, 404, "not_found", "")
-	}
-	if a := c.Get(t, "/v1/managed"); !strings.Contains(string(a.Body), `"managed":[]`) {
-		t.Errorf("another project lists %s", a.Body)
-	}
-	declared(t, declare(t, c, path, `{"spec": `+machine+`}`), http.StatusCreated)
-	refused(t, f.server.As(testkit.Token(t, "reader")).Do(t, "PUT", path, `{"spec": `+machine+`}`, "Content-Type",
-		"application/json"), 403, "forbidden", "")
 }
 
 // TestTemplates: a resource begins with the spec of a flavor, and keeps it whatever becomes of the flavor.
@@ -272,51 +259,6 @@ select count(*)::int from managed m join connections c on c.id = m.connection_id
 	refused(t, declare(t, none.Client, machines+"a", `{"spec": `+machine+`}`), 501, "unsupported", "")
 }
 
-// TestMethodsOfTheSource: each method of the source's resource service on flavors and resources has its route.
-func TestMethodsOfTheSource(t *testing.T) {
-	t.Parallel()
-	f := start(t, nil)
-	const (
-		flavor   = `{"name": "small", "kind": "VirtualMachine", "spec": {"flavor": "m1.tiny", "image": "cirros"}}`
-		changed  = `{"kind": "VirtualMachine", "spec": {"flavor": "m1.small", "image": "cirros"}}`
-		resource = `{"flavor": "small", "spec": {"networks": ["private"]}}`
-		labels   = `{"flavor": "small", "spec": {"networks": ["private"]}, "labels": {"app": "shop"}}`
-	)
-	for _, row := range []struct {
-		name, method, path, body string
-		status                   int
-		field                    string // of the answer
-		want                     any
-	}{
-		{"CreateResourceFlavor", "POST", "/v1/flavors", flavor, http.StatusCreated, "name", "small"},
-		{"GetResourceFlavor", "GET", "/v1/flavors/small", "", http.StatusOK, "kind", "VirtualMachine"},
-		{"ListResourceFlavor", "GET", "/v1/flavors", "", http.StatusOK, "next", nil},
-		{"CreateResource", "PUT", machines + "web", resource, http.StatusCreated, "status", "pending"},
-		{"GetResource", "GET", machines + "web", "", http.StatusOK, "revision", 1.0},
-		{"ListResource", "GET", "/v1/managed", "", http.StatusOK, "next", nil},
-		{"UpdateResourceFlavor", "PUT", "/v1/flavors/small", changed, http.StatusOK, "provider", "nova"},
-		{"UpdateResource", "PUT", machines + "web", labels, http.StatusOK, "revision", 2.0},
-		{"DeleteResource", "DELETE", machines + "web", "", http.StatusAccepted, "status", "deleting"},
-		{"DeleteResourceFlavor", "DELETE", "/v1/flavors/small", "", http.StatusNoContent, "", nil},
-	} {
-		a := f.Do(t, row.method, row.path, row.body, header(row.body)...)
-		if a.Status != row.status {
-			t.Errorf("%s: got %d %s, want %d", row.name, a.Status, a.Body, row.status)
-			continue
-		}
-		if row.field == "" {
-			continue
-		}
-		var answer map[string]any
-		if a.JSON(t, &answer); answer[row.field] != row.want {
-			t.Errorf("%s: %s is %v, want %v", row.name, row.field, answer[row.field], row.want)
-		}
-	}
-	if n := testkit.Scalar[int](t, f.conn, "select count(*)::int from flavors"); n != 0 {
-		t.Errorf("%d flavors are left", n)
-	}
-}
-
 // header is what a request with this body needs.
 func header(body string) []string {
 	if body == "" {
@@ -330,32 +272,15 @@ func header(body string) []string {
 func TestUserDataBytes(t *testing.T) {
 	t.Parallel()
 	f := start(t, nil)
-	keys, err := seal.ManagedOpenConfig{ManagedPrivateKey: testkit.ManagedPrivateKey}.Keys()
-	if err != nil {
-		t.Fatal(err)
-	}
 	const path = machines + "web"
 	with := func(field, value string) string {
 		return `{"spec": ` + strings.TrimSuffix(machine, "}") + fmt.Sprintf(", %q: %q}}", field, value)
-	}
-	stored := func() string {
-		t.Helper()
-		loaded, err := f.store.Load(t.Context(), f.project.ID)
-		if err != nil || len(loaded) != 1 {
-			t.Fatalf("loaded %+v, %v", loaded, err)
-		}
-		var secrets domain.ManagedSecrets
-		text, err := keys.Open(loaded[0].SealedFor(), loaded[0].Secrets)
-		if err != nil || json.Unmarshal([]byte(text.Reveal()), &secrets) != nil {
-			t.Fatalf("reconcile-managed cannot open the secrets: %v", err)
-		}
-		return string(secrets.UserData)
 	}
 	for n, data := range []string{"\x1f\x8b\x08\xff\x00\xfe", "#!/bin/sh"} {
 		text := base64.StdEncoding.EncodeToString([]byte(data))
 		a := declare(t, f.Client, path, with("user_data_base64", text[:4]+"\n"+text[4:])) // as the command base64 wraps
 		m := declared(t, a, []int{http.StatusCreated, http.StatusOK}[n])
-		if got := stored(); got != data || len(m.SecretFields) != 1 || m.Revision != n+1 ||
+		if got := f.userData(t); got != data || len(m.SecretFields) != 1 || m.Revision != n+1 ||
 			strings.Contains(string(a.Body), text) {
 			t.Errorf("stored are %q, and the answer is %s", got, a.Body)
 		}

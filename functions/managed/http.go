@@ -49,19 +49,19 @@ func routes(api huma.API, s service) {
 		Responses: httpx.Answers(map[int]string{
 			200: "A page of resources, the oldest first.", 404: "There is no such kind.", 422: unsupported,
 		}),
-	}, h.listKind)
+	}, ofKind(h.listKind))
 	httpx.Register(api, huma.Operation{
 		OperationID: "getManaged", Method: http.MethodGet, Path: "/v1/managed/{kind}/{name}", Tags: tags,
 		Middlewares: reads, Summary: "Show a resource",
 		Responses: httpx.Answers(map[int]string{200: "The resource.", 404: notFound, 422: unsupported}),
-	}, h.get)
+	}, ofKind(h.get))
 	writeRoutes(api, h)
 	diffRoute(api, h)
 	httpx.Register(api, huma.Operation{
 		OperationID: "listManagedRevisions", Method: http.MethodGet, Path: "/v1/managed/{kind}/{name}/revisions",
 		Tags: tags, Middlewares: reads, Summary: "List the revisions of a resource",
 		Responses: httpx.Answers(map[int]string{200: "Those that are kept.", 404: notFound, 422: unsupported}),
-	}, h.revisions)
+	}, ofKind(h.revisions))
 	httpx.Register(api, huma.Operation{
 		OperationID: "getManagedRevision", Method: http.MethodGet,
 		Path: "/v1/managed/{kind}/{name}/revisions/{number}", Tags: tags, Middlewares: reads,
@@ -69,7 +69,7 @@ func routes(api huma.API, s service) {
 		Responses: httpx.Answers(map[int]string{
 			200: "The revision.", 404: "The resource has no such revision any more.", 422: unsupported,
 		}),
-	}, h.revision)
+	}, ofKind(h.revision))
 }
 
 // writeRoutes declares the routes that change resources.
@@ -83,7 +83,7 @@ func writeRoutes(api huma.API, h handler) {
 			201: "It is new.",
 			403: mayNotMake, 404: "There is no such kind.", 409: isDeleting, 412: "", 422: unsupported, 501: noTrustee,
 		}),
-	}, h.put)
+	}, ofKind(h.put))
 	httpx.Register(api, huma.Operation{
 		OperationID: "rollbackManaged", Method: http.MethodPost, Path: "/v1/managed/{kind}/{name}/rollback", Tags: tags,
 		Middlewares: writes, Summary: "Declare an earlier revision again",
@@ -92,7 +92,7 @@ func writeRoutes(api huma.API, h handler) {
 			403: mayNotMake, 404: "The resource has no such revision any more.", 409: isDeleting, 412: "",
 			422: unsupported, 501: noTrustee,
 		}),
-	}, h.rollback)
+	}, ofKind(h.rollback))
 	httpx.Register(api, huma.Operation{
 		OperationID: "deleteManaged", Method: http.MethodDelete, Path: "/v1/managed/{kind}/{name}", Tags: tags,
 		Middlewares: writes, DefaultStatus: http.StatusAccepted, Summary: "Delete a resource",
@@ -100,7 +100,7 @@ func writeRoutes(api huma.API, h handler) {
 			202: "reconcile-managed deletes what belongs to it, unless `orphan=true`, and then the resource.",
 			403: mayNot, 404: notFound, 409: delegated, 412: "", 422: unsupported, 501: noTrustee,
 		}),
-	}, h.delete)
+	}, ofKind(h.delete))
 }
 
 // KindPath is the path of a kind. It is exported because huma ignores embedded structs that are not.
@@ -127,6 +127,19 @@ type ManagedPath struct { //nolint:revive // one Path would be of everything
 
 type handler struct{ svc service }
 
+// ofKind gives a handler the kind of the path.
+func ofKind[I interface{ kind() (domain.Kind, error) }, O any](
+	handle func(context.Context, domain.Kind, I) (O, error),
+) func(context.Context, I) (O, error) {
+	return func(ctx context.Context, in I) (out O, err error) {
+		kind, err := in.kind()
+		if err != nil {
+			return out, err
+		}
+		return handle(ctx, kind, in)
+	}
+}
+
 type managedOutput struct {
 	ETag *string `header:"ETag" doc:"The version of what is declared." pattern:"^\"[^\"]+\"$"`
 	Body Managed
@@ -141,11 +154,7 @@ func reply(m domain.Managed, err error) (*managedOutput, error) {
 	return &managedOutput{&tag, show(m)}, nil
 }
 
-func (h handler) get(ctx context.Context, in *ManagedPath) (*managedOutput, error) {
-	kind, err := in.kind()
-	if err != nil {
-		return nil, err
-	}
+func (h handler) get(ctx context.Context, kind domain.Kind, in *ManagedPath) (*managedOutput, error) {
 	return reply(h.svc.store.Get(ctx, auth.CallerOrNobody(ctx).ProjectID, kind, in.Name))
 }
 
@@ -176,12 +185,8 @@ func acting(ctx context.Context, who domain.Identity) context.Context {
 	return domain.WithActor(ctx, domain.ActorOf(who, uuid.Nil))
 }
 
-func (h handler) put(ctx context.Context, in *putInput) (httpx.Response, error) {
+func (h handler) put(ctx context.Context, kind domain.Kind, in *putInput) (httpx.Response, error) {
 	who, token := auth.Caller(ctx)
-	kind, err := in.kind()
-	if err != nil {
-		return httpx.Response{}, err
-	}
 	done, err := h.svc.Put(acting(ctx, who), who, token, declaration{
 		kind: kind, name: in.Name, in: in.Body, expected: conditionOf(httpx.RequestOf(ctx)), dryRun: in.DryRun,
 	})
@@ -213,12 +218,8 @@ type Rollback struct {
 	Revision int `json:"revision" minimum:"1" doc:"The one to declare again."`
 }
 
-func (h handler) rollback(ctx context.Context, in *rollbackInput) (*managedOutput, error) {
+func (h handler) rollback(ctx context.Context, kind domain.Kind, in *rollbackInput) (*managedOutput, error) {
 	who, token := auth.Caller(ctx)
-	kind, err := in.kind()
-	if err != nil {
-		return nil, err
-	}
 	d := declaration{kind: kind, name: in.Name, expected: conditionOf(httpx.RequestOf(ctx))}
 	done, err := h.svc.Rollback(acting(ctx, who), who, token, d, in.Body.Revision)
 	return reply(done.Managed, err)
@@ -230,23 +231,17 @@ type deleteInput struct {
 	httpx.MatchRequest
 }
 
-func (h handler) delete(ctx context.Context, in *deleteInput) (*managedOutput, error) {
+func (h handler) delete(ctx context.Context, kind domain.Kind, in *deleteInput) (*managedOutput, error) {
 	who, token := auth.Caller(ctx)
-	kind, err := in.kind()
-	if err != nil {
-		return nil, err
-	}
 	expected := conditionOf(httpx.RequestOf(ctx))
 	return reply(h.svc.Delete(acting(ctx, who), who, token, declaration{
 		kind: kind, name: in.Name, expected: expected, orphans: in.Orphan,
 	}))
 }
 
-func (h handler) revisions(ctx context.Context, in *ManagedPath) (*httpx.Value[ManagedRevisions], error) {
-	kind, err := in.kind()
-	if err != nil {
-		return nil, err
-	}
+func (h handler) revisions(
+	ctx context.Context, kind domain.Kind, in *ManagedPath,
+) (*httpx.Value[ManagedRevisions], error) {
 	_, found, err := h.svc.Revisions(ctx, auth.CallerOrNobody(ctx), kind, in.Name)
 	if err != nil {
 		return nil, err
@@ -260,11 +255,9 @@ type revisionInput struct {
 	Number int `path:"number" minimum:"1" example:"2" doc:"The number of the revision."`
 }
 
-func (h handler) revision(ctx context.Context, in *revisionInput) (*httpx.Value[ManagedRevision], error) {
-	kind, err := in.kind()
-	if err != nil {
-		return nil, err
-	}
+func (h handler) revision(
+	ctx context.Context, kind domain.Kind, in *revisionInput,
+) (*httpx.Value[ManagedRevision], error) {
 	_, found, err := h.svc.Revision(ctx, auth.CallerOrNobody(ctx), kind, in.Name, in.Number)
 	if err != nil {
 		return nil, err
@@ -318,11 +311,7 @@ type listKindInput struct {
 	ListInput
 }
 
-func (h handler) listKind(ctx context.Context, in *listKindInput) (*httpx.Value[ManagedPage], error) {
-	kind, err := in.kind()
-	if err != nil {
-		return nil, err
-	}
+func (h handler) listKind(ctx context.Context, kind domain.Kind, in *listKindInput) (*httpx.Value[ManagedPage], error) {
 	return h.page(ctx, kind, &in.ListInput)
 }
 
@@ -348,7 +337,7 @@ func diffRoute(api huma.API, h handler) {
 			200: "The fields that differ.", 422: unsupported,
 			404: "The project has no such resource, or it has no such revision any more.",
 		}),
-	}, h.diff)
+	}, ofKind(h.diff))
 }
 
 type diffInput struct {
@@ -372,18 +361,11 @@ type ManagedDifference struct { //nolint:revive // its name in the API
 	To     any       `json:"to,omitempty" doc:"The value in the other revision, or the real one, if there is one."`
 }
 
-func (h handler) diff(ctx context.Context, in *diffInput) (*httpx.Value[ManagedDiff], error) {
-	kind, err := in.kind()
-	if err != nil {
-		return nil, err
-	}
+func (h handler) diff(ctx context.Context, kind domain.Kind, in *diffInput) (*httpx.Value[ManagedDiff], error) {
 	from, found, err := h.svc.Diff(ctx, auth.CallerOrNobody(ctx), kind, in.Name, in.From, in.To)
 	if err != nil {
 		return nil, err
 	}
-	out := ManagedDiff{From: from, To: in.To, Items: make([]ManagedDifference, len(found))}
-	for n, d := range found {
-		out.Items[n] = ManagedDifference{Member: d.member, Path: d.path, From: d.from, To: d.to}
-	}
+	out := ManagedDiff{From: from, To: in.To, Items: append([]ManagedDifference{}, found...)}
 	return &httpx.Value[ManagedDiff]{Body: out}, nil
 }

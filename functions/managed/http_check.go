@@ -388,7 +388,7 @@ func checkMove(ctx context.Context, cloud *openstack.Session, before domain.Mana
 
 // checkSchedule rejects what has no meaning for a kind.
 func checkSchedule(kind domain.Kind, rule domain.Schedule) error {
-	isServer := kind == domain.KindMachine || kind == domain.KindDeployment
+	isServer := kind.IsServer()
 	var faults []apperr.Field
 	fault := func(name, detail string) {
 		faults = append(faults, apperr.Field{Field: "schedule." + name, Detail: detail})

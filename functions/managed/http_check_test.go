@@ -115,6 +115,7 @@ func TestRefusals(t *testing.T) {
 	}
 	refused(t, declare(t, f.Client, "/v1/managed/Router/a", `{"spec": {}}`), 404, "not_found", "")
 	refused(t, f.Get(t, "/v1/managed?kind=Router"), 400, "invalid", "kind")
+	refused(t, f.Get(t, "/v1/managed/providers?region=nowhere"), 400, "invalid", "region")
 	refused(t, f.Get(t, "/v1/managed?label=app"), 400, "invalid", "label")
 	if n := testkit.Scalar[int](t, f.conn, "select count(*)::int from connections"); n != 0 {
 		t.Errorf("%d connections were made for nothing", n)
@@ -222,38 +223,6 @@ func TestPlanOfSameInOtherWords(t *testing.T) {
 			t.Errorf("%s to %s: %+v", tc.from, tc.to, p)
 		}
 	}
-}
-
-// TestProviders: what the catalog has is available.
-func TestProviders(t *testing.T) {
-	t.Parallel()
-	f := start(t, nil)
-	var list ProviderList
-	f.Get(t, "/v1/managed/providers").JSON(t, &list)
-	available := map[string]bool{}
-	for _, p := range list.Items {
-		if available[p.Name] = p.Available; p.Available == (p.Reason != "") {
-			t.Errorf("%+v", p)
-		}
-	}
-	if len(list.Items) != 7 || !available["nova"] || !available["glance"] || !available["postgres"] ||
-		available["none"] {
-		t.Errorf("the providers are %+v", list)
-	}
-	for provider, path := range map[string]string{"cinder": "Volume", "octavia": "Loadbalancer", "barbican": "Secret"} {
-		a := declare(t, f.Client, "/v1/managed/"+path+"/a?dry_run=true", map[string]string{
-			"Volume": `{"spec": {"size_gb": 1}}`,
-			"Loadbalancer": `{"spec": {"network": "private", "listeners": [
-				{"protocol": "TCP", "port": 80, "member_port": 80, "addresses": ["192.0.2.1"]}]}}`,
-			"Secret": `{"spec": {"payload": "a secret of a test"}}`,
-		}[path])
-		if available[provider] {
-			declared(t, a, http.StatusOK)
-		} else {
-			refused(t, a, 422, "unsupported_here", "")
-		}
-	}
-	refused(t, f.Get(t, "/v1/managed/providers?region=nowhere"), 400, "invalid", "region")
 }
 
 // TestVolumeKeepsItsData: a volume grows, and what would lose its data is refused, by a rollback too.

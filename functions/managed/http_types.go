@@ -228,7 +228,8 @@ func show(m domain.Managed) Managed {
 		ID: m.ID, Kind: m.Kind, Name: m.Name, Provider: m.Provider, Flavor: m.Flavor, Labels: orNone(m.Labels),
 		Schedule: m.Schedule, Repair: m.Repair, MaxRevisions: m.MaxRevisions, Revision: m.Revision,
 		ObservedRevision: m.ObservedRevision, Request: m.Request, Status: m.Status, StatusReason: m.Reason,
-		Conditions: []domain.Condition{}, Drift: append([]domain.Drift{}, m.Drift...), Members: []Member{}, Spec: Spec(m.Spec),
+		Conditions: []domain.Condition{}, Drift: append([]domain.Drift{}, m.Drift...), Members: []Member{},
+		Spec:         Spec(m.Spec),
 		SecretFields: secretFields(m.Kind, m.Digest), UserID: m.UserID, CreatedAt: m.CreatedAt.UTC(),
 		UpdatedAt: m.UpdatedAt.UTC(),
 	}

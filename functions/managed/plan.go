@@ -10,8 +10,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/google/uuid"
-
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 	engine "github.com/cloudfn/cloudfn/shared/managed"
@@ -52,18 +50,8 @@ func planOf(before domain.Managed, made domain.NewManaged) plan {
 	if before.Revision == 0 {
 		p.action = planCreate
 	}
-	from, to := shownFields(before), shownFields(made.Managed)
-	names := slices.Sorted(maps.Keys(from))
-	for name := range to {
-		if _, isOld := from[name]; !isOld {
-			names = append(names, name)
-		}
-	}
-	slices.Sort(names)
-	for _, name := range names {
-		if !reflect.DeepEqual(from[name], to[name]) {
-			p.fields = append(p.fields, PlanField{Field: name, From: from[name], To: to[name]})
-		}
+	for _, d := range compare(shownFields(before), shownFields(made.Managed)) {
+		p.fields = append(p.fields, PlanField{Field: d.Path, From: d.From, To: d.To})
 	}
 	if secret := secretField(made.Kind); secret != "" && string(before.Digest) != string(made.Digest) {
 		p.fields = append(p.fields, PlanField{Field: "spec." + secret}) // its values stay secret
@@ -80,7 +68,7 @@ func (p *plan) decide(kind domain.Kind, spec json.RawMessage) {
 		p.action = planNone
 		return
 	}
-	isServer := kind == domain.KindMachine || kind == domain.KindDeployment
+	isServer := kind.IsServer()
 	var s domain.DeploymentSpec
 	_ = json.Unmarshal(spec, &s) // it was checked
 	// No server of such a deployment may be missing: it gets new ones, because a change would interrupt the old ones.
@@ -211,18 +199,11 @@ func shownFields(m domain.Managed) map[string]any {
 	return all
 }
 
-// difference is one field in which two revisions differ, or a revision and a member. A secret's values are not in it.
-type difference struct {
-	member   uuid.UUID // the zero one for fields of the resource itself
-	path     string
-	from, to any
-}
-
 // Diff compares a revision with another one, or with the real members when to is 0. from 0 is the declared revision. It
 // returns the revision that it compares.
 func (s service) Diff(
 	ctx context.Context, who domain.Identity, kind domain.Kind, name string, from, to int,
-) (compared int, found []difference, err error) {
+) (compared int, found []ManagedDifference, err error) {
 	m, all, err := s.Revisions(ctx, who, kind, name)
 	if err != nil {
 		return 0, nil, err
@@ -261,7 +242,7 @@ func (s service) userDataDigest(ctx context.Context, m domain.Managed, r domain.
 		}
 		configmaps = append(configmaps, one)
 	}
-	return engine.UserDataDigest(r, engine.NewAround(configmaps, nil)), nil
+	return engine.UserDataDigest(r, engine.NewInventory(configmaps, nil)), nil
 }
 
 // configmapsOf are the configmaps that the spec of a server names.
@@ -320,34 +301,34 @@ func flatten(out map[string]any, path string, value any) {
 }
 
 // compare lists the paths whose values differ, in their order.
-func compare(from, to map[string]any) (found []difference) {
+func compare(from, to map[string]any) (found []ManagedDifference) {
 	all := maps.Clone(from)
 	maps.Copy(all, to)
 	for _, path := range slices.Sorted(maps.Keys(all)) {
 		if !reflect.DeepEqual(from[path], to[path]) {
-			found = append(found, difference{path: path, from: from[path], to: to[path]})
+			found = append(found, ManagedDifference{Path: path, From: from[path], To: to[path]})
 		}
 	}
 	return found
 }
 
-func betweenRevisions(kind domain.Kind, from, to domain.Revision) []difference {
+func betweenRevisions(kind domain.Kind, from, to domain.Revision) []ManagedDifference {
 	return append(compare(pathsOf(from), pathsOf(to)), secretChange(kind, from, to)...)
 }
 
 // secretChange is the difference of the secret fields of revisions.
-func secretChange(kind domain.Kind, from, to domain.Revision) []difference {
+func secretChange(kind domain.Kind, from, to domain.Revision) []ManagedDifference {
 	if bytes.Equal(from.Digest, to.Digest) {
 		return nil
 	}
-	return []difference{{path: "spec." + secretField(kind)}}
+	return []ManagedDifference{{Path: "spec." + secretField(kind)}}
 }
 
 // againstMembers compares a revision with the members: with the revision that each has, with what others have changed
 // of it since, and the digest of what the user_data of a new server are made from with that of each.
 func againstMembers(
 	m domain.Managed, from domain.Revision, all []domain.Revision, now string,
-) (found []difference) {
+) (found []ManagedDifference) {
 	count := 0
 	for _, member := range m.Members {
 		drift := slices.DeleteFunc(slices.Clone(m.Drift), func(d domain.Drift) bool { return d.Member != member.ID })
@@ -355,7 +336,7 @@ func againstMembers(
 		switch {
 		case member.Status == domain.MemberDeleting:
 		case member.ObjectID == "" || isDeleted:
-			found = append(found, difference{member: member.ID, path: "exists", from: true, to: false})
+			found = append(found, ManagedDifference{Member: member.ID, Path: "exists", From: true, To: false})
 		default:
 			count++
 			own := memberDifferences(m, member, from, all, drift)
@@ -364,13 +345,13 @@ func againstMembers(
 	}
 	if m.Kind != domain.KindDeployment {
 		if len(m.Members) == 0 {
-			found = append(found, difference{path: "exists", from: true, to: false})
+			found = append(found, ManagedDifference{Path: "exists", From: true, To: false})
 		}
 		return found
 	}
 	var declared domain.DeploymentSpec
 	if _ = json.Unmarshal(from.Spec, &declared); declared.Count != count { // it was checked
-		found = slices.Insert(found, 0, difference{path: "spec.count", from: declared.Count, to: count})
+		found = slices.Insert(found, 0, ManagedDifference{Path: "spec.count", From: declared.Count, To: count})
 	}
 	return found
 }
@@ -409,36 +390,36 @@ func isSameJSON(a, b any) bool {
 
 // fileChange is the difference between the files of configmaps that a server has and those that a new one would get.
 // Changes that are found already are not repeated.
-func fileChange(m domain.Member, found []difference, now string) []difference {
-	isFound := slices.ContainsFunc(found, func(d difference) bool {
-		return d.path == "spec.configmaps" || d.path == "spec."+userData
+func fileChange(m domain.Member, found []ManagedDifference, now string) []ManagedDifference {
+	isFound := slices.ContainsFunc(found, func(d ManagedDifference) bool {
+		return d.Path == "spec.configmaps" || d.Path == "spec."+userData
 	})
 	if isFound || now == "" || m.UserData == "" || m.UserData == now {
 		return nil
 	}
-	return []difference{{m.ID, "spec.configmaps", "sha256:" + now, "sha256:" + m.UserData}}
+	return []ManagedDifference{{m.ID, "spec.configmaps", "sha256:" + now, "sha256:" + m.UserData}}
 }
 
 func memberDifferences(
 	m domain.Managed, member domain.Member, from domain.Revision, all []domain.Revision, drift []domain.Drift,
-) (found []difference) {
+) (found []ManagedDifference) {
 	declared := specPaths(from)
 	if n := slices.IndexFunc(all, func(r domain.Revision) bool { return r.Number == member.Revision }); n >= 0 {
 		found = append(compare(declared, specPaths(all[n])), secretChange(m.Kind, from, all[n])...)
 	}
-	found = slices.DeleteFunc(found, func(d difference) bool { return slices.Contains(ofNoMember, d.path) })
+	found = slices.DeleteFunc(found, func(d ManagedDifference) bool { return slices.Contains(ofNoMember, d.Path) })
 	for _, one := range drift { // it is against the declared revision
-		d := difference{path: driftPath(one.Field), from: one.Declared, to: one.Actual}
+		d := ManagedDifference{Path: driftPath(one.Field), From: one.Declared, To: one.Actual}
 		if from.Number != m.Revision {
-			d.from = declaredAt(declared, d.path)
+			d.From = declaredAt(declared, d.Path)
 		}
-		found = slices.DeleteFunc(found, func(other difference) bool { return other.path == d.path })
-		if d.path == "spec."+secretField(m.Kind) || !isSameJSON(d.from, d.to) {
+		found = slices.DeleteFunc(found, func(other ManagedDifference) bool { return other.Path == d.Path })
+		if d.Path == "spec."+secretField(m.Kind) || !isSameJSON(d.From, d.To) {
 			found = append(found, d)
 		}
 	}
 	for n := range found {
-		found[n].member = member.ID
+		found[n].Member = member.ID
 	}
 	return found
 }

@@ -111,7 +111,7 @@ select spec from managed_revisions r join managed m on m.id = r.managed_id where
 	}
 	digest := func(text string) string {
 		spec, _ := json.Marshal(domain.ConfigmapSpec{Data: map[string]string{"motd": text}})
-		return engine.UserDataDigest(domain.Revision{Spec: stored}, engine.NewAround([]domain.Managed{
+		return engine.UserDataDigest(domain.Revision{Spec: stored}, engine.NewInventory([]domain.Managed{
 			{Kind: domain.KindConfigmap, Name: "files", Spec: spec},
 		}, nil))
 	}

@@ -263,14 +263,13 @@ type fakeNova struct {
 	mu      sync.Mutex
 	now     func() time.Time
 	servers []domain.Server
-	broken  map[string]bool // flavors whose servers end in ERROR
 	creates int
 	texts   map[string]string // the user_data of servers, by their ids
 	calls   map[string]int    // by name
 }
 
 func newFakeNova(now func() time.Time) *fakeNova {
-	return &fakeNova{now: now, broken: map[string]bool{}, texts: map[string]string{}, calls: map[string]int{}}
+	return &fakeNova{now: now, texts: map[string]string{}, calls: map[string]int{}}
 }
 
 // call counts a call, and locks the servers until the returned function is called.
@@ -376,13 +375,7 @@ func (f *fakeNova) settle() {
 	defer f.mu.Unlock()
 	f.servers = slices.DeleteFunc(f.servers, func(s domain.Server) bool { return s.Task == "deleting" })
 	for n := range f.servers {
-		s := &f.servers[n]
-		if s.Status != "BUILD" {
-			continue
-		}
-		if s.Status = "ACTIVE"; f.broken[s.Flavor.Name] {
-			s.Status, s.Fault = "ERROR", &domain.Fault{Code: 500, Message: "No valid host was found."}
-		}
+		f.servers[n].Status = "ACTIVE"
 	}
 }
 

@@ -57,18 +57,6 @@ func newMachine(t *testing.T) machine {
 	return m
 }
 
-// TestLongRollbackOfResize: the flavor that a server had is declared again while Nova waits for the confirmation of its
-// resize. The server ends with it.
-func TestLongRollbackOfResize(t *testing.T) {
-	t.Parallel()
-	w, tiny := newMachine(t), testkit.Sandbox(t).Flavor
-	w.declare(t, "m1.small")
-	w.round(t, nil)
-	w.is(t, "it waits for the confirmation", func(s domain.Server) bool { return s.Status == "VERIFY_RESIZE" })
-	w.declare(t, tiny)
-	w.ready(t, tiny)
-}
-
 // TestLongResizeWithoutHost: Nova accepts a resize and then finds no host. That is repeated once after a pause. Then
 // the resource stops, and says why.
 func TestLongResizeWithoutHost(t *testing.T) {
@@ -83,22 +71,6 @@ func TestLongResizeWithoutHost(t *testing.T) {
 	m := w.get(t, domain.KindMachine, "web")
 	if m.Status != domain.ManagedError || !strings.Contains(m.Reason, "did not make it") || m.Members[0].Writes != 2 {
 		t.Errorf("it is %s, %s, %+v", m.Status, m.Reason, m.Members)
-	}
-}
-
-// TestLongTagsAreRemoved: a server whose tags others remove gets them back, also without repair.
-func TestLongTagsAreRemoved(t *testing.T) {
-	t.Parallel()
-	w := newMachine(t)
-	before := w.get(t, domain.KindMachine, "web").Members[0]
-	w.Untag(t, before.ObjectID)
-	w.is(t, "it has its tags", func(s domain.Server) bool {
-		w.round(t, nil)
-		return slices.Contains(s.Tags, domain.ManagedTag) && slices.Contains(s.Tags, before.ID.String())
-	})
-	w.ready(t, testkit.Sandbox(t).Flavor)
-	if after := w.get(t, domain.KindMachine, "web").Members[0]; after.ObjectID != before.ObjectID {
-		t.Errorf("it was made again: %+v", after)
 	}
 }
 

@@ -25,6 +25,9 @@ const (
 	KindConfigmap  Kind = "Configmap"
 )
 
+// IsServer reports whether the objects of the kind are servers.
+func (k Kind) IsServer() bool { return k == KindMachine || k == KindDeployment }
+
 // Kinds lists the managed kinds in the order in which they can be created: none needs a later one.
 func Kinds() []Kind {
 	return []Kind{KindSecret, KindConfigmap, KindImage, KindVolume, KindMachine, KindDeployment, KindBalancer}

@@ -217,7 +217,7 @@ func balancerObject(b loadBalancer) Object {
 }
 
 // Create implements Driver.
-func (d *BalancerDriver) Create(ctx context.Context, s Session, in Wanted) (string, error) {
+func (d *BalancerDriver) Create(ctx context.Context, s Session, in Desired) (string, error) {
 	if in.Member.ObjectID != "" { // it is incomplete
 		o, err := d.Find(ctx, s, in.Member.ObjectID)
 		if err == nil && o.State == ObjectIncomplete {
@@ -232,7 +232,7 @@ func (d *BalancerDriver) Create(ctx context.Context, s Session, in Wanted) (stri
 	for _, b := range made {
 		if balancerObject(loadBalancer{LoadBalancer: b}).State != ObjectDeleting {
 			in.found()
-			return b.ID, nil // the next round completes it
+			return b.ID, nil // the next pass completes it
 		}
 	}
 	return d.begin(ctx, s, in)
@@ -240,7 +240,7 @@ func (d *BalancerDriver) Create(ctx context.Context, s Session, in Wanted) (stri
 
 // begin makes the load balancer with everything in one call, or without its listeners if the driver of Octavia does not
 // take them.
-func (d *BalancerDriver) begin(ctx context.Context, s Session, in Wanted) (string, error) {
+func (d *BalancerDriver) begin(ctx context.Context, s Session, in Desired) (string, error) {
 	spec := read[domain.BalancerSpec](in.Spec)
 	networks, err := s.Cloud.NetworkNames(ctx)
 	if err != nil {
@@ -256,7 +256,7 @@ func (d *BalancerDriver) begin(ctx context.Context, s Session, in Wanted) (strin
 	}
 	for _, l := range spec.Listeners {
 		one := declaredListener(l)
-		if one.Pool.Members, err = in.Around.poolMembers(l, networks[n].Name); err != nil {
+		if one.Pool.Members, err = in.Inventory.poolMembers(l, networks[n].Name); err != nil {
 			return "", unsent(err)
 		}
 		request.Listeners = append(request.Listeners, one)
@@ -270,7 +270,7 @@ func (d *BalancerDriver) begin(ctx context.Context, s Session, in Wanted) (strin
 }
 
 // complete takes the next step of a load balancer that was begun without its listeners.
-func (d *BalancerDriver) complete(ctx context.Context, s Session, in Wanted, o Object) error {
+func (d *BalancerDriver) complete(ctx context.Context, s Session, in Desired, o Object) error {
 	if left := listenerDifferences(in, raw[loadBalancer](o)); len(left) > 0 {
 		return d.Update(ctx, s, in, o, left)
 	}
@@ -282,11 +282,7 @@ func (*BalancerDriver) Delete(ctx context.Context, s Session, o Object) error {
 	if o.State == ObjectDeleting {
 		return nil
 	}
-	err := s.Cloud.DeleteLoadBalancer(ctx, o.ID)
-	if apperr.CodeOf(err) == apperr.Conflict {
-		return Waits("Busy", "%s", apperr.As(err).Message)
-	}
-	return err
+	return waitsOn(s.Cloud.DeleteLoadBalancer(ctx, o.ID), "Busy", apperr.Conflict)
 }
 
 // listenerName tells our listeners from others' on a load balancer.

@@ -15,7 +15,7 @@ import (
 )
 
 // deployed is a deployment whose servers have the addresses on the network.
-func deployed(network string, addresses ...string) Around {
+func deployed(network string, addresses ...string) Inventory {
 	m := domain.Managed{Kind: domain.KindDeployment, Name: "web"}
 	objects := map[uuid.UUID]Object{}
 	for _, address := range addresses {
@@ -26,7 +26,7 @@ func deployed(network string, addresses ...string) Around {
 			Addresses: []domain.Address{{Network: network, IP: address, Version: 4, Type: "fixed"}},
 		}}
 	}
-	return NewAround([]domain.Managed{m}, objects)
+	return NewInventory([]domain.Managed{m}, objects)
 }
 
 // ports are the listeners of a load balancer with their members.
@@ -66,58 +66,6 @@ func webSpec(network string) domain.BalancerSpec {
 	}}
 }
 
-// TestBalancer declares a load balancer, changes it and deletes it, in Octavia. Its members follow a deployment.
-func TestBalancer(t *testing.T) {
-	t.Parallel()
-	network := testkit.Sandbox(t).Network
-	spec := webSpec(network)
-	s := newSandbox(t, NewBalancerDriver(), spec)
-	s.in.Around = deployed(network, "192.0.2.1", "192.0.2.2")
-	first := s.lost(t)
-	made, updates := s.settle(t)
-	if made.ID != first.ID || updates > 4 { // two for each listener, so that it is ACTIVE
-		t.Errorf("%d updates of %+v", updates, made)
-	}
-	s.shows(t, made, map[string]string{
-		"listeners.http-80":  "ROUND_ROBIN 192.0.2.1:8080 192.0.2.2:8080",
-		"listeners.tcp-5432": "SOURCE_IP 192.0.2.7:5432",
-	})
-
-	s.in.Around = deployed(network, "192.0.2.2", "192.0.2.3")
-	s.differ(t, made, "listeners.http-80.members in_place")
-	if d := s.driver.Differences(s.in, made); !d[0].Follows {
-		t.Errorf("it is %+v", d[0])
-	}
-	spec.Listeners[0].Algorithm = "LEAST_CONNECTIONS"
-	spec.Listeners[1].Port = 5433
-	s.declare(t, spec)
-	s.in.Name = "other"
-	s.differ(t, made, "name in_place", "listeners.http-80.algorithm in_place", "listeners.http-80.members in_place",
-		"listeners.tcp-5433 in_place", "listeners.tcp-5432 in_place")
-	changed, _ := s.settle(t)
-	if changed.ID != made.ID || changed.Name != "other" {
-		t.Errorf("it is %+v", changed)
-	}
-	s.shows(t, changed, map[string]string{
-		"listeners.http-80":  "LEAST_CONNECTIONS 192.0.2.2:8080 192.0.2.3:8080",
-		"listeners.tcp-5433": "SOURCE_IP 192.0.2.7:5432",
-	})
-
-	spec.Address = "192.0.2.200"
-	s.declare(t, spec)
-	s.differ(t, changed, "address replace")
-	spec.Address, spec.Network = "", "elsewhere"
-	s.declare(t, spec)
-	s.differ(t, changed, "network replace")
-	spec.Network = testkit.Sandbox(t).NetworkID
-	s.declare(t, spec)
-	s.differ(t, changed)
-	s.remove(t)
-	if err := s.driver.Delete(t.Context(), s.Session, changed); err != nil {
-		t.Errorf("an absent one: %v", err)
-	}
-}
-
 // TestLongBalancerOneByOne: a driver of Octavia that takes no listeners with a load balancer gets them one after the
 // other, and a process that begins anew goes on where the last one ended.
 func TestLongBalancerOneByOne(t *testing.T) {
@@ -125,7 +73,7 @@ func TestLongBalancerOneByOne(t *testing.T) {
 	network := testkit.Sandbox(t).Network
 	s := newSandbox(t, NewBalancerDriver(), webSpec(network))
 	s.Cloud = oneByOne{s.Cloud}
-	s.in.Around = deployed(network, "192.0.2.1")
+	s.in.Inventory = deployed(network, "192.0.2.1")
 	id, err := s.driver.Create(t.Context(), s.Session, s.in)
 	if err != nil {
 		t.Fatal(err)
@@ -179,12 +127,12 @@ func TestMembersAreReadOnce(t *testing.T) {
 // TestPoolMembers: which servers get requests, and at which address.
 func TestPoolMembers(t *testing.T) {
 	t.Parallel()
-	around := deployed("private", "192.0.2.1", "192.0.2.2")
-	web, _ := around.Resource(domain.KindDeployment, "web")
-	change := func(f func(*domain.Server)) Around {
-		a := NewAround([]domain.Managed{web}, map[uuid.UUID]Object{})
+	inventory := deployed("private", "192.0.2.1", "192.0.2.2")
+	web, _ := inventory.Resource(domain.KindDeployment, "web")
+	change := func(f func(*domain.Server)) Inventory {
+		a := NewInventory([]domain.Managed{web}, map[uuid.UUID]Object{})
 		for n, m := range web.Members {
-			o, _ := around.Object(m.ID)
+			o := inventory.objects[m.ID]
 			if server := o.Raw.(domain.Server); n == 0 {
 				f(&server)
 				o.Raw = server
@@ -200,20 +148,20 @@ func TestPoolMembers(t *testing.T) {
 		{Network: "private", IP: "192.0.2.9", Version: 4, Type: "fixed"},
 	}
 	for name, tc := range map[string]struct {
-		around Around
-		want   string
-		wait   string
+		inventory Inventory
+		want      string
+		wait      string
 	}{
-		"all":          {around, "192.0.2.1:80 192.0.2.2:80 192.0.2.77:80", ""},
+		"all":          {inventory, "192.0.2.1:80 192.0.2.2:80 192.0.2.77:80", ""},
 		"restarted":    {change(func(s *domain.Server) { s.Status = "HARD_REBOOT" }), "192.0.2.1:80 192.0.2.2:80 192.0.2.77:80", ""},
 		"stopped":      {change(func(s *domain.Server) { s.Status = "SHUTOFF" }), "192.0.2.2:80 192.0.2.77:80", ""},
 		"no address":   {change(func(s *domain.Server) { s.Addresses = nil }), "192.0.2.2:80 192.0.2.77:80", ""},
 		"several":      {change(func(s *domain.Server) { s.Addresses = several }), "192.0.2.2:80 192.0.2.77:80 192.0.2.9:80", ""},
 		"other":        {change(func(s *domain.Server) { s.Addresses = several[:1] }), "192.0.2.2:80 192.0.2.77:80 203.0.113.1:80", ""},
 		"a down cell":  {change(func(s *domain.Server) { s.Partial = true }), "", "ServersUnknown"},
-		"no such name": {NewAround(nil, nil), "", "Missing"},
+		"no such name": {NewInventory(nil, nil), "", "Missing"},
 	} {
-		members, err := tc.around.poolMembers(domain.ListenerSpec{
+		members, err := tc.inventory.poolMembers(domain.ListenerSpec{
 			MemberPort: 80, Deployment: "web", Addresses: []string{"192.0.2.77"},
 		}, "private")
 		wait, _ := errors.AsType[WaitError](err)

@@ -47,15 +47,15 @@ func (ConfigmapDriver) Find(_ context.Context, _ Session, id string) (Object, er
 }
 
 // Create implements Driver.
-func (ConfigmapDriver) Create(_ context.Context, _ Session, in Wanted) (string, error) {
+func (ConfigmapDriver) Create(_ context.Context, _ Session, in Desired) (string, error) {
 	return in.Member.ID.String(), nil
 }
 
 // Differences implements Driver. The servers that name it differ.
-func (ConfigmapDriver) Differences(Wanted, Object) []Difference { return nil }
+func (ConfigmapDriver) Differences(Desired, Object) []Difference { return nil }
 
 // Update implements Driver.
-func (ConfigmapDriver) Update(context.Context, Session, Wanted, Object, []Difference) error {
+func (ConfigmapDriver) Update(context.Context, Session, Desired, Object, []Difference) error {
 	return nil
 }
 
@@ -79,7 +79,7 @@ func Files(configmap string, spec domain.ConfigmapSpec) map[string]string {
 }
 
 // files returns the files that servers of a spec get, by their paths. It is false when a configmap does not exist.
-func (a Around) files(spec domain.MachineSpec) (map[string]string, bool) {
+func (a Inventory) files(spec domain.MachineSpec) (map[string]string, bool) {
 	files := map[string]string{}
 	for _, name := range spec.Configmaps {
 		m, ok := a.Resource(domain.KindConfigmap, name)
@@ -92,13 +92,13 @@ func (a Around) files(spec domain.MachineSpec) (map[string]string, bool) {
 }
 
 // UserDataDigest is a digest of what the user_data of a server of a revision are made from: the secret user_data and
-// the files of its configmaps, which are those around. It is "" when one does not exist.
+// the files of its configmaps, which are those of the project. It is "" when one does not exist.
 //
 // The digest is stored and shown, and user_data may have passwords. So it is not of their text, which could be guessed,
 // but of the revision's digest of it: that one has the resource's id as salt, and is slow to compute. The files are no
 // secrets: everyone in the project can read a configmap.
-func UserDataDigest(r domain.Revision, around Around) string {
-	files, ok := around.files(read[domain.MachineSpec](r.Spec))
+func UserDataDigest(r domain.Revision, inventory Inventory) string {
+	files, ok := inventory.files(read[domain.MachineSpec](r.Spec))
 	if !ok {
 		return ""
 	}
@@ -114,16 +114,16 @@ func UserDataDigest(r domain.Revision, around Around) string {
 }
 
 // userData is the UserDataDigest of what a new server would get now. Only servers have one.
-func (in Wanted) userData() string {
-	if !isServers(in.Resource.Kind) {
+func (in Desired) userData() string {
+	if !in.Resource.Kind.IsServer() {
 		return ""
 	}
-	return UserDataDigest(domain.Revision{Spec: in.Spec, Digest: in.Resource.Digest}, in.Around)
+	return UserDataDigest(domain.Revision{Spec: in.Spec, Digest: in.Resource.Digest}, in.Inventory)
 }
 
 // fileDifference reports that a server has other files of its configmaps than those that are declared now. Nova cannot
 // change them in place, so a change reaches only new servers, unless servers are replaced by each update.
-func fileDifference(in Wanted, spec domain.MachineSpec) (one Difference, isOther bool) {
+func fileDifference(in Desired, spec domain.MachineSpec) (one Difference, isOther bool) {
 	now, had := in.userData(), in.Member.UserData
 	if now == "" || had == "" || now == had {
 		return one, false
@@ -136,13 +136,13 @@ func fileDifference(in Wanted, spec domain.MachineSpec) (one Difference, isOther
 }
 
 // hasUserData reports whether a server is known to have the user_data and files that are declared.
-func hasUserData(in Wanted) bool {
+func hasUserData(in Desired) bool {
 	return in.Member.UserData != "" && in.Member.UserData == in.userData()
 }
 
 // knownUserData returns the digest of the user_data and files that a server has; "" = not known. A server that is to
 // have its former image back may have been rebuilt with other files or not: its image does not show which.
-func (in Wanted) knownUserData() string {
+func (in Desired) knownUserData() string {
 	if in.Member.IsRebuilt && in.Made.Number != in.Resource.Revision &&
 		read[domain.MachineSpec](in.Spec).Image == read[domain.MachineSpec](in.Made.Spec).Image {
 		return ""

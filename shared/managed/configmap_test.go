@@ -146,17 +146,17 @@ func TestFilesThatCannotBeAdded(t *testing.T) {
 }
 
 // withFile is a server of a deployment, which was made with the text "one" in its file; now is what is declared.
-func withFile(update, now string) (Wanted, Object) {
-	configmap := func(text string) Around {
+func withFile(update, now string) (Desired, Object) {
+	configmap := func(text string) Inventory {
 		spec, _ := json.Marshal(domain.ConfigmapSpec{Data: map[string]string{"motd": text}})
-		return NewAround([]domain.Managed{{Kind: domain.KindConfigmap, Name: "files", Spec: spec}}, nil)
+		return NewInventory([]domain.Managed{{Kind: domain.KindConfigmap, Name: "files", Spec: spec}}, nil)
 	}
 	_, in := newFakeNova("tiny")
 	in.Resource.Digest = []byte("secret")
 	in.Spec = json.RawMessage(`{"flavor": "tiny", "configmaps": ["files"], "update": "` + update + `"}`)
 	in.Made = domain.Revision{Number: 1, Spec: in.Spec, Digest: in.Resource.Digest}
-	in.Around = configmap("one")
-	in.Member.UserData, in.Around = in.userData(), configmap(now)
+	in.Inventory = configmap("one")
+	in.Member.UserData, in.Inventory = in.userData(), configmap(now)
 	return in, machineObject(domain.Server{
 		ID: "s", Name: "web", Status: "ACTIVE", Tags: []string{in.Member.ID.String(), markTag},
 		Flavor: domain.FlavorRef{Name: "tiny"},
@@ -169,22 +169,22 @@ func TestFileDifference(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		update, now string
-		change      func(in *Wanted)
+		change      func(in *Desired)
 		want        []Difference
 	}{
 		"as declared":  {domain.UpdateReplace, "one", nil, nil},
 		"replaced":     {domain.UpdateReplace, "two", nil, []Difference{{Field: "configmaps", Way: Replace, Follows: true}}},
 		"for new ones": {domain.UpdateInPlace, "two", nil, []Difference{{Field: "configmaps", Way: OnlyNew}}},
-		"no digest":    {domain.UpdateReplace, "two", func(in *Wanted) { in.Member.UserData = "" }, nil},
-		"no configmap": {domain.UpdateReplace, "two", func(in *Wanted) { in.Around = NewAround(nil, nil) }, nil},
+		"no digest":    {domain.UpdateReplace, "two", func(in *Desired) { in.Member.UserData = "" }, nil},
+		"no configmap": {domain.UpdateReplace, "two", func(in *Desired) { in.Inventory = NewInventory(nil, nil) }, nil},
 		"of no known revision": {
-			domain.UpdateInPlace, "two", func(in *Wanted) { in.Made = domain.Revision{} },
+			domain.UpdateInPlace, "two", func(in *Desired) { in.Made = domain.Revision{} },
 			[]Difference{{Field: "configmaps", Way: OnlyNew}},
 		},
-		"with other user_data": {domain.UpdateReplace, "two", func(in *Wanted) {
+		"with other user_data": {domain.UpdateReplace, "two", func(in *Desired) {
 			in.Resource.Revision, in.Resource.Digest = 2, []byte("other")
 		}, []Difference{{Field: "user_data", Way: Replace}}},
-		"rebuilt with other user_data": {domain.UpdateInPlace, "two", func(in *Wanted) {
+		"rebuilt with other user_data": {domain.UpdateInPlace, "two", func(in *Desired) {
 			in.Resource.Revision, in.Resource.Digest = 2, []byte("other")
 			in.Member.UserData = in.userData()
 		}, nil},

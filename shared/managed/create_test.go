@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -21,10 +22,10 @@ type creating struct {
 	*service
 
 	errs []error
-	got  []Wanted
+	got  []Desired
 }
 
-func (d *creating) Create(ctx context.Context, s Session, in Wanted) (string, error) {
+func (d *creating) Create(ctx context.Context, s Session, in Desired) (string, error) {
 	d.got = append(d.got, in)
 	if len(d.errs) == 0 {
 		return d.service.Create(ctx, s, in)
@@ -94,75 +95,6 @@ func TestCreatedRevision(t *testing.T) {
 	}
 }
 
-// unreachable is a project whose services answer so many reads, and take no connection after that.
-type unreachable struct {
-	Cloud
-
-	reads  int
-	isSent bool
-}
-
-func (c *unreachable) read() error {
-	if c.reads == 0 {
-		return apperr.New(apperr.Unavailable, "it is unavailable")
-	}
-	c.reads--
-	return nil
-}
-
-func (c *unreachable) create() (string, error) {
-	c.isSent = true
-	return "", apperr.Wrap(apperr.Unavailable, apperr.ErrNotSent, "it cannot be reached")
-}
-
-func (c *unreachable) LoadBalancers(context.Context, string, string) ([]domain.LoadBalancer, error) {
-	return nil, c.read()
-}
-
-func (c *unreachable) NetworkNames(context.Context) ([]domain.Network, error) {
-	return []domain.Network{{ID: "n", Name: "a"}}, c.read()
-}
-
-func (c *unreachable) TaggedImages(context.Context, string, string) ([]domain.ImageDetail, error) {
-	return nil, c.read()
-}
-
-func (c *unreachable) Images(context.Context, string) ([]domain.Image, error) {
-	return []domain.Image{{ID: "i", Name: "a", Status: "active"}}, c.read()
-}
-
-func (c *unreachable) Volumes(context.Context, string, string) ([]domain.Volume, error) {
-	return nil, c.read()
-}
-
-func (c *unreachable) Secrets(context.Context, string) ([]domain.StoredSecret, error) {
-	return nil, c.read()
-}
-
-func (c *unreachable) Flavors(context.Context) ([]domain.Flavor, error) {
-	return []domain.Flavor{{ID: "f", Name: "a"}}, c.read()
-}
-
-func (c *unreachable) Networks(context.Context) ([]domain.Network, error) {
-	return []domain.Network{{ID: "n", Name: "a", Subnets: []domain.Subnet{{ID: "s"}}}}, c.read()
-}
-
-func (c *unreachable) CreateLoadBalancer(context.Context, domain.LoadBalancerRequest) (string, error) {
-	return c.create()
-}
-
-func (c *unreachable) CreateImage(context.Context, domain.ImageRequest) (string, error) {
-	return c.create()
-}
-
-func (c *unreachable) CreateVolume(context.Context, domain.VolumeRequest) (string, error) {
-	return c.create()
-}
-
-func (c *unreachable) StoreSecret(context.Context, string, string, domain.Secret) (string, error) {
-	return c.create()
-}
-
 // TestNothingIsRequested: a creation that fails before its call, or whose call reaches no service, has requested
 // nothing, with each driver. A server's order is made later even if its call was not sent: it counts as requested.
 func TestNothingIsRequested(t *testing.T) {
@@ -174,23 +106,37 @@ func TestNothingIsRequested(t *testing.T) {
 	}{
 		domain.KindMachine: {
 			&MachineDriver{Orders: orders.Engine{Orders: placed{}}},
-			`{"flavor": "a", "image": "a", "networks": ["a"]}`, 3,
+			`{"flavor": "tiny", "image": "cirros", "networks": ["private"]}`, 3,
 		},
-		domain.KindVolume:   {VolumeDriver{}, `{"size_gb": 1, "image": "a"}`, 2},
+		domain.KindVolume:   {VolumeDriver{}, `{"size_gb": 1, "image": "cirros"}`, 2},
 		domain.KindImage:    {ImageDriver{}, `{"disk_format": "raw", "content": "YQ=="}`, 1},
 		domain.KindSecret:   {SecretDriver{}, `{}`, 1},
-		domain.KindBalancer: {NewBalancerDriver(), `{"network": "a"}`, 2},
+		domain.KindBalancer: {NewBalancerDriver(), `{"network": "private"}`, 2},
 	} {
 		for reads := range tc.reads + 1 {
 			isCall := reads == tc.reads
 			if isCall && kind == domain.KindMachine {
 				continue
 			}
-			c := &unreachable{reads: reads}
-			in := Wanted{Resource: domain.Managed{Kind: kind}, Spec: []byte(tc.spec), Around: NewAround(nil, nil)}
-			_, err := tc.driver.Create(t.Context(), Session{Cloud: c}, in)
-			if !errors.Is(err, errUnsent) || apperr.CodeOf(err) != apperr.Unavailable || c.isSent != isCall {
-				t.Errorf("%s: after %d reads, sent %t, it fails with %v", kind, reads, c.isSent, err)
+			w, left, isSent := newModelWorld(), reads, false
+			run, ctx := w.newRun(0, 0)
+			run.forced = func(call string) string { // so many reads are answered
+				isSent = strings.HasPrefix(call, "Create") || strings.HasPrefix(call, "Store")
+				switch left--; {
+				case isSent:
+					return "unsent"
+				case left < 0:
+					return "503"
+				}
+				return ""
+			}
+			in := Desired{
+				Resource: domain.Managed{Kind: kind}, Spec: []byte(tc.spec), Inventory: NewInventory(nil, nil),
+			}
+			_, err := tc.driver.Create(ctx, Session{Cloud: modelView{c: w.cloud, run: run}}, in)
+			run.cancel()
+			if !errors.Is(err, errUnsent) || apperr.CodeOf(err) != apperr.Unavailable || isSent != isCall {
+				t.Errorf("%s: after %d reads, sent %t, it fails with %v", kind, reads, isSent, err)
 			}
 		}
 	}
@@ -214,13 +160,13 @@ func TestOpenCreationIsAwaited(t *testing.T) {
 				s.all[0].Request, s.all[0].NextAt = domain.ManagedDelete, time.Now()
 				s.run(t, e)
 				time.Sleep(openCall / 2)
-				d.objects[id] = Object{ID: "late", State: ObjectReady, Raw: "it"}
+				d.found[id] = Object{ID: "late", State: ObjectReady, Raw: "it"}
 				for range 20 {
 					s.run(t, e)
 					time.Sleep(shortestPause)
 				}
-				if len(d.objects) > 0 || d.deletes != 1 || len(s.all)+len(s.members) > 0 {
-					t.Errorf("left are %v, with %+v and %+v", d.objects, s.all, s.members)
+				if len(d.found) > 0 || d.deletes != 1 || len(s.all)+len(s.members) > 0 {
+					t.Errorf("left are %v, with %+v and %+v", d.found, s.all, s.members)
 				}
 			})
 		})
@@ -253,14 +199,14 @@ func TestOpenCallOutlivesItsObject(t *testing.T) {
 			}
 			time.Sleep(openCall / 2)
 			if isOpen {
-				d.objects[member.ID] = Object{ID: "late", State: ObjectReady, Raw: "it", CreatedAt: time.Now()}
+				d.found[member.ID] = Object{ID: "late", State: ObjectReady, Raw: "it", CreatedAt: time.Now()}
 			}
 			for range 20 {
 				s.run(t, e)
 				time.Sleep(shortestPause)
 			}
-			if len(d.objects) > 0 || len(s.all)+len(s.members) > 0 {
-				t.Errorf("open %t: left are %v, with %+v and %+v", isOpen, d.objects, s.all, s.members)
+			if len(d.found) > 0 || len(s.all)+len(s.members) > 0 {
+				t.Errorf("open %t: left are %v, with %+v and %+v", isOpen, d.found, s.all, s.members)
 			}
 		})
 	}
@@ -309,15 +255,15 @@ func TestUnknownObject(t *testing.T) {
 		shown := d.found[id]
 		d.found[id] = Object{ID: shown.ID, State: ObjectWorking, Reason: "no list shows it"}
 		s.all[0].NextAt = time.Now()
-		since, rounds := time.Now(), 0
+		since, passes := time.Now(), 0
 		for ; time.Since(since) < 10*time.Minute; time.Sleep(s.dueIn) {
 			s.runProject(t, e, p)
-			rounds++
+			passes++
 		}
 		text := "no list shows it since " + since.UTC().Format(time.RFC3339)
-		if c := conditionOf(s.all[0], domain.ConditionReady); rounds > 60 || c.Message == "" ||
+		if c := conditionOf(s.all[0], domain.ConditionReady); passes > 60 || c.Message == "" ||
 			!slices.Contains([]string{text, "0 of 1 have revision 1; " + text}, c.Message) {
-			t.Errorf("after %d rounds it is %+v, want %q", rounds, c, text)
+			t.Errorf("after %d passes it is %+v, want %q", passes, c, text)
 		}
 		d.found[id] = shown
 		for range 3 {
@@ -415,20 +361,20 @@ func TestMadeTwice(t *testing.T) {
 				e, s := newServed(newService(domain.KindVolume))
 				e.Drivers[domain.KindVolume], e.Sessions = VolumeDriver{}, in{session: Session{Cloud: c}}
 				s.all[0].Spec = []byte(`{"size_gb": 1}`)
-				rounds := func(count int) {
+				passes := func(count int) {
 					for range count {
 						s.run(t, e)
 						time.Sleep(shortestPause)
 					}
 				}
 				for len(c.list()) == 0 || s.only(t).ObjectID == "" {
-					rounds(1)
+					passes(1)
 				}
 				first := c.list()[0]
 				for range tc.copies {
 					c.add(first.Metadata)
 				}
-				rounds(8)
+				passes(8)
 				if all := c.list(); len(all) != tc.want || s.only(t).ObjectID == "" ||
 					s.all[0].Status != domain.ManagedReady {
 					t.Errorf("there are %+v of %+v, %+v", all, s.all, s.only(t))

@@ -28,8 +28,8 @@ type target struct {
 	newID          func() uuid.UUID
 }
 
-// seen is a member as it is stored and as it was listed.
-type seen struct {
+// observed is a member as it is stored and as it was listed.
+type observed struct {
 	member       domain.Member
 	object       Object
 	isFound      bool
@@ -97,11 +97,11 @@ func pauseAfter(attempts int) time.Duration {
 	return flow.Backoff(shortestPause, longestPause, attempts)
 }
 
-// decide says what a resource needs now. It depends on nothing else, so that a resource that nobody worked on for
+// decide says what a resource needs now. It depends on nothing else, so that a resource that no one worked on for
 // hours, or that another process left half-way, is brought to what is declared.
-func decide(t target, all []seen, now time.Time) plan {
-	d := decision{target: t, now: now, inherited: map[int]domain.Member{}}
-	var kept []seen
+func decide(t target, all []observed, now time.Time) plan {
+	d := planner{target: t, now: now, inherited: map[int]domain.Member{}}
+	var kept []observed
 	for _, s := range all {
 		if d.keeps(s) {
 			kept = append(kept, s)
@@ -125,12 +125,12 @@ func decide(t target, all []seen, now time.Time) plan {
 		d.budget += t.maxUnavailable
 	}
 	d.current = len(kept)
-	d.isDown = !slices.ContainsFunc(kept, seen.lives)
+	d.isDown = !slices.ContainsFunc(kept, observed.lives)
 	d.isStalled = slices.ContainsFunc(kept, d.stalls)
-	slices.SortStableFunc(kept, func(a, b seen) int { return a.member.Ordinal - b.member.Ordinal })
-	var staying []seen
+	slices.SortStableFunc(kept, func(a, b observed) int { return a.member.Ordinal - b.member.Ordinal })
+	var staying []observed
 	for _, s := range kept {
-		if d.tend(s, kept) {
+		if d.reconcile(s, kept) {
 			staying = append(staying, s)
 		}
 	}
@@ -141,8 +141,8 @@ func decide(t target, all []seen, now time.Time) plan {
 	return d.plan
 }
 
-// decision is a plan in the making.
-type decision struct {
+// planner makes a plan.
+type planner struct {
 	target
 	plan
 
@@ -153,20 +153,20 @@ type decision struct {
 	inherited map[int]domain.Member
 }
 
-func (d *decision) add(a action, s seen) {
+func (d *planner) add(a action, s observed) {
 	d.steps = append(d.steps, step{action: a, member: s.member, object: s.object, differences: s.differences})
 	d.isMoving = true
 }
 
 // wait has the plan made again at the time.
-func (d *decision) wait(at time.Time) {
+func (d *planner) wait(at time.Time) {
 	if d.retryAt.IsZero() || at.Before(d.retryAt) {
 		d.retryAt = at
 	}
 }
 
 // isDue reports whether the member's failed step may be repeated now.
-func (d *decision) isDue(s seen) bool {
+func (d *planner) isDue(s observed) bool {
 	if s.member.RetryAt.After(d.now) {
 		d.wait(s.member.RetryAt)
 		return false
@@ -175,7 +175,7 @@ func (d *decision) isDue(s seen) bool {
 }
 
 // keeps takes the steps of a member that is being deleted, or that has lost its object. It is true for all others.
-func (d *decision) keeps(s seen) bool {
+func (d *planner) keeps(s observed) bool {
 	isLost := !s.isFound && s.member.ObjectID != ""
 	switch {
 	case s.member.Written == deletedByOthers && s.isFound && s.object.Raw != nil: // it is there again, and replaced
@@ -210,14 +210,16 @@ func (d *decision) keeps(s seen) bool {
 
 // mayAppear reports whether a create call without an answer, such as that of a process that died, may still make the
 // member's object.
-func (s seen) mayAppear() bool { return !s.isFound && s.member.ObjectID == "" && s.member.IsRequested }
+func (s observed) mayAppear() bool {
+	return !s.isFound && s.member.ObjectID == "" && s.member.IsRequested
+}
 
 // deletedByOthers is the last change of a member whose object others have deleted, and that another one replaces.
 const deletedByOthers = "deleted"
 
 // forget deletes a member whose object is gone, unless a create call without an answer may still make another one.
 // Until that is over, the member counts as deleted, also while a cell of Nova is down.
-func (d *decision) forget(s seen) {
+func (d *planner) forget(s observed) {
 	until := s.member.UpdatedAt.Add(openCall)
 	if !s.member.IsRequested || !until.After(d.now) {
 		d.add(actForget, s)
@@ -233,7 +235,7 @@ func (d *decision) forget(s seen) {
 }
 
 // explainPause says why a step of a member is not taken yet: it has failed, or waits for something else.
-func (d *decision) explainPause(s seen) {
+func (d *planner) explainPause(s observed) {
 	switch {
 	case s.member.IsWaiting:
 		d.waits = append(d.waits, s.member.Reason)
@@ -243,18 +245,18 @@ func (d *decision) explainPause(s seen) {
 }
 
 // lives reports whether the member's object works, or may do so again soon: one that is stopped counts.
-func (s seen) lives() bool {
+func (s observed) lives() bool {
 	return s.isFound && (s.object.State == ObjectReady || s.object.State == ObjectWorking && s.member.MayHaveData)
 }
 
 // isAvailable reports whether the member's object works.
-func (s seen) isAvailable() bool {
+func (s observed) isAvailable() bool {
 	return s.isFound && s.object.State == ObjectReady && s.object.Reason == ""
 }
 
 // rank orders the members beyond the declared number: what is deleted anyway goes first, then what is broken and not
 // kept, then what has to be replaced.
-func (d *decision) rank(s seen) int {
+func (d *planner) rank(s observed) int {
 	switch {
 	case !s.isFound || s.isMissed || s.object.State == ObjectDeleting:
 		return 0
@@ -272,11 +274,11 @@ func (d *decision) rank(s seen) int {
 
 // removeExcess deletes members until no more than allowed are left: broken ones, then those of the highest ordinals. Of
 // one ordinal the younger goes, when the replacement of the older one is not declared any more.
-func (d *decision) removeExcess(kept []seen, allowed int) []seen {
+func (d *planner) removeExcess(kept []observed, allowed int) []observed {
 	if len(kept) <= allowed {
 		return kept
 	}
-	sorted := slices.SortedStableFunc(slices.Values(kept), func(a, b seen) int {
+	sorted := slices.SortedStableFunc(slices.Values(kept), func(a, b observed) int {
 		if by := d.rank(a) - d.rank(b); by != 0 {
 			return by
 		}
@@ -290,9 +292,9 @@ func (d *decision) removeExcess(kept []seen, allowed int) []seen {
 }
 
 // hasSurge reports whether there is, or is to be, one member more than declared: the replacement of another.
-func (d *decision) hasSurge(kept []seen) bool {
-	return slices.ContainsFunc(kept, func(s seen) bool {
-		return d.mustReplace(s) && (len(kept) <= d.count || slices.ContainsFunc(kept, func(other seen) bool {
+func (d *planner) hasSurge(kept []observed) bool {
+	return slices.ContainsFunc(kept, func(s observed) bool {
+		return d.mustReplace(s) && (len(kept) <= d.count || slices.ContainsFunc(kept, func(other observed) bool {
 			return other.member.ID != s.member.ID && other.member.Ordinal == s.member.Ordinal &&
 				!d.mustReplace(other) &&
 				(!other.isStopped() || s.member.Revision != d.revision)
@@ -301,7 +303,7 @@ func (d *decision) hasSurge(kept []seen) bool {
 }
 
 // remove deletes a member with its object.
-func (d *decision) remove(s seen) {
+func (d *planner) remove(s observed) {
 	if s.isMissed {
 		d.wait(s.member.MissedAt.Add(domain.MissedFor))
 		return
@@ -316,7 +318,7 @@ func (d *decision) remove(s seen) {
 }
 
 // removeFirst deletes a member with its object, before another one is made in its place.
-func (d *decision) removeFirst(s seen) {
+func (d *planner) removeFirst(s observed) {
 	d.remove(s)
 	if last := len(d.steps) - 1; last >= 0 && d.steps[last].member.ID == s.member.ID {
 		d.steps[last].isReplaced = d.steps[last].action == actDelete && s.member.MayHaveData
@@ -326,30 +328,30 @@ func (d *decision) removeFirst(s seen) {
 // isOutdated reports whether the member has not the declared revision yet, was not ready yet, or follows a change of
 // another resource by its replacement: its differences are not what others changed, and are removed however often that
 // fails.
-func (d *decision) isOutdated(s seen) bool {
+func (d *planner) isOutdated(s observed) bool {
 	return s.member.Revision != d.revision || !s.member.WasReady || s.follows()
 }
 
 // follows reports whether another resource has changed in a way that takes another object.
-func (s seen) follows() bool {
+func (s observed) follows() bool {
 	return slices.ContainsFunc(s.differences, func(one Difference) bool { return one.Follows && one.Way == Replace })
 }
 
 // mustReplace reports whether the declaration can only be reached with another object. What OpenStack, or another user,
 // has made otherwise than its own revision says is replaced only if it is to be repaired.
-func (d *decision) mustReplace(s seen) bool {
+func (d *planner) mustReplace(s observed) bool {
 	isDeclared := s.member.Revision != d.revision || d.repairs || !s.member.MayHaveData || s.follows()
 	return s.isFound && s.object.State != ObjectError && isDeclared && !s.isStopped() && s.needsAnother()
 }
 
 // needsAnother reports whether only another object can have what is declared.
-func (s seen) needsAnother() bool {
+func (s observed) needsAnother() bool {
 	return slices.ContainsFunc(s.differences, func(one Difference) bool { return one.Way == Replace }) &&
 		!slices.ContainsFunc(s.differences, func(one Difference) bool { return one.Way == Refused })
 }
 
-// tend takes the next step of a member that is kept. It is false when the member is deleted to be made again.
-func (d *decision) tend(s seen, kept []seen) bool {
+// reconcile takes the next step of a member that is kept. It is false when the member is deleted to be made again.
+func (d *planner) reconcile(s observed, kept []observed) bool {
 	switch {
 	case s.isMissed:
 		d.wait(s.member.MissedAt.Add(domain.MissedFor))

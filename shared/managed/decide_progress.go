@@ -21,7 +21,7 @@ const stuckAfter = 30 * time.Minute
 
 // follow has the plan made again while OpenStack works on an object: soon at first, and after a tenth of the time for
 // which nothing has changed.
-func (d *decision) follow(s seen) {
+func (d *planner) follow(s observed) {
 	d.isFollowing = true
 	if s.object.Phase == "" && s.member.Reason != s.object.Reason { // only its id is known, since now
 		m := s.member
@@ -57,7 +57,7 @@ const (
 
 // trace is a digest of what an object lacks. It is the same after a change that changed nothing. It is "" when it is
 // not known.
-func (s seen) trace() string {
+func (s observed) trace() string {
 	text, err := json.Marshal(struct {
 		State       ObjectState
 		Phase       string
@@ -71,13 +71,13 @@ func (s seen) trace() string {
 }
 
 // isRepeated reports whether the last change that OpenStack accepted for the member has changed nothing.
-func (s seen) isRepeated() bool {
+func (s observed) isRepeated() bool {
 	return s.isFound && s.member.Writes > 0 && s.member.Written != "" && s.member.Written == s.trace()
 }
 
 // isStopped reports whether OpenStack has accepted changes of an object, or replacements of it, that changed nothing
 // too often. A confirmation is repeated for as long as it takes.
-func (s seen) isStopped() bool {
+func (s observed) isStopped() bool {
 	return s.member.Writes >= mostWrites && !slices.ContainsFunc(s.differences, func(one Difference) bool {
 		return one.Continues
 	}) && s.object.State != ObjectDeleting && s.member.Status != domain.MemberDeleting && s.isRepeated()
@@ -85,7 +85,7 @@ func (s seen) isStopped() bool {
 
 // write adds a step that removes differences of an object. One that OpenStack has accepted before, and that has changed
 // nothing, is repeated after a pause that grows.
-func (d *decision) write(a action, s seen, differences []Difference) {
+func (d *planner) write(a action, s observed, differences []Difference) {
 	isRepeated := s.isRepeated()
 	if !isRepeated {
 		s.member.Written, s.member.Writes = s.trace(), 0
@@ -104,13 +104,13 @@ func (d *decision) write(a action, s seen, differences []Difference) {
 }
 
 // stop says why nothing is done for a member any more.
-func (d *decision) stop(s seen) {
+func (d *planner) stop(s observed) {
 	d.isUnchanged = true
 	d.problems = append(d.problems, s.noProgress())
 }
 
 // noProgress says what OpenStack has accepted and not made. Nova shows the reason to admins only.
-func (s seen) noProgress() string {
+func (s observed) noProgress() string {
 	switch one, isDisrupting := disrupting(s.differences); {
 	case s.member.Status == domain.MemberDeleting:
 		return "OpenStack accepted its deletion, and did not make it"
@@ -136,7 +136,7 @@ func failure(one Difference) string {
 
 // inherit has the replacement of a member know what the member is replaced for, and how often. An object that was made
 // to the declared revision, and differs from it, counts as a change that changed nothing.
-func (d *decision) inherit(s seen) {
+func (d *planner) inherit(s observed) {
 	m := d.inherited[s.member.Ordinal]
 	switch m.Written, m.Writes = s.trace(), 1; {
 	case s.isRepeated():

@@ -19,51 +19,44 @@ import (
 type service struct {
 	scripted
 
-	differs func(Wanted) []Difference
+	differs func(Desired) []Difference
 	object  func(n int) Object // the nth that is made
-	objects map[uuid.UUID]Object
 	made    int
 	updates int
-	lists   int
 	deletes int
 }
 
 func newService(kind domain.Kind) *service {
-	return &service{scripted: scripted{kind: kind}, objects: map[uuid.UUID]Object{}}
+	return &service{scripted: scripted{kind: kind, found: map[uuid.UUID]Object{}}}
 }
 
-func (d *service) List(context.Context, Session, []domain.Member) (map[uuid.UUID]Object, error) {
-	d.lists++
-	return d.objects, nil
-}
-
-func (d *service) Create(_ context.Context, _ Session, in Wanted) (string, error) {
+func (d *service) Create(_ context.Context, _ Session, in Desired) (string, error) {
 	d.made++
 	o := Object{ID: fmt.Sprint("made-", d.made), State: ObjectReady}
 	if d.object != nil {
 		o = d.object(d.made)
 	}
-	d.objects[in.Member.ID] = o
+	d.found[in.Member.ID] = o
 	return o.ID, nil
 }
 
-func (d *service) Differences(in Wanted, _ Object) []Difference {
+func (d *service) Differences(in Desired, _ Object) []Difference {
 	if d.differs == nil {
 		return nil
 	}
 	return d.differs(in)
 }
 
-func (d *service) Update(context.Context, Session, Wanted, Object, []Difference) error {
+func (d *service) Update(context.Context, Session, Desired, Object, []Difference) error {
 	d.updates++
 	return nil
 }
 
 func (d *service) Delete(_ context.Context, _ Session, o Object) error {
 	d.deletes++
-	for id, one := range d.objects {
+	for id, one := range d.found {
 		if one.ID == o.ID {
-			delete(d.objects, id)
+			delete(d.found, id)
 		}
 	}
 	return nil
@@ -78,7 +71,7 @@ func (d *service) serve(t *testing.T, e Engine, s *memory, long time.Duration) {
 }
 
 func newServed(d *service) (Engine, *memory) {
-	e, s := newRound()
+	e, s := newPass()
 	e.Drivers[d.kind] = d
 	s.all = append(s.all, domain.Managed{
 		ID: uuid.New(), Kind: d.kind, Name: "thing", Revision: 1, Request: domain.ManagedCreate, Spec: []byte("{}"),
@@ -97,24 +90,24 @@ func conditionOf(m domain.Managed, kind string) (found domain.Condition) {
 }
 
 // TestNoProgress: what a service accepts and does not make is repeated once, after a pause. Then the resource stops
-// and says why, until something else is declared or seen.
+// and says why, until something else is declared or observed.
 func TestNoProgress(t *testing.T) {
 	t.Parallel()
 	actual := "old"
-	size := func(way Way) func(Wanted) []Difference {
-		return func(Wanted) []Difference {
+	size := func(way Way) func(Desired) []Difference {
+		return func(Desired) []Difference {
 			return []Difference{{Field: "description", Declared: "new", Actual: actual, Way: way}}
 		}
 	}
 	for name, tc := range map[string]struct {
-		differs func(Wanted) []Difference
+		differs func(Desired) []Difference
 		object  func(int) Object
 		made    int
 		updates int
 		why     string
 	}{
 		"a change": {size(InPlace), nil, 1, 2, "OpenStack accepted the change of its description to new"},
-		"what follows others": {func(Wanted) []Difference {
+		"what follows others": {func(Desired) []Difference {
 			return []Difference{{Field: "members", Declared: "a", Actual: "b", Way: InPlace, Follows: true}}
 		}, nil, 1, 2, "the change of its members to a"},
 		"a replacement": {size(Replace), nil, 2, 0, "it was replaced because of its description, which is old again"},
@@ -132,9 +125,9 @@ func TestNoProgress(t *testing.T) {
 				d.differs, d.object = tc.differs, tc.object
 				e, s := newServed(d)
 				d.serve(t, e, s, time.Hour)
-				if d.made != tc.made || d.updates != tc.updates || len(d.objects) != 1 || d.lists > 300 {
+				if d.made != tc.made || d.updates != tc.updates || len(d.found) != 1 || d.lists > 300 {
 					t.Errorf("in an hour: %d creations, %d updates, %d lists; there are %v", d.made, d.updates, d.lists,
-						d.objects)
+						d.found)
 				}
 				m := s.all[0]
 				c := conditionOf(m, domain.ConditionProgressing)
@@ -147,11 +140,11 @@ func TestNoProgress(t *testing.T) {
 					s.members[id] = member
 				}
 				d.differs, d.object = nil, nil
-				for id := range d.objects {
+				for id := range d.found {
 					if tc.object != nil {
 						continue
 					}
-					d.objects[id] = Object{ID: "as declared", State: ObjectReady}
+					d.found[id] = Object{ID: "as declared", State: ObjectReady}
 				}
 				d.serve(t, e, s, time.Minute)
 				if m := s.all[0]; m.Status != domain.ManagedReady ||
@@ -169,7 +162,7 @@ func TestProgress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newService(domain.KindBalancer)
 		left := 20
-		d.differs = func(Wanted) (all []Difference) {
+		d.differs = func(Desired) (all []Difference) {
 			for n := range left - d.updates {
 				all = append(all, Difference{Field: fmt.Sprint("listeners.", n), Declared: "there", Way: InPlace})
 			}
@@ -183,14 +176,14 @@ func TestProgress(t *testing.T) {
 	})
 }
 
-// TestFollowing: while a load balancer lacks servers that have become ready in the same round, it is ready and not
+// TestFollowing: while a load balancer lacks servers that have become ready in the same pass, it is ready and not
 // updated.
 func TestFollowing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		d := newService(domain.KindBalancer)
 		servers := 0
-		d.differs = func(Wanted) []Difference {
+		d.differs = func(Desired) []Difference {
 			if d.updates == servers {
 				return nil
 			}
@@ -218,7 +211,7 @@ func TestNewUntilReady(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		d := newService(domain.KindBalancer)
-		d.differs = func(Wanted) (all []Difference) {
+		d.differs = func(Desired) (all []Difference) {
 			for n := range 3 - d.updates {
 				all = append(all, Difference{
 					Field: fmt.Sprint("part.", n), Declared: active, Way: InPlace, Follows: n == 0,
@@ -257,7 +250,7 @@ func TestStuck(t *testing.T) {
 			began := time.Now()
 			since := began.UTC().Format(time.RFC3339)
 			for id := range s.members {
-				d.objects[id] = Object{
+				d.found[id] = Object{
 					ID: "made-1", State: state, ChangedAt: began, Phase: "Octavia's status is PENDING_UPDATE",
 				}
 			}
@@ -274,10 +267,10 @@ func TestStuck(t *testing.T) {
 				d.lists > 150 || (m.Status == domain.ManagedError) == isDeleting {
 				t.Errorf("after an hour and %d lists it is %s, %q, with %+v", d.lists, m.Status, m.Reason, c)
 			}
-			for id, o := range d.objects {
+			for id, o := range d.found {
 				o.State, o.ChangedAt = ObjectReady, time.Now()
-				if d.objects[id] = o; isDeleting {
-					clear(d.objects)
+				if d.found[id] = o; isDeleting {
+					clear(d.found)
 				}
 			}
 			d.serve(t, e, s, 2*time.Minute)
@@ -294,13 +287,13 @@ func TestDeletionWithoutEffect(t *testing.T) {
 	s, now := member(0, status(domain.MemberDeleting)), testNow
 	var pauses []time.Duration
 	for range 4 {
-		p := decide(changed(single(), func(t *target) { t.count = 0 }), []seen{s}, now)
+		p := decide(changed(single(), func(t *target) { t.count = 0 }), []observed{s}, now)
 		if stepsOf(p) != "delete 0" {
 			t.Fatalf("%q", stepsOf(p))
 		}
 		s.member = p.steps[0].member
 		s.member.UpdatedAt = now
-		p = decide(changed(single(), func(t *target) { t.count = 0 }), []seen{s}, now)
+		p = decide(changed(single(), func(t *target) { t.count = 0 }), []observed{s}, now)
 		if len(p.steps) > 0 {
 			t.Fatalf("it is deleted again without a pause: %q", stepsOf(p))
 		}

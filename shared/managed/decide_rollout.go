@@ -12,7 +12,7 @@ import (
 )
 
 // retryFailed makes a failed member again after a pause that grows, unless its object is kept.
-func (d *decision) retryFailed(s seen) bool {
+func (d *planner) retryFailed(s observed) bool {
 	reason := s.member.Reason
 	if s.isFound && s.object.Reason != "" {
 		reason = s.object.Reason
@@ -54,12 +54,12 @@ const fault = "fault"
 // isKept reports whether an object in ERROR is left alone. One that worked once has what another one would lack, such
 // as the data on its disk, and the error may end. It is made again if it is to be repaired, or if what is declared
 // since its own revision takes another object in any case.
-func (d *decision) isKept(s seen) bool {
+func (d *planner) isKept(s observed) bool {
 	return s.isFound && s.member.MayHaveData && (s.object.Keep || !d.repairs && !s.needsAnother())
 }
 
 // recordFault stores why an object that is kept is in ERROR.
-func (d *decision) recordFault(s seen, reason string) {
+func (d *planner) recordFault(s observed, reason string) {
 	if !d.isOutdated(s) {
 		d.updated++
 	}
@@ -85,7 +85,7 @@ func declaredSince(own, all []Difference) []Difference {
 const failedCreation = "creation"
 
 // failedCreations counts the objects that were made for a member and its predecessors, and ended in ERROR.
-func (s seen) failedCreations() int {
+func (s observed) failedCreations() int {
 	count := 0
 	if s.member.Written == failedCreation {
 		count = s.member.Writes
@@ -98,7 +98,7 @@ func (s seen) failedCreations() int {
 
 // create makes the members that are missing: replacements with the ordinals of those that they replace, others with the
 // lowest free ones.
-func (d *decision) create(staying []seen, allowed int) {
+func (d *planner) create(staying []observed, allowed int) {
 	used := map[int]int{}
 	for _, s := range staying {
 		used[s.member.Ordinal]++
@@ -135,7 +135,7 @@ const placingFor = 2 * time.Minute
 
 // isPlacing reports whether Nova has yet to place a server. Its scheduler counts the servers of a group on a host when
 // nova-compute has reported them, which it does when they are ACTIVE.
-func (d *decision) isPlacing(s seen) bool {
+func (d *planner) isPlacing(s observed) bool {
 	switch {
 	case s.member.Status != domain.MemberCreating:
 		return false
@@ -148,7 +148,7 @@ func (d *decision) isPlacing(s seen) bool {
 	return true
 }
 
-func (d *decision) addNew(ordinal int) {
+func (d *planner) addNew(ordinal int) {
 	m := d.inherited[ordinal]
 	newID := d.newID
 	if newID == nil {
@@ -156,12 +156,12 @@ func (d *decision) addNew(ordinal int) {
 	}
 	m.ID, m.ManagedID, m.Ordinal, m.Revision = newID(), d.managedID, ordinal, d.revision
 	m.Status, m.Declarations = domain.MemberCreating, d.declarations
-	d.add(actCreate, seen{member: m})
+	d.add(actCreate, observed{member: m})
 }
 
 // update brings a member whose object is ready to the declared revision, and repairs or shows what others changed. It
 // is false when the member is deleted, to be replaced.
-func (d *decision) update(s seen, kept []seen) bool {
+func (d *planner) update(s observed, kept []observed) bool {
 	isOutdated := d.isOutdated(s)
 	if len(s.differences) == 0 {
 		d.updated++
@@ -217,7 +217,7 @@ func (d *decision) update(s seen, kept []seen) bool {
 
 // keepOther says what OpenStack, or another user, has made otherwise than declared of an object that is no drift yet,
 // and is not replaced.
-func (d *decision) keepOther(s seen) {
+func (d *planner) keepOther(s observed) {
 	n := slices.IndexFunc(s.differences, func(one Difference) bool { return one.Way == Replace })
 	one := s.differences[n]
 	d.isUnchanged = true
@@ -226,7 +226,7 @@ func (d *decision) keepOther(s seen) {
 }
 
 // record stores what has changed of a member.
-func (d *decision) record(s seen, changed domain.Member) {
+func (d *planner) record(s observed, changed domain.Member) {
 	if changed == s.member {
 		return
 	}
@@ -234,12 +234,14 @@ func (d *decision) record(s seen, changed domain.Member) {
 }
 
 // recordReady stores that the member is as declared.
-func (d *decision) recordReady(s seen) {
-	m := s.member
-	m.Revision, m.Status, m.Reason, m.ObjectID = d.revision, domain.MemberReady, s.object.Reason, s.object.ID
+func (d *planner) recordReady(s observed) { d.record(s, ready(s.member, d.revision, s.object)) }
+
+// ready is a member whose object is as a revision declares.
+func ready(m domain.Member, revision int, o Object) domain.Member {
+	m.Revision, m.Status, m.Reason, m.ObjectID = revision, domain.MemberReady, o.Reason, o.ID
 	m.Attempts, m.RetryAt, m.Written, m.Writes, m.IsWaiting = 0, time.Time{}, "", 0, false
 	m.WasReady, m.MayHaveData, m.IsRebuilt = true, true, false
-	d.record(s, m)
+	return m
 }
 
 // changing says which change of an object is under way; "" for changes that do not interrupt it.
@@ -256,11 +258,7 @@ func changing(differences []Difference) string {
 
 // disrupting returns the change that is made first of those that interrupt an object.
 func disrupting(differences []Difference) (Difference, bool) {
-	n := slices.IndexFunc(differences, func(one Difference) bool { return one.Disrupts && one.Way == InPlace })
-	if n < 0 {
-		return Difference{}, false
-	}
-	return differences[n], true
+	return firstOf(differences, func(one Difference) bool { return one.Disrupts && one.Way == InPlace })
 }
 
 // mostFailures is how often a change or replacement of a server fails before the update stops.
@@ -271,7 +269,7 @@ const mostCreations = 5
 
 // stalls reports whether the member has the update stopped: its replacement, or its change, has failed too often. The
 // servers that still work are left alone until something else is declared. Where none works, the update goes on.
-func (d *decision) stalls(s seen) bool {
+func (d *planner) stalls(s observed) bool {
 	if d.isOutdated(s) && s.isStopped() {
 		return true
 	}
@@ -280,7 +278,7 @@ func (d *decision) stalls(s seen) bool {
 }
 
 // updateInPlace changes the object, if its interruption leaves enough members that work.
-func (d *decision) updateInPlace(s seen, differences []Difference) {
+func (d *planner) updateInPlace(s observed, differences []Difference) {
 	disrupts := slices.ContainsFunc(differences, func(one Difference) bool { return one.Disrupts })
 	if disrupts && s.isAvailable() && d.isDeployment {
 		if d.budget <= 0 { // a server that builds is read again soon, and one that others have stopped when it changes
@@ -292,8 +290,8 @@ func (d *decision) updateInPlace(s seen, differences []Difference) {
 }
 
 // replace deletes the object once enough others work; a resource that surges needs the replacement first.
-func (d *decision) replace(s seen, kept []seen) (stays bool) {
-	isReplaced := slices.ContainsFunc(kept, func(other seen) bool {
+func (d *planner) replace(s observed, kept []observed) (stays bool) {
+	isReplaced := slices.ContainsFunc(kept, func(other observed) bool {
 		return other.member.ID != s.member.ID && other.member.Ordinal == s.member.Ordinal && other.isAvailable() &&
 			!d.mustReplace(other)
 	})

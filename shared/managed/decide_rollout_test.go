@@ -18,15 +18,15 @@ import (
 // something else is declared.
 func TestStalledUpdate(t *testing.T) {
 	t.Parallel()
-	outdated := func(ordinal int, way Way, change ...func(*seen)) seen {
-		return member(ordinal, append([]func(*seen){unlike(way, true)}, change...)...)
+	outdated := func(ordinal int, way Way, change ...func(*observed)) observed {
+		return member(ordinal, append([]func(*observed){unlike(way, true)}, change...)...)
 	}
 	to := func(count, maxUnavailable int) target { return changed(of(count, maxUnavailable), second) }
 	updates := func(count, maxUnavailable int) target {
 		return changed(to(count, maxUnavailable), func(t *target) { t.replaces = count })
 	}
-	failed := func(attempts int) func(*seen) {
-		return func(s *seen) {
+	failed := func(attempts int) func(*observed) {
+		return func(s *observed) {
 			status(domain.MemberError)(s)
 			s.object.State, s.member.Attempts = ObjectError, attempts
 		}
@@ -34,30 +34,30 @@ func TestStalledUpdate(t *testing.T) {
 	alone := changed(single(), func(t *target) { t.revision, t.replaces, t.surges = 2, 1, false })
 	for name, tc := range map[string]struct {
 		target  target
-		members []seen
+		members []observed
 		want    string
 	}{
 		"a replacement has failed once": {
-			updates(2, 1), []seen{outdated(0, Replace), member(1, updated, failed(1))}, "create 1, delete 1",
+			updates(2, 1), []observed{outdated(0, Replace), member(1, updated, failed(1))}, "create 1, delete 1",
 		},
-		"a replacement has failed twice": {updates(3, 1), []seen{
+		"a replacement has failed twice": {updates(3, 1), []observed{
 			outdated(0, Replace), outdated(1, Replace), member(2, updated, failed(2)),
 		}, ""},
 		"a surge has failed twice": {
-			updates(2, 0), []seen{outdated(0, Replace), outdated(1, Replace), member(0, updated, failed(2))}, "",
+			updates(2, 0), []observed{outdated(0, Replace), outdated(1, Replace), member(0, updated, failed(2))}, "",
 		},
-		"a change has failed twice": {updates(2, 1), []seen{
+		"a change has failed twice": {updates(2, 1), []observed{
 			outdated(0, InPlace, wrote(2)), outdated(1, InPlace),
 		}, ""},
-		"a new server has failed twice": {changed(to(2, 1), func(t *target) { t.replaces = 1 }), []seen{
+		"a new server has failed twice": {changed(to(2, 1), func(t *target) { t.replaces = 1 }), []observed{
 			outdated(0, Replace), member(1, updated, failed(2)),
 		}, "create 1, delete 1"},
-		"nothing works any more": {alone, []seen{member(0, updated, failed(2))}, "create 0, delete 0"},
+		"nothing works any more": {alone, []observed{member(0, updated, failed(2))}, "create 0, delete 0"},
 		"one is stopped by its user": {
-			updates(2, 1), []seen{outdated(0, Replace, off), member(1, updated, failed(2))}, "",
+			updates(2, 1), []observed{outdated(0, Replace, off), member(1, updated, failed(2))}, "",
 		},
-		"rolled back after two failures": {changed(updates(2, 1), func(t *target) { t.revision = 3 }), []seen{
-			member(0, func(s *seen) { s.member.Revision = 3 }), member(1, updated, failed(0)),
+		"rolled back after two failures": {changed(updates(2, 1), func(t *target) { t.revision = 3 }), []observed{
+			member(0, func(s *observed) { s.member.Revision = 3 }), member(1, updated, failed(0)),
 		}, "create 1, delete 1"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -94,11 +94,11 @@ func TestBlockedUpdate(t *testing.T) {
 	for _, way := range []Way{InPlace, Replace} {
 		old := member(1, unlike(way, true))
 		for blocker, isSoon := range map[string]bool{"stopped": false, "builds": true} {
-			s := member(0, updated, off, func(s *seen) { s.member.Reason = s.object.Reason })
+			s := member(0, updated, off, func(s *observed) { s.member.Reason = s.object.Reason })
 			if isSoon {
 				s = member(0, updated, state(ObjectWorking), justNow)
 			}
-			p := decide(to, []seen{s, old, member(2, updated)}, testNow)
+			p := decide(to, []observed{s, old, member(2, updated)}, testNow)
 			if p.isMoving != isSoon || len(p.steps) > 0 || !p.retryAt.IsZero() {
 				t.Errorf("%s, one %s: moves %t, %q until %s", way, blocker, p.isMoving, stepsOf(p), p.retryAt)
 			}
@@ -109,17 +109,17 @@ func TestBlockedUpdate(t *testing.T) {
 // refusing is a service that refuses every change of its objects.
 type refusing struct{ *service }
 
-func (refusing) Update(context.Context, Session, Wanted, Object, []Difference) error {
+func (refusing) Update(context.Context, Session, Desired, Object, []Difference) error {
 	return apperr.New(apperr.Invalid, "nova rejects the tag")
 }
 
 // TestFaultOfIncomplete: a server that works and lacks a tag, which Nova refuses, may have data. It is left alone in
-// ERROR, also when that is the first thing that a round finds after it was declared again.
+// ERROR, also when that is the first thing that a pass finds after it was declared again.
 func TestFaultOfIncomplete(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		d := newService(domain.KindMachine)
-		d.differs = func(Wanted) []Difference { return []Difference{{Field: "tags.a", Declared: "a", Way: InPlace}} }
+		d.differs = func(Desired) []Difference { return []Difference{{Field: "tags.a", Declared: "a", Way: InPlace}} }
 		e, s := newServed(d)
 		e.Drivers[domain.KindMachine] = refusing{d}
 		s.all[0].Repair = domain.RepairManual
@@ -127,9 +127,9 @@ func TestFaultOfIncomplete(t *testing.T) {
 		if m := s.only(t); m.WasReady || !m.MayHaveData || !strings.Contains(m.Reason, "rejects the tag") {
 			t.Fatalf("it is %+v", m)
 		}
-		for id, o := range d.objects {
+		for id, o := range d.found {
 			o.State, o.Reason = ObjectError, "the disk has failed"
-			d.objects[id] = o
+			d.found[id] = o
 		}
 		s.all[0].Revision, s.all[0].Request, s.all[0].NextAt = 2, domain.ManagedUpdate, time.Now()
 		d.serve(t, e, s, time.Hour)
@@ -157,7 +157,7 @@ func TestDeclaredSince(t *testing.T) {
 			"replace networks",
 		},
 	} {
-		in := Wanted{
+		in := Desired{
 			Resource: domain.Managed{ID: uuid.New(), Name: "thing", Revision: 2},
 			Member:   domain.Member{ID: tried, Revision: 1}, Name: "thing", Spec: json.RawMessage(tc.declared),
 			Made: domain.Revision{Number: 1, Spec: json.RawMessage(tc.made)},
@@ -234,11 +234,11 @@ func TestFaultAndWait(t *testing.T) {
 	for _, attempts := range []int{0, 1} {
 		s := member(0, failing, pausing)
 		s.member.Reason, s.member.Attempts, s.member.IsWaiting = "volume data is reserved", attempts, attempts == 0
-		p := decide(repairs, []seen{s}, testNow)
+		p := decide(repairs, []observed{s}, testNow)
 		if want := "No valid host; volume data is reserved"; len(p.problems) != 1 || p.problems[0] != want {
 			t.Errorf("after %d attempts it is %q, want %q", attempts, p.problems, want)
 		}
-		p = decide(single(), []seen{s}, testNow) // it is left alone
+		p = decide(single(), []observed{s}, testNow) // it is left alone
 		if len(p.problems) != 1 || p.problems[0] != "No valid host" {
 			t.Errorf("left alone it is %q", p.problems)
 		}

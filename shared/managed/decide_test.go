@@ -15,8 +15,8 @@ import (
 var testNow = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
 // member is a member whose server is ready, of revision 1; change changes it.
-func member(ordinal int, change ...func(*seen)) seen {
-	s := seen{
+func member(ordinal int, change ...func(*observed)) observed {
+	s := observed{
 		member: domain.Member{
 			ID: uuid.New(), Ordinal: ordinal, Revision: 1, ObjectID: fmt.Sprint("o", ordinal),
 			Status: domain.MemberReady, WasReady: true, MayHaveData: true,
@@ -31,11 +31,11 @@ func member(ordinal int, change ...func(*seen)) seen {
 	return s
 }
 
-func state(to ObjectState) func(*seen) { return func(s *seen) { s.object.State = to } }
+func state(to ObjectState) func(*observed) { return func(s *observed) { s.object.State = to } }
 
 // status is of a member whose object never worked, unless it is Ready, Updating or Deleting.
-func status(to domain.MemberStatus) func(*seen) {
-	return func(s *seen) {
+func status(to domain.MemberStatus) func(*observed) {
+	return func(s *observed) {
 		s.member.Status = to
 		s.member.WasReady = to != domain.MemberCreating && to != domain.MemberError
 		s.member.MayHaveData = s.member.WasReady
@@ -43,55 +43,55 @@ func status(to domain.MemberStatus) func(*seen) {
 }
 
 // failing is in ERROR, which is stored.
-func failing(s *seen) {
+func failing(s *observed) {
 	s.object.State, s.object.Reason = ObjectError, "No valid host"
 	s.member.Status, s.member.Reason, s.member.Written = domain.MemberError, "No valid host", fault
 }
 
 // incomplete works, and was never as declared.
-func incomplete(s *seen) { s.member.WasReady = false }
+func incomplete(s *observed) { s.member.WasReady = false }
 
 // pausing may not be tried again yet.
-func pausing(s *seen) { s.member.RetryAt = testNow.Add(time.Second) }
+func pausing(s *observed) { s.member.RetryAt = testNow.Add(time.Second) }
 
-func unlike(way Way, disrupts bool) func(*seen) {
-	return func(s *seen) {
+func unlike(way Way, disrupts bool) func(*observed) {
+	return func(s *observed) {
 		s.differences = append(s.differences, Difference{Field: "flavor", Way: way, Disrupts: disrupts})
 	}
 }
 
 // updated has the revision 2.
-func updated(s *seen) { s.member.Revision = 2 }
+func updated(s *observed) { s.member.Revision = 2 }
 
 // absent has no object; lost had one, which others deleted.
-func absent(s *seen) { s.object, s.isFound, s.member.ObjectID = Object{}, false, "" }
-func lost(s *seen)   { s.object, s.isFound = Object{}, false }
+func absent(s *observed) { s.object, s.isFound, s.member.ObjectID = Object{}, false, "" }
+func lost(s *observed)   { s.object, s.isFound = Object{}, false }
 
 // forgotten is remembered for an open call after others have deleted its object, which is there again; of unknown it is
 // not known.
-func forgotten(s *seen) {
+func forgotten(s *observed) {
 	lost(s)
-	d := decision{now: testNow}
+	d := planner{now: testNow}
 	requested(s)
 	justNow(s)
 	d.forget(*s)
 	s.member, s.object, s.isFound = d.steps[0].member, Object{ID: s.member.ObjectID, Raw: "it"}, true
 }
-func unknown(s *seen) { s.object.State, s.object.Raw = ObjectWorking, nil }
-func off(s *seen)     { s.object.Reason = "SHUTOFF" }
+func unknown(s *observed) { s.object.State, s.object.Raw = ObjectWorking, nil }
+func off(s *observed)     { s.object.Reason = "SHUTOFF" }
 
 // wrote has had so many changes of what differs accepted, an hour ago.
-func wrote(times int) func(*seen) {
-	return func(s *seen) {
+func wrote(times int) func(*observed) {
+	return func(s *observed) {
 		s.member.Status, s.member.Reason = domain.MemberUpdating, changing(s.differences)
 		s.member.Written, s.member.Writes = s.trace(), times
 	}
 }
 
 // requested has a create call without an answer.
-func requested(s *seen) { s.member.IsRequested = true }
+func requested(s *observed) { s.member.IsRequested = true }
 
-func justNow(s *seen) { s.member.UpdatedAt = testNow }
+func justNow(s *observed) { s.member.UpdatedAt = testNow }
 
 // of is a deployment of revision 1.
 func of(count, maxUnavailable int) target {
@@ -119,171 +119,171 @@ func stepsOf(p plan) string {
 
 func TestDecide(t *testing.T) {
 	t.Parallel()
-	outdated := func(ordinal int, way Way, change ...func(*seen)) seen {
-		return member(ordinal, append([]func(*seen){unlike(way, true)}, change...)...)
+	outdated := func(ordinal int, way Way, change ...func(*observed)) observed {
+		return member(ordinal, append([]func(*observed){unlike(way, true)}, change...)...)
 	}
 	accepted := wrote(1)
-	all := func(count int, way Way) (members []seen) {
+	all := func(count int, way Way) (members []observed) {
 		for n := range count {
 			members = append(members, outdated(n, way))
 		}
 		return members
 	}
 	repairs := changed(single(), func(t *target) { t.repairs = true })
-	follows := func(s *seen) { s.differences = []Difference{{Way: InPlace, Follows: true}} }
-	rolls := func(s *seen) { s.differences = []Difference{{Way: Replace, Follows: true}} }
-	keep := func(s *seen) { s.object.Keep = true }
+	follows := func(s *observed) { s.differences = []Difference{{Way: InPlace, Follows: true}} }
+	rolls := func(s *observed) { s.differences = []Difference{{Way: Replace, Follows: true}} }
+	keep := func(s *observed) { s.object.Keep = true }
 	calm := unlike(InPlace, false)
 	to := func(count, maxUnavailable int) target { return changed(of(count, maxUnavailable), second) }
 	single2 := changed(single(), second)
 	for name, tc := range map[string]struct {
 		target  target
-		members []seen
+		members []observed
 		want    string
 	}{
 		"new":            {of(2, 1), nil, "create 0, create 1"},
-		"as declared":    {of(2, 1), []seen{member(0), member(1)}, ""},
-		"being made":     {of(1, 1), []seen{member(0, status(domain.MemberCreating), state(ObjectWorking))}, ""},
-		"open, declared": {to(1, 1), []seen{member(0, status(domain.MemberCreating), absent, requested)}, "create 0"},
-		"failing, declared": {to(1, 1), []seen{
-			member(0, status(domain.MemberCreating), absent, requested, func(s *seen) { s.member.Attempts = 5 }),
+		"as declared":    {of(2, 1), []observed{member(0), member(1)}, ""},
+		"being made":     {of(1, 1), []observed{member(0, status(domain.MemberCreating), state(ObjectWorking))}, ""},
+		"open, declared": {to(1, 1), []observed{member(0, status(domain.MemberCreating), absent, requested)}, "create 0"},
+		"failing, declared": {to(1, 1), []observed{
+			member(0, status(domain.MemberCreating), absent, requested, func(s *observed) { s.member.Attempts = 5 }),
 		}, "create 0, delete 0"},
-		"waiting, declared": {to(1, 1), []seen{
+		"waiting, declared": {to(1, 1), []observed{
 			member(0, status(domain.MemberCreating), absent, requested, pausing,
-				func(s *seen) { s.member.IsWaiting = true }),
+				func(s *observed) { s.member.IsWaiting = true }),
 		}, "create 0, delete 0"},
-		"made":           {of(1, 1), []seen{member(0, status(domain.MemberCreating))}, "record 0"},
-		"a process died": {of(1, 1), []seen{member(0, status(domain.MemberCreating), absent)}, "create 0"},
-		"incomplete":     {single(), []seen{member(0, state(ObjectIncomplete))}, "create 0"},
+		"made":           {of(1, 1), []observed{member(0, status(domain.MemberCreating))}, "record 0"},
+		"a process died": {of(1, 1), []observed{member(0, status(domain.MemberCreating), absent)}, "create 0"},
+		"incomplete":     {single(), []observed{member(0, state(ObjectIncomplete))}, "create 0"},
 		"vanished while made": {
-			of(1, 1), []seen{member(0, status(domain.MemberCreating), lost)}, "record 0",
+			of(1, 1), []observed{member(0, status(domain.MemberCreating), lost)}, "record 0",
 		},
-		"waits for a retry": {of(1, 1), []seen{member(0, status(domain.MemberCreating), absent, pausing)}, ""},
+		"waits for a retry": {of(1, 1), []observed{member(0, status(domain.MemberCreating), absent, pausing)}, ""},
 
-		"scaled up":         {of(3, 1), []seen{member(0), member(2)}, "create 1"},
-		"scaled down":       {of(1, 1), []seen{member(0), member(1), member(2)}, "delete 1, delete 2"},
-		"the broken first":  {of(1, 1), []seen{member(0, state(ObjectError)), member(1)}, "delete 0"},
-		"the stopped first": {of(1, 1), []seen{member(0, off), member(1)}, "delete 0"},
+		"scaled up":         {of(3, 1), []observed{member(0), member(2)}, "create 1"},
+		"scaled down":       {of(1, 1), []observed{member(0), member(1), member(2)}, "delete 1, delete 2"},
+		"the broken first":  {of(1, 1), []observed{member(0, state(ObjectError)), member(1)}, "delete 0"},
+		"the stopped first": {of(1, 1), []observed{member(0, off), member(1)}, "delete 0"},
 		"the deleted first": {
-			of(1, 1), []seen{member(0, state(ObjectDeleting)), member(1, off)}, "delete 0, record 1",
+			of(1, 1), []observed{member(0, state(ObjectDeleting)), member(1, off)}, "delete 0, record 1",
 		},
-		"scaled to none":     {of(0, 1), []seen{member(0), member(1)}, "delete 0, delete 1"},
-		"being deleted":      {of(0, 1), []seen{member(0, status(domain.MemberDeleting), state(ObjectDeleting))}, ""},
-		"deleted again":      {of(0, 1), []seen{member(0, status(domain.MemberDeleting))}, "delete 0"},
-		"gone":               {of(0, 1), []seen{member(0, status(domain.MemberDeleting), lost)}, "forget 0"},
-		"an ordinal is free": {of(1, 1), []seen{member(0, status(domain.MemberDeleting))}, "create 0, delete 0"},
+		"scaled to none":     {of(0, 1), []observed{member(0), member(1)}, "delete 0, delete 1"},
+		"being deleted":      {of(0, 1), []observed{member(0, status(domain.MemberDeleting), state(ObjectDeleting))}, ""},
+		"deleted again":      {of(0, 1), []observed{member(0, status(domain.MemberDeleting))}, "delete 0"},
+		"gone":               {of(0, 1), []observed{member(0, status(domain.MemberDeleting), lost)}, "forget 0"},
+		"an ordinal is free": {of(1, 1), []observed{member(0, status(domain.MemberDeleting))}, "create 0, delete 0"},
 		"may still appear": {
-			of(0, 1), []seen{member(0, status(domain.MemberDeleting), absent, requested, justNow)}, "",
+			of(0, 1), []observed{member(0, status(domain.MemberDeleting), absent, requested, justNow)}, "",
 		},
 		"not found once": {
-			of(0, 1), []seen{member(0, status(domain.MemberDeleting), absent, requested, func(s *seen) {
+			of(0, 1), []observed{member(0, status(domain.MemberDeleting), absent, requested, func(s *observed) {
 				s.isMissed = true
 			})}, "",
 		},
 		"rejected and open": {
-			of(0, 1), []seen{member(0, status(domain.MemberError), absent, requested, justNow)}, "delete 0",
+			of(0, 1), []observed{member(0, status(domain.MemberError), absent, requested, justNow)}, "delete 0",
 		},
-		"rejected": {of(0, 1), []seen{member(0, status(domain.MemberError), absent)}, "forget 0"},
+		"rejected": {of(0, 1), []observed{member(0, status(domain.MemberError), absent)}, "forget 0"},
 
-		"deleted by others":        {of(2, 1), []seen{member(0), member(1, lost)}, "create 1, forget 1"},
-		"single deleted by others": {single(), []seen{member(0, lost)}, ""},
-		"single repaired":          {repairs, []seen{member(0, lost)}, "create 0, forget 0"},
-		"repaired, call open":      {repairs, []seen{member(0, lost, requested, justNow)}, "create 0, record 0"},
-		"excess lost, call open":   {of(0, 1), []seen{member(0, lost, requested, justNow)}, "record 0"},
+		"deleted by others":        {of(2, 1), []observed{member(0), member(1, lost)}, "create 1, forget 1"},
+		"single deleted by others": {single(), []observed{member(0, lost)}, ""},
+		"single repaired":          {repairs, []observed{member(0, lost)}, "create 0, forget 0"},
+		"repaired, call open":      {repairs, []observed{member(0, lost, requested, justNow)}, "create 0, record 0"},
+		"excess lost, call open":   {of(0, 1), []observed{member(0, lost, requested, justNow)}, "record 0"},
 		"lost while made, call open": {
-			of(1, 1), []seen{member(0, status(domain.MemberError), lost, requested, justNow)}, "create 0, record 0",
+			of(1, 1), []observed{member(0, status(domain.MemberError), lost, requested, justNow)}, "create 0, record 0",
 		},
-		"lost, and its cell is down": {single(), []seen{member(0), member(0, forgotten, unknown)}, ""},
-		"lost, and there again":      {single(), []seen{member(0), member(0, forgotten)}, "forget 0"},
+		"lost, and its cell is down": {single(), []observed{member(0), member(0, forgotten, unknown)}, ""},
+		"lost, and there again":      {single(), []observed{member(0), member(0, forgotten)}, "forget 0"},
 		"single declared since": {
-			changed(single(), func(t *target) { t.isNew = true }), []seen{member(0, lost)}, "create 0, forget 0",
+			changed(single(), func(t *target) { t.isNew = true }), []observed{member(0, lost)}, "create 0, forget 0",
 		},
 		"deletion of a deleted one": {
-			changed(single(), func(t *target) { t.count = 0 }), []seen{member(0, lost)}, "forget 0",
+			changed(single(), func(t *target) { t.count = 0 }), []observed{member(0, lost)}, "forget 0",
 		},
-		"others delete it":         {of(1, 1), []seen{member(0, state(ObjectDeleting))}, ""},
-		"drift is shown":           {single(), []seen{outdated(0, InPlace)}, ""},
-		"drift is repaired":        {repairs, []seen{outdated(0, InPlace)}, "update 0"},
-		"what follows is no drift": {single(), []seen{member(0, follows)}, "update 0"},
+		"others delete it":         {of(1, 1), []observed{member(0, state(ObjectDeleting))}, ""},
+		"drift is shown":           {single(), []observed{outdated(0, InPlace)}, ""},
+		"drift is repaired":        {repairs, []observed{outdated(0, InPlace)}, "update 0"},
+		"what follows is no drift": {single(), []observed{member(0, follows)}, "update 0"},
 
-		"other files, one by one": {of(2, 1), []seen{member(0, rolls), member(1, rolls)}, "create 0, delete 0"},
-		"other files, one more":   {single(), []seen{member(0, rolls)}, "create 0"},
+		"other files, one by one": {of(2, 1), []observed{member(0, rolls), member(1, rolls)}, "create 0, delete 0"},
+		"other files, one more":   {single(), []observed{member(0, rolls)}, "create 0"},
 		"other files, while one builds": {
-			of(2, 1), []seen{member(0, state(ObjectWorking)), member(1, rolls)}, "",
+			of(2, 1), []observed{member(0, state(ObjectWorking)), member(1, rolls)}, "",
 		},
 
-		"ERROR is recorded":      {of(1, 1), []seen{member(0, state(ObjectError))}, "record 0"},
-		"ERROR is left alone":    {of(1, 1), []seen{member(0, failing)}, ""},
-		"ERROR in an update":     {to(1, 1), []seen{member(0, failing)}, ""},
-		"ERROR is repaired":      {repairs, []seen{member(0, failing)}, "create 0, delete 0"},
-		"ERROR, then declared":   {to(1, 1), []seen{member(0, failing)}, ""},
-		"ERROR, another needed":  {to(1, 1), []seen{outdated(0, Replace, failing)}, "create 0, delete 0"},
-		"ERROR, one in place":    {to(1, 1), []seen{outdated(0, InPlace, failing)}, ""},
-		"ERROR, one refused":     {to(1, 1), []seen{outdated(0, Replace, unlike(Refused, true), failing)}, ""},
-		"ERROR since declared":   {to(1, 1), []seen{member(0, state(ObjectError))}, "record 0"},
-		"ERROR of an incomplete": {single2, []seen{member(0, updated, incomplete, failing)}, ""},
-		"incomplete, recorded":   {single2, []seen{member(0, updated, incomplete, state(ObjectError))}, "record 0"},
+		"ERROR is recorded":      {of(1, 1), []observed{member(0, state(ObjectError))}, "record 0"},
+		"ERROR is left alone":    {of(1, 1), []observed{member(0, failing)}, ""},
+		"ERROR in an update":     {to(1, 1), []observed{member(0, failing)}, ""},
+		"ERROR is repaired":      {repairs, []observed{member(0, failing)}, "create 0, delete 0"},
+		"ERROR, then declared":   {to(1, 1), []observed{member(0, failing)}, ""},
+		"ERROR, another needed":  {to(1, 1), []observed{outdated(0, Replace, failing)}, "create 0, delete 0"},
+		"ERROR, one in place":    {to(1, 1), []observed{outdated(0, InPlace, failing)}, ""},
+		"ERROR, one refused":     {to(1, 1), []observed{outdated(0, Replace, unlike(Refused, true), failing)}, ""},
+		"ERROR since declared":   {to(1, 1), []observed{member(0, state(ObjectError))}, "record 0"},
+		"ERROR of an incomplete": {single2, []observed{member(0, updated, incomplete, failing)}, ""},
+		"incomplete, recorded":   {single2, []observed{member(0, updated, incomplete, state(ObjectError))}, "record 0"},
 		"incomplete, made otherwise": {
-			single2, []seen{outdated(0, Replace, updated, incomplete)}, "",
+			single2, []observed{outdated(0, Replace, updated, incomplete)}, "",
 		},
 		"incomplete, repaired": {
-			changed(repairs, second), []seen{outdated(0, Replace, updated, incomplete)}, "create 0",
+			changed(repairs, second), []observed{outdated(0, Replace, updated, incomplete)}, "create 0",
 		},
-		"a volume, declared":   {single2, []seen{outdated(0, Replace, failing, keep)}, ""},
-		"a volume, repaired":   {repairs, []seen{member(0, failing, keep)}, ""},
-		"an end of ERROR":      {of(1, 1), []seen{member(0, failing, state(ObjectReady), off)}, "record 0"},
-		"drift after ERROR":    {single(), []seen{outdated(0, InPlace, failing, state(ObjectReady))}, "record 0"},
-		"ERROR counts as down": {to(2, 1), []seen{member(0, failing), outdated(1, Replace)}, ""},
+		"a volume, declared":   {single2, []observed{outdated(0, Replace, failing, keep)}, ""},
+		"a volume, repaired":   {repairs, []observed{member(0, failing, keep)}, ""},
+		"an end of ERROR":      {of(1, 1), []observed{member(0, failing, state(ObjectReady), off)}, "record 0"},
+		"drift after ERROR":    {single(), []observed{outdated(0, InPlace, failing, state(ObjectReady))}, "record 0"},
+		"ERROR counts as down": {to(2, 1), []observed{member(0, failing), outdated(1, Replace)}, ""},
 		"ERROR waits": {
-			of(1, 1), []seen{member(0, state(ObjectError), status(domain.MemberError), pausing)}, "",
+			of(1, 1), []observed{member(0, state(ObjectError), status(domain.MemberError), pausing)}, "",
 		},
 		"ERROR is made again": {
-			of(1, 1), []seen{member(0, state(ObjectError), status(domain.MemberError))}, "create 0, delete 0",
+			of(1, 1), []observed{member(0, state(ObjectError), status(domain.MemberError))}, "create 0, delete 0",
 		},
-		"a refusal waits": {of(1, 1), []seen{member(0, absent, status(domain.MemberError), pausing)}, ""},
-		"a refusal is retried": {of(1, 1), []seen{member(0, absent, status(domain.MemberError), func(s *seen) {
+		"a refusal waits": {of(1, 1), []observed{member(0, absent, status(domain.MemberError), pausing)}, ""},
+		"a refusal is retried": {of(1, 1), []observed{member(0, absent, status(domain.MemberError), func(s *observed) {
 			s.member.Reason = "quota"
 		})}, "create 0, forget 0"},
-		"data is kept": {single(), []seen{member(0, state(ObjectError), keep)}, "record 0"},
+		"data is kept": {single(), []observed{member(0, state(ObjectError), keep)}, "record 0"},
 		"no data yet": {
-			single(), []seen{member(0, state(ObjectError), status(domain.MemberError), keep)}, "create 0, delete 0",
+			single(), []observed{member(0, state(ObjectError), status(domain.MemberError), keep)}, "create 0, delete 0",
 		},
 
-		"nothing differs": {to(1, 1), []seen{member(0)}, "record 0"},
+		"nothing differs": {to(1, 1), []observed{member(0)}, "record 0"},
 		"one at a time":   {to(3, 1), all(3, InPlace), "update 0"},
 		"two at a time":   {to(3, 2), all(3, InPlace), "update 0, update 1"},
 		"one is down already": {
-			to(2, 1), []seen{outdated(0, InPlace), member(1, updated, state(ObjectWorking))}, "",
+			to(2, 1), []observed{outdated(0, InPlace), member(1, updated, state(ObjectWorking))}, "",
 		},
 		"a stopped one is free": {
-			to(2, 1), []seen{outdated(0, InPlace), member(1, off, unlike(InPlace, true))}, "update 1",
+			to(2, 1), []observed{outdated(0, InPlace), member(1, off, unlike(InPlace, true))}, "update 1",
 		},
-		"no interruption":        {to(2, 1), []seen{member(0, calm), member(1, calm)}, "update 0, update 1"},
+		"no interruption":        {to(2, 1), []observed{member(0, calm), member(1, calm)}, "update 0, update 1"},
 		"replaced one by one":    {to(2, 1), all(2, Replace), "create 0, delete 0"},
 		"one more first":         {to(2, 0), all(2, Replace), "create 0"},
 		"the replacement builds": {to(2, 0), append(all(2, Replace), member(0, updated, state(ObjectWorking))), ""},
 		"the replacement works":  {to(2, 0), append(all(2, Replace), member(0, updated)), "create 1, delete 0"},
 		"one has gone meanwhile": {
-			to(3, 0), []seen{member(0, updated), outdated(1, Replace), member(1, updated)}, "create 2",
+			to(3, 0), []observed{member(0, updated), outdated(1, Replace), member(1, updated)}, "create 2",
 		},
 		"one is missing": {
-			to(2, 0), []seen{outdated(1, Replace), member(1, updated, state(ObjectWorking))}, "create 0",
+			to(2, 0), []observed{outdated(1, Replace), member(1, updated, state(ObjectWorking))}, "create 0",
 		},
-		"then the next":        {to(2, 0), []seen{outdated(1, Replace), member(0, updated)}, "create 1"},
-		"single replaced":      {single2, []seen{outdated(0, Replace)}, "create 0"},
-		"single was replaced":  {single2, []seen{outdated(0, Replace), member(0, updated)}, "delete 0"},
-		"single in place":      {single2, []seen{outdated(0, InPlace)}, "update 0"},
-		"a change has failed":  {single2, []seen{outdated(0, InPlace, accepted, justNow)}, ""},
-		"it is repeated later": {single2, []seen{outdated(0, InPlace, accepted)}, "update 0"},
-		"it has failed twice":  {single2, []seen{outdated(0, InPlace, wrote(2))}, ""},
-		"another change":       {single2, []seen{outdated(0, InPlace, status(domain.MemberUpdating))}, "update 0"},
-		"a confirmation goes on": {single2, []seen{outdated(0, InPlace, accepted, func(s *seen) {
+		"then the next":        {to(2, 0), []observed{outdated(1, Replace), member(0, updated)}, "create 1"},
+		"single replaced":      {single2, []observed{outdated(0, Replace)}, "create 0"},
+		"single was replaced":  {single2, []observed{outdated(0, Replace), member(0, updated)}, "delete 0"},
+		"single in place":      {single2, []observed{outdated(0, InPlace)}, "update 0"},
+		"a change has failed":  {single2, []observed{outdated(0, InPlace, accepted, justNow)}, ""},
+		"it is repeated later": {single2, []observed{outdated(0, InPlace, accepted)}, "update 0"},
+		"it has failed twice":  {single2, []observed{outdated(0, InPlace, wrote(2))}, ""},
+		"another change":       {single2, []observed{outdated(0, InPlace, status(domain.MemberUpdating))}, "update 0"},
+		"a confirmation goes on": {single2, []observed{outdated(0, InPlace, accepted, func(s *observed) {
 			s.differences[0].Continues = true
 			wrote(4)(s)
 		})}, "update 0"},
-		"refused":               {single2, []seen{outdated(0, Refused)}, ""},
-		"rolled back half-way":  {to(2, 1), []seen{outdated(0, InPlace), member(1, updated)}, "update 0"},
-		"scaled while replaced": {to(1, 1), []seen{outdated(0, Replace), member(1, updated)}, "delete 0"},
+		"refused":               {single2, []observed{outdated(0, Refused)}, ""},
+		"rolled back half-way":  {to(2, 1), []observed{outdated(0, InPlace), member(1, updated)}, "update 0"},
+		"scaled while replaced": {to(1, 1), []observed{outdated(0, Replace), member(1, updated)}, "delete 0"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -304,7 +304,7 @@ func TestReplacedNoMore(t *testing.T) {
 	hidden.object.State = ObjectWorking
 	broken := old // others have broken it, and repair is manual: its disk is kept
 	failing(&broken)
-	for _, all := range [][]seen{{old, other}, {other, old}, {hidden, other}, {broken, other}, {other, broken}} {
+	for _, all := range [][]observed{{old, other}, {other, old}, {hidden, other}, {broken, other}, {other, broken}} {
 		p := decide(changed(single(), func(t *target) { t.revision = 3 }), all, testNow)
 		if len(p.steps) == 0 || p.steps[0].action != actDelete || p.steps[0].member.ID != other.member.ID {
 			t.Errorf("the steps are %+v", p.steps)
@@ -324,16 +324,16 @@ func TestDecideEnds(t *testing.T) {
 					if most == 0 && way == InPlace {
 						way = Replace // as match does
 					}
-					var all []seen
+					var all []observed
 					for n := range from {
 						all = append(all, member(n, unlike(way, true)))
 					}
-					for rounds := 0; ; rounds++ {
+					for passes := 0; ; passes++ {
 						p := decide(to, all, testNow)
 						if len(p.steps) == 0 && p.updated == 5 && p.current == 5 {
 							break
 						}
-						if rounds == 100 {
+						if passes == 100 {
 							t.Fatalf("it does not end: %+v", p)
 						}
 						available := working(all)
@@ -349,7 +349,7 @@ func TestDecideEnds(t *testing.T) {
 }
 
 // working counts the members that work.
-func working(all []seen) (n int) {
+func working(all []observed) (n int) {
 	for _, s := range all {
 		if s.isAvailable() {
 			n++
@@ -358,9 +358,9 @@ func working(all []seen) (n int) {
 	return n
 }
 
-// simulate takes the steps as OpenStack would: what was begun before ends, what is begun now takes a round.
-func simulate(all []seen, p plan) []seen {
-	var after []seen
+// simulate takes the steps as OpenStack would: what was begun before ends, what is begun now takes a pass.
+func simulate(all []observed, p plan) []observed {
+	var after []observed
 	for _, s := range all {
 		switch {
 		case s.object.State == ObjectDeleting:
@@ -371,12 +371,12 @@ func simulate(all []seen, p plan) []seen {
 		after = append(after, s)
 	}
 	for _, step := range p.steps {
-		n := slices.IndexFunc(after, func(s seen) bool { return s.member.ID == step.member.ID })
+		n := slices.IndexFunc(after, func(s observed) bool { return s.member.ID == step.member.ID })
 		switch step.action {
 		case actCreate:
 			made := step.member
 			made.ObjectID, made.UpdatedAt = made.ID.String(), testNow
-			after = append(after, seen{
+			after = append(after, observed{
 				member: made, isFound: true, object: Object{ID: made.ObjectID, State: ObjectWorking},
 			})
 		case actForget:

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -33,13 +34,13 @@ type Driver interface {
 	// object that is incomplete is found by the member's ObjectID. An empty id with no error says that the object will
 	// appear in a listing. in.Member.IsRequested says that an earlier call may have requested the object. An error that
 	// is neither final nor an errUnsent leaves it open whether this call has.
-	Create(ctx context.Context, s Session, in Wanted) (objectID string, err error)
+	Create(ctx context.Context, s Session, in Desired) (objectID string, err error)
 	// Differences compares what is declared with what is. Names of fields are those of the spec. It makes no call.
-	Differences(in Wanted, o Object) []Difference
+	Differences(in Desired, o Object) []Difference
 	// Update takes one step to remove the differences, which are all InPlace. It is called again until none is left.
 	// ErrNothingLeft says that nothing is left to do, whatever Differences can see. An errUnsent says that the call
 	// that interrupts the object was not sent.
-	Update(ctx context.Context, s Session, in Wanted, o Object, differences []Difference) error
+	Update(ctx context.Context, s Session, in Desired, o Object, differences []Difference) error
 	// Delete deletes the object with what belongs to it. It is called again while the object is listed. An absent
 	// object is no error.
 	Delete(ctx context.Context, s Session, o Object) error
@@ -58,7 +59,7 @@ type Checker interface {
 	// Check reports whether the object could be made once that of in.Member is deleted: it resolves what the spec names
 	// for the session's user, as Create does. It may make what the next object belongs to, such as a server group that
 	// Finish deletes with the resource, and never the object itself.
-	Check(ctx context.Context, s Session, in Wanted) error
+	Check(ctx context.Context, s Session, in Desired) error
 }
 
 // Ref names a managed resource of the project.
@@ -77,7 +78,7 @@ type Session struct {
 	UserID    string
 	Region    string // "" = the function's own
 
-	lists *lists // of a round; nil = nothing is kept
+	lists *lists // of a pass; nil = nothing is kept
 }
 
 // Cloud is the part of OpenStack that the drivers need: each driver declares its own.
@@ -122,8 +123,8 @@ type Object struct {
 	Keep bool
 }
 
-// Wanted is what an object should be.
-type Wanted struct {
+// Desired is what an object should be.
+type Desired struct {
 	Resource domain.Managed
 	Member   domain.Member
 	Name     string                // of the object
@@ -134,9 +135,9 @@ type Wanted struct {
 	Made domain.Revision
 	// Since are the revisions that were declared after Made and before the current one: a step to one of them may have
 	// been taken, and its object may have something of it.
-	Since  []domain.Revision
-	Zones  []string // the availability zones that the labels of the schedule leave; nil = any
-	Around Around
+	Since     []domain.Revision
+	Zones     []string // the availability zones that the labels of the schedule leave; nil = any
+	Inventory Inventory
 	// Sending is called by Create before a call that may make a server with the files that are declared now: none of
 	// the earlier calls has made it. nil = nothing is to be stored then.
 	Sending func(context.Context) error
@@ -147,14 +148,14 @@ type Wanted struct {
 }
 
 // found says that Create has found the object by its mark, and has sent no call that makes one.
-func (w Wanted) found() {
+func (w Desired) found() {
 	if w.isThere != nil {
 		*w.isThere = true
 	}
 }
 
 // asMade is what the revision declared that the object was made or updated to.
-func (w Wanted) asMade() Wanted {
+func (w Desired) asMade() Desired {
 	if w.Made.Number == 0 { // it is not known
 		return w
 	}
@@ -165,10 +166,10 @@ func (w Wanted) asMade() Wanted {
 }
 
 // had is what was declared in one of the object's revisions, of a field that is a map.
-func (w Wanted) had(field func(spec json.RawMessage) map[string]string) map[string]string {
+func had[T any](in Desired, field func(spec T) map[string]string) map[string]string {
 	all := map[string]string{}
-	for _, r := range append(w.Since, w.Made) {
-		maps.Copy(all, field(r.Spec))
+	for _, r := range append(in.Since, in.Made) {
+		maps.Copy(all, field(read[T](r.Spec)))
 	}
 	return all
 }
@@ -203,15 +204,15 @@ type Difference struct {
 	Stays bool
 }
 
-// Around looks up the other managed resources of the project.
-type Around struct {
+// Inventory looks up the other managed resources of the project.
+type Inventory struct {
 	resources map[Ref]domain.Managed
 	objects   map[uuid.UUID]Object
 }
 
-// NewAround returns an Around of these resources and their members' objects.
-func NewAround(resources []domain.Managed, objects map[uuid.UUID]Object) Around {
-	a := Around{resources: make(map[Ref]domain.Managed, len(resources)), objects: objects}
+// NewInventory returns an Inventory of these resources and their members' objects.
+func NewInventory(resources []domain.Managed, objects map[uuid.UUID]Object) Inventory {
+	a := Inventory{resources: make(map[Ref]domain.Managed, len(resources)), objects: objects}
 	for _, m := range resources {
 		a.resources[Ref{m.Kind, m.Name}] = m
 	}
@@ -219,22 +220,16 @@ func NewAround(resources []domain.Managed, objects map[uuid.UUID]Object) Around 
 }
 
 // Resource returns a managed resource of the project with its members.
-func (a Around) Resource(kind domain.Kind, name string) (domain.Managed, bool) {
+func (a Inventory) Resource(kind domain.Kind, name string) (domain.Managed, bool) {
 	m, ok := a.resources[Ref{kind, name}]
 	return m, ok
 }
 
-// Object returns the object of a member.
-func (a Around) Object(member uuid.UUID) (Object, bool) {
-	o, ok := a.objects[member]
-	return o, ok
-}
-
 // objectID returns the id of a member's object: it is found by its mark before it is stored. "" = it has none.
-func (a Around) objectID(m domain.Member) string { return cmp.Or(m.ObjectID, a.objects[m.ID].ID) }
+func (a Inventory) objectID(m domain.Member) string { return cmp.Or(m.ObjectID, a.objects[m.ID].ID) }
 
 // Objects returns the objects of a resource that exist, in the order of its members.
-func (a Around) Objects(m domain.Managed) []Object {
+func (a Inventory) Objects(m domain.Managed) []Object {
 	var all []Object
 	for _, member := range m.Members {
 		if o, ok := a.objects[member.ID]; ok && o.State != ObjectDeleting {
@@ -245,7 +240,7 @@ func (a Around) Objects(m domain.Managed) []Object {
 }
 
 // volume returns the object of a managed volume; empty if it has none.
-func (a Around) volume(name string) (found Object) {
+func (a Inventory) volume(name string) (found Object) {
 	m, _ := a.Resource(domain.KindVolume, name)
 	for _, o := range a.Objects(m) {
 		found = o
@@ -281,7 +276,7 @@ func sent(id string, err error) (string, error) {
 
 // because says in an error which call has failed. A WaitError stays as it is.
 func because(err error, format string, args ...any) error {
-	if _, isWait := errors.AsType[WaitError](err); isWait {
+	if isWait(err) {
 		return err
 	}
 	cause := apperr.As(err)
@@ -291,4 +286,18 @@ func because(err error, format string, args ...any) error {
 // Waits makes a WaitError.
 func Waits(reason, format string, args ...any) error {
 	return WaitError{Reason: reason, Message: fmt.Sprintf(format, args...)}
+}
+
+// isWait reports whether an error is a WaitError.
+func isWait(err error) bool {
+	_, is := errors.AsType[WaitError](err)
+	return is
+}
+
+// waitsOn makes a WaitError of an error with one of the codes, by which a service says that something else comes first.
+func waitsOn(err error, reason string, codes ...apperr.Code) error {
+	if slices.Contains(codes, apperr.CodeOf(err)) {
+		return Waits(reason, "%s", apperr.As(err).Message)
+	}
+	return err
 }

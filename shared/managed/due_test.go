@@ -1,7 +1,6 @@
 package managed
 
 import (
-	"context"
 	"encoding/json"
 	"slices"
 	"testing"
@@ -14,36 +13,10 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// counted is a driver of servers that counts lists, and the objects that are read by their ids.
-type counted struct {
-	scripted
-
-	lists int
-	finds []string
-	err   error // of Find
-}
-
-func (d *counted) Needs(spec json.RawMessage) []Ref { return (*MachineDriver)(nil).Needs(spec) }
-
-func (d *counted) List(context.Context, Session, []domain.Member) (map[uuid.UUID]Object, error) {
-	d.lists++
-	return d.found, nil
-}
-
-func (d *counted) Find(_ context.Context, _ Session, id string) (Object, error) {
-	d.finds = append(d.finds, id)
-	for _, o := range d.found {
-		if o.ID == id {
-			return o, d.err
-		}
-	}
-	return Object{}, apperr.New(apperr.NotFound, "no server %s", id)
-}
-
 // newFleet has count servers that are ready and settled, and were scanned.
-func newFleet(count int) (Engine, *memory, *counted, domain.ManagedProject) {
-	d := &counted{scripted: scripted{kind: domain.KindMachine, found: map[uuid.UUID]Object{}}}
-	e, s := newRound()
+func newFleet(count int) (Engine, *memory, *scripted, domain.ManagedProject) {
+	d := &scripted{kind: domain.KindMachine, found: map[uuid.UUID]Object{}}
+	e, s := newPass()
 	e.Drivers[domain.KindMachine] = d
 	for n := range count {
 		m := domain.Managed{
@@ -67,7 +40,7 @@ func (s *memory) runProject(t *testing.T, e Engine, p domain.ManagedProject) {
 	}
 }
 
-// TestOnlyWhatIsDue: a round reads the servers of resources that are due: few by their ids, many in one list. Others
+// TestOnlyWhatIsDue: a pass reads the servers of resources that are due: few by their ids, many in one list. Others
 // are neither read nor written until the next scan.
 func TestOnlyWhatIsDue(t *testing.T) {
 	t.Parallel()
@@ -123,7 +96,7 @@ func TestDueServerIsDeleted(t *testing.T) {
 func TestDueServerCannotBeRead(t *testing.T) {
 	t.Parallel()
 	e, s, d, p := newFleet(1)
-	d.err, s.all[0].NextAt = apperr.New(apperr.Unavailable, "nova is away"), time.Now().Add(-time.Second)
+	d.findErr, s.all[0].NextAt = apperr.New(apperr.Unavailable, "nova is away"), time.Now().Add(-time.Second)
 	s.runProject(t, e, p)
 	if m := s.all[0]; m.Status != domain.ManagedReady || m.NextAt.IsZero() || s.dueIn != shortestPause {
 		t.Errorf("it is %+v, and due in %s", m, s.dueIn)
@@ -133,11 +106,16 @@ func TestDueServerCannotBeRead(t *testing.T) {
 	}
 }
 
+// naming is a driver of servers that name volumes.
+type naming struct{ *scripted }
+
+func (naming) Needs(spec json.RawMessage) []Ref { return (*MachineDriver)(nil).Needs(spec) }
+
 // TestServerOfUnsettledVolume: a server is looked at while a volume that it names is not settled.
 func TestServerOfUnsettledVolume(t *testing.T) {
 	t.Parallel()
 	e, s, d, p := newFleet(2)
-	e.Drivers[domain.KindVolume] = &scripted{kind: domain.KindVolume}
+	e.Drivers[domain.KindMachine], e.Drivers[domain.KindVolume] = naming{d}, &scripted{kind: domain.KindVolume}
 	s.all[1].Spec = []byte(`{"volumes": ["data"]}`)
 	s.all = append(s.all, domain.Managed{
 		ID: uuid.New(), Kind: domain.KindVolume, Name: "data", Revision: 1, ObservedRevision: 1,
@@ -156,11 +134,11 @@ func TestStatusInPause(t *testing.T) {
 		volumes := &scripted{kind: domain.KindVolume, create: func() error {
 			return apperr.New(apperr.Unavailable, "cinder is away")
 		}}
-		e, s := newRound(volumes)
+		e, s := newPass(volumes)
 		for n := range 3 {
 			s.run(t, e)
 			if m := s.all[0]; m.Status != domain.ManagedError || m.Reason != "cinder is away" {
-				t.Errorf("in round %d it is %s, %s", n, m.Status, m.Reason)
+				t.Errorf("in pass %d it is %s, %s", n, m.Status, m.Reason)
 			}
 			time.Sleep(time.Second)
 		}

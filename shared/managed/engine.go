@@ -74,17 +74,17 @@ type Engine struct {
 
 // The pauses until a project is worked on again.
 const (
-	movingPause = time.Second      // while OpenStack is at work for it, or as long as a round lists, if that is longer
+	movingPause = time.Second      // while OpenStack is at work for it, or as long as a pass lists, if that is longer
 	driftPause  = time.Minute      // while a resource waits, or has objects whose changes are not reported
-	scanPause   = 10 * time.Minute // until all is looked at, for changes that Nova does not report, such as of metadata
+	scanPause   = 10 * time.Minute // until all is scanned, for changes that Nova does not report, such as of metadata
 	atOnce      = 4                // steps of a project in one service and region
 	stepTime    = 45 * time.Second // of one step
-	// passTime bounds a round. With the time of an event's waits (due.FollowFor) it is less than EVENT_TIMEOUT.
+	// passTime bounds a pass. With the time of an event's waits (due.FollowFor) it is less than EVENT_TIMEOUT.
 	passTime = 4*time.Minute - 5*time.Second
 )
 
-// round is one visit of a claimed project.
-type round struct {
+// pass is one visit of a claimed project.
+type pass struct {
 	Engine
 
 	claim     domain.Claim
@@ -103,23 +103,22 @@ type round struct {
 	marked    map[listing]map[uuid.UUID]Object // all objects with marks, of those that a scan has listed
 	listed    time.Duration                    // the time that listing has taken
 	isNews    bool                             // a status is new, which other resources may wait for
-	around    Around
-	problem   error // why a part of the project could not be looked at
+	inventory Inventory
+	problem   error // why a part of the project is not known
 }
 
-// resource is a resource in a round.
+// resource is a resource in a pass.
 type resource struct {
 	domain.Managed
 
-	driver    Driver
-	session   Session
-	noLogin   error  // why there is no session
-	notListed error  // why its objects could not be listed
-	waits     string // what it has to wait for
-	members   []seen
-	surplus   []domain.Drift // objects that are named like its own, have a mark and are no members
+	driver     Driver
+	session    Session
+	unknown    error  // why its objects are not known: there is no session, or no list; nil = they are
+	waits      string // what it has to wait for
+	members    []observed
+	unexpected []domain.Drift // objects that are named like its own, have a mark and are no members
 
-	isLookedAt bool // in this round; others are only looked up by those that name them
+	isSelected bool // in this pass; others are only looked up by those that name them
 	plan       plan
 
 	mu       sync.Mutex
@@ -130,148 +129,148 @@ type resource struct {
 // Run does for a claimed project what it needs now: it loads what is declared, lists what is real, takes the steps
 // between them, stores how far it has come, and releases the claim.
 func (e Engine) Run(ctx context.Context, claim domain.Claim, project domain.ManagedProject) error {
-	r := &round{
+	p := &pass{
 		Engine: e, claim: claim, project: project, sessions: map[sessionKey]opened{}, deleted: map[uuid.UUID]bool{},
 		missed: map[uuid.UUID]bool{}, stored: map[uuid.UUID]stored{}, marked: map[listing]map[uuid.UUID]Object{},
 	}
-	return due.Pass{Limit: passTime, Work: r.run, Save: r.release}.Run(ctx)
+	return due.Pass{Limit: passTime, Work: p.run, Save: p.release}.Run(ctx)
 }
 
-// release releases the claim, with why the round has failed and the time at which there is work again.
-func (r *round) release(ctx context.Context, failure error) error {
+// release releases the claim, with why the pass has failed and the time at which there is work again.
+func (p *pass) release(ctx context.Context, failure error) error {
 	if failure != nil {
-		r.problem = failure
+		p.problem = failure
 	}
-	soon, dueIn := min(max(movingPause, r.listed), driftPause), scanPause
-	if !r.isScan() {
-		dueIn = min(dueIn, max(r.project.ScanAt.Sub(r.time()), soon))
+	soon, dueIn := min(max(movingPause, p.listed), driftPause), scanPause
+	if !p.isScan() {
+		dueIn = min(dueIn, max(p.project.ScanAt.Sub(p.time()), soon))
 	}
-	for _, m := range r.resources {
-		if m.plan.isMoving || r.isNews {
+	for _, m := range p.resources {
+		if m.plan.isMoving || p.isNews {
 			dueIn = soon
 		}
-		isListed := m.noLogin == nil && m.notListed == nil // what is not waits for longer with each attempt
-		if m.isLookedAt && !m.NextAt.IsZero() || !m.isReported() && isListed {
+		isListed := m.unknown == nil // what is not waits for longer with each attempt
+		if m.isSelected && !m.NextAt.IsZero() || !m.isReported() && isListed {
 			dueIn = min(dueIn, driftPause)
 		}
 		for _, at := range []time.Time{m.plan.retryAt, m.NextAt} {
-			if at.After(r.now) {
-				dueIn = min(dueIn, max(at.Sub(r.time()), soon))
+			if at.After(p.now) {
+				dueIn = min(dueIn, max(at.Sub(p.time()), soon))
 			}
 		}
 	}
-	r.project.Problem = nil
-	if r.problem == nil {
-		r.project.Attempts = 0
-		if r.isScan() {
-			r.project.NextScanAt = r.now.Add(scanPause)
+	p.project.Problem = nil
+	if p.problem == nil {
+		p.project.Attempts = 0
+		if p.isScan() {
+			p.project.NextScanAt = p.now.Add(scanPause)
 		}
 	} else {
-		slog.WarnContext(ctx, "reconcile of project failed", "project_id", r.project.ProjectID, "error", r.problem)
-		r.project.Attempts++
-		r.project.Problem = domain.ProblemOf(r.problem)
-		dueIn = min(dueIn, pauseAfter(r.project.Attempts)) // what others of the project do goes on
+		slog.WarnContext(ctx, "reconcile of project failed", "project_id", p.project.ProjectID, "error", p.problem)
+		p.project.Attempts++
+		p.project.Problem = domain.ProblemOf(p.problem)
+		dueIn = min(dueIn, pauseAfter(p.project.Attempts)) // what others of the project do goes on
 	}
-	return r.Store.ReleaseProject(ctx, r.claim, r.project, dueIn)
+	return p.Store.ReleaseProject(ctx, p.claim, p.project, dueIn)
 }
 
 // time is the time by the database's clock.
-func (r *round) time() time.Time { return r.now.Add(time.Since(r.began)) }
+func (p *pass) time() time.Time { return p.now.Add(time.Since(p.began)) }
 
-func (r *round) run(ctx context.Context) (err error) {
-	r.began = time.Now()
-	if r.now, err = r.Store.Now(ctx); err != nil {
+func (p *pass) run(ctx context.Context) (err error) {
+	p.began = time.Now()
+	if p.now, err = p.Store.Now(ctx); err != nil {
 		return err
 	}
-	if err := r.load(ctx); err != nil {
+	if err := p.load(ctx); err != nil {
 		return err
 	}
-	if err := r.observe(ctx); err != nil {
+	if err := p.observe(ctx); err != nil {
 		return err
 	}
-	for _, m := range r.resources {
-		r.decide(m)
+	for _, m := range p.resources {
+		p.decide(m)
 	}
-	if err := r.step(ctx); err != nil {
+	if err := p.step(ctx); err != nil {
 		return err
 	}
-	return r.save(ctx)
+	return p.save(ctx)
 }
 
-// choose marks the resources that are looked at: those that are due, those whose changes are not reported, and those
+// selectDue selects the resources of the pass: those that are due, those whose changes are not reported, and those
 // that name a resource which is not settled. Every ten minutes all are.
-func (r *round) choose() {
+func (p *pass) selectDue() {
 	isUnsettled := map[Ref]bool{}
-	for _, m := range r.resources {
+	for _, m := range p.resources {
 		isUnsettled[Ref{m.Kind, m.Name}] = !m.NextAt.IsZero()
-		m.isLookedAt = r.isScan() || !m.isReported() || !m.NextAt.IsZero() && !m.NextAt.After(r.now)
+		m.isSelected = p.isScan() || !m.isReported() || !m.NextAt.IsZero() && !m.NextAt.After(p.now)
 	}
-	for _, m := range r.resources {
-		m.isLookedAt = m.isLookedAt || slices.ContainsFunc(m.needs(), func(ref Ref) bool { return isUnsettled[ref] })
+	for _, m := range p.resources {
+		m.isSelected = m.isSelected || slices.ContainsFunc(m.needs(), func(ref Ref) bool { return isUnsettled[ref] })
 	}
 }
 
-func (r *round) isScan() bool { return !r.project.ScanAt.After(r.now) }
+func (p *pass) isScan() bool { return !p.project.ScanAt.After(p.now) }
 
 // isReported reports whether something makes the resource due when others change it: poll-instances follows the servers
 // of the function's own region. The node of a server, and its labels, are reported by nothing.
 func (m *resource) isReported() bool {
-	switch m.Kind {
-	case domain.KindMachine, domain.KindDeployment:
+	if m.Kind.IsServer() {
 		return m.Schedule.Region == "" && len(m.Schedule.Labels) == 0
-	case domain.KindConfigmap:
-		return true
 	}
-	return false
+	return m.Kind == domain.KindConfigmap
 }
 
 // load reads the project's resources, in the order in which they can be made.
-func (r *round) load(ctx context.Context) error {
-	all, err := r.Store.Load(ctx, r.project.ProjectID)
+func (p *pass) load(ctx context.Context) error {
+	all, err := p.Store.Load(ctx, p.project.ProjectID)
 	if err != nil {
 		return err
 	}
-	if r.known, err = r.Store.Connections(ctx, r.project.ProjectID); err != nil {
+	if p.known, err = p.Store.Connections(ctx, p.project.ProjectID); err != nil {
 		return err
 	}
 	needsNodes := false
 	for _, kind := range domain.Kinds() {
 		for _, m := range all {
 			if m.Kind == kind {
-				r.resources = append(r.resources, &resource{Managed: m, driver: r.Drivers[kind]})
+				p.resources = append(p.resources, &resource{Managed: m, driver: p.Drivers[kind]})
 				needsNodes = needsNodes || len(m.Schedule.Labels) > 0 || m.Schedule.Affinity == "spread"
 			}
 		}
 	}
-	r.choose()
+	p.selectDue()
 	if needsNodes {
-		r.nodes, err = r.Nodes.All(ctx)
+		p.nodes, err = p.Nodes.All(ctx)
 	}
 	return err
 }
 
 // decide plans the steps of a resource.
-func (r *round) decide(m *resource) {
-	if !m.isLookedAt {
+func (p *pass) decide(m *resource) {
+	if !m.isSelected {
 		return
 	}
-	m.waits = r.waitsFor(m)
+	m.waits = p.waitsFor(m)
 	if m.isOrphaned() {
 		m.plan.isGone = m.waits == ""
 		return
 	}
-	if m.noLogin != nil || m.notListed != nil {
+	if m.unknown != nil {
 		return
 	}
 	t := m.target()
-	t.newID = r.newID
-	m.plan = decide(t, m.members, r.now)
+	t.newID = p.newID
+	m.plan = decide(t, m.members, p.now)
 	if !m.isDeleting() {
-		m.plan.drift = append(m.plan.drift, m.surplus...)
+		m.plan.drift = append(m.plan.drift, m.unexpected...)
 	}
 	if m.waits != "" {
 		// What it waits for makes the project due, by a declaration or when it becomes ready.
-		m.plan.steps, m.plan.isGone = m.stepsMeanwhile(), false
+		// Meanwhile no step makes or deletes an object.
+		m.plan.steps, m.plan.isGone = slices.DeleteFunc(m.plan.steps, func(s step) bool {
+			return s.action != actRecord && s.action != actForget
+		}), false
 		m.plan.isMoving = len(m.plan.steps) > 0 || m.plan.isFollowing && m.plan.retryAt.IsZero()
 	}
 	m.recordWorking()
@@ -288,18 +287,6 @@ func (m *resource) recordWorking() {
 	}
 }
 
-// stepsMeanwhile are the steps that a resource may take although it has to wait for others: none that makes or deletes
-// an object.
-func (m *resource) stepsMeanwhile() []step {
-	var all []step
-	for _, s := range m.plan.steps {
-		if s.action == actRecord || s.action == actForget {
-			all = append(all, s)
-		}
-	}
-	return all
-}
-
 // target is what is declared of the resource.
 func (m *resource) target() target {
 	t := target{
@@ -307,7 +294,7 @@ func (m *resource) target() target {
 		repairs: m.Repair == domain.RepairAuto,
 		isNew:   m.Request != "",
 	}
-	if !isServers(m.Kind) {
+	if !m.Kind.IsServer() {
 		t.mostCreations = mostCreations
 	}
 	if m.Kind == domain.KindMachine && m.ObservedRevision > 0 && m.ObservedRevision != m.Revision {
@@ -337,10 +324,10 @@ func (m *resource) isDeleting() bool { return m.Request == domain.ManagedDelete 
 // isOrphaned reports whether only the declaration is deleted, for which OpenStack is not needed.
 func (m *resource) isOrphaned() bool { return m.isDeleting() && m.Orphan }
 
-// wanted is what the object of a member should be.
-func (r *round) wanted(m *resource, member domain.Member) Wanted {
-	w := Wanted{
-		Resource: m.Managed, Member: member, Name: m.NameOf(member), Spec: m.Spec, Around: r.around,
+// desired is what the object of a member should be.
+func (p *pass) desired(m *resource, member domain.Member) Desired {
+	w := Desired{
+		Resource: m.Managed, Member: member, Name: m.NameOf(member), Spec: m.Spec, Inventory: p.inventory,
 	}
 	w.Made = domain.Revision{
 		Number: m.Revision, Spec: m.Spec, Secrets: m.Secrets, Digest: m.Digest, Labels: m.Labels, Schedule: m.Schedule,
@@ -348,13 +335,13 @@ func (r *round) wanted(m *resource, member domain.Member) Wanted {
 	if member.Revision != m.Revision {
 		w.Made = m.Made[member.Revision]
 	}
-	for number, r := range m.Made {
+	for number, revision := range m.Made {
 		if number > member.Revision {
-			w.Since = append(w.Since, r)
+			w.Since = append(w.Since, revision)
 		}
 	}
 	if len(m.Schedule.Labels) > 0 {
-		w.Zones = zonesOf(r.nodes, m.Schedule.Labels)
+		w.Zones = zonesOf(p.nodes, m.Schedule.Labels)
 	}
 	return w
 }
@@ -380,44 +367,44 @@ type opened struct {
 }
 
 // openAll opens the session of each resource, and records the connections that Keystone does not accept any more. A
-// Keystone that hangs keeps a round for no longer than a list, and not those whose sessions are open.
-func (r *round) openAll(ctx context.Context) (err error) {
+// Keystone that hangs keeps a pass for no longer than a list, and not those whose sessions are open.
+func (p *pass) openAll(ctx context.Context) (err error) {
 	opening, cancel := context.WithTimeout(ctx, listTime)
 	defer cancel()
 	lost := map[uuid.UUID]*domain.Connection{}
-	for _, m := range r.resources {
-		if m.session, m.noLogin, err = r.open(ctx, opening, m); err != nil {
+	for _, m := range p.resources {
+		if m.session, m.unknown, err = p.open(ctx, opening, m); err != nil {
 			return err
 		}
-		c := r.known[m.ID]
-		if apperr.CodeOf(m.noLogin) == apperr.DelegationLost && c != nil && c.Status.IsOpen() {
+		c := p.known[m.ID]
+		if apperr.CodeOf(m.unknown) == apperr.DelegationLost && c != nil && c.Status.IsOpen() {
 			lost[c.ID] = c
 		}
 	}
 	for _, c := range lost {
-		r.Sessions.Lose(ctx, *c)
+		p.Sessions.Lose(ctx, *c)
 	}
 	return nil
 }
 
 // open opens the session of a resource's connection. Before a delegation counts as lost, it reads the connections
 // again: a declaration renews them at any time, and the old trust is revoked then.
-func (r *round) open(ctx, opening context.Context, m *resource) (s Session, noLogin, err error) {
-	s, noLogin = r.openOnce(opening, m)
-	if apperr.CodeOf(noLogin) != apperr.DelegationLost || r.isReread {
+func (p *pass) open(ctx, opening context.Context, m *resource) (s Session, noLogin, err error) {
+	s, noLogin = p.openOnce(opening, m)
+	if apperr.CodeOf(noLogin) != apperr.DelegationLost || p.isReread {
 		return s, noLogin, nil
 	}
-	if r.known, err = r.Store.Connections(ctx, r.project.ProjectID); err != nil {
+	if p.known, err = p.Store.Connections(ctx, p.project.ProjectID); err != nil {
 		return s, nil, err
 	}
-	r.isReread = true
-	s, noLogin = r.openOnce(opening, m)
+	p.isReread = true
+	s, noLogin = p.openOnce(opening, m)
 	return s, noLogin, nil
 }
 
-// openOnce opens a trust in a region once in a round.
-func (r *round) openOnce(ctx context.Context, m *resource) (Session, error) {
-	c := r.known[m.ID]
+// openOnce opens a trust in a region once in a pass.
+func (p *pass) openOnce(ctx context.Context, m *resource) (Session, error) {
+	c := p.known[m.ID]
 	switch {
 	case c == nil:
 		return Session{}, apperr.New(apperr.DelegationLost, "nothing is delegated for the resource: declare it again")
@@ -426,29 +413,29 @@ func (r *round) openOnce(ctx context.Context, m *resource) (Session, error) {
 	}
 	m.ConnectionID = c.ID
 	key := sessionKey{c.ID, c.DelegationID, m.Schedule.Region}
-	o, ok := r.sessions[key]
+	o, ok := p.sessions[key]
 	if !ok {
-		o.session, o.err = r.Sessions.Open(ctx, *c, m.Schedule.Region)
+		o.session, o.err = p.Sessions.Open(ctx, *c, m.Schedule.Region)
 		if o.err != nil && ctx.Err() != nil {
 			o.err = apperr.Wrap(apperr.Timeout, o.err, "keystone did not answer within %s", listTime)
 		}
 		o.session.lists = &lists{}
-		r.sessions[key] = o
+		p.sessions[key] = o
 	}
 	if o.err != nil && apperr.CodeOf(o.err) != apperr.DelegationLost {
-		r.problem = o.err
+		p.problem = o.err
 	}
 	return o.session, o.err
 }
 
 // explain drops the session of a resource after an error that its token may be the reason for, and says with which
 // roles a call was forbidden.
-func (r *round) explain(m *resource, err error) error {
+func (p *pass) explain(m *resource, err error) error {
 	code := apperr.CodeOf(err)
 	if code == apperr.Unauthenticated || code == apperr.Forbidden {
-		r.Sessions.Forget(m.ConnectionID)
+		p.Sessions.Forget(m.ConnectionID)
 	}
-	if c := r.known[m.ID]; code == apperr.Forbidden && c != nil {
+	if c := p.known[m.ID]; code == apperr.Forbidden && c != nil {
 		err = apperr.Wrap(code, err, "%s: the trust of the resource has only the roles %s",
 			strings.TrimSuffix(apperr.As(err).Message, "."), strings.Join(c.ActsAs.Roles, ", "))
 	}

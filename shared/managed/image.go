@@ -2,6 +2,7 @@ package managed
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha512"
 	"encoding/base64"
@@ -106,7 +107,7 @@ func imageObject(i domain.ImageDetail) Object {
 }
 
 // Create implements Driver.
-func (ImageDriver) Create(ctx context.Context, s Session, in Wanted) (string, error) {
+func (ImageDriver) Create(ctx context.Context, s Session, in Desired) (string, error) {
 	spec := read[domain.ImageSpec](in.Spec)
 	made, err := madeImages(ctx, s, in.Member)
 	if err != nil {
@@ -151,12 +152,7 @@ func ownTags(spec domain.ImageSpec) []string {
 	})
 }
 
-func containerFormat(spec domain.ImageSpec) string {
-	if spec.ContainerFormat == "" {
-		return "bare"
-	}
-	return spec.ContainerFormat
-}
+func containerFormat(spec domain.ImageSpec) string { return cmp.Or(spec.ContainerFormat, "bare") }
 
 // fillImage gives an image its content, or has Glance fetch it.
 func fillImage(ctx context.Context, s Session, id string, spec domain.ImageSpec) error {
@@ -171,18 +167,18 @@ func fillImage(ctx context.Context, s Session, id string, spec domain.ImageSpec)
 }
 
 // Differences implements Driver.
-func (ImageDriver) Differences(in Wanted, o Object) []Difference {
+func (ImageDriver) Differences(in Desired, o Object) []Difference {
 	i, spec, made := raw[domain.ImageDetail](o), read[domain.ImageSpec](in.Spec), read[domain.ImageSpec](in.Made.Spec)
 	out := slices.Concat(
 		compare("name", in.Name, i.Name, InPlace),
 		compare("min_disk_gb", spec.MinDiskGB, i.MinDiskGB, InPlace),
 		compare("min_ram_mb", spec.MinRAMMB, i.MinRAMMB, InPlace),
 		missing("tags", set(memberTags(in.Member.ID)), set(i.Tags)),
-		entries("tags", set(ownTags(spec)), in.had(func(spec json.RawMessage) map[string]string {
-			return set(ownTags(read[domain.ImageSpec](spec)))
+		entries("tags", set(ownTags(spec)), had(in, func(s domain.ImageSpec) map[string]string {
+			return set(ownTags(s))
 		}), set(i.Tags)),
-		entries("properties", spec.Properties, in.had(func(spec json.RawMessage) map[string]string {
-			return read[domain.ImageSpec](spec).Properties
+		entries("properties", spec.Properties, had(in, func(s domain.ImageSpec) map[string]string {
+			return s.Properties
 		}), i.Properties),
 		compare("disk_format", spec.DiskFormat, i.DiskFormat, Replace),
 		compare("container_format", containerFormat(spec), i.ContainerFormat, Replace),
@@ -213,7 +209,7 @@ func set(list []string) map[string]string {
 }
 
 // Update implements Driver.
-func (ImageDriver) Update(ctx context.Context, s Session, in Wanted, o Object, differences []Difference) error {
+func (ImageDriver) Update(ctx context.Context, s Session, in Desired, o Object, differences []Difference) error {
 	i, spec, change := raw[domain.ImageDetail](o), read[domain.ImageSpec](in.Spec), domain.ImageChange{}
 	if differs(differences, "name") {
 		change.Name = &in.Name
@@ -238,9 +234,5 @@ func (ImageDriver) Update(ctx context.Context, s Session, in Wanted, o Object, d
 
 // Delete implements Driver. It waits while the image is used or protected.
 func (ImageDriver) Delete(ctx context.Context, s Session, o Object) error {
-	err := s.Cloud.DeleteImage(ctx, o.ID)
-	if code := apperr.CodeOf(err); code == apperr.Conflict || code == apperr.Forbidden {
-		return Waits("InUse", "%s", apperr.As(err).Message)
-	}
-	return err
+	return waitsOn(s.Cloud.DeleteImage(ctx, o.ID), "InUse", apperr.Conflict, apperr.Forbidden)
 }

@@ -13,62 +13,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
-
-// TestImage declares an image, changes it and deletes it, in Glance.
-func TestImage(t *testing.T) {
-	t.Parallel()
-	content := base64.StdEncoding.EncodeToString([]byte("canary"))
-	spec := domain.ImageSpec{
-		DiskFormat: "raw", Content: content, MinDiskGB: 1, Tags: []string{"a", "b"},
-		Properties: map[string]string{"os_distro": "debian", "a/b~c": "1"},
-	}
-	s := newSandbox(t, ImageDriver{}, spec)
-	first := s.lost(t)
-	made, updates := s.settle(t)
-	if made.ID != first.ID || updates != 0 || made.Name != "thing" {
-		t.Errorf("%d updates of %+v", updates, made)
-	}
-	if i := made.Raw.(domain.ImageDetail); i.SizeBytes != 6 || i.Status != "active" || i.OwnerID != s.ProjectID {
-		t.Errorf("it is %+v", i)
-	}
-
-	spec.MinDiskGB, spec.MinRAMMB, spec.Tags = 2, 64, []string{"b", "c"}
-	spec.Properties = map[string]string{"os_distro": "ubuntu", "os_version": "24.04"}
-	s.declare(t, spec)
-	s.differ(t, made, "min_disk_gb in_place", "min_ram_mb in_place", "tags.a in_place", "tags.c in_place",
-		"properties.a/b~c in_place", "properties.os_distro in_place", "properties.os_version in_place")
-	s.in.Name = "other"
-	changed, updates := s.settle(t)
-	i := changed.Raw.(domain.ImageDetail)
-	if changed.ID != made.ID || updates != 1 || i.Name != "other" || i.MinDiskGB != 2 || i.MinRAMMB != 64 {
-		t.Errorf("%d updates to %+v", updates, i)
-	}
-	want := set(append(memberTags(s.in.Member.ID), "b", "c"))
-	if diff := cmp.Diff(want, set(i.Tags)); diff != "" {
-		t.Error(diff)
-	}
-	if _, isThere := i.Properties["a/b~c"]; isThere || i.Properties["os_version"] != "24.04" {
-		t.Errorf("the properties are %v", i.Properties)
-	}
-
-	spec.DiskFormat, spec.Content = "qcow2", base64.StdEncoding.EncodeToString([]byte("other"))
-	s.declare(t, spec)
-	s.differ(t, changed, "disk_format replace", "content replace")
-	spec.DiskFormat, spec.Content, spec.SourceURL = "raw", "", "https://example.com/image"
-	s.declare(t, spec)
-	s.differ(t, changed, "source_url replace")
-	s.remove(t)
-	if err := s.driver.Delete(t.Context(), s.Session, changed); err != nil {
-		t.Errorf("an absent one: %v", err)
-	}
-}
 
 // TestLongInterruptedImage: an image that was left without its content gets it.
 func TestLongInterruptedImage(t *testing.T) {
@@ -192,13 +142,13 @@ func TestImportWithoutEnd(t *testing.T) {
 		if o.State != ObjectError || o.Reason == "" {
 			t.Errorf("%s for %s: %+v", status, importFor, o)
 		}
-		s := member(0, func(s *seen) { s.object, s.member.Status = o, domain.MemberError })
+		s := member(0, func(s *observed) { s.object, s.member.Status = o, domain.MemberError })
 		repairs := target{count: 1, maxUnavailable: 1, surges: true, revision: 2, repairs: true}
-		if steps := stepsOf(decide(repairs, []seen{s}, testNow)); steps != "record 0" {
+		if steps := stepsOf(decide(repairs, []observed{s}, testNow)); steps != "record 0" {
 			t.Errorf("%s, was ready once: %s", status, steps)
 		}
 		s.member.WasReady, s.member.MayHaveData = false, false
-		if steps := stepsOf(decide(repairs, []seen{s}, testNow)); steps != "create 0, delete 0" {
+		if steps := stepsOf(decide(repairs, []observed{s}, testNow)); steps != "create 0, delete 0" {
 			t.Errorf("%s, was never ready: %s", status, steps)
 		}
 	}

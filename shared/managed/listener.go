@@ -1,6 +1,7 @@
 package managed
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -16,13 +17,9 @@ const roundRobin = "ROUND_ROBIN"
 
 // declaredListener is a listener with its pool as it is declared, without members.
 func declaredListener(l domain.ListenerSpec) domain.Listener {
-	algorithm := l.Algorithm
-	if algorithm == "" {
-		algorithm = roundRobin
-	}
 	return domain.Listener{
 		Name: listenerName(l.Protocol, l.Port), Protocol: l.Protocol, Port: l.Port,
-		Pool: &domain.ServerPool{Protocol: l.Protocol, Algorithm: algorithm},
+		Pool: &domain.ServerPool{Protocol: l.Protocol, Algorithm: cmp.Or(l.Algorithm, roundRobin)},
 	}
 }
 
@@ -32,7 +29,7 @@ func listenerField(protocol string, port int) string {
 }
 
 // Differences implements Driver.
-func (*BalancerDriver) Differences(in Wanted, o Object) []Difference {
+func (*BalancerDriver) Differences(in Desired, o Object) []Difference {
 	b, spec := raw[loadBalancer](o), read[domain.BalancerSpec](in.Spec)
 	out := compare("name", in.Name, b.Name, InPlace)
 	out = append(out, missing("tags", set(memberTags(in.Member.ID)), set(b.Tags))...)
@@ -53,8 +50,8 @@ func (*BalancerDriver) Differences(in Wanted, o Object) []Difference {
 const adminState = "admin_state_up"
 
 // listenerDifferences compares all listeners. They are removed one after the other, in their order: first comes what is
-// in the way of others, last what nobody declares any more.
-func listenerDifferences(in Wanted, b loadBalancer) []Difference {
+// in the way of others, last what is not declared any more.
+func listenerDifferences(in Desired, b loadBalancer) []Difference {
 	declared := read[domain.BalancerSpec](in.Spec).Listeners
 	out := unusedDifferences(declared, b)
 	var last []Difference
@@ -83,7 +80,7 @@ func listenerDifferences(in Wanted, b loadBalancer) []Difference {
 // udp has ports of its own; all other protocols share theirs.
 const udp = "UDP"
 
-// unusedDifferences are our pools that no listener has, because somebody has deleted it. One whose listener is to be
+// unusedDifferences are our pools that no listener has, because others have deleted it. One whose listener is to be
 // made again is used for it.
 func unusedDifferences(declared []domain.ListenerSpec, b loadBalancer) (out []Difference) {
 	for _, pool := range b.Unused {
@@ -103,19 +100,15 @@ func unusedDifferences(declared []domain.ListenerSpec, b loadBalancer) (out []Di
 // unusedField is before the id of an unused pool in differences.
 const unusedField = "pools."
 
-// unusedPool is the pool that a listener had before somebody deleted it.
+// unusedPool is the pool that a listener had before others deleted it.
 func unusedPool(b loadBalancer, l domain.Listener) (domain.ServerPool, bool) {
-	n := slices.IndexFunc(b.Unused, func(p domain.ServerPool) bool {
+	return firstOf(b.Unused, func(p domain.ServerPool) bool {
 		return p.Name == l.Name && p.Protocol == l.Pool.Protocol
 	})
-	if n < 0 {
-		return domain.ServerPool{}, false
-	}
-	return b.Unused[n], true
 }
 
 // differencesOf compares one listener.
-func differencesOf(in Wanted, b loadBalancer, l domain.ListenerSpec) []Difference {
+func differencesOf(in Desired, b loadBalancer, l domain.ListenerSpec) []Difference {
 	field, declared := listenerField(l.Protocol, l.Port), declaredListener(l)
 	actual, ok := listenerOf(b, field)
 	if !ok {
@@ -127,7 +120,7 @@ func differencesOf(in Wanted, b loadBalancer, l domain.ListenerSpec) []Differenc
 	out := compare(field+"."+adminState, true, !actual.IsOff, InPlace)
 	out = append(out, compare(field+".pool."+adminState, true, !actual.Pool.IsOff, InPlace)...)
 	out = append(out, compare(field+".algorithm", declared.Pool.Algorithm, actual.Pool.Algorithm, InPlace)...)
-	members, err := in.Around.poolMembers(l, b.network)
+	members, err := in.Inventory.poolMembers(l, b.network)
 	if err != nil { // they are not known at the moment
 		return out
 	}
@@ -181,13 +174,7 @@ func partsInError(b loadBalancer) string {
 }
 
 func listenerOf(b loadBalancer, field string) (domain.Listener, bool) {
-	n := slices.IndexFunc(b.Listeners, func(l domain.Listener) bool {
-		return listenerField(l.Protocol, l.Port) == field
-	})
-	if n < 0 {
-		return domain.Listener{}, false
-	}
-	return b.Listeners[n], true
+	return firstOf(b.Listeners, func(l domain.Listener) bool { return listenerField(l.Protocol, l.Port) == field })
 }
 
 // endpoints is a list of members as text.
@@ -205,7 +192,7 @@ func endpoints(members []domain.PoolMember) string {
 
 // Update implements Driver. Octavia takes one change of a load balancer at a time, so it removes the first difference
 // only: the next one is removed when the load balancer is ACTIVE again.
-func (*BalancerDriver) Update(ctx context.Context, s Session, in Wanted, o Object, differences []Difference) error {
+func (*BalancerDriver) Update(ctx context.Context, s Session, in Desired, o Object, differences []Difference) error {
 	b, first := raw[loadBalancer](o), differences[0]
 	change := func() error { return changeListener(ctx, s, in, b, first) }
 	if first.Field == adminState {
@@ -229,12 +216,12 @@ func (*BalancerDriver) Update(ctx context.Context, s Session, in Wanted, o Objec
 }
 
 // isBusy reports whether Octavia has refused a change only because the last one is not done. Other conflicts stay, such
-// as a port that somebody else's listener has.
+// as a port that another listener has.
 func isBusy(err error) bool {
 	return apperr.CodeOf(err) == apperr.Conflict && strings.Contains(apperr.As(err).Message, "immutable")
 }
 
-func changeListener(ctx context.Context, s Session, in Wanted, b loadBalancer, d Difference) error {
+func changeListener(ctx context.Context, s Session, in Desired, b loadBalancer, d Difference) error {
 	for _, l := range read[domain.BalancerSpec](in.Spec).Listeners {
 		field, declared := listenerField(l.Protocol, l.Port), declaredListener(l)
 		actual, _ := listenerOf(b, field)
@@ -254,7 +241,7 @@ func changeListener(ctx context.Context, s Session, in Wanted, b loadBalancer, d
 		case field + ".algorithm":
 			return s.Cloud.SetPoolAlgorithm(ctx, actual.Pool.ID, declared.Pool.Algorithm)
 		case field + ".members":
-			members, err := in.Around.poolMembers(l, b.network)
+			members, err := in.Inventory.poolMembers(l, b.network)
 			switch {
 			case err != nil:
 				return err
@@ -292,7 +279,7 @@ var notServing = []string{
 
 // poolMembers are the members that a listener should have, sorted by address. It waits while a resource is missing, or
 // while Nova does not know the addresses of a server because its cell is down.
-func (a Around) poolMembers(l domain.ListenerSpec, network string) ([]domain.PoolMember, error) {
+func (a Inventory) poolMembers(l domain.ListenerSpec, network string) ([]domain.PoolMember, error) {
 	byAddress := map[string]domain.PoolMember{}
 	add := func(name, address string) {
 		byAddress[address] = domain.PoolMember{Name: name, Address: address, Port: l.MemberPort}

@@ -145,41 +145,6 @@ func TestLongListenersOneByOne(t *testing.T) {
 	})
 }
 
-// TestLongListenerDeletedByOthers: the listener is made again with the pool that it had. The pool of one that is not
-// declared any more goes.
-func TestLongListenerDeletedByOthers(t *testing.T) {
-	t.Parallel()
-	spec := domain.BalancerSpec{Network: testkit.Sandbox(t).Network, Listeners: []domain.ListenerSpec{
-		listenerTo("TCP", 80, "192.0.2.1"), listenerTo("TCP", 81, "192.0.2.1"),
-	}}
-	s := newSandbox(t, NewBalancerDriver(), spec)
-	calls := &recorded{Cloud: s.Cloud}
-	made, _ := s.settle(t)
-	before := parts(made)
-	for _, l := range before {
-		if err := s.Cloud.DeleteListener(t.Context(), l.Listener); err != nil && !isBusy(err) {
-			t.Fatal(err)
-		}
-		made = s.active(t)
-	}
-	if n := len(parts(made)); n != 0 {
-		t.Fatalf("%d listeners are left", n)
-	}
-	s.Cloud = calls
-	spec.Listeners = spec.Listeners[:1]
-	s.declare(t, spec)
-	s.differ(t, made, "pools."+before["listeners.tcp-81"].Pool+" in_place", "listeners.tcp-80 in_place")
-	again, _ := s.settle(t)
-	want := []string{"delete pool " + before["listeners.tcp-81"].Pool, "add listener cloudfn-tcp-80"}
-	if diff := cmp.Diff(want, calls.taken(t)); diff != "" {
-		t.Error(diff)
-	}
-	old, now := before["listeners.tcp-80"], parts(again)["listeners.tcp-80"]
-	if len(parts(again)) != 1 || now.Pool != old.Pool || !cmp.Equal(now.Members, old.Members) {
-		t.Errorf("it is %+v, and was %+v", now, old)
-	}
-}
-
 // active waits until the load balancer can be changed.
 func (s *sandbox) active(t *testing.T) (o Object) {
 	t.Helper()
@@ -282,7 +247,7 @@ func TestLongSwitchedOff(t *testing.T) {
 func TestPartsOfABalancer(t *testing.T) {
 	t.Parallel()
 	spec := domain.BalancerSpec{Listeners: []domain.ListenerSpec{listenerTo("TCP", 80, "192.0.2.1")}}
-	in, traces := Wanted{Spec: asJSON(t, spec)}, map[string]bool{}
+	in, traces := Desired{Spec: asJSON(t, spec)}, map[string]bool{}
 	for _, status := range []string{"ACTIVE", "ERROR", "PENDING_CREATE", "PENDING_UPDATE"} {
 		for part := range 3 {
 			all := []string{active, active, active}
@@ -301,7 +266,7 @@ func TestPartsOfABalancer(t *testing.T) {
 				o.State != ObjectReady {
 				t.Errorf("%s: %+v, %+v", all, o, differences)
 			}
-			traces[seen{object: o, differences: differences}.trace()] = true
+			traces[observed{object: o, differences: differences}.trace()] = true
 		}
 	}
 	if len(traces) != 7 { // nothing is PENDING, or one of three parts in one of two statuses
@@ -327,12 +292,12 @@ func TestMarkOfRenamedBalancer(t *testing.T) {
 	t.Parallel()
 	for repairs, want := range map[bool]string{false: "theirs", true: "thing"} {
 		b := domain.LoadBalancer{ID: "b", Name: "theirs", Status: active, Tags: []string{"other"}}
-		s := seen{member: domain.Member{ID: uuid.New(), Revision: 1, Status: domain.MemberReady, WasReady: true}}
-		in := Wanted{Name: "thing", Spec: []byte("{}"), Member: s.member}
+		s := observed{member: domain.Member{ID: uuid.New(), Revision: 1, Status: domain.MemberReady, WasReady: true}}
+		in := Desired{Name: "thing", Spec: []byte("{}"), Member: s.member}
 		driver, octavia := NewBalancerDriver(), &renaming{}
 		s.object, s.isFound = balancerObject(loadBalancer{LoadBalancer: b}), true
 		s.differences = driver.Differences(in, s.object)
-		p := decide(target{count: 1, revision: 1, repairs: repairs}, []seen{s}, testNow)
+		p := decide(target{count: 1, revision: 1, repairs: repairs}, []observed{s}, testNow)
 		if stepsOf(p) != "update 0" {
 			t.Fatalf("it takes the steps %q", stepsOf(p))
 		}

@@ -62,11 +62,6 @@ func (*MachineDriver) Kinds() []domain.Kind {
 	return []domain.Kind{domain.KindMachine, domain.KindDeployment}
 }
 
-// isServers reports whether the objects of a kind are servers.
-func isServers(kind domain.Kind) bool {
-	return kind == domain.KindMachine || kind == domain.KindDeployment
-}
-
 // Needs implements Driver.
 func (*MachineDriver) Needs(spec json.RawMessage) []Ref {
 	m, all := read[domain.MachineSpec](spec), []Ref{}
@@ -192,7 +187,7 @@ func ofAnother(err error) error {
 
 // Create implements Driver. The order is looked up by its id, and its server by its tag, before a create call is
 // repeated.
-func (d *MachineDriver) Create(ctx context.Context, s Session, in Wanted) (string, error) {
+func (d *MachineDriver) Create(ctx context.Context, s Session, in Desired) (string, error) {
 	spec := read[domain.MachineSpec](in.Spec)
 	userData, err := withConfigmaps(in, spec)
 	if err != nil {
@@ -235,7 +230,7 @@ func unrejected(unfinished error) error {
 
 // order is the order of a member's server: the one that is placed, or a new one.
 func (d *MachineDriver) order(
-	ctx context.Context, s Session, in Wanted, spec domain.MachineSpec,
+	ctx context.Context, s Session, in Desired, spec domain.MachineSpec,
 ) (order domain.Order, err error) {
 	id := uuid.NewSHA1(in.Member.ID, []byte("order")) // of its own: it has events of its own
 	order, err = d.Orders.Orders.Get(ctx, s.ProjectID, id)
@@ -285,8 +280,8 @@ func rejected(p domain.Problem) error {
 }
 
 // withConfigmaps are the user_data of a server, with the files of its configmaps.
-func withConfigmaps(in Wanted, spec domain.MachineSpec) (domain.Secret, error) {
-	files, ok := in.Around.files(spec)
+func withConfigmaps(in Desired, spec domain.MachineSpec) (domain.Secret, error) {
+	files, ok := in.Inventory.files(spec)
 	if !ok {
 		return "", Waits("NoConfigmap", "a configmap of the server is deleted")
 	}
@@ -294,7 +289,7 @@ func withConfigmaps(in Wanted, spec domain.MachineSpec) (domain.Secret, error) {
 }
 
 // Check implements Checker. It makes the server group of a deployment whose affinity has changed, as Create would.
-func (*MachineDriver) Check(ctx context.Context, s Session, in Wanted) error {
+func (*MachineDriver) Check(ctx context.Context, s Session, in Desired) error {
 	spec := read[domain.MachineSpec](in.Spec)
 	if _, err := launchSpec(ctx, s, in, spec); err != nil {
 		return err
@@ -401,7 +396,7 @@ func (*MachineDriver) Finish(ctx context.Context, s Session, m domain.Managed) e
 
 // freeVolumes returns the volumes that a new server gets in its create call, so that its first boot finds them. It
 // waits until no other server has them.
-func freeVolumes(in Wanted, spec domain.MachineSpec) ([]domain.ServerVolume, error) {
+func freeVolumes(in Desired, spec domain.MachineSpec) ([]domain.ServerVolume, error) {
 	var all []domain.ServerVolume
 	for _, name := range spec.Volumes {
 		v, err := freeVolume(in, name)
@@ -415,8 +410,8 @@ func freeVolumes(in Wanted, spec domain.MachineSpec) ([]domain.ServerVolume, err
 
 // freeVolume returns a managed volume that a server can get now. It waits while another one has it. Several servers can
 // have one of a multiattach type, but not a server and the one that replaces it.
-func freeVolume(in Wanted, name string) (domain.ServerVolume, error) {
-	o := in.Around.volume(name)
+func freeVolume(in Desired, name string) (domain.ServerVolume, error) {
+	o := in.Inventory.volume(name)
 	switch v, isKnown := o.Raw.(domain.Volume); {
 	case !isKnown:
 		return domain.ServerVolume{}, Waits("VolumeUnknown", "no list shows volume %s", name)
@@ -432,11 +427,11 @@ func freeVolume(in Wanted, name string) (domain.ServerVolume, error) {
 
 // becomesFree waits while a volume is at a server that keeps it. What replaces the server that has it may get it, and a
 // server that is not declared with it any more loses it.
-func becomesFree(in Wanted, name string) error {
+func becomesFree(in Desired, name string) error {
 	_, wait := freeVolume(in, name)
-	v := raw[domain.Volume](in.Around.volume(name))
+	v := raw[domain.Volume](in.Inventory.volume(name))
 	if wait == nil || v.Status != "in-use" || slices.ContainsFunc(v.Servers, func(id string) bool {
-		return id != in.Around.objectID(in.Member) && in.Around.keepsVolume(id, name)
+		return id != in.Inventory.objectID(in.Member) && in.Inventory.keepsVolume(id, name)
 	}) {
 		return wait
 	}
@@ -444,7 +439,7 @@ func becomesFree(in Wanted, name string) error {
 }
 
 // keepsVolume reports whether a server keeps a volume that it has: it is no managed one, or is declared with it.
-func (a Around) keepsVolume(server, name string) bool {
+func (a Inventory) keepsVolume(server, name string) bool {
 	for ref, m := range a.resources {
 		for _, member := range m.Members {
 			if ref.Kind == domain.KindMachine && a.objectID(member) == server {
@@ -457,9 +452,9 @@ func (a Around) keepsVolume(server, name string) bool {
 }
 
 // isReplacing reports whether another server of the same VirtualMachine is one of these.
-func (w Wanted) isReplacing(servers []string) bool {
+func (w Desired) isReplacing(servers []string) bool {
 	return w.Resource.Kind == domain.KindMachine && slices.ContainsFunc(w.Resource.Members, func(m domain.Member) bool {
-		return m.ID != w.Member.ID && slices.Contains(servers, w.Around.objectID(m))
+		return m.ID != w.Member.ID && slices.Contains(servers, w.Inventory.objectID(m))
 	})
 }
 

@@ -108,14 +108,14 @@ func (*fakeNova) Zones(context.Context) ([]domain.Zone, error) {
 
 func (f *fakeNova) CellsUp(context.Context, string) error { return f.cells }
 
-// newFakeNova has the ready server of a member, which is wanted with the flavor.
-func newFakeNova(flavor string) (*fakeNova, Wanted) {
+// newFakeNova has the ready server of a member, which is desired with the flavor.
+func newFakeNova(flavor string) (*fakeNova, Desired) {
 	id := uuid.New()
-	in := Wanted{
+	in := Desired{
 		Resource: domain.Managed{Kind: domain.KindMachine, Name: "web", Revision: 1}, Name: "web",
-		Member: domain.Member{ID: id, Revision: 1, ObjectID: "s", Status: domain.MemberUpdating},
-		Spec:   []byte(`{"flavor": "` + flavor + `", "image": "cirros", "networks": ["private"]}`),
-		Around: NewAround(nil, nil),
+		Member:    domain.Member{ID: id, Revision: 1, ObjectID: "s", Status: domain.MemberUpdating},
+		Spec:      []byte(`{"flavor": "` + flavor + `", "image": "cirros", "networks": ["private"]}`),
+		Inventory: NewInventory(nil, nil),
 	}
 	in.Made = domain.Revision{Number: 1, Spec: in.Spec}
 	return &fakeNova{server: domain.Server{
@@ -142,7 +142,7 @@ func TestTagsInPlace(t *testing.T) {
 }
 
 // settle takes steps until nothing differs, and fails on the first that does not succeed.
-func (f *fakeNova) settle(t *testing.T, in Wanted) {
+func (f *fakeNova) settle(t *testing.T, in Desired) {
 	t.Helper()
 	driver := &MachineDriver{}
 	for range 10 {
@@ -205,7 +205,7 @@ func TestTagsAreRemoved(t *testing.T) {
 }
 
 // withVolumes has managed volumes in the neighborhood of a server, by their names.
-func withVolumes(in *Wanted, volumes map[string]domain.Volume) {
+func withVolumes(in *Desired, volumes map[string]domain.Volume) {
 	var all []domain.Managed
 	objects := map[uuid.UUID]Object{}
 	for name, v := range volumes {
@@ -213,7 +213,7 @@ func withVolumes(in *Wanted, volumes map[string]domain.Volume) {
 		all = append(all, domain.Managed{Kind: domain.KindVolume, Name: name, Members: []domain.Member{member}})
 		objects[member.ID] = volumeObject(v)
 	}
-	in.Around = NewAround(all, objects)
+	in.Inventory = NewInventory(all, objects)
 }
 
 // TestFreeVolumes: a new server gets its volumes in its create call. It waits while they are another server's, unless
@@ -393,7 +393,7 @@ func TestCheckOfServer(t *testing.T) {
 		nova, in := newFakeNova("tiny")
 		in.Spec = []byte(spec)
 		large := domain.ConfigmapSpec{Data: map[string]string{"a": strings.Repeat("x", domain.MaxUserData)}}
-		in.Around = NewAround([]domain.Managed{{
+		in.Inventory = NewInventory([]domain.Managed{{
 			Kind: domain.KindConfigmap, Name: "large", Spec: asJSON(t, large),
 		}}, nil)
 		err := (&MachineDriver{}).Check(t.Context(), Session{Cloud: nova}, in)
@@ -444,7 +444,7 @@ func TestVolumesOfReplacement(t *testing.T) {
 			}
 			all = append(all, m)
 		}
-		in.Around = NewAround(all, map[uuid.UUID]Object{id: {ID: "v", State: ObjectReady, Raw: row.volume}})
+		in.Inventory = NewInventory(all, map[uuid.UUID]Object{id: {ID: "v", State: ObjectReady, Raw: row.volume}})
 		err := (&MachineDriver{}).Check(t.Context(), Session{Cloud: nova}, in)
 		if _, isWait := errors.AsType[WaitError](err); isWait != row.waits || err != nil && !isWait {
 			t.Errorf("%s: %v", name, err)

@@ -3,7 +3,6 @@ package managed
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -18,7 +17,7 @@ import (
 
 // launchSpec resolves the names in a spec.
 func launchSpec(
-	ctx context.Context, s Session, in Wanted, spec domain.MachineSpec,
+	ctx context.Context, s Session, in Desired, spec domain.MachineSpec,
 ) (out domain.LaunchSpec, err error) {
 	flavor, err := findFlavor(ctx, s, spec.Flavor)
 	if err != nil {
@@ -62,7 +61,7 @@ func findFlavor(ctx context.Context, s Session, name string) (domain.Flavor, err
 
 // zoneFor is the availability zone that a new server is made in; "" = any. Members are spread over the zones that the
 // labels of the schedule leave.
-func zoneFor(in Wanted) (string, error) {
+func zoneFor(in Desired) (string, error) {
 	rule := in.Resource.Schedule
 	switch {
 	case rule.Zone != "" || len(rule.Labels) == 0:
@@ -74,7 +73,7 @@ func zoneFor(in Wanted) (string, error) {
 }
 
 // Differences implements Driver.
-func (*MachineDriver) Differences(in Wanted, o Object) []Difference {
+func (*MachineDriver) Differences(in Desired, o Object) []Difference {
 	server, ok := o.Raw.(domain.Server)
 	if !ok {
 		return nil
@@ -86,11 +85,11 @@ func (*MachineDriver) Differences(in Wanted, o Object) []Difference {
 	}
 	out := compare("name", in.Name, server.Name, InPlace)
 	out = append(out, missing("tags", set([]string{in.Member.ID.String(), markTag}), set(server.Tags))...)
-	out = append(out, entries("metadata", spec.Metadata, in.had(func(spec json.RawMessage) map[string]string {
-		return read[domain.MachineSpec](spec).Metadata
+	out = append(out, entries("metadata", spec.Metadata, had(in, func(s domain.MachineSpec) map[string]string {
+		return s.Metadata
 	}), server.Metadata)...)
-	out = append(out, entries("tags", set(spec.Tags), in.had(func(spec json.RawMessage) map[string]string {
-		return set(read[domain.MachineSpec](spec).Tags)
+	out = append(out, entries("tags", set(spec.Tags), had(in, func(s domain.MachineSpec) map[string]string {
+		return set(s.Tags)
 	}), set(server.Tags))...)
 	isMade := made.Flavor == "" || made.Flavor == spec.Flavor
 	switch {
@@ -144,18 +143,18 @@ func otherImage(spec, made domain.MachineSpec, server domain.Server) (actual str
 
 // volumeDifferences compares the volumes that a server should have with those that it has. Volumes that others have
 // attached stay.
-func volumeDifferences(in Wanted, spec domain.MachineSpec, server domain.Server) []Difference {
+func volumeDifferences(in Desired, spec domain.MachineSpec, server domain.Server) []Difference {
 	var out []Difference
 	for _, name := range spec.Volumes {
-		o := in.Around.volume(name)
+		o := in.Inventory.volume(name)
 		isAttached := slices.Contains(server.VolumeIDs, o.ID) && !isAttaching(o, server)
 		if !isAttached { // a volume that others have deleted is not there either
 			out = append(out, Difference{Field: "volumes." + name, Declared: cmp.Or(o.ID, name), Way: InPlace})
 		}
 	}
-	had := in.had(func(spec json.RawMessage) map[string]string { return set(read[domain.MachineSpec](spec).Volumes) })
-	for _, name := range slices.Sorted(maps.Keys(had)) {
-		o := in.Around.volume(name)
+	before := had(in, func(s domain.MachineSpec) map[string]string { return set(s.Volumes) })
+	for _, name := range slices.Sorted(maps.Keys(before)) {
+		o := in.Inventory.volume(name)
 		if slices.Contains(server.VolumeIDs, o.ID) && !slices.Contains(spec.Volumes, name) {
 			out = append(out, Difference{Field: "volumes." + name, Actual: o.ID, Way: InPlace})
 		}
@@ -164,7 +163,7 @@ func volumeDifferences(in Wanted, spec domain.MachineSpec, server domain.Server)
 }
 
 // fixedDifferences are those of fields that only a new server can have.
-func fixedDifferences(in Wanted, spec, made domain.MachineSpec, server domain.Server) []Difference {
+func fixedDifferences(in Desired, spec, made domain.MachineSpec, server domain.Server) []Difference {
 	var out []Difference
 	add := func(field string, isSame bool, declared, actual any) {
 		if isSame {
@@ -196,7 +195,7 @@ func fixedDifferences(in Wanted, spec, made domain.MachineSpec, server domain.Se
 }
 
 // Update implements Driver. What does not interrupt the server comes first; a resize and a rebuild take a while each.
-func (d *MachineDriver) Update(ctx context.Context, s Session, in Wanted, o Object, differences []Difference) error {
+func (d *MachineDriver) Update(ctx context.Context, s Session, in Desired, o Object, differences []Difference) error {
 	server, ok := o.Raw.(domain.Server)
 	if !ok {
 		return Waits("NotObserved", "no list shows the server %s", o.ID)
@@ -241,7 +240,7 @@ func rebuilds(differences []Difference) bool {
 }
 
 // describe changes what does not interrupt a server: its marks, name, metadata, volumes and ports.
-func describe(ctx context.Context, s Session, in Wanted, server domain.Server, differences []Difference) error {
+func describe(ctx context.Context, s Session, in Desired, server domain.Server, differences []Difference) error {
 	if err := retag(ctx, s, server, differences); err != nil {
 		return err
 	}

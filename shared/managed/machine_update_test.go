@@ -42,8 +42,8 @@ func (c sameCloud) Images(context.Context, string) ([]domain.Image, error) {
 	return []domain.Image{{ID: imageOne, Name: "cirros", Status: "active"}}, c.err
 }
 
-// matchedInRound is the resource after a round has compared its member with the object.
-func matchedInRound(t *testing.T, cloud Cloud, in Wanted, o Object, since ...domain.Revision) *resource {
+// matchedInPass is the resource after a pass has compared its member with the object.
+func matchedInPass(t *testing.T, cloud Cloud, in Desired, o Object, since ...domain.Revision) *resource {
 	t.Helper()
 	m := &resource{Managed: in.Resource, driver: &MachineDriver{}, session: Session{Cloud: cloud}}
 	m.Spec, m.Members = in.Spec, []domain.Member{in.Member}
@@ -51,12 +51,12 @@ func matchedInRound(t *testing.T, cloud Cloud, in Wanted, o Object, since ...dom
 	for _, r := range since {
 		m.Made[r.Number] = r
 	}
-	(&round{around: in.Around}).match(t.Context(), m, map[uuid.UUID]Object{in.Member.ID: o})
+	(&pass{inventory: in.Inventory}).match(t.Context(), m, map[uuid.UUID]Object{in.Member.ID: o})
 	return m
 }
 
 // declaredAnew is a ready server that was made from one spec, and another spec that is declared now.
-func declaredAnew(made, declared string) (Wanted, Object) {
+func declaredAnew(made, declared string) (Desired, Object) {
 	_, in := newFakeNova("tiny")
 	in.Resource.Revision, in.Member.Status = 2, domain.MemberReady
 	in.Spec, in.Made.Spec = json.RawMessage(declared), json.RawMessage(made)
@@ -96,7 +96,7 @@ func TestSameSpecWrittenOtherwise(t *testing.T) {
 			base := `{"flavor": "tiny", "update": "` + update + `", `
 			in, o := declaredAnew(base+tc.made+"}", base+tc.declared+"}")
 			var got []string
-			for _, one := range matchedInRound(t, sameCloud{}, in, o).members[0].differences {
+			for _, one := range matchedInPass(t, sameCloud{}, in, o).members[0].differences {
 				got = append(got, one.Field)
 			}
 			if !slices.Equal(got, tc.differs) {
@@ -117,7 +117,7 @@ func TestHalfDeclared(t *testing.T) {
 	server, _ := o.Raw.(domain.Server)
 	server.Tags, server.Metadata = append(server.Tags, "a", "c", "others"), map[string]string{"b": "1", "d": "2"}
 	o.Raw = server
-	m := matchedInRound(t, sameCloud{}, in, o, domain.Revision{
+	m := matchedInPass(t, sameCloud{}, in, o, domain.Revision{
 		Number: 2, Spec: []byte(`{"flavor": "tiny", "image": "cirros", "tags": ["c"], "metadata": {"d": "2"}}`),
 	})
 	var got []string
@@ -146,7 +146,7 @@ func TestZoneOfServer(t *testing.T) {
 		in, o := declaredAnew(`{"flavor": "tiny"}`, `{"flavor": "tiny"}`)
 		server, _ := o.Raw.(domain.Server)
 		server.Zone, in.Made.Schedule.Zone, in.Resource.Schedule.Zone = "nova", "before", zone
-		left := matchedInRound(t, sameCloud{}, in, machineObject(server)).members[0].differences
+		left := matchedInPass(t, sameCloud{}, in, machineObject(server)).members[0].differences
 		if len(left) == 0 != isSame {
 			t.Errorf("zone %q: %+v", zone, left)
 		}
@@ -165,13 +165,13 @@ func TestNothingIsReplacedForUnknownNames(t *testing.T) {
 	} {
 		base := `{"flavor": "tiny", "update": "replace", `
 		in, o := declaredAnew(base+change[0]+"}", base+change[1]+"}")
-		m := matchedInRound(t, cloud, in, o)
-		if m.notListed == nil || len(m.members) > 0 {
-			t.Errorf("%s: %v, %+v", change[1], m.notListed, m.members)
+		m := matchedInPass(t, cloud, in, o)
+		if m.unknown == nil || len(m.members) > 0 {
+			t.Errorf("%s: %v, %+v", change[1], m.unknown, m.members)
 		}
 		in, o = declaredAnew(base+change[0]+"}", base+change[0]+"}")
-		if m := matchedInRound(t, cloud, in, o); m.notListed != nil || len(m.members[0].differences) > 0 {
-			t.Errorf("%s as before: %v, %+v", change[0], m.notListed, m.members)
+		if m := matchedInPass(t, cloud, in, o); m.unknown != nil || len(m.members[0].differences) > 0 {
+			t.Errorf("%s as before: %v, %+v", change[0], m.unknown, m.members)
 		}
 	}
 }
@@ -203,7 +203,7 @@ func TestRetiredFlavor(t *testing.T) {
 				server.Flavor.ID = "1"
 			}
 			var got []string
-			for _, one := range matchedInRound(t, sameCloud{}, in, machineObject(server)).members[0].differences {
+			for _, one := range matchedInPass(t, sameCloud{}, in, machineObject(server)).members[0].differences {
 				got = append(got, one.Field)
 				if one.Way == Replace && !tc.replaces {
 					t.Errorf("%s: it is replaced for %s", name, one.Field)
@@ -230,7 +230,7 @@ func TestImageAfterRebuild(t *testing.T) {
 		in.Member.IsRebuilt, in.Member.UserData = tc.isRebuilt, "digest of a rebuild that may not have been made"
 		server, _ := o.Raw.(domain.Server)
 		server.Image = &domain.ImageRef{ID: tc.image}
-		m := matchedInRound(t, sameCloud{}, in, machineObject(server))
+		m := matchedInPass(t, sameCloud{}, in, machineObject(server))
 		if got := differs(m.members[0].differences, "image"); got != tc.isOther {
 			t.Errorf("%+v: it differs by %+v", tc, m.members[0].differences)
 		}
@@ -297,7 +297,7 @@ func (f *fakeNova) SetPortGroups(_ context.Context, id string, groups []string) 
 }
 
 // connected is a server that was made with two networks and a security group.
-func connected(t *testing.T) (*fakeNova, Wanted, *MachineDriver) {
+func connected(t *testing.T) (*fakeNova, Desired, *MachineDriver) {
 	t.Helper()
 	nova, in := newFakeNova("tiny")
 	in.Spec = []byte(`{"flavor": "tiny", "image": "cirros", "networks": ["private", "back"],
@@ -314,7 +314,7 @@ func connected(t *testing.T) (*fakeNova, Wanted, *MachineDriver) {
 }
 
 // compared are the differences of a server, each as field, and + if others have added it.
-func compared(t *testing.T, driver *MachineDriver, nova *fakeNova, in Wanted) (Object, []Difference, string) {
+func compared(t *testing.T, driver *MachineDriver, nova *fakeNova, in Desired) (Object, []Difference, string) {
 	t.Helper()
 	o, err := driver.Find(t.Context(), Session{Cloud: nova}, "s")
 	if err != nil {
@@ -461,9 +461,9 @@ func TestPortsOfOneServer(t *testing.T) {
 // TestAddedStays: what others have added, and what stays, is drift whatever else is done.
 func TestAddedStays(t *testing.T) {
 	t.Parallel()
-	s := member(0, func(s *seen) { s.added = []Difference{{Field: "networks.n4", Actual: "n4", Stays: true}} })
+	s := member(0, func(s *observed) { s.added = []Difference{{Field: "networks.n4", Actual: "n4", Stays: true}} })
 	for _, t2 := range []target{single(), changed(single(), func(t *target) { t.repairs = true })} {
-		p := decide(t2, []seen{s}, testNow)
+		p := decide(t2, []observed{s}, testNow)
 		if len(p.steps) > 0 || len(p.drift) != 1 || p.drift[0].Field != "networks.n4" || p.updated != 1 {
 			t.Errorf("it is %+v", p)
 		}

@@ -38,13 +38,13 @@ func taggedMember(tags []string) (uuid.UUID, bool) {
 	return uuid.UUID{}, false
 }
 
-// copyAfter is the age at which an object with the mark of an older one is somebody's copy, and not what a creation
-// whose answer was lost has left: a backup of a volume, for example, is restored with the volume's metadata. No call
-// works so late.
+// copyAfter is the age at which an object with the mark of an older one is a copy that others have made, and not what a
+// creation whose answer was lost has left: a backup of a volume, for example, is restored with the volume's metadata.
+// No call works so late.
 const copyAfter = 2 * time.Minute
 
 // byMark gives each member its object: the one that is stored, or else the oldest one with its mark. Those that other
-// create calls have made are Extra; copies of it belong to whoever has made them.
+// create calls have made are Extra; copies of it belong to others.
 func byMark(found map[uuid.UUID][]Object, members []domain.Member) map[uuid.UUID]Object {
 	known := make(map[uuid.UUID]domain.Member, len(members))
 	for _, m := range members {
@@ -103,7 +103,7 @@ func read[T any](spec json.RawMessage) T {
 }
 
 // entries compares a map that is declared with what is, entry by entry. An entry that was declared before and is not
-// now is to be removed; others of the object belong to somebody else.
+// now is to be removed; others of the object are not ours.
 func entries(field string, declared, before, actual map[string]string) []Difference {
 	var out []Difference
 	for key, value := range declared {
@@ -164,76 +164,80 @@ func differs(differences []Difference, field string) bool {
 
 // find returns the difference of a field.
 func find(differences []Difference, field string) (Difference, bool) {
-	n := slices.IndexFunc(differences, func(d Difference) bool { return d.Field == field })
-	if n < 0 {
-		return Difference{}, false
-	}
-	return differences[n], true
+	return firstOf(differences, func(d Difference) bool { return d.Field == field })
 }
 
-// surplusField is the field of the drift that an unexpected object is.
-const surplusField = "unexpected_object"
+// firstOf returns the first element that is so.
+func firstOf[T any](all []T, isSo func(T) bool) (found T, ok bool) {
+	if n := slices.IndexFunc(all, isSo); n >= 0 {
+		return all[n], true
+	}
+	return found, false
+}
 
-// surplusKept is how long an object that no scan finds is remembered: a cell of Nova may be down for some time.
-const surplusKept = 24 * time.Hour
+// unexpectedField is the field of the drift that an unexpected object is.
+const unexpectedField = "unexpected_object"
 
-// findSurplus finds the objects that carry a mark and belong to no member, such as a server that Nova did not find for
-// a while, and that was made again. Each is an event when two scans have found it, and drift of the resource that has
-// its name. It is never deleted. Between scans what the last one has found stays.
-func (r *round) findSurplus(ctx context.Context) error {
-	listed, seen, found := r.listedObjects()
+// unexpectedKept is how long an object that no scan finds is remembered: a cell of Nova may be down for some time.
+const unexpectedKept = 24 * time.Hour
+
+// findUnexpected finds the objects that carry a mark and belong to no member, such as a server that Nova did not find
+// for a while, and that was made again. Each is an event when two scans have found it, and drift of the resource that
+// has its name. It is never deleted. Between scans what the last one has found stays.
+func (p *pass) findUnexpected(ctx context.Context) error {
+	listed, ids, found := p.listedObjects()
 	if len(listed) > 0 {
-		err := r.Store.ForgetUnexpected(ctx, r.claim, r.project.ProjectID, listed, seen, surplusKept)
+		err := p.Store.ForgetUnexpected(ctx, p.claim, p.project.ProjectID, listed, ids, unexpectedKept)
 		if err != nil {
 			return err
 		}
 	}
 	var reported []string
 	if len(found) > 0 {
-		all, err := r.Store.SaveUnexpected(ctx, r.claim, r.project.ProjectID, found, domain.MissedFor)
+		all, err := p.Store.SaveUnexpected(ctx, p.claim, p.project.ProjectID, found, domain.MissedFor)
 		if err != nil {
 			return err
 		}
 		reported = all
 	}
 	slices.Sort(reported)
-	for _, m := range r.resources {
-		if _, isListed := r.marked[listing{m.driver, m.Schedule.Region}]; !isListed {
-			m.surplus = m.lastSurplus()
+	for _, m := range p.resources {
+		if _, isListed := p.marked[listing{m.driver, m.Schedule.Region}]; !isListed {
+			m.unexpected = m.lastUnexpected()
 			continue
 		}
 		for _, id := range reported {
 			n := slices.IndexFunc(found, func(o domain.UnexpectedObject) bool { return o.ObjectID == id })
 			if n >= 0 && m.isNamed(found[n]) {
-				m.surplus = append(m.surplus, domain.Drift{Field: surplusField, Actual: id})
+				m.unexpected = append(m.unexpected, domain.Drift{Field: unexpectedField, Actual: id})
 			}
 		}
 	}
 	return nil
 }
 
-// lastSurplus returns what the last scan has found.
-func (m *resource) lastSurplus() []domain.Drift {
-	return slices.DeleteFunc(slices.Clone(m.Drift), func(d domain.Drift) bool { return d.Field != surplusField })
+// lastUnexpected returns what the last scan has found.
+func (m *resource) lastUnexpected() []domain.Drift {
+	return slices.DeleteFunc(slices.Clone(m.Drift), func(d domain.Drift) bool { return d.Field != unexpectedField })
 }
 
 // listedObjects returns the providers and regions that a scan has listed, the ids of all objects that carry a mark, and
 // those of them that belong to no member.
-func (r *round) listedObjects() (listed []domain.UnexpectedObject, seen []string, found []domain.UnexpectedObject) {
+func (p *pass) listedObjects() (listed []domain.UnexpectedObject, ids []string, found []domain.UnexpectedObject) {
 	known := map[string]bool{} // members and their objects
-	for _, m := range r.resources {
+	for _, m := range p.resources {
 		for _, member := range m.Members {
 			known[member.ID.String()], known[member.ObjectID] = true, true
 		}
 	}
-	for key, objects := range r.marked {
+	for key, objects := range p.marked {
 		for mark, o := range objects { // a server may carry several ids
 			known[o.ID] = known[o.ID] || known[mark.String()]
 		}
 		provider, _ := domain.ProviderOf(key.driver.Kinds()[0])
 		listed = append(listed, domain.UnexpectedObject{Provider: provider.Name, Region: key.region})
 		for _, o := range objects {
-			seen = append(seen, o.ID)
+			ids = append(ids, o.ID)
 			if !known[o.ID] && o.State != ObjectDeleting {
 				known[o.ID] = true
 				found = append(found, domain.UnexpectedObject{
@@ -242,7 +246,7 @@ func (r *round) listedObjects() (listed []domain.UnexpectedObject, seen []string
 			}
 		}
 	}
-	return listed, seen, found
+	return listed, ids, found
 }
 
 // isNamed reports whether an object has the name that an object of the resource has.

@@ -2,7 +2,6 @@ package managed
 
 import (
 	"context"
-	"encoding/base64"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -11,7 +10,6 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
-	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
 // in is a Sessions that opens a session of a sandbox's project.
@@ -22,141 +20,6 @@ type in struct {
 }
 
 func (i in) Open(context.Context, domain.Connection, string) (Session, error) { return i.session, nil }
-
-// engine has the sandbox's resource, which is declared and not made.
-func (s *sandbox) engine() (Engine, *memory) {
-	e, store := newRound()
-	e.Sessions = in{session: s.Session}
-	m := s.in.Resource
-	m.Spec, m.Request, m.ProjectID = s.in.Spec, domain.ManagedCreate, s.ProjectID
-	e.Drivers[m.Kind], store.all = s.driver, []domain.Managed{m}
-	return e, store
-}
-
-// runUntil runs rounds until the only resource is as wanted.
-func (s *memory) runUntil(t *testing.T, e Engine, what string, isDone func() bool) {
-	t.Helper()
-	for end := time.Now().Add(settleFor); ; time.Sleep(stepPause) {
-		s.run(t, e)
-		switch {
-		case isDone():
-			return
-		case time.Now().After(end):
-			t.Fatalf("it is not %s: %+v, %+v", what, s.all, s.members)
-		}
-	}
-}
-
-func (s *memory) isReady() bool { return len(s.all) == 1 && s.all[0].Status == domain.ManagedReady }
-
-func (s *memory) isDeleted() bool { return len(s.all) == 0 }
-
-// unmark removes the marks of a resource's object again and again, as others do: before a round, before a declaration
-// and before a deletion. The resource always has one object, the same one, and none is left at the end. ids lists the
-// project's objects.
-func (s *sandbox) unmark(t *testing.T, remove func(id string), ids func() []string) {
-	t.Helper()
-	e, store := s.engine()
-	store.runUntil(t, e, "ready", store.isReady)
-	made := ids()
-	if len(made) != 1 {
-		t.Fatalf("there are %q", made)
-	}
-	for _, isDeclared := range []bool{false, true} {
-		remove(made[0])
-		if isDeclared {
-			store.all[0].Request, store.all[0].Status = domain.ManagedUpdate, domain.ManagedUpdating
-		}
-		store.run(t, e)
-		if m := store.all[0]; m.Status != domain.ManagedDegraded || len(m.Drift) == 0 {
-			t.Errorf("declared: %t; the missing mark is no drift: %s, %+v", isDeclared, m.Status, m.Drift)
-		}
-		store.runUntil(t, e, "ready again", store.isReady)
-		if now := ids(); !slices.Equal(now, made) {
-			t.Errorf("declared: %t; there are %q, want %q", isDeclared, now, made)
-		}
-		for member := range store.members {
-			found, err := s.driver.List(t.Context(), s.Session, nil)
-			if o, ok := found[member]; err != nil || !ok || o.ID != made[0] {
-				t.Errorf("declared: %t; a list by marks shows %+v, %v", isDeclared, found, err)
-			}
-		}
-	}
-	remove(made[0])
-	store.all[0].Request = domain.ManagedDelete
-	store.runUntil(t, e, "deleted", store.isDeleted)
-	if left := ids(); len(left) > 0 {
-		t.Errorf("%q are left", left)
-	}
-}
-
-// TestUnmarkedVolume: a volume whose metadata others have replaced stays its resource's.
-func TestUnmarkedVolume(t *testing.T) {
-	t.Parallel()
-	s := newSandbox(t, VolumeDriver{}, domain.VolumeSpec{SizeGB: 1})
-	s.unmark(t, func(id string) {
-		if err := s.Cloud.SetVolumeMetadata(t.Context(), id, nil, []string{markKey}); err != nil {
-			t.Fatal(err)
-		}
-	}, func() (ids []string) {
-		all, err := s.Cloud.Volumes(t.Context(), "", "")
-		for _, v := range all {
-			ids = append(ids, v.ID)
-		}
-		return checked(t, ids, err)
-	})
-}
-
-// TestUnmarkedImage: an image whose tags others have removed stays its resource's.
-func TestUnmarkedImage(t *testing.T) {
-	t.Parallel()
-	s := newSandbox(t, ImageDriver{}, domain.ImageSpec{
-		DiskFormat: "raw", Content: base64.StdEncoding.EncodeToString([]byte("canary")),
-	})
-	s.unmark(t, func(id string) {
-		if err := s.Cloud.ChangeImage(t.Context(), id, domain.ImageChange{Tags: []string{}}); err != nil {
-			t.Fatal(err)
-		}
-	}, func() (ids []string) {
-		all, err := s.Cloud.TaggedImages(t.Context(), s.ProjectID, "")
-		for _, i := range all {
-			ids = append(ids, i.ID)
-		}
-		return checked(t, ids, err)
-	})
-}
-
-// TestLongUnmarkedBalancer: a load balancer whose tags others have removed stays its resource's.
-func TestLongUnmarkedBalancer(t *testing.T) {
-	t.Parallel()
-	s := newSandbox(t, NewBalancerDriver(), domain.BalancerSpec{Network: testkit.Sandbox(t).Network})
-	s.unmark(t, func(id string) {
-		if err := s.Cloud.RenameLoadBalancer(t.Context(), id, "thing", []string{}); err != nil {
-			t.Fatal(err)
-		}
-		for end := time.Now().Add(settleFor); time.Now().Before(end); time.Sleep(stepPause) {
-			if b, err := s.Cloud.LoadBalancer(t.Context(), s.ProjectID, id); err != nil || b.Status == "ACTIVE" {
-				return
-			}
-		}
-	}, func() (ids []string) {
-		all, err := s.Cloud.LoadBalancers(t.Context(), s.ProjectID, "")
-		for _, b := range all {
-			if b.Status != "DELETED" {
-				ids = append(ids, b.ID)
-			}
-		}
-		return checked(t, ids, err)
-	})
-}
-
-func checked(t *testing.T, ids []string, err error) []string {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return ids
-}
 
 // TestByMark: a member keeps the object that is stored, whatever else has its mark.
 func TestByMark(t *testing.T) {
@@ -185,9 +48,9 @@ func TestByMark(t *testing.T) {
 	}
 }
 
-// TestSurplus: an object with a mark that belongs to no member is reported when two scans have found it, as drift of
+// TestUnexpected: an object with a mark that belongs to no member is reported when two scans have found it, as drift of
 // the resource that has its name, and stays. What a deletion has left as an orphan is not reported.
-func TestSurplus(t *testing.T) {
+func TestUnexpected(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		e, s, d, p := newFleet(2)
@@ -203,7 +66,7 @@ func TestSurplus(t *testing.T) {
 		drift := func(what string, want ...string) {
 			t.Helper()
 			m := s.all[0]
-			isDrifted := len(m.Drift) == 1 && m.Drift[0].Field == surplusField && m.Drift[0].Actual == "twin"
+			isDrifted := len(m.Drift) == 1 && m.Drift[0].Field == unexpectedField && m.Drift[0].Actual == "twin"
 			if isDrifted != (len(want) > 0) || (m.Status == domain.ManagedDegraded) != isDrifted {
 				t.Errorf("%s it is %s, %+v", what, m.Status, m.Drift)
 			}
@@ -243,8 +106,8 @@ func TestSurplus(t *testing.T) {
 	})
 }
 
-// TestNamesOfSurplus: an object is reported of the resource whose objects have such names.
-func TestNamesOfSurplus(t *testing.T) {
+// TestNamesOfUnexpected: an object is reported of the resource whose objects have such names.
+func TestNamesOfUnexpected(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]bool{
 		"web-0": true, "web-12": true, "web": false, "web-": false, "web-01": false, "web-x": false, "web-a-0": false,

@@ -63,8 +63,8 @@ func (c modelCase) members() []uuid.UUID {
 // settles checks that in the end all is as declared, without any rule.
 func (c modelCase) settles() {
 	c.t.Helper()
-	c.pass(15*time.Minute, 0, 0, 100)
-	c.pass(15*time.Minute, 0, 0, 100)
+	c.elapse(15*time.Minute, 0, 0, 100)
+	c.elapse(15*time.Minute, 0, 0, 100)
 	for _, p := range c.problems() {
 		c.t.Error(p.text)
 	}
@@ -92,11 +92,11 @@ func TestForbiddenListOfOrder(t *testing.T) {
 		c.declares(domain.KindMachine, "db", oneMachine)
 		c.forced["CreateServer db"] = []string{"crash late"}
 		c.forced["Servers"] = []string{"403"}
-		c.round(5, 0) // the claims of this process end before the server is made
+		c.pass(5, 0) // the claims of this process end before the server is made
 		first := c.members()
-		c.round(0, 0)
+		c.pass(0, 0)
 		c.declares(domain.KindMachine, "db", oneMachine)
-		c.pass(time.Minute, 0, 0, 20)
+		c.elapse(time.Minute, 0, 0, 20)
 		if now := c.members(); !slices.Equal(now, first) {
 			c.t.Errorf("the server is %s instead of %s", now, first)
 		}
@@ -110,20 +110,20 @@ func TestReplacedInCellThatIsDown(t *testing.T) {
 	tell(t, func(c modelCase) {
 		c.declares(domain.KindMachine, "db", oneMachine)
 		c.forced["CreateServer db"] = []string{"lost"}
-		c.pass(time.Minute, 0, 0, 20)
+		c.elapse(time.Minute, 0, 0, 20)
 		first := c.cloud.of(domain.KindMachine)[0]
 		if !first.inCell() {
 			c.t.Fatalf("the server %s is in the other cell", first.id)
 		}
 		c.cloud.othersDelete(first)
 		for len(c.cloud.objects) < 2 || c.cloud.objects[1].server.Status != "ACTIVE" {
-			c.pass(time.Second, 0, 0, 1)
+			c.elapse(time.Second, 0, 0, 1)
 		}
-		c.pass(3*time.Second, 0, 0, 3)
+		c.elapse(3*time.Second, 0, 0, 3)
 		c.isDown = true
-		c.round(0, 0)
+		c.pass(0, 0)
 		c.isDown = false
-		if c.pass(5*time.Minute, 0, 0, 20); len(c.cloud.objects) > 2 {
+		if c.elapse(5*time.Minute, 0, 0, 20); len(c.cloud.objects) > 2 {
 			c.t.Errorf("%d servers were made instead of 2", len(c.cloud.objects))
 		}
 	})
@@ -135,14 +135,14 @@ func TestReplacedBeforeItIsStored(t *testing.T) {
 	t.Parallel()
 	tell(t, func(c modelCase) {
 		c.declares(domain.KindVolume, "data", domain.VolumeSpec{SizeGB: 1})
-		c.pass(time.Minute, 0, 0, 20)
+		c.elapse(time.Minute, 0, 0, 20)
 		spec := oneMachine
 		spec.Volumes = []string{"data"}
 		c.declares(domain.KindMachine, "db", spec)
 		c.forced["CreateServer db"] = []string{"late"}
 		spec.Flavor = "small"
 		time.AfterFunc(25*time.Second, func() { c.declares(domain.KindMachine, "db", spec) }) // it is made by then
-		c.pass(time.Minute, 0, 0, 20)
+		c.elapse(time.Minute, 0, 0, 20)
 	})
 }
 
@@ -155,15 +155,15 @@ func TestFilesOfUnsentCall(t *testing.T) {
 			c.declares(domain.KindConfigmap, "files", domain.ConfigmapSpec{Data: map[string]string{"a": text}})
 		}
 		files("1")
-		c.pass(time.Minute, 0, 0, 20)
+		c.elapse(time.Minute, 0, 0, 20)
 		spec := oneMachine
 		spec.Configmaps = []string{"files"}
 		c.declares(domain.KindMachine, "db", spec)
 		c.forced["CreateServer db"] = []string{"crash before"}
-		c.pass(time.Second, 0, 0, 1)
+		c.elapse(time.Second, 0, 0, 1)
 		files("2")
 		for len(c.cloud.of(domain.KindMachine)) == 0 {
-			c.pass(time.Second, 0, 0, 1)
+			c.elapse(time.Second, 0, 0, 1)
 		}
 		files("1")
 	})
@@ -178,7 +178,7 @@ func TestLateServerGroup(t *testing.T) {
 			tell(t, func(c modelCase) {
 				c.declares(domain.KindDeployment, "web", domain.DeploymentSpec{MachineSpec: oneMachine, Count: 1})
 				c.forced["EnsureServerGroup group"] = []string{how}
-				c.pass(time.Second, 0, 0, 1)
+				c.elapse(time.Second, 0, 0, 1)
 				c.deletes(domain.KindDeployment, "web")
 			})
 		})
@@ -195,12 +195,12 @@ func TestLateServerGroupOfCheck(t *testing.T) {
 			tell(t, func(c modelCase) {
 				spec := domain.DeploymentSpec{MachineSpec: oneMachine, Count: 1}
 				c.declares(domain.KindDeployment, "web", spec)
-				c.pass(time.Minute, 0, 0, 20)
+				c.elapse(time.Minute, 0, 0, 20)
 				c.forced["EnsureServerGroup group"] = []string{how}
 				spec.Flavor = "small"
 				c.affinity = "pack"
 				c.declares(domain.KindDeployment, "web", spec)
-				c.pass(time.Second, 0, 0, 1)
+				c.elapse(time.Second, 0, 0, 1)
 				if len(c.forced["EnsureServerGroup group"]) > 0 {
 					c.t.Fatal("the check makes no server group")
 				}
@@ -219,7 +219,7 @@ func TestCreationsOfDeclaration(t *testing.T) {
 		c.declares(domain.KindVolume, "data", spec)
 		c.declares(domain.KindVolume, "data", spec)
 		c.forced["CreateVolume data"] = slices.Repeat([]string{"breaks"}, mostCreations)
-		c.pass(2*time.Hour, 0, 0, 1000)
+		c.elapse(2*time.Hour, 0, 0, 1000)
 		if status := c.store.find(domain.KindVolume, "data").Status; status != domain.ManagedError {
 			c.t.Errorf("after %d failures it is %s", mostCreations, status)
 		}
@@ -234,7 +234,7 @@ func TestForbiddenConfirmation(t *testing.T) {
 		spec := oneMachine
 		spec.Update = ""
 		c.declares(domain.KindMachine, "db", spec)
-		c.pass(time.Minute, 0, 0, 20)
+		c.elapse(time.Minute, 0, 0, 20)
 		spec.Flavor = "small"
 		c.declares(domain.KindMachine, "db", spec)
 		c.forced["ConfirmMigration db"] = []string{"403"}

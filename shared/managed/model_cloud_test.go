@@ -134,7 +134,7 @@ type modelRun struct {
 	cancel  context.CancelFunc
 	declare func(seed uint64)
 	forced  func(name string) (how string) // a fault that is given for the call
-	loaded  map[uuid.UUID]domain.Managed   // what was declared when the round has begun
+	loaded  map[uuid.UUID]domain.Managed   // what was declared when the pass has begun
 
 	mu     sync.Mutex
 	counts map[string]uint64
@@ -257,6 +257,8 @@ func (r *modelRun) begin(ctx context.Context, method, how string) error {
 		return context.Canceled
 	case code != "":
 		return apperr.New(code, "%s fails with %s", method, how)
+	case how == "unsent":
+		return apperr.Wrap(apperr.Unavailable, apperr.ErrNotSent, "%s: the service cannot be reached", method)
 	case how == "silent":
 		takes(ctx, method, silence)
 		return apperr.New(apperr.Timeout, "%s: no answer", method)

@@ -182,10 +182,10 @@ func (v modelView) AddListener(ctx context.Context, balancerID string, l domain.
 		if slices.ContainsFunc(b.Listeners, func(one domain.Listener) bool { return one.Port == l.Port }) {
 			return apperr.New(apperr.Conflict, "another listener has the port %d", l.Port)
 		}
-		wanted := l.Pool
+		desired := l.Pool
 		l.ID, l.Pool = v.run.newID("part"), nil
-		if wanted != nil && wanted.ID != "" {
-			l.Pool = poolOf(b, wanted.ID)
+		if desired != nil && desired.ID != "" {
+			l.Pool = poolOf(b, desired.ID)
 			pool := *l.Pool
 			l.Pool = &pool
 			b.Unused = slices.DeleteFunc(b.Unused, func(p domain.ServerPool) bool { return p.ID == pool.ID })

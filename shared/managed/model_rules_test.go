@@ -52,7 +52,7 @@ var permits = []struct {
 }
 
 // permit is the rule by which a process may delete an object; "" = none. What is declared now counts, and what was when
-// the round has loaded it. The cloud is locked.
+// the pass has loaded it. The cloud is locked.
 func (w *modelWorld) permit(object *modelObject, by *modelRun) string {
 	w.store.mu.Lock()
 	defer w.store.mu.Unlock()
@@ -137,7 +137,7 @@ func (o owned) isReplaced() bool {
 }
 
 // hasOtherFiles reports whether a server has other files of its configmaps than those that are declared, or were when
-// the round has loaded them.
+// the pass has loaded them.
 func (o owned) hasOtherFiles(spec domain.MachineSpec) bool {
 	loaded := slices.Collect(maps.Values(o.by.loaded))
 	return o.object.userData != filesOf(spec, o.w.store.declared()) || o.object.userData != filesOf(spec, loaded)
@@ -145,7 +145,7 @@ func (o owned) hasOtherFiles(spec domain.MachineSpec) bool {
 
 // filesOf are the user_data of a server of a spec.
 func filesOf(spec domain.MachineSpec, declared []domain.Managed) string {
-	files, _ := NewAround(declared, nil).files(spec)
+	files, _ := NewInventory(declared, nil).files(spec)
 	userData, _ := WithFiles("", files)
 	return userData.Reveal()
 }

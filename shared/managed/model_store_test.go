@@ -122,7 +122,7 @@ func (s *modelStore) revise(m *domain.Managed) {
 	}
 }
 
-// prune deletes the revisions that a resource is not to keep, but none that a round may have loaded and record.
+// prune deletes the revisions that a resource is not to keep, but none that a pass may have loaded and record.
 func (s *modelStore) prune(m *domain.Managed, isClaimed bool) {
 	for number := range s.revisions[m.ID] {
 		next := s.revisions[m.ID][number+1]

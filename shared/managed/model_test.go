@@ -32,7 +32,7 @@ var modelSteps = []struct {
 		d := []time.Duration{5 * time.Second, 30 * time.Second, 2 * time.Minute, 15 * time.Minute}[r.IntN(4)]
 		rate := min(oneOf(r, 0, 50, 150, 400), w.mostFail)
 		w.record("%s pass, of 1000 calls %d fail", d, rate)
-		w.pass(d, r.Uint64(), rate, 20)
+		w.elapse(d, r.Uint64(), rate, 20)
 	}},
 	{"two", 6, func(w *modelWorld, r *rand.Rand) { w.two(r.Uint64(), min(oneOf(r, 0, 50, 150), w.mostFail)) }},
 	{"declare", 30, (*modelWorld).declareAny},
@@ -42,7 +42,7 @@ var modelSteps = []struct {
 		rate := min(oneOf(r, 0, 50, 150), w.mostFail)
 		w.record("a pass in which something is declared, of 1000 calls %d fail", rate)
 		w.during = 100
-		w.pass(time.Duration(oneOf(r, 5, 30))*time.Second, r.Uint64(), rate, 20)
+		w.elapse(time.Duration(oneOf(r, 5, 30))*time.Second, r.Uint64(), rate, 20)
 		w.during = 0
 	}},
 }
@@ -191,7 +191,7 @@ func (w *modelWorld) lives(steps []modelStep) (faults []string) {
 	for _, isAfter := range []bool{false, true} {
 		w.record("nothing fails any more")
 		for n := 0; n < 16 && (n == 0 || w.hasUnexcused(isAfter)); n++ {
-			w.pass(11*time.Minute, 0, 0, 60) // all is scanned every ten minutes
+			w.elapse(11*time.Minute, 0, 0, 60) // all is scanned every ten minutes
 		}
 		for _, p := range w.problems() {
 			rule := w.excuse(p, isAfter)
@@ -285,7 +285,7 @@ func withoutLogs(t *testing.T) {
 	t.Cleanup(func() { slog.SetDefault(logs) })
 }
 
-// TestModel: whatever is declared, between rounds and during them, whatever others do to the objects, and whatever
+// TestModel: whatever is declared, between passes and during them, whatever others do to the objects, and whatever
 // calls fail: in the end all is as declared, or a rule says why not; no object with data is deleted without a rule;
 // what others have made is left alone; nothing is left over. Up to 5 % of the calls fail.
 func TestModel(t *testing.T) {

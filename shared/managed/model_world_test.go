@@ -27,7 +27,7 @@ type modelWorld struct {
 	store     *modelStore
 	balancers *BalancerDriver // of the process
 	began     time.Time
-	rounds    int
+	passes    int
 	runs      int                 // processes
 	isDown    bool                // a cell of Nova
 	mostFail  int                 // of a thousand calls
@@ -37,7 +37,7 @@ type modelWorld struct {
 
 	mu      sync.Mutex
 	history []string
-	idle    string // the last round, in which nothing has happened yet
+	idle    string // the last pass, in which nothing has happened yet
 }
 
 func newModelWorld() *modelWorld {
@@ -50,14 +50,14 @@ func newModelWorld() *modelWorld {
 	return w
 }
 
-const roundBegins = "  round %d"
+const passBegins = "  pass %d"
 
 // record adds a line to the history. Rounds in which nothing happens are left out.
 func (w *modelWorld) record(format string, args ...any) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	line := fmt.Sprintf("%9s ", time.Since(w.began).Round(time.Millisecond)) + fmt.Sprintf(format, args...)
-	if format == roundBegins {
+	if format == passBegins {
 		w.idle = line
 		return
 	}
@@ -108,13 +108,13 @@ func (w *modelWorld) orders(store storeView) orders.Engine {
 	}
 }
 
-// round does one round in a process of its own. So many of a thousand calls fail.
-func (w *modelWorld) round(seed uint64, rate int) {
-	w.rounds++
+// pass does one pass in a process of its own. So many of a thousand calls fail.
+func (w *modelWorld) pass(seed uint64, rate int) {
+	w.passes++
 	run, ctx := w.newRun(seed, rate)
 	defer run.cancel()
 	claim, project := w.store.take()
-	w.record(roundBegins, w.rounds)
+	w.record(passBegins, w.passes)
 	err := w.engine(run).Run(ctx, claim, project)
 	switch {
 	case run.dead():
@@ -122,7 +122,7 @@ func (w *modelWorld) round(seed uint64, rate int) {
 		w.balancers = NewBalancerDriver()
 		time.Sleep(claimFor - time.Duration(seed%6)*time.Second) // its claim was renewed a while ago
 	case err != nil && !errors.Is(err, domain.ErrFenced):
-		w.record("    the round ends with: %v", err)
+		w.record("    the pass ends with: %v", err)
 	}
 }
 
@@ -137,7 +137,7 @@ func (w *modelWorld) newRun(seed uint64, rate int) (*modelRun, context.Context) 
 	}, ctx
 }
 
-// declareDuring has something declared while a round runs.
+// declareDuring has something declared while a pass runs.
 func (w *modelWorld) declareDuring(seed uint64) {
 	if seed%4 == 0 {
 		w.deleteAny(rand.New(rand.NewPCG(seed, 1)))
@@ -146,18 +146,18 @@ func (w *modelWorld) declareDuring(seed uint64) {
 	w.declareAny(rand.New(rand.NewPCG(seed, 1)))
 }
 
-// two does a round in each of two processes: the second one takes the claim of the first one, which is slow.
+// two does a pass in each of two processes: the second one takes the claim of the first one, which is slow.
 func (w *modelWorld) two(seed uint64, rate int) {
 	slow, ctx := w.newRun(seed, rate)
 	slow.slow = time.Duration(seed%7) * 500 * time.Millisecond
 	claim, project := w.store.take()
-	w.record("  a slow round")
+	w.record("  a slow pass")
 	engine := w.engine(slow)
 	var other sync.WaitGroup
 	other.Go(func() { _ = engine.Run(ctx, claim, project) })
 	time.Sleep(time.Duration(seed/7%50) * 200 * time.Millisecond)
 	noticed := time.AfterFunc(time.Duration(seed%5)*time.Second, slow.cancel)
-	w.round(seed+1, rate)
+	w.pass(seed+1, rate)
 	other.Wait()
 	noticed.Stop()
 	slow.cancel()
@@ -195,8 +195,8 @@ func (w *modelWorld) poll() {
 
 func compareIDs(a, b uuid.UUID) int { return slices.Compare(a[:], b[:]) }
 
-// pass lets time pass, in which the project has its rounds.
-func (w *modelWorld) pass(d time.Duration, seed uint64, rate int, most int) {
+// elapse lets time pass, in which the project has its passes.
+func (w *modelWorld) elapse(d time.Duration, seed uint64, rate int, most int) {
 	end := time.Now().Add(d)
 	for n := uint64(0); most > 0; n++ {
 		w.poll()
@@ -209,7 +209,7 @@ func (w *modelWorld) pass(d time.Duration, seed uint64, rate int, most int) {
 			time.Sleep(min(wait, left, 30*time.Second))
 			continue
 		}
-		w.round(seed+n*1_000_003, rate)
+		w.pass(seed+n*1_000_003, rate)
 		most--
 	}
 }

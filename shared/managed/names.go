@@ -2,7 +2,6 @@ package managed
 
 import (
 	"context"
-	"errors"
 	"maps"
 	"slices"
 	"strings"
@@ -14,7 +13,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/lookup"
 )
 
-// lists keeps what names are looked up in for a round, so that ten creations list flavors once.
+// lists keeps what names are looked up in for a pass, so that ten creations list flavors once.
 type lists struct {
 	flavors      kept[[]domain.Flavor]
 	networks     kept[[]domain.Network]
@@ -27,7 +26,7 @@ type lists struct {
 	cells        kept[bool]           // all cells of Nova are up
 }
 
-// kept is what a round has read of one kind, by a key. Each kind is read by one call at a time.
+// kept is what a pass has read of one kind, by a key. Each kind is read by one call at a time.
 type kept[T any] struct {
 	mu   sync.Mutex // of busy
 	busy chan struct{}
@@ -35,7 +34,7 @@ type kept[T any] struct {
 	hung error // of a call that took longer than hungAfter
 }
 
-// hungAfter is how long a call may take and fail, and still be made again in the round. A service that hangs would take
+// hungAfter is how long a call may take and fail, and still be made again in the pass. A service that hangs would take
 // that long for each resource.
 const hungAfter = 10 * time.Second
 
@@ -78,18 +77,18 @@ func (k *kept[T]) calls() chan struct{} {
 	return k.busy
 }
 
-// round is what the session's round keeps; without a round, nothing is kept for the next call.
-func (s Session) round() *lists {
+// cache is what the session's pass keeps; without a pass, nothing is kept for the next call.
+func (s Session) cache() *lists {
 	if s.lists == nil {
 		return &lists{}
 	}
 	return s.lists
 }
 
-// cellsUp reports whether all cells of Nova are up. It is checked once in a round, by a call that a policy of Nova may
+// cellsUp reports whether all cells of Nova are up. It is checked once in a pass, by a call that a policy of Nova may
 // forbid: then they count as up.
 func (s Session) cellsUp(ctx context.Context) bool {
-	areUp, _ := s.round().cells.once(ctx, "", func(ctx context.Context) (bool, error) {
+	areUp, _ := s.cache().cells.once(ctx, "", func(ctx context.Context) (bool, error) {
 		err := s.Cloud.CellsUp(ctx, s.ProjectID)
 		return err == nil || apperr.Final(err), nil
 	})
@@ -97,29 +96,29 @@ func (s Session) cellsUp(ctx context.Context) bool {
 }
 
 func (s Session) flavors(ctx context.Context) ([]domain.Flavor, error) {
-	return s.round().flavors.once(ctx, "", s.Cloud.Flavors)
+	return s.cache().flavors.once(ctx, "", s.Cloud.Flavors)
 }
 
 func (s Session) networks(ctx context.Context) ([]domain.Network, error) {
-	return s.round().networks.once(ctx, "", s.Cloud.Networks)
+	return s.cache().networks.once(ctx, "", s.Cloud.Networks)
 }
 
 func (s Session) securityGroups(ctx context.Context) ([]domain.SecurityGroup, error) {
-	return s.round().groups.once(ctx, "", s.Cloud.SecurityGroups)
+	return s.cache().groups.once(ctx, "", s.Cloud.SecurityGroups)
 }
 
 // keyPairs lists those of the session's user.
 func (s Session) keyPairs(ctx context.Context) ([]domain.KeyPair, error) {
-	return s.round().keys.once(ctx, "", s.Cloud.KeyPairs)
+	return s.cache().keys.once(ctx, "", s.Cloud.KeyPairs)
 }
 
 func (s Session) zones(ctx context.Context) ([]domain.Zone, error) {
-	return s.round().zones.once(ctx, "", s.Cloud.Zones)
+	return s.cache().zones.once(ctx, "", s.Cloud.Zones)
 }
 
 // ports lists the ports of a server, or with "" those of all servers of the project.
 func (s Session) ports(ctx context.Context, server string) ([]domain.Port, error) {
-	return s.round().ports.once(ctx, server, func(ctx context.Context) ([]domain.Port, error) {
+	return s.cache().ports.once(ctx, server, func(ctx context.Context) ([]domain.Port, error) {
 		return s.Cloud.ServerPorts(ctx, s.ProjectID, server)
 	})
 }
@@ -132,14 +131,14 @@ func (s Session) serverGroup(ctx context.Context, m domain.Managed) (id string, 
 		return "", nil
 	}
 	name := groupName(m, policy)
-	return s.round().serverGroups.once(ctx, name, func(ctx context.Context) (string, error) {
+	return s.cache().serverGroups.once(ctx, name, func(ctx context.Context) (string, error) {
 		return s.Cloud.EnsureServerGroup(ctx, name, policy)
 	})
 }
 
 // images finds the images of a name or id.
 func (s Session) images(ctx context.Context, name string) ([]domain.Image, error) {
-	return s.round().images.once(ctx, name, func(ctx context.Context) ([]domain.Image, error) {
+	return s.cache().images.once(ctx, name, func(ctx context.Context) ([]domain.Image, error) {
 		return lookup.FindImages(ctx, s.Cloud, name)
 	})
 }
@@ -153,8 +152,8 @@ type names struct {
 }
 
 // resolve looks up the names in which the two specs of a server differ, for Differences. Names that both specs have are
-// not looked up, and lists are read once in a round. Names that the cloud's policy withholds are compared as texts.
-func (s Session) resolve(ctx context.Context, in Wanted, o Object) (n names, err error) {
+// not looked up, and lists are read once in a pass. Names that the cloud's policy withholds are compared as texts.
+func (s Session) resolve(ctx context.Context, in Desired, o Object) (n names, err error) {
 	server, isServer := o.Raw.(domain.Server)
 	if !isServer {
 		return n, nil
@@ -189,8 +188,7 @@ func (s Session) resolve(ctx context.Context, in Wanted, o Object) (n names, err
 // isUnknown reports whether names could not be looked up now. One that does not exist, or that waits for its object, is
 // known.
 func isUnknown(err error) bool {
-	_, isWait := errors.AsType[WaitError](err)
-	return err != nil && !isWait && !apperr.Final(err)
+	return err != nil && !isWait(err) && !apperr.Final(err)
 }
 
 // isFlavorOf reports whether a server shows the declared flavor.

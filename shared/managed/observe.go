@@ -24,18 +24,18 @@ type listing struct {
 
 // observe opens the sessions and lists the marked objects: one list for each driver and region, whatever the number of
 // resources.
-func (r *round) observe(ctx context.Context) error {
-	if err := r.openAll(ctx); err != nil {
+func (p *pass) observe(ctx context.Context) error {
+	if err := p.openAll(ctx); err != nil {
 		return err
 	}
 	began := time.Now()
-	groups, order, named := map[listing][]*resource{}, []listing{}, r.named()
-	for _, m := range r.resources {
-		if !m.isLookedAt && !named[Ref{m.Kind, m.Name}] {
+	groups, order, named := map[listing][]*resource{}, []listing{}, p.named()
+	for _, m := range p.resources {
+		if !m.isSelected && !named[Ref{m.Kind, m.Name}] {
 			continue
 		}
 		if m.driver == nil {
-			m.notListed = apperr.New(apperr.Unsupported, "the kind %s is not supported here", m.Kind)
+			m.unknown = apperr.New(apperr.Unsupported, "the kind %s is not supported here", m.Kind)
 			continue
 		}
 		key := listing{m.driver, m.Schedule.Region}
@@ -44,36 +44,36 @@ func (r *round) observe(ctx context.Context) error {
 		}
 		groups[key] = append(groups[key], m)
 	}
-	objects := r.listAll(ctx, order, groups)
-	r.readStored(ctx, order, groups, objects)
-	all := make([]domain.Managed, len(r.resources))
-	for n, m := range r.resources {
+	objects := p.listAll(ctx, order, groups)
+	p.readStored(ctx, order, groups, objects)
+	all := make([]domain.Managed, len(p.resources))
+	for n, m := range p.resources {
 		all[n] = m.Managed
-		if m.isLookedAt || named[Ref{m.Kind, m.Name}] {
-			if err := r.confirm(ctx, m, objects); err != nil {
+		if m.isSelected || named[Ref{m.Kind, m.Name}] {
+			if err := p.confirm(ctx, m, objects); err != nil {
 				return err
 			}
 		}
 	}
-	r.listed = time.Since(began)
-	if err := r.findSurplus(ctx); errors.Is(err, domain.ErrFenced) {
+	p.listed = time.Since(began)
+	if err := p.findUnexpected(ctx); errors.Is(err, domain.ErrFenced) {
 		return err
 	} else if err != nil { // what is declared does not wait for it, and what the last scan has found stays
-		r.problem = err
-		for _, m := range r.resources {
-			m.surplus = m.lastSurplus()
+		p.problem = err
+		for _, m := range p.resources {
+			m.unexpected = m.lastUnexpected()
 		}
 	}
-	r.around = NewAround(all, objects)
-	r.matchAll(ctx, objects)
+	p.inventory = NewInventory(all, objects)
+	p.matchAll(ctx, objects)
 	return nil
 }
 
-// named are the resources that those name which are looked at.
-func (r *round) named() map[Ref]bool {
+// named are the resources that the selected ones name.
+func (p *pass) named() map[Ref]bool {
 	named := map[Ref]bool{}
-	for _, m := range r.resources {
-		if !m.isLookedAt {
+	for _, m := range p.resources {
+		if !m.isSelected {
 			continue
 		}
 		for _, ref := range m.needs() {
@@ -93,7 +93,7 @@ const (
 
 // listAll lists the objects of each driver and region, some beside each other. All sessions of a project show the same;
 // the next one is used only when a list is forbidden, because trusts may have different roles.
-func (r *round) listAll(
+func (p *pass) listAll(
 	ctx context.Context, order []listing, groups map[listing][]*resource,
 ) map[uuid.UUID]Object {
 	lists := make([]list, len(order))
@@ -105,8 +105,8 @@ func (r *round) listAll(
 			limited, cancel := context.WithTimeout(ctx, listTime)
 			defer cancel()
 			for _, m := range withSessions(group) {
-				lists[n] = readObjects(limited, key.driver, m.session, group, r.isScan())
-				lists[n].err = r.explain(m, lists[n].err)
+				lists[n] = readObjects(limited, key.driver, m.session, group, p.isScan())
+				lists[n].err = p.explain(m, lists[n].err)
 				if apperr.CodeOf(lists[n].err) != apperr.Forbidden {
 					break
 				}
@@ -118,17 +118,19 @@ func (r *round) listAll(
 	objects := map[uuid.UUID]Object{}
 	for n, key := range order {
 		if err := lists[n].err; err != nil {
-			r.problem = err
+			p.problem = err
 			for _, m := range groups[key] {
-				m.notListed = err
+				if m.unknown == nil {
+					m.unknown = err
+				}
 			}
 			continue
 		}
-		if maps.Copy(objects, lists[n].found); r.isScan() {
-			r.marked[key] = lists[n].found
+		if maps.Copy(objects, lists[n].found); p.isScan() {
+			p.marked[key] = lists[n].found
 		}
 		for _, id := range lists[n].deleted {
-			r.deleted[id] = true
+			p.deleted[id] = true
 		}
 	}
 	return objects
@@ -138,7 +140,7 @@ func (r *round) listAll(
 func withSessions(group []*resource) (some []*resource) {
 	known := map[uuid.UUID]bool{}
 	for _, m := range group {
-		if m.noLogin == nil && !known[m.ConnectionID] {
+		if m.unknown == nil && !known[m.ConnectionID] {
 			known[m.ConnectionID] = true
 			some = append(some, m)
 		}
@@ -192,23 +194,23 @@ func readObjects(ctx context.Context, driver Driver, s Session, group []*resourc
 // confirm reads the stored objects of a resource by their ids: those that no list shows, and those for which a list
 // shows another one with the same mark. What is not known of an object does not count as its deletion, nor does one
 // read that does not find it, unless OpenStack has accepted its deletion.
-func (r *round) confirm(ctx context.Context, m *resource, objects map[uuid.UUID]Object) error {
+func (p *pass) confirm(ctx context.Context, m *resource, objects map[uuid.UUID]Object) error {
 	for n := range m.Members {
 		member := &m.Members[n]
 		if member.ObjectID == "" && member.Status != domain.MemberDeleting {
 			continue
 		}
 		before := *member
-		switch isAbsent := r.isAbsent(m, *member, objects); {
-		case isAbsent && member.ObjectID == "" && isServers(m.Kind) && !m.session.cellsUp(ctx):
-			r.missed[member.ID] = true
+		switch isAbsent := p.isAbsent(m, *member, objects); {
+		case isAbsent && member.ObjectID == "" && m.Kind.IsServer() && !m.session.cellsUp(ctx):
+			p.missed[member.ID] = true
 		case isAbsent:
-			r.miss(member, objects)
+			p.miss(member, objects)
 		case objects[member.ID].Raw != nil:
 			member.MissedAt = time.Time{}
 		}
 		if *member != before {
-			if err := r.saveMember(ctx, *member); err != nil && !errors.Is(err, domain.ErrChanged) {
+			if err := p.saveMember(ctx, *member); err != nil && !errors.Is(err, domain.ErrChanged) {
 				return err
 			}
 		}
@@ -219,12 +221,12 @@ func (r *round) confirm(ctx context.Context, m *resource, objects map[uuid.UUID]
 // miss records a read that does not find the object of a member. The object is deleted if the read is not the first
 // one, or OpenStack has accepted its deletion. A list may show another object with its mark: a copy belongs to others,
 // and one that was made twice takes its place.
-func (r *round) miss(member *domain.Member, objects map[uuid.UUID]Object) {
+func (p *pass) miss(member *domain.Member, objects map[uuid.UUID]Object) {
 	other, isListed := objects[member.ID]
 	delete(objects, member.ID)
 	switch isAccepted := member.Status == domain.MemberDeleting && member.Writes > 0; {
-	case !isAccepted && !member.Missed(r.now):
-		r.missed[member.ID] = true
+	case !isAccepted && !member.Missed(p.now):
+		p.missed[member.ID] = true
 		objects[member.ID] = Object{ID: member.ObjectID, State: ObjectWorking, Reason: "OpenStack does not find it"}
 	case isListed && isTwin(other, *member):
 		member.ObjectID, member.MissedAt = other.ID, time.Time{}
@@ -243,7 +245,7 @@ type stored struct {
 
 // readStored reads the stored objects that no list shows by their ids, those of each driver and region beside each
 // other.
-func (r *round) readStored(
+func (p *pass) readStored(
 	ctx context.Context, order []listing, groups map[listing][]*resource, objects map[uuid.UUID]Object,
 ) {
 	var mu sync.Mutex
@@ -255,18 +257,18 @@ func (r *round) readStored(
 			var finds errgroup.Group
 			finds.SetLimit(findsAtOnce)
 			for _, m := range groups[key] {
-				if m.noLogin != nil || m.notListed != nil {
+				if m.unknown != nil {
 					continue
 				}
 				for _, member := range m.Members {
-					if member.ObjectID == "" || objects[member.ID].ID == member.ObjectID || r.deleted[member.ID] {
+					if member.ObjectID == "" || objects[member.ID].ID == member.ObjectID || p.deleted[member.ID] {
 						continue
 					}
 					finds.Go(func() error {
 						o, err := key.driver.Find(limited, m.session, member.ObjectID)
 						mu.Lock()
 						defer mu.Unlock()
-						r.stored[member.ID] = stored{o, err}
+						p.stored[member.ID] = stored{o, err}
 						return nil
 					})
 				}
@@ -278,20 +280,20 @@ func (r *round) readStored(
 }
 
 // isAbsent reports whether nothing shows the object of a member. Of a new one only the mark may be known.
-func (r *round) isAbsent(m *resource, member domain.Member, objects map[uuid.UUID]Object) bool {
+func (p *pass) isAbsent(m *resource, member domain.Member, objects map[uuid.UUID]Object) bool {
 	if member.ObjectID != "" {
-		return r.findStored(member, objects)
+		return p.findStored(member, objects)
 	}
-	return member.IsRequested && objects[member.ID].ID == "" && m.noLogin == nil && m.notListed == nil
+	return member.IsRequested && objects[member.ID].ID == "" && m.unknown == nil
 }
 
 // findStored takes the stored object of a member from what was read by its id, unless a list has shown it, and reports
 // whether OpenStack does not find it.
-func (r *round) findStored(member domain.Member, objects map[uuid.UUID]Object) (isAbsent bool) {
-	if o := objects[member.ID]; o.ID == member.ObjectID || r.deleted[member.ID] {
-		return r.deleted[member.ID]
+func (p *pass) findStored(member domain.Member, objects map[uuid.UUID]Object) (isAbsent bool) {
+	if o := objects[member.ID]; o.ID == member.ObjectID || p.deleted[member.ID] {
+		return p.deleted[member.ID]
 	}
-	one := r.stored[member.ID]
+	one := p.stored[member.ID]
 	switch {
 	case apperr.CodeOf(one.err) == apperr.NotFound:
 		return true
@@ -302,27 +304,27 @@ func (r *round) findStored(member domain.Member, objects map[uuid.UUID]Object) (
 	return false
 }
 
-// matchAll compares all resources that could be looked at, beside each other: while a service hangs, only those wait
+// matchAll compares the selected resources concurrently: while a service hangs, only those wait
 // that have names to look up there.
-func (r *round) matchAll(ctx context.Context, objects map[uuid.UUID]Object) {
+func (p *pass) matchAll(ctx context.Context, objects map[uuid.UUID]Object) {
 	resolving, cancel := context.WithTimeout(ctx, listTime)
 	defer cancel()
 	var all errgroup.Group
-	for _, m := range r.resources {
-		if m.isLookedAt && m.noLogin == nil && m.notListed == nil {
-			all.Go(func() error { return r.match(resolving, m, objects) })
+	for _, m := range p.resources {
+		if m.isSelected && m.unknown == nil {
+			all.Go(func() error { return p.match(resolving, m, objects) })
 		}
 	}
 	if err := all.Wait(); err != nil {
-		r.problem = err
+		p.problem = err
 	}
 }
 
 // match gives each member its object and their differences. While it is not known what changed names mean, it is not
 // known either what differs, and nothing is done for the resource.
-func (r *round) match(ctx context.Context, m *resource, objects map[uuid.UUID]Object) error {
+func (p *pass) match(ctx context.Context, m *resource, objects map[uuid.UUID]Object) error {
 	for _, member := range m.Members {
-		s := seen{member: member, isMissed: r.missed[member.ID]}
+		s := observed{member: member, isMissed: p.missed[member.ID]}
 		s.object, s.isFound = objects[member.ID]
 		isReady := s.isFound && s.object.State == ObjectReady
 		if isReady {
@@ -330,12 +332,12 @@ func (r *round) match(ctx context.Context, m *resource, objects map[uuid.UUID]Ob
 		}
 		isCompared := isReady || s.isFound && s.object.State == ObjectError
 		if isCompared && member.Status != domain.MemberDeleting && !m.isDeleting() {
-			in := r.wanted(m, member)
+			in := p.desired(m, member)
 			in.Member.UserData = in.knownUserData()
 			s.member.UserData = in.Member.UserData
 			var err error
 			if in.names, err = m.session.resolve(ctx, in, s.object); err != nil {
-				m.notListed, m.members = r.explain(m, err), nil
+				m.unknown, m.members = p.explain(m, err), nil
 				return err
 			}
 			if s.differences = m.driver.Differences(in, s.object); !isReady {
@@ -370,15 +372,15 @@ func replaceDisrupting(differences []Difference) {
 
 // waitsFor says what a resource has to wait for: while it is deleted, for those that name it; else for those that it
 // names.
-func (r *round) waitsFor(m *resource) string {
+func (p *pass) waitsFor(m *resource) string {
 	if m.isDeleting() {
-		if user, ok := r.userOf(Ref{m.Kind, m.Name}); ok {
+		if user, ok := p.userOf(Ref{m.Kind, m.Name}); ok {
 			return fmt.Sprintf("it is used by %s", user)
 		}
 		return ""
 	}
 	for _, ref := range m.needs() {
-		needed, ok := r.around.Resource(ref.Kind, ref.Name)
+		needed, ok := p.inventory.Resource(ref.Kind, ref.Name)
 		switch {
 		case !ok:
 			return fmt.Sprintf("there is no %s", ref)
@@ -392,17 +394,17 @@ func (r *round) waitsFor(m *resource) string {
 }
 
 // userOf returns a resource that names another one.
-func (r *round) userOf(ref Ref) (user Ref, ok bool) {
-	if r.users == nil {
-		r.users = map[Ref]Ref{}
-		for _, m := range r.resources {
+func (p *pass) userOf(ref Ref) (user Ref, ok bool) {
+	if p.users == nil {
+		p.users = map[Ref]Ref{}
+		for _, m := range p.resources {
 			for _, needed := range m.needs() {
 				if own := (Ref{m.Kind, m.Name}); own != needed {
-					r.users[needed] = own
+					p.users[needed] = own
 				}
 			}
 		}
 	}
-	user, ok = r.users[ref]
+	user, ok = p.users[ref]
 	return user, ok
 }

@@ -29,8 +29,8 @@ type balancing struct {
 
 func (*balancing) Needs(json.RawMessage) []Ref { return []Ref{{domain.KindMachine, "thing"}} }
 
-func (d *balancing) Differences(in Wanted, _ Object) []Difference {
-	members, err := in.Around.poolMembers(domain.ListenerSpec{MemberPort: 80, Machines: []string{"thing"}}, "")
+func (d *balancing) Differences(in Desired, _ Object) []Difference {
+	members, err := in.Inventory.poolMembers(domain.ListenerSpec{MemberPort: 80, Machines: []string{"thing"}}, "")
 	d.want, d.err = endpoints(members), err
 	return nil
 }
@@ -53,7 +53,7 @@ func TestBalancerOfUnknownServers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		servers := &unreadable{scripted: scripted{kind: domain.KindMachine}}
 		balancers := &balancing{scripted: scripted{kind: domain.KindBalancer}}
-		e, s := newRound(&servers.scripted, &balancers.scripted)
+		e, s := newPass(&servers.scripted, &balancers.scripted)
 		e.Drivers[domain.KindMachine], e.Drivers[domain.KindBalancer] = servers, balancers
 		address := domain.Address{IP: "192.0.2.1", Type: "fixed"}
 		server := domain.Server{ID: "s", Status: "ACTIVE", Addresses: []domain.Address{address}}
@@ -244,31 +244,6 @@ func TestCopyOfDeleted(t *testing.T) {
 	}
 }
 
-// TestMissedBeforeDeletion: an object whose deletion OpenStack has not accepted yet is not forgotten because one read
-// does not find it.
-func TestMissedBeforeDeletion(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		e, s, d, p := newFleet(1)
-		s.all[0].Request, s.all[0].Status, s.all[0].NextAt = domain.ManagedDelete, domain.ManagedDeleting, time.Now()
-		for id, member := range s.members {
-			member.Status = domain.MemberDeleting
-			s.members[id] = member
-			object := d.found[id]
-			clear(d.found)
-			s.runProject(t, e, p)
-			if len(s.members) != 1 || s.dueIn > domain.MissedFor || len(d.deleted) > 0 {
-				t.Errorf("missed once, it has the members %+v, and is due in %s", s.members, s.dueIn)
-			}
-			d.found[id] = object
-		}
-		time.Sleep(s.dueIn)
-		if s.runProject(t, e, p); len(d.deleted) != 1 {
-			t.Errorf("found again, deleted are %q", d.deleted)
-		}
-	})
-}
-
 // noFlavors is a Nova behind a proxy that has lost a path.
 type noFlavors struct{ *fakeNova }
 
@@ -368,7 +343,7 @@ func newStuck(servers int) (Engine, *stuck, *bool) {
 	}, h, &isMade
 }
 
-// TestServicesThatHang: a service that hangs takes a round no longer than one list, however many resources need it, and
+// TestServicesThatHang: a service that hangs takes a pass no longer than one list, however many resources need it, and
 // the rest of the project goes on: Glance, for which image a changed name is; Nova, for servers that no list shows and
 // for what belongs to deleted ones; Keystone.
 func TestServicesThatHang(t *testing.T) {
@@ -423,7 +398,7 @@ func TestServiceThatHangsTakesNoPass(t *testing.T) {
 	for _, kind := range domain.Kinds() {
 		synctest.Test(t, func(t *testing.T) {
 			began, others := time.Now(), atomic.Int32{}
-			e, s := newRound(&scripted{kind: kind, create: func() error {
+			e, s := newPass(&scripted{kind: kind, create: func() error {
 				time.Sleep(stepTime)
 				return apperr.New(apperr.Timeout, "no answer within %s", stepTime)
 			}})

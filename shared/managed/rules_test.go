@@ -195,7 +195,7 @@ var allRules = map[domain.Kind]ruled{
 			b.Name, b.Status, b.Address, b.Tags = "thing", "ACTIVE", spec.Address, memberTags(tried)
 			for _, l := range spec.Listeners {
 				one := declaredListener(l)
-				one.Pool.Members, _ = triedAround().poolMembers(l, spec.Network)
+				one.Pool.Members, _ = triedInventory().poolMembers(l, spec.Network)
 				b.Listeners = append(b.Listeners, one)
 			}
 			return b
@@ -213,8 +213,8 @@ var allRules = map[domain.Kind]ruled{
 	},
 }
 
-// triedAround has a volume for each name, a deployment and a server.
-func triedAround() Around {
+// triedInventory has a volume for each name, a deployment and a server.
+func triedInventory() Inventory {
 	var resources []domain.Managed
 	objects := map[uuid.UUID]Object{}
 	add := func(kind domain.Kind, name string, o Object) {
@@ -231,7 +231,7 @@ func triedAround() Around {
 			Status: "ACTIVE", Addresses: []domain.Address{{Network: "a", IP: ip, Version: 4, Type: "fixed"}},
 		}})
 	}
-	return NewAround(resources, objects)
+	return NewInventory(resources, objects)
 }
 
 // with is a spec with another value for a field.
@@ -253,9 +253,9 @@ func with(t *testing.T, spec, field, value string) json.RawMessage {
 
 // differ returns the differences of an object that is shown for one spec and was made of another one, from a third.
 func (r ruled) differ(declared, made, shown json.RawMessage, change ...func(*domain.Managed)) []Difference {
-	in := Wanted{
+	in := Desired{
 		Resource: domain.Managed{ID: uuid.New(), Name: "thing", Revision: 2, Digest: []byte("a")},
-		Member:   domain.Member{ID: tried, Revision: 2}, Name: "thing", Around: triedAround(), Spec: declared,
+		Member:   domain.Member{ID: tried, Revision: 2}, Name: "thing", Inventory: triedInventory(), Spec: declared,
 		Made: domain.Revision{Number: 2, Spec: made, Digest: []byte("a")},
 	}
 	for _, change := range change {
@@ -330,12 +330,12 @@ func TestUnknownRevision(t *testing.T) {
 	t.Parallel()
 	for kind, r := range allRules {
 		spec := with(t, r.spec, "", "")
-		in := Wanted{
+		in := Desired{
 			Resource: domain.Managed{
 				ID: uuid.New(), Name: "thing", Revision: 4, Digest: []byte("a"),
 				Schedule: domain.Schedule{Zone: "z"},
 			},
-			Member: domain.Member{ID: tried, Revision: 2}, Name: "thing", Around: triedAround(), Spec: spec,
+			Member: domain.Member{ID: tried, Revision: 2}, Name: "thing", Inventory: triedInventory(), Spec: spec,
 		}
 		o := Object{Name: "thing", State: ObjectReady, Raw: r.shown(spec)}
 		if left := r.driver.Differences(in, o); len(left) > 0 {
@@ -356,7 +356,7 @@ func tryKind(t *testing.T, kind domain.Kind, fields []string, rules map[string]r
 			t.Errorf("%s has no field %s", kind, field)
 		}
 	}
-	isServer := kind == domain.KindMachine || kind == domain.KindDeployment
+	isServer := kind.IsServer()
 	switch {
 	case isServer:
 		fields = append(fields, "user_data", "schedule")

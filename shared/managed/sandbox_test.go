@@ -2,8 +2,10 @@ package managed
 
 import (
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -22,7 +24,7 @@ type sandbox struct {
 	driver  Driver
 	Session
 
-	in Wanted
+	in Desired
 }
 
 // newSandbox makes a project for a test of a driver. All objects with marks are deleted at its end.
@@ -33,9 +35,9 @@ func newSandbox(t *testing.T, driver Driver, spec any) *sandbox {
 		project: project,
 		driver:  driver,
 		Session: Session{Cloud: project.Session(t), ProjectID: project.ID, UserID: project.UserID},
-		in: Wanted{
+		in: Desired{
 			Resource: domain.Managed{ID: uuid.New(), Kind: driver.Kinds()[0], Name: "thing", Revision: 1},
-			Member:   domain.Member{ID: uuid.New(), Revision: 1}, Name: "thing", Around: NewAround(nil, nil),
+			Member:   domain.Member{ID: uuid.New(), Revision: 1}, Name: "thing", Inventory: NewInventory(nil, nil),
 		},
 	}
 	s.in.Spec = asJSON(t, spec)
@@ -91,9 +93,9 @@ func (s *sandbox) settle(t *testing.T) (o Object, updates int) {
 		err := error(nil)
 		switch {
 		case !ok, found.State == ObjectIncomplete:
-			wanted := s.in
-			wanted.Member.ObjectID = found.ID
-			_, err = s.driver.Create(ctx, s.Session, wanted)
+			desired := s.in
+			desired.Member.ObjectID = found.ID
+			_, err = s.driver.Create(ctx, s.Session, desired)
 		case found.State == ObjectReady:
 			left := s.driver.Differences(s.in, found)
 			if len(left) == 0 {
@@ -274,5 +276,105 @@ func (s *sandbox) delete(t *testing.T, o Object) {
 		if time.Now().After(end) {
 			t.Fatalf("%s stays", o.ID)
 		}
+	}
+}
+
+// unmarked has others remove the mark of the object: it is found by its id, and gets the mark back.
+func (s *sandbox) unmarked(t *testing.T, o Object, unmark func() error) {
+	t.Helper()
+	if err := unmark(); err != nil {
+		t.Fatal(err)
+	}
+	isReady := func(found Object, err error) bool { return err == nil && found.State == ObjectReady }
+	testkit.Eventually(t, settleFor, "it can be changed", func() bool {
+		return isReady(s.driver.Find(t.Context(), s.Session, o.ID))
+	})
+	if listed, isListed := s.list(t); isListed {
+		t.Errorf("without its mark it is listed: %+v", listed)
+	}
+	found, err := s.driver.Find(t.Context(), s.Session, o.ID)
+	left := s.driver.Differences(s.in, found)
+	if err != nil || len(left) == 0 || slices.ContainsFunc(left, func(d Difference) bool { return !d.IsMark }) {
+		t.Errorf("without its mark it differs by %+v: %v", left, err)
+	}
+	if err := s.driver.Update(t.Context(), s.Session, s.in, found, left); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Eventually(t, settleFor, "it has its mark", func() bool {
+		listed, _ := s.list(t)
+		return listed.ID == o.ID && isReady(listed, nil)
+	})
+}
+
+// TestKinds makes an object of each kind, whose creation loses its answer, has others remove its mark, changes it in
+// place and deletes it, in its own service.
+func TestKinds(t *testing.T) {
+	t.Parallel()
+	here := testkit.Sandbox(t)
+	content := base64.StdEncoding.EncodeToString([]byte("canary"))
+	for kind, tc := range map[domain.Kind]struct {
+		driver        Driver
+		spec, changed any // nil = it cannot be changed
+		updates       int // that the change takes; 0 = any
+		unmark        func(s *sandbox, id string) error
+	}{
+		domain.KindVolume: {
+			VolumeDriver{}, domain.VolumeSpec{
+				SizeGB: 1, Type: "standard", Description: "one", Metadata: map[string]string{"a": "1", "b": "2"},
+			}, domain.VolumeSpec{
+				SizeGB: 2, Type: "fast", Description: "two", Metadata: map[string]string{"b": "3", "c/d": "4"},
+			}, 2, func(s *sandbox, id string) error {
+				return s.Cloud.SetVolumeMetadata(t.Context(), id, nil, []string{markKey})
+			},
+		},
+		domain.KindImage: {
+			ImageDriver{}, domain.ImageSpec{
+				DiskFormat: "raw", Content: content, MinDiskGB: 1, Tags: []string{"a", "b"},
+				Properties: map[string]string{"os_distro": "debian", "a/b~c": "1"},
+			}, domain.ImageSpec{
+				DiskFormat: "raw", Content: content, MinDiskGB: 2, MinRAMMB: 64, Tags: []string{"b", "c"},
+				Properties: map[string]string{"os_distro": "ubuntu", "os_version": "24.04"},
+			}, 1, func(s *sandbox, id string) error {
+				return s.Cloud.ChangeImage(t.Context(), id, domain.ImageChange{Tags: []string{"a", "b"}})
+			},
+		},
+		domain.KindBalancer: {
+			NewBalancerDriver(), webSpec(here.Network), domain.BalancerSpec{
+				Network: here.NetworkID, Listeners: []domain.ListenerSpec{
+					{Protocol: "HTTP", Port: 80, MemberPort: 8080, Deployment: "web", Algorithm: "LEAST_CONNECTIONS"},
+					{Protocol: "TCP", Port: 5433, MemberPort: 5432, Addresses: []string{"192.0.2.8"}},
+				},
+			}, 0, func(s *sandbox, id string) error {
+				return s.Cloud.RenameLoadBalancer(t.Context(), id, "thing", []string{})
+			},
+		},
+		domain.KindSecret: {driver: SecretDriver{}, spec: domain.SecretSpec{}},
+	} {
+		t.Run(string(kind), func(t *testing.T) {
+			t.Parallel()
+			s := newSandbox(t, tc.driver, tc.spec)
+			s.in.Inventory = deployed(here.Network, "192.0.2.1", "192.0.2.2")
+			s.in.Secrets.Payload = testkit.Canary("a payload of a secret")
+			first := s.lost(t)
+			o, _ := s.settle(t)
+			if o.ID != first.ID {
+				t.Errorf("it is another one: %+v", o)
+			}
+			if tc.changed != nil {
+				s.unmarked(t, o, func() error { return tc.unmark(s, o.ID) })
+				s.in.Inventory = deployed(here.Network, "192.0.2.2", "192.0.2.3")
+				s.declare(t, tc.changed)
+				s.in.Name = "other"
+				var updates int
+				if o, updates = s.settle(t); o.ID != first.ID || o.Name != "other" ||
+					tc.updates > 0 && updates != tc.updates {
+					t.Errorf("after %d updates it is %+v", updates, o)
+				}
+			}
+			s.remove(t)
+			if err := s.driver.Delete(t.Context(), s.Session, o); err != nil {
+				t.Errorf("an absent one: %v", err)
+			}
+		})
 	}
 }

@@ -42,7 +42,7 @@ func TestZones(t *testing.T) {
 		"a label without a value": {rule: domain.Schedule{Labels: map[string]string{"disk": ""}}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			in := Wanted{Resource: domain.Managed{Schedule: tc.rule}}
+			in := Desired{Resource: domain.Managed{Schedule: tc.rule}}
 			if len(tc.rule.Labels) > 0 {
 				in.Zones = zonesOf(nodes, tc.rule.Labels)
 			}
@@ -139,7 +139,7 @@ func TestScheduledServers(t *testing.T) {
 				if host == '-' {
 					server = domain.Server{}
 				}
-				m.members = append(m.members, seen{isFound: true, object: Object{Raw: server}})
+				m.members = append(m.members, observed{isFound: true, object: Object{Raw: server}})
 			}
 			isMet, reason, message := m.scheduled(tc.nodes)
 			if got := reason + ": " + message; isMet != (tc.want == "") || !isMet && got != tc.want {
@@ -156,9 +156,9 @@ func TestOneByOne(t *testing.T) {
 		m := &resource{Managed: domain.Managed{
 			Kind: domain.KindDeployment, Spec: []byte(`{"count": 4}`), Schedule: domain.Schedule{Affinity: affinity},
 		}}
-		var all []seen
-		most, rounds := 0, 0
-		for ; rounds < 20; rounds++ {
+		var all []observed
+		most, passes := 0, 0
+		for ; passes < 20; passes++ {
 			p := decide(m.target(), all, testNow)
 			if p.isMoving = p.isMoving || len(p.steps) > 0; !p.isMoving {
 				break
@@ -173,8 +173,8 @@ func TestOneByOne(t *testing.T) {
 			most = max(most, building)
 		}
 		if want := map[bool]int{true: 4, false: 1}[affinity == ""]; most != want || working(all) != 4 {
-			t.Errorf("%q: up to %d build at a time, want %d; %d work after %d rounds", affinity, most, want,
-				working(all), rounds)
+			t.Errorf("%q: up to %d build at a time, want %d; %d work after %d passes", affinity, most, want,
+				working(all), passes)
 		}
 	}
 	stuck := member(0, status(domain.MemberCreating), state(ObjectWorking))
@@ -186,17 +186,17 @@ func TestOneByOne(t *testing.T) {
 	unanswered.member.UpdatedAt = testNow.Add(-time.Second)
 	building := member(0, status(domain.MemberCreating), state(ObjectWorking), pausing)
 	building.object.ChangedAt = testNow.Add(-time.Second)
-	for name, one := range map[string]seen{"one without an answer": unanswered, "one that builds": building} {
-		if got := stepsOf(decide(to, []seen{one}, testNow)); got != "" {
+	for name, one := range map[string]observed{"one without an answer": unanswered, "one that builds": building} {
+		if got := stepsOf(decide(to, []observed{one}, testNow)); got != "" {
 			t.Errorf("beside %s: %q", name, got)
 		}
 	}
-	for name, one := range map[string]seen{
+	for name, one := range map[string]observed{
 		"one that builds without end": stuck,
 		"one in ERROR":                member(0, status(domain.MemberError), state(ObjectError), pausing),
 		"one that waits":              waiting,
 	} {
-		if got := stepsOf(decide(to, []seen{one}, testNow)); got != "create 1" {
+		if got := stepsOf(decide(to, []observed{one}, testNow)); got != "create 1" {
 			t.Errorf("beside %s: %q", name, got)
 		}
 	}

@@ -75,7 +75,7 @@ func (SecretDriver) Find(ctx context.Context, s Session, id string) (Object, err
 }
 
 // Create implements Driver.
-func (SecretDriver) Create(ctx context.Context, s Session, in Wanted) (string, error) {
+func (SecretDriver) Create(ctx context.Context, s Session, in Desired) (string, error) {
 	name := secretName(in.Name, in.Member.ID)
 	made, err := s.Cloud.Secrets(ctx, name)
 	if err != nil {
@@ -104,7 +104,7 @@ func contentTypeOf(spec json.RawMessage) string {
 }
 
 // Differences implements Driver. Only revisions can differ: others cannot change a secret either.
-func (SecretDriver) Differences(in Wanted, _ Object) []Difference {
+func (SecretDriver) Differences(in Desired, _ Object) []Difference {
 	if in.Made.Number == 0 { // it is not known what the secret was made of
 		return nil
 	}
@@ -116,7 +116,7 @@ func (SecretDriver) Differences(in Wanted, _ Object) []Difference {
 }
 
 // Update implements Driver. There is nothing to change in place.
-func (SecretDriver) Update(context.Context, Session, Wanted, Object, []Difference) error { return nil }
+func (SecretDriver) Update(context.Context, Session, Desired, Object, []Difference) error { return nil }
 
 // Delete implements Driver.
 func (SecretDriver) Delete(ctx context.Context, s Session, o Object) error {

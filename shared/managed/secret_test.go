@@ -1,48 +1,13 @@
 package managed
 
 import (
-	"encoding/base64"
 	"fmt"
 	"testing"
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
-	"github.com/cloudfn/cloudfn/shared/testkit"
 )
-
-// TestSecret declares a secret, changes it and deletes it, in Barbican.
-func TestSecret(t *testing.T) {
-	t.Parallel()
-	s := newSandbox(t, SecretDriver{}, domain.SecretSpec{})
-	s.in.Secrets.Payload = testkit.Canary("a payload of a secret")
-	first := s.lost(t)
-	made, updates := s.settle(t)
-	if made.ID != first.ID || updates != 0 || made.Raw.(domain.StoredSecret).ContentType != "text/plain" {
-		t.Errorf("%d updates of %+v", updates, made)
-	}
-	s.declare(t, domain.SecretSpec{}) // such as its labels
-	s.differ(t, made)
-	s.in.Resource.Digest = []byte("another payload")
-	s.differ(t, made, "payload replace")
-	s.declare(t, domain.SecretSpec{ContentType: "application/octet-stream"})
-	s.differ(t, made, "content_type replace", "payload replace")
-	if _, err := s.driver.Find(t.Context(), s.Session, made.ID); err != nil {
-		t.Errorf("it is gone: %v", err)
-	}
-	s.remove(t)
-	if _, err := s.driver.Find(t.Context(), s.Session, made.ID); apperr.CodeOf(err) != apperr.NotFound {
-		t.Errorf("it is not gone: %v", err)
-	}
-	if err := s.driver.Delete(t.Context(), s.Session, made); err != nil {
-		t.Errorf("an absent one: %v", err)
-	}
-	s.in.Secrets.Payload = base64.StdEncoding.EncodeToString([]byte{0, 255})
-	if binary, _ := s.settleNew(t); binary.Raw.(domain.StoredSecret).ContentType != "application/octet-stream" {
-		t.Errorf("it is %+v", binary)
-	}
-}
 
 // TestSecretIsStoredAsDeclared: Barbican strips what a create call has, and has the rest by another call. A process may
 // end between the two.
@@ -122,7 +87,7 @@ func TestDefaultContentType(t *testing.T) {
 	for declared, want := range map[string]int{
 		`{"content_type": "text/plain"}`: 0, `{"content_type": "application/json"}`: 1,
 	} {
-		in := Wanted{Spec: []byte(declared), Made: domain.Revision{Number: 1, Spec: []byte(`{}`)}}
+		in := Desired{Spec: []byte(declared), Made: domain.Revision{Number: 1, Spec: []byte(`{}`)}}
 		if all := (SecretDriver{}).Differences(in, Object{}); len(all) != want {
 			t.Errorf("%s: %+v", declared, all)
 		}

@@ -16,48 +16,48 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// save stores the status of the resources that have changed, and removes those that are deleted. A round that has found
+// save stores the status of the resources that have changed, and removes those that are deleted. A pass that has found
 // nothing new writes nothing.
-func (r *round) save(ctx context.Context) error {
+func (p *pass) save(ctx context.Context) error {
 	var changed []*domain.Managed
 	finishing, cancel := context.WithTimeout(ctx, stepTime)
 	defer cancel()
-	for _, m := range r.resources {
-		if !m.isLookedAt {
+	for _, m := range p.resources {
+		if !m.isSelected {
 			continue
 		}
 		if m.isGone() {
-			r.isNews = true
-			if err := r.remove(ctx, finishing, m); err != nil && !errors.Is(err, domain.ErrChanged) {
+			p.isNews = true
+			if err := p.remove(ctx, finishing, m); err != nil && !errors.Is(err, domain.ErrChanged) {
 				return err
 			}
 			continue
 		}
 		before := m.Managed
 		before.Conditions = slices.Clone(m.Conditions)
-		m.assess(r.now, r.nodes)
-		m.schedule(r.now)
+		m.assess(p.now, p.nodes)
+		m.schedule(p.now)
 		if !m.isSame(before) {
 			changed = append(changed, &m.Managed)
-			r.isNews = r.isNews || m.Status != before.Status || m.ObservedRevision != before.ObservedRevision
+			p.isNews = p.isNews || m.Status != before.Status || m.ObservedRevision != before.ObservedRevision
 		}
 	}
 	if len(changed) > 0 {
-		// What was declared anew meanwhile stays: the project is due at once.
-		if err := r.Store.SaveStatus(ctx, r.claim, changed...); err != nil && !errors.Is(err, domain.ErrChanged) {
+		// What was declared again meanwhile stays: the project is due immediately.
+		if err := p.Store.SaveStatus(ctx, p.claim, changed...); err != nil && !errors.Is(err, domain.ErrChanged) {
 			return err
 		}
 	}
-	if r.isNews {
-		r.Wake("deliver-events")
+	if p.isNews {
+		p.Wake("deliver-events")
 	}
 	return nil
 }
 
-// schedule sets when the resource is looked at again. One that is not settled stays due, and the pause of the project
-// is the pause between its rounds.
+// schedule sets when the resource is due again. One that is not settled stays due, and the pause of the project
+// is the pause between its passes.
 func (m *resource) schedule(now time.Time) {
-	isKnown := m.noLogin == nil && m.notListed == nil
+	isKnown := m.unknown == nil
 	switch {
 	case !isKnown && m.NextAt.IsZero(): // the next scan shows it
 	case !isKnown, m.plan.isMoving, m.isDeleting(), m.waits != "", len(m.waiting)+len(m.failures) > 0:
@@ -71,22 +71,21 @@ func (m *resource) schedule(now time.Time) {
 
 // isGone reports whether nothing is left of a resource that is being deleted.
 func (m *resource) isGone() bool {
-	isObserved := m.noLogin == nil && m.notListed == nil
-	return m.isDeleting() && m.plan.isGone && (isObserved || m.Orphan) && len(m.failures) == 0
+	return m.isDeleting() && m.plan.isGone && (m.unknown == nil || m.Orphan) && len(m.failures) == 0
 }
 
 // remove deletes a resource whose objects are all gone, or stay.
-func (r *round) remove(ctx, finishing context.Context, m *resource) error {
+func (p *pass) remove(ctx, finishing context.Context, m *resource) error {
 	if finisher, ok := m.driver.(Finisher); ok && !m.Orphan {
 		if err := finisher.Finish(finishing, m.session, m.Managed); err != nil {
-			r.problem = err
-			return nil //nolint:nilerr // the next round does it again
+			p.problem = err
+			return nil //nolint:nilerr // the next pass does it again
 		}
 	}
-	return r.Store.Remove(ctx, r.claim, m.Managed)
+	return p.Store.Remove(ctx, p.claim, m.Managed)
 }
 
-// isSame reports whether the round has changed nothing of the resource.
+// isSame reports whether the pass has changed nothing of the resource.
 func (m *resource) isSame(before domain.Managed) bool {
 	return m.Status == before.Status && m.Reason == before.Reason && m.Request == before.Request &&
 		m.ObservedRevision == before.ObservedRevision && m.NextAt.Equal(before.NextAt) &&
@@ -103,13 +102,6 @@ func isSameText[T any](a, b []T) bool {
 	return err == nil && beforeErr == nil && bytes.Equal(text, before)
 }
 
-// finding is what a round has found out about a resource.
-type finding struct {
-	status  domain.ManagedStatus
-	reason  string // of the condition Ready, in CamelCase
-	message string
-}
-
 // assess sets the status, the conditions and the drift of a resource.
 func (m *resource) assess(now time.Time, nodes []domain.Node) {
 	set := func(kind string, isTrue bool, reason, message string) {
@@ -122,8 +114,8 @@ func (m *resource) assess(now time.Time, nodes []domain.Node) {
 		}
 		m.Conditions = domain.SetCondition(m.Conditions, c, now)
 	}
-	if m.noLogin != nil || m.notListed != nil {
-		m.assessNotListed(now, set)
+	if m.unknown != nil {
+		m.assessUnknown(now, set)
 		return
 	}
 	set(domain.ConditionDelegated, true, "TrustAccepted", "")
@@ -134,12 +126,9 @@ func (m *resource) assess(now time.Time, nodes []domain.Node) {
 		m.ObservedRevision, m.Request = m.Revision, ""
 	}
 	m.Drift = m.plan.drift
-	f := m.find(t, isCurrent)
-	m.Status, m.Reason = f.status, f.message
-	if f.status == domain.ManagedReady {
-		m.Reason = ""
-	}
-	set(domain.ConditionReady, f.status == domain.ManagedReady, f.reason, f.message)
+	var reason string
+	m.Status, reason, m.Reason = m.find(t, isCurrent)
+	set(domain.ConditionReady, m.Status == domain.ManagedReady, reason, m.Reason)
 	switch {
 	case isCurrent && len(m.plan.following) > 0:
 		set(domain.ConditionUpdated, false, "Following", fmt.Sprintf(
@@ -160,7 +149,7 @@ func (m *resource) assess(now time.Time, nodes []domain.Node) {
 	} else {
 		set(domain.ConditionInSync, false, "Drifted", "others have changed "+driftedFields(m.Drift))
 	}
-	if isServers(m.Kind) {
+	if m.Kind.IsServer() {
 		isMet, reason, message := m.scheduled(nodes)
 		set(domain.ConditionScheduled, isMet, reason, message)
 	}
@@ -186,14 +175,10 @@ func (m *resource) assessProgress(isCurrent bool, set func(kind string, isTrue b
 	}
 }
 
-// assessNotListed sets what can be said of a resource whose objects could not be looked at.
-func (m *resource) assessNotListed(now time.Time, set func(kind string, isTrue bool, reason, message string)) {
-	cause := m.notListed
-	if m.noLogin != nil {
-		cause = m.noLogin
-	}
-	message := apperr.As(cause).Message
-	if apperr.CodeOf(cause) == apperr.DelegationLost {
+// assessUnknown sets what can be said of a resource whose objects are not known.
+func (m *resource) assessUnknown(now time.Time, set func(kind string, isTrue bool, reason, message string)) {
+	message := apperr.As(m.unknown).Message
+	if apperr.CodeOf(m.unknown) == apperr.DelegationLost {
 		set(domain.ConditionDelegated, false, "DelegationLost", message)
 		set(domain.ConditionReady, false, "DelegationLost", message)
 		m.Reason = message
@@ -208,8 +193,8 @@ func (m *resource) assessNotListed(now time.Time, set func(kind string, isTrue b
 	}, now)
 }
 
-// find says what the status follows from: the first that holds.
-func (m *resource) find(t target, isCurrent bool) finding {
+// find returns the status, with its reason in CamelCase: the first that holds.
+func (m *resource) find(t target, isCurrent bool) (status domain.ManagedStatus, reason, message string) {
 	moving := domain.ManagedUpdating
 	if m.ObservedRevision == 0 {
 		moving = domain.ManagedCreating
@@ -227,25 +212,25 @@ func (m *resource) find(t target, isCurrent bool) finding {
 		if problems == "" {
 			problems = cmp.Or(first(m.plan.slow), waits)
 		}
-		return finding{domain.ManagedDeleting, "Deleting", problems}
+		return domain.ManagedDeleting, "Deleting", problems
 	case problems != "" && m.plan.available > 0 && t.isDeployment:
-		return finding{domain.ManagedDegraded, "MemberFailed", problems}
+		return domain.ManagedDegraded, "MemberFailed", problems
 	case problems != "":
-		return finding{domain.ManagedError, "Failed", problems}
+		return domain.ManagedError, "Failed", problems
 	case waits != "" && m.ObservedRevision == 0:
-		return finding{domain.ManagedPending, "Waiting", waits}
+		return domain.ManagedPending, "Waiting", waits
 	case waits != "":
-		return finding{moving, "Waiting", waits}
+		return moving, "Waiting", waits
 	case len(m.plan.refused) > 0:
-		return finding{domain.ManagedError, "ReplaceRequired", refusal(m.plan.refused)}
+		return domain.ManagedError, "ReplaceRequired", refusal(m.plan.refused)
 	case !isCurrent:
-		return finding{moving, "Progressing", m.progress(t)}
+		return moving, "Progressing", m.progress(t)
 	case len(m.plan.drift) > 0:
-		return finding{domain.ManagedDegraded, "Drifted", "others have changed " + driftedFields(m.plan.drift)}
+		return domain.ManagedDegraded, "Drifted", "others have changed " + driftedFields(m.plan.drift)
 	case len(m.plan.stopped) > 0:
-		return finding{domain.ManagedDegraded, "NotWorking", first(m.plan.stopped)}
+		return domain.ManagedDegraded, "NotWorking", first(m.plan.stopped)
 	}
-	return finding{domain.ManagedReady, "AsDeclared", ""}
+	return domain.ManagedReady, "AsDeclared", ""
 }
 
 // progress says how far a revision has come, and what does not work: a deployment waits for that.

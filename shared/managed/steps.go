@@ -18,22 +18,22 @@ import (
 
 // step takes the steps of all resources, those of each service and region beside the others: one that hangs keeps no
 // other one waiting. It fails when nothing can be stored any more.
-func (r *round) step(ctx context.Context) error {
+func (p *pass) step(ctx context.Context) error {
 	services := map[listing][]*resource{}
-	for _, m := range r.resources {
+	for _, m := range p.resources {
 		key := listing{m.driver, m.Schedule.Region}
 		services[key] = append(services[key], m)
 	}
 	all, working := errgroup.WithContext(ctx)
 	for _, resources := range services {
-		all.Go(func() error { return r.stepService(working, resources) })
+		all.Go(func() error { return p.stepService(working, resources) })
 	}
 	return all.Wait()
 }
 
 // stepService takes the steps of the resources of one service, some at a time. A step that fails, or whose resource or
 // revision was deleted meanwhile, does not keep the others. Nor does a check that hangs.
-func (r *round) stepService(ctx context.Context, resources []*resource) error {
+func (p *pass) stepService(ctx context.Context, resources []*resource) error {
 	group, working := errgroup.WithContext(ctx)
 	group.SetLimit(atOnce)
 	begin := func(take func() error) {
@@ -46,33 +46,33 @@ func (r *round) stepService(ctx context.Context, resources []*resource) error {
 	}
 	beginAll := func(m *resource) {
 		for _, s := range m.plan.steps {
-			begin(func() error { return r.take(working, m, s) })
+			begin(func() error { return p.take(working, m, s) })
 		}
 		for _, s := range m.members {
 			if m.isOrphaned() {
 				break
 			}
 			for _, extra := range s.object.Extra {
-				begin(func() error { return r.deleteExtra(working, m, s.member.ID, extra) })
+				begin(func() error { return p.deleteExtra(working, m, s.member.ID, extra) })
 			}
 		}
 	}
-	var vetting sync.WaitGroup
+	var checking sync.WaitGroup
 	var others []*resource
 	for _, m := range resources {
 		if !m.replaces() {
 			others = append(others, m)
 			continue
 		}
-		vetting.Go(func() {
-			r.vet(working, m)
+		checking.Go(func() {
+			p.checkReplacement(working, m)
 			beginAll(m)
 		})
 	}
 	for _, m := range others {
 		beginAll(m)
 	}
-	vetting.Wait()
+	checking.Wait()
 	return group.Wait()
 }
 
@@ -81,22 +81,22 @@ func (m *resource) replaces() bool {
 	return slices.ContainsFunc(m.plan.steps, func(s step) bool { return s.isReplaced })
 }
 
-// vet keeps objects that work while what replaces them could not be made: it checks that before they are deleted.
-func (r *round) vet(ctx context.Context, m *resource) {
+// checkReplacement checks that what replaces objects could be made, before they are deleted. Else it keeps them.
+func (p *pass) checkReplacement(ctx context.Context, m *resource) {
 	checker, ok := m.driver.(Checker)
 	if !ok {
 		return
 	}
 	n := slices.IndexFunc(m.plan.steps, func(s step) bool { return s.isReplaced })
-	secrets, err := r.secrets(m.Managed)
+	secrets, err := p.secrets(m.Managed)
 	if err == nil {
-		err = r.check(ctx, checker, m, m.plan.steps[n].member, secrets)
+		err = p.check(ctx, checker, m, m.plan.steps[n].member, secrets)
+	}
+	if isUnknown(err) { // it is not known whether it could
+		err = Waits("NotChecked", "it is not replaced yet: %s", apperr.As(p.explain(m, err)).Message)
 	}
 	if err == nil {
 		return
-	}
-	if _, isWait := errors.AsType[WaitError](err); !isWait && !apperr.Final(err) { // it is not known whether it could
-		err = Waits("NotChecked", "it is not replaced yet: %s", apperr.As(r.explain(m, err)).Message)
 	}
 	kept := map[int]bool{} // the ordinals of what is not replaced now
 	for n, s := range m.plan.steps {
@@ -104,12 +104,8 @@ func (r *round) vet(ctx context.Context, m *resource) {
 			continue
 		}
 		kept[s.member.Ordinal] = true
-		for _, own := range m.members {
-			if own.member.ID == s.member.ID {
-				s.action, s.member = actRecord, own.member
-			}
-		}
-		r.fail(ctx, m, &s.member, s, because(err, "it is not replaced, because no other one can be made"))
+		s.action, s.member = actRecord, *m.own(s.member.ID)
+		p.fail(ctx, m, &s.member, s, because(err, "it is not replaced, because no other one can be made"))
 		m.plan.steps[n] = s
 	}
 	m.plan.steps = slices.DeleteFunc(m.plan.steps, func(s step) bool {
@@ -120,77 +116,84 @@ func (r *round) vet(ctx context.Context, m *resource) {
 // check checks whether the object of a member could be made again. The server group that this may make can appear after
 // nothing waits for the response any more. So the member counts as requested from before the call on, and its resource
 // is not deleted until that time is over.
-func (r *round) check(
+func (p *pass) check(
 	ctx context.Context, checker Checker, m *resource, member domain.Member, secrets domain.ManagedSecrets,
 ) error {
-	n := slices.IndexFunc(m.members, func(s seen) bool { return s.member.ID == member.ID })
-	own := &m.members[n].member
+	own := m.own(member.ID)
 	wasRequested := own.IsRequested
 	if m.Schedule.Affinity != "" && !wasRequested {
 		own.IsRequested = true
-		if err := r.saveMember(ctx, *own); err != nil {
+		if err := p.saveMember(ctx, *own); err != nil {
 			return err
 		}
 	}
 	calling, cancel := context.WithTimeout(ctx, stepTime)
 	defer cancel()
-	in := r.wanted(m, member)
+	in := p.desired(m, member)
 	in.Secrets = secrets
 	err := checker.Check(calling, m.session, in)
-	if _, isWait := errors.AsType[WaitError](err); isWait || err == nil || apperr.Rejected(err) {
+	if err == nil || isWait(err) || apperr.Rejected(err) {
 		own.IsRequested = wasRequested
 	}
 	return err
 }
 
-// take takes one step, and stores what came of it.
-func (r *round) take(ctx context.Context, m *resource, s step) error {
+// own is a member as it is stored.
+func (m *resource) own(id uuid.UUID) *domain.Member {
+	n := slices.IndexFunc(m.members, func(s observed) bool { return s.member.ID == id })
+	return &m.members[n].member
+}
+
+// take takes one step, and stores what came of it. What is stored of a member does not end with the time of the step.
+func (p *pass) take(ctx context.Context, m *resource, s step) error {
 	if err := context.Cause(ctx); err != nil {
 		return err
 	}
 	if s.action != actRecord {
-		slog.InfoContext(ctx, "a step of a managed resource", "project_id", r.project.ProjectID, "kind", m.Kind,
+		slog.InfoContext(ctx, "reconcile step", "project_id", p.project.ProjectID, "kind", m.Kind,
 			"name", m.Name, "member_id", s.member.ID, "step", s.action, "object_id", s.object.ID)
 	}
+	ctx, cancel := context.WithTimeout(ctx, stepTime)
+	defer cancel()
 	switch s.action {
 	case actRecord:
-		return r.saveMember(ctx, s.member)
+		return p.saveMember(ctx, s.member)
 	case actForget:
-		return r.Store.DeleteMember(ctx, r.claim, r.project.ProjectID, s.member.ID)
+		return p.Store.DeleteMember(ctx, p.claim, p.project.ProjectID, s.member.ID)
 	case actCreate:
-		return r.create(ctx, m, s)
+		return p.create(ctx, m, s)
 	case actUpdate:
-		return r.update(ctx, m, s)
+		return p.update(ctx, m, s)
 	}
-	return r.delete(ctx, m, s)
+	return p.delete(ctx, m, s)
 }
 
-// saveMember stores a member, also when the round is over: what has happened must not be lost.
-func (r *round) saveMember(ctx context.Context, member domain.Member) error {
+// saveMember stores a member, also when the pass has ended: what has happened must not be lost.
+func (p *pass) saveMember(ctx context.Context, member domain.Member) error {
 	writing, cancel := domain.Detached(ctx)
 	defer cancel()
-	return r.Store.SaveMember(writing, r.claim, r.project.ProjectID, member)
+	return p.Store.SaveMember(writing, p.claim, p.project.ProjectID, member)
 }
 
 // create stores the member, and makes its object. A process that dies in between leaves a member without an object: the
-// next round calls Create again, which looks for the mark first. What may have been requested is what the member's own
+// next pass calls Create again, which looks for the mark first. What may have been requested is what the member's own
 // revision declares; else it is what is declared now. As in all steps, the call counts as one that OpenStack accepted
 // when it has answered: a process that dies before the call has made none.
-func (r *round) create(ctx context.Context, m *resource, s step) error {
+func (p *pass) create(ctx context.Context, m *resource, s step) error {
 	member := s.member
 	isCounted := s.object.ID != "" // it completes an object
 	if isCounted {
 		member.ObjectID = s.object.ID
 		member.Writes--
 	}
-	in := r.wanted(m, member) // as it is before the call
+	in := p.desired(m, member) // as it is before the call
 	switch {
 	case member.ObjectID != "": // it is incomplete
 	case member.IsRequested:
 		in = in.asMade()
 	default:
 		member.Revision = m.Revision
-		in = r.wanted(m, member)
+		in = p.desired(m, member)
 	}
 	member.Status, member.Reason, member.RetryAt = domain.MemberCreating, "", time.Time{}
 	// An earlier call may have made the server, with what was declared then.
@@ -200,10 +203,10 @@ func (r *round) create(ctx context.Context, m *resource, s step) error {
 	if member.ObjectID == "" {
 		member.CreateCalls++
 	}
-	if err := r.saveMember(ctx, member); err != nil {
+	if err := p.saveMember(ctx, member); err != nil {
 		return err
 	}
-	id, err := r.callCreate(ctx, m, in, &member)
+	id, err := p.callCreate(ctx, m, in, &member)
 	if err == nil {
 		if member.ObjectID = id; isCounted {
 			member.Writes++
@@ -211,13 +214,13 @@ func (r *round) create(ctx context.Context, m *resource, s step) error {
 		if id != "" { // all calls have been answered, unless one before this one was not
 			member.IsRequested = in.Member.IsRequested
 		}
-		return r.saveMember(ctx, member)
+		return p.saveMember(ctx, member)
 	}
 	isUnsent := errors.Is(err, errUnsent)
-	err = r.record(ctx, m, &member, s, err)
-	if w := (WaitError{}); errors.As(err, &w) {
-		member.Reason, isUnsent = w.Message, true
-	} else if apperr.Final(err) {
+	switch err = p.record(ctx, m, &member, s, err); {
+	case isWait(err):
+		isUnsent = true
+	case apperr.Final(err):
 		member.Status, member.Reason = domain.MemberError, apperr.As(err).Message
 		isUnsent = isUnsent || id == "" // OpenStack has rejected it
 	}
@@ -225,13 +228,13 @@ func (r *round) create(ctx context.Context, m *resource, s step) error {
 		member.IsRequested, member.UserData = in.Member.IsRequested, earlier // of an earlier call
 		member.CreateCalls = in.Member.CreateCalls
 	}
-	return r.saveMember(ctx, member)
+	return p.saveMember(ctx, member)
 }
 
 // callCreate makes the object of a member. What it is made with is stored before a call that may make it.
-func (r *round) callCreate(ctx context.Context, m *resource, in Wanted, member *domain.Member) (id string, err error) {
+func (p *pass) callCreate(ctx context.Context, m *resource, in Desired, member *domain.Member) (id string, err error) {
 	isThere := false
-	if in.Secrets, err = r.secrets(in.Resource); err != nil {
+	if in.Secrets, err = p.secrets(in.Resource); err != nil {
 		return "", unsent(err)
 	}
 	in.isThere = &isThere
@@ -240,11 +243,9 @@ func (r *round) callCreate(ctx context.Context, m *resource, in Wanted, member *
 			return nil
 		}
 		member.UserData = in.userData()
-		return r.saveMember(ctx, *member)
+		return p.saveMember(ctx, *member)
 	}
-	calling, cancel := context.WithTimeout(ctx, stepTime)
-	defer cancel()
-	id, err = m.driver.Create(calling, m.session, in)
+	id, err = m.driver.Create(ctx, m.session, in)
 	if isThere {
 		member.CreateCalls = in.Member.CreateCalls
 	}
@@ -252,7 +253,7 @@ func (r *round) callCreate(ctx context.Context, m *resource, in Wanted, member *
 }
 
 // update takes one step to what is declared.
-func (r *round) update(ctx context.Context, m *resource, s step) error {
+func (p *pass) update(ctx context.Context, m *resource, s step) error {
 	member := s.member
 	member.Writes--
 	member.ObjectID = s.object.ID // of a new one: it is found by it from now on
@@ -262,18 +263,16 @@ func (r *round) update(ctx context.Context, m *resource, s step) error {
 	}
 	earlier, wasRebuilt := member.UserData, member.IsRebuilt
 	if rebuilds(s.differences) {
-		member.UserData, member.IsRebuilt = cmp.Or(r.wanted(m, member).userData(), earlier), true
+		member.UserData, member.IsRebuilt = cmp.Or(p.desired(m, member).userData(), earlier), true
 	}
-	if err := r.saveMember(ctx, member); err != nil { // that it is another replica's project shows here
+	if err := p.saveMember(ctx, member); err != nil { // that it is another replica's project shows here
 		return err
 	}
-	secrets, err := r.secrets(m.Managed)
+	secrets, err := p.secrets(m.Managed)
 	if err == nil {
-		calling, cancel := context.WithTimeout(ctx, stepTime)
-		defer cancel()
-		in := r.wanted(m, member)
+		in := p.desired(m, member)
 		in.Secrets = secrets
-		err = m.driver.Update(calling, m.session, in, s.object, s.differences)
+		err = m.driver.Update(ctx, m.session, in, s.object, s.differences)
 	} else {
 		err = unsent(err)
 	}
@@ -281,26 +280,19 @@ func (r *round) update(ctx context.Context, m *resource, s step) error {
 	case err == nil:
 		member.Writes++
 	case errors.Is(err, ErrNothingLeft):
-		member.Revision, member.Status, member.Reason = m.Revision, domain.MemberReady, ""
-		member.WasReady, member.MayHaveData = true, true
-		member.Attempts, member.RetryAt, member.Written, member.Writes = 0, time.Time{}, "", 0
-		wasRebuilt = false
+		member, wasRebuilt = ready(member, m.Revision, Object{ID: member.ObjectID}), false
 	default:
-		r.fail(ctx, m, &member, s, err)
+		p.fail(ctx, m, &member, s, err)
 	}
-	_, isWait := errors.AsType[WaitError](err)
-	if isWait || errors.Is(err, errUnsent) || errors.Is(err, ErrNothingLeft) || apperr.Rejected(err) {
+	if isWait(err) || errors.Is(err, errUnsent) || errors.Is(err, ErrNothingLeft) || apperr.Rejected(err) {
 		member.UserData, member.IsRebuilt = earlier, wasRebuilt // the server keeps it
 	}
-	return r.saveMember(ctx, member)
+	return p.saveMember(ctx, member)
 }
 
 // fail remembers in a member why a step that changes or replaces its object failed.
-func (r *round) fail(ctx context.Context, m *resource, member *domain.Member, s step, err error) {
-	err = r.record(ctx, m, member, s, err)
-	wait, isWait := errors.AsType[WaitError](err)
-	if isWait {
-		member.Reason = wait.Message
+func (p *pass) fail(ctx context.Context, m *resource, member *domain.Member, s step, err error) {
+	if err = p.record(ctx, m, member, s, err); isWait(err) {
 		return
 	}
 	member.Reason = apperr.As(err).Message
@@ -310,63 +302,59 @@ func (r *round) fail(ctx context.Context, m *resource, member *domain.Member, s 
 }
 
 // delete stores that the member is being deleted, and deletes its object.
-func (r *round) delete(ctx context.Context, m *resource, s step) error {
+func (p *pass) delete(ctx context.Context, m *resource, s step) error {
 	member := s.member
 	if s.object.ID != "" {
 		member.ObjectID = s.object.ID
 	}
 	member.Status = domain.MemberDeleting
 	member.Writes--
-	if err := r.saveMember(ctx, member); err != nil || s.object.ID == "" {
+	if err := p.saveMember(ctx, member); err != nil || s.object.ID == "" {
 		return err
 	}
-	calling, cancel := context.WithTimeout(ctx, stepTime)
-	defer cancel()
-	if err := m.driver.Delete(calling, m.session, s.object); err != nil {
-		err = r.record(ctx, m, &member, s, err)
-		if wait, isWait := errors.AsType[WaitError](err); isWait {
-			member.Reason = wait.Message // its pauses grow
-		}
+	if err := m.driver.Delete(ctx, m.session, s.object); err != nil {
+		_ = p.record(ctx, m, &member, s, err)
 	} else {
 		member.Writes++
 	}
-	return r.saveMember(ctx, member)
+	return p.saveMember(ctx, member)
 }
 
 // deleteExtra deletes an object that was made because the answer to the call that made another one was late. It writes
 // nothing of its member, whose own step may be running.
-func (r *round) deleteExtra(ctx context.Context, m *resource, member uuid.UUID, extra Object) error {
+func (p *pass) deleteExtra(ctx context.Context, m *resource, member uuid.UUID, extra Object) error {
 	if extra.State == ObjectDeleting {
 		return nil
 	}
-	if err := r.Store.HoldsProject(ctx, r.claim, r.project.ProjectID); err != nil { // another replica may know better
+	if err := p.Store.HoldsProject(ctx, p.claim, p.project.ProjectID); err != nil { // another replica may know better
 		return err
 	}
-	slog.WarnContext(ctx, "deleting an object that was made twice", "project_id", r.project.ProjectID, "kind", m.Kind,
+	slog.WarnContext(ctx, "deleting an object that was made twice", "project_id", p.project.ProjectID, "kind", m.Kind,
 		"name", m.Name, "member_id", member, "object_id", extra.ID)
 	calling, cancel := context.WithTimeout(ctx, stepTime)
 	defer cancel()
 	if err := m.driver.Delete(calling, m.session, extra); err != nil {
-		_ = r.record(ctx, m, &domain.Member{ID: member}, step{action: actDelete, object: extra}, err)
+		_ = p.record(ctx, m, &domain.Member{ID: member}, step{action: actDelete, object: extra}, err)
 	}
 	return nil
 }
 
 // record remembers why a step failed, and when it is repeated. It returns the error with what a user can do about it.
-func (r *round) record(ctx context.Context, m *resource, member *domain.Member, s step, err error) error {
+func (p *pass) record(ctx context.Context, m *resource, member *domain.Member, s step, err error) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if w := (WaitError{}); errors.As(err, &w) {
 		m.waiting = append(m.waiting, w.Message)
-		member.RetryAt, member.IsWaiting = r.time().Add(pauseOfWait(s.member, w.Message)), true
+		member.RetryAt = p.time().Add(pauseOfWait(s.member, w.Message))
+		member.Reason, member.IsWaiting = w.Message, true // by the same reason its pauses grow
 		return err
 	}
-	slog.WarnContext(ctx, "a step of a managed resource failed", "project_id", r.project.ProjectID, "kind", m.Kind,
+	slog.WarnContext(ctx, "reconcile step failed", "project_id", p.project.ProjectID, "kind", m.Kind,
 		"name", m.Name, "member_id", member.ID, "step", s.action, "error", err)
-	err = r.explain(m, err)
+	err = p.explain(m, err)
 	m.failures = append(m.failures, apperr.As(err).Message)
 	member.Attempts++
-	member.RetryAt, member.IsWaiting = r.time().Add(pauseAfter(member.Attempts)), false
+	member.RetryAt, member.IsWaiting = p.time().Add(pauseAfter(member.Attempts)), false
 	return err
 }
 
@@ -379,11 +367,11 @@ func pauseOfWait(m domain.Member, reason string) time.Duration {
 }
 
 // secrets decrypts the secrets of a resource.
-func (r *round) secrets(m domain.Managed) (domain.ManagedSecrets, error) {
+func (p *pass) secrets(m domain.Managed) (domain.ManagedSecrets, error) {
 	if len(m.Secrets) == 0 {
 		return domain.ManagedSecrets{}, nil
 	}
-	out, err := r.Unseal(m)
+	out, err := p.Unseal(m)
 	if err != nil {
 		return out, apperr.Wrap(apperr.Internal, err, "the secrets of the resource cannot be decrypted")
 	}

@@ -31,7 +31,7 @@ type changingDriver struct {
 	calls    int    // of those
 }
 
-func (d *changingDriver) Differences(Wanted, Object) []Difference { return slices.Clone(d.left) }
+func (d *changingDriver) Differences(Desired, Object) []Difference { return slices.Clone(d.left) }
 
 // call is a call that changes an object.
 func (d *changingDriver) call() error {
@@ -43,7 +43,7 @@ func (d *changingDriver) call() error {
 	return nil
 }
 
-func (d *changingDriver) Create(ctx context.Context, s Session, in Wanted) (string, error) {
+func (d *changingDriver) Create(ctx context.Context, s Session, in Desired) (string, error) {
 	if in.Member.ObjectID != "" { // it completes an object
 		return in.Member.ObjectID, d.call()
 	}
@@ -57,7 +57,7 @@ func (d *changingDriver) Delete(ctx context.Context, s Session, o Object) error 
 	return d.scripted.Delete(ctx, s, o)
 }
 
-func (d *changingDriver) Update(context.Context, Session, Wanted, Object, []Difference) error {
+func (d *changingDriver) Update(context.Context, Session, Desired, Object, []Difference) error {
 	if err := d.call(); err != nil {
 		return err
 	}
@@ -70,16 +70,7 @@ func (d *changingDriver) Update(context.Context, Session, Wanted, Object, []Diff
 	return nil
 }
 
-func (d *changingDriver) Find(_ context.Context, _ Session, id string) (Object, error) {
-	for _, o := range d.found {
-		if o.ID == id {
-			return o, nil
-		}
-	}
-	return Object{}, apperr.New(apperr.NotFound, "no server %s", id)
-}
-
-func (d *changingDriver) Check(ctx context.Context, _ Session, _ Wanted) error {
+func (d *changingDriver) Check(ctx context.Context, _ Session, _ Desired) error {
 	if d.hangs {
 		<-ctx.Done()
 		return ctx.Err()
@@ -90,7 +81,7 @@ func (d *changingDriver) Check(ctx context.Context, _ Session, _ Wanted) error {
 // newChange has a server of revision 1, which is to have revision 2. change changes its member.
 func newChange(left Difference, change func(*domain.Member)) (Engine, *memory, *changingDriver) {
 	d := &changingDriver{scripted: scripted{kind: domain.KindMachine}, left: []Difference{left}}
-	e, s := newRound(&d.scripted)
+	e, s := newPass(&d.scripted)
 	e.Drivers[domain.KindMachine] = d
 	m := &s.all[0]
 	m.Revision, m.ObservedRevision, m.Request = 2, 1, domain.ManagedUpdate
@@ -259,14 +250,14 @@ func TestDeathsBeforeCalls(t *testing.T) {
 	}
 }
 
-// TestClaimThatCannotBeRenewed: a round whose claim cannot be renewed ends before another replica may have the project:
+// TestClaimThatCannotBeRenewed: a pass whose claim cannot be renewed ends before another replica may have the project:
 // the calls in flight end, no other one is made, and nothing more is stored.
 func TestClaimThatCannotBeRenewed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const claimFor = 20 * time.Second
 		var began atomic.Int32
-		e, s := newRound(&scripted{kind: domain.KindVolume, create: func() error {
+		e, s := newPass(&scripted{kind: domain.KindVolume, create: func() error {
 			began.Add(1)
 			time.Sleep(claimFor - time.Second) // the call in flight is not noticed to end
 			return nil
@@ -322,47 +313,36 @@ func TestNewServerIsCompleted(t *testing.T) {
 	})
 }
 
-// TestWaitsForLonger: a step that waits for something else is tried again after pauses that grow to a minute. That is
-// no failure.
+// TestWaitsForLonger: a change, or a deletion, that waits for something else is tried again after pauses that grow to a
+// minute. That is no failure.
 func TestWaitsForLonger(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		e, s, d := newChange(Difference{Field: "volumes.data", Declared: "v", Way: InPlace}, func(*domain.Member) {})
-		for range 7 {
-			d.errs = append(d.errs, Waits("VolumeInUse", "volume data is attached to server x"))
-		}
-		if got := s.pauses(t, e, 6); !slices.Equal(got, []int{5, 10, 20, 40, 60, 60}) {
-			t.Errorf("it pauses for %d s", got)
-		}
-		m := s.all[0]
-		if m.Status != domain.ManagedUpdating || m.Reason != "volume data is attached to server x" ||
-			s.only(t).Attempts > 0 {
-			t.Errorf("it is %s, %s, with %+v", m.Status, m.Reason, s.members)
-		}
-		s.run(t, e)
-		time.Sleep(driftPause / 2)
-		if s.run(t, e); s.all[0].Status != m.Status || s.all[0].Reason != m.Reason {
-			t.Errorf("in the pause it is %s, %s", s.all[0].Status, s.all[0].Reason)
-		}
-	})
-}
-
-// TestDeletionWaitsForLonger: so is a deletion that waits.
-func TestDeletionWaitsForLonger(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		e, s, d := newChange(Difference{}, func(m *domain.Member) { m.Status = domain.MemberDeleting })
-		s.all[0].Request = domain.ManagedDelete
-		e.Drivers[domain.KindMachine] = attachedDriver{d}
-		if got := s.pauses(t, e, 6); !slices.Equal(got, []int{5, 10, 20, 40, 60, 60}) {
-			t.Errorf("it pauses for %d s", got)
-		}
-		s.run(t, e)
-		time.Sleep(driftPause / 2)
-		if s.run(t, e); s.all[0].Reason != "volume data is attached to server x" {
-			t.Errorf("in the pause its reason is %q", s.all[0].Reason)
-		}
-	})
+	const reason = "volume data is attached to server x"
+	for _, isDeletion := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			difference, want := Difference{Field: "volumes.data", Declared: "v", Way: InPlace}, domain.ManagedUpdating
+			e, s, d := newChange(difference, func(m *domain.Member) {
+				if isDeletion {
+					m.Status = domain.MemberDeleting
+				}
+			})
+			d.errs = slices.Repeat([]error{Waits("VolumeInUse", reason)}, 7)
+			if isDeletion {
+				s.all[0].Request, want = domain.ManagedDelete, domain.ManagedDeleting
+				e.Drivers[domain.KindMachine] = attachedDriver{d}
+			}
+			if got := s.pauses(t, e, 6); !slices.Equal(got, []int{5, 10, 20, 40, 60, 60}) {
+				t.Errorf("deletion %t: it pauses for %d s", isDeletion, got)
+			}
+			for _, pause := range []time.Duration{0, driftPause / 2} {
+				time.Sleep(pause)
+				if s.run(t, e); s.all[0].Status != want || s.all[0].Reason != reason || s.only(t).Attempts > 0 {
+					t.Errorf("deletion %t: it is %s, %s, with %+v", isDeletion, s.all[0].Status, s.all[0].Reason,
+						s.members)
+				}
+			}
+		})
+	}
 }
 
 // attachedDriver has an object that is in use.
@@ -393,7 +373,7 @@ func TestServersWithVolumesGoFirst(t *testing.T) {
 	t.Parallel()
 	for spec, want := range map[string]string{`{}`: "create 0", `{"volumes": ["data"]}`: "create 0, delete 0"} {
 		m := resource{Managed: domain.Managed{Kind: domain.KindMachine, Revision: 2, Spec: []byte(spec)}}
-		p := decide(m.target(), []seen{member(0, unlike(Replace, true))}, testNow)
+		p := decide(m.target(), []observed{member(0, unlike(Replace, true))}, testNow)
 		if got := stepsOf(p); got != want {
 			t.Errorf("%s: it takes the steps %q, want %q", spec, got, want)
 		}
@@ -404,7 +384,7 @@ func TestServersWithVolumesGoFirst(t *testing.T) {
 // was sent, and kept when the call may have made the server: a later one finds it, with what it was made with.
 func TestUserDataOfSteps(t *testing.T) {
 	t.Parallel()
-	digest := Wanted{
+	digest := Desired{
 		Resource: domain.Managed{Kind: domain.KindMachine}, Spec: []byte(`{"volumes": ["data"], "update": "replace"}`),
 	}.userData()
 	for name, tc := range map[string]struct {
@@ -469,13 +449,13 @@ func TestUserDataOfSteps(t *testing.T) {
 // TestUnsentRebuild: what fails before the call that rebuilds a server leaves the server with its user_data.
 func TestUnsentRebuild(t *testing.T) {
 	t.Parallel()
-	for name, change := range map[string]func(*fakeNova, *Wanted){
-		"a tag": func(f *fakeNova, in *Wanted) {
+	for name, change := range map[string]func(*fakeNova, *Desired){
+		"a tag": func(f *fakeNova, in *Desired) {
 			f.tagErr = apperr.New(apperr.Timeout, "no answer")
 			in.Spec = []byte(`{"flavor": "tiny", "image": "cirros", "tags": ["a"]}`)
 		},
-		"the image": func(_ *fakeNova, in *Wanted) { in.Spec = []byte(`{"flavor": "tiny", "image": "none"}`) },
-		"the files": func(_ *fakeNova, in *Wanted) {
+		"the image": func(_ *fakeNova, in *Desired) { in.Spec = []byte(`{"flavor": "tiny", "image": "none"}`) },
+		"the files": func(_ *fakeNova, in *Desired) {
 			in.Spec = []byte(`{"flavor": "tiny", "image": "cirros", "configmaps": ["none"]}`)
 		},
 	} {

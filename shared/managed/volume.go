@@ -98,7 +98,7 @@ func volumeState(status string) ObjectState {
 }
 
 // Create implements Driver.
-func (VolumeDriver) Create(ctx context.Context, s Session, in Wanted) (string, error) {
+func (VolumeDriver) Create(ctx context.Context, s Session, in Desired) (string, error) {
 	mark, spec := in.Member.ID.String(), read[domain.VolumeSpec](in.Spec)
 	made, err := s.Cloud.Volumes(ctx, markKey, mark)
 	if err != nil {
@@ -131,7 +131,7 @@ func (VolumeDriver) Create(ctx context.Context, s Session, in Wanted) (string, e
 }
 
 // volumeImage is the id of the image that a volume is filled with; "" when it is empty.
-func volumeImage(ctx context.Context, s Session, in Wanted, name string) (string, error) {
+func volumeImage(ctx context.Context, s Session, in Desired, name string) (string, error) {
 	if name == "" {
 		return "", nil
 	}
@@ -140,7 +140,7 @@ func volumeImage(ctx context.Context, s Session, in Wanted, name string) (string
 		return "", err
 	}
 	image, err := lookup.PickImage(found, lookup.Ref{Field: "spec.image", Value: name})
-	_, isManaged := in.Around.Resource(domain.KindImage, name)
+	_, isManaged := in.Inventory.Resource(domain.KindImage, name)
 	switch {
 	case isManaged && (apperr.CodeOf(err) == apperr.Invalid || err == nil && !lookup.IsActive(image)):
 		return "", Waits("ImageNotReady", "image %s is not ready", name)
@@ -151,14 +151,14 @@ func volumeImage(ctx context.Context, s Session, in Wanted, name string) (string
 }
 
 // Differences implements Driver.
-func (VolumeDriver) Differences(in Wanted, o Object) []Difference {
+func (VolumeDriver) Differences(in Desired, o Object) []Difference {
 	v, spec, made := raw[domain.Volume](o), read[domain.VolumeSpec](in.Spec), read[domain.VolumeSpec](in.Made.Spec)
 	out := compare("name", in.Name, v.Name, InPlace)
 	out = append(out, compare("description", domain.Stripped(spec.Description), v.Description, InPlace)...)
 	delete(spec.Metadata, markKey) // it is not the user's
 	out = append(out, missing("metadata", map[string]string{markKey: in.Member.ID.String()}, v.Metadata)...)
-	out = append(out, entries("metadata", spec.Metadata, in.had(func(spec json.RawMessage) map[string]string {
-		return read[domain.VolumeSpec](spec).Metadata
+	out = append(out, entries("metadata", spec.Metadata, had(in, func(s domain.VolumeSpec) map[string]string {
+		return s.Metadata
 	}), v.Metadata)...)
 	if domain.EqualInTables(spec.Type, []string{v.Type}) < 0 && spec.Type != "" { // Cinder looks it up in its tables
 		out = append(out, compare("type", spec.Type, v.Type, InPlace)...)
@@ -185,8 +185,8 @@ func (VolumeDriver) Differences(in Wanted, o Object) []Difference {
 	return out
 }
 
-// Update implements Driver. What only describes the volume changes at once; its size and type take a while each.
-func (VolumeDriver) Update(ctx context.Context, s Session, in Wanted, o Object, differences []Difference) error {
+// Update implements Driver. What only describes the volume changes immediately; its size and type take a while each.
+func (VolumeDriver) Update(ctx context.Context, s Session, in Desired, o Object, differences []Difference) error {
 	v, spec := raw[domain.Volume](o), read[domain.VolumeSpec](in.Spec)
 	if differs(differences, "name") || differs(differences, "description") {
 		if err := s.Cloud.DescribeVolume(ctx, o.ID, in.Name, spec.Description); err != nil {
@@ -247,9 +247,5 @@ func (VolumeDriver) Delete(ctx context.Context, s Session, o Object) error {
 	case o.State == ObjectWorking:
 		return Waits("Busy", "volume %s is %s", v.Name, v.Status)
 	}
-	err := s.Cloud.DeleteVolume(ctx, o.ID)
-	if code := apperr.CodeOf(err); code == apperr.Invalid || code == apperr.Conflict {
-		return Waits("InUse", "%s", apperr.As(err).Message)
-	}
-	return err
+	return waitsOn(s.Cloud.DeleteVolume(ctx, o.ID), "InUse", apperr.Invalid, apperr.Conflict)
 }

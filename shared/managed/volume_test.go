@@ -13,44 +13,6 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestVolume declares a volume, changes it and deletes it, in Cinder.
-func TestVolume(t *testing.T) {
-	t.Parallel()
-	spec := domain.VolumeSpec{
-		SizeGB: 1, Type: "standard", Description: "one", Metadata: map[string]string{"a": "1", "b": "2"},
-	}
-	s := newSandbox(t, VolumeDriver{}, spec)
-	first := s.lost(t)
-	made, updates := s.settle(t)
-	if made.ID != first.ID || updates != 0 {
-		t.Errorf("%d updates of %+v", updates, made)
-	}
-
-	spec.SizeGB, spec.Type, spec.Description = 2, "fast", "two"
-	spec.Metadata = map[string]string{"b": "3", "c/d": "4"}
-	s.declare(t, spec)
-	s.in.Name = "other"
-	s.differ(t, made, "name in_place", "description in_place", "metadata.a in_place", "metadata.b in_place",
-		"metadata.c/d in_place", "type in_place", "size_gb in_place")
-	changed, updates := s.settle(t)
-	v := changed.Raw.(domain.Volume)
-	if changed.ID != made.ID || v.SizeGB != 2 || v.Type != "fast" || v.Description != "two" || v.Name != "other" ||
-		updates != 2 {
-		t.Errorf("%d updates to %+v", updates, v)
-	}
-	if _, isThere := v.Metadata["a"]; isThere || v.Metadata["b"] != "3" || v.Metadata["c/d"] != "4" {
-		t.Errorf("the metadata are %v", v.Metadata)
-	}
-
-	spec.SizeGB, spec.Image, spec.Zone = 1, "cirros", "nova"
-	s.declare(t, spec)
-	s.differ(t, changed, "size_gb refused", "image refused", "zone refused")
-	s.remove(t)
-	if err := s.driver.Delete(t.Context(), s.Session, changed); err != nil {
-		t.Errorf("an absent one: %v", err)
-	}
-}
-
 // TestVolumeOfAnImage is filled with it. An image that is managed and not there yet is waited for.
 func TestVolumeOfAnImage(t *testing.T) {
 	t.Parallel()
@@ -66,7 +28,7 @@ func TestVolumeOfAnImage(t *testing.T) {
 	if _, err := s.driver.Create(t.Context(), s.Session, s.in); apperr.CodeOf(err) != apperr.Invalid {
 		t.Errorf("an absent image: %v", err)
 	}
-	s.in.Around = NewAround([]domain.Managed{{Kind: domain.KindImage, Name: "absent"}}, nil)
+	s.in.Inventory = NewInventory([]domain.Managed{{Kind: domain.KindImage, Name: "absent"}}, nil)
 	_, err := s.driver.Create(t.Context(), s.Session, s.in)
 	if wait, ok := errors.AsType[WaitError](err); !ok || wait.Reason != "ImageNotReady" {
 		t.Errorf("a managed image: %v", err)

@@ -27,7 +27,7 @@ type memory struct {
 	fenced  bool          // another replica has the project
 	changed bool          // the revisions of members are deleted
 	saves   int           // of members
-	scanned bool          // the last round looked at all
+	scanned bool          // the last pass looked at all
 	found   map[string]time.Time
 	listed  int      // listings of the last scan
 	marked  []string // what they have shown
@@ -149,15 +149,19 @@ func (open) Open(context.Context, domain.Connection, string) (Session, error) { 
 func (open) Lose(context.Context, domain.Connection)                          {}
 func (open) Forget(uuid.UUID)                                                 {}
 
-// scripted is a driver whose calls fail as a test says.
+// scripted is a driver whose calls fail as a test says. It records them.
 type scripted struct {
 	ConfigmapDriver
 
 	kind    domain.Kind
 	found   map[uuid.UUID]Object
 	listErr error
+	findErr error
 	create  func() error
 	needs   []Ref
+	lists   int
+	mu      sync.Mutex
+	finds   []string // the ids, under mu
 	deleted []string
 }
 
@@ -165,10 +169,23 @@ func (d *scripted) Kinds() []domain.Kind        { return []domain.Kind{d.kind} }
 func (d *scripted) Needs(json.RawMessage) []Ref { return d.needs }
 
 func (d *scripted) List(context.Context, Session, []domain.Member) (map[uuid.UUID]Object, error) {
+	d.lists++
 	return d.found, d.listErr
 }
 
-func (d *scripted) Create(context.Context, Session, Wanted) (string, error) {
+func (d *scripted) Find(_ context.Context, _ Session, id string) (Object, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.finds = append(d.finds, id)
+	for _, o := range d.found {
+		if o.ID == id {
+			return o, d.findErr
+		}
+	}
+	return Object{}, apperr.New(apperr.NotFound, "there is no object %s", id)
+}
+
+func (d *scripted) Create(context.Context, Session, Desired) (string, error) {
 	if d.create == nil {
 		return "", nil
 	}
@@ -180,8 +197,8 @@ func (d *scripted) Delete(_ context.Context, _ Session, o Object) error {
 	return nil
 }
 
-// newRound has a new resource of each driver's kind.
-func newRound(drivers ...*scripted) (Engine, *memory) {
+// newPass has a new resource of each driver's kind.
+func newPass(drivers ...*scripted) (Engine, *memory) {
 	s := &memory{members: map[uuid.UUID]domain.Member{}}
 	e := Engine{
 		Store: s, Sessions: open{}, Drivers: map[domain.Kind]Driver{}, Wake: func(...string) {},
@@ -206,7 +223,7 @@ func (s *memory) run(t *testing.T, e Engine) {
 func TestPauseAfterLongCall(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		e, s := newRound(&scripted{kind: domain.KindVolume, create: func() error {
+		e, s := newPass(&scripted{kind: domain.KindVolume, create: func() error {
 			time.Sleep(30 * time.Second)
 			return apperr.New(apperr.Unavailable, "cinder is away")
 		}})
@@ -232,7 +249,7 @@ func TestPauseAfterLongCall(t *testing.T) {
 func TestWaitingIsNoMotion(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		e, s := newRound(&scripted{kind: domain.KindMachine, needs: []Ref{{domain.KindVolume, "absent"}}})
+		e, s := newPass(&scripted{kind: domain.KindMachine, needs: []Ref{{domain.KindVolume, "absent"}}})
 		s.run(t, e) // its status is new
 		s.run(t, e)
 		if s.dueIn != driftPause || s.all[0].Reason != "there is no Volume absent" {
@@ -246,7 +263,7 @@ func TestWaitEnds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		volumes := &scripted{kind: domain.KindVolume}
-		e, s := newRound(volumes, &scripted{kind: domain.KindMachine, needs: []Ref{{domain.KindVolume, "thing"}}})
+		e, s := newPass(volumes, &scripted{kind: domain.KindMachine, needs: []Ref{{domain.KindVolume, "thing"}}})
 		s.run(t, e)
 		for id := range s.members {
 			volumes.found = map[uuid.UUID]Object{id: {ID: "v", State: ObjectReady}}
@@ -262,7 +279,7 @@ func TestWaitEnds(t *testing.T) {
 func TestOneServiceIsAway(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		e, s := newRound(&scripted{kind: domain.KindVolume},
+		e, s := newPass(&scripted{kind: domain.KindVolume},
 			&scripted{kind: domain.KindImage, listErr: errors.New("glance is away")})
 		s.run(t, e)
 		if s.dueIn != movingPause {
@@ -276,7 +293,7 @@ func TestFencedDeletesNothing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		images := &scripted{kind: domain.KindImage}
-		e, s := newRound(images)
+		e, s := newPass(images)
 		s.run(t, e)
 		for id := range s.members {
 			images.found = map[uuid.UUID]Object{id: {ID: "i", State: ObjectWorking, Extra: []Object{{ID: "extra"}}}}
@@ -291,12 +308,12 @@ func TestFencedDeletesNothing(t *testing.T) {
 	})
 }
 
-// TestDeletedRevision: a round whose revision is deleted meanwhile makes nothing, and releases its claim: the project
+// TestDeletedRevision: a pass whose revision is deleted meanwhile makes nothing, and releases its claim: the project
 // is due.
 func TestDeletedRevision(t *testing.T) {
 	t.Parallel()
 	isMade := false
-	e, s := newRound(&scripted{kind: domain.KindVolume, create: func() error { isMade = true; return nil }})
+	e, s := newPass(&scripted{kind: domain.KindVolume, create: func() error { isMade = true; return nil }})
 	s.changed, s.dueIn = true, -1
 	s.run(t, e)
 	if isMade || s.dueIn != movingPause {
@@ -304,21 +321,55 @@ func TestDeletedRevision(t *testing.T) {
 	}
 }
 
-// TestBlockedRollout: a rollout that a stopped server blocks says so.
-func TestBlockedRollout(t *testing.T) {
+// TestStatusOfDeployment: what a deployment says of servers that are not as declared.
+func TestStatusOfDeployment(t *testing.T) {
 	t.Parallel()
-	m := &resource{Managed: domain.Managed{Kind: domain.KindDeployment, Revision: 2, Spec: []byte(`{"count": 2}`)}}
-	m.members = []seen{member(0, unlike(InPlace, true)), member(1, off, func(s *seen) { s.differences = nil })}
-	m.plan = decide(m.target(), m.members, testNow)
-	m.assess(testNow, nil)
-	for _, c := range m.Conditions {
-		if c.ObservedRevision != 2 {
-			t.Errorf("the condition %+v is not about revision 2", c)
-		}
+	failed := func(s *observed) {
+		status(domain.MemberError)(s)
+		s.object.State, s.object.Reason, s.member.Attempts = ObjectError, "No valid host", mostFailures
 	}
-	const want = "1 of 2 have revision 2; SHUTOFF"
-	if m.Reason != want {
-		t.Errorf("the reason is %q, want %q", m.Reason, want)
+	for name, tc := range map[string]struct {
+		members   []observed
+		status    domain.ManagedStatus
+		reason    string
+		condition string // its type, status and reason
+	}{
+		"a stopped server blocks the rollout": {
+			[]observed{member(0, unlike(InPlace, true)), member(1, off)}, domain.ManagedUpdating,
+			"1 of 2 have revision 2; SHUTOFF", "Progressing True Progressing",
+		},
+		"replacements have failed": {
+			[]observed{member(0, unlike(Replace, true)), member(1, updated, failed)}, domain.ManagedDegraded,
+			"No valid host", "Progressing False ReplacementsFailed",
+		},
+		"a server that was ready is in ERROR": {
+			[]observed{member(0, updated, failing), member(1, updated)}, domain.ManagedDegraded, "No valid host",
+			"Progressing True AsDeclared",
+		},
+		"earlier files": {
+			[]observed{member(0, updated, func(s *observed) { s.isOld = true }), member(1, updated)}, domain.ManagedReady, "",
+			"Updated True EarlierFiles",
+		},
+	} {
+		m := &resource{members: tc.members, Managed: domain.Managed{
+			Kind: domain.KindDeployment, Revision: 2, ObservedRevision: 1, Spec: []byte(`{"count": 2}`),
+			Made: map[int]domain.Revision{1: {Number: 1, Spec: []byte(`{"count": 2}`)}},
+		}}
+		m.plan = decide(m.target(), m.members, testNow)
+		m.assess(testNow, nil)
+		if m.Status != tc.status || m.Reason != tc.reason {
+			t.Errorf("%s: it is %s, %q", name, m.Status, m.Reason)
+		}
+		shown := false
+		for _, c := range m.Conditions {
+			shown = shown || c.Type+" "+c.Status+" "+c.Reason == tc.condition
+			if c.ObservedRevision != 2 {
+				t.Errorf("%s: the condition %+v is not about revision 2", name, c)
+			}
+		}
+		if !shown {
+			t.Errorf("%s: it has the conditions %+v", name, m.Conditions)
+		}
 	}
 }
 
@@ -328,14 +379,14 @@ func TestVanishedWhileMade(t *testing.T) {
 	s, now := member(0, status(domain.MemberCreating), lost), testNow
 	var pauses []time.Duration
 	for range 3 {
-		p := decide(of(1, 1), []seen{s}, now)
+		p := decide(of(1, 1), []observed{s}, now)
 		if stepsOf(p) != "record 0" || len(p.problems) != 1 || !strings.Contains(p.problems[0], "deleted while") {
 			t.Fatalf("%q, %q", stepsOf(p), p.problems)
 		}
 		s.member = p.steps[0].member
 		pauses = append(pauses, s.member.RetryAt.Sub(now))
 		now = s.member.RetryAt
-		p = decide(of(1, 1), []seen{s}, now)
+		p = decide(of(1, 1), []observed{s}, now)
 		if stepsOf(p) != "create 0, forget 0" {
 			t.Fatalf("then %q", stepsOf(p))
 		}
