@@ -100,6 +100,8 @@ select function, greatest(due_at, now()) from (
     select kind as function, due_at from jobs
     union all select 'reconcile-managed', due_at from managed_projects
     union all select 'run-leases', due_at from leases
+    union all select kind, claimed_until from jobs -- an hour that is counted again, because a project was not readable
+    where kind = 'collect-stats' and due_at is null and done_at is null
     union all select 'run-connections', next_check_at from connections where status = 'active'
 ) due where due_at <= $1`, until)
 	if hour := until.Truncate(time.Hour); hour.After(time.Now()) {
