@@ -74,15 +74,11 @@ func manifests(made files, d run.Description) error {
 	return nil
 }
 
-// grants are the rights of the functions' roles, and of the two that all functions of a kind shared before: while
-// these exist, they have the rights of all of them.
+// grants are the rights of the functions' roles.
 func grants(made files, d run.Description) error {
 	roles := map[string][]map[string]string{}
 	for _, f := range d.Functions {
 		roles[f.Role()] = append(roles[f.Role()], f.Rights())
-		if shared := sharedRoles[f.Kind]; f.Name != "collect-stats" { // it was the schema's owner
-			roles[shared] = append(roles[shared], f.Rights())
-		}
 	}
 	var out strings.Builder
 	out.WriteString("-- Made from functions/*/function.go by `make generate`.\n" +
@@ -104,5 +100,3 @@ func grants(made files, d run.Description) error {
 	made["shared/postgres/grants.sql"] = []byte(out.String())
 	return nil
 }
-
-var sharedRoles = map[string]string{"http": "cloudfn_functions", "event": "cloudfn_events"}
