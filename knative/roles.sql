@@ -52,5 +52,3 @@ select format('alter role %I set %s = %L', role, timeout, value) from functions,
   select format('"%s" "%s"', role, password) from functions;
   \o
 \endif
--- Older installations have the roles cloudfn_functions and cloudfn_events, to which migrate still grants. Once no
--- function uses them: drop owned by cloudfn_functions, cloudfn_events; drop role cloudfn_functions, cloudfn_events;

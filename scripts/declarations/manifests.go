@@ -80,9 +80,6 @@ func grants(made files, d run.Description) error {
 	roles := map[string][]map[string]string{}
 	for _, f := range d.Functions {
 		roles[f.Role()] = append(roles[f.Role()], f.Rights())
-		if shared := sharedRoles[f.Kind]; f.Name != "collect-stats" { // it was the schema's owner
-			roles[shared] = append(roles[shared], f.Rights())
-		}
 	}
 	var out strings.Builder
 	out.WriteString("-- Made from functions/*/function.go by `make generate`.\n" +
@@ -104,8 +101,6 @@ func grants(made files, d run.Description) error {
 	made["shared/postgres/grants.sql"] = []byte(out.String())
 	return nil
 }
-
-var sharedRoles = map[string]string{"http": "cloudfn_functions", "event": "cloudfn_events"}
 
 // functionList is the list of all functions for test/contract, which serves them in its own process.
 func functionList(made files, d run.Description) error {

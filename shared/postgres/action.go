@@ -1,8 +1,9 @@
 package postgres
 
 import (
-	"bytes"
 	"context"
+	"encoding/json"
+	"fmt"
 	"time"
 
 	"github.com/google/uuid"
@@ -11,7 +12,6 @@ import (
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/due"
-	"github.com/cloudfn/cloudfn/shared/flow"
 )
 
 // Actions are what run-connections is to do to instances. Those of one instance are done one at a time, the oldest
@@ -291,7 +291,7 @@ where k.body_sha256 = excluded.body_sha256 and k.result is null and ` + unclaime
 returning xmax <> 0 as resumed, created_at, deployment_id as deployment`
 
 	findKeyedSQL = `
-select body_sha256, result, greatest(claimed_until - clock_timestamp(), interval '0') as claimed_for
+select body_sha256 as hash, result, greatest(claimed_until - clock_timestamp(), interval '0') as claimed_for
 from keyed_actions where project_id = $1 and id = $2`
 )
 
@@ -301,34 +301,16 @@ func (k KeyedActions) Begin(
 	ctx context.Context, key domain.ActionKey, claimFor time.Duration,
 ) (domain.KeyedAction, error) {
 	claim := domain.NewClaim()
-	for try := 1; ; try++ {
-		action, begun, err := queryFound[domain.KeyedAction](ctx, k.DB.pool, beginKeyedSQL,
-			key.ProjectID, key.ID, key.BodySHA256, claim.ID, claimFor)
-		action.ActionKey, action.Claim = key, claim
-		if err != nil || begun {
-			return action, err
-		}
-		stored, found, err := queryFound[struct {
-			BodySHA256 []byte
-			Result     *domain.ActionResult
-			ClaimedFor time.Duration
-		}](ctx, k.DB.pool, findKeyedSQL, key.ProjectID, key.ID)
-		switch {
-		case err != nil:
-			return action, err
-		case !found && try < vanishedTries && flow.Sleep(ctx, vanishedPause): // abandoned meanwhile
-			continue
-		case !found:
-			return action, inProgress(0, "action %s is in progress: send the same request again", key.ID)
-		case !bytes.Equal(stored.BodySHA256, key.BodySHA256):
-			return action, otherAction(key.ID)
-		case stored.Result == nil:
-			return action, inProgress(stored.ClaimedFor,
-				"action %s is in progress: send the same request again", key.ID)
-		}
-		action.Result = stored.Result
-		return action, nil
+	action, result, err := begin[domain.KeyedAction](ctx, k.DB.pool, keyed{
+		beginSQL: beginKeyedSQL, args: []any{key.ProjectID, key.ID, key.BodySHA256, claim.ID, claimFor}, hash: key.BodySHA256,
+		findSQL: findKeyedSQL, other: otherAction(key.ID), full: func() error { return nil },
+		busy: fmt.Sprintf("action %s is in progress: send the same request again", key.ID),
+	})
+	action.ActionKey, action.Claim = key, claim
+	if err == nil && result != nil {
+		err = json.Unmarshal(result, &action.Result)
 	}
+	return action, err
 }
 
 func otherAction(id uuid.UUID) error {

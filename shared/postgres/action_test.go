@@ -2,7 +2,6 @@ package postgres_test
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -23,11 +22,7 @@ func (l testDB) ask(t *testing.T, c domain.Connection, instance uuid.UUID) domai
 		ID: uuid.New(), ProjectID: c.ProjectID, ConnectionID: c.ID, InstanceID: instance, UserID: "u2",
 		Request: domain.ActionRequest{Action: domain.Reboot, Hard: true}, Payload: []byte("sealed"),
 	}
-	stored, err := postgres.Actions{DB: l.DB}.Create(t.Context(), wanted)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return stored
+	return must(postgres.Actions{DB: l.DB}.Create(t.Context(), wanted))(t)
 }
 
 // take claims actions of the connection.
@@ -35,10 +30,7 @@ func (l testDB) take(
 	t *testing.T, c domain.Connection, claimFor time.Duration, limit int,
 ) (domain.Claim, []domain.DelegatedAction) {
 	t.Helper()
-	claim, taken, err := postgres.Actions{DB: l.DB}.Claim(t.Context(), c.ProjectID, c.ID, claimFor, limit)
-	if err != nil {
-		t.Fatal(err)
-	}
+	claim, taken := must2(postgres.Actions{DB: l.DB}.Claim(t.Context(), c.ProjectID, c.ID, claimFor, limit))(t)
 	return claim, taken
 }
 
@@ -68,20 +60,14 @@ func TestActions(t *testing.T) {
 		t.Errorf("taken twice: %+v", taken)
 	}
 	why := &domain.Problem{Code: "conflict", Detail: "why"}
-	if err := actions.End(t.Context(), first, claim, why); err != nil {
-		t.Error(err)
-	}
-	if err := actions.End(t.Context(), first, claim, nil); !errors.Is(err, domain.ErrFenced) {
-		t.Errorf("it ends twice: %v", err)
-	}
+	noError(t, actions.End(t.Context(), first, claim, why))
+	wantError(t, "it ends twice", actions.End(t.Context(), first, claim, nil), domain.ErrFenced)
 	ended, err := actions.Get(t.Context(), domain.Filter{ProjectID: "p1", ConnectionID: c.ID}, first.ID)
 	if err != nil || ended.Status != domain.ActionFailed || ended.Problem == nil || *ended.Problem != *why ||
 		ended.Payload != nil {
 		t.Errorf("ended is %+v %v", ended, err)
 	}
-	if err := actions.Release(t.Context(), third, claim, -time.Second); err != nil {
-		t.Error(err)
-	}
+	noError(t, actions.Release(t.Context(), third, claim, -time.Second))
 	if _, taken := l.take(t, c, time.Minute, 1); len(taken) != 1 || taken[0].ID != second.ID {
 		t.Errorf("taken is %+v, want the second", taken)
 	}
@@ -116,15 +102,9 @@ func TestActionsOfDeadReplica(t *testing.T) {
 	if len(taken) != 1 {
 		t.Fatal("it is not free")
 	}
-	if err := actions.Release(t.Context(), a, dead, -time.Second); err != nil {
-		t.Error(err)
-	}
-	if err := actions.End(t.Context(), a, dead, nil); !errors.Is(err, domain.ErrFenced) {
-		t.Errorf("the dead one ends it: %v", err)
-	}
-	if err := actions.End(t.Context(), a, claim, nil); err != nil {
-		t.Error(err)
-	}
+	noError(t, actions.Release(t.Context(), a, dead, -time.Second))
+	wantError(t, "the dead one ends it", actions.End(t.Context(), a, dead, nil), domain.ErrFenced)
+	noError(t, actions.End(t.Context(), a, claim, nil))
 	got, err := actions.Get(t.Context(), domain.Filter{ProjectID: "p1", ConnectionID: c.ID}, a.ID)
 	if err != nil || got.Status != domain.ActionDone {
 		t.Errorf("got %+v %v", got, err)
@@ -142,20 +122,16 @@ func TestClaimActionsConcurrently(t *testing.T) {
 	}
 	var mu sync.Mutex
 	seen := map[uuid.UUID]int{}
-	var all sync.WaitGroup
-	for range 8 {
-		all.Go(func() {
-			for range n {
-				_, taken := l.take(t, c, time.Minute, 3)
-				mu.Lock()
-				for _, a := range taken {
-					seen[a.ID]++
-				}
-				mu.Unlock()
+	concurrently(8, func(int) {
+		for range n {
+			_, taken := l.take(t, c, time.Minute, 3)
+			mu.Lock()
+			for _, a := range taken {
+				seen[a.ID]++
 			}
-		})
-	}
-	all.Wait()
+			mu.Unlock()
+		}
+	})
 	for id, times := range seen {
 		if times != 1 {
 			t.Errorf("%s was taken %d times", id, times)
@@ -222,10 +198,7 @@ func TestConnectDuringConnect(t *testing.T) {
 	c := l.storeConnection(t, domain.ConnectionQuota{}, nil)
 	for _, given := range []uuid.UUID{uuid.Nil, uuid.New()} {
 		server := uuid.NewString()
-		action, err := l.connecting(t, c, server, uuid.Nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		action := must(l.connecting(t, c, server, uuid.Nil))(t)
 		own := foreignServer(server, uuid.Nil)
 		own.ID = given
 		have, made := l.connectNow(t, own)
@@ -256,10 +229,7 @@ func TestConnectAfterIDIsTaken(t *testing.T) {
 	l := newTestDB(t)
 	c := l.storeConnection(t, domain.ConnectionQuota{}, nil)
 	server := uuid.NewString()
-	action, err := l.connecting(t, c, server, uuid.Nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	action := must(l.connecting(t, c, server, uuid.Nil))(t)
 	o := newOrder(1)
 	o.Instances[0].ID = action.InstanceID
 	place(t, postgres.Orders{DB: l.DB}, o, long)
@@ -319,20 +289,16 @@ func TestKeyedAction(t *testing.T) {
 	key := newKey()
 	var mine domain.KeyedAction
 	var held atomic.Int64
-	var all sync.WaitGroup
-	for range 8 {
-		all.Go(func() {
-			action, err := store.Begin(t.Context(), key, time.Minute)
-			switch {
-			case err == nil:
-				held.Add(1)
-				mine = action
-			case apperr.CodeOf(err) != apperr.Conflict || apperr.As(err).RetryAfter <= 0:
-				t.Error(err)
-			}
-		})
-	}
-	all.Wait()
+	concurrently(8, func(int) {
+		action, err := store.Begin(t.Context(), key, time.Minute)
+		switch {
+		case err == nil:
+			held.Add(1)
+			mine = action
+		case apperr.CodeOf(err) != apperr.Conflict || apperr.As(err).RetryAfter <= 0:
+			t.Error(err)
+		}
+	})
 	if held.Load() != 1 || mine.Resumed || mine.Result != nil || mine.Deployment != uuid.Nil {
 		t.Fatalf("%d hold it, one as %+v", held.Load(), mine)
 	}
@@ -347,9 +313,7 @@ func TestKeyedAction(t *testing.T) {
 		t.Errorf("another project's: %v", err)
 	}
 	want := domain.ActionResult{State: domain.InstanceUpdating, Changed: true}
-	if err := store.Finish(t.Context(), mine, want); err != nil {
-		t.Error(err)
-	}
+	noError(t, store.Finish(t.Context(), mine, want))
 	if got, err := store.Begin(t.Context(), key, time.Minute); err != nil || got.Result == nil || *got.Result != want {
 		t.Errorf("sent again: %+v %v", got, err)
 	}
@@ -366,17 +330,10 @@ func TestKeyedActionOfDeadReplica(t *testing.T) {
 	db, conn := open(t, database), testkit.Connect(t, database)
 	store := postgres.KeyedActions{DB: db}
 	key := newKey()
-	dead, err := store.Begin(t.Context(), key, time.Minute)
-	if err != nil {
-		t.Fatal(err)
-	}
+	dead := must(store.Begin(t.Context(), key, time.Minute))(t)
 	deployment := uuid.New()
-	if err := store.RecordDeployment(t.Context(), dead, deployment); err != nil {
-		t.Error(err)
-	}
-	if _, err := conn.Exec(t.Context(), "update keyed_actions set claimed_until = clock_timestamp()"); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, store.RecordDeployment(t.Context(), dead, deployment))
+	must(conn.Exec(t.Context(), "update keyed_actions set claimed_until = clock_timestamp()"))(t)
 	next, err := store.Begin(t.Context(), key, time.Minute)
 	if err != nil || !next.Resumed || next.Deployment != deployment || next.Result != nil ||
 		!next.CreatedAt.Equal(dead.CreatedAt) {
@@ -391,16 +348,12 @@ func TestKeyedActionOfDeadReplica(t *testing.T) {
 			t.Errorf("%s by the dead one: %v", what, err)
 		}
 	}
-	if err := store.Release(t.Context(), next, 0); err != nil {
-		t.Error(err)
-	}
+	noError(t, store.Release(t.Context(), next, 0))
 	third, err := store.Begin(t.Context(), key, time.Minute)
 	if err != nil || !third.Resumed {
 		t.Errorf("after a release: %+v %v", third, err)
 	}
-	if err := store.Abandon(t.Context(), third); err != nil {
-		t.Error(err)
-	}
+	noError(t, store.Abandon(t.Context(), third))
 	if fresh, err := store.Begin(t.Context(), key, time.Minute); err != nil || fresh.Resumed {
 		t.Errorf("after it was abandoned: %+v %v", fresh, err)
 	}

@@ -47,9 +47,7 @@ create trigger count_insert before insert on allocations for each row execute fu
 // TestMinimaFirst: no reservation takes more than its min before each has its own, whichever hosts fit it.
 func TestMinimaFirst(t *testing.T) {
 	t.Parallel()
-	database := testkit.Database(t)
-	store, conn := postgres.Leases{DB: open(t, database)}, testkit.Connect(t, database)
-	addNodes(t, conn, 3)
+	store, conn := reservable(t, 3)
 	write(t, conn, `update nodes set vcpus = 16, traits = '{HW_CPU_X86_AVX2,HW_CPU_X86_AVX512F}' where name = 'n001'`)
 	special := []string{"HW_CPU_X86_AVX512F"} // the smallest host alone has it
 	for _, tc := range []struct {
@@ -91,9 +89,7 @@ func TestMinimaFirst(t *testing.T) {
 // TestTriesInsertNothing: neither a dry run nor a refusal inserts hosts that are rolled back.
 func TestTriesInsertNothing(t *testing.T) {
 	t.Parallel()
-	database := testkit.Database(t)
-	store, conn := postgres.Leases{DB: open(t, database)}, testkit.Connect(t, database)
-	addNodes(t, conn, 50)
+	store, conn := reservable(t, 50)
 	create(t, store, reserving(24*time.Hour, domain.HostWant{Min: 40, Max: 40}))
 	inserted := countInserts(t, conn)
 	one, all := domain.HostWant{Min: 1, Max: 1}, domain.HostWant{Min: 1, Max: 1000}
@@ -125,9 +121,7 @@ func TestTriesInsertNothing(t *testing.T) {
 // TestRefusalsAgree compares what a dry run says of random leases with what can be booked then, and before.
 func TestRefusalsAgree(t *testing.T) {
 	t.Parallel()
-	database := testkit.Database(t)
-	store, conn := postgres.Leases{DB: open(t, database)}, testkit.Connect(t, database)
-	addNodes(t, conn, 5)
+	store, conn := reservable(t, 5)
 	write(t, conn, `update nodes set vcpus = 16 where name <= 'n002'`)
 	write(t, conn, `update nodes set traits = '{HW_CPU_X86_AVX512F}' where name in ('n001', 'n005')`)
 	base := time.Now().Add(time.Hour).UTC().Truncate(time.Hour)
@@ -234,15 +228,11 @@ func hostUp(t *testing.T, conn *pgx.Conn, name string) {
 // the place of another.
 func TestReallocateLeavesOutOwnHosts(t *testing.T) {
 	t.Parallel()
-	database := testkit.Database(t)
-	store, conn := postgres.Leases{DB: open(t, database)}, testkit.Connect(t, database)
-	addNodes(t, conn, 2)
+	store, conn := reservable(t, 2)
 	create(t, store, newLease(0, 1))
 	l, claim := claimOne(t, store)
 	r, old := l.Reservations[0], l.Reservations[0].Allocations[0].Node
-	if err := store.Prepared(t.Context(), claim, r, old); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, store.Prepared(t.Context(), claim, r, old))
 	other := map[string]string{"n001": "n002", "n002": "n001"}[old]
 	hostUp(t, conn, other)
 	if to, ok, err := store.Reallocate(t.Context(), claim, *l, r, old); err != nil || !ok || to != other {
@@ -262,16 +252,12 @@ where node = $1`, old)
 // its until the new end, unless another lease has it then.
 func TestExtendedLeaseKeepsReplacedHosts(t *testing.T) {
 	t.Parallel()
-	database := testkit.Database(t)
-	store, conn := postgres.Leases{DB: open(t, database)}, testkit.Connect(t, database)
-	addNodes(t, conn, 2)
+	store, conn := reservable(t, 2)
 	l := create(t, store, newLease(0, 1))
 	claimed, claim := claimOne(t, store)
 	r, old := claimed.Reservations[0], claimed.Reservations[0].Allocations[0].Node
 	other := map[string]string{"n001": "n002", "n002": "n001"}[old]
-	if err := store.Prepared(t.Context(), claim, r, old); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, store.Prepared(t.Context(), claim, r, old))
 	hostUp(t, conn, other)
 	if _, ok, err := store.Reallocate(t.Context(), claim, *claimed, r, old); err != nil || !ok {
 		t.Fatalf("got %t %v", ok, err)
@@ -280,15 +266,10 @@ func TestExtendedLeaseKeepsReplacedHosts(t *testing.T) {
 	write(t, conn, "update leases set status = 'active', claim_id = null, claimed_until = null")
 	extend := func(hours int) {
 		t.Helper()
-		before, err := store.Get(t.Context(), "p1", l.ID)
-		if err != nil {
-			t.Fatal(err)
-		}
+		before := must(store.Get(t.Context(), "p1", l.ID))(t)
 		after := before
 		after.EndsAt = l.EndsAt.Add(time.Duration(hours) * time.Hour)
-		if _, err := store.Change(t.Context(), before, after, nil, domain.LeaseRules{}); err != nil {
-			t.Fatal(err)
-		}
+		must(store.Change(t.Context(), before, after, nil, domain.LeaseRules{}))(t)
 	}
 	end := func(host string) time.Time {
 		return testkit.Scalar[time.Time](t, conn,
@@ -313,15 +294,11 @@ func TestExtendedLeaseKeepsReplacedHosts(t *testing.T) {
 // Until then it is the last one that is chosen.
 func TestHeldHosts(t *testing.T) {
 	t.Parallel()
-	database := testkit.Database(t)
-	store, conn := postgres.Leases{DB: open(t, database)}, testkit.Connect(t, database)
-	addNodes(t, conn, 2)
+	store, conn := reservable(t, 2)
 	create(t, store, newLease(0, 1))
 	l, claim := claimOne(t, store)
 	r, held := l.Reservations[0], l.Reservations[0].Allocations[0].Node
-	if err := store.Prepared(t.Context(), claim, r, held); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, store.Prepared(t.Context(), claim, r, held))
 	write(t, conn, "update nodes set vcpus = 16 where name = $1", held) // it would be chosen first
 	back := testkit.Scalar[time.Time](t, conn, "select date_trunc('day', now(), 'UTC') + interval '2 days'")
 	ended := func(minutes int) {
@@ -367,9 +344,7 @@ where reservation_id = $2`, minutes, r.ID)
 		}
 	}
 	create(t, store, newLease(0, 1)) // the other one
-	if err := store.Released(t.Context(), claim, r, held); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, store.Released(t.Context(), claim, r, held))
 	create(t, store, newLease(0, 1))
 }
 
@@ -381,15 +356,10 @@ func TestBookingUnequalHosts(t *testing.T) {
 	database := testkit.Database(t)
 	conn := testkit.Connect(t, database)
 	addNodes(t, conn, clients)
-	if _, err := conn.Exec(t.Context(), "update nodes set vcpus = 32 + right(name, 3)::int"); err != nil {
-		t.Fatal(err)
-	}
+	must(conn.Exec(t.Context(), "update nodes set vcpus = 32 + right(name, 3)::int"))(t)
 	var stores []postgres.Leases
 	for range 3 {
-		db, err := postgres.Open(postgres.Config{URL: domain.Secret(database), MaxConns: clients / 3}, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		db := must(postgres.Open(postgres.Config{URL: domain.Secret(database), MaxConns: clients / 3}, nil))(t)
 		t.Cleanup(db.Close)
 		stores = append(stores, postgres.Leases{DB: db})
 	}

@@ -25,36 +25,30 @@ where (a.project_id, a.reservation_id) < (b.project_id, b.reservation_id)`
 // names as free is free.
 func TestBookingContention(t *testing.T) {
 	t.Parallel()
-	database := testkit.Database(t)
-	store, conn := postgres.Leases{DB: open(t, database)}, testkit.Connect(t, database)
-	addNodes(t, conn, 2)
-	var all sync.WaitGroup
+	store, conn := reservable(t, 2)
 	var mu sync.Mutex
 	var refused []domain.NewLease
 	granted := 0
-	for user := range 50 {
-		all.Go(func() {
-			for range 4 {
-				made := newLease(time.Duration(rand.IntN(48))*30*time.Minute, 1+rand.IntN(2))
-				made.Lease.ProjectID = fmt.Sprintf("p%d", user%7)
-				made.Lease.EndsAt = made.Lease.StartsAt.Add(time.Duration(1+rand.IntN(8)) * 30 * time.Minute)
-				_, err := store.Create(t.Context(), made)
-				mu.Lock()
-				if refusal, ok := errors.AsType[*domain.FreeError](err); ok && apperr.CodeOf(err) == apperr.Conflict {
-					length := made.Lease.EndsAt.Sub(made.Lease.StartsAt)
-					made.Lease.StartsAt = refusal.FreeAt
-					made.Lease.EndsAt = refusal.FreeAt.Add(length)
-					refused = append(refused, made)
-				} else if err != nil {
-					t.Errorf("neither granted nor refused: %v", err)
-				} else {
-					granted++
-				}
-				mu.Unlock()
+	concurrently(50, func(user int) {
+		for range 4 {
+			made := newLease(time.Duration(rand.IntN(48))*30*time.Minute, 1+rand.IntN(2))
+			made.Lease.ProjectID = fmt.Sprintf("p%d", user%7)
+			made.Lease.EndsAt = made.Lease.StartsAt.Add(time.Duration(1+rand.IntN(8)) * 30 * time.Minute)
+			_, err := store.Create(t.Context(), made)
+			mu.Lock()
+			if refusal, ok := errors.AsType[*domain.FreeError](err); ok && apperr.CodeOf(err) == apperr.Conflict {
+				length := made.Lease.EndsAt.Sub(made.Lease.StartsAt)
+				made.Lease.StartsAt = refusal.FreeAt
+				made.Lease.EndsAt = refusal.FreeAt.Add(length)
+				refused = append(refused, made)
+			} else if err != nil {
+				t.Errorf("neither granted nor refused: %v", err)
+			} else {
+				granted++
 			}
-		})
-	}
-	all.Wait()
+			mu.Unlock()
+		}
+	})
 	if n := testkit.Scalar[int](t, conn, overlapsSQL); n != 0 || granted == 0 || len(refused) == 0 {
 		t.Errorf("%d granted, %d refused, %d overlap", granted, len(refused), n)
 	}
@@ -75,9 +69,7 @@ func TestBookingContention(t *testing.T) {
 // TestBackToBack: a lease may begin when another one ends, and not before its cleaning.
 func TestBackToBack(t *testing.T) {
 	t.Parallel()
-	database := testkit.Database(t)
-	store, conn := postgres.Leases{DB: open(t, database)}, testkit.Connect(t, database)
-	addNodes(t, conn, 1)
+	store, _ := reservable(t, 1)
 	first, next := newLease(time.Hour, 1), newLease(2*time.Hour, 1)
 	next.Lease.StartsAt, next.Lease.EndsAt = first.Lease.EndsAt, first.Lease.EndsAt.AddDate(0, 1, 0)
 	create(t, store, first)
@@ -106,12 +98,8 @@ func TestReallocate(t *testing.T) {
 	create(t, store, newLease(0, 1))
 	l, claim := claimOne(t, store)
 	r, old := l.Reservations[0], l.Reservations[0].Allocations[0].Node
-	if err := store.Prepared(t.Context(), claim, r, old); err != nil {
-		t.Fatal(err)
-	}
-	if err := nodes.SetUp(t.Context(), old, false); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, store.Prepared(t.Context(), claim, r, old))
+	noError(t, nodes.SetUp(t.Context(), old, false))
 	to, ok, err := store.Reallocate(t.Context(), claim, *l, r, old)
 	if err != nil || !ok || to == old {
 		t.Fatalf("got %q %t %v", to, ok, err)
@@ -121,27 +109,17 @@ func TestReallocate(t *testing.T) {
 		shown.Reservations[0].Allocations[0].ReplacedAt.IsZero() {
 		t.Errorf("it has %+v: %v", shown.Reservations[0].Allocations, err)
 	}
-	if err := nodes.SetUp(t.Context(), old, true); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, nodes.SetUp(t.Context(), old, true))
 	if _, err := store.Check(t.Context(), newLease(0, 1)); err == nil {
 		t.Error("a host with servers of the reservation that had it can be booked")
 	}
-	if err := nodes.SetUp(t.Context(), old, false); err != nil {
-		t.Fatal(err)
-	}
-	if err := store.Released(t.Context(), claim, r, old); err != nil {
-		t.Error(err)
-	}
-	if err := nodes.SetUp(t.Context(), to, false); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, nodes.SetUp(t.Context(), old, false))
+	noError(t, store.Released(t.Context(), claim, r, old))
+	noError(t, nodes.SetUp(t.Context(), to, false))
 	if _, ok, err := store.Reallocate(t.Context(), claim, *l, r, to); ok || err != nil {
 		t.Errorf("no other host is up: %t %v", ok, err)
 	}
-	if err := nodes.SetUp(t.Context(), old, true); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, nodes.SetUp(t.Context(), old, true))
 	if back, ok, err := store.Reallocate(t.Context(), claim, *l, r, to); !ok || err != nil || back != old {
 		t.Errorf("the first host is up again: %q %t %v", back, ok, err)
 	}
@@ -153,9 +131,7 @@ func TestReallocate(t *testing.T) {
 // TestFreeAtIsTheFirst: a refusal names the first free time, to the microsecond.
 func TestFreeAtIsTheFirst(t *testing.T) {
 	t.Parallel()
-	database := testkit.Database(t)
-	store, conn := postgres.Leases{DB: open(t, database)}, testkit.Connect(t, database)
-	addNodes(t, conn, 3)
+	store, _ := reservable(t, 3)
 	base := time.Now().Add(time.Hour).UTC().Truncate(time.Hour)
 	for range 60 {
 		made := newLease(0, 1+rand.IntN(2))
@@ -197,9 +173,7 @@ func TestFreeAtIsTheFirst(t *testing.T) {
 // TestAvailability compares the slots with what can be booked.
 func TestAvailability(t *testing.T) {
 	t.Parallel()
-	database := testkit.Database(t)
-	store, conn := postgres.Leases{DB: open(t, database)}, testkit.Connect(t, database)
-	addNodes(t, conn, 2)
+	store, conn := reservable(t, 2)
 	base := time.Now().Add(24 * time.Hour).UTC().Truncate(time.Hour)
 	at := func(hours int) time.Time { return base.Add(time.Duration(hours) * time.Hour) }
 	for _, busy := range [][3]int{{2, 4, 2}, {6, 9, 1}, {10, 12, 2}} {
@@ -251,9 +225,7 @@ func TestAvailability(t *testing.T) {
 	made := newLease(0, 2)
 	made.Lease.StartsAt, made.Lease.EndsAt = at(30), at(31)
 	made.Lease.Reservations[0].Want.Capabilities = capable.Want.Capabilities
-	if _, err := store.Check(t.Context(), made); apperr.CodeOf(err) != apperr.Unprocessable {
-		t.Errorf("two hosts with the capability: %v", err)
-	}
+	wantCode(t, "two hosts with the capability", errOf(store.Check(t.Context(), made)), apperr.Unprocessable)
 	held, err := store.Allocations(t.Context(), domain.AllocationQuery{From: at(3), Until: at(7)})
 	if err != nil || len(held) != 3 || held[0].LeaseID == uuid.Nil || held[0].ProjectID != "p1" {
 		t.Errorf("between 3 and 7 are %+v: %v", held, err)
@@ -262,20 +234,14 @@ func TestAvailability(t *testing.T) {
 
 func period(t *testing.T, text string) domain.Period {
 	t.Helper()
-	p, err := domain.ParsePeriod(text)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return p
+	return must(domain.ParsePeriod(text))(t)
 }
 
 // TestFreeMonths: a month is that of the calendar from the start of each slot, and not as long as the one that was
 // asked about.
 func TestFreeMonths(t *testing.T) {
 	t.Parallel()
-	database := testkit.Database(t)
-	store, conn := postgres.Leases{DB: open(t, database)}, testkit.Connect(t, database)
-	addNodes(t, conn, 1)
+	store, _ := reservable(t, 1)
 	day := func(month time.Month, day int) time.Time { return time.Date(2031, month, day, 0, 0, 0, 0, time.UTC) }
 	for _, busy := range [][2]time.Time{{day(2, 1), day(3, 1)}, {day(3, 30), day(4, 2)}, {day(5, 2), day(5, 3)}} {
 		made := newLease(0, 1)
@@ -305,9 +271,7 @@ func TestFreeMonths(t *testing.T) {
 // TestOutOfService: hosts that are down or cordoned are for leases that begin when they are expected back.
 func TestOutOfService(t *testing.T) {
 	t.Parallel()
-	database := testkit.Database(t)
-	store, conn := postgres.Leases{DB: open(t, database)}, testkit.Connect(t, database)
-	addNodes(t, conn, 2)
+	store, conn := reservable(t, 2)
 	for _, fault := range []string{"is_up = false", "enabled = false", "status = 'down'"} {
 		write(t, conn, "update nodes set is_up = true, enabled = true, status = 'up'")
 		write(t, conn, "update nodes set "+fault+" where name = 'n001'")
@@ -339,9 +303,7 @@ func TestOutOfService(t *testing.T) {
 // TestFreeAtOfSeveral: a refused lease with several host reservations fits as a whole at the time that is named.
 func TestFreeAtOfSeveral(t *testing.T) {
 	t.Parallel()
-	database := testkit.Database(t)
-	store, conn := postgres.Leases{DB: open(t, database)}, testkit.Connect(t, database)
-	addNodes(t, conn, 3)
+	store, _ := reservable(t, 3)
 	base := time.Now().Add(time.Hour).UTC().Truncate(time.Hour)
 	for range 30 {
 		made := newLease(0, 1)

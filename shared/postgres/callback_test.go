@@ -24,10 +24,7 @@ import (
 func TestChangeCallbackDuringDelivery(t *testing.T) {
 	t.Parallel()
 	database := testkit.Database(t)
-	db, err := postgres.Open(postgres.Config{URL: domain.Secret(database), MaxConns: 16}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	db := must(postgres.Open(postgres.Config{URL: domain.Secret(database), MaxConns: 16}, nil))(t)
 	t.Cleanup(db.Close)
 	conn := testkit.Connect(t, database)
 	callbacks, outbox := postgres.Callbacks{DB: db}, postgres.Outbox{DB: db}
@@ -64,12 +61,8 @@ func TestChangeCallbackDuringDelivery(t *testing.T) {
 	}
 	var ids [4]uuid.UUID
 	for i := range ids {
-		if ids[i], err = made(); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := conn.Exec(ctx, verify, ids[i]); err != nil {
-			t.Fatal(err)
-		}
+		ids[i] = must(made())(t)
+		must(conn.Exec(ctx, verify, ids[i]))(t)
 	}
 	writer := testkit.Connect(t, database)
 	again("write", func(n int) error {
@@ -152,9 +145,7 @@ func TestEventsFanOut(t *testing.T) {
 	mine := l.storeConnection(t, domain.ConnectionQuota{}, func(c *domain.Connection) { c.UsableBy = []string{"u2", "p3"} })
 	other := l.storeConnection(t, domain.ConnectionQuota{}, func(c *domain.Connection) { c.UsableBy = []string{"u4"} })
 	o := connectedOrder(mine, 1)
-	if _, err := l.Place(t.Context(), o, 0); err != nil {
-		t.Fatal(err)
-	}
+	must(l.Place(t.Context(), o, 0))(t)
 	ids := map[uuid.UUID]string{}
 	for name, who := range map[string]listener{
 		"owner":         {project: "p1", user: "u0"},
@@ -201,9 +192,7 @@ func TestEventsFanOut(t *testing.T) {
 		for rows.Next() {
 			var id uuid.UUID
 			var subjects string
-			if err := rows.Scan(&id, &subjects); err != nil {
-				t.Fatal(err)
-			}
+			noError(t, rows.Scan(&id, &subjects))
 			got[ids[id]] = subjects
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
@@ -228,25 +217,19 @@ func TestEventsFanOut(t *testing.T) {
 	event("k", "p1", domain.InstanceEvent, mine.ID, o.ID, o.Instances[0].ID)
 	expect(map[string]string{"owner": "k", "who delegated": "k", "of a project": "k"})
 
-	if _, err := (postgres.Connections{DB: l.DB}).End(t.Context(), "p1", mine.ID, domain.ConnectionLost, "why",
-		true); err != nil {
-		t.Fatal(err)
-	}
+	must(postgres.Connections{DB: l.DB}.End(t.Context(), "p1", mine.ID, domain.ConnectionLost, "why",
+		true))(t)
 	event("l", "p1", domain.InstanceEvent, mine.ID, uuid.Nil, uuid.New())
 	last := mine.ID.String()
 	expect(map[string]string{"owner": last + " l", "who delegated": last, "of a project": last})
-	if _, err := (postgres.Connections{DB: l.DB}).End(t.Context(), "p1", mine.ID, domain.ConnectionDeleted, "",
-		true); err != nil {
-		t.Fatal(err)
-	}
+	must(postgres.Connections{DB: l.DB}.End(t.Context(), "p1", mine.ID, domain.ConnectionDeleted, "",
+		true))(t)
 	event("m", "p1", domain.InstanceEvent, mine.ID, uuid.Nil, uuid.New())
 	expect(map[string]string{"owner": last + " m", "who delegated": last, "of a project": last})
 
 	// No event will ever be sent to the callbacks of a deleted connection.
 	l.exec(t, "update callbacks set updated_at = now() - interval '8 days'")
-	if err := (postgres.Events{DB: l.DB}).Retire(t.Context(), 7*24*time.Hour); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, postgres.Events{DB: l.DB}.Retire(t.Context(), 7*24*time.Hour))
 	if n := testkit.Scalar[int](t, l.conn, "select count(*)::int from callbacks"); n != 3 {
 		t.Errorf("%d callbacks are left, want the owner's, the delegate's own and that of another connection", n)
 	}
@@ -260,9 +243,7 @@ func TestCallbackOfAConnection(t *testing.T) {
 	other := l.storeConnection(t, domain.ConnectionQuota{}, nil)
 	known, others, own := connectedOrder(mine, 1), connectedOrder(other, 1), newOrder(1)
 	for _, o := range []domain.Order{known, others} {
-		if _, err := l.Place(t.Context(), o, 0); err != nil {
-			t.Fatal(err)
-		}
+		must(l.Place(t.Context(), o, 0))(t)
 	}
 	place(t, l.Orders, own, long)
 	for name, tc := range map[string]struct {
@@ -313,13 +294,9 @@ func TestRetireCallbacks(t *testing.T) {
 		with(over.Instances[0], "s0", domain.InstanceDeleted),
 		refusedAs(over.Instances[1], "quota_exceeded"),
 	}
-	if err := change(t, store, gone); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, change(t, store, gone))
 	over.Instances = gone
-	if err := store.Finalize(t.Context(), finalStatus(over)); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, store.Finalize(t.Context(), finalStatus(over)))
 	names := map[uuid.UUID]string{}
 	add := func(name string, instance, order uuid.UUID, status, age string) {
 		t.Helper()
@@ -341,16 +318,12 @@ values ('p1', $1, 'u', 'https://receiver.example.com', $2, $3, $4, '', now() - $
 	add("of an order that runs", uuid.Nil, alive.ID, "verified", old)
 	add("of an instance that is there", alive.Instances[0].ID, uuid.Nil, "verified", old)
 	add("of the project", uuid.Nil, uuid.Nil, "suspended", old)
-	if err := (postgres.Events{DB: db}).Retire(t.Context(), 7*24*time.Hour); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, postgres.Events{DB: db}.Retire(t.Context(), 7*24*time.Hour))
 	rows, _ := conn.Query(t.Context(), "select id from callbacks")
 	left := map[string]bool{}
 	for rows.Next() {
 		var id uuid.UUID
-		if err := rows.Scan(&id); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, rows.Scan(&id))
 		left[names[id]] = true
 	}
 	want := map[string]bool{
@@ -360,4 +333,29 @@ values ('p1', $1, 'u', 'https://receiver.example.com', $2, $3, $4, '', now() - $
 	if diff := cmp.Diff(want, left); diff != "" {
 		t.Error(diff)
 	}
+}
+
+// TestRedeliverDuringRetention: retention deletes the old delivery while its redelivery waits.
+func TestRedeliverDuringRetention(t *testing.T) {
+	t.Parallel()
+	database := testkit.Database(t)
+	callbacks, conn := postgres.Callbacks{DB: open(t, database)}, testkit.Connect(t, database)
+	callback := testkit.AddCallback(t, conn, "p1", "https://a.example", domain.CallbackVerified, "whsec_x", "")
+	testkit.AddEvents(t, conn, "p1", []string{"s"}, 1)
+	delivery := testkit.Scalar[uuid.UUID](t, conn, "update deliveries set status = 'dead' returning id")
+	tx := must(conn.Begin(t.Context()))(t)
+	must(tx.Exec(t.Context(), "delete from events"))(t)
+	answer := make(chan error)
+	go func() {
+		_, err := callbacks.Redeliver(t.Context(), "p1", callback, delivery, uuid.New())
+		answer <- err
+	}()
+	watch := testkit.Connect(t, database)
+	testkit.Eventually(t, 5*time.Second, "it waits for the event", func() bool {
+		return testkit.Scalar[bool](t, watch,
+			`select exists (select from pg_locks l join pg_stat_activity a using (pid) where not l.granted
+  and a.datname = current_database())`)
+	})
+	noError(t, tx.Commit(t.Context()))
+	wantCode(t, "got", <-answer, apperr.NotFound)
 }

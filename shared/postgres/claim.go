@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/due"
+	"github.com/cloudfn/cloudfn/shared/flow"
 )
 
 // One replica at a time works on a row. It claims the row by the columns claim_id and claimed_until; every write of
@@ -110,8 +112,8 @@ func fenced(written int64, err error) error {
 
 // inProgress is a Conflict while another replica has the claim for claimedFor. The caller may retry after one to two
 // seconds: most claims are released before they expire.
-func inProgress(claimedFor time.Duration, format string, args ...any) error {
-	busy := apperr.New(apperr.Conflict, format, args...)
+func inProgress(claimedFor time.Duration, text string) error {
+	busy := apperr.New(apperr.Conflict, "%s", text)
 	busy.RetryAfter = min(max(claimedFor, time.Second), 2*time.Second)
 	return busy
 }
@@ -122,6 +124,45 @@ const (
 	vanishedTries = 10
 	vanishedPause = 20 * time.Millisecond
 )
+
+// keyed is how to begin what a caller gave a key, so that it is done once.
+type keyed struct {
+	beginSQL string // claims the row, or inserts it; the key is $1 and $2
+	args     []any
+	hash     []byte
+	findSQL  string // reads the hash, the result and claimed_for of a key
+	other    error  // for another request with the key
+	busy     string // while another replica works on it
+	full     func() error
+}
+
+// begin claims the row and returns what beginSQL does, or the result that an earlier attempt has stored.
+func begin[T any](ctx context.Context, db querier, k keyed) (T, []byte, error) {
+	for try := 1; ; try++ {
+		begun, isBegun, err := queryFound[T](ctx, db, k.beginSQL, k.args...)
+		if err != nil || isBegun {
+			return begun, nil, err
+		}
+		stored, isFound, err := queryFound[struct {
+			Hash, Result []byte
+			ClaimedFor   time.Duration
+		}](ctx, db, k.findSQL, k.args[:2]...)
+		if err == nil && !isFound { // abandoned meanwhile, or it is one too many
+			err = k.full()
+		}
+		switch {
+		case err != nil:
+			return begun, nil, err
+		case !isFound && try < vanishedTries && flow.Sleep(ctx, vanishedPause):
+			continue
+		case isFound && !bytes.Equal(stored.Hash, k.hash):
+			return begun, nil, k.other
+		case stored.Result == nil:
+			return begun, nil, inProgress(stored.ClaimedFor, k.busy)
+		}
+		return begun, stored.Result, nil
+	}
+}
 
 // batchRows is how many rows a statement of inBatches deletes.
 const batchRows = 500

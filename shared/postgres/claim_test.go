@@ -37,9 +37,7 @@ func isDue[T any](ctx context.Context, q postgres.Queue[T], soon time.Duration) 
 // work on.
 func TestClaimedRowHidesNoOther(t *testing.T) {
 	t.Parallel()
-	database := testkit.Database(t)
-	store, conn := postgres.Leases{DB: open(t, database)}, testkit.Connect(t, database)
-	addNodes(t, conn, 2)
+	store, conn := reservable(t, 2)
 	create(t, store, newLease(0, 1))
 	got, err := store.Queue().Claim(t.Context(), 42*time.Second, 1, nil)
 	if err != nil || len(got.Rows) != 1 {
@@ -64,9 +62,7 @@ func TestClaimedRowHidesNoOther(t *testing.T) {
 // TestClaimReleasesWhatItCannotComplete: rows whose parts cannot be read are due for the next claim.
 func TestClaimReleasesWhatItCannotComplete(t *testing.T) {
 	t.Parallel()
-	database := testkit.Database(t)
-	store, conn := postgres.Leases{DB: open(t, database)}, testkit.Connect(t, database)
-	addNodes(t, conn, 1)
+	store, conn := reservable(t, 1)
 	create(t, store, newLease(0, 1))
 	write(t, conn, "alter table reservations rename to hidden")
 	// what the statement itself needs of the table
@@ -85,9 +81,7 @@ func TestClaimReleasesWhatItCannotComplete(t *testing.T) {
 // are the leases of a project whose share is.
 func TestOrderOfLeases(t *testing.T) {
 	t.Parallel()
-	database := testkit.Database(t)
-	store, conn := postgres.Leases{DB: open(t, database)}, testkit.Connect(t, database)
-	addNodes(t, conn, 30)
+	store, conn := reservable(t, 30)
 	ids := map[string]domain.Lease{}
 	for _, name := range []string{"upkeep 1", "upkeep 2", "start", "end", "of p2"} {
 		made := newLease(0, 1)
@@ -102,10 +96,7 @@ func TestOrderOfLeases(t *testing.T) {
 	write(t, conn, "update leases set status = 'ending', due_at = now() where name = 'end'")
 	names := func(most int, full ...string) string {
 		t.Helper()
-		claimed, err := store.Queue().Claim(t.Context(), long, most, full)
-		if err != nil {
-			t.Fatal(err)
-		}
+		claimed := must(store.Queue().Claim(t.Context(), long, most, full))(t)
 		got := make([]string, len(claimed.Rows))
 		for n, row := range claimed.Rows {
 			got[n] = row.Value.Name

@@ -44,10 +44,7 @@ from generate_series(date_trunc('hour', now(), 'UTC'), now() + interval '2 hours
 // waiting returns what the clock reads, such as "run-leases in 0 s".
 func waiting(t *testing.T, clock postgres.Clock) (all []string) {
 	t.Helper()
-	found, err := clock.NextDue(t.Context(), time.Minute)
-	if err != nil {
-		t.Fatal(err)
-	}
+	found := must(clock.NextDue(t.Context(), time.Minute))(t)
 	for _, w := range found {
 		all = append(all, w.Function+" in "+max(w.In, 0).Round(10*time.Second).String())
 	}
@@ -211,10 +208,7 @@ values (gen_random_uuid(), 'p', 'q', 'u', 'user', '', '{}', now() + interval '50
 		},
 	} {
 		func() {
-			tx, err := conn.Begin(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			tx := must(conn.Begin(t.Context()))(t)
 			defer func() { _ = tx.Rollback(t.Context()) }()
 			if _, err := tx.Exec(t.Context(), "set local session_replication_role = replica;"+tc.sql); err != nil {
 				t.Fatalf("%s: %v", name, err)
@@ -230,10 +224,7 @@ values (gen_random_uuid(), 'p', 'q', 'u', 'user', '', '{}', now() + interval '50
 func waitingIn(t *testing.T, tx pgx.Tx) (all []string) {
 	t.Helper()
 	rows, _ := tx.Query(t.Context(), postgres.ClockSQL(declared()), time.Minute)
-	found, err := pgx.CollectRows(rows, pgx.RowToStructByName[due.Waiting])
-	if err != nil {
-		t.Fatal(err)
-	}
+	found := must(pgx.CollectRows(rows, pgx.RowToStructByName[due.Waiting]))(t)
 	for _, w := range found {
 		all = append(all, w.Function+" in "+max(w.In, 0).Round(10*time.Second).String())
 	}
@@ -257,10 +248,7 @@ func TestClockHidesNothing(t *testing.T) {
 		"values ('poll-instances', now() - interval '1 hour', now() - interval '3 minutes'),"+
 		"('run-leases', now() - interval '1 hour', now() - interval '3 minutes'),"+ // it is due
 		"('collect-stats', now() - interval '1 hour', now() - interval '1 minute')")
-	found, err := clock.NextDue(t.Context(), time.Minute)
-	if err != nil {
-		t.Fatal(err)
-	}
+	found := must(clock.NextDue(t.Context(), time.Minute))(t)
 	text := func(d time.Duration) string { return d.Round(10 * time.Second).String() }
 	var got []string
 	for _, w := range found {
@@ -355,10 +343,8 @@ func TestClockCountsHours(t *testing.T) {
 			exec(t, conn, quietSQL)
 			exec(t, conn, "delete from jobs where kind = 'collect-stats'; update jobs set due_at = 'infinity'")
 			if tc.sql != "" {
-				if _, err := conn.Exec(t.Context(), "insert into jobs (kind, key, "+tc.sql+
-					") values ('collect-stats', $1, $2)", hour.Format(time.RFC3339), hour.Add(time.Hour)); err != nil {
-					t.Fatal(err)
-				}
+				must(conn.Exec(t.Context(), "insert into jobs (kind, key, "+tc.sql+
+					") values ('collect-stats', $1, $2)", hour.Format(time.RFC3339), hour.Add(time.Hour)))(t)
 			}
 			testkit.SetClock(t, url, hour.Add(tc.after))
 			got := waiting(t, postgres.NewClock(open(t, url), declared()))
@@ -378,10 +364,7 @@ func TestClockReadsIndexes(t *testing.T) {
 	for _, f := range declared() {
 		for _, sql := range f.SQL {
 			rows, _ := conn.Query(t.Context(), "explain (costs off) "+strings.ReplaceAll(sql, "$1", "'1 minute'"))
-			plan, err := pgx.CollectRows(rows, pgx.RowTo[string])
-			if err != nil {
-				t.Fatal(err)
-			}
+			plan := must(pgx.CollectRows(rows, pgx.RowTo[string]))(t)
 			if text := strings.Join(plan, "\n"); strings.Contains(text, "Seq Scan") {
 				t.Errorf("%s: %s\nreads a table:\n%s", f.Function, sql, text)
 			}

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -25,10 +24,7 @@ func (l testDB) announce(t *testing.T, c domain.Connection) domain.OldTrust {
 		ExpiresAt: time.Now().Add(24 * time.Hour),
 	}
 	for {
-		isFree, err := postgres.Connections{DB: l.DB}.AnnounceTrust(t.Context(), intent)
-		if err != nil {
-			t.Fatal(err)
-		}
+		isFree := must(postgres.Connections{DB: l.DB}.AnnounceTrust(t.Context(), intent))(t)
 		if isFree {
 			return intent
 		}
@@ -52,10 +48,7 @@ func renewed(c domain.Connection, intent domain.OldTrust, trust string) domain.C
 // due are the trusts that are to be taken back now, by Keystone's ids.
 func (l testDB) due(t *testing.T) string {
 	t.Helper()
-	found, err := postgres.Delegations{DB: l.DB}.OldTrusts(t.Context(), 10)
-	if err != nil {
-		t.Fatal(err)
-	}
+	found := must(postgres.Delegations{DB: l.DB}.OldTrusts(t.Context(), 10))(t)
 	var ids []string
 	for _, old := range found {
 		ids = append(ids, old.TrustID+"!")
@@ -75,10 +68,7 @@ func TestChangeConnection(t *testing.T) {
 	one := 1
 	after.Name, after.Quota, after.Secret = "other", domain.ConnectionQuota{Instances: &one}, []byte("sealed anew")
 	after.IdleTimeout, after.UsableBy = 0, []string{}
-	stored, err := store.Change(domain.WithActor(t.Context(), domain.ActorOf(delegator, uuid.Nil)), before, after)
-	if err != nil {
-		t.Fatal(err)
-	}
+	stored := must(store.Change(domain.WithActor(t.Context(), domain.ActorOf(delegator, uuid.Nil)), before, after))(t)
 	if stored.Name != "other" || *stored.Quota.Instances != 1 || stored.IdleTimeout != 0 || len(stored.UsableBy) != 0 ||
 		stored.Generation != 2 || stored.Seq != 2 ||
 		!stored.ExpiresAt.Equal(before.ExpiresAt) || !slices.Equal(stored.Actions, before.Actions) ||
@@ -93,17 +83,11 @@ func TestChangeConnection(t *testing.T) {
 	if _, err := store.Change(t.Context(), before, after); !errors.Is(err, domain.ErrChanged) {
 		t.Errorf("a change of what is not there any more: %v", err)
 	}
-	if _, err := store.End(t.Context(), "p1", before.ID, domain.ConnectionExpired, "", true); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := store.Change(t.Context(), stored, after); apperr.CodeOf(err) != apperr.Conflict {
-		t.Errorf("after the end: %v", err)
-	}
+	must(store.End(t.Context(), "p1", before.ID, domain.ConnectionExpired, "", true))(t)
+	wantCode(t, "after the end", errOf(store.Change(t.Context(), stored, after)), apperr.Conflict)
 	other := after
 	other.ProjectID = "p2"
-	if _, err := store.Change(t.Context(), stored, other); apperr.CodeOf(err) != apperr.NotFound {
-		t.Errorf("of another project: %v", err)
-	}
+	wantCode(t, "of another project", errOf(store.Change(t.Context(), stored, other)), apperr.NotFound)
 }
 
 // TestChangeConnectionConcurrently: of many changes to the same version one is stored, and each trust is the
@@ -112,25 +96,21 @@ func TestChangeConnectionConcurrently(t *testing.T) {
 	t.Parallel()
 	l := newTestDB(t)
 	store, c := postgres.Connections{DB: l.DB}, l.storeConnection(t, domain.ConnectionQuota{}, nil)
-	var all sync.WaitGroup
 	var stored atomic.Int64
-	for n := range 8 {
-		all.Go(func() {
-			intent, trust := l.announce(t, c), "t"+string(rune('a'+n))
-			_, err := store.Change(t.Context(), c, renewed(c, intent, trust))
-			switch {
-			case err == nil:
-				stored.Add(1)
-			case !errors.Is(err, domain.ErrChanged):
+	concurrently(8, func(n int) {
+		intent, trust := l.announce(t, c), "t"+string(rune('a'+n))
+		_, err := store.Change(t.Context(), c, renewed(c, intent, trust))
+		switch {
+		case err == nil:
+			stored.Add(1)
+		case !errors.Is(err, domain.ErrChanged):
+			t.Error(err)
+		default:
+			if err := store.DropTrust(t.Context(), madeOf(intent, trust)); err != nil {
 				t.Error(err)
-			default:
-				if err := store.DropTrust(t.Context(), madeOf(intent, trust)); err != nil {
-					t.Error(err)
-				}
 			}
-		})
-	}
-	all.Wait()
+		}
+	})
 	if stored.Load() != 1 {
 		t.Errorf("%d were stored", stored.Load())
 	}
@@ -154,10 +134,7 @@ func TestTrustWithoutConnectionIsRevoked(t *testing.T) {
 	if l.due(t) != "" {
 		t.Errorf("due while they are being made: %s", l.due(t))
 	}
-	stored, err := store.Change(t.Context(), c, renewed(c, kept, "t2"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	stored := must(store.Change(t.Context(), c, renewed(c, kept, "t2")))(t)
 	l.exec(t, "update trusts_to_revoke set not_before = now() where trust_id is null")
 	if l.due(t) != "!" {
 		t.Errorf("due is %q", l.due(t))
@@ -180,26 +157,18 @@ func TestTrustWithoutConnectionIsRevoked(t *testing.T) {
 	if isOurs, err := d.AdoptTrust(t.Context(), late); err != nil || isOurs {
 		t.Errorf("the connection's own trust is to be taken back: %t %v", isOurs, err)
 	}
-	if _, err := d.MarkTrustGone(t.Context(), late); err != nil {
-		t.Error(err)
-	}
+	must(d.MarkTrustGone(t.Context(), late))(t)
 	if l.due(t) != "" {
 		t.Errorf("what was replaced is due at once: %s", l.due(t))
 	}
-	if _, err := store.End(t.Context(), "p1", c.ID, domain.ConnectionDeleted, "", false); err != nil {
-		t.Fatal(err)
-	}
+	must(store.End(t.Context(), "p1", c.ID, domain.ConnectionDeleted, "", false))(t)
 	if l.due(t) != "t!" {
 		t.Errorf("after the end %q is due", l.due(t))
 	}
 	// who has read it before the change has deleted the old trust
-	if _, err := d.MarkRevoked(t.Context(), c); err != nil {
-		t.Fatal(err)
-	}
+	must(d.MarkRevoked(t.Context(), c))(t)
 	l.holds(t, "select not revoked from connections")
-	if _, err := d.MarkRevoked(t.Context(), stored); err != nil {
-		t.Fatal(err)
-	}
+	must(d.MarkRevoked(t.Context(), stored))(t)
 	got, err := store.Get(t.Context(), delegator, c.ID)
 	if err != nil || got.Revocation() != domain.RevocationPending {
 		t.Errorf("while one is left: %q %v", got.Revocation(), err)
@@ -214,9 +183,7 @@ func TestChangeLimits(t *testing.T) {
 	store := postgres.Connections{DB: l.DB}
 	c := l.storeConnection(t, domain.ConnectionQuota{}, nil)
 	before, late := connectedOrder(c, 1), connectedOrder(c, 1)
-	if _, err := l.Place(t.Context(), before, 0); err != nil {
-		t.Fatal(err)
-	}
+	must(l.Place(t.Context(), before, 0))(t)
 	after := c
 	after.Limits.Flavors = []string{"another"}
 	stored, err := store.Change(t.Context(), c, after)
@@ -238,9 +205,7 @@ func TestSuspend(t *testing.T) {
 	store, d := postgres.Connections{DB: l.DB}, postgres.Delegations{DB: l.DB}
 	c := l.storeConnection(t, domain.ConnectionQuota{}, nil)
 	waiting := connectedOrder(c, 1)
-	if _, err := l.Place(t.Context(), waiting, 0); err != nil {
-		t.Fatal(err)
-	}
+	must(l.Place(t.Context(), waiting, 0))(t)
 	claim, err := l.Claim(t.Context(), waiting, time.Minute)
 	if err != nil || !claim.Acquired {
 		t.Fatal(err)
@@ -259,16 +224,12 @@ func TestSuspend(t *testing.T) {
 		apperr.CodeOf(found.Permits(now, domain.MayAllocate)) != apperr.Suspended {
 		t.Errorf("it is %s: %v", found.Status, err)
 	}
-	if _, err := l.Place(t.Context(), connectedOrder(c, 1), 0); apperr.CodeOf(err) != apperr.Suspended {
-		t.Errorf("an order: %v", err)
-	}
+	wantCode(t, "an order", errOf(l.Place(t.Context(), connectedOrder(c, 1), 0)), apperr.Suspended)
 	stop := domain.DelegatedAction{
 		ID: uuid.New(), ProjectID: "p1", ConnectionID: c.ID, InstanceID: uuid.New(),
 		UserID: "v", Request: domain.ActionRequest{Action: domain.Stop},
 	}
-	if _, err := (postgres.Actions{DB: l.DB}).Create(t.Context(), stop); apperr.CodeOf(err) != apperr.Conflict {
-		t.Errorf("an action: %v", err)
-	}
+	wantCode(t, "an action", errOf(postgres.Actions{DB: l.DB}.Create(t.Context(), stop)), apperr.Conflict)
 	if err := l.Renew(t.Context(), waiting, claim, time.Minute); !errors.Is(err, domain.ErrFenced) {
 		t.Errorf("the order that was being worked on: %v", err)
 	}
@@ -309,9 +270,7 @@ func TestSuspend(t *testing.T) {
 	l.holds(t, `select string_agg(coalesce(data->>'previous_status', '') || '>' || (data->>'status'), ' ' order by seq) =
 		'>active active>suspended suspended>active active>suspended suspended>expired' from events
 		  where type = 'cloudfn.connection.state.v1'`)
-	if _, err := store.Suspend(t.Context(), "p1", c.ID, false); apperr.CodeOf(err) != apperr.Conflict {
-		t.Errorf("resumed after its end: %v", err)
-	}
+	wantCode(t, "resumed after its end", errOf(store.Suspend(t.Context(), "p1", c.ID, false)), apperr.Conflict)
 }
 
 // TestEndIgnoresNewerGeneration: a connection that was given another trust is not lost with the old one, and one that
@@ -320,10 +279,7 @@ func TestEndIgnoresNewerGeneration(t *testing.T) {
 	t.Parallel()
 	l := newTestDB(t)
 	store, c := postgres.Connections{DB: l.DB}, l.storeConnection(t, domain.ConnectionQuota{}, nil)
-	stored, err := store.Change(t.Context(), c, renewed(c, l.announce(t, c), "t2"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	stored := must(store.Change(t.Context(), c, renewed(c, l.announce(t, c), "t2")))(t)
 	if ended, err := store.Lose(t.Context(), c, "", false); err != nil || ended {
 		t.Errorf("lost with the old trust: %t %v", ended, err)
 	}

@@ -72,25 +72,21 @@ func TestChecksAreSpread(t *testing.T) {
 	}
 	var mu sync.Mutex
 	taken := map[uuid.UUID]int{}
-	var replicas sync.WaitGroup
-	for range 4 {
-		replicas.Go(func() {
-			for {
-				c, found, err := d.ClaimCheck(t.Context(), domain.RemoteCloud{}, time.Minute)
-				if err != nil || !found {
-					return
-				}
-				mu.Lock()
-				taken[c.ID]++
-				mu.Unlock()
-				if err := d.MarkChecked(t.Context(), "p1", c.ID, l.now(t), []string{"member"}); err != nil ||
-					string(c.Secret) != "sealed" {
-					t.Errorf("%v, with the secret %q", err, c.Secret)
-				}
+	concurrently(4, func(int) {
+		for {
+			c, found, err := d.ClaimCheck(t.Context(), domain.RemoteCloud{}, time.Minute)
+			if err != nil || !found {
+				return
 			}
-		})
-	}
-	replicas.Wait()
+			mu.Lock()
+			taken[c.ID]++
+			mu.Unlock()
+			if err := d.MarkChecked(t.Context(), "p1", c.ID, l.now(t), []string{"member"}); err != nil ||
+				string(c.Secret) != "sealed" {
+				t.Errorf("%v, with the secret %q", err, c.Secret)
+			}
+		}
+	})
 	if len(taken) != many {
 		t.Errorf("%d of %d were checked", len(taken), many)
 	}
@@ -122,23 +118,15 @@ func TestChecksTogether(t *testing.T) {
 where c.id = spread.id`)
 	event := func() (checked int) {
 		t.Helper()
-		clouds, err := d.CheckClouds(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		clouds := must(d.CheckClouds(t.Context()))(t)
 		for _, cloud := range clouds {
 			for {
-				c, isFound, err := d.ClaimCheck(t.Context(), cloud, time.Minute)
-				if err != nil {
-					t.Fatal(err)
-				}
+				c, isFound := must2(d.ClaimCheck(t.Context(), cloud, time.Minute))(t)
 				if !isFound {
 					break
 				}
 				checked++
-				if err := d.MarkChecked(t.Context(), "p1", c.ID, l.now(t), nil); err != nil {
-					t.Fatal(err)
-				}
+				noError(t, d.MarkChecked(t.Context(), "p1", c.ID, l.now(t), nil))
 			}
 		}
 		return checked
@@ -148,10 +136,8 @@ where c.id = spread.id`)
 	}
 	for range 10 { // more than half an hour
 		pause := testkit.Scalar[time.Duration](t, l.conn, "select min(next_check_at) - clock_timestamp() from connections")
-		if _, err := l.conn.Exec(t.Context(), `update connections set checked_at = checked_at - $1::interval,
-    next_check_at = next_check_at - $1::interval, check_until = check_until - $1::interval`, pause); err != nil {
-			t.Fatal(err)
-		}
+		must(l.conn.Exec(t.Context(), `update connections set checked_at = checked_at - $1::interval,
+    next_check_at = next_check_at - $1::interval, check_until = check_until - $1::interval`, pause))(t)
 		if age := testkit.Scalar[time.Duration](t, l.conn,
 			"select max(clock_timestamp() - checked_at) from connections"); age > 6*time.Minute+10*time.Second {
 			t.Errorf("a check is %s old", age)
@@ -181,9 +167,7 @@ func TestLateAnswer(t *testing.T) {
 		why        string
 	}{{accepted, failed, ""}, {failed, accepted, "no answer"}, {failed, failed, "no answer"}} {
 		asked := l.now(t)
-		if err := errors.Join(answer.last(asked), answer.late(early)); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, errors.Join(answer.last(asked), answer.late(early)))
 		if !testkit.Scalar[bool](t, l.conn, `select check_error = $2 and greatest(checked_at, check_failed_at) = $3
 from connections where id = $1`, c.ID, answer.why, asked) {
 			t.Errorf("the last answer is %q, and a late one was recorded", answer.why)
@@ -200,20 +184,14 @@ func TestRequestCheck(t *testing.T) {
 	c := l.storeConnection(t, domain.ConnectionQuota{}, nil)
 	ask := func() time.Time {
 		t.Helper()
-		since, err := connections.RequestCheck(t.Context(), "p1", c.ID)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return since
+		return must(connections.RequestCheck(t.Context(), "p1", c.ID))(t)
 	}
 	ask()
 	claimCheck(t, d, c.ID)
 	claimCheck(t, d, uuid.Nil) // another replica
 	asked := l.now(t)
 	ask()
-	if err := d.MarkChecked(t.Context(), "p1", c.ID, asked, []string{"member", "reader"}); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, d.MarkChecked(t.Context(), "p1", c.ID, asked, []string{"member", "reader"}))
 	// not twice within two seconds, which may have passed here
 	l.holds(t, "select check_until > checked_at + interval '2 seconds' from connections")
 	l.exec(t, "update connections set check_until = now() + interval '1 hour'")
@@ -228,17 +206,13 @@ func TestRequestCheck(t *testing.T) {
 	l.exec(t, "update connections set check_until = now() - interval '1 second'") // the replica has died
 	claimCheck(t, d, c.ID)
 	asked = l.now(t)
-	if err := d.MarkUnchecked(t.Context(), "p1", c.ID, asked, "keystone cannot be reached"); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, d.MarkUnchecked(t.Context(), "p1", c.ID, asked, "keystone cannot be reached"))
 	at, why, err := connections.FailedCheck(t.Context(), "p1", c.ID)
 	if err != nil || !at.Equal(asked) || why != "keystone cannot be reached" {
 		t.Errorf("the check failed at %s: %q %v", at, why, err)
 	}
 	claimCheck(t, d, uuid.Nil)
-	if _, err := connections.End(t.Context(), "p1", c.ID, domain.ConnectionLost, "", true); err != nil {
-		t.Fatal(err)
-	}
+	must(connections.End(t.Context(), "p1", c.ID, domain.ConnectionLost, "", true))(t)
 	if since := ask(); !since.IsZero() {
 		t.Errorf("one that has ended is to be checked since %s", since)
 	}
@@ -276,9 +250,7 @@ func TestPostpone(t *testing.T) {
 	d := postgres.Delegations{DB: l.DB}
 	c := l.storeConnection(t, domain.ConnectionQuota{}, nil)
 	order := connectedOrder(c, 1)
-	if _, err := l.Place(t.Context(), order, 0); err != nil {
-		t.Fatal(err)
-	}
+	must(l.Place(t.Context(), order, 0))(t)
 	open := func(want int) {
 		t.Helper()
 		if ids, err := d.Orders(t.Context(), "p1", c.ID, 10); err != nil || len(ids) != want {
@@ -286,20 +258,14 @@ func TestPostpone(t *testing.T) {
 		}
 	}
 	open(1)
-	if err := d.Postpone(t.Context(), "p1", order.ID, time.Minute); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, d.Postpone(t.Context(), "p1", order.ID, time.Minute))
 	open(0)
 	l.exec(t, "update orders set claimed_until = now() - interval '1 second', claim_id = gen_random_uuid()")
 	open(1) // its replica has died
-	if err := d.Postpone(t.Context(), "p1", order.ID, time.Minute); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, d.Postpone(t.Context(), "p1", order.ID, time.Minute))
 	open(0)
 	l.exec(t, "update orders set claimed_until = now() + interval '1 hour', claim_id = gen_random_uuid()")
-	if err := d.Postpone(t.Context(), "p1", order.ID, 24*time.Hour); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, d.Postpone(t.Context(), "p1", order.ID, 24*time.Hour))
 	if isClaimed := testkit.Scalar[bool](t, l.conn,
 		"select claim_id is not null and claimed_until < now() + interval '2 hours' from orders"); !isClaimed {
 		t.Error("an order that a replica works on is postponed")
@@ -313,12 +279,8 @@ func TestCheckOfAnotherCloud(t *testing.T) {
 	d := postgres.Delegations{DB: l.DB}
 	for _, cloud := range []domain.RemoteCloud{{}, elsewhere} {
 		c := l.storeConnection(t, domain.ConnectionQuota{}, func(c *domain.Connection) { c.AuthURL = cloud.AuthURL })
-		if err := d.MarkUnreachable(t.Context(), "p1", c.ID, time.Minute, time.Hour); err != nil {
-			t.Fatal(err)
-		}
-		if err := d.MarkChecked(t.Context(), "p1", c.ID, l.now(t), nil); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, d.MarkUnreachable(t.Context(), "p1", c.ID, time.Minute, time.Hour))
+		noError(t, d.MarkChecked(t.Context(), "p1", c.ID, l.now(t), nil))
 	}
 	l.holds(t, `select bool_and((failures = 1 and silent_since is not null
   and not_before is not null) = (auth_url <> '')) from connections`)

@@ -25,30 +25,22 @@ func TestMaxConnections(t *testing.T) {
 	storedConnection(t, store, other)
 	var mu sync.Mutex
 	refused := 0
-	var all sync.WaitGroup
-	for range domain.MaxConnections + 4 {
-		all.Go(func() {
-			_, err := store.Create(t.Context(), newConnection())
-			mu.Lock()
-			defer mu.Unlock()
-			if apperr.CodeOf(err) == apperr.Conflict {
-				refused++
-			} else if err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	all.Wait()
+	concurrently(domain.MaxConnections+4, func(int) {
+		_, err := store.Create(t.Context(), newConnection())
+		mu.Lock()
+		defer mu.Unlock()
+		if apperr.CodeOf(err) == apperr.Conflict {
+			refused++
+		} else if err != nil {
+			t.Error(err)
+		}
+	})
 	if refused != 5 {
 		t.Errorf("%d were refused", refused)
 	}
-	if _, err := store.End(t.Context(), "p1", first.ID, domain.ConnectionExpired, "", false); err != nil {
-		t.Fatal(err)
-	}
+	must(store.End(t.Context(), "p1", first.ID, domain.ConnectionExpired, "", false))(t)
 	storedConnection(t, store, newConnection())
-	if _, err := store.Create(t.Context(), newConnection()); apperr.CodeOf(err) != apperr.Conflict {
-		t.Errorf("got %v", err)
-	}
+	wantCode(t, "got", errOf(store.Create(t.Context(), newConnection())), apperr.Conflict)
 }
 
 // TestConnectionsOfLeasesDoNotCount: a project with the most connections can still lease instances, and those of leases
@@ -64,9 +56,7 @@ func TestConnectionsOfLeasesDoNotCount(t *testing.T) {
 		made.Lease.Reservations = []domain.Reservation{{
 			ID: uuid.New(), Type: domain.InstanceReservation, InstanceID: addInstance(t, conn),
 		}}
-		if _, err := (postgres.Leases{DB: db}).Create(t.Context(), made); err != nil {
-			t.Fatal(err)
-		}
+		must(postgres.Leases{DB: db}.Create(t.Context(), made))(t)
 	}
 	store := postgres.Connections{DB: db}
 	lease()
@@ -74,52 +64,9 @@ func TestConnectionsOfLeasesDoNotCount(t *testing.T) {
 		storedConnection(t, store, newConnection())
 	}
 	lease()
-	if _, err := store.Create(t.Context(), newConnection()); apperr.CodeOf(err) != apperr.Conflict {
-		t.Errorf("one more connection: %v", err)
-	}
+	wantCode(t, "one more connection", errOf(store.Create(t.Context(), newConnection())), apperr.Conflict)
 	if n := testkit.Scalar[int](t, conn, "select count(*)::int from connections"); n != domain.MaxConnections+2 {
 		t.Errorf("there are %d connections", n)
-	}
-}
-
-// TestUsedQuota: instances count that have a server, or may still get one.
-func TestUsedQuota(t *testing.T) {
-	t.Parallel()
-	database := testkit.Database(t)
-	db, conn := open(t, database), testkit.Connect(t, database)
-	store := postgres.Connections{DB: db}
-	c, other := storedConnection(t, store, newConnection()), storedConnection(t, store, newConnection())
-	for _, tc := range []struct {
-		project, server, problem, state string
-		connection                      uuid.UUID
-		let                             bool
-	}{
-		{"p1", "s1", "", "active", c.ID, false},
-		{"p1", "", "", "requested", c.ID, false},
-		{"p1", "s2", "", "stopped", c.ID, true},             // disconnected: it counts until its server is deleted
-		{"p1", "s3", `{"code": "x"}`, "error", c.ID, false}, // broken, but it exists
-		{"p1", "", `{"code": "x"}`, "error", c.ID, false},   // refused
-		{"p1", "s4", "", "deleted", c.ID, false},
-		{"p1", "s5", "", "active", other.ID, false},
-		{"p2", "s6", "", "active", c.ID, false}, // of no such connection there
-	} {
-		_, err := conn.Exec(t.Context(), `
-insert into instances (project_id, id, position, connection_id, name, server_id, problem, state, origin, spec,
-  disconnected_at)
-values ($1, gen_random_uuid(), 0, $2, 'n', nullif($3, ''), nullif($4, '')::jsonb, $5, 'launched',
-  '{"vcpus": 2, "ram_mb": 512}', case when $6 then now() end)`,
-			tc.project, tc.connection, tc.server, tc.problem, tc.state, tc.let)
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	got, err := store.Get(t.Context(), delegator, c.ID)
-	if want := (domain.Need{Instances: 4, VCPUs: 8, RAMMB: 2048}); err != nil || got.Used != want {
-		t.Errorf("got %+v %v", got.Used, err)
-	}
-	page, err := store.List(t.Context(), delegator, domain.ConnectionQuery{Limit: 10})
-	if err != nil || len(page) != 2 || page[0].Used != got.Used || page[1].Used.Instances != 1 {
-		t.Errorf("listed with %+v %v", page, err)
 	}
 }
 
@@ -130,10 +77,8 @@ func TestConnectionEndsAt(t *testing.T) {
 	db, conn := open(t, database), testkit.Connect(t, database)
 	store := postgres.Connections{DB: db}
 	c := storedConnection(t, store, newConnection())
-	if _, err := conn.Exec(t.Context(),
-		"update connections set last_used_at = created_at + interval '10 hours' where id = $1", c.ID); err != nil {
-		t.Fatal(err)
-	}
+	must(conn.Exec(t.Context(),
+		"update connections set last_used_at = created_at + interval '10 hours' where id = $1", c.ID))(t)
 	used, now, err := store.Usable(t.Context(), delegator, c.ID)
 	if err != nil || !used.EndsAt().Equal(c.CreatedAt.Add(34*time.Hour)) || now.Sub(c.CreatedAt) > time.Minute {
 		t.Errorf("it ends at %s, now is %s: %v", used.EndsAt(), now, err)
@@ -185,7 +130,7 @@ func TestRecordResources(t *testing.T) {
 	t.Parallel()
 	database := testkit.Database(t)
 	db, conn := open(t, database), testkit.Connect(t, database)
-	store, works := postgres.Connections{DB: db}, postgres.Delegations{DB: as(t, database, "cloudfn_events")}
+	store, works := postgres.Connections{DB: db}, postgres.Delegations{DB: db}
 	c := storedConnection(t, store, newConnection())
 	if _, _, found, err := store.Resources(t.Context(), "p1", c.ID); err != nil || found {
 		t.Errorf("before anything was seen: %t %v", found, err)
@@ -232,21 +177,13 @@ func TestRecordResources(t *testing.T) {
 	}
 
 	ended := storedConnection(t, store, newConnection())
-	if _, err := store.End(t.Context(), "p1", ended.ID, domain.ConnectionDeleted, "over", true); err != nil {
-		t.Fatal(err)
-	}
-	if err := works.RecordResources(t.Context(), "p1", ended.ID, began, want); err != nil {
-		t.Error(err)
-	}
+	must(store.End(t.Context(), "p1", ended.ID, domain.ConnectionDeleted, "over", true))(t)
+	noError(t, works.RecordResources(t.Context(), "p1", ended.ID, began, want))
 	if _, _, found, _ := store.Resources(t.Context(), "p1", ended.ID); found {
 		t.Error("what was seen of a connection that has ended is stored")
 	}
-	if _, err := store.End(t.Context(), "p1", c.ID, domain.ConnectionDeleted, "over", true); err != nil {
-		t.Fatal(err)
-	}
-	if err := works.Retire(t.Context(), 0, 0); err != nil {
-		t.Fatal(err)
-	}
+	must(store.End(t.Context(), "p1", c.ID, domain.ConnectionDeleted, "over", true))(t)
+	noError(t, works.Retire(t.Context(), 0, 0))
 	if n := testkit.Scalar[int](t, conn, "select count(*)::int from connection_resources"); n != 0 {
 		t.Errorf("%d rows are left of retired connections", n)
 	}

@@ -203,10 +203,10 @@ func (c ConnectionRequests) undecidable(ctx context.Context, r domain.Connection
 			return err
 		}
 		if !now.Before(r.ExpiresAt) {
-			return apperr.New(apperr.Conflict, "the request expired at %s: whoever asks has to ask again",
+			return apperr.New(apperr.Conflict, "the request expired at %s: create a new request",
 				r.ExpiresAt.Format(time.RFC3339))
 		}
-		busy := apperr.New(apperr.Conflict, "the request is being granted just now: look at it again")
+		busy := apperr.New(apperr.Conflict, "the request is being granted just now: get it again")
 		busy.RetryAfter = 2 * time.Second
 		return busy
 	}
@@ -242,7 +242,7 @@ func finishGrant(ctx context.Context, tx pgx.Tx, g domain.Grant, connection uuid
 		g.SHA256)
 	if err == nil && n == 0 {
 		return apperr.New(apperr.Conflict, "the request %s was withdrawn, declined or has expired "+
-			"while it was granted, or that took too long: look at it again", g.RequestID)
+			"while it was granted, or that took too long: get it again", g.RequestID)
 	}
 	return err
 }

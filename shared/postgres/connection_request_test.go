@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -40,11 +39,7 @@ func storedRequest(
 	t *testing.T, store postgres.ConnectionRequests, r domain.ConnectionRequest,
 ) domain.ConnectionRequest {
 	t.Helper()
-	stored, err := store.Create(t.Context(), r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return stored
+	return must(store.Create(t.Context(), r))(t)
 }
 
 // requestEvents lists the events of a request: project, sequence number and status.
@@ -113,21 +108,17 @@ func TestMaxConnectionRequests(t *testing.T) {
 	conn := testkit.Connect(t, database)
 	store := postgres.ConnectionRequests{DB: open(t, database)}
 	var made, refused atomic.Int64
-	var all sync.WaitGroup
-	for range domain.MaxRequestsFrom + 5 {
-		all.Go(func() {
-			_, err := store.Create(t.Context(), newRequest())
-			switch {
-			case err == nil:
-				made.Add(1)
-			case apperr.CodeOf(err) == apperr.Conflict && strings.Contains(err.Error(), "at most 20 pending requests"):
-				refused.Add(1)
-			default:
-				t.Error(err)
-			}
-		})
-	}
-	all.Wait()
+	concurrently(domain.MaxRequestsFrom+5, func(int) {
+		_, err := store.Create(t.Context(), newRequest())
+		switch {
+		case err == nil:
+			made.Add(1)
+		case apperr.CodeOf(err) == apperr.Conflict && strings.Contains(err.Error(), "at most 20 pending requests"):
+			refused.Add(1)
+		default:
+			t.Error(err)
+		}
+	})
 	if made.Load() != domain.MaxRequestsFrom || refused.Load() != 5 {
 		t.Errorf("%d were made, %d refused", made.Load(), refused.Load())
 	}
@@ -150,20 +141,16 @@ func TestMaxConnectionRequests(t *testing.T) {
 	for range domain.MaxRequestsADay {
 		other.ID = uuid.Must(uuid.NewV7())
 		storedRequest(t, store, other)
-		if _, err := store.Withdraw(t.Context(), "p4", other.ID, "u2"); err != nil {
-			t.Fatal(err)
-		}
+		must(store.Withdraw(t.Context(), "p4", other.ID, "u2"))(t)
 	}
 	other.ID = uuid.Must(uuid.NewV7())
 	_, err := store.Create(t.Context(), other)
 	if e := apperr.As(err); e.Code != apperr.RateLimited || e.RetryAfter == 0 {
 		t.Errorf("one too many for a day: %v", err)
 	}
-	if _, err := conn.Exec(t.Context(),
+	must(conn.Exec(t.Context(),
 		`update connection_requests set created_at = created_at - interval '1 day'
-		where requester_project_id = 'p4'`); err != nil {
-		t.Fatal(err)
-	}
+		where requester_project_id = 'p4'`))(t)
 	storedRequest(t, store, other)
 }
 
@@ -175,31 +162,27 @@ func TestGrantOnce(t *testing.T) {
 	store, connections := postgres.ConnectionRequests{DB: db}, postgres.Connections{DB: db}
 	r := storedRequest(t, store, newRequest())
 	var claims, busy atomic.Int64
-	var all sync.WaitGroup
-	for range 8 {
-		all.Go(func() {
-			_, claim, err := store.ClaimGrant(t.Context(), "p1", r.ID, "u1", []byte("a"), time.Minute)
-			if err != nil {
-				if e := apperr.As(err); e.Code != apperr.Conflict || e.RetryAfter == 0 {
-					t.Error(err)
-				}
-				busy.Add(1)
-				return
-			}
-			if !claim.Acquired { // it comes after the one that does
-				return
-			}
-			claims.Add(1)
-			c := newConnection()
-			if _, err := connections.CreateGranted(t.Context(), c,
-				domain.Grant{
-					ProjectID: "p1", RequestID: r.ID, Claim: claim, UserID: "u1", SHA256: []byte("a"),
-				}); err != nil {
+	concurrently(8, func(int) {
+		_, claim, err := store.ClaimGrant(t.Context(), "p1", r.ID, "u1", []byte("a"), time.Minute)
+		if err != nil {
+			if e := apperr.As(err); e.Code != apperr.Conflict || e.RetryAfter == 0 {
 				t.Error(err)
 			}
-		})
-	}
-	all.Wait()
+			busy.Add(1)
+			return
+		}
+		if !claim.Acquired { // it comes after the one that does
+			return
+		}
+		claims.Add(1)
+		c := newConnection()
+		if _, err := connections.CreateGranted(t.Context(), c,
+			domain.Grant{
+				ProjectID: "p1", RequestID: r.ID, Claim: claim, UserID: "u1", SHA256: []byte("a"),
+			}); err != nil {
+			t.Error(err)
+		}
+	})
 	if n := testkit.Scalar[int](t, conn, "select count(*) from connections"); claims.Load() != 1 || n != 1 {
 		t.Errorf("%d had the claim, %d had to wait, and there are %d connections", claims.Load(), busy.Load(), n)
 	}
@@ -215,10 +198,8 @@ func TestGrantOnce(t *testing.T) {
 		t.Errorf("the same once more: %+v %v %v", same, claim, err)
 	}
 	for _, other := range [][2]string{{"u1", "b"}, {"u5", "a"}} {
-		if _, _, err := store.ClaimGrant(t.Context(), "p1", r.ID, other[0], []byte(other[1]),
-			time.Minute); apperr.CodeOf(err) != apperr.Conflict {
-			t.Errorf("another grant: %v", err)
-		}
+		wantCode(t, "another grant", errOf2(store.ClaimGrant(t.Context(), "p1", r.ID, other[0], []byte(other[1]),
+			time.Minute)), apperr.Conflict)
 	}
 	for _, project := range []string{"p2", "p3"} {
 		if _, _, err := store.ClaimGrant(t.Context(), project, r.ID, "u1", []byte("a"),
@@ -302,56 +283,38 @@ func TestConnectionRequestEnds(t *testing.T) {
 		t.Errorf("its events are %s", events)
 	}
 	r = storedRequest(t, store, newRequest())
-	if _, err := store.Withdraw(t.Context(), "p3", r.ID, "u2"); apperr.CodeOf(err) != apperr.NotFound {
-		t.Errorf("a stranger: %v", err)
-	}
-	if _, err := store.Decline(t.Context(), "p3", r.ID, "u2", ""); apperr.CodeOf(err) != apperr.NotFound {
-		t.Errorf("a stranger: %v", err)
-	}
-	if _, err := store.Withdraw(t.Context(), "p2", r.ID, "u2"); err != nil {
-		t.Error(err)
-	}
+	wantCode(t, "a stranger", errOf(store.Withdraw(t.Context(), "p3", r.ID, "u2")), apperr.NotFound)
+	wantCode(t, "a stranger", errOf(store.Decline(t.Context(), "p3", r.ID, "u2", "")), apperr.NotFound)
+	must(store.Withdraw(t.Context(), "p2", r.ID, "u2"))(t)
 	own := newRequest()
 	own.Requester.ProjectID = "p1" // a program asks the people of its own project
 	own = storedRequest(t, store, own)
 	late := storedRequest(t, store, newRequest())
-	if _, err := conn.Exec(t.Context(),
-		"update connection_requests set expires_at = clock_timestamp() where status = 'pending'"); err != nil {
-		t.Fatal(err)
-	}
+	must(conn.Exec(t.Context(),
+		"update connection_requests set expires_at = clock_timestamp() where status = 'pending'"))(t)
 	if _, _, err := store.ClaimGrant(t.Context(), "p1", late.ID, "u1", nil,
 		time.Minute); apperr.CodeOf(err) != apperr.Conflict || !strings.Contains(err.Error(), "expired at") {
 		t.Errorf("one whose time is over: %v", err)
 	}
 	var ended atomic.Int64
-	var all sync.WaitGroup
-	for range 4 {
-		all.Go(func() {
-			n, err := store.Expire(t.Context())
-			if err != nil {
-				t.Error(err)
-			}
-			ended.Add(int64(n))
-		})
-	}
-	all.Wait()
+	concurrently(4, func(int) {
+		n, err := store.Expire(t.Context())
+		if err != nil {
+			t.Error(err)
+		}
+		ended.Add(int64(n))
+	})
 	if events := []string{requestEvents(t, conn, late.ID), requestEvents(t, conn, own.ID)}; ended.Load() != 2 ||
 		!slices.Equal(events, []string{"p1 1 pending, p1 2 expired, p2 2 expired", "p1 1 pending, p1 2 expired"}) {
 		t.Errorf("%d have ended with the events %v", ended.Load(), events)
 	}
-	if err := store.Retire(t.Context(), time.Hour); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, store.Retire(t.Context(), time.Hour))
 	if _, err := store.Get(t.Context(), "p1", late.ID); err != nil {
 		t.Errorf("it is gone too early: %v", err)
 	}
-	if _, err := conn.Exec(t.Context(),
-		"update connection_requests set updated_at = updated_at - interval '2 hours'"); err != nil {
-		t.Fatal(err)
-	}
-	if err := store.Retire(t.Context(), time.Hour); err != nil {
-		t.Fatal(err)
-	}
+	must(conn.Exec(t.Context(),
+		"update connection_requests set updated_at = updated_at - interval '2 hours'"))(t)
+	noError(t, store.Retire(t.Context(), time.Hour))
 	if n := testkit.Scalar[int](t, conn, "select count(*) from connection_requests"); n != 0 {
 		t.Errorf("%d are kept", n)
 	}

@@ -44,11 +44,7 @@ func newConnection() domain.Connection {
 
 func storedConnection(t *testing.T, store postgres.Connections, c domain.Connection) domain.Connection {
 	t.Helper()
-	stored, err := store.Create(t.Context(), c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return stored
+	return must(store.Create(t.Context(), c))(t)
 }
 
 // delegator is of the project p1, and may act there.
@@ -73,9 +69,7 @@ func TestCreateConnection(t *testing.T) {
 	if diff := cmp.Diff(want, got); err != nil || diff != "" || cmp.Diff(want, stored) != "" {
 		t.Errorf("%v %s", err, diff)
 	}
-	if _, err := store.Create(t.Context(), want); apperr.CodeOf(err) != apperr.Conflict {
-		t.Errorf("once more: %v", err)
-	}
+	wantCode(t, "once more", errOf(store.Create(t.Context(), want)), apperr.Conflict)
 	event := testkit.Scalar[string](t, conn,
 		`select project_id || ' ' || seq || ' ' || connection_id || ' ' || data from events where subject = $1`, want.ID.String())
 	if event != fmt.Sprintf(`p1 1 %[1]s {"status": "active", "connection_id": "%[1]s"}`, want.ID) {
@@ -159,10 +153,7 @@ func listed(
 	var word strings.Builder
 	var marker uuid.UUID
 	for {
-		page, err := store.List(t.Context(), who, domain.ConnectionQuery{Usable: usable, Limit: 2, Marker: marker})
-		if err != nil {
-			t.Fatal(err)
-		}
+		page := must(store.List(t.Context(), who, domain.ConnectionQuery{Usable: usable, Limit: 2, Marker: marker}))(t)
 		for _, c := range page {
 			word.WriteString(ids[c.ID])
 			marker = c.ID
@@ -243,18 +234,13 @@ func (q *queries) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndDat
 func TestListCountsTogether(t *testing.T) {
 	t.Parallel()
 	count, url := &queries{}, testkit.Database(t)
-	db, err := postgres.Open(postgres.Config{URL: domain.Secret(url), MaxConns: 4}, count)
-	if err != nil {
-		t.Fatal(err)
-	}
+	db := must(postgres.Open(postgres.Config{URL: domain.Secret(url), MaxConns: 4}, count))(t)
 	t.Cleanup(db.Close)
 	store, conn := postgres.Connections{DB: db}, testkit.Connect(t, url)
 	const pages = 20
 	for n := range pages {
 		c := newConnection()
-		if _, err := store.Create(t.Context(), c); err != nil {
-			t.Fatal(err)
-		}
+		must(store.Create(t.Context(), c))(t)
 		_, err := conn.Exec(t.Context(), `
 insert into instances (project_id, id, position, name, state, origin, server_id, connection_id, spec)
 select 'p1', gen_random_uuid(), 0, 'x', 'active', 'launched', gen_random_uuid(), $1, '{"vcpus": 2, "ram_mb": 512}'
@@ -317,14 +303,9 @@ from connections where id = $1`,
 		c := storedConnection(t, connections, wide)
 		lease := newLease(0, 1).Lease
 		lease.Reservations, lease.ConnectionID, lease.SharesConnection = nil, c.ID, true
-		tx, err := conn.BeginTx(t.Context(), pgx.TxOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		tx := must(conn.BeginTx(t.Context(), pgx.TxOptions{}))(t)
 		for _, sql := range []string{"select from connections where id = $1 for share", tc.first} {
-			if _, err := tx.Exec(t.Context(), sql, c.ID); err != nil {
-				t.Fatal(err)
-			}
+			must(tx.Exec(t.Context(), sql, c.ID))(t)
 		}
 		done := make(chan error, 1)
 		go func() { done <- tc.then(postgres.Leases(connections), lease) }()
@@ -332,9 +313,7 @@ from connections where id = $1`,
 			return testkit.Scalar[bool](t, watch, `
 select exists (select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock')`)
 		})
-		if err := tx.Commit(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, tx.Commit(t.Context()))
 		if err := <-done; apperr.CodeOf(err) != apperr.Conflict {
 			t.Errorf("%s: got %v", name, err)
 		}

@@ -39,12 +39,8 @@ func TestEnding(t *testing.T) {
 	l.exec(t, "update connections set last_used_at = now() where id = any($1)", []uuid.UUID{used.ID, active.ID})
 	l.exec(t, "update connections set status = 'deleted' where id = any($1)",
 		[]uuid.UUID{trust.ID, gone.ID, ended.ID, silent.ID})
-	if _, err := d.MarkRevoked(t.Context(), gone); err != nil {
-		t.Fatal(err)
-	}
-	if err := d.MarkUnreachable(t.Context(), "p1", silent.ID, time.Minute, time.Hour); err != nil {
-		t.Fatal(err)
-	}
+	must(d.MarkRevoked(t.Context(), gone))(t)
+	noError(t, d.MarkUnreachable(t.Context(), "p1", silent.ID, time.Minute, time.Hour))
 	found, err := d.Ending(t.Context(), 10)
 	want := connectionIDs([]domain.Connection{over, idle, trust})
 	if got := connectionIDs(found); err != nil || !slices.Equal(got, want) {
@@ -70,15 +66,11 @@ func TestWork(t *testing.T) {
 	}
 	l.take(t, taken, time.Minute, 1)
 	for _, c := range []domain.Connection{ordered, claimed} {
-		if _, err := l.Place(t.Context(), connectedOrder(c, 1), 0); err != nil {
-			t.Fatal(err)
-		}
+		must(l.Place(t.Context(), connectedOrder(c, 1), 0))(t)
 	}
 	l.exec(t, "update orders set claimed_until = now() + interval '1 minute' where connection_id = $1", claimed.ID)
 	for _, c := range []domain.Connection{silent, silentEnded} {
-		if err := d.MarkUnreachable(t.Context(), "p1", c.ID, time.Minute, time.Hour); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, d.MarkUnreachable(t.Context(), "p1", c.ID, time.Minute, time.Hour))
 	}
 	l.exec(t, "update connections set status = 'expired' where id = $1", silentEnded.ID)
 	found, err := d.Work(t.Context(), 10)
@@ -114,23 +106,15 @@ func TestBusy(t *testing.T) {
 	a := l.ask(t, c, uuid.New())
 	claim, _ := l.take(t, c, time.Minute, 1)
 	busy(true, "an action is being done")
-	if err := d.MarkUnreachable(t.Context(), "p1", c.ID, time.Minute, time.Hour); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, d.MarkUnreachable(t.Context(), "p1", c.ID, time.Minute, time.Hour))
 	busy(false, "the cloud is silent")
 	l.exec(t, "update connections set not_before = now() + interval '20 seconds'")
 	busy(true, "its pause is about to end")
-	if err := d.MarkReachable(t.Context(), "p1", c.ID, nil); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, d.MarkReachable(t.Context(), "p1", c.ID, nil))
 	busy(true, "it answers again")
-	if err := (postgres.Actions{DB: l.DB}).End(t.Context(), a, claim, nil); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, postgres.Actions{DB: l.DB}.End(t.Context(), a, claim, nil))
 	busy(false, "the action is done")
-	if _, err := l.Place(t.Context(), connectedOrder(c, 1), 0); err != nil {
-		t.Fatal(err)
-	}
+	must(l.Place(t.Context(), connectedOrder(c, 1), 0))(t)
 	busy(true, "an order is running")
 	l.exec(t, "update orders set status = 'done'")
 	busy(false, "it is done")
@@ -140,9 +124,7 @@ func TestBusy(t *testing.T) {
 	busy(false, "it has been for long")
 	l.exec(t, "update connections set status = 'expired'")
 	busy(true, "a trust is to be taken back")
-	if err := d.MarkUnreachable(t.Context(), "p1", c.ID, time.Minute, time.Hour); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, d.MarkUnreachable(t.Context(), "p1", c.ID, time.Minute, time.Hour))
 	busy(false, "Keystone is silent")
 	l.exec(t, "update connections set not_before = now() + interval '20 seconds'")
 	busy(true, "Keystone's pause is about to end")
@@ -161,16 +143,12 @@ func TestUnreachableCloudPauses(t *testing.T) {
 	for n, want := range []time.Duration{10, 20, 40, 80, 160, 320, 600, 600} {
 		l.exec(t, "update connections set not_before = now()")
 		for range 8 { // actions that were being done
-			if err := d.MarkUnreachable(t.Context(), "p1", c.ID, 10*time.Second, 10*time.Minute); err != nil {
-				t.Fatal(err)
-			}
+			noError(t, d.MarkUnreachable(t.Context(), "p1", c.ID, 10*time.Second, 10*time.Minute))
 		}
 		var pause time.Duration
 		var began time.Time
-		if err := l.conn.QueryRow(t.Context(), "select not_before - now(), silent_since from connections").Scan(&pause,
-			&began); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, l.conn.QueryRow(t.Context(), "select not_before - now(), silent_since from connections").Scan(&pause,
+			&began))
 		if want *= time.Second; pause > want+time.Second || pause < want-5*time.Second {
 			t.Errorf("pause %d is %s, want %s", n, pause, want)
 		}
@@ -180,9 +158,7 @@ func TestUnreachableCloudPauses(t *testing.T) {
 		since = began
 	}
 	flavors := []domain.Flavor{{ID: "f1", Name: "tiny", VCPUs: 1, RAMMB: 512}}
-	if err := d.MarkReachable(t.Context(), "p1", c.ID, flavors); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, d.MarkReachable(t.Context(), "p1", c.ID, flavors))
 	if err := d.MarkReachable(t.Context(), "p1", c.ID, nil); err != nil { // keeps them
 		t.Fatal(err)
 	}
@@ -210,14 +186,10 @@ func TestRetireDelegated(t *testing.T) {
 			ID: uuid.New(), ProjectID: "p1", InstanceID: instance, Image: "i",
 			TokenHash: []byte{byte(n)}, Bundle: []byte("b"),
 		}
-		if err := (postgres.Deployments{DB: l.DB}).Create(t.Context(), made, -time.Second); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, postgres.Deployments{DB: l.DB}.Create(t.Context(), made, -time.Second))
 		l.exec(t, "update deployments set created_at = created_at - interval '8 days'")
 	}
-	if err := d.Retire(t.Context(), 7*24*time.Hour, 90*24*time.Hour); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, d.Retire(t.Context(), 7*24*time.Hour, 90*24*time.Hour))
 	var actions, deployments, bundles int
 	err := l.conn.QueryRow(t.Context(),
 		`select (select count(*) from actions), (select count(*) from deployments), (select count(bundle) from deployments)`).
@@ -238,9 +210,7 @@ func TestStreamsShareSlots(t *testing.T) {
 	var orders []domain.Order
 	for _, c := range []domain.Connection{first, first, second} {
 		o := connectedOrder(c, 1)
-		if _, err := l.Place(t.Context(), o, 0); err != nil {
-			t.Fatal(err)
-		}
+		must(l.Place(t.Context(), o, 0))(t)
 		orders = append(orders, o)
 	}
 	claim, err := l.Claim(t.Context(), orders[0], time.Minute)
@@ -270,9 +240,7 @@ func TestStreamsShareSlots(t *testing.T) {
 		if len(taken) != 1 || taken[0].ID != want {
 			t.Fatalf("it is the turn of %v, want %s", taken, want)
 		}
-		if err := (postgres.Actions{DB: l.DB}).Release(t.Context(), taken[0], claim, -time.Second); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, postgres.Actions{DB: l.DB}.Release(t.Context(), taken[0], claim, -time.Second))
 		time.Sleep(time.Millisecond)
 	}
 }
@@ -293,9 +261,7 @@ func remote(t *testing.T, l testDB, cloud domain.RemoteCloud) domain.Connection 
 	for n := range o.Instances {
 		o.Instances[n].Remote = true
 	}
-	if _, err := l.Place(t.Context(), o, 0); err != nil {
-		t.Fatal(err)
-	}
+	must(l.Place(t.Context(), o, 0))(t)
 	l.exec(t, "update instances set state = 'active', server_id = id::text where position = 0 and connection_id = $1",
 		c.ID)
 	return c
@@ -331,12 +297,8 @@ func TestReadsOfRemoteConnections(t *testing.T) {
 	claim(elsewhere, domain.Connection{})
 	claim(domain.RemoteCloud{Region: "two"}, other)
 	l.exec(t, "update connections set silent_since = now(), failures = 1 where id = $1", never.ID)
-	if err := d.DoneRead(t.Context(), first, true); err != nil {
-		t.Fatal(err)
-	}
-	if err := d.ReleaseRead(t.Context(), second); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, d.DoneRead(t.Context(), first, true))
+	noError(t, d.ReleaseRead(t.Context(), second))
 	claim(elsewhere, domain.Connection{}) // none is due so soon
 	l.exec(t, `update instances set state = 'building', updated_at = now() where connection_id = $1
   and server_id is not null`, never.ID)
@@ -348,12 +310,8 @@ func TestReadsOfRemoteConnections(t *testing.T) {
 	l.exec(t, "update connections set claimed_until = now(), read_at = now() - interval '3 seconds' where id = $1",
 		never.ID)
 	third := claim(elsewhere, never) // the replica that claimed it before has died
-	if err := d.DoneRead(t.Context(), again, true); err != nil {
-		t.Fatal(err)
-	}
-	if err := d.DoneRead(t.Context(), third, false); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, d.DoneRead(t.Context(), again, true))
+	noError(t, d.DoneRead(t.Context(), third, false))
 	var since, swept time.Time
 	var failures int
 	err := l.conn.QueryRow(t.Context(), "select read_since, swept_at, failures from connections where id = $1",
@@ -376,23 +334,19 @@ func TestClaimReadsConcurrently(t *testing.T) {
 	}
 	var mu sync.Mutex
 	claimed := map[uuid.UUID]int{}
-	var all sync.WaitGroup
-	for range 3 {
-		all.Go(func() {
-			for range many {
-				read, found, err := d.ClaimRead(t.Context(), elsewhere, usual, time.Minute)
-				if err != nil {
-					t.Error(err)
-				}
-				if found {
-					mu.Lock()
-					claimed[read.Connection.ID]++
-					mu.Unlock()
-				}
+	concurrently(3, func(int) {
+		for range many {
+			read, found, err := d.ClaimRead(t.Context(), elsewhere, usual, time.Minute)
+			if err != nil {
+				t.Error(err)
 			}
-		})
-	}
-	all.Wait()
+			if found {
+				mu.Lock()
+				claimed[read.Connection.ID]++
+				mu.Unlock()
+			}
+		}
+	})
 	for id, times := range claimed {
 		if times != 1 {
 			t.Errorf("%s was claimed %d times", id, times)
@@ -413,9 +367,7 @@ func TestListStale(t *testing.T) {
 		t.Errorf("its instances are %+v %v", known, err)
 	}
 	l.exec(t, "update connections set status = 'lost' where id = $1", ended.ID)
-	if err := d.MarkUnreachable(t.Context(), "p1", silent.ID, time.Second, time.Second); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, d.MarkUnreachable(t.Context(), "p1", silent.ID, time.Second, time.Second))
 	for silence, want := range map[time.Duration]int{time.Hour: 1, -time.Hour: 2} {
 		found, err := d.ListStale(t.Context(), silence, 10)
 		if err != nil || len(found) != want {

@@ -30,40 +30,28 @@ func TestDeployment(t *testing.T) {
 	c := l.storeConnection(t, domain.ConnectionQuota{}, nil)
 	i, _ := l.connectNow(t, foreignServer(uuid.NewString(), c.ID))
 	d := newDeployment(i)
-	if err := store.Create(t.Context(), d, time.Minute); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := store.Fetch(t.Context(), d.ID, []byte("another")); apperr.CodeOf(err) != apperr.NotFound {
-		t.Errorf("with another token: %v", err)
-	}
-	if err := store.Ready(t.Context(), d.ID, []byte("another")); apperr.CodeOf(err) != apperr.NotFound {
-		t.Errorf("ready with another token: %v", err)
-	}
+	noError(t, store.Create(t.Context(), d, time.Minute))
+	wantCode(t, "with another token", errOf(store.Fetch(t.Context(), d.ID, []byte("another"))), apperr.NotFound)
+	wantCode(t, "ready with another token", store.Ready(t.Context(), d.ID, []byte("another")), apperr.NotFound)
 	for range 2 {
 		if bundle, err := store.Fetch(t.Context(), d.ID, d.TokenHash); err != nil || string(bundle) != "bundle" {
 			t.Errorf("fetched %q %v", bundle, err)
 		}
 	}
 	var done atomic.Int64
-	var all sync.WaitGroup
-	for range 4 {
-		all.Go(func() {
-			switch err := store.Ready(t.Context(), d.ID, d.TokenHash); apperr.CodeOf(err) {
-			case "":
-				done.Add(1)
-			case apperr.NotFound:
-			default:
-				t.Error(err)
-			}
-		})
-	}
-	all.Wait()
+	concurrently(4, func(int) {
+		switch err := store.Ready(t.Context(), d.ID, d.TokenHash); apperr.CodeOf(err) {
+		case "":
+			done.Add(1)
+		case apperr.NotFound:
+		default:
+			t.Error(err)
+		}
+	})
 	if done.Load() != 1 {
 		t.Errorf("it was said %d times", done.Load())
 	}
-	if _, err := store.Fetch(t.Context(), d.ID, d.TokenHash); apperr.CodeOf(err) != apperr.NotFound {
-		t.Errorf("fetched after that: %v", err)
-	}
+	wantCode(t, "fetched after that", errOf(store.Fetch(t.Context(), d.ID, d.TokenHash)), apperr.NotFound)
 	agent, err := postgres.Instances{DB: l.DB}.Agent(t.Context(), "p1", i.ID)
 	if err != nil || agent == nil || agent.DeploymentID != d.ID || agent.Image != "agent:1" || agent.ReadyAt == nil {
 		t.Errorf("the agent is %+v %v", agent, err)
@@ -86,23 +74,17 @@ func TestDeploymentsEnd(t *testing.T) {
 	}
 	late, refused := newDeployment(i), newDeployment(i)
 	for _, d := range []domain.Deployment{late, refused} {
-		if err := store.Create(t.Context(), d, time.Hour); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, store.Create(t.Context(), d, time.Hour))
 	}
 	if agent, err := instances.Agent(t.Context(), "p1",
 		i.ID); err != nil || agent.DeploymentID != refused.ID || agent.ReadyAt != nil {
 		t.Errorf("the last is %+v %v", agent, err)
 	}
-	if err := store.Drop(t.Context(), "p2", refused.ID); err != nil {
-		t.Error(err)
-	}
+	noError(t, store.Drop(t.Context(), "p2", refused.ID))
 	if agent, _ := instances.Agent(t.Context(), "p1", i.ID); agent.DeploymentID != refused.ID {
 		t.Error("another project has dropped it")
 	}
-	if err := store.Drop(t.Context(), "p1", refused.ID); err != nil {
-		t.Error(err)
-	}
+	noError(t, store.Drop(t.Context(), "p1", refused.ID))
 	if agent, _ := instances.Agent(t.Context(), "p1", i.ID); agent.DeploymentID != late.ID {
 		t.Errorf("after a refusal the last is %+v", agent)
 	}
@@ -126,12 +108,8 @@ func TestReadyRejectsGoneInstance(t *testing.T) {
 	for _, change := range []string{"state = 'deleted'", "disconnected_at = clock_timestamp()"} {
 		i, _ := l.connectNow(t, foreignServer(uuid.NewString(), uuid.Nil))
 		d := newDeployment(i)
-		if err := store.Create(t.Context(), d, time.Hour); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := store.Fetch(t.Context(), d.ID, d.TokenHash); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, store.Create(t.Context(), d, time.Hour))
+		must(store.Fetch(t.Context(), d.ID, d.TokenHash))(t)
 		l.exec(t, "update instances set "+change+" where id = $1", i.ID)
 		if err := store.Ready(t.Context(), d.ID, d.TokenHash); apperr.CodeOf(err) != apperr.NotFound {
 			t.Errorf("%s: %v", change, err)
@@ -154,12 +132,8 @@ func TestReadyDuringDisconnect(t *testing.T) {
 	for range 20 {
 		i, _ := l.connectNow(t, foreignServer(uuid.NewString(), uuid.Nil))
 		d := newDeployment(i)
-		if err := store.Create(t.Context(), d, time.Hour); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := store.Fetch(t.Context(), d.ID, d.TokenHash); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, store.Create(t.Context(), d, time.Hour))
+		must(store.Fetch(t.Context(), d.ID, d.TokenHash))(t)
 		var both sync.WaitGroup
 		var ready error
 		both.Go(func() { ready = store.Ready(t.Context(), d.ID, d.TokenHash) })

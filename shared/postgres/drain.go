@@ -86,7 +86,7 @@ func createDrain(
 	stored, err = queryOne[domain.Drain](ctx, tx, openDrainSQL, drain.Node)
 	switch {
 	case apperr.CodeOf(err) == apperr.NotFound:
-		err = apperr.New(apperr.Conflict, "a drain of node %s has just ended: ask once more", drain.Node)
+		err = apperr.New(apperr.Conflict, "a drain of node %s has just ended: send the request again", drain.Node)
 	case err == nil && stored.Status != domain.DrainRunning:
 		err = apperr.New(apperr.Conflict, "the last drain of node %s is %s, and still follows servers that move",
 			drain.Node, stored.Status)

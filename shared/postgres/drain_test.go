@@ -54,16 +54,12 @@ func TestDrains(t *testing.T) {
 			Attempts: 1, BegunAt: begun,
 		},
 	}
-	if err := drains.SetServers(ctx, claim, *d, servers...); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, drains.SetServers(ctx, claim, *d, servers...))
 	if started, err := drains.StartServer(ctx, claim, *d, servers[1]); err != nil || !started {
 		t.Errorf("a server of a running drain: %t %v", started, err)
 	}
 	servers[1].Status, servers[1].Target, servers[1].EndedAt = domain.DrainMoved, "b", begun
-	if err := drains.SetServers(ctx, claim, *d, servers[1]); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, drains.SetServers(ctx, claim, *d, servers[1]))
 	if stored, err := drains.Get(ctx, d.ID); err != nil || len(stored.Servers) != 2 ||
 		stored.Servers[0] != servers[0] || stored.Servers[1] != servers[1] {
 		t.Errorf("stored: %+v: %v", stored, err)
@@ -80,9 +76,7 @@ func TestDrains(t *testing.T) {
 	if err := errors.Join(drains.SetServers(ctx, other, *d, servers...)); !errors.Is(err, domain.ErrFenced) {
 		t.Errorf("servers under another claim: %v", err)
 	}
-	if err := drains.Save(ctx, other, d, 0); !errors.Is(err, domain.ErrFenced) {
-		t.Errorf("saved under another claim: %v", err)
-	}
+	wantError(t, "saved under another claim", drains.Save(ctx, other, d, 0), domain.ErrFenced)
 	w.events("a")
 	d.Status, d.Reason, d.DueAt = domain.DrainDone, "one is locked", time.Time{}
 	if err := drains.Save(ctx, claim, d, long); err != nil || d.EndedAt.IsZero() {
@@ -94,9 +88,7 @@ from events where type = $1 and data->>'status' = 'done'`, domain.DrainEvent); g
 		t.Errorf("the event at the end: %q", got)
 	}
 	w.events("a", "done")
-	if err := drains.Save(ctx, claim, d, long); !errors.Is(err, domain.ErrFenced) {
-		t.Errorf("saved after its end: %v", err)
-	}
+	wantError(t, "saved after its end", drains.Save(ctx, claim, d, long), domain.ErrFenced)
 	if due, err := isDue(ctx, drains.Queue(), time.Hour); err != nil || due {
 		t.Errorf("due after its end: %t %v", due, err)
 	}
@@ -110,10 +102,7 @@ func TestCancelDrain(t *testing.T) {
 	if ok, err := drains.Cancel(ctx, "a"); err != nil || ok {
 		t.Errorf("none runs: %t %v", ok, err)
 	}
-	first, _, err := drains.Create(ctx, newDrain("a"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	first, _ := must2(drains.Create(ctx, newDrain("a")))(t)
 	claimed, claim, err := take(ctx, drains.Queue(), long, 1)
 	if err != nil || len(claimed) != 1 {
 		t.Fatal(claimed, err)
@@ -129,17 +118,13 @@ func TestCancelDrain(t *testing.T) {
 	if stored, err := drains.Get(ctx, d.ID); err != nil || len(stored.Servers) != 0 {
 		t.Errorf("it is stored: %+v: %v", stored.Servers, err)
 	}
-	if _, err := drains.StartServer(ctx, domain.NewClaim(), *d, moving); !errors.Is(err, domain.ErrFenced) {
-		t.Errorf("under another claim: %v", err)
-	}
+	wantError(t, "under another claim", errOf(drains.StartServer(ctx, domain.NewClaim(), *d, moving)), domain.ErrFenced)
 	d.DueAt = d.DueAt.Add(time.Hour)
 	if err := drains.Save(ctx, claim, d, 0); err != nil || d.Status != domain.DrainCancelled ||
 		d.DueAt.After(d.UpdatedAt.Add(time.Minute)) {
 		t.Errorf("saved by who did not know of it: %+v: %v", d, err)
 	}
-	if _, _, err := drains.Create(ctx, newDrain("a")); apperr.CodeOf(err) != apperr.Conflict {
-		t.Errorf("another one meanwhile: %v", err)
-	}
+	wantCode(t, "another one meanwhile", errOf2(drains.Create(ctx, newDrain("a"))), apperr.Conflict)
 	claimed, claim, err = take(ctx, drains.Queue(), long, 1)
 	if err != nil || len(claimed) != 1 || claimed[0].Status != domain.DrainCancelled {
 		t.Fatal(claimed, err)
@@ -152,9 +137,7 @@ func TestCancelDrain(t *testing.T) {
 	if err != nil || !created {
 		t.Fatal(err)
 	}
-	if _, _, err := drains.Create(ctx, newDrain("b")); err != nil {
-		t.Fatal(err)
-	}
+	must2(drains.Create(ctx, newDrain("b")))(t)
 	last, err := drains.Last(ctx)
 	if err != nil || len(last) != 2 || last["a"].ID != second.ID {
 		t.Errorf("%+v: %v", last, err)
@@ -163,18 +146,10 @@ func TestCancelDrain(t *testing.T) {
 		t.Errorf("%+v: %v", last, err)
 	}
 	w.exec("update drains set ended_at = now() - interval '1 year' where ended_at is not null")
-	if err := drains.Retire(ctx, time.Hour); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := drains.Get(ctx, first.ID); apperr.CodeOf(err) != apperr.NotFound {
-		t.Errorf("the old one: %v", err)
-	}
-	if err := w.Delete(ctx, "a"); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := drains.Get(ctx, second.ID); apperr.CodeOf(err) != apperr.NotFound {
-		t.Errorf("of a deleted host: %v", err)
-	}
+	noError(t, drains.Retire(ctx, time.Hour))
+	wantCode(t, "the old one", errOf(drains.Get(ctx, first.ID)), apperr.NotFound)
+	noError(t, w.Delete(ctx, "a"))
+	wantCode(t, "of a deleted host", errOf(drains.Get(ctx, second.ID)), apperr.NotFound)
 }
 
 // TestOneAutomaticDrain: of automatic drains one runs at a time, however many replicas begin some at once. Those of
@@ -183,9 +158,7 @@ func TestOneAutomaticDrain(t *testing.T) {
 	t.Parallel()
 	w, ctx := watch(t, "a", "b", "c", "d"), t.Context()
 	drains := postgres.Drains{DB: w.DB, EventProject: "ops"}
-	if _, _, err := drains.Create(ctx, newDrain("d")); err != nil {
-		t.Fatal(err)
-	}
+	must2(drains.Create(ctx, newDrain("d")))(t)
 	errs := make([]error, 3)
 	var all errgroup.Group
 	for i, node := range []string{"a", "b", "c"} {

@@ -22,10 +22,7 @@ import (
 // TestConditions: docs/failover.md has a row for each SQLSTATE that has a meaning, and errors have the row's code.
 func TestConditions(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile(filepath.Join(testkit.Root(), "docs", "failover.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must(os.ReadFile(filepath.Join(testkit.Root(), "docs", "failover.md")))(t)
 	if want := postgres.ConditionTable(); !strings.Contains(string(text), "\n\n"+want+"\n") {
 		t.Errorf("docs/failover.md has another table of SQLSTATEs than\n%s", want)
 	}
@@ -92,10 +89,7 @@ func TestReadOnlyConnectionsAreClosed(t *testing.T) {
 		pool := open(t, withParameter(t, database, "user", role)).Pool()
 		var held []*pgxpool.Conn
 		for range 3 {
-			c, err := pool.Acquire(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			c := must(pool.Acquire(t.Context()))(t)
 			held = append(held, c)
 		}
 		held[0].Release()
@@ -123,10 +117,7 @@ func TestConditionsCloseConnections(t *testing.T) {
 	backends := func() (pids []uint32) {
 		t.Helper()
 		for range size {
-			c, err := pool.Acquire(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			c := must(pool.Acquire(t.Context()))(t)
 			defer c.Release()
 			pids = append(pids, c.Conn().PgConn().PID())
 		}
@@ -197,10 +188,7 @@ func TestSeveralHosts(t *testing.T) {
 		"postgres://u@a/x?target_session_attrs=read-write":              true,
 		"postgres://u@a/x?sslmode=disable&default_query_exec_mode=exec": false,
 	} {
-		config, err := pgx.ParseConfig(url)
-		if err != nil {
-			t.Fatal(err)
-		}
+		config := must(pgx.ParseConfig(url))(t)
 		if postgres.RequireWrites(&config.Config); (config.ValidateConnect != nil) != want {
 			t.Errorf("%s: a connection has to take writes: %t, want %t", url, !want, want)
 		}

@@ -89,9 +89,7 @@ func TestRetireWhileDelivering(t *testing.T) {
 	testkit.Eventually(t, 10*time.Second, "it waits for the stream",
 		func() bool { return testkit.Scalar[bool](t, watch, waiting) })
 	exec(t, m.conn, "set lock_timeout = '500ms'; update deliveries set status = 'delivered'; commit")
-	if err := <-retired; err != nil {
-		t.Error(err)
-	}
+	noError(t, <-retired)
 	if n := testkit.Scalar[int](t, m.conn, "select count(*)::int from deliveries"); n != 0 {
 		t.Errorf("%d deliveries are left", n)
 	}
@@ -113,9 +111,7 @@ func TestRetire(t *testing.T) {
 	exec(t, m.conn, `update events set at = now() - interval '8 days' where seq < 3 and project_id <> ''
   or subject = 'subject-001'`)
 	held := m.claim(t, domain.Room{Attempts: 1})[0] // being delivered
-	if err := m.events.Retire(t.Context(), 7*24*time.Hour); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, m.events.Retire(t.Context(), 7*24*time.Hour))
 	if n := testkit.Scalar[int](t, m.conn, "select count(*)::int from events"); n != 2 {
 		t.Errorf("%d events are left, want one and the hour's", n)
 	}
@@ -226,39 +222,27 @@ func TestActorsOfAnOrder(t *testing.T) {
 	c := l.storeConnection(t, domain.ConnectionQuota{}, nil)
 	o := connectedOrder(c, 1)
 	o.Actor = domain.ActorOf(guest, c.ID)
-	if _, err := l.Place(t.Context(), o, 0); err != nil {
-		t.Fatal(err)
-	}
+	must(l.Place(t.Context(), o, 0))(t)
 	claim, err := l.Claim(t.Context(), o, long)
 	if err != nil || !claim.Acquired {
 		t.Fatal(claim, err)
 	}
 	i := o.Instances[0]
-	if err := l.Decide(t.Context(), claim, with(i, "s1", domain.InstanceBuilding)); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, l.Decide(t.Context(), claim, with(i, "s1", domain.InstanceBuilding)))
 	instances := postgres.Instances{DB: l.DB}
-	if _, err := instances.Change(t.Context(), []domain.Instance{with(i, "s1", domain.InstanceActive)}); err != nil {
-		t.Fatal(err)
-	}
-	if err := l.Finalize(t.Context(), finalStatus(get(t, l.Orders, o))); err != nil {
-		t.Fatal(err)
-	}
+	must(instances.Change(t.Context(), []domain.Instance{with(i, "s1", domain.InstanceActive)}))(t)
+	noError(t, l.Finalize(t.Context(), finalStatus(get(t, l.Orders, o))))
 	l.wantActors(t, "the order", o.ID, "running u2/jane@p2 through order", "done -")
 	l.wantActors(t, "the instance", i.ID, "requested u2/jane@p2 through order", "building u2/jane@p2 through order",
 		"active -")
 
 	// What was idle and is taken again is taken by whoever has placed the second order.
-	if _, err := instances.Change(t.Context(), []domain.Instance{with(i, "s1", domain.InstanceStopped)}); err != nil {
-		t.Fatal(err)
-	}
+	must(instances.Change(t.Context(), []domain.Instance{with(i, "s1", domain.InstanceStopped)}))(t)
 	l.exec(t, `update instances set spec = spec || '{"image_id":"debian"}' where id = $1`, i.ID)
 	second := connectedOrder(c, 1)
 	second.Spec.Reuse, second.Actor = true, domain.ActorOf(delegator, c.ID)
 	second.Actor.UserName = "joe"
-	if _, err := l.Place(t.Context(), second, 0); err != nil {
-		t.Fatal(err)
-	}
+	must(l.Place(t.Context(), second, 0))(t)
 	l.wantActors(t, "the instance that is used again", i.ID, "requested u2/jane@p2 through order",
 		"building u2/jane@p2 through order", "active -",
 		"stopped -", "stopped u1/joe@p1 through order")
@@ -266,9 +250,7 @@ func TestActorsOfAnOrder(t *testing.T) {
 	own := newOrder(1)
 	own.Actor = domain.ActorOf(guest, uuid.Nil)
 	mine := place(t, l.Orders, own, long)
-	if err := l.Decide(t.Context(), mine, with(own.Instances[0], "s2", domain.InstanceBuilding)); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, l.Decide(t.Context(), mine, with(own.Instances[0], "s2", domain.InstanceBuilding)))
 	l.wantActors(t, "an order of one's own", own.ID, "running u2/jane@p2 order")
 	l.wantActors(t, "its instance", own.Instances[0].ID, "requested u2/jane@p2 order", "building u2/jane@p2 order")
 }
@@ -283,9 +265,7 @@ func TestActorsOfActions(t *testing.T) {
 		ID: uuid.New(), ProjectID: "p1", ConnectionID: c.ID, InstanceID: uuid.New(), UserID: "u2",
 		Request: domain.ActionRequest{Action: domain.Connect}, Actor: domain.ActorOf(guest, c.ID),
 	}
-	if _, err := actions.Create(t.Context(), asked); err != nil {
-		t.Fatal(err)
-	}
+	must(actions.Create(t.Context(), asked))(t)
 	claim, taken := l.take(t, c, long, 10)
 	if len(taken) != 1 || taken[0].Actor == nil || *taken[0].Actor.ConnectionID != c.ID ||
 		taken[0].Actor.UserName != "jane" {
@@ -294,24 +274,16 @@ func TestActorsOfActions(t *testing.T) {
 	ctx := domain.WithActor(t.Context(), taken[0].Actor.Doing(domain.Connect, asked.ID))
 	wanted := foreignServer("s1", c.ID)
 	wanted.ID = asked.InstanceID
-	if _, _, err := instances.Connect(ctx, wanted); err != nil {
-		t.Fatal(err)
-	}
-	if err := actions.End(t.Context(), taken[0], claim, nil); err != nil {
-		t.Fatal(err)
-	}
+	must2(instances.Connect(ctx, wanted))(t)
+	noError(t, actions.End(t.Context(), taken[0], claim, nil))
 	ctx = domain.WithActor(t.Context(), domain.ActorOf(guest, c.ID).Doing(domain.Disconnect, uuid.Nil))
-	if _, err := instances.Disconnect(ctx, domain.Filter{ProjectID: "p1", ConnectionID: c.ID},
-		asked.InstanceID); err != nil {
-		t.Fatal(err)
-	}
+	must(instances.Disconnect(ctx, domain.Filter{ProjectID: "p1", ConnectionID: c.ID},
+		asked.InstanceID))(t)
 	again := foreignServer("s1", uuid.Nil)
 	again.SeenAt = time.Now()
 	again.State = domain.InstanceStopped
-	if _, _, err := instances.Connect(domain.WithActor(t.Context(),
-		domain.ActorOf(delegator, uuid.Nil).Doing(domain.Connect, uuid.Nil)), again); err != nil {
-		t.Fatal(err)
-	}
+	must2(instances.Connect(domain.WithActor(t.Context(),
+		domain.ActorOf(delegator, uuid.Nil).Doing(domain.Connect, uuid.Nil)), again))(t)
 	l.wantActors(t, "the action", asked.ID, "running u2/jane@p2 through connect id",
 		"done u2/jane@p2 through connect id")
 	if got := l.actors(t, asked.InstanceID); !strings.HasPrefix(got,
@@ -331,16 +303,9 @@ func TestActorsOfConnections(t *testing.T) {
 	store := postgres.Connections{DB: l.DB}
 	who := domain.Identity{UserID: "u1", UserName: "joe", ProjectID: "p1"}
 	acting := domain.WithActor(t.Context(), domain.ActorOf(who, uuid.Nil))
-	c, err := store.Create(acting, newConnection())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := store.End(t.Context(), "p1", c.ID, domain.ConnectionExpired, "its time is over", false); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := store.End(acting, "p1", c.ID, domain.ConnectionDeleted, "it was deleted", false); err != nil {
-		t.Fatal(err)
-	}
+	c := must(store.Create(acting, newConnection()))(t)
+	must(store.End(t.Context(), "p1", c.ID, domain.ConnectionExpired, "its time is over", false))(t)
+	must(store.End(acting, "p1", c.ID, domain.ConnectionDeleted, "it was deleted", false))(t)
 	l.wantActors(t, "the connection", c.ID, "active u1/joe@p1", "expired -", "deleted u1/joe@p1")
 }
 
@@ -367,19 +332,12 @@ func TestActorsAreHiddenFromOtherProjects(t *testing.T) {
 		ID: uuid.New(), ProjectID: "p1", ConnectionID: c.ID, InstanceID: uuid.New(), UserID: "u2",
 		Request: domain.ActionRequest{Action: domain.Stop}, Actor: domain.ActorOf(guest, c.ID),
 	}
-	if _, err := (postgres.Actions{DB: l.DB}).Create(t.Context(), asked); err != nil {
-		t.Fatal(err)
-	}
-	due, err := postgres.Outbox{DB: l.DB}.Claim(t.Context(), domain.Room{Attempts: 10, PerCallback: 8}, time.Minute)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(postgres.Actions{DB: l.DB}.Create(t.Context(), asked))(t)
+	due := must(postgres.Outbox{DB: l.DB}.Claim(t.Context(), domain.Room{Attempts: 10, PerCallback: 8}, time.Minute))(t)
 	sees := map[string]bool{}
 	for _, a := range due {
 		var data struct{ Actor *domain.Actor }
-		if err := json.Unmarshal(a.Event.Data, &data); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, json.Unmarshal(a.Event.Data, &data))
 		sees[seen[a.Callback.ID]] = data.Actor != nil && data.Actor.UserName == "jane"
 	}
 	if len(sees) != 4 || !sees["p1"] || !sees["p2"] || sees["p3"] || !sees[""] {
@@ -413,10 +371,8 @@ values ('p1', $1::text, 1, 'cloudfn.instance.state.v1', clock_timestamp(), $2, j
 		t.Errorf("its streams are %q, want %q", got, want)
 	}
 	suspend := domain.CallbackSuspended
-	if _, _, err := (postgres.Callbacks{DB: l.DB}).Change(t.Context(), "p2", same,
-		domain.CallbackChange{Status: &suspend}); err != nil {
-		t.Fatal(err)
-	}
+	must2(postgres.Callbacks{DB: l.DB}.Change(t.Context(), "p2", same,
+		domain.CallbackChange{Status: &suspend}))(t)
 	got = testkit.Scalar[string](t, l.conn, "select string_agg((callback_id = $1)::text || ' ' || stream, ', ' order by stream) from streams", same)
 	if want := "true p1/" + same.String() + ", false p2/" + same.String(); got != want {
 		t.Errorf("the streams are %q, want %q", got, want)

@@ -33,22 +33,15 @@ func foreignServer(serverID string, connection uuid.UUID) domain.Instance {
 // connectNow connects it, and gives the instance that it then is.
 func (l testDB) connectNow(t *testing.T, wanted domain.Instance) (domain.Instance, bool) {
 	t.Helper()
-	got, made, err := postgres.Instances{DB: l.DB}.Connect(t.Context(), wanted)
-	if err != nil {
-		t.Fatal(err)
-	}
+	got, made := must2(postgres.Instances{DB: l.DB}.Connect(t.Context(), wanted))(t)
 	return got, made
 }
 
 // disconnect disconnects an instance and returns whether it was connected.
 func (l testDB) disconnect(t *testing.T, id, connection uuid.UUID) bool {
 	t.Helper()
-	done, err := postgres.Instances{DB: l.DB}.Disconnect(t.Context(),
-		domain.Filter{ProjectID: "p1", ConnectionID: connection}, id)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return done
+	return must(postgres.Instances{DB: l.DB}.Disconnect(t.Context(),
+		domain.Filter{ProjectID: "p1", ConnectionID: connection}, id))(t)
 }
 
 // eventsOf lists the events of an instance: sequence, states, whether it was disconnected, and whether it was
@@ -68,17 +61,13 @@ func TestConnectServer(t *testing.T) {
 	l := newTestDB(t)
 	server := uuid.NewString()
 	ids, fresh := make([]uuid.UUID, 8), make([]bool, 8)
-	var all sync.WaitGroup
-	for n := range ids {
-		all.Go(func() {
-			i, made, err := postgres.Instances{DB: l.DB}.Connect(t.Context(), foreignServer(server, uuid.Nil))
-			if err != nil {
-				t.Error(err)
-			}
-			ids[n], fresh[n] = i.ID, made
-		})
-	}
-	all.Wait()
+	concurrently(len(ids), func(n int) {
+		i, made, err := postgres.Instances{DB: l.DB}.Connect(t.Context(), foreignServer(server, uuid.Nil))
+		if err != nil {
+			t.Error(err)
+		}
+		ids[n], fresh[n] = i.ID, made
+	})
 	made := 0
 	for n := range ids {
 		if ids[n] != ids[0] {
@@ -150,10 +139,8 @@ func TestDisconnect(t *testing.T) {
 	}
 	// It counts: of two places only one is left.
 	l.connectNow(t, foreignServer(uuid.NewString(), c.ID))
-	if _, _, err := store.Connect(t.Context(),
-		foreignServer(uuid.NewString(), c.ID)); apperr.CodeOf(err) != apperr.Quota {
-		t.Errorf("a third: %v", err)
-	}
+	wantCode(t, "a third", errOf2(store.Connect(t.Context(),
+		foreignServer(uuid.NewString(), c.ID))), apperr.Quota)
 	// Its state is still recorded, but no event is published.
 	i.State, i.RawStatus = domain.InstanceStopped, "SHUTOFF"
 	if published, err := store.Change(t.Context(), []domain.Instance{i}); err != nil || published != 0 {
@@ -190,10 +177,8 @@ func TestAdopt(t *testing.T) {
 	if made || taken.ID != own.ID || taken.ConnectionID != a.ID {
 		t.Errorf("taken from its project it is %+v", taken)
 	}
-	if _, _, err := store.Connect(t.Context(),
-		foreignServer(own.ServerID, b.ID)); apperr.CodeOf(err) != apperr.Conflict {
-		t.Errorf("from a connection that is active: %v", err)
-	}
+	wantCode(t, "from a connection that is active", errOf2(store.Connect(t.Context(),
+		foreignServer(own.ServerID, b.ID))), apperr.Conflict)
 	if got, made := l.connectNow(t, foreignServer(own.ServerID, uuid.Nil)); made || got.ConnectionID != a.ID {
 		t.Errorf("its project connects it: %+v", got)
 	}
@@ -201,14 +186,10 @@ func TestAdopt(t *testing.T) {
 	if got, _ := l.connectNow(t, foreignServer(own.ServerID, b.ID)); got.ID != own.ID || got.ConnectionID != b.ID {
 		t.Errorf("from one that has ended: %+v", got)
 	}
-	if _, _, err := store.Connect(t.Context(),
-		foreignServer(uuid.NewString(), b.ID)); apperr.CodeOf(err) != apperr.Quota {
-		t.Errorf("the adopted instance does not count: %v", err)
-	}
-	if _, _, err := store.Connect(t.Context(),
-		foreignServer(uuid.NewString(), a.ID)); apperr.CodeOf(err) != apperr.Forbidden {
-		t.Errorf("through one that has ended: %v", err)
-	}
+	wantCode(t, "the adopted instance does not count", errOf2(store.Connect(t.Context(),
+		foreignServer(uuid.NewString(), b.ID))), apperr.Quota)
+	wantCode(t, "through one that has ended", errOf2(store.Connect(t.Context(),
+		foreignServer(uuid.NewString(), a.ID))), apperr.Forbidden)
 	// An instance that one connection disconnects and the project connects is out of the connection's reach.
 	l.disconnect(t, own.ID, uuid.Nil)
 	if got, _ := l.connectNow(t, foreignServer(own.ServerID, uuid.Nil)); got.ID != own.ID ||
@@ -224,19 +205,13 @@ func TestAdopt(t *testing.T) {
 	}
 	forbidden := l.storeConnection(t, domain.ConnectionQuota{},
 		func(c *domain.Connection) { c.Actions = []domain.Permission{domain.MayAllocate} })
-	if _, _, err := store.Connect(t.Context(), foreignServer(uuid.NewString(),
-		forbidden.ID)); apperr.CodeOf(err) != apperr.Forbidden {
-		t.Errorf("without the permission: %v", err)
-	}
-	if _, _, err := store.Connect(t.Context(), foreignServer(uuid.NewString(),
-		uuid.New())); apperr.CodeOf(err) != apperr.NotFound {
-		t.Errorf("through none: %v", err)
-	}
+	wantCode(t, "without the permission", errOf2(store.Connect(t.Context(), foreignServer(uuid.NewString(),
+		forbidden.ID))), apperr.Forbidden)
+	wantCode(t, "through none", errOf2(store.Connect(t.Context(), foreignServer(uuid.NewString(),
+		uuid.New()))), apperr.NotFound)
 	twin := foreignServer(uuid.NewString(), uuid.Nil)
 	twin.ID = own.ID
-	if _, _, err := store.Connect(t.Context(), twin); apperr.CodeOf(err) != apperr.Conflict {
-		t.Errorf("under the id of another instance: %v", err)
-	}
+	wantCode(t, "under the id of another instance", errOf2(store.Connect(t.Context(), twin)), apperr.Conflict)
 }
 
 // TestConnectRaces: many servers at once never pass the quota together, in number, vCPUs or memory.
@@ -249,22 +224,18 @@ func TestConnectRaces(t *testing.T) {
 		"ram_mb": {RAMMB: &memory},
 	} {
 		c := l.storeConnection(t, quota, nil)
-		var all sync.WaitGroup
 		var mu sync.Mutex
 		codes := map[apperr.Code]int{}
 		var words string
-		for range 8 {
-			all.Go(func() {
-				_, _, err := postgres.Instances{DB: l.DB}.Connect(t.Context(), foreignServer(uuid.NewString(), c.ID))
-				mu.Lock()
-				defer mu.Unlock()
-				codes[apperr.CodeOf(err)]++
-				if err != nil {
-					words = err.Error()
-				}
-			})
-		}
-		all.Wait()
+		concurrently(8, func(int) {
+			_, _, err := postgres.Instances{DB: l.DB}.Connect(t.Context(), foreignServer(uuid.NewString(), c.ID))
+			mu.Lock()
+			defer mu.Unlock()
+			codes[apperr.CodeOf(err)]++
+			if err != nil {
+				words = err.Error()
+			}
+		})
 		if codes[""] != 3 || codes[apperr.Quota] != 5 || !strings.Contains(words, name) {
 			t.Errorf("%s: %v, %s", name, codes, words)
 		}

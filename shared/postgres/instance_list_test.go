@@ -27,10 +27,7 @@ func TestListManagedByConnection(t *testing.T) {
 	marker := ""
 	var got []string
 	for range 3 {
-		page, err := store.ListManaged(t.Context(), domain.Filter{ProjectID: "p1", ConnectionID: a.ID}, 2, marker)
-		if err != nil {
-			t.Fatal(err)
-		}
+		page := must(store.ListManaged(t.Context(), domain.Filter{ProjectID: "p1", ConnectionID: a.ID}, 2, marker))(t)
 		for _, i := range page {
 			got = append(got, i.ServerID)
 			marker = i.ServerID
@@ -58,9 +55,7 @@ func TestTracked(t *testing.T) {
 	t.Parallel()
 	store, o := orders(t), newOrder(2)
 	place(t, store, o, long)
-	if err := change(t, store, []domain.Instance{with(o.Instances[0], "s0", domain.InstanceActive)}); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, change(t, store, []domain.Instance{with(o.Instances[0], "s0", domain.InstanceActive)}))
 	for project, want := range map[string]map[string]domain.Tracked{
 		"p1": {"s0": {
 			ID: o.Instances[0].ID, ServerID: "s0", State: domain.InstanceActive,
@@ -83,9 +78,7 @@ func TestFind(t *testing.T) {
 	store, o := orders(t), newOrder(3)
 	place(t, store, o, long)
 	server := uuid.NewString()
-	if err := change(t, store, []domain.Instance{with(o.Instances[0], server, domain.InstanceActive)}); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, change(t, store, []domain.Instance{with(o.Instances[0], server, domain.InstanceActive)}))
 	made, ordered := o.Instances[0].ID, o.Instances[1].ID
 	for name, tc := range map[string]struct {
 		project string
@@ -122,30 +115,18 @@ func TestHistory(t *testing.T) {
 	by := func(who domain.Identity, connection uuid.UUID, action domain.Action) *domain.Actor {
 		return domain.ActorOf(who, connection).Doing(action, uuid.Nil)
 	}
-	own, _, err := instances.Connect(domain.WithActor(t.Context(), by(delegator, uuid.Nil, domain.Connect)),
-		foreignServer("s1", uuid.Nil))
-	if err != nil {
-		t.Fatal(err)
-	}
+	own, _ := must2(instances.Connect(domain.WithActor(t.Context(), by(delegator, uuid.Nil, domain.Connect)),
+		foreignServer("s1", uuid.Nil)))(t)
 	l.disconnect(t, own.ID, uuid.Nil)
-	if _, _, err := instances.Connect(domain.WithActor(t.Context(), by(guest, c.ID, domain.Connect)),
-		foreignServer("s1", c.ID)); err != nil {
-		t.Fatal(err)
-	}
+	must2(instances.Connect(domain.WithActor(t.Context(), by(guest, c.ID, domain.Connect)),
+		foreignServer("s1", c.ID)))(t)
 	stopped := with(own, "s1", domain.InstanceStopped)
-	if _, err := instances.Change(domain.WithActor(t.Context(), by(delegator, uuid.Nil, domain.Stop)),
-		[]domain.Instance{stopped}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := instances.Change(t.Context(), []domain.Instance{with(own, "s1", domain.InstanceActive)}); err != nil {
-		t.Fatal(err)
-	}
+	must(instances.Change(domain.WithActor(t.Context(), by(delegator, uuid.Nil, domain.Stop)),
+		[]domain.Instance{stopped}))(t)
+	must(instances.Change(t.Context(), []domain.Instance{with(own, "s1", domain.InstanceActive)}))(t)
 	read := func(project string, id, connection uuid.UUID, before int64, limit int, reader string) (lines []string) {
 		t.Helper()
-		found, err := instances.History(t.Context(), project, id, connection, before, limit, reader)
-		if err != nil {
-			t.Fatal(err)
-		}
+		found := must(instances.History(t.Context(), project, id, connection, before, limit, reader))(t)
 		for _, e := range found {
 			var data struct {
 				State string

@@ -15,12 +15,9 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-func claim(t *testing.T, jobs postgres.Jobs, key string, claimFor time.Duration) (claim domain.Claim, acquired bool) {
+func claim(t *testing.T, jobs postgres.Jobs, key string, claimFor time.Duration) (domain.Claim, bool) {
 	t.Helper()
-	claim, err := jobs.Claim(t.Context(), "kind", key, claimFor)
-	if err != nil {
-		t.Fatal(err)
-	}
+	claim := must(jobs.Claim(t.Context(), "kind", key, claimFor))(t)
 	return claim, claim.Acquired
 }
 
@@ -62,9 +59,7 @@ func TestJobs(t *testing.T) {
 			if !held {
 				t.Fatal("a new job was not to be had")
 			}
-			if err := tc.do(t, name, id); err != nil {
-				t.Fatal(err)
-			}
+			noError(t, tc.do(t, name, id))
 			next, held := claim(t, jobs, name, long)
 			if held != tc.free {
 				t.Errorf("it can be claimed: %t", held)
@@ -101,9 +96,7 @@ func TestJobs(t *testing.T) {
 	t.Run("old ones go", func(t *testing.T) {
 		claim(t, jobs, "old", long)
 		exec(t, conn, "update jobs set created_at = created_at - interval '10 days' where key = 'old'")
-		if err := jobs.Forget(t.Context(), 9*24*time.Hour); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, jobs.Forget(t.Context(), 9*24*time.Hour))
 		if n := testkit.Scalar[int](t, conn, "select count(*)::int from jobs where key in ('old', 'dead')"); n != 1 {
 			t.Errorf("%d of two are left", n)
 		}
@@ -120,22 +113,18 @@ func TestClaimJobConcurrently(t *testing.T) {
 			key := uuid.NewString()
 			prepare(key)
 			var mu sync.Mutex
-			var all sync.WaitGroup
 			n := 0
-			for range 8 {
-				all.Go(func() {
-					claim, err := jobs.Claim(t.Context(), "kind", key, long)
-					if err != nil {
-						t.Error(err)
-					}
-					if claim.Acquired {
-						mu.Lock()
-						n++
-						mu.Unlock()
-					}
-				})
-			}
-			all.Wait()
+			concurrently(8, func(int) {
+				claim, err := jobs.Claim(t.Context(), "kind", key, long)
+				if err != nil {
+					t.Error(err)
+				}
+				if claim.Acquired {
+					mu.Lock()
+					n++
+					mu.Unlock()
+				}
+			})
 			if n != 1 {
 				t.Errorf("%d copies got it", n)
 			}
@@ -151,9 +140,7 @@ func TestPeriodicJobs(t *testing.T) {
 	ctx, jobs, conn := t.Context(), postgres.Jobs{DB: open(t, url)}, testkit.Connect(t, url)
 	register := func(keys ...string) {
 		t.Helper()
-		if err := jobs.Register(ctx, "kind", keys); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, jobs.Register(ctx, "kind", keys))
 	}
 	wantDue := func(what string, want ...string) {
 		t.Helper()
@@ -177,13 +164,9 @@ func TestPeriodicJobs(t *testing.T) {
 		t.Errorf("it is claimed twice: %v", err)
 	}
 	other := domain.NewClaim()
-	if err := jobs.Finish(ctx, "kind", "retire", other, due.Next{Never: true}, nil); err != nil {
-		t.Error(err)
-	}
+	noError(t, jobs.Finish(ctx, "kind", "retire", other, due.Next{Never: true}, nil))
 	wantDue("finished by another", "poll")
-	if err := jobs.Finish(ctx, "kind", "retire", first, due.Next{In: time.Hour}, errors.New("why")); err != nil {
-		t.Error(err)
-	}
+	noError(t, jobs.Finish(ctx, "kind", "retire", first, due.Next{In: time.Hour}, errors.New("why")))
 	in := testkit.Scalar[time.Duration](t, conn, dueInSQL, "retire")
 	reason := testkit.Scalar[string](t, conn, "select error from jobs where key = 'retire'")
 	if in < 59*time.Minute || in > time.Hour || reason != "why" {
@@ -194,27 +177,21 @@ func TestPeriodicJobs(t *testing.T) {
 	}
 	register("poll", "retire")
 	wantDue("registered again", "poll")
-	if err := jobs.Schedule(ctx, "kind", "poll", due.Next{Second: 17}); err != nil {
-		t.Error(err)
-	}
+	noError(t, jobs.Schedule(ctx, "kind", "poll", due.Next{Second: 17}))
 	in = testkit.Scalar[time.Duration](t, conn, dueInSQL, "poll")
 	second := testkit.Scalar[float64](t, conn,
 		"select extract(second from due_at)::float8 from jobs where key = 'poll'")
 	if in <= 0 || in > time.Minute || second != 17 {
 		t.Errorf("it is due in %s, at second %v", in, second)
 	}
-	if err := jobs.Schedule(ctx, "kind", "poll", due.Next{Never: true}); err != nil {
-		t.Error(err)
-	}
+	noError(t, jobs.Schedule(ctx, "kind", "poll", due.Next{Never: true}))
 	wantDue("with nothing to follow")
 	register("retire")
 	if n := testkit.Scalar[int](t, conn, "select count(*)::int from jobs where key = 'poll'"); n != 0 {
 		t.Error("a job that is switched off has a row")
 	}
 	exec(t, conn, "update jobs set created_at = created_at - interval '100 days'")
-	if err := jobs.Forget(ctx, 24*time.Hour); err != nil {
-		t.Error(err)
-	}
+	noError(t, jobs.Forget(ctx, 24*time.Hour))
 	if got := testkit.Scalar[string](t, conn, "select string_agg(key, ',') from jobs"); got != "retire" {
 		t.Errorf("left are %s", got)
 	}

@@ -1,7 +1,6 @@
 package postgres
 
 import (
-	"bytes"
 	"context"
 	"time"
 
@@ -10,7 +9,6 @@ import (
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/due"
-	"github.com/cloudfn/cloudfn/shared/flow"
 )
 
 // KeyedRequests are requests with an Idempotency-Key. One replica at a time works on a request (claim.go).
@@ -45,7 +43,7 @@ where ` + unclaimed("k") + `
 returning resource_id as id, resource_id <> $4 as resumed`
 
 	findRequestSQL = `
-select request_mac, response, greatest(claimed_until - clock_timestamp(), interval '0') as claimed_for
+select request_mac as hash, response as result, greatest(claimed_until - clock_timestamp(), interval '0') as claimed_for
 from idempotency_keys where project_id = $1 and key_id = $2`
 
 	keyWaitSQL = "select greatest(interval '0', " + waitSQL + ")"
@@ -66,44 +64,24 @@ func (k KeyedRequests) Begin(
 	ctx context.Context, request domain.KeyedRequest, claimFor time.Duration,
 ) (domain.KeyedRequest, error) {
 	claim := domain.NewClaim()
-	for try := 1; ; try++ {
-		begun, isBegun, err := queryFound[struct {
-			ID      uuid.UUID
-			Resumed bool
-		}](ctx, k.DB.pool, beginRequestSQL, request.ProjectID, request.KeyID, request.RequestMAC,
-			uuid.Must(uuid.NewV7()), claim.ID, claimFor, keyTime, keyLimit.Name, keyLimit.Window-keyLimit.Each())
-		request.ID, request.Resumed, request.Claim = begun.ID, begun.Resumed, claim
-		if err != nil || isBegun {
-			return request, err
-		}
-		stored, isFound, err := queryFound[struct {
-			RequestMAC []byte
-			Response   []byte
-			ClaimedFor time.Duration
-		}](ctx, k.DB.pool, findRequestSQL, request.ProjectID, request.KeyID)
-		switch {
-		case err != nil:
-			return request, err
-		case !isFound: // abandoned meanwhile, or it is one too many
-			err := within(ctx, k.DB.pool, keyWaitSQL, keyLimit, request.ProjectID,
-				"this project with an Idempotency-Key")
-			if err != nil {
-				return request, err
-			}
-			if try < vanishedTries && flow.Sleep(ctx, vanishedPause) {
-				continue
-			}
-			return request, inProgress(0, "the request with this Idempotency-Key is in progress: send it again")
-		case !bytes.Equal(stored.RequestMAC, request.RequestMAC):
-			return request, apperr.New(apperr.Unprocessable,
-				"this Idempotency-Key belongs to another request: the same key needs the same request")
-		case stored.Response == nil:
-			return request, inProgress(stored.ClaimedFor,
-				"the request with this Idempotency-Key is in progress: send it again")
-		}
-		request.Response = stored.Response
-		return request, nil
-	}
+	begun, response, err := begin[struct {
+		ID      uuid.UUID
+		Resumed bool
+	}](ctx, k.DB.pool, keyed{
+		beginSQL: beginRequestSQL, args: []any{
+			request.ProjectID, request.KeyID, request.RequestMAC, uuid.Must(uuid.NewV7()), claim.ID, claimFor, keyTime,
+			keyLimit.Name, keyLimit.Window - keyLimit.Each(),
+		},
+		hash: request.RequestMAC, findSQL: findRequestSQL,
+		other: apperr.New(apperr.Unprocessable,
+			"this Idempotency-Key belongs to another request: the same key needs the same request"),
+		busy: "the request with this Idempotency-Key is in progress: send it again",
+		full: func() error {
+			return within(ctx, k.DB.pool, keyWaitSQL, keyLimit, request.ProjectID, "this project with an Idempotency-Key")
+		},
+	})
+	request.ID, request.Resumed, request.Claim, request.Response = begun.ID, begun.Resumed, claim, response
+	return request, err
 }
 
 // Finish stores the response, which later attempts get.

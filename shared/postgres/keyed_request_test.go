@@ -3,7 +3,6 @@ package postgres_test
 import (
 	"context"
 	"errors"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -27,20 +26,16 @@ func TestKeyedRequests(t *testing.T) {
 	store, conn := postgres.KeyedRequests{DB: open(t, database)}, testkit.Connect(t, database)
 	var begun atomic.Int32
 	var first domain.KeyedRequest
-	var all sync.WaitGroup
-	for range 8 {
-		all.Go(func() {
-			attempt, err := store.Begin(ctx, keyedRequest("p", "k", "r"), time.Minute)
-			switch {
-			case err == nil:
-				begun.Add(1)
-				first = attempt
-			case apperr.CodeOf(err) != apperr.Conflict || apperr.As(err).RetryAfter <= 0:
-				t.Errorf("another attempt: %v", err)
-			}
-		})
-	}
-	all.Wait()
+	concurrently(8, func(int) {
+		attempt, err := store.Begin(ctx, keyedRequest("p", "k", "r"), time.Minute)
+		switch {
+		case err == nil:
+			begun.Add(1)
+			first = attempt
+		case apperr.CodeOf(err) != apperr.Conflict || apperr.As(err).RetryAfter <= 0:
+			t.Errorf("another attempt: %v", err)
+		}
+	})
 	if begun.Load() != 1 || first.Resumed || first.ID == uuid.Nil {
 		t.Fatalf("%d attempts have begun: %+v", begun.Load(), first)
 	}
@@ -65,9 +60,7 @@ func TestKeyedRequests(t *testing.T) {
 			t.Errorf("%s of one that has lost its claim: %v", name, write)
 		}
 	}
-	if err := store.Release(ctx, second); err != nil {
-		t.Error(err)
-	}
+	noError(t, store.Release(ctx, second))
 	third, err := store.Begin(ctx, keyedRequest("p", "k", "r"), time.Minute)
 	if err != nil || !third.Resumed || store.Finish(ctx, third, []byte("done")) != nil {
 		t.Errorf("after a release: %+v, %v", third, err)
@@ -90,18 +83,14 @@ func TestKeysExpire(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := conn.Exec(ctx, "update idempotency_keys set expires_at = now() where key_id <> $1",
-		sessionID("new")); err != nil {
-		t.Fatal(err)
-	}
+	must(conn.Exec(ctx, "update idempotency_keys set expires_at = now() where key_id <> $1",
+		sessionID("new")))(t)
 	again, err := store.Begin(ctx, keyedRequest("p", "old", "another"), time.Minute)
 	if err != nil || again.Resumed || again.Response != nil {
 		t.Errorf("got %+v, %v", again, err)
 	}
 	config := postgres.RetentionConfig{Orders: 24 * time.Hour, Instances: 24 * time.Hour, Stats: 744 * time.Hour}
-	if err := (postgres.Retention{DB: db, Config: config}).Run(ctx); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, postgres.Retention{DB: db, Config: config}.Run(ctx))
 	if n := testkit.Scalar[int](t, conn, "select count(*)::int from idempotency_keys"); n != 2 {
 		t.Errorf("%d keys are left, want the new one and the one that is used again", n)
 	}
@@ -115,11 +104,7 @@ func TestKeysAreLimited(t *testing.T) {
 	store, conn := postgres.KeyedRequests{DB: open(t, database)}, testkit.Connect(t, database)
 	begin := func(key string) domain.KeyedRequest {
 		t.Helper()
-		attempt, err := store.Begin(ctx, keyedRequest("p", key, "r"), time.Minute)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return attempt
+		return must(store.Begin(ctx, keyedRequest("p", key, "r"), time.Minute))(t)
 	}
 	const unit = 24 * time.Hour / 100_000
 	exec(t, conn, "insert into rate_limits values ('idempotency-key', 'p', now() + interval '1 hour')")
@@ -138,9 +123,7 @@ func TestKeysAreLimited(t *testing.T) {
 		}, 3},
 	} {
 		before := used()
-		if err := tc.end(ctx, begin(tc.key)); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, tc.end(ctx, begin(tc.key)))
 		if got := used().Sub(before); got != time.Duration(tc.units)*unit {
 			t.Errorf("%s: counts for %s", tc.key, got)
 		}

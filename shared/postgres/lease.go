@@ -56,12 +56,9 @@ func (s Leases) Now(ctx context.Context) (time.Time, error) { return s.DB.Now(ct
 
 // Get reads a lease of the project with its reservations and their hosts.
 func (s Leases) Get(ctx context.Context, projectID string, id uuid.UUID) (domain.Lease, error) {
-	found, err := queryOne[domain.Lease](ctx, s.DB.pool,
+	found, err := oneLease(ctx, s.DB.pool,
 		"select "+leaseColumns+" from leases where project_id = $1 and id = $2", projectID, id)
-	if err != nil {
-		return found, orNotFound(err, "unknown lease %s", id)
-	}
-	return withParts(ctx, s.DB.pool, found)
+	return found, orNotFound(err, "unknown lease %s", id)
 }
 
 // Ids are version 7: the order of time.
@@ -86,6 +83,15 @@ func (s Leases) List(ctx context.Context, projectID string, q domain.LeaseQuery)
 		return nil, err
 	}
 	return found, addParts(ctx, s.DB.pool, found)
+}
+
+// oneLease reads the only lease with its reservations and their hosts.
+func oneLease(ctx context.Context, db querier, sql string, args ...any) (domain.Lease, error) {
+	found, err := queryOne[domain.Lease](ctx, db, sql, args...)
+	if err != nil {
+		return found, err
+	}
+	return withParts(ctx, db, found)
 }
 
 // withParts is a lease with its reservations and their hosts.
@@ -120,12 +126,9 @@ func addParts(ctx context.Context, db querier, leases []domain.Lease) error {
 
 // lockLease locks a lease until the transaction ends, and reads it.
 func lockLease(ctx context.Context, tx pgx.Tx, projectID string, id uuid.UUID) (domain.Lease, error) {
-	found, err := queryOne[domain.Lease](ctx, tx, "select "+leaseColumns+
+	found, err := oneLease(ctx, tx, "select "+leaseColumns+
 		" from leases where project_id = $1 and id = $2 for no key update", projectID, id)
-	if err != nil {
-		return found, orNotFound(err, "unknown lease %s", id)
-	}
-	return withParts(ctx, tx, found)
+	return found, orNotFound(err, "unknown lease %s", id)
 }
 
 const (

@@ -90,13 +90,8 @@ func changeLease(
 			return stored, err
 		}
 	}
-	changed, err = queryOne[domain.Lease](ctx, tx, changeLeaseSQL, after.ProjectID, after.ID, after.Name,
-		after.StartsAt, after.EndsAt, after.BeforeEnd, after.OnEnd, after.Actor, orNullID(after.ConnectionID),
-		stored.Changed(after), after.Enforce)
-	if err != nil {
-		return changed, err
-	}
-	return withParts(ctx, tx, changed)
+	return oneLease(ctx, tx, changeLeaseSQL, after.ProjectID, after.ID, after.Name, after.StartsAt, after.EndsAt,
+		after.BeforeEnd, after.OnEnd, after.Actor, orNullID(after.ConnectionID), stored.Changed(after), after.Enforce)
 }
 
 // chosen is the stored lease with what the user chooses of another.
@@ -265,12 +260,7 @@ func retry(
 	if err != nil {
 		return stored, err
 	}
-	retried, err := queryOne[domain.Lease](ctx, tx, retryLeaseSQL, projectID, id, retryStatus(stored, now), actor,
-		orNullID(used))
-	if err != nil {
-		return stored, err
-	}
-	return withParts(ctx, tx, retried)
+	return oneLease(ctx, tx, retryLeaseSQL, projectID, id, retryStatus(stored, now), actor, orNullID(used))
 }
 
 // retryStatus is the status of a lease that is retried.
@@ -383,12 +373,7 @@ func beginEnd(ctx context.Context, tx pgx.Tx, lease domain.Lease, actor *domain.
 	if _, err := exec(ctx, tx, freeAllocationsSQL, lease.ProjectID, lease.ID); err != nil {
 		return lease, err
 	}
-	ended, err := queryOne[domain.Lease](ctx, tx, endLeaseSQL, lease.ProjectID, lease.ID, domain.LeaseEnding, actor,
-		lease.OnEnd)
-	if err != nil {
-		return lease, err
-	}
-	return withParts(ctx, tx, ended)
+	return oneLease(ctx, tx, endLeaseSQL, lease.ProjectID, lease.ID, domain.LeaseEnding, actor, lease.OnEnd)
 }
 
 // startedOrEnding are the statuses in which a lease that was not active yet may have started instances, or ends them.
@@ -420,12 +405,7 @@ func cancel(ctx context.Context, tx pgx.Tx, lease domain.Lease, actor *domain.Ac
 	if err := closeParts(ctx, tx, lease); err != nil {
 		return lease, err
 	}
-	ended, err := queryOne[domain.Lease](ctx, tx, cancelLeaseSQL, lease.ProjectID, lease.ID,
-		domain.LeaseCancelled, actor)
-	if err != nil {
-		return lease, err
-	}
-	return withParts(ctx, tx, ended)
+	return oneLease(ctx, tx, cancelLeaseSQL, lease.ProjectID, lease.ID, domain.LeaseCancelled, actor)
 }
 
 const (

@@ -28,26 +28,18 @@ func claimOne(t *testing.T, store postgres.Leases) (*domain.Lease, domain.Claim)
 
 func create(t *testing.T, store postgres.Leases, made domain.NewLease) domain.Lease {
 	t.Helper()
-	stored, err := store.Create(t.Context(), made)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return stored
+	return must(store.Create(t.Context(), made))(t)
 }
 
 func write(t *testing.T, conn *pgx.Conn, sql string, args ...any) {
 	t.Helper()
-	if _, err := conn.Exec(t.Context(), sql, args...); err != nil {
-		t.Fatal(err)
-	}
+	must(conn.Exec(t.Context(), sql, args...))(t)
 }
 
 // TestLeaseLife takes a lease of two hosts from its start to its end, as run-leases does.
 func TestLeaseLife(t *testing.T) {
 	t.Parallel()
-	database := testkit.Database(t)
-	store, conn := postgres.Leases{DB: open(t, database)}, testkit.Connect(t, database)
-	addNodes(t, conn, 3)
+	store, conn := reservable(t, 3)
 	made := newLease(0, 2)
 	delegated := newConnection()
 	made.Connection, made.Rules.Cleaning = &delegated, time.Hour
@@ -55,18 +47,12 @@ func TestLeaseLife(t *testing.T) {
 	l, claim := claimOne(t, store)
 	r := &l.Reservations[0]
 	l.Status = domain.LeaseStarting
-	if err := store.SaveStep(t.Context(), claim, l, long); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, store.SaveStep(t.Context(), claim, l, long))
 	nodes := []string{r.Allocations[0].Node, r.Allocations[1].Node}
-	if err := store.Prepared(t.Context(), claim, *r, nodes...); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, store.Prepared(t.Context(), claim, *r, nodes...))
 	r.AggregateID, r.Status, r.Flavors = 7, domain.ReservationActive, []domain.LeasedFlavor{{ID: "f", Name: "n"}}
 	l.Status, l.StartResult, l.StartedAt, l.DueAt = domain.LeaseActive, domain.StepDone, l.CreatedAt, l.EndsAt
-	if err := store.Save(t.Context(), claim, l); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, store.Save(t.Context(), claim, l))
 	shown, err := store.Get(t.Context(), "p1", l.ID)
 	if err != nil || shown.Status != domain.LeaseActive || shown.Reservations[0].AggregateID != 7 ||
 		len(shown.Reservations[0].Flavors) != 1 || shown.Version != 3 || shown.Seq != 3 {
@@ -75,18 +61,12 @@ func TestLeaseLife(t *testing.T) {
 	if due, _, err := take(t.Context(), store.Queue(), long, 10); err != nil || len(due) != 0 {
 		t.Errorf("due before its end: %v %v", due, err)
 	}
-	if _, err := store.End(t.Context(), "p1", l.ID, "", nil); err != nil {
-		t.Fatal(err)
-	}
+	must(store.End(t.Context(), "p1", l.ID, "", nil))(t)
 	l, claim = claimOne(t, store)
 	r = &l.Reservations[0]
-	if err := store.Released(t.Context(), claim, *r, nodes...); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, store.Released(t.Context(), claim, *r, nodes...))
 	l.Status, l.EndResult = domain.LeaseEnded, domain.StepDone
-	if err := store.Finish(t.Context(), claim, l); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, store.Finish(t.Context(), claim, l))
 	shown, err = store.Get(t.Context(), "p1", l.ID)
 	if err != nil || shown.Status != domain.LeaseEnded || shown.EndedAt.IsZero() || !shown.DueAt.IsZero() ||
 		shown.Reservations[0].Status != domain.ReservationEnded {
@@ -141,17 +121,13 @@ func TestLeaseFencing(t *testing.T) {
 		t.Error("the replica without the claim has written something")
 	}
 	l.Status = domain.LeaseStarting
-	if err := store.Save(t.Context(), claim, l); err != nil {
-		t.Error(err)
-	}
+	noError(t, store.Save(t.Context(), claim, l))
 }
 
 // TestLeaseChangedMeanwhile: what a user asks for while run-leases works on the lease is not overwritten.
 func TestLeaseChangedMeanwhile(t *testing.T) {
 	t.Parallel()
-	database := testkit.Database(t)
-	store, conn := postgres.Leases{DB: open(t, database)}, testkit.Connect(t, database)
-	addNodes(t, conn, 1)
+	store, _ := reservable(t, 1)
 	create(t, store, newLease(0, 1))
 	l, claim := claimOne(t, store)
 	ended, err := store.End(t.Context(), "p1", l.ID, "", nil)
@@ -159,9 +135,7 @@ func TestLeaseChangedMeanwhile(t *testing.T) {
 		t.Fatalf("deleted while it is claimed: %+v %v", ended, err)
 	}
 	l.Status, l.DueAt, l.Reservations[0].AggregateID = domain.LeaseStarting, l.EndsAt, 9
-	if err := store.SaveStep(t.Context(), claim, l, long); !errors.Is(err, domain.ErrChanged) {
-		t.Errorf("got %v", err)
-	}
+	wantError(t, "got", store.SaveStep(t.Context(), claim, l, long), domain.ErrChanged)
 	l, _ = claimOne(t, store)
 	if l.Status != domain.LeaseEnding || l.Reservations[0].AggregateID != 9 {
 		t.Errorf("it is %+v", l)
@@ -171,9 +145,7 @@ func TestLeaseChangedMeanwhile(t *testing.T) {
 // TestClaimLeases: replicas that claim at once get different leases, and at the same time ends come before starts.
 func TestClaimLeases(t *testing.T) {
 	t.Parallel()
-	database := testkit.Database(t)
-	store, conn := postgres.Leases{DB: open(t, database)}, testkit.Connect(t, database)
-	addNodes(t, conn, 40)
+	store, conn := reservable(t, 40)
 	for range 40 {
 		create(t, store, newLease(0, 1))
 	}
@@ -187,32 +159,28 @@ where id in (select id from leases order by id desc limit 20)`)
 		t.Fatalf("first come %+v: %v", first, err)
 	}
 	var mu sync.Mutex
-	var all sync.WaitGroup
 	var got []uuid.UUID
-	for range 6 {
-		all.Go(func() {
-			for {
-				found, claim, err := take(t.Context(), store.Queue(), long, 5)
-				if err != nil || !claim.Acquired {
-					if err != nil {
-						t.Error(err)
-					}
-					return
+	concurrently(6, func(int) {
+		for {
+			found, claim, err := take(t.Context(), store.Queue(), long, 5)
+			if err != nil || !claim.Acquired {
+				if err != nil {
+					t.Error(err)
 				}
-				isStart := func(l domain.Lease) bool { return l.Status == domain.LeasePending }
-				if n := slices.IndexFunc(found, isStart); n >= 0 && slices.ContainsFunc(found[n:],
-					func(l domain.Lease) bool { return !isStart(l) }) {
-					t.Errorf("a start comes before an end: %+v", found)
-				}
-				mu.Lock()
-				for _, l := range found {
-					got = append(got, l.ID)
-				}
-				mu.Unlock()
+				return
 			}
-		})
-	}
-	all.Wait()
+			isStart := func(l domain.Lease) bool { return l.Status == domain.LeasePending }
+			if n := slices.IndexFunc(found, isStart); n >= 0 && slices.ContainsFunc(found[n:],
+				func(l domain.Lease) bool { return !isStart(l) }) {
+				t.Errorf("a start comes before an end: %+v", found)
+			}
+			mu.Lock()
+			for _, l := range found {
+				got = append(got, l.ID)
+			}
+			mu.Unlock()
+		}
+	})
 	slices.SortFunc(got, func(a, b uuid.UUID) int { return slices.Compare(a[:], b[:]) })
 	if len(got) != 36 || len(slices.Compact(got)) != 36 {
 		t.Errorf("%d leases were claimed, some of them twice", len(got))
@@ -226,15 +194,10 @@ func TestEndOfEndingLease(t *testing.T) {
 	database := testkit.Database(t)
 	conn, leases, ctx := testkit.Connect(t, database), postgres.Leases{DB: open(t, database)}, t.Context()
 	addNodes(t, conn, 2)
-	made, err := leases.Create(ctx, newLease(0, 2))
-	if err != nil {
-		t.Fatal(err)
-	}
+	made := must(leases.Create(ctx, newLease(0, 2)))(t)
 	exec := func(sql string) {
 		t.Helper()
-		if _, err := conn.Exec(ctx, sql); err != nil {
-			t.Fatal(err)
-		}
+		must(conn.Exec(ctx, sql))(t)
 	}
 	exec(`update leases set status = 'active', start_result = 'done', started_at = now();
 update allocations set prepared_at = now() where node = 'n001'`)
@@ -263,10 +226,7 @@ update allocations set prepared_at = now() where node = 'n001'`)
 		if failed != "" {
 			exec(failed)
 		}
-		before, err := leases.Get(ctx, "p1", made.ID)
-		if err != nil {
-			t.Fatal(err)
-		}
+		before := must(leases.Get(ctx, "p1", made.ID))(t)
 		after := before
 		if after.OnEnd = domain.OnEndSnapshotDelete; failed != "" {
 			after.OnEnd = domain.OnEndShelve
@@ -353,9 +313,7 @@ func TestLeaseIsWoken(t *testing.T) {
 				t.Fatalf("what another replica does is abandoned: %v", err)
 			}
 			write(t, conn, "update actions set claimed_until = now() where status = 'running'")
-			if err := actions.Abandon(t.Context(), action, nil); err != nil {
-				t.Fatal(err)
-			}
+			noError(t, actions.Abandon(t.Context(), action, nil))
 		}},
 		{"its instance changes", func() {
 			write(t, conn, "update instances set state = case state when 'active' then 'stopped' else 'active' end")
@@ -374,21 +332,15 @@ func TestLeaseIsWoken(t *testing.T) {
 		l, claim := claimOne(t, store)
 		happen()
 		l.DueAt = l.EndsAt
-		if err := store.SaveStep(t.Context(), claim, l, long); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, store.SaveStep(t.Context(), claim, l, long))
 		l.DueAt = l.EndsAt
-		if err := store.Save(t.Context(), claim, l); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, store.Save(t.Context(), claim, l))
 		if next, err := store.Queue().NextDue(t.Context(), time.Minute, nil); err != nil || next == nil || *next > 0 {
 			t.Errorf("%s while it is claimed: it is due in %v: %v", what, next, err)
 		}
 		l, claim = claimOne(t, store)
 		l.DueAt = l.EndsAt
-		if err := store.Save(t.Context(), claim, l); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, store.Save(t.Context(), claim, l))
 		if next, err := store.Queue().NextDue(t.Context(), time.Minute, nil); err != nil || next != nil {
 			t.Errorf("%s: it is due once more in %v: %v", what, next, err)
 		}
@@ -399,9 +351,7 @@ func TestLeaseIsWoken(t *testing.T) {
 // and no others.
 func TestLeasesOfNodeAreWoken(t *testing.T) {
 	t.Parallel()
-	database := testkit.Database(t)
-	store, conn := postgres.Leases{DB: open(t, database)}, testkit.Connect(t, database)
-	addNodes(t, conn, 2)
+	store, conn := reservable(t, 2)
 	for range 2 {
 		create(t, store, newLease(0, 1))
 	}

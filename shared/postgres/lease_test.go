@@ -27,6 +27,15 @@ with added as (
 ) select count(*)::int from added`, count)
 }
 
+// reservable is a database with so many reservable hosts.
+func reservable(t *testing.T, hosts int) (postgres.Leases, *pgx.Conn) {
+	t.Helper()
+	database := testkit.Database(t)
+	conn := testkit.Connect(t, database)
+	addNodes(t, conn, hosts)
+	return postgres.Leases{DB: open(t, database)}, conn
+}
+
 // newLease is a lease of the project p1 with one reservation of so many hosts, which begins after the time given and
 // takes an hour.
 func newLease(in time.Duration, hosts int) domain.NewLease {
@@ -56,9 +65,7 @@ values ('p1', $1, 'vm', $2, 'active', 'connected', '{}', 1, 0)`, id, uuid.NewStr
 // TestCreateLease stores a lease with a connection, an instance and hosts, and shows it as it was stored.
 func TestCreateLease(t *testing.T) {
 	t.Parallel()
-	database := testkit.Database(t)
-	store, conn := postgres.Leases{DB: open(t, database)}, testkit.Connect(t, database)
-	addNodes(t, conn, 3)
+	store, conn := reservable(t, 3)
 	made := newLease(time.Hour, 2)
 	delegated := newConnection()
 	made.Connection = &delegated
@@ -66,16 +73,11 @@ func TestCreateLease(t *testing.T) {
 	made.Lease.Reservations = append(made.Lease.Reservations, domain.Reservation{
 		ID: uuid.New(), Type: domain.InstanceReservation, InstanceID: instance,
 	})
-	if _, err := store.Check(t.Context(), made); err != nil {
-		t.Fatal(err)
-	}
+	must(store.Check(t.Context(), made))(t)
 	if n := testkit.Scalar[int](t, conn, "select count(*)::int from leases"); n != 0 {
 		t.Error("a dry run stored a lease")
 	}
-	stored, err := store.Create(t.Context(), made)
-	if err != nil {
-		t.Fatal(err)
-	}
+	stored := must(store.Create(t.Context(), made))(t)
 	if len(stored.Reservations) != 2 || len(stored.Reservations[0].Allocations) != 2 ||
 		stored.ConnectionID != delegated.ID || stored.Status != domain.LeasePending || stored.DueAt.IsZero() {
 		t.Errorf("stored is %+v", stored)
@@ -137,9 +139,7 @@ func TestCreateLease(t *testing.T) {
 // TestChangePendingLease: all of a pending lease can change, and its hosts may.
 func TestChangePendingLease(t *testing.T) {
 	t.Parallel()
-	database := testkit.Database(t)
-	store, conn := postgres.Leases{DB: open(t, database)}, testkit.Connect(t, database)
-	addNodes(t, conn, 2)
+	store, conn := reservable(t, 2)
 	l := create(t, store, newLease(time.Hour, 1))
 	own := l.Reservations[0].Allocations[0].Node
 	other := newLease(0, 2) // both hosts, later
@@ -188,25 +188,19 @@ func TestChangePendingLease(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if _, err := store.Change(t.Context(), domain.Lease{ProjectID: "p2", ID: l.ID}, l, nil,
-		domain.LeaseRules{}); apperr.CodeOf(err) != apperr.NotFound {
-		t.Errorf("from another project: %v", err)
-	}
+	wantCode(t, "from another project", errOf(store.Change(t.Context(), domain.Lease{ProjectID: "p2", ID: l.ID}, l, nil,
+		domain.LeaseRules{})), apperr.NotFound)
 }
 
 // TestChangeActiveLease: only the end, the warning and the name of an active lease can change, and it keeps its hosts.
 func TestChangeActiveLease(t *testing.T) {
 	t.Parallel()
-	database := testkit.Database(t)
-	store, conn := postgres.Leases{DB: open(t, database)}, testkit.Connect(t, database)
-	addNodes(t, conn, 2)
+	store, conn := reservable(t, 2)
 	create(t, store, newLease(0, 1))
 	write(t, conn, "update allocations set node = 'n001'")
 	l, claim := claimOne(t, store)
 	l.Status, l.StartResult, l.DueAt = domain.LeaseStarting, domain.StepDone, l.EndsAt
-	if err := store.Save(t.Context(), claim, l); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, store.Save(t.Context(), claim, l))
 	next := newLease(0, 2)
 	next.Lease.StartsAt, next.Lease.EndsAt = l.EndsAt.Add(time.Hour), l.EndsAt.Add(2*time.Hour)
 	create(t, store, next)
@@ -231,9 +225,7 @@ func TestChangeActiveLease(t *testing.T) {
 		!strings.Contains(err.Error(), "start: cannot change") {
 		t.Errorf("another start: %v", err)
 	}
-	if _, err := store.End(t.Context(), "p1", l.ID, "", nil); err != nil {
-		t.Fatal(err)
-	}
+	must(store.End(t.Context(), "p1", l.ID, "", nil))(t)
 	shown, err := store.Get(t.Context(), "p1", l.ID)
 	if err != nil {
 		t.Fatal(err)
@@ -293,20 +285,14 @@ select c.status || ' ' || a.connection_id from connections c, actions a where c.
 	if err != nil || len(list) != 1 || list[0].ID != second.ID {
 		t.Errorf("listed are %+v: %v", list, err)
 	}
-	if _, _, err := connections.Usable(t.Context(), delegator, second.ID); apperr.CodeOf(err) != apperr.NotFound {
-		t.Errorf("it can be used: %v", err)
-	}
-	if _, err := connections.Suspend(t.Context(), "p1", second.ID, true); apperr.CodeOf(err) != apperr.NotFound {
-		t.Errorf("it can be suspended: %v", err)
-	}
+	wantCode(t, "it can be used", errOf2(connections.Usable(t.Context(), delegator, second.ID)), apperr.NotFound)
+	wantCode(t, "it can be suspended", errOf(connections.Suspend(t.Context(), "p1", second.ID, true)), apperr.NotFound)
 }
 
 // TestLeaseRules: the operator's limits, and an instance of another project, which is not there.
 func TestLeaseRules(t *testing.T) {
 	t.Parallel()
-	database := testkit.Database(t)
-	store, conn := postgres.Leases{DB: open(t, database)}, testkit.Connect(t, database)
-	addNodes(t, conn, 5)
+	store, conn := reservable(t, 5)
 	rules := domain.LeaseRules{PerProject: 2, Longest: time.Hour}
 	made := newLease(time.Hour, 1)
 	made.Rules = rules
@@ -337,12 +323,8 @@ func TestLeaseRules(t *testing.T) {
 	create(t, store, made)
 	made = newLease(time.Hour, 1)
 	made.Rules = rules
-	if _, err := store.Create(t.Context(), made); apperr.CodeOf(err) != apperr.Conflict {
-		t.Errorf("a third lease: %v", err)
-	}
-	if _, err := store.End(t.Context(), "p1", first.ID, "", nil); err != nil {
-		t.Fatal(err)
-	}
+	wantCode(t, "a third lease", errOf(store.Create(t.Context(), made)), apperr.Conflict)
+	must(store.End(t.Context(), "p1", first.ID, "", nil))(t)
 	create(t, store, made)
 	if n := testkit.Scalar[int](t, conn, "select count(*)::int from allocations"); n != 2 {
 		t.Errorf("%d hosts are allocated", n)
@@ -352,9 +334,7 @@ func TestLeaseRules(t *testing.T) {
 // TestLeaseWarning is written once, and once more when the end moves.
 func TestLeaseWarning(t *testing.T) {
 	t.Parallel()
-	database := testkit.Database(t)
-	store, conn := postgres.Leases{DB: open(t, database)}, testkit.Connect(t, database)
-	addNodes(t, conn, 1)
+	store, conn := reservable(t, 1)
 	made := newLease(0, 1)
 	made.Lease.BeforeEnd = 10 * time.Minute
 	create(t, store, made)
@@ -366,9 +346,7 @@ func TestLeaseWarning(t *testing.T) {
 		}
 	}
 	l.Status, l.WarnedAt = domain.LeaseStarting, time.Time{}
-	if err := store.Save(t.Context(), claim, l); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, store.Save(t.Context(), claim, l))
 	data := testkit.Scalar[string](t, conn,
 		"select string_agg(data->>'on_end', ' ') from events where type = 'cloudfn.lease.before_end.v1'")
 	if data != "shelve" {
@@ -400,19 +378,13 @@ func TestLostLease(t *testing.T) {
 	create(t, store, made)
 	l, claim := claimOne(t, store)
 	l.DueAt = l.StartsAt
-	if err := store.Save(t.Context(), claim, l); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, store.Save(t.Context(), claim, l))
 	connections := postgres.Connections{DB: db}
-	if _, err := connections.End(t.Context(), "p1", delegated.ID, domain.ConnectionLost, "gone", true); err != nil {
-		t.Fatal(err)
-	}
+	must(connections.End(t.Context(), "p1", delegated.ID, domain.ConnectionLost, "gone", true))(t)
 	l, claim = claimOne(t, store)
 	l.Status, l.DueAt = domain.LeaseError, l.EndsAt
 	l.Problem = &domain.Problem{Code: "delegation_lost", Detail: "gone"}
-	if err := store.Save(t.Context(), claim, l); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, store.Save(t.Context(), claim, l))
 	if due, _, err := take(t.Context(), store.Queue(), long, 10); len(due) != 0 || err != nil {
 		t.Errorf("%v are due once more: %v", due, err)
 	}
@@ -422,7 +394,5 @@ func TestLostLease(t *testing.T) {
 		retried.ConnectionID != another.ID || retried.Reservations[0].Status != domain.ReservationPending {
 		t.Errorf("retried is %+v: %v", retried, err)
 	}
-	if _, err := store.Retry(t.Context(), "p1", l.ID, nil, nil); apperr.CodeOf(err) != apperr.Conflict {
-		t.Errorf("retried once more: %v", err)
-	}
+	wantCode(t, "retried once more", errOf(store.Retry(t.Context(), "p1", l.ID, nil, nil)), apperr.Conflict)
 }

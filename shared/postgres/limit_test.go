@@ -38,10 +38,8 @@ func TestRateLimitIsShared(t *testing.T) {
 		}
 	}
 	// A tenth of the window later there is room for one.
-	if _, err := testkit.Connect(t, url).Exec(t.Context(),
-		"update rate_limits set used_up = used_up - interval '6 minutes'"); err != nil {
-		t.Fatal(err)
-	}
+	must(testkit.Connect(t, url).Exec(t.Context(),
+		"update rate_limits set used_up = used_up - interval '6 minutes'"))(t)
 	for n, want := range []apperr.Code{"", apperr.RateLimited} {
 		if got := apperr.CodeOf(replicas[0].Take(t.Context(), "p1", "this project")); got != want {
 			t.Errorf("later, request %d: got %q", n, got)
@@ -54,13 +52,9 @@ func TestUnusedLimitsAreDeleted(t *testing.T) {
 	t.Parallel()
 	url := testkit.Database(t)
 	conn, db := testkit.Connect(t, url), open(t, url)
-	if _, err := conn.Exec(t.Context(), `insert into rate_limits
-		select 'sign-in', n::text, now() + (n - 900) * interval '1 hour' from generate_series(1, 1000) n`); err != nil {
-		t.Fatal(err)
-	}
-	if err := (postgres.Retention{DB: db}).DeleteUnusedLimits(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(conn.Exec(t.Context(), `insert into rate_limits
+		select 'sign-in', n::text, now() + (n - 900) * interval '1 hour' from generate_series(1, 1000) n`))(t)
+	noError(t, postgres.Retention{DB: db}.DeleteUnusedLimits(t.Context()))
 	if n := testkit.Scalar[int](t, conn, "select count(*)::int from rate_limits"); n != 100 {
 		t.Errorf("%d limits are left", n)
 	}
@@ -81,9 +75,7 @@ func TestUnusedLimitsDeadlockWithNoOne(t *testing.T) {
 			"where datname = current_database() and wait_event_type = 'Lock')")
 	})
 	exec(t, conn, "update rate_limits set used_up = used_up where source = '1'; commit")
-	if err := <-deleted; err != nil {
-		t.Error(err)
-	}
+	noError(t, <-deleted)
 	if n := testkit.Scalar[int](t, conn, "select count(*)::int from rate_limits"); n != 1 {
 		t.Errorf("%d limits are left, want the one that was in use", n)
 	}
@@ -141,10 +133,7 @@ func TestEventLimit(t *testing.T) {
 			return launches.Finalize(ctx, finalStatus(get(t, launches, launched)))
 		}},
 	}
-	request, err := limit.Begin(t.Context(), "p1")
-	if err != nil {
-		t.Fatal(err)
-	}
+	request := must(limit.Begin(t.Context(), "p1"))(t)
 	const usedUp = "select extract(epoch from used_up)::float8 from rate_limits where name = 'event' and source = 'p1'"
 	exec(t, l.conn, "insert into rate_limits values ('event', 'p1', now() + interval '70 seconds')")
 	for _, c := range changes {
@@ -177,9 +166,7 @@ func TestEventLimit(t *testing.T) {
 	if n := testkit.Scalar[int](t, l.conn, "select count(*)::int from events where subject = '"+id.String()+"'"); n != 3 {
 		t.Errorf("%d events, want one of each change", n)
 	}
-	if _, err := limit.Begin(t.Context(), "p1"); apperr.CodeOf(err) != apperr.RateLimited {
-		t.Errorf("another request is begun: %v", err)
-	}
+	wantCode(t, "another request is begun", errOf(limit.Begin(t.Context(), "p1")), apperr.RateLimited)
 	if _, err := limit.Begin(t.Context(), "p2"); err != nil {
 		t.Errorf("another project: %v", err)
 	}
@@ -195,10 +182,7 @@ func TestOpenTransactionHoldsNoLimit(t *testing.T) {
 		select set_config('cloudfn.event_budget', '{"source": "p1", "per_minute": 1, "accepted": true}', true)`)
 	exec(t, l.conn, `insert into events (project_id, subject, seq, type, at, data)
 		values ('p1', 'busy', 1, 'cloudfn.instance.state.v1', now(), '{}')`)
-	request, err := postgres.EventLimit{DB: l.DB, PerMinute: 1000}.Begin(t.Context(), "p1")
-	if err != nil {
-		t.Fatal(err)
-	}
+	request := must(postgres.EventLimit{DB: l.DB, PerMinute: 1000}.Begin(t.Context(), "p1"))(t)
 	if _, _, err := (postgres.Instances{DB: l.DB}).Connect(request, foreignServer("s1", uuid.Nil)); err != nil {
 		t.Errorf("another request: %v", err)
 	}
@@ -215,9 +199,7 @@ func TestLimitIsBounded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := (postgres.Orders{DB: l.DB}).Place(request, newOrder(19), time.Minute); err != nil {
-		t.Fatal(err)
-	}
+	must(postgres.Orders{DB: l.DB}.Place(request, newOrder(19), time.Minute))(t)
 	if _, err = limit.Begin(t.Context(), "p1"); apperr.CodeOf(err) != apperr.RateLimited ||
 		apperr.As(err).RetryAfter > 70*time.Second {
 		t.Errorf("got %v, wait %s", err, apperr.As(err).RetryAfter)
@@ -228,10 +210,7 @@ func TestLimitIsBounded(t *testing.T) {
 func TestLargeRequestIsNotRefusedHalfway(t *testing.T) {
 	t.Parallel()
 	l := newTestDB(t)
-	request, err := postgres.EventLimit{DB: l.DB, PerMinute: 1}.Begin(t.Context(), "p1")
-	if err != nil {
-		t.Fatal(err)
-	}
+	request := must(postgres.EventLimit{DB: l.DB, PerMinute: 1}.Begin(t.Context(), "p1"))(t)
 	place := func() error {
 		_, err := postgres.Orders{DB: l.DB}.Place(request, newOrder(5), time.Minute)
 		return err
@@ -239,7 +218,5 @@ func TestLargeRequestIsNotRefusedHalfway(t *testing.T) {
 	if err := place(); err != nil {
 		t.Fatalf("the first order: %v", err)
 	}
-	if err := place(); apperr.CodeOf(err) != apperr.RateLimited {
-		t.Errorf("the second order: %v", err)
-	}
+	wantCode(t, "the second order", place(), apperr.RateLimited)
 }

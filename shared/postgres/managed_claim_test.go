@@ -73,10 +73,7 @@ select project_id, id, number, '{}', user_id from managed, generate_series(1, 2)
 	}
 	written("the same again", nil, 0, 0)
 
-	web, err := store.Get(ctx, "p1", domain.KindMachine, "web-0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	web := must(store.Get(ctx, "p1", domain.KindMachine, "web-0"))(t)
 	declare(t, store, changed(web, `{"flavor": "m1.small"}`))
 	// web-0 is the first
 	slices.SortFunc(all, func(a, b *domain.Managed) int { return strings.Compare(a.Name, b.Name) })
@@ -98,9 +95,7 @@ func TestUnexpectedObjects(t *testing.T) {
 	store, conn := postgres.Managed{DB: open(t, database)}, testkit.Connect(t, database)
 	m := declare(t, store, newManaged("web"))
 	_, claim := claimProject(t, store)
-	if err := store.SaveMember(ctx, claim, "p1", newMember(m)); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, store.SaveMember(ctx, claim, "p1", newMember(m)))
 	m.Orphan = true
 	m, err := store.Delete(ctx, m, nil)
 	if err == nil {
@@ -168,23 +163,16 @@ func TestManagedIsWoken(t *testing.T) {
 	project, claim := claimProject(t, store)
 	for _, m := range []domain.Managed{web, other} {
 		member := newMember(m)
-		if err := store.SaveMember(ctx, claim, "p1", member); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, store.SaveMember(ctx, claim, "p1", member))
 		write(t, conn, `insert into instances (project_id, id, position, name, server_id, state, raw_status, origin)
 values ('p1', $1, 0, $2, $3, 'active', 'ACTIVE', 'launched')`, member.ID, m.Name, member.ObjectID)
 	}
-	settle := func() (loaded []domain.Managed) {
+	settle := func() []domain.Managed {
 		t.Helper()
-		loaded, err := store.Load(ctx, "p1")
-		if err != nil {
-			t.Fatal(err)
-		}
+		loaded := must(store.Load(ctx, "p1"))(t)
 		for n := range loaded {
 			loaded[n].NextAt = time.Time{}
-			if err := store.SaveStatus(ctx, claim, &loaded[n]); err != nil {
-				t.Fatal(err)
-			}
+			noError(t, store.SaveStatus(ctx, claim, &loaded[n]))
 		}
 		return loaded
 	}
@@ -199,9 +187,7 @@ values ('p1', $1, 0, $2, $3, 'active', 'ACTIVE', 'launched')`, member.ID, m.Name
 		}
 	}
 	settle()
-	if err := store.ReleaseProject(ctx, claim, project, time.Hour); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, store.ReleaseProject(ctx, claim, project, time.Hour))
 	due("all is settled", "", false)
 	for _, change := range []string{
 		"state = 'stopped', raw_status = 'SHUTOFF'", "state = 'deleted'", "name = 'theirs'", "nova_at = now()",
@@ -214,20 +200,14 @@ values ('p1', $1, 0, $2, $3, 'active', 'ACTIVE', 'launched')`, member.ID, m.Name
 		write(t, conn, "update instances set nova_at = clock_timestamp() where name = 'web' or name = 'theirs'")
 		for n := range loaded {
 			loaded[n].Status = domain.ManagedDegraded
-			if err := store.SaveStatus(ctx, claim, &loaded[n]); err != nil {
-				t.Fatal(err)
-			}
+			noError(t, store.SaveStatus(ctx, claim, &loaded[n]))
 		}
 		due("it changes in a round", "web", false)
-		if err := store.ReleaseProject(ctx, claim, project, time.Hour); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, store.ReleaseProject(ctx, claim, project, time.Hour))
 		due("the round ends", "web", true)
 		project, claim = claimProject(t, store)
 		settle()
-		if err := store.ReleaseProject(ctx, claim, project, time.Hour); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, store.ReleaseProject(ctx, claim, project, time.Hour))
 	}
 	write(t, conn, "update instances set seen_at = now(), missed_at = now(), addresses = '[]', key_name = 'k'")
 	write(t, conn, "update managed_members set status = 'deleting'")
@@ -258,9 +238,7 @@ func TestScanTime(t *testing.T) {
 			project.NextScanAt = time.Now().Add(time.Hour)
 		}
 		meanwhile()
-		if err := store.ReleaseProject(ctx, claim, project, time.Minute); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, store.ReleaseProject(ctx, claim, project, time.Minute))
 	}
 	round(false, func() {})
 	hasScan(true)

@@ -29,20 +29,14 @@ func TestDeclareSame(t *testing.T) {
 	project, claim := claimProject(t, store)
 	failed := m
 	failed.Status, failed.NextAt = domain.ManagedError, time.Now().Add(time.Hour)
-	if err := store.SaveStatus(ctx, claim, &failed); err != nil {
-		t.Fatal(err)
-	}
-	if err := store.ReleaseProject(ctx, claim, project, time.Hour); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, store.SaveStatus(ctx, claim, &failed))
+	noError(t, store.ReleaseProject(ctx, claim, project, time.Hour))
 	m = declare(t, store, changed(m, `{"image": "cirros", "flavor": "m1.tiny"}`))
 	if m.Revision != 1 || m.Version != 1 || m.NextAt.After(time.Now().Add(time.Minute)) {
 		t.Errorf("it is %+v", m)
 	}
 	project, claim = claimProject(t, store)
-	if err := store.ReleaseProject(ctx, claim, project, time.Hour); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, store.ReleaseProject(ctx, claim, project, time.Hour))
 	declare(t, store, changed(m, `{"image": "cirros", "flavor": "m1.tiny"}`))
 	if due, err := isDue(ctx, store.Queue(), 0); err != nil || due {
 		t.Errorf("it is due although nothing differs and nothing failed: %v", err)
@@ -68,10 +62,7 @@ func TestPruneRevisions(t *testing.T) {
 	m := declare(t, store, newManaged("web"))
 	numbers := func() (numbers []int) {
 		t.Helper()
-		found, err := store.Revisions(ctx, "p1", m.ID)
-		if err != nil {
-			t.Fatal(err)
-		}
+		found := must(store.Revisions(ctx, "p1", m.ID))(t)
 		for _, r := range found {
 			numbers = append(numbers, r.Number)
 		}
@@ -86,12 +77,8 @@ func TestPruneRevisions(t *testing.T) {
 	project, claim := claimProject(t, store)
 	member := newMember(m)
 	member.Revision = 2
-	if err := store.SaveMember(ctx, claim, "p1", member); err != nil {
-		t.Fatal(err)
-	}
-	if err := store.ReleaseProject(ctx, claim, project, 0); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, store.SaveMember(ctx, claim, "p1", member))
+	noError(t, store.ReleaseProject(ctx, claim, project, 0))
 	m = declare(t, store, changed(m, `{"flavor": "e"}`))
 	m = declare(t, store, changed(m, `{"flavor": "f"}`))
 	if got := numbers(); !slices.Equal(got, []int{6, 5, 4, 3, 2}) {
@@ -103,17 +90,11 @@ func TestPruneRevisions(t *testing.T) {
 	}
 	gone := changed(m, "{}")
 	gone.Repeats = 1
-	if _, _, err := store.Declare(ctx, gone); apperr.CodeOf(err) != apperr.NotFound {
-		t.Errorf("rolled back to a revision that was pruned: %v", err)
-	}
+	wantCode(t, "rolled back to a revision that was pruned", errOf2(store.Declare(ctx, gone)), apperr.NotFound)
 	_, claim = claimProject(t, store)
 	member.Revision, m.ObservedRevision = 6, 6
-	if err := store.SaveMember(ctx, claim, "p1", member); err != nil {
-		t.Fatal(err)
-	}
-	if err := store.SaveStatus(ctx, claim, &m); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, store.SaveMember(ctx, claim, "p1", member))
+	noError(t, store.SaveStatus(ctx, claim, &m))
 	if got := numbers(); !slices.Equal(got, []int{6, 5, 4}) {
 		t.Errorf("kept are %v", got)
 	}
@@ -129,9 +110,7 @@ func TestDeclaredDuringRound(t *testing.T) {
 	m := declare(t, store, made)
 	_, claim := claimProject(t, store)
 	member := newMember(m)
-	if err := store.SaveMember(ctx, claim, "p1", member); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, store.SaveMember(ctx, claim, "p1", member))
 	m = declare(t, store, changed(m, `{"flavor": "b"}`)) // the round loads this one
 	m = declare(t, store, changed(m, `{"flavor": "c"}`))
 	m = declare(t, store, changed(m, `{"flavor": "d"}`))
@@ -147,14 +126,10 @@ func TestDeclaredDuringRound(t *testing.T) {
 		t.Fatalf("loaded %+v: %v", loaded, err)
 	}
 	member.Revision = 4
-	if err := store.SaveMember(ctx, claim, "p1", member); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, store.SaveMember(ctx, claim, "p1", member))
 	l := &loaded[0]
 	l.ObservedRevision, l.Status = 4, domain.ManagedReady
-	if err := store.SaveStatus(ctx, claim, l); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, store.SaveStatus(ctx, claim, l))
 	if left, err := store.Revisions(ctx, "p1", m.ID); err != nil || len(left) != 1 {
 		t.Errorf("the revisions %+v are left: %v", left, err)
 	}
@@ -179,17 +154,12 @@ func TestDeclaredAgainDuringRound(t *testing.T) {
 		t.Helper()
 		member.Attempts, member.Writes, member.Status = member.Attempts+2, 2, domain.MemberError
 		member.RetryAt = time.Now().Add(time.Hour)
-		if err := store.SaveMember(ctx, claim, "p1", member); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, store.SaveMember(ctx, claim, "p1", member))
 		return member
 	}
 	has := func(what string, attempts, writes int) domain.Member {
 		t.Helper()
-		loaded, err := store.Load(ctx, "p1")
-		if err != nil {
-			t.Fatal(err)
-		}
+		loaded := must(store.Load(ctx, "p1"))(t)
 		got := loaded[0].Members[0]
 		if got.Attempts != attempts || got.Writes != writes || got.RetryAt.IsZero() != (attempts == 0) ||
 			got.Status != domain.MemberError {
@@ -211,9 +181,7 @@ func TestDeclaredAgainDuringRound(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := tx.Exec(ctx, "update managed_projects set domain_id = domain_id"); err != nil {
-		t.Fatal(err)
-	}
+	must(tx.Exec(ctx, "update managed_projects set domain_id = domain_id"))(t)
 	saved, watch := make(chan error, 1), testkit.Connect(t, database)
 	member.Attempts, member.RetryAt = 3, time.Now().Add(time.Hour)
 	go func() { saved <- store.SaveMember(ctx, claim, "p1", member) }()
@@ -222,13 +190,9 @@ func TestDeclaredAgainDuringRound(t *testing.T) {
 			"where datname = current_database() and wait_event_type = 'Lock')")
 	})
 	_, err = tx.Exec(ctx, "update managed set declarations = declarations + 1")
-	if err := errors.Join(err, tx.Commit(ctx), <-saved); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, errors.Join(err, tx.Commit(ctx), <-saved))
 	member = fails(has("it saves while a declaration is stored", 0, 0))
-	if _, err := store.Delete(ctx, m, nil); err != nil {
-		t.Fatal(err)
-	}
+	must(store.Delete(ctx, m, nil))(t)
 	fails(member)
 	has("it is deleted meanwhile", 0, 0)
 }
@@ -264,9 +228,7 @@ func TestManagedDelegations(t *testing.T) {
 	}
 	// Keystone says with which roles it is accepted, and those that they imply: it is found as before
 	checks := postgres.Delegations(store)
-	if err := checks.MarkChecked(ctx, "p1", a.ConnectionID, time.Now(), []string{"member", "reader"}); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, checks.MarkChecked(ctx, "p1", a.ConnectionID, time.Now(), []string{"member", "reader"}))
 	if _, ok, err := store.Delegation(ctx, "p1", "u1", []string{"member"}, soon); err != nil || !ok {
 		t.Errorf("after a check: found %v, %v", ok, err)
 	}
@@ -315,10 +277,8 @@ func TestManagedDelegations(t *testing.T) {
 		t.Errorf("c has %s, want %s: %v", still.ConnectionID, c.ConnectionID, err)
 	}
 	// one that has ended cannot be used
-	if _, err := postgres.Connections(store).End(ctx, "p1", c.ConnectionID, domain.ConnectionLost, "gone",
-		true); err != nil {
-		t.Fatal(err)
-	}
+	must(postgres.Connections(store).End(ctx, "p1", c.ConnectionID, domain.ConnectionLost, "gone",
+		true))(t)
 	if _, _, err := store.Declare(ctx, changed(c, `{}`)); !errors.Is(err, domain.ErrChanged) {
 		t.Errorf("declared with a connection that has ended: %v", err)
 	}
@@ -359,10 +319,7 @@ func TestListManaged(t *testing.T) {
 		row.q.Limit = 2
 		var got []string
 		for {
-			page, err := store.List(ctx, "p1", row.q)
-			if err != nil {
-				t.Fatal(err)
-			}
+			page := must(store.List(ctx, "p1", row.q))(t)
 			for _, m := range page {
 				got = append(got, m.Name)
 			}
@@ -394,9 +351,7 @@ func TestResourceFlavors(t *testing.T) {
 		t.Fatalf("created %+v, %v", f, err)
 	}
 	made.ID = uuid.Must(uuid.NewV7())
-	if _, err := store.Create(ctx, made, 0); apperr.CodeOf(err) != apperr.Conflict {
-		t.Errorf("created twice: %v", err)
-	}
+	wantCode(t, "created twice", errOf(store.Create(ctx, made, 0)), apperr.Conflict)
 	if f, err = store.Change(ctx, f); err != nil || f.Version != 1 {
 		t.Errorf("changed to the same: %+v, %v", f, err)
 	}
@@ -421,13 +376,7 @@ func TestResourceFlavors(t *testing.T) {
 		len(page) != 1 {
 		t.Errorf("listed %+v, %v", page, err)
 	}
-	if _, err := store.Get(ctx, "p2", "small"); apperr.CodeOf(err) != apperr.NotFound {
-		t.Errorf("another project gets it: %v", err)
-	}
-	if err := store.Delete(ctx, f); !errors.Is(err, domain.ErrChanged) {
-		t.Errorf("deleted an older version: %v", err)
-	}
-	if err := store.Delete(ctx, after); err != nil {
-		t.Error(err)
-	}
+	wantCode(t, "another project gets it", errOf(store.Get(ctx, "p2", "small")), apperr.NotFound)
+	wantError(t, "deleted an older version", store.Delete(ctx, f), domain.ErrChanged)
+	noError(t, store.Delete(ctx, after))
 }

@@ -46,10 +46,7 @@ func newDelegation(userID string, roles ...string) *domain.Connection {
 // declare stores a declaration that must be accepted.
 func declare(t *testing.T, store postgres.Managed, made domain.NewManaged) domain.Managed {
 	t.Helper()
-	stored, _, err := store.Declare(t.Context(), made)
-	if err != nil {
-		t.Fatal(err)
-	}
+	stored, _ := must2(store.Declare(t.Context(), made))(t)
 	return stored
 }
 
@@ -109,9 +106,7 @@ func TestManagedLife(t *testing.T) {
 	member := newMember(*l)
 	for _, missed := range []time.Time{{}, time.Now().Truncate(time.Microsecond)} {
 		member.MissedAt = missed
-		if err := store.SaveMember(ctx, claim, "p1", member); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, store.SaveMember(ctx, claim, "p1", member))
 	}
 	l.Request, l.Status, l.ObservedRevision = "", domain.ManagedReady, 1
 	l.Conditions = domain.SetCondition(nil, domain.Condition{Type: domain.ConditionReady, Status: "True"}, time.Now())
@@ -120,15 +115,11 @@ func TestManagedLife(t *testing.T) {
 			t.Fatalf("saved with seq %d: %v", l.Seq, err)
 		}
 	}
-	if err := store.ReleaseProject(ctx, claim, project, time.Minute); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, store.ReleaseProject(ctx, claim, project, time.Minute))
 	if due, err := isDue(ctx, store.Queue(), 50*time.Second); err != nil || due {
 		t.Errorf("it is due at once: %v", err)
 	}
-	if err := store.RecordNodes(ctx, map[string]string{"s-web": "compute-1", "other": "compute-2"}); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, store.RecordNodes(ctx, map[string]string{"s-web": "compute-1", "other": "compute-2"}))
 	if m, err = store.Get(ctx, "p1", m.Kind, "web"); err != nil || len(m.Members) != 1 ||
 		m.Members[0].Node != "compute-1" || !m.Members[0].MissedAt.Equal(member.MissedAt) || m.Version != 1 ||
 		m.Secrets != nil {
@@ -154,22 +145,12 @@ func TestManagedLife(t *testing.T) {
 	if _, _, err = store.Declare(ctx, changed(m, `{}`)); apperr.CodeOf(err) != apperr.Conflict {
 		t.Errorf("declared while it is deleted: %v", err)
 	}
-	if err := store.SaveStatus(ctx, claim, &loaded[0]); !errors.Is(err, domain.ErrChanged) {
-		t.Errorf("saved what was loaded before: %v", err)
-	}
-	if err := store.ReleaseProject(ctx, claim, project, time.Minute); err != nil {
-		t.Fatal(err)
-	}
+	wantError(t, "saved what was loaded before", store.SaveStatus(ctx, claim, &loaded[0]), domain.ErrChanged)
+	noError(t, store.ReleaseProject(ctx, claim, project, time.Minute))
 	project, claim = claimProject(t, store) // at once, because something came meanwhile
-	if err := store.DeleteMember(ctx, claim, "p1", member.ID); err != nil {
-		t.Fatal(err)
-	}
-	if err := store.Remove(ctx, claim, m); err != nil {
-		t.Fatal(err)
-	}
-	if err := store.ReleaseProject(ctx, claim, project, time.Minute); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, store.DeleteMember(ctx, claim, "p1", member.ID))
+	noError(t, store.Remove(ctx, claim, m))
+	noError(t, store.ReleaseProject(ctx, claim, project, time.Minute))
 	if left := testkit.Scalar[int](t, conn, `select (select count(*) from managed_projects)::int
 + (select count(*) from managed_revisions)::int + (select count(*) from managed_members)::int
 + (select count(*) from connections where status = 'active')::int`); left != 0 {
@@ -204,9 +185,7 @@ func TestManagedFencing(t *testing.T) {
 	}
 	claim := second.Claim
 	member := newMember(m)
-	if err := store.SaveMember(ctx, claim, "p1", member); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, store.SaveMember(ctx, claim, "p1", member))
 	member.ObjectID, m.Status = "other", domain.ManagedError
 	before := testkit.Dump(t, database)
 	for name, err := range map[string]error{
@@ -224,12 +203,8 @@ func TestManagedFencing(t *testing.T) {
 	if after := testkit.Dump(t, database); after != before {
 		t.Error("the replica without the claim has written something")
 	}
-	if err := store.Remove(ctx, claim, m); !errors.Is(err, domain.ErrChanged) {
-		t.Errorf("removed what nobody deletes: %v", err)
-	}
-	if err := second.Rows[0].Renew(ctx); err != nil {
-		t.Error(err)
-	}
+	wantError(t, "removed what nobody deletes", store.Remove(ctx, claim, m), domain.ErrChanged)
+	noError(t, second.Rows[0].Renew(ctx))
 }
 
 // TestClaimProjects: replicas that claim at once get different projects, and the claim of a dead one ends by itself.
@@ -244,27 +219,23 @@ func TestClaimProjects(t *testing.T) {
 		declare(t, store, made)
 	}
 	var mu sync.Mutex
-	var all sync.WaitGroup
 	var got []string
-	for range 4 {
-		all.Go(func() {
-			for {
-				found, claim, err := take(ctx, store.Queue(), time.Second, 2)
-				if err != nil || !claim.Acquired {
-					if err != nil {
-						t.Error(err)
-					}
-					return
+	concurrently(4, func(int) {
+		for {
+			found, claim, err := take(ctx, store.Queue(), time.Second, 2)
+			if err != nil || !claim.Acquired {
+				if err != nil {
+					t.Error(err)
 				}
-				mu.Lock()
-				for _, p := range found {
-					got = append(got, p.ProjectID)
-				}
-				mu.Unlock()
+				return
 			}
-		})
-	}
-	all.Wait()
+			mu.Lock()
+			for _, p := range found {
+				got = append(got, p.ProjectID)
+			}
+			mu.Unlock()
+		}
+	})
 	if slices.Sort(got); len(got) != 12 || len(slices.Compact(got)) != 12 {
 		t.Errorf("claimed %v", got)
 	}
@@ -283,20 +254,16 @@ func TestDeclareAtOnce(t *testing.T) {
 	store, conn := postgres.Managed{DB: open(t, database)}, testkit.Connect(t, database)
 	race := func(makes func(n int) domain.NewManaged) (stored []domain.Managed) {
 		var mu sync.Mutex
-		var all sync.WaitGroup
-		for n := range 8 {
-			all.Go(func() {
-				m, _, err := store.Declare(ctx, makes(n))
-				mu.Lock()
-				defer mu.Unlock()
-				if err == nil {
-					stored = append(stored, m)
-				} else if !errors.Is(err, domain.ErrChanged) {
-					t.Error(err)
-				}
-			})
-		}
-		all.Wait()
+		concurrently(8, func(n int) {
+			m, _, err := store.Declare(ctx, makes(n))
+			mu.Lock()
+			defer mu.Unlock()
+			if err == nil {
+				stored = append(stored, m)
+			} else if !errors.Is(err, domain.ErrChanged) {
+				t.Error(err)
+			}
+		})
 		return stored
 	}
 	first := race(func(int) domain.NewManaged { return newManaged("web") })

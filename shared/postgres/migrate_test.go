@@ -56,15 +56,9 @@ func blocking(migration string) (wrong []string) {
 // TestMigrationsBlockNoWriter: tables of earlier migrations may be large.
 func TestMigrationsBlockNoWriter(t *testing.T) {
 	t.Parallel()
-	files, err := filepath.Glob("migrations/*.sql")
-	if err != nil {
-		t.Fatal(err)
-	}
+	files := must(filepath.Glob("migrations/*.sql"))(t)
 	for _, file := range files {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := must(os.ReadFile(file))(t)
 		for _, wrong := range blocking(string(text)) {
 			t.Errorf("%s: %s", file, wrong)
 		}

@@ -20,9 +20,7 @@ select coalesce(string_agg(subject || ' ' || (data->>'monitor') || ' ' || (data-
 from events where type = 'cloudfn.monitor.failed.v1'`
 	step := func(what, want string, do func() error) {
 		t.Helper()
-		if err := do(); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, do())
 		if got := testkit.Scalar[string](t, conn, eventsSQL); got != want {
 			t.Errorf("%s: the events are %q, want %q", what, got, want)
 		}
@@ -63,9 +61,7 @@ func TestWokenIsRepeated(t *testing.T) {
 	t.Parallel()
 	url := testkit.Database(t)
 	monitors, conn := postgres.Monitors{DB: open(t, url)}, testkit.Connect(t, url)
-	if err := monitors.WakeFailed(t.Context(), "run-leases", 5*time.Minute, "connection refused"); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, monitors.WakeFailed(t.Context(), "run-leases", 5*time.Minute, "connection refused"))
 	exec(t, conn, "create function fail() returns trigger language plpgsql as"+
 		" $$ begin raise exception 'it dies here'; end $$;"+
 		"create trigger fail before update on monitors for each row execute function fail()")
@@ -76,9 +72,7 @@ func TestWokenIsRepeated(t *testing.T) {
 	if n := testkit.Scalar[int](t, conn, "select count(*)::int from wake_failures"); n != 1 {
 		t.Errorf("%d failures are left: no one calls it again", n)
 	}
-	if err := monitors.Woken(t.Context(), "run-leases"); err != nil {
-		t.Error(err)
-	}
+	noError(t, monitors.Woken(t.Context(), "run-leases"))
 	works := testkit.Scalar[int](t, conn, "select count(*)::int from events where data->>'status' = 'works'")
 	if left := testkit.Scalar[int](t, conn, "select count(*)::int from wake_failures"); works != 1 || left != 0 {
 		t.Errorf("%d events say that it works, and %d failures are left", works, left)

@@ -205,9 +205,7 @@ func TestObserveVanished(t *testing.T) {
 		n.Servers != 0 {
 		t.Errorf("got %+v", n)
 	}
-	if err := w.Delete(t.Context(), "b"); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, w.Delete(t.Context(), "b"))
 	w.observed(limits)
 	w.hosts = both
 	w.reported("b", 100*time.Second)
@@ -219,16 +217,12 @@ func TestObserveVanished(t *testing.T) {
 func TestObserveMuted(t *testing.T) {
 	t.Parallel()
 	w := watch(t, "a")
-	if _, err := w.Describe(t.Context(), "a", domain.NodeSettings{}, 0); err != nil {
-		t.Fatal(err)
-	}
+	must(w.Describe(t.Context(), "a", domain.NodeSettings{}, 0))(t)
 	w.reported("a", 0)
 	w.observed(limits, "a up")
 	w.reported("a", 200*time.Second)
 	w.observed(limits, "a down")
-	if _, err := w.SetCordoned(t.Context(), "a", true, domain.CordonMark+"x"); err != nil {
-		t.Fatal(err)
-	}
+	must(w.SetCordoned(t.Context(), "a", true, domain.CordonMark+"x"))(t)
 	w.events("a")
 }
 
@@ -250,9 +244,7 @@ func TestObserveCordon(t *testing.T) {
 	if n := w.node("a"); n.Enabled || n.CordonedAt.IsZero() {
 		t.Errorf("undone by what Nova said before: %+v", n)
 	}
-	if _, err := w.SetCordoned(t.Context(), "a", true, domain.CordonMark+"a disk"); err != nil {
-		t.Fatal(err)
-	}
+	must(w.SetCordoned(t.Context(), "a", true, domain.CordonMark+"a disk"))(t)
 	w.events("a") // it was cordoned already
 	w.observed(limits)
 	if n := w.node("a"); !n.Enabled || !n.CordonedAt.IsZero() {
@@ -289,9 +281,7 @@ func TestObserveAgents(t *testing.T) {
 	}
 	w.events("metal", "unknown suspect")
 	for _, name := range []string{"a", "metal"} {
-		if _, err := w.heartbeat(name, domain.NodeUp, ""); err != nil {
-			t.Fatal(err)
-		}
+		must(w.heartbeat(name, domain.NodeUp, ""))(t)
 	}
 	w.observed(limits, "a up", "metal up")
 	w.exec("update nodes set agent_at = now() - interval '100 seconds'")
@@ -358,16 +348,12 @@ func TestDetails(t *testing.T) {
 		t.Errorf("at first: %+v %v", d, err)
 	}
 	for _, marker := range []string{"h1", ""} {
-		if err := w.SetDetails(ctx, marker); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, w.SetDetails(ctx, marker))
 		if d, err := w.Details(ctx); err != nil || d.Marker != marker || time.Since(d.At).Abs() > time.Minute {
 			t.Errorf("after a page: %+v %v", d, err)
 		}
 	}
-	if err := w.MonitorFailed(ctx, "away"); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, w.MonitorFailed(ctx, "away"))
 	w.events("monitor/nodes", "failed")
 }
 
@@ -379,9 +365,7 @@ func TestForcedDown(t *testing.T) {
 	w.reported("a", time.Second)
 	w.reported("b", time.Second)
 	w.observed(limits, "a up", "b up")
-	if _, err := w.heartbeat("a", domain.NodeUp, ""); err != nil {
-		t.Fatal(err)
-	}
+	must(w.heartbeat("a", domain.NodeUp, ""))(t)
 	w.hosts[0].IsUp, w.hosts[0].ForcedDown = false, true
 	answering := limits
 	answering.Answering = []string{"a"}
@@ -441,12 +425,8 @@ func TestSetProbed(t *testing.T) {
 	t.Parallel()
 	w, ctx := watch(t, "a", "b", "c"), t.Context()
 	w.observed(limits, "a up", "b up", "c up")
-	if err := w.SetProbed(ctx, []string{"a", "b"}, nil); err != nil {
-		t.Fatal(err)
-	}
-	if err := w.SetProbed(ctx, nil, []string{"b"}); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, w.SetProbed(ctx, []string{"a", "b"}, nil))
+	noError(t, w.SetProbed(ctx, nil, []string{"b"}))
 	a, b, c := w.node("a"), w.node("b"), w.node("c")
 	if a.AnsweredAt.IsZero() || !b.AnsweredAt.IsZero() || b.ProbedAt.Before(a.ProbedAt) || !c.ProbedAt.IsZero() {
 		t.Errorf("%+v\n%+v\n%+v", a, b, c)

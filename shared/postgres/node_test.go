@@ -24,9 +24,7 @@ func TestNodes(t *testing.T) {
 	if err != nil || joined.Pool != domain.NodeJoining || joined.Traits == nil || joined.RequestedBy != "admin" {
 		t.Fatalf("joined is %+v: %v", joined, err)
 	}
-	if _, err := leases.Create(ctx, newLease(time.Hour, 1)); apperr.CodeOf(err) != apperr.Unprocessable {
-		t.Errorf("a host that is joining: %v", err)
-	}
+	wantCode(t, "a host that is joining", errOf(leases.Create(ctx, newLease(time.Hour, 1))), apperr.Unprocessable)
 	if ok, err := nodes.SetPool(ctx, "compute-1", domain.NodeLeaving, domain.NodeReservable, ""); ok || err != nil {
 		t.Errorf("from a state that it is not in: %t %v", ok, err)
 	}
@@ -49,15 +47,9 @@ func TestNodes(t *testing.T) {
 		t.Errorf("seen is %+v: %v", list, err)
 	}
 	lease := create(t, leases, newLease(time.Hour, 1))
-	if _, err := nodes.Leave(ctx, "compute-1", "admin"); apperr.CodeOf(err) != apperr.Conflict {
-		t.Errorf("a host with a reservation: %v", err)
-	}
-	if _, err := nodes.Leave(ctx, "compute-2", "admin"); apperr.CodeOf(err) != apperr.NotFound {
-		t.Errorf("an ordinary host: %v", err)
-	}
-	if _, err := leases.End(ctx, "p1", lease.ID, "", nil); err != nil {
-		t.Fatal(err)
-	}
+	wantCode(t, "a host with a reservation", errOf(nodes.Leave(ctx, "compute-1", "admin")), apperr.Conflict)
+	wantCode(t, "an ordinary host", errOf(nodes.Leave(ctx, "compute-2", "admin")), apperr.NotFound)
+	must(leases.End(ctx, "p1", lease.ID, "", nil))(t)
 	if left, err := nodes.Leave(ctx, "compute-1", "boss"); err != nil || left.Pool != domain.NodeLeaving {
 		t.Errorf("left is %+v: %v", left, err)
 	}
@@ -68,9 +60,7 @@ func TestNodes(t *testing.T) {
 		t.Errorf("never tested: %+v %v", got, err)
 	}
 	for _, result := range []string{domain.IsolationProven, domain.IsolationUnproven} {
-		if err := isolations.Set(ctx, "", result, "why"); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, isolations.Set(ctx, "", result, "why"))
 	}
 	if got, err := isolations.Get(ctx, ""); err != nil || got.Result != domain.IsolationUnproven ||
 		got.TestedAt.IsZero() {
@@ -114,32 +104,22 @@ func TestDescribe(t *testing.T) {
 func TestDeleteNode(t *testing.T) {
 	t.Parallel()
 	w, ctx := watch(t, "a"), t.Context()
-	if err := w.Delete(ctx, "a"); apperr.CodeOf(err) != apperr.NotFound {
-		t.Errorf("unknown: %v", err)
-	}
+	wantCode(t, "unknown", w.Delete(ctx, "a"), apperr.NotFound)
 	w.observed(limits, "a up")
-	if _, err := w.Leave(ctx, "a", "boss"); apperr.CodeOf(err) != apperr.NotFound {
-		t.Errorf("left a pool that it is not in: %v", err)
-	}
+	wantCode(t, "left a pool that it is not in", errOf(w.Leave(ctx, "a", "boss")), apperr.NotFound)
 	if n, err := w.Join(ctx, domain.Node{Name: "a", RequestedBy: "boss"}); err != nil ||
 		n.Pool != domain.NodeJoining || n.RequestedBy != "boss" || n.ServiceID != "s-a" {
 		t.Fatalf("%+v: %v", n, err)
 	}
-	if err := w.Delete(ctx, "a"); apperr.CodeOf(err) != apperr.Conflict {
-		t.Errorf("in the pool: %v", err)
-	}
-	if _, err := w.Leave(ctx, "a", "boss"); err != nil {
-		t.Fatal(err)
-	}
+	wantCode(t, "in the pool", w.Delete(ctx, "a"), apperr.Conflict)
+	must(w.Leave(ctx, "a", "boss"))(t)
 	if ok, err := w.Left(ctx, "a"); err != nil || !ok {
 		t.Fatal(ok, err)
 	}
 	if n := w.node("a"); n.Pool != "" || n.Status != domain.NodeUp {
 		t.Errorf("after it has left: %+v", n)
 	}
-	if err := w.Delete(ctx, "a"); err != nil {
-		t.Error(err)
-	}
+	noError(t, w.Delete(ctx, "a"))
 }
 
 // TestMonitor: one event when the list of nodes cannot be read, and one when it can be again.
@@ -148,15 +128,11 @@ func TestMonitor(t *testing.T) {
 	w, ctx := watch(t), t.Context()
 	failed := func(reason string) {
 		t.Helper()
-		if err := w.MonitorFailed(ctx, reason); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, w.MonitorFailed(ctx, reason))
 	}
 	works := func() {
 		t.Helper()
-		if err := w.MonitorWorks(ctx); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, w.MonitorWorks(ctx))
 	}
 	const subject = "monitor/nodes"
 	works()
@@ -165,9 +141,7 @@ func TestMonitor(t *testing.T) {
 	for range 4 {
 		first.Go(func() error { return w.MonitorFailed(ctx, "nova is away") })
 	}
-	if err := first.Wait(); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, first.Wait())
 	w.events(subject, "failed")
 	failed("still")
 	w.events(subject)
@@ -194,9 +168,7 @@ func TestObserveConcurrently(t *testing.T) {
 			return err
 		})
 	}
-	if err := both.Wait(); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, both.Wait())
 	for _, name := range []string{"a", "b", "c", "d"} {
 		w.events(name, "up down")
 	}
@@ -215,9 +187,7 @@ func TestProvenSince(t *testing.T) {
 		{domain.IsolationUnproven, "never"},
 		{domain.IsolationProven, "now"},
 	} {
-		if err := store.Set(t.Context(), "here", step.result, ""); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, store.Set(t.Context(), "here", step.result, ""))
 		got, err := store.Get(t.Context(), "here")
 		if err != nil || got.Result != step.result {
 			t.Fatalf("step %d: %+v %v", n, got, err)

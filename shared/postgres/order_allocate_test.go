@@ -47,11 +47,7 @@ func (l testDB) storeConnection(
 	if c.Kind == domain.TrustConnection && c.TrustExpiresAt.IsZero() {
 		c.TrustExpiresAt = c.ExpiresAt.Add(domain.TrustSpare)
 	}
-	stored, err := postgres.Connections{DB: l.DB}.Create(t.Context(), c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return stored
+	return must(postgres.Connections{DB: l.DB}.Create(t.Context(), c))(t)
 }
 
 func (l testDB) exec(t *testing.T, sql string, args ...any) {
@@ -125,10 +121,8 @@ func TestQuotaHoldsConcurrently(t *testing.T) {
 			if got := l.used(t, c); got != (domain.Need{Instances: 2, VCPUs: 4, RAMMB: 4096}) {
 				t.Fatalf("%s: used are %+v", name, got)
 			}
-			if _, err := (postgres.Connections{DB: l.DB}).End(t.Context(), "p1", c.ID, domain.ConnectionDeleted, "",
-				true); err != nil {
-				t.Fatal(err)
-			}
+			must(postgres.Connections{DB: l.DB}.End(t.Context(), "p1", c.ID, domain.ConnectionDeleted, "",
+				true))(t)
 		}
 	}
 	if n := testkit.Scalar[int](t, l.conn, "select count(*)::int from orders"); n != 150 {
@@ -177,9 +171,7 @@ func TestWhatCountsAgainstQuota(t *testing.T) {
 		{"one that is deleted", with(o.Instances[2], "s2", domain.InstanceDeleted), 2},
 		{"one that is stopped", with(o.Instances[3], "s3", domain.InstanceStopped), 2},
 	} {
-		if err := change(t, l.Orders, []domain.Instance{step.seen}); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, change(t, l.Orders, []domain.Instance{step.seen}))
 		if got := l.used(t, c); got.Instances != 4-step.free {
 			t.Errorf("%d, %s: used are %+v", n, step.what, got)
 		}
@@ -199,9 +191,7 @@ func TestPlaceByConnection(t *testing.T) {
 	l := newTestDB(t)
 	c, other := l.storeConnection(t, domain.ConnectionQuota{}, nil), l.storeConnection(t, domain.ConnectionQuota{}, nil)
 	o := connectedOrder(c, 2)
-	if _, err := l.Place(t.Context(), o, 0); err != nil {
-		t.Fatal(err)
-	}
+	must(l.Place(t.Context(), o, 0))(t)
 	got, err := l.Find(t.Context(), domain.Filter{ProjectID: "p1", ConnectionID: c.ID}, o.ID)
 	if err != nil || string(got.Payload) != "sealed" || got.ConnectionID != c.ID ||
 		got.Instances[1].ConnectionID != c.ID || got.Instances[1].Spec.VCPUs != 2 {
@@ -220,18 +210,14 @@ func TestPlaceByConnection(t *testing.T) {
 	if claim, err := l.Place(t.Context(), o, 0); err != nil || claim.Fresh {
 		t.Errorf("again: %t %v", claim.Fresh, err)
 	}
-	if _, err := l.Place(t.Context(), differs, 0); apperr.CodeOf(err) != apperr.Conflict {
-		t.Errorf("another under the same id: %v", err)
-	}
+	wantCode(t, "another under the same id", errOf(l.Place(t.Context(), differs, 0)), apperr.Conflict)
 	if claim, err := l.Place(t.Context(), differs, long); apperr.CodeOf(err) != apperr.Conflict || claim.Acquired {
 		t.Errorf("one with its caller's token under the same id: %+v %v", claim, err)
 	}
 	for n := range got.Instances {
 		got.Instances[n] = with(got.Instances[n], fmt.Sprint("s", n), domain.InstanceActive)
 	}
-	if err := l.Finalize(t.Context(), finalStatus(got)); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, l.Finalize(t.Context(), finalStatus(got)))
 	if done := get(t, l.Orders, o); done.Status != domain.OrderDone || done.Payload != nil {
 		t.Errorf("finalized: %s with %q", done.Status, done.Payload)
 	}
@@ -353,13 +339,8 @@ func TestLimitsHoldUnderTheLock(t *testing.T) {
 // for it.
 func (l testDB) placeWhile(t *testing.T, o domain.Order, sql string, args ...any) error {
 	t.Helper()
-	tx, err := l.conn.BeginTx(t.Context(), pgx.TxOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := tx.Exec(t.Context(), sql, args...); err != nil {
-		t.Fatal(err)
-	}
+	tx := must(l.conn.BeginTx(t.Context(), pgx.TxOptions{}))(t)
+	must(tx.Exec(t.Context(), sql, args...))(t)
 	const waits = "select exists (select from pg_locks where not granted and transactionid = pg_current_xact_id()::xid)"
 	placed := make(chan error, 1)
 	go func() {
@@ -370,8 +351,6 @@ func (l testDB) placeWhile(t *testing.T, o domain.Order, sql string, args ...any
 		var waiting bool
 		return tx.QueryRow(t.Context(), waits).Scan(&waiting) == nil && waiting
 	})
-	if err := tx.Commit(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, tx.Commit(t.Context()))
 	return <-placed
 }

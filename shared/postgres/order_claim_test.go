@@ -2,7 +2,6 @@ package postgres_test
 
 import (
 	"errors"
-	"sync"
 	"testing"
 
 	"github.com/google/uuid"
@@ -20,16 +19,12 @@ func TestClaimExpires(t *testing.T) {
 		t.Errorf("held for %s: %v", held, err)
 	}
 	claims := make([]domain.Claim, 8)
-	var all sync.WaitGroup
-	for i := range claims {
-		all.Go(func() {
-			var err error
-			if claims[i], err = store.Place(t.Context(), o, long); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	all.Wait()
+	concurrently(len(claims), func(i int) {
+		var err error
+		if claims[i], err = store.Place(t.Context(), o, long); err != nil {
+			t.Error(err)
+		}
+	})
 	var heir []domain.Claim
 	for _, c := range claims {
 		if c.Fresh {
@@ -45,15 +40,9 @@ func TestClaimExpires(t *testing.T) {
 	// The dead one wakes up: it is fenced off, whatever it tries.
 	i := o.Instances[0]
 	i.ServerID, i.State = "zombie", domain.InstanceBuilding
-	if err := store.Renew(t.Context(), o, dead, long); !errors.Is(err, domain.ErrFenced) {
-		t.Errorf("renew: %v", err)
-	}
-	if err := store.Decide(t.Context(), dead, i); !errors.Is(err, domain.ErrFenced) {
-		t.Errorf("decide: %v", err)
-	}
-	if err := store.Release(t.Context(), o, dead); err != nil {
-		t.Error(err)
-	}
+	wantError(t, "renew", store.Renew(t.Context(), o, dead, long), domain.ErrFenced)
+	wantError(t, "decide", store.Decide(t.Context(), dead, i), domain.ErrFenced)
+	noError(t, store.Release(t.Context(), o, dead))
 	if held, err := store.ClaimExpiresIn(t.Context(), "p1", o.ID); err != nil || held <= 0 || held > long ||
 		get(t, store, o).Instances[0].ServerID != "" {
 		t.Errorf("the zombie changed something: held for %s, %v, %+v", held, err, get(t, store, o).Instances)
@@ -74,12 +63,8 @@ func TestRenewRejectsExpiredClaim(t *testing.T) {
 	t.Parallel()
 	store, o := orders(t), newOrder(1)
 	claim := place(t, store, o, long)
-	if err := store.Renew(t.Context(), o, claim, ended); err != nil {
-		t.Fatal(err)
-	}
-	if err := store.Renew(t.Context(), o, claim, long); !errors.Is(err, domain.ErrFenced) {
-		t.Errorf("got %v", err)
-	}
+	noError(t, store.Renew(t.Context(), o, claim, ended))
+	wantError(t, "got", store.Renew(t.Context(), o, claim, long), domain.ErrFenced)
 }
 
 // TestClaimOrderWithWorkLeft: an order that wants more than servers can be claimed until it is settled, another one not
@@ -103,10 +88,8 @@ func TestClaimOrderWithWorkLeft(t *testing.T) {
 		}
 		i := o.Instances[0]
 		i.ServerID, i.State = "s-"+name, domain.InstanceBuilding
-		if err := errors.Join(store.RecordFingerprint(t.Context(), o, first, "print"),
-			store.Decide(t.Context(), first, i), store.Release(t.Context(), o, first)); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, errors.Join(store.RecordFingerprint(t.Context(), o, first, "print"),
+			store.Decide(t.Context(), first, i), store.Release(t.Context(), o, first)))
 		if got := get(t, store, o).Instances[0].KeyFingerprint; got != "print" {
 			t.Errorf("%s: the fingerprint is %q", name, got)
 		}
@@ -124,9 +107,7 @@ func TestClaimOrderWithWorkLeft(t *testing.T) {
 		}
 		i.State = domain.InstanceStopped
 		o = settle(t, store, o, i)
-		if err := store.Release(t.Context(), o, second); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, store.Release(t.Context(), o, second))
 		if c, err := store.Claim(t.Context(), o, long); err != nil || c.Acquired {
 			t.Errorf("%s, settled: %+v %v", name, c, err)
 		}
@@ -137,9 +118,7 @@ func TestClaimOrderWithWorkLeft(t *testing.T) {
 func begin(t *testing.T, store postgres.Orders, o domain.Order, claim domain.Claim, n int) domain.CreateCall {
 	t.Helper()
 	call := domain.CreateCall{ID: uuid.New(), InstanceID: o.Instances[n].ID, Name: o.Instances[n].Name, UserID: "u1"}
-	if err := store.BeginCall(t.Context(), o, claim, call, long, long); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, store.BeginCall(t.Context(), o, claim, call, long, long))
 	return call
 }
 
@@ -159,15 +138,11 @@ func TestCreateCalls(t *testing.T) {
 	first := begin(t, store, o, claim, 0)
 	again(claim, 0, domain.ErrCallOpen)
 	// Nova has refused the first: another one may be sent. It is accepted.
-	if err := store.EndCall(t.Context(), o, first); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, store.EndCall(t.Context(), o, first))
 	second := begin(t, store, o, claim, 0)
 	made := with(get(t, store, o).Instances[0], "s0", domain.InstanceBuilding)
 	made.CallID = second.ID
-	if err := store.Decide(t.Context(), claim, made); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, store.Decide(t.Context(), claim, made))
 	again(claim, 0, domain.ErrCallOpen)
 	got := get(t, store, o)
 	if len(got.Calls) != 2 || got.Calls[0].ServerID != "" || got.Calls[0].EndedAt.IsZero() ||
@@ -176,14 +151,10 @@ func TestCreateCalls(t *testing.T) {
 	}
 	// What Nova answered is written down also when the claim is over.
 	third := begin(t, store, o, claim, 1)
-	if err := store.Release(t.Context(), o, claim); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, store.Release(t.Context(), o, claim))
 	made = with(o.Instances[1], "s1", domain.InstanceBuilding)
 	made.CallID = third.ID
-	if err := store.Decide(t.Context(), claim, made); !errors.Is(err, domain.ErrFenced) {
-		t.Errorf("got %v", err)
-	}
+	wantError(t, "got", store.Decide(t.Context(), claim, made), domain.ErrFenced)
 	if got = get(t, store, o); got.Calls[2].ServerID != "s1" || got.Instances[1].ServerID != "" {
 		t.Errorf("the call is %+v, the instance %+v", got.Calls[2], got.Instances[1])
 	}
@@ -211,8 +182,6 @@ func TestMarkDuplicate(t *testing.T) {
 	mark(call, "twice", true)
 	mark(call, "twice", true) // to delete it failed
 	mark(call, "copied", false)
-	if err := store.Finalize(t.Context(), finalStatus(get(t, store, o))); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, store.Finalize(t.Context(), finalStatus(get(t, store, o))))
 	mark(late, "late", false)
 }

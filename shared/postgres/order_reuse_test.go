@@ -20,15 +20,9 @@ func (l testDB) idle(t *testing.T, c domain.Connection, f domain.Flavor, labels 
 	i := &o.Instances[0]
 	i.Spec = domain.LaunchSpec{Metadata: labels, ImageID: debian, ImageRef: "debian"}
 	i.Spec.Sized(f)
-	if _, err := l.Place(t.Context(), o, 0); err != nil {
-		t.Fatal(err)
-	}
-	if err := change(t, l.Orders, []domain.Instance{with(*i, uuid.NewString(), domain.InstanceStopped)}); err != nil {
-		t.Fatal(err)
-	}
-	if err := l.Finalize(t.Context(), finalStatus(get(t, l.Orders, o))); err != nil {
-		t.Fatal(err)
-	}
+	must(l.Place(t.Context(), o, 0))(t)
+	noError(t, change(t, l.Orders, []domain.Instance{with(*i, uuid.NewString(), domain.InstanceStopped)}))
+	noError(t, l.Finalize(t.Context(), finalStatus(get(t, l.Orders, o))))
 	return i.ID
 }
 
@@ -88,10 +82,7 @@ func TestReuse(t *testing.T) {
 	}
 	placed := func(o domain.Order) []uuid.UUID {
 		t.Helper()
-		claim, err := l.Place(t.Context(), o, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		claim := must(l.Place(t.Context(), o, 0))(t)
 		var ids []uuid.UUID
 		for _, i := range get(t, l.Orders, o).Instances {
 			ids = append(ids, i.ID)
@@ -159,10 +150,8 @@ func TestReuseConcurrently(t *testing.T) {
 		if _, err := l.Place(t.Context(), reusing(c, 1), 0); apperr.CodeOf(err) != apperr.Quota {
 			t.Fatalf("a fourth: %v", err)
 		}
-		if _, err := (postgres.Connections{DB: l.DB}).End(t.Context(), "p1", c.ID, domain.ConnectionDeleted, "",
-			true); err != nil {
-			t.Fatal(err)
-		}
+		must(postgres.Connections{DB: l.DB}.End(t.Context(), "p1", c.ID, domain.ConnectionDeleted, "",
+			true))(t)
 	}
 }
 
@@ -174,9 +163,7 @@ func TestReuseRollsBack(t *testing.T) {
 	c := l.storeConnection(t, domain.ConnectionQuota{Instances: &two}, nil)
 	id := l.idle(t, c, fits, map[string]string{"pool": "a"})
 	order := testkit.Scalar[uuid.UUID](t, l.conn, "select order_id from instances where id = $1", id)
-	if _, err := l.Place(t.Context(), reusing(c, 3), 0); apperr.CodeOf(err) != apperr.Quota {
-		t.Errorf("got %v", err)
-	}
+	wantCode(t, "got", errOf(l.Place(t.Context(), reusing(c, 3), 0)), apperr.Quota)
 	if got := testkit.Scalar[uuid.UUID](t, l.conn, "select order_id from instances where id = $1", id); got != order {
 		t.Error("it was taken all the same")
 	}
@@ -189,9 +176,7 @@ func TestPlaceRejectsTakenIDs(t *testing.T) {
 	l := newTestDB(t)
 	c := l.storeConnection(t, domain.ConnectionQuota{}, nil)
 	known := connectedOrder(c, 1)
-	if _, err := l.Place(t.Context(), known, 0); err != nil {
-		t.Fatal(err)
-	}
+	must(l.Place(t.Context(), known, 0))(t)
 	callback, err := postgres.Callbacks{DB: l.DB}.Create(t.Context(), domain.Callback{
 		Most:      100,
 		ProjectID: "p1", ID: uuid.New(),
@@ -275,9 +260,7 @@ func TestReuseComparesImages(t *testing.T) {
   'image', nullif($3::text, ''))) where id = $1`, idle, tc.id, tc.ref)
 		o := reusing(c, 1)
 		o.Instances[0].Spec.ImageRef = tc.asks
-		if _, err := l.Place(t.Context(), o, 0); err != nil {
-			t.Fatal(err)
-		}
+		must(l.Place(t.Context(), o, 0))(t)
 		if taken := get(t, l.Orders, o).Instances[0].ID == idle; taken != tc.taken {
 			t.Errorf("%s: taken is %t", name, taken)
 		}
@@ -286,9 +269,7 @@ func TestReuseComparesImages(t *testing.T) {
 	unknown, known := l.idle(t, c, fits, map[string]string{"pool": "a"}), l.idle(t, c, big, map[string]string{"pool": "a"})
 	l.exec(t, "update instances set spec = spec - 'image' where id = $1", unknown)
 	o := reusing(c, 1)
-	if _, err := l.Place(t.Context(), o, 0); err != nil {
-		t.Fatal(err)
-	}
+	must(l.Place(t.Context(), o, 0))(t)
 	if got := get(t, l.Orders, o).Instances[0].ID; got != known {
 		t.Error("taken is the one whose image is not known")
 	}
@@ -307,15 +288,11 @@ func TestMarkReusable(t *testing.T) {
 	}
 	own.Spec = domain.LaunchSpec{ImageID: debian, Metadata: map[string]string{"pool": "a"}}
 	own.Spec.Sized(fits)
-	if _, _, err := instances.Connect(t.Context(), own); err != nil {
-		t.Fatal(err)
-	}
+	must2(instances.Connect(t.Context(), own))(t)
 	takes := func(what string, c domain.Connection, id uuid.UUID, want bool) {
 		t.Helper()
 		o := reusing(c, 1)
-		if _, err := l.Place(t.Context(), o, 0); err != nil {
-			t.Fatal(err)
-		}
+		must(l.Place(t.Context(), o, 0))(t)
 		if got := get(t, l.Orders, o).Instances[0].ID == id; got != want {
 			t.Errorf("%s: taken is %t", what, got)
 		}
@@ -344,9 +321,7 @@ func TestMarkReusable(t *testing.T) {
 	again := get(t, l.Orders, domain.Order{ID: testkit.Scalar[uuid.UUID](t, l.conn,
 		"select order_id from instances where id = $1", launched), ProjectID: "p1"}).Instances[0]
 	again.ConnectionID = other.ID
-	if _, _, err := instances.Connect(t.Context(), again); err != nil {
-		t.Fatal(err)
-	}
+	must2(instances.Connect(t.Context(), again))(t)
 	takes("adopted by another connection", other, launched, false)
 	for name, id := range map[string]string{"unknown": uuid.NewString(), "another project's": own.ServerID} {
 		project := "p1"
@@ -368,9 +343,7 @@ func TestReplaceReused(t *testing.T) {
 	c := l.storeConnection(t, domain.ConnectionQuota{Instances: &two}, nil)
 	first := l.idle(t, c, fits, map[string]string{"pool": "a"})
 	o := reusing(c, 1)
-	if _, err := l.Place(t.Context(), o, 0); err != nil {
-		t.Fatal(err)
-	}
+	must(l.Place(t.Context(), o, 0))(t)
 	stored := get(t, l.Orders, o)
 	if stored.Instances[0].ID != first || !stored.IsReused(stored.Instances[0]) {
 		t.Fatalf("it has %+v", stored.Instances[0])
@@ -386,9 +359,7 @@ func TestReplaceReused(t *testing.T) {
 		before := get(t, l.Orders, o)
 		wanted := o.Instances[0]
 		wanted.ID, wanted.Spec.ImageID, wanted.Problem = uuid.New(), debian, problem
-		if err := l.ReplaceReused(t.Context(), before, claim, 0, has, wanted); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, l.ReplaceReused(t.Context(), before, claim, 0, has, wanted))
 		if err := l.ReplaceReused(t.Context(), before, claim, 0, has, wanted); err != nil { // as after a lost answer
 			t.Fatal(err)
 		}

@@ -48,11 +48,7 @@ func (m testOutbox) claim(t *testing.T, room domain.Room) []domain.Attempt {
 	if room.PerCallback == 0 {
 		room.PerCallback = 8
 	}
-	due, err := m.Claim(t.Context(), room, time.Minute)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return due
+	return must(m.Claim(t.Context(), room, time.Minute))(t)
 }
 
 func names(n int) []string {
@@ -149,9 +145,7 @@ func TestFenced(t *testing.T) {
 	if !errors.Is(delivered, domain.ErrFenced) || !errors.Is(failed, domain.ErrFenced) {
 		t.Errorf("got %v, %v", delivered, failed)
 	}
-	if err := m.Release(t.Context(), sleeper); err != nil {
-		t.Error(err)
-	}
+	noError(t, m.Release(t.Context(), sleeper))
 	next, err := m.MarkDelivered(t.Context(), awake, 200, true, time.Minute)
 	if err != nil || next == nil || next.Seq != 2 || next.Claim != awake.Claim {
 		t.Fatalf("got %+v %v", next, err)

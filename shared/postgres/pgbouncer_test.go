@@ -52,27 +52,15 @@ func TestPgBouncerTakesOurSettings(t *testing.T) {
 	if out, err := startPgBouncer(); err != nil && os.Getenv("TEST_CLOUD") == "none" {
 		t.Skipf("left out: make check needs no root, and there is no PgBouncer: %s", out)
 	}
-	text, err := os.ReadFile(filepath.Join(testkit.Root(), "knative", "components", "pgbouncer", "pgbouncer.ini"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must(os.ReadFile(filepath.Join(testkit.Root(), "knative", "components", "pgbouncer", "pgbouncer.ini")))(t)
 	admin := behindPgBouncer(t, testkit.Database(t))
-	u, err := url.Parse(admin)
-	if err != nil {
-		t.Fatal(err)
-	}
+	u := must(url.Parse(admin))(t)
 	u.Path = "/pgbouncer"
 	u.RawQuery = strings.ReplaceAll(u.RawQuery, "cache_describe", "simple_protocol")
-	rows, err := testkit.Connect(t, u.String()).Query(t.Context(), "show config")
-	if err != nil {
-		t.Fatal(err)
-	}
+	rows := must(testkit.Connect(t, u.String()).Query(t.Context(), "show config"))(t)
 	inForce := map[string]string{}
 	for rows.Next() {
-		values, err := rows.Values()
-		if err != nil {
-			t.Fatal(err)
-		}
+		values := must(rows.Values())(t)
 		inForce[fmt.Sprint(values[0])] = fmt.Sprint(values[1])
 	}
 	for _, set := range regexp.MustCompile(`(?m)^(\w+) = (\S+)$`).FindAllStringSubmatch(string(text), -1) {
@@ -101,15 +89,11 @@ func TestRolesShareTheConnections(t *testing.T) {
 			}
 		})
 		pool := open(t, withParameter(t, through, "user", role)).Pool()
-		var all sync.WaitGroup
-		for range 12 {
-			all.Go(func() {
-				if _, err := pool.Exec(t.Context(), "select pg_sleep(0.05)"); err != nil {
-					t.Errorf("%s: %v", role, err)
-				}
-			})
-		}
-		all.Wait()
+		concurrently(12, func(int) {
+			if _, err := pool.Exec(t.Context(), "select pg_sleep(0.05)"); err != nil {
+				t.Errorf("%s: %v", role, err)
+			}
+		})
 		if got := testkit.Scalar[int](t, conn, `select count(*)::int from pg_stat_activity
 where datname = current_database() and usename like 'pool\_%'`); got > 45 {
 			t.Errorf("there are %d connections", got)
@@ -127,10 +111,7 @@ func behindPgBouncer(t testing.TB, database string) string {
 	if out, err := startPgBouncer(); err != nil {
 		t.Fatalf("no PgBouncer, so nothing is tested behind one: %v\n%s", err, out)
 	}
-	u, err := url.Parse(database)
-	if err != nil {
-		t.Fatal(err)
-	}
+	u := must(url.Parse(database))(t)
 	query := u.Query()
 	query.Set("port", "6432")
 	query.Set("default_query_exec_mode", "cache_describe")

@@ -38,9 +38,7 @@ func TestPolls(t *testing.T) {
 	db, conn := open(t, url), testkit.Connect(t, url)
 	store, polls := postgres.Orders{DB: db}, postgres.Polls{DB: db}
 	followed := func() ([]domain.Poll, error) {
-		if err := polls.Prepare(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, polls.Prepare(t.Context()))
 		return polls.ListFollowed(t.Context())
 	}
 	if got, err := followed(); err != nil || len(got) != 0 {
@@ -55,9 +53,7 @@ func TestPolls(t *testing.T) {
 		with(is[3], "s3", domain.InstanceDeleted), refusedAs(is[4], "quota_exceeded"),
 	}
 	known[0].MissedAt = time.Now().Add(-time.Hour)
-	if err := change(t, store, known); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, change(t, store, known))
 	got, err := followed()
 	if err != nil || len(got) != 1 || got[0].ProjectID != o.ProjectID || got[0].Uncertain != 2 ||
 		got[0].Since.IsZero() || !got[0].Since.Equal(got[0].FullAt) {
@@ -75,9 +71,7 @@ func TestPolls(t *testing.T) {
 	sameInstances(t, "uncertain", found, err, is[0], is[1])
 	found, err = polls.ListUncertain(t.Context(), []string{"other"}, 10)
 	sameInstances(t, "another project's", found, err)
-	if err := polls.RecordUnchanged(t.Context(), is[:1], now); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, polls.RecordUnchanged(t.Context(), is[:1], now))
 	found, err = polls.ListMissing(t.Context(), projects, now)
 	sameInstances(t, "missing", found, err, is[1], is[2])
 	found, err = polls.ListMissing(t.Context(), projects, now.Add(-time.Hour))
@@ -107,9 +101,7 @@ func TestPolls(t *testing.T) {
 	}
 	found, err = polls.ListByServers(t.Context(), servers)
 	sameInstances(t, "of servers, while a copy is at the order", found, err, is[0])
-	if err := store.Release(t.Context(), o, claim); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, store.Release(t.Context(), o, claim))
 	found, err = polls.ListByServers(t.Context(), servers)
 	sameInstances(t, "of servers", found, err, is[0], is[5])
 	if last := found[len(found)-1]; last.ServerID != "new" || last.CallID != call.ID {
@@ -120,11 +112,7 @@ func TestPolls(t *testing.T) {
 	id, other := domain.NewClaim(), domain.NewClaim()
 	due := func(claim domain.Claim) []domain.Poll {
 		t.Helper()
-		due, err := polls.ClaimDue(t.Context(), claim, long, at, 10)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return due
+		return must(polls.ClaimDue(t.Context(), claim, long, at, 10))(t)
 	}
 	if got := due(id); len(got) != 1 || got[0].Uncertain != 2 {
 		t.Fatalf("claimed %+v", got)
@@ -137,9 +125,7 @@ func TestPolls(t *testing.T) {
 		id:    {ProjectID: o.ProjectID, Since: at, FullAt: at},
 		other: early,
 	} {
-		if err := polls.RecordRead(t.Context(), claim, []domain.Poll{read}); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, polls.RecordRead(t.Context(), claim, []domain.Poll{read}))
 	}
 	if got, err = followed(); err != nil || !got[0].Since.Equal(at) || !got[0].FullAt.Equal(at) {
 		t.Errorf("a replica that was overtaken took something back: %+v %v", got, err)
@@ -147,9 +133,7 @@ func TestPolls(t *testing.T) {
 	if got := due(other); len(got) != 0 {
 		t.Errorf("it was read since, and is claimed: %+v", got)
 	}
-	if _, err := conn.Exec(t.Context(), "update instances set state = 'deleted'"); err != nil {
-		t.Fatal(err)
-	}
+	must(conn.Exec(t.Context(), "update instances set state = 'deleted'"))(t)
 	if got, err = followed(); err != nil || len(got) != 0 ||
 		testkit.Scalar[int](t, conn, "select count(*)::int from polls") != 0 {
 		t.Errorf("a project without instances keeps its row: %+v %v", got, err)
@@ -163,9 +147,7 @@ func TestClaimCloud(t *testing.T) {
 	store := orders(t)
 	polls := postgres.Polls(store)
 	place(t, store, newOrder(1), ended)
-	if err := polls.Prepare(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, polls.Prepare(t.Context()))
 	mine, other := domain.NewClaim(), domain.NewClaim()
 	_, first, err1 := polls.ClaimCloud(t.Context(), mine, long)
 	_, second, err2 := polls.ClaimCloud(t.Context(), other, long)
@@ -177,9 +159,7 @@ func TestClaimCloud(t *testing.T) {
 		t.Fatalf("claimed %+v %v", claimed, err)
 	}
 	since := time.Now().Add(time.Hour).UTC().Truncate(time.Microsecond)
-	if err := polls.RecordRead(t.Context(), mine, []domain.Poll{{ProjectID: "p1", Since: since}}); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, polls.RecordRead(t.Context(), mine, []domain.Poll{{ProjectID: "p1", Since: since}}))
 	got, err := polls.ListFollowed(t.Context())
 	if err != nil || len(got) != 1 || !got[0].Since.Equal(since) {
 		t.Errorf("got %+v %v", got, err)
@@ -187,9 +167,7 @@ func TestClaimCloud(t *testing.T) {
 	if claimed, err = polls.ClaimSome(t.Context(), mine, long, []string{"p1"}); err != nil || len(claimed) != 0 {
 		t.Errorf("what another one has claimed was freed: %+v %v", claimed, err)
 	}
-	if err := polls.Release(t.Context(), mine); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, polls.Release(t.Context(), mine))
 	if _, held, err := polls.ClaimCloud(t.Context(), other, long); !held || err != nil {
 		t.Errorf("it is not free: %v", err)
 	}
@@ -202,18 +180,14 @@ func TestPausedProjectIsNotClaimed(t *testing.T) {
 	store := orders(t)
 	polls := postgres.Polls(store)
 	place(t, store, newOrder(1), ended)
-	if err := polls.Prepare(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, polls.Prepare(t.Context()))
 	claim := domain.NewClaim()
 	claimed, err := polls.ClaimSome(t.Context(), claim, long, []string{"p1"})
 	if err != nil || len(claimed) != 1 {
 		t.Fatalf("claimed %+v %v", claimed, err)
 	}
 	claimed[0].NotBefore = time.Now().Add(time.Hour)
-	if err := polls.RecordRead(t.Context(), claim, claimed); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, polls.RecordRead(t.Context(), claim, claimed))
 	due, err1 := polls.ClaimDue(t.Context(), claim, long, time.Now().Add(time.Hour), 10)
 	moving, err2 := polls.ClaimSome(t.Context(), claim, long, []string{"p1"})
 	if len(due)+len(moving) != 0 || err1 != nil || err2 != nil {
@@ -226,21 +200,15 @@ func TestRecurringJob(t *testing.T) {
 	t.Parallel()
 	jobs := postgres.Jobs{DB: open(t, testkit.Database(t))}
 	id, _ := claim(t, jobs, "again", long)
-	if err := jobs.Renew(t.Context(), "kind", "again", id, long); err != nil {
-		t.Error(err)
-	}
+	noError(t, jobs.Renew(t.Context(), "kind", "again", id, long))
 	if err := jobs.Renew(t.Context(), "kind", "again", domain.NewClaim(), long); !errors.Is(err, domain.ErrFenced) {
 		t.Errorf("a stranger renewed it: %v", err)
 	}
-	if err := jobs.Release(t.Context(), "kind", "again", domain.NewClaim()); err != nil {
-		t.Error(err)
-	}
+	noError(t, jobs.Release(t.Context(), "kind", "again", domain.NewClaim()))
 	if _, held := claim(t, jobs, "again", long); held {
 		t.Error("a stranger released it")
 	}
-	if err := jobs.Release(t.Context(), "kind", "again", id); err != nil {
-		t.Error(err)
-	}
+	noError(t, jobs.Release(t.Context(), "kind", "again", id))
 	late, held := claim(t, jobs, "again", ended)
 	if !held {
 		t.Error("it is not free")
@@ -258,9 +226,7 @@ func TestUnfollowedInstances(t *testing.T) {
 	polls := postgres.Polls{DB: l.DB}
 	c := l.storeConnection(t, domain.ConnectionQuota{}, nil)
 	delegated, own := connectedOrder(c, 3), newOrder(2)
-	if _, err := l.Place(t.Context(), delegated, 0); err != nil {
-		t.Fatal(err)
-	}
+	must(l.Place(t.Context(), delegated, 0))(t)
 	place(t, l.Orders, own, ended)
 	is := slices.Concat(delegated.Instances, own.Instances)
 	followed, remote, disconnected, plain, forgotten := is[0], is[1], is[2], is[3], is[4]
@@ -269,9 +235,7 @@ func TestUnfollowedInstances(t *testing.T) {
 		is[n] = with(is[n], fmt.Sprint("s", n), domain.InstanceBuilding)
 		servers = append(servers, domain.Server{ID: is[n].ServerID, ProjectID: "p1"})
 	}
-	if err := change(t, l.Orders, is); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, change(t, l.Orders, is))
 	l.exec(t, "update instances set remote = true where id = $1", remote.ID)
 	l.exec(t, "update instances set disconnected_at = now() where id = any($1)",
 		[]uuid.UUID{disconnected.ID, forgotten.ID})
@@ -319,9 +283,7 @@ func TestUnwanted(t *testing.T) {
 		with(kept.Instances[0], "k0", domain.InstanceActive), with(kept.Instances[1], "k1",
 			domain.InstanceDeleted), with(kept.Instances[3], "k3", domain.InstanceActive),
 	}
-	if err := change(t, store, known); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, change(t, store, known))
 	server := func(id, project string, o domain.Order, n int, more ...string) domain.Server {
 		return domain.Server{
 			ID: id, Name: "copied", ProjectID: project,
@@ -346,9 +308,7 @@ func TestUnwanted(t *testing.T) {
 		}
 	}
 	expect()
-	if err := store.Release(t.Context(), kept, claim); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, store.Release(t.Context(), kept, claim))
 	expect("k0 again", "k1 again", "k2")
 	for n, want := range []bool{true, false} {
 		if published, err := store.PublishUnexpected(t.Context(), kept.Instances[0], servers[1]); err != nil ||
@@ -377,27 +337,19 @@ func TestRunning(t *testing.T) {
 	decided, open, finalized, rolling := newOrder(1), newOrder(2), newOrder(1), newOrder(2)
 	// run-connections continues this one.
 	theirs := connectedOrder((testDB{Orders: store}).storeConnection(t, domain.ConnectionQuota{}, nil), 1)
-	if _, err := store.Place(t.Context(), theirs, 0); err != nil {
-		t.Fatal(err)
-	}
-	if err := change(t, store, []domain.Instance{with(theirs.Instances[0], "theirs",
-		domain.InstanceActive)}); err != nil {
-		t.Fatal(err)
-	}
+	must(store.Place(t.Context(), theirs, 0))(t)
+	noError(t, change(t, store, []domain.Instance{with(theirs.Instances[0], "theirs",
+		domain.InstanceActive)}))
 	rolling.Spec.OnFailure = domain.Rollback
 	for n, o := range []domain.Order{decided, open, finalized, rolling} {
 		for i := range o.Instances {
 			o.Instances[i].ID = uuid.New()
 		}
 		place(t, store, o, long)
-		if err := change(t, store, []domain.Instance{with(o.Instances[0], string(rune('a'+n)),
-			domain.InstanceActive)}); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, change(t, store, []domain.Instance{with(o.Instances[0], string(rune('a'+n)),
+			domain.InstanceActive)}))
 	}
-	if err := store.Finalize(t.Context(), finalStatus(get(t, store, finalized))); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, store.Finalize(t.Context(), finalStatus(get(t, store, finalized))))
 	var got, want []string
 	running, err := polls.ListRunningOrders(t.Context(), domain.RunningOrder{}, 10)
 	for _, o := range running {

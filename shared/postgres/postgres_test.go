@@ -34,10 +34,7 @@ func open(t *testing.T, url string) *postgres.DB {
 	if os.Getenv(pooled) != "" && !refusedByPgBouncer.MatchString(url) {
 		url = behindPgBouncer(t, url)
 	}
-	db, err := postgres.Open(postgres.Config{URL: domain.Secret(url), MaxConns: 8}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	db := must(postgres.Open(postgres.Config{URL: domain.Secret(url), MaxConns: 8}, nil))(t)
 	t.Cleanup(db.Close)
 	return db
 }
@@ -90,22 +87,18 @@ func TestMigrateConcurrently(t *testing.T) {
 		t.Errorf("an empty database: got %v", err)
 	}
 	var mu sync.Mutex
-	var all sync.WaitGroup
 	times := map[string]int{}
-	for range 3 {
-		all.Go(func() {
-			applied, err := postgres.Migrate(t.Context(), cfg)
-			if err != nil {
-				t.Error(err)
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			for _, name := range applied {
-				times[name]++
-			}
-		})
-	}
-	all.Wait()
+	concurrently(3, func(int) {
+		applied, err := postgres.Migrate(t.Context(), cfg)
+		if err != nil {
+			t.Error(err)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		for _, name := range applied {
+			times[name]++
+		}
+	})
 	for name, n := range times {
 		if n != 1 {
 			t.Errorf("%s was applied %d times", name, n)
@@ -119,18 +112,14 @@ func TestMigrateConcurrently(t *testing.T) {
 		t.Errorf("afterwards: %v", err)
 	}
 	conn := testkit.Connect(t, cfg.URL.Reveal())
-	if _, err := conn.Exec(t.Context(), "delete from schema_versions where version_id = $1",
-		postgres.SchemaVersion); err != nil {
-		t.Fatal(err)
-	}
+	must(conn.Exec(t.Context(), "delete from schema_versions where version_id = $1",
+		postgres.SchemaVersion))(t)
 	if err := db.Check(t.Context()); apperr.CodeOf(err) != apperr.Unavailable ||
 		!strings.Contains(apperr.As(err).Message, "run migrate") {
 		t.Errorf("an older schema: got %v", err)
 	}
-	if _, err := conn.Exec(t.Context(), "insert into schema_versions (version_id, is_applied) values ($1, true)",
-		postgres.SchemaVersion+1); err != nil {
-		t.Fatal(err)
-	}
+	must(conn.Exec(t.Context(), "insert into schema_versions (version_id, is_applied) values ($1, true)",
+		postgres.SchemaVersion+1))(t)
 	if err := db.Check(t.Context()); err != nil {
 		t.Errorf("a newer schema, during an update: got %v", err)
 	}
@@ -145,10 +134,7 @@ func TestPostgresAway(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer silent.Close()
-	absent, err := url.Parse(here)
-	if err != nil {
-		t.Fatal(err)
-	}
+	absent := must(url.Parse(here))(t)
 	absent.Path = "/no_such_database"
 	for name, db := range map[string]*postgres.DB{
 		"nobody listens":   open(t, "postgres://u:canary@127.0.0.1:1/x"),
@@ -180,10 +166,7 @@ func TestPostgresAway(t *testing.T) {
 func TestBackendKilled(t *testing.T) {
 	t.Parallel()
 	url := testkit.Database(t)
-	db, err := postgres.Open(postgres.Config{URL: domain.Secret(url), MaxConns: 1}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	db := must(postgres.Open(postgres.Config{URL: domain.Secret(url), MaxConns: 1}, nil))(t)
 	t.Cleanup(db.Close)
 	conn := testkit.Connect(t, url)
 	kill := func() {
@@ -214,6 +197,7 @@ func TestBackendKilled(t *testing.T) {
 		t.Errorf("afterwards: %v", err)
 	}
 	kill()
+	var err error
 	for range 2 { // the dead connection may be noticed by the pool or by the call
 		if err = db.Check(t.Context()); apperr.CodeOf(err) != apperr.Unavailable && err != nil {
 			t.Errorf("killed while idle: got %v", err)
@@ -245,10 +229,7 @@ func TestContextEnds(t *testing.T) {
 // withParameter is a database's URL with one parameter more.
 func withParameter(t *testing.T, database, name, value string) string {
 	t.Helper()
-	u, err := url.Parse(database)
-	if err != nil {
-		t.Fatal(err)
-	}
+	u := must(url.Parse(database))(t)
 	query := u.Query()
 	query.Set(name, value)
 	u.RawQuery = query.Encode()
@@ -259,12 +240,9 @@ func withParameter(t *testing.T, database, name, value string) string {
 func timeoutsOf(t *testing.T, database string) map[string]string {
 	t.Helper()
 	got := map[string]string{}
-	rows, err := open(t, database).Pool().Query(t.Context(),
+	rows := must(open(t, database).Pool().Query(t.Context(),
 		"select name, current_setting(name) from unnest($1::text[]) name",
-		[]string{"statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout"})
-	if err != nil {
-		t.Fatal(err)
-	}
+		[]string{"statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout"}))(t)
 	var name, value string
 	if _, err := pgx.ForEachRow(rows, []any{&name, &value},
 		func() error { got[name] = value; return nil }); err != nil {
@@ -309,10 +287,7 @@ func TestTimeoutsOfConnections(t *testing.T) {
 // TestRolesHaveTheTimeouts: roles.sql gives the functions' roles the same ones.
 func TestRolesHaveTheTimeouts(t *testing.T) {
 	t.Parallel()
-	sql, err := os.ReadFile("../../knative/roles.sql")
-	if err != nil {
-		t.Fatal(err)
-	}
+	sql := must(os.ReadFile("../../knative/roles.sql"))(t)
 	for name, value := range timeoutsOf(t, testkit.Database(t)) {
 		if !strings.Contains(string(sql), fmt.Sprintf("('%s', '%s')", name, value)) {
 			t.Errorf("knative/roles.sql does not set %s = '%s'", name, value)
@@ -326,18 +301,13 @@ func TestIdleTransactionIsEnded(t *testing.T) {
 	t.Parallel()
 	database := testkit.Database(t)
 	frozen := open(t, withParameter(t, database, "idle_in_transaction_session_timeout", "200ms"))
-	tx, err := frozen.Pool().Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	tx := must(frozen.Pool().Begin(t.Context()))(t)
 	defer func() { _ = tx.Rollback(t.Context()) }() // gives the connection back
-	if _, err := tx.Exec(t.Context(), "lock table orders"); err != nil {
-		t.Fatal(err)
-	}
+	must(tx.Exec(t.Context(), "lock table orders"))(t)
 	if _, err := (postgres.Orders{DB: open(t, database)}).Place(t.Context(), newOrder(1), long); err != nil {
 		t.Errorf("the lock was not released: %v", err)
 	}
-	_, err = tx.Exec(t.Context(), "select 1")
+	_, err := tx.Exec(t.Context(), "select 1")
 	if err = postgres.Classify(err); apperr.CodeOf(err) != apperr.Unavailable {
 		t.Errorf("its own statement: %v", err)
 	}
@@ -368,9 +338,7 @@ func TestMigrateRejectsUnreleased(t *testing.T) {
 func TestMigrateHasNoTimeouts(t *testing.T) {
 	t.Parallel()
 	slow := withParameter(t, testkit.EmptyDatabase(t), "statement_timeout", "5ms")
-	if _, err := postgres.Migrate(t.Context(), postgres.Config{URL: domain.Secret(slow), MaxConns: 1}); err != nil {
-		t.Error(err)
-	}
+	must(postgres.Migrate(t.Context(), postgres.Config{URL: domain.Secret(slow), MaxConns: 1}))(t)
 }
 
 // TestGrantsWaitForALock: what a migration defines anew each time is retried as the migrations are.

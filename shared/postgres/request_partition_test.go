@@ -28,9 +28,7 @@ func request(path string) domain.Request {
 
 func insert(t *testing.T, store postgres.Requests, rows ...domain.Request) {
 	t.Helper()
-	if err := store.Insert(t.Context(), rows); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, store.Insert(t.Context(), rows))
 }
 
 // partitions gives each partition's rows.
@@ -39,10 +37,7 @@ func partitions(t *testing.T, conn *pgx.Conn) map[string]int {
 	got := map[string]int{}
 	rows, _ := conn.Query(t.Context(),
 		"select inhrelid::regclass::text from pg_inherits where inhparent = 'requests'::regclass")
-	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		t.Fatal(err)
-	}
+	names := must(pgx.CollectRows(rows, pgx.RowTo[string]))(t)
 	for _, name := range names {
 		got[name] = testkit.Scalar[int](t, conn, "select count(*)::int from "+name)
 	}
@@ -51,9 +46,7 @@ func partitions(t *testing.T, conn *pgx.Conn) map[string]int {
 
 func exec(t *testing.T, conn *pgx.Conn, sql string) {
 	t.Helper()
-	if _, err := conn.Exec(t.Context(), sql); err != nil {
-		t.Fatal(err)
-	}
+	must(conn.Exec(t.Context(), sql))(t)
 }
 
 // TestMaintainUsesDatabaseClock goes through the months; each time rows have come before it was called.
@@ -85,10 +78,7 @@ func TestMaintainUsesDatabaseClock(t *testing.T) {
 		}},
 		{"2030-01-15T00:00:00Z", map[string]int{"requests_default": 0, "requests_203001": 2, "requests_203002": 0}},
 	} {
-		now, err := time.Parse(time.RFC3339, step.now)
-		if err != nil {
-			t.Fatal(err)
-		}
+		now := must(time.Parse(time.RFC3339, step.now))(t)
 		testkit.SetClock(t, url, now)
 		// The column's default was bound to the real clock when the table was made.
 		conn := testkit.Connect(t, url)
@@ -99,9 +89,7 @@ func TestMaintainUsesDatabaseClock(t *testing.T) {
 		store := postgres.Requests{DB: open(t, url)}
 		insert(t, store, request("/1"), request("/2"))
 		for range 2 { // the second time there is nothing to do
-			if err := store.Maintain(t.Context(), retention); err != nil {
-				t.Fatal(err)
-			}
+			noError(t, store.Maintain(t.Context(), retention))
 			if diff := cmp.Diff(step.want, partitions(t, conn)); diff != "" {
 				t.Fatalf("%s: %s", step.now, diff)
 			}
@@ -115,15 +103,11 @@ func TestMaintainConcurrently(t *testing.T) {
 	url := testkit.Database(t)
 	store := postgres.Requests{DB: open(t, url)}
 	insert(t, store, request("/"))
-	var all sync.WaitGroup
-	for range 6 {
-		all.Go(func() {
-			if err := store.Maintain(t.Context(), retention); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	all.Wait()
+	concurrently(6, func(int) {
+		if err := store.Maintain(t.Context(), retention); err != nil {
+			t.Error(err)
+		}
+	})
 	conn := testkit.Connect(t, url)
 	got := partitions(t, conn)
 	if len(got) != 3 || got["requests_default"] != 0 ||
@@ -240,20 +224,14 @@ func TestMaintainMovesNoRows(t *testing.T) {
 	url := testkit.Database(t)
 	conn := testkit.Connect(t, url)
 	at := func(now string) time.Time {
-		moment, err := time.Parse(time.RFC3339, now)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return moment
+		return must(time.Parse(time.RFC3339, now))(t)
 	}
 	maintain := func(now string, want map[string]int) {
 		t.Helper()
 		testkit.SetClock(t, url, at(now))
 		store := postgres.Requests{DB: open(t, url)}
 		conn = testkit.Connect(t, url)
-		if err := store.Maintain(t.Context(), retention); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, store.Maintain(t.Context(), retention))
 		if diff := cmp.Diff(want, partitions(t, conn)); diff != "" {
 			t.Fatalf("%s: %s", now, diff)
 		}
@@ -263,9 +241,7 @@ func TestMaintainMovesNoRows(t *testing.T) {
 	}
 	log := func(rows ...time.Time) {
 		t.Helper()
-		if _, err := conn.Exec(t.Context(), logRowsSQL, rows); err != nil {
-			t.Fatal(err)
-		}
+		must(conn.Exec(t.Context(), logRowsSQL, rows))(t)
 	}
 	// The first tick comes late.
 	first := oid("requests_default")
@@ -299,9 +275,7 @@ func TestDropPartitionBlocksNoWriter(t *testing.T) {
 	t.Parallel()
 	url := testkit.Database(t)
 	store, conn := postgres.Requests{DB: open(t, url)}, testkit.Connect(t, url)
-	if err := store.Maintain(t.Context(), retention); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, store.Maintain(t.Context(), retention))
 	exec(t, conn, oldMonthSQL)
 	reader := readLog(t, url)
 	ended := make(chan error, 1)
@@ -320,12 +294,8 @@ func TestDropPartitionBlocksNoWriter(t *testing.T) {
 	if _, there := partitions(t, conn)["requests_202001"]; !there {
 		t.Error("the partition was dropped under its reader")
 	}
-	if err := reader.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if err := store.Maintain(t.Context(), retention); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, reader.Rollback(t.Context()))
+	noError(t, store.Maintain(t.Context(), retention))
 	if got := partitions(t, conn); len(got) != 3 {
 		t.Errorf("the reader has ended, and the partitions are %v", got)
 	}
@@ -334,13 +304,8 @@ func TestDropPartitionBlocksNoWriter(t *testing.T) {
 // readLog begins to read the request log, and has not ended.
 func readLog(t *testing.T, url string) pgx.Tx {
 	t.Helper()
-	tx, err := testkit.Connect(t, url).Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := tx.Exec(t.Context(), "select count(*) from requests"); err != nil {
-		t.Fatal(err)
-	}
+	tx := must(testkit.Connect(t, url).Begin(t.Context()))(t)
+	must(tx.Exec(t.Context(), "select count(*) from requests"))(t)
 	return tx
 }
 
@@ -350,9 +315,7 @@ func TestDropPartitionResumes(t *testing.T) {
 	t.Parallel()
 	url := testkit.Database(t)
 	store, conn := postgres.Requests{DB: open(t, url)}, testkit.Connect(t, url)
-	if err := store.Maintain(t.Context(), retention); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, store.Maintain(t.Context(), retention))
 	exec(t, conn, oldMonthSQL+`; insert into requests_202001 select gen_random_uuid(), '2020-01-02Z', '', '', '', 200, 1, '', 'p1', '', '', '', ''`)
 	reader := readLog(t, url)
 	ended := make(chan error, 1)
@@ -370,12 +333,8 @@ where datname = current_database() and wait_event_type = 'Lock' and query like '
 	if got := partitions(t, conn); got["requests_202001"] != 1 {
 		t.Errorf("the partitions are %v", got)
 	}
-	if err := reader.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if err := store.Maintain(t.Context(), retention); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, reader.Rollback(t.Context()))
+	noError(t, store.Maintain(t.Context(), retention))
 	if got := partitions(t, conn); len(got) != 3 {
 		t.Errorf("the partitions are %v", got)
 	}

@@ -2,12 +2,8 @@ package postgres_test
 
 import (
 	"crypto/sha256"
-	"errors"
-	"sync"
 	"testing"
 	"time"
-
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/postgres"
@@ -41,18 +37,12 @@ func TestSessions(t *testing.T) {
 		time.Hour); apperr.CodeOf(err) != apperr.Conflict {
 		t.Errorf("the same cookie again: %v", err)
 	}
-	if _, err := conn.Exec(ctx, "update sessions set expires_at = now() where id = $1", sessionID("b")); err != nil {
-		t.Fatal(err)
-	}
-	if _, _, err := sessions.Get(ctx, sessionID("b"), time.Hour, true); apperr.CodeOf(err) != apperr.NotFound {
-		t.Errorf("one that is over: %v", err)
-	}
+	must(conn.Exec(ctx, "update sessions set expires_at = now() where id = $1", sessionID("b")))(t)
+	wantCode(t, "one that is over", errOf2(sessions.Get(ctx, sessionID("b"), time.Hour, true)), apperr.NotFound)
 	if sealed, err := sessions.End(ctx, sessionID("a")); err != nil || string(sealed) != "sealed" {
 		t.Errorf("%q %v", sealed, err)
 	}
-	if _, err := sessions.End(ctx, sessionID("a")); apperr.CodeOf(err) != apperr.NotFound {
-		t.Errorf("ended twice: %v", err)
-	}
+	wantCode(t, "ended twice", errOf(sessions.End(ctx, sessionID("a"))), apperr.NotFound)
 }
 
 // TestEndedSessionsAreDeleted by those that begin, a thousand at a time, however many begin at once; none of them waits
@@ -61,14 +51,9 @@ func TestEndedSessionsAreDeleted(t *testing.T) {
 	t.Parallel()
 	ctx, database := t.Context(), testkit.Database(t)
 	sessions, conn := postgres.Sessions{DB: open(t, database)}, testkit.Connect(t, database)
-	if _, err := conn.Exec(ctx, `insert into sessions (id, sealed, user_id, expires_at)
-select sha256(n::text::bytea), '', 'u1', now() - interval '1 s' * n from generate_series(1, 2500) n`); err != nil {
-		t.Fatal(err)
-	}
-	tx, err := conn.Begin(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(conn.Exec(ctx, `insert into sessions (id, sealed, user_id, expires_at)
+select sha256(n::text::bytea), '', 'u1', now() - interval '1 s' * n from generate_series(1, 2500) n`))(t)
+	tx := must(conn.Begin(ctx))(t)
 	if _, err := tx.Exec(ctx, "select pg_advisory_xact_lock(7166736204)"); err != nil { // somebody is at it
 		t.Fatal(err)
 	}
@@ -86,67 +71,26 @@ select sha256(n::text::bytea), '', 'u1', now() - interval '1 s' * n from generat
 	if n := count(); n != 2501 {
 		t.Errorf("there are %d, want all, because somebody else was at it", n)
 	}
-	if err := tx.Commit(ctx); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := sessions.Start(ctx, "u1", sessionID("first"), []byte("x"), time.Now().Add(time.Hour),
-		time.Hour); err != nil {
-		t.Error(err)
-	}
+	noError(t, tx.Commit(ctx))
+	must(sessions.Start(ctx, "u1", sessionID("first"), []byte("x"), time.Now().Add(time.Hour),
+		time.Hour))(t)
 	if n := count(); n != 1502 {
 		t.Errorf("there are %d, want a thousand less", n)
 	}
-	var all sync.WaitGroup
-	for n := range 16 {
-		all.Go(func() {
-			if _, err := sessions.Start(ctx, "u1", sessionID(string(rune('a'+n))), []byte("x"),
-				time.Now().Add(time.Hour),
-				time.Hour); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	all.Wait()
-	if _, err := sessions.Start(ctx, "u1", sessionID("last"), []byte("x"), time.Now().Add(time.Hour),
-		time.Hour); err != nil {
-		t.Error(err)
-	}
+	concurrently(16, func(n int) {
+		if _, err := sessions.Start(ctx, "u1", sessionID(string(rune('a'+n))), []byte("x"),
+			time.Now().Add(time.Hour),
+			time.Hour); err != nil {
+			t.Error(err)
+		}
+	})
+	must(sessions.Start(ctx, "u1", sessionID("last"), []byte("x"), time.Now().Add(time.Hour),
+		time.Hour))(t)
 	if n := count(); n > 19+500 {
 		t.Errorf("there are %d", n)
 	}
 	if n := testkit.Scalar[int](t, conn, "select count(*)::int from sessions where expires_at > now()"); n != 19 {
 		t.Errorf("%d of 19 that are not over are there", n)
-	}
-}
-
-// TestGrantsOfSessions, begin, read and end them, as the role of functions that serve HTTP. Of a session they change
-// only when it was used, and event functions do not reach any.
-func TestGrantsOfSessions(t *testing.T) {
-	t.Parallel()
-	ctx, database := t.Context(), testkit.Database(t)
-	serves := as(t, database, "cloudfn_functions")
-	sessions := postgres.Sessions{DB: serves}
-	if _, err := sessions.Start(ctx, "u1", sessionID("a"), []byte("x"), time.Now().Add(time.Hour),
-		time.Hour); err != nil {
-		t.Error(err)
-	}
-	if _, _, err := sessions.Get(ctx, sessionID("a"), time.Hour, true); err != nil {
-		t.Error(err)
-	}
-	if _, err := sessions.End(ctx, sessionID("a")); err != nil {
-		t.Error(err)
-	}
-	conn := testkit.Connect(t, database)
-	privileges := func(role string) string {
-		return testkit.Scalar[string](t, conn,
-			"select coalesce(string_agg(privilege_type, ',' order by privilege_type), '') from information_schema.role_table_grants where table_name = 'sessions' and grantee like $1 || '\\_%'", role)
-	}
-	if got := privileges("cloudfn_functions"); got != "DELETE,INSERT,SELECT" {
-		t.Errorf("functions have %s", got)
-	}
-	_, _, err := postgres.Sessions{DB: as(t, database, "cloudfn_events")}.Get(ctx, sessionID("a"), time.Hour, true)
-	if pg, ok := errors.AsType[*pgconn.PgError](err); !ok || pg.Code != "42501" {
-		t.Errorf("event functions: %v", err)
 	}
 }
 
@@ -157,17 +101,13 @@ func TestIdleSessions(t *testing.T) {
 	sessions, conn := postgres.Sessions{DB: open(t, database)}, testkit.Connect(t, database)
 	ctx := t.Context()
 	for id, user := range map[string]string{"a": "u1", "b": "u1", "c": "u2"} {
-		if _, err := sessions.Start(ctx, user, sessionID(id), []byte("x"), time.Now().Add(9*time.Hour),
-			12*time.Hour); err != nil {
-			t.Fatal(err)
-		}
+		must(sessions.Start(ctx, user, sessionID(id), []byte("x"), time.Now().Add(9*time.Hour),
+			12*time.Hour))(t)
 	}
 	age := func(id, by string) {
 		t.Helper()
-		if _, err := conn.Exec(ctx, "update sessions set used_at = used_at - $2::interval where id = $1", sessionID(id),
-			by); err != nil {
-			t.Fatal(err)
-		}
+		must(conn.Exec(ctx, "update sessions set used_at = used_at - $2::interval where id = $1", sessionID(id),
+			by))(t)
 	}
 	isOpen := func(id string, isUse bool) bool {
 		t.Helper()
@@ -191,15 +131,11 @@ func TestIdleSessions(t *testing.T) {
 	if isOpen("c", true) {
 		t.Error("a request that is no use has kept a session alive")
 	}
-	if err := sessions.EndAll(ctx, "u2"); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, sessions.EndAll(ctx, "u2"))
 	if !isOpen("a", false) {
 		t.Error("another user's session has ended")
 	}
-	if err := sessions.EndAll(ctx, "u1"); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, sessions.EndAll(ctx, "u1"))
 	if n := testkit.Scalar[int](t, conn, "select count(*)::int from sessions"); n != 0 {
 		t.Errorf("%d sessions are left", n)
 	}

@@ -1,7 +1,6 @@
 package postgres_test
 
 import (
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -22,16 +21,10 @@ func TestAnnounceTrustIsUnique(t *testing.T) {
 	store, d := postgres.Connections{DB: l.DB}, postgres.Delegations{DB: l.DB}
 	c := l.storeConnection(t, domain.ConnectionQuota{}, nil)
 	kept, gone := l.announce(t, c), l.announce(t, c)
-	if _, err := store.Change(t.Context(), c, renewed(c, kept, "t2")); err != nil {
-		t.Fatal(err)
-	}
+	must(store.Change(t.Context(), c, renewed(c, kept, "t2")))(t)
 	taken := l.announce(t, c)
-	if _, err := d.AdoptTrust(t.Context(), taken); err != nil {
-		t.Fatal(err)
-	}
-	if err := store.ForgetTrust(t.Context(), "p1", gone.ID); err != nil {
-		t.Fatal(err)
-	}
+	must(d.AdoptTrust(t.Context(), taken))(t)
+	noError(t, store.ForgetTrust(t.Context(), "p1", gone.ID))
 	for what, tc := range map[string]struct {
 		id   uuid.UUID
 		user string
@@ -66,9 +59,7 @@ func TestOldTrustPending(t *testing.T) {
 	l := newTestDB(t)
 	store, d := postgres.Connections{DB: l.DB}, postgres.Delegations{DB: l.DB}
 	c := l.storeConnection(t, domain.ConnectionQuota{}, nil)
-	if _, err := store.Change(t.Context(), c, renewed(c, l.announce(t, c), "t2")); err != nil {
-		t.Fatal(err)
-	}
+	must(store.Change(t.Context(), c, renewed(c, l.announce(t, c), "t2")))(t)
 	l.exec(t, "update trusts_to_revoke set not_before = now()")
 	old, err := d.OldTrusts(t.Context(), 10)
 	if err != nil || len(old) != 1 {
@@ -103,9 +94,7 @@ func endedTrust(t *testing.T, store postgres.Connections) domain.Connection {
 	c.Kind, c.Secret, c.AuthURL, c.Region, c.TrustExpiresAt = domain.TrustConnection, nil, "", "",
 		c.ExpiresAt.Add(17*time.Minute)
 	c = storedConnection(t, store, c)
-	if _, err := store.End(t.Context(), "p1", c.ID, domain.ConnectionDeleted, "it was deleted", false); err != nil {
-		t.Fatal(err)
-	}
+	must(store.End(t.Context(), "p1", c.ID, domain.ConnectionDeleted, "it was deleted", false))(t)
 	return c
 }
 
@@ -117,26 +106,20 @@ func TestRevocations(t *testing.T) {
 	db, conn := open(t, database), testkit.Connect(t, database)
 	d, c := postgres.Delegations{DB: db}, endedTrust(t, postgres.Connections{DB: db})
 	atOnce := func(do func() (bool, error)) (notified int64) {
-		var all sync.WaitGroup
 		var n atomic.Int64
-		for range 8 {
-			all.Go(func() {
-				ok, err := do()
-				if err != nil {
-					t.Error(err)
-				}
-				if ok {
-					n.Add(1)
-				}
-			})
-		}
-		all.Wait()
+		concurrently(8, func(int) {
+			ok, err := do()
+			if err != nil {
+				t.Error(err)
+			}
+			if ok {
+				n.Add(1)
+			}
+		})
 		return n.Load()
 	}
 	for n, want := range []float64{10, 20, 40, 80, 160, 320, 640, 900, 900} {
-		if _, err := conn.Exec(t.Context(), "update connections set not_before = null"); err != nil {
-			t.Fatal(err)
-		}
+		must(conn.Exec(t.Context(), "update connections set not_before = null"))(t)
 		notified := atOnce(func() (bool, error) {
 			return d.MarkRevocationPending(t.Context(), c, "because", 10*time.Second, 15*time.Minute)
 		})
@@ -199,20 +182,14 @@ func TestRetireConnections(t *testing.T) {
 	old, young, pending, active := endedTrust(t, store), endedTrust(t, store), endedTrust(t, store), storedConnection(t,
 		store, newConnection())
 	for _, c := range []domain.Connection{old, young} {
-		if _, err := d.MarkRevoked(t.Context(), c); err != nil {
-			t.Fatal(err)
-		}
+		must(d.MarkRevoked(t.Context(), c))(t)
 	}
 	for id, days := range map[uuid.UUID]int{old.ID: 91, young.ID: 89, pending.ID: 400, active.ID: 400} {
-		if _, err := conn.Exec(t.Context(),
+		must(conn.Exec(t.Context(),
 			"update connections set updated_at = now() - make_interval(days => $2) where id = $1", id,
-			days); err != nil {
-			t.Fatal(err)
-		}
+			days))(t)
 	}
-	if err := d.Retire(t.Context(), 7*24*time.Hour, 90*24*time.Hour); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, d.Retire(t.Context(), 7*24*time.Hour, 90*24*time.Hour))
 	if left := testkit.Scalar[int](t, conn, "select count(*)::int from connections where id <> $1", old.ID); left != 3 {
 		t.Errorf("%d are left", left)
 	}

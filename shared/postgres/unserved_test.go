@@ -37,9 +37,7 @@ func TestUnserved(t *testing.T) {
 	t.Parallel()
 	database := testkit.Database(t)
 	conn, db := testkit.Connect(t, database), open(t, database)
-	if _, err := conn.Exec(t.Context(), unservedRows); err != nil {
-		t.Fatal(err)
-	}
+	must(conn.Exec(t.Context(), unservedRows))(t)
 	unserved, ctx := postgres.Unserved{DB: db}, t.Context()
 	all, err := unserved.ListRemains(ctx)
 	want := []domain.Remains{{ProjectID: "p1", DomainID: "d", Counts: map[string]int{
@@ -84,9 +82,7 @@ update managed_projects set claim_id = null, claimed_until = null, due_at = now(
 	if got := claimed(); got != [6]int{1, 1, 1, 1, 2, 1} {
 		t.Errorf("of a project that is served again: claimed %v", got)
 	}
-	if err := unserved.End(ctx, "p1", false); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, unserved.End(ctx, "p1", false))
 	all, err = unserved.ListRemains(ctx)
 	// run-leases ends the lease; the order waits until the project is served again.
 	want[0].Counts = map[string]int{"leases": 1, "orders": 1}
@@ -105,9 +101,7 @@ func TestEndLeavesServers(t *testing.T) {
 		addNodes(t, conn, 1)
 		lease := newLease(0, 1)
 		lease.Lease.OnEnd = domain.OnEndDelete
-		if _, err := (postgres.Leases{DB: db}).Create(t.Context(), lease); err != nil {
-			t.Fatal(err)
-		}
+		must(postgres.Leases{DB: db}.Create(t.Context(), lease))(t)
 		_, err := conn.Exec(t.Context(), `update leases set status = 'active', start_result = 'done';
 update allocations set prepared_at = now()`)
 		if err == nil {
@@ -142,29 +136,18 @@ func TestResumedStreamsKeepNoPause(t *testing.T) {
 			testkit.AddEvents(t, conn, "p1", []string{"free", "locked"}, 1)
 			const paused = `update streams set attempts = 9, failing_since = now(), next_at = now() + interval '1 hour';
 update callbacks set status = 'suspended', reason = '` + domain.UnservedReason + "'"
-			if _, err := conn.Exec(t.Context(), paused); err != nil {
-				t.Fatal(err)
-			}
-			held, err := holder.Begin(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(conn.Exec(t.Context(), paused))(t)
+			held := must(holder.Begin(t.Context()))(t)
 			const locks = "select from streams where stream like '%locked' for update"
-			if _, err := held.Exec(t.Context(), locks); err != nil {
-				t.Fatal(err)
-			}
+			must(held.Exec(t.Context(), locks))(t)
 			done := make(chan error, 1)
 			go func() { done <- resume(t.Context(), db, id) }()
 			testkit.Eventually(t, 10*time.Second, "it waits or is done", func() bool {
 				return len(done) == 1 || testkit.Scalar[bool](t, conn, `select exists (select from pg_stat_activity
 where datname = current_database() and wait_event_type = 'Lock')`)
 			})
-			if err := held.Commit(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			if err := <-done; err != nil {
-				t.Fatal(err)
-			}
+			noError(t, held.Commit(t.Context()))
+			noError(t, <-done)
 			due := testkit.Scalar[int](t, conn, `select count(*)::int from streams join callbacks on id = callback_id
 where next_at <= now() and attempts = 0 and streams.failing_since is null and status = 'pending'`)
 			if due != 2 {
