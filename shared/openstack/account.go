@@ -36,15 +36,6 @@ func (c *Cloud) Account(cfg Config, credentials Credentials) (*Account, error) {
 		"_SECRET, or OS_CLOUD")
 }
 
-// Prefixed names the variables of an account in an error as they are set: with a prefix, such as LEASES_.
-func Prefixed(prefix string, err error) error {
-	if err == nil {
-		return nil
-	}
-	names := strings.NewReplacer("OS_CLIENT_", "OS_CLIENT_", "OS_", prefix+"OS_")
-	return errors.New(names.Replace(err.Error()))
-}
-
 // IsCredential reports whether the account logs in with an application credential.
 func (a *Account) IsCredential() bool { return a.method == byCredential }
 
