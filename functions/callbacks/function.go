@@ -2,10 +2,7 @@
 package callbacks
 
 import (
-	"errors"
-
 	"github.com/cloudfn/cloudfn/shared/apperr"
-	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/httpx"
 	"github.com/cloudfn/cloudfn/shared/postgres"
 	"github.com/cloudfn/cloudfn/shared/run"
@@ -15,20 +12,14 @@ import (
 
 // Config is what this function reads from its environment besides run.Config.
 type Config struct {
-	// Tests of callbacks a minute that all replicas together accept from one project, 1 to 100000.
-	Tests int `env:"CALLBACK_TEST_RATE_LIMIT, default=60"`
-	// Redeliveries a minute that all replicas together accept from one project, 1 to 100000.
-	Redeliveries int `env:"CALLBACK_REDELIVER_RATE_LIMIT, default=600"`
+	// Tests of callbacks a minute that all replicas together accept from one project.
+	Tests int `env:"CALLBACK_TEST_RATE_LIMIT, default=60" min:"1" max:"100000"`
+	// Redeliveries a minute that all replicas together accept from one project.
+	Redeliveries int `env:"CALLBACK_REDELIVER_RATE_LIMIT, default=600" min:"1" max:"100000"`
 
 	Seal   seal.Config
 	Ranges webhook.Ranges
 	Quota  webhook.Quota
-}
-
-// Validate rejects a Config that cannot work; run validates the fields.
-func (c Config) Validate() error {
-	return errors.Join(domain.CheckRate("CALLBACK_TEST_RATE_LIMIT", c.Tests),
-		domain.CheckRate("CALLBACK_REDELIVER_RATE_LIMIT", c.Redeliveries))
 }
 
 // Function declares callbacks.

@@ -4,7 +4,6 @@ package collectstats
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/cloudfn/cloudfn/shared/auth"
@@ -16,13 +15,13 @@ import (
 
 // Config is what this function reads from its environment besides run.Config.
 type Config struct {
-	// How far back missing hours are rebuilt, 1h to 720h.
-	Backfill time.Duration `env:"STATS_BACKFILL, default=24h"`
+	// How far back missing hours are rebuilt.
+	Backfill time.Duration `env:"STATS_BACKFILL, default=24h" min:"1h" max:"720h"`
 	// How long a month of the request log is kept after its end.
-	Retention time.Duration `env:"REQUESTS_RETENTION, default=2160h"`
+	Retention time.Duration `env:"REQUESTS_RETENTION, default=2160h" min:"24h"`
 	// By how many megabytes (MiB) the request log and the stored responses to requests with an Idempotency-Key may
 	// grow within a day, with their indexes. Beyond that collect-stats logs an error each hour.
-	DailyMB int64 `env:"REQUESTS_DAILY_MB, default=10240"`
+	DailyMB int64 `env:"REQUESTS_DAILY_MB, default=10240" min:"1"`
 	// Rows is how long other rows are kept.
 	Rows postgres.RetentionConfig
 	// Claim is how long one replica keeps a tick's work to itself: as long as it may work on it.
@@ -35,20 +34,6 @@ type Config struct {
 
 // maxBackfill bounds the window of hours that may still be filled in; jobs are kept for longer than that.
 const maxBackfill = 30 * 24 * time.Hour
-
-// Validate refuses a Config that cannot work.
-func (c Config) Validate() error {
-	if c.Backfill < time.Hour || c.Backfill > maxBackfill {
-		return fmt.Errorf("STATS_BACKFILL is %s: it must be 1h to 720h", c.Backfill)
-	}
-	if c.Retention < 24*time.Hour {
-		return fmt.Errorf("REQUESTS_RETENTION is %s: it must be 24h at least", c.Retention)
-	}
-	if c.DailyMB < 1 {
-		return fmt.Errorf("REQUESTS_DAILY_MB is %d: it must be 1 at least", c.DailyMB)
-	}
-	return nil
-}
 
 // Function declares collect-stats. It deletes old rows of every kind.
 var Function = run.Event[Config]{

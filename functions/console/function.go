@@ -3,12 +3,10 @@
 package console
 
 import (
-	"fmt"
 	"time"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/auth"
-	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/postgres"
 	"github.com/cloudfn/cloudfn/shared/run"
 )
@@ -19,26 +17,18 @@ type Config struct {
 	// process, as in the daemon.
 	Upstream run.Upstream `env:"CONSOLE_UPSTREAM"`
 
-	// How long a session lasts that no one uses, 5m to 12h. What the page reads on its own is no use. A session ends
+	// How long a session lasts that no one uses. What the page reads on its own is no use. A session ends
 	// with its token, and after 12 hours, in any case.
-	Idle time.Duration `env:"CONSOLE_IDLE, default=1h"`
+	Idle time.Duration `env:"CONSOLE_IDLE, default=1h" min:"5m" max:"12h"`
 
-	// Sign-ins a minute that all replicas together accept from one address (IPv6: one /56), 1 to 100000.
-	SignIns int `env:"SIGN_IN_RATE_LIMIT, default=60"`
+	// Sign-ins a minute that all replicas together accept from one address (IPv6: one /56).
+	SignIns int `env:"SIGN_IN_RATE_LIMIT, default=60" min:"1" max:"100000"`
 
 	Callers auth.Config // the projects and domains that are served
 }
 
-const minIdle = 5 * time.Minute // a use is written once a minute
-
 // Validate rejects a Config that cannot work.
 func (c Config) Validate() error {
-	if c.Idle < minIdle || c.Idle > domain.MaxSession {
-		return fmt.Errorf("CONSOLE_IDLE is %s: it must be 5m to 12h", c.Idle)
-	}
-	if err := domain.CheckRate("SIGN_IN_RATE_LIMIT", c.SignIns); err != nil {
-		return err
-	}
 	if c.Upstream == "" {
 		return nil
 	}

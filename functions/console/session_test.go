@@ -359,15 +359,3 @@ func TestIdleSession(t *testing.T) {
 		}
 	}
 }
-
-// TestIdleConfig: a use is written once a minute, so less than some minutes would end sessions that are used.
-func TestIdleConfig(t *testing.T) {
-	t.Parallel()
-	for idle, isGood := range map[time.Duration]bool{
-		5 * time.Minute: true, 12 * time.Hour: true, 4 * time.Minute: false, 13 * time.Hour: false, 0: false,
-	} {
-		if err := (Config{Idle: idle, SignIns: 1}).Validate(); (err == nil) != isGood {
-			t.Errorf("%s: %v", idle, err)
-		}
-	}
-}

@@ -3,10 +3,8 @@
 package deliverevents
 
 import (
-	"fmt"
 	"time"
 
-	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/due"
 	"github.com/cloudfn/cloudfn/shared/eventx"
 	"github.com/cloudfn/cloudfn/shared/flow"
@@ -20,25 +18,13 @@ import (
 // Config is what this function reads from its environment besides run.Config.
 type Config struct {
 	// How long events are kept, delivered or not. A delivery is retried for 72h.
-	Retention time.Duration `env:"EVENTS_RETENTION, default=168h"`
+	Retention time.Duration `env:"EVENTS_RETENTION, default=168h" min:"73h"`
 	// `required`, or `optional`: a receiver that does not know the handshake gets events too.
-	Handshake string `env:"CALLBACK_HANDSHAKE, default=required"`
+	Handshake string `env:"CALLBACK_HANDSHAKE, default=required" values:"required,optional"`
 
 	Webhook webhook.Config
 	Keys    seal.OpenConfig
 	Sink    eventx.SinkConfig // who gets every event
-}
-
-// Validate refuses a Config that cannot work.
-func (c Config) Validate() error {
-	if c.Retention <= tryFor {
-		return fmt.Errorf("EVENTS_RETENTION is %s: it must be longer than a delivery is retried, %s", c.Retention,
-			domain.ShortTime(tryFor))
-	}
-	if c.Handshake != "required" && c.Handshake != "optional" {
-		return fmt.Errorf("CALLBACK_HANDSHAKE is %q: it must be required or optional", c.Handshake)
-	}
-	return nil
 }
 
 const (

@@ -22,8 +22,8 @@ type Config struct {
 	// they are shelved. Empty = they get none.
 	DefaultLease domain.Period `env:"DEFAULT_LEASE"`
 
-	// Launches a minute that all replicas together accept from one project, 1 to 100000.
-	Launches int `env:"LAUNCH_RATE_LIMIT, default=600"`
+	// Launches a minute that all replicas together accept from one project.
+	Launches int `env:"LAUNCH_RATE_LIMIT, default=600" min:"1" max:"100000"`
 
 	// To whom trusts for leases are made.
 	Trust delegation.Config
@@ -34,9 +34,6 @@ type Config struct {
 	Ranges     webhook.Ranges
 	Quota      webhook.Quota
 }
-
-// Validate checks this function's own variables; run validates the fields.
-func (c Config) Validate() error { return domain.CheckRate("LAUNCH_RATE_LIMIT", c.Launches) }
 
 // fence is for how long a create call without an answer delays the next one for its instance. A third of it is left to
 // Nova to finish a call whose caller is gone, so it is well above what Nova takes for one server.

@@ -3,11 +3,8 @@
 package managed
 
 import (
-	"fmt"
-
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/delegation"
-	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/httpx"
 	"github.com/cloudfn/cloudfn/shared/postgres"
 	"github.com/cloudfn/cloudfn/shared/run"
@@ -23,20 +20,12 @@ type Config struct {
 
 	Seal seal.ManagedConfig
 
-	// How many managed resources, and how many templates, a project may have; 0 = unlimited.
-	PerProject int `env:"MANAGED_PER_PROJECT, default=1000"`
+	// How many managed resources, and how many templates, a project may have.
+	PerProject int `env:"MANAGED_PER_PROJECT, default=1000" min:"1" zero:"no limit"`
 
 	// Declarations a minute that make a revision or have a secret, which all replicas together accept from one
-	// project, 1 to 100000.
-	Declarations int `env:"DECLARATION_RATE_LIMIT, default=600"`
-}
-
-// Validate rejects a Config that cannot work.
-func (c Config) Validate() error {
-	if c.PerProject < 0 {
-		return fmt.Errorf("MANAGED_PER_PROJECT is %d: it must be 1 or more, or 0 for no limit", c.PerProject)
-	}
-	return domain.CheckRate("DECLARATION_RATE_LIMIT", c.Declarations)
+	// project.
+	Declarations int `env:"DECLARATION_RATE_LIMIT, default=600" min:"1" max:"100000"`
 }
 
 // Function declares managed.

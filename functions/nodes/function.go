@@ -17,9 +17,6 @@ type Config struct {
 	StatusURLs webhook.StatusRanges
 }
 
-// Validate refuses a Config that cannot work.
-func (c Config) Validate() error { return c.StatusURLs.Validate() }
-
 // Function declares nodes.
 var Function = run.HTTP[Config, service]{
 	Name:    "nodes",

@@ -5,7 +5,6 @@ package resources
 import (
 	"time"
 
-	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/httpx"
 	"github.com/cloudfn/cloudfn/shared/postgres"
 	"github.com/cloudfn/cloudfn/shared/run"
@@ -13,13 +12,8 @@ import (
 
 // Config is what this function reads from its environment besides run.Config.
 type Config struct {
-	// Time limit per kind of resource, 1s to 1m; the others are answered without it.
-	Timeout time.Duration `env:"RESOURCE_TIMEOUT, default=5s"`
-}
-
-// Validate rejects a Config that cannot work.
-func (c Config) Validate() error {
-	return domain.CheckTime("RESOURCE_TIMEOUT", c.Timeout, time.Second, time.Minute)
+	// Time limit per kind of resource; the others are answered without it.
+	Timeout time.Duration `env:"RESOURCE_TIMEOUT, default=5s" min:"1s" max:"1m"`
 }
 
 // Function declares resources.

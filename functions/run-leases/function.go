@@ -4,10 +4,8 @@ package runleases
 
 import (
 	"context"
-	"errors"
 	"time"
 
-	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/eventx"
 	"github.com/cloudfn/cloudfn/shared/leases"
 	"github.com/cloudfn/cloudfn/shared/openstack"
@@ -17,35 +15,24 @@ import (
 
 // Config is what this function reads from its environment besides run.Config.
 type Config struct {
-	// For how long the start of a lease is retried before the lease is in error, 0s to 24h.
-	RetryFor time.Duration `env:"LEASES_RETRY_FOR, default=15m"`
-	// For how long the end of a lease is retried before the lease is in error, 0s (without a limit) to 24h. It is tried
+	// For how long the start of a lease is retried before the lease is in error.
+	RetryFor time.Duration `env:"LEASES_RETRY_FOR, default=15m" min:"0s" max:"24h"`
+	// For how long the end of a lease is retried before the lease is in error; 0s = without a limit. It is tried
 	// less often from then on.
-	EndFor time.Duration `env:"LEASES_END_FOR, default=1h"`
-	// How long a reserved host has to be down in Nova before another one takes its place, 0s to 24h. When watch-nodes
+	EndFor time.Duration `env:"LEASES_END_FOR, default=1h" min:"0s" max:"24h"`
+	// How long a reserved host has to be down in Nova before another one takes its place. When watch-nodes
 	// watches it, it has to be `down` there, too (`NODES_DOWN_AFTER`). One that an admin has forced down in Nova is
 	// replaced immediately.
-	HealAfter time.Duration `env:"LEASES_HEAL_AFTER, default=2m"`
-	// Cloud name in clouds.yaml of the account that manages hosts; the other `LEASES_OS_*` variables are then ignored.
+	HealAfter time.Duration `env:"LEASES_HEAL_AFTER, default=2m" min:"0s" max:"24h"`
+	// Cloud name in clouds.yaml of the account that manages hosts, an admin. When empty, a function that runs alone uses its
+	// own login, and the daemon has no account: no host can be reserved.
 	AccountCloud string `env:"LEASES_OS_CLOUD"`
-	// The account that manages hosts, an admin. Without it no host can be reserved.
-	Account openstack.Credentials `env:", prefix=LEASES_"`
+	Account      openstack.Credentials
 
 	// Leases of servers that were made directly in Nova.
 	Adopt AdoptConfig
 
 	OpenStack openstack.Config
-}
-
-const maxRetry = 24 * time.Hour // bounds LEASES_RETRY_FOR, LEASES_END_FOR and LEASES_HEAL_AFTER
-
-// Validate refuses a Config that cannot work.
-func (c Config) Validate() error {
-	return errors.Join(
-		domain.CheckTime("LEASES_RETRY_FOR", c.RetryFor, 0, maxRetry),
-		domain.CheckTime("LEASES_END_FOR", c.EndFor, 0, maxRetry),
-		domain.CheckTime("LEASES_HEAL_AFTER", c.HealAfter, 0, maxRetry),
-	)
 }
 
 // claimFor is how long a replica that has died keeps its leases. Work renews its claim.
@@ -96,7 +83,7 @@ func build(cfg Config, d run.Deps) (eventx.Func, error) {
 		RetryFor: cfg.RetryFor, EndFor: cfg.EndFor, ClaimFor: claimFor, HealAfter: cfg.HealAfter,
 		Inventory: &leases.Inventory{},
 	}
-	own, err := d.Cloud.OptionalAccount(cfg.OpenStack, "LEASES_", cfg.AccountCloud, cfg.Account)
+	own, err := d.Account("LEASES_OS_CLOUD", cfg.AccountCloud, cfg.OpenStack, cfg.Account)
 	if err != nil {
 		return nil, err
 	}

@@ -3,7 +3,6 @@
 package servers
 
 import (
-	"fmt"
 	"time"
 
 	"github.com/cloudfn/cloudfn/shared/agent"
@@ -18,16 +17,8 @@ import (
 type Config struct {
 	Seal   seal.ConnectionConfig
 	Agents agent.Config
-	// How long an instance may take from its deployment until its agent is ready, 1m to 24h.
-	AgentTTL time.Duration `env:"AGENT_TOKEN_TTL, default=30m"`
-}
-
-// Validate rejects a Config that cannot work.
-func (c Config) Validate() error {
-	if c.AgentTTL < time.Minute || c.AgentTTL > 24*time.Hour {
-		return fmt.Errorf("AGENT_TOKEN_TTL is %s: it must be 1m to 24h", c.AgentTTL)
-	}
-	return nil
+	// How long an instance may take from its deployment until its agent is ready.
+	AgentTTL time.Duration `env:"AGENT_TOKEN_TTL, default=30m" min:"1m" max:"24h"`
 }
 
 // Function declares servers.

@@ -17,19 +17,19 @@ import (
 
 // Config is what this function reads from its environment besides run.Config.
 type Config struct {
-	// A node without a report for longer than this is suspect, 1s at least.
-	Suspect time.Duration `env:"NODES_SUSPECT_AFTER, default=75s"`
+	// A node without a report for longer than this is suspect.
+	Suspect time.Duration `env:"NODES_SUSPECT_AFTER, default=75s" min:"1s"`
 	// A node without a report for longer than this is down; must be longer than `NODES_SUSPECT_AFTER`.
 	Down time.Duration `env:"NODES_DOWN_AFTER, default=180s"`
-	// The share of a zone's hosts that may be out of service while others are cordoned and drained automatically, 1 to
-	// 100 percent; one host always may. Beyond it nothing is cordoned or drained automatically in the zone.
-	Share int `env:"NODES_AUTO_SHARE, default=20"`
+	// The share of a zone's hosts that may be out of service while others are cordoned and drained automatically, in
+	// percent; one host always may. Beyond it nothing is cordoned or drained automatically in the zone.
+	Share int `env:"NODES_AUTO_SHARE, default=20" min:"1" max:"100"`
 	// The project whose callbacks get the events of nodes; empty = only the operator's sink gets them.
 	EventProject string `env:"NODES_PROJECT_ID"`
-	// Cloud name in clouds.yaml of the account that watches nodes; the other `NODES_OS_*` variables are then ignored.
+	// Cloud name in clouds.yaml of the account that watches and drains nodes, an admin. When empty, a function that runs alone uses its
+	// own login, and the daemon has no account: nothing is watched.
 	AccountCloud string `env:"NODES_OS_CLOUD"`
-	// The account that watches and drains nodes, an admin. Without it nothing is watched.
-	Account openstack.Credentials `env:", prefix=NODES_"`
+	Account      openstack.Credentials
 
 	StatusURLs webhook.StatusRanges
 	OpenStack  openstack.Config
@@ -37,16 +37,10 @@ type Config struct {
 
 // Validate refuses a Config that cannot work.
 func (c Config) Validate() error {
-	if c.Suspect < time.Second {
-		return fmt.Errorf("NODES_SUSPECT_AFTER is %s: it must be 1s at least", c.Suspect)
-	}
 	if c.Down <= c.Suspect {
 		return fmt.Errorf("NODES_DOWN_AFTER is %s: it must be longer than NODES_SUSPECT_AFTER, %s", c.Down, c.Suspect)
 	}
-	if c.Share < 1 || c.Share > 100 {
-		return fmt.Errorf("NODES_AUTO_SHARE is %d: it must be 1 to 100, in percent", c.Share)
-	}
-	return c.StatusURLs.Validate()
+	return nil
 }
 
 // Function declares watch-nodes. Its account moves any server of the cloud, so no function that serves HTTP has it.
@@ -99,7 +93,7 @@ func build(cfg Config, d run.Deps) (eventx.Func, error) {
 	s.engine = nodes.Engine{
 		Drains: s.drains, Node: s.nodes.Get, Wake: d.Wake, Parallel: parallel, ServerTimeout: serverTimeout,
 	}
-	own, err := d.Cloud.OptionalAccount(cfg.OpenStack, "NODES_", cfg.AccountCloud, cfg.Account)
+	own, err := d.Account("NODES_OS_CLOUD", cfg.AccountCloud, cfg.OpenStack, cfg.Account)
 	if err != nil {
 		return nil, err
 	}

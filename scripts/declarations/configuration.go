@@ -20,22 +20,22 @@ func configuration(made files, d run.Description) error {
 		return err
 	}
 	var out strings.Builder
-	out.WriteString("| variable | default | read by | meaning |\n|---|---|---|---|\n")
+	out.WriteString("| variable | default | values | read by | meaning |\n|---|---|---|---|---|\n")
 	for _, v := range d.Variables {
-		byDefault, readers := "", "all"
+		byDefault, values, readers := "", "", "all"
 		if v.Default != "" {
 			byDefault = " `" + v.Default + "`"
+		}
+		if v.Values != "" {
+			values = " " + v.Values
 		}
 		if v.ReadBy != nil {
 			readers = strings.Join(v.ReadBy, ", ")
 		}
 		if meanings[v.Name] == "" {
-			prefixed(meanings, v.Name)
-		}
-		if meanings[v.Name] == "" {
 			return fmt.Errorf("%s: the field of the configuration has no comment", v.Name)
 		}
-		fmt.Fprintf(&out, "| `%s` |%s | %s | %s |\n", v.Name, byDefault, readers, meanings[v.Name])
+		fmt.Fprintf(&out, "| `%s` |%s |%s | %s | %s |\n", v.Name, byDefault, values, readers, meanings[v.Name])
 	}
 	return replace(made, "docs/configuration.md", "variables", out.String())
 }
@@ -70,24 +70,10 @@ func comments(patterns ...string) (map[string]string, error) {
 
 func add(found map[string]string, field *ast.Field) {
 	tag := reflect.StructTag(strings.Trim(field.Tag.Value, "`")).Get("env")
-	name, options, _ := strings.Cut(tag, ",")
-	if prefix, ok := strings.CutPrefix(strings.TrimSpace(options), "prefix="); ok {
-		name = prefix + "*"
-	}
+	name, _, _ := strings.Cut(tag, ",")
 	if name == "" || found[name] != "" {
 		return
 	}
 	text := strings.Join(strings.Fields(field.Doc.Text()), " ")
 	found[name] = strings.ReplaceAll(text, "|", `\|`)
-}
-
-// prefixed explains a variable of a struct that is read with a prefix, by the comments of both fields.
-func prefixed(meanings map[string]string, name string) {
-	for prefix, meaning := range meanings {
-		prefix, ok := strings.CutSuffix(prefix, "*")
-		if plain, has := strings.CutPrefix(name, prefix); ok && has && meanings[plain] != "" {
-			meanings[name] = "`" + plain + "` of " + strings.ToLower(meaning[:1]) + meaning[1:]
-			return
-		}
-	}
 }

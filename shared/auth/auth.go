@@ -4,7 +4,9 @@ package auth
 
 import (
 	"context"
+	"crypto/hmac"
 	"crypto/rand"
+	"crypto/sha256"
 	"errors"
 	"net/http"
 	"slices"
@@ -83,7 +85,6 @@ const (
 // Authenticator answers who a token is. It is safe for concurrent use and one per process.
 type Authenticator struct {
 	cfg      Config
-	ttl      time.Duration
 	validate func(context.Context, domain.Secret) (domain.Identity, error)
 	now      func() time.Time
 	key      [32]byte // of this process: a memory dump does not give tokens away
@@ -96,7 +97,7 @@ type Authenticator struct {
 func New(cfg Config, validate func(context.Context, domain.Secret) (domain.Identity, error)) *Authenticator {
 	known, _ := lru.New[[32]byte, accepted](maxCached) // a positive size is no error
 	a := &Authenticator{
-		accepted: known, cfg: cfg, ttl: tokenTTL, validate: validate, now: time.Now,
+		accepted: known, cfg: cfg, validate: validate, now: time.Now,
 		refused: expirable.NewLRU[[32]byte, error](maxCached, nil, negativeTTL),
 	}
 	_, _ = rand.Read(a.key[:]) // never fails (Go 1.24)
@@ -190,7 +191,7 @@ func (a *Authenticator) identify(ctx context.Context, token domain.Secret) (doma
 
 func (a *Authenticator) remembered(key [32]byte) (domain.Identity, bool) {
 	found, ok := a.accepted.Get(key)
-	return found.who, ok && time.Since(found.at) < a.ttl && a.now().Before(found.who.ExpiresAt)
+	return found.who, ok && time.Since(found.at) < tokenTTL && a.now().Before(found.who.ExpiresAt)
 }
 
 func (a *Authenticator) ask(ctx context.Context, key [32]byte, token domain.Secret) (domain.Identity, error) {
@@ -252,4 +253,31 @@ func CanWrite(ctx context.Context) error {
 			strings.Join(who.Roles, ", "))
 	}
 	return err
+}
+
+// accepted is what Keystone said of a token when it accepted it.
+type accepted struct {
+	who domain.Identity
+	at  time.Time
+}
+
+// Known returns whose token a request has, if Keystone accepted it and has not refused it since: not only for
+// tokenTTL. It decides nothing but which rate limit a request counts for.
+func (a *Authenticator) Known(h http.Header) (domain.Identity, bool) {
+	token, err := tokenOf(h)
+	if err != nil {
+		return domain.Identity{}, false
+	}
+	found, ok := a.accepted.Get(a.keyOf(token))
+	if !ok || !a.now().Before(found.who.ExpiresAt) {
+		return domain.Identity{}, false
+	}
+	return found.who, true
+}
+
+// keyOf is the token's key in the caches.
+func (a *Authenticator) keyOf(token domain.Secret) [32]byte {
+	mac := hmac.New(sha256.New, a.key[:])
+	mac.Write([]byte(token.Reveal()))
+	return [32]byte(mac.Sum(nil))
 }

@@ -226,9 +226,9 @@ func leaseName(lease string) string {
 
 // ManagedConfig is for the function that declares managed resources.
 type ManagedConfig struct {
-	// For how long reconcile-managed may act in the name of who declares a resource, 1h to 8784h. A declaration renews
-	// it when less than half of it is left.
-	For time.Duration `env:"MANAGED_TRUST_FOR, default=8760h"`
+	// For how long reconcile-managed may act in the name of who declares a resource. A declaration renews it
+	// when less than half of it is left.
+	For time.Duration `env:"MANAGED_TRUST_FOR, default=8760h" min:"1h" max:"8784h"`
 	// Roles that a kind of managed resource requires besides one of WRITE_ROLES, as KIND=ROLE. A kind that requires
 	// several has several entries. `none` = no kind requires more, as in clouds whose policies go by Keystone's roles.
 	Roles []string `env:"MANAGED_ROLES, default=Loadbalancer=load-balancer_member,Secret=creator"`
@@ -236,9 +236,6 @@ type ManagedConfig struct {
 
 // Validate rejects a ManagedConfig that cannot work.
 func (c ManagedConfig) Validate() error {
-	if c.For < time.Hour || c.For > domain.MaxConnectionTime {
-		return fmt.Errorf("MANAGED_TRUST_FOR is %s: it must be 1h to %s", c.For, domain.MaxConnectionTime)
-	}
 	_, err := c.KindRoles()
 	return err
 }

@@ -54,7 +54,8 @@ func AggregateName(reservation uuid.UUID) string { return leaseAggregate + reser
 
 // errNoAccount says why hosts wait.
 var errNoAccount = public(apperr.New(apperr.Unavailable,
-	"run-leases has no service account that may manage hosts: set LEASES_OS_USERNAME and LEASES_OS_PASSWORD"),
+	"run-leases has no service account that may manage hosts: set LEASES_OS_CLOUD, or where it runs alone "+
+		"OS_USERNAME and OS_PASSWORD"),
 	"the operator has not configured the service account that reserves hosts")
 
 // session is a session of the service account.

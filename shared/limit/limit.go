@@ -2,7 +2,6 @@
 package limit
 
 import (
-	"errors"
 	"net"
 	"net/http"
 	"net/netip"
@@ -23,20 +22,19 @@ type Config struct {
 	// only when one of them sends it. When empty, the client is the address that connects.
 	TrustedProxies []string `env:"TRUSTED_PROXIES"`
 	// Requests a second that each process accepts from one address (IPv6: one /56) without a token that was
-	// accepted before, and a hundred times as many in a burst; 1 to 100000.
-	Address int `env:"ADDRESS_RATE_LIMIT, default=10"`
-	// Requests a second that each process accepts from one project, and ten times as many in a burst; 1 to 100000.
-	Project int `env:"PROJECT_RATE_LIMIT, default=500"`
+	// accepted before, and a hundred times as many in a burst.
+	Address int `env:"ADDRESS_RATE_LIMIT, default=10" min:"1" max:"100000"`
+	// Requests a second that each process accepts from one project, and ten times as many in a burst.
+	Project int `env:"PROJECT_RATE_LIMIT, default=500" min:"1" max:"100000"`
 	// Events a minute that the requests of one project may write in all replicas together, each counted once, and once
-	// for each callback that gets it; a template counts as 20. 1 to 100000.
-	Events int `env:"EVENT_RATE_LIMIT, default=12000"`
+	// for each callback that gets it; a template counts as 20.
+	Events int `env:"EVENT_RATE_LIMIT, default=12000" min:"1" max:"100000"`
 }
 
 // Validate rejects a Config that cannot work.
 func (c Config) Validate() error {
 	_, err := domain.ParseRanges("TRUSTED_PROXIES", c.TrustedProxies)
-	return errors.Join(domain.CheckRate("ADDRESS_RATE_LIMIT", c.Address),
-		domain.CheckRate("PROJECT_RATE_LIMIT", c.Project), domain.CheckRate("EVENT_RATE_LIMIT", c.Events), err)
+	return err
 }
 
 // A source may send its requests of a window in one burst. An address has more time for them: each of many functions

@@ -188,15 +188,9 @@ func TestClient(t *testing.T) {
 
 func TestConfig(t *testing.T) {
 	t.Parallel()
-	for want, cfg := range map[string]Config{
-		"ADDRESS_RATE_LIMIT is 0: it must be 1 to 100000": {Project: 1},
-		"PROJECT_RATE_LIMIT is 100001: it must be":        {Address: 1, Project: 100_001},
-		"EVENT_RATE_LIMIT is 0: it must be 1 to 100000":   {Address: 1, Project: 1},
-		`TRUSTED_PROXIES has "proxy": it must be a list`:  {Address: 1, Project: 1, TrustedProxies: []string{"proxy"}},
-	} {
-		if err := cfg.Validate(); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("got %v, want %s", err, want)
-		}
+	err := Config{TrustedProxies: []string{"proxy"}}.Validate()
+	if want := `TRUSTED_PROXIES has "proxy": it must be a list`; err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("got %v, want %s", err, want)
 	}
 }
 

@@ -57,7 +57,7 @@ type Engine struct {
 
 // ErrNoAccount says why nothing is watched and drained.
 var ErrNoAccount = apperr.New(apperr.Unavailable,
-	"watch-nodes has no service account: set NODES_OS_USERNAME and NODES_OS_PASSWORD")
+	"watch-nodes has no service account: set NODES_OS_CLOUD, or where it runs alone OS_USERNAME and OS_PASSWORD")
 
 const (
 	passTime = 40 * time.Second // bounds the work of a pass

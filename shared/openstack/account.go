@@ -36,28 +36,6 @@ func (c *Cloud) Account(cfg Config, credentials Credentials) (*Account, error) {
 		"_SECRET, or OS_CLOUD")
 }
 
-// OptionalAccount prepares the service account of one function, whose variables have a prefix such as LEASES_. With the
-// name of a cloud its credentials come from clouds.yaml; they are never those of OS_CLOUD. nil = none is configured.
-func (c *Cloud) OptionalAccount(
-	cfg Config, prefix, cloud string, credentials Credentials,
-) (account *Account, err error) {
-	if cloud == "" && !credentials.HasSecret() {
-		return nil, nil //nolint:nilnil // the function works without one
-	}
-	cfg.Cloud = cloud
-	account, err = c.Account(cfg, credentials)
-	return account, prefixed(prefix, err)
-}
-
-// prefixed names the variables of an account in an error as they are set: with a prefix, such as LEASES_.
-func prefixed(prefix string, err error) error {
-	if err == nil {
-		return nil
-	}
-	names := strings.NewReplacer("OS_CLIENT_", "OS_CLIENT_", "OS_", prefix+"OS_")
-	return errors.New(names.Replace(err.Error()))
-}
-
 // IsCredential reports whether the account logs in with an application credential.
 func (a *Account) IsCredential() bool { return a.method == byCredential }
 

@@ -19,12 +19,9 @@ type RateLimit struct {
 // delivery for each of the project's callbacks.
 type ChangeConfig struct {
 	// Changes of connections and leases a minute, retries and dry runs of leases, searches for free hosts, and new
-	// leases of hosts or without a trust of their own, that all replicas together accept from one project, 1 to 100000.
-	PerMinute int `env:"CHANGE_RATE_LIMIT, default=120"`
+	// leases of hosts or without a trust of their own, that all replicas together accept from one project.
+	PerMinute int `env:"CHANGE_RATE_LIMIT, default=120" min:"1" max:"100000"`
 }
-
-// Validate rejects a ChangeConfig that cannot work.
-func (c ChangeConfig) Validate() error { return domain.CheckRate("CHANGE_RATE_LIMIT", c.PerMinute) }
 
 // Limit is the limit, which the functions share.
 func (c ChangeConfig) Limit(db *DB) RateLimit {

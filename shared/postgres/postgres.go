@@ -28,7 +28,7 @@ type Config struct {
 	// `?default_query_exec_mode=cache_describe`. Of several hosts (`host1,host2`) the one that takes writes is used.
 	URL domain.Secret `env:"DATABASE_URL"`
 	// The connections of one replica: replicas times this must fit PgBouncer, or Postgres without a pooler.
-	MaxConns int32 `env:"DATABASE_MAX_CONNS, default=4"`
+	MaxConns int32 `env:"DATABASE_MAX_CONNS, default=4" min:"1" max:"1000"`
 }
 
 // Validate refuses a Config that cannot work.
@@ -36,9 +36,6 @@ func (c Config) Validate() error {
 	if c.URL == "" {
 		return errors.New("DATABASE_URL is empty: set it to the Postgres to use, " +
 			"such as postgres://user:password@host:5432/cloudfn")
-	}
-	if c.MaxConns < 1 || c.MaxConns > 1000 {
-		return fmt.Errorf("DATABASE_MAX_CONNS is %d: it must be 1 to 1000", c.MaxConns)
 	}
 	if _, err := pgxpool.ParseConfig(c.URL.Reveal()); err != nil {
 		return errors.New("DATABASE_URL is not a Postgres URL " +

@@ -3,7 +3,6 @@ package postgres
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/google/uuid"
@@ -15,29 +14,12 @@ import (
 // RetentionConfig is how long rows of ended objects are kept.
 type RetentionConfig struct {
 	// How long an order is kept, and its id stays idempotent, after it is final and all of its instances are gone.
-	Orders time.Duration `env:"ORDERS_RETENTION, default=2160h"`
+	Orders time.Duration `env:"ORDERS_RETENTION, default=2160h" min:"24h"`
 	// How long an instance is kept after it was deleted or disconnected, with its events, actions and deployments;
 	// longer if its order is kept longer.
-	Instances time.Duration `env:"INSTANCES_RETENTION, default=2160h"`
-	// How long counted hours are kept, 744h at least.
-	Stats time.Duration `env:"STATS_RETENTION, default=8784h"`
-}
-
-// statsShown is the longest range that GET /v1/stats shows and STATS_BACKFILL counts, and a day more.
-const statsShown = 31 * 24 * time.Hour
-
-// Validate refuses a RetentionConfig that deletes what is still needed.
-func (c RetentionConfig) Validate() error {
-	switch {
-	case c.Orders < 24*time.Hour:
-		return fmt.Errorf("ORDERS_RETENTION is %s: it must be 24h at least", c.Orders)
-	case c.Instances < 24*time.Hour:
-		return fmt.Errorf("INSTANCES_RETENTION is %s: it must be 24h at least", c.Instances)
-	case c.Stats < statsShown:
-		return fmt.Errorf("STATS_RETENTION is %s: "+
-			"it must be 744h at least, because the hours of 30 days are shown and counted", c.Stats)
-	}
-	return nil
+	Instances time.Duration `env:"INSTANCES_RETENTION, default=2160h" min:"24h"`
+	// How long counted hours are kept. GET /v1/stats shows 30 days.
+	Stats time.Duration `env:"STATS_RETENTION, default=8784h" min:"744h"`
 }
 
 // Retention deletes rows that are older than RetentionConfig keeps them. It covers all projects, because the operator

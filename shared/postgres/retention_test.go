@@ -268,21 +268,6 @@ where datname = current_database() and wait_event_type = 'Lock'`) > 0
 	}
 }
 
-// TestRetentionConfig refuses what would delete rows that are still needed.
-func TestRetentionConfig(t *testing.T) {
-	t.Parallel()
-	noError(t, kept.Validate())
-	for name, wrong := range map[string]postgres.RetentionConfig{
-		"ORDERS_RETENTION":    {Orders: time.Hour, Instances: kept.Instances, Stats: kept.Stats},
-		"INSTANCES_RETENTION": {Orders: kept.Orders, Instances: time.Hour, Stats: kept.Stats},
-		"STATS_RETENTION":     {Orders: kept.Orders, Instances: kept.Instances, Stats: 743 * time.Hour},
-	} {
-		if err := wrong.Validate(); err == nil || !strings.HasPrefix(err.Error(), name+" is ") {
-			t.Errorf("%s: got %v", name, err)
-		}
-	}
-}
-
 // aged writes rows that are old, under names.
 type aged struct {
 	t     *testing.T

@@ -145,10 +145,12 @@ func TestScheduleNext(t *testing.T) {
 
 // small is a function's own configuration, with one inside it.
 type small struct {
-	Limit int `env:"TEST_LIMIT, default=7"`
+	Limit int `env:"TEST_LIMIT, default=7" min:"1"`
 	Inner struct {
-		Pause time.Duration `env:"TEST_PAUSE, default=1m"`
+		Pause time.Duration `env:"TEST_PAUSE, default=1m" min:"1s" max:"1h"`
+		Most  int           `env:"TEST_MOST, default=100" min:"10" zero:"no limit"`
 	}
+	Mode   string        `env:"TEST_MODE, default=on" values:"on,off"`
 	Level  slog.Level    `env:"TEST_LEVEL, default=INFO"`
 	On     bool          `env:"TEST_ON"`
 	Period domain.Period `env:"TEST_PERIOD"`
@@ -198,6 +200,13 @@ func TestLoadOfAFunction(t *testing.T) {
 			`TEST_PERIOD is "1month": it must be an ISO 8601 duration such as PT8H, P2D or P1M`,
 		},
 		"its own opinion":   {map[string]string{"TEST_LIMIT": "11"}, "TEST_LIMIT is 11"},
+		"too little":        {map[string]string{"TEST_LIMIT": "0"}, "TEST_LIMIT is 0: it must be 1 at least"},
+		"too short":         {map[string]string{"TEST_PAUSE": "999ms"}, "TEST_PAUSE is 999ms: it must be 1s to 1h"},
+		"too long":          {map[string]string{"TEST_PAUSE": "61m"}, "TEST_PAUSE is 1h1m0s: it must be 1s to 1h"},
+		"bounds":            {map[string]string{"TEST_MOST": "10", "TEST_MODE": "off"}, ""},
+		"no limit":          {map[string]string{"TEST_MOST": "0"}, ""},
+		"neither":           {map[string]string{"TEST_MOST": "9"}, "TEST_MOST is 9: it must be 10 or more, or 0 for no"},
+		"another text":      {map[string]string{"TEST_MODE": "On"}, "TEST_MODE is On: it must be on or off"},
 		"set, and not used": {map[string]string{"OTHER": "x"}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -3,6 +3,8 @@ package run
 import (
 	"context"
 	"io"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -65,6 +67,51 @@ func TestSchedules(t *testing.T) {
 	for _, s := range []Schedule{"8", "8 * * * * *", "0 0 * * *", "8 * * * *"} {
 		if _, err := list([]Function{at("a", s, due...)}); err == nil {
 			t.Errorf("%q is taken", s)
+		}
+	}
+}
+
+// TestAccount: a function's own account is the cloud that its variable names. The login of the environment is that of a
+// function that runs alone, and never that of one in the daemon, which needs fewer rights for most functions.
+func TestAccount(t *testing.T) {
+	t.Parallel()
+	where := openstack.Config{AuthURL: "http://127.0.0.1:1/v3", Interface: "public"}
+	cloud, err := openstack.New(where, openstack.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(cloud.Close)
+	where.ConfigFile = filepath.Join(t.TempDir(), "clouds.yaml")
+	text := "clouds: {hosts: {auth: {username: hosts, password: x}}, empty: {}}"
+	if err := os.WriteFile(where.ConfigFile, []byte(text), 0o400); err != nil {
+		t.Fatal(err)
+	}
+	login := openstack.Credentials{Username: "own", Password: "x"}
+	for name, tc := range map[string]struct {
+		alone bool
+		cloud string
+		login openstack.Credentials
+		want  string // the account, or what the error says
+	}{
+		"named":                    {false, "hosts", login, "the user hosts of"},
+		"named, alone":             {true, "hosts", login, "the user hosts of"},
+		"alone":                    {true, "", login, "the user own of"},
+		"alone, without a login":   {true, "", openstack.Credentials{}, ""},
+		"in the daemon":            {false, "", login, ""},
+		"unknown":                  {true, "none", login, `HOSTS_OS_CLOUD is "none"`},
+		"a cloud without a secret": {true, "empty", login, `HOSTS_OS_CLOUD is "empty"`},
+	} {
+		d := Deps{Cloud: cloud, Functions: Functions{alone: tc.alone}}
+		account, err := d.Account("HOSTS_OS_CLOUD", tc.cloud, where, tc.login)
+		got := ""
+		switch {
+		case err != nil:
+			got = err.Error()
+		case account != nil:
+			got = account.String()
+		}
+		if !strings.HasPrefix(got, tc.want) || tc.want == "" && got != "" {
+			t.Errorf("%s: got %q, want %q", name, got, tc.want)
 		}
 	}
 }

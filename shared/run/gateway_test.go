@@ -12,11 +12,17 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/sethvargo/go-envconfig"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/httpx"
+	"github.com/cloudfn/cloudfn/shared/limit"
 )
 
 // testGateway is a gateway with the services behind it, and what it logged.
@@ -254,4 +260,188 @@ func TestGatewayStreams(t *testing.T) {
 	if string(first) != "first second <nil>," || err != nil || string(rest) != "end" {
 		t.Errorf("got %s%s %v", first, rest, err)
 	}
+}
+
+func TestGatewayConfig(t *testing.T) {
+	t.Parallel()
+	for upstream, ok := range map[string]bool{
+		"http://{function}.cloudfn.svc.cluster.local": true, "https://{function}-cloudfn.example.com:8443": true,
+		"http://{function}": true,
+		"":                  false, "{function}": false, "http://functions": false, "http://{function}/": false,
+		"http://x/{function}": false, "http://{function}?x": false,
+		"http://{function}?": false, "http://{function}#": false, "http://u:canary@{function}": false,
+		"ftp://{function}": false, "http://{function}:port": false,
+		"http://x:1{function}": false, "{function}://x": false, "http://{function} ": false, "http://{name}": false,
+		"http://canary\n{function}": false,
+	} {
+		_, err := load[gatewayConfig](t.Context(), envconfig.MapLookuper(map[string]string{
+			"GATEWAY_UPSTREAM": upstream,
+		}))
+		if (err == nil) != ok {
+			t.Errorf("%q: got %v", upstream, err)
+		} else if err != nil && (!strings.HasPrefix(err.Error(), "GATEWAY_UPSTREAM must be ") ||
+			strings.ContainsAny(err.Error(), "\n") || strings.Contains(err.Error(), "canary")) {
+			t.Errorf("%q: it says %v", upstream, err)
+		}
+	}
+	for name, value := range map[string]string{"REQUEST_TIMEOUT": "11m", "LOG_LEVEL": "LOUD"} {
+		env := envconfig.MapLookuper(map[string]string{"GATEWAY_UPSTREAM": "http://{function}", name: value})
+		if _, err := load[gatewayConfig](t.Context(), env); err == nil || !strings.HasPrefix(err.Error(), name) {
+			t.Errorf("%s: got %v", name, err)
+		}
+	}
+}
+
+// TestOwners are found in the routes, and two functions cannot have the same paths.
+func TestOwners(t *testing.T) {
+	t.Parallel()
+	got, err := owners(tested) // things cannot be built without its defaults
+	if diff := cmp.Diff(map[string]string{"/v1/things": "things"}, got); err != nil || diff != "" {
+		t.Errorf("%v %s", err, diff)
+	}
+	for want, list := range map[string][]function{
+		"a and b both serve /v1/x": {
+			listed("a", "GET /v1/x", "GET /v1/x/{id}"), listed("b", "POST /v1/x/{id}/y"),
+		},
+		`a serves "GET /{x}/y", which does not begin with a`:  {listed("a", "GET /{x}/y")},
+		`a serves "GET /v1/{x}", which does not begin with a`: {listed("a", "GET /v1/{x}")},
+		`a serves "GET /v1", which does not begin with a`:     {listed("a", "GET /v1")},
+		"no function serves HTTP":                             {woken("collect-stats")},
+	} {
+		if _, err := owners(list); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %s", err, want)
+		}
+	}
+}
+
+// TestGatewayManyAtOnce has a thousand requests on their way together: each gets its own answer.
+func TestGatewayManyAtOnce(t *testing.T) {
+	const many = 1000
+	var arrived sync.WaitGroup
+	arrived.Add(many)
+	g := newTestGateway(t, func(w http.ResponseWriter, r *http.Request) {
+		arrived.Done()
+		arrived.Wait()
+		_, _ = io.Copy(w, r.Body)
+	})
+	var all sync.WaitGroup
+	for i := range many {
+		all.Go(func() {
+			path := []string{"/v1/servers/1/actions", "/v1/launch"}[i%2]
+			resp, err := http.Post(g.url+path, "text/plain", strings.NewReader(fmt.Sprint("number ", i)))
+			if err != nil {
+				t.Error(err)
+				arrived.Done()
+				return
+			}
+			defer resp.Body.Close()
+			if text, _ := io.ReadAll(resp.Body); resp.StatusCode != http.StatusOK ||
+				string(text) != fmt.Sprint("number ", i) {
+				t.Errorf("%d: got %d %s", i, resp.StatusCode, text)
+			}
+		})
+	}
+	all.Wait()
+}
+
+// unlimited are limits that no test reaches.
+func unlimited(t *testing.T) *limit.Limits {
+	t.Helper()
+	limits, err := limit.New(limit.Config{Address: 100_000, Project: 100_000}, daemonInFlight)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return limits
+}
+
+// TestGatewayEarlyAnswer: the client gets the function's answer although it never sends the rest of the body. The
+// gateway's own answer after its time limit would be a 504.
+func TestGatewayEarlyAnswer(t *testing.T) {
+	edge := httpx.Edge{
+		Authenticate: func(ctx context.Context, _ *http.Request) (context.Context, error) {
+			return ctx, apperr.New(apperr.Unauthenticated, "who?")
+		},
+		Caller: func(context.Context) domain.Identity { return domain.Identity{} },
+		Ready:  func(context.Context) error { return nil }, Record: func(context.Context, domain.Request) error {
+			return nil
+		}, Timeout: time.Minute,
+		Limits: unlimited(t), Known: func(http.Header) (domain.Identity, bool) { return domain.Identity{}, false },
+	}
+	serve := edge.Handler([]httpx.Route{httpx.Handle("POST /v1/launch", func(*http.Request) (string, error) {
+		return "", nil
+	})})
+	for name, rest := range map[string]string{
+		"chunked": "Transfer-Encoding: chunked\r\n\r\n5\r\nfirst\r\n", "with a length": "Content-Length: 10\r\n\r\n{",
+		"that asks first": "Content-Length: 10\r\nExpect: 100-continue\r\n\r\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := newTestGateway(t, serve.ServeHTTP)
+			resp, text := g.send(t, "POST /v1/launch HTTP/1.1\r\nHost: x\r\n"+rest)
+			if resp.StatusCode != http.StatusUnauthorized || !strings.Contains(text, "who?") || !resp.Close {
+				t.Errorf("got %d %s", resp.StatusCode, text)
+			}
+		})
+	}
+}
+
+// TestGatewayMalformedBody is the client's fault.
+func TestGatewayMalformedBody(t *testing.T) {
+	g := newTestGateway(t, func(_ http.ResponseWriter, r *http.Request) { _, _ = io.ReadAll(r.Body) })
+	resp, text := g.send(t, "POST /v1/launch HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n")
+	if resp.StatusCode != http.StatusBadRequest || !strings.Contains(text, `"code":"invalid"`) ||
+		strings.Contains(g.logs(), "WARN") {
+		t.Errorf("got %d %s, logged %s", resp.StatusCode, text, g.logs())
+	}
+}
+
+// TestGatewayStalledBody is answered when the time is up, also if the body never ends.
+func TestGatewayStalledBody(t *testing.T) {
+	g := newTestGateway(t, func(_ http.ResponseWriter, r *http.Request) { _, _ = io.ReadAll(r.Body) })
+	g.cfg.RequestTimeout = 300*time.Millisecond - coldStart
+	resp, text := g.send(t, "POST /v1/launch HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{")
+	if resp.StatusCode != http.StatusGatewayTimeout || !strings.Contains(text, `"code":"timeout"`) {
+		t.Errorf("got %d %s", resp.StatusCode, text)
+	}
+	g.line(t, "WARN", `"code":"timeout"`)
+}
+
+// TestGatewayOversizeBody has the function's own answer, and is not read to its end.
+func TestGatewayOversizeBody(t *testing.T) {
+	for range 20 {
+		g := newTestGateway(t, func(w http.ResponseWriter, r *http.Request) {
+			if n, err := io.Copy(io.Discard, http.MaxBytesReader(w, r.Body, httpx.MaxBody)); err != nil {
+				http.Error(w, fmt.Sprint("the function's own words after ", n), http.StatusRequestEntityTooLarge)
+			}
+		})
+		for _, length := range []int64{-1, 1 << 30} {
+			sent := &counted{}
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, g.url+"/v1/launch",
+				io.LimitReader(sent, 1<<30))
+			if err != nil {
+				t.Fatal(err)
+			}
+			req.ContentLength = length
+			resp, err := http.DefaultClient.Do(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			text, _ := io.ReadAll(resp.Body)
+			_ = resp.Body.Close()
+			if resp.StatusCode != http.StatusRequestEntityTooLarge ||
+				string(text) != "the function's own words after 1048576\n" || sent.bytes.Load() > 64<<20 {
+				t.Errorf("length %d: got %d %s after %d bytes", length, resp.StatusCode, text, sent.bytes.Load())
+			}
+		}
+		if strings.Contains(g.logs(), "WARN") {
+			t.Fatalf("it logged %s", g.logs())
+		}
+	}
+}
+
+type counted struct{ bytes atomic.Int64 }
+
+// Read gives spaces.
+func (c *counted) Read(p []byte) (int, error) {
+	c.bytes.Add(int64(len(p)))
+	return copy(p, bytes.Repeat([]byte(" "), len(p))), nil
 }

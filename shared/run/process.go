@@ -1,3 +1,5 @@
+// Package run turns declared functions into a running process: it loads the configuration, opens what is
+// needed, serves, and drains. The same functions run one by one (FUNCTION_TARGET) or all in one daemon.
 package run
 
 import (
@@ -5,29 +7,71 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/subtle"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
-	"os"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
+	cloudevents "github.com/cloudevents/sdk-go/v2"
 	"github.com/sethvargo/go-envconfig"
 
 	"github.com/cloudfn/cloudfn/shared/audit"
 	"github.com/cloudfn/cloudfn/shared/auth"
-	"github.com/cloudfn/cloudfn/shared/buildinfo"
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/due"
 	"github.com/cloudfn/cloudfn/shared/eventx"
+	"github.com/cloudfn/cloudfn/shared/flow"
 	"github.com/cloudfn/cloudfn/shared/httpx"
 	"github.com/cloudfn/cloudfn/shared/limit"
 	"github.com/cloudfn/cloudfn/shared/obs"
 	"github.com/cloudfn/cloudfn/shared/openstack"
 	"github.com/cloudfn/cloudfn/shared/postgres"
 )
+
+// Deps are what a function is built from. Nothing in it connects before it is used.
+type Deps struct {
+	DB    *postgres.DB
+	Cloud *openstack.Cloud
+	// Wake wakes event functions by name. It returns at once and never fails: the clock finds what a function that is
+	// not reached has to do.
+	Wake func(functions ...string)
+	// Due is what all functions declare that is due, for the clock.
+	Due []due.Declared
+	// Post wakes an event function, and returns when that has answered: for the clock. nil = no function can be
+	// reached.
+	Post func(ctx context.Context, function string) error
+	// AtStart has something done once when the process serves, and repeated until it has succeeded: what must not wait
+	// for an event, because an event waits for it.
+	AtStart func(do func(ctx context.Context) error)
+	// Functions reaches the functions that serve HTTP.
+	Functions Functions
+}
+
+// Account prepares the service account of a function that has rights of its own: that of the cloud in clouds.yaml which
+// the variable names. If it names none, it is the login of a function that runs alone: the daemon's own login is for
+// the functions that need fewer rights. nil = there is no account.
+func (d Deps) Account(
+	variable, cloud string, where openstack.Config, login openstack.Credentials,
+) (*openstack.Account, error) {
+	if cloud != "" {
+		where.Cloud = cloud
+		account, err := d.Cloud.Account(where, openstack.Credentials{})
+		if err != nil {
+			return nil, errors.New(strings.ReplaceAll(err.Error(), "OS_CLOUD", variable))
+		}
+		return account, nil
+	}
+	if !d.Functions.alone || where.Cloud == "" && !login.HasSecret() {
+		return nil, nil //nolint:nilnil // an account is optional
+	}
+	return d.Cloud.Account(where, login)
+}
 
 // Process is one replica: the functions that it serves and what they share.
 type Process struct {
@@ -40,12 +84,12 @@ type Process struct {
 	waker     *eventx.Waker
 	texts     Texts
 	functions []function // all, served here or not
+	settings  *settings
 	routes    []httpx.Route
 	events    []event
 	starts    []func(ctx context.Context) error // see Deps.AtStart
 	api       http.Handler                      // serves the routes
 
-	settings     watchedSettings
 	dependencies dependencies
 
 	working    atomic.Int32       // events that functions of this process are woken for, without a request
@@ -84,10 +128,9 @@ func newProcess(
 	if cfg.Target != "" && targets[0].Kind == kindEvent && cfg.EventKey == "" {
 		return nil, fmt.Errorf("EVENT_KEY is empty: %s needs it to authenticate its events", cfg.Target)
 	}
-	p := &Process{cfg: cfg, texts: texts, functions: functions}
-	p.settings.env, p.settings.targets = env, targets
+	p := &Process{cfg: cfg, texts: texts, functions: functions, settings: newSettings(env, targets)}
 	if cfg.Target == "" {
-		if err := keysFit(newSettings(env, targets)); err != nil {
+		if err := p.settings.keysFit(ctx); err != nil {
 			return nil, err
 		}
 	}
@@ -241,7 +284,6 @@ func (p *Process) Close(ctx context.Context) {
 	waking, cancel := context.WithTimeout(ctx, wakeGrace)
 	p.waker.Close(waking)
 	cancel()
-	p.settings.close()
 	p.db.Close()
 	for _, cloud := range append(p.limited, p.cloud) {
 		cloud.Close()
@@ -251,74 +293,104 @@ func (p *Process) Close(ctx context.Context) {
 	}
 }
 
-// Main is the whole program. It returns the exit code.
-func Main(texts Texts, functions ...Function) int {
-	ctx := context.Background()
-	all, err := list(functions)
-	if err == nil {
-		err = command(ctx, os.Args[1:], texts, all)
+// wakes returns how this process wakes event functions: by HTTP at WAKE_URL, or else its own. Other functions wait for
+// the clock.
+func (p *Process) wakes() func(ctx context.Context, function string) error {
+	if p.cfg.WakeURL != "" {
+		return eventx.PostWakes(p.cfg.WakeURL, p.cfg.EventKey, p.cfg.EventTimeout+coldStart)
 	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "cloudfn:", strings.ReplaceAll(err.Error(), "\n", "\ncloudfn: "))
-		return 1
-	}
-	return 0
+	return p.wakeOwn
 }
 
-func command(ctx context.Context, args []string, texts Texts, functions []function) error {
-	switch {
-	case len(args) == 1 && slices.Contains([]string{"help", "--help", "-h"}, args[0]):
-		fmt.Print(usage)
-		return nil
-	case len(args) == 1 && slices.Contains([]string{"version", "--version"}, args[0]):
-		fmt.Println(buildinfo.Version())
-		return nil
-	case len(args) == 1 && args[0] == "migrate":
-		return migrate(ctx)
-	case len(args) == 1 && args[0] == "gateway":
-		return runGateway(ctx, functions)
-	case len(args) == 1 && args[0] == "keys":
-		return printKeys(os.Stdout)
-	case len(args) == 2 && args[0] == "keys" && args[1] == "status":
-		return printKeysStatus(ctx, envconfig.OsLookuper(), os.Stdout)
-	case len(args) == 1 && args[0] == "check":
-		return check(ctx, envconfig.OsLookuper(), os.Stdout, functions)
-	case len(args) == 1 && args[0] == "projects", len(args) == 3 && args[0] == "projects" && args[1] == "end",
-		len(args) == 4 && args[0] == "projects" && args[1] == "end" && args[3] == "--with-servers":
-		return projects(ctx, envconfig.OsLookuper(), args[min(len(args), 2):], os.Stdout)
-	case len(args) == 1 && args[0] == "trustee":
-		return printTrustee(ctx, envconfig.OsLookuper(), os.Stdout)
-	case len(args) == 1 && args[0] == "describe":
-		return printDescription(os.Stdout, functions)
-	case len(args) > 0:
-		return fmt.Errorf("unknown command %q; `cloudfnd --help` lists the commands", strings.Join(args, " "))
+// wakesOf returns how a function wakes those that its declaration lists. Knative gives it neither a route nor the key
+// for any other, so the daemon does not wake them either.
+func (p *Process) wakesOf(f function) func(functions ...string) {
+	return func(functions ...string) {
+		for _, name := range functions {
+			if !slices.Contains(f.Reach.Wakes, name) {
+				slog.Error("a function wakes another one that its declaration does not list", "function", f.Name,
+					"wakes", name)
+				continue
+			}
+			p.waker.Wake(name)
+		}
 	}
-	// The functions framework would print a blank line to stdout and to stderr for every request on Knative.
-	_ = os.Unsetenv("K_SERVICE")
-	p, err := newProcess(ctx, envconfig.OsLookuper(), texts, os.Stderr, functions)
-	if err != nil {
-		return err
-	}
-	return p.serve(ctx)
 }
 
-// migrateTimeout bounds migrate, which may wait for another one to finish.
-const migrateTimeout = 10 * time.Minute
-
-func migrate(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, migrateTimeout)
-	defer cancel()
-	cfg, err := load[postgres.Config](ctx, envconfig.OsLookuper())
-	if err != nil {
-		return err
+// wakeOwn calls the function without HTTP: a process need not know its own address.
+func (p *Process) wakeOwn(ctx context.Context, function string) error {
+	i := slices.IndexFunc(p.events, func(e event) bool { return e.Name == function })
+	if i < 0 {
+		return nil
 	}
-	applied, err := postgres.Migrate(ctx, cfg)
-	for _, name := range applied {
-		fmt.Println("applied", name)
+	if err := p.work(ctx, p.events[i], eventx.Wake); err != nil {
+		return fmt.Errorf("%w: %w", eventx.ErrNotDone, err)
 	}
-	if err != nil {
-		return fmt.Errorf("migrate: %w", err)
-	}
-	fmt.Println("the schema is at version", postgres.SchemaVersion)
 	return nil
 }
+
+// work does what an event of this process wakes.
+func (p *Process) work(
+	ctx context.Context, e event, made func(function string, key domain.Secret, now time.Time) cloudevents.Event,
+) error {
+	p.working.Add(1)
+	defer p.working.Add(-1)
+	return e.Work(httpx.NewRequestID(ctx), made(e.Name, p.cfg.EventKey, time.Now()))
+}
+
+// clockName is the function that wakes the others when something is due.
+const clockName = "clock"
+
+// postOf returns how the clock wakes a function; nil = it reaches none.
+func (p *Process) postOf(f function) func(ctx context.Context, function string) error {
+	if f.Name != clockName || p.cfg.Target != "" && p.cfg.WakeURL == "" {
+		return nil
+	}
+	return p.wakes()
+}
+
+// leaveToClock returns an event's work that wakes the clock at its end if more is due within the next minute: the
+// clock's last tick cannot know of it, and the function does not wait for what is not due soon.
+func (p *Process) leaveToClock(f function, work eventx.Func) eventx.Func {
+	if len(f.Due) == 0 || !slices.Contains(f.Reach.Wakes, clockName) {
+		return work
+	}
+	return func(ctx context.Context, event cloudevents.Event) error {
+		planRest := func() {
+			reading, cancel := domain.Detached(ctx)
+			defer cancel()
+			// What is due already is left to the next tick: this event could not do it.
+			isLater, err := postgres.IsDueLater(reading, p.db, f.Due, due.FollowFor)
+			if err == nil && isLater {
+				p.wakesOf(f)(clockName)
+			}
+		}
+		defer planRest()
+		return work(due.WithRest(ctx, planRest), event)
+	}
+}
+
+// atStart does what functions have asked for when the process serves. What fails is repeated, with pauses.
+func (p *Process) atStart(ctx context.Context) {
+	var all sync.WaitGroup
+	for _, do := range p.starts {
+		all.Go(func() {
+			for n := 1; ; n++ {
+				limited, cancel := context.WithTimeout(ctx, startTimeout)
+				err := do(limited)
+				cancel()
+				if err == nil || !flow.Sleep(ctx, flow.Backoff(startPause, longestStartPause, n)) {
+					return
+				}
+				slog.WarnContext(ctx, "start failed", "error", err, "retry", true)
+			}
+		})
+	}
+	all.Wait()
+}
+
+const (
+	startTimeout      = 30 * time.Second
+	startPause        = time.Second
+	longestStartPause = 30 * time.Second
+)

@@ -1,6 +1,7 @@
 package run
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -129,6 +130,25 @@ func TestServesWithEverythingAway(t *testing.T) {
 	}
 }
 
+// TestTryAtStart: the log names the settings of the daemon that do not work, without their values.
+func TestTryAtStart(t *testing.T) {
+	var logs bytes.Buffer
+	p, err := newProcess(t.Context(), environment(nil), Texts{}, &logs, tested)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { p.Close(context.Background()) })
+	p.tryAtStart(t.Context())
+	for _, name := range []string{"DATABASE_URL", "OS_AUTH_URL"} {
+		if !strings.Contains(logs.String(), `"variable":"`+name+`"`) {
+			t.Errorf("%s is not in %s", name, &logs)
+		}
+	}
+	if strings.Contains(logs.String(), "canary") || strings.Count(logs.String(), "a setting does not work") != 2 {
+		t.Errorf("the log is %s", &logs)
+	}
+}
+
 // TestEventsReachTheirFunction, at the path of its name, and at the root when it runs alone.
 func TestEventsReachTheirFunction(t *testing.T) {
 	for name, tc := range map[string]struct {
@@ -237,10 +257,10 @@ func TestDescribe(t *testing.T) {
 		seen[v.Name] = v
 	}
 	for name, want := range map[string]Variable{
-		"PORT":             {"PORT", "8080", nil},
-		"OS_CLOUD":         {"OS_CLOUD", "", nil},
-		"TEST_PAUSE":       {"TEST_PAUSE", "1m", []string{"things", "tick-more"}},
-		"GATEWAY_UPSTREAM": {"GATEWAY_UPSTREAM", "", []string{"gateway"}},
+		"PORT":             {"PORT", "8080", "", nil},
+		"OS_CLOUD":         {"OS_CLOUD", "", "", nil},
+		"TEST_PAUSE":       {"TEST_PAUSE", "1m", "1s to 1h", []string{"things", "tick-more"}},
+		"GATEWAY_UPSTREAM": {"GATEWAY_UPSTREAM", "", "", []string{"gateway"}},
 	} {
 		if diff := cmp.Diff(want, seen[name]); diff != "" {
 			t.Error(diff)

@@ -15,6 +15,10 @@ import (
 
 	"github.com/GoogleCloudPlatform/functions-framework-go/funcframework"
 	"github.com/GoogleCloudPlatform/functions-framework-go/functions"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/eventx"
+	"github.com/cloudfn/cloudfn/shared/flow"
 )
 
 // The limits of a server. API requests also have deadlines of their own.
@@ -103,15 +107,18 @@ func (p *Process) serveDaemon(ctx context.Context) error {
 	slog.Info("serving all functions", "address", listener.Addr().String())
 	ticking, stopTicking := context.WithCancel(ctx)
 	var ticks sync.WaitGroup
-	ticks.Go(func() { p.checkedSettings(ticking) }) // logs wrong settings at once
+	ticks.Go(func() { p.tryAtStart(ticking) })
 	ticks.Go(func() { p.atStart(ticking) })
 	for _, e := range p.events {
 		if e.schedule != "" {
-			ticks.Go(func() { tick(ticking, e, listener.Addr()) })
+			ticks.Go(func() {
+				tick(ticking, e.schedule, func() error { return p.work(context.WithoutCancel(ctx), e, eventx.Ping) })
+			})
 		}
 	}
 	err = serveHTTP(ctx, listener, p.Handler(), p.cfg.RequestTimeout, p.drain)
 	stopTicking() // the server may have failed, and ctx goes on
+	p.stopEvents()
 	ticks.Wait()
 	return err
 }
@@ -121,7 +128,7 @@ func (p *Process) drain(ctx context.Context, server *http.Server) error {
 	defer time.AfterFunc(eventGrace, p.stopEvents).Stop()
 	end := time.Now().Add(eventGrace + drainSlack)
 	err := drain(ctx, server, p.cfg.RequestTimeout+drainSlack)
-	// What the daemon's clock has woken is no request.
+	// What the daemon's ticks and its clock have woken is no request.
 	for p.working.Load() > 0 && time.Now().Before(end) {
 		time.Sleep(drainPause)
 	}
@@ -184,5 +191,33 @@ func (p *Process) requestSelf(ctx context.Context) {
 	}
 	if resp, err := http.DefaultClient.Do(req); err == nil {
 		_ = resp.Body.Close()
+	}
+}
+
+// tick replaces a PingSource in the daemon, the clock's and that of collect-stats: it does what its event would wake, at
+// the start to catch up, and then by the schedule.
+func tick(ctx context.Context, schedule Schedule, do func() error) {
+	for next := schedule.next(time.Now()); ; next = schedule.next(time.Now()) {
+		tryTick(ctx, next, do)
+		if !flow.Sleep(ctx, time.Until(next)) {
+			return
+		}
+	}
+}
+
+// The retries of a local tick: as a PingSource, with more patience.
+const (
+	tickTries = 5
+	tickPause = 10 * time.Second // doubled each time
+)
+
+// tryTick repeats a tick until it is done or never will be, or the next one is due.
+func tryTick(ctx context.Context, next time.Time, do func() error) {
+	pause := tickPause
+	for range tickTries {
+		if err := do(); err == nil || !apperr.Retryable(err) || time.Until(next) < pause || !flow.Sleep(ctx, pause) {
+			return
+		}
+		pause *= 2
 	}
 }

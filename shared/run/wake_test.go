@@ -14,6 +14,7 @@ import (
 
 	cloudevents "github.com/cloudevents/sdk-go/v2"
 
+	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/eventx"
 	"github.com/cloudfn/cloudfn/shared/flow"
 )
@@ -203,4 +204,51 @@ func TestNoEventFunctionWithoutAKey(t *testing.T) {
 		}
 	}
 	process(t, map[string]string{"FUNCTION_TARGET": "things"}) // wakes nobody, and takes no events
+}
+
+// TestATickIsTriedUntilItIsDone, unless it never can be or the next one is near.
+func TestATickIsTriedUntilItIsDone(t *testing.T) {
+	t.Parallel()
+	const s = time.Second
+	away, wrong := apperr.New(apperr.Unavailable, "away"), apperr.New(apperr.Invalid, "wrong")
+	for name, tc := range map[string]struct {
+		results []error // of each try, the last again and again
+		next    time.Duration
+		want    []time.Duration // when it was tried
+	}{
+		"done":               {[]error{nil}, time.Hour, []time.Duration{0}},
+		"never":              {[]error{wrong}, time.Hour, []time.Duration{0}},
+		"away at first":      {[]error{away, errors.New("x"), nil}, time.Hour, []time.Duration{0, 10 * s, 30 * s}},
+		"away for long":      {[]error{away}, time.Hour, []time.Duration{0, 10 * s, 30 * s, 70 * s, 150 * s}},
+		"the next is near":   {[]error{away}, time.Minute, []time.Duration{0, 10 * s, 30 * s}},
+		"the next is nearer": {[]error{away}, 5 * time.Second, []time.Duration{0}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				began, at := time.Now(), []time.Duration{}
+				tryTick(t.Context(), began.Add(tc.next), func() error {
+					at = append(at, time.Since(began))
+					return tc.results[min(len(at), len(tc.results))-1]
+				})
+				if !slices.Equal(at, tc.want) {
+					t.Errorf("it was tried at %v, want %v", at, tc.want)
+				}
+			})
+		})
+	}
+}
+
+// TestATickEndsWithTheProcess in the middle of a pause.
+func TestATickEndsWithTheProcess(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, end := context.WithTimeout(t.Context(), 3*time.Second)
+		defer end()
+		began, tries := time.Now(), 0
+		tryTick(ctx, began.Add(time.Hour), func() error { tries++; return errors.New("away") })
+		if took := time.Since(began); took != 3*time.Second || tries != 1 {
+			t.Errorf("it took %s and %d tries", took, tries)
+		}
+	})
 }

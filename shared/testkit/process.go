@@ -212,8 +212,7 @@ func Env(t testing.TB, databaseURL string, more map[string]string) map[string]st
 		"CONNECTION_PUBLIC_KEY": ConnectionPublicKey, "CONNECTION_PRIVATE_KEY": ConnectionPrivateKey,
 		"MANAGED_PUBLIC_KEY": ManagedPublicKey, "MANAGED_PRIVATE_KEY": ManagedPrivateKey,
 		"TRUSTEE_USER_ID": Trustee(t), "AGENT_URL": "http://agents.invalid",
-		"LEASES_OS_CLOUD": "leases", "LEASES_OS_CLIENT_CONFIG_FILE": CloudsYAML(t),
-		"NODES_OS_CLOUD": "leases",
+		"LEASES_OS_CLOUD": "leases", "NODES_OS_CLOUD": "leases",
 		// All tests come from one address, and some send more than any client does.
 		"ADDRESS_RATE_LIMIT": "10000", "PROJECT_RATE_LIMIT": "10000",
 		"SIGN_IN_RATE_LIMIT": "10000", "LAUNCH_RATE_LIMIT": "100000", "CALLBACK_TEST_RATE_LIMIT": "10000",

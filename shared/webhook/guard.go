@@ -2,7 +2,6 @@ package webhook
 
 import (
 	"errors"
-	"fmt"
 	"net/netip"
 	"net/url"
 	"strconv"
@@ -48,15 +47,7 @@ func (r StatusRanges) Validate() error {
 // Quota is how many callbacks a project may have.
 type Quota struct {
 	// Callbacks of one project, those of its orders and instances included; those that are gone do not count.
-	PerProject int `env:"CALLBACKS_PER_PROJECT, default=100000"`
-}
-
-// Validate refuses a Quota that cannot work.
-func (q Quota) Validate() error {
-	if q.PerProject < 1 {
-		return fmt.Errorf("CALLBACKS_PER_PROJECT is %d: it must be 1 at least", q.PerProject)
-	}
-	return nil
+	PerProject int `env:"CALLBACKS_PER_PROJECT, default=100000" min:"1"`
 }
 
 // Guard decides which URLs and addresses a callback may have.

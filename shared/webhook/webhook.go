@@ -34,17 +34,14 @@ import (
 // Config is for the function that sends.
 type Config struct {
 	Ranges
-	// Time limit of one delivery attempt, 1s to 2m.
-	Timeout time.Duration `env:"CALLBACK_TIMEOUT, default=15s"`
+	// Time limit of one delivery attempt.
+	Timeout time.Duration `env:"CALLBACK_TIMEOUT, default=15s" min:"1s" max:"2m"`
 	// DNS name of the sender, which receivers consent to.
 	Origin string `env:"CALLBACK_ORIGIN, default=cloudfn"`
 }
 
 // Validate refuses a Config that cannot work.
 func (c Config) Validate() error {
-	if c.Timeout < time.Second || c.Timeout > 2*time.Minute {
-		return fmt.Errorf("CALLBACK_TIMEOUT is %s: it must be 1s to 2m", c.Timeout)
-	}
 	if !isName(strings.ToLower(c.Origin)) {
 		return fmt.Errorf("CALLBACK_ORIGIN is %q: it must be a DNS name, such as events.example.com", c.Origin)
 	}

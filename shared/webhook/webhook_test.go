@@ -202,10 +202,8 @@ func TestConfigsThatCannotWork(t *testing.T) {
 		t.Error(err)
 	}
 	for variable, change := range map[string]func(*Config){
-		"CALLBACK_TIMEOUT": func(c *Config) { c.Timeout = time.Hour }, "CALLBACK_ORIGIN": func(c *Config) {
-			c.Origin = "https://x"
-		},
-		"CALLBACK_ALLOW": func(c *Config) { c.Allow = []string{"x"} }, "CALLBACK_DENY": func(c *Config) {
+		"CALLBACK_ORIGIN": func(c *Config) { c.Origin = "https://x" },
+		"CALLBACK_ALLOW":  func(c *Config) { c.Allow = []string{"x"} }, "CALLBACK_DENY": func(c *Config) {
 			c.Deny = []string{"x"}
 		},
 	} {

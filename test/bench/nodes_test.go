@@ -32,8 +32,8 @@ func TestNodes(t *testing.T) {
 	conn := testkit.Connect(t, database)
 	p := testkit.Spawn(t, map[string]string{
 		"FUNCTION_TARGET": "watch-nodes", "DATABASE_URL": database, "HOST": "127.0.0.1", "EVENT_KEY": testkit.EventKey,
-		"OS_AUTH_URL": fake.URL + "/v3", "NODES_OS_USERNAME": "watcher", "NODES_OS_PASSWORD": "secret",
-		"NODES_OS_USER_DOMAIN_ID": "default", "NODES_OS_PROJECT_NAME": "admin", "NODES_OS_PROJECT_DOMAIN_ID": "default",
+		"OS_AUTH_URL": fake.URL + "/v3", "OS_USERNAME": "watcher", "OS_PASSWORD": "secret",
+		"OS_USER_DOMAIN_ID": "default", "OS_PROJECT_NAME": "admin", "OS_PROJECT_DOMAIN_ID": "default",
 	})
 	tick := func() {
 		if a := p.Tick(t, "watch-nodes"); a.Status != http.StatusNoContent {

@@ -31,7 +31,7 @@ func newSleeper(t *testing.T, ahead time.Duration) sleeper {
 	s.token, s.conn = s.Token(t), testkit.Connect(t, s.database)
 	s.process = testkit.Spawn(t, testkit.Env(t, s.database, map[string]string{"FUNCTION_TARGET": "leases"}))
 	s.runner = testkit.Spawn(t, testkit.Env(t, s.database, map[string]string{
-		"FUNCTION_TARGET": "run-leases", "LEASES_OS_CLOUD": "",
+		"FUNCTION_TARGET": "run-leases", "LEASES_OS_CLOUD": "", "OS_CLOUD": "", "OS_AUTH_URL": testkit.KeystoneURL(t),
 	}))
 	s.base = testkit.Scalar[time.Time](t, s.conn, "select clock_timestamp()")
 	return s

@@ -48,21 +48,15 @@ func (k *killer) kill() {
 
 // accountBehind is the environment of an event function with an account, whose calls of compute and placement the
 // killer counts.
-func (k *killer) accountBehind(t *testing.T, function, prefix string) map[string]string {
+func (k *killer) accountBehind(t *testing.T, function string) map[string]string {
 	t.Helper()
 	to := map[string]string{}
 	for _, service := range []string{"compute", "placement"} {
 		to[service], _ = testkit.Intercept(t, testkit.Endpoint(t, service), k.before)
 	}
 	env := testkit.RedirectTo(t, to).Env(t, "leases")
-	more := map[string]string{"FUNCTION_TARGET": function, "OS_CLOUD": "", "OS_AUTH_URL": env["OS_AUTH_URL"]}
-	for name, value := range env {
-		if name != "OS_CLOUD" && name != "OS_AUTH_URL" {
-			more[prefix+name] = value
-		}
-	}
-	more[prefix+"OS_CLOUD"] = ""
-	return more
+	env["FUNCTION_TARGET"], env["LEASES_OS_CLOUD"], env["NODES_OS_CLOUD"] = function, "", ""
+	return env
 }
 
 // begin starts the process anew, as Knative does after a kill.
@@ -122,7 +116,7 @@ func TestLongHostLeasesSurviveKills(t *testing.T) {
 	testkit.Heavy(t)
 	hosts := testkit.ReservableHosts(t)
 	k := &killer{}
-	env := k.accountBehind(t, "run-leases", "LEASES_")
+	env := k.accountBehind(t, "run-leases")
 	l := newLessee(t, env)
 	l.env["DATABASE_URL"] = testkit.As(t, l.database, runleases.Function) // with the rights that it declares
 	k.process.Store(l.process)

@@ -48,7 +48,7 @@ func newDrainer(t *testing.T) *drainer {
 	database := testkit.Database(t)
 	d.conn, d.store = testkit.Connect(t, database), drainStore(t, database)
 	d.env = testkit.Env(t, testkit.As(t, database, watchnodes.Function), nil) // with the rights that it declares
-	maps.Copy(d.env, d.accountBehind(t, "watch-nodes", "NODES_"))
+	maps.Copy(d.env, d.accountBehind(t, "watch-nodes"))
 	d.start(t)
 	nodes := testkit.Spawn(t, testkit.Env(t, database, map[string]string{"FUNCTION_TARGET": "nodes"}))
 	d.api = nodes.As(testkit.Token(t, "admin"))

@@ -1,9 +1,12 @@
 package process_test
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"os"
 	"os/exec"
@@ -120,16 +123,11 @@ func TestLongNodesPolicy(t *testing.T) {
 	account := testkit.NewProject(t)
 	account.Leave(t)
 	account.Grant(t, account.UserID, role)
-	login := account.Environment()
 	env := map[string]string{
-		"FUNCTION_TARGET": "watch-nodes", "OS_CLOUD": "", "NODES_OS_CLOUD": "", "OS_AUTH_URL": login["OS_AUTH_URL"],
+		"FUNCTION_TARGET": "watch-nodes", "OS_CLOUD": "", "NODES_OS_CLOUD": "",
 		"OS_COMPUTE_ENDPOINT_OVERRIDE": nova.url,
 	}
-	for name, value := range login {
-		if name != "OS_AUTH_URL" {
-			env["NODES_"+name] = value
-		}
-	}
+	maps.Copy(env, account.Environment())
 	conn := testkit.Connect(t, database)
 	watcher := testkit.Spawn(t, testkit.Env(t, database, env))
 	tick := func() { ping(watcher, "watch-nodes"); time.Sleep(time.Second) }
@@ -336,12 +334,16 @@ func TestLongLeasesPolicy(t *testing.T) {
 
 	to := map[string]string{"compute": nova.url, "placement": placement.url, "image": glance.url}
 	env := testkit.RedirectTo(t, to).Env(t, "collector")
+	auth := map[string]string{}
 	for name, value := range account.Environment() {
-		if name != "OS_AUTH_URL" {
-			env["LEASES_"+name] = value
-		}
+		auth[strings.ToLower(strings.TrimPrefix(name, "OS_"))] = value
 	}
-	env["LEASES_OS_CLOUD"], env["NODES_OS_CLOUD"] = "", ""
+	clouds, err := json.Marshal(map[string]any{"clouds": map[string]any{"hosts": map[string]any{"auth": auth}}})
+	file := filepath.Join(t.TempDir(), "clouds.yaml")
+	if err := cmp.Or(err, os.WriteFile(file, clouds, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	env["OS_CLIENT_CONFIG_FILE"], env["LEASES_OS_CLOUD"], env["NODES_OS_CLOUD"] = file, "hosts", ""
 	l := newLessee(t, env)
 	t.Cleanup(func() {
 		if t.Failed() {

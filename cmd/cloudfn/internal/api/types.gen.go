@@ -2044,15 +2044,6 @@ type ServersAction struct {
 // ServersActionAction defines model for ServersAction.Action.
 type ServersActionAction string
 
-// Settings defines model for Settings.
-type Settings struct {
-	// CheckedAt When they were tried. Absent while the first check runs.
-	CheckedAt *time.Time `json:"checked_at,omitempty"`
-
-	// Ok No environment variable is known not to work.
-	Ok bool `json:"ok"`
-}
-
 // Sizes defines model for Sizes.
 type Sizes struct {
 	DiskGb int `json:"disk_gb"`
@@ -2112,7 +2103,6 @@ type Status struct {
 
 	// Postgres Reachable when it answers and its schema is new enough.
 	Postgres Dependency `json:"postgres"`
-	Settings Settings   `json:"settings"`
 
 	// Version The version of the module, or "(devel)".
 	Version string `json:"version"`

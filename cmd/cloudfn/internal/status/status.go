@@ -30,10 +30,6 @@ func Command(a *cli.App) *cobra.Command {
 			if !s.Postgres.Reachable || !s.Keystone.Reachable {
 				return exit.Failedf("%s does not work: a service that it needs does not answer", a.URL)
 			}
-			if !s.Settings.Ok {
-				return exit.Failedf("%s has wrong settings: its log and `cloudfnd check` with its environment name "+
-					"them", a.URL)
-			}
 			return nil
 		},
 	}
@@ -41,11 +37,10 @@ func Command(a *cli.App) *cobra.Command {
 
 var table = output.Table[api.Status]{
 	Name:    func(s api.Status) string { return s.Version },
-	Columns: []string{"VERSION", "FUNCTION", "POSTGRES*", "KEYSTONE*", "SETTINGS*"},
+	Columns: []string{"VERSION", "FUNCTION", "POSTGRES*", "KEYSTONE*"},
 	Texts: map[string]func(api.Status) string{
 		"POSTGRES": func(s api.Status) string { return dependency(s.Postgres) },
 		"KEYSTONE": func(s api.Status) string { return dependency(s.Keystone) },
-		"SETTINGS": settings,
 	},
 }
 
@@ -54,16 +49,6 @@ func dependency(d api.Dependency) string {
 		return d.Error.Detail
 	}
 	return "up"
-}
-
-func settings(s api.Status) string {
-	switch {
-	case !s.Settings.Ok:
-		return "wrong"
-	case s.Settings.CheckedAt == nil:
-		return "not checked yet"
-	}
-	return "ok"
 }
 
 // Version prints this program's version.

@@ -1,14 +1,15 @@
-// Package run turns declared functions into a running process: it loads the configuration, opens what is
-// needed, serves, and drains. The same functions run one by one (FUNCTION_TARGET) or all in one daemon.
 package run
 
 import (
 	"context"
+	"encoding"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"net/url"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -18,7 +19,6 @@ import (
 
 	"github.com/cloudfn/cloudfn/shared/auth"
 	"github.com/cloudfn/cloudfn/shared/domain"
-	"github.com/cloudfn/cloudfn/shared/due"
 	"github.com/cloudfn/cloudfn/shared/eventx"
 	"github.com/cloudfn/cloudfn/shared/limit"
 	"github.com/cloudfn/cloudfn/shared/obs"
@@ -31,8 +31,8 @@ type Config struct {
 	// The function to serve; when empty, the process is the daemon.
 	Target string `env:"FUNCTION_TARGET"`
 	Listen
-	// Time limit of the work on one event, 1s to 10m.
-	EventTimeout time.Duration `env:"EVENT_TIMEOUT, default=5m"`
+	// Time limit of the work on one event.
+	EventTimeout time.Duration `env:"EVENT_TIMEOUT, default=5m" min:"1s" max:"10m"`
 	// Shared secret that an event must carry in its extension `cloudfnkey`. An event function does not start without
 	// it; the daemon generates one.
 	EventKey domain.Secret `env:"EVENT_KEY"`
@@ -53,7 +53,7 @@ type Config struct {
 
 // Validate reports every value of the process's own variables that cannot work.
 func (c Config) Validate() error {
-	return errors.Join(c.validateEvents(), c.validateWakes(), c.validatePublicURL(), c.Listen.Validate())
+	return errors.Join(c.validateWakes(), c.validatePublicURL(), c.Listen.Validate())
 }
 
 func (c Config) validatePublicURL() error {
@@ -61,13 +61,6 @@ func (c Config) validatePublicURL() error {
 	isURL := err == nil && (u.Scheme == "https" || u.Scheme == "http") && u.Host != "" && u.User == nil
 	if c.PublicAuthURL != "" && (!isURL || strings.ContainsAny(c.PublicAuthURL, "\" \\")) {
 		return errors.New("PUBLIC_AUTH_URL is no URL of Keystone: it must be like https://keystone.example.com/v3")
-	}
-	return nil
-}
-
-func (c Config) validateEvents() error {
-	if c.EventTimeout < time.Second || c.EventTimeout > 10*time.Minute {
-		return fmt.Errorf("EVENT_TIMEOUT is %s: it must be 1s to 10m (the longest that Knative waits)", c.EventTimeout)
 	}
 	return nil
 }
@@ -96,8 +89,8 @@ type Listen struct {
 	Host string `env:"HOST"`
 	// Port to listen on.
 	Port string `env:"PORT, default=8080"`
-	// Time limit of an API request, 1s to 10m.
-	RequestTimeout time.Duration `env:"REQUEST_TIMEOUT, default=60s"`
+	// Time limit of an API request.
+	RequestTimeout time.Duration `env:"REQUEST_TIMEOUT, default=60s" min:"1s" max:"10m"`
 }
 
 // isHostName reports whether a text can be a host name. One of digits and dots only would be an address.
@@ -118,29 +111,7 @@ func (l Listen) Validate() error {
 	if l.Host != "" && err != nil && !isHostName(l.Host) {
 		return fmt.Errorf("HOST is %q: it must be an address or a name of this machine, such as 127.0.0.1", l.Host)
 	}
-	if l.RequestTimeout < time.Second || l.RequestTimeout > 10*time.Minute {
-		return fmt.Errorf("REQUEST_TIMEOUT is %s: it must be 1s to 10m", l.RequestTimeout)
-	}
 	return nil
-}
-
-// Deps are what a function is built from. Nothing in it connects before it is used.
-type Deps struct {
-	DB    *postgres.DB
-	Cloud *openstack.Cloud
-	// Wake wakes event functions by name. It returns at once and never fails: the clock finds what a function that is
-	// not reached has to do.
-	Wake func(functions ...string)
-	// Due is what all functions declare that is due, for the clock.
-	Due []due.Declared
-	// Post wakes an event function, and returns when that has answered: for the clock. nil = no function can be
-	// reached.
-	Post func(ctx context.Context, function string) error
-	// AtStart has something done once when the process serves, and repeated until it has succeeded: what must not wait
-	// for an event, because an event waits for it.
-	AtStart func(do func(ctx context.Context) error)
-	// Functions reaches the functions that serve HTTP.
-	Functions Functions
 }
 
 // load reads a configuration from the environment and validates it.
@@ -152,10 +123,10 @@ func load[C any](ctx context.Context, env envconfig.Lookuper) (C, error) {
 	return cfg, validate(reflect.ValueOf(cfg))
 }
 
-// validate calls the Validate methods of a configuration and of its fields, and joins what they find. An embedded
-// struct is left to the method of the one that embeds it.
+// validate checks the bounds of a configuration's variables, calls the Validate methods of the configuration and of its
+// fields, and joins what they find. An embedded struct is left to the method of the one that embeds it.
 func validate(config reflect.Value) error {
-	var errs []error
+	errs := outOfBounds(config)
 	if v, ok := reflect.TypeAssert[validator](config); ok {
 		errs = append(errs, v.Validate())
 	}
@@ -181,42 +152,20 @@ func read[C any](ctx context.Context, env envconfig.Lookuper) (C, error) {
 				return cfg, err
 			}
 		}
-		return cfg, named(reflect.TypeFor[C](), err)
+		return cfg, err
 	}
 	return cfg, nil
-}
-
-// named puts the variable's name before an error of envconfig, which only knows the path of the field.
-func named(config reflect.Type, err error) error {
-	for f := range config.Fields() {
-		reason, found := strings.CutPrefix(err.Error(), f.Name+": ")
-		switch name, _, _ := strings.Cut(f.Tag.Get("env"), ","); {
-		case !found:
-		case name != "":
-			return fmt.Errorf("%s: %s", name, reason)
-		case f.Type.Kind() == reflect.Struct:
-			return named(f.Type, errors.New(reason))
-		}
-	}
-	return err
 }
 
 // fields lists the variables of a configuration, those of the structs in it too.
 func fields(config reflect.Type) []reflect.StructField {
 	var list []reflect.StructField
 	for f := range config.Fields() {
-		name, options, _ := strings.Cut(f.Tag.Get("env"), ",")
-		prefix, _ := strings.CutPrefix(strings.TrimSpace(options), "prefix=")
 		switch {
-		case name != "":
+		case variable(f) != "":
 			list = append(list, f)
 		case f.Type.Kind() == reflect.Struct:
-			for _, inner := range fields(f.Type) {
-				if prefix != "" {
-					inner.Tag = reflect.StructTag(fmt.Sprintf("env:%q", prefix+inner.Tag.Get("env")))
-				}
-				list = append(list, inner)
-			}
+			list = append(list, fields(f.Type)...)
 		}
 	}
 	return list
@@ -229,4 +178,112 @@ type filled struct{ envconfig.Lookuper }
 func (f filled) Lookup(key string) (string, bool) {
 	value, ok := f.Lookuper.Lookup(key)
 	return value, ok && value != ""
+}
+
+// Tags of a variable's field bound its value, whatever else a Validate method checks:
+//
+//	min:"1s" max:"10m"          the least and the most, of durations and numbers
+//	zero:"no limit"             0 is permitted besides, and what it means
+//	values:"required,optional"  the only texts
+
+// allowed says which values the tags permit, as an error and docs/configuration.md say it; "" = they permit any.
+func allowed(tag reflect.StructTag) string {
+	least, most := tag.Get("min"), tag.Get("max")
+	switch {
+	case tag.Get("values") != "":
+		return strings.ReplaceAll(tag.Get("values"), ",", " or ")
+	case tag.Get("zero") != "":
+		return least + " or more, or 0 for " + tag.Get("zero")
+	case most != "":
+		return least + " to " + most
+	case least != "":
+		return least + " at least"
+	}
+	return ""
+}
+
+// outOfBounds checks the variables of a configuration, those of the structs in it too.
+func outOfBounds(config reflect.Value) (errs []error) {
+	for f, value := range config.Fields() {
+		switch name := variable(f); {
+		case name == "" && value.Kind() == reflect.Struct:
+			errs = append(errs, outOfBounds(value)...)
+		case allowed(f.Tag) != "" && !isWithin(f.Tag, value):
+			errs = append(errs, fmt.Errorf("%s is %v: it must be %s", name, value, allowed(f.Tag)))
+		}
+	}
+	return errs
+}
+
+func isWithin(tag reflect.StructTag, value reflect.Value) bool {
+	if values := tag.Get("values"); values != "" {
+		return slices.Contains(strings.Split(values, ","), value.String())
+	}
+	n, most := value.Int(), tag.Get("max")
+	return n == 0 && tag.Get("zero") != "" ||
+		n >= bound(value.Type(), tag.Get("min")) && (most == "" || n <= bound(value.Type(), most))
+}
+
+// bound reads the text of a tag as a value of the field's type.
+func bound(of reflect.Type, text string) int64 {
+	if of == reflect.TypeFor[time.Duration]() {
+		d, err := time.ParseDuration(text)
+		if err != nil {
+			panic(err)
+		}
+		return int64(d)
+	}
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		panic(err)
+	}
+	return n
+}
+
+// malformed returns what would be right if the value of a variable does not have the form of its type. The errors of
+// envconfig are those of the parsers, and some do not name the variable.
+func malformed(f reflect.StructField, env envconfig.Lookuper) error {
+	name := variable(f)
+	text, _ := env.Lookup(name)
+	if text == "" {
+		return nil
+	}
+	must := ""
+	switch value := reflect.New(f.Type).Interface().(type) {
+	case *time.Duration:
+		if _, err := time.ParseDuration(text); err != nil {
+			must = "a duration such as 30s, 10m or 2h"
+		}
+	case *slog.Level:
+		if value.UnmarshalText([]byte(text)) != nil {
+			must = "DEBUG, INFO, WARN or ERROR"
+		}
+	case *domain.Period:
+		if err := value.UnmarshalText([]byte(text)); err != nil {
+			must = fmt.Sprintf("an ISO 8601 duration such as PT8H, P2D or P1M (%s)", err)
+		}
+	case encoding.TextUnmarshaler:
+		if err := value.UnmarshalText([]byte(text)); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+	case *bool:
+		if _, err := strconv.ParseBool(text); err != nil {
+			must = "true or false"
+		}
+	default:
+		switch {
+		case f.Type.Kind() >= reflect.Int && f.Type.Kind() <= reflect.Int64:
+			if _, err := strconv.ParseInt(text, 0, f.Type.Bits()); err != nil {
+				must = "a whole number"
+			}
+		case f.Type.Kind() >= reflect.Uint && f.Type.Kind() <= reflect.Uint64:
+			if _, err := strconv.ParseUint(text, 0, f.Type.Bits()); err != nil {
+				must = "a whole number, and not negative"
+			}
+		}
+	}
+	if must == "" {
+		return nil
+	}
+	return fmt.Errorf("%s is %q: it must be %s", name, text, must)
 }
