@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/delegation"
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
@@ -25,8 +26,8 @@ func (s service) Change(
 	ctx = domain.WithActor(ctx, domain.ActorOf(who, uuid.Nil))
 	var delegated *domain.Connection // by an earlier attempt
 	defer func() {
-		if err != nil && delegated != nil {
-			s.trusts.Drop(ctx, *delegated)
+		if err != nil {
+			s.trusts.Drop(ctx, delegated)
 		}
 	}()
 	for attempt := range changeAttempts {
@@ -74,7 +75,7 @@ func (s service) delegate(
 	if lease.SharesConnection {
 		return nil, s.checkConnection(ctx, who, lease)
 	}
-	return s.trusts.ForLease(ctx, who, s.cloud.As(token, who.ProjectID), lease)
+	return s.trusts.Delegate(ctx, who, s.cloud.As(token, who.ProjectID), delegation.ForLease(lease))
 }
 
 // apply is the lease with the change. now is the database's clock.
@@ -178,9 +179,7 @@ func (s service) Retry(
 	}
 	retried, err := s.store.Retry(ctx, who.ProjectID, id, delegated, actor)
 	if err != nil {
-		if delegated != nil {
-			s.trusts.Drop(ctx, *delegated)
-		}
+		s.trusts.Drop(ctx, delegated)
 		return lease, err
 	}
 	s.wake("run-leases", "run-connections", "deliver-events")
