@@ -109,7 +109,7 @@ func build(cfg Config, d run.Deps) (eventx.Func, error) {
 		if err != nil {
 			return nil, openstack.Prefixed("LEASES_", err)
 		}
-		s.account = openstack.Keep[session](own)
+		s.account = openstack.Keep(func(ctx context.Context) (session, error) { return own.Login(ctx) })
 		s.engine.Cloud = func(ctx context.Context) (leases.Cloud, error) { return s.account.Session(ctx) }
 		s.engine.Forget = s.account.Forget
 		s.engine.IsIsolated = func(ctx context.Context, then time.Time) (bool, error) {
