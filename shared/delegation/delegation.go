@@ -133,9 +133,9 @@ func (t Trusts) Abandon(ctx context.Context, cloud Session, c domain.Connection)
 }
 
 // AfterFailure handles the error of storing a connection, or what has it. Postgres may have stored it although its
-// response was lost: if mayBeStored, AfterFailure returns what get reads. Otherwise it revokes c's new trust; nil =
-// there is none. While it is unknown whether the connection is stored, the trust stays: run-connections revokes it if
-// no connection has it.
+// response was lost: if mayBeStored, AfterFailure returns what get reads. Otherwise it revokes c's new trust; nil means
+// no trust. While it is unknown whether the connection is stored, the trust stays: run-connections revokes it if no
+// connection has it.
 func AfterFailure[T any](
 	ctx context.Context, t Trusts, cloud Session, c *domain.Connection, cause error, mayBeStored bool,
 	get func(context.Context) (T, error),
@@ -159,7 +159,7 @@ func AfterFailure[T any](
 	return none, cause
 }
 
-// Discard revokes the trust of a connection that is not stored; nil = there is none. After an error that leaves open
+// Discard revokes the trust of a connection that is not stored; nil means no trust. After an error that leaves open
 // whether it was stored, run-connections finds out.
 func (t Trusts) Discard(ctx context.Context, cloud Session, c *domain.Connection, cause error) {
 	switch {
@@ -171,7 +171,7 @@ func (t Trusts) Discard(ctx context.Context, cloud Session, c *domain.Connection
 	}
 }
 
-// Drop has run-connections revoke a trust unless a stored connection has it; nil = there is none.
+// Drop has run-connections revoke a trust unless a stored connection has it; nil means no trust.
 func (t Trusts) Drop(ctx context.Context, c *domain.Connection) {
 	if c == nil {
 		return
