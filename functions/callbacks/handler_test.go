@@ -265,12 +265,9 @@ func TestRejectsInvalidRequests(t *testing.T) {
 		{"POST", "", `{"url": "https://127.0.0.1"}`, "url"},
 		{"POST", "", `{"url": "https://169.254.169.254/latest"}`, "url"},
 		{"POST", "", `{"url": "http://1.1.1.1"}`, "url"},
-		{"POST", "", `{"url": 5}`, "url"},
 		{"POST", "", `{` + good + `, "events": ["x"]}`, "events[0]"},
 		{"POST", "", `{` + good + `, "events": ["cloudfn.callback.test.v1"]}`, "events[0]"},
-		{"POST", "", `{` + good + `, "events": "x"}`, "events"},
 		{"POST", "", `{` + good + `, "instance_id": "x"}`, "instance_id"},
-		{"POST", "", `{` + good + `, "instance_id": ""}`, "instance_id"},
 		{"POST", "", `{` + good + `, "order_id": "00000000-0000-0000-0000-000000000000"}`, "order_id"},
 		{
 			"POST", "", `{` + good + `, "order_id": "` + uuid.NewString() + `", "instance_id": "` + uuid.NewString() + `"}`,
@@ -278,9 +275,6 @@ func TestRejectsInvalidRequests(t *testing.T) {
 		},
 		{"POST", "", `{` + good + `, "secret": ""}`, "secret"},
 		{"POST", "", `{` + good + `, "secret": "whsec_short"}`, "secret"},
-		{"POST", "", `{` + good + `, "id": "x"}`, "id"},
-		{"POST", "", `{` + good + `, "status": "verified"}`, "status"},
-		{"POST", "?x=y", `{` + good + `}`, "x"},
 		{"PATCH", path, `{"status": "gone"}`, "status"},
 		{"PATCH", path, `{"status": "pending"}`, "status"},
 		{"PATCH", path, `{"url": "http://127.0.0.1"}`, "url"},
@@ -289,12 +283,7 @@ func TestRejectsInvalidRequests(t *testing.T) {
 		{"PATCH", path, `{"order_id": null}`, "order_id"},
 		{"POST", path + "/secret", `{"overlap": "169h"}`, "overlap"},
 		{"POST", path + "/secret", `{"overlap": "-1s"}`, "overlap"},
-		{"POST", path + "/secret", `{"overlap": 5}`, "overlap"},
-		{"POST", path + "/secret", `{"overlap": ""}`, "overlap"},
 		{"POST", path + "/secret", `{"secret": "` + given + `!"}`, "secret"},
-		{"GET", "?limit=1001", "", "limit"},
-		{"GET", "?marker=x", "", "marker"},
-		{"GET", "?status=dead", "", "status"},
 	} {
 		full := tc.path
 		if !strings.HasPrefix(full, "/") {
@@ -306,31 +295,11 @@ func TestRejectsInvalidRequests(t *testing.T) {
 				tc.field)
 		}
 	}
-	for _, tc := range []struct {
-		method, path, body string
-		want               int
-	}{
-		{"PATCH", path, `{}`, 400},
-		{"PATCH", path, ``, 400},
-		{"POST", "/v1/callbacks", ``, 400},
-		{"PUT", path, `{}`, 405},
-		{"PATCH", "/v1/callbacks", `{}`, 405},
-		{"GET", "/v1/callbacks/x", "", 404},
-		{"GET", "/v1/callbacks/" + strings.ReplaceAll(c.ID.String(), "-", ""), "", 404},
-		{"GET", "/v1/callbacks/" + strings.ToUpper(c.ID.String()), "", 200},
-		{"GET", "/v1/callbacks/x/deliveries", "", 404},
-		{"POST", "/v1/callbacks/x/test", "", 404},
-		{"GET", path + "/test", "", 405},
-	} {
-		if a := app.Do(t, tc.method, tc.path, tc.body, "Content-Type", "application/json"); a.Status != tc.want {
-			t.Errorf("%s %s: got %d %s, want %d", tc.method, tc.path, a.Status, a.Body, tc.want)
-		}
+	if a := app.Do(t, "PATCH", path, `{}`, "Content-Type", "application/json"); a.Status != 400 {
+		t.Errorf("no change: got %d %s", a.Status, a.Body)
 	}
-	if a := app.As("").Get(t, "/v1/callbacks"); a.Status != 401 {
-		t.Errorf("without a token: %d", a.Status)
-	}
-	if a := app.As(testkit.DomainToken(t)).Get(t, "/v1/callbacks"); a.Status != 403 {
-		t.Errorf("with a domain's token: %d", a.Status)
+	if a := app.Get(t, "/v1/callbacks/"+strings.ToUpper(c.ID.String())); a.Status != 200 {
+		t.Errorf("an id in upper case: got %d %s", a.Status, a.Body)
 	}
 }
 

@@ -281,30 +281,6 @@ func TestVerifiedAgainEndsNoPause(t *testing.T) {
 	}
 }
 
-// TestCallbacksOfProjectAreLimited: those of its instances and orders count, and those that are gone do not.
-func TestCallbacksOfProjectAreLimited(t *testing.T) {
-	t.Parallel()
-	p := testkit.BorrowProject(t)
-	database := testkit.Database(t)
-	conn := testkit.Connect(t, database)
-	env := testkit.Env(t, database, map[string]string{"CALLBACKS_PER_PROJECT": "3"})
-	app := testkit.Start(t, env, Function).As(p.Token(t))
-	exec(t, conn, `insert into callbacks (project_id, id, user_id, url, status, secret, order_id)
-		select $1, gen_random_uuid(), 'u', 'https://receiver.example.com', s, '', o
-		from (values ('pending', gen_random_uuid()), ('gone', null), ('gone', null)) as c (s, o)`, p.ID)
-	create(t, app, `{"url": "https://127.0.0.1:1/"}`)
-	create(t, app, `{"url": "https://127.0.0.1:1/"}`)
-	if a := app.Post(t, "/v1/callbacks", `{"url": "https://127.0.0.1:1/"}`); a.Status != 409 ||
-		!strings.Contains(string(a.Body), "at most 3 callbacks") {
-		t.Errorf("got %d %s", a.Status, a.Body)
-	}
-	gone := testkit.Scalar[uuid.UUID](t, conn, "select id from callbacks where status = 'gone' limit 1")
-	if a := app.Do(t, "PATCH", "/v1/callbacks/"+gone.String(), `{"status": "verified"}`, "Content-Type",
-		"application/json"); a.Status != 409 {
-		t.Errorf("one that is gone: got %d %s", a.Status, a.Body)
-	}
-}
-
 // TestHandshakesOfNewCallbacksAreLimited: whoever creates and deletes callbacks in a loop sends a receiver no more
 // requests than the limit of a project, and others' callbacks do not wait for these.
 func TestHandshakesOfNewCallbacksAreLimited(t *testing.T) {

@@ -88,7 +88,8 @@ func build(cfg Config, d run.Deps) (eventx.Func, error) {
 		return nil, err
 	}
 	s := newService(d.DB, func(ctx context.Context) (session, error) {
-		return openstack.Narrow[session](account.Login(ctx))
+		in, err := account.Login(ctx)
+		return scoped{in}, err
 	})
 	s.rows.Config, s.allows, s.domains = cfg.Rows, cfg.Callers.Allows, cfg.Callers.AllowedDomains
 	s.budget = cfg.DailyMB << 20
@@ -96,4 +97,13 @@ func build(cfg Config, d run.Deps) (eventx.Func, error) {
 	s.backfill, s.retention, s.claim, s.wake = cfg.Backfill, cfg.Retention, cfg.Claim, d.Wake
 	d.AtStart(s.start)
 	return s.Handle, nil
+}
+
+// scoped shows a session as the part of OpenStack that this function needs.
+type scoped struct{ *openstack.Session }
+
+// In opens a session in one project.
+func (s scoped) In(ctx context.Context, projectID string) (session, error) {
+	in, err := s.Session.In(ctx, projectID)
+	return scoped{in}, err
 }

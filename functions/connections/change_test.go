@@ -40,7 +40,7 @@ func TestChangeConnectionByTrust(t *testing.T) {
 	t.Parallel()
 	app, conn, _, _ := started(t, nil)
 	p := testkit.BorrowProject(t)
-	owner, other, reader := app.As(p.Token(t)), app.As(colleague(t, p, "member")), app.As(colleague(t, p, "reader"))
+	owner, other := app.As(p.Token(t)), app.As(colleague(t, p, "member"))
 	user := strings.Repeat("0a", 16)
 	c := create(t, owner, asking("trust", fmt.Sprintf(`, "quota": {"instances": 3, "vcpus": 4}, "usable_by": [%q]`, user)))
 	before := onlyTrust(t, p)
@@ -112,8 +112,6 @@ func TestChangeConnectionByTrust(t *testing.T) {
 		"a colleague, sooner":        {other, `{"expires_at": "` + soon(30*time.Minute) + `"}`, 200, ""},
 		"a colleague, less":          {other, `{"quota": {"instances": 1}, "actions": ["start"]}`, 200, ""},
 		"a colleague with the roles": {other, `{"usable_by": []}`, 200, ""},
-		"who only reads":             {reader, `{"name": "y"}`, 403, "only reads"},
-		"a stranger":                 {app.As(testkit.BorrowProject(t).Token(t)), `{"name": "y"}`, 404, "no connection"},
 	} {
 		if a, _ := change(t, tc.app, c, tc.body); a.Status != tc.status || !strings.Contains(string(a.Body), tc.says) {
 			t.Errorf("%s: got %d %s, want %d that says %s", what, a.Status, a.Body, tc.status, tc.says)
@@ -190,16 +188,12 @@ func TestChangeRejectsInvalidFields(t *testing.T) {
 	app = app.As(testkit.BorrowProject(t).Token(t))
 	c := create(t, app, asking("trust", ""))
 	for body, field := range map[string]string{
-		`{}`: "", `[]`: "", `{"kind": "trust"}`: "kind", `{"name": 5}`: "name", `{"name": null}`: "name",
-		`{"expires_at": null}`:       "expires_at",
-		`{"expires_at": "tomorrow"}`: "expires_at", `{"expires_at": "2020-01-01T00:00:00Z"}`: "expires_at",
+		`{}`: "", `{"kind": "trust"}`: "kind", `{"name": null}`: "name", `{"expires_at": null}`: "expires_at",
+		`{"expires_at": "2020-01-01T00:00:00Z"}`:           "expires_at",
 		`{"expires_at": "` + soon(367*24*time.Hour) + `"}`: "expires_at",
-		`{"idle_timeout": "5m"}`:                           "idle_timeout", `{"quota": 5}`: "quota",
-		`{"quota": {"disks": 5}}`:    "quota.disks",
-		`{"quota": {"vcpus": -1}}`:   "quota.vcpus",
-		`{"quota": {"ram_mb": 1.5}}`: "quota.ram_mb", `{"usable_by": ["alt"]}`: "usable_by[0]",
+		`{"idle_timeout": "5m"}`:                           "idle_timeout", `{"usable_by": ["alt"]}`: "usable_by[0]",
 		`{"usable_by": null}`: "usable_by", `{"actions": []}`: "actions",
-		`{"actions": ["fly"]}`: "actions[0]", `{"secret": "x"}`: "secret", `{"id": "x"}`: "secret",
+		`{"secret": "x"}`: "secret", `{"id": "x"}`: "secret",
 	} {
 		if a, _ := change(t, app, c, body); a.Status != 400 || field != "" && !testkit.Names(t, a, field) {
 			t.Errorf("%s: got %d %s, want 400 that names %s", body, a.Status, a.Body, field)
@@ -280,13 +274,10 @@ func TestCheck(t *testing.T) {
 	}
 	t.Cleanup(db.Close)
 	delegations := postgres.Delegations{DB: db}
-	owner, actor, stranger := testkit.BorrowProject(t), testkit.BorrowProject(t), testkit.BorrowProject(t)
+	owner, actor := testkit.BorrowProject(t), testkit.BorrowProject(t)
 	app = app.As(owner.Token(t))
 	c := create(t, app, asking("trust", fmt.Sprintf(`, "usable_by": [%q]`, actor.UserID)))
 	path := "/v1/connections/" + c.ID.String() + "/check"
-	if a := app.As(stranger.Token(t)).Post(t, path, ""); a.Status != http.StatusNotFound {
-		t.Errorf("a stranger: %d %s", a.Status, a.Body)
-	}
 	// answer has find called a moment after the request, and gives what is answered.
 	answer := func(who *testkit.Client, find func() error) (testkit.Answer, ConnectionCheck) {
 		t.Helper()

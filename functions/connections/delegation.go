@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/delegation"
 	"github.com/cloudfn/cloudfn/shared/domain"
@@ -40,38 +42,32 @@ func (s service) createByTrust(
 	return s.afterFailure(ctx, who, cloud, d, err)
 }
 
-// afterFailure handles the error of storing a connection. Postgres may have stored it although its answer was lost.
-// While that is unknown the trust stays; run-connections revokes it if no connection has it.
+// afterFailure handles the error of storing a connection. A grant that was released, or not, tells whether the
+// connection is stored.
 func (s service) afterFailure(
 	ctx context.Context, who domain.Identity, cloud session, d draft, cause error,
 ) (domain.Connection, error) {
-	isOpen, released := apperr.Retryable(cause), false
+	mayBeStored := apperr.Retryable(cause)
 	if d.grant != nil {
-		var err error
-		if released, err = s.releaseGrant(ctx, d); err != nil { // it waits for a transaction that still runs
+		released, err := s.releaseGrant(ctx, d)
+		if err != nil { // it waits for a transaction that still runs
 			slog.WarnContext(ctx, "run-connections has to check a trust", "connection_id", d.ID, "error", err)
 			return domain.Connection{}, cause
 		}
-		isOpen = !released
+		mayBeStored = !released
 	}
-	if isOpen {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), delegation.CleanTimeout)
-		defer cancel()
-		stored, err := s.store.Get(ctx, who, d.ID)
+	return delegation.AfterFailure(ctx, s.trusts, cloud, &d.Connection, cause, mayBeStored, s.find(who, d.ID))
+}
+
+// find returns the way to read a connection that may have been stored although the response of Postgres was lost.
+func (s service) find(who domain.Identity, id uuid.UUID) func(context.Context) (domain.Connection, error) {
+	return func(ctx context.Context) (domain.Connection, error) {
+		stored, err := s.store.Get(ctx, who, id)
 		if err == nil {
 			s.wake("deliver-events")
-			return stored, nil
 		}
-		if apperr.CodeOf(err) != apperr.NotFound {
-			return domain.Connection{}, cause
-		}
+		return stored, err
 	}
-	if released {
-		s.trusts.Abandon(ctx, cloud, d.Connection)
-	} else {
-		s.trusts.Discard(ctx, cloud, d.Connection, cause)
-	}
-	return domain.Connection{}, cause
 }
 
 // createByCredential checks an application credential, and stores the connection.
@@ -88,22 +84,15 @@ func (s service) createByCredential(
 	if err := s.checkCredential(ctx, &d, project); err != nil {
 		return stored, err
 	}
-	stored, err = s.insert(ctx, d)
-	if !apperr.Retryable(err) {
-		return stored, err
-	}
-	reading, cancel := domain.Detached(ctx)
-	defer cancel()
-	if found, lookup := s.store.Get(reading, who, d.ID); lookup == nil { // it was stored, and its answer was lost
-		s.wake("deliver-events")
-		return found, nil
+	if stored, err = s.insert(ctx, d); apperr.Retryable(err) {
+		return delegation.AfterFailure(ctx, s.trusts, nil, nil, err, true, s.find(who, d.ID))
 	}
 	return stored, err
 }
 
 // checkCredential logs in with an application credential of the project (empty for any), and seals its secret.
 func (s service) checkCredential(ctx context.Context, d *draft, project string) error {
-	cloud, as, err := s.cloud.Credential(ctx, d.AuthURL, d.Region, d.DelegationID, d.secret)
+	cloud, err := s.cloud.Credential(ctx, d.AuthURL, d.Region, d.DelegationID, d.secret)
 	switch apperr.CodeOf(err) {
 	case "":
 	case apperr.Unauthenticated, apperr.NotFound, apperr.Forbidden, apperr.Invalid:
@@ -111,6 +100,7 @@ func (s service) checkCredential(ctx context.Context, d *draft, project string) 
 	default:
 		return err
 	}
+	as := cloud.ActsAs()
 	if project != "" && as.ProjectID != project {
 		return apperr.InvalidField("id", fmt.Sprintf(
 			"belongs to the project %s (%s), and must belong to the project %s", as.ProjectName, as.ProjectID, project))

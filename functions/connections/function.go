@@ -93,6 +93,6 @@ func bare(authURL string) string {
 // Credential opens a session with an application credential, here or in another cloud.
 func (c clouds) Credential(
 	ctx context.Context, authURL, region, id string, secret domain.Secret,
-) (session, domain.ActsAs, error) {
+) (session, error) {
 	return c.At(authURL, region).Credential(ctx, id, secret)
 }

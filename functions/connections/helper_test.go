@@ -202,9 +202,11 @@ func (f *fakeCloud) Region() string { return "" }
 
 func (f *fakeCloud) Home(authURL, _ string) (sameCloud, sameRegion bool) { return authURL == "", true }
 
-func (f *fakeCloud) Credential(context.Context, string, string, string, domain.Secret) (session, domain.ActsAs, error) {
-	return f, domain.ActsAs{ProjectID: "p1"}, f.login
+func (f *fakeCloud) Credential(context.Context, string, string, string, domain.Secret) (session, error) {
+	return f, f.login
 }
+
+func (f *fakeCloud) ActsAs() domain.ActsAs { return domain.ActsAs{ProjectID: "p1"} }
 
 func (f *fakeCloud) Flavors(context.Context) ([]domain.Flavor, error) { return nil, f.flavors }
 

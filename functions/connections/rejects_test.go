@@ -20,7 +20,6 @@ func TestRejectsInvalidRequests(t *testing.T) {
 	t.Parallel()
 	app, _, _, _ := started(t, nil)
 	p := testkit.BorrowProject(t)
-	reader := colleague(t, p, "reader")
 	app = app.As(p.Token(t))
 	many := `"` + strings.Repeat(`x", "`, 100) + `x"`
 	trust := func(more string) string { return asking("trust", ", "+more) }
@@ -38,16 +37,9 @@ func TestRejectsInvalidRequests(t *testing.T) {
 		{"POST", "", trust(`"roles": ["admin"]`), "roles"},
 		{"POST", "", trust(`"roles": ["member", "member"]`), "roles"},
 		{"POST", "", trust(`"roles": ["reader"]`), "roles"},
-		{"POST", "", trust(`"roles": "member"`), "roles"},
 		{"POST", "", asking("application_credential", `, "roles": ["member"], "id": "x", "secret": "x"`), "roles"},
 		{"POST", "", asking("application_credential", ``), "id"},
-		{"POST", "", asking("application_credential", `, "id": ""`), "id"},
 		{"POST", "", asking("application_credential", `, "id": "x"`), "secret"},
-		{"POST", "", asking("application_credential", `, "id": "x", "secret": ""`), "secret"},
-		{"POST", "", asking("application_credential", `, "id": "x", "secret": 5`), "secret"},
-		{"POST", "", asking("application_credential", `, "id": "x", "secret": "`+strings.Repeat("x", 1025)+`"`), "secret"},
-		{"POST", "", asking("application_credential", `, "id": "`+strings.Repeat("x", 256)+`", "secret": "x"`), "id"},
-		{"POST", "", asking("application_credential", `, "id": "x\u0000", "secret": "x"`), "id"},
 		{"POST", "", asking("application_credential", `, "id": "x", "secret": "x", "auth_url": ""`), "auth_url"},
 		{"POST", "", asking("application_credential", `, "id": "x", "secret": "x", "region": ""`), "region"},
 		{
@@ -55,73 +47,28 @@ func TestRejectsInvalidRequests(t *testing.T) {
 			"auth_url",
 		},
 		{"POST", "", whole(`[]`, soon(time.Hour)), "actions"},
-		{"POST", "", whole(`null`, soon(time.Hour)), "actions"},
 		{"POST", "", whole(`["start", "start"]`, soon(time.Hour)), "actions"},
 		{"POST", "", whole(`["start", "fly"]`, soon(time.Hour)), "actions[1]"},
-		{"POST", "", whole(`[5]`, soon(time.Hour)), "actions[0]"},
-		{"POST", "", whole(`["start"]`, ""), "expires_at"},
 		{"POST", "", whole(`["start"]`, "tomorrow"), "expires_at"},
 		{"POST", "", whole(`["start"]`, soon(-time.Second)), "expires_at"},
 		{"POST", "", whole(`["start"]`, soon(367*24*time.Hour)), "expires_at"},
 		{"POST", "", trust(`"quota": {"instances": -1}`), "quota.instances"},
-		{"POST", "", trust(`"quota": {"vcpus": 1.5}`), "quota.vcpus"},
-		{"POST", "", trust(`"quota": {"ram_mb": -5}`), "quota.ram_mb"},
-		{"POST", "", trust(`"quota": {"disk_gb": 5}`), "quota.disk_gb"},
 		{"POST", "", trust(`"usable_by": [` + many + `]`), "usable_by"},
-		{"POST", "", trust(`"usable_by": ["` + p.UserID + `", ""]`), "usable_by[1]"},
 		{"POST", "", trust(`"usable_by": ["a b"]`), "usable_by[0]"},
-		{"POST", "", trust(`"usable_by": ["` + strings.Repeat("x", 65) + `"]`), "usable_by[0]"},
 		{"POST", "", trust(`"usable_by": ["` + p.UserID + `", "alt"]`), "usable_by[1]"},
 		{"POST", "", trust(`"usable_by": ["` + strings.ToUpper(p.ID) + `x"]`), "usable_by[0]"},
 		{"POST", "", trust(`"usable_by": ["` + p.ID[1:] + `"]`), "usable_by[0]"},
-		{"POST", "", trust(`"usable_by": [], "usable_by": ["` + p.ID + `"]`), "usable_by"},
-		{"POST", "", trust(`"quota": {"instances": 1, "vcpus": 1, "instances": 5}`), "quota.instances"},
 		{"POST", "", trust(`"idle_timeout": "59m"`), "idle_timeout"},
 		{"POST", "", trust(`"idle_timeout": "8785h"`), "idle_timeout"},
-		{"POST", "", trust(`"idle_timeout": ""`), "idle_timeout"},
-		{"POST", "", trust(`"idle_timeout": 24`), "idle_timeout"},
-		{"POST", "", trust(`"name": "` + strings.Repeat("ä", 256) + `"`), "name"},
-		{"POST", "", trust(`"name": "a\u0000"`), "name"},
-		{"POST", "", trust(`"status": "active"`), "status"},
-		{"POST", "?x=y", trust(`"name": "x"`), "x"},
-		{"GET", "?limit=0", "", "limit"},
-		{"GET", "?marker=x", "", "marker"},
-		{"GET", "?usable=maybe", "", "usable"},
-		{"GET", "?status=gone", "", "status[0]"},
 		{"GET", "?status=lost,", "", "status[1]"},
 		{"GET", "?usable=true&status=active", "", "status"},
 		{"GET", "/access-rules?actions=start,fly", "", "actions[1]"},
 		{"GET", "/access-rules?actions=start,start", "", "actions"},
-		{"GET", "/access-rules?limit=1", "", "limit"},
 	} {
 		a := app.Do(t, tc.method, "/v1/connections"+tc.path, tc.body, "Content-Type", "application/json")
 		if a.Status != 400 || !testkit.Names(t, a, tc.field) {
 			t.Errorf("%s %s %.200s: got %d %s, want 400 that names %s", tc.method, tc.path, tc.body, a.Status, a.Body,
 				tc.field)
-		}
-	}
-	for _, tc := range []struct {
-		method, path, body string
-		want               int
-	}{
-		{"POST", "", "", 400},
-		{"PUT", "", "{}", 405},
-		{"POST", "/access-rules", "{}", 405},
-		{"PUT", "/" + uuid.NewString(), "{}", 405},
-		{"PATCH", "/" + uuid.NewString(), "{}", 400},
-		{"GET", "/x", "", 404},
-		{"GET", "/" + uuid.NewString(), "", 404},
-		{"DELETE", "/" + uuid.NewString(), "", 404},
-		{"DELETE", "/access-rules", "", 404},
-	} {
-		if a := app.Do(t, tc.method, "/v1/connections"+tc.path, tc.body, "Content-Type",
-			"application/json"); a.Status != tc.want {
-			t.Errorf("%s %s: got %d %s, want %d", tc.method, tc.path, a.Status, a.Body, tc.want)
-		}
-	}
-	for token, want := range map[string]int{"": 401, testkit.DomainToken(t): 403, p.Unscoped(t): 401, reader: 403} {
-		if a := app.As(token).Post(t, "/v1/connections", asking("trust", "")); a.Status != want {
-			t.Errorf("with another token: %d %s, want %d", a.Status, a.Body, want)
 		}
 	}
 	var roles struct{ Errors []struct{ Allowed []string } }
@@ -204,28 +151,36 @@ func unnamed(a testkit.Answer, id string) string {
 	return strings.ReplaceAll(text, id, "")
 }
 
-// TestDeleteByAnotherUser leaves the trust to run-connections, because Keystone would reject the token.
-func TestDeleteByAnotherUser(t *testing.T) {
+// TestDeleteLeavesTheTrust to run-connections when another user deletes the connection, because Keystone would reject
+// the token, and when Keystone is unavailable.
+func TestDeleteLeavesTheTrust(t *testing.T) {
 	t.Parallel()
-	app, conn, _, woken := started(t, nil)
+	proxy := testkit.Redirect(t)
+	app, conn, _, woken := started(t, proxy.Env(t, "demo"))
 	p := testkit.BorrowProject(t)
-	same := colleague(t, p, "member")
-	c := create(t, app.As(p.Token(t)), asking("trust", ""))
-	if a := app.As(same).Do(t, "DELETE", "/v1/connections/"+c.ID.String(), ""); a.Status != 204 {
+	owner, same := app.As(p.Token(t)), app.As(colleague(t, p, "member"))
+	if a := owner.Get(t, "/v1/connections"); a.Status != 200 { // its token is known from here on
 		t.Fatalf("got %d %s", a.Status, a.Body)
 	}
-	if row := testkit.Scalar[string](t, conn, "select status || ' ' || revoked from connections where id = $1",
-		c.ID); row != "deleted false" {
-		t.Errorf("the row is %s", row)
+	for n, who := range []*testkit.Client{same, owner} {
+		path := "/v1/connections/" + create(t, owner, asking("trust", "")).ID.String()
+		if who == owner {
+			proxy.Close()
+		}
+		if a := who.Do(t, "DELETE", path, ""); a.Status != 204 {
+			t.Fatalf("got %d %s", a.Status, a.Body)
+		}
+		woken.Await(t, "run-connections")
+		var shown Connection
+		if owner.Get(t, path).JSON(t, &shown); shown.Status != "deleted" || shown.Revocation != domain.RevocationPending {
+			t.Errorf("it is shown as %+v", shown)
+		}
+		if left := p.Trusts(t); len(left) != n+1 {
+			t.Errorf("Keystone has %v", left)
+		}
 	}
-	woken.Await(t, "run-connections")
-	var shown Connection
-	if app.As(p.Token(t)).Get(t, "/v1/connections/"+c.ID.String()).JSON(t, &shown); shown.Status != "deleted" ||
-		shown.Revocation != domain.RevocationPending {
-		t.Errorf("it is shown as %+v", shown)
-	}
-	if left := p.Trusts(t); len(left) != 1 {
-		t.Errorf("Keystone has %v", left)
+	if n := testkit.Scalar[int](t, conn, "select count(*)::int from connections where revoked"); n != 0 {
+		t.Errorf("%d are revoked", n)
 	}
 }
 
@@ -338,10 +293,6 @@ func TestConnectionOfLease(t *testing.T) {
 	}
 	for id, of := range map[uuid.UUID]string{c.ID: "of lease " + lease.String(), declared.ID: "of declared resources"} {
 		canOnlyBeRead(t, owner, id, of)
-	}
-	stranger := app.As(testkit.BorrowProject(t).Token(t))
-	if a := stranger.Get(t, "/v1/connections/"+c.ID.String()); a.Status != http.StatusNotFound {
-		t.Errorf("another project: %d %s", a.Status, a.Body)
 	}
 }
 

@@ -22,12 +22,13 @@ type session interface {
 	delegation.Session
 	Flavors(context.Context) ([]domain.Flavor, error)
 	CredentialEnd(ctx context.Context, id string) (time.Time, error)
+	ActsAs() domain.ActsAs
 }
 
 // openStack opens sessions.
 type openStack interface {
 	As(token domain.Secret, scope string) session
-	Credential(ctx context.Context, authURL, region, id string, secret domain.Secret) (session, domain.ActsAs, error)
+	Credential(ctx context.Context, authURL, region, id string, secret domain.Secret) (session, error)
 	Home(authURL, region string) (sameCloud, sameRegion bool)
 	Region() string
 }
@@ -354,7 +355,7 @@ func (s service) renewTrust(
 // discard revokes the new trust of a change that is not stored, and gives the error.
 func (s service) discard(ctx context.Context, renewed draft, err error) error {
 	if renewed.TrustIntent != uuid.Nil {
-		s.trusts.Drop(ctx, renewed.Connection)
+		s.trusts.Drop(ctx, &renewed.Connection)
 	}
 	return err
 }

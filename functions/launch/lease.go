@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/delegation"
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/lookup"
 )
@@ -105,10 +106,7 @@ func (s service) delegate(ctx context.Context, a access, req createOrder, made *
 	if made == nil {
 		return nil
 	}
-	made.Connection, err = s.trusts.ForLease(ctx, a.Identity, a.cloud, made.Lease)
-	if err != nil {
-		made.Connection = nil
-	}
+	made.Connection, err = s.trusts.Delegate(ctx, a.Identity, a.cloud, delegation.ForLease(made.Lease))
 	isImpossible := errors.Is(err, domain.ErrDelegatedToken) || apperr.CodeOf(err) == apperr.Unsupported
 	if req.lease == nil && isImpossible {
 		return nil
@@ -118,8 +116,8 @@ func (s service) delegate(ctx context.Context, a access, req createOrder, made *
 
 // revoke revokes the trust of a lease that was not stored, because its order was refused or is stored already.
 func (s service) revoke(ctx context.Context, a access, order domain.Order, cause error) {
-	if order.Lease != nil && order.Lease.Connection != nil {
-		s.trusts.Discard(ctx, a.cloud, *order.Lease.Connection, cause)
+	if order.Lease != nil {
+		s.trusts.Discard(ctx, a.cloud, order.Lease.Connection, cause)
 	}
 }
 
@@ -144,7 +142,7 @@ func (s service) checkLease(ctx context.Context, a access, req createOrder, out 
 	if made == nil || req.lease == nil {
 		return nil
 	}
-	if err := s.trusts.MayLease(a.Identity); err != nil {
+	if err := s.trusts.Check(a.Identity, delegation.ForLease(made.Lease)); err != nil {
 		field := "lease"
 		if apperr.CodeOf(err) == apperr.Forbidden {
 			field = "X-Auth-Token"

@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/delegation"
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
@@ -23,8 +24,8 @@ func (s service) Change(
 ) (changed domain.Lease, err error) {
 	var delegated *domain.Connection // by an earlier attempt
 	defer func() {
-		if err != nil && delegated != nil {
-			s.trusts.Drop(ctx, *delegated)
+		if err != nil {
+			s.trusts.Drop(ctx, delegated)
 		}
 	}()
 	for attempt := range changeAttempts {
@@ -72,7 +73,7 @@ func (s service) delegate(ctx context.Context, who caller, lease domain.Lease) (
 	if lease.SharesConnection {
 		return nil, s.checkConnection(ctx, who, lease)
 	}
-	return s.trusts.ForLease(ctx, who.Identity, who.cloud, lease)
+	return s.trusts.Delegate(ctx, who.Identity, who.cloud, delegation.ForLease(lease))
 }
 
 // apply is the lease with the change. now is the database's clock.
@@ -172,9 +173,7 @@ func (s service) Retry(ctx context.Context, who caller, id uuid.UUID) (domain.Le
 	}
 	retried, err := s.store.Retry(ctx, who.ProjectID, id, delegated, domain.ActorFrom(ctx))
 	if err != nil {
-		if delegated != nil {
-			s.trusts.Drop(ctx, *delegated)
-		}
+		s.trusts.Drop(ctx, delegated)
 		return lease, err
 	}
 	s.wake("run-leases", "run-connections", "deliver-events")

@@ -109,14 +109,18 @@ func (s service) Create(ctx context.Context, who caller, in CreateLease, dryRun 
 		if _, err := s.store.Check(ctx, made); err != nil { // a lease that Postgres refuses needs no trust
 			return made.Lease, explain(s.withJoining(ctx, err), in.Terms(), made.Lease.StartsAt)
 		}
-		if made.Connection, err = s.trusts.ForLease(ctx, who.Identity, who.cloud, made.Lease); err != nil {
+		if made.Connection, err = s.trusts.Delegate(ctx, who.Identity, who.cloud, delegation.ForLease(made.Lease)); err != nil {
 			return made.Lease, err
 		}
 	}
 	stored, err := s.store.Create(ctx, made)
 	if err != nil {
-		if stored, err = s.afterFailure(ctx, who.cloud, made, err); err != nil {
-			return stored, explain(s.withJoining(ctx, err), in.Terms(), made.Lease.StartsAt)
+		stored, err = delegation.AfterFailure(ctx, s.trusts, who.cloud, made.Connection, err, apperr.Retryable(err),
+			func(ctx context.Context) (domain.Lease, error) {
+				return s.store.Get(ctx, made.Lease.ProjectID, made.Lease.ID)
+			})
+		if err != nil {
+			return made.Lease, explain(s.withJoining(ctx, err), in.Terms(), made.Lease.StartsAt)
 		}
 	}
 	if stored.Repeated && made.Connection != nil { // the same request was first
@@ -238,28 +242,6 @@ func toConnect(
 	return &wanted, err
 }
 
-// afterFailure handles the error of storing a lease. Postgres may have stored it although its answer was lost. If it
-// has not, the trust is revoked.
-func (s service) afterFailure(
-	ctx context.Context, cloud *openstack.Session, made domain.NewLease, cause error,
-) (domain.Lease, error) {
-	if apperr.Retryable(cause) {
-		ctx, cancel := domain.Detached(ctx)
-		defer cancel()
-		stored, err := s.store.Get(ctx, made.Lease.ProjectID, made.Lease.ID)
-		if err == nil {
-			return stored, nil
-		}
-		if apperr.CodeOf(err) != apperr.NotFound {
-			return made.Lease, cause // run-connections revokes the trust if no connection has it
-		}
-	}
-	if made.Connection != nil {
-		s.trusts.Discard(ctx, cloud, *made.Connection, cause)
-	}
-	return made.Lease, cause
-}
-
 // explain adds to a refusal by Postgres what would be right, in whole seconds. start is the lease's with these terms.
 func explain(err error, terms domain.LeaseTerms, start time.Time) error {
 	if err == nil {
@@ -322,7 +304,7 @@ func (s service) checkRights(ctx context.Context, who caller, lease domain.Lease
 	case lease.SharesConnection:
 		return s.checkConnection(ctx, who, lease)
 	case lease.Instances():
-		return s.trusts.MayLease(who.Identity)
+		return s.trusts.Check(who.Identity, delegation.ForLease(lease))
 	}
 	return nil
 }

@@ -9,10 +9,12 @@ import (
 	"errors"
 	"log/slog"
 	"maps"
+	"time"
 
 	"github.com/google/uuid"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/delegation"
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/lookup"
 	"github.com/cloudfn/cloudfn/shared/openstack"
@@ -48,7 +50,7 @@ type outcome struct {
 func (s service) Put(
 	ctx context.Context, who domain.Identity, token domain.Secret, d declaration,
 ) (outcome, error) {
-	if err := s.trusts.MayDeclare(who, d.kind); err != nil {
+	if err := s.trusts.Check(who, delegation.ForManaged(d.kind, time.Time{})); err != nil {
 		return outcome{}, err
 	}
 	cloud := s.cloud.As(token, who.ProjectID)
@@ -169,14 +171,14 @@ func (s service) delegation(
 		d.ConnectionID = found.ID
 		return d, err
 	}
-	d.New, err = s.trusts.ForManaged(ctx, who, cloud, kind, now.Add(s.trustFor))
+	d.New, err = s.trusts.Delegate(ctx, who, cloud, delegation.ForManaged(kind, now.Add(s.trustFor)))
 	return d, err
 }
 
 // settle has a new trust revoked that no stored connection has: nothing was stored, or another request was faster.
 func (s service) settle(ctx context.Context, d domain.ManagedDelegation, stored uuid.UUID, err error) {
 	if d.New != nil && (err != nil || stored != d.New.ID) {
-		s.trusts.Drop(ctx, *d.New)
+		s.trusts.Drop(ctx, d.New)
 	}
 }
 

@@ -263,7 +263,7 @@ func (f PutFlavor) flavor(who domain.Identity, name string) (domain.ResourceFlav
 func (s service) Rollback(
 	ctx context.Context, who domain.Identity, token domain.Secret, d declaration, number int,
 ) (outcome, error) {
-	if err := s.trusts.MayDeclare(who, d.kind); err != nil {
+	if err := s.trusts.Check(who, delegation.ForManaged(d.kind, time.Time{})); err != nil {
 		return outcome{}, err
 	}
 	old, revision, err := s.Revision(ctx, who, d.kind, d.name, number)

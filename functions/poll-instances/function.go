@@ -62,9 +62,21 @@ func build(cfg Config, d run.Deps) (eventx.Func, error) {
 	if err != nil {
 		return nil, err
 	}
-	login := func(ctx context.Context) (session, error) { return openstack.Narrow[session](account.Login(ctx)) }
+	login := func(ctx context.Context) (session, error) {
+		in, err := account.Login(ctx)
+		return scoped{in}, err
+	}
 	s := newService(d.DB, login, func() { d.Wake("deliver-events") })
 	s.full, s.unknownAfter, s.followFor, s.pause = fullEvery, unknownAfter, cmp.Or(cfg.Follow, followFor), firstPause
 	d.AtStart(s.chores.Register)
 	return eventx.Do(s.Poll), nil
+}
+
+// scoped shows a session as the part of OpenStack that this function needs.
+type scoped struct{ *openstack.Session }
+
+// In opens a session in one project.
+func (s scoped) In(ctx context.Context, projectID string) (session, error) {
+	in, err := s.Session.In(ctx, projectID)
+	return scoped{in}, err
 }

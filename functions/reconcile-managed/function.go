@@ -3,7 +3,6 @@
 package reconcilemanaged
 
 import (
-	"context"
 	"encoding/json"
 	"time"
 
@@ -76,16 +75,9 @@ func build(cfg Config, d run.Deps) (eventx.Func, error) {
 		return nil, err
 	}
 	store := postgres.Managed{DB: d.DB}
-	trusts := newSessions(func(ctx context.Context) (account, error) {
-		session, err := own.Login(ctx)
-		if err != nil {
-			return nil, err
-		}
-		return trustee{session}, nil
-	})
-	trusts.lost = connectionLost(postgres.Connections{DB: d.DB}, d.Wake)
 	engine := managed.Engine{
-		Store: store, Sessions: trusts, Drivers: drivers(d), Nodes: postgres.Nodes{DB: d.DB}, Wake: d.Wake,
+		Store: store, Sessions: newSessions(own, d.DB, d.Wake), Drivers: drivers(d), Nodes: postgres.Nodes{DB: d.DB},
+		Wake: d.Wake,
 		Unseal: func(m domain.Managed) (out domain.ManagedSecrets, err error) {
 			text, err := keys.Open(m.SealedFor(), m.Secrets)
 			if err != nil {
@@ -121,30 +113,4 @@ func drivers(d run.Deps) map[domain.Kind]managed.Driver {
 		}
 	}
 	return all
-}
-
-// trustee adapts the *openstack.Session of the service account to the interface account.
-type trustee struct{ own *openstack.Session }
-
-// WithTrust opens a session with a trust, in a region.
-func (t trustee) WithTrust(ctx context.Context, trust string) (cloud, error) {
-	in, _, err := t.own.Trust(ctx, trust)
-	if err != nil {
-		return nil, err
-	}
-	return session{in}, nil
-}
-
-// CheckTrust checks that Keystone shows a trust.
-func (t trustee) CheckTrust(ctx context.Context, id string) error { return t.own.CheckTrust(ctx, id) }
-
-// session adapts an *openstack.Session to the interface cloud.
-type session struct{ *openstack.Session }
-
-// In is the same session in another region.
-func (s session) In(region string) managed.Cloud {
-	if region == "" {
-		return s.Session
-	}
-	return s.InRegion(region)
 }

@@ -2,7 +2,6 @@ package reconcilemanaged
 
 import (
 	"context"
-	"log/slog"
 	"time"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
@@ -26,25 +25,5 @@ func newRunner(engine managed.Engine, store due.Store[domain.ManagedProject]) *d
 		Describe: func(p domain.ManagedProject) (noun string, attrs []any) {
 			return "managed project", []any{"project_id", p.ProjectID}
 		},
-	}
-}
-
-// connections end what was delegated.
-type connections interface {
-	Lose(ctx context.Context, lost domain.Connection, reason string, revoked bool) (ended bool, err error)
-}
-
-// connectionLost returns what records that Keystone does not accept a trust any more, so that the next declaration
-// makes another one. A connection that has got another trust since stays.
-func connectionLost(
-	all connections, wake func(functions ...string),
-) func(context.Context, domain.Connection) {
-	return func(ctx context.Context, c domain.Connection) {
-		ending, cancel := domain.Detached(ctx)
-		defer cancel()
-		if _, err := all.Lose(ending, c, domain.LostReason(c.Kind), false); err != nil {
-			slog.WarnContext(ctx, "a connection is not recorded as lost", "connection_id", c.ID, "error", err)
-		}
-		wake("run-connections")
 	}
 }

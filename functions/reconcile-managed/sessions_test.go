@@ -9,13 +9,11 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/sethvargo/go-envconfig"
 
-	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/delegation"
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/managed"
@@ -24,51 +22,6 @@ import (
 	"github.com/cloudfn/cloudfn/shared/run"
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
-
-// starting is a fake account of a Keystone that refuses valid trusts for a moment, which the real one cannot be made
-// to show.
-type starting struct{ refusals int }
-
-func (a *starting) WithTrust(context.Context, string) (cloud, error) {
-	if a.refusals > 0 {
-		a.refusals--
-		return nil, apperr.New(apperr.Unauthenticated, "refused")
-	}
-	return everywhere{}, nil
-}
-
-func (a *starting) CheckTrust(context.Context, string) error { return nil }
-
-type everywhere struct{}
-
-func (everywhere) In(string) managed.Cloud { return nil }
-
-// TestTrustThatIsRefusedForAMoment: a trust is lost when Keystone refuses it before a pause and after it, with a new
-// login of the account each time.
-func TestTrustThatIsRefusedForAMoment(t *testing.T) {
-	t.Parallel()
-	for refusals, want := range map[int]apperr.Code{0: "", 1: "", 2: "", 3: "", 4: apperr.DelegationLost} {
-		own, logins := &starting{refusals: refusals}, 0
-		trusts := newSessions(func(context.Context) (account, error) {
-			logins++
-			return own, nil
-		})
-		synctest.Test(t, func(t *testing.T) {
-			began := time.Now()
-			_, err := trusts.Open(t.Context(), domain.Connection{ID: uuid.New(), DelegationID: "t"}, "")
-			if got := apperr.CodeOf(err); got != want {
-				t.Errorf("%d refusals: got %q, want %q", refusals, got, want)
-			}
-			pauses := map[bool]time.Duration{true: trusts.pause}
-			if waited := time.Since(began); waited != pauses[refusals > 1] {
-				t.Errorf("%d refusals: it waited for %s", refusals, waited)
-			}
-			if logins == 0 {
-				t.Errorf("%d refusals: nobody logged in", refusals)
-			}
-		})
-	}
-}
 
 // renewing is the store, in which somebody renews a trust just after a round has read the connections.
 type renewing struct {
@@ -101,13 +54,8 @@ func (w *world) round(t *testing.T, renew func()) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	trusts := newSessions(func(ctx context.Context) (account, error) {
-		session, err := own.Login(ctx)
-		return trustee{session}, err
-	})
-	trusts.lost = connectionLost(postgres.Connections{DB: w.db}, func(...string) {})
 	engine := managed.Engine{
-		Store: &renewing{Managed: w.store, renew: renew}, Sessions: trusts, Nodes: postgres.Nodes{DB: w.db},
+		Store: &renewing{Managed: w.store, renew: renew}, Sessions: newSessions(own, w.db, wake), Nodes: postgres.Nodes{DB: w.db},
 		Drivers: drivers(run.Deps{DB: w.db, Wake: wake}), Wake: wake,
 		Unseal: func(domain.Managed) (domain.ManagedSecrets, error) { return domain.ManagedSecrets{Payload: "a"}, nil },
 	}

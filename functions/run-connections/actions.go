@@ -11,6 +11,7 @@ import (
 
 	"github.com/cloudfn/cloudfn/shared/actions"
 	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/delegation"
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
@@ -53,14 +54,14 @@ func (s *service) workOnAction(
 	done, err := s.step(doing, c, &action)
 	writing, cancel := domain.Detached(ctx)
 	defer cancel()
-	if unopened, ok := errors.AsType[unopenedError](err); ok {
-		s.unopened(ctx, c, unopened.cause)
-		err = s.releaseUnopened(writing, c, claim, action, unopened.cause)
+	if unopened, ok := errors.AsType[delegation.UnopenedError](err); ok {
+		s.unopened(ctx, c, unopened.Cause)
+		err = s.releaseUnopened(writing, c, claim, action, unopened.Cause)
 	} else {
 		err = s.recordStep(writing, c, action, claim, done, err)
 	}
 	if err != nil && !errors.Is(err, domain.ErrFenced) {
-		slog.WarnContext(ctx, "an action is not recorded", "action_id", action.ID, "error", err)
+		slog.WarnContext(ctx, "action not recorded", "action_id", action.ID, "error", err)
 	}
 }
 
@@ -68,7 +69,7 @@ func (s *service) workOnAction(
 func (s *service) releaseUnopened(
 	ctx context.Context, c domain.Connection, claim domain.Claim, action domain.DelegatedAction, cause error,
 ) error {
-	if !errors.Is(cause, errLost) {
+	if !delegation.IsLost(cause) {
 		return s.actions.Release(ctx, action, claim, retryPause)
 	}
 	status, _, err := s.delegations.Status(ctx, c.ProjectID, c.ID)
@@ -95,8 +96,8 @@ func (s *service) recordStep(
 	if paused, ok := errors.AsType[actions.PauseError](failed); ok {
 		return s.actions.Release(ctx, action, claim, paused.Pause)
 	}
-	slog.WarnContext(ctx, "action", "action_id", action.ID, "action", action.Request.Action, "instance_id",
-		action.InstanceID, "error", failed)
+	slog.WarnContext(ctx, "step of action failed", "action_id", action.ID, "action", action.Request.Action,
+		"instance_id", action.InstanceID, "error", failed)
 	isOver := apperr.Final(failed) && !errors.Is(failed, actions.ErrCellDown) ||
 		apperr.CodeOf(failed) == apperr.DelegationLost
 	if now, err := s.db.Now(ctx); err == nil && now.Sub(c.WaitingSince(action.CreatedAt)) > retryFor {
@@ -128,7 +129,7 @@ func (s *service) step(
 	if err != nil {
 		return false, err
 	}
-	// Read anew: it may have ended since it was listed, and a token of a credential goes on working.
+	// Read again: it may have ended since it was listed, and a token of a credential goes on working.
 	if c.Status, c.Reason, err = s.delegations.Status(ctx, c.ProjectID, c.ID); err != nil {
 		return false, err
 	}
@@ -140,7 +141,7 @@ func (s *service) step(
 			return false, err
 		}
 	}
-	err = s.cloud.use(ctx, c, func(cloud session) (err error) {
+	err = s.cloud.Use(ctx, c, func(cloud session) (err error) {
 		if action.Request.Action == domain.Connect {
 			err = s.connect(ctx, cloud, c, *action, now)
 			done = err == nil
@@ -218,7 +219,7 @@ func (s *service) connect(
 }
 
 // errNoEnd ends an action that Nova accepts repeatedly and never finishes.
-var errNoEnd = apperr.New(apperr.Conflict, "Nova has not brought it to its end within %s", retryFor)
+var errNoEnd = apperr.New(apperr.Conflict, "Nova has not finished the action within %s", retryFor)
 
 // abandonActions ends the actions of a connection that has ended.
 func (s *service) abandonActions(ctx context.Context, c domain.Connection, why *domain.Problem) error {

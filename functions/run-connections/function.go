@@ -5,7 +5,6 @@ package runconnections
 
 import (
 	"context"
-	"time"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/eventx"
@@ -75,50 +74,27 @@ func build(cfg Config, d run.Deps) (eventx.Func, error) {
 	s.seal, s.region, s.readsResources = keys, d.Cloud.Region(), true
 	s.pending = obs.Gauge("cloudfn.connections.revocations_pending",
 		"Trusts of connections that have ended, which Keystone did not let us delete.")
-	s.cloud = newSessions(keys)
-	s.cloud.current, s.cloud.now = s.delegations.Current, d.DB.Now
-	s.cloud.accepted, s.cloud.readFlavors = s.accepted, s.readFlavors
-	s.cloud.login = func(ctx context.Context) (account, error) {
+	s.cloud.Current, s.cloud.Now = s.delegations.Current, d.DB.Now
+	s.cloud.Accepted, s.cloud.First = s.accepted, s.readFlavors
+	s.cloud.Login = func(ctx context.Context) (account, error) {
 		session, err := own.Login(ctx)
-		if err != nil {
-			return nil, err
-		}
-		return trustee{session}, nil
+		return trustee{session}, err
 	}
-	s.cloud.credential = func(ctx context.Context, c domain.Connection, secret domain.Secret) (session, error) {
-		return credential(ctx, d.Cloud.At(c.AuthURL, c.Region), c, secret)
+	s.cloud.Credential = func(ctx context.Context, c domain.Connection) (session, error) {
+		secret, err := keys.Open(c.SealedFor(), c.Secret)
+		if err != nil {
+			return nil, err // the operator's mistake
+		}
+		return d.Cloud.At(c.AuthURL, c.Region).Credential(ctx, c.DelegationID, secret)
 	}
 	d.AtStart(s.periodic.Register)
 	return eventx.Do(s.Run), nil
 }
 
-// trustee adapts the *openstack.Session of the service account to the interface account.
-type trustee struct{ own *openstack.Session }
+// trustee adapts the service account's session to the interface account.
+type trustee struct{ *openstack.Session }
 
 // WithTrust opens a session with a trust.
 func (t trustee) WithTrust(ctx context.Context, trust string) (session, error) {
-	in, _, err := t.own.Trust(ctx, trust)
-	if err != nil {
-		return nil, err
-	}
-	return in, nil
-}
-
-// CheckTrust checks that Keystone shows a trust.
-func (t trustee) CheckTrust(ctx context.Context, id string) error { return t.own.CheckTrust(ctx, id) }
-
-// FindTrusts finds trusts by the second of their end.
-func (t trustee) FindTrusts(ctx context.Context, trustor, projectID string, end time.Time) ([]string, error) {
-	return t.own.FindTrusts(ctx, trustor, projectID, end)
-}
-
-// credential opens a session with an application credential.
-func credential(
-	ctx context.Context, cloud *openstack.Cloud, c domain.Connection, secret domain.Secret,
-) (session, error) {
-	in, _, err := cloud.Credential(ctx, c.DelegationID, secret)
-	if err != nil {
-		return nil, err
-	}
-	return in, nil
+	return t.Session.WithTrust(ctx, trust)
 }

@@ -4,13 +4,19 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
+	"golang.org/x/crypto/ssh"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/delegation"
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/lookup"
 	"github.com/cloudfn/cloudfn/shared/orders"
 	"github.com/cloudfn/cloudfn/shared/seal"
 )
@@ -22,24 +28,24 @@ func (s *service) engine(c domain.Connection) orders.Engine {
 	return orders.Engine{Orders: s.orders, Instances: s.instances, Wake: func() { s.wakeFor(c) }, Fence: claimFor}
 }
 
-// order works on an order, if nobody else does.
+// order works on an order, if no other replica does.
 func (s *service) order(ctx context.Context, c domain.Connection, id uuid.UUID) {
 	ctx, cancel := context.WithTimeout(ctx, orderTime)
 	defer cancel()
-	err := s.cloud.use(ctx, c, func(cloud session) error { return s.workOn(ctx, cloud, c, id) })
-	if unopened, ok := errors.AsType[unopenedError](err); ok {
-		s.unopened(ctx, c, unopened.cause)
+	err := s.cloud.Use(ctx, c, func(cloud session) error { return s.workOn(ctx, cloud, c, id) })
+	if unopened, ok := errors.AsType[delegation.UnopenedError](err); ok {
+		s.unopened(ctx, c, unopened.Cause)
 		return
 	}
 	if code := apperr.CodeOf(err); code == apperr.Forbidden || code == apperr.Invalid || errors.Is(err, errTooLong) {
-		slog.WarnContext(ctx, "an order is abandoned", "order_id", id, "connection_id", c.ID, "error", err)
+		slog.WarnContext(ctx, "order abandoned", "order_id", id, "connection_id", c.ID, "error", err)
 		err = s.engine(c).Abandon(ctx, c.ProjectID, id, domain.ProblemOf(err))
 	}
 	if err == nil || errors.Is(err, domain.ErrFenced) {
 		return
 	}
-	slog.WarnContext(ctx, "an order is resumed later", "order_id", id, "connection_id", c.ID, "error", err)
-	if mayBeLost(err) {
+	slog.WarnContext(ctx, "order resumed later", "order_id", id, "connection_id", c.ID, "error", err)
+	if delegation.MayBeLost(err) {
 		s.postpone(ctx, c, id)
 	}
 }
@@ -66,8 +72,8 @@ func (s *service) pauseFor(ctx context.Context, since time.Time) time.Duration {
 	return min(max(now.Sub(since)/8, retryPause), longestRetry)
 }
 
-// errTooLong ends an order that Nova never finishes, such as one whose server somebody has locked.
-var errTooLong = apperr.New(apperr.Conflict, "it could not be had within %s", retryFor)
+// errTooLong ends an order that Nova never finishes, such as one whose server is locked.
+var errTooLong = apperr.New(apperr.Conflict, "the servers were not launched within %s", retryFor)
 
 // workOn has the engine work on the order until it is settled or the time is up.
 func (s *service) workOn(ctx context.Context, cloud session, c domain.Connection, id uuid.UUID) error {
@@ -87,7 +93,7 @@ func (s *service) workOn(ctx context.Context, cloud session, c domain.Connection
 		return err
 	}
 	session := orders.Session{
-		Cloud: cloud, Keys: cloud, UserData: make([]domain.Secret, len(wanted.Servers)), IsFatal: mayBeLost,
+		Cloud: cloud, Keys: cloud, UserData: make([]domain.Secret, len(wanted.Servers)), IsFatal: delegation.MayBeLost,
 		Follows: true,
 	}
 	for n, server := range wanted.Servers {
@@ -115,7 +121,7 @@ func (s *service) unseal(purpose string, sealed []byte, into any) error {
 	text, err := s.seal.Open(purpose, sealed)
 	switch {
 	case errors.Is(err, seal.ErrOtherKey):
-		return unopenedError{err}
+		return delegation.UnopenedError{Cause: err}
 	case err != nil:
 		return damaged(err)
 	case json.Unmarshal([]byte(text.Reveal()), into) != nil: // whose error may quote it
@@ -125,7 +131,7 @@ func (s *service) unseal(purpose string, sealed []byte, into any) error {
 }
 
 func damaged(cause error) error {
-	return apperr.Wrap(apperr.Invalid, cause, "what was handed over with the request is damaged: send it again")
+	return apperr.Wrap(apperr.Invalid, cause, "the stored request is corrupt: send it again")
 }
 
 // endedBy is the problem of work that is abandoned because its connection has ended.
@@ -134,7 +140,7 @@ func endedBy(c domain.Connection) *domain.Problem {
 	case c.Status == domain.ConnectionLost:
 		return &domain.Problem{
 			Code:   string(apperr.DelegationLost),
-			Detail: "the connection cannot be acted through any more: " + c.Reason,
+			Detail: "the connection can no longer be used: " + c.Reason,
 		}
 	case c.Reason == "":
 		return &domain.Problem{Code: string(apperr.Forbidden), Detail: "the connection has ended"}
@@ -146,7 +152,7 @@ func endedBy(c domain.Connection) *domain.Problem {
 func (s *service) abandon(ctx context.Context, c domain.Connection) {
 	why := endedBy(c)
 	if c.Status != domain.ConnectionLost { // the entry of a lost connection stays, to prevent further logins
-		s.cloud.forget(c.ID)
+		s.cloud.Forget(c.ID)
 	}
 	err := s.abandonActions(ctx, c, why)
 	ids, listing := s.delegations.Orders(ctx, c.ProjectID, c.ID, listed)
@@ -155,7 +161,314 @@ func (s *service) abandon(ctx context.Context, c domain.Connection) {
 		err = errors.Join(err, s.engine(c).Abandon(ctx, c.ProjectID, id, why))
 	}
 	if err != nil {
-		slog.WarnContext(ctx, "what waits of an ended connection is abandoned later", "connection_id", c.ID,
+		slog.WarnContext(ctx, "work of ended connection abandoned later", "connection_id", c.ID,
 			"error", err)
 	}
+}
+
+// preparing is an order whose servers are about to be created.
+type preparing struct {
+	*service
+
+	cloud      session
+	connection domain.Connection
+	wanted     domain.DelegatedOrder
+	claim      domain.Claim
+}
+
+// prepare resolves the names in the undecided instances, gives the order's key to the delegating user, and stores both.
+// An error that is a rejection ends the undecided instances.
+func (p preparing) prepare(ctx context.Context, order domain.Order) (domain.Order, error) {
+	order, err := p.checkReused(ctx, order)
+	if err != nil {
+		return order, err
+	}
+	order.Instances = slices.Clone(order.Instances)
+	undecided := order
+	undecided.Instances = nil
+	places := p.places(order)
+	if len(places) == 0 {
+		return order, nil
+	}
+	err = p.resolve(ctx, order, places)
+	if err == nil {
+		err = p.withinLimits(order, places)
+	}
+	if err == nil {
+		err = p.giveKey(ctx, order, places)
+	}
+	for _, n := range places {
+		undecided.Instances = append(undecided.Instances, order.Instances[n])
+	}
+	switch {
+	case apperr.Final(err):
+		return p.engine(p.connection).FailUndecided(ctx, order, p.claim, domain.ProblemOf(err))
+	case err != nil:
+		return order, err
+	}
+	return order, p.orders.UpdateSpecs(ctx, undecided, p.claim)
+}
+
+// places are those of the instances that are undecided.
+func (p preparing) places(order domain.Order) (places []int) {
+	for n, i := range order.Instances {
+		if !i.Decided() {
+			places = append(places, n)
+		}
+	}
+	return places
+}
+
+// resolve looks up the images, networks and security groups of those instances whose specs have none yet.
+func (p preparing) resolve(ctx context.Context, order domain.Order, places []int) error {
+	images := map[string][]domain.Image{}
+	var networks []domain.Network
+	groups := sync.OnceValues(func() ([]domain.SecurityGroup, error) { return p.cloud.SecurityGroups(ctx) })
+	listGroups := func(context.Context) ([]domain.SecurityGroup, error) { return groups() }
+	for _, n := range places {
+		spec, server := &order.Instances[n].Spec, p.wanted.Servers[n]
+		if spec.ImageID != "" && len(spec.NetworkIDs) > 0 {
+			continue
+		}
+		if networks == nil {
+			var err error
+			if networks, err = p.networks(ctx); err != nil {
+				return err
+			}
+		}
+		if _, known := images[server.Image]; !known {
+			found, err := lookup.FindImages(ctx, p.cloud, server.Image)
+			if err != nil {
+				return err
+			}
+			images[server.Image] = found
+		}
+		if err := p.pick(spec, server, images[server.Image], networks); err != nil {
+			return err
+		}
+		ids, err := lookup.FindSecurityGroups(ctx, listGroups, "security_groups", spec.SecurityGroups)
+		if err != nil {
+			return err
+		}
+		spec.SecurityGroups = ids
+	}
+	return nil
+}
+
+// networks lists the networks that names may mean. If a server names none, it also reads which networks are external.
+func (p preparing) networks(ctx context.Context) ([]domain.Network, error) {
+	if slices.ContainsFunc(p.wanted.Servers, func(s domain.DelegatedServer) bool { return len(s.Networks) == 0 }) {
+		return p.cloud.Networks(ctx)
+	}
+	return p.cloud.NetworkNames(ctx)
+}
+
+func (p preparing) pick(
+	spec *domain.LaunchSpec, server domain.DelegatedServer, images []domain.Image, networks []domain.Network,
+) error {
+	image, err := lookup.PickAllowedImage(images, lookup.Ref{Field: "image", Value: server.Image}, p.connection.Limits)
+	if err != nil {
+		return err
+	}
+	refs := make([]lookup.Ref, len(server.Networks))
+	for n, name := range server.Networks {
+		refs[n] = lookup.Ref{Field: fmt.Sprintf("networks[%d]", n), Value: name}
+	}
+	chosen, err := lookup.PickAllowedNetworks(networks, refs, p.connection.Limits)
+	if err != nil {
+		return err
+	}
+	spec.ImageID, spec.NetworkIDs = image.ID, nil
+	for _, ref := range chosen {
+		spec.NetworkIDs = append(spec.NetworkIDs, ref.Value)
+	}
+	return nil
+}
+
+// giveKey gives the public half of the order's key pair to the delegating user, and records the fingerprints of the
+// keys that the instances get. The pair may be there already: a replica that died has given it.
+func (p preparing) giveKey(ctx context.Context, order domain.Order, places []int) error {
+	var prints map[string]string
+	for _, n := range places {
+		i := &order.Instances[n]
+		i.KeyName = i.Spec.KeyName
+		if i.KeyName == "" || i.KeyFingerprint != "" {
+			continue
+		}
+		if prints == nil {
+			var err error
+			if prints, err = p.fingerprints(ctx, order); err != nil {
+				return err
+			}
+		}
+		i.KeyFingerprint = prints[i.KeyName]
+	}
+	return nil
+}
+
+// fingerprints imports the order's own key pair and returns the fingerprints of key pairs, by name. It leaves out the
+// others if the credential may not list them.
+func (p preparing) fingerprints(ctx context.Context, order domain.Order) (map[string]string, error) {
+	prints := map[string]string{}
+	own := order.Spec.GeneratedKey
+	if own != "" && p.wanted.PublicKey != "" {
+		made, err := p.cloud.ImportKeyPair(ctx, own, p.wanted.PublicKey)
+		if apperr.CodeOf(err) != apperr.Conflict {
+			prints[own] = made.Fingerprint
+			return prints, err
+		}
+		if prints, err = p.listed(ctx); err == nil && prints[own] != fingerprint(p.wanted.PublicKey) {
+			err = apperr.New(apperr.Conflict, "there is another key pair %q already", own)
+		}
+		return prints, err
+	}
+	prints, err := p.listed(ctx)
+	if code := apperr.CodeOf(err); code == apperr.Unauthenticated || code == apperr.Forbidden {
+		return map[string]string{}, nil
+	}
+	return prints, err
+}
+
+func (p preparing) listed(ctx context.Context) (map[string]string, error) {
+	pairs, err := p.cloud.KeyPairs(ctx)
+	prints := make(map[string]string, len(pairs))
+	for _, k := range pairs {
+		prints[k.Name] = k.Fingerprint
+	}
+	return prints, err
+}
+
+// fingerprint is a public key's fingerprint as Nova writes it; "" if the text is not a public key.
+func fingerprint(publicKey string) string {
+	key, _, _, _, err := ssh.ParseAuthorizedKey([]byte(publicKey))
+	if err != nil {
+		return ""
+	}
+	return ssh.FingerprintLegacyMD5(key)
+}
+
+// withinLimits checks the resolved specs against the connection's limits, which may have changed since the order was
+// placed.
+func (p preparing) withinLimits(order domain.Order, places []int) error {
+	limits := p.connection.Limits
+	if err := limits.CheckRegion("connection_id", p.connection.RegionIn(p.region)); err != nil {
+		return err
+	}
+	for _, n := range places {
+		if err := limits.CheckSpec(order.Instances[n].Spec); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// maxReplacements is how often the instances of an order are replaced before the next event continues.
+const maxReplacements = 10
+
+// checkReused checks the idle servers that the order reuses before they are started. A server that is deleted, or has
+// another image than the order's, is replaced: by another idle server, or by a new one.
+func (p preparing) checkReused(ctx context.Context, order domain.Order) (domain.Order, error) {
+	images := map[string]domain.Image{}
+	for range maxReplacements {
+		replaced := false
+		for n, i := range order.Instances {
+			if !order.IsReplaced(i) && (!order.IsReused(i) || i.State != domain.InstanceStopped || i.ServerID == "") {
+				continue
+			}
+			done, err := p.replace(ctx, order, n, images)
+			if err != nil {
+				return order, err
+			}
+			replaced = replaced || done
+		}
+		if !replaced {
+			return order, nil
+		}
+		var err error
+		if order, err = p.orders.Get(ctx, order.ProjectID, order.ID); err != nil {
+			return order, err
+		}
+	}
+	return order, apperr.New(apperr.Unavailable, "%d idle servers in a row were deleted", maxReplacements)
+}
+
+// replace replaces the nth instance of the order, unless its server is there and has the image.
+func (p preparing) replace(
+	ctx context.Context, order domain.Order, n int, images map[string]domain.Image,
+) (done bool, err error) {
+	wanted, taken := p.replacement(order, n), order.Instances[n]
+	image, err := p.image(ctx, p.wanted.Servers[n].Image, images)
+	switch {
+	case apperr.Final(err):
+		wanted.Problem = domain.ProblemOf(err)
+	case err != nil:
+		return false, err
+	default:
+		wanted.Spec.ImageID = image.ID
+	}
+	server, err := p.cloud.Server(ctx, taken.ServerID)
+	there := err == nil && server.Status != "DELETED" &&
+		domain.StateOf(server.Status, server.Task) != domain.InstanceDeleting
+	has := ""
+	switch {
+	case err != nil && apperr.CodeOf(err) != apperr.NotFound:
+		return false, err
+	case there && server.Partial:
+		return false, apperr.New(apperr.Unavailable, "the cell of the server %s is down", server.ID)
+	case there:
+		if server.Image != nil {
+			has = server.Image.ID
+		}
+		if wanted.Problem == nil && has == image.ID {
+			return false, nil
+		}
+	default:
+		if err != nil {
+			server = domain.Server{ID: taken.ServerID, Status: "DELETED", Partial: true}
+		}
+		if err := p.recordDeleted(ctx, taken, server); err != nil {
+			return false, err
+		}
+	}
+	slog.InfoContext(ctx, "an idle server is replaced", "order_id", order.ID, "instance_id", taken.ID, "server_id",
+		taken.ServerID, "is_there", there,
+		"has_image", has, "wants_image", wanted.Spec.ImageID)
+	return true, p.orders.ReplaceReused(ctx, order, p.claim, n, has, wanted)
+}
+
+// recordDeleted records that the instance's server is deleted, or is being deleted, so that no order reuses it.
+func (p preparing) recordDeleted(ctx context.Context, i domain.Instance, server domain.Server) error {
+	if !i.Found(server) {
+		return nil
+	}
+	i.SeenAt = time.Time{} // now
+	_, err := p.instances.Change(ctx, []domain.Instance{i})
+	return err
+}
+
+// replacement is the new instance for the nth place of the order.
+func (p preparing) replacement(order domain.Order, n int) domain.Instance {
+	taken, server := order.Instances[n], p.wanted.Servers[n]
+	i := domain.Instance{
+		ID: uuid.New(), ProjectID: order.ProjectID, OrderID: order.ID, Name: server.Name,
+		State: domain.InstanceRequested, Spec: *server.Spec, ConnectionID: order.ConnectionID, Remote: taken.Remote,
+	}
+	i.Spec.ImageID, i.Spec.NetworkIDs, i.KeyName = "", nil, i.Spec.KeyName // they are looked up again
+	return i
+}
+
+// image is the image of that name, looked up unless it is known.
+func (p preparing) image(ctx context.Context, name string, known map[string]domain.Image) (domain.Image, error) {
+	if image, ok := known[name]; ok {
+		return image, nil
+	}
+	found, err := lookup.FindImages(ctx, p.cloud, name)
+	if err != nil {
+		return domain.Image{}, err
+	}
+	image, err := lookup.PickAllowedImage(found, lookup.Ref{Field: "image", Value: name}, p.connection.Limits)
+	if err == nil {
+		known[name] = image
+	}
+	return image, err
 }

@@ -5,19 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
-	"github.com/google/uuid"
-	"github.com/hashicorp/golang-lru/v2/expirable"
-
 	"github.com/cloudfn/cloudfn/shared/actions"
 	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/delegation"
 	"github.com/cloudfn/cloudfn/shared/domain"
-	"github.com/cloudfn/cloudfn/shared/flow"
 	"github.com/cloudfn/cloudfn/shared/lookup"
 	"github.com/cloudfn/cloudfn/shared/orders"
-	"github.com/cloudfn/cloudfn/shared/seal"
 )
 
 // session is the part of OpenStack that this function needs, on behalf of the delegating user.
@@ -40,221 +37,221 @@ type session interface {
 }
 
 // account is a session of the service account, to which trusts are made.
-type account interface {
-	WithTrust(ctx context.Context, trust string) (session, error)
-	CheckTrust(ctx context.Context, id string) error
-	FindTrusts(ctx context.Context, trustor, projectID string, end time.Time) (ids []string, err error)
+type account = delegation.Account[session]
+
+// sessionTTL is how long a session is kept. With the next one the flavors are read again.
+const sessionTTL = time.Hour
+
+// serve works on the orders and actions of one connection. Orders take longer than actions, so they have a pool of
+// their own.
+func (s *service) serve(ctx context.Context, b *batch, c domain.Connection) {
+	if !c.Status.IsOpen() {
+		s.abandon(ctx, c)
+		return
+	}
+	if err := s.confirm(ctx, c); err != nil {
+		s.unopened(ctx, c, err)
+		return
+	}
+	ids, err := s.delegations.Orders(ctx, c.ProjectID, c.ID, listed)
+	b.fail(failedFor("orders", c, err))
+	for _, id := range ids {
+		b.begin("order/"+id.String(), orderTasks, cloudOf(c), func() { s.order(ctx, c, id) })
+	}
+	b.fail(failedFor("actions", c, s.act(ctx, c)))
+}
+
+// failedFor is the error of reading what is due for a connection. The event that gets it is repeated.
+func failedFor(what string, c domain.Connection, err error) error {
+	if err != nil {
+		err = fmt.Errorf("%s of connection %s: %w", what, c.ID, err)
+	}
+	return err
+}
+
+// accepted records that Keystone accepted the delegation after that time, and with which roles.
+func (s *service) accepted(ctx context.Context, c domain.Connection, in session, before time.Time) {
+	s.record(ctx, c, func(ctx context.Context) error {
+		return s.delegations.MarkChecked(ctx, c.ProjectID, c.ID, before, in.ActsAs().Roles)
+	})
+}
+
+// record writes a change of the connection, also when the event's time is up.
+func (s *service) record(ctx context.Context, c domain.Connection, write func(context.Context) error) {
+	ctx, cancel := domain.Detached(ctx)
+	defer cancel()
+	if err := write(ctx); err != nil {
+		slog.WarnContext(ctx, "connection not updated", "connection_id", c.ID, "error", err)
+	}
+}
+
+// readFlavors records the flavors of the connection's cloud.
+func (s *service) readFlavors(ctx context.Context, c domain.Connection, in session) {
+	flavors, err := in.Flavors(ctx)
+	if err != nil { // they may not be among what the credential is good for
+		slog.WarnContext(ctx, "flavors of connection not read", "connection_id", c.ID, "error", err)
+		return
+	}
+	s.record(ctx, c, func(ctx context.Context) error {
+		return s.delegations.MarkReachable(ctx, c.ProjectID, c.ID, flavors)
+	})
+}
+
+// unopened records why there is no session: the delegation is lost, or the connection pauses. A delegation is not lost
+// when its cloud is unavailable, or when our own key or account is wrong.
+func (s *service) unopened(ctx context.Context, c domain.Connection, cause error) {
+	if errors.Is(ctx.Err(), context.Canceled) {
+		return // this process ends
+	}
+	s.record(ctx, c, func(ctx context.Context) error {
+		if !delegation.IsLost(cause) {
+			slog.ErrorContext(ctx, "connection unusable for now", "connection_id", c.ID, "error", cause)
+			return s.markUnreachable(ctx, c)
+		}
+		slog.WarnContext(ctx, "delegation lost", "connection_id", c.ID, "error", cause)
+		_, err := s.connections.Lose(ctx, c, domain.LostReason(c.Kind), c.Kind != domain.TrustConnection)
+		s.wakeOfEnd(c)
+		return err
+	})
+}
+
+func (s *service) markUnreachable(ctx context.Context, c domain.Connection) error {
+	return s.delegations.MarkUnreachable(ctx, c.ProjectID, c.ID, firstPause, longestPause)
+}
+
+// wakeFor wakes the functions that have work after a change: deliver-events, and poll-instances for servers of this
+// cloud.
+func (s *service) wakeFor(c domain.Connection) {
+	if c.Remote() {
+		s.wake("deliver-events")
+		return
+	}
+	s.wake("deliver-events", "poll-instances")
 }
 
 const (
-	loginTimeout = 20 * time.Second
-	// A delegation that Keystone rejects is tried once more after this pause, before it counts as lost.
-	refusalPause = 5 * time.Second
-	keptSessions = 1000
-	// A session is forgotten after this time. With the next one the flavors are read again.
-	sessionTTL = time.Hour
+	// A delegation that Keystone accepted within this time is used without another check: services may cache the
+	// validity of its token for much longer.
+	provenFor = 30 * time.Second
+	// checkClaim is for how long a replica owns a check. Two logins with a pause between them end before that.
+	checkClaim = 3 * delegation.LoginTimeout
 )
 
-// errLost says that Keystone no longer accepts the delegation, and that the delegation itself is the reason.
-var errLost = errors.New("the delegation is lost")
-
-// unopenedError says that no session could be opened, so the work was not tried or its result is unknown.
-type unopenedError struct{ cause error }
-
-func (e unopenedError) Error() string { return "no session: " + e.cause.Error() }
-func (e unopenedError) Unwrap() error { return e.cause }
-
-// sessions caches sessions by connection, from one event to the next: a login costs Keystone more than most calls cost
-// Nova.
-type sessions struct {
-	login      func(context.Context) (account, error)
-	credential func(ctx context.Context, c domain.Connection, secret domain.Secret) (session, error)
-	seal       seal.PrivateKeys
-
-	// current reads a connection as it is now: it may have been given another trust or secret since it was listed.
-	current func(ctx context.Context, projectID string, id uuid.UUID) (domain.Connection, error)
-	now     func(context.Context) (time.Time, error) // the database's clock
-	// accepted is called after each login with the time before it, readFlavors with the first session of each entry.
-	accepted    func(ctx context.Context, c domain.Connection, in session, asked time.Time)
-	readFlavors func(ctx context.Context, c domain.Connection, in session)
-
-	pause time.Duration // between two rejections that end a delegation
-	own   flow.Shared[account]
-
-	adding sync.Mutex
-	kept   *expirable.LRU[uuid.UUID, *entry]
-}
-
-func newSessions(seal seal.PrivateKeys) *sessions {
-	return &sessions{
-		seal: seal, pause: refusalPause, kept: expirable.NewLRU[uuid.UUID, *entry](keptSessions, nil, sessionTTL),
-		current: func(context.Context, string, uuid.UUID) (domain.Connection, error) {
-			return domain.Connection{}, nil
-		},
-		now:         func(context.Context) (time.Time, error) { return time.Time{}, nil },
-		accepted:    func(context.Context, domain.Connection, session, time.Time) {},
-		readFlavors: func(context.Context, domain.Connection, session) {},
-	}
-}
-
-// in is a session of the connection, another one than stale, for work through it.
-func (s *sessions) in(ctx context.Context, c domain.Connection, stale session) (session, error) {
-	e := s.entry(c.ID)
-	if r := e.ready.Load(); r != nil && r.session != stale && c.Generation <= r.generation {
-		return r.session, nil
-	}
-	if err := e.lock.Acquire(ctx, 1); err != nil {
-		return nil, err
-	}
-	defer e.lock.Release(1)
-	e.update(c)
-	defer e.publish()
-	if !e.isOpen() || e.session == stale {
-		if err := s.reopen(ctx, e); err != nil {
-			return nil, err
+// confirm checks the delegation with Keystone, unless Keystone accepted it in the last half minute, and makes sure that
+// there is a session.
+func (s *service) confirm(ctx context.Context, c domain.Connection) error {
+	// without the time of the last check the session decides
+	if now, err := s.db.Now(ctx); err == nil && now.Sub(c.CheckedAt) > provenFor {
+		if err := s.cloud.Check(ctx, c); err != nil {
+			return err
 		}
 	}
-	if !e.known {
-		e.known = true
-		ctx, cancel := context.WithTimeout(ctx, loginTimeout)
-		defer cancel()
-		s.readFlavors(ctx, c, e.session)
-	}
-	return e.session, nil
+	_, err := s.cloud.Open(ctx, c, nil)
+	return err
 }
 
-// check logs in to find out whether Keystone still accepts the delegation. The new session is kept.
-func (s *sessions) check(ctx context.Context, c domain.Connection) error {
-	e := s.entry(c.ID)
-	if err := e.lock.Acquire(ctx, 1); err != nil {
-		return err
+// checks has workers check the connections when one is due, and those that are due some minutes later with it: then the
+// function has nothing to do for minutes, however many connections there are.
+func (s *service) checks(ctx context.Context, b *batch, end time.Time) error {
+	clouds, err := s.delegations.CheckClouds(ctx)
+	for _, cloud := range clouds {
+		b.fill(ctx, "check", cloud, end, func() (isFound bool) {
+			c, isFound, err := s.delegations.ClaimCheck(ctx, cloud, checkClaim)
+			if err != nil {
+				slog.WarnContext(ctx, "claim of a due check failed", "cloud", cloud.AuthURL, "error", err)
+			}
+			if isFound {
+				s.check(ctx, c)
+			}
+			return isFound
+		})
 	}
-	defer e.lock.Release(1)
-	e.update(c)
-	defer e.publish()
-	return s.reopen(ctx, e)
+	return err
 }
 
-// reopen opens the session of an entry that the caller has locked. If the delegation is rejected, it reads the
-// connection again: a trust is deleted soon after another one has replaced it.
-func (s *sessions) reopen(ctx context.Context, e *entry) error {
-	if e.lost != nil {
-		return e.lost
+// check checks one delegation with Keystone, and then reads the resources that can be ordered through it. The
+// connection stays as it is if the cloud does not answer.
+func (s *service) check(ctx context.Context, c domain.Connection) {
+	before, err := s.db.Now(ctx)
+	if err != nil { // the check is due again when its claim expires
+		slog.WarnContext(ctx, "connection not checked", "connection_id", c.ID, "error", err)
+		return
 	}
-	asked, noTime := s.now(ctx)
-	e.opened = time.Now()
-	in, err := s.open(ctx, e.connection)
-	if errors.Is(err, errLost) {
-		in, err = s.openNewer(ctx, e, err)
-	}
-	if errors.Is(err, errLost) {
-		in, err = s.confirmLost(ctx, e.connection, err)
-	}
-	if errors.Is(err, errLost) {
-		e.lost = err
-	}
-	if err != nil {
-		return err
-	}
-	e.session = in
-	if noTime != nil { // so nothing can be recorded either
-		slog.WarnContext(ctx, "a connection is not updated", "connection_id", e.connection.ID, "error", noTime)
-		return nil
-	}
-	s.accepted(ctx, e.connection, in, asked)
-	return nil
-}
-
-// openNewer opens a session with the connection's newer trust or secret. Without one the rejection stands.
-func (s *sessions) openNewer(ctx context.Context, e *entry, refusal error) (session, error) {
-	now, err := s.current(ctx, e.connection.ProjectID, e.connection.ID)
-	switch {
-	case apperr.CodeOf(err) == apperr.NotFound:
-		return nil, refusal
-	case err != nil:
-		return nil, err // the delegation is not the reason
-	case now.Generation <= e.connection.Generation || !now.Status.IsOpen():
-		return nil, refusal
-	}
-	e.update(now)
-	return s.open(ctx, now)
-}
-
-// forget drops the session of a connection that has ended.
-func (s *sessions) forget(id uuid.UUID) { s.kept.Remove(id) }
-
-// confirmLost tries once more after a pause: a Keystone that is just starting, or a replica of its database that lags
-// behind, rejects valid delegations. A lost delegation is never used again, so one rejection must not end it.
-func (s *sessions) confirmLost(ctx context.Context, c domain.Connection, refusal error) (session, error) {
-	slog.InfoContext(ctx, "Keystone refuses a delegation, and is asked once more", "connection_id", c.ID,
-		"error", refusal)
-	select {
-	case <-time.After(s.pause):
-		return s.open(ctx, c)
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-}
-
-func (s *sessions) open(ctx context.Context, c domain.Connection) (session, error) {
-	ctx, cancel := context.WithTimeout(ctx, loginTimeout)
-	defer cancel()
-	if c.Kind == domain.TrustConnection {
-		return s.openTrust(ctx, c)
-	}
-	secret, err := s.seal.Open(c.SealedFor(), c.Secret)
-	if err != nil {
-		return nil, err // the operator's mistake
-	}
-	in, err := s.credential(ctx, c, secret)
-	if refused(err) {
-		return nil, fmt.Errorf("%w: %w", errLost, err)
-	}
-	return in, err
-}
-
-// openTrust distinguishes an invalid trust from an invalid service account: the account logs in anew, and reads the
-// trust as its trustee.
-func (s *sessions) openTrust(ctx context.Context, c domain.Connection) (session, error) {
-	own, err := s.account(ctx, nil)
-	if err != nil {
-		return nil, err
-	}
-	in, err := own.WithTrust(ctx, c.DelegationID)
-	if !refused(err) {
-		return in, err
-	}
-	if own, err = s.account(ctx, own); err != nil {
-		return nil, err
-	}
-	in, err = own.WithTrust(ctx, c.DelegationID)
-	if !refused(err) {
-		return in, err
-	}
-	switch known := own.CheckTrust(ctx, c.DelegationID); apperr.CodeOf(known) {
-	case "", apperr.NotFound:
-		return nil, fmt.Errorf("%w: %w", errLost, err)
-	case apperr.Forbidden:
-		return nil, apperr.Wrap(apperr.Internal, known,
-			"the service account is not the trustee, or does not log in with a password")
-	default:
-		return nil, known
-	}
-}
-
-// refused reports whether Keystone has rejected a login, rather than failed.
-func refused(err error) bool {
-	code := apperr.CodeOf(err)
-	return code == apperr.Unauthenticated || code == apperr.Forbidden || code == apperr.NotFound
-}
-
-// account is a session of the service account, another one than stale. Its errors are never the fault of a delegation.
-func (s *sessions) account(ctx context.Context, stale account) (account, error) {
-	return s.own.Get(ctx, stale, func(ctx context.Context) (account, error) {
-		own, err := s.login(ctx)
-		if err != nil {
-			return nil, apperr.Wrap(apperr.Unavailable, err, "the service account cannot log in")
+	if err = s.cloud.Check(ctx, c); err == nil {
+		if s.readsResources && slices.Contains(c.Actions, domain.MayAllocate) { // else nothing can be ordered
+			s.readResources(ctx, c)
 		}
-		return own, nil
+		return
+	}
+	s.unopened(ctx, c, err)
+	s.record(ctx, c, func(ctx context.Context) error {
+		return s.delegations.MarkUnchecked(ctx, c.ProjectID, c.ID, before, apperr.As(err).Message)
 	})
+}
+
+// resourcesTimeout bounds readResources. With the login before it, it ends before the check's claim.
+const resourcesTimeout = 15 * time.Second
+
+// readResources reads what can be ordered through a connection whose delegation Keystone has just accepted, and stores
+// it for the connection's users. A kind that cannot be read has a Problem. When none can be read, the stored resources
+// stay.
+func (s *service) readResources(ctx context.Context, c domain.Connection) {
+	asOf, err := s.db.Now(ctx)
+	if err != nil {
+		slog.WarnContext(ctx, "resources of connection not read", "connection_id", c.ID, "error", err)
+		return
+	}
+	reading, cancel := context.WithTimeout(ctx, resourcesTimeout)
+	defer cancel()
+	in, err := s.cloud.Open(reading, c, nil)
+	if err != nil {
+		return // a check says why
+	}
+	found := readAll(reading, in)
+	if len(found.Problems) == len(domain.SeenKinds()) {
+		slog.WarnContext(ctx, "no resources of connection could be read", "connection_id", c.ID,
+			"problems", found.Problems)
+		return
+	}
+	flavors := found.Flavors
+	found.Bound(c.Limits)
+	s.record(ctx, c, func(ctx context.Context) error {
+		err := s.delegations.RecordResources(ctx, c.ProjectID, c.ID, asOf, found)
+		if err == nil && flavors != nil {
+			err = s.delegations.MarkReachable(ctx, c.ProjectID, c.ID, flavors)
+		}
+		return err
+	})
+}
+
+// readAll reads all kinds concurrently.
+func readAll(ctx context.Context, in session) domain.SeenResources {
+	found := domain.SeenResources{Problems: map[string]domain.Problem{}}
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	for kind, read := range map[string]func() error{
+		domain.SeenFlavors: func() (err error) { found.Flavors, err = in.Flavors(ctx); return err },
+		domain.SeenImages:  func() (err error) { found.Images, err = in.Images(ctx, ""); return err },
+		domain.SeenNetworks: func() (err error) {
+			found.Networks, err = in.Networks(ctx)
+			return err
+		},
+		domain.SeenQuota: func() error {
+			quota, err := in.Quota(ctx)
+			if err == nil {
+				found.Quota = &quota
+			}
+			return err
+		},
+	} {
+		all.Go(func() {
+			if err := read(); err != nil {
+				mu.Lock()
+				defer mu.Unlock()
+				found.Problems[kind] = *domain.ProblemOf(err)
+			}
+		})
+	}
+	all.Wait()
+	return found
 }

@@ -98,7 +98,7 @@ func build(cfg Config, d run.Deps) (eventx.Func, error) {
 		return nil, err
 	}
 	if own != nil {
-		s.account = openstack.Keep[session](own)
+		s.account = openstack.Keep(func(ctx context.Context) (session, error) { return own.Login(ctx) })
 		s.engine.Cloud = func(ctx context.Context) (nodes.DrainCloud, error) { return s.account.Session(ctx) }
 		s.engine.Forget = s.account.Forget
 	}

@@ -1,5 +1,5 @@
 // Package delegation makes trusts with the caller's own token, so that one whose connection is never stored is revoked
-// in any case.
+// in any case. It opens the sessions of what was delegated, and keeps them.
 package delegation
 
 import (
@@ -123,37 +123,68 @@ func (t Trusts) Abandon(ctx context.Context, cloud Session, c domain.Connection)
 	defer cancel()
 	err := cloud.DeleteTrust(ctx, c.DelegationID)
 	ended, endErr := t.Store.End(ctx, c.ProjectID, c.ID, domain.ConnectionDeleted, "it could not be stored", err == nil)
-	slog.WarnContext(ctx, "a connection could not be stored",
-		"connection_id", c.ID, "revoking_the_trust", err, "was_stored", ended, "ending_it", endErr)
+	slog.WarnContext(ctx, "connection not stored",
+		"connection_id", c.ID, "trust_error", err, "was_stored", ended, "end_error", endErr)
 	if err == nil {
 		t.forget(ctx, c)
 		return
 	}
-	t.Drop(ctx, c)
+	t.Drop(ctx, &c)
 }
 
-// Discard revokes the trust of a connection that is not stored. After an error that leaves open whether it was stored,
-// run-connections finds out.
-func (t Trusts) Discard(ctx context.Context, cloud Session, c domain.Connection, cause error) {
-	if apperr.Retryable(cause) {
+// AfterFailure handles the error of storing a connection, or what has it. Postgres may have stored it although its
+// response was lost: if mayBeStored, AfterFailure returns what get reads. Otherwise it revokes c's new trust; nil means
+// no trust. While it is unknown whether the connection is stored, the trust stays: run-connections revokes it if no
+// connection has it.
+func AfterFailure[T any](
+	ctx context.Context, t Trusts, cloud Session, c *domain.Connection, cause error, mayBeStored bool,
+	get func(context.Context) (T, error),
+) (stored T, err error) {
+	var none T
+	if mayBeStored {
+		reading, cancel := domain.Detached(ctx)
+		defer cancel()
+		if stored, err = get(reading); err == nil {
+			return stored, nil
+		}
+		if apperr.CodeOf(err) != apperr.NotFound {
+			return none, cause
+		}
+	}
+	if mayBeStored {
+		t.Discard(ctx, cloud, c, cause)
+	} else if c != nil {
+		t.Abandon(ctx, cloud, *c)
+	}
+	return none, cause
+}
+
+// Discard revokes the trust of a connection that is not stored; nil means no trust. After an error that leaves open
+// whether it was stored, run-connections finds out.
+func (t Trusts) Discard(ctx context.Context, cloud Session, c *domain.Connection, cause error) {
+	switch {
+	case c == nil:
+	case apperr.Retryable(cause):
 		t.Drop(ctx, c)
+	default:
+		t.Abandon(ctx, cloud, *c)
+	}
+}
+
+// Drop has run-connections revoke a trust unless a stored connection has it; nil means no trust.
+func (t Trusts) Drop(ctx context.Context, c *domain.Connection) {
+	if c == nil {
 		return
 	}
-	t.Abandon(ctx, cloud, c)
-}
-
-// Drop lets run-connections revoke a trust unless a stored connection has it.
-func (t Trusts) Drop(ctx context.Context, c domain.Connection) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), CleanTimeout)
 	defer cancel()
-	slog.WarnContext(ctx, "a new trust is not used, and is revoked", "connection_id", c.ID)
+	slog.WarnContext(ctx, "new trust not used; it is revoked", "connection_id", c.ID)
 	err := t.Store.DropTrust(ctx, domain.OldTrust{
 		ID: c.TrustIntent, ProjectID: c.ProjectID, ConnectionID: c.ID, UserID: c.UserID, TrustID: c.DelegationID,
 		ExpiresAt: c.TrustExpiresAt,
 	})
 	if err != nil {
-		slog.WarnContext(ctx, "a trust is revoked only when its announcement expires", "connection_id", c.ID,
-			"error", err)
+		slog.WarnContext(ctx, "trust not revoked before its announcement expires", "connection_id", c.ID, "error", err)
 	}
 	t.Wake("run-connections")
 }
@@ -163,65 +194,98 @@ func (t Trusts) forget(ctx context.Context, c domain.Connection) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), CleanTimeout)
 	defer cancel()
 	if err := t.Store.ForgetTrust(ctx, c.ProjectID, c.TrustIntent); err != nil {
-		slog.WarnContext(ctx, "the announcement of an absent trust stays until it expires", "connection_id", c.ID,
+		slog.WarnContext(ctx, "announcement of an absent trust stays until it expires", "connection_id", c.ID,
 			"error", err)
 	}
+}
+
+// Purpose is what a trust is made for automatically: a lease, or managed resources.
+type Purpose struct {
+	name        string
+	lease       uuid.UUID
+	kind        domain.Kind // "" = a lease
+	permissions []domain.Permission
+	end         time.Time
+
+	// For errors: what needs the trust, and what is done with it.
+	needs, does string
 }
 
 // LeaseSpare is how long the connection of a lease outlasts it, so that its end can be done late, and retried. The
 // connection ends with the lease.
 const LeaseSpare = 24 * time.Hour
 
-// ForLease creates the trust with which run-connections handles a lease's instances, and returns the connection to
-// store with the lease. The lease needs its id, name, project and end. Drop or Abandon it if it is not stored.
-func (t Trusts) ForLease(
-	ctx context.Context, who domain.Identity, cloud Session, lease domain.Lease,
+// ForLease is for the trust with which run-connections handles a lease's instances. The lease needs its id, name and
+// end.
+func ForLease(lease domain.Lease) Purpose {
+	name := []rune("lease " + lease.Name)
+	return Purpose{
+		name: string(name[:min(len(name), 255)]), lease: lease.ID, permissions: lease.Permissions(),
+		end:   lease.EndsAt.Add(LeaseSpare),
+		needs: "instances cannot be leased here", does: "a lease stops and starts its instances in your name",
+	}
+}
+
+// ForManaged is for the trust with which reconcile-managed makes resources of a kind in the user's name until the end.
+func ForManaged(kind domain.Kind, end time.Time) Purpose {
+	return Purpose{
+		name: "managed resources", kind: kind, permissions: []domain.Permission{}, end: end,
+		needs: "resources cannot be managed here", does: "what you declare is made in your name",
+	}
+}
+
+// Check rejects a caller who can make no trust for a purpose, as far as that is known without a call to Keystone.
+func (t Trusts) Check(who domain.Identity, p Purpose) error {
+	if t.Trustee == "" {
+		return apperr.New(apperr.Unsupported, "%s, because that takes a trust to the operator's service account, and "+
+			"TRUSTEE_USER_ID is not set", p.needs)
+	}
+	if !who.MayAct() {
+		return apperr.New(apperr.Forbidden, "your token only reads, and %s: use a token with another role, such as "+
+			"member", p.does)
+	}
+	if _, missing := t.Roles.of(who, p.kind); len(missing) > 0 {
+		e := apperr.New(apperr.Forbidden, "the kind %s requires the role %s, and your token has only %s: have it "+
+			"granted to you in the project, and send a new token", p.kind, strings.Join(missing, " and the role "),
+			strings.Join(who.Roles, ", "))
+		for _, role := range missing {
+			e.Fields = append(e.Fields, apperr.Field{Field: "kind", Detail: "requires the role " + role})
+		}
+		return e
+	}
+	return nil
+}
+
+// Delegate creates a trust for a purpose with the fewest roles, and returns the connection to store with it. Drop or
+// Abandon the connection if it is not stored.
+func (t Trusts) Delegate(
+	ctx context.Context, who domain.Identity, cloud Session, p Purpose,
 ) (*domain.Connection, error) {
-	if err := t.MayLease(who); err != nil {
+	if err := t.Check(who, p); err != nil {
 		return nil, err
 	}
 	id, err := uuid.NewV7()
 	if err != nil {
 		return nil, err
 	}
+	roles, _ := t.Roles.of(who, p.kind)
 	c := &domain.Connection{
-		ID: id, ProjectID: who.ProjectID, DomainID: who.DomainID, UserID: who.UserID, Name: leaseName(lease.Name),
-		Kind: domain.TrustConnection, LeaseID: lease.ID,
+		ID: id, ProjectID: who.ProjectID, DomainID: who.DomainID, UserID: who.UserID, Name: p.name,
+		Kind: domain.TrustConnection, LeaseID: p.lease, Managed: p.kind != "",
 		ActsAs: domain.ActsAs{
 			UserID: who.UserID, UserName: who.UserName, ProjectID: who.ProjectID, ProjectName: who.ProjectName,
-			Roles: who.FewestWriteRoles(),
+			Roles: roles,
 		},
-		Actions:   lease.Permissions(),
-		UsableBy:  []string{},
-		Flavors:   []domain.Flavor{},
-		ExpiresAt: lease.EndsAt.Add(LeaseSpare),
+		Actions: p.permissions, UsableBy: []string{}, Flavors: []domain.Flavor{}, ExpiresAt: p.end,
 	}
-	err = t.Create(ctx, who, cloud, c)
-	if errors.Is(err, domain.ErrDelegatedToken) {
-		err = apperr.Wrap(apperr.Conflict, err, "a lease stops and starts its instances in your name, which takes a "+
-			"trust, and Keystone does not let this token make one, because it was delegated itself: use a token of a "+
-			"login with a password")
+	if err = t.Create(ctx, who, cloud, c); errors.Is(err, domain.ErrDelegatedToken) {
+		err = apperr.Wrap(apperr.Conflict, err, "%s, which takes a trust, and Keystone does not let this token make "+
+			"one, because it was delegated itself: use a token of a login with a password", p.does)
 	}
-	return c, err
-}
-
-// MayLease rejects a caller who can make no trust for a lease, as far as that is known without asking Keystone.
-func (t Trusts) MayLease(who domain.Identity) error {
-	if t.Trustee == "" {
-		return apperr.New(apperr.Unsupported, "instances cannot be leased here, because that takes a trust to the "+
-			"operator's service account, and TRUSTEE_USER_ID is not set")
+	if err != nil {
+		return nil, err
 	}
-	if !who.MayAct() {
-		return apperr.New(apperr.Forbidden, "your token only reads, and a lease stops and starts its instances "+
-			"in your name: use a token with another role, such as member")
-	}
-	return nil
-}
-
-// leaseName is the connection's name, as long as names of connections may be.
-func leaseName(lease string) string {
-	name := []rune("lease " + lease)
-	return string(name[:min(len(name), 255)])
+	return c, nil
 }
 
 // ManagedConfig is for the function that declares managed resources.
@@ -281,9 +345,9 @@ func (r KindRoles) of(who domain.Identity, kind domain.Kind) (roles, missing []s
 }
 
 // RolesFor returns the roles of a trust for resources of a kind, and the kinds for which a trust with just these roles
-// suffices. It rejects whom MayDeclare rejects.
+// suffices. It rejects a caller whom Check rejects.
 func (t Trusts) RolesFor(who domain.Identity, kind domain.Kind) (roles []string, kinds []domain.Kind, err error) {
-	if err := t.MayDeclare(who, kind); err != nil {
+	if err := t.Check(who, ForManaged(kind, time.Time{})); err != nil {
 		return nil, nil, err
 	}
 	roles, _ = t.Roles.of(who, kind)
@@ -293,59 +357,4 @@ func (t Trusts) RolesFor(who domain.Identity, kind domain.Kind) (roles []string,
 		}
 	}
 	return roles, kinds, nil
-}
-
-// ForManaged creates the trust with which reconcile-managed makes resources of a kind in the user's name until the end,
-// and returns the connection to store with a declaration. Drop or Abandon it if it is not stored.
-func (t Trusts) ForManaged(
-	ctx context.Context, who domain.Identity, cloud Session, kind domain.Kind, end time.Time,
-) (*domain.Connection, error) {
-	roles, _, err := t.RolesFor(who, kind)
-	if err != nil {
-		return nil, err
-	}
-	id, err := uuid.NewV7()
-	if err != nil {
-		return nil, err
-	}
-	c := &domain.Connection{
-		ID: id, ProjectID: who.ProjectID, DomainID: who.DomainID, UserID: who.UserID, Name: "managed resources",
-		Kind: domain.TrustConnection, Managed: true,
-		ActsAs: domain.ActsAs{
-			UserID: who.UserID, UserName: who.UserName, ProjectID: who.ProjectID, ProjectName: who.ProjectName,
-			Roles: roles,
-		},
-		Actions: []domain.Permission{}, UsableBy: []string{}, Flavors: []domain.Flavor{},
-		ExpiresAt: end,
-	}
-	err = t.Create(ctx, who, cloud, c)
-	if errors.Is(err, domain.ErrDelegatedToken) {
-		err = apperr.Wrap(apperr.Conflict, err, "what you declare is made in your name, which takes a trust, and "+
-			"Keystone does not let this token make one, because it was delegated itself: use a token of a login with "+
-			"a password")
-	}
-	return c, err
-}
-
-// MayDeclare rejects a caller who can make no trust for managed resources of a kind, as far as that is known without
-// asking Keystone.
-func (t Trusts) MayDeclare(who domain.Identity, kind domain.Kind) error {
-	if t.Trustee == "" {
-		return apperr.New(apperr.Unsupported, "resources cannot be managed here, because that takes a trust to the "+
-			"operator's service account, and TRUSTEE_USER_ID is not set")
-	}
-	if !who.MayAct() {
-		return apperr.New(apperr.Forbidden, "your token only reads, and what you declare is made in your name: use a "+
-			"token with another role, such as member")
-	}
-	if _, missing := t.Roles.of(who, kind); len(missing) > 0 {
-		e := apperr.New(apperr.Forbidden, "the kind %s requires the role %s, and your token has only %s: have it "+
-			"granted to you in the project, and send a new token", kind, strings.Join(missing, " and the role "),
-			strings.Join(who.Roles, ", "))
-		for _, role := range missing {
-			e.Fields = append(e.Fields, apperr.Field{Field: "kind", Detail: "requires the role " + role})
-		}
-		return e
-	}
-	return nil
 }

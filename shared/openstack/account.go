@@ -15,7 +15,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/flow"
 )
 
-// Account is somebody who may log in to a Cloud: a service account or a user.
+// Account may log in to a Cloud: a service account or a user.
 type Account struct {
 	cloud *Cloud
 	settings
@@ -150,9 +150,7 @@ type opened[S any] struct {
 }
 
 // Keep returns a Kept that has no session yet.
-func Keep[S any](a *Account) *Kept[S] {
-	return &Kept[S]{login: func(ctx context.Context) (S, error) { return Narrow[S](a.Login(ctx)) }}
-}
+func Keep[S any](login func(context.Context) (S, error)) *Kept[S] { return &Kept[S]{login: login} }
 
 // KeepSession returns a Kept of whole sessions.
 func KeepSession(a *Account) *Kept[*Session] { return &Kept[*Session]{login: a.Login} }
@@ -192,7 +190,7 @@ type UserConfig struct {
 	Token domain.Secret `env:"OS_TOKEN"` // a service account outlives any token, so it has none
 }
 
-// User is somebody who may log in to a Cloud, and may still have to type a password.
+// User may log in to a Cloud, and may still have to type a password.
 type User struct{ Account }
 
 // NewUser prepares a login, and makes no call.
@@ -234,7 +232,7 @@ func (u *User) Name() string {
 	}, "\n")
 }
 
-// Login asks Keystone for a token, and says who it is.
+// Login gets a token from Keystone, and returns whose it is.
 func (u *User) Login(ctx context.Context) (domain.Secret, domain.Identity, error) {
 	if !u.isComplete() {
 		return "", domain.Identity{}, errors.New("no credentials: set OS_CLOUD, or OS_USERNAME and OS_PASSWORD, " +

@@ -321,8 +321,8 @@ func splitVersion(endpoint string) (root, version string) {
 	return endpoint[:found[0]+1], endpoint[found[2]:found[3]]
 }
 
-// versioned is the endpoint of compute 2.1. It asks an endpoint of another version, or of none, once in five minutes.
-// Cinder is taken as 3 where its endpoint has no version.
+// versioned is the endpoint of compute 2.1. It requests an endpoint of another version, or of none, once in five
+// minutes. Cinder is taken as 3 where its endpoint has no version.
 func (s *Session) versioned(ctx context.Context, service, endpoint string) (string, error) {
 	_, version := splitVersion(endpoint)
 	if version == "" && projectName(service) == "cinder" {

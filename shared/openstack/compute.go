@@ -36,7 +36,7 @@ func (s *Session) Flavors(ctx context.Context) ([]domain.Flavor, error) {
 	})
 }
 
-// Private flavors, by default the cloud's admins only. Each call is done when what it asks for is so already.
+// Private flavors, by default the cloud's admins only. Each call succeeds when what it requests is so already.
 
 // FlavorSpecs reads a flavor's extra specs.
 func (s *Session) FlavorSpecs(ctx context.Context, id string) (map[string]string, error) {
@@ -71,7 +71,7 @@ func (s *Session) PrivateFlavors(ctx context.Context) ([]domain.PrivateFlavor, e
 
 // EnsureFlavor finds or makes a private flavor by its id, with the sizes and extra specs of its base and its own. Until
 // it is granted to a project only admins can use it, so it may lack its extra specs for a moment. It is NotFound when
-// the base is gone before the flavor is complete.
+// the base is deleted before the flavor is complete.
 func (s *Session) EnsureFlavor(ctx context.Context, f domain.PrivateFlavor) error {
 	nova, err := s.compute(ctx, computeBase)
 	if err != nil {
@@ -121,7 +121,7 @@ func (s *Session) createFlavor(ctx context.Context, nova *gophercloud.ServiceCli
 		ID: f.ID, Name: f.Name, RAM: base.RAM, VCPUs: base.VCPUs, Disk: &base.Disk, Swap: &base.Swap,
 		Ephemeral: &base.Ephemeral, RxTxFactor: base.RxTxFactor, IsPublic: &isPublic,
 	}).Err)
-	if apperr.CodeOf(err) == apperr.Conflict && flavors.Get(ctx, nova, f.ID).Err == nil { // somebody was faster
+	if apperr.CodeOf(err) == apperr.Conflict && flavors.Get(ctx, nova, f.ID).Err == nil { // another request was faster
 		return nil
 	}
 	return err

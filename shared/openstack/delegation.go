@@ -16,8 +16,8 @@ import (
 )
 
 // How trusts behave: at each login Keystone checks that the trustor still has the roles. It answers 401 if the trust is
-// gone or expired, and 403 if a role is gone. An expired trust stays in the trustor's list, and not even the trustor
-// can delete it; one that has not expired can be deleted with a token of the trust.
+// deleted or expired, and 403 if a role is revoked. An expired trust stays in the trustor's list, and not even the
+// trustor can delete it; one that has not expired can be deleted with a token of the trust.
 
 // CreateTrust creates a trust from the session's user to the trustee, for some of the user's roles. It expires at a
 // random time up to 10 minutes after the one given. A delegated token gets Conflict.
@@ -108,14 +108,13 @@ func (s *Session) DeleteTrust(ctx context.Context, id string) error {
 	return err
 }
 
-// Trust opens a session as the trustor, from the trustee's own session. Unauthenticated or Forbidden mean that the
-// trust or the trustee's session is not valid any more: renew the session to find out.
-func (s *Session) Trust(ctx context.Context, id string) (*Session, domain.ActsAs, error) {
-	session, t, err := s.cloud.loginAs(ctx, &gophercloud.AuthOptions{
+// WithTrust opens a session as the trustor, from the trustee's own session. Unauthenticated or Forbidden mean that the
+// trust or the trustee's session is no longer valid: renew the session to find out.
+func (s *Session) WithTrust(ctx context.Context, id string) (*Session, error) {
+	return s.cloud.login(ctx, &gophercloud.AuthOptions{
 		TokenID: s.token.Reveal(),
 		Scope:   &gophercloud.AuthScope{TrustID: id},
 	})
-	return session, t.actsAs(), err
 }
 
 // CheckTrust finds out in the trustee's session why a trust cannot be used. NotFound: it is deleted or expired. No
@@ -158,12 +157,11 @@ func (s *Session) FindTrusts(ctx context.Context, trustor, projectID string, end
 }
 
 // Credential opens a session with an application credential. Unauthenticated or NotFound mean that it is not valid.
-func (c *Cloud) Credential(ctx context.Context, id string, secret domain.Secret) (*Session, domain.ActsAs, error) {
-	session, t, err := c.loginAs(ctx, &gophercloud.AuthOptions{
+func (c *Cloud) Credential(ctx context.Context, id string, secret domain.Secret) (*Session, error) {
+	return c.login(ctx, &gophercloud.AuthOptions{
 		ApplicationCredentialID:     id,
 		ApplicationCredentialSecret: secret.Reveal(),
 	})
-	return session, t.actsAs(), err
 }
 
 // ActsAs returns the identity of a session that was opened by a login.

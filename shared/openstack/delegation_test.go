@@ -24,9 +24,12 @@ func TestDelegatedLogins(t *testing.T) {
 	t.Run("trust", func(t *testing.T) {
 		t.Parallel()
 		s := loginStub(t, member)
-		session, got, err := s.session(t).Trust(t.Context(), "t1")
-		if diff := cmp.Diff(as, got); err != nil || diff != "" || session.UserID() != "u1" {
-			t.Errorf("%v %s", err, diff)
+		session, err := s.session(t).WithTrust(t.Context(), "t1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(as, session.ActsAs()); diff != "" || session.UserID() != "u1" {
+			t.Error(diff)
 		}
 		want := map[string]any{"auth": map[string]any{
 			"identity": map[string]any{"methods": []any{"token"}, "token": map[string]any{"id": theToken}},
@@ -40,11 +43,14 @@ func TestDelegatedLogins(t *testing.T) {
 		t.Parallel()
 		s := loginStub(t, member+`,"application_credential":{"restricted":false}`)
 		s.answer("GET /compute/flavors/detail", 200, `{"flavors":[]}`)
-		session, got, err := s.cloud(t, nil).Credential(t.Context(), "c1", "canary")
+		session, err := s.cloud(t, nil).Credential(t.Context(), "c1", "canary")
+		if err != nil {
+			t.Fatal(err)
+		}
 		wide := as
 		wide.Unrestricted = true
-		if diff := cmp.Diff(wide, got); err != nil || diff != "" {
-			t.Fatalf("%v %s", err, diff)
+		if diff := cmp.Diff(wide, session.ActsAs()); diff != "" {
+			t.Error(diff)
 		}
 		if _, err := session.Flavors(t.Context()); err != nil || len(s.to("/v3/auth/catalog")) != 0 {
 			t.Errorf("the catalog was asked for: %v", err)
@@ -65,9 +71,9 @@ func TestDelegatedLogins(t *testing.T) {
 	} {
 		s := newStub(t)
 		s.answer("POST /v3/auth/tokens", status, fmt.Sprintf(`{"error":{"code":%d,"message":"no"}}`, status))
-		if _, as, err := s.cloud(t, nil).Credential(t.Context(), "c1", "canary"); apperr.CodeOf(err) != want ||
-			as.UserID != "" || strings.Contains(err.Error(), "canary") {
-			t.Errorf("%d: got %v %v", status, as, err)
+		if _, err := s.cloud(t, nil).Credential(t.Context(), "c1", "canary"); apperr.CodeOf(err) != want ||
+			strings.Contains(err.Error(), "canary") {
+			t.Errorf("%d: got %v", status, err)
 		}
 	}
 }
@@ -270,7 +276,7 @@ func TestCredentialEnd(t *testing.T) {
 	} {
 		s := loginStub(t, member)
 		s.answer("GET /v3/users/u1/application_credentials/c1", tc.status, tc.body)
-		session, _, err := s.cloud(t, nil).Credential(t.Context(), "c1", "s")
+		session, err := s.cloud(t, nil).Credential(t.Context(), "c1", "s")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -225,7 +225,7 @@ func (b blame) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// unauthorized asks Keystone about a token that a service rejects; nil if Keystone rejects it, too. While Keystone is
+// unauthorized validates a token that a service rejects; nil if Keystone rejects it, too. While Keystone is
 // down, Glance rejects every token (delay_auth_decision).
 func (b blame) unauthorized(req *http.Request) error {
 	ctx, cancel := context.WithTimeout(req.Context(), askKeystoneTimeout)
@@ -297,21 +297,21 @@ func (b blame) broken(ctx context.Context, resp *http.Response) error {
 			continue
 		}
 		cause := errors.New(b.service + " answered with 500: " + message(text))
-		away := b.session.away(ctx, foreign.services)
-		if len(away) == 0 {
+		failed := b.session.unavailable(ctx, foreign.services)
+		if len(failed) == 0 {
 			return apperr.Wrap(apperr.BadGateway, cause, "%s answered with status 500: it could not use %s", b.service,
 				or(names(foreign.services)))
 		}
 		e := apperr.Wrap(apperr.Unavailable, cause, "%s is not available, and %s cannot do without it",
-			strings.Join(names(away), " and "), b.service)
+			strings.Join(names(failed), " and "), b.service)
 		e.RetryAfter = defaultRetryAfter
 		return e
 	}
 	return nil
 }
 
-// away probes the services, and lists those that do not answer. It ignores those that the catalog lacks.
-func (s *Session) away(ctx context.Context, services []string) (away []string) {
+// unavailable probes the services, and lists those that do not answer. It ignores those that the catalog lacks.
+func (s *Session) unavailable(ctx context.Context, services []string) (failed []string) {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	all, err := s.services(ctx)
@@ -336,13 +336,13 @@ func (s *Session) away(ctx context.Context, services []string) (away []string) {
 			if err != nil {
 				mu.Lock()
 				defer mu.Unlock()
-				away = append(away, service)
+				failed = append(failed, service)
 			}
 		})
 	}
 	group.Wait()
-	slices.Sort(away)
-	return away
+	slices.Sort(failed)
+	return failed
 }
 
 // projectNames are the names of services in errors.

@@ -373,7 +373,7 @@ func flavorsStayUnauthorized(t *testing.T, s *stub) {
 	t.Helper()
 	s.answer("GET /compute/flavors/detail", 401,
 		`{"error":{"code":401,"message":"The request you have made requires authentication."}}`)
-	session, _, err := s.cloud(t, nil).Credential(t.Context(), "c1", "s")
+	session, err := s.cloud(t, nil).Credential(t.Context(), "c1", "s")
 	if err != nil {
 		t.Fatal(err)
 	}

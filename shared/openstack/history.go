@@ -14,8 +14,8 @@ import (
 //
 // os-simple-tenant-usage gives every server of the whole cloud with its project and vm_state in pages of
 // 1000, and reads neither Neutron nor volumes for it; /servers/detail does both, /servers names no project.
-// And it fails when a cell's database is away, where /servers leaves that cell's servers out in silence.
-// It knows only servers that were launched once; those that never were are asked for by status.
+// And it fails when a cell's database is unavailable, where /servers leaves that cell's servers out in silence.
+// It knows only servers that were launched once; those that never were are listed by status.
 
 // CurrentServers calls see for every server that is not deleted: of the whole cloud when projectID is "" (which
 // takes the admin role), else of that project, to which the session must be scoped.
@@ -138,7 +138,7 @@ func nextMarker(links []link) string {
 }
 
 // An action in Nova's log has a start. When it finished is in `updated_at` from 2.58 on; before that only its events
-// say so, which Nova shows to admins, and from 2.51 on to everybody who may see the action.
+// say so, which Nova shows to admins, and from 2.51 on to every user who may read the action.
 
 // logged is an entry of a server's action log.
 type logged struct {
@@ -200,7 +200,7 @@ func (s *Session) actionLog(ctx context.Context, serverID, microversion string) 
 			return entries, nil
 		}
 		if next == marker {
-			return nil, apperr.New(apperr.BadGateway, "nova gives the same page of actions for ever")
+			return nil, apperr.New(apperr.BadGateway, "nova returned the same page of actions twice (marker ignored)")
 		}
 		marker, query = next, "?"+url.Values{"marker": {next}}.Encode()
 	}

@@ -61,7 +61,7 @@ func (s *Session) ComputeServices(ctx context.Context) ([]domain.ComputeHost, er
 	return s.computeServices(ctx, url.Values{})
 }
 
-// computeServices lists the hosts by their nova-compute, sorted by name. It asks at a microversion that shows the
+// computeServices lists the hosts by their nova-compute, sorted by name. It requests a microversion that shows the
 // hosts of a cell that is down, too.
 func (s *Session) computeServices(ctx context.Context, query url.Values) ([]domain.ComputeHost, error) {
 	nova, err := s.compute(ctx, computeDownCells)
@@ -325,7 +325,7 @@ func (s *Session) MayChangeServices(ctx context.Context) error {
 }
 
 // DeleteService removes a nova-compute from Nova by its id, with its resource providers, and its host from all
-// aggregates. It is a Conflict while servers are on the host. One that is gone is deleted already.
+// aggregates. It is a Conflict while servers are on the host. An absent one counts as deleted.
 func (s *Session) DeleteService(ctx context.Context, id string) error {
 	nova, err := s.compute(ctx, computeServiceIDs)
 	if err != nil {

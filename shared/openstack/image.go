@@ -43,7 +43,7 @@ func (i image) domain() domain.Image {
 }
 
 // Images lists every image that Glance shows the project, page by page: its own, the public ones and those
-// shared with it; not the community ones, which Glance lists only when asked for. name "" means all; Glance's database
+// shared with it; not the community ones, which Glance lists only on request. name "" means all; Glance's database
 // may take names that differ in case for equal.
 //
 // gophercloud is not used for images: it follows Glance's `next` as it is written there, and decodes every
@@ -57,7 +57,7 @@ func (s *Session) Images(ctx context.Context, name string) ([]domain.Image, erro
 }
 
 // ImagesOf lists the images that an action has made of a server, in every status. They are the server's project's, or
-// still the session's own: Glance shows admins the images of all projects, and anybody may put a mark on theirs. An
+// still the session's own: Glance shows admins the images of all projects, and any user may put a mark on theirs. An
 // image of another server, which was launched from the first one's image, has inherited the mark.
 func (s *Session) ImagesOf(ctx context.Context, mark uuid.UUID, server domain.Server) ([]domain.Image, error) {
 	found, err := s.images(ctx, url.Values{"limit": {"1000"}, domain.SnapshotMark: {mark.String()}})

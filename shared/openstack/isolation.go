@@ -17,12 +17,12 @@ import (
 	"github.com/cloudfn/cloudfn/shared/flow"
 )
 
-// Host aggregates, by default the cloud's admins only. Each call is done when what it asks for is so already.
+// Host aggregates, by default the cloud's admins only. Each call succeeds when what it requests is so already.
 //
 // Nova's scheduler isolates hosts by Placement's copy of an aggregate, where its uuid is listed at the provider of each
 // host. nova-api writes that copy after its own, and when it cannot it only logs a warning, and answers 200. So
 // AddHost looks at the copy, and completes it. An aggregate must have its metadata before it has hosts: until then
-// everybody's servers may land on them.
+// every project's servers may land on them.
 
 // Aggregates lists the host aggregates.
 func (s *Session) Aggregates(ctx context.Context) ([]domain.Aggregate, error) {
@@ -67,7 +67,7 @@ func (s *Session) EnsureAggregate(
 		found, err = s.onAggregate(ctx, func(nova *gophercloud.ServiceClient) (*aggregates.Aggregate, error) {
 			return aggregates.Create(ctx, nova, aggregates.CreateOpts{Name: name}).Extract()
 		})
-		if apperr.CodeOf(err) == apperr.Conflict { // somebody was faster
+		if apperr.CodeOf(err) == apperr.Conflict { // another request was faster
 			found, err = s.foundAgain(ctx, name, err)
 		}
 	}
@@ -137,7 +137,7 @@ func (s *Session) AddHost(ctx context.Context, a domain.Aggregate, host, provide
 }
 
 // RemoveHost takes a host out of an aggregate, in Nova and in Placement. Placement is first, as Nova itself does it:
-// what fails in between is still in Nova's list, and is found by whoever tries again.
+// what fails in between is still in Nova's list, and is found at the next try.
 func (s *Session) RemoveHost(ctx context.Context, a domain.Aggregate, host, providerID string) error {
 	if err := absentIsDone(s.setProviderAggregate(ctx, providerID, a.UUID, false)); err != nil {
 		return err
@@ -165,14 +165,14 @@ func (s *Session) DeleteAggregate(ctx context.Context, id int) error {
 }
 
 // Whether a cloud keeps servers off isolated hosts is a setting of its scheduler that no API shows
-// (enable_isolated_aggregate_filtering). So it is tried: a tiny server without any trait is asked for on the host.
+// (enable_isolated_aggregate_filtering). So it is tried: a tiny server without any trait is requested on the host.
 
 const (
 	probeTag   = "cloudfn-probe"
 	probePause = 500 * time.Millisecond
 )
 
-// ProbeHost tries whether a server that asks for no trait gets onto the host, and waits for the answer until ctx ends:
+// ProbeHost tries whether a server that requests no trait gets onto the host, and waits for the answer until ctx ends:
 // proven when no host is valid for it, unproven when the host takes it. The server has no network, and is deleted in
 // any case; one that a crash has left is deleted by the next ProbeHost of the host, or by DeleteProbes. It is a
 // Conflict when the host is down, disabled or full: then a refusal would prove nothing. It needs the right to name a
@@ -205,7 +205,7 @@ func (s *Session) ProbeHost(ctx context.Context, name string) (domain.Isolation,
 	return found, err
 }
 
-// probeOf chooses the smallest public flavor that asks for nothing but its sizes and fits, and an image for it.
+// probeOf chooses the smallest public flavor that requests nothing but its sizes and fits, and an image for it.
 func (s *Session) probeOf(ctx context.Context, host domain.ComputeHost) (flavorID, imageID string, err error) {
 	sizes, err := s.Flavors(ctx)
 	if err != nil {
@@ -288,7 +288,7 @@ func faultText(f *domain.Fault) string {
 	return f.Message
 }
 
-// pinned asks for a host, which gophercloud cannot.
+// pinned requests a host, which gophercloud cannot.
 type pinned struct {
 	servers.CreateOpts
 	host string
@@ -312,7 +312,7 @@ func (s *Session) placed(ctx context.Context, id string) (domain.Server, error) 
 	return body.Server.domain(), err
 }
 
-// DeleteProbes deletes what ProbeHost has left of the host, and waits until it is gone.
+// DeleteProbes deletes what ProbeHost has left of the host, and waits until it is deleted.
 func (s *Session) DeleteProbes(ctx context.Context, host string) error {
 	named := listQuery(domain.ServerQuery{Name: domain.ProbePrefix + host})
 	query := url.Values{"tags": {probeTag}, "name": named["name"]}

@@ -62,9 +62,9 @@ func (t token) identity() domain.Identity {
 	return id
 }
 
-// Validate asks Keystone who a token is, with that token itself (GET /v3/auth/tokens; Keystone's policy lets
+// Validate reads whose a token is from Keystone, with that token itself (GET /v3/auth/tokens; Keystone's policy lets
 // a token look at itself), so that it takes no secret of ours. Without `nocatalog` Keystone would also build
-// and send its whole catalog, and gophercloud cannot ask for that.
+// and send its whole catalog, and gophercloud cannot request that.
 //
 // Keystone validates a token of an application credential with access rules only for who promises to enforce them
 // (OpenStack-Identity-Access-Rules): auth does.
@@ -102,7 +102,7 @@ func (c *Cloud) Validate(ctx context.Context, subject domain.Secret) (domain.Ide
 	return body.Token.identity(), nil
 }
 
-// keystoneAway turns whatever went wrong at Keystone's side into "ask again": it says nothing about the token.
+// keystoneAway turns whatever went wrong at Keystone's side into "retry": it says nothing about the token.
 func keystoneAway(err error) error {
 	if code := apperr.CodeOf(err); code == apperr.ClientGone || code == apperr.RateLimited {
 		return err
@@ -279,8 +279,8 @@ func (s *Session) keystone() *gophercloud.ServiceClient {
 }
 
 // CheckProject is NotFound when Keystone has no such project; it has a disabled one. Forbidden proves nothing: Keystone
-// gives it to an account that may not ask, whether the project exists or not. A 404 that is not Keystone's own, such as
-// that of a proxy before it, is Unavailable.
+// gives it to an account that may not read it, whether the project exists or not. A 404 that is not Keystone's own,
+// such as that of a proxy before it, is Unavailable.
 func (s *Session) CheckProject(ctx context.Context, id string) error {
 	keystone := s.keystone()
 	var body struct{}

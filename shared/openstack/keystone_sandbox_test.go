@@ -143,10 +143,11 @@ func limited(
 		rules = append(rules, testkit.AccessRule{Path: r.Path, Method: r.Method, Service: r.Service})
 	}
 	id, secret := p.AppCredential(t, rules...)
-	session, as, err := cloud.Credential(t.Context(), id, domain.Secret(secret))
+	session, err := cloud.Credential(t.Context(), id, domain.Secret(secret))
 	if err != nil {
 		t.Fatal(err)
 	}
+	as := session.ActsAs()
 	if as.UserID != p.UserID || as.ProjectID != p.ID || !slices.Contains(as.Roles, "member") || as.Unrestricted {
 		t.Errorf("it acts as %+v", as)
 	}

@@ -18,7 +18,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// pageLimit is asked of Neutron, which gives everything at once unless it is asked for less.
+// pageLimit is requested of Neutron, which gives everything in one page without it.
 const pageLimit = "1000"
 
 func (s *Session) neutron(ctx context.Context) (*gophercloud.ServiceClient, error) {
@@ -41,7 +41,7 @@ func (s *Session) Networks(ctx context.Context) ([]domain.Network, error) {
 	})
 	group.Go(func() (err error) {
 		// Neutron's policy hides router:external of another project's network from plain members, so the
-		// attribute cannot be read; it can only be asked for.
+		// attribute cannot be read; it can only be a filter.
 		outside, err = networkPages(ctx, neutron, true)
 		return err
 	})

@@ -1,5 +1,5 @@
 // Package openstack owns every call to OpenStack: gophercloud everywhere, with thin structs of our own
-// where its pager decodes a page four times (servers, usage) or asks for more than is needed (tokens).
+// where its pager decodes a page four times (servers, usage) or requests more than is needed (tokens).
 //
 // Calls run either with the caller's own token (Cloud.As), so that OpenStack's policy decides, or with the
 // service account that only event functions have (Cloud.Account).
@@ -13,7 +13,6 @@ import (
 	"maps"
 	"net/http"
 	"net/url"
-	"reflect"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -26,7 +25,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// The microversions of compute that calls ask for: always the lowest that carries what is needed, because a
+// The microversions of compute that calls request: always the lowest that carries what is needed, because a
 // higher one makes Nova read more. Zed, the oldest release that we test with, ends at 2.93.
 const (
 	computeBase         = "2.1"
@@ -34,12 +33,12 @@ const (
 	computeUsagePaging  = "2.40" // os-simple-tenant-usage in pages; cut off in silence before
 	computeFlavorInside = "2.47" // a server shows its flavor's name and size; only an id before
 	computeActionList   = "2.21" // the instance actions of a deleted server, too
-	computeActionEvents = "2.51" // the events of an action for everybody; for admins only before
+	computeActionEvents = "2.51" // the events of an action for all users; for admins only before
 	computeActionTimes  = "2.58" // instance actions with updated_at, when they finished, and in pages
 	computeFlavorSpecs  = "2.61" // a list of flavors shows their extra specs
 	computeCreateTags   = "2.52" // tags in the create call, so that a server never exists without its UUID
 	computeRebuildData  = "2.57" // user_data in a rebuild
-	computeMultiattach  = "2.60" // volumes that several servers may have; refused before
+	computeMultiattach  = "2.60" // volumes that several servers may have; rejected before
 	computeDownCells    = "2.69" // servers and hosts of a cell that is down are shown in part
 	computeServerGroups = "2.71" // a server shows its server groups; Nova of 2.69's release has it, too
 	computeAggregateIDs = "2.41" // an aggregate shows its uuid, which is its name in Placement
@@ -74,7 +73,7 @@ type Cloud struct {
 	versions   *lru.Cache[string, discovered] // by endpoint
 	versionsSF singleflight.Group
 	warnings   []string
-	confirmed  atomic.Int64 // when Keystone's own answer was last seen, in Unix nanoseconds
+	confirmed  atomic.Int64 // when Keystone's own answer last came, in Unix nanoseconds
 }
 
 // catalogTTL is how long a project's catalog is believed.
@@ -149,7 +148,7 @@ type Session struct {
 	// Of a session that was opened by a login, and not with a caller's token:
 	project string // that it is in
 	userID  string
-	catalog catalog // which a credential with access rules may not be allowed to ask for
+	catalog catalog // which a credential with access rules may not be allowed to read
 	actsAs  domain.ActsAs
 
 	olderNova atomic.Bool // it has no computeActionTimes
@@ -226,7 +225,7 @@ func (c *Cloud) kept(other *Cloud) *Cloud {
 		return known
 	}
 	other.catalogs, other.others = newCatalogCache(), c.others
-	if known, ok, _ := c.others.PeekOrAdd(key, other); ok { // somebody else was faster
+	if known, ok, _ := c.others.PeekOrAdd(key, other); ok { // another caller was faster
 		return known
 	}
 	return other
@@ -234,26 +233,6 @@ func (c *Cloud) kept(other *Cloud) *Cloud {
 
 // Region is the region that the cloud's services are looked for in; "" when its catalog has one only.
 func (c *Cloud) Region() string { return c.region }
-
-// Scoped shows a *Session as S, an interface whose In returns an S.
-type Scoped[S any] struct{ *Session }
-
-// In opens a session in one project.
-func (s Scoped[S]) In(ctx context.Context, projectID string) (S, error) {
-	return Narrow[S](s.Session.In(ctx, projectID))
-}
-
-// Narrow shows a new session as the part that a function needs. It panics when Scoped[S] does not implement S.
-func Narrow[S any](s *Session, err error) (narrowed S, _ error) {
-	if err != nil {
-		return narrowed, err
-	}
-	narrowed, ok := any(Scoped[S]{s}).(S)
-	if !ok {
-		panic("openstack: Scoped does not implement " + reflect.TypeFor[S]().String())
-	}
-	return narrowed, nil
-}
 
 // get reads an answer of a service into a struct.
 func get(ctx context.Context, client *gophercloud.ServiceClient, address string, into any) error {
@@ -273,8 +252,8 @@ func (s *Session) getNova(ctx context.Context, microversion string, into any, pa
 	return get(ctx, nova, nova.ServiceURL(path...), into)
 }
 
-// shared makes one call for all who ask for the same key at once. The first caller's context does not end it: when that
-// one hangs up, the others still wait.
+// shared makes one call for all concurrent callers with the same key. The first caller's context does not end it: when
+// that one hangs up, the others still wait.
 func shared[T any](
 	ctx context.Context, group *singleflight.Group, key, service string, timeout time.Duration,
 	call func(context.Context) (T, error),

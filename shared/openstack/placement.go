@@ -20,19 +20,19 @@ import (
 	"github.com/cloudfn/cloudfn/shared/flow"
 )
 
-// The microversions of Placement that calls ask for: the lowest that has what is needed.
+// The microversions of Placement that calls request: the lowest that has what is needed.
 const (
 	placementTraits     = "1.6"  // traits, and the generation with which they are changed
 	placementSummaries  = "1.10" // candidates come with what each host has and what is used of it
 	placementRequired   = "1.18" // providers can be listed by a trait
 	placementAggregates = "1.19" // aggregates of a provider with its generation: no change undoes another
-	// placementInventories is where candidates come with all that a host has, and not only what was asked for.
+	// placementInventories is where candidates come with all that a host has, and not only what was requested.
 	placementInventories = "1.27"
 )
 
 // Room is how many servers of the flavor the hosts have room for, at most: a flavor's traits and a zone may leave
-// fewer. By default it is Forbidden for all but the cloud's admins. It is Unsupported for a flavor that asks Placement
-// for other resources than its sizes.
+// fewer. By default it is Forbidden for all but the cloud's admins. It is Unsupported for a flavor that requests
+// other resources from Placement than its sizes.
 func (s *Session) Room(ctx context.Context, f domain.Flavor) (int, error) {
 	plain, err := s.plainFlavor(ctx, f.ID)
 	if err != nil {
@@ -101,7 +101,7 @@ func (s *Session) plainFlavor(ctx context.Context, id string) (bool, error) {
 // generationTries is how often a change of a provider is tried.
 const generationTries = 20
 
-// changeProvider reads a provider and writes it until nobody was faster. change reads and writes.
+// changeProvider reads a provider and writes it until no other write was faster. change reads and writes.
 func (s *Session) changeProvider(
 	ctx context.Context, microversion string, change func(*gophercloud.ServiceClient) error,
 ) error {

@@ -58,7 +58,7 @@ func (s *Session) Projects(ctx context.Context, domainID string) ([]domain.Proje
 	return usable(found, domainID), nil
 }
 
-// usable are the projects that somebody can work in, of the domain unless it is "".
+// usable are the projects that a user can work in, of the domain unless it is "".
 func usable(found []project, domainID string) (out []domain.Project) {
 	for _, p := range found {
 		if p.Enabled && !p.IsDomain && (domainID == "" || p.DomainID == domainID) {
@@ -79,7 +79,7 @@ func (s *Session) listProjects(
 ) (found []project, truncated bool, err error) {
 	keystone := s.keystone()
 	seen := map[string]bool{}
-	for asked := query.Encode(); ; {
+	for page := query.Encode(); ; {
 		var body struct {
 			Projects  []project `json:"projects"`
 			Domains   []project `json:"domains"`
@@ -88,7 +88,7 @@ func (s *Session) listProjects(
 				Next string `json:"next"`
 			} `json:"links"`
 		}
-		if err := getPage(ctx, keystone, keystone.ServiceURL(path)+"?"+asked, &body); err != nil {
+		if err := getPage(ctx, keystone, keystone.ServiceURL(path)+"?"+page, &body); err != nil {
 			return nil, false, classify("keystone", err)
 		}
 		found, truncated = append(append(found, body.Projects...), body.Domains...), truncated || body.Truncated
@@ -96,10 +96,10 @@ func (s *Session) listProjects(
 		if err != nil || next.RawQuery == "" {
 			return found, truncated, nil //nolint:nilerr // no link
 		}
-		if asked = next.RawQuery; seen[asked] {
-			return nil, false, apperr.New(apperr.BadGateway, "keystone gives the same page for ever")
+		if page = next.RawQuery; seen[page] {
+			return nil, false, apperr.New(apperr.BadGateway, "keystone returned the same page twice (marker ignored)")
 		}
-		seen[asked] = true
+		seen[page] = true
 	}
 }
 
@@ -158,7 +158,7 @@ func (s *Session) treeOf(ctx context.Context, domainID string) (tree, error) {
 	return body.Project.Subtree, classify("keystone", err)
 }
 
-// projectsByID reads projects one by one; one that is gone meanwhile is left out.
+// projectsByID reads projects one by one; one that was deleted meanwhile is left out.
 func (s *Session) projectsByID(ctx context.Context, ids []string) ([]project, error) {
 	keystone := s.keystone()
 	group, ctx := errgroup.WithContext(ctx)

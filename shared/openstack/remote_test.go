@@ -187,7 +187,7 @@ func TestAnotherCloud(t *testing.T) {
 		t.Errorf("another region's Keystone is %s", got)
 	}
 	for _, url := range []string{theirs.url, theirs.url + "/v3", theirs.url + "/v3/"} {
-		session, _, err := cloud.At(url, "r1").Credential(t.Context(), "c1", "s")
+		session, err := cloud.At(url, "r1").Credential(t.Context(), "c1", "s")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -195,10 +195,10 @@ func TestAnotherCloud(t *testing.T) {
 			t.Errorf("%s: Nova is at %s: %v", url, at, err)
 		}
 	}
-	if _, _, err := cloud.At(theirs.url, "r2").Credential(t.Context(), "c1", "s"); err != nil {
+	if _, err := cloud.At(theirs.url, "r2").Credential(t.Context(), "c1", "s"); err != nil {
 		t.Fatal(err)
 	}
-	session, _, _ := cloud.At(theirs.url, "r2").Credential(t.Context(), "c1", "s")
+	session, _ := cloud.At(theirs.url, "r2").Credential(t.Context(), "c1", "s")
 	if _, err := session.Flavors(t.Context()); apperr.CodeOf(err) != apperr.Unsupported {
 		t.Errorf("an unknown region: %v", err)
 	}
@@ -214,7 +214,7 @@ func TestLoginsLeakNothing(t *testing.T) { //nolint:paralleltest // see above
 	theirs := loginStub(t, member)
 	cloud := newStub(t).cloud(t, nil)
 	login := func(region string) {
-		if _, _, err := cloud.At(theirs.url, region).Credential(t.Context(), "c1", "s"); err != nil {
+		if _, err := cloud.At(theirs.url, region).Credential(t.Context(), "c1", "s"); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -125,7 +125,7 @@ func (s *server) domain() domain.Server {
 	return out
 }
 
-// listQuery is what Nova is asked for a page.
+// listQuery is the query of a page.
 func listQuery(q domain.ServerQuery) url.Values {
 	query := url.Values{"limit": {strconv.Itoa(q.Limit)}}
 	if q.Marker != "" {
@@ -192,7 +192,7 @@ func (s *Session) Server(ctx context.Context, id string) (domain.Server, error) 
 	return found, err
 }
 
-// CreateServer asks Nova for one server, with the tags in the same call, and returns its id. A failure that
+// CreateServer creates one server, with the tags in the same call, and returns its id. A failure that
 // is neither a rejection nor apperr.ErrNotSent leaves it open whether the server exists: look it up by tag.
 func (s *Session) CreateServer(
 	ctx context.Context, spec domain.LaunchSpec, name string, userData domain.Secret, tags []string,

@@ -70,7 +70,7 @@ func (s *Session) SnapshotServer(
 	return imageID, classify("nova", err)
 }
 
-// RebootServer reboots a server: hard cuts its power, soft asks the guest.
+// RebootServer reboots a server: hard cuts its power, soft signals the guest.
 func (s *Session) RebootServer(ctx context.Context, id string, hard bool) error {
 	method := servers.SoftReboot
 	if hard {
@@ -86,7 +86,7 @@ func (s *Session) StopServer(ctx context.Context, id string) error {
 	return s.act(ctx, func(nova *gophercloud.ServiceClient) error { return servers.Stop(ctx, nova, id).ExtractErr() })
 }
 
-// DeleteServer deletes a server. It succeeds when the server is gone already.
+// DeleteServer deletes a server. It succeeds when the server is deleted already.
 func (s *Session) DeleteServer(ctx context.Context, id string) error {
 	return absentIsDone(s.act(ctx, func(nova *gophercloud.ServiceClient) error {
 		return servers.Delete(ctx, nova,

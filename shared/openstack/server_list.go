@@ -186,7 +186,9 @@ func markersOf(page []server) (ids []string) {
 	return ids
 }
 
-func errCircle() error { return apperr.New(apperr.BadGateway, "nova gives the same page for ever") }
+func errCircle() error {
+	return apperr.New(apperr.BadGateway, "nova returned the same page twice (marker ignored)")
+}
 
 // isRejected reports whether Nova rejected a page because of its marker.
 func isRejected(err error, marker string) bool {
@@ -194,7 +196,7 @@ func isRejected(err error, marker string) bool {
 		strings.Contains(err.Error(), marker)
 }
 
-// pageTries is how often a page is asked for that Nova fails: with watchPage the last one has one server.
+// pageTries is how often a page is requested that Nova fails: with watchPage the last one has one server.
 const pageTries = 4
 
 // patientPage repeats a read that Nova failed, each time with a tenth of the limit. Nova fails a page while one of its
@@ -290,8 +292,9 @@ func isWithin(rest, page []server) bool {
 	return !slices.ContainsFunc(rest, func(r server) bool { return !hasServer(page, r.ID) })
 }
 
-// mayHideMore reports whether servers may follow a page without a link. To ask costs each caller a call, so it is asked
-// only where it can make a difference: some server of the page may be listed twice, or the page is at least half full.
+// mayHideMore reports whether servers may follow a page without a link. The check costs each caller a call, so it is
+// done only where it can make a difference: some server of the page may be listed twice, or the page is at least half
+// full.
 func mayHideMore(page []server, limit int) bool {
 	return 2*len(page) > limit || slices.ContainsFunc(page,
 		func(found server) bool { return isBuilding(&found) || isMoving(&found) })
@@ -324,9 +327,9 @@ func (s *Session) following(
 // How servers are followed, and what Nova keeps to itself meanwhile:
 //
 // A list with any filter, limit or marker leaves out the servers of a cell that is down, without a word: changes-since
-// too. Only a list without all of these shows them, as UNKNOWN, and no more of them than fit its one page. So whoever
-// reads changes has to ask by other means whether all cells answer (CellsUp), and what a list does not show is no
-// deleted server before it was asked for by its id.
+// too. Only a list without all of these shows them, as UNKNOWN, and no more of them than fit its one page. So any
+// client that reads changes has to check by other means whether all cells answer (CellsUp), and what a list does not
+// show is no deleted server before it was read by its id.
 
 // watchPage is how many servers a page has at most: Nova's own max_limit.
 const watchPage = 1000
@@ -367,7 +370,7 @@ func (s *Session) pageOf(
 	for i := range found {
 		page[i] = found[i].domain()
 		if page[i].Status == "DELETED" || page[i].Status == "SOFT_DELETED" {
-			page[i].Partial = true // what it had is gone with it, and Nova shows none of it
+			page[i].Partial = true // what it had is lost with it, and Nova shows none of it
 		}
 	}
 	return page, next, err
@@ -375,8 +378,8 @@ func (s *Session) pageOf(
 
 // CellsUp fails when the database of one of Nova's cells does not answer. projectID as in ChangedServers.
 //
-// It asks for the usage in a time before there was any server: that reads every cell in turn, finds nothing, and fails
-// with the first that is away.
+// It reads the usage in a time before there was any server: that reads every cell in turn, finds nothing, and fails
+// with the first that is unavailable.
 func (s *Session) CellsUp(ctx context.Context, projectID string) error {
 	nova, err := s.compute(ctx, computeUsagePaging)
 	if err != nil {

@@ -71,7 +71,7 @@ type transport struct {
 func (t *transport) CloseIdleConnections() { t.idle() }
 
 // RoundTrip sends the request, again if that is safe and may help: a read that met a reset, 429, 502, 503 or 504. A
-// service that hangs is not asked again: it would hang once more. A write is never repeated here: its caller
+// service that hangs gets no second request: it would hang once more. A write is never repeated here: its caller
 // has to find out first what became of it.
 func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	req = req.Clone(req.Context())

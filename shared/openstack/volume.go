@@ -10,7 +10,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// The microversions of Cinder that calls ask for.
+// The microversions of Cinder that calls request.
 const (
 	cinderBase        = "3.0"
 	cinderMessages    = "3.5"  // of one volume

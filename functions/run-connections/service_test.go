@@ -21,7 +21,7 @@ func TestChoresDelayNoAction(t *testing.T) {
 	c := w.connect(t, func(c *domain.Connection) { c.Kind, c.DelegationID = domain.TrustConnection, "none" })
 	failure := errors.New("no room on the disk")
 	for _, hangs := range []bool{false, true} {
-		nova, s := w.withFailingNova(c)
+		nova, s := w.withFailingNova()
 		nova.server = domain.Server{ID: "s", Status: "SHUTOFF"}
 		id := uuid.New()
 		w.exec(t, `insert into instances (project_id, id, position, name, server_id, state, origin, connection_id)
@@ -61,7 +61,7 @@ create trigger refuse before update on actions for each row execute function ref
 	} {
 		w := fakes(t)
 		c := w.remote(t, newFakeCloud(t))
-		_, s := w.withFailingNova(c)
+		_, s := w.withFailingNova()
 		id := uuid.New()
 		w.exec(t, `insert into instances (project_id, id, position, name, server_id, state, origin, connection_id)
   values ($1, $2, 0, 'x', 's', 'stopped', 'launched', $3)`, w.ID, id, c.ID)
@@ -87,4 +87,29 @@ func (b *batch) hasFailed() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return len(b.errs) > 0
+}
+
+// TestRequestsExpire with an event that is delivered at once, and are forgotten in time.
+func TestRequestsExpire(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	woken := 0
+	s := newService(w.db, func(...string) { woken++ })
+	stored, err := s.requests.Create(t.Context(), domain.ConnectionRequest{
+		ID: uuid.Must(uuid.NewV7()), ProjectID: w.ID, Requester: domain.Identity{UserID: "u2", ProjectID: "p2"},
+		Grantee: domain.GranteeUser, Why: "x",
+		Terms: domain.Terms{Actions: []domain.Permission{domain.MayStart}, Duration: time.Hour},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n, sql := range []string{"select", "update connection_requests set expires_at = clock_timestamp()", "select"} {
+		w.exec(t, sql)
+		if err := s.expireRequests(t.Context()); err != nil || woken != min(n, 1) {
+			t.Errorf("woken %d times after %d: %v", woken, n, err)
+		}
+	}
+	if status := w.text(t, "select status from connection_requests where id = $1", stored.ID); status != "expired" {
+		t.Errorf("it is %s", status)
+	}
 }
