@@ -86,46 +86,51 @@ func (d daemon) breaks(ts *testscript.TestScript, neg bool, args []string) {
 	needs(ts, neg, args, 2, "breaks NAME N")
 	n, err := strconv.ParseInt(args[1], 10, 64)
 	ts.Check(err)
-	to, err := url.Parse(d.URL)
-	ts.Check(err)
-	proxy := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(to) }}
+	proxy := d.proxy(ts, nil)
 	var left atomic.Int64
 	left.Store(n)
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	stand(ts, args[0], http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodPost && left.Add(-1) >= 0 {
 			proxy.ServeHTTP(httptest.NewRecorder(), r)
 			panic(http.ErrAbortHandler)
 		}
 		proxy.ServeHTTP(w, r)
 	}))
+}
+
+// proxy leads to the daemon, and may modify its answers.
+func (d daemon) proxy(ts *testscript.TestScript, modify func(*http.Response) error) *httputil.ReverseProxy {
+	to, err := url.Parse(d.URL)
+	ts.Check(err)
+	return &httputil.ReverseProxy{
+		Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(to) }, ModifyResponse: modify,
+	}
+}
+
+// stand starts a server until the script ends; its URL is a variable of the script.
+func stand(ts *testscript.TestScript, name string, handler http.Handler) {
+	server := httptest.NewServer(handler)
 	ts.Defer(server.Close)
-	ts.Setenv(args[0], server.URL)
+	ts.Setenv(name, server.URL)
 }
 
 // holds stands before the daemon, and holds the answers to a method until the script's next interrupt, or until the
 // client has gone.
 func (d daemon) holds(ts *testscript.TestScript, neg bool, args []string) {
 	needs(ts, neg, args, 2, "holds NAME METHOD")
-	to, err := url.Parse(d.URL)
-	ts.Check(err)
 	gate := make(chan struct{})
 	open := sync.OnceFunc(func() { close(gate) })
 	gates.Store(ts, open)
-	proxy := &httputil.ReverseProxy{
-		Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(to) },
-		ModifyResponse: func(resp *http.Response) error {
-			if resp.Request.Method == args[1] {
-				select {
-				case <-gate:
-				case <-resp.Request.Context().Done():
-				}
+	stand(ts, args[0], d.proxy(ts, func(resp *http.Response) error {
+		if resp.Request.Method == args[1] {
+			select {
+			case <-gate:
+			case <-resp.Request.Context().Done():
 			}
-			return nil
-		},
-	}
-	server := httptest.NewServer(proxy)
-	ts.Defer(func() { open(); gates.Delete(ts); server.Close() })
-	ts.Setenv(args[0], server.URL)
+		}
+		return nil
+	}))
+	ts.Defer(func() { open(); gates.Delete(ts) }) // before the server is closed
 }
 
 var gates sync.Map // of func() by script
@@ -134,32 +139,25 @@ var gates sync.Map // of func() by script
 // clients that accept that, and makes the ETag of what it has compressed weak.
 func (d daemon) weakens(ts *testscript.TestScript, neg bool, args []string) {
 	needs(ts, neg, args, 1, "weakens NAME")
-	to, err := url.Parse(d.URL)
-	ts.Check(err)
-	server := httptest.NewServer(&httputil.ReverseProxy{
-		Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(to) },
-		ModifyResponse: func(resp *http.Response) error {
-			if resp.Header.Get("Content-Type") != "application/json" ||
-				!strings.Contains(resp.Request.Header.Get("Accept-Encoding"), "gzip") {
-				return nil
-			}
-			var compressed bytes.Buffer
-			w := gzip.NewWriter(&compressed)
-			_, err := io.Copy(w, resp.Body)
-			if err := errors.Join(err, w.Close(), resp.Body.Close()); err != nil {
-				return err
-			}
-			resp.Body, resp.ContentLength = io.NopCloser(&compressed), int64(compressed.Len())
-			resp.Header.Set("Content-Encoding", "gzip")
-			resp.Header.Set("Content-Length", strconv.Itoa(compressed.Len()))
-			if tag := resp.Header.Get("ETag"); strings.HasPrefix(tag, `"`) {
-				resp.Header.Set("ETag", "W/"+tag)
-			}
+	stand(ts, args[0], d.proxy(ts, func(resp *http.Response) error {
+		if resp.Header.Get("Content-Type") != "application/json" ||
+			!strings.Contains(resp.Request.Header.Get("Accept-Encoding"), "gzip") {
 			return nil
-		},
-	})
-	ts.Defer(server.Close)
-	ts.Setenv(args[0], server.URL)
+		}
+		var compressed bytes.Buffer
+		w := gzip.NewWriter(&compressed)
+		_, err := io.Copy(w, resp.Body)
+		if err := errors.Join(err, w.Close(), resp.Body.Close()); err != nil {
+			return err
+		}
+		resp.Body, resp.ContentLength = io.NopCloser(&compressed), int64(compressed.Len())
+		resp.Header.Set("Content-Encoding", "gzip")
+		resp.Header.Set("Content-Length", strconv.Itoa(compressed.Len()))
+		if tag := resp.Header.Get("ETag"); strings.HasPrefix(tag, `"`) {
+			resp.Header.Set("ETag", "W/"+tag)
+		}
+		return nil
+	}))
 }
 
 func (d daemon) statHours(ts *testscript.TestScript, neg bool, args []string) {
@@ -167,7 +165,7 @@ func (d daemon) statHours(ts *testscript.TestScript, neg bool, args []string) {
 		args = append(args, "0")
 	}
 	needs(ts, neg, args, 3, "stat-hours N RUNNING [UNCERTAIN]")
-	still := d.midHour() // the hour must not change between here and what the script asks for
+	still := d.midHour() // the hour must not change between here and what the script requests
 	ts.Setenv("CLOUDFN_URL", still.URL)
 	p, conn := project(ts), testkit.Connect(tb(ts), still.database)
 	hours, err := strconv.Atoi(args[0])

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"flag"
 	"fmt"
@@ -22,12 +21,11 @@ import (
 	"github.com/spf13/pflag"
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 
-	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/cli"
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
 // TestMain makes this program two commands of the scripts: what runs there is a process of its own. More scripts run
-// at once than there are processors: they mostly wait for Nova.
+// concurrently than there are processors: they mostly wait for Nova.
 func TestMain(m *testing.M) {
 	if err := flag.Set("test.parallel", "4"); err != nil {
 		panic(err)
@@ -303,15 +301,7 @@ func TestExamplesNameANetwork(t *testing.T) {
 		t.Fatal(err)
 	}
 	lines := slices.Collect(strings.Lines(string(text)))
-	var walk func(*cobra.Command)
-	walk = func(c *cobra.Command) {
-		lines = append(lines, strings.Split(c.Example, "\n")...)
-		for _, sub := range c.Commands() {
-			walk(sub)
-		}
-	}
-	a := &cli.App{Now: time.Now, Env: os.LookupEnv}
-	walk(a.Root("cloudfn", commands))
+	each(root(), func(c *cobra.Command) { lines = append(lines, strings.Split(c.Example, "\n")...) })
 	n := 0
 	for _, line := range lines {
 		if _, launch, ok := strings.Cut(line, "cloudfn launch "); ok && strings.Contains(launch, "--image ") {
@@ -330,8 +320,7 @@ func TestTimesOfHelp(t *testing.T) {
 	t.Parallel()
 	times := regexp.MustCompile(`(?:\bin )?\b(?:(?:\d+[mhdw])+|P\d+[DM]|\d{4}-\d\d-\d\dT[\d:]+Z)`)
 	n := 0
-	var walk func(*cobra.Command)
-	walk = func(c *cobra.Command) {
+	each(root(), func(c *cobra.Command) {
 		c.Flags().VisitAll(func(flag *pflag.Flag) {
 			for _, text := range times.FindAllString(flag.Usage, -1) {
 				n++
@@ -340,12 +329,7 @@ func TestTimesOfHelp(t *testing.T) {
 				}
 			}
 		})
-		for _, sub := range c.Commands() {
-			walk(sub)
-		}
-	}
-	a := &cli.App{Now: time.Now, Env: os.LookupEnv}
-	walk(a.Root("cloudfn", commands))
+	})
 	if n < 30 {
 		t.Errorf("there are only %d times", n)
 	}
@@ -368,18 +352,16 @@ func TestReadmeHasCommands(t *testing.T) {
 		}
 		return found.String()
 	}
-	a := &cli.App{Now: time.Now, Env: os.LookupEnv}
-	var walk func(c *cobra.Command, noun string)
-	walk = func(c *cobra.Command, noun string) {
-		for _, sub := range c.Commands() {
-			word := regexp.MustCompile("[`|]" + sub.Name() + `\b| ` + sub.Name() + "\\b[^`|]*`")
-			if !sub.HasSubCommands() && !sub.Hidden && !word.MatchString(rows(noun)) {
-				t.Errorf("README.md has no %s", sub.CommandPath())
-			}
-			walk(sub, cmp.Or(noun, sub.Name()))
+	each(root(), func(c *cobra.Command) {
+		noun := "" // none for the commands of the program itself
+		if words := strings.Fields(c.CommandPath()); len(words) > 2 {
+			noun = words[1]
 		}
-	}
-	walk(a.Root("cloudfn", commands), "")
+		word := regexp.MustCompile("[`|]" + c.Name() + `\b| ` + c.Name() + "\\b[^`|]*`")
+		if !c.HasSubCommands() && !c.Hidden && !word.MatchString(rows(noun)) {
+			t.Errorf("README.md has no %s", c.CommandPath())
+		}
+	})
 }
 
 // TestPageOfOpenStackClient: each command and flag of ours that the page names exists, and the page names each group.
@@ -389,8 +371,7 @@ func TestPageOfOpenStackClient(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := &cli.App{Now: time.Now, Env: os.LookupEnv}
-	root := a.Root("cloudfn", commands)
+	root := root()
 	for _, code := range regexp.MustCompile("`cloudfn ([a-z][^`]*)`").FindAllStringSubmatch(string(text), -1) {
 		words := strings.Fields(code[1])
 		command, rest, err := root.Find(words)

@@ -31,7 +31,7 @@ var Function = run.HTTP[Config, service]{
 		Wakes:   []string{"run-connections"},
 	},
 	Secrets: []string{"events"},
-	// A request makes up to seven calls to OpenStack at once.
+	// A request makes up to seven concurrent calls to OpenStack.
 	Scale:  run.Scale{MaxPods: 2, Concurrency: 50, Target: 20},
 	Build:  build,
 	Routes: httpx.Operations(routes),

@@ -82,6 +82,14 @@ type Resources struct {
 	Truncated []string   `json:"truncated,omitempty" minItems:"1" enum:"flavors,images,networks,quota"`
 }
 
+// fail notes that a kind failed.
+func (r *Resources) fail(kind string, err error) {
+	if r.Errors == nil {
+		r.Errors = map[string]httpx.Problem{}
+	}
+	r.Errors[kind] = httpx.NewProblem(err)
+}
+
 func (h handler) list(ctx context.Context, in *listInput) (*httpx.Value[Resources], error) {
 	who, token := auth.Caller(ctx)
 	slices.Sort(in.Kinds)
@@ -91,20 +99,7 @@ func (h handler) list(ctx context.Context, in *listInput) (*httpx.Value[Resource
 		return &httpx.Value[Resources]{Body: out}, err
 	}
 	found, err := h.svc.List(ctx, who, token, in.Region, wanted)
-	if err != nil {
-		return nil, err
-	}
-	out := Resources{
-		Flavors: found.flavors, Images: found.images, Networks: found.networks, KeyPairs: found.keyPairs,
-		SecurityGroups: found.securityGroups, Zones: found.zones, Quota: found.quota,
-	}
-	for kind, err := range found.errors {
-		if out.Errors == nil {
-			out.Errors = map[string]httpx.Problem{}
-		}
-		out.Errors[kind] = httpx.NewProblem(err)
-	}
-	return &httpx.Value[Resources]{Body: out}, nil
+	return &httpx.Value[Resources]{Body: found}, err
 }
 
 // ofConnection answers for a connection. A kind that could not be read is in errors, as one of the caller's own is.
@@ -142,10 +137,7 @@ func (h handler) ofConnection(
 			out.Truncated = append(out.Truncated, kind)
 		}
 		if why, failed := seen.Problems[kind]; failed {
-			if out.Errors == nil {
-				out.Errors = map[string]httpx.Problem{}
-			}
-			out.Errors[kind] = httpx.NewProblem(apperr.New(apperr.Code(why.Code), "%s", why.Detail))
+			out.fail(kind, apperr.New(apperr.Code(why.Code), "%s", why.Detail))
 		}
 	}
 	if len(out.Errors) == len(wanted) {

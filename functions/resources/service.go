@@ -22,60 +22,48 @@ type service struct {
 	timeout     time.Duration // of one kind
 }
 
-// resources are the results: nil for a kind that was not requested or that failed.
-type resources struct {
-	flavors        []domain.Flavor
-	images         []domain.Image
-	networks       []domain.Network
-	keyPairs       []domain.KeyPair
-	securityGroups []domain.SecurityGroup
-	zones          []domain.Zone
-	quota          *domain.Quota
-	errors         map[string]error
-}
-
 // kinds are the kinds of resources, and how to list them.
-var kinds = map[string]func(context.Context, *openstack.Session, *resources) error{
-	"flavors": func(ctx context.Context, s *openstack.Session, r *resources) (err error) {
-		r.flavors, err = s.Flavors(ctx)
+var kinds = map[string]func(context.Context, *openstack.Session, *Resources) error{
+	"flavors": func(ctx context.Context, s *openstack.Session, r *Resources) (err error) {
+		r.Flavors, err = s.Flavors(ctx)
 		return err
 	},
-	"images": func(ctx context.Context, s *openstack.Session, r *resources) (err error) {
-		r.images, err = s.Images(ctx, "")
+	"images": func(ctx context.Context, s *openstack.Session, r *Resources) (err error) {
+		r.Images, err = s.Images(ctx, "")
 		return err
 	},
-	"networks": func(ctx context.Context, s *openstack.Session, r *resources) (err error) {
-		r.networks, err = s.Networks(ctx)
+	"networks": func(ctx context.Context, s *openstack.Session, r *Resources) (err error) {
+		r.Networks, err = s.Networks(ctx)
 		return err
 	},
-	"keypairs": func(ctx context.Context, s *openstack.Session, r *resources) (err error) {
-		r.keyPairs, err = s.KeyPairs(ctx)
+	"keypairs": func(ctx context.Context, s *openstack.Session, r *Resources) (err error) {
+		r.KeyPairs, err = s.KeyPairs(ctx)
 		return err
 	},
-	"security_groups": func(ctx context.Context, s *openstack.Session, r *resources) (err error) {
-		r.securityGroups, err = s.SecurityGroups(ctx)
+	"security_groups": func(ctx context.Context, s *openstack.Session, r *Resources) (err error) {
+		r.SecurityGroups, err = s.SecurityGroups(ctx)
 		return err
 	},
-	"zones": func(ctx context.Context, s *openstack.Session, r *resources) (err error) {
-		r.zones, err = s.Zones(ctx)
+	"zones": func(ctx context.Context, s *openstack.Session, r *Resources) (err error) {
+		r.Zones, err = s.Zones(ctx)
 		return err
 	},
-	"quota": func(ctx context.Context, s *openstack.Session, r *resources) error {
+	"quota": func(ctx context.Context, s *openstack.Session, r *Resources) error {
 		quota, err := s.Quota(ctx)
 		if err == nil {
-			r.quota = &quota
+			r.Quota = &quota
 		}
 		return err
 	},
 }
 
-// List lists all kinds at once, in a region of the catalog; empty is the region of this process. A kind that fails or
-// takes too long is in errors, beside the others; when all fail, the result is an error.
+// List lists all kinds concurrently, in a region of the catalog; empty is the region of this process. A kind that fails
+// or takes too long is in Errors, beside the others; when all fail, the result is an error.
 func (s service) List(
 	ctx context.Context, who domain.Identity, token domain.Secret, region string, wanted []string,
-) (resources, error) {
+) (found Resources, err error) {
 	cloud := s.cloud.As(token, who.ProjectID).InRegion(region)
-	found := resources{errors: map[string]error{}}
+	errs := map[string]error{}
 	var mu sync.Mutex
 	var all sync.WaitGroup
 	for _, kind := range wanted {
@@ -84,16 +72,19 @@ func (s service) List(
 			defer cancel()
 			if err := kinds[kind](ctx, cloud, &found); err != nil {
 				mu.Lock()
-				found.errors[kind] = err
+				errs[kind] = err
 				mu.Unlock()
 			}
 		})
 	}
 	all.Wait()
-	if len(found.errors) < len(wanted) {
-		return found, nil
+	if len(errs) == len(wanted) {
+		return found, worst(wanted, errs)
 	}
-	return found, worst(wanted, found.errors)
+	for kind, err := range errs {
+		found.fail(kind, err)
+	}
+	return found, nil
 }
 
 // worst is the error when all kinds failed: unavailable, unless all have the same code.

@@ -102,13 +102,7 @@ func TestStatsFormats(t *testing.T) {
 	t.Parallel()
 	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil), Function).As(testkit.Token(t, "demo"))
 	for accept, want := range map[string]string{
-		"":              "application/json",
-		"*/*":           "application/json",
-		"image/svg+xml": "image/svg+xml",
-		"text/html":     "text/html; charset=utf-8",
-		"image/*":       "image/svg+xml",
-		"text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8": "text/html; charset=utf-8",
-		"application/json;q=0.5, image/svg+xml;q=0.9":                     "image/svg+xml",
+		"": "application/json", "image/svg+xml": "image/svg+xml", "text/html": "text/html; charset=utf-8",
 	} {
 		a := app.Get(t, "/v1/stats", "Accept", accept)
 		if a.Status != 200 || a.Header.Get("Content-Type") != want {
@@ -121,6 +115,7 @@ func TestStatsFormats(t *testing.T) {
 	}
 }
 
+// TestScopesNeedRoles: the table of who is entitled to what is domain's TestView.
 func TestScopesNeedRoles(t *testing.T) {
 	t.Parallel()
 	p := testkit.BorrowProject(t)
@@ -131,18 +126,12 @@ func TestScopesNeedRoles(t *testing.T) {
 			token, query string
 			want         int
 		}{
-			"own":                        {demo, "", 200},
-			"another project's":          {demo, "?project_id=" + p.ID, 403},
-			"an absent project's":        {demo, "?project_id=nope", 403},
-			"the domain's":               {demo, "?scope=domain", 403},
-			"the cloud's":                {demo, "?scope=cloud", 403},
-			"nobody's":                   {"", "", 401},
-			"a domain reader's":          {domainReader, "", 200},
-			"a domain reader's project":  {domainReader, "?project_id=" + p.ID, 200},
-			"the cloud's, domain reader": {domainReader, "?scope=cloud", 403},
-			"the cloud's, admin":         {admin, "?scope=cloud", 200},
-			"a project's, admin":         {admin, "?project_id=" + p.ID, 200},
-			"an unknown scope":           {admin, "?scope=world", 400},
+			"another project's":         {demo, "?project_id=" + p.ID, 403},
+			"an absent project's":       {demo, "?project_id=nope", 403},
+			"without a token":           {"", "", 401},
+			"a domain reader's project": {domainReader, "?project_id=" + p.ID, 200},
+			"the cloud's, admin":        {admin, "?scope=cloud", 200},
+			"an unknown scope":          {admin, "?scope=world", 400},
 		} {
 			if a := app.As(tc.token).Get(t, path+tc.query); a.Status != tc.want {
 				t.Errorf("%s, %s: got %d %s, want %d", path, name, a.Status, a.Body, tc.want)
@@ -231,7 +220,7 @@ type log struct {
 
 func (l *log) List(_ context.Context, q domain.RequestQuery) (page []domain.Request, err error) {
 	if l.reads++; l.reads == l.failAt {
-		return nil, errors.New("postgres is away")
+		return nil, errors.New("postgres is unavailable")
 	}
 	l.most = max(l.most, q.Limit)
 	next := l.n

@@ -250,9 +250,9 @@ const (
 )
 
 // rowWriter writes rows of an export.
-type rowWriter interface {
-	write(Request) error
-	flush() error
+type rowWriter struct {
+	write func(Request) error
+	flush func() error
 }
 
 // export answers with all rows that the query selects; limit is the most (0 = all). Its first rows are read before
@@ -297,21 +297,14 @@ func newRowWriter(kind string, w io.Writer) rowWriter {
 		out := csv.NewWriter(w)
 		out.UseCRLF = true // RFC 4180
 		_ = out.Write(csvHead)
-		return csvRows{out}
+		write := func(r Request) error { return out.Write(csvRow(r)) }
+		return rowWriter{write, func() error { out.Flush(); return out.Error() }}
 	}
 	buffer := bufio.NewWriter(w)
 	lines := json.NewEncoder(buffer)
 	lines.SetEscapeHTML(false)
-	return ndjsonRows{lines, buffer}
+	return rowWriter{func(r Request) error { return lines.Encode(r) }, buffer.Flush}
 }
-
-type ndjsonRows struct {
-	lines  *json.Encoder
-	buffer *bufio.Writer
-}
-
-func (n ndjsonRows) write(r Request) error { return n.lines.Encode(r) }
-func (n ndjsonRows) flush() error          { return n.buffer.Flush() }
 
 // csvHead are the columns: the fields of a row in JSON.
 var csvHead = []string{
@@ -319,20 +312,13 @@ var csvHead = []string{
 	"request_id", "remote", "code", "connection_id", "acted_in", "count",
 }
 
-type csvRows struct{ out *csv.Writer }
-
-func (c csvRows) write(r Request) error {
-	return c.out.Write([]string{
+func csvRow(r Request) []string {
+	return []string{
 		r.ID.String(), r.At.Format(time.RFC3339Nano), cell(r.Function), cell(r.Method), cell(r.Path),
 		strconv.Itoa(r.Status), strconv.Itoa(r.MS), cell(r.UserID), cell(r.UserName), cell(r.ProjectID),
 		cell(r.DomainID), cell(r.RequestID), cell(r.Remote), cell(string(r.Code)), text(r.ConnectionID),
 		cell(r.ActedIn), strconv.Itoa(r.Count),
-	})
-}
-
-func (c csvRows) flush() error {
-	c.out.Flush()
-	return c.out.Error()
+	}
 }
 
 // cell escapes what a spreadsheet would take for a formula: an apostrophe makes it text.

@@ -41,7 +41,7 @@ func (s service) Last(ctx context.Context, v domain.View, n int) (series, error)
 	return series{view: v, hours: hours}, err
 }
 
-// exportPage is how many rows of an export are in memory at once.
+// exportPage is how many rows of an export are in memory together.
 const exportPage = 1000
 
 // exportPage reads the next rows of an export, and moves its marker behind them. left is how many are still to come

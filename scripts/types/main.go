@@ -116,7 +116,7 @@ func restrict(node any) {
 				types++
 			}
 		}
-		if word != "allOf" && types > 1 { // whoever reads it looks which one it is
+		if word != "allOf" && types > 1 { // its reader finds out which one it is
 			delete(schema, word)
 			schema["x-go-type"] = "json.RawMessage"
 		}

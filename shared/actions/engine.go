@@ -13,16 +13,12 @@ import (
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/flow"
+	"github.com/cloudfn/cloudfn/shared/lookup"
 )
-
-// ServerReader reads a server.
-type ServerReader interface {
-	Server(ctx context.Context, id string) (domain.Server, error)
-}
 
 // Cloud is the part of OpenStack that actions need.
 type Cloud interface {
-	ServerReader
+	lookup.ServerReader
 	StartServer(ctx context.Context, id string) error
 	UnshelveServer(ctx context.Context, id string) error
 	StopServer(ctx context.Context, id string) error
@@ -93,9 +89,9 @@ type Progress struct {
 }
 
 const (
-	patience = 10 * time.Minute
+	blockedFor = 10 * time.Minute
 	// A deployment takes Nova longer.
-	deployPatience = 30 * time.Minute
+	deployBlockedFor = 30 * time.Minute
 
 	deployPoll = time.Second // between two reads of a server that is being started
 	// The rebuild and the records get a quarter of the request's time, up to this much.
@@ -138,7 +134,7 @@ func (e Engine) Step(ctx context.Context, cloud Cloud, a Action) (Progress, erro
 	if err := x.setReadAt(ctx); err != nil {
 		return Progress{}, err
 	}
-	if a.Follow != nil && a.Follow.Waiting <= a.patience() && a.ServerID == "" && !a.Instance.Decided() {
+	if a.Follow != nil && a.Follow.Waiting <= a.longestBlock() && a.ServerID == "" && !a.Instance.Decided() {
 		return Progress{State: a.Instance.State, Blocked: ErrNoServer}, nil
 	}
 	server, err := e.Read(ctx, cloud, a)
@@ -146,18 +142,18 @@ func (e Engine) Step(ctx context.Context, cloud Cloud, a Action) (Progress, erro
 		return Progress{}, err
 	}
 	p, err := x.run(ctx, server)
-	if err == nil && a.Follow != nil && a.Follow.Waiting > a.patience() {
+	if err == nil && a.Follow != nil && a.Follow.Waiting > a.longestBlock() {
 		err = p.Blocked
 	}
 	return p, err
 }
 
-// patience is how long an action may be blocked before it fails.
-func (a Action) patience() time.Duration {
+// longestBlock is how long an action may be blocked before it fails.
+func (a Action) longestBlock() time.Duration {
 	if a.Action == domain.Deploy || a.Action == domain.Snapshot {
-		return deployPatience
+		return deployBlockedFor
 	}
-	return patience
+	return blockedFor
 }
 
 // ErrNoServer says that an instance has no server.
@@ -187,7 +183,7 @@ func (e Engine) Read(ctx context.Context, cloud Cloud, a Action) (domain.Server,
 // they are NotFound. Nova answers 403 for another project's server that has not reached a cell yet; as that would
 // reveal that it exists, it is NotFound, too, unless the server is tracked, and so the project's own.
 func ReadServer(
-	ctx context.Context, cloud ServerReader, id, projectID string, isTracked bool,
+	ctx context.Context, cloud lookup.ServerReader, id, projectID string, isTracked bool,
 ) (domain.Server, error) {
 	server, err := cloud.Server(ctx, id)
 	isElsewhere := err == nil && projectID != "" && server.ProjectID != projectID
@@ -213,7 +209,7 @@ func (e Engine) Connect(
 
 // ToConnect is the instance that Connect stores.
 func ToConnect(
-	ctx context.Context, cloud ServerReader, serverID, projectID string, wanted domain.Instance,
+	ctx context.Context, cloud lookup.ServerReader, serverID, projectID string, wanted domain.Instance,
 ) (domain.Instance, error) {
 	server, err := ReadServer(ctx, cloud, serverID, projectID, false)
 	if err != nil {

@@ -19,7 +19,7 @@ type executor struct {
 	cloud Cloud
 	Action
 
-	readAt time.Time // by the database's clock, before Nova is asked; zero for a server that is not tracked
+	readAt time.Time // by the database's clock, before Nova is called; zero for a server that is not tracked
 }
 
 // setReadAt notes the time before the server is read. What others have seen since is newer than what this step records.
@@ -192,7 +192,7 @@ func (x executor) record(ctx context.Context, i domain.Instance) {
 }
 
 // Nova deletes a server's ports some seconds after it. Ports that are left after this time are not Nova's.
-const portsPatience = 3 * time.Minute
+const portsTime = 3 * time.Minute
 
 // followDelete has Nova delete the server, again if need be, until it and its ports are deleted.
 func (x executor) followDelete(
@@ -207,7 +207,7 @@ func (x executor) followDelete(
 		x.recordSeen(ctx, server)
 		return Progress{}, faultOf(server) // Nova has tried and failed: another call would not help
 	case state == domain.InstanceDeleting:
-		blocked := apperr.New(apperr.Conflict, "Nova has not deleted the server for %s", patience)
+		blocked := apperr.New(apperr.Conflict, "Nova has not deleted the server for %s", blockedFor)
 		return Progress{State: state, Blocked: blocked}, nil
 	case x.Check(state) != nil:
 		return x.notAllowed(state, x.Check(state))
@@ -253,7 +253,7 @@ func (x executor) portsAreGone(ctx context.Context) bool {
 	if err == nil && left == 0 {
 		return true
 	}
-	if x.Follow.Waiting <= portsPatience {
+	if x.Follow.Waiting <= portsTime {
 		return false
 	}
 	slog.WarnContext(ctx, "a server is deleted, and its ports may not be",
@@ -304,7 +304,7 @@ func (x executor) deploy(ctx context.Context, server domain.Server, state domain
 	if x.Follow == nil {
 		return Progress{State: state}, nil
 	}
-	blocked := apperr.New(apperr.Conflict, "Nova has been working on the server for %s", deployPatience)
+	blocked := apperr.New(apperr.Conflict, "Nova has been working on the server for %s", deployBlockedFor)
 	return Progress{State: state, Blocked: blocked}, nil
 }
 

@@ -78,11 +78,11 @@ type Engine struct {
 type Session struct {
 	Cloud    Cloud           // nil when only run-connections can decrypt the delegation
 	Keys     KeyPairs        // nil leaves the order's key pair to its owner
-	UserID   string          // whose Cloud and Keys are; "" = whoever the order is for
+	UserID   string          // whose Cloud and Keys are; "" = those of the order's user
 	UserData []domain.Secret // of each instance, in their order; nil: the run requests no servers
 	// Prepare is called before servers are requested, and returns the order to request; nil changes nothing.
 	Prepare func(context.Context, domain.Order, domain.Claim) (domain.Order, error)
-	// IsFatal reports the errors that end the run at once, because the session may be at fault; nil = none.
+	// IsFatal reports the errors that end the run immediately, because the session may be at fault; nil = none.
 	IsFatal func(error) bool
 	Follows bool // the run continues until the order is settled, whatever it requests: nobody else observes it
 }
@@ -247,8 +247,8 @@ func (e Engine) launch(ctx context.Context, s Session, order domain.Order, claim
 	return err
 }
 
-// width is how many servers are requested at once: one when they do not all fit the quota. Nova checks the quota once
-// more after it has made a server, so more of several simultaneous requests than necessary may end in ERROR.
+// width is how many servers are requested concurrently: one when they do not all fit the quota. Nova checks the quota
+// once more after it has made a server, so more of several simultaneous requests than necessary may end in ERROR.
 func width(ctx context.Context, cloud Cloud, order domain.Order) int {
 	var need domain.Need
 	for _, i := range order.Instances {
@@ -354,7 +354,7 @@ func denied(errs []error) error {
 	return errs[n]
 }
 
-// take takes one step, and stores at once that Nova has accepted it.
+// take takes one step, and stores immediately that Nova has accepted it.
 func (e Engine) take(
 	ctx context.Context, cloud Cloud, order domain.Order, claim domain.Claim, i domain.Instance, step domain.Step,
 ) error {

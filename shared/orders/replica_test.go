@@ -17,7 +17,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// fakeNova makes servers at once. It is a fake: the sandbox cannot be made to answer at a given moment.
+// fakeNova makes servers immediately. It is a fake: the sandbox cannot be made to answer at a given moment.
 type fakeNova struct {
 	orders.Cloud // what is not used
 
@@ -291,7 +291,7 @@ type oneServer struct {
 
 func (o oneServer) Server(context.Context, string) (domain.Server, error) { return o.server, nil }
 
-// stopping is a Nova in which a server is stopped at once.
+// stopping is a Nova in which a server is stopped immediately.
 type stopping struct {
 	actions.Cloud
 	server  domain.Server

@@ -196,7 +196,7 @@ func (d *fakeBackend) work(t *testing.T, spec domain.OrderSpec, prepare prepareF
 	return order.Evaluate(), err
 }
 
-// TestWork continues an order through a connection until it is settled, and reports at once what the session may not
+// TestWork continues an order through a connection until it is settled, and reports what the session may not
 // do.
 func TestWork(t *testing.T) {
 	t.Parallel()
@@ -261,10 +261,10 @@ func TestPrepare(t *testing.T) {
 		t.Errorf("the order is %s, got %v, after %v", status, err, d.calls)
 	}
 	d = &fakeBackend{}
-	away := apperr.New(apperr.Unavailable, "away")
-	unavailable := func(_ context.Context, o domain.Order, _ domain.Claim) (domain.Order, error) { return o, away }
+	outage := apperr.New(apperr.Unavailable, "away")
+	unavailable := func(_ context.Context, o domain.Order, _ domain.Claim) (domain.Order, error) { return o, outage }
 	status, err = d.work(t, domain.OrderSpec{}, unavailable)
-	if status != domain.OrderRunning || !errors.Is(err, away) || len(d.calls) != 0 || d.released != 1 {
+	if status != domain.OrderRunning || !errors.Is(err, outage) || len(d.calls) != 0 || d.released != 1 {
 		t.Errorf("the order is %s, got %v, after %v", status, err, d.calls)
 	}
 }
@@ -297,9 +297,9 @@ func TestRollbackFails(t *testing.T) {
 		says      string
 		ends      bool
 	}{
-		"it goes to ERROR": {nil, "a s1 (out of volumes)", true},
-		"it is locked":     {apperr.New(apperr.Conflict, "locked"), "a s1 (Nova does not say why)", true},
-		"nova is away":     {apperr.New(apperr.Unavailable, "away"), "", false},
+		"it goes to ERROR":    {nil, "a s1 (out of volumes)", true},
+		"it is locked":        {apperr.New(apperr.Conflict, "locked"), "a s1 (Nova does not say why)", true},
+		"nova is unavailable": {apperr.New(apperr.Unavailable, "away"), "", false},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			d := &fakeBackend{servers: []domain.Server{{ID: "s1", Name: "a", Status: "ACTIVE"}}}

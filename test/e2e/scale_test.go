@@ -20,8 +20,8 @@ import (
 
 const mostRejected = 60 // requests of one client, because its project has too many in flight
 
-// load sends requests from that many clients at once until stop is closed or each has sent its share (0 = no end). It
-// gives the request ids that were answered with 200, and every other answer. A client whose project has too many
+// load sends requests from that many concurrent clients until stop is closed or each has sent its share (0 = no end).
+// It gives the request ids that were answered with 200, and every other answer. A client whose project has too many
 // requests in flight sends its own again.
 func load(t testing.TB, c *testkit.Client, path string, clients, each int, stop <-chan struct{}) (ids []string,
 	failed []string,
@@ -81,7 +81,7 @@ func noneFailed(t testing.TB, failed []string) {
 	}
 }
 
-// TestScaleUp sends 200 requests at once, all the time, and deletes pods meanwhile: several pods answer, no answer
+// TestScaleUp keeps 200 requests in flight, and deletes pods meanwhile: several pods answer, no answer
 // fails, and the request log has every one.
 func TestScaleUp(t *testing.T) {
 	project := testkit.NewProject(t)

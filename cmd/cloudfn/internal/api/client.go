@@ -36,7 +36,7 @@ type Options struct {
 	Debug  Debug     // nil = nothing is shown
 }
 
-// TokenFunc gives the user's token. renew asks for another one, after cloudfn has rejected the last.
+// TokenFunc gives the user's token. renew requests another one, after cloudfn has rejected the last.
 type TokenFunc func(ctx context.Context, renew bool) (domain.Secret, error)
 
 // Client calls one cloudfn with one user's token.
@@ -188,10 +188,10 @@ func (r *reader) Read(p []byte) (int, error) {
 }
 
 // send gives a successful answer, whose body the caller closes. Any other answer is an *Error. When cloudfn rejects the
-// token, or the request because of a limit, it has done nothing: send tries another token once, and waits as it is
-// asked to, patience in all.
+// token, or the request because of a limit, it has done nothing: send tries another token once, and waits as the
+// answer says, limitTime in all.
 func (c *Client) send(ctx context.Context, r request) (*http.Response, error) {
-	end := time.Now().Add(patience)
+	end := time.Now().Add(limitTime)
 	for renew, renewed := false, false; ; {
 		resp, err := c.attempt(ctx, r, renew)
 		e, isAnswer := errors.AsType[*Error](err)
@@ -204,8 +204,8 @@ func (c *Client) send(ctx context.Context, r request) (*http.Response, error) {
 	}
 }
 
-// patience bounds the pauses before one request that a limit rejects.
-const patience = time.Minute
+// limitTime bounds the pauses before one request that a limit rejects.
+const limitTime = time.Minute
 
 // pause waits for so many seconds, unless they end after end. It reports whether it did.
 func pause(ctx context.Context, seconds string, end time.Time) bool {

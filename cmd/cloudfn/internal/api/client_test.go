@@ -92,14 +92,14 @@ func TestATokenGoesNowhereElse(t *testing.T) {
 	var tokens []string
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		tokens = append(tokens, r.Header.Get("X-Auth-Token"))
-		if r.URL.Path == "/v1/away" {
+		if r.URL.Path == "/v1/unavailable" {
 			http.Redirect(w, r, elsewhere.URL, http.StatusTemporaryRedirect)
 			return
 		}
 		w.WriteHeader(http.StatusUnauthorized)
 	}))
 	t.Cleanup(server.Close)
-	err := get(t, client(t, server.URL, nil), "/v1/away")
+	err := get(t, client(t, server.URL, nil), "/v1/unavailable")
 	if e, ok := errors.AsType[*Error](err); !ok || e.Status != http.StatusTemporaryRedirect {
 		t.Errorf("a redirect: %v", err)
 	}
@@ -194,7 +194,7 @@ func TestAWrongPath(t *testing.T) {
 	}
 }
 
-// TestARateLimit: a request that a limit rejects is sent again when its time has come, unless that is too far away.
+// TestARateLimit: a request that a limit rejects is sent again when its time has come, unless that is too late.
 func TestARateLimit(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -234,12 +234,12 @@ type numbered struct {
 	N int `json:"n"`
 }
 
-// pages is an API of two pages, and notes what it was asked. It is no real one: that would need over a thousand
+// pages is an API of two pages, and notes its requests. It is no real one: that would need over a thousand
 // things. To the token "old" it answers 401.
-func pages(t *testing.T, asked *[]string) *Client {
+func pages(t *testing.T, requests *[]string) *Client {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		*asked = append(*asked, r.URL.RequestURI())
+		*requests = append(*requests, r.URL.RequestURI())
 		switch {
 		case r.Header.Get("X-Auth-Token") == "old":
 			w.WriteHeader(http.StatusUnauthorized)
@@ -287,24 +287,25 @@ func TestList(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			var asked []string
+			var requests []string
 			list := List[numbered]{Path: "/v1/things", Key: "things", Limit: c.most, Keep: c.keep}
-			found, err := list.Read(t.Context(), pages(t, &asked))
-			if err != nil || !slices.Equal(values(found), c.want) || asked[0] != c.first || len(asked) != c.calls {
-				t.Errorf("found %v by %q: %v", values(found), asked, err)
+			found, err := list.Read(t.Context(), pages(t, &requests))
+			if err != nil || !slices.Equal(values(found), c.want) || requests[0] != c.first ||
+				len(requests) != c.calls {
+				t.Errorf("found %v by %q: %v", values(found), requests, err)
 			}
 		})
 	}
 }
 
-// TestCopy asks for another token, too, when the stored one is rejected.
+// TestCopy gets another token, too, when the stored one is rejected.
 func TestCopy(t *testing.T) {
 	t.Parallel()
-	var asked []string
+	var requests []string
 	var copied bytes.Buffer
-	err := pages(t, &asked).Copy(t.Context(), &copied, "/v1/stats", nil, "image/svg+xml")
-	if err != nil || copied.String() != "<svg/>" || len(asked) != 2 {
-		t.Errorf("%q after %q: %v", copied.String(), asked, err)
+	err := pages(t, &requests).Copy(t.Context(), &copied, "/v1/stats", nil, "image/svg+xml")
+	if err != nil || copied.String() != "<svg/>" || len(requests) != 2 {
+		t.Errorf("%q after %q: %v", copied.String(), requests, err)
 	}
 }
 

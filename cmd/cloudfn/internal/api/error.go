@@ -22,7 +22,7 @@ type Error struct {
 	Fields     []FieldError
 	RequestID  string
 	RetryAfter string // in seconds
-	IsCutOff   bool   // no answer came, or an unknown outcome: cloudfn may have done what was asked
+	IsCutOff   bool   // no answer came, or an unknown outcome: cloudfn may have done what was requested
 }
 
 // newError reads a problem. Of any other answer (a proxy's page, say) only the status is shown.
@@ -44,7 +44,7 @@ func newError(resp *http.Response, body []byte) *Error {
 	if problem.Errors != nil {
 		e.Fields = *problem.Errors
 	}
-	if e.isWrongPath() { // the API has every path that the client asks for
+	if e.isWrongPath() { // the API has every path of the client
 		e.Code, e.Fields = "", nil
 		e.Detail = "there is a cloudfn, but not at this URL: is --url or CLOUDFN_URL right?"
 	}

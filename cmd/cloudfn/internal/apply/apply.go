@@ -17,6 +17,7 @@ import (
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/exit"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/managed"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/output"
+	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
 // applier is one run of apply.
@@ -26,7 +27,7 @@ type applier struct {
 
 	wait    cli.Wait
 	isDry   bool
-	isSure  bool // nobody is asked
+	isSure  bool // there is no question
 	results []result
 	targets []*managed.Target
 }
@@ -96,7 +97,7 @@ func (r *applier) run(ctx context.Context) error {
 	return failure
 }
 
-// confirm shows the changes at a terminal, and asks whether they are to be made.
+// confirm shows the changes at a terminal, and confirms that they are to be made.
 func (r *applier) confirm(ctx context.Context, all []managed.Change) error {
 	if r.isSure || r.Confirm == nil || len(all) == 0 {
 		return nil
@@ -206,7 +207,6 @@ func (s *source) flags(cmd *cobra.Command) {
 	flags.StringArrayVarP(&s.files, "file", "f", nil, "a file or a folder of documents (- for stdin); may be repeated")
 	flags.BoolVar(&s.isPrune, "prune", false, "delete what has the label of --label and is in no document")
 	flags.StringSliceVarP(&s.labels, "label", "l", nil, "the label of what --prune may delete: KEY=VALUE")
-	cli.Choices(cmd, "label")
 	_ = cmd.MarkFlagRequired("file")
 }
 
@@ -220,7 +220,7 @@ type step struct {
 // isDeletion reports whether no document declares it any more.
 func (s step) isDeletion() bool { return s.document.Kind == "" }
 
-// plan reads the documents, and asks for each what it would change. Nothing is changed when one of them is wrong.
+// plan reads the documents, and gets for each what it would change. Nothing is changed when one of them is wrong.
 func (s *source) plan(ctx context.Context, a *cli.App) ([]step, error) {
 	if err := s.check(); err != nil {
 		return nil, err
@@ -261,7 +261,7 @@ func (s *source) plan(ctx context.Context, a *cli.App) ([]step, error) {
 // missingIn is the first name in a change that stands for nothing, and that no document declares.
 func missingIn(c managed.Change, all []documents.Document) error {
 	for _, m := range c.Missing {
-		isBeside := func(d documents.Document) bool { return d.Kind == cli.Value(m.Kind) && d.Name == m.Name }
+		isBeside := func(d documents.Document) bool { return d.Kind == domain.Deref(m.Kind) && d.Name == m.Name }
 		if !slices.ContainsFunc(all, isBeside) {
 			return exit.Usagef("%s: %s", m.Field, m.Detail)
 		}

@@ -301,15 +301,15 @@ func TestConfirm(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {
 		isWanted, isApplied bool
-		asked               int
+		questions           int
 		args                string
 	}{
 		"yes": {true, true, 1, "apply"}, "no": {false, false, 1, "apply"}, "sure": {false, true, 0, "apply --yes"},
 		"dry": {false, false, 0, "apply --dry-run"},
 	} {
-		asked := 0
+		questions := 0
 		s := &service{confirm: func(_ context.Context, question string) (bool, error) {
-			asked++
+			questions++
 			if question != "Make 3 changes?" {
 				t.Errorf("it asks %q", question)
 			}
@@ -317,11 +317,12 @@ func TestConfirm(t *testing.T) {
 		}}
 		out, notes, err := run(t, s, strings.Fields(row.args)...)
 		isApplied := slices.Contains(s.calls, "PUT /v1/managed/Volume/data")
-		if isApplied != row.isApplied || asked != row.asked || (row.asked == 1 && !row.isWanted) != (err != nil) {
-			t.Errorf("%s: it asks %d times, calls %s, and ends with %v", name, asked, s.calls, err)
+		if isApplied != row.isApplied || questions != row.questions ||
+			(row.questions == 1 && !row.isWanted) != (err != nil) {
+			t.Errorf("%s: it asks %d times, calls %s, and ends with %v", name, questions, s.calls, err)
 		}
 		isNoted := strings.Contains(notes, "spec.size_gb: 10 -> 20")
-		if asked > 0 && !isNoted || strings.Contains(out, "->") == (name != "dry") {
+		if questions > 0 && !isNoted || strings.Contains(out, "->") == (name != "dry") {
 			t.Errorf("%s: it prints %s, and notes %s", name, out, notes)
 		}
 	}

@@ -86,7 +86,7 @@ func deliveriesOf(callback string) cli.Noun[api.Delivery] {
 	}
 }
 
-// deliver asks for a delivery, and prints it.
+// deliver requests a delivery, and prints it.
 func deliver(ctx context.Context, a *cli.App, path string) error {
 	return cli.Noun[api.Delivery]{Table: deliveryTable}.SendOnce(ctx, a, path, nil)
 }

@@ -155,7 +155,7 @@ func (l listener) register(ctx context.Context, body map[string]any) (string, er
 	return found[0].Value.ID, nil
 }
 
-// mayBeDone reports whether cloudfn may have done what was asked, although no answer of it says so.
+// mayBeDone reports whether cloudfn may have done what was requested, although no answer of it says so.
 func mayBeDone(err error) bool {
 	e, ok := errors.AsType[*api.Error](err)
 	return ok && (e.IsCutOff || e.Status >= http.StatusInternalServerError) || errors.Is(err, context.DeadlineExceeded)

@@ -27,7 +27,7 @@ func TestListenWaitsForPending(t *testing.T) {
 		case strings.HasPrefix(req.URL.Path, "/v1/launch/"):
 			fmt.Fprint(w, `{"id": "o", "status": "done", "instances": []}`)
 		case req.URL.Query().Get("status") != "due":
-			t.Errorf("asked for %s", req.URL)
+			t.Errorf("requested %s", req.URL)
 		default:
 			fmt.Fprint(w, `{"deliveries": [{"id": "d", "status": "due"}], "next": null}`)
 			time.AfterFunc(100*time.Millisecond, func() { close(r.done) }) // which it is delivered by
@@ -43,30 +43,30 @@ func TestRegisterFindsWhatItMade(t *testing.T) {
 	t.Parallel()
 	const own = "http://127.0.0.1:1/own"
 	for name, c := range map[string]struct {
-		post, get    int
-		list         string
-		id, says     string
-		broken, asks bool
+		post, get     int
+		list          string
+		id, says      string
+		broken, lists bool
 	}{
 		"the answer broke off": {
 			broken: true, get: 200,
 			list: `[{"id": "other", "url": "http://x/"}, {"id": "mine", "url": "` + own + `"}]`, id: "mine",
-			asks: true,
+			lists: true,
 		},
 		"a gateway spoke": {
 			post: 504, get: 200, list: `[{"id": "mine", "url": "` + own + `"}]`, id: "mine",
-			asks: true,
+			lists: true,
 		},
-		"it had not arrived": {broken: true, get: 200, list: `[]`, says: "broke off", asks: true},
+		"it had not arrived": {broken: true, get: 200, list: `[]`, says: "broke off", lists: true},
 		"nobody answers any more": {
 			broken: true, get: 503, says: own + " may be there: cloudfn callbacks list",
-			asks: true,
+			lists: true,
 		},
 		"it was refused": {post: 400, says: "400"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			asked := false
+			listed := false
 			a, _, _ := clitest.New(t, func(w http.ResponseWriter, req *http.Request) {
 				if req.Method == http.MethodPost {
 					if c.broken {
@@ -75,14 +75,14 @@ func TestRegisterFindsWhatItMade(t *testing.T) {
 					w.WriteHeader(c.post)
 					return
 				}
-				asked = true
+				listed = true
 				w.WriteHeader(c.get)
 				fmt.Fprintf(w, `{"callbacks": %s, "next": null}`, c.list)
 			})
 			id, err := (listener{App: a}).register(t.Context(), map[string]any{"url": own})
 			if id != c.id || (err == nil) != (c.says == "") || err != nil && !strings.Contains(err.Error(), c.says) ||
-				asked != c.asks {
-				t.Errorf("it gives %q, %v, and has asked: %v", id, err, asked)
+				listed != c.lists {
+				t.Errorf("it gives %q, %v, and has listed: %v", id, err, listed)
 			}
 		})
 	}

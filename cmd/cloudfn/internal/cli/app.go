@@ -42,7 +42,7 @@ type App struct {
 	HasColors bool                       // the user wants colors on a terminal
 	ErrSize   func() (width, height int) // of the terminal; nil = Err is not a terminal
 
-	// Confirm asks a question at a terminal; nil = nobody can answer.
+	// Confirm has a question answered at a terminal; nil = no one can answer.
 	Confirm func(ctx context.Context, question string) (bool, error)
 
 	URL            string
@@ -139,13 +139,17 @@ func (a *App) globalFlags(root *cobra.Command) {
 	flags.BoolVar(&a.noColor, "no-color", false, "no colors, not even on a terminal (NO_COLOR)")
 	flags.BoolVar(&a.debug, "debug", false, "show requests and answers on stderr, without secrets")
 	Choices(root, "output", output.Formats...)
-	Choices(root, "url")
-	Choices(root, "columns")
 	a.CompleteFlag(root, "os-cloud", a.clouds)
 }
 
-// watch notes that a command begins. cobra checks for required flags right before it, after all other hooks.
+// watch notes that a command begins. cobra checks for required flags right before it, after all other hooks. Flags that
+// nothing completes are not completed by files, as shells do, unless they name one.
 func (a *App) watch(cmd *cobra.Command) {
+	cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
+		if _, isCompleted := cmd.GetFlagCompletionFunc(f.Name); !isCompleted && !namesFile(f.Name) {
+			Choices(cmd, f.Name)
+		}
+	})
 	if cmd.Args != nil {
 		cmd.Args = arguments(cmd.Args)
 	}
@@ -158,6 +162,10 @@ func (a *App) watch(cmd *cobra.Command) {
 	for _, sub := range cmd.Commands() {
 		a.watch(sub)
 	}
+}
+
+func namesFile(flag string) bool {
+	return strings.HasSuffix(flag, "file") || slices.Contains([]string{"generate-key", "svg", "user-data"}, flag)
 }
 
 // Begin notes that the command line was right: from now on an error is not one of usage by itself.

@@ -188,11 +188,11 @@ func TestResolve(t *testing.T) {
 	const id = "019B7c5e-1f20-7a31-b5d4-0c7e2f9a6b13"
 	all := []thing{{"1", "web", false}, {"2", "db-primary", false}, {"3", "db-primary", false}, {"4", "web", true}}
 	ref := func(one thing) (string, string, bool) { return one.id, one.name, one.isOver }
-	var asked []string
-	list := func(names []string) ([]thing, error) { asked = names; return all, nil }
+	var read []string
+	list := func(names []string) ([]thing, error) { read = names; return all, nil }
 	targets, err := Resolve([]string{"web", id, "wep", "web", "nothing", "db-primary"}, "lease", ref, list)
-	if err != nil || !slices.Equal(asked, []string{"web", "wep", "web", "nothing", "db-primary"}) {
-		t.Errorf("it asks for %q, %v", asked, err)
+	if err != nil || !slices.Equal(read, []string{"web", "wep", "web", "nothing", "db-primary"}) {
+		t.Errorf("it reads %q, %v", read, err)
 	}
 	var got []string
 	for _, one := range targets {

@@ -296,7 +296,6 @@ func LimitFlag(cmd *cobra.Command, usual int) {
 		}
 		return nil
 	}}, "limit", "how many at most (0 = all)")
-	Choices(cmd, "limit")
 }
 
 // Limit is what --limit says; 0 when the command has no such flag.
@@ -332,7 +331,6 @@ func ScopeFlags(cmd *cobra.Command) {
 	cmd.Flags().String("scope", "", "whose: project, domain or cloud (default by the token)")
 	cmd.Flags().String("project", "", "id of another project, for those who may read its rows")
 	Choices(cmd, "scope", domain.Scopes()...)
-	Choices(cmd, "project")
 }
 
 // ReadFile reads the file that a flag names; - is stdin.
@@ -380,7 +378,7 @@ func (a *App) ReadSecret(flag, file string) (domain.Secret, error) {
 // SecretFileFlag adds --secret-file, which Secret reads.
 func SecretFileFlag(cmd *cobra.Command, usage string) { cmd.Flags().String("secret-file", "", usage) }
 
-// Secret reads the secret of --secret-file, or asks for it at a terminal, and adds it to a request.
+// Secret reads the secret of --secret-file, or prompts for it at a terminal, and adds it to a request.
 func (a *App) Secret(ctx context.Context, cmd *cobra.Command, prompt string, body map[string]any) error {
 	const flag = "--secret-file"
 	file := cmd.Flags().Lookup("secret-file").Value.String()

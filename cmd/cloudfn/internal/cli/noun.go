@@ -246,14 +246,6 @@ func ConnectionQuery(id string) url.Values {
 	return url.Values{"connection_id": {id}}
 }
 
-// Value is what a pointer points to; nil gives the zero value.
-func Value[T any](p *T) (v T) {
-	if p != nil {
-		v = *p
-	}
-	return v
-}
-
 // Optional is a pointer to a value; the zero value gives nil.
 func Optional[T comparable](v T) *T {
 	var zero T

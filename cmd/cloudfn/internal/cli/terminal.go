@@ -21,7 +21,7 @@ import (
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/output"
 )
 
-// prompter asks for a password at a terminal; nil when nobody can answer.
+// prompter reads a password at a terminal; nil when no one can answer.
 func (a *App) prompter(ctx context.Context) func(string) (string, error) {
 	if a.In == nil || a.isCompleting || !term.IsTerminal(int(a.In.Fd())) {
 		return nil
@@ -51,7 +51,7 @@ func (a *App) prompter(ctx context.Context) func(string) (string, error) {
 	}
 }
 
-// confirmer asks a question at a terminal, whose answer is y or yes; nil when nobody can answer.
+// confirmer has a question answered at a terminal by y or yes; nil when no one can answer.
 func (a *App) confirmer() func(ctx context.Context, question string) (bool, error) {
 	if a.In == nil || a.ErrSize == nil || !term.IsTerminal(int(a.In.Fd())) {
 		return nil
@@ -120,7 +120,6 @@ type Wait struct {
 func (w *Wait) Flags(cmd *cobra.Command, what string) {
 	cmd.Flags().BoolVar(&w.IsOn, "wait", false, "wait until "+what)
 	cmd.Flags().DurationVar(&w.Limit, "timeout", cmp.Or(w.Limit, 10*time.Minute), "how long to wait")
-	Choices(cmd, "timeout")
 }
 
 // Timeout is the error of something that did not end within its time.

@@ -32,7 +32,7 @@ var connections = cli.Noun[api.Connection]{
 		return c.ID + "\t" + titled(c.Name, string(c.Kind)+", "+string(c.Status))
 	},
 	Note: func(a *cli.App, c api.Connection) {
-		for _, warning := range cli.Value(c.Warnings) {
+		for _, warning := range domain.Deref(c.Warnings) {
 			a.Notef("warning: %s", warning)
 		}
 	},
@@ -93,15 +93,15 @@ func limitsText(l api.ConnectionLimits) string {
 // usableBy lists the users and projects that may use a connection, with their known names.
 func usableBy(c api.Connection) string {
 	names := map[string]string{}
-	for _, n := range cli.Value(c.UsableByNames) {
-		name, domain := cli.Value(n.User)+cli.Value(n.Project), cli.Value(n.Domain)
-		if domain != "" {
-			domain = " of " + domain
+	for _, n := range domain.Deref(c.UsableByNames) {
+		name := domain.Deref(n.User) + domain.Deref(n.Project)
+		if of := domain.Deref(n.Domain); of != "" {
+			name += " of " + of
 		}
-		names[n.ID] = " (" + name + domain + ")"
+		names[n.ID] = " (" + name + ")"
 	}
 	var all []string
-	for _, id := range cli.Value(c.UsableBy) {
+	for _, id := range domain.Deref(c.UsableBy) {
 		all = append(all, id+names[id])
 	}
 	return strings.Join(all, ", ")
@@ -300,12 +300,12 @@ func end(ctx context.Context, a *cli.App, id string) error {
 	if err != nil {
 		return err
 	}
-	if cli.Value(ended.Value.Revocation) == api.RevocationDone {
+	if domain.Deref(ended.Value.Revocation) == api.RevocationDone {
 		a.Notef("The trust is gone from Keystone.")
 		return nil
 	}
 	a.Notef("Keystone has the trust until %s at the latest: %s connections show %s says when it is gone.",
-		output.Time(cli.Value(ended.Value.TrustExpiresAt)), a.Name, c.ID)
+		output.Time(domain.Deref(ended.Value.TrustExpiresAt)), a.Name, c.ID)
 	return nil
 }
 
@@ -337,7 +337,7 @@ func check(a *cli.App) *cobra.Command {
 			}
 			err = output.One(&a.Print, check, checkTable)
 			switch c := check.Value; {
-			case err != nil || cli.Value(c.Works):
+			case err != nil || domain.Deref(c.Works):
 				return err
 			case c.Works == nil:
 				return exit.Failedf("there was no answer in time: check again")

@@ -48,7 +48,7 @@ func until(r api.ConnectionRequest) string {
 	if r.Terms.Duration != nil {
 		return *r.Terms.Duration + " from the grant"
 	}
-	return output.Time(cli.Value(r.Terms.ExpiresAt))
+	return output.Time(domain.Deref(r.Terms.ExpiresAt))
 }
 
 func atMost(quota *int) string {
@@ -150,7 +150,6 @@ func decline(a *cli.App) *cobra.Command {
 			return requests.Send(cmd.Context(), a, http.MethodPost, requests.URL(id, "decline"), body)
 		})
 	cmd.Flags().String("reason", "", "why, which the requester sees")
-	cli.Choices(cmd, "reason")
 	return cmd
 }
 

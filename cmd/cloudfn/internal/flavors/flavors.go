@@ -48,8 +48,6 @@ func flags(cmd *cobra.Command) {
 	cmd.Flags().String("provider", "", "who makes them (default the one of the kind)")
 	cmd.Flags().String("description", "", "what it is for")
 	cli.Choices(cmd, "kind", kinds...)
-	cli.Choices(cmd, "provider")
-	cli.Choices(cmd, "description")
 	managed.SpecFlags(cmd)
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/exit"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/orders"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/output"
+	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
 // launch is a run of the command.
@@ -239,7 +240,7 @@ func (l *launch) dryRun(ctx context.Context) error {
 func reportText(r api.LaunchReport, color bool) string {
 	var text strings.Builder
 	for _, p := range r.Problems {
-		line := api.WithAllowed(p.Field+": "+p.Detail, "", cli.Value(p.Allowed))
+		line := api.WithAllowed(p.Field+": "+p.Detail, "", domain.Deref(p.Allowed))
 		fmt.Fprintln(&text, output.Paint(color, "error")+"  "+output.Clean(line))
 	}
 	for _, u := range r.Unchecked {
@@ -251,12 +252,12 @@ func reportText(r api.LaunchReport, color bool) string {
 	if !r.Ok {
 		return text.String()
 	}
-	for _, s := range cli.Value(r.Resolved) {
+	for _, s := range domain.Deref(r.Resolved) {
 		line := "would launch " + s.Name + " with flavor " + s.FlavorID
 		if s.ImageID != nil {
 			line += ", image " + *s.ImageID
 		}
-		if networks := cli.Value(s.NetworkIds); len(networks) > 0 {
+		if networks := domain.Deref(s.NetworkIds); len(networks) > 0 {
 			line += ", " + output.Plural(len(networks), "network") + " " + strings.Join(networks, ", ")
 		}
 		fmt.Fprintln(&text, output.Paint(color, "ok")+"  "+output.Clean(line))

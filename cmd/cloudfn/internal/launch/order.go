@@ -65,12 +65,6 @@ func orderFlags(a *cli.App, cmd *cobra.Command) {
 	} {
 		a.CompleteFlag(cmd, flag, resources.Finder(a, kind))
 	}
-	for _, flag := range []string{
-		"id", "count", "min-vcpus", "min-ram-mb", "min-disk-gb", "metadata", "callback", "tag",
-		"fixed-ip", "port", "description", "server-group", "hint",
-	} {
-		cli.Choices(cmd, flag)
-	}
 	cli.Choices(cmd, "on-failure", "keep", "rollback")
 }
 
@@ -278,8 +272,6 @@ func leaseFlags(a *cli.App, cmd *cobra.Command) {
 	flags.String("on-end", "", "what happens to the servers at the lease's end: "+strings.Join(domain.OnEnds(), ", "))
 	cli.Choices(cmd, "on-end", domain.OnEnds()...)
 	flags.String("reservation", "", "launch on the hosts of this reservation")
-	cli.Choices(cmd, "lease-name")
-	cli.Choices(cmd, "reservation")
 }
 
 // addLease adds what the flags say of the lease's end and durations to the fields that were given.

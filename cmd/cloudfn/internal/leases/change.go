@@ -52,9 +52,7 @@ what --on-end says at the end.`,
 	hostFlags(cmd)
 	flags := cmd.Flags()
 	flags.String("hosts", "", "how many hosts: N, or N..M for at least N and at most M")
-	cli.Choices(cmd, "hosts")
 	flags.StringSlice("flavor", nil, "flavors for the hosts, by id or name (default every public one that fits)")
-	cli.Choices(cmd, "flavor")
 	flags.StringSlice("instance", nil, "instances: servers, by their names or ids")
 	a.CompleteFlag(cmd, "instance", instances(a))
 	flags.Bool("dry-run", false, "only show the lease as it would be, or why it cannot be")
@@ -72,9 +70,6 @@ func hostFlags(cmd *cobra.Command) {
 	flags.String("region", "", "the region of the hosts")
 	flags.StringSlice("trait", nil, "traits that each host must have")
 	flags.StringArray("capability", nil, "what each host must have, such as 'vcpus >= 32'; may be repeated")
-	for _, flag := range []string{"vcpus", "ram-mb", "disk-gb", "zone", "region", "trait", "capability"} {
-		cli.Choices(cmd, flag)
-	}
 }
 
 // hostFields are the fields of a reservation of hosts that flags set.
@@ -162,7 +157,7 @@ func hostRange(text string) (least, most int, err error) {
 // instances completes the ids of instances.
 func instances(a *cli.App) cli.Finder {
 	return cli.Noun[api.Server]{Path: "/v1/servers", Key: "servers", Offer: func(s api.Server) string {
-		i := cli.Value(s.Instance)
+		i := domain.Deref(s.Instance)
 		return i.ID + "\t" + s.Name + ", " + string(i.State)
 	}}.Finder(a, url.Values{"tracked": {"true"}}, 0)
 }
@@ -262,7 +257,6 @@ the end, the warning, what happens at the end or when a host fails, and the name
 	termFlags(a, cmd)
 	a.UntilOrNow(cmd, "end", "when it ends: 24h or 7d from now, now, or a time such as 2027-01-01T18:00:00Z")
 	cmd.Flags().String("name", "", "a name, for people")
-	cli.Choices(cmd, "name")
 	return cmd
 }
 
@@ -295,7 +289,6 @@ they stay free: a lease may end earlier.`,
 	}
 	hostFlags(cmd)
 	cmd.Flags().Int("hosts", 1, "how many hosts at the same time")
-	cli.Choices(cmd, "hosts")
 	cmd.Flags().String("duration", "", "for how long: "+cli.PeriodForms)
 	cli.Choices(cmd, "duration", "8h", "2d", "1w", "P1M")
 	a.Until(cmd, "from", "not before: 24h or 7d from now, or a time such as 2027-01-01T09:00:00Z (default now)")

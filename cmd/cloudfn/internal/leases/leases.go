@@ -27,7 +27,7 @@ var leases = cli.Noun[api.Lease]{
 	},
 	Offer: func(l api.Lease) string { return l.ID + "\t" + l.Name + ", " + string(l.Status) },
 	Note: func(a *cli.App, l api.Lease) {
-		for _, warning := range cli.Value(l.Warnings) {
+		for _, warning := range domain.Deref(l.Warnings) {
 			a.Notef("warning: %s", warning)
 		}
 	},
@@ -57,9 +57,9 @@ var leases = cli.Noun[api.Lease]{
 func reserves(l api.Lease) string {
 	var all []string
 	for _, r := range l.Reservations {
-		text := "instance " + cli.Value(r.InstanceID)
+		text := "instance " + domain.Deref(r.InstanceID)
 		if r.Type == api.ReservationTypeHost {
-			text = output.Count(cli.Value(r.Hosts), "host") + " (reservation " + r.ID + ")"
+			text = output.Count(domain.Deref(r.Hosts), "host") + " (reservation " + r.ID + ")"
 		}
 		if r.Reason != nil {
 			text += ": " + reasonText(r.Reason)
@@ -95,7 +95,7 @@ func steps(l api.Lease) string {
 func changed(l api.Lease) string {
 	var all []string
 	for _, r := range l.Reservations {
-		for _, s := range cli.Value(r.Servers) {
+		for _, s := range domain.Deref(r.Servers) {
 			all = append(all, s.Name+" ("+s.ServerID+"): "+s.Detail)
 		}
 	}
@@ -106,7 +106,7 @@ func changed(l api.Lease) string {
 func flavors(l api.Lease) string {
 	var all []string
 	for _, r := range l.Reservations {
-		for _, f := range cli.Value(r.Flavors) {
+		for _, f := range domain.Deref(r.Flavors) {
 			all = append(all, f.Name)
 		}
 	}
@@ -131,7 +131,6 @@ func list(a *cli.App) *cobra.Command {
 	cmd.Example = "  cloudfn leases list --status pending,active --type host"
 	cli.Statuses(cmd, domain.LeaseStatuses(), "")
 	cmd.Flags().String("name", "", "only those whose name contains this")
-	cli.Choices(cmd, "name")
 	cmd.Flags().String("instance", "", "only those of this instance: a server, by its name or id")
 	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
 		return servers.InstanceFlag(cmd, a, "instance")

@@ -112,7 +112,7 @@ func TestLeaseOfServer(t *testing.T) {
 		t.Errorf("an unknown name: %v", err)
 	}
 	if sent, _, _, err := runCommand(t, list, "--instance", "first"); sent != instanceID || err != nil {
-		t.Errorf("the list is asked for %q: %v", sent, err)
+		t.Errorf("the query of the list is %q: %v", sent, err)
 	}
 }
 

@@ -28,7 +28,7 @@ import (
 type Options struct {
 	Env    func(string) (string, bool)                    // has OS_* and where the cache is
 	Cloud  string                                         // instead of OS_CLOUD
-	Prompt func(text string) (string, error)              // asks the user for a password; nil = nobody can answer
+	Prompt func(text string) (string, error)              // reads a password from the user; nil = no one can answer
 	Wrap   func(next http.RoundTripper) http.RoundTripper // of the calls to Keystone; nil = as they are
 }
 

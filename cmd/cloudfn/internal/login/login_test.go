@@ -85,7 +85,7 @@ func TestCacheIsNotBelieved(t *testing.T) {
 	}
 }
 
-// TestCacheOfManyCommands at once: each finds one that is whole, and no temporary file stays.
+// TestCacheOfManyCommands that run concurrently: each finds one that is whole, and no temporary file stays.
 func TestCacheOfManyCommands(t *testing.T) {
 	t.Parallel()
 	c := cache{dir: t.TempDir()}
@@ -130,7 +130,7 @@ func TestWhereTheCacheIs(t *testing.T) {
 	}
 }
 
-// TestATokenThatCannotBeKept is good for the command that got it: Keystone is asked once.
+// TestATokenThatCannotBeKept is good for the command that got it: there is one request to Keystone.
 func TestATokenThatCannotBeKept(t *testing.T) {
 	t.Parallel()
 	calls := 0

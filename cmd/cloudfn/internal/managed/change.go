@@ -31,9 +31,6 @@ func declareFlags(cmd *cobra.Command) {
 	flags.String("repair", "", "what happens when others change it: auto (it is made as declared) or manual")
 	flags.Int("max-revisions", 0, "how many revisions are kept")
 	flags.Bool("dry-run", false, "only show what would be done")
-	for _, flag := range []string{"label", "region", "zone", "node-label", "max-revisions", "flavor"} {
-		cli.Choices(cmd, flag)
-	}
 	cli.Choices(cmd, "affinity", "spread", "pack")
 	cli.Choices(cmd, "repair", string(domain.RepairManual), string(domain.RepairAuto))
 }
@@ -61,7 +58,6 @@ func override(a *cli.App, cmd *cobra.Command, fields map[string]any) error {
 func SpecFlags(cmd *cobra.Command) {
 	cli.Pairs(cmd, "set", "a field of the spec: FIELD=VALUE, with VALUE in YAML; may be repeated")
 	cli.Pairs(cmd, "set-file", "a field of the spec whose value is in a file: FIELD=FILE; may be repeated")
-	cli.Choices(cmd, "set")
 }
 
 // SpecOf is a spec with the fields that the flags set.
@@ -256,7 +252,7 @@ func Declare(ctx context.Context, a *cli.App, d documents.Document, etag string)
 	return api.SendIfMatch[api.Managed](ctx, a.API(), http.MethodPut, path(d), etag, d.Request())
 }
 
-// Delete asks for the end of a resource. One that is gone is done.
+// Delete requests the deletion of a resource. One that is not found is done.
 func Delete(ctx context.Context, a *cli.App, r Reference) error {
 	err := a.API().Do(ctx, http.MethodDelete, r.URL(), nil, nil)
 	if api.HasStatus(err, http.StatusNotFound) {
@@ -269,7 +265,7 @@ var revisionTable = output.Table[api.ManagedRevision]{
 	Columns: []string{"REVISION", "CREATED:created_at", "REPEATS:rolled_back", "FLAVOR", "USER", "USER_ID+:user_id"},
 	Name:    func(r api.ManagedRevision) string { return strconv.Itoa(r.Revision) },
 	Texts: map[string]func(api.ManagedRevision) string{
-		"USER": func(r api.ManagedRevision) string { return cmp.Or(cli.Value(r.UserName), r.UserID) },
+		"USER": func(r api.ManagedRevision) string { return cmp.Or(domain.Deref(r.UserName), r.UserID) },
 	},
 }
 

@@ -65,7 +65,7 @@ func revision(m api.Managed) string {
 func nodes(m api.Managed) string {
 	var all []string
 	for _, member := range m.Members {
-		if node := cli.Value(member.Node); node != "" {
+		if node := domain.Deref(member.Node); node != "" {
 			all = append(all, node)
 		}
 	}
@@ -77,8 +77,9 @@ func nodes(m api.Managed) string {
 func schedule(m api.Managed) string {
 	var all []string
 	for name, value := range map[string]string{
-		"affinity": string(cli.Value(m.Schedule.Affinity)), "node labels": output.Pairs(cli.Value(m.Schedule.Labels)),
-		"region": cli.Value(m.Schedule.Region), "zone": cli.Value(m.Schedule.Zone),
+		"affinity":    string(domain.Deref(m.Schedule.Affinity)),
+		"node labels": output.Pairs(domain.Deref(m.Schedule.Labels)),
+		"region":      domain.Deref(m.Schedule.Region), "zone": domain.Deref(m.Schedule.Zone),
 	} {
 		if value != "" {
 			all = append(all, name+" "+value)
@@ -214,8 +215,6 @@ func FilterFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringSliceP("label", "l", nil, "only those with a label: KEY=VALUE, or without: KEY!=VALUE; may be repeated")
 	flags.String("name", "", "only those whose name contains this")
-	cli.Choices(cmd, "label")
-	cli.Choices(cmd, "name")
 	cli.LimitFlag(cmd, 0)
 }
 
@@ -272,7 +271,7 @@ func driftTable(members []api.Member) output.Table[api.Drift] {
 			"ACTUAL":   func(d api.Drift) string { return short(d.Actual) },
 			"NAME": func(d api.Drift) string {
 				for _, m := range members {
-					if m.ID == cli.Value(d.Member) {
+					if m.ID == domain.Deref(d.Member) {
 						return m.Name
 					}
 				}

@@ -62,7 +62,7 @@ func TestAwaitError(t *testing.T) {
 		fmt.Fprint(w, `{"kind": "Volume", "name": "data", "revision": 1, "status": "error", "status_reason": "no room"}`)
 	})
 	now := time.Now()
-	a.Now = func() time.Time { now = now.Add(patience / 3); return now }
+	a.Now = func() time.Time { now = now.Add(errorTime / 3); return now }
 	target := &Target{Reference: Reference{"Volume", "data"}, Revision: 1}
 	err := Await(t.Context(), a, minute, []*Target{target})
 	if a.Code(err) != exit.Failed || err.Error() != "Volume/data is error: no room" {

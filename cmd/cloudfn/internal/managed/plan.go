@@ -20,6 +20,7 @@ import (
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/documents"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/exit"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/output"
+	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
 // The actions of a plan, each more than those before it.
@@ -53,7 +54,7 @@ type Field struct {
 	To    any    `json:"to"`
 }
 
-// Plan asks what a declaration would change.
+// Plan gets what a declaration would change.
 func Plan(ctx context.Context, a *cli.App, d documents.Document) (Change, error) {
 	change := Change{Kind: d.Kind, Name: d.Name, Action: ActionNone, Fields: []Field{}}
 	if d.IsFlavor() {
@@ -63,7 +64,7 @@ func Plan(ctx context.Context, a *cli.App, d documents.Document) (Change, error)
 	if err != nil {
 		return change, err
 	}
-	for _, step := range cli.Value(planned.Value.Plan) {
+	for _, step := range domain.Deref(planned.Value.Plan) {
 		change.add(step)
 	}
 	if change.ETag = planned.ETag; change.Action == ActionCreate {
@@ -137,8 +138,8 @@ func (c *Change) add(step api.ManagedPlan) {
 	for _, f := range step.Fields {
 		c.Fields = append(c.Fields, Field{Field: f.Field, From: f.From, To: f.To})
 	}
-	c.Missing = append(c.Missing, cli.Value(step.Missing)...)
-	if note := cli.Value(step.Note); note != "" {
+	c.Missing = append(c.Missing, domain.Deref(step.Missing)...)
+	if note := domain.Deref(step.Note); note != "" {
 		c.Note = note
 	}
 }
@@ -243,7 +244,7 @@ func printDiff(ctx context.Context, a *cli.App, r Reference, found api.Item[api.
 	}
 	diff := found.Value
 	other := "what is real"
-	if to := cli.Value(diff.To); to != 0 {
+	if to := domain.Deref(diff.To); to != 0 {
 		other = "revision " + strconv.Itoa(to)
 	}
 	names, err := memberNames(ctx, a, r, diff)
@@ -253,7 +254,7 @@ func printDiff(ctx context.Context, a *cli.App, r Reference, found api.Item[api.
 	var text strings.Builder
 	last := "none"
 	for _, d := range diff.Differences {
-		member := cli.Value(d.Member)
+		member := domain.Deref(d.Member)
 		if member != last {
 			title := fmt.Sprintf("%s: revision %d -> %s", r, diff.From, other)
 			if member != "" {
@@ -272,7 +273,8 @@ func printDiff(ctx context.Context, a *cli.App, r Reference, found api.Item[api.
 // the same name: these have their ids, too.
 func memberNames(ctx context.Context, a *cli.App, r Reference, diff api.ManagedDiff) (map[string]string, error) {
 	count, names := map[string]int{}, map[string]string{}
-	if !slices.ContainsFunc(diff.Differences, func(d api.ManagedDifference) bool { return cli.Value(d.Member) != "" }) {
+	ofMember := func(d api.ManagedDifference) bool { return domain.Deref(d.Member) != "" }
+	if !slices.ContainsFunc(diff.Differences, ofMember) {
 		return names, nil
 	}
 	found, err := api.Get[api.Managed](ctx, a.API(), r.URL(), nil)

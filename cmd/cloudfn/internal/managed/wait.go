@@ -16,8 +16,8 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// patience is how long a resource may stay in error: what fails is tried again after some seconds.
-const patience = time.Minute
+// errorTime is how long a resource may stay in error: what fails is tried again after some seconds.
+const errorTime = time.Minute
 
 // Target is a resource that a command waits for.
 type Target struct {
@@ -185,7 +185,7 @@ func (t *Target) update(m api.Managed, isThere bool, now time.Time) {
 	case t.inError.IsZero():
 		t.inError = now
 	}
-	t.isFailed = now.Sub(t.inError) >= patience
+	t.isFailed = now.Sub(t.inError) >= errorTime
 }
 
 // Status is the last one that was seen, or gone.

@@ -25,7 +25,6 @@ func cordon(a *cli.App) *cobra.Command {
 	cmd.Example = "  cloudfn nodes cordon compute-1 --reason 'a disk fails'"
 	cmd.Flags().String("reason", "", "why: Nova's list of services shows it")
 	cmd.Flags().Bool("force", false, "also the last ordinary or reservable host of its zone that takes servers")
-	cli.Choices(cmd, "reason")
 	return cmd
 }
 
@@ -83,7 +82,6 @@ cancel-drain stops it.`
 	flags.String("server-timeout", "", "for how long one server may move: 10m, 1h, at most 24h")
 	flags.Bool("force", false, "also the last ordinary or reservable host of its zone that takes servers")
 	flags.Bool("dry-run", false, "only show what would be done with each server")
-	cli.Choices(cmd, "parallel")
 	cli.Choices(cmd, "server-timeout", "10m", "1h")
 	wait.Flags(cmd, "no server moves any more")
 	return cmd
@@ -126,7 +124,7 @@ func rows(a *cli.App, n api.Node) []output.Row {
 		first.Note = fmt.Sprintf("%s %d/%d, %d skipped", bar, d.Done+len(d.Skipped), total, len(d.Skipped))
 	}
 	all := []output.Row{first}
-	for _, s := range cli.Value(d.Servers) {
+	for _, s := range domain.Deref(d.Servers) {
 		status := domain.DrainServerStatus(s.State)
 		isFinal := status == domain.DrainMoved || status == domain.DrainSkipped
 		if status == domain.DrainPending || hasBar && isFinal {
@@ -135,8 +133,8 @@ func rows(a *cli.App, n api.Node) []output.Row {
 		row := output.Row{Name: s.Name + " " + s.ServerID, State: string(s.State), IsFinal: isFinal}
 		switch {
 		case status == domain.DrainSkipped:
-			row.Note = cli.Value(s.Reason)
-		case cli.Value(s.Target) != "":
+			row.Note = domain.Deref(s.Reason)
+		case domain.Deref(s.Target) != "":
 			row.Note = "now on " + *s.Target
 		case s.Method != nil:
 			row.Note = string(*s.Method)
@@ -157,7 +155,7 @@ func ended(a *cli.App, n api.Node) error {
 	}
 	switch {
 	case string(d.State) != string(domain.DrainDone):
-		return exit.Failedf("the drain of %s is %s: %s", n.Name, d.State, cli.Value(d.Reason))
+		return exit.Failedf("the drain of %s is %s: %s", n.Name, d.State, domain.Deref(d.Reason))
 	case len(d.Skipped) > 0:
 		return exit.Failedf("%s of %s cannot be moved", output.Count(len(d.Skipped), "server"), n.Name)
 	}

@@ -26,7 +26,7 @@ var noun = cli.Noun[api.Node]{
 	Path: "/v1/nodes", Key: "nodes", Arg: "NODE",
 	Offer: func(n api.Node) string { return n.Name + "\t" + string(n.Status) },
 	Below: func(a *cli.App, n api.Item[api.Node]) error { // the servers of its drain that have not moved
-		servers := slices.Clone(cli.Value(cli.Value(n.Value.Drain).Servers))
+		servers := slices.Clone(domain.Deref(domain.Deref(n.Value.Drain).Servers))
 		return output.Below(&a.Print, slices.DeleteFunc(servers, func(s api.DrainServer) bool {
 			return string(s.State) == string(domain.DrainMoved)
 		}), drainTable)
@@ -68,7 +68,7 @@ func listed() cli.Noun[api.Node] {
 
 // why says why a node is not up, and why it is disabled.
 func why(n api.Node) string {
-	reasons := []string{cli.Value(n.StatusReason), cli.Value(n.DisabledReason)}
+	reasons := []string{domain.Deref(n.StatusReason), domain.Deref(n.DisabledReason)}
 	return strings.Join(slices.DeleteFunc(reasons, func(r string) bool { return r == "" }), "; ")
 }
 
@@ -94,7 +94,7 @@ func drainText(d *api.Drain) string {
 	return text
 }
 
-// drainTerms says who has begun a drain, and what it was asked to be.
+// drainTerms says who has begun a drain, and its terms.
 func drainTerms(d *api.Drain) string {
 	if d == nil {
 		return ""
@@ -104,12 +104,12 @@ func drainTerms(d *api.Drain) string {
 	case d.Automatic:
 		terms = append(terms, "automatic")
 	case by != nil:
-		terms = append(terms, "by "+cmp.Or(cli.Value(by.UserName), by.UserID))
+		terms = append(terms, "by "+cmp.Or(domain.Deref(by.UserName), by.UserID))
 	}
-	if n := cli.Value(d.Parallel); n > 0 {
+	if n := domain.Deref(d.Parallel); n > 0 {
 		terms = append(terms, fmt.Sprintf("%d at a time", n))
 	}
-	if limit := cli.Value(d.ServerTimeout); limit != "" {
+	if limit := domain.Deref(d.ServerTimeout); limit != "" {
 		terms = append(terms, limit+" for each server")
 	}
 	return strings.Join(terms, ", ")
@@ -138,9 +138,6 @@ func list(a *cli.App) *cobra.Command {
 	flags.Bool("schedulable", true, "only those on which Nova places servers, or with =false the others")
 	flags.String("zone", "", "only those of this availability zone")
 	flags.StringSliceP("label", "l", nil, "only those with this label: KEY=VALUE; may be repeated")
-	for _, flag := range []string{"zone", "label"} {
-		cli.Choices(cmd, flag)
-	}
 	cli.LimitFlag(cmd, 0)
 	return cmd
 }
@@ -217,9 +214,6 @@ after it has been suspect or cordoned for so long. A host that is down is never 
 	flags.Bool("alert", true, "whether its changes are events")
 	flags.String("auto-cordon-after", "", "suspect or down for so long: 10m, 2h, 1d, or none")
 	flags.String("auto-drain-after", "", "suspect or cordoned for so long: 10m, 2h, 1d, or none")
-	for _, flag := range []string{"region-zone", "network-zone", "provider", "status-url"} {
-		cli.Choices(cmd, flag)
-	}
 	for _, flag := range []string{"auto-cordon-after", "auto-drain-after"} {
 		cli.Choices(cmd, flag, "10m", "1h", "1d", "none")
 	}

@@ -133,7 +133,7 @@ func key(o api.Order) string {
 	if len(o.Instances) == 0 {
 		return ""
 	}
-	return cli.Value(o.Instances[0].KeyName)
+	return domain.Deref(o.Instances[0].KeyName)
 }
 
 // name is that of the only server, or what the servers were numbered from: guest for guest-1 and guest-2. Of others it
@@ -189,7 +189,7 @@ type Waiter struct {
 	ID, Connection string
 	Flags          cli.Wait
 	Launched       api.Item[api.Order] // the answer to its launch, if that is known
-	// Resend launches the order again when nobody works on it any more; nil = only whoever launched it can.
+	// Resend launches the order again when no one works on it any longer; nil = only its launcher can.
 	Resend func(context.Context) (api.Item[api.Order], error)
 }
 
@@ -239,7 +239,8 @@ func instanceRows(o api.Order) []output.Row {
 	}
 	rows := make([]output.Row, len(o.Instances))
 	for n, i := range o.Instances {
-		row := output.Row{Name: i.Name, State: string(i.State), IsFinal: isFinal(i.State), Note: cli.Value(i.ServerID)}
+		note := domain.Deref(i.ServerID)
+		row := output.Row{Name: i.Name, State: string(i.State), Note: note, IsFinal: isFinal(i.State)}
 		if count[i.Name] > 1 {
 			row.Name += " " + i.ID
 		}

@@ -115,7 +115,7 @@ func TestFields(t *testing.T) {
 
 type thingKind string
 
-// TestNamesCannotCommandATerminal: whoever may name a server must not clear the screen of who lists it.
+// TestNamesCannotCommandATerminal: the name of a server must not clear the screen of a user who lists it.
 func TestNamesCannotCommandATerminal(t *testing.T) {
 	t.Parallel()
 	evil := "\x1b[2Jweb\r\n\u202egpj.exe\x07"

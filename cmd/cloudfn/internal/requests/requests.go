@@ -13,6 +13,7 @@ import (
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/api"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/cli"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/output"
+	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
 const path = "/v1/requests"
@@ -88,6 +89,6 @@ var table = output.Table[api.Request]{
 		"DOMAIN+:domain_id", "REMOTE+", "CONNECTION+:connection_id", "ACTED_IN+", "REQUEST_ID",
 	},
 	Texts: map[string]func(api.Request) string{
-		"USER": func(r api.Request) string { return cmp.Or(cli.Value(r.UserName), r.UserID) },
+		"USER": func(r api.Request) string { return cmp.Or(domain.Deref(r.UserName), r.UserID) },
 	},
 }

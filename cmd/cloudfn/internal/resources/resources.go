@@ -18,6 +18,7 @@ import (
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/cli"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/exit"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/output"
+	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
 const path = "/v1/resources"
@@ -71,7 +72,7 @@ orders show shows it, and "resources keypairs" lists all. Servers keep the publi
 				err := a.API().Do(cmd.Context(), http.MethodDelete, path+"/keypairs/"+url.PathEscape(name), nil, nil)
 				return cli.Near(err, name, func() (names []string) {
 					r, _ := get(cmd.Context(), a, "keypairs")
-					for _, pair := range cli.Value(r.Keypairs) {
+					for _, pair := range domain.Deref(r.Keypairs) {
 						names = append(names, pair.Name)
 					}
 					return names
@@ -197,26 +198,26 @@ func Finder(a *cli.App, kind string) cli.Finder {
 		r, err := get(ctx, a, kind)
 		var names []string
 		add := func(name, description string) { names = append(names, name+"\t"+description) }
-		for _, f := range cli.Value(r.Flavors) {
+		for _, f := range domain.Deref(r.Flavors) {
 			add(f.Name, output.Count(f.Vcpus, "vCPU")+", "+size(f.RAMMb)+" of memory, "+size(f.DiskGb<<10)+" of disk")
 		}
-		for _, i := range cli.Value(r.Images) {
+		for _, i := range domain.Deref(r.Images) {
 			if i.Status == "active" {
 				add(i.Name, i.DiskFormat+", "+string(i.Visibility))
 			}
 		}
-		for _, n := range cli.Value(r.Networks) {
+		for _, n := range domain.Deref(r.Networks) {
 			if !n.External {
 				add(n.Name, subnets(n))
 			}
 		}
-		for _, k := range cli.Value(r.Keypairs) {
+		for _, k := range domain.Deref(r.Keypairs) {
 			add(k.Name, k.Fingerprint)
 		}
-		for _, g := range cli.Value(r.SecurityGroups) {
+		for _, g := range domain.Deref(r.SecurityGroups) {
 			add(g.Name, g.Description)
 		}
-		for _, z := range cli.Value(r.Zones) {
+		for _, z := range domain.Deref(r.Zones) {
 			if z.Available {
 				names = append(names, z.Name)
 			}
@@ -230,7 +231,7 @@ func ImageID(ctx context.Context, a *cli.App, image string) (string, error) {
 	ref := func(i api.Image) (id, name string, isOver bool) { return i.ID, i.Name, false }
 	return cli.One(cli.Resolve([]string{image}, "image", ref, func([]string) ([]api.Image, error) {
 		r, err := get(ctx, a, "images")
-		return cli.Value(r.Images), err
+		return domain.Deref(r.Images), err
 	}))
 }
 

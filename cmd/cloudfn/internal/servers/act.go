@@ -345,11 +345,11 @@ func (s *servers) pollAction(ctx context.Context, w *waiter) error {
 	w.note = ""
 	switch a := found.Value; {
 	case a.Status == api.DelegatedActionStatusFailed:
-		w.fail(api.Code(cli.Value(a.Error).Code), cli.Value(a.Error).Detail)
+		w.fail(api.Code(domain.Deref(a.Error).Code), domain.Deref(a.Error).Detail)
 	case a.Status == api.DelegatedActionStatusDone && w.action == api.ServerActionActionDelete:
 		w.setGone()
 	case a.Status == api.DelegatedActionStatusDone && w.action == api.ServerActionActionSnapshot:
-		w.ImageID, w.isDone = cli.Value(a.ImageID), true
+		w.ImageID, w.isDone = domain.Deref(a.ImageID), true
 	case a.Status == api.DelegatedActionStatusDone:
 		w.isAccepted = true
 	default:
@@ -393,7 +393,7 @@ func (w *waiter) update(server api.Server) {
 	case isGoal, isDelete && server.Status == "SOFT_DELETED":
 		w.isDone = true
 	case state == domain.InstanceError && (w.hasMoved || w.action == api.ServerActionActionStart):
-		detail := cmp.Or(cli.Value(server.Fault).Message, "the server is in ERROR")
+		detail := cmp.Or(domain.Deref(server.Fault).Message, "the server is in ERROR")
 		w.fail(api.Code(api.InstanceErrorCodeNovaFault), detail)
 	case w.ActionID == "" && server.Instance != nil && state != domain.InstanceError && slices.Contains(stable, state):
 		w.fail(api.CodeConflict, "the server is "+w.State+" again")
@@ -402,6 +402,6 @@ func (w *waiter) update(server api.Server) {
 
 // isReady reports whether the latest agent has come up.
 func isReady(server api.Server) bool {
-	agent := cli.Value(server.Instance).Agent
+	agent := domain.Deref(server.Instance).Agent
 	return agent != nil && agent.ReadyAt != nil
 }

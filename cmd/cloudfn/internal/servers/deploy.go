@@ -16,6 +16,7 @@ import (
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/exit"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/output"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/resources"
+	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
 // deployment has the flags that are no fields of the request. Secrets come from files: command lines show in process
@@ -278,7 +279,7 @@ func (s *servers) showAction(ctx context.Context, id string, wait cli.Wait) erro
 		return err
 	}
 	if found.Value.Status == api.DelegatedActionStatusFailed {
-		return exit.Failedf("%s failed: %s", found.Value.Action, cli.Value(found.Value.Error).Detail)
+		return exit.Failedf("%s failed: %s", found.Value.Action, domain.Deref(found.Value.Error).Detail)
 	}
 	return nil
 }
@@ -366,7 +367,6 @@ active, so that servers can be launched from it.`
 	cmd.Annotations = cli.Calls("actOnServer", "actOnServers", "getServerAction", "listResources", "listServers")
 	idFlag(cmd)
 	cmd.Flags().String("name", "", "the image's name (default the server's)")
-	cli.Choices(cmd, "name")
 	return cmd
 }
 
@@ -378,7 +378,7 @@ func (s *servers) pollImage(ctx context.Context, w *waiter) error {
 		return err
 	}
 	w.note = ", and its image is not active yet"
-	for _, image := range cli.Value(found.Value.Images) {
+	for _, image := range domain.Deref(found.Value.Images) {
 		if image.ID == w.ImageID {
 			w.note = ", and its image is " + image.Status
 			w.isDone = image.Status == "active"

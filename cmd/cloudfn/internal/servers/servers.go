@@ -153,7 +153,7 @@ func (s *servers) showCommand() *cobra.Command {
 			return err
 		}
 		lease := ""
-		if id := cli.Value(cli.Value(found.Value.Instance).LeaseID); id != "" && !s.Print.IsData() {
+		if id := domain.Deref(domain.Deref(found.Value.Instance).LeaseID); id != "" && !s.Print.IsData() {
 			lease = s.lease(cmd.Context(), id)
 		}
 		return output.One(&s.Print, found, detailTable(found, lease))
@@ -182,7 +182,7 @@ func detailTable(found api.Item[api.Server], lease string) output.Table[api.Serv
 		Texts: map[string]func(api.Server) string{
 			"IMAGE": image, "SERVER_GROUPS": serverGroups, "VOLUMES": volumes,
 			"LEASE":    func(api.Server) string { return lease },
-			"METADATA": func(s api.Server) string { return output.Pairs(cli.Value(s.Metadata)) },
+			"METADATA": func(s api.Server) string { return output.Pairs(domain.Deref(s.Metadata)) },
 			"FAULT":    fault, "FLAVOR": flavor, "UPDATED": updated, "AGENT": agent, "PARTIAL": partial,
 			"ADDRESSES": func(s api.Server) string {
 				return addresses(s, func(a api.Address) string {
@@ -210,7 +210,7 @@ func flavor(s api.Server) string {
 
 // named is a name and its id, or the id alone.
 func named(name *string, id string) string {
-	if cli.Value(name) == "" {
+	if domain.Deref(name) == "" {
 		return id
 	}
 	return *name + " (" + id + ")"
@@ -225,7 +225,7 @@ func image(s api.Server) string {
 
 func serverGroups(s api.Server) string {
 	var all []string
-	for _, group := range cli.Value(s.ServerGroups) {
+	for _, group := range domain.Deref(s.ServerGroups) {
 		all = append(all, named(&group.Name, group.ID))
 	}
 	return strings.Join(all, ", ")
@@ -233,7 +233,7 @@ func serverGroups(s api.Server) string {
 
 func volumes(s api.Server) string {
 	var all []string
-	for _, volume := range cli.Value(s.Volumes) {
+	for _, volume := range domain.Deref(s.Volumes) {
 		all = append(all, named(&volume.Name, volume.ID))
 	}
 	return strings.Join(all, ", ")
@@ -254,7 +254,7 @@ func partial(s api.Server) string {
 }
 
 func agent(s api.Server) string {
-	agent := cli.Value(s.Instance).Agent
+	agent := domain.Deref(s.Instance).Agent
 	switch {
 	case agent == nil:
 		return ""

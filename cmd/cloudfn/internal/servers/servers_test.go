@@ -154,9 +154,9 @@ func TestGoals(t *testing.T) {
 // TestManyThatBreakOff shows the results of the first request, although the second one failed.
 func TestManyThatBreakOff(t *testing.T) {
 	t.Parallel()
-	asked := 0
+	calls := 0
 	a, shown, _ := clitest.New(t, func(w http.ResponseWriter, req *http.Request) {
-		if asked++; asked > 1 {
+		if calls++; calls > 1 {
 			w.WriteHeader(http.StatusServiceUnavailable)
 			return
 		}
@@ -191,10 +191,10 @@ func TestAnActionIsSentAgain(t *testing.T) {
 		breaks, busy int
 		given, want  string // the id given by --id, and what the error has
 	}{
-		"answered":        {want: ""},
-		"lost twice":      {breaks: 2, busy: 1},
-		"lost each time":  {breaks: 100, given: "the-id", want: "add --id the-id"},
-		"refused at once": {busy: 100, want: "being worked on"},
+		"answered":            {want: ""},
+		"lost twice":          {breaks: 2, busy: 1},
+		"lost each time":      {breaks: 100, given: "the-id", want: "add --id the-id"},
+		"refused immediately": {busy: 100, want: "being worked on"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -205,7 +205,7 @@ func TestAnActionIsSentAgain(t *testing.T) {
 				_ = json.NewDecoder(req.Body).Decode(&body)
 				mu.Lock()
 				defer mu.Unlock()
-				ids[cli.Value(body.ID)]++
+				ids[domain.Deref(body.ID)]++
 				switch n++; {
 				case n <= tc.breaks:
 					panic(http.ErrAbortHandler)

@@ -16,6 +16,7 @@ import (
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/api"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/cli"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/output"
+	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
 const path = "/v1/stats"
@@ -47,7 +48,6 @@ Uncertain servers are those whose state at the hour Nova's log does not show; no
 	cmd.Flags().Int("hours", 24, "how many hours, 1 to 720")
 	cmd.Flags().StringVar(&svg, "svg", "", "write the chart to this file as SVG instead (- is the standard output)")
 	cmd.Flags().BoolVar(&isASCII, "ascii", false, "draw with ASCII only (default by the locale)")
-	cli.Choices(cmd, "hours")
 	return cmd
 }
 
@@ -105,9 +105,9 @@ func byStatus(h api.HourStat) string {
 func title(s api.Stats) string {
 	switch s.Scope {
 	case api.ScopeProject:
-		return "Servers of project " + cli.Value(s.ProjectID)
+		return "Servers of project " + domain.Deref(s.ProjectID)
 	case api.ScopeDomain:
-		return "Servers of domain " + cli.Value(s.DomainID)
+		return "Servers of domain " + domain.Deref(s.DomainID)
 	}
 	return "Servers of the cloud"
 }
@@ -123,7 +123,7 @@ func bars(hours []api.HourStat) []output.Bar {
 			format = dayAndHour
 		}
 		bars[i] = output.Bar{
-			Label: h.Hour.UTC().Format(format), Part: cli.Value(h.Running), All: cli.Value(h.Total),
+			Label: h.Hour.UTC().Format(format), Part: domain.Deref(h.Running), All: domain.Deref(h.Total),
 			Missing: h.Running == nil || h.Total == nil,
 		}
 		if h.Source == api.Rebuilt {
