@@ -65,9 +65,7 @@ func TestConnectionsOfLeasesDoNotCount(t *testing.T) {
 	}
 	lease()
 	wantCode(t, "one more connection", errOf(store.Create(t.Context(), newConnection())), apperr.Conflict)
-	if n := testkit.Scalar[int](t, conn, "select count(*)::int from connections"); n != domain.MaxConnections+2 {
-		t.Errorf("there are %d connections", n)
-	}
+	wantValue(t, conn, domain.MaxConnections+2, "there are %d connections", "select count(*)::int from connections")
 }
 
 // TestConnectionEndsAt: a connection ends at its expiry, or when it was idle for too long.
@@ -171,10 +169,8 @@ func TestRecordResources(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if n := testkit.Scalar[int](t, conn,
-		"select count(*)::int from connection_resources where seen->'flavors' <> 'null'"); n != 1 {
-		t.Errorf("there are %d rows", n)
-	}
+	wantValue(t, conn, 1, "there are %d rows",
+		"select count(*)::int from connection_resources where seen->'flavors' <> 'null'")
 
 	ended := storedConnection(t, store, newConnection())
 	must(store.End(t.Context(), "p1", ended.ID, domain.ConnectionDeleted, "over", true))(t)
@@ -184,7 +180,5 @@ func TestRecordResources(t *testing.T) {
 	}
 	must(store.End(t.Context(), "p1", c.ID, domain.ConnectionDeleted, "over", true))(t)
 	noError(t, works.Retire(t.Context(), 0, 0))
-	if n := testkit.Scalar[int](t, conn, "select count(*)::int from connection_resources"); n != 0 {
-		t.Errorf("%d rows are left of retired connections", n)
-	}
+	wantValue(t, conn, 0, "%d rows are left of retired connections", "select count(*)::int from connection_resources")
 }

@@ -315,7 +315,5 @@ func TestConnectionRequestEnds(t *testing.T) {
 	must(conn.Exec(t.Context(),
 		"update connection_requests set updated_at = updated_at - interval '2 hours'"))(t)
 	noError(t, store.Retire(t.Context(), time.Hour))
-	if n := testkit.Scalar[int](t, conn, "select count(*) from connection_requests"); n != 0 {
-		t.Errorf("%d are kept", n)
-	}
+	wantValue(t, conn, 0, "%d are kept", "select count(*) from connection_requests")
 }

@@ -11,7 +11,6 @@ import (
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/postgres"
-	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
 func newDrain(node string) domain.Drain {
@@ -82,11 +81,9 @@ func TestDrains(t *testing.T) {
 	if err := drains.Save(ctx, claim, d, long); err != nil || d.EndedAt.IsZero() {
 		t.Fatalf("%+v: %v", d, err)
 	}
-	if got := testkit.Scalar[string](t, w.conn, `
+	wantValue(t, w.conn, "1 1 0 one is locked boss", "the event at the end: %q", `
 select concat_ws(' ', data->>'moved', data->>'left', data->>'skipped', data->>'reason', data->'actor'->>'user_id')
-from events where type = $1 and data->>'status' = 'done'`, domain.DrainEvent); got != "1 1 0 one is locked boss" {
-		t.Errorf("the event at the end: %q", got)
-	}
+from events where type = $1 and data->>'status' = 'done'`, domain.DrainEvent)
 	w.events("a", "done")
 	wantError(t, "saved after its end", drains.Save(ctx, claim, d, long), domain.ErrFenced)
 	if due, err := isDue(ctx, drains.Queue(), time.Hour); err != nil || due {

@@ -90,9 +90,7 @@ func TestRetireWhileDelivering(t *testing.T) {
 		func() bool { return testkit.Scalar[bool](t, watch, waiting) })
 	exec(t, m.conn, "set lock_timeout = '500ms'; update deliveries set status = 'delivered'; commit")
 	noError(t, <-retired)
-	if n := testkit.Scalar[int](t, m.conn, "select count(*)::int from deliveries"); n != 0 {
-		t.Errorf("%d deliveries are left", n)
-	}
+	wantValue(t, m.conn, 0, "%d deliveries are left", "select count(*)::int from deliveries")
 }
 
 // TestRetire: old events go with their deliveries, and a stream goes on after them; an hour's event stays.
@@ -112,9 +110,7 @@ func TestRetire(t *testing.T) {
   or subject = 'subject-001'`)
 	held := m.claim(t, domain.Room{Attempts: 1})[0] // being delivered
 	noError(t, m.events.Retire(t.Context(), 7*24*time.Hour))
-	if n := testkit.Scalar[int](t, m.conn, "select count(*)::int from events"); n != 2 {
-		t.Errorf("%d events are left, want one and the hour's", n)
-	}
+	wantValue(t, m.conn, 2, "%d events are left, want one and the hour's", "select count(*)::int from events")
 	if _, err := m.MarkDelivered(t.Context(), held, 200, false, time.Minute); err != nil {
 		t.Errorf("the end of what was under way: %v", err)
 	}

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
 // noError ends the test at an error.
@@ -63,4 +64,12 @@ func concurrently(n int, do func(n int)) {
 		all.Go(func() { do(i) })
 	}
 	all.Wait()
+}
+
+// wantValue reports a value in the database that is not the wanted one. The format has a verb for the value.
+func wantValue[T comparable](t testing.TB, conn testkit.Querier, want T, format, sql string, args ...any) {
+	t.Helper()
+	if got := testkit.Scalar[T](t, conn, sql, args...); got != want {
+		t.Errorf(format, got)
+	}
 }

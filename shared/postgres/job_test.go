@@ -97,9 +97,7 @@ func TestJobs(t *testing.T) {
 		claim(t, jobs, "old", long)
 		exec(t, conn, "update jobs set created_at = created_at - interval '10 days' where key = 'old'")
 		noError(t, jobs.Forget(t.Context(), 9*24*time.Hour))
-		if n := testkit.Scalar[int](t, conn, "select count(*)::int from jobs where key in ('old', 'dead')"); n != 1 {
-			t.Errorf("%d of two are left", n)
-		}
+		wantValue(t, conn, 1, "%d of two are left", "select count(*)::int from jobs where key in ('old', 'dead')")
 	})
 }
 
@@ -192,7 +190,5 @@ func TestPeriodicJobs(t *testing.T) {
 	}
 	exec(t, conn, "update jobs set created_at = created_at - interval '100 days'")
 	noError(t, jobs.Forget(ctx, 24*time.Hour))
-	if got := testkit.Scalar[string](t, conn, "select string_agg(key, ',') from jobs"); got != "retire" {
-		t.Errorf("left are %s", got)
-	}
+	wantValue(t, conn, "retire", "left are %s", "select string_agg(key, ',') from jobs")
 }

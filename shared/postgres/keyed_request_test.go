@@ -91,9 +91,8 @@ func TestKeysExpire(t *testing.T) {
 	}
 	config := postgres.RetentionConfig{Orders: 24 * time.Hour, Instances: 24 * time.Hour, Stats: 744 * time.Hour}
 	noError(t, postgres.Retention{DB: db, Config: config}.Run(ctx))
-	if n := testkit.Scalar[int](t, conn, "select count(*)::int from idempotency_keys"); n != 2 {
-		t.Errorf("%d keys are left, want the new one and the one that is used again", n)
-	}
+	wantValue(t, conn, 2, "%d keys are left, want the new one and the one that is used again",
+		"select count(*)::int from idempotency_keys")
 }
 
 // TestKeysAreLimited: a project that has stored too much begins no other request with a key, and repeats those it has.

@@ -79,9 +79,7 @@ coalesce(data->>'previous_status', '') order by seq) from events where subject =
 	}; !slices.Equal(events, want) {
 		t.Errorf("its events are %v", events)
 	}
-	if ends := testkit.Scalar[string](t, conn, "select status from connections"); ends != "deleted" {
-		t.Errorf("its connection is %s", ends)
-	}
+	wantValue(t, conn, "deleted", "its connection is %s", "select status from connections")
 	// the cleaning takes an hour from now on, and not from the end that was booked
 	if free := testkit.Scalar[bool](t, conn, `select bool_and(upper(during) between clock_timestamp() + interval '59 minutes'
 		and clock_timestamp() + interval '61 minutes' and released_at is not null) from allocations`); !free {

@@ -129,11 +129,9 @@ func TestCreateLease(t *testing.T) {
 	if err != nil || ended.Status != domain.LeaseCancelled {
 		t.Errorf("ended is %+v: %v", ended, err)
 	}
-	if n := testkit.Scalar[int](t, conn, `select (select count(*) from allocations)::int
+	wantValue(t, conn, 0, "%d parts of it are open", `select (select count(*) from allocations)::int
 + (select count(*) from connections where status <> 'deleted')::int + (select count(*) from reservations where is_open)::int
-+ (select count(*) from instances where lease_id is not null)::int`); n != 0 {
-		t.Errorf("%d parts of it are open", n)
-	}
++ (select count(*) from instances where lease_id is not null)::int`)
 }
 
 // TestChangePendingLease: all of a pending lease can change, and its hosts may.
@@ -276,10 +274,8 @@ select c.status || ' ' || a.connection_id from connections c, actions a where c.
 		"deleted "+second.ID.String() {
 		t.Errorf("left is %s", left)
 	}
-	if n := testkit.Scalar[int](t, conn,
-		"select count(*)::int from events where type = 'cloudfn.connection.state.v1'"); n != 0 {
-		t.Errorf("the connections of a lease have %d events", n)
-	}
+	wantValue(t, conn, 0, "the connections of a lease have %d events",
+		"select count(*)::int from events where type = 'cloudfn.connection.state.v1'")
 	connections := postgres.Connections{DB: db}
 	list, err := connections.List(t.Context(), delegator, domain.ConnectionQuery{Of: []string{"lease"}, Limit: 10})
 	if err != nil || len(list) != 1 || list[0].ID != second.ID {
@@ -326,9 +322,7 @@ func TestLeaseRules(t *testing.T) {
 	wantCode(t, "a third lease", errOf(store.Create(t.Context(), made)), apperr.Conflict)
 	must(store.End(t.Context(), "p1", first.ID, "", nil))(t)
 	create(t, store, made)
-	if n := testkit.Scalar[int](t, conn, "select count(*)::int from allocations"); n != 2 {
-		t.Errorf("%d hosts are allocated", n)
-	}
+	wantValue(t, conn, 2, "%d hosts are allocated", "select count(*)::int from allocations")
 }
 
 // TestLeaseWarning is written once, and once more when the end moves.

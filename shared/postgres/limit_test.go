@@ -55,9 +55,7 @@ func TestUnusedLimitsAreDeleted(t *testing.T) {
 	must(conn.Exec(t.Context(), `insert into rate_limits
 		select 'sign-in', n::text, now() + (n - 900) * interval '1 hour' from generate_series(1, 1000) n`))(t)
 	noError(t, postgres.Retention{DB: db}.DeleteUnusedLimits(t.Context()))
-	if n := testkit.Scalar[int](t, conn, "select count(*)::int from rate_limits"); n != 100 {
-		t.Errorf("%d limits are left", n)
-	}
+	wantValue(t, conn, 100, "%d limits are left", "select count(*)::int from rate_limits")
 }
 
 // TestUnusedLimitsDeadlockWithNoOne: a transaction that takes from one limit, and then from another, as another replica
@@ -76,9 +74,7 @@ func TestUnusedLimitsDeadlockWithNoOne(t *testing.T) {
 	})
 	exec(t, conn, "update rate_limits set used_up = used_up where source = '1'; commit")
 	noError(t, <-deleted)
-	if n := testkit.Scalar[int](t, conn, "select count(*)::int from rate_limits"); n != 1 {
-		t.Errorf("%d limits are left, want the one that was in use", n)
-	}
+	wantValue(t, conn, 1, "%d limits are left, want the one that was in use", "select count(*)::int from rate_limits")
 }
 
 // TestEventLimit: what requests write counts for their project, once for each event and once for each callback that
@@ -163,9 +159,8 @@ func TestEventLimit(t *testing.T) {
 	if err := changes[0].do(t.Context()); err != nil || testkit.Scalar[float64](t, l.conn, usedUp) != before {
 		t.Errorf("a function that serves no request: got %v, or it counts", err)
 	}
-	if n := testkit.Scalar[int](t, l.conn, "select count(*)::int from events where subject = '"+id.String()+"'"); n != 3 {
-		t.Errorf("%d events, want one of each change", n)
-	}
+	wantValue(t, l.conn, 3, "%d events, want one of each change",
+		"select count(*)::int from events where subject = '"+id.String()+"'")
 	wantCode(t, "another request is begun", errOf(limit.Begin(t.Context(), "p1")), apperr.RateLimited)
 	if _, err := limit.Begin(t.Context(), "p2"); err != nil {
 		t.Errorf("another project: %v", err)

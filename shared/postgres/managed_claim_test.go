@@ -142,10 +142,8 @@ where type = 'cloudfn.managed.unexpected_object.v1'`)
 	forget("missed for long", 0, "", []string{"s-web"}, "s-web")
 	save(0)
 	save(0, "twin")
-	if n := testkit.Scalar[int](t, conn, `select count(*)::int from events
-where type = 'cloudfn.managed.unexpected_object.v1' and subject = 'twin'`); n != 2 {
-		t.Errorf("there are %d events of an object that has come back", n)
-	}
+	wantValue(t, conn, 2, "there are %d events of an object that has come back", `select count(*)::int from events
+where type = 'cloudfn.managed.unexpected_object.v1' and subject = 'twin'`)
 	claim = domain.NewClaim() // another replica has the project
 	save(0)
 	if err := store.ForgetUnexpected(ctx, claim, "p1", nil, nil, 0); !errors.Is(err, domain.ErrFenced) {
@@ -226,9 +224,7 @@ func TestScanTime(t *testing.T) {
 	m := declare(t, store, newManaged("web"))
 	hasScan := func(want bool) {
 		t.Helper()
-		if got := testkit.Scalar[bool](t, conn, "select scan_at <= now() from managed_projects"); got != want {
-			t.Errorf("a scan is due: %t", got)
-		}
+		wantValue(t, conn, want, "a scan is due: %t", "select scan_at <= now() from managed_projects")
 	}
 	round := func(scans bool, meanwhile func()) {
 		t.Helper()

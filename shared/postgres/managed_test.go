@@ -151,11 +151,9 @@ func TestManagedLife(t *testing.T) {
 	noError(t, store.DeleteMember(ctx, claim, "p1", member.ID))
 	noError(t, store.Remove(ctx, claim, m))
 	noError(t, store.ReleaseProject(ctx, claim, project, time.Minute))
-	if left := testkit.Scalar[int](t, conn, `select (select count(*) from managed_projects)::int
+	wantValue(t, conn, 0, "%d rows are left", `select (select count(*) from managed_projects)::int
 + (select count(*) from managed_revisions)::int + (select count(*) from managed_members)::int
-+ (select count(*) from connections where status = 'active')::int`); left != 0 {
-		t.Errorf("%d rows are left", left)
-	}
++ (select count(*) from connections where status = 'active')::int`)
 	events := testkit.Scalar[[]string](t, conn, `select array_agg(seq || ' ' || (data->>'status') || ' ' ||
 coalesce(data->>'previous_status', '') || ' ' || (data->>'revision') order by seq) from events where subject = $1`,
 		m.ID.String())

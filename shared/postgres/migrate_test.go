@@ -96,7 +96,5 @@ func TestBlocking(t *testing.T) {
 func TestIndexesAreValid(t *testing.T) {
 	t.Parallel()
 	conn := testkit.Connect(t, testkit.Database(t))
-	if n := testkit.Scalar[int](t, conn, "select count(*)::int from pg_index where not indisvalid"); n != 0 {
-		t.Errorf("%d indexes are invalid", n)
-	}
+	wantValue(t, conn, 0, "%d indexes are invalid", "select count(*)::int from pg_index where not indisvalid")
 }

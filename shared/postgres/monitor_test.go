@@ -50,9 +50,7 @@ from events where type = 'cloudfn.monitor.failed.v1'`
 	step("one wake that took five minutes to fail", works+"; "+failed, func() error {
 		return monitors.WakeFailed(t.Context(), "run-leases", 5*time.Minute, "connection refused")
 	})
-	if n := testkit.Scalar[int](t, conn, "select count(*)::int from wake_failures"); n != 1 {
-		t.Errorf("%d functions are failing", n)
-	}
+	wantValue(t, conn, 1, "%d functions are failing", "select count(*)::int from wake_failures")
 }
 
 // TestWokenIsRepeated: a process that dies before its event says that a function can be woken leaves the failure, so
@@ -69,9 +67,7 @@ func TestWokenIsRepeated(t *testing.T) {
 		t.Error("it did not die")
 	}
 	exec(t, conn, "drop trigger fail on monitors")
-	if n := testkit.Scalar[int](t, conn, "select count(*)::int from wake_failures"); n != 1 {
-		t.Errorf("%d failures are left: no one calls it again", n)
-	}
+	wantValue(t, conn, 1, "%d failures are left: no one calls it again", "select count(*)::int from wake_failures")
 	noError(t, monitors.Woken(t.Context(), "run-leases"))
 	works := testkit.Scalar[int](t, conn, "select count(*)::int from events where data->>'status' = 'works'")
 	if left := testkit.Scalar[int](t, conn, "select count(*)::int from wake_failures"); works != 1 || left != 0 {

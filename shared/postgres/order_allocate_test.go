@@ -125,9 +125,7 @@ func TestQuotaHoldsConcurrently(t *testing.T) {
 				true))(t)
 		}
 	}
-	if n := testkit.Scalar[int](t, l.conn, "select count(*)::int from orders"); n != 150 {
-		t.Errorf("%d orders are stored, want 150", n)
-	}
+	wantValue(t, l.conn, 150, "%d orders are stored, want 150", "select count(*)::int from orders")
 	c := l.storeConnection(t, domain.ConnectionQuota{Instances: &three, VCPUs: &six}, nil)
 	many := make([]domain.Order, 8)
 	for n := range many {
@@ -276,15 +274,11 @@ func TestPlaceRejectsWhatConnectionForbids(t *testing.T) {
 			t.Errorf("%s: got %v, want %s", name, err, tc.want)
 		}
 	}
-	if n := testkit.Scalar[int](t, l.conn,
+	wantValue(t, l.conn, 0, "%d rows were stored",
 		`select (select count(*) from orders) + (select count(*) from instances) + (select count(*) from events
-  where order_id is not null)`); n != 0 {
-		t.Errorf("%d rows were stored", n)
-	}
-	if n := testkit.Scalar[int](t, l.conn,
-		"select count(*)::int from connections where last_used_at is not null"); n != 0 {
-		t.Errorf("%d connections count as used", n)
-	}
+  where order_id is not null)`)
+	wantValue(t, l.conn, 0, "%d connections count as used",
+		"select count(*)::int from connections where last_used_at is not null")
 }
 
 // TestLimitsHoldUnderTheLock: an order that was checked before the connection's limits changed is held against the new

@@ -229,9 +229,7 @@ func TestPlaceRejectsTakenIDs(t *testing.T) {
 			t.Errorf("in another project it is free: %v", err)
 		}
 	}
-	if n := testkit.Scalar[int](t, l.conn, "select count(*)::int from orders where project_id = 'p1'"); n != 1 {
-		t.Errorf("%d orders are stored", n)
-	}
+	wantValue(t, l.conn, 1, "%d orders are stored", "select count(*)::int from orders where project_id = 'p1'")
 }
 
 // TestReuseComparesImages, by id and by name. Where the name is not known the image is compared later, and what is
@@ -374,10 +372,8 @@ func TestReplaceReused(t *testing.T) {
 		get(t, l.Orders, o).IsReused(second) {
 		t.Errorf("in its place is %+v", second)
 	}
-	if got := testkit.Scalar[string](t, l.conn,
-		`select concat(order_id, spec->>'image_id', spec->>'image') from instances where id = $1`, first); got != "0f8fad5b-d9cb-469f-a165-70867728950e" {
-		t.Errorf("of the one that is given back is known %q", got)
-	}
+	wantValue(t, l.conn, "0f8fad5b-d9cb-469f-a165-70867728950e", "of the one that is given back is known %q",
+		`select concat(order_id, spec->>'image_id', spec->>'image') from instances where id = $1`, first)
 	if used := l.used(t, c); used.Instances != 2 {
 		t.Errorf("%d count for the quota", used.Instances)
 	}

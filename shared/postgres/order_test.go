@@ -292,8 +292,7 @@ func TestOrderProblem(t *testing.T) {
 		*get(t, l.Orders, o).Problem != *stored.Problem {
 		t.Errorf("read back is %+v %v", listed, err)
 	}
-	if got := testkit.Scalar[string](t, l.conn, "select data->'fault'->>'code' from events where subject = $1 and seq = 2",
-		o.ID.String()); got != "not_rolled_back" {
-		t.Errorf("the event has the fault %q", got)
-	}
+	wantValue(t, l.conn, "not_rolled_back", "the event has the fault %q",
+		"select data->'fault'->>'code' from events where subject = $1 and seq = 2",
+		o.ID.String())
 }

@@ -216,9 +216,7 @@ func TestEveryEventIsDelivered(t *testing.T) {
 			t.Errorf("%s: %v", subject, seqs)
 		}
 	}
-	if n := testkit.Scalar[int](t, m.conn, "select count(*)::int from streams where head < tail"); n != 0 {
-		t.Errorf("%d streams are not empty", n)
-	}
+	wantValue(t, m.conn, 0, "%d streams are not empty", "select count(*)::int from streams where head < tail")
 }
 
 // crowded is a database in which one project has a hundred callbacks that have waited forever, and another has one that

@@ -146,9 +146,7 @@ func TestInsertOnce(t *testing.T) {
 			t.Errorf("%s: committed %t, %v", name, got, err)
 		}
 	}
-	if n := testkit.Scalar[int](t, conn, "select count(*)::int from requests"); n != 1 {
-		t.Errorf("%d rows are stored", n)
-	}
+	wantValue(t, conn, 1, "%d rows are stored", "select count(*)::int from requests")
 	tx := must(conn.Begin(ctx))(t)
 	running := testkit.Scalar[string](t, conn, "select pg_current_xact_id()::text")
 	wantCode(t, "one that runs", errOf(store.Committed(ctx, running)), apperr.Unavailable)
@@ -245,7 +243,5 @@ func TestMeasure(t *testing.T) {
 	if n := measure() - before; n < 1000*800 {
 		t.Errorf("1000 responses are %d bytes", n)
 	}
-	if n := testkit.Scalar[int](t, conn, "select count(*)::int from request_log_sizes"); n != 3 {
-		t.Errorf("%d sizes are kept", n)
-	}
+	wantValue(t, conn, 3, "%d sizes are kept", "select count(*)::int from request_log_sizes")
 }

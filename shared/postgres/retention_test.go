@@ -246,9 +246,7 @@ where datname = current_database() and wait_event_type = 'Lock'`) > 0
 		t.Error("Run does not report that its connection was killed")
 	}
 	exec(t, conn, "rollback")
-	if n := testkit.Scalar[int](t, watch, "select count(*)::int from instances"); n != 6000 {
-		t.Errorf("%d instances are left, want all", n)
-	}
+	wantValue(t, watch, 6000, "%d instances are left, want all", "select count(*)::int from instances")
 	var both sync.WaitGroup
 	for range 2 {
 		both.Go(func() {
@@ -262,10 +260,8 @@ where datname = current_database() and wait_event_type = 'Lock'`) > 0
 	if err := r.Run(t.Context()); err != nil { // what both passed over because the other had it
 		t.Error(err)
 	}
-	if n := testkit.Scalar[int](t, watch,
-		"select (select count(*) from orders)::int + (select count(*) from instances)::int"); n != 0 {
-		t.Errorf("%d are left", n)
-	}
+	wantValue(t, watch, 0, "%d are left",
+		"select (select count(*) from orders)::int + (select count(*) from instances)::int")
 }
 
 // aged writes rows that are old, under names.

@@ -89,9 +89,8 @@ select sha256(n::text::bytea), '', 'u1', now() - interval '1 s' * n from generat
 	if n := count(); n > 19+500 {
 		t.Errorf("there are %d", n)
 	}
-	if n := testkit.Scalar[int](t, conn, "select count(*)::int from sessions where expires_at > now()"); n != 19 {
-		t.Errorf("%d of 19 that are not over are there", n)
-	}
+	wantValue(t, conn, 19, "%d of 19 that are not over are there",
+		"select count(*)::int from sessions where expires_at > now()")
 }
 
 // TestIdleSessions end, and a use keeps one alive. All of a user end together.
@@ -136,7 +135,5 @@ func TestIdleSessions(t *testing.T) {
 		t.Error("another user's session has ended")
 	}
 	noError(t, sessions.EndAll(ctx, "u1"))
-	if n := testkit.Scalar[int](t, conn, "select count(*)::int from sessions"); n != 0 {
-		t.Errorf("%d sessions are left", n)
-	}
+	wantValue(t, conn, 0, "%d sessions are left", "select count(*)::int from sessions")
 }

@@ -190,9 +190,7 @@ func TestRetireConnections(t *testing.T) {
 			days))(t)
 	}
 	noError(t, d.Retire(t.Context(), 7*24*time.Hour, 90*24*time.Hour))
-	if left := testkit.Scalar[int](t, conn, "select count(*)::int from connections where id <> $1", old.ID); left != 3 {
-		t.Errorf("%d are left", left)
-	}
+	wantValue(t, conn, 3, "%d are left", "select count(*)::int from connections where id <> $1", old.ID)
 	if n := testkit.Scalar[int](t, conn, "select count(*)::int from connections"); n != 3 {
 		t.Errorf("the old one is kept")
 	}
