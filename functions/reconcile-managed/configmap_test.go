@@ -14,15 +14,15 @@ import (
 // fileWorld has the deployment web of servers with the file of a configmap.
 type fileWorld struct{ *fakeWorld }
 
-// newFileWorld has servers that were made with the file "one", and are replaced for another one.
-func newFileWorld(t *testing.T, count int) fileWorld {
+// newFileWorld has three servers that were made with the file "one", and are replaced for another one.
+func newFileWorld(t *testing.T) fileWorld {
 	t.Helper()
 	w := fileWorld{newFakeWorld(t)}
 	w.change = func(spec *domain.DeploymentSpec) {
 		spec.Update, spec.Configmaps = domain.UpdateReplace, []string{"files"}
 	}
 	w.file(t, "one")
-	w.declare(t, count, "tiny", 0)
+	w.declare(t, 3, "tiny", 0)
 	w.becomesQuiet(t, &crasher{})
 	return w
 }
@@ -62,7 +62,7 @@ func (w fileWorld) updated(t *testing.T) (found domain.Condition) {
 // when it changes again meanwhile, and then nothing more.
 func TestChangedFilesAreRolled(t *testing.T) {
 	t.Parallel()
-	w := newFileWorld(t, 3)
+	w := newFileWorld(t)
 	w.file(t, "two")
 	for range 2 { // two rounds, and each replaces a server
 		w.round(t, w.replica(&crasher{}))

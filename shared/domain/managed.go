@@ -74,7 +74,7 @@ const DefaultMaxRevisions = 10
 
 // Schedule says where a resource may run.
 type Schedule struct {
-	Region   string            `json:"region,omitempty" maxLength:"255" doc:"Of the catalog."` // "" = the function's own
+	Region   string            `json:"region,omitempty" maxLength:"255" doc:"Of the catalog."` // "" = our own
 	Zone     string            `json:"zone,omitempty" maxLength:"255" doc:"An availability zone."`
 	Labels   map[string]string `json:"labels,omitempty" doc:"That its node should have."`
 	Affinity string            `json:"affinity,omitempty" enum:"spread,pack" doc:"Of a deployment's servers."`

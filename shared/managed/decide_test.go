@@ -141,10 +141,12 @@ func TestDecide(t *testing.T) {
 		members []observed
 		want    string
 	}{
-		"new":            {of(2, 1), nil, "create 0, create 1"},
-		"as declared":    {of(2, 1), []observed{member(0), member(1)}, ""},
-		"being made":     {of(1, 1), []observed{member(0, status(domain.MemberCreating), state(ObjectWorking))}, ""},
-		"open, declared": {to(1, 1), []observed{member(0, status(domain.MemberCreating), absent, requested)}, "create 0"},
+		"new":         {of(2, 1), nil, "create 0, create 1"},
+		"as declared": {of(2, 1), []observed{member(0), member(1)}, ""},
+		"being made":  {of(1, 1), []observed{member(0, status(domain.MemberCreating), state(ObjectWorking))}, ""},
+		"open, declared": {
+			to(1, 1), []observed{member(0, status(domain.MemberCreating), absent, requested)}, "create 0",
+		},
 		"failing, declared": {to(1, 1), []observed{
 			member(0, status(domain.MemberCreating), absent, requested, func(s *observed) { s.member.Attempts = 5 }),
 		}, "create 0, delete 0"},
@@ -167,8 +169,10 @@ func TestDecide(t *testing.T) {
 		"the deleted first": {
 			of(1, 1), []observed{member(0, state(ObjectDeleting)), member(1, off)}, "delete 0, record 1",
 		},
-		"scaled to none":     {of(0, 1), []observed{member(0), member(1)}, "delete 0, delete 1"},
-		"being deleted":      {of(0, 1), []observed{member(0, status(domain.MemberDeleting), state(ObjectDeleting))}, ""},
+		"scaled to none": {of(0, 1), []observed{member(0), member(1)}, "delete 0, delete 1"},
+		"being deleted": {
+			of(0, 1), []observed{member(0, status(domain.MemberDeleting), state(ObjectDeleting))}, "",
+		},
 		"deleted again":      {of(0, 1), []observed{member(0, status(domain.MemberDeleting))}, "delete 0"},
 		"gone":               {of(0, 1), []observed{member(0, status(domain.MemberDeleting), lost)}, "forget 0"},
 		"an ordinal is free": {of(1, 1), []observed{member(0, status(domain.MemberDeleting))}, "create 0, delete 0"},

@@ -347,8 +347,8 @@ func TestStatusOfDeployment(t *testing.T) {
 			"Progressing True AsDeclared",
 		},
 		"earlier files": {
-			[]observed{member(0, updated, func(s *observed) { s.isOld = true }), member(1, updated)}, domain.ManagedReady, "",
-			"Updated True EarlierFiles",
+			[]observed{member(0, updated, func(s *observed) { s.isOld = true }), member(1, updated)},
+			domain.ManagedReady, "", "Updated True EarlierFiles",
 		},
 	} {
 		m := &resource{members: tc.members, Managed: domain.Managed{

@@ -261,14 +261,6 @@ func (p *Project) Create(t testing.TB, name string, tags ...string) (id string) 
 	return must(servers.Create(context.Background(), nova, opts, nil).Extract())(t).ID
 }
 
-// Untag removes all tags of a server.
-func (p *Project) Untag(t testing.TB, serverID string) {
-	t.Helper()
-	nova := Compute(t, p.Login(t))
-	nova.Microversion = "2.26"
-	check(t, tags.DeleteAll(context.Background(), nova, serverID).ExtractErr())
-}
-
 // Tags returns the tags of a server.
 func (p *Project) Tags(t testing.TB, serverID string) []string {
 	t.Helper()
