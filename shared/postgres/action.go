@@ -302,8 +302,8 @@ func (k KeyedActions) Begin(
 ) (domain.KeyedAction, error) {
 	claim := domain.NewClaim()
 	action, result, err := begin[domain.KeyedAction](ctx, k.DB.pool, keyed{
-		beginSQL: beginKeyedSQL, args: []any{key.ProjectID, key.ID, key.BodySHA256, claim.ID, claimFor}, hash: key.BodySHA256,
-		findSQL: findKeyedSQL, other: otherAction(key.ID), full: func() error { return nil },
+		beginSQL: beginKeyedSQL, args: []any{key.ProjectID, key.ID, key.BodySHA256, claim.ID, claimFor},
+		hash: key.BodySHA256, findSQL: findKeyedSQL, other: otherAction(key.ID), full: func() error { return nil },
 		busy: fmt.Sprintf("action %s is in progress: send the same request again", key.ID),
 	})
 	action.ActionKey, action.Claim = key, claim

@@ -77,7 +77,8 @@ func (k KeyedRequests) Begin(
 			"this Idempotency-Key belongs to another request: the same key needs the same request"),
 		busy: "the request with this Idempotency-Key is in progress: send it again",
 		full: func() error {
-			return within(ctx, k.DB.pool, keyWaitSQL, keyLimit, request.ProjectID, "this project with an Idempotency-Key")
+			return within(ctx, k.DB.pool, keyWaitSQL, keyLimit, request.ProjectID,
+				"this project with an Idempotency-Key")
 		},
 	})
 	request.ID, request.Resumed, request.Claim, request.Response = begun.ID, begun.Resumed, claim, response

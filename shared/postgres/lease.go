@@ -278,7 +278,8 @@ func checkLease(ctx context.Context, tx pgx.Tx, made domain.NewLease) error {
 	if err := checkPeriod(lease, made.Rules); err != nil {
 		return err
 	}
-	return fits(ctx, tx, made.Rules.PerProject, "leases in a project that have not ended", openLeasesSQL, lease.ProjectID)
+	return fits(ctx, tx, made.Rules.PerProject, "leases in a project that have not ended", openLeasesSQL,
+		lease.ProjectID)
 }
 
 // checkPeriod rejects an end that is before the start, and a lease that is too long.

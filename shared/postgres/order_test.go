@@ -241,7 +241,9 @@ func TestListOrders(t *testing.T) {
 		"a connection":                {domain.OrderQuery{Filter: through("p1", c)}, []uuid.UUID{delegated.ID}},
 		"a connection without orders": {domain.OrderQuery{Filter: through("p1", other)}, nil},
 		"a connection, other project": {domain.OrderQuery{Filter: through("p2", c)}, nil},
-		"another project":             {domain.OrderQuery{Filter: domain.Filter{ProjectID: "p2"}}, []uuid.UUID{foreign.ID}},
+		"another project": {
+			domain.OrderQuery{Filter: domain.Filter{ProjectID: "p2"}}, []uuid.UUID{foreign.ID},
+		},
 	} {
 		tc.query.Limit = 9
 		if got := page(t, l.Orders, tc.query); !slices.Equal(got, tc.want) {

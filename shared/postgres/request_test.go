@@ -64,8 +64,10 @@ func TestListRequests(t *testing.T) {
 		"the next page":             {domain.RequestQuery{View: project, Limit: 2, Marker: rows[1].ID}, "/ä ✓"},
 		"after the last":            {domain.RequestQuery{View: project, Marker: full.ID}, ""},
 		"a marker of another's row": {domain.RequestQuery{View: project, Marker: rows[3].ID}, "/2,/ä ✓"},
-		"since long ago":            {domain.RequestQuery{View: project, Limit: 1, Since: time.Now().Add(-time.Hour)}, "/6"},
-		"since a moment to come":    {domain.RequestQuery{View: project, Since: time.Now().Add(time.Hour)}, ""},
+		"since long ago": {
+			domain.RequestQuery{View: project, Limit: 1, Since: time.Now().Add(-time.Hour)}, "/6",
+		},
+		"since a moment to come": {domain.RequestQuery{View: project, Since: time.Now().Add(time.Hour)}, ""},
 	} {
 		if tc.q.Limit == 0 {
 			tc.q.Limit = 10

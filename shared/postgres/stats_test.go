@@ -134,9 +134,13 @@ func TestSeries(t *testing.T) {
 		"a project": {project("p1", ""), 0, []domain.HourStat{
 			sampled(0, 1, 2), sampled(1, 1, 2), sampled(2, 0, 0),
 		}},
-		"a project that is gone":      {project("p2", ""), 0, []domain.HourStat{sampled(0, 3, 3), missing(1), missing(2)}},
+		"a project that is gone": {project("p2", ""), 0, []domain.HourStat{
+			sampled(0, 3, 3), missing(1), missing(2),
+		}},
 		"a project of another domain": {project("p3", "d1"), 0, []domain.HourStat{missing(0)}},
-		"a domain":                    {ofDomain("d1"), 0, []domain.HourStat{sampled(0, 4, 5), missing(1), sampled(2, 0, 0)}},
+		"a domain": {ofDomain("d1"), 0, []domain.HourStat{
+			sampled(0, 4, 5), missing(1), sampled(2, 0, 0),
+		}},
 		"another domain": {ofDomain("d2"), 0, []domain.HourStat{
 			sampled(0, 5, 6), entry(1, 5, 5, domain.Rebuilt),
 		}},
