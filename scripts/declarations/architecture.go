@@ -101,8 +101,8 @@ func (a aggregate) with(tables []string, events ...string) aggregate {
 	return a
 }
 
-// functions are those that serve HTTP and may insert into one of the tables that are named for the aggregate, or into
-// any if there is none; and those that events wake and may write to them.
+// functions are those that serve HTTP and may insert into a table that is named for the aggregate, and those that are
+// woken and may write to it. Where no table is, all of them count.
 func (a aggregate) functions(name string, d run.Description) (stores, changes []string) {
 	isOwn := func(table string) bool { return strings.HasPrefix(table, name) }
 	tables := slices.DeleteFunc(slices.Clone(a.tables), func(t string) bool { return !isOwn(t) })
