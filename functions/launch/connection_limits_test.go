@@ -82,7 +82,7 @@ func TestLaunchByConnectionRejected(t *testing.T) {
 	}
 }
 
-// TestConnectionQuota sends orders at once: together they stay within the quota, and failed instances do not count.
+// TestConnectionQuota sends orders concurrently: they stay within the quota, and failed instances do not count.
 func TestConnectionQuota(t *testing.T) {
 	t.Parallel()
 	d := delegated(t, nil)

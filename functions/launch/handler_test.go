@@ -117,7 +117,7 @@ func TestSameIDTwice(t *testing.T) {
 	}
 }
 
-// TestLongSameIDConcurrently sends one order twenty times at once.
+// TestLongSameIDConcurrently sends one order twenty times concurrently.
 func TestLongSameIDConcurrently(t *testing.T) {
 	t.Parallel()
 	p, app, _ := start(t)

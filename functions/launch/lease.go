@@ -55,23 +55,23 @@ func ofLease(err error, of *OrderLeaseRequest) error {
 }
 
 // newLease makes the lease of a new order's instances; nil = it gets none. A default lease is the operator's: the
-// project's limits do not count for it. That of servers that are launched stopped is active at once, because a start
-// would start them.
+// project's limits do not count for it. That of servers that are launched stopped is active immediately, because a
+// start would start them.
 func (s service) newLease(
 	ctx context.Context, a access, req createOrder, order domain.Order,
 ) (*domain.NewLease, error) {
-	asked := req.lease
-	isDefault := asked == nil && !s.defaultLease.IsZero() && a.Connection.ID == uuid.Nil
-	if asked == nil && !isDefault {
+	requested := req.lease
+	isDefault := requested == nil && !s.defaultLease.IsZero() && a.Connection.ID == uuid.Nil
+	if requested == nil && !isDefault {
 		return nil, nil //nolint:nilnil // it gets none
 	}
 	made := domain.NewLease{Rules: s.rules}
 	terms := domain.LeaseTerms{Duration: s.defaultLease}
 	if isDefault {
 		made.Rules = domain.LeaseRules{}
-		asked = &OrderLeaseRequest{}
+		requested = &OrderLeaseRequest{}
 	} else {
-		terms = asked.Terms()
+		terms = requested.Terms()
 	}
 	now, err := s.leases.Now(ctx)
 	if err != nil {
@@ -79,7 +79,7 @@ func (s service) newLease(
 	}
 	lease := domain.Lease{
 		ID: uuid.Must(uuid.NewV7()), ProjectID: order.ProjectID, DomainID: order.DomainID, UserID: order.UserID,
-		Name: asked.Name, Status: domain.LeasePending, OrderID: order.ID, Actor: order.Actor,
+		Name: requested.Name, Status: domain.LeasePending, OrderID: order.ID, Actor: order.Actor,
 	}
 	if lease.Name == "" {
 		lease.Name = req.name
@@ -88,11 +88,11 @@ func (s service) newLease(
 		lease.Status = domain.LeaseActive
 	}
 	if err := terms.Apply(&lease, made.Rules, now); err != nil {
-		return nil, ofLease(err, asked)
+		return nil, ofLease(err, requested)
 	}
 	made.Lease = lease
 	if _, err := s.leases.Check(ctx, made); err != nil { // a lease that Postgres refuses needs no trust
-		return nil, ofLease(err, asked)
+		return nil, ofLease(err, requested)
 	}
 	for _, i := range order.Instances {
 		made.Lease.Reservations = append(made.Lease.Reservations, domain.Reservation{
