@@ -29,8 +29,8 @@ type browser struct {
 // fromPage are the headers that the page's own script sends with each request.
 var fromPage = []string{pageHeader, "1", "Sec-Fetch-Site", "same-origin"}
 
-// ask sends a request as the page does.
-func (b *browser) ask(t *testing.T, method, path, body string) testkit.Answer {
+// send sends a request as the page does.
+func (b *browser) send(t *testing.T, method, path, body string) testkit.Answer {
 	t.Helper()
 	header := append([]string{"Content-Type", "application/json"}, fromPage...)
 	if b.cookie != "" {
@@ -50,7 +50,7 @@ func (b *browser) ask(t *testing.T, method, path, body string) testkit.Answer {
 func signInTo(t *testing.T, app *testkit.Client, body string) *browser {
 	t.Helper()
 	b := &browser{Client: app}
-	if a := b.ask(t, "POST", "/console/session", body); a.Status != 201 || b.cookie == "" {
+	if a := b.send(t, "POST", "/console/session", body); a.Status != 201 || b.cookie == "" {
 		t.Fatalf("signing in: got %d %s", a.Status, a.Body)
 	}
 	return b
@@ -85,7 +85,7 @@ func TestSignIn(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := &browser{Client: app}
-			a := b.ask(t, "POST", "/console/session", c.body)
+			a := b.send(t, "POST", "/console/session", c.body)
 			if c.detail != "" {
 				// the error repeats the name that was sent
 				text := strings.ReplaceAll(string(a.Body), `\"`+elsewhere.Name+`\" is not`, "is not")
@@ -102,7 +102,7 @@ func TestSignIn(t *testing.T) {
 				time.Until(made.ExpiresAt) > 12*time.Hour {
 				t.Errorf("got %d %s", a.Status, a.Body)
 			}
-			a = b.ask(t, "GET", "/console/session", "")
+			a = b.send(t, "GET", "/console/session", "")
 			a.JSON(t, &shown)
 			if a.Status != 200 || shown.Project != made.Project || shown.User != made.User ||
 				!shown.ExpiresAt.Equal(made.ExpiresAt) {
@@ -150,7 +150,7 @@ func TestSignInRejectsBadCredentials(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := &browser{Client: app}
-			a := b.ask(t, "POST", "/console/session", c.body)
+			a := b.send(t, "POST", "/console/session", c.body)
 			if a.Status != c.status || c.names != "" && !testkit.Names(t, a, c.names) || b.cookie != "" {
 				t.Errorf("got %d %s", a.Status, a.Body)
 			}
@@ -183,7 +183,7 @@ func TestAllowLists(t *testing.T) {
 		fmt.Sprintf(`{"token": %q}`, served.Token(t)):                                            201,
 	} {
 		b := &browser{Client: app}
-		if a := b.ask(t, "POST", "/console/session", body); a.Status != want || (b.cookie != "") != (want == 201) {
+		if a := b.send(t, "POST", "/console/session", body); a.Status != want || (b.cookie != "") != (want == 201) {
 			t.Errorf("got %d %s, want %d", a.Status, a.Body, want)
 		}
 	}
@@ -308,7 +308,7 @@ func TestRejectsOtherSites(t *testing.T) {
 	if a := app.Get(t, "/console/api/v1/servers", "Cookie", cookieName+"="+b.cookie); a.Status != 403 {
 		t.Errorf("to read without the header: got %d %s", a.Status, a.Body)
 	}
-	if a := b.ask(t, "GET", "/console/session", ""); a.Status != 200 {
+	if a := b.send(t, "GET", "/console/session", ""); a.Status != 200 {
 		t.Errorf("after all that: got %d %s", a.Status, a.Body)
 	}
 }
@@ -346,11 +346,11 @@ func TestSignInsAreLimited(t *testing.T) {
 	signInTo(t, one, password(p, ""))
 	b := &browser{Client: two}
 	for n, want := range []int{401, 429} {
-		if a := b.ask(t, "POST", "/console/session", `{"user": "nobody", "password": "x"}`); a.Status != want {
+		if a := b.send(t, "POST", "/console/session", `{"user": "nobody", "password": "x"}`); a.Status != want {
 			t.Errorf("sign-in %d: got %d %s", n, a.Status, a.Body)
 		}
 	}
-	if a := (&browser{Client: one}).ask(t, "POST", "/console/session", password(p, "")); a.Status != 429 ||
+	if a := (&browser{Client: one}).send(t, "POST", "/console/session", password(p, "")); a.Status != 429 ||
 		a.Header.Get("RateLimit-Policy") != `"sign-in";q=2;w=60` {
 		t.Errorf("the first replica: got %d %v", a.Status, a.Header)
 	}
@@ -368,22 +368,22 @@ func TestSessionsDoNotShareAnAddress(t *testing.T) {
 		for n := range 130 {
 			// The second one has the process send itself another, of an unknown token.
 			for path, want := range map[string]int{"/console/session": 200, "/console/api/v1/nothing": 404} {
-				if a := b.ask(t, "GET", path, ""); a.Status != want {
+				if a := b.send(t, "GET", path, ""); a.Status != want {
 					t.Fatalf("request %d: got %d %s", n, a.Status, a.Body)
 				}
 			}
 		}
 	}
-	if a := signedIn.ask(t, "DELETE", "/console/session", ""); a.Status != 204 {
+	if a := signedIn.send(t, "DELETE", "/console/session", ""); a.Status != 204 {
 		t.Fatalf("signing out: got %d %s", a.Status, a.Body)
 	}
 	b := &browser{two, signedIn.cookie}
-	if a := b.ask(t, "GET", "/console/session", ""); a.Status != 401 {
+	if a := b.send(t, "GET", "/console/session", ""); a.Status != 401 {
 		t.Errorf("an ended session: got %d %s", a.Status, a.Body)
 	}
 	status := 0
 	for n := 0; status != 429 && n < 1000; n++ {
-		status = b.ask(t, "GET", "/console/session", "").Status
+		status = b.send(t, "GET", "/console/session", "").Status
 	}
 	if status != 429 {
 		t.Errorf("without a session: got %d", status)

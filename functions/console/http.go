@@ -38,7 +38,7 @@ const (
 // describe.
 func routes(h handler) []httpx.Route {
 	list := []httpx.Route{
-		// The page reports that Postgres is away, so it does not need it.
+		// The page reports that Postgres is unavailable, so it does not need it.
 		static("GET /{$}", toPage), static("GET /console", toPage),
 		static("GET "+pagePath+"{$}", h.file), static("GET "+pagePath+"{file}", h.file),
 		httpx.Handle(apiPath+"/{path...}", h.proxy),
@@ -323,9 +323,9 @@ func checkPage(r *http.Request) error {
 		return apperr.New(apperr.Forbidden, "%s: 1 is missing: this path is for the console's page; the API is at /v1/",
 			pageHeader)
 	}
-	asked := *r
-	asked.Host = host(r)
-	if err := new(http.CrossOriginProtection).Check(&asked); err != nil {
+	requested := *r
+	requested.Host = host(r)
+	if err := new(http.CrossOriginProtection).Check(&requested); err != nil {
 		return apperr.Wrap(apperr.Forbidden, err, "the request is from another site's page")
 	}
 	return nil
@@ -430,7 +430,7 @@ func page() (map[string]file, error) {
 	return files, nil
 }
 
-// file gives a file of the page. A browser keeps it, and asks each time whether it is still the same.
+// file gives a file of the page. A browser caches it, and revalidates it each time.
 func (h handler) file(r *http.Request) (httpx.Response, error) {
 	name := r.PathValue("file")
 	if name == "" {

@@ -42,7 +42,7 @@ func proxyAnswersAsTheAPI(t *testing.T, d daemon) {
 		{"DELETE", "/v1/servers/" + uuid.NewString() + "?mode=deallocate", "", "servers"},
 	} {
 		want := direct.Do(t, c.method, c.path, c.body, "Content-Type", "application/json")
-		got := b.ask(t, c.method, apiPath+c.path, c.body)
+		got := b.send(t, c.method, apiPath+c.path, c.body)
 		id := got.Header.Get("X-Request-Id")
 		if got.Status != want.Status || without(t, got.Body) != without(t, want.Body) {
 			t.Errorf("%s %s: got %d %s, want %d %s", c.method, c.path, got.Status, got.Body, want.Status, want.Body)
@@ -67,7 +67,7 @@ func proxyAnswersAsTheAPI(t *testing.T, d daemon) {
 		}
 	}
 	if n := d.listed(t, p) - before; n != 4 {
-		t.Errorf("%d rows of /v1/servers say who asked", n)
+		t.Errorf("%d rows of /v1/servers name the user", n)
 	}
 }
 
@@ -93,7 +93,7 @@ func TestLongProxyLaunches(t *testing.T) {
 	p, other := testkit.BorrowProject(t), testkit.BorrowProject(t)
 	d := startDaemon(t)
 	b := d.signIn(t, p)
-	a := b.ask(t, "POST", apiPath+"/v1/launch",
+	a := b.send(t, "POST", apiPath+"/v1/launch",
 		fmt.Sprintf(`{"name": "x", "flavor": %q, "image": %q, "networks": [%q], "user_data": %q}`,
 			f.FlavorID, f.ImageID, f.NetworkID, strings.Repeat("x", 40<<10)))
 	var order struct {
@@ -108,14 +108,14 @@ func TestLongProxyLaunches(t *testing.T) {
 	}
 	server := "/v1/servers/" + order.Instances[0].ServerID
 	testkit.Eventually(t, 2*time.Minute, "it is active", func() bool { // before, Nova answers a stranger with 403
-		return strings.Contains(string(b.ask(t, "GET", apiPath+server, "").Body), `"status":"ACTIVE"`)
+		return strings.Contains(string(b.send(t, "GET", apiPath+server, "").Body), `"status":"ACTIVE"`)
 	})
 	stranger := signInTo(t, d.Client, password(other, ""))
 	for _, path := range []string{"/v1/launch/" + order.ID, server} {
-		if a := b.ask(t, "GET", apiPath+path, ""); a.Status != 200 {
+		if a := b.send(t, "GET", apiPath+path, ""); a.Status != 200 {
 			t.Errorf("%s: got %d %s", path, a.Status, a.Body)
 		}
-		if a := stranger.ask(t, "GET", apiPath+path, ""); a.Status != 404 {
+		if a := stranger.send(t, "GET", apiPath+path, ""); a.Status != 404 {
 			t.Errorf("%s, of a stranger: got %d %s", path, a.Status, a.Body)
 		}
 	}
@@ -132,7 +132,7 @@ func proxyReachesOnlyTheAPI(t *testing.T, d daemon) {
 		"/v1/servers/../agents/x/bundle", "/v1/%2e%2e/events/poll-instances", "/v1/agents;x/y/bundle",
 	} {
 		for _, method := range []string{"GET", "POST"} {
-			if a := b.ask(t, method, apiPath+path, ""); a.Status != 404 && a.Status != 405 {
+			if a := b.send(t, method, apiPath+path, ""); a.Status != 404 && a.Status != 405 {
 				t.Errorf("%s %s: got %d %s", method, path, a.Status, a.Body)
 			}
 		}
@@ -267,7 +267,7 @@ func proxyRejectsChangedUser(t *testing.T, d daemon) {
 		}
 	}
 	if n := d.listed(t, p) - before; n != 2 {
-		t.Errorf("the function was asked %d times", n)
+		t.Errorf("the function got %d requests", n)
 	}
 }
 
@@ -283,7 +283,7 @@ func (zeros) Read(p []byte) (int, error) { return len(p), nil }
 func proxyBodies(t *testing.T, d daemon) {
 	b := d.signIn(t, testkit.BorrowProject(t))
 	for size, want := range map[int]int{1 << 20: 400, 1<<20 + 1: 413} {
-		a := b.ask(t, "POST", apiPath+"/v1/launch", strings.Repeat(" ", size))
+		a := b.send(t, "POST", apiPath+"/v1/launch", strings.Repeat(" ", size))
 		if a.Status != want {
 			t.Errorf("%d bytes: got %d %s, want %d", size, a.Status, a.Body, want)
 		}
@@ -299,7 +299,7 @@ func TestProxyWithoutFunctions(t *testing.T) {
 	app := testkit.Start(t, testkit.Env(t, database,
 		map[string]string{"CONSOLE_UPSTREAM": "http://{function}.localhost:1"}), Function)
 	b := signInTo(t, app, password(p, ""))
-	a := b.ask(t, "GET", apiPath+"/v1/servers", "")
+	a := b.send(t, "GET", apiPath+"/v1/servers", "")
 	if a.Status != 503 || a.Header.Get("Retry-After") == "" || !strings.Contains(string(a.Body), "cannot be reached") {
 		t.Errorf("got %d %s", a.Status, a.Body)
 	}

@@ -233,7 +233,7 @@ func (s service) SignOutEverywhere(ctx context.Context, session domain.Session) 
 	return nil
 }
 
-// revoke revokes an unused token. If Keystone is away the token expires later.
+// revoke revokes an unused token. If Keystone is unavailable the token expires later.
 func (s service) revoke(ctx context.Context, token domain.Secret) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), revokeTimeout)
 	defer cancel()

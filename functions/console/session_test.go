@@ -31,17 +31,17 @@ func TestSessionWorksOnAllReplicas(t *testing.T) {
 	token := stored(t, database, b.cookie).Token
 	for _, other := range []*testkit.Process{second, third} {
 		b.Client = other.Client
-		if a := b.ask(t, "GET", "/console/session", ""); a.Status != 200 || !strings.Contains(string(a.Body), p.ID) {
+		if a := b.send(t, "GET", "/console/session", ""); a.Status != 200 || !strings.Contains(string(a.Body), p.ID) {
 			t.Errorf("got %d %s", a.Status, a.Body)
 		}
 	}
 	kept := b.cookie
-	if a := b.ask(t, "DELETE", "/console/session", ""); a.Status != 204 || b.cookie != "" {
+	if a := b.send(t, "DELETE", "/console/session", ""); a.Status != 204 || b.cookie != "" {
 		t.Errorf("signing out: got %d %s", a.Status, a.Header)
 	}
 	b.Client, b.cookie = second.Client, kept
 	for path, want := range map[string]int{"/console/session": 401, "/console/api/v1/servers": 401} {
-		if a := b.ask(t, "GET", path, ""); a.Status != want || !strings.HasPrefix(a.Header.Get("WWW-Authenticate"),
+		if a := b.send(t, "GET", path, ""); a.Status != want || !strings.HasPrefix(a.Header.Get("WWW-Authenticate"),
 			"Keystone ") {
 			t.Errorf("%s after signing out: got %d %s", path, a.Status, a.Body)
 		}
@@ -52,7 +52,7 @@ func TestSessionWorksOnAllReplicas(t *testing.T) {
 	if alive(t, token) {
 		t.Error("the token is still good")
 	}
-	if a := b.ask(t, "DELETE", "/console/session", ""); a.Status != 204 {
+	if a := b.send(t, "DELETE", "/console/session", ""); a.Status != 204 {
 		t.Errorf("signing out again: got %d %s", a.Status, a.Body)
 	}
 	for row, want := range map[string]int{"POST 201": 1, "DELETE 204": 2} {
@@ -84,11 +84,11 @@ func stored(t *testing.T, database, cookie string) domain.Session {
 	return session
 }
 
-// alive asks Keystone, through a replica that has not cached the token.
+// alive validates with Keystone, through a replica that has not cached the token.
 func alive(t *testing.T, token domain.Secret) bool {
 	t.Helper()
 	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil), Function)
-	return (&browser{Client: app}).ask(t, "POST", "/console/session",
+	return (&browser{Client: app}).send(t, "POST", "/console/session",
 		fmt.Sprintf(`{"token": %q}`, token.Reveal())).Status == 201
 }
 
@@ -98,7 +98,7 @@ func TestSignOutKeepsGivenToken(t *testing.T) {
 	token := testkit.BorrowProject(t).Token(t)
 	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil), Function)
 	b := signInTo(t, app, fmt.Sprintf(`{"token": %q}`, token))
-	b.ask(t, "DELETE", "/console/session", "")
+	b.send(t, "DELETE", "/console/session", "")
 	if !alive(t, domain.Secret(token)) {
 		t.Error("it is not good any more")
 	}
@@ -122,19 +122,19 @@ func TestSessionExpires(t *testing.T) {
 	if _, err := conn.Exec(t.Context(), "update sessions set expires_at = now() where id = $1", key.id); err != nil {
 		t.Fatal(err)
 	}
-	if a := over.ask(t, "GET", "/console/session", ""); a.Status != 401 {
+	if a := over.send(t, "GET", "/console/session", ""); a.Status != 401 {
 		t.Errorf("a session that is over: got %d %s", a.Status, a.Body)
 	}
 	signInTo(t, app, body)
 	if n := testkit.Scalar[int](t, conn, "select count(*)::int from sessions"); n != 2 {
 		t.Errorf("there are %d sessions, want the two that are not over", n)
 	}
-	if a := running.ask(t, "GET", "/console/session", ""); a.Status != 200 {
+	if a := running.send(t, "GET", "/console/session", ""); a.Status != 200 {
 		t.Errorf("a session that is not over: got %d %s", a.Status, a.Body)
 	}
 }
 
-// TestSignInReplacesSession ends the previous session, whoever it belongs to.
+// TestSignInReplacesSession ends the previous session, also that of another user.
 func TestSignInReplacesSession(t *testing.T) {
 	t.Parallel()
 	p, other := testkit.BorrowProject(t), testkit.BorrowProject(t)
@@ -142,16 +142,16 @@ func TestSignInReplacesSession(t *testing.T) {
 	app := testkit.Start(t, testkit.Env(t, database, nil), Function)
 	b := signInTo(t, app, password(p, ""))
 	before, token := *b, stored(t, database, b.cookie).Token
-	if a := b.ask(t, "POST", "/console/session", `{"user": "x", "password": "y"}`); a.Status != 401 {
+	if a := b.send(t, "POST", "/console/session", `{"user": "x", "password": "y"}`); a.Status != 401 {
 		t.Errorf("in vain: got %d", a.Status)
 	}
-	if a := before.ask(t, "GET", "/console/session", ""); a.Status != 200 {
+	if a := before.send(t, "GET", "/console/session", ""); a.Status != 200 {
 		t.Errorf("after somebody tried in vain: got %d", a.Status)
 	}
-	if a := b.ask(t, "POST", "/console/session", password(other, "")); a.Status != 201 {
+	if a := b.send(t, "POST", "/console/session", password(other, "")); a.Status != 201 {
 		t.Fatalf("got %d %s", a.Status, a.Body)
 	}
-	if a := before.ask(t, "GET", "/console/session", ""); a.Status != 401 {
+	if a := before.send(t, "GET", "/console/session", ""); a.Status != 401 {
 		t.Errorf("the session before: got %d %s", a.Status, a.Body)
 	}
 	if alive(t, token) {
@@ -170,7 +170,7 @@ func TestConcurrentSignOuts(t *testing.T) {
 	for range 8 {
 		all.Go(func() {
 			one := *b
-			if a := one.ask(t, "DELETE", "/console/session", ""); a.Status != 204 {
+			if a := one.send(t, "DELETE", "/console/session", ""); a.Status != 204 {
 				t.Errorf("got %d %s", a.Status, a.Body)
 			}
 		})
@@ -218,10 +218,10 @@ func TestRejectsChangedSession(t *testing.T) {
 			to.id); err != nil {
 			t.Fatal(err)
 		}
-		if a := mine.ask(t, "GET", "/console/session", ""); a.Status != 401 {
+		if a := mine.send(t, "GET", "/console/session", ""); a.Status != 401 {
 			t.Errorf("got %d %s", a.Status, a.Body)
 		}
-		if a := mine.ask(t, method, "/console/session", body); a.Status != want {
+		if a := mine.send(t, method, "/console/session", body); a.Status != want {
 			t.Errorf("%s: got %d %s", method, a.Status, a.Body)
 		}
 	}
@@ -289,10 +289,10 @@ create trigger refuse before delete on sessions for each row execute function re
 		t.Fatal(err)
 	}
 	before := b.cookie
-	if a := b.ask(t, "POST", "/console/session", body); a.Status != 201 || b.cookie == before {
+	if a := b.send(t, "POST", "/console/session", body); a.Status != 201 || b.cookie == before {
 		t.Fatalf("got %d %s", a.Status, a.Body)
 	}
-	if a := b.ask(t, "GET", "/console/session", ""); a.Status != 200 {
+	if a := b.send(t, "GET", "/console/session", ""); a.Status != 200 {
 		t.Errorf("the new session: got %d %s", a.Status, a.Body)
 	}
 }
@@ -315,18 +315,18 @@ func TestSignOutEverywhere(t *testing.T) {
 		t.Errorf("another user's page: got %d %s", a.Status, a.Body)
 	}
 	was := *first
-	if a := first.ask(t, "DELETE", all, ""); a.Status != 204 || first.cookie != "" {
+	if a := first.send(t, "DELETE", all, ""); a.Status != 204 || first.cookie != "" {
 		t.Fatalf("got %d %s", a.Status, a.Body)
 	}
 	for name, tc := range map[string]struct {
 		b    *browser
 		want int
 	}{"this one": {&was, 401}, "in another browser": {second, 401}, "another user's": {others, 200}} {
-		if a := tc.b.ask(t, "GET", "/console/session", ""); a.Status != tc.want {
+		if a := tc.b.send(t, "GET", "/console/session", ""); a.Status != tc.want {
 			t.Errorf("%s: got %d %s, want %d", name, a.Status, a.Body, tc.want)
 		}
 	}
-	if a := second.ask(t, "DELETE", all, ""); a.Status != 401 {
+	if a := second.send(t, "DELETE", all, ""); a.Status != 401 {
 		t.Errorf("without a session: got %d %s", a.Status, a.Body)
 	}
 	if alive(t, token) {

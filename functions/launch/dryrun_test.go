@@ -101,7 +101,7 @@ func TestLongDryRunAddsUpServers(t *testing.T) {
 	}
 }
 
-// TestNamesThatNovaRejects checks that names which Nova rejects are rejected at once, by dry run and launch alike.
+// TestNamesThatNovaRejects checks that names which Nova rejects are rejected immediately, by dry run and launch alike.
 func TestNamesThatNovaRejects(t *testing.T) {
 	t.Parallel()
 	_, app, database := start(t)

@@ -315,7 +315,7 @@ func orNil(id uuid.UUID) *uuid.UUID {
 	return &id
 }
 
-// launchReport answers a dry run: everything that would make the launch fail, at once.
+// launchReport answers a dry run: everything that would make the launch fail.
 type launchReport struct {
 	OK        bool              `json:"ok" doc:"Nothing was found that would make the launch fail."`
 	Problems  []launchProblem   `json:"problems"`

@@ -57,21 +57,21 @@ func ofLease(err error, of *OrderLeaseRequest) error {
 }
 
 // newLease makes the lease of a new order's instances; nil = it gets none. A default lease is the operator's: the
-// project's limits do not count for it. That of servers that are launched stopped is active at once, because a start
-// would start them.
+// project's limits do not count for it. That of servers that are launched stopped is active immediately, because a
+// start would start them.
 func (s service) newLease(
 	ctx context.Context, a access, req createOrder, order domain.Order,
 ) (*domain.NewLease, error) {
-	asked := req.lease
-	isDefault := asked == nil && !s.defaultLease.IsZero() && a.Connection.ID == uuid.Nil
-	if asked == nil && !isDefault {
+	requested := req.lease
+	isDefault := requested == nil && !s.defaultLease.IsZero() && a.Connection.ID == uuid.Nil
+	if requested == nil && !isDefault {
 		return nil, nil //nolint:nilnil // it gets none
 	}
 	rules, terms := s.rules, domain.LeaseTerms{Duration: s.defaultLease}
 	if isDefault {
-		rules, asked = domain.LeaseRules{}, &OrderLeaseRequest{}
+		rules, requested = domain.LeaseRules{}, &OrderLeaseRequest{}
 	} else {
-		terms = asked.Terms()
+		terms = requested.Terms()
 	}
 	now, err := s.leases.Now(ctx)
 	if err != nil {
@@ -79,17 +79,17 @@ func (s service) newLease(
 	}
 	lease := domain.Lease{
 		ProjectID: order.ProjectID, DomainID: order.DomainID, UserID: order.UserID,
-		Name: cmp.Or(asked.Name, req.name), OrderID: order.ID, Actor: order.Actor,
+		Name: cmp.Or(requested.Name, req.name), OrderID: order.ID, Actor: order.Actor,
 	}
 	if req.spec.Stopped {
 		lease.Status = domain.LeaseActive
 	}
 	made, err := terms.NewLease(lease, rules, now)
 	if err != nil {
-		return nil, ofLease(err, asked)
+		return nil, ofLease(err, requested)
 	}
 	if _, err := s.leases.Check(ctx, made); err != nil { // a lease that Postgres refuses needs no trust
-		return nil, ofLease(err, asked)
+		return nil, ofLease(err, requested)
 	}
 	for _, i := range order.Instances {
 		made.Lease.Reservations = append(made.Lease.Reservations, domain.Reservation{

@@ -40,7 +40,7 @@ func checkTrust(t *testing.T, p *testkit.Project, end time.Time) {
 	}
 }
 
-// TestLaunchWithLease launches with a lease, by two requests at once and then by a third: there is one lease and one
+// TestLaunchWithLease launches with a lease, by two concurrent requests and then by a third: there is one lease and one
 // trust.
 func TestLaunchWithLease(t *testing.T) {
 	t.Parallel()
@@ -143,7 +143,7 @@ func TestLeaseRejected(t *testing.T) {
 	}
 }
 
-// TestLongDefaultLease gives every launch a lease that asks for none.
+// TestLongDefaultLease gives every launch a lease that requests none.
 func TestLongDefaultLease(t *testing.T) {
 	t.Parallel()
 	p, app, rows := startLeasing(t, map[string]string{"DEFAULT_LEASE": "P1M", "LEASES_PER_PROJECT": "1"})
@@ -165,7 +165,7 @@ func TestLongDefaultLease(t *testing.T) {
 	if a.JSON(t, &order); a.Status != 202 || order.Lease == nil {
 		t.Fatalf("an application credential: got %d %s", a.Status, a.Body)
 	}
-	// Nothing starts a server that is launched stopped: its lease is active at once.
+	// Nothing starts a server that is launched stopped: its lease is active immediately.
 	a = app.Post(t, "/v1/launch", body(t, object{"name": "stopped", "start": false}))
 	if a.JSON(t, &order); a.Status != 202 || order.Lease == nil || order.Lease.Status != domain.LeaseActive {
 		t.Errorf("stopped: got %d %s", a.Status, a.Body)

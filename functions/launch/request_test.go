@@ -370,7 +370,7 @@ func TestLaunchRejectsRequests(t *testing.T) {
 		"dry_run",
 	} {
 		if !testkit.Names(t, a, field) || strings.Contains(string(a.Body), "canary") {
-			t.Errorf("all at once: got %d %s, want a fault of %s and no value", a.Status, a.Body, field)
+			t.Errorf("all together: got %d %s, want a fault of %s and no value", a.Status, a.Body, field)
 		}
 	}
 	for name, tc := range map[string]struct {

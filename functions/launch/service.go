@@ -72,7 +72,7 @@ type launched struct {
 	isFresh        bool          // it was not stored before
 	privateKey     domain.Secret // of the key pair that this request made, if it made one
 	callbackSecret domain.Secret // of the callback that this request made, if it made one
-	retryAfter     time.Duration // until the same request can resume the order; 0 = at once, or nothing is left to do
+	retryAfter     time.Duration // until the same request can resume the order; 0 = immediately, or it is done
 }
 
 // Launch stores the order and has its servers made. An order that is stored already is resumed: this call finishes what

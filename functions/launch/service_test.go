@@ -105,7 +105,7 @@ func TestLongResendAfterKill(t *testing.T) {
 	}
 	a := second.Post(t, "/v1/launch", request)
 	if a.Status != 200 || a.Header.Get("Retry-After") == "" || len(a.Header.Get("Retry-After")) > 2 {
-		t.Errorf("at once: got %d %v %s", a.Status, a.Header, a.Body)
+		t.Errorf("immediately: got %d %v %s", a.Status, a.Header, a.Body)
 	}
 	var order Order
 	decided := make(chan struct{})
@@ -187,7 +187,7 @@ func TestKeyedCrashPoints(t *testing.T) {
 		},
 		{"died before it stored the order", "delete from orders", testkit.Died, 202},
 	} {
-		if point.want == 202 { // Nova was not asked
+		if point.want == 202 { // Nova was not called
 			p.Delete(t, p.Servers(t)[0].ID)
 			exec(t, conn, "delete from instances")
 			exec(t, conn, "delete from events")

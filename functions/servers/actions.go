@@ -193,7 +193,7 @@ func (k key) of(serverID string) []byte {
 const (
 	// A dead replica has had its request's time to work on an action, and this much for calls on their way to Nova.
 	keyedSlack = 15 * time.Second
-	// A call that may have reached Nova is not repeated at once.
+	// A call that may have reached Nova is not repeated immediately.
 	keyedPause = 10 * time.Second
 )
 
@@ -418,14 +418,11 @@ func (s service) RemoteConsole(
 // withConsole returns Nova's id of a server of the caller's project, by its own id or its instance's. Nova alone would
 // show admins the consoles of other projects, too.
 func (s service) withConsole(ctx context.Context, a access, id string) (string, error) {
-	i, err := s.find(ctx, a, id)
-	isTracked := i.ID != uuid.Nil
-	switch {
-	case err != nil:
+	i, isTracked, err := s.withServer(ctx, a, id)
+	if err != nil {
 		return "", err
-	case isTracked && i.ServerID == "":
-		return "", apperr.New(apperr.NotFound, "the instance %s has no server", id)
-	case isTracked:
+	}
+	if isTracked {
 		id = i.ServerID
 	}
 	server, err := actions.ReadServer(ctx, a.cloud, id, a.ProjectID, isTracked)

@@ -15,7 +15,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestActionsOnATrackedServer are possible by either of its ids. Each change is an event at once.
+// TestActionsOnATrackedServer are possible by either of its ids. Each change is an event immediately.
 func TestActionsOnATrackedServer(t *testing.T) {
 	t.Parallel()
 	p := testkit.BorrowProject(t)

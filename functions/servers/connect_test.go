@@ -153,7 +153,7 @@ func TestConnectRejects(t *testing.T) {
 	}
 }
 
-// TestConnectReturnsTheInstanceID, whoever manages or managed the server, and rejects another id.
+// TestConnectReturnsTheInstanceID of a server with any manager, and rejects another id.
 func TestConnectReturnsTheInstanceID(t *testing.T) {
 	t.Parallel()
 	d := delegate(t, nil)

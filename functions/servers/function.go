@@ -1,4 +1,4 @@
-// Package servers serves /v1/servers: the servers of the caller's project, whoever made them, and those that a
+// Package servers serves /v1/servers: all servers of the caller's project, and those that a
 // connection manages.
 package servers
 

@@ -342,7 +342,7 @@ func TestConsoleLog(t *testing.T) {
 	}
 	p.Await(t, server, "SHELVED_OFFLOADED")
 	testkit.Eventually(t, time.Minute, "a server without a host has no console", func() bool {
-		a := app.Get(t, "/v1/servers/"+server+"/console") // Nova takes its host away after it has stored the status
+		a := app.Get(t, "/v1/servers/"+server+"/console") // Nova clears its host after it has stored the status
 		return a.Status == 409 && strings.Contains(string(a.Body), "is not ready")
 	})
 }
@@ -366,14 +366,14 @@ func TestRemoteConsole(t *testing.T) {
 			return false
 		}
 		text, _ := io.ReadAll(r.Body)
-		var asked struct {
+		var request struct {
 			Console map[string]string `json:"remote_console"`
 		}
-		_ = json.Unmarshal(text, &asked)
-		protocol = asked.Console["protocol"] + " " + r.Header.Get("OpenStack-API-Version")
+		_ = json.Unmarshal(text, &request)
+		protocol = request.Console["protocol"] + " " + r.Header.Get("OpenStack-API-Version")
 		w.Header().Set("Content-Type", "application/json")
-		asked.Console["url"] = at
-		_ = json.NewEncoder(w).Encode(map[string]any{"remote_console": asked.Console})
+		request.Console["url"] = at
+		_ = json.NewEncoder(w).Encode(map[string]any{"remote_console": request.Console})
 		return true
 	})
 	env := testkit.RedirectTo(t, map[string]string{"compute": nova}).Env(t, "demo")

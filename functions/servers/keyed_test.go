@@ -45,7 +45,7 @@ func TestLongRebootWithAnIDIsDoneOnce(t *testing.T) {
 		all.Go(func() {
 			a := app.Post(t, path, body)
 			if a.Status == 409 && a.Header.Get("Retry-After") == "" {
-				t.Errorf("at once: %d %s", a.Status, a.Body)
+				t.Errorf("concurrently: %d %s", a.Status, a.Body)
 			}
 			mu.Lock()
 			defer mu.Unlock()
@@ -54,7 +54,7 @@ func TestLongRebootWithAnIDIsDoneOnce(t *testing.T) {
 	}
 	all.Wait()
 	if statuses[202] != 1 || statuses[202]+statuses[200]+statuses[409] != 4 {
-		t.Errorf("at once: %v", statuses)
+		t.Errorf("concurrently: %v", statuses)
 	}
 	p.Await(t, server, "ACTIVE")
 	same := func(when string) {
@@ -115,7 +115,7 @@ func TestLongRejectedActionCanBeRepeated(t *testing.T) {
 	p.Start(t, server)
 	lose = true
 	if a := app.Post(t, path, body); a.Status < 500 {
-		t.Errorf("while Nova is away: %d %s", a.Status, a.Body)
+		t.Errorf("while Nova is unavailable: %d %s", a.Status, a.Body)
 	}
 	_, err := conn.Exec(t.Context(), "update keyed_actions set claimed_until = clock_timestamp()") // instead of waiting
 	if err != nil {
@@ -152,7 +152,7 @@ func TestLongDeployWithAnIDIsDoneOnce(t *testing.T) {
 			t.Errorf("repeated %s: %d %s", when, a.Status, a.Body)
 		}
 	}
-	same("at once")
+	same("immediately")
 	p.Await(t, server, "ACTIVE")
 	same("when it is done")
 	loseResults(t, conn)
@@ -199,7 +199,7 @@ func TestConnectedActionWithAnID(t *testing.T) {
 		}
 		all.Wait()
 		if statuses["202"+key.String()] != 1 || statuses["200"+key.String()] != 3 {
-			t.Errorf("%s at once: %v", verb, statuses)
+			t.Errorf("%s concurrently: %v", verb, statuses)
 		}
 		for _, sql := range []string{
 			"update actions set status = 'done', payload = null",

@@ -39,13 +39,10 @@ type service struct {
 
 // Get returns one server, by its own id or its instance's: as Nova shows it, or through a connection as it is stored.
 func (s service) Get(ctx context.Context, a access, id string) (server domain.Server, err error) {
-	i, err := s.find(ctx, a, id)
-	isTracked := i.ID != uuid.Nil
+	i, isTracked, err := s.withServer(ctx, a, id)
 	switch {
 	case err != nil:
 		return server, err
-	case isTracked && i.ServerID == "":
-		return server, apperr.New(apperr.NotFound, "the instance %s has no server", id)
 	case a.cloud == nil && !isTracked:
 		return server, a.notFound(id)
 	case a.cloud == nil:
@@ -207,6 +204,14 @@ func (s service) find(ctx context.Context, a access, id string) (domain.Instance
 	return found[0], nil
 }
 
+// withServer is find for what needs the instance's server.
+func (s service) withServer(ctx context.Context, a access, id string) (i domain.Instance, isTracked bool, err error) {
+	if i, err = s.find(ctx, a, id); err == nil && i.ID != uuid.Nil && i.ServerID == "" {
+		err = apperr.New(apperr.NotFound, "the instance %s has no server", id)
+	}
+	return i, i.ID != uuid.Nil, err
+}
+
 const (
 	// maxRead limits the servers that one request reads to apply its filters. A page may then be shorter than its limit
 	// although there are more.
@@ -344,7 +349,7 @@ func hasName(q domain.ServerQuery, server domain.Server) bool {
 }
 
 // fetch reads the servers of instances, by server id. A launched server has the instance's id as a tag, by which Nova
-// lists many at once. A connected one has none, and tags may be removed: such servers are read by id, after Nova's
+// lists many in one call. A connected one has none, and tags may be removed: such servers are read by id, after Nova's
 // first page if they are many. A server that Nova no longer finds is omitted.
 func (s service) fetch(ctx context.Context, a access, tracked []domain.Tracked) (map[string]domain.Server, error) {
 	found := make(map[string]domain.Server, len(tracked))

@@ -21,6 +21,8 @@ const (
 	callbackTime = time.Second // what each receiver takes
 	deadEach     = 10          // one in so many is dead
 	workers      = 100         // of deliver-events
+
+	callbackSecret = "whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIz"
 )
 
 // audience are the receivers of all callbacks, on one port: /{n} takes its time, /dead/{n} takes the connection and
@@ -61,28 +63,19 @@ func TestCallbacks(t *testing.T) {
 	alternate(2, func() { healthy.run(t, 0) }, func() { mixed.run(t, deadEach) })
 	ideal := float64(callbacks) / workers * ms(callbackTime)
 	last := median(mixed.last)
-	report(result{
-		number: "9a",
-		name: fmt.Sprintf(
-			"%d callbacks of %s, 1 in %d dead, until the others have the event : ideal of %d at once", callbacks,
-			callbackTime, deadEach, workers,
-		),
-		ours: showMS(last), peer: showMS(ideal), ratio: last / ideal, target: atMost(1.2),
-	})
+	name := fmt.Sprintf("%d callbacks of %s, 1 in %d dead, until the others have the event : ideal of %d at once",
+		callbacks, callbackTime, deadEach, workers)
+	compare("9a", name, last, ideal, showMS, atMost(1.2))
 	with, without := median(mixed.mean), median(healthy.mean)
-	report(result{
-		number: "9b", name: "the same, what a healthy one waits on average : without dead ones",
-		ours: showMS(with), peer: showMS(without), ratio: with / without, target: atMost(1.1),
-	})
+	compare("9b", "the same, what a healthy one waits on average : without dead ones", with, without, showMS,
+		atMost(1.1))
 }
 
 // round is how long the healthy ones waited, on average and at most, each time.
 type round struct{ mean, last []float64 }
 
 func (r *round) run(t *testing.T, dead int) {
-	c := newAudience(t)
-	database := testkit.Database(t)
-	conn := testkit.Connect(t, database)
+	c, db := newAudience(t), newRig(t)
 	living := 0
 	for n := range callbacks {
 		path := fmt.Sprintf("/%d", n)
@@ -91,12 +84,12 @@ func (r *round) run(t *testing.T, dead int) {
 		} else {
 			living++
 		}
-		testkit.AddCallback(t, conn, "bench", c.URL+path, "verified", "whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIz", "")
+		testkit.AddCallback(t, db.Conn, "bench", c.URL+path, "verified", callbackSecret, "")
 	}
-	p := testkit.Spawn(t, testkit.Env(t, database, map[string]string{
+	p := testkit.Spawn(t, testkit.Env(t, db.url, map[string]string{
 		"FUNCTION_TARGET": "deliver-events",
 	}))
-	testkit.AddEvents(t, conn, "bench", []string{uuid.NewString()}, 1)
+	testkit.AddEvents(t, db.Conn, "bench", []string{uuid.NewString()}, 1)
 	began := time.Now()
 	done := make(chan struct{})
 	go func() {
@@ -141,30 +134,28 @@ func TestPause(t *testing.T) {
 			w.WriteHeader(http.StatusInternalServerError)
 		}
 	})
-	database := testkit.Database(t)
-	conn := testkit.Connect(t, database)
-	testkit.AddCallback(t, conn, "bench", receiver.URL, "verified", "whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIz", "")
+	db := newRig(t)
+	testkit.AddCallback(t, db.Conn, "bench", receiver.URL, "verified", callbackSecret, "")
 	subjects := make([]string, paused)
 	for i := range subjects {
 		subjects[i] = uuid.NewString()
 	}
-	testkit.AddEvents(t, conn, "bench", subjects, 1)
+	testkit.AddEvents(t, db.Conn, "bench", subjects, 1)
 	if now := time.Now(); now.Second() > 35 { // no other tick comes during the pause
 		time.Sleep(time.Until(now.Truncate(time.Minute).Add(time.Minute + time.Second)))
 	}
-	testkit.Spawn(t, testkit.Env(t, database, nil))
-	count := func(sql string) int { return testkit.Scalar[int](t, conn, sql) }
+	testkit.Spawn(t, testkit.Env(t, db.url, nil))
 	testkit.Eventually(t, time.Minute, "each was rejected", func() bool {
-		return count("select count(*)::int from streams where attempts = 1") == paused
+		return db.count("select count(*)::int from streams where attempts = 1") == paused
 	})
 	computed := map[string]float64{} // ms
 	for _, subject := range subjects {
-		computed[subject] = 1000 * testkit.Scalar[float64](t, conn, `
+		computed[subject] = 1000 * testkit.Scalar[float64](t, db.Conn, `
 select extract(epoch from s.next_at - d.attempted_at)::float8
 from streams s join deliveries d using (project_id, callback_id, stream) where d.subject = $1`, subject)
 	}
 	testkit.Eventually(t, 2*time.Minute, "each is delivered", func() bool {
-		return count("select count(*)::int from deliveries where status = 'delivered'") == paused
+		return db.count("select count(*)::int from deliveries where status = 'delivered'") == paused
 	})
 	var ratios, took, pauses []float64
 	mu.Lock()

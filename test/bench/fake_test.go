@@ -21,11 +21,12 @@ import (
 )
 
 // fakeCloud is Keystone and Nova as far as counting and listing need them. It is a fake, for a scale that the
-// sandbox cannot have: its pages are written before the clock starts, and it answers at once. What Nova itself
+// sandbox cannot have: its pages are written before the clock starts, and it answers immediately. What Nova itself
 // takes for them comes on top; that is measured on the sandbox.
 type fakeCloud struct {
 	*httptest.Server
 	servers    []fakeServer
+	role       string            // of every token; "" = admin
 	detail     map[string][]byte // by marker
 	usage      map[string][]byte
 	unlaunched []byte
@@ -35,7 +36,7 @@ type fakeCloud struct {
 	handle func(pattern string, handler func(http.ResponseWriter, *http.Request)) // adds a path
 
 	requests, sent atomic.Int64
-	delay          atomic.Int64 // ns before each answer; 0 = at once
+	delay          atomic.Int64 // ns before each answer; 0 = none
 }
 
 func newFakeCloud(t *testing.T, servers int) *fakeCloud {
@@ -44,7 +45,7 @@ func newFakeCloud(t *testing.T, servers int) *fakeCloud {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /v3/auth/tokens", f.login)
 	mux.HandleFunc("GET /v3/auth/catalog", func(w http.ResponseWriter, _ *http.Request) {
-		f.send(w, fmt.Appendf(nil, `{"catalog": %s}`, f.catalog()))
+		f.send(w, fmt.Appendf(nil, `{"catalog": %s}`, catalog(f.URL)))
 	})
 	mux.HandleFunc("GET /v3/projects", f.projects)
 	mux.HandleFunc("GET /compute/servers/detail", f.list)
@@ -55,7 +56,9 @@ func newFakeCloud(t *testing.T, servers int) *fakeCloud {
 		}
 		f.send(w, f.usage[r.URL.Query().Get("marker")])
 	})
-	mux.HandleFunc("GET /compute/servers/{id}/os-instance-actions", f.actions)
+	mux.HandleFunc("GET /compute/servers/{id}/os-instance-actions", func(w http.ResponseWriter, _ *http.Request) {
+		f.send(w, actionLog("reboot", time.Now().UTC().Add(-30*time.Second)))
+	})
 	mux.HandleFunc("GET /compute/servers/{id}", func(w http.ResponseWriter, r *http.Request) {
 		f.send(w, f.single[r.PathValue("id")])
 	})
@@ -118,17 +121,22 @@ func (f *fakeCloud) list(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func (f *fakeCloud) catalog() string {
-	return fmt.Sprintf(
-		`[{"type": "compute", "name": "nova", "id": "1", "endpoints": [{"id": "2", "interface": "public", "region_id": "one", "region": "one", "url": "%s/compute"}]}]`, f.URL,
-	)
+func catalog(cloud string) string {
+	return fmt.Sprintf(`[{"type": "compute", "name": "nova", "id": "1", "endpoints": [{"id": "2", "interface": "public",
+		"region_id": "one", "region": "one", "url": "%s/compute"}]}]`, cloud)
+}
+
+// tokenOf is the body of a token of a cloud.
+func tokenOf(cloud, project, role string) []byte {
+	expires := time.Now().UTC().Add(time.Hour).Format("2006-01-02T15:04:05.000000Z")
+	return fmt.Appendf(nil, `{"token": {"expires_at": %q, "user": {"id": "u", "name": "service"}, "project": {"id": %q,
+		"name": "admin", "domain": {"id": "default"}}, "roles": [{"name": %q}], "catalog": %s}}`, expires, project, role,
+		catalog(cloud))
 }
 
 func (f *fakeCloud) login(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("X-Subject-Token", "a-token")
-	expires := time.Now().UTC().Add(time.Hour).Format("2006-01-02T15:04:05.000000Z")
-	f.answer(w, http.StatusCreated, fmt.Appendf(nil, `{"token": {"expires_at": "%s", "user": {"id": "u", "name": "collector"}, "project": {"id": "p", "name": "admin", "domain": {"id": "default"}}, "roles": [{"name": "admin"}], "catalog": %s}}`,
-		expires, f.catalog()))
+	f.answer(w, http.StatusCreated, tokenOf(f.URL, "p", cmp.Or(f.role, "admin")))
 }
 
 func (f *fakeCloud) projects(w http.ResponseWriter, _ *http.Request) {
@@ -146,15 +154,14 @@ func (f *fakeCloud) projects(w http.ResponseWriter, _ *http.Request) {
 	f.send(w, body)
 }
 
-// actions says of every server that it was made two days ago and rebooted just now.
-func (f *fakeCloud) actions(w http.ResponseWriter, _ *http.Request) {
+// actionLog says of a server that it was made two days ago, and what was done to it by a moment.
+func actionLog(action string, done time.Time) []byte {
 	const format = `{"action": "%s", "start_time": "%s", "updated_at": "%s", "message": null, "request_id": "req-1", "user_id": "u", "project_id": "p"}`
 	const layout = "2006-01-02T15:04:05.000000"
-	now := time.Now().UTC()
-	made, rebooted := now.Add(-48*time.Hour), now.Add(-30*time.Second)
-	f.send(w, fmt.Appendf(nil, `{"instanceActions": [`+format+`, `+format+`]}`,
-		"reboot", rebooted.Add(-2*time.Second).Format(layout), rebooted.Format(layout),
-		"create", made.Format(layout), made.Add(9*time.Second).Format(layout)))
+	made := time.Now().UTC().Add(-48 * time.Hour)
+	return fmt.Appendf(nil, `{"instanceActions": [`+format+`, `+format+`]}`,
+		action, done.Add(-2*time.Second).Format(layout), done.Format(layout),
+		"create", made.Format(layout), made.Add(9*time.Second).Format(layout))
 }
 
 // fakeServer is a server of the fake cloud.

@@ -16,7 +16,6 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/postgres"
@@ -84,69 +83,41 @@ func (q *lastQuery) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndD
 // TestLeases holds bookings of 50 clients against the same bookings under a lock on one row, and the database's time
 // for a search of free hosts against its limit.
 func TestLeases(t *testing.T) {
-	database := testkit.Database(t)
-	conn := testkit.Connect(t, database)
-	exec := func(sql string, args ...any) {
-		_, err := conn.Exec(context.Background(), sql, args...)
-		must(t, err)
-	}
-	exec(fillLeasesSQL, leaseHosts)
-	exec(fillLeaseSQL, leasesBefore, leasesBefore/leaseHosts, 6, "1 day", "2 days")
-	exec(oneRowSQL)
-	searchTime(t, database, conn, search{
-		when: "without statistics, ", leases: leasesBefore, length: "P2D", limit: searchBlindLimit,
-	})
-	exec(analyzeSQL)
-	searchTime(t, database, conn, search{leases: leasesBefore, length: "P2D", limit: searchLimit})
+	db := newRig(t)
+	db.run(fillLeasesSQL, leaseHosts)
+	db.run(fillLeaseSQL, leasesBefore, leasesBefore/leaseHosts, 6, "1 day", "2 days")
+	db.run(oneRowSQL)
+	searchTime(db, search{when: "without statistics, ", leases: leasesBefore, length: "P2D", limit: searchBlindLimit})
+	db.run(analyzeSQL)
+	searchTime(db, search{leases: leasesBefore, length: "P2D", limit: searchLimit})
 	var ours, peer bookings
-	for round := range leaseRounds {
-		for step := range 2 {
-			if (round+step)%2 == 0 {
-				ours.book(t, database)
-				continue
-			}
-			exec("alter table leases enable trigger one_row")
-			peer.book(t, database)
-			exec("alter table leases disable trigger one_row")
-		}
-	}
-	if n := testkit.Scalar[int](t, conn, `select count(*)::int from allocations a join allocations b
+	alternate(leaseRounds, func() { ours.book(db) }, func() {
+		db.run("alter table leases enable trigger one_row")
+		peer.book(db)
+		db.run("alter table leases disable trigger one_row")
+	})
+	if n := db.count(`select count(*)::int from allocations a join allocations b
 on a.node = b.node and a.during && b.during and a.reservation_id < b.reservation_id`); n != 0 {
 		t.Errorf("%d hosts are booked twice", n)
 	}
 	name := fmt.Sprintf("book a host: %d clients, %d pods, %d hosts, %d leases before, ", leaseClients, leasePods,
 		leaseHosts, leasesBefore)
-	rate := func(b bookings) float64 { return median(b.rates) }
-	report(result{
-		number: "13a", name: name + "granted a second : under a lock on one row", ours: fmt.Sprintf("%.0f", rate(ours)),
-		peer: fmt.Sprintf("%.0f", rate(peer)), ratio: rate(ours) / rate(peer), target: atLeast(1.5),
-	})
+	compare("13a", name+"granted a second : under a lock on one row", median(ours.rates), median(peer.rates), showCount,
+		atLeast(1.5))
 	if ours.wrong > 0 {
 		t.Errorf("%d were refused while hosts were free", ours.wrong)
 	}
-	p99 := func(b bookings) float64 { return percentile(b.took, 99) }
-	report(result{
-		number: "13b", name: name + "99th percentile : under a lock on one row", ours: showMS(p99(ours)),
-		peer: showMS(p99(peer)), ratio: p99(ours) / p99(peer), target: atMost(1),
-	})
+	compare("13b", name+"99th percentile : under a lock on one row", percentile(ours.took, 99),
+		percentile(peer.took, 99), showMS, atMost(1))
 }
 
 // TestManyLeases is the database's time for a search among many leases.
 func TestManyLeases(t *testing.T) {
-	database := testkit.Database(t)
-	conn := testkit.Connect(t, database)
-	for _, fill := range []struct {
-		sql  string
-		args []any
-	}{
-		{fillLeasesSQL, []any{leaseHosts}},
-		{fillLeaseSQL, []any{leasesMany, leasesMany / leaseHosts, 20, "1 hour", "12 hours"}},
-		{analyzeSQL, nil},
-	} {
-		_, err := conn.Exec(context.Background(), fill.sql, fill.args...)
-		must(t, err)
-	}
-	searchTime(t, database, conn, search{leases: leasesMany, length: "PT8H", limit: searchManyLimit})
+	db := newRig(t)
+	db.run(fillLeasesSQL, leaseHosts)
+	db.run(fillLeaseSQL, leasesMany, leasesMany/leaseHosts, 20, "1 hour", "12 hours")
+	db.run(analyzeSQL)
+	searchTime(db, search{leases: leasesMany, length: "PT8H", limit: searchManyLimit})
 }
 
 // search is a search for free hosts: how many leases there are, for how long, and its limit in ms.
@@ -157,16 +128,14 @@ type search struct {
 }
 
 // searchTime reports the database's time for the search of three hosts with 32 cores, in the coming 90 days.
-func searchTime(t *testing.T, database string, conn *pgx.Conn, s search) {
-	query := &lastQuery{}
-	db, err := postgres.Open(postgres.Config{URL: domain.Secret(database), MaxConns: 1}, query)
-	must(t, err)
-	defer db.Close()
+func searchTime(db rig, s search) {
+	t, query := db.t, &lastQuery{}
+	store := postgres.Leases{DB: db.open(1, query)}
 	var times []float64
 	length, err := domain.ParsePeriod(s.length)
 	must(t, err)
 	for range searches {
-		slots, err := postgres.Leases{DB: db}.Availability(context.Background(), domain.FreeQuery{
+		slots, err := store.Availability(context.Background(), domain.FreeQuery{
 			Want: domain.HostWant{VCPUs: 32}, Hosts: 3, Length: length, From: time.Now(),
 			Until: time.Now().AddDate(0, 0, 90), Limit: 20,
 		})
@@ -174,7 +143,7 @@ func searchTime(t *testing.T, database string, conn *pgx.Conn, s search) {
 		if len(slots) == 0 {
 			t.Fatal("no hosts are free")
 		}
-		plan := testkit.Scalar[[]byte](t, conn, "explain (analyze, timing off, format json) "+query.sql, query.args...)
+		plan := testkit.Scalar[[]byte](t, db.Conn, "explain (analyze, timing off, format json) "+query.sql, query.args...)
 		var explained []struct {
 			Planning  float64 `json:"Planning Time"`
 			Execution float64 `json:"Execution Time"`
@@ -182,11 +151,9 @@ func searchTime(t *testing.T, database string, conn *pgx.Conn, s search) {
 		must(t, json.Unmarshal(plan, &explained))
 		times = append(times, explained[0].Planning+explained[0].Execution)
 	}
-	report(result{
-		number: "13c", name: fmt.Sprintf("free hosts over %d hosts and %d leases, %sthe database's time : limit",
-			leaseHosts, s.leases, s.when),
-		ours: showMS(median(times)), peer: showMS(s.limit), ratio: median(times) / s.limit, target: atMost(1),
-	})
+	name := fmt.Sprintf("free hosts over %d hosts and %d leases, %sthe database's time : limit", leaseHosts, s.leases,
+		s.when)
+	compare("13c", name, median(times), s.limit, showMS, atMost(1))
 }
 
 // bookings are what clients were granted.
@@ -197,13 +164,12 @@ type bookings struct {
 }
 
 // book has all clients book one host after another for the time of a round.
-func (b *bookings) book(t *testing.T, database string) {
+func (b *bookings) book(db rig) {
 	var stores []postgres.Leases
 	for range leasePods {
-		db, err := postgres.Open(postgres.Config{URL: domain.Secret(database), MaxConns: 4}, nil)
-		must(t, err)
-		defer db.Close()
-		stores = append(stores, postgres.Leases{DB: db})
+		pod := db.open(4, nil)
+		defer pod.Close()
+		stores = append(stores, postgres.Leases{DB: pod})
 	}
 	began, granted := time.Now(), 0
 	var mu sync.Mutex
@@ -214,7 +180,7 @@ func (b *bookings) book(t *testing.T, database string) {
 				lease := randomLease(client)
 				from := time.Now()
 				_, err := stores[client%leasePods].Create(context.Background(), lease)
-				took := float64(time.Since(from).Microseconds()) / 1000
+				took := ms(time.Since(from))
 				mu.Lock()
 				if err == nil {
 					granted++
@@ -222,7 +188,7 @@ func (b *bookings) book(t *testing.T, database string) {
 				} else if _, refused := errors.AsType[*domain.FreeError](err); refused {
 					b.wrong++
 				} else {
-					t.Error(err)
+					db.t.Error(err)
 				}
 				mu.Unlock()
 			}
@@ -274,62 +240,44 @@ select project_id, id, id, 0, 'instance', 'active', id from lease`
 // fenced updates with the same event, by as many workers and connections, and checks that a tick with nothing due reads
 // the index of due leases.
 func TestDueLeases(t *testing.T) {
-	database := testkit.Database(t)
-	conn := testkit.Connect(t, database)
-	exec := func(sql string, args ...any) {
-		_, err := conn.Exec(context.Background(), sql, args...)
-		must(t, err)
-	}
-	exec(fillActiveSQL, storedLeases)
-	exec("vacuum analyze leases, reservations, instances, events")
-	idleTick(t, database, conn)
+	db := newRig(t)
+	db.run(fillActiveSQL, storedLeases)
+	db.run("vacuum analyze leases, reservations, instances, events")
+	idleTick(db)
 	p := testkit.Spawn(t, map[string]string{
-		"FUNCTION_TARGET": "run-leases", "DATABASE_URL": database, "HOST": "127.0.0.1", "EVENT_KEY": testkit.EventKey,
+		"FUNCTION_TARGET": "run-leases", "DATABASE_URL": db.url, "HOST": "127.0.0.1", "EVENT_KEY": testkit.EventKey,
 		"OS_AUTH_URL": "http://127.0.0.1:1/v3",
 	})
-	var ours, peer []float64
-	for round := range dueRounds {
-		for step := range 2 {
-			ids := dueIDs(t, conn)
-			if (round+step)%2 == 0 {
-				exec(`
-update leases set due_at = now(), ends_at = now() + interval '59 minutes' where id = any($1)`, ids)
-				ours = append(ours, timed(func() {
-					if a := p.Tick(t, "run-leases"); a.Status != http.StatusNoContent {
-						t.Fatalf("got %d %s", a.Status, a.Body)
-					}
-				}))
-			} else {
-				peer = append(peer, timed(func() { plainUpdates(t, database, ids) }))
-			}
-			if n := testkit.Scalar[int](t, conn, "select count(*)::int from leases where warned_at is not null and id = any($1)",
-				ids); n != dueLeases {
-				t.Fatalf("%d of %d leases have warned", n, dueLeases)
-			}
+	haveWarned := func(ids []uuid.UUID) {
+		n := db.count("select count(*)::int from leases where warned_at is not null and id = any($1)", ids)
+		if n != dueLeases {
+			t.Fatalf("%d of %d leases have warned", n, dueLeases)
 		}
 	}
-	report(result{
-		number: "13d", name: fmt.Sprintf("%d of %d leases are due: one event : as many fenced updates", dueLeases,
-			storedLeases), ours: showMS(median(ours)), peer: showMS(median(peer)), ratio: median(ours) / median(peer),
-		target: atMost(1.5),
+	var ours, peer []float64
+	alternate(dueRounds, func() {
+		ids := dueIDs(db)
+		db.run("update leases set due_at = now(), ends_at = now() + interval '59 minutes' where id = any($1)", ids)
+		ours = append(ours, timed(func() { tick(t, p, "run-leases") }))
+		haveWarned(ids)
+	}, func() {
+		ids := dueIDs(db)
+		peer = append(peer, timed(func() { plainUpdates(db, ids) }))
+		haveWarned(ids)
 	})
+	compare("13d", fmt.Sprintf("%d of %d leases are due: one event : as many fenced updates", dueLeases, storedLeases),
+		median(ours), median(peer), showMS, atMost(1.5))
 }
 
 // dueIDs returns leases that have not warned.
-func dueIDs(t *testing.T, conn *pgx.Conn) []uuid.UUID {
-	t.Helper()
-	return testkit.Scalar[[]uuid.UUID](t, conn, `
+func dueIDs(db rig) []uuid.UUID {
+	return testkit.Scalar[[]uuid.UUID](db.t, db.Conn, `
 select array_agg(id) from (select id from leases where warned_at is null order by ends_at desc limit $1) l`, dueLeases)
 }
 
 // plainUpdates writes one row and one event for each lease, under a claim.
-func plainUpdates(t *testing.T, database string, ids []uuid.UUID) {
-	t.Helper()
-	cfg, err := pgxpool.ParseConfig(database)
-	must(t, err)
-	cfg.MaxConns = dueConns
-	pool, err := pgxpool.NewWithConfig(context.Background(), cfg)
-	must(t, err)
+func plainUpdates(db rig, ids []uuid.UUID) {
+	pool := db.pool(dueConns)
 	defer pool.Close()
 	queue := make(chan uuid.UUID, len(ids))
 	for _, id := range ids {
@@ -350,7 +298,7 @@ insert into events (project_id, subject, seq, type, at, data)
 select project_id, id::text, seq, 'cloudfn.lease.before_end.v1', clock_timestamp(), jsonb_build_object('lease_id', id)
 from after`, id)
 				if err != nil || tag.RowsAffected() != 1 {
-					t.Errorf("%s: %v %v", id, tag, err)
+					db.t.Errorf("%s: %v %v", id, tag, err)
 				}
 			}
 		})
@@ -359,19 +307,15 @@ from after`, id)
 }
 
 // idleTick reports the time of the statement that a tick runs when no lease is due soon.
-func idleTick(t *testing.T, database string, conn *pgx.Conn) {
-	t.Helper()
-	query := &lastQuery{}
-	db, err := postgres.Open(postgres.Config{URL: domain.Secret(database), MaxConns: 1}, query)
-	must(t, err)
-	defer db.Close()
-	next, err := postgres.Leases{DB: db}.Queue().NextDue(context.Background(), 70*time.Second, nil)
+func idleTick(db rig) {
+	t, query := db.t, &lastQuery{}
+	next, err := postgres.Leases{DB: db.open(1, query)}.Queue().NextDue(context.Background(), 70*time.Second, nil)
 	if must(t, err); next != nil {
 		t.Fatalf("a lease is due in %s", *next)
 	}
 	var times []float64
 	for range 15 {
-		rows, err := conn.Query(context.Background(), "explain (analyze, timing off) "+query.sql, query.args...)
+		rows, err := db.Query(context.Background(), "explain (analyze, timing off) "+query.sql, query.args...)
 		must(t, err)
 		lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
 		must(t, err)
@@ -385,18 +329,15 @@ func idleTick(t *testing.T, database string, conn *pgx.Conn) {
 		times = append(times, took)
 	}
 	const limit = 0.05 // two looks into the index: for what is due, and for claims that end
-	report(result{
-		number: "13e", name: fmt.Sprintf("none of %d leases is due: the one statement of a tick : limit", storedLeases),
-		ours: showMS(median(times)), peer: showMS(limit), ratio: median(times) / limit, target: atMost(1),
-	})
+	compare("13e", fmt.Sprintf("none of %d leases is due: the one statement of a tick : limit", storedLeases),
+		median(times), limit, showMS, atMost(1))
 }
 
 // TestLeaseStart reports how long after its start a lease of a shelved server is active, on the real sandbox, with the
 // daemon's own ticks and wakes alone.
 func TestLeaseStart(t *testing.T) {
-	p, database := testkit.NewProject(t), testkit.Database(t)
-	conn, s := testkit.Connect(t, database), testkit.Sandbox(t)
-	daemon := testkit.Spawn(t, testkit.Env(t, database, map[string]string{
+	p, db, s := testkit.NewProject(t), newRig(t), testkit.Sandbox(t)
+	daemon := testkit.Spawn(t, testkit.Env(t, db.url, map[string]string{
 		"ALLOWED_PROJECTS": p.ID, "STATS_BACKFILL": "1h",
 	})).As(p.Token(t))
 	const leased = 3
@@ -407,7 +348,7 @@ func TestLeaseStart(t *testing.T) {
 	await := func(what, sql string) {
 		testkit.Eventually(t, 4*time.Minute, what, func() bool {
 			time.Sleep(time.Second)
-			return testkit.Scalar[int](t, conn, sql) == leased
+			return db.count(sql) == leased
 		})
 	}
 	await("the servers are active", "select count(*)::int from instances where state = 'active'")
@@ -420,11 +361,9 @@ func TestLeaseStart(t *testing.T) {
 		}
 	}
 	await("the leases are active", "select count(*)::int from leases where status = 'active'")
-	late := testkit.Scalar[float64](t, conn,
+	late := testkit.Scalar[float64](t, db.Conn,
 		"select extract(epoch from max(started_at - starts_at))::float8 * 1000 from leases")
 	const limit = 5000.0
-	report(result{
-		number: "13f", name: fmt.Sprintf("%d leases begin on the sandbox: the latest is active after its start : limit",
-			leased), ours: showMS(late), peer: showMS(limit), ratio: late / limit, target: atMost(1),
-	})
+	compare("13f", fmt.Sprintf("%d leases begin on the sandbox: the latest is active after its start : limit", leased),
+		late, limit, showMS, atMost(1))
 }

@@ -28,56 +28,40 @@ const (
 func TestNodes(t *testing.T) {
 	fake := newFakeCloud(t, 0)
 	fake.hosts(t, watchedNodes, watchedServers)
-	database := testkit.Database(t)
-	conn := testkit.Connect(t, database)
+	db := newRig(t)
 	p := testkit.Spawn(t, map[string]string{
-		"FUNCTION_TARGET": "watch-nodes", "DATABASE_URL": database, "HOST": "127.0.0.1", "EVENT_KEY": testkit.EventKey,
+		"FUNCTION_TARGET": "watch-nodes", "DATABASE_URL": db.url, "HOST": "127.0.0.1", "EVENT_KEY": testkit.EventKey,
 		"OS_AUTH_URL": fake.URL + "/v3", "OS_USERNAME": "watcher", "OS_PASSWORD": "secret",
 		"OS_USER_DOMAIN_ID": "default", "OS_PROJECT_NAME": "admin", "OS_PROJECT_DOMAIN_ID": "default",
 	})
-	tick := func() {
-		if a := p.Tick(t, "watch-nodes"); a.Status != http.StatusNoContent {
-			p.Kill()
-			t.Fatalf("got %d: %s", a.Status, a.Body)
-		}
-	}
-	_, whole := fake.count(tick) // it logs in, once in 20 minutes, and reads the hypervisors
-	_, _ = fake.count(tick)      // their next page, which is empty
+	watch := func() { tick(t, p, "watch-nodes") }
+	_, whole := fake.count(watch) // it logs in, once in 20 minutes, and reads the hypervisors
+	_, _ = fake.count(watch)      // their next page, which is empty
 	var requests, took, bytes []float64
 	for range watchRounds {
-		n, mb := fake.count(func() { took = append(took, timed(tick)) })
+		n, mb := fake.count(func() { took = append(took, timed(watch)) })
 		requests, bytes = append(requests, float64(n)), append(bytes, mb)
 	}
 	_, theirs := fake.count(func() {
 		fake.openstack(t, "compute", "service", "list")
 		fake.openstack(t, "hypervisor", "list")
 	})
-	if n := testkit.Scalar[int](t, conn, "select count(*)::int from nodes where status = 'up' and servers = $1",
-		watchedServers); n != watchedNodes {
+	n := db.count("select count(*)::int from nodes where status = 'up' and servers = $1", watchedServers)
+	if n != watchedNodes {
 		t.Errorf("%d of %d hosts are up with their servers", n, watchedNodes)
 	}
 	if median(requests) > 2 {
 		t.Errorf("%.0f calls a tick", median(requests))
 	}
 	name := fmt.Sprintf("watch %d nodes with %d servers each (fake Nova), ", watchedNodes, watchedServers)
-	report(result{
-		number: "14a", name: name + "calls a tick : 2", ours: fmt.Sprintf("%.0f", median(requests)), peer: "2",
-		ratio: median(requests) / 2, target: atMost(1),
-	})
-	report(result{
-		number: "14b", name: name + "time of a tick : a minute", ours: showMS(median(took)), peer: "60 s",
-		ratio: median(took) / float64(time.Minute.Milliseconds()), target: atMost(1),
-	})
+	compare("14a", name+"calls a tick : 2", median(requests), 2, showCount, atMost(1))
+	compare("14b", name+"time of a tick : a minute", median(took), ms(time.Minute), showMS, atMost(1))
 	kb := func(mb float64) string { return fmt.Sprintf("%.0f kB", mb*1000) }
-	report(result{
-		number: "14c", name: name + "bytes of a tick : openstack compute service list and hypervisor list",
-		ours: kb(median(bytes)), peer: kb(theirs), ratio: median(bytes) / theirs, target: atMost(1.0 / 20),
-	})
+	compare("14c", name+"bytes of a tick : openstack compute service list and hypervisor list", median(bytes), theirs,
+		kb, atMost(1.0/20))
 	average := (whole + (ticksBetween-1)*median(bytes)) / ticksBetween
-	report(result{
-		number: "14d", name: name + "the average, with the servers on each node every five minutes : the same",
-		ours: kb(average), peer: kb(theirs), ratio: average / theirs, target: shown,
-	})
+	compare("14d", name+"the average, with the servers on each node every five minutes : the same", average, theirs,
+		kb, shown)
 }
 
 // ticksBetween is how many ticks there are from one that reads the hypervisors to the next one.

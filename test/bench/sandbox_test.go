@@ -7,33 +7,34 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"testing"
 	"time"
 
 	"github.com/gophercloud/gophercloud/v2"
 	"github.com/gophercloud/gophercloud/v2/openstack/compute/v2/servers"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/openstack"
+	"github.com/cloudfn/cloudfn/shared/postgres"
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
 // The sandbox is shared and may be restarted for a moment by somebody else, so what fails is tried again.
 const (
-	patience  = 2 * time.Minute
-	pause     = 2 * time.Second
-	bootLimit = 6 * time.Minute
+	mostOutage = 2 * time.Minute
+	pause      = 2 * time.Second
+	bootLimit  = 6 * time.Minute
 )
 
 // waitForSandbox waits until Keystone, Nova, Glance and Neutron answer.
 func waitForSandbox(t *testing.T) {
 	t.Helper()
-	config := sandboxConfig(t)
-	cloud := sandboxCloud(t)
-	account, err := cloud.Account(config, openstack.Credentials{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	account, err := sandboxCloud(t).Account(sandboxConfig(t), openstack.Credentials{})
+	must(t, err)
 	again(t, func() error {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
@@ -55,10 +56,10 @@ func waitForKeystone(t *testing.T) {
 	again(t, func() error { return cloud.Reachable(context.Background()) })
 }
 
-// again calls until there is no error, or patience is over.
+// again calls until there is no error, for as long as an outage may last.
 func again(t *testing.T, call func() error) {
 	t.Helper()
-	for end := time.Now().Add(patience); ; time.Sleep(pause) {
+	for end := time.Now().Add(mostOutage); ; time.Sleep(pause) {
 		err := call()
 		if err == nil {
 			return
@@ -78,10 +79,74 @@ func sandboxConfig(t *testing.T) openstack.Config {
 func sandboxCloud(t *testing.T) *openstack.Cloud {
 	t.Helper()
 	cloud, err := openstack.New(sandboxConfig(t), openstack.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return cloud
+}
+
+// rig is a database, and a connection to it.
+type rig struct {
+	*pgx.Conn
+	t   *testing.T
+	url string
+}
+
+func newRig(t *testing.T) rig {
+	t.Helper()
+	url := testkit.Database(t)
+	return rig{testkit.Connect(t, url), t, url}
+}
+
+func (r rig) run(sql string, args ...any) {
+	r.t.Helper()
+	_, err := r.Exec(context.Background(), sql, args...)
+	must(r.t, err)
+}
+
+func (r rig) count(sql string, args ...any) int {
+	r.t.Helper()
+	return testkit.Scalar[int](r.t, r.Conn, sql, args...)
+}
+
+// open opens the database as a replica does.
+func (r rig) open(conns int32, tracer pgx.QueryTracer) *postgres.DB {
+	r.t.Helper()
+	db, err := postgres.Open(postgres.Config{URL: domain.Secret(r.url), MaxConns: conns}, tracer)
+	must(r.t, err)
+	r.t.Cleanup(db.Close)
+	return db
+}
+
+// pool opens the database without any of our code.
+func (r rig) pool(conns int32) *pgxpool.Pool {
+	r.t.Helper()
+	cfg, err := pgxpool.ParseConfig(r.url)
+	must(r.t, err)
+	cfg.MaxConns = conns
+	pool, err := pgxpool.NewWithConfig(context.Background(), cfg)
+	must(r.t, err)
+	r.t.Cleanup(pool.Close)
+	return pool
+}
+
+// function starts a function in a process of its own, with an account of the cloud at the URL.
+func (r rig) function(name, cloud string, more map[string]string) *testkit.Process {
+	r.t.Helper()
+	env := map[string]string{
+		"FUNCTION_TARGET": name, "DATABASE_URL": r.url, "HOST": "127.0.0.1", "EVENT_KEY": testkit.EventKey,
+		"OS_AUTH_URL": cloud + "/v3", "OS_USERNAME": "service", "OS_PASSWORD": "secret",
+		"OS_USER_DOMAIN_ID": "default", "OS_PROJECT_NAME": "admin", "OS_PROJECT_DOMAIN_ID": "default",
+	}
+	maps.Copy(env, more)
+	return testkit.Spawn(r.t, env)
+}
+
+// tick sends a function its event, with which it must succeed.
+func tick(t *testing.T, p *testkit.Process, function string) {
+	t.Helper()
+	if a := p.Tick(t, function); a.Status != http.StatusNoContent {
+		p.Kill()
+		t.Fatalf("%s answered %d %s: %s", function, a.Status, a.Body, p.Log())
+	}
 }
 
 // fetch makes one GET and reads the answer to its end. The client keeps its connection.
@@ -109,8 +174,8 @@ func newClient() *http.Client {
 	return &http.Client{Timeout: time.Minute, Transport: &http.Transport{MaxIdleConnsPerHost: 4}}
 }
 
-// boot makes n servers in one call and waits until Nova lists them all as ACTIVE. It asks seldom and for little
-// (unlike testkit's Boot, which logs in and lists in detail each time): asking takes the processors away from
+// boot makes n servers in one call and waits until Nova lists them all as ACTIVE. It polls seldom and for little
+// (unlike testkit's Boot, which logs in and lists in detail each time): polling takes the processors from
 // what is waited for. The servers go with the project.
 func boot(t *testing.T, project *testkit.Project, n int) (ids []string) {
 	t.Helper()

@@ -11,17 +11,14 @@ import (
 	"os"
 	"os/exec"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	cloudevents "github.com/cloudevents/sdk-go/v2"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
-	"github.com/cloudfn/cloudfn/shared/eventx"
 	"github.com/cloudfn/cloudfn/shared/postgres"
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
@@ -36,17 +33,14 @@ type counter struct {
 // TestCount holds an hourly sample of the whole function collect-stats, in a process of its own with
 // Postgres, against openstack-exporter's way to count, on a fake cloud of 100 000 servers.
 func TestCount(t *testing.T) {
-	fake := newFakeCloud(t, fakeServers)
-	database := testkit.Database(t)
-	conn := testkit.Connect(t, database)
+	fake, db := newFakeCloud(t, fakeServers), newRig(t)
 	var ours, peer counter
 	export := func() { compareCounts(t, "the exporter's way", peer.export(t, fake), fake.servers) }
 	export()
 	for range countRounds {
-		ours.collect(t, fake, database)
-		compareCounts(t, "collect-stats", counted(t, conn), fake.servers)
-		_, err := conn.Exec(context.Background(), "truncate jobs, stats_hourly, stats_projects, stats_sums")
-		must(t, err)
+		ours.collect(db, fake)
+		compareCounts(t, "collect-stats", counted(db), fake.servers)
+		db.run("truncate jobs, stats_hourly, stats_projects, stats_sums")
 	}
 	export()
 	// The pages of usage; a page of what failed, one of what changed, and after each an empty one; whether all cells
@@ -61,10 +55,7 @@ func TestCount(t *testing.T) {
 func (c *counter) compare(peer counter) {
 	name := fmt.Sprintf("count %d servers of %d projects (fake Nova), ", fakeServers, fakeProjects)
 	line := func(what string, we, they []float64, show func(float64) string, goal target) {
-		report(result{
-			number: "5", name: name + what + " : exporter's way", ours: show(median(we)), peer: show(median(they)),
-			ratio: median(we) / median(they), target: goal,
-		})
+		compare("5", name+what+" : exporter's way", median(we), median(they), show, goal)
 	}
 	line("time", c.took, peer.took, showMS, atMost(1.0/4))
 	line("processor time", c.cpu, peer.cpu, showMS, atMost(1.0/15))
@@ -74,31 +65,12 @@ func (c *counter) compare(peer counter) {
 }
 
 // collect starts collect-stats with an empty past and wakes it once.
-func (c *counter) collect(t *testing.T, fake *fakeCloud, database string) {
-	p := testkit.Spawn(t, map[string]string{
-		"FUNCTION_TARGET": "collect-stats", "DATABASE_URL": database, "HOST": "127.0.0.1",
-		"EVENT_KEY":   testkit.EventKey,
-		"OS_AUTH_URL": fake.URL + "/v3", "OS_USERNAME": "collector", "OS_PASSWORD": "secret",
-		"OS_USER_DOMAIN_ID": "default",
-		"OS_PROJECT_NAME":   "admin", "OS_PROJECT_DOMAIN_ID": "default",
-		"STATS_BACKFILL": "1h", // the peer knows only now, so one hour is due
-	})
+func (c *counter) collect(db rig, fake *fakeCloud) {
+	// The peer knows only now, so one hour is due.
+	p := db.function("collect-stats", fake.URL, map[string]string{"STATS_BACKFILL": "1h"})
 	defer p.Kill()
-	event := eventx.Ping("collect-stats", domain.Secret(testkit.EventKey), time.Now())
-	req, err := cloudevents.NewHTTPRequestFromEvent(context.Background(), p.URL, event)
-	must(t, err)
 	busy := cpuTime(p.PID())
-	requests, mb := fake.count(func() {
-		c.took = append(c.took, timed(func() {
-			resp, err := http.DefaultClient.Do(req)
-			must(t, err)
-			_ = resp.Body.Close()
-			if resp.StatusCode != http.StatusNoContent {
-				p.Kill()
-				t.Fatalf("collect-stats answered %s: %s", resp.Status, p.Log())
-			}
-		}))
-	})
+	requests, mb := fake.count(func() { c.took = append(c.took, timed(func() { tick(db.t, p, "collect-stats") })) })
 	c.cpu = append(c.cpu, cpuTime(p.PID())-busy)
 	c.peak = append(c.peak, memory(p.PID(), "VmHWM"))
 	c.requests, c.mb = append(c.requests, float64(requests)), append(c.mb, mb)
@@ -113,9 +85,8 @@ func (c *counter) export(t *testing.T, fake *fakeCloud) map[string]projectCount 
 }
 
 // counted reads what collect-stats wrote.
-func counted(t *testing.T, conn *pgx.Conn) map[string]projectCount {
-	t.Helper()
-	rows, _ := conn.Query(context.Background(), "select project_id, running, total from stats_hourly")
+func counted(db rig) map[string]projectCount {
+	rows, _ := db.Query(context.Background(), "select project_id, running, total from stats_hourly")
 	found := map[string]projectCount{}
 	var id string
 	var c projectCount
@@ -123,7 +94,7 @@ func counted(t *testing.T, conn *pgx.Conn) map[string]projectCount {
 		found[id] = c
 		return nil
 	})
-	must(t, err)
+	must(db.t, err)
 	return found
 }
 
@@ -294,27 +265,15 @@ func (o *outage) log(id string) []byte {
 	o.logs[id]++
 	var number int
 	_, _ = fmt.Sscanf(id[len(id)-12:], "%x", &number)
-	const format = `{"action": "%s", "start_time": "%s", "updated_at": "%s", "message": null, "request_id": "req-1", "user_id": "u", "project_id": "p"}`
-	const layout = "2006-01-02T15:04:05.000000"
-	stopped, made := o.stopped(number), time.Now().UTC().Add(-48*time.Hour)
-	return fmt.Appendf(nil, `{"instanceActions": [`+format+`, `+format+`]}`,
-		"stop", stopped.Add(-2*time.Second).Format(layout), stopped.Format(layout),
-		"create", made.Format(layout), made.Add(9*time.Second).Format(layout))
+	return actionLog("stop", o.stopped(number))
 }
 
 // TestOutage counts the events that collect-stats needs for a day without ticks, in a process of its own.
 func TestOutage(t *testing.T) {
-	fake := newOutage(t)
-	database := testkit.Database(t)
-	conn := testkit.Connect(t, database)
-	testkit.SetClock(t, database, fake.last.Add(10*time.Minute)) // so that no hour begins meanwhile
-	p := testkit.Spawn(t, map[string]string{
-		"FUNCTION_TARGET": "collect-stats", "DATABASE_URL": database, "HOST": "127.0.0.1",
-		"EVENT_KEY":   testkit.EventKey,
-		"OS_AUTH_URL": fake.URL + "/v3", "OS_USERNAME": "collector", "OS_PASSWORD": "secret",
-		"OS_USER_DOMAIN_ID": "default",
-		"OS_PROJECT_NAME":   "admin", "OS_PROJECT_DOMAIN_ID": "default", "STATS_BACKFILL": "24h",
-		"EVENT_TIMEOUT": outageEvent.String(),
+	fake, db := newOutage(t), newRig(t)
+	testkit.SetClock(t, db.url, fake.last.Add(10*time.Minute)) // so that no hour begins meanwhile
+	p := db.function("collect-stats", fake.URL, map[string]string{
+		"STATS_BACKFILL": "24h", "EVENT_TIMEOUT": outageEvent.String(),
 	})
 	defer p.Kill()
 	var all, newest time.Duration
@@ -327,7 +286,7 @@ func TestOutage(t *testing.T) {
 			t.Fatalf("got %d: %s", a.Status, p.Log())
 		}
 		all += max(time.Since(began), outageTick)
-		found := runningByHour(t, conn)
+		found := runningByHour(db)
 		if newest == 0 && found[domain.HourKey(fake.last)] == want[domain.HourKey(fake.last)] {
 			newest = all
 		}
@@ -335,7 +294,7 @@ func TestOutage(t *testing.T) {
 			break
 		}
 	}
-	if found := runningByHour(t, conn); !maps.Equal(found, want) {
+	if found := runningByHour(db); !maps.Equal(found, want) {
 		t.Errorf("after %d events the hours are %v instead of %v", events, found, want)
 	}
 	read := 0
@@ -353,14 +312,8 @@ func TestOutage(t *testing.T) {
 	}
 	line("newest hour after", newest)
 	line("all 24 hours after", all)
-	report(result{
-		number: "5b", name: name + "events : those of an hour", ours: strconv.Itoa(events), peer: "60",
-		ratio: float64(events) / 60, target: atMost(1),
-	})
-	report(result{
-		number: "5b", name: name + "logs read : servers that changed", ours: strconv.Itoa(read),
-		peer: strconv.Itoa(outageChanged), ratio: float64(read) / outageChanged, target: atMost(1),
-	})
+	compare("5b", name+"events : those of an hour", float64(events), 60, showCount, atMost(1))
+	compare("5b", name+"logs read : servers that changed", float64(read), outageChanged, showCount, atMost(1))
 }
 
 // truth is how many servers ran at each full hour of the day.
@@ -378,10 +331,9 @@ func (o *outage) truth() map[string]int {
 }
 
 // runningByHour sums up what collect-stats wrote, of the hours that all projects have without an uncertain server.
-func runningByHour(t *testing.T, conn *pgx.Conn) map[string]int {
-	t.Helper()
+func runningByHour(db rig) map[string]int {
 	const sql = `select hour, sum(running)::int from stats_hourly group by hour having count(*) = $1 and sum(uncertain) = 0`
-	rows, _ := conn.Query(context.Background(), sql, fakeProjects)
+	rows, _ := db.Query(context.Background(), sql, fakeProjects)
 	found := map[string]int{}
 	var hour time.Time
 	var running int
@@ -389,7 +341,7 @@ func runningByHour(t *testing.T, conn *pgx.Conn) map[string]int {
 		found[domain.HourKey(hour)] = running
 		return nil
 	})
-	must(t, err)
+	must(db.t, err)
 	return found
 }
 
@@ -414,20 +366,14 @@ from generate_series(1, $1::int) n, generate_series($2::timestamptz, $3::timesta
 // TestSeries holds the sums of 720 hours of 5000 projects against their limit. Adding them up takes longer than a
 // statement may.
 func TestSeries(t *testing.T) {
-	database, ctx := testkit.Database(t), context.Background()
-	conn := testkit.Connect(t, database)
+	db := newRig(t)
 	last := time.Now().UTC().Truncate(time.Hour)
 	first := last.Add(-(seriesHours - 1) * time.Hour)
 	for _, sql := range []string{fillProjectsSQL, fillHoursSQL} {
-		_, err := conn.Exec(ctx, sql, seriesProjects, first, last)
-		must(t, err)
+		db.run(sql, seriesProjects, first, last)
 	}
-	_, err := conn.Exec(ctx, "vacuum analyze")
-	must(t, err)
-	db, err := postgres.Open(postgres.Config{URL: domain.Secret(database), MaxConns: 4}, nil)
-	must(t, err)
-	defer db.Close()
-	store := postgres.Stats{DB: db}
+	db.run("vacuum analyze")
+	store, ctx := postgres.Stats{DB: db.open(4, nil)}, t.Context()
 	read := func() float64 {
 		began := time.Now()
 		hours, err := store.Series(ctx, domain.View{Scope: domain.ScopeCloud}, first, last)
@@ -444,8 +390,5 @@ func TestSeries(t *testing.T) {
 		kept = append(kept, read())
 	}
 	name := fmt.Sprintf("statistics of the cloud, %d hours of %d projects", seriesHours, seriesProjects)
-	report(result{
-		number: "16", name: name + " : limit", ours: showMS(median(kept)), peer: showMS(seriesLimit),
-		ratio: median(kept) / seriesLimit, target: atMost(1),
-	})
+	compare("16", name+" : limit", median(kept), seriesLimit, showMS, atMost(1))
 }

@@ -78,11 +78,8 @@ func TestWays(t *testing.T) {
 	}
 	ways.servers, ways.all = n, all
 	detail, usage := median(all[1].took), median(all[2].took)
-	report(result{
-		number: "6", name: fmt.Sprintf("Nova's answer about %d servers, os-simple-tenant-usage : servers/detail 2.47",
-			n),
-		ours: showMS(usage), peer: showMS(detail), ratio: usage / detail,
-	})
+	compare("6", fmt.Sprintf("Nova's answer about %d servers, os-simple-tenant-usage : servers/detail 2.47", n), usage,
+		detail, showMS, shown)
 }
 
 func (w *way) measure(t *testing.T, client *http.Client) {

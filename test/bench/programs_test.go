@@ -3,9 +3,11 @@
 package bench
 
 import (
+	_ "embed"
 	"encoding/json"
 	"fmt"
 	"maps"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -19,8 +21,155 @@ import (
 	"testing"
 	"time"
 
+	"github.com/getkin/kin-openapi/openapi3"
+
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
+
+const (
+	starts     = 20
+	idle       = 5 * time.Second
+	startLimit = 50.0 // ms
+	idleLimit  = 40.0 // MB
+)
+
+//go:embed testdata/hello.go.txt
+var helloSource []byte
+
+// program is a binary with its environment, started again and again.
+type program struct {
+	path string
+	env  map[string]string
+	took []float64
+}
+
+// TestStart measures from exec to the first answer: of a function as Knative starts it, of the daemon, and of
+// the smallest Go server there is.
+func TestStart(t *testing.T) {
+	waitForKeystone(t)
+	binary, hello := testkit.Binary(t), buildHello(t)
+	env := testkit.Env(t, testkit.Database(t), nil)
+	function := testkit.Env(t, env["DATABASE_URL"], map[string]string{"FUNCTION_TARGET": "servers"})
+	healthz, status := &program{path: binary, env: function}, &program{path: binary, env: function}
+	daemon, bare := &program{path: binary, env: env}, &program{path: hello}
+	alternate(starts,
+		func() { healthz.start(t, "/healthz") }, func() { status.start(t, "/v1/status") },
+		func() { daemon.start(t, "/healthz") }, func() { bare.start(t, "/") })
+	line := func(name string, p *program) {
+		compare("7a", name+" : limit", median(p.took), startLimit, showMS, atMost(1))
+	}
+	line("exec to first answer, function, GET /healthz", healthz)
+	line("exec to first answer, function, GET /v1/status (Postgres, Keystone)", status)
+	line("exec to first answer, daemon, GET /healthz", daemon)
+	compare("7b", "exec to first answer, function : bare net/http", median(healthz.took), median(bare.took), showMS,
+		shown)
+}
+
+// TestIdle measures what a daemon holds after one request of each kind and some seconds of rest.
+func TestIdle(t *testing.T) {
+	waitForKeystone(t)
+	project := testkit.NewProject(t)
+	hello := &program{path: buildHello(t)}
+	bare := hello.serve(t, "/")
+	p := testkit.Spawn(t, testkit.Env(t, testkit.Database(t), nil))
+	client := newClient()
+	token := project.Token(t)
+	askEverything(t, client, p.URL, token)
+	f := testkit.Sandbox(t)
+	order := fmt.Sprintf(`{"name": "bench", "flavor": %q, "image": %q, "networks": [%q]}`, f.FlavorID, f.ImageID,
+		f.NetworkID)
+	if a := p.As(token).Post(t, "/v1/launch?dry_run=true", order); a.Status != http.StatusOK {
+		t.Logf("a dry run answered %d: %s", a.Status, a.Body)
+	}
+	client.CloseIdleConnections()
+	time.Sleep(idle)
+	rss := memory(p.PID(), "VmRSS")
+	compare("7c", "memory of an idle daemon (RSS) : limit", rss, idleLimit, showMB, atMost(1))
+	private := memory(p.PID(), "RssAnon")
+	compare("7c", "its private part, without the pages of the binary : memory of an idle daemon (RSS)", private, rss,
+		showMB, shown)
+	least := memory(bare.Process.Pid, "VmRSS")
+	compare("7c", "memory of an idle daemon (RSS) : bare net/http", rss, least, showMB, shown)
+}
+
+// askEverything makes one request for each GET of the API; an id in a path is one that does not exist.
+func askEverything(t *testing.T, client *http.Client, base, token string) {
+	t.Helper()
+	doc, err := openapi3.NewLoader().LoadFromFile(filepath.Join(testkit.Root(), "functions", "openapi.yaml"))
+	must(t, err)
+	for path, item := range doc.Paths.Map() {
+		if item.Get == nil {
+			continue
+		}
+		for strings.Contains(path, "{") {
+			from, to := strings.Index(path, "{"), strings.Index(path, "}")
+			path = path[:from] + "4f8052c0-49f2-4b75-a508-5c4454e37731" + path[to+1:]
+		}
+		_, _, err := fetch(client, base+path, http.Header{"X-Auth-Token": {token}})
+		if err != nil && !strings.Contains(err.Error(), "404") {
+			t.Logf("GET %s: %v", path, err)
+		}
+	}
+}
+
+func buildHello(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	source, path := filepath.Join(dir, "main.go"), filepath.Join(dir, "hello")
+	must(t, os.WriteFile(source, helloSource, 0o600))
+	if out, err := exec.Command("go", "build", "-trimpath", "-o", path, source).CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v\n%s", err, out)
+	}
+	return path
+}
+
+// start runs the program until it has answered once.
+func (p *program) start(t *testing.T, path string) {
+	t.Helper()
+	cmd := p.serve(t, path)
+	_ = cmd.Process.Kill()
+	_ = cmd.Wait()
+}
+
+// serve runs the program and notes how long its first answer took.
+func (p *program) serve(t *testing.T, path string) *exec.Cmd {
+	t.Helper()
+	port := testkit.FreePort(t)
+	cmd := exec.Command(p.path)
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"), "PORT=" + port}
+	for k, v := range p.env {
+		if v != "" {
+			cmd.Env = append(cmd.Env, k+"="+v)
+		}
+	}
+	began := time.Now()
+	must(t, cmd.Start())
+	t.Cleanup(func() { _ = cmd.Process.Kill() })
+	waitForPort(t, port)
+	resp, err := http.Get("http://127.0.0.1:" + port + path)
+	must(t, err)
+	_ = resp.Body.Close()
+	p.took = append(p.took, ms(time.Since(began)))
+	if resp.StatusCode != http.StatusOK {
+		t.Errorf("GET %s: %s", path, resp.Status)
+	}
+	return cmd
+}
+
+// waitForPort tries to connect more often than the resolution of the measurement.
+func waitForPort(t *testing.T, port string) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(200 * time.Microsecond) {
+		conn, err := net.Dial("tcp", "127.0.0.1:"+port)
+		if err == nil {
+			_ = conn.Close()
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatal(fmt.Errorf("the program does not serve: %w", err))
+		}
+	}
+}
 
 const (
 	cliServers = 20
@@ -49,7 +198,7 @@ func TestCLI(t *testing.T) {
 	for _, c := range all {
 		c.run(t)
 		c.run(t)
-		c.whole, c.away, c.cpu = nil, nil, nil
+		c.whole, c.waits, c.cpu = nil, nil, nil
 	}
 	alternate(cliRounds, func() { ours.run(t) }, func() { theirs.run(t) }, func() { bare.run(t) })
 	for _, c := range all {
@@ -63,17 +212,15 @@ func TestCLI(t *testing.T) {
 // compareCLI adds the lines for one peer. whole and own are the targets of all the time and of the client's own.
 func compareCLI(number, peer string, ours, theirs *command, whole, own target) {
 	line := func(what string, we, they float64, goal target) {
-		report(result{
-			number: number, name: fmt.Sprintf("cloudfn servers list of %d servers, %s : %s", cliServers, what, peer),
-			ours: showMS(we), peer: showMS(they), ratio: we / they, target: goal,
-		})
+		compare(number, fmt.Sprintf("cloudfn servers list of %d servers, %s : %s", cliServers, what, peer), we, they,
+			showMS, goal)
 	}
 	line("all the time, median", median(ours.whole), median(theirs.whole), whole)
 	line("all the time, worst", percentile(ours.whole, 100), percentile(theirs.whole, 100), shown)
 	line("the client's own, median", median(ours.own()), median(theirs.own()), own)
 	line("the client's own, worst", percentile(ours.own(), 100), percentile(theirs.own(), 100), shown)
 	line("the client's processor time, median", median(ours.cpu), median(theirs.cpu), shown)
-	line("waiting for servers, median", median(ours.away), median(theirs.away), shown)
+	line("waiting for servers, median", median(ours.waits), median(theirs.waits), shown)
 }
 
 // buildCLI builds cloudfn as `make build` does.
@@ -95,7 +242,7 @@ type command struct {
 	env   map[string]string
 	watch *stopwatch
 
-	whole, away, cpu []float64 // of each run, in ms: all of it, waiting for servers, its processor time
+	whole, waits, cpu []float64 // of each run, in ms: all of it, waiting for servers, its processor time
 }
 
 func newCommand(t *testing.T, login map[string]string, args ...string) *command {
@@ -141,7 +288,7 @@ func (c *command) through(t *testing.T, keystone, token string) {
 func (c *command) own() []float64 {
 	own := make([]float64, len(c.whole))
 	for i := range c.whole {
-		own[i] = c.whole[i] - c.away[i]
+		own[i] = c.whole[i] - c.waits[i]
 	}
 	return own
 }
@@ -161,7 +308,7 @@ func (c *command) run(t *testing.T) {
 		if n := strings.Count(string(out), "ACTIVE"); err != nil || n != cliServers {
 			return fmt.Errorf("%s listed %d servers: %w\n%s", strings.Join(c.args, " "), n, err, out)
 		}
-		c.whole, c.away = append(c.whole, whole), append(c.away, c.watch.busy())
+		c.whole, c.waits = append(c.whole, whole), append(c.waits, c.watch.busy())
 		c.cpu = append(c.cpu, ms(cmd.ProcessState.UserTime()+cmd.ProcessState.SystemTime()))
 		return nil
 	})
@@ -183,7 +330,7 @@ func (s *stopwatch) reset() {
 	s.requests, s.spans = nil, nil
 }
 
-// busy is for how long at least one request was under way: requests at once count once.
+// busy is for how long at least one request was under way: concurrent requests count once.
 func (s *stopwatch) busy() (total float64) {
 	s.Lock()
 	defer s.Unlock()
