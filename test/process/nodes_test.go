@@ -207,7 +207,6 @@ func TestDrain(t *testing.T) {
 	}
 
 	second := d.drain(t, d.from, 2)
-	d.post(t, d.from, "uncordon", "{}", http.StatusConflict)
 	// No server is about to land here, so the drain need not wait for one.
 	if _, err := d.conn.Exec(t.Context(),
 		"update drains set created_at = created_at - interval '1 minute' where id = $1", second); err != nil {
