@@ -149,8 +149,8 @@ func TestOtherProjectsObjects(t *testing.T) {
 	}
 }
 
-// TestMaxCallbacksPerProject: those of instances and orders count, also with concurrent requests. Those that are gone do
-// not, so they cannot be resumed.
+// TestMaxCallbacksPerProject: those of instances and orders count, also with concurrent requests. Those that are gone
+// do not, so they cannot be resumed.
 func TestMaxCallbacksPerProject(t *testing.T) {
 	t.Parallel()
 	p := testkit.BorrowProject(t)

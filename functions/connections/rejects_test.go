@@ -172,7 +172,8 @@ func TestDeleteLeavesTheTrust(t *testing.T) {
 		}
 		woken.Await(t, "run-connections")
 		var shown Connection
-		if owner.Get(t, path).JSON(t, &shown); shown.Status != "deleted" || shown.Revocation != domain.RevocationPending {
+		owner.Get(t, path).JSON(t, &shown)
+		if shown.Status != "deleted" || shown.Revocation != domain.RevocationPending {
 			t.Errorf("it is shown as %+v", shown)
 		}
 		if left := p.Trusts(t); len(left) != n+1 {

@@ -55,7 +55,8 @@ func (w *world) round(t *testing.T, renew func()) {
 		t.Fatal(err)
 	}
 	engine := managed.Engine{
-		Store: &renewing{Managed: w.store, renew: renew}, Sessions: newSessions(own, w.db, wake), Nodes: postgres.Nodes{DB: w.db},
+		Store: &renewing{Managed: w.store, renew: renew}, Sessions: newSessions(own, w.db, wake),
+		Nodes:   postgres.Nodes{DB: w.db},
 		Drivers: drivers(run.Deps{DB: w.db, Wake: wake}), Wake: wake,
 		Unseal: func(domain.Managed) (domain.ManagedSecrets, error) { return domain.ManagedSecrets{Payload: "a"}, nil },
 	}

@@ -71,7 +71,7 @@ func TestLostDelegation(t *testing.T) {
 	t.Parallel()
 	gone, role, absent := apperr.New(apperr.Unauthenticated, "gone"), apperr.New(apperr.Forbidden, "role"),
 		apperr.New(apperr.NotFound, "absent")
-	away := apperr.New(apperr.Unavailable, "away")
+	down := apperr.New(apperr.Unavailable, "down")
 	by := func(errs ...error) map[string]error {
 		all := map[string]error{}
 		for n, err := range errs {
@@ -89,11 +89,13 @@ func TestLostDelegation(t *testing.T) {
 		"deleted":                         {keystone{through: by(gone, gone, gone), knows: absent}, false, true, true, 3},
 		"the role is revoked":             {keystone{through: by(role, role, role)}, false, true, false, 3},
 		"rejected for a moment":           {keystone{through: by(gone, gone), knows: absent}, true, false, false, 3},
-		"unavailable after a rejection":   {keystone{through: by(gone, gone, away), knows: absent}, false, false, false, 3},
+		"unavailable after rejections": {
+			keystone{through: by(gone, gone, down), knows: absent}, false, false, false, 3,
+		},
 		"another account":                 {keystone{through: by(role, role), knows: role}, false, false, false, 2},
-		"unavailable for its trust":       {keystone{through: by(role, role), knows: away}, false, false, false, 2},
-		"unavailable":                     {keystone{through: by(away)}, false, false, false, 1},
-		"unavailable at the second login": {keystone{through: by(gone, away)}, false, false, false, 2},
+		"unavailable for its trust":       {keystone{through: by(role, role), knows: down}, false, false, false, 2},
+		"unavailable":                     {keystone{through: by(down)}, false, false, false, 1},
+		"unavailable at the second login": {keystone{through: by(gone, down)}, false, false, false, 2},
 		"the account's password":          {keystone{password: gone}, false, false, false, 1},
 	} {
 		s, c := tc.k.sessions(), trust()
