@@ -5,6 +5,8 @@ import (
 	"embed"
 	"errors"
 	"fmt"
+	"go/ast"
+	"go/parser"
 	"go/token"
 	"io"
 	"maps"
@@ -154,6 +156,9 @@ func (f function) free() error {
 			return fmt.Errorf("NAME is %q: %s exists", f.Name, path)
 		}
 	}
+	if err := f.undeclared(); err != nil {
+		return err
+	}
 	api, err := os.ReadFile("functions/openapi.yaml")
 	if err != nil {
 		return err
@@ -166,6 +171,51 @@ func (f function) free() error {
 		}
 	}
 	return nil
+}
+
+// undeclared fails when a package that gets a file declares one of its names already.
+func (f function) undeclared() error {
+	names := []string{f.Type, f.Type + "Event", f.Types}
+	if f.Kind == "event" {
+		names = []string{f.Type + "Job", f.Type + "Jobs"}
+	}
+	paths, err := filepath.Glob("shared/[dp]o*/*.go") // domain, postgres
+	if err != nil {
+		return err
+	}
+	for _, path := range paths {
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
+		if err != nil {
+			return err
+		}
+		for _, name := range declared(file) {
+			if slices.Contains(names, name) {
+				return fmt.Errorf("NAME is %q: %s declares %s", f.Name, path, name)
+			}
+		}
+	}
+	return nil
+}
+
+// declared are the types, constants and variables of a file.
+func declared(file *ast.File) (names []string) {
+	for _, d := range file.Decls {
+		group, ok := d.(*ast.GenDecl)
+		if !ok {
+			continue
+		}
+		for _, spec := range group.Specs {
+			switch s := spec.(type) {
+			case *ast.TypeSpec:
+				names = append(names, s.Name.Name)
+			case *ast.ValueSpec:
+				for _, n := range s.Names {
+					names = append(names, n.Name)
+				}
+			}
+		}
+	}
+	return names
 }
 
 // created are the new files, by their templates.
