@@ -28,7 +28,7 @@ func TestKeystoneAway(t *testing.T) {
 	}
 }
 
-// TestTokens that have ended, or are none. The allow lists let this one in.
+// TestTokens rejects tokens that have ended and texts that are no tokens. The allow lists let this one in.
 func TestTokens(t *testing.T) {
 	t.Parallel()
 	p := testkit.NewProject(t)
