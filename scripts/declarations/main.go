@@ -35,7 +35,7 @@ func generate(check bool) error {
 	}
 	made := files{}
 	for _, add := range []func(files, run.Description) error{
-		manifests, grants, tables, onKnative, architecture, configuration, openapi, functionList,
+		manifests, grants, tables, eventTable, onKnative, architecture, configuration, openapi, functionList,
 	} {
 		if err := add(made, d); err != nil {
 			return err

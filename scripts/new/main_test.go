@@ -53,6 +53,7 @@ func TestLongNew(t *testing.T) {
 		"shared/postgres/migrations":         "",
 		"shared/postgres/kind.go":            "\t{table: \"floating_ips\"},\n",
 		"knative/README.md":                  "kn service apply floating-ips ",
+		"functions/callbacks/README.md":      "| `cloudfn.floating_ip.state.v1` | the floating IP |",
 	} {
 		contains(t, path, text)
 	}
