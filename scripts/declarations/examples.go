@@ -59,7 +59,7 @@ func addValue(to *yaml.Node, key string, bySchema *yaml.Node) error {
 	return nil
 }
 
-// of is the example of a schema: as it is given, or made of those of its required properties. nil = there is none.
+// of is the example of a schema: as it is given, or made of those of its required properties, else nil.
 func (e examples) of(schema *yaml.Node) *yaml.Node {
 	if ref := lookup(schema, "$ref"); ref != nil {
 		name := path.Base(ref.Value)
