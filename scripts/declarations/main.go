@@ -34,7 +34,9 @@ func generate(check bool) error {
 		return err
 	}
 	made := files{}
-	for _, add := range []func(files, run.Description) error{manifests, grants, tables, configuration, openapi} {
+	for _, add := range []func(files, run.Description) error{
+		manifests, grants, tables, eventTable, configuration, openapi,
+	} {
 		if err := add(made, d); err != nil {
 			return err
 		}

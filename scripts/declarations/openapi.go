@@ -25,7 +25,7 @@ const (
 )
 
 // openapi adds functions/openapi.yaml: the described routes, what the functions' http.yaml add to them (longer texts,
-// examples, conditions, events), the paths of event functions, and functions/openapi.base.yaml for all else.
+// examples, conditions), the paths of event functions, the events, and functions/openapi.base.yaml for all else.
 func openapi(made files, d run.Description) error {
 	text, err := os.ReadFile(base)
 	if err != nil {
@@ -44,6 +44,9 @@ func openapi(made files, d run.Description) error {
 		if err := addFunction(file.Content[0], f); err != nil {
 			return err
 		}
+	}
+	if err := addEvents(file.Content[0]); err != nil {
+		return err
 	}
 	if err := addTexts(file.Content[0]); err != nil {
 		return err
@@ -112,7 +115,7 @@ func operation(name string) string {
 	return strings.Join(words, "")
 }
 
-// addTexts adds what the functions' http.yaml say of operations and schemas, and the events that they describe.
+// addTexts adds what the functions' http.yaml say of operations and schemas, and the examples.
 func addTexts(root *yaml.Node) error {
 	paths, err := filepath.Glob("functions/*/http.yaml")
 	if err != nil {
@@ -126,36 +129,34 @@ func addTexts(root *yaml.Node) error {
 			}
 		}
 	}
+	schemas, given := lookup(root, "components", "schemas"), lookup(root, "examples")
+	at := index(root, "examples")
+	root.Content = slices.Delete(root.Content, at, at+2) // it is no part of OpenAPI
+	known := &yaml.Node{Kind: yaml.MappingNode, Content: []*yaml.Node{
+		text("operations"), operations, text("schemas"), schemas, text("examples"), given,
+	}}
 	for _, path := range paths {
-		text, err := os.ReadFile(path) //nolint:gosec // a tool of developers
+		content, err := os.ReadFile(path) //nolint:gosec // a tool of developers
 		if err != nil {
 			return err
 		}
 		var file yaml.Node
-		if err := yaml.Unmarshal(text, &file); err != nil {
+		if err := yaml.Unmarshal(content, &file); err != nil {
 			return fmt.Errorf("%s: %w", path, err)
 		}
 		for _, texts := range file.Content { // none when the file has only comments
-			if err := addFile(root, operations, texts); err != nil {
+			if err := extend(known, texts); err != nil {
 				return fmt.Errorf("%s: %w", path, err)
 			}
 		}
 	}
-	return nil
-}
-
-// addFile adds one function's http.yaml. Its webhooks are new entries, its operations and schemas texts for known ones.
-func addFile(root, operations, texts *yaml.Node) error {
-	if at := index(texts, "webhooks"); at >= 0 {
-		if err := merge(lookup(root, "webhooks"), texts.Content[at+1]); err != nil {
-			return err
+	e := examples{given, schemas}
+	for i := 1; i < len(operations.Content); i += 2 {
+		if err := e.complete(lookup(operations.Content[i], "responses")); err != nil {
+			return fmt.Errorf("%s: %w", operations.Content[i-1].Value, err)
 		}
-		texts.Content = slices.Delete(texts.Content, at, at+2)
 	}
-	known := &yaml.Node{Kind: yaml.MappingNode, Content: []*yaml.Node{
-		{Value: "operations"}, operations, {Value: "schemas"}, lookup(root, "components", "schemas"),
-	}}
-	return extend(known, texts)
+	return e.complete(lookup(root, "components", "responses"))
 }
 
 // node is a value of huma's as YAML.

@@ -20,7 +20,7 @@ func (f function) edits() []edit {
 			"\t\t\t\""+f.Field+"_jobs\": \"select (due_at, claimed_until)\",\n\n")})
 	}
 	return append(list,
-		edit{"shared/domain/event.go", after("\tInstanceEvent, OrderEvent, ", f.Type+"Event, ")},
+		edit{"shared/domain/event.go", after("\t\tinstanceEvent, orderEvent, ", f.Var+"Event, ")},
 		edit{"cmd/cloudfn/main.go", after("internal/account\"\n",
 			"\t\"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/"+f.Package+"\"\n")},
 		edit{"cmd/cloudfn/main.go", after("\t\tcallbacks.Command(a),\n", "\t\t"+f.Package+".Command(a),\n")},

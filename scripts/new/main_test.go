@@ -43,6 +43,7 @@ func TestLongNew(t *testing.T) {
 	command(t, "go", "run", "./scripts/declarations")
 	for path, text := range map[string]string{
 		"functions/openapi.yaml":              "\n  cloudfn.floating_ip.state.v1:\n",
+		"functions/callbacks/README.md":       "| `cloudfn.floating_ip.state.v1` | the floating IP |",
 		"shared/postgres/grants.sql":          "on floating_ips to cloudfn_floating_ips",
 		"knative/services/run-budgets.yaml":   "autoscaling.knative.dev/window: 10s",
 		"functions/clock/function.go":         "\"run_budgets_jobs\": \"select (due_at, claimed_until)\"",

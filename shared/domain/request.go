@@ -62,13 +62,13 @@ func (v View) ShowsOrigin(r Request) bool {
 
 // Actor is the user whose request caused a change, and the order or action that did it.
 type Actor struct {
-	UserID       string     `json:"user_id"`
-	UserName     string     `json:"user_name,omitempty"`
-	ProjectID    string     `json:"project_id"` // of the request's token
-	ConnectionID *uuid.UUID `json:"connection_id,omitempty"`
-	OrderID      *uuid.UUID `json:"order_id,omitempty"`
-	ActionID     *uuid.UUID `json:"action_id,omitempty"`
-	Action       Action     `json:"action,omitempty"`
+	UserID       string     `json:"user_id" minLength:"1"`
+	UserName     string     `json:"user_name,omitempty" minLength:"1" doc:"As Keystone said it."`
+	ProjectID    string     `json:"project_id" minLength:"1" doc:"Of the token that the request was made with."`
+	ConnectionID *uuid.UUID `json:"connection_id,omitempty" doc:"The connection that was acted through."`
+	OrderID      *uuid.UUID `json:"order_id,omitempty" doc:"The order that did it."`
+	ActionID     *uuid.UUID `json:"action_id,omitempty" doc:"The action that did it: its id, when it has one."`
+	Action       Action     `json:"action,omitempty" schema:"EventActorAction"`
 }
 
 // ActorOf returns the caller as an Actor; connection may be zero.
@@ -90,6 +90,16 @@ func (a *Actor) Doing(action Action, id uuid.UUID) *Actor {
 		doing.ActionID = &id
 	}
 	return &doing
+}
+
+// Ordering returns the actor of what an order does. A nil actor stays nil.
+func (a *Actor) Ordering(order uuid.UUID) *Actor {
+	if a == nil {
+		return nil
+	}
+	ordering := *a
+	ordering.OrderID = &order
+	return &ordering
 }
 
 type (
