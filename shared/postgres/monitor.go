@@ -10,20 +10,16 @@ import (
 // A monitor is something that should work. Its event is written when it fails, and when it works again.
 
 const (
+	// $3 is the event's data.
 	monitorEventSQL = `
     insert into events (project_id, subject, seq, type, at, data)
-    select $1, 'monitor/' || name, seq, '` + domain.MonitorEvent + `', clock_timestamp(), jsonb_build_object(
-               'monitor', split_part(name, '/', 1), 'status',
-               case when failed_since is null then 'works' else 'failed' end, 'reason', reason)
-               || case split_part(name, '/', 1) when 'zone' then jsonb_build_object('zone', substr(name, 6))
-                   when 'wake' then jsonb_build_object('function', substr(name, 6)) else '{}' end
-    from`
+    select $1, 'monitor/' || name, seq, '` + domain.MonitorEvent + `', clock_timestamp(), $3::jsonb from`
 
 	monitorFailedSQL = `
 with before as (
     select failed_since as old from monitors where name = $2 for no key update
 ), after as (
-    insert into monitors as m (name, reason, failed_since) values ($2, $3, clock_timestamp())
+    insert into monitors as m (name, reason, failed_since) values ($2, $3::jsonb->>'reason', clock_timestamp())
     on conflict (name) do update
     set reason = excluded.reason, failed_since = coalesce(m.failed_since, excluded.failed_since),
         seq = m.seq + (m.failed_since is null)::int
@@ -39,9 +35,26 @@ with after as (
 )` + monitorEventSQL + ` after`
 )
 
-func (db *DB) monitor(ctx context.Context, project, sql string, args ...any) error { // the monitor's name first
+func (db *DB) monitorFailed(ctx context.Context, project string, m domain.MonitorEventData, reason string) error {
+	m.Status, m.Reason = "failed", reason
+	return db.writeMonitor(ctx, monitorFailedSQL, project, m)
+}
+
+func (db *DB) monitorWorks(ctx context.Context, project string, m domain.MonitorEventData) error {
+	m.Status = "works"
+	return db.writeMonitor(ctx, monitorWorksSQL, project, m)
+}
+
+func (db *DB) writeMonitor(ctx context.Context, sql, project string, m domain.MonitorEventData) error {
+	name := m.Monitor
+	switch m.Monitor {
+	case "zone":
+		name += "/" + m.Zone
+	case "wake":
+		name += "/" + m.Function
+	}
 	return retryDeadlock(ctx, func() error {
-		_, err := exec(ctx, db.pool, sql, append([]any{project}, args...)...)
+		_, err := exec(ctx, db.pool, sql, project, name, m)
 		return err
 	})
 }
@@ -50,9 +63,6 @@ func (db *DB) monitor(ctx context.Context, project, sql string, args ...any) err
 type Monitors struct{ DB *DB }
 
 const (
-	wakeMonitor  = "wake/" // and the function
-	clockMonitor = "clock"
-
 	// A failure that follows no other one within forgetAfter begins anew.
 	wakeFailedSQL = `
 insert into wake_failures as w (function, failing_since) values ($1, clock_timestamp() - $2::interval)
@@ -79,6 +89,12 @@ const (
 	triedWithin = 3 * time.Minute
 )
 
+var clockMonitor = domain.MonitorEventData{Monitor: "clock"}
+
+func wakeMonitor(function string) domain.MonitorEventData {
+	return domain.MonitorEventData{Monitor: "wake", Function: function}
+}
+
 // WakeFailed records that a function could not be woken, since how long. When that lasts for three minutes, an event
 // says so once.
 func (m Monitors) WakeFailed(ctx context.Context, function string, since time.Duration, reason string) error {
@@ -86,13 +102,13 @@ func (m Monitors) WakeFailed(ctx context.Context, function string, since time.Du
 	if err != nil || lasts < reportAfter {
 		return err
 	}
-	return m.DB.monitor(ctx, "", monitorFailedSQL, wakeMonitor+function, reason)
+	return m.DB.monitorFailed(ctx, "", wakeMonitor(function), reason)
 }
 
 // Woken records that a function that could not be woken was woken. An event says so, if one said that it could not. The
 // failure is forgotten last: if the process dies before that, the clock finds it and calls Woken again.
 func (m Monitors) Woken(ctx context.Context, function string) error {
-	if err := m.DB.monitor(ctx, "", monitorWorksSQL, wakeMonitor+function); err != nil {
+	if err := m.DB.monitorWorks(ctx, "", wakeMonitor(function)); err != nil {
 		return err
 	}
 	_, err := exec(ctx, m.DB.pool, "delete from wake_failures where function = $1", function)
@@ -113,8 +129,8 @@ func (m Monitors) CheckClock(ctx context.Context) (overdue time.Duration, err er
 	case err != nil:
 		return 0, err
 	case overdue == 0:
-		return 0, m.DB.monitor(ctx, "", monitorWorksSQL, clockMonitor)
+		return 0, m.DB.monitorWorks(ctx, "", clockMonitor)
 	}
-	return overdue, m.DB.monitor(ctx, "", monitorFailedSQL, clockMonitor,
+	return overdue, m.DB.monitorFailed(ctx, "", clockMonitor,
 		"periodic work is overdue: no one wakes the functions")
 }

@@ -169,29 +169,30 @@ func (s Nodes) Observe(
 	return changed, err
 }
 
-const (
-	monitorName = "nodes"
-	zoneMonitor = "zone/" // and the zone
-)
+var nodesMonitor = domain.MonitorEventData{Monitor: "nodes"}
+
+func zoneMonitor(zone string) domain.MonitorEventData {
+	return domain.MonitorEventData{Monitor: "zone", Zone: zone}
+}
 
 // MonitorFailed records that the list of nodes cannot be read. The first failure in a row is an event.
 func (s Nodes) MonitorFailed(ctx context.Context, reason string) error {
-	return s.monitor(ctx, monitorFailedSQL, monitorName, reason)
+	return s.DB.monitorFailed(ctx, s.EventProject, nodesMonitor, reason)
 }
 
 // MonitorWorks records that the list of nodes was read. The first time after a failure is an event.
 func (s Nodes) MonitorWorks(ctx context.Context) error {
-	return s.monitor(ctx, monitorWorksSQL, monitorName)
+	return s.DB.monitorWorks(ctx, s.EventProject, nodesMonitor)
 }
 
 // HoldZone records why no host of a zone is cordoned or drained automatically. The first time in a row is an event.
 func (s Nodes) HoldZone(ctx context.Context, zone, reason string) error {
-	return s.monitor(ctx, monitorFailedSQL, zoneMonitor+zone, reason)
+	return s.DB.monitorFailed(ctx, s.EventProject, zoneMonitor(zone), reason)
 }
 
 // FreeZone records that hosts of a zone may be cordoned and drained automatically again, which is an event.
 func (s Nodes) FreeZone(ctx context.Context, zone string) error {
-	return s.monitor(ctx, monitorWorksSQL, zoneMonitor+zone)
+	return s.DB.monitorWorks(ctx, s.EventProject, zoneMonitor(zone))
 }
 
 // HeldZones returns the zones that are held or were held, by name.
@@ -223,7 +224,7 @@ func (s Nodes) SetProbed(ctx context.Context, answering, silent []string) error 
 // Details returns how far the hypervisors were read.
 func (s Nodes) Details(ctx context.Context) (domain.NodeDetails, error) {
 	found, _, err := queryFound[domain.NodeDetails](ctx, s.DB.pool,
-		"select details_at as at, details_marker as marker from monitors where name = $1", monitorName)
+		"select details_at as at, details_marker as marker from monitors where name = $1", nodesMonitor.Monitor)
 	return found, err
 }
 
@@ -232,12 +233,8 @@ func (s Nodes) SetDetails(ctx context.Context, marker string) error {
 	_, err := exec(ctx, s.DB.pool, `
 insert into monitors (name, details_at, details_marker) values ($1, clock_timestamp(), $2)
 on conflict (name) do update set details_at = excluded.details_at, details_marker = excluded.details_marker`,
-		monitorName, marker)
+		nodesMonitor.Monitor, marker)
 	return err
-}
-
-func (s Nodes) monitor(ctx context.Context, sql string, args ...any) error { // the monitor's name first
-	return s.DB.monitor(ctx, s.EventProject, sql, args...)
 }
 
 const setNodeTokenSQL = `

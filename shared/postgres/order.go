@@ -30,8 +30,7 @@ returning clock_timestamp()`
 	// An order begins with its first event.
 	firstOrderEventSQL = `
 insert into events (project_id, subject, seq, type, at, order_id, connection_id, data)
-select project_id, id::text, seq, '` + domain.OrderEvent + `', clock_timestamp(), id, connection_id, ` + orderData + `
-from (select *, null::text as previous_status from orders where project_id = $1 and id = $2) row`
+values ($1, $2::uuid::text, 1, '` + domain.OrderEvent + `', clock_timestamp(), $2, $3, $4)`
 
 	// An instance begins with its first event.
 	insertInstanceSQL = `
@@ -104,7 +103,11 @@ func insertParts(ctx context.Context, tx pgx.Tx, order domain.Order, positions [
 			return err
 		}
 	}
-	if _, err := tx.Exec(ctx, firstOrderEventSQL, order.ProjectID, order.ID); err != nil {
+	placed := domain.OrderEventData{
+		OrderID: order.ID, Status: domain.OrderRunning, Actor: order.Actor.Ordering(order.ID),
+	}
+	if _, err := tx.Exec(ctx, firstOrderEventSQL, order.ProjectID, order.ID, orNullID(order.ConnectionID),
+		placed); err != nil {
 		return takenID(err, "id")
 	}
 	if err := insertInstances(ctx, tx, order, positions); err != nil {

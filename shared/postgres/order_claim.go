@@ -106,17 +106,11 @@ with before as (
     update orders o
     set status = $3, problem = $4, payload = null, seq = o.seq + 1, updated_at = clock_timestamp()
     from before b where o.project_id = b.project_id and o.id = b.id and $3 <> 'running'
-    returning o.*, b.status as previous_status
+    returning o.*
 )
 insert into events (project_id, subject, seq, type, at, order_id, connection_id, data)
-select project_id, id::text, seq, '` + domain.OrderEvent + `', updated_at, id, connection_id, ` + orderData + `
+select project_id, id::text, seq, '` + domain.OrderEvent + `', updated_at, id, connection_id, $5::jsonb
 from after`
-
-// orderData is the data of an order's event, from a row of orders with previous_status. Its first event has the actor
-// who placed it; what came of that is Nova's doing.
-const orderData = `jsonb_strip_nulls(jsonb_build_object(
-        'order_id', id, 'status', status, 'previous_status', previous_status, 'fault', problem,
-        'actor', case when previous_status is null then actor || jsonb_build_object('order_id', id) end))`
 
 // orderActor is who placed the order of this id in the project $1, as the actor of what the order does.
 func orderActor(id string) string {
@@ -124,10 +118,14 @@ func orderActor(id string) string {
 		id + ")"
 }
 
-// Finalize writes the order's final status and Problem, with their event. A final status is never changed.
+// Finalize writes the order's final status and Problem, with their event. A final status is never changed. The event
+// has no actor: what came of the order is Nova's doing.
 func (o Orders) Finalize(ctx context.Context, order domain.Order) error {
+	final := domain.OrderEventData{
+		OrderID: order.ID, Status: order.Status, PreviousStatus: domain.OrderRunning, Fault: order.Problem,
+	}
 	return o.DB.writeEvents(ctx, func(db querier) error {
-		_, err := exec(ctx, db, finalizeSQL, order.ProjectID, order.ID, order.Status, order.Problem)
+		_, err := exec(ctx, db, finalizeSQL, order.ProjectID, order.ID, order.Status, order.Problem, final)
 		return err
 	})
 }
