@@ -348,7 +348,7 @@ func TestCreateRequestRejectsInvalidFields(t *testing.T) {
 		p.ask(t, "")
 	}
 	if a := p.program.Post(t, requestsPath, p.asked("")); a.Status != 409 ||
-		!strings.Contains(string(a.Body), "20 requests of your project") {
+		!strings.Contains(string(a.Body), "at most 20 pending requests from a project") {
 		t.Errorf("one too many: %d %s", a.Status, a.Body)
 	}
 	var page ConnectionRequestPage
