@@ -164,6 +164,8 @@ var ownClock = map[string]string{
 	"shared/leases/engine.go time":            "how long a pass takes in this process",
 	"functions/run-leases/service.go tryPool": "how long ago this process has surveyed the pool",
 	"shared/leases/host.go get":               "how old a list is that this process has read",
+	"shared/delegation/sessions.go renew":     "for how long this process has a session",
+	"shared/delegation/sessions.go reopen":    "since when this process has a session",
 }
 
 // TestLeasesUseTheDatabaseClock: a replica whose clock is wrong decides as the others do, since none reads its own.
