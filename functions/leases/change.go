@@ -29,14 +29,7 @@ func (s service) Change(
 		}
 	}()
 	for attempt := range changeAttempts {
-		before, err := s.store.Get(ctx, who.ProjectID, id)
-		if err == nil {
-			err = checkVersion(before.Version)
-		}
-		if err != nil {
-			return before, err
-		}
-		now, err := s.store.Now(ctx)
+		before, now, err := s.version(ctx, who.ProjectID, id, checkVersion)
 		if err != nil {
 			return before, err
 		}
@@ -66,6 +59,20 @@ func (s service) Change(
 		return stored, explain(err, terms, after.StartsAt)
 	}
 	return changed, apperr.New(apperr.Conflict, "others change the lease at the same time: repeat the request")
+}
+
+// version reads a lease whose version the caller expects, and the database's clock.
+func (s service) version(
+	ctx context.Context, projectID string, id uuid.UUID, check func(int64) error,
+) (lease domain.Lease, now time.Time, err error) {
+	lease, err = s.store.Get(ctx, projectID, id)
+	if err == nil {
+		err = check(lease.Version)
+	}
+	if err == nil {
+		now, err = s.store.Now(ctx)
+	}
+	return lease, now, err
 }
 
 // delegate makes a new trust for a lease; nil for one whose connection its request named, which must last and permit.

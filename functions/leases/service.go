@@ -109,7 +109,8 @@ func (s service) Create(ctx context.Context, who caller, in CreateLease, dryRun 
 		if _, err := s.store.Check(ctx, made); err != nil { // a lease that Postgres refuses needs no trust
 			return made.Lease, explain(s.withJoining(ctx, err), in.Terms(), made.Lease.StartsAt)
 		}
-		if made.Connection, err = s.trusts.Delegate(ctx, who.Identity, who.cloud, delegation.ForLease(made.Lease)); err != nil {
+		purpose := delegation.ForLease(made.Lease)
+		if made.Connection, err = s.trusts.Delegate(ctx, who.Identity, who.cloud, purpose); err != nil {
 			return made.Lease, err
 		}
 	}

@@ -167,7 +167,8 @@ func TestMostResources(t *testing.T) {
 	isRefused := func(a testkit.Answer) {
 		t.Helper()
 		refused(t, a, http.StatusConflict, "conflict", "")
-		if text := string(a.Body); !strings.Contains(text, "at most 3 managed resources in a project (MANAGED_PER_PROJECT)") {
+		const limit = "at most 3 managed resources in a project (MANAGED_PER_PROJECT)"
+		if text := string(a.Body); !strings.Contains(text, limit) {
 			t.Errorf("the limit is not in %s", text)
 		}
 	}

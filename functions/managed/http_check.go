@@ -242,7 +242,7 @@ func meaning(spec any) (faults []apperr.Field) {
 	case *MachineSpec:
 		checkMachine(s.MachineSpec, fault)
 	case *DeploymentSpec:
-		checkMachine(s.DeploymentSpec.MachineSpec, fault)
+		checkMachine(s.MachineSpec, fault)
 		if s.MaxUnavailable != nil && *s.MaxUnavailable > s.Count {
 			fault("max_unavailable", fmt.Sprintf("must be at most the count, %d", s.Count))
 		}

@@ -24,8 +24,8 @@ type Config struct {
 	// watches it, it has to be `down` there, too (`NODES_DOWN_AFTER`). One that an admin has forced down in Nova is
 	// replaced immediately.
 	HealAfter time.Duration `env:"LEASES_HEAL_AFTER, default=2m" min:"0s" max:"24h"`
-	// Cloud name in clouds.yaml of the account that manages hosts, an admin. When empty, a function that runs alone uses its
-	// own login, and the daemon has no account: no host can be reserved.
+	// Cloud name in clouds.yaml of the account that manages hosts, an admin. When empty, a function that runs alone
+	// uses its own login, and the daemon has no account: no host can be reserved.
 	AccountCloud string `env:"LEASES_OS_CLOUD"`
 	Account      openstack.Credentials
 

@@ -40,7 +40,8 @@ func architecture(made files, d run.Description) error {
 		stores, changes := a.functions(name, d)
 		isNoun := len(stores) > 0 && len(stores) < many
 		if len(a.tables) > 0 && (len(a.events) > 0 || isNoun) {
-			fmt.Fprintf(&out, "| %s | %s | %s | %s | %s |\n", name, list(a.tables), list(a.events), list(stores), list(changes))
+			fmt.Fprintf(&out, "| %s | %s | %s | %s | %s |\n", name, list(a.tables), list(a.events), list(stores),
+				list(changes))
 		}
 	}
 	out.WriteString("\n| is woken | by the clock, and by | decides in |\n|---|---|---|\n")
@@ -111,7 +112,9 @@ func (a aggregate) functions(name string, d run.Description) (stores, changes []
 	}
 	for _, f := range d.Functions {
 		may := func(right string) bool {
-			return slices.ContainsFunc(tables, func(t string) bool { return strings.Contains(f.Reach.Tables[t], right) })
+			return slices.ContainsFunc(tables, func(t string) bool {
+				return strings.Contains(f.Reach.Tables[t], right)
+			})
 		}
 		switch {
 		case f.Kind == "http" && may("insert"):

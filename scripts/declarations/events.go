@@ -122,7 +122,7 @@ func schemaOf(known *yaml.Node, t reflect.Type) map[string]any {
 	if index(known, t.Name()) >= 0 {
 		return reference(t.Name())
 	}
-	if e, ok := reflect.Zero(t).Interface().(interface{ Values() []string }); ok {
+	if e, ok := reflect.TypeAssert[interface{ Values() []string }](reflect.Zero(t)); ok {
 		return textOf(e.Values())
 	}
 	switch t.Kind() {

@@ -10,14 +10,18 @@ import (
 
 // secrets are the Secrets of knative/README.md: what each is for, and who holds it where no function declares it.
 var secrets = []struct{ name, holders, what string }{
-	{"database", "all functions, each only its own key", "Postgres, with a role that may do what the function declares"},
+	{
+		"database", "all functions, each only its own key",
+		"Postgres, with a role that may do what the function declares",
+	},
 	{"database-owner", "migrate", "Postgres, as the owner"},
 	{"pgbouncer", "PgBouncer", "where Postgres is, and the passwords of the roles"},
 	{"openstack", "", "the service account"},
 	{"openstack-delegate", "", "a service account without any role, to which trusts are made"},
 	{"openstack-leases", "", "a service account with the role `admin`, which reserves hosts"},
 	{
-		"openstack-nodes", "", "a service account (by default `admin`; [less is enough](../docs/operation.md#nodes)), " +
+		"openstack-nodes", "",
+		"a service account (by default `admin`; [less is enough](../docs/operation.md#nodes)), " +
 			"which watches and drains hosts",
 	},
 	{"connections", "", "decrypts delegated credentials, and orders through connections"},
@@ -77,8 +81,9 @@ func knCommands(d run.Description) string {
 			if f.Kind != kind {
 				continue
 			}
-			fmt.Fprintf(&out, "kn service apply %s \"${%s[@]}\" --env FUNCTION_TARGET=%s --scale ..%d --concurrency-limit %d",
-				f.Name, kind, f.Name, f.Scale.MaxPods, f.Scale.Concurrency)
+			fmt.Fprintf(&out, "kn service apply %s \"${%s[@]}\" --env FUNCTION_TARGET=%s --scale ..%d", f.Name, kind,
+				f.Name, f.Scale.MaxPods)
+			fmt.Fprintf(&out, " --concurrency-limit %d", f.Scale.Concurrency)
 			for _, secret := range f.Secrets {
 				out.WriteString(" --env-from secret:cloudfn-" + secret)
 			}

@@ -111,8 +111,10 @@ func functionList(made files, d run.Description) error {
 		fmt.Fprintf(&list, "\t%s.Function,\n", name)
 	}
 	text := "// Code generated from functions/main.go by `make generate`. DO NOT EDIT.\n\n" +
-		"package contract_test\n\nimport (\n" + imports.String() + "\n\t\"github.com/cloudfn/cloudfn/shared/run\"\n)\n\n" +
-		"// everyFunction are the functions of the daemon.\nvar everyFunction = []run.Function{\n" + list.String() + "}\n"
+		"package contract_test\n\nimport (\n" + imports.String() + "\n" +
+		"\t\"github.com/cloudfn/cloudfn/shared/run\"\n)\n\n" +
+		"// everyFunction are the functions of the daemon.\n" +
+		"var everyFunction = []run.Function{\n" + list.String() + "}\n"
 	made["test/contract/functions_test.go"] = []byte(text)
 	return nil
 }

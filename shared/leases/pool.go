@@ -82,7 +82,8 @@ func (p Pool) Move(ctx context.Context) (joined bool, err error) {
 		if reason == nil {
 			continue
 		}
-		slog.WarnContext(ctx, "host could not join or leave the pool", "host", node.Name, "pool", node.Pool, "error", reason)
+		slog.WarnContext(ctx, "host could not join or leave the pool",
+			"host", node.Name, "pool", node.Pool, "error", reason)
 		if _, err := p.Nodes.SetPool(ctx, node.Name, node.Pool, node.Pool, apperr.As(reason).Message); err != nil {
 			return joined, err
 		}

@@ -335,15 +335,18 @@ func TestStatusOfDeployment(t *testing.T) {
 		condition string // its type, status and reason
 	}{
 		"a stopped server blocks the rollout": {
-			[]observed{member(0, unlike(InPlace, true)), member(1, off)}, domain.ManagedUpdating,
+			[]observed{member(0, unlike(InPlace, true)), member(1, off)},
+			domain.ManagedUpdating,
 			"1 of 2 have revision 2; SHUTOFF", "Progressing True Progressing",
 		},
 		"replacements have failed": {
-			[]observed{member(0, unlike(Replace, true)), member(1, updated, failed)}, domain.ManagedDegraded,
+			[]observed{member(0, unlike(Replace, true)), member(1, updated, failed)},
+			domain.ManagedDegraded,
 			"No valid host", "Progressing False ReplacementsFailed",
 		},
 		"a server that was ready is in ERROR": {
-			[]observed{member(0, updated, failing), member(1, updated)}, domain.ManagedDegraded, "No valid host",
+			[]observed{member(0, updated, failing), member(1, updated)},
+			domain.ManagedDegraded, "No valid host",
 			"Progressing True AsDeclared",
 		},
 		"earlier files": {

@@ -194,8 +194,8 @@ func (p *Process) requestSelf(ctx context.Context) {
 	}
 }
 
-// tick replaces a PingSource in the daemon, the clock's and that of collect-stats: it does what its event would wake, at
-// the start to catch up, and then by the schedule.
+// tick replaces a PingSource in the daemon, the clock's and that of collect-stats: it does what its event would wake,
+// at the start to catch up, and then by the schedule.
 func tick(ctx context.Context, schedule Schedule, do func() error) {
 	for next := schedule.next(time.Now()); ; next = schedule.next(time.Now()) {
 		tryTick(ctx, next, do)

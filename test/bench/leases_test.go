@@ -143,7 +143,8 @@ func searchTime(db rig, s search) {
 		if len(slots) == 0 {
 			t.Fatal("no hosts are free")
 		}
-		plan := testkit.Scalar[[]byte](t, db.Conn, "explain (analyze, timing off, format json) "+query.sql, query.args...)
+		plan := testkit.Scalar[[]byte](t, db.Conn,
+			"explain (analyze, timing off, format json) "+query.sql, query.args...)
 		var explained []struct {
 			Planning  float64 `json:"Planning Time"`
 			Execution float64 `json:"Execution Time"`

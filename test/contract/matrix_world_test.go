@@ -293,11 +293,11 @@ func (m *matrix) insert(t *testing.T, project string) objects {
 		"$received", o[exampleRequest], "$sent", o[sentRequest],
 		"$template", o[exampleTemplate], "$managed", o[exampleManaged],
 	)
-	rows := names.Replace(matrixRows)
+	rows := []string{names.Replace(matrixRows)}
 	for _, n := range nouns {
-		rows += ";\n" + names.Replace(strings.ReplaceAll(n.row, "$id", o[n.example]))
+		rows = append(rows, names.Replace(strings.ReplaceAll(n.row, "$id", o[n.example])))
 	}
-	if _, err := m.pool.Exec(context.Background(), rows); err != nil {
+	if _, err := m.pool.Exec(context.Background(), strings.Join(rows, ";\n")); err != nil {
 		t.Fatal(err)
 	}
 	return o

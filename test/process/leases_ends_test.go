@@ -152,9 +152,9 @@ func TestLongSnapshotsOfNamesakes(t *testing.T) {
 }
 
 // exec changes the database as time or a fault would.
-func (l *lessee) exec(t *testing.T, sql string, args ...any) {
+func (l *lessee) exec(t *testing.T, sql string) {
 	t.Helper()
-	if _, err := l.conn.Exec(context.Background(), sql, args...); err != nil {
+	if _, err := l.conn.Exec(context.Background(), sql); err != nil {
 		t.Fatal(err)
 	}
 }
