@@ -26,8 +26,8 @@ type Config struct {
 	Share int `env:"NODES_AUTO_SHARE, default=20" min:"1" max:"100"`
 	// The project whose callbacks get the events of nodes; empty = only the operator's sink gets them.
 	EventProject string `env:"NODES_PROJECT_ID"`
-	// Cloud name in clouds.yaml of the account that watches and drains nodes, an admin. When empty, a function that runs
-	// alone uses its own login, and the daemon has no account: nothing is watched.
+	// Cloud name in clouds.yaml of the account that watches and drains nodes, an admin. When empty, a function that
+	// runs alone uses its own login, and the daemon has no account: nothing is watched.
 	AccountCloud string `env:"NODES_OS_CLOUD"`
 	Account      openstack.Credentials
 
