@@ -113,7 +113,11 @@ func anchors(t *testing.T, page string) []string {
 	return found
 }
 
-// TestPagesAreShort keeps the README at one or two screens, and every page short enough to be read.
+// generated is a part of a page that `make generate` makes, such as a table with a row for each function.
+var generated = regexp.MustCompile("(?s)[#-] \\w+: made by `make generate`.*?end of \\w+")
+
+// TestPagesAreShort keeps the README at one or two screens, and every page short enough to be read. A new function or
+// event adds to what is generated, which does not count.
 func TestPagesAreShort(t *testing.T) {
 	t.Parallel()
 	for _, page := range texts(t) {
@@ -126,7 +130,7 @@ func TestPagesAreShort(t *testing.T) {
 		case page == filepath.Join("..", "CHANGELOG.md"):
 			continue // it only grows
 		}
-		if n := strings.Count(read(t, page), "\n"); n > most {
+		if n := strings.Count(generated.ReplaceAllString(read(t, page), ""), "\n"); n > most {
 			t.Errorf("%s has %d lines, %d are allowed", page, n, most)
 		}
 	}
