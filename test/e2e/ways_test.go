@@ -131,8 +131,8 @@ func TestOtherWays(t *testing.T) {
 	answers("resources", "/v1/resources")
 }
 
-// TestDeployWithKn deploys over what kubectl has deployed, with kn and twice: the Services and the PingSources stay the
-// same, but for what kn itself adds, and the functions answer.
+// TestDeployWithKn deploys over what kubectl has deployed, with kn twice and with kubectl twice: the Services and the
+// PingSources stay the same, but for what kn itself adds, and the functions answer.
 func TestDeployWithKn(t *testing.T) {
 	objects := func() map[string]any {
 		found := map[string]any{}
@@ -150,9 +150,9 @@ func TestDeployWithKn(t *testing.T) {
 		return found
 	}
 	before := objects()
-	for range 2 {
+	for _, with := range []string{"kn", "kn", "kubectl", "kubectl"} {
 		cmd := exec.Command(filepath.Join(testkit.Root(), "scripts", "deploy"), "up")
-		cmd.Env = append(os.Environ(), "WITH=kn", "OVERLAY="+os.Getenv("E2E_OVERLAY"))
+		cmd.Env = append(os.Environ(), "WITH="+with, "OVERLAY="+os.Getenv("E2E_OVERLAY"))
 		cmd.Dir = testkit.Root()
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Fatalf("%v\n%s", err, out)
