@@ -80,6 +80,7 @@ func (s service) checkCloud(ctx context.Context, a access, req createOrder, out 
 	out.checkQuota(req, found, facts)
 	out.checkAddresses(found, facts)
 	out.checkRoom(req, found, facts)
+	out.checkVolumes(req, facts.volumes)
 	for _, i := range req.items {
 		for field, why := range facts.withheld {
 			if why != "" {
@@ -152,10 +153,17 @@ func (r *launchReport) addProblem(p launchProblem) {
 }
 
 func (r *launchReport) checkImage(i item, f resolved) {
+	if !i.bootsFromImage() {
+		return
+	}
 	if !lookup.IsActive(f.image) {
 		r.add(i.image.Field, apperr.Conflict, "the image is %s", f.image.Status)
 	}
-	for _, why := range tooSmall(f.flavor, f.image) {
+	image := f.image
+	if _, ok := i.spec.BootVolume(); ok {
+		image = withoutDisk(image)
+	}
+	for _, why := range tooSmall(f.flavor, image) {
 		r.add(i.sizeField(), apperr.Invalid, "%s", why)
 	}
 }
@@ -171,9 +179,10 @@ func (i item) sizeField() string {
 // checkDisk rejects a flavor without a disk: Nova's policy os_compute_api:servers:create:zero_disk_flavor lets only
 // admins boot one from an image.
 func (r *launchReport) checkDisk(who domain.Identity, i item, f resolved) {
-	if f.flavor.DiskGB == 0 && !who.Has("admin") {
+	_, ok := i.spec.BootVolume()
+	if f.flavor.DiskGB == 0 && !ok && !who.Has("admin") {
 		r.add(i.sizeField(), apperr.Forbidden,
-			"has no disk: Nova lets only admins boot it from an image; choose a flavor with a disk")
+			"has no disk: Nova lets only admins boot it from an image; choose a flavor with a disk, or a boot_volume")
 	}
 }
 
@@ -265,6 +274,7 @@ func (r *launchReport) unchecked(field, detail string) {
 type facts struct {
 	names
 
+	volumes      volumeFacts
 	quota        domain.Quota
 	networks     []domain.Network
 	free         map[string]map[int]float64 // addresses by network and IP version
@@ -289,6 +299,10 @@ func gather(ctx context.Context, cloud *openstack.Session, req createOrder, foun
 		out.names, err = readNames(ctx, cloud, req)
 		return err
 	})
+	group.Go(func() (err error) {
+		out.volumes, err = readVolumes(ctx, cloud, req)
+		return err
+	})
 	out.space(ctx, group, cloud, found)
 	err = group.Wait()
 	return out, err
@@ -301,7 +315,12 @@ func (out *facts) space(ctx context.Context, group *errgroup.Group, cloud *opens
 	flavors := map[string]domain.Flavor{}
 	for _, f := range found {
 		ids = append(ids, f.spec.NetworkIDs...)
-		flavors[f.flavor.ID] = f.flavor
+		needed := f.flavor
+		if _, ok := f.spec.BootVolume(); ok {
+			needed.DiskGB = 0
+		}
+		needed.DiskGB = max(needed.DiskGB, flavors[needed.ID].DiskGB)
+		flavors[needed.ID] = needed
 	}
 	slices.Sort(ids)
 	if ids = slices.Compact(ids); len(ids) > 0 {

@@ -189,6 +189,8 @@ type launchRequest struct {
 	Metadata         metadata        `json:"metadata" required:"false"`
 
 	UserDataBase64 *userDataBase64 `json:"user_data_base64,omitempty" nullable:"false"`
+	BootVolume     *bootVolume     `json:"boot_volume,omitempty" nullable:"false"`
+	Volumes        []dataVolume    `json:"volumes,omitempty" maxItems:"25" nullable:"false"`
 	Options
 }
 
@@ -209,6 +211,8 @@ type launchInstance struct {
 	Metadata         metadata        `json:"metadata" required:"false" nullable:"true"`
 
 	UserDataBase64 *userDataBase64 `json:"user_data_base64,omitempty" nullable:"true"`
+	BootVolume     *bootVolume     `json:"boot_volume,omitempty"`
+	Volumes        []dataVolume    `json:"volumes,omitzero" required:"false" nullable:"true" maxItems:"25"`
 	Options
 }
 

@@ -21,7 +21,7 @@ import (
 func (in launchRequest) hash() [sha256.Size]byte {
 	in.Options = in.canonical()
 	in.ID, in.ConnectionID, in.ReservationID = "", lower(in.ConnectionID), lower(in.ReservationID)
-	in.Lease = in.Lease.canonical()
+	in.Lease, in.BootVolume, in.Volumes = in.Lease.canonical(), in.BootVolume.canonical(), canonicalVolumes(in.Volumes)
 	if in.Count == nil && len(in.Instances) == 0 {
 		in.Count = new(1)
 	}
@@ -36,7 +36,8 @@ func (in launchRequest) hash() [sha256.Size]byte {
 	}
 	in.Instances = slices.Clone(in.Instances)
 	for n := range in.Instances {
-		in.Instances[n].ID = lower(in.Instances[n].ID)
+		i := &in.Instances[n]
+		i.ID, i.BootVolume, i.Volumes = lower(i.ID), i.BootVolume.canonical(), canonicalVolumes(i.Volumes)
 	}
 	secrets := in.hashedSecrets()
 	if in.Callback != nil && in.Callback.Secret != nil {
@@ -62,9 +63,11 @@ type item struct {
 	// attachments are the networks as they were requested.
 	attachments []launchNetwork
 	group       lookup.Ref // without a value: none
-	spec        domain.LaunchSpec
-	userData    domain.Secret
-	fields      map[string]string // where the request has min, key_name and others that may be an instance's
+	// volumeFields are where the request has each of the spec's volumes.
+	volumeFields []string
+	spec         domain.LaunchSpec
+	userData     domain.Secret
+	fields       map[string]string // where the request has min, key_name and others that may be an instance's
 }
 
 // createOrder is a checked request.
@@ -118,6 +121,7 @@ func (in launchRequest) order() (createOrder, []error) {
 		ids[i.id] = true
 		req.items = append(req.items, i)
 	}
+	req.spec.SetsVolumes = slices.ContainsFunc(req.items, func(i item) bool { return i.spec.SetsVolumes() })
 	req.name = in.leaseName(req.items)
 	return req, append(errs, req.checkSpecial()...)
 }
@@ -162,6 +166,7 @@ func (in launchRequest) check() []error {
 		Metadata: in.Metadata, UserData: &in.UserData, UserDataBase64: in.UserDataBase64,
 		Options:  in.Options,
 		Networks: in.Networks, Flavor: &in.Flavor, Image: &in.Image,
+		BootVolume: in.BootVolume, Volumes: in.Volumes,
 	}
 	wrong = append(wrong, own.check(func(field string) string { return field })...)
 	if in.Reuse {
@@ -211,6 +216,10 @@ func (o launchInstance) check(at func(field string) string) []error {
 	o.checkUserData(&wrong, at)
 	for k, network := range o.Networks {
 		network.check(&wrong, fmt.Sprintf("%s[%d]", at("networks"), k))
+	}
+	o.BootVolume.check(&wrong, at("boot_volume"))
+	for k, v := range o.Volumes {
+		v.check(&wrong, fmt.Sprintf("%s[%d]", at("volumes"), k))
 	}
 	o.Options.check(&wrong, at)
 	return wrong
@@ -273,6 +282,14 @@ func (in launchRequest) item(n, count int, o launchInstance) (item, []error) {
 		i.spec.Metadata = o.Metadata
 	}
 	i.apply(in.Options, o.Options, own)
+	boot, volumes := in.BootVolume, in.Volumes
+	if own("boot_volume", o.BootVolume != nil) {
+		boot = o.BootVolume
+	}
+	if own("volumes", o.Volumes != nil) {
+		volumes = o.Volumes
+	}
+	i.setVolumes(boot, volumes)
 	if o.UserData != nil {
 		i.userData = o.UserData.Secret
 	}
@@ -281,7 +298,11 @@ func (in launchRequest) item(n, count int, o launchInstance) (item, []error) {
 	}
 	wrong.forbid(i.min == nil && i.flavor.Value == "", i.flavor.Field, "is missing: it takes a flavor, or min")
 	wrong.forbid(i.min != nil && i.flavor.Value != "", i.fields["min"], "cannot be combined with flavor")
-	wrong.forbid(i.image.Value == "", i.image.Field, "is missing")
+	if i.bootsFromImage() {
+		wrong.forbid(i.image.Value == "", i.image.Field, "is missing")
+	} else {
+		wrong.forbid(i.image.Value != "", i.image.Field, "cannot be combined with the source of "+i.volumeFields[0])
+	}
 	return i, wrong
 }
 

@@ -104,9 +104,11 @@ func readCatalog(ctx context.Context, cloud *openstack.Session, req createOrder)
 }
 
 func (req createOrder) imageNames() []string {
-	names := make([]string, len(req.items))
-	for n, i := range req.items {
-		names[n] = i.image.Value
+	var names []string
+	for _, i := range req.items {
+		if i.bootsFromImage() {
+			names = append(names, i.image.Value)
+		}
 	}
 	slices.Sort(names)
 	return slices.Compact(names)
@@ -117,8 +119,11 @@ func (l catalog) resolve(i item) (resolved, []error) {
 	out := resolved{spec: i.spec}
 	var wrong faults
 	var err error
-	out.image, err = lookup.PickImage(l.images[i.image.Value], i.image)
-	wrong.add(err)
+	if i.bootsFromImage() {
+		out.image, err = lookup.PickImage(l.images[i.image.Value], i.image)
+		wrong.add(err)
+		wrong.add(i.checkBootSize(out.image))
+	}
 	out.flavor, err = l.flavor(i, out.image)
 	wrong.add(err)
 	if len(i.networks) > 0 || len(i.attachments) == 0 {
@@ -133,6 +138,7 @@ func (l catalog) resolve(i item) (resolved, []error) {
 	l.sized(&out.spec, out.flavor)
 	out.spec.ImageID = out.image.ID
 	i.attach(&out.spec, out.networks)
+	i.bootFrom(&out.spec, out.image)
 	return out, wrong
 }
 
@@ -155,7 +161,7 @@ func first(errs []error) error {
 
 func (l catalog) flavor(i item, image domain.Image) (domain.Flavor, error) {
 	if i.min != nil {
-		return l.smallest(i.fields["min"], *i.min, image)
+		return l.smallest(i, image)
 	}
 	if l.reserved != nil {
 		return l.pickReserved(i.flavor)
@@ -165,13 +171,17 @@ func (l catalog) flavor(i item, image domain.Image) (domain.Flavor, error) {
 
 // smallest is the flavor with the least memory, then vCPUs, then disk that suffices for the request and the image. One
 // without a disk does not count: Nova's policy reserves it for servers that boot from a volume.
-func (l catalog) smallest(field string, least MinSize, image domain.Image) (domain.Flavor, error) {
+func (l catalog) smallest(i item, image domain.Image) (domain.Flavor, error) {
+	field, least, leastDisk := i.fields["min"], *i.min, max(1, i.min.DiskGB)
+	if _, ok := i.spec.BootVolume(); ok {
+		leastDisk, image = i.min.DiskGB, withoutDisk(image)
+	}
 	flavors := l.flavors
 	if l.allowed != nil {
 		flavors = l.allowed
 	}
 	fitting := slices.DeleteFunc(slices.Clone(flavors), func(f domain.Flavor) bool {
-		return f.VCPUs < least.VCPUs || f.RAMMB < least.RAMMB || f.DiskGB < max(1, least.DiskGB) ||
+		return f.VCPUs < least.VCPUs || f.RAMMB < least.RAMMB || f.DiskGB < leastDisk ||
 			len(tooSmall(f, image)) > 0
 	})
 	if len(fitting) == 0 {
@@ -197,7 +207,7 @@ func tooSmall(f domain.Flavor, image domain.Image) []string {
 	if f.DiskGB > 0 && f.DiskGB < image.MinDiskGB {
 		why = append(why, fmt.Sprintf("has a disk of %d GB, the image needs %d GB", f.DiskGB, image.MinDiskGB))
 	}
-	if size := (image.SizeBytes + gib - 1) / gib; f.DiskGB > 0 && int64(f.DiskGB) < size {
+	if size := diskOf(image); f.DiskGB > 0 && f.DiskGB < size {
 		why = append(why, fmt.Sprintf("has a disk of %d GB, the image alone has %d GB", f.DiskGB, size))
 	}
 	if f.RAMMB < image.MinRAMMB {

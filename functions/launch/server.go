@@ -105,6 +105,11 @@ func (i item) special() map[string]string {
 			found[field+".fixed_ip"] = string(n.Network) + " " + n.FixedIP
 		}
 	}
+	for n, v := range i.spec.Volumes {
+		if !v.IsNew() {
+			found[i.idField(n)] = v.ID
+		}
+	}
 	return found
 }
 
@@ -113,10 +118,13 @@ func (req createOrder) checkSpecial() []error {
 	var wrong faults
 	taken := map[string]bool{}
 	for _, i := range req.items {
+		for _, field := range i.volumeFields {
+			wrong.forbid(req.connectionID != uuid.Nil, field, "cannot be combined with connection_id")
+		}
 		special := i.special()
 		for field, what := range special {
 			wrong.forbid(req.connectionID != uuid.Nil, field, "cannot be combined with connection_id")
-			wrong.forbid(taken[what], field, "is for one server only: give each of instances its own networks")
+			wrong.forbid(taken[what], field, "is for one server only: give each of instances its own")
 		}
 		for _, what := range special {
 			taken[what] = true

@@ -359,6 +359,11 @@ func (f *fakeNova) CreateServer(
 	return id, nil
 }
 
+// SetVolumes is never called: the volumes of managed servers stay as their create call leaves them.
+func (f *fakeNova) SetVolumes(context.Context, string, []domain.ServerVolume) error {
+	return errors.New("a managed server needs no step for its volumes")
+}
+
 func (f *fakeNova) DeleteServer(_ context.Context, id string) error {
 	defer f.call("delete")()
 	for n := range f.servers {

@@ -95,6 +95,7 @@ type Instance struct {
 	NovaAt         time.Time // the server's updated_at in Nova; zero = unknown
 	DeleteTries    int       // calls to delete its server that Nova accepted or rejected
 	DeleteTriedAt  time.Time // the last one; zero = never
+	VolumesSetAt   time.Time // when StepVolumes was taken; zero = it was not
 	// CallID is the create call of ServerID. It is not stored with the instance.
 	CallID uuid.UUID
 }

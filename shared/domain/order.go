@@ -79,6 +79,8 @@ type OrderSpec struct {
 	GeneratedKey string    `json:"generated_key,omitempty"` // name of the order's own key pair
 	// Reuse takes idle instances of the connection before it creates new ones.
 	Reuse bool `json:"reuse,omitempty"`
+	// SetsVolumes says that volumes of its servers need StepVolumes.
+	SetsVolumes bool `json:"sets_volumes,omitempty"`
 
 	// IsManaged says that its server is a member of a managed resource, and carries ManagedTag.
 	IsManaged bool `json:"managed,omitempty"`
@@ -89,7 +91,9 @@ type OrderSpec struct {
 }
 
 // Attended reports whether the order needs more steps than creating its servers.
-func (s OrderSpec) Attended() bool { return s.OnFailure == Rollback || s.Stopped || s.Reuse }
+func (s OrderSpec) Attended() bool {
+	return s.OnFailure == Rollback || s.Stopped || s.Reuse || s.SetsVolumes
+}
 
 // OnFailure says what happens to an order's servers when one of them fails.
 type OnFailure string
@@ -173,7 +177,7 @@ func (o Order) settled(i Instance) bool {
 	if i.isDisconnected() {
 		return true
 	}
-	if o.IsReplaced(i) {
+	if o.IsReplaced(i) || o.awaitsVolumes(i) {
 		return false
 	}
 	if o.Spec.Stopped {
@@ -218,6 +222,8 @@ const (
 	StepStop   Step = "stop"   // stop the server
 	StepStart  Step = "start"  // start the reused server
 	StepDelete Step = "delete" // delete the server
+	// StepVolumes sets the names of the server's volumes, and which of them are deleted with it.
+	StepVolumes Step = "volumes"
 	// StepForgo finds its server by tag, and records Forgone if it has none: it is not created any more.
 	StepForgo Step = "forgo"
 )
@@ -243,6 +249,10 @@ func (o Order) Next() []Step {
 			steps[n] = o.undo(i)
 		case !i.Decided():
 			steps[n] = StepCreate
+		case o.awaitsVolumes(i):
+			if i.State != InstanceRequested && i.State != InstanceBuilding && i.State != InstanceUnknown {
+				steps[n] = StepVolumes
+			}
 		case o.Spec.Stopped && i.State == InstanceActive:
 			steps[n] = StepStop
 		case o.starts(i):
@@ -303,12 +313,6 @@ type LaunchSpec struct {
 	ConfigDrive    bool              `json:"config_drive,omitempty"`
 	Hints          map[string]any    `json:"scheduler_hints,omitempty"` // texts, and lists of them
 	Volumes        []ServerVolume    `json:"volumes,omitempty"`         // that it has at its first boot
-}
-
-// ServerVolume is a volume that a server gets besides its disk. It stays when the server is deleted.
-type ServerVolume struct {
-	ID            string `json:"id"`
-	IsMultiattach bool   `json:"multiattach,omitempty"` // several servers may have it
 }
 
 // Attachment is one connection of a server: to a network, with an address if it is given, or by an existing port.

@@ -55,6 +55,11 @@ func TestAbandonedOrders(t *testing.T) {
 		"none was had":    {OrderSpec{OnFailure: Rollback}, []Instance{refused, refused}, OrderFailed},
 		"not stopped":     {OrderSpec{Stopped: true}, []Instance{made(InstanceActive)}, OrderDone},
 		"not started":     {OrderSpec{Reuse: true}, []Instance{made(InstanceStopped)}, OrderDone},
+		"volumes not set": {
+			OrderSpec{SetsVolumes: true}, []Instance{{
+				ServerID: "x", State: InstanceActive, Spec: LaunchSpec{Volumes: []ServerVolume{{SizeGB: 1}}},
+			}}, OrderDone,
+		},
 		"not rolled back": {
 			OrderSpec{OnFailure: Rollback}, []Instance{made(InstanceActive), made(InstanceError)}, OrderPartial,
 		},
@@ -129,7 +134,10 @@ func TestAttendedOrders(t *testing.T) {
 	refused := Instance{State: InstanceError, Problem: &Problem{}}
 	asked := Instance{State: InstanceRequested}
 	all, stopped := OrderSpec{OnFailure: Rollback}, OrderSpec{Stopped: true}
-	both := OrderSpec{OnFailure: Rollback, Stopped: true}
+	both, volumes := OrderSpec{OnFailure: Rollback, Stopped: true}, OrderSpec{SetsVolumes: true}
+	withVolumes := func(s InstanceState) Instance {
+		return Instance{ServerID: "x", State: s, Spec: LaunchSpec{Volumes: []ServerVolume{{SizeGB: 1}}}}
+	}
 	for name, tc := range map[string]struct {
 		spec      OrderSpec
 		status    OrderStatus
@@ -207,6 +215,30 @@ func TestAttendedOrders(t *testing.T) {
 			stopped, OrderRunning, []Instance{made(InstanceStopped), made(InstanceError)}, []Step{"", ""}, OrderPartial,
 		},
 		"started after the end": {stopped, OrderDone, []Instance{made(InstanceActive)}, []Step{""}, OrderDone},
+		"its volumes are not set": {
+			volumes, OrderRunning, []Instance{withVolumes(InstanceActive), withVolumes(InstanceBuilding)},
+			[]Step{StepVolumes, ""},
+			OrderRunning,
+		},
+		"nor those of one whose cell is down": {
+			volumes, OrderRunning, []Instance{withVolumes(InstanceUnknown)}, []Step{""}, OrderRunning,
+		},
+		"its volumes are set before it is stopped": {
+			OrderSpec{SetsVolumes: true, Stopped: true}, OrderRunning, []Instance{withVolumes(InstanceActive)},
+			[]Step{StepVolumes},
+			OrderRunning,
+		},
+		"one failed with its volumes, one was deleted": {
+			volumes, OrderRunning, []Instance{withVolumes(InstanceError), withVolumes(InstanceDeleted)},
+			[]Step{"", ""},
+			OrderPartial,
+		},
+		"one failed, and the volumes go with all": {
+			OrderSpec{SetsVolumes: true, OnFailure: Rollback}, OrderRunning,
+			[]Instance{withVolumes(InstanceError), withVolumes(InstanceActive)},
+			[]Step{StepDelete, StepDelete},
+			OrderRunning,
+		},
 		"both, and one failed": {
 			both, OrderRunning,
 			[]Instance{made(InstanceActive), made(InstanceError)},

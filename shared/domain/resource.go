@@ -22,10 +22,13 @@ type Image struct {
 	Status     string `json:"status" minLength:"1"` // active, queued, saving, deactivated, ...
 	Visibility string `json:"visibility" enum:"public,private,shared,community"`
 	SizeBytes  int64  `json:"size_bytes" minimum:"0"` // 0 until it is uploaded
-	MinDiskGB  int    `json:"min_disk_gb" minimum:"0"`
-	MinRAMMB   int    `json:"min_ram_mb" minimum:"0"`
-	DiskFormat string `json:"disk_format"`
-	ProjectID  string `json:"-"` // its owner
+	// VirtualBytes is the size of its disk, which a sparse or compressed format stores in less; 0 = Glance has not read
+	// it.
+	VirtualBytes int64  `json:"-"`
+	MinDiskGB    int    `json:"min_disk_gb" minimum:"0"`
+	MinRAMMB     int    `json:"min_ram_mb" minimum:"0"`
+	DiskFormat   string `json:"disk_format"`
+	ProjectID    string `json:"-"` // its owner
 
 	UpdatedAt time.Time `json:"-"`
 	ServerID  string    `json:"-"` // that it was made of; "" = none, or it is not known
@@ -130,6 +133,19 @@ func (q Quota) Shortages(n Need) (all []string) {
 
 // Fits reports whether n more are within the quota.
 func (q QuotaItem) Fits(n int) bool { return q.Max < 0 || q.Used+n <= q.Max }
+
+// VolumeType is a type of Cinder's volumes.
+type VolumeType struct {
+	ID   string `json:"id"`
+	Name string `json:"name"`
+}
+
+// VolumeSnapshot is a snapshot of a volume.
+type VolumeSnapshot struct {
+	ID     string
+	Status string // Cinder's, raw
+	SizeGB int    // of its volume
+}
 
 // Volume is a volume of Cinder.
 type Volume struct {

@@ -158,6 +158,11 @@ func (v modelView) Server(ctx context.Context, id string) (domain.Server, error)
 	return s, err
 }
 
+// SetVolumes is never called: the volumes of managed servers stay as their create call leaves them.
+func (v modelView) SetVolumes(context.Context, string, []domain.ServerVolume) error {
+	return errors.New("a managed server needs no step for its volumes")
+}
+
 func (v modelView) CreateServer(
 	ctx context.Context, spec domain.LaunchSpec, name string, userData domain.Secret, tags []string,
 ) (id string, err error) {

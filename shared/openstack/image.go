@@ -24,7 +24,8 @@ type image struct {
 	Name       string `json:"name"` // null for an image without a name
 	Status     string `json:"status"`
 	Visibility string `json:"visibility"`
-	Size       int64  `json:"size"` // null until it is uploaded
+	Size       int64  `json:"size"`         // null until it is uploaded
+	Virtual    int64  `json:"virtual_size"` // null where Glance does not read the format
 	MinDisk    int    `json:"min_disk"`
 	MinRAM     int    `json:"min_ram"`
 	DiskFormat string `json:"disk_format"`
@@ -36,7 +37,7 @@ type image struct {
 
 func (i image) domain() domain.Image {
 	return domain.Image{
-		ID: i.ID, Name: i.Name, Status: i.Status, Visibility: i.Visibility, SizeBytes: i.Size,
+		ID: i.ID, Name: i.Name, Status: i.Status, Visibility: i.Visibility, SizeBytes: i.Size, VirtualBytes: i.Virtual,
 		MinDiskGB: i.MinDisk, MinRAMMB: i.MinRAM, DiskFormat: i.DiskFormat,
 		ProjectID: i.Owner, UpdatedAt: i.Updated, ServerID: i.Server,
 	}

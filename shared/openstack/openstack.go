@@ -39,12 +39,14 @@ const (
 	computeCreateTags   = "2.52" // tags in the create call, so that a server never exists without its UUID
 	computeRebuildData  = "2.57" // user_data in a rebuild
 	computeMultiattach  = "2.60" // volumes that several servers may have; rejected before
+	computeVolumeTypes  = "2.67" // the type of a new volume in the create call
 	computeDownCells    = "2.69" // servers and hosts of a cell that is down are shown in part
 	computeServerGroups = "2.71" // a server shows its server groups; Nova of 2.69's release has it, too
 	computeAggregateIDs = "2.41" // an aggregate shows its uuid, which is its name in Placement
 	computeServiceIDs   = "2.53" // a compute service shows the id by which it is changed
 	computeMigrations   = "2.23" // a migration shows its type
 	computeLiveMigrate  = "2.34" // Nova checks a live migration after its answer; the call waited for that before
+	computeKeepVolumes  = "2.85" // an attachment can be changed, and shows its tag and what becomes of the volume
 	computeActionFault  = "2.84" // an event of an action says in words why it failed
 	computeImageID      = "2.45" // a snapshot's id in the answer; in the path of an address before
 	computeSoftGroups   = "2.15" // server groups with soft policies

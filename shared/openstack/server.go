@@ -202,7 +202,7 @@ func (s *Session) CreateServer(
 		return "", err
 	}
 	opts := servers.CreateOpts{
-		Name: name, ImageRef: spec.ImageID, FlavorRef: spec.FlavorID, SecurityGroups: spec.SecurityGroups,
+		Name: name, ImageRef: imageOf(spec), FlavorRef: spec.FlavorID, SecurityGroups: spec.SecurityGroups,
 		AvailabilityZone: spec.Zone, Metadata: spec.Metadata, Tags: tags, BlockDevice: devices(spec),
 	}
 	networks := make([]servers.Network, len(spec.NetworkIDs))
@@ -278,31 +278,6 @@ func (c createBody) ToServerCreateMap() (map[string]any, error) {
 		}
 	}
 	return body, nil
-}
-
-// versionFor is the microversion of a call that takes at least one, and gives volumes to a server.
-func versionFor(least string, volumes ...domain.ServerVolume) string {
-	if slices.ContainsFunc(volumes, func(v domain.ServerVolume) bool { return v.IsMultiattach }) {
-		return computeMultiattach
-	}
-	return least
-}
-
-// devices are the disks of a server that gets volumes in its create call; nil = those that Nova makes without any.
-func devices(spec domain.LaunchSpec) []servers.BlockDevice {
-	if len(spec.Volumes) == 0 {
-		return nil
-	}
-	all := []servers.BlockDevice{{
-		SourceType: servers.SourceImage, UUID: spec.ImageID, DestinationType: servers.DestinationLocal,
-		DeleteOnTermination: true,
-	}}
-	for _, v := range spec.Volumes {
-		all = append(all, servers.BlockDevice{
-			SourceType: servers.SourceVolume, UUID: v.ID, DestinationType: servers.DestinationVolume, BootIndex: -1,
-		})
-	}
-	return all
 }
 
 // ConsoleLog returns about the last lines of a server's console log: some drivers return more. It is NotFound for a

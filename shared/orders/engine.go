@@ -33,6 +33,7 @@ type Cloud interface {
 	StartServer(ctx context.Context, id string) error
 	StopServer(ctx context.Context, id string) error
 	DeleteServer(ctx context.Context, id string) error
+	SetVolumes(ctx context.Context, serverID string, volumes []domain.ServerVolume) error
 }
 
 // KeyPairs deletes the key pair of an order, which only its owner can do.
@@ -52,6 +53,7 @@ type Store interface {
 	) error
 	EndCall(ctx context.Context, order domain.Order, call domain.CreateCall) error
 	Decide(ctx context.Context, claim domain.Claim, i domain.Instance) error
+	RecordVolumes(ctx context.Context, order domain.Order, claim domain.Claim, instance uuid.UUID) error
 	MarkDuplicate(ctx context.Context, order domain.Order, call domain.CreateCall, serverID string) (bool, error)
 	PublishUnexpected(ctx context.Context, i domain.Instance, s domain.Server) (published bool, err error)
 	Finalize(ctx context.Context, order domain.Order) error
@@ -362,6 +364,11 @@ func (e Engine) take(
 	switch step {
 	case domain.StepForgo:
 		return e.forgo(ctx, cloud, order, claim, i)
+	case domain.StepVolumes:
+		if err := cloud.SetVolumes(ctx, i.ServerID, i.Spec.Volumes); err != nil {
+			return err
+		}
+		return e.Orders.RecordVolumes(ctx, order, claim, i.ID)
 	case domain.StepStop:
 		err = cloud.StopServer(ctx, i.ServerID)
 	case domain.StepStart:

@@ -50,6 +50,8 @@ func (f *fakeNova) CreateServer(
 	return server.ID, nil
 }
 
+func (f *fakeNova) SetVolumes(context.Context, string, []domain.ServerVolume) error { return nil }
+
 func (f *fakeNova) Servers(context.Context, domain.ServerQuery) ([]domain.Server, bool, error) {
 	f.mu.Lock()
 	found := append([]domain.Server{}, f.servers...)

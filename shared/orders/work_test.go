@@ -3,6 +3,7 @@ package orders
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -25,6 +26,8 @@ type fakeBackend struct {
 	order    domain.Order
 	servers  []domain.Server
 	rejects  map[string]error // by call
+	once     map[string]error // by call, the first only
+	volumes  []domain.ServerVolume
 	calls    []string
 	released int
 
@@ -33,6 +36,10 @@ type fakeBackend struct {
 
 func (d *fakeBackend) call(name string) error {
 	d.calls = append(d.calls, name)
+	if err := d.once[name]; err != nil {
+		d.once = nil
+		return err
+	}
 	return d.rejects[name]
 }
 
@@ -76,6 +83,26 @@ func (d *fakeBackend) StopServer(_ context.Context, id string) error {
 
 func (d *fakeBackend) DeleteServer(_ context.Context, id string) error {
 	return d.act("delete", id, "DELETED")
+}
+
+func (d *fakeBackend) SetVolumes(_ context.Context, _ string, _ []domain.ServerVolume) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.call("volumes")
+}
+
+func (d *fakeBackend) RecordVolumes(_ context.Context, _ domain.Order, _ domain.Claim, instance uuid.UUID) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := d.call("record"); err != nil {
+		return err
+	}
+	for n := range d.order.Instances {
+		if d.order.Instances[n].ID == instance {
+			d.order.Instances[n].VolumesSetAt = time.Now()
+		}
+	}
+	return nil
 }
 
 func (d *fakeBackend) Server(_ context.Context, id string) (domain.Server, error) {
@@ -182,8 +209,8 @@ func (d *fakeBackend) work(t *testing.T, spec domain.OrderSpec, prepare prepareF
 	d.order = domain.Order{
 		ID: uuid.New(), Status: domain.OrderRunning, Spec: spec, ConnectionID: uuid.New(),
 		Instances: []domain.Instance{
-			{ID: uuid.New(), Name: "a", State: domain.InstanceRequested},
-			{ID: uuid.New(), Name: "b", State: domain.InstanceRequested},
+			{ID: uuid.New(), Name: "a", State: domain.InstanceRequested, Spec: domain.LaunchSpec{Volumes: d.volumes}},
+			{ID: uuid.New(), Name: "b", State: domain.InstanceRequested, Spec: domain.LaunchSpec{Volumes: d.volumes}},
 		},
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
@@ -240,6 +267,51 @@ func TestWork(t *testing.T) {
 			stops := len(slices.DeleteFunc(slices.Clone(d.calls), func(c string) bool { return c != "stop" }))
 			if status != tc.status || apperr.CodeOf(err) != tc.code || stops != tc.stops || d.released != tc.released {
 				t.Errorf("the order is %s, got %v, after %v; released %d times", status, err, d.calls, d.released)
+			}
+		})
+	}
+}
+
+// TestVolumesAreSet: the step is taken once for each server, again after it has failed, and again when it worked but
+// that was not stored. The servers are stopped after it. What the session may not do is left to another one.
+func TestVolumesAreSet(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		isStopped bool
+		once      map[string]error
+		want      map[string]int // calls
+		status    domain.OrderStatus
+	}{
+		"all is well":       {false, nil, map[string]int{"volumes": 2, "record": 2}, domain.OrderDone},
+		"it is stopped too": {true, nil, map[string]int{"volumes": 2, "record": 2, "stop": 2}, domain.OrderDone},
+		"a server is busy": {
+			true, map[string]error{"volumes": apperr.New(apperr.Conflict, "busy")},
+			map[string]int{"volumes": 3, "record": 2, "stop": 2}, domain.OrderDone,
+		},
+		"nova is down": {
+			false, map[string]error{"volumes": apperr.New(apperr.Unavailable, "down")},
+			map[string]int{"volumes": 3, "record": 2}, domain.OrderDone,
+		},
+		"it was not stored": {
+			false, map[string]error{"record": apperr.New(apperr.Unavailable, "down")},
+			map[string]int{"volumes": 3, "record": 3}, domain.OrderDone,
+		},
+		"it is forbidden": {
+			true, map[string]error{"volumes": apperr.New(apperr.Forbidden, "no")},
+			map[string]int{"volumes": 2, "record": 1}, domain.OrderRunning,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := &fakeBackend{once: tc.once, volumes: []domain.ServerVolume{{SizeGB: 1}}} // which stays
+			status, err := d.work(t, domain.OrderSpec{SetsVolumes: true, Stopped: tc.isStopped}, nil)
+			tc.want["create"] = 2
+			got := map[string]int{}
+			for _, call := range d.calls {
+				got[call]++
+			}
+			if status != tc.status || !maps.Equal(got, tc.want) {
+				t.Errorf("the order is %s, got %v, after %v", status, err, d.calls)
 			}
 		})
 	}

@@ -29,6 +29,10 @@ where ` + orderClaimed + ` and ` + usableConnection
 update instances i set key_fingerprint = $4 from orders o
 where ` + orderClaimed + ` and i.project_id = o.project_id and i.order_id = o.id`
 
+	volumesSetSQL = `
+update instances i set volumes_set_at = clock_timestamp() from orders o
+where ` + orderClaimed + ` and i.project_id = o.project_id and i.order_id = o.id and i.id = $4`
+
 	updateSpecSQL = `
 update instances i set spec = $4, key_name = $5, key_fingerprint = $6 from orders o
 where ` + orderClaimed + ` and i.project_id = o.project_id and i.order_id = o.id and i.id = $7`
@@ -64,6 +68,12 @@ func (o Orders) RecordFingerprint(
 	ctx context.Context, order domain.Order, claim domain.Claim, fingerprint string,
 ) error {
 	return fenced(exec(ctx, o.DB.pool, fingerprintSQL, order.ProjectID, order.ID, claim.ID, fingerprint))
+}
+
+// RecordVolumes writes that the volumes of an instance of the order are set. It is domain.ErrFenced when the claim has
+// expired.
+func (o Orders) RecordVolumes(ctx context.Context, order domain.Order, claim domain.Claim, instance uuid.UUID) error {
+	return fenced(exec(ctx, o.DB.pool, volumesSetSQL, order.ProjectID, order.ID, claim.ID, instance))
 }
 
 // UpdateSpecs writes the Spec, KeyName and KeyFingerprint of an order's instances, now that the names in the specs are

@@ -16,6 +16,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/gophercloud/gophercloud/v2"
 	"github.com/gophercloud/gophercloud/v2/openstack"
+	volumequotas "github.com/gophercloud/gophercloud/v2/openstack/blockstorage/v3/quotasets"
 	"github.com/gophercloud/gophercloud/v2/openstack/blockstorage/v3/volumes"
 	"github.com/gophercloud/gophercloud/v2/openstack/blockstorage/v3/volumetypes"
 	"github.com/gophercloud/gophercloud/v2/openstack/compute/v2/flavors"
@@ -356,6 +357,15 @@ func (p *Project) Payload(t testing.TB, id, contentType string) string {
 	t.Helper()
 	opts := secrets.GetPayloadOpts{PayloadContentType: contentType}
 	return string(must(secrets.GetPayload(t.Context(), KeyManager(t, p.Login(t)), id, opts).Extract())(t))
+}
+
+// SetVolumeQuota limits how many gigabytes of volumes the project may have.
+func (p *Project) SetVolumeQuota(t testing.TB, gigabytes int) {
+	t.Helper()
+	p.changed = true
+	cinder := BlockStorage(t, Login(t, "admin"))
+	opts := volumequotas.UpdateOpts{Gigabytes: &gigabytes}
+	must(volumequotas.Update(t.Context(), cinder, p.ID, opts).Extract())(t)
 }
 
 // DeleteVolumes deletes the project's servers and volumes, with the volumes' snapshots, and waits until they are gone.

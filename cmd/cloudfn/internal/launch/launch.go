@@ -47,6 +47,8 @@ With --wait, Ctrl-C leaves the launch running and says how to follow it.`,
     --on-failure rollback --wait
   cloudfn launch web --flavor m1.small --image cirros --network private --generate-key web.key \
     --user-data cloud-init.yaml
+  cloudfn launch db --flavor m1.small --image debian --network private --boot-volume 20 \
+    --volume size=100,name=db-data
   cloudfn launch course --flavor m1.small --image cirros --network private --count 3 --lease 2d --before-end 1h \
     --on-end stop
   cloudfn launch --file order.yaml --dry-run`,

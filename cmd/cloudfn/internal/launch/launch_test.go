@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"strings"
@@ -64,6 +65,42 @@ func TestWarning(t *testing.T) {
 		err := addLease(cmd, given)
 		if lease, _ := given["lease"].(map[string]any); err != nil || lease["before_end"] != want {
 			t.Errorf("--before-end %s: got %v, %v", text, given, err)
+		}
+	}
+}
+
+// TestVolumes: a number is a size, an id an existing volume, and pairs say the rest.
+func TestVolumes(t *testing.T) {
+	t.Parallel()
+	const id = "0f8fad5b-d9cb-469f-a165-70867728950e"
+	for _, tc := range []struct {
+		args []string
+		want string // the body's fields, or a part of the error
+	}{
+		{[]string{"--boot-volume", "20"}, `{"boot_volume":{"size_gb":20}}`},
+		{[]string{"--boot-volume", id}, `{"boot_volume":{"id":"` + id + `","source":"volume"}}`},
+		{
+			[]string{"--boot-volume", "size=20,type=ssd,delete=false", "--volume", "5", "--volume", id},
+			`{"boot_volume":{"delete_on_termination":false,"size_gb":20,"type":"ssd"},"volumes":[{"size_gb":5},` +
+				`{"volume_id":"` + id + `"}]}`,
+		},
+		{[]string{"--volume", "source=snapshot,id=" + id}, `{"volumes":[{"id":"` + id + `","source":"snapshot"}]}`},
+		{[]string{"--volume", "size=big"}, `--volume: "size=big" is wrong`},
+		{[]string{"--boot-volume", "size=1,colour=red"}, `--boot-volume: "colour=red" is wrong`},
+		{[]string{"--volume", "name="}, `--volume: "name=" is wrong`},
+	} {
+		cmd := Command(&cli.App{Now: time.Now})
+		if err := cmd.ParseFlags(tc.args); err != nil {
+			t.Fatal(err)
+		}
+		given := map[string]any{}
+		err := addVolumes(cmd, given)
+		got, _ := json.Marshal(given)
+		if err != nil {
+			got = []byte(err.Error())
+		}
+		if !strings.Contains(string(got), tc.want) {
+			t.Errorf("%q gives %s, not %s", tc.args, got, tc.want)
 		}
 	}
 }

@@ -53,6 +53,7 @@ func orderFlags(a *cli.App, cmd *cobra.Command) {
 	flags.Bool("config-drive", false, "give the servers their metadata on a disk, too")
 	flags.String("server-group", "", "server group, by name or id")
 	cli.Pairs(cmd, "hint", "scheduler hint KEY=VALUE; may be repeated (lists are for --file)")
+	volumeFlags(cmd)
 	flags.Bool("no-start", false, "stop each server when it is built")
 	flags.String("on-failure", "", "keep, or rollback: all servers or none")
 	a.ConnectionFlag(cmd, "launch through this connection")
@@ -141,6 +142,9 @@ func (l *launch) override(cmd *cobra.Command) error {
 	if err := addNetworks(cmd, given); err != nil {
 		return err
 	}
+	if err := addVolumes(cmd, given); err != nil {
+		return err
+	}
 	maps.Copy(l.order, given)
 	if cmd.Flags().Changed("no-start") {
 		isStopped, _ := cmd.Flags().GetBool("no-start")
@@ -200,7 +204,7 @@ func (l *launch) check() error {
 	case o["flavor"] == nil && o["min"] == nil:
 		return exit.Usagef(
 			"--flavor is missing, or --min-vcpus, --min-ram-mb or --min-disk-gb: cloudfn resources flavors lists them")
-	case o["image"] == nil:
+	case o["image"] == nil && o["boot_volume"] == nil:
 		return exit.Usagef("--image is missing: cloudfn resources images lists them")
 	}
 	return nil

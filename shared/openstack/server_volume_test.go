@@ -1,0 +1,115 @@
+package openstack
+
+import (
+	"net/http"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+// TestNewVolumesOfServer: a server that boots from a volume has no image in its create call, and the lowest
+// microversion that carries its volumes. They have tags if they must be found later.
+func TestNewVolumesOfServer(t *testing.T) {
+	t.Parallel()
+	boot := domain.ServerVolume{
+		IsBoot: true, Source: domain.FromImage, SourceID: "i", SizeGB: 9, DeleteOnTermination: true,
+	}
+	device := func(changes map[string]any) map[string]any {
+		device := map[string]any{
+			"source_type": "image", "uuid": "i", "boot_index": 0.0, "destination_type": "volume", "volume_size": 9.0,
+			"delete_on_termination": true,
+		}
+		for key, value := range changes {
+			if device[key] = value; value == nil {
+				delete(device, key)
+			}
+		}
+		return device
+	}
+	typed, kept := boot, boot
+	typed.Type, kept.DeleteOnTermination = "ssd", false
+	for name, tc := range map[string]struct {
+		volumes []domain.ServerVolume
+		version string
+		want    []any
+	}{
+		"one to boot from": {[]domain.ServerVolume{boot}, computeCreateTags, []any{device(nil)}},
+		"of a type": {
+			[]domain.ServerVolume{typed}, computeVolumeTypes, []any{device(map[string]any{"volume_type": "ssd"})},
+		},
+		"one that stays, and a snapshot": {
+			[]domain.ServerVolume{kept, {Source: domain.FromSnapshot, SourceID: "s", DeleteOnTermination: true}},
+			computeKeepVolumes,
+			[]any{device(map[string]any{"tag": "volume-0"}), device(map[string]any{
+				"tag": "volume-1", "source_type": "snapshot", "uuid": "s", "boot_index": -1.0, "volume_size": nil,
+			})},
+		},
+		"an existing one, and an empty one": {
+			[]domain.ServerVolume{{ID: "v", IsBoot: true}, {SizeGB: 9, DeleteOnTermination: true}}, computeCreateTags,
+			[]any{
+				device(map[string]any{
+					"source_type": "volume", "uuid": "v", "volume_size": nil, "delete_on_termination": false,
+				}),
+				device(map[string]any{"source_type": "blank", "uuid": nil, "boot_index": -1.0}),
+			},
+		},
+	} {
+		s := newStub(t)
+		s.answer("POST /compute/servers", 202, `{"server":{"id":"s1"}}`)
+		spec := domain.LaunchSpec{FlavorID: "f", ImageID: "i", Volumes: tc.volumes}
+		if _, err := s.session(t).CreateServer(t.Context(), spec, "web-1", "", nil); err != nil {
+			t.Fatal(err)
+		}
+		create := s.to("/compute/servers")[0]
+		body, _ := bodyOf(t, create)["server"].(map[string]any)
+		if diff := cmp.Diff(tc.want, body["block_device_mapping_v2"]); diff != "" || body["imageRef"] != "" ||
+			create.Header.Get("X-Openstack-Nova-Api-Version") != tc.version {
+			t.Errorf("%s: %v, image %q, %s", name, create.Header, body["imageRef"], diff)
+		}
+	}
+}
+
+// TestSetVolumes changes only what differs from the order, finds new volumes by their tags and existing ones by their
+// ids, and does not touch others. It can be repeated.
+func TestSetVolumes(t *testing.T) {
+	t.Parallel()
+	s := newStub(t)
+	s.answer("GET /v3/auth/catalog", 200, s.catalog("compute", "volumev3"))
+	s.answer("GET /compute/servers/s1/os-volume_attachments", 200, `{"volumeAttachments":[
+		{"volumeId":"a","tag":"volume-0","delete_on_termination":true},
+		{"volumeId":"b","tag":"volume-1","delete_on_termination":true},
+		{"volumeId":"c","tag":null,"delete_on_termination":false},
+		{"volumeId":"other","tag":"volume-7","delete_on_termination":true}]}`)
+	s.answer("PUT /compute/servers/s1/os-volume_attachments/{id}", 202, ``)
+	s.answer("PUT /volumev3/volumes/{id}", 200, `{"volume":{}}`)
+	for range 2 {
+		err := s.session(t).SetVolumes(t.Context(), "s1", []domain.ServerVolume{
+			{SizeGB: 1}, {SizeGB: 2, DeleteOnTermination: true, Name: "data"}, {ID: "c", DeleteOnTermination: true},
+			{ID: "detached", DeleteOnTermination: true},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	var changes []any
+	for _, call := range s.calls {
+		if call.Method == http.MethodPut {
+			changes = append(changes, map[string]any{call.URL.Path: bodyOf(t, call)})
+		}
+	}
+	attachment := func(id string, isDeleted bool) map[string]any {
+		return map[string]any{"/compute/servers/s1/os-volume_attachments/" + id: map[string]any{
+			"volumeAttachment": map[string]any{"volumeId": id, "delete_on_termination": isDeleted},
+		}}
+	}
+	once := []any{
+		attachment("a", false),
+		map[string]any{"/volumev3/volumes/b": map[string]any{"volume": map[string]any{"name": "data"}}},
+		attachment("c", true),
+	}
+	if diff := cmp.Diff(append(once, once...), changes); diff != "" {
+		t.Error(diff)
+	}
+}
