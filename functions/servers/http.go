@@ -100,7 +100,9 @@ func (h handler) list(ctx context.Context, in *listInput) (*httpx.Value[ServerPa
 		return nil, err
 	}
 	q := query{tracked: in.tracked}
-	q.Status, q.Name, q.Limit = string(in.Status), in.Name, in.Limit
+	q.Status, q.Name, q.Limit, q.IP, q.KeyName = string(in.Status), in.Name, in.Limit, in.IP, in.KeyName
+	q.Host, q.ChangedSince, q.Sort = in.Host, in.ChangedSince, in.Sort
+	q.flavor, q.image = in.Flavor, in.Image
 	if in.Marker.UUID != uuid.Nil {
 		q.Marker = in.Marker.String()
 	}
@@ -204,12 +206,19 @@ type ServerPath struct {
 
 type listInput struct {
 	httpx.PageRequest
-	Status       serverStatus `query:"status" example:"ACTIVE" doc:"Only servers of this Nova status."`
-	Name         string       `query:"name" example:"web" doc:"Only servers whose name contains this text."`
-	Tracked      bool         `query:"tracked" example:"true" doc:"Only tracked servers, or only the others."`
-	Marker       httpx.ID     `query:"marker" example:"4f8052c0-49f2-4b75-a508-5c4454e37731"`
-	ConnectionID httpx.ID     `query:"connection_id" example:"019b7c5e-1f20-7a31-b5d4-0c7e2f9a6b13"`
-	Region       string       `query:"region" minLength:"1" example:"RegionOne"`
+	Status       serverStatus      `query:"status" example:"ACTIVE" doc:"Only servers of this Nova status."`
+	Name         string            `query:"name" example:"web" doc:"Only servers whose name contains this text."`
+	IP           string            `query:"ip" pattern:"^[0-9a-f.:]*$" patternDescription:"an IP address or a part of one" example:"10.0.0."`
+	Flavor       string            `query:"flavor" maxLength:"255" example:"m1.tiny"`
+	Image        string            `query:"image" maxLength:"255" example:"cirros"`
+	KeyName      string            `query:"key_name" maxLength:"255" example:"laptop"`
+	Host         string            `query:"host" maxLength:"255" example:"compute-1"`
+	ChangedSince time.Time         `query:"changes_since" example:"2026-01-02T03:04:05Z"`
+	Sort         domain.ServerSort `query:"sort" example:"-updated_at"`
+	Tracked      bool              `query:"tracked" example:"true" doc:"Only tracked servers, or only the others."`
+	Marker       httpx.ID          `query:"marker" example:"4f8052c0-49f2-4b75-a508-5c4454e37731"`
+	ConnectionID httpx.ID          `query:"connection_id" example:"019b7c5e-1f20-7a31-b5d4-0c7e2f9a6b13"`
+	Region       string            `query:"region" minLength:"1" example:"RegionOne"`
 
 	tracked *bool // nil = both
 }
@@ -220,13 +229,20 @@ func (in *listInput) Resolve(ctx huma.Context) (faults []error) {
 		in.tracked = &in.Tracked
 	}
 	if in.ConnectionID.UUID != uuid.Nil {
-		for _, name := range []string{"status", "name", "tracked", "region"} {
-			if ctx.Query(name) != "" {
-				faults = append(faults, apperr.InvalidField(name, notWithConnection))
-			}
+		faults = append(faults, exclude(ctx, notWithConnection, "status", "name", "ip", "flavor", "image", "key_name",
+			"host", "changes_since", "sort", "tracked", "region")...)
+	} else if in.Tracked {
+		faults = append(faults, exclude(ctx, "cannot be combined with tracked=true", "region", "changes_since", "sort")...)
+	}
+	return faults
+}
+
+// exclude reports those of the parameters that were given.
+func exclude(ctx huma.Context, why string, names ...string) (faults []error) {
+	for _, name := range names {
+		if ctx.Query(name) != "" {
+			faults = append(faults, apperr.InvalidField(name, why))
 		}
-	} else if in.Region != "" && in.Tracked {
-		faults = append(faults, apperr.InvalidField("region", "cannot be combined with tracked=true"))
 	}
 	return faults
 }
@@ -396,6 +412,7 @@ func describe(api huma.API) {
 	httpx.Refer[domain.InstanceState](api, "InstanceState")
 	httpx.Refer[serverID](api, "UUID")
 	httpx.Enum[serverStatus](api, "", domain.ServerStatuses()...)
+	httpx.Enum[domain.ServerSort](api, "", domain.ServerSorts()...)
 	httpx.Enum[domain.ActionStatus](api, "DelegatedActionStatus", "running", "done", "failed")
 	httpx.Enum[domain.Action](api, "ActionVerb",
 		"start", "stop", "reboot", "shelve", "unshelve", "snapshot", "deploy", "delete", "connect")

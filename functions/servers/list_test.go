@@ -157,7 +157,7 @@ func TestListTrackedTakesFewCalls(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s, nova, a := large(t, tc.servers, tc.origin)
-			found, pages, calls := walk(t, s, nova, a, query{tc.q, &tc.tracked})
+			found, pages, calls := walk(t, s, nova, a, query{ServerQuery: tc.q, tracked: &tc.tracked})
 			if len(found) != tc.found || pages > tc.pages || calls > tc.calls {
 				t.Errorf("%d servers in %d pages, with up to %d calls for one: want %d in %d with %d",
 					len(found), pages, calls, tc.found, tc.pages, tc.calls)
@@ -183,12 +183,12 @@ func TestListTrackedOmitsNone(t *testing.T) {
 	nova.servers = slices.Delete(nova.servers, 7, 8)
 	yes := true
 	for _, limit := range []int{1, 7, 100} {
-		found, _, _ := walk(t, s, nova, a, query{domain.ServerQuery{Limit: limit}, &yes})
+		found, _, _ := walk(t, s, nova, a, query{ServerQuery: domain.ServerQuery{Limit: limit}, tracked: &yes})
 		if len(found) != 38 || found[gone] != 0 {
 			t.Errorf("by %d: %d servers", limit, len(found))
 		}
 	}
-	_, _, err := s.List(t.Context(), a, query{domain.ServerQuery{Limit: 1, Marker: uuid.NewString()}, &yes})
+	_, _, err := s.List(t.Context(), a, query{ServerQuery: domain.ServerQuery{Limit: 1, Marker: uuid.NewString()}, tracked: &yes})
 	if apperr.CodeOf(err) != apperr.Invalid {
 		t.Errorf("an unknown marker: %v", err)
 	}

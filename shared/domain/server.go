@@ -1,6 +1,8 @@
 package domain
 
 import (
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -104,8 +106,41 @@ type ServerQuery struct {
 	Status string
 	Name   string // part of the name
 	Tags   []string
-	Limit  int
-	Marker string // id of the last server of the page before
+	IP     string // part of an address
+	Flavor Flavor // of no ID: any
+	Image  string // id
+	// Host is shown to admins only: Nova ignores it for others.
+	Host         string
+	KeyName      string    // Nova does not filter by it
+	ChangedSince time.Time // deleted servers, too; zero = all that exist
+	Sort         ServerSort
+	Limit        int
+	Marker       string // id of the last server of the page before
+}
+
+// Selects reports whether the server has what the query requires. It ignores the case of names, as Nova's usual database
+// does; Nova also lists servers whose names or addresses differ in some characters.
+func (q ServerQuery) Selects(s Server) bool {
+	hasIP := func(a Address) bool { return strings.Contains(a.IP, q.IP) }
+	switch {
+	case !strings.Contains(strings.ToLower(s.Name), strings.ToLower(q.Name)),
+		q.Status != "" && s.Status != q.Status,
+		q.IP != "" && !slices.ContainsFunc(s.Addresses, hasIP),
+		q.Flavor.ID != "" && s.Flavor.Name != q.Flavor.Name,
+		q.Image != "" && (s.Image == nil || s.Image.ID != q.Image),
+		q.Host != "" && s.Host != q.Host,
+		q.KeyName != "" && s.KeyName != q.KeyName:
+		return false
+	}
+	return true
+}
+
+// ServerSort is the order of a list of servers.
+type ServerSort string
+
+// ServerSorts lists the orders by their names. Those with a minus begin with the last name or the newest server.
+func ServerSorts() []string {
+	return []string{"name", "-name", "created_at", "-created_at", "updated_at", "-updated_at"}
 }
 
 // ServerStatuses lists the statuses that members may filter by (Nova: api/openstack/common.py).

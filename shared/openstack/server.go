@@ -137,6 +137,22 @@ func listQuery(q domain.ServerQuery) url.Values {
 	if q.Name != "" {
 		query.Set("name", pattern(q.Name))
 	}
+	for key, value := range map[string]string{
+		"ip": pattern(q.IP), "flavor": q.Flavor.ID, "image": q.Image, "host": q.Host,
+	} {
+		if value != "" {
+			query.Set(key, value)
+		}
+	}
+	if !q.ChangedSince.IsZero() {
+		query.Set("changes-since", q.ChangedSince.UTC().Format(time.RFC3339))
+	}
+	if key, isDescending := strings.CutPrefix(string(q.Sort), "-"); key != "" {
+		query.Set("sort_key", strings.Replace(key, "name", "display_name", 1))
+		if query.Set("sort_dir", "asc"); isDescending {
+			query.Set("sort_dir", "desc")
+		}
+	}
 	if len(q.Tags) > 0 {
 		query.Set("tags-any", strings.Join(q.Tags, ","))
 	}

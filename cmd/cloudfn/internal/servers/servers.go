@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -20,6 +21,7 @@ import (
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/cli"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/exit"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/output"
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/resources"
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
@@ -62,17 +64,26 @@ func (s *servers) oneCommand(
 	}
 }
 
+// listFlags are the flags of the list that the API filters and sorts by.
+var listFlags = []string{"ip", "flavor", "image", "key-name", "host", "changes-since", "sort"}
+
 func (s *servers) listCommand() *cobra.Command {
-	var f filter
+	f := filter{more: url.Values{}}
 	cmd := &cobra.Command{
 		Use: "list", Short: "List the project's servers, the newest first", Args: cobra.NoArgs, Aliases: []string{"ls"},
 		Example: "  cloudfn servers list --status ACTIVE -o wide\n" +
-			"  cloudfn servers list --tracked=false --columns name,id",
+			"  cloudfn servers list --tracked=false --columns name,id\n" +
+			"  cloudfn servers list --flavor m1.tiny --sort name",
 		Annotations: cli.Calls("listServers"),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if cmd.Flags().Changed("tracked") {
 				isTracked, _ := cmd.Flags().GetBool("tracked")
 				f.isTracked = &isTracked
+			}
+			for _, flag := range listFlags {
+				if value, _ := cmd.Flags().GetString(flag); value != "" {
+					f.more.Set(strings.ReplaceAll(flag, "-", "_"), value)
+				}
 			}
 			if err := f.normalize(); err != nil {
 				return err
@@ -88,6 +99,18 @@ func (s *servers) listCommand() *cobra.Command {
 	cmd.Flags().StringVar(&f.name, "name", "", "only servers whose name contains this")
 	cmd.Flags().Bool("tracked", false, "only those that are tracked as instances (=false: only the others)")
 	cli.Choices(cmd, "status", domain.ServerStatuses()...)
+	flags := cmd.Flags()
+	flags.String("ip", "", "only servers with an address that contains this")
+	flags.String("flavor", "", "only servers of this flavor, by name or id")
+	flags.String("image", "", "only servers of this image, by name or id")
+	flags.String("key-name", "", "only servers with this key pair")
+	flags.String("host", "", "only servers on this host (for admins)")
+	flags.String("changes-since", "", "only what changed since this time, such as 2027-01-01T18:00:00Z; deleted servers, too")
+	flags.String("sort", "", "the order: "+strings.Join(domain.ServerSorts(), ", "))
+	cli.Choices(cmd, "sort", domain.ServerSorts()...)
+	for flag, kind := range map[string]string{"flavor": "flavors", "image": "images", "key-name": "keypairs"} {
+		s.CompleteFlag(cmd, flag, resources.Finder(s.App, kind))
+	}
 	return cmd
 }
 
@@ -296,6 +319,7 @@ type filter struct {
 	statuses  []string
 	name      string // a part of it
 	isTracked *bool  // nil = whether or not
+	more      url.Values
 }
 
 // find lists servers. The API filters as far as it can, and find does the rest.
@@ -313,6 +337,7 @@ func (s *servers) find(ctx context.Context, f filter) ([]api.Item[api.Server], e
 			query.Set("tracked", strconv.FormatBool(*f.isTracked))
 		}
 	}
+	maps.Copy(query, f.more)
 	return api.List[api.Server]{Path: "/v1/servers", Key: "servers", Query: query, Keep: func(found api.Server) bool {
 		return (len(f.statuses) == 0 || slices.Contains(f.statuses, found.Status)) &&
 			strings.Contains(strings.ToLower(found.Name), strings.ToLower(f.name)) &&
