@@ -112,10 +112,10 @@ type HourStat struct {
 	Hour     time.Time      `json:"hour"` // the full hour, UTC
 	Running  *int           `json:"running" nullable:"true" minimum:"0" doc:"Servers that were ACTIVE for certain."`
 	Total    *int           `json:"total" nullable:"true" minimum:"0" doc:"Servers that existed, in any status."`
-	Launched *int           `json:"launched" nullable:"true" minimum:"0" doc:"Servers created in the hour that ends then."`
+	Launched *int           `json:"launched" nullable:"true" minimum:"0"`
 	ByStatus map[string]int `json:"by_status" doc:"Servers per Nova status, regardless of tasks."`
 	// Uncertain is how many servers Nova's log does not decide: of the numbers above, only Launched includes them.
-	Uncertain int    `json:"uncertain" minimum:"0" doc:"Servers whose state is unknown; else only in launched."`
+	Uncertain int    `json:"uncertain" minimum:"0" doc:"Servers of unknown state: in no other number but launched."`
 	Source    Source `json:"source"` // rebuilt when at least one project's numbers are
 }
 

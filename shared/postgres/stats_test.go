@@ -164,7 +164,7 @@ func TestRefineReplacesCount(t *testing.T) {
 	store := postgres.Stats{DB: open(t, url)}
 	with := func(running int, undecided ...string) domain.HourCount {
 		c := count("p1", "d1", 0, running, running, domain.Sampled)
-		c.Undecided, c.Launched = undecided, 7-running
+		c.Undecided, c.Launched = undecided, 9-running
 		return c
 	}
 	now := func() (running, uncertain int) {
@@ -189,7 +189,7 @@ func TestRefineReplacesCount(t *testing.T) {
 		for _, c := range tc.refine {
 			err = store.Refine(t.Context(), []domain.RefinedCount{{HourCount: c, Before: tc.before}})
 		}
-		wantValue(t, testkit.Pool(t, url), 6, "%d were launched", "select launched from stats_hourly")
+		wantValue(t, testkit.Pool(t, url), 8, "%d were launched", "select launched from stats_hourly")
 		if running, uncertain := now(); err != nil || running != tc.running || uncertain != tc.uncertain {
 			t.Errorf("step %d: %d running, %d uncertain, %v", i, running, uncertain, err)
 		}
