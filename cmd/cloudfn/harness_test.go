@@ -161,10 +161,10 @@ func (d daemon) weakens(ts *testscript.TestScript, neg bool, args []string) {
 }
 
 func (d daemon) statHours(ts *testscript.TestScript, neg bool, args []string) {
-	if len(args) == 2 {
+	for len(args) < 4 {
 		args = append(args, "0")
 	}
-	needs(ts, neg, args, 3, "stat-hours N RUNNING [UNCERTAIN]")
+	needs(ts, neg, args, 4, "stat-hours N RUNNING [UNCERTAIN [LAUNCHED]]")
 	still := d.midHour() // the hour must not change between here and what the script requests
 	ts.Setenv("CLOUDFN_URL", still.URL)
 	p, conn := project(ts), testkit.Connect(tb(ts), still.database)
@@ -176,11 +176,11 @@ func (d daemon) statHours(ts *testscript.TestScript, neg bool, args []string) {
 with h as (select date_trunc('hour', now(), 'UTC') - n * interval '1 hour' as hour from generate_series(0, $3 - 1) n),
 project as (insert into stats_projects select $1, $2, min(hour),
 max(hour) from h on conflict (project_id) do update set first_hour = excluded.first_hour)
-insert into stats_hourly (project_id, domain_id, hour, running, total, by_status, source, uncertain)
-select $1, $2, hour, $4, $4, jsonb_build_object('ACTIVE', $4::int), 'sampled', $5::int from h
+insert into stats_hourly (project_id, domain_id, hour, running, total, by_status, source, uncertain, launched)
+select $1, $2, hour, $4, $4, jsonb_build_object('ACTIVE', $4::int), 'sampled', $5::int, $6::int from h
 on conflict (project_id, hour) do update set running = excluded.running, total = excluded.total,
-by_status = excluded.by_status, uncertain = excluded.uncertain`,
-		p.ID, p.DomainID, hours, running, args[2])
+by_status = excluded.by_status, uncertain = excluded.uncertain, launched = excluded.launched`,
+		p.ID, p.DomainID, hours, running, args[2], args[3])
 	ts.Check(err)
 }
 

@@ -94,7 +94,7 @@ func (t *counter) oldest() time.Time {
 // count counts every row from the current servers, those of the whole cloud (projectID "") or of one project, and
 // stores each as soon as it is complete. It fails when a part of the cloud does not answer.
 func (t *counter) count(ctx context.Context, cloud census, projectID string, current *currentServers) error {
-	since := t.oldest()
+	since := t.oldest().Add(-time.Hour) // what was launched in the oldest hour has changed since
 	if current.at.Before(since) {
 		since = current.at
 	}
@@ -127,6 +127,9 @@ func (t *counter) addChanged(h domain.History) {
 	t.changed[h.ServerID] = true
 	c := &change{History: h}
 	for _, r := range t.rows[h.ProjectID] {
+		if r.before == nil { // a check for undecided servers leaves launched as it is stored
+			r.AddCreated(h.Created)
+		}
 		switch {
 		case r.before != nil && !r.before[h.ServerID]: // it was decided before
 		case h.NeedsLog(r.Hour):

@@ -74,6 +74,7 @@ func TestLongHoursAreAnnounced(t *testing.T) {
 	p.Stop(t, made[0].ID)
 	later.Boot(t, "announced with them", 1)
 	database, hour := testkit.Database(t), nextHour()
+	launched := float64(launchedIn(t, p, hour))
 	env := map[string]string{"ALLOWED_PROJECTS": p.ID, "STATS_BACKFILL": "3h"}
 	app := at(t, database, hour.Add(4*time.Minute), env)
 	for range 3 { // the second and third find the hour done
@@ -87,7 +88,7 @@ func TestLongHoursAreAnnounced(t *testing.T) {
 	}
 	key := domain.HourKey(hour)
 	want := map[string]any{
-		"hour": key, "running": 2., "total": 3.,
+		"hour": key, "running": 2., "total": 3., "launched": launched,
 		"by_status": map[string]any{"ACTIVE": 2., "SHUTOFF": 1.}, "uncertain": 0., "source": "sampled",
 	}
 	if diff := cmp.Diff(want, data); diff != "" {

@@ -246,7 +246,7 @@ func TestEarlyTick(t *testing.T) {
 	if err := collect(t, s); err != nil {
 		t.Fatal(err)
 	}
-	want := []row{{hour, 1, 1, map[string]int{"ACTIVE": 1}, 0, domain.Sampled}}
+	want := []row{{hour, 1, 1, 0, map[string]int{"ACTIVE": 1}, 0, domain.Sampled}}
 	if diff := cmp.Diff(want, rows(t, database, "p1")); diff != "" {
 		t.Error(diff)
 	}
@@ -314,7 +314,7 @@ func newest(t *testing.T, s service, v domain.View, hour time.Time) domain.HourS
 
 func stat(hour time.Time, running, total, uncertain int, by map[string]int) domain.HourStat {
 	return domain.HourStat{
-		Hour: hour, Running: &running, Total: &total, ByStatus: by, Uncertain: uncertain,
+		Hour: hour, Running: &running, Total: &total, Launched: new(0), ByStatus: by, Uncertain: uncertain,
 		Source: domain.Sampled,
 	}
 }
@@ -427,7 +427,7 @@ func TestUndecidedLog(t *testing.T) {
 	// Should the log decide it later after all, the hour says so. It is announced once.
 	stops(&cloud.servers[1], hour.Add(time.Second), true)
 	tickAt(t, database, cloud, 3*time.Hour, hour.Add(2*time.Hour))
-	want := []row{{hour, 2, 2, map[string]int{"ACTIVE": 2}, 0, domain.Rebuilt}}
+	want := []row{{hour, 2, 2, 0, map[string]int{"ACTIVE": 2}, 0, domain.Rebuilt}}
 	if diff := cmp.Diff(want, rows(t, database, "p1")[:1]); diff != "" {
 		t.Error(diff)
 	}

@@ -79,6 +79,7 @@ type row struct {
 	Hour      time.Time
 	Running   int
 	Total     int
+	Launched  int
 	ByStatus  map[string]int
 	Uncertain int
 	Source    domain.Source
@@ -88,7 +89,7 @@ func rows(t *testing.T, database, projectID string) []row {
 	t.Helper()
 	conn := testkit.Connect(t, database)
 	found, _ := conn.Query(context.Background(),
-		`select hour, running, total, by_status, uncertain, source from stats_hourly where project_id = $1 order by hour`, projectID)
+		`select hour, running, total, launched, by_status, uncertain, source from stats_hourly where project_id = $1 order by hour`, projectID)
 	out, err := pgx.CollectRows(found, pgx.RowToStructByPos[row])
 	if err != nil {
 		t.Fatal(err)
@@ -97,6 +98,16 @@ func rows(t *testing.T, database, projectID string) []row {
 		out[i].Hour = out[i].Hour.UTC()
 	}
 	return out
+}
+
+// launchedIn is how many servers of a project Nova shows as created in the hour that ends then.
+func launchedIn(t *testing.T, p *testkit.Project, hour time.Time) int {
+	t.Helper()
+	c := domain.HourCount{Hour: hour}
+	for _, s := range p.Servers(t) {
+		c.AddCreated(s.Created)
+	}
+	return c.Launched
 }
 
 // nextHour is a full hour that is near enough for what stands now to be what stands then.
@@ -110,6 +121,7 @@ func TestTickAtTheFullHour(t *testing.T) {
 	p.Stop(t, made[0].ID)
 	p.Fail(t, "never launched")
 	hour := nextHour()
+	launched := launchedIn(t, p, hour) // all 4, unless the hour has just turned
 	for name, account := range map[string]string{
 		"project by project, as a reader":   "collector",
 		"the whole cloud at once, as admin": "admin",
@@ -126,11 +138,11 @@ func TestTickAtTheFullHour(t *testing.T) {
 					t.Fatalf("got %d %s", a.Status, a.Body)
 				}
 			}
-			want := []row{{hour, 2, 4, map[string]int{"ACTIVE": 2, "SHUTOFF": 1, "ERROR": 1}, 0, domain.Sampled}}
+			want := []row{{hour, 2, 4, launched, map[string]int{"ACTIVE": 2, "SHUTOFF": 1, "ERROR": 1}, 0, domain.Sampled}}
 			if diff := cmp.Diff(want, rows(t, database, p.ID)); diff != "" {
 				t.Error(diff)
 			}
-			if diff := cmp.Diff([]row{{hour, 0, 0, map[string]int{}, 0, domain.Sampled}},
+			if diff := cmp.Diff([]row{{hour, 0, 0, 0, map[string]int{}, 0, domain.Sampled}},
 				rows(t, database, empty.ID)); diff != "" {
 				t.Errorf("a project without servers has zero: %s", diff)
 			}
@@ -175,11 +187,11 @@ func TestLongFiveHoursWithoutTicks(t *testing.T) {
 		t.Fatalf("got %d %s", a.Status, a.Body)
 	}
 	want := []row{
-		{ago(4), 3, 3, map[string]int{"ACTIVE": 3}, 0, domain.Rebuilt},               // unchanged, stopped, paused
-		{ago(3), 3, 4, map[string]int{"ACTIVE": 3, "SHUTOFF": 1}, 0, domain.Rebuilt}, // gone came, paused was stopped
-		{ago(2), 4, 5, map[string]int{"ACTIVE": 4, "SHUTOFF": 1}, 0, domain.Rebuilt}, // young came
-		{ago(1), 3, 5, map[string]int{"ACTIVE": 3, "SHUTOFF": 2}, 0, domain.Rebuilt}, // stopped was stopped
-		{ago(0), 3, 4, map[string]int{"ACTIVE": 3, "SHUTOFF": 1}, 0, domain.Rebuilt}, // paused started, gone went
+		{ago(4), 3, 3, 0, map[string]int{"ACTIVE": 3}, 0, domain.Rebuilt},               // unchanged, stopped, paused
+		{ago(3), 3, 4, 1, map[string]int{"ACTIVE": 3, "SHUTOFF": 1}, 0, domain.Rebuilt}, // gone came, paused was stopped
+		{ago(2), 4, 5, 1, map[string]int{"ACTIVE": 4, "SHUTOFF": 1}, 0, domain.Rebuilt}, // young came
+		{ago(1), 3, 5, 0, map[string]int{"ACTIVE": 3, "SHUTOFF": 2}, 0, domain.Rebuilt}, // stopped was stopped
+		{ago(0), 3, 4, 0, map[string]int{"ACTIVE": 3, "SHUTOFF": 1}, 0, domain.Rebuilt}, // paused started, gone went
 	}
 	if diff := cmp.Diff(want, rows(t, database, p.ID)); diff != "" {
 		t.Error(diff)

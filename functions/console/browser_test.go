@@ -173,9 +173,9 @@ func day(t *testing.T, database string, p *testkit.Project) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, err = conn.Exec(context.Background(), `insert into stats_hourly (project_id, domain_id, hour, running, total, by_status, source, uncertain)
-			values ($1, $2, date_trunc('hour', now(), 'UTC') - make_interval(hours => $3), $4, $5, $6, $7, $8)`,
-			p.ID, p.DomainID, ago, running, running+stopped, status, source, uncertain)
+		_, err = conn.Exec(context.Background(), `insert into stats_hourly (project_id, domain_id, hour, running, total, by_status, source, uncertain, launched)
+			values ($1, $2, date_trunc('hour', now(), 'UTC') - make_interval(hours => $3), $4, $5, $6, $7, $8, $9)`,
+			p.ID, p.DomainID, ago, running, running+stopped, status, source, uncertain, 2*uncertain)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -160,6 +160,10 @@ func (d *drawing) bar(i int, h domain.HourStat) {
 		d.printf(`<rect class="maybe" x="%s" y="%s" width="%s" height="%s"/>`,
 			num(x), num(base-tall-more), num(w), num(more))
 	}
+	if h.Launched != nil && *h.Launched > 0 {
+		d.printf(`<circle class="launched" cx="%s" cy="%s" r="%s"/>`,
+			num(d.x(i)+d.step/2), num(d.y(*h.Launched)), num(max(min(d.step/4, 4), 1.5)))
+	}
 	d.printf("</g>\n")
 }
 
@@ -253,6 +257,9 @@ func hint(h domain.HourStat) string {
 		return stamp(h) + ": not known"
 	}
 	text := fmt.Sprintf("%s: %d running of %d", stamp(h), *h.Running, *h.Total)
+	if h.Launched != nil {
+		text += fmt.Sprintf(", %d launched", *h.Launched)
+	}
 	if h.Uncertain > 0 {
 		text += fmt.Sprintf(", %d uncertain", h.Uncertain)
 	}
@@ -289,7 +296,8 @@ func printable(r rune) rune {
 type facts struct {
 	First, Last             domain.HourStat
 	Peak                    *domain.HourStat // the first hour with the most running servers; nil when none is known
-	Most                    int              // servers of an hour, running or not, uncertain ones included
+	Most                    int              // servers of an hour: running or not, uncertain, or launched
+	Launched                *int             // in the hours that are known; nil when none is
 	Hours, Missing, Rebuilt int
 	Uncertain               int // hours with uncertain servers
 }
@@ -311,6 +319,10 @@ func factsOf(s series) facts {
 			f.Uncertain++
 		}
 		f.Most = max(f.Most, *h.Running+h.Uncertain, *h.Total)
+		if h.Launched != nil {
+			sum := *h.Launched + domain.Deref(f.Launched)
+			f.Launched, f.Most = &sum, max(f.Most, *h.Launched)
+		}
 	}
 	return f
 }

@@ -73,6 +73,9 @@ func checkMarks(t *testing.T, where string, hours []domain.HourStat, root elemen
 		if got, want := len(mark.find("rect", "maybe")) == 1, h.Uncertain > 0; got != want {
 			t.Errorf("%s: hour %d shows uncertain servers: %v, it has %d", where, i, got, h.Uncertain)
 		}
+		if got, want := len(mark.find("circle", "launched")) == 1, domain.Deref(h.Launched) > 0; got != want {
+			t.Errorf("%s: hour %d shows launched servers: %v, it has %v", where, i, got, h.Launched)
+		}
 		if got := mark.find("title", ""); len(got) != 1 || got[0].Text != hint(h) {
 			t.Errorf("%s: hour %d is titled %v, want %q", where, i, got, hint(h))
 		}
@@ -95,8 +98,8 @@ func TestChartMissingNeverLooksLikeZero(t *testing.T) {
 	body := string(page(view(row(2, 3), row(0, 0), missing())))
 	for _, want := range []string{
 		`<dt>Last hour</dt><dd><span class="warn">not known</span>`,
-		`19:00Z</th><td class="n warn">not known</td><td colspan="2"></td><td class="warn">missing</td>`,
-		`18:00Z</th><td class="n">0</td><td class="n">0</td>`,
+		`19:00Z</th><td class="n warn">not known</td><td colspan="3"></td><td class="warn">missing</td>`,
+		`18:00Z</th><td class="n">0</td><td class="n">0</td><td class="n">0</td>`,
 	} {
 		if !strings.Contains(body, want) {
 			t.Errorf("the page lacks %s", want)
@@ -113,6 +116,34 @@ func TestChartTotalBreaksAtMissing(t *testing.T) {
 	}
 	if got := parse(t, chart(view(missing()))).find("path", "total"); len(got) != 1 {
 		t.Errorf("an unknown total is drawn: %+v", got)
+	}
+}
+
+// TestLaunchedInChart: more servers than ever ran at once fit the plot, and what is unknown is not zero.
+func TestLaunchedInChart(t *testing.T) {
+	t.Parallel()
+	many, old := row(1, 1), row(1, 1)
+	many.Launched, old.Launched = new(40), nil
+	s := view(many, old, missing())
+	dots := parse(t, chart(s)).find("circle", "launched")
+	if len(dots) != 2 || dots[0].attr("cy") != "72" { // the second is the legend's
+		t.Errorf("launched is drawn as %+v, want one dot at the top", dots)
+	}
+	if got, want := hint(s.hours[0]), "2026-01-01 17:00Z: 1 running of 1, 40 launched"; got != want {
+		t.Errorf("the hour is titled %q, want %q", got, want)
+	}
+	body := string(page(s))
+	for _, want := range []string{
+		`<dt>Launched</dt><dd>40 <small>`,
+		`17:00Z</th><td class="n">1</td><td class="n">1</td><td class="n">40</td>`,
+		`18:00Z</th><td class="n">1</td><td class="n">1</td><td class="n"></td>`,
+	} {
+		if !strings.Contains(body, want) {
+			t.Errorf("the page lacks %s", want)
+		}
+	}
+	if body = string(page(view(old))); !strings.Contains(body, `<dt>Launched</dt><dd><span class="warn">not known`) {
+		t.Error("the page does not say that it is not known how many were launched")
 	}
 }
 
@@ -330,7 +361,9 @@ func view(hours ...domain.HourStat) series {
 }
 
 func row(running, total int) domain.HourStat {
-	h := domain.HourStat{Running: &running, Total: &total, ByStatus: map[string]int{}, Source: domain.Sampled}
+	h := domain.HourStat{
+		Running: &running, Total: &total, Launched: new(0), ByStatus: map[string]int{}, Source: domain.Sampled,
+	}
 	if running > 0 {
 		h.ByStatus["ACTIVE"] = running
 	}
@@ -358,6 +391,7 @@ func mixed(n int) []domain.HourStat {
 	for i := range hours {
 		running := 2 + min(i%24, 24-i%24)/2 + i*8/n
 		hours[i] = row(running, running+1+i/5%3)
+		hours[i].Launched = new(max(i%7-2, 0))
 		switch day := i % 240; {
 		case i == n/4:
 			hours[i] = row(0, 3)

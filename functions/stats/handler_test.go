@@ -35,8 +35,8 @@ func count(t *testing.T, conn *pgx.Conn, project, domainID string, ago, running 
 	_, err := conn.Exec(ctx, `insert into stats_projects values ($1, $2, $3, $4) on conflict do nothing`, project,
 		domainID, hour(23), hour(0))
 	if err == nil {
-		_, err = conn.Exec(ctx, `insert into stats_hourly (project_id, domain_id, hour, running, total, by_status, source)
-			values ($1, $2, $3, $4, $4 + 1, $5, $6)`,
+		_, err = conn.Exec(ctx, `insert into stats_hourly (project_id, domain_id, hour, running, total, launched, by_status, source)
+			values ($1, $2, $3, $4, $4 + 1, $4 + 2, $5, $6)`,
 			project, domainID, hour(ago), running, by, source)
 	}
 	if err != nil {
@@ -70,9 +70,9 @@ func TestStatsOfADay(t *testing.T) {
 		switch {
 		case !h.Hour.Equal(hour(ago)):
 			t.Errorf("entry %d is of %s, want %s", i, h.Hour, hour(ago))
-		case ago == 5 && (h.Source != domain.Missing || h.Running != nil || h.Total != nil):
+		case ago == 5 && (h.Source != domain.Missing || h.Running != nil || h.Total != nil || h.Launched != nil):
 			t.Errorf("the missing hour is %+v", h)
-		case ago != 5 && (h.Source != domain.Sampled || *h.Running != ago || *h.Total != ago+1):
+		case ago != 5 && (h.Source != domain.Sampled || *h.Running != ago || *h.Total != ago+1 || *h.Launched != ago+2):
 			t.Errorf("the hour %d ago is %+v", ago, h)
 		}
 	}
@@ -88,12 +88,12 @@ func TestStatsOfADay(t *testing.T) {
 	var ofDomain, ofCloud Stats
 	app.As(testkit.DomainToken(t)).Get(t, "/v1/stats?scope=domain").JSON(t, &ofDomain)
 	last, before := ofDomain.Hours[23], ofDomain.Hours[22]
-	if *last.Running != 10 || *last.Total != 12 || last.Source != domain.Rebuilt || last.ByStatus["SHUTOFF"] != 2 ||
+	if *last.Running != 10 || *last.Total != 12 || *last.Launched != 14 || last.Source != domain.Rebuilt || last.ByStatus["SHUTOFF"] != 2 ||
 		before.Source != domain.Missing {
 		t.Errorf("the domain's last hours are %+v and %+v", last, before)
 	}
 	app.As(testkit.Token(t, "admin")).Get(t, "/v1/stats?scope=cloud&hours=1").JSON(t, &ofCloud)
-	if *ofCloud.Hours[0].Running != 110 || !ofCloud.Complete {
+	if *ofCloud.Hours[0].Running != 110 || *ofCloud.Hours[0].Launched != 116 || !ofCloud.Complete {
 		t.Errorf("the cloud's last hour is %+v", ofCloud.Hours[0])
 	}
 }

@@ -65,6 +65,7 @@ type HourCount struct {
 	Running   int            // vm_state active
 	Total     int            // every server that was not deleted
 	ByStatus  map[string]int // Nova's status names; sums up to Total
+	Launched  int            // created within the hour that ends then; not read from stored counts
 	Source    Source
 	// Undecided are the ids of the servers whose state at the hour the log does not show, or not yet. The numbers above
 	// do not include them.
@@ -93,6 +94,13 @@ func (h *HourCount) AddMany(s VMState, n int) {
 	}
 }
 
+// AddCreated counts a server as launched if it was created within the hour that ends at the full hour.
+func (h *HourCount) AddCreated(at time.Time) {
+	if at.Before(h.Hour) && !at.Before(h.Hour.Add(-time.Hour)) {
+		h.Launched++
+	}
+}
+
 // RefinedCount is a count whose undecided servers were checked again.
 type RefinedCount struct {
 	HourCount
@@ -104,9 +112,10 @@ type HourStat struct {
 	Hour     time.Time      `json:"hour"` // the full hour, UTC
 	Running  *int           `json:"running" nullable:"true" minimum:"0" doc:"Servers that were ACTIVE for certain."`
 	Total    *int           `json:"total" nullable:"true" minimum:"0" doc:"Servers that existed, in any status."`
+	Launched *int           `json:"launched" nullable:"true" minimum:"0"`
 	ByStatus map[string]int `json:"by_status" doc:"Servers per Nova status, regardless of tasks."`
-	// Uncertain is how many servers Nova's log does not decide: they are in none of the numbers above.
-	Uncertain int    `json:"uncertain" minimum:"0" doc:"Servers whose state is unknown. No other number has them."`
+	// Uncertain is how many servers Nova's log does not decide: of the numbers above, only Launched includes them.
+	Uncertain int    `json:"uncertain" minimum:"0" doc:"Servers of unknown state: in no other number but launched."`
 	Source    Source `json:"source"` // rebuilt when at least one project's numbers are
 }
 

@@ -51,6 +51,24 @@ func TestHours(t *testing.T) {
 	}
 }
 
+// TestAddCreated: each moment is in one hour, the one that ends after it.
+func TestAddCreated(t *testing.T) {
+	t.Parallel()
+	hour := time.Date(2026, 1, 2, 13, 0, 0, 0, time.UTC)
+	for created, want := range map[time.Duration][2]int{ // by the hours that end at 13:00 and at 14:00
+		-time.Hour - time.Second: {0, 0}, -time.Hour: {1, 0}, -time.Second: {1, 0}, 0: {0, 1},
+		time.Hour - time.Second: {0, 1}, time.Hour: {0, 0},
+	} {
+		first, second := HourCount{Hour: hour}, HourCount{Hour: hour.Add(time.Hour)}
+		for _, c := range []*HourCount{&first, &second} {
+			c.AddCreated(hour.Add(created).In(time.FixedZone("", 3600)))
+		}
+		if got := [2]int{first.Launched, second.Launched}; got != want {
+			t.Errorf("created at the hour and %s: launched are %v, want %v", created, got, want)
+		}
+	}
+}
+
 func TestHourCountLeavesOutWhatIsGone(t *testing.T) {
 	t.Parallel()
 	var c HourCount

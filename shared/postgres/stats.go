@@ -17,13 +17,13 @@ type Stats struct{ DB *DB }
 const (
 	insertHourSQL = `
 insert into stats_hourly as h (project_id, hour, domain_id, running, total, by_status, source,
-    uncertain, undecided, recheck_at, settled)
+    uncertain, undecided, recheck_at, settled, launched)
 values ($1, $2, $3, $4, $5, $6, $7, cardinality($8::text[]), $8,
-    case when cardinality($8::text[]) > 0 then clock_timestamp() + $9::interval end, $10)
+    case when cardinality($8::text[]) > 0 then clock_timestamp() + $9::interval end, $10, $11)
 on conflict (project_id, hour) do update
 set running = excluded.running, total = excluded.total, by_status = excluded.by_status, source = excluded.source,
     uncertain = excluded.uncertain, undecided = excluded.undecided, recheck_at = excluded.recheck_at,
-    settled = excluded.settled
+    settled = excluded.settled, launched = greatest(h.launched, excluded.launched)
 where h.uncertain > excluded.uncertain`
 
 	refineHourSQL = `
@@ -33,19 +33,20 @@ set running = $3, total = $4, by_status = $5, source = $6, uncertain = cardinali
 where project_id = $1 and hour = $2 and uncertain = $10`
 )
 
-// Insert stores counts. An hour that a project has already is replaced only when fewer servers are uncertain now.
+// Insert stores counts. An hour that a project has already is replaced only when fewer servers are uncertain now. Of two
+// counts of what was launched the higher one stays: Nova may have purged servers meanwhile.
 func (s Stats) Insert(ctx context.Context, counts []domain.HourCount) error {
 	batch := &pgx.Batch{}
 	var hours []time.Time
 	for _, c := range slices.SortedFunc(slices.Values(counts), byKey) {
 		hours = append(hours, c.Hour)
 		batch.Queue(insertHourSQL, c.ProjectID, c.Hour, c.DomainID, c.Running, c.Total, byStatus(c), c.Source,
-			orEmpty(c.Undecided), c.Recheck, c.Settled)
+			orEmpty(c.Undecided), c.Recheck, c.Settled, c.Launched)
 	}
 	return s.write(ctx, hours, batch)
 }
 
-// Refine replaces counts by better ones, unless another replica has refined them since.
+// Refine replaces counts by better ones, unless another replica has refined them since. What was launched stays.
 func (s Stats) Refine(ctx context.Context, counts []domain.RefinedCount) error {
 	batch := &pgx.Batch{}
 	var hours []time.Time
@@ -178,6 +179,9 @@ func (s Stats) ExcuseMissing(ctx context.Context, projectID string, first, last 
 // isExpected says that the project p has to be counted in the hour h.
 const isExpected = "h.hour between p.first_hour and p.last_hour and not p.gaps @> h.hour"
 
+// sumLaunched is null while one of the projects was counted without it.
+const sumLaunched = "case when count(launched) = count(*) then sum(launched)::int end as launched"
+
 // The sums of a view's hours are kept (Summarize), but for those of one project. Only the other hours are added up.
 const seriesSQL = `
 with hours as (
@@ -196,8 +200,8 @@ with hours as (
     where ($1 = '' or p.project_id = $1) and ($2 = '' or p.domain_id = $2) and c.hour is null
     group by h.hour
 ), sums as (
-    select hour, sum(running)::int as running, sum(total)::int as total, sum(uncertain)::int as uncertain,
-           bool_or(source = 'rebuilt') as rebuilt, bool_and(settled) as settled
+    select hour, sum(running)::int as running, sum(total)::int as total, ` + sumLaunched + `,
+           sum(uncertain)::int as uncertain, bool_or(source = 'rebuilt') as rebuilt, bool_and(settled) as settled
     from counted group by hour
 ), statuses as (
     select hour, jsonb_object_agg(key, n) as by_status
@@ -205,12 +209,13 @@ with hours as (
           from counted, jsonb_each_text(by_status) group by hour, key) each
     group by hour
 ), complete as (
-    select hour, running, total, uncertain, rebuilt, settled, by_status from kept where complete
+    select hour, running, total, launched, uncertain, rebuilt, settled, by_status from kept where complete
     union all
-    select s.hour, s.running, s.total, s.uncertain, s.rebuilt, s.settled, t.by_status
+    select s.hour, s.running, s.total, s.launched, s.uncertain, s.rebuilt, s.settled, t.by_status
     from sums s left join statuses t using (hour) where s.hour not in (select hour from lacking)
 )
-select h.hour, s.running, s.total, coalesce(s.by_status, '{}') as by_status, coalesce(s.uncertain, 0) as uncertain,
+select h.hour, s.running, s.total, s.launched, coalesce(s.by_status, '{}') as by_status,
+       coalesce(s.uncertain, 0) as uncertain,
        case when s.hour is null then 'missing' when s.rebuilt then 'rebuilt' else 'sampled' end as source
 from hours h left join complete s on s.hour = h.hour and (s.settled or not $5)
 order by h.hour`
@@ -265,8 +270,8 @@ with todo as (
     left join counted c on c.project_id = p.project_id and c.hour = h.hour and c.domain_id = p.domain_id
     where c.hour is null
 ), sums as (
-    select view, hour, sum(running)::int as running, sum(total)::int as total, sum(uncertain)::int as uncertain,
-           bool_or(source = 'rebuilt') as rebuilt, bool_and(settled) as settled
+    select view, hour, sum(running)::int as running, sum(total)::int as total, ` + sumLaunched + `,
+           sum(uncertain)::int as uncertain, bool_or(source = 'rebuilt') as rebuilt, bool_and(settled) as settled
     from views group by view, hour
 ), statuses as (
     select view, hour, jsonb_object_agg(key, n) as by_status
@@ -274,9 +279,9 @@ with todo as (
           from views, jsonb_each_text(by_status) group by view, hour, key) each
     group by view, hour
 ), written as (
-    insert into stats_sums (domain_id, hour, running, total, uncertain, rebuilt, settled, by_status, complete)
-    select s.view, s.hour, s.running, s.total, s.uncertain, s.rebuilt, s.settled, coalesce(t.by_status, '{}'),
-           l.hour is null
+    insert into stats_sums (domain_id, hour, running, total, launched, uncertain, rebuilt, settled, by_status, complete)
+    select s.view, s.hour, s.running, s.total, s.launched, s.uncertain, s.rebuilt, s.settled,
+           coalesce(t.by_status, '{}'), l.hour is null
     from sums s left join statuses t using (view, hour) left join lacking l using (view, hour)
 )
 select count(*)::int from todo`

@@ -22,7 +22,7 @@ func hour(n int) time.Time { return noon.Add(time.Duration(n) * time.Hour) }
 func count(project, domainID string, h, running, total int, source domain.Source) domain.HourCount {
 	return domain.HourCount{
 		ProjectID: project, DomainID: domainID, Hour: hour(h), Running: running, Total: total, Source: source,
-		ByStatus: map[string]int{"ACTIVE": running, "SHUTOFF": total - running},
+		ByStatus: map[string]int{"ACTIVE": running, "SHUTOFF": total - running}, Launched: 2 * running,
 	}
 }
 
@@ -31,6 +31,7 @@ func entry(h, running, total int, source domain.Source) domain.HourStat {
 	s := domain.HourStat{Hour: hour(h), ByStatus: map[string]int{}, Source: source}
 	if running >= 0 {
 		s.Running, s.Total, s.ByStatus = &running, &total, map[string]int{"ACTIVE": running, "SHUTOFF": total - running}
+		s.Launched = new(2 * running)
 	}
 	return s
 }
@@ -156,14 +157,14 @@ func TestSeries(t *testing.T) {
 }
 
 // TestRefineReplacesCount: one with fewer uncertain servers, never one with more, and of two replicas at once
-// the first.
+// the first. Whatever replaces a count, the most that were launched stay.
 func TestRefineReplacesCount(t *testing.T) {
 	t.Parallel()
 	url := testkit.Database(t)
 	store := postgres.Stats{DB: open(t, url)}
 	with := func(running int, undecided ...string) domain.HourCount {
 		c := count("p1", "d1", 0, running, running, domain.Sampled)
-		c.Undecided = undecided
+		c.Undecided, c.Launched = undecided, 9-running
 		return c
 	}
 	now := func() (running, uncertain int) {
@@ -188,9 +189,33 @@ func TestRefineReplacesCount(t *testing.T) {
 		for _, c := range tc.refine {
 			err = store.Refine(t.Context(), []domain.RefinedCount{{HourCount: c, Before: tc.before}})
 		}
+		wantValue(t, testkit.Pool(t, url), 8, "%d were launched", "select launched from stats_hourly")
 		if running, uncertain := now(); err != nil || running != tc.running || uncertain != tc.uncertain {
 			t.Errorf("step %d: %d running, %d uncertain, %v", i, running, uncertain, err)
 		}
+	}
+}
+
+// TestLaunchedIsUnknown of counts without it, and of their sums, while the other numbers are known.
+func TestLaunchedIsUnknown(t *testing.T) {
+	t.Parallel()
+	url := testkit.Database(t)
+	store, conn := postgres.Stats{DB: open(t, url)}, testkit.Connect(t, url)
+	noError(t, store.RecordProjects(t.Context(), []domain.Project{{ID: "p1", DomainID: "d1"}}, hour(0), hour(1)))
+	noError(t, store.Insert(t.Context(), []domain.HourCount{
+		count("p1", "d1", 0, 1, 2, domain.Sampled), count("p2", "d1", 0, 3, 3, domain.Sampled),
+		count("p1", "d1", 1, 1, 1, domain.Sampled),
+	}))
+	exec(t, conn, "update stats_hourly set launched = null where project_id = 'p2'")
+	unknown := entry(0, 4, 5, domain.Sampled)
+	unknown.Launched = nil
+	want := []domain.HourStat{unknown, entry(1, 1, 1, domain.Sampled)}
+	for _, when := range []string{"added up", "kept"} {
+		got, err := store.Series(t.Context(), domain.View{Scope: domain.ScopeCloud}, hour(0), hour(1))
+		if diff := cmp.Diff(want, got); err != nil || diff != "" {
+			t.Errorf("%s: %v %s", when, err, diff)
+		}
+		noError(t, store.Summarize(t.Context(), hour(0), time.Now().Add(time.Hour)))
 	}
 }
 

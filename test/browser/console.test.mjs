@@ -58,7 +58,7 @@ test('the chart tells each hour to the mouse and to the keyboard', { timeout: pa
   assert.equal(await hours.count(), 24);
   await hours.nth(20).hover();
   await readout.getByText('3 running').waitFor();
-  for (const text of ['5 in all', '1 uncertain', '3 ACTIVE', '2 SHUTOFF', 'counted at the hour'])
+  for (const text of ['5 in all', '2 launched', '1 uncertain', '3 ACTIVE', '2 SHUTOFF', 'counted at the hour'])
     await readout.getByText(text).waitFor();
   await page.mouse.move(0, 0);
   await hours.nth(23).focus();

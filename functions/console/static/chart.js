@@ -8,8 +8,9 @@ const base = top + plot;
 export function words(h) {
   if (h.running === null) return 'not known';
   const by = Object.entries(h.by_status).map(([name, n]) => `${n} ${name}`).join(', ');
-  return `${h.running} running of ${h.total}${by ? ` (${by})` : ''}${h.uncertain ? `,
-    ${h.uncertain} uncertain` : ''}${h.source === 'rebuilt' ? ', rebuilt from history' : ''}`;
+  return [`${h.running} running of ${h.total}${by ? ` (${by})` : ''}`, h.launched && `${h.launched} launched`,
+    h.uncertain && `${h.uncertain} uncertain`, h.source === 'rebuilt' && 'rebuilt from history']
+    .filter(Boolean).join(', ');
 }
 
 function niceTick(most) {
@@ -27,6 +28,7 @@ export function chart() {
     set(readout, el('b', {}, `${clock(h.hour)} UTC`), h.running === null
       ? el('span', {}, 'Not known: nobody counted, and the history is gone.') : [
       el('span', { class: 'key run' }, `${h.running} running`), el('span', { class: 'key sum' }, `${h.total} in all`),
+      h.launched ? el('span', { class: 'key new' }, `${h.launched} launched`) : null,
       h.uncertain ? el('span', { class: 'key maybe' }, `${h.uncertain} uncertain: Nova's log does not say`) : null,
       el('span', { class: 'soft' }, Object.entries(h.by_status).map(([name, n]) => `${n} ${name}`).join(' · ')),
       el('span', { class: 'soft' }, h.source === 'rebuilt' ? 'rebuilt from history' : 'counted at the hour')]);
@@ -53,7 +55,7 @@ export function chart() {
     if (!width || !hours.length) return;
     const had = box.contains(document.activeElement);
     const step = (width - left) / hours.length;
-    const highest = Math.max(...hours.map((h) => Math.max(h.total || 0, (h.running || 0) + h.uncertain)));
+    const highest = Math.max(...hours.map((h) => Math.max(h.total, h.launched, h.running + h.uncertain)));
     const tick = niceTick(Math.max(highest, 1));
     const most = Math.max(4, Math.ceil(highest / tick) * tick);
     const y = (n) => base - (n / most) * plot, x = (i) => left + i * step;
@@ -79,7 +81,9 @@ export function chart() {
       : svg('rect', { class: 'bar', x: x(i) + gap / 2, y: Math.min(y(h.running), base - 1), width: step - gap,
         height: Math.max(base - y(h.running), 1), rx: step > 14 ? 2 : 0 }),
     h.uncertain ? svg('rect', { class: 'maybe', x: x(i) + gap / 2, y: y(h.running + h.uncertain), width: step - gap,
-      height: y(0) - y(h.uncertain) }) : ''));
+      height: y(0) - y(h.uncertain) }) : '',
+    h.launched ? svg('circle', { class: 'new', cx: x(i) + step / 2, cy: y(h.launched), r: Math.max(1.5,
+      Math.min(4, step / 4)) }) : ''));
     let line = '', on = false;
     hours.forEach((h, i) => {
       if (h.total === null) { on = false; return; }
@@ -120,6 +124,7 @@ function legend() {
   return el('ul', { class: 'legend' },
     entry('sampled', svg('rect', { class: 'bar', width: 18, height: 12, rx: 2 }), 'running'),
     entry('', svg('path', { class: 'total', d: 'M0 6h18' }), 'in all'),
+    entry('', svg('circle', { class: 'new', cx: 9, cy: 6, r: 4 }), 'launched in the hour'),
     entry('rebuilt', svg('rect', { class: 'bar', width: 18, height: 12, rx: 2 }), 'rebuilt from history'),
     entry('', svg('rect', { class: 'maybe', width: 18, height: 12 }), 'uncertain'),
     entry('missing', svg('rect', { class: 'lost', width: 18, height: 12 }), 'not known'));

@@ -10,7 +10,7 @@ export function view({ refresh }) {
   const quota = el('div', { class: 'gauges' });
   const nothing = el('div');
   const list = table('Servers per hour in UTC, the newest first',
-    [['Hour'], ['Running', 'n'], ['In all', 'n'], ['What is known'], ['Source']]);
+    [['Hour'], ['Running', 'n'], ['In all', 'n'], ['Launched', 'n'], ['What is known'], ['Source']]);
   const node = el('div', {}, heading('Overview', choice('How far back', [['24', '24 hours'], ['168', '7 days']], hours,
     (v) => { hours = v; refresh(); })),
     nothing, el('section', { class: 'card', 'aria-label': 'Servers per hour' }, now, picture.node,
@@ -43,7 +43,7 @@ export function view({ refresh }) {
         `${rebuilt} rebuilt, ${lost} missing`));
     picture.draw(stats.hours);
     set(list.body, [...stats.hours].reverse().map((h) => list.row(clock(h.hour), h.running ?? '–', h.total ?? '–',
-      words(h), h.source)));
+      h.launched ?? '–', words(h), h.source)));
     set(nothing, last?.total ? null : empty(last ? `No servers at ${clock(last.hour)} UTC` : 'Nothing was counted yet',
       'Servers are counted at every full hour: one that was launched since is in the chart from the next one on, ',
       'and already in ', el('a', { href: '#/servers' }, 'Servers'), '. ',

@@ -780,6 +780,10 @@ type HourStat struct {
 	// Hour A full hour in UTC.
 	Hour Time `json:"hour"`
 
+	// Launched Servers that were created within the hour that ends at `hour`, also those that were deleted since or never
+	// ran. Null when the hour is missing, or was counted before cloudfn counted these.
+	Launched *int `json:"launched"`
+
 	// Running Servers that were ACTIVE for certain.
 	Running *int `json:"running"`
 
@@ -790,7 +794,7 @@ type HourStat struct {
 	// Total Servers that existed, in any status.
 	Total *int `json:"total"`
 
-	// Uncertain Servers whose state is unknown. No other number has them.
+	// Uncertain Servers of unknown state: in no other number but launched.
 	Uncertain int `json:"uncertain"`
 }
 

@@ -142,7 +142,7 @@ type Bar struct {
 	Label      string
 	Part, All  int
 	Missing    bool   // Part and All are unknown
-	More       string // behind the numbers, such as "+1 uncertain"
+	More       string // behind the numbers, such as "(2 launched) +1 uncertain"
 	Annotation string
 }
 

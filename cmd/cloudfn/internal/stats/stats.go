@@ -27,9 +27,10 @@ func Command(a *cli.App) *cobra.Command {
 	var isASCII bool
 	cmd := &cobra.Command{
 		Use: "stats", Short: "Show how many servers ran at each full hour", Args: cobra.NoArgs,
-		Long: `Show how many servers ran at each full hour, as bars; -o wide as a table of numbers. Hours are UTC. The
-numbers of a missing hour are unknown: servers may have run. A rebuilt hour was computed later, from Nova's history.
-Uncertain servers are those whose state at the hour Nova's log does not show; no other number counts them.`,
+		Long: `Show how many servers ran at each full hour, as bars; -o wide as a table of numbers. Hours are UTC. Launched are
+the servers that were created in the hour that ends then, deleted ones too. The numbers of a missing hour are unknown:
+servers may have run. A rebuilt hour was computed later, from Nova's history. Uncertain servers are those whose state
+at the hour Nova's log does not show; of the other numbers only launched counts them.`,
 		Example:     "  cloudfn stats\n  cloudfn stats --hours 168 -o wide\n  cloudfn stats --svg day.svg",
 		Annotations: cli.Calls("getStats"),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -79,7 +80,7 @@ const minutes = "2006-01-02 15:04"
 
 var hourTable = output.Table[api.HourStat]{
 	Name:    func(h api.HourStat) string { return h.Hour.UTC().Format(time.RFC3339) },
-	Columns: []string{"HOUR", "RUNNING", "TOTAL", "UNCERTAIN", "SOURCE*", "BY_STATUS"},
+	Columns: []string{"HOUR", "RUNNING", "TOTAL", "LAUNCHED", "UNCERTAIN", "SOURCE*", "BY_STATUS"},
 	Texts: map[string]func(api.HourStat) string{
 		"HOUR":      func(h api.HourStat) string { return h.Hour.UTC().Format(minutes) },
 		"UNCERTAIN": uncertain,
@@ -129,18 +130,26 @@ func bars(hours []api.HourStat) []output.Bar {
 		if h.Source == api.Rebuilt {
 			bars[i].Annotation = string(h.Source)
 		}
-		if h.Uncertain > 0 {
-			bars[i].More = fmt.Sprintf("+%d uncertain", h.Uncertain)
+		var more []string
+		if n := domain.Deref(h.Launched); n > 0 {
+			more = append(more, fmt.Sprintf("(%d launched)", n))
 		}
+		if h.Uncertain > 0 {
+			more = append(more, fmt.Sprintf("+%d uncertain", h.Uncertain))
+		}
+		bars[i].More = strings.Join(more, " ")
 	}
 	return bars
 }
 
-// summary has the last hour, the peak, and what is uncertain or missing.
+// summary has the last hour, the peak, what was launched, and what is uncertain or missing.
 func summary(hours []api.HourStat) string {
 	var peak *api.HourStat
-	missing, rebuilt, uncertain := 0, 0, 0
+	missing, rebuilt, uncertain, launched, launchedIn := 0, 0, 0, 0, 0
 	for i, h := range hours {
+		if h.Launched != nil {
+			launched, launchedIn = launched+*h.Launched, launchedIn+1
+		}
 		if h.Running != nil && (peak == nil || *h.Running > *peak.Running) {
 			peak = &hours[i]
 		}
@@ -160,6 +169,9 @@ func summary(hours []api.HourStat) string {
 	}
 	if peak != nil {
 		text += "peak: " + running(*peak)
+	}
+	if launchedIn > 0 {
+		text += fmt.Sprintf("launched: %d in %d hours\n", launched, launchedIn)
 	}
 	for _, note := range []struct {
 		n    int
