@@ -119,7 +119,7 @@ func (s service) GrantRequest(
 		c, err = s.store.Get(ctx, who, r.ConnectionID)
 		return c, false, err
 	}
-	d.grant = &domain.Grant{ProjectID: who.ProjectID, RequestID: id, Claim: claim, UserID: who.UserID, SHA256: sum}
+	d.grant = &domain.Grant{ProjectID: who.ProjectID, RequestID: id, Claim: claim, UserID: who.UserID, SHA256: hash}
 	creating, cancel := context.WithTimeout(ctx, grantTimeout)
 	defer cancel()
 	if c, err = s.Create(creating, who, token, d); err == nil {
