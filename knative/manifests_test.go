@@ -41,6 +41,14 @@ type object struct {
 						ValueFrom   struct{ SecretKeyRef struct{ Name, Key string } }
 					}
 					LivenessProbe, ReadinessProbe map[string]any
+					VolumeMounts                  []struct {
+						Name, MountPath string
+						ReadOnly        bool
+					}
+				}
+				Volumes []struct {
+					Name   string
+					Secret struct{ SecretName string }
 				}
 			}
 		}

@@ -70,20 +70,9 @@ var opens = regexp.MustCompile("PRIVATE_KEY|PASSWORD|SECRET|OS_USERNAME|OS_USER_
 // TestTheComponentForOtherClouds lets the two functions that call other clouds reach them, and no other.
 func TestTheComponentForOtherClouds(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
-	here, err := os.Getwd()
-	if err != nil {
-		t.Fatal(err)
-	}
-	knative, err := filepath.Rel(dir, here)
-	if err != nil {
-		t.Fatal(err)
-	}
-	overlay := "resources: [" + knative + "/overlays/production]\ncomponents: [" + knative + "/components/clouds]\n"
-	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(overlay), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	objects := render(t, dir)
+	objects := renderWith(t, map[string]string{
+		"kustomization.yaml": "resources: [KNATIVE/overlays/production]\ncomponents: [KNATIVE/components/clouds]\n",
+	})
 	policy, found := ofKind(objects, "NetworkPolicy")["egress-clouds"]
 	if !found || len(policy.Spec.Egress) != 1 || len(policy.Spec.Egress[0].To) != 1 {
 		t.Fatalf("got %+v", policy)
@@ -94,6 +83,75 @@ func TestTheComponentForOtherClouds(t *testing.T) {
 			t.Errorf("%s may reach other clouds: %t", name, !want)
 		}
 	}
+}
+
+// TestMountedCloudsYAML: an overlay of one's own mounts a clouds.yaml in run-leases, in place of the variables of its
+// account: the hash of the Secret's name is followed, so that another password makes a new revision. No other function
+// has it.
+func TestMountedCloudsYAML(t *testing.T) {
+	t.Parallel()
+	objects := renderWith(t, map[string]string{
+		"clouds.yaml": "clouds: {hosts: {auth: {username: hosts, password: x}}}\n",
+		"kustomization.yaml": `resources: [KNATIVE/overlays/production]
+secretGenerator:
+  - {name: cloudfn-openstack-leases, namespace: cloudfn, behavior: replace, literals: [LEASES_OS_CLOUD=hosts]}
+  - {name: cloudfn-clouds-leases, namespace: cloudfn, files: [clouds.yaml]}
+patches:
+  - target: {group: serving.knative.dev, kind: Service, name: run-leases}
+    patch: |
+      - op: add
+        path: /spec/template/spec/volumes
+        value: [{name: clouds, secret: {secretName: cloudfn-clouds-leases}}]
+      - op: add
+        path: /spec/template/spec/containers/0/volumeMounts
+        value: [{name: clouds, mountPath: /etc/openstack, readOnly: true}]
+`,
+	})
+	secrets := ofKind(objects, "Secret")
+	for name, service := range knativeServices(objects) {
+		pod := service.Spec.Template.Spec
+		if name != "run-leases" {
+			if len(pod.Volumes) != 0 {
+				t.Errorf("%s has the volumes %v", name, pod.Volumes)
+			}
+			continue
+		}
+		if len(pod.Volumes) != 1 || len(pod.Containers[0].VolumeMounts) != 1 ||
+			!pod.Containers[0].VolumeMounts[0].ReadOnly {
+			t.Fatalf("run-leases has %v at %v", pod.Volumes, pod.Containers[0].VolumeMounts)
+		}
+		if file := secrets[pod.Volumes[0].Secret.SecretName].Data["clouds.yaml"]; file == "" {
+			t.Errorf("no Secret is %s", pod.Volumes[0].Secret.SecretName)
+		}
+		for _, from := range pod.Containers[0].EnvFrom {
+			account := secrets[from.SecretRef.Name].Data
+			if strings.HasPrefix(from.SecretRef.Name, "cloudfn-openstack-leases-") &&
+				(len(account) != 1 || account["LEASES_OS_CLOUD"] == "") {
+				t.Errorf("the account's variables are %v", slices.Collect(maps.Keys(account)))
+			}
+		}
+	}
+}
+
+// renderWith builds an overlay of one's own of these files. KNATIVE in them is this folder.
+func renderWith(t *testing.T, files map[string]string) []object {
+	t.Helper()
+	dir := t.TempDir()
+	here, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	knative, err := filepath.Rel(dir, here)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range files {
+		text = strings.ReplaceAll(text, "KNATIVE", knative)
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return render(t, dir)
 }
 
 // TestWhoHoldsSecrets: what opens something is reserved, and the key of events is for those who are woken or wake.

@@ -2,8 +2,6 @@ package connections
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/json"
 	"fmt"
 	"log/slog"
 	"time"
@@ -111,8 +109,8 @@ func (s service) GrantRequest(
 	if err != nil && r.Status == domain.RequestPending { // otherwise ClaimGrant reports that the request is decided
 		return c, false, err
 	}
-	sum := in.sum()
-	r, claim, err := s.grants.ClaimGrant(ctx, who.ProjectID, id, who.UserID, sum, grantClaim)
+	hash := in.hash()
+	r, claim, err := s.grants.ClaimGrant(ctx, who.ProjectID, id, who.UserID, hash, grantClaim)
 	if err != nil {
 		return c, false, err
 	}
@@ -121,7 +119,7 @@ func (s service) GrantRequest(
 		c, err = s.store.Get(ctx, who, r.ConnectionID)
 		return c, false, err
 	}
-	d.grant = &domain.Grant{ProjectID: who.ProjectID, RequestID: id, Claim: claim, UserID: who.UserID, SHA256: sum}
+	d.grant = &domain.Grant{ProjectID: who.ProjectID, RequestID: id, Claim: claim, UserID: who.UserID, SHA256: hash}
 	creating, cancel := context.WithTimeout(ctx, grantTimeout)
 	defer cancel()
 	if c, err = s.Create(creating, who, token, d); err == nil {
@@ -134,12 +132,11 @@ func (s service) GrantRequest(
 	return c, false, err
 }
 
-// sum identifies the grant. It leaves out the secret, which could be guessed from a stored hash.
-func (g GrantConnectionRequest) sum() []byte {
-	g.Secret = nil
-	text, _ := json.Marshal(g) //nolint:errchkjson // texts and numbers, and no secret
-	sum := sha256.Sum256(text)
-	return sum[:]
+// hash is the domain.RequestHash. It leaves out the secret, which could be guessed from a stored hash.
+func (g GrantConnectionRequest) hash() []byte {
+	g.Kind, g.Secret = g.kind(), nil
+	hash := domain.RequestHash(g)
+	return hash[:]
 }
 
 func (s service) releaseGrant(ctx context.Context, d draft) (released bool, err error) {

@@ -249,15 +249,19 @@ func TestGrantWhenPostgresFails(t *testing.T) {
 
 var noSuch = apperr.New(apperr.NotFound, "absent")
 
-// TestGrantSum differs between grants, and does not depend on the secret.
-func TestGrantSum(t *testing.T) {
+// TestGrantHash differs between grants, and does not depend on the secret, nor on a default that is given.
+func TestGrantHash(t *testing.T) {
 	t.Parallel()
 	one, other, name := domain.Secret("a"), domain.Secret("b"), plainText("x")
-	if string(withSecret(&one).sum()) != string(withSecret(&other).sum()) {
-		t.Error("the secret is in the sum")
+	if string(withSecret(&one).hash()) != string(withSecret(&other).hash()) {
+		t.Error("the secret is in the hash")
 	}
-	if string((GrantConnectionRequest{Name: &name}).sum()) == string((GrantConnectionRequest{}).sum()) {
-		t.Error("another name has the same sum")
+	none := string((GrantConnectionRequest{}).hash())
+	if string((GrantConnectionRequest{Name: &name}).hash()) == none {
+		t.Error("another name has the same hash")
+	}
+	if string((GrantConnectionRequest{Kind: domain.TrustConnection}).hash()) != none {
+		t.Error("the default kind has another hash when it is given")
 	}
 }
 

@@ -2,7 +2,6 @@ package launch
 
 import (
 	"crypto/sha256"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -15,9 +14,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/lookup"
 )
 
-// hash is equal for two requests that mean the same, however they are written: it covers their decoded fields, with the
-// defaults filled in, and without the order's id and the letter case of the other ids. Secrets go in by themselves,
-// because they do not marshal.
+// hash is the domain.RequestHash: without the order's id and the letter case of the other ids.
 func (in launchRequest) hash() [sha256.Size]byte {
 	in.Options = in.canonical()
 	in.ID, in.ConnectionID, in.ReservationID = "", lower(in.ConnectionID), lower(in.ReservationID)
@@ -43,11 +40,7 @@ func (in launchRequest) hash() [sha256.Size]byte {
 	if in.Callback != nil && in.Callback.Secret != nil {
 		secrets = append(secrets, "callback", in.Callback.Secret.Reveal())
 	}
-	text, _ := json.Marshal(struct { //nolint:errchkjson // strings, numbers and lists of them cannot fail
-		Request launchRequest
-		Secrets []string
-	}{in, secrets})
-	return sha256.Sum256(text)
+	return domain.RequestHash(in, secrets...)
 }
 
 func lower(id givenID) givenID { return givenID(strings.ToLower(string(id))) }

@@ -2,8 +2,6 @@ package leases
 
 import (
 	"cmp"
-	"crypto/sha256"
-	"encoding/json"
 	"fmt"
 	"reflect"
 	"slices"
@@ -108,7 +106,7 @@ func (r ReservationRequest) check(field func(string) string) (faults []error) {
 	return faults
 }
 
-// hash is equal for two requests that mean the same, however they are written.
+// hash is the domain.RequestHash.
 func (c CreateLease) hash() []byte {
 	c.LeaseTerms, c.Reservations = c.Canonical(), slices.Clone(c.Reservations)
 	for n, r := range c.Reservations {
@@ -117,9 +115,8 @@ func (c CreateLease) hash() []byte {
 			c.Reservations[n].Min, c.Reservations[n].Max, c.Reservations[n].Heal = &want.Min, &want.Max, want.Heal
 		}
 	}
-	text, _ := json.Marshal(c) //nolint:errchkjson // it was decoded from JSON
-	sum := sha256.Sum256(text)
-	return sum[:]
+	hash := domain.RequestHash(c)
+	return hash[:]
 }
 
 // want is what hosts it asks for.

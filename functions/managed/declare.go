@@ -17,6 +17,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/delegation"
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/lookup"
+	engine "github.com/cloudfn/cloudfn/shared/managed"
 	"github.com/cloudfn/cloudfn/shared/openstack"
 )
 
@@ -72,13 +73,15 @@ func (s service) Put(
 		if err != nil || !d.dryRun {
 			return made, nil, err
 		}
-		p := planOf(before, made)
-		lists := newCachedLists(ctx, cloud.InRegion(made.Schedule.Region))
-		recognize(ctx, lists, made.Managed, &p)
+		p, in := planOf(before, made), cloud.InRegion(made.Schedule.Region)
+		if p.action == planUpdate {
+			session := engine.Session{Cloud: in, ProjectID: who.ProjectID}
+			p.decide(made.Kind, session.Changes(ctx, before, made.Managed))
+		}
 		if err := s.noteFiles(ctx, made.Managed, &p); err != nil {
 			return made, nil, err
 		}
-		p.absent, err = s.absent(ctx, lists, before, made.Managed)
+		p.absent, err = s.absent(ctx, newCachedLists(ctx, in), before, made.Managed)
 		return made, &p, err
 	})
 }

@@ -1,7 +1,6 @@
 package managed
 
 import (
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"slices"
@@ -194,34 +193,6 @@ func TestDryRun(t *testing.T) {
 	var m Managed
 	if f.Get(t, path).JSON(t, &m); m.Revision != 1 || m.Plan != nil {
 		t.Errorf("it is %+v", m)
-	}
-}
-
-// TestPlanOfSameInOtherWords: the same set in another order, and a default that is given, replace nothing.
-func TestPlanOfSameInOtherWords(t *testing.T) {
-	t.Parallel()
-	for _, tc := range []struct {
-		kind     domain.Kind
-		from, to string
-		want     string
-	}{
-		{domain.KindMachine, `, "security_groups": ["a", "b"]`, `, "security_groups": ["b", "a"]`, planUpdate},
-		{domain.KindMachine, ``, `, "security_groups": ["default"]`, planUpdate},
-		{domain.KindMachine, `, "configmaps": ["a", "b"]`, `, "configmaps": ["b", "a"]`, planUpdate},
-		{domain.KindMachine, `, "security_groups": ["a"]`, `, "security_groups": ["b"]`, planReplace},
-		{domain.KindMachine, `, "networks": ["a", "b"]`, `, "networks": ["b", "a"]`, planReplace},
-		{domain.KindMachine, `, "key_name": "a"`, ``, planReplace},
-		{domain.KindSecret, ``, `, "content_type": "text/plain"`, planUpdate},
-		{domain.KindSecret, ``, `, "content_type": "application/json"`, planReplace},
-	} {
-		spec := func(fields string) domain.Managed {
-			all := `{"update": "replace"` + fields + `}`
-			return domain.Managed{Kind: tc.kind, Revision: 1, Spec: json.RawMessage(all)}
-		}
-		from, to := spec(tc.from), spec(tc.to)
-		if p := planOf(from, domain.NewManaged{Managed: to}); p.action != tc.want || len(p.fields) != 1 {
-			t.Errorf("%s to %s: %+v", tc.from, tc.to, p)
-		}
 	}
 }
 

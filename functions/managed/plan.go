@@ -29,20 +29,7 @@ type plan struct {
 	fields []PlanField
 	note   string // what of it waits for the user
 	absent []PlanMissing
-	same   []string // fields whose other names mean the same objects
 }
-
-// replaced are the fields of a spec whose change takes another object, by kind.
-var replaced = map[domain.Kind][]string{
-	domain.KindMachine:    fixedFields,
-	domain.KindDeployment: fixedFields,
-	domain.KindImage:      {"container_format", "content", "disk_format", "source_url"},
-	domain.KindBalancer:   {"address", "network"},
-	domain.KindSecret:     {"content_type", "payload"},
-}
-
-// fixedFields are those that Nova cannot change of a server.
-var fixedFields = []string{"configmaps", "key_name", "networks", "security_groups", "user_data"}
 
 // planOf compares a declaration with what is stored.
 func planOf(before domain.Managed, made domain.NewManaged) plan {
@@ -56,61 +43,33 @@ func planOf(before domain.Managed, made domain.NewManaged) plan {
 	if secret := secretField(made.Kind); secret != "" && string(before.Digest) != string(made.Digest) {
 		p.fields = append(p.fields, PlanField{Field: "spec." + secret}) // its values stay secret
 	}
-	if p.action == planUpdate {
-		p.decide(before.Kind, made.Spec)
+	if len(p.fields) == 0 {
+		p.action = planNone
 	}
 	return p
 }
 
-// decide says how the differences are removed.
-func (p *plan) decide(kind domain.Kind, spec json.RawMessage) {
-	if len(p.fields) == 0 {
-		p.action = planNone
-		return
+// decide says how the drivers make the changes of an update.
+func (p *plan) decide(kind domain.Kind, changes []engine.Difference) {
+	has := func(way engine.Way, fields ...string) bool {
+		return slices.ContainsFunc(changes, func(d engine.Difference) bool {
+			return d.Way == way && (len(fields) == 0 || slices.Contains(fields, d.Field))
+		})
 	}
-	isServer := kind.IsServer()
-	var s domain.DeploymentSpec
-	_ = json.Unmarshal(spec, &s) // it was checked
-	// No server of such a deployment may be missing: it gets new ones, because a change would interrupt the old ones.
-	surges := kind == domain.KindDeployment && s.MaxUnavailable != nil && *s.MaxUnavailable == 0
-	replaces := isServer && s.Update == domain.UpdateReplace
-	notes := map[string]bool{}
-	for _, f := range p.fields {
-		if isSameSet(f) || slices.Contains(p.same, f.Field) {
-			continue
-		}
-		isFixed := slices.ContainsFunc(replaced[kind], func(name string) bool { return f.Field == "spec."+name })
-		isTyped := isServer && (f.Field == "spec.flavor" || f.Field == "spec.image")
-		switch {
-		case isFixed && isServer && !replaces:
-			notes[noteFixed] = true
-		case isTyped && (replaces || surges), isFixed:
-			p.action = planReplace
-			notes[noteReplaced] = isServer
-		case f.Field == "spec.image" && isServer:
-			notes[noteRebuilt] = true
+	var notes []string
+	switch {
+	case has(engine.Refused):
+		notes = append(notes, noteFixed)
+	case has(engine.Replace):
+		p.action = planReplace
+		if kind.IsServer() {
+			notes = append(notes, noteReplaced)
 		}
 	}
-	for _, note := range []string{noteFixed, noteReplaced, noteRebuilt} {
-		if notes[note] {
-			p.note = strings.TrimPrefix(p.note+"; "+note, "; ")
-		}
+	if kind.IsServer() && has(engine.InPlace, "image") {
+		notes = append(notes, noteRebuilt)
 	}
-}
-
-// defaults are the values of fields that have none.
-var defaults = map[string][]string{"spec.security_groups": {"default"}, "spec.content_type": {"text/plain"}}
-
-// isSameSet reports whether a field has the same values in another order, or its default. Networks have an order.
-func isSameSet(f PlanField) bool {
-	set := func(value any) []string {
-		all := texts(value)
-		if len(all) == 0 {
-			all = defaults[f.Field]
-		}
-		return slices.Compact(slices.Sorted(slices.Values(all)))
-	}
-	return f.Field != "spec.networks" && len(set(f.From)) > 0 && slices.Equal(set(f.From), set(f.To))
+	p.note = strings.Join(notes, "; ")
 }
 
 // The notes of a plan.

@@ -20,7 +20,7 @@ import (
 type reference struct {
 	what string
 	kind domain.Kind // that may be declared; "" = only the cloud has it
-	pick func(ctx context.Context, cloud cachedLists, r lookup.Ref) (id string, err error)
+	pick func(ctx context.Context, cloud cachedLists, r lookup.Ref) error
 }
 
 // references are the fields of specs that name something else.
@@ -64,51 +64,6 @@ func (s service) absent(
 	return missing, nil
 }
 
-// recognize decides again about a plan in which names stand for the objects that had other names before, such as an id
-// in place of a name: these are not replaced. What the cloud does not show now counts as another object.
-func recognize(ctx context.Context, cloud cachedLists, made domain.Managed, p *plan) {
-	if p.action != planReplace && p.note == "" {
-		return
-	}
-	for _, f := range p.fields {
-		ref := references[strings.TrimPrefix(f.Field, "spec.")]
-		if ref.pick == nil {
-			continue
-		}
-		from, isKnown := objectsOf(ctx, cloud, ref, f.Field, f.From)
-		if to, isOther := objectsOf(ctx, cloud, ref, f.Field, f.To); isKnown && isOther && slices.Equal(from, to) {
-			p.same = append(p.same, f.Field)
-		}
-	}
-	p.action, p.note = planUpdate, ""
-	p.decide(made.Kind, made.Spec)
-}
-
-// objectsOf are the ids of what a field's value stands for: in its order for networks, else sorted.
-func objectsOf(
-	ctx context.Context, cloud cachedLists, ref reference, field string, value any,
-) (ids []string, isKnown bool) {
-	all := texts(value)
-	if len(all) == 0 {
-		all = defaults[field]
-	}
-	if len(all) == 0 {
-		all = []string{""}
-	}
-	for _, name := range all {
-		id, err := ref.pick(ctx, cloud, lookup.Ref{Field: field, Value: name})
-		if err != nil {
-			return nil, false
-		}
-		ids = append(ids, id)
-	}
-	if field != "spec.networks" {
-		slices.Sort(ids)
-		ids = slices.Compact(ids)
-	}
-	return ids, true
-}
-
 // problem says why a name stands for nothing; "" = it stands for something, or that is unknown.
 func (s service) problem(
 	ctx context.Context, cloud cachedLists, projectID string, ref reference, r lookup.Ref,
@@ -122,7 +77,7 @@ func (s service) problem(
 	if ref.pick == nil {
 		return s.absentResource(ctx, projectID, ref, r)
 	}
-	_, err := ref.pick(ctx, cloud, r)
+	err := ref.pick(ctx, cloud, r)
 	switch problem := apperr.As(err); {
 	case err == nil:
 		return "", nil
@@ -187,47 +142,36 @@ func texts(value any) (all []string) {
 	return all
 }
 
-func pickFlavor(ctx context.Context, cloud cachedLists, r lookup.Ref) (string, error) {
+func pickFlavor(ctx context.Context, cloud cachedLists, r lookup.Ref) error {
 	all, err := cloud.Flavors(ctx)
-	if err != nil {
-		return "", err
+	if err == nil {
+		_, err = lookup.PickFlavor(all, r)
 	}
-	flavor, err := lookup.PickFlavor(all, r)
-	return flavor.ID, err
+	return err
 }
 
-func pickImage(ctx context.Context, cloud cachedLists, r lookup.Ref) (string, error) {
+func pickImage(ctx context.Context, cloud cachedLists, r lookup.Ref) error {
 	found, err := lookup.FindImages(ctx, cloud, r.Value)
-	if err != nil {
-		return "", err
+	if err == nil {
+		_, err = lookup.PickImage(found, r)
 	}
-	image, err := lookup.PickImage(found, r)
-	return image.ID, err
+	return err
 }
 
-// pickNetwork picks the only network when none is named.
-func pickNetwork(ctx context.Context, cloud cachedLists, r lookup.Ref) (string, error) {
+func pickNetwork(ctx context.Context, cloud cachedLists, r lookup.Ref) error {
 	all, err := cloud.NetworkNames(ctx)
-	if err != nil {
-		return "", err
+	if err == nil {
+		_, err = lookup.PickNetworks(all, []lookup.Ref{r})
 	}
-	var refs []lookup.Ref
-	if r.Value != "" {
-		refs = append(refs, r)
-	}
-	chosen, err := lookup.PickNetworks(all, refs)
-	if err != nil {
-		return "", err
-	}
-	return chosen[0].Value, nil
+	return err
 }
 
-func pickKeyPair(ctx context.Context, cloud cachedLists, r lookup.Ref) (string, error) {
+func pickKeyPair(ctx context.Context, cloud cachedLists, r lookup.Ref) error {
 	pairs, err := cloud.KeyPairs(ctx)
 	if err == nil {
 		err = lookup.CheckKeyPair(pairs, r)
 	}
-	return r.Value, err
+	return err
 }
 
 // checkKeyPair rejects a spec whose key pair the session's user does not have: Nova looks it up among those of the user
@@ -252,11 +196,10 @@ func checkKeyPair(
 		apperr.As(err).Fields[0].Allowed...)
 }
 
-func pickSecurityGroup(ctx context.Context, cloud cachedLists, r lookup.Ref) (string, error) {
+func pickSecurityGroup(ctx context.Context, cloud cachedLists, r lookup.Ref) error {
 	all, err := cloud.SecurityGroups(ctx)
-	if err != nil {
-		return "", err
+	if err == nil {
+		_, err = lookup.PickSecurityGroup(all, r)
 	}
-	group, err := lookup.PickSecurityGroup(all, r)
-	return group.ID, err
+	return err
 }

@@ -2,8 +2,6 @@ package servers
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/json"
 	"net/http"
 	"slices"
 	"time"
@@ -214,7 +212,7 @@ func (in *ServerAction) request() actionRequest {
 	return req
 }
 
-// key is the request's id, with a hash of the request. Secrets are added to it separately, because they do not marshal.
+// key is the request's id, with its domain.RequestHash.
 func (in *ServerAction) key() key {
 	if in.ID == nil {
 		return key{}
@@ -228,11 +226,7 @@ func (in *ServerAction) key() key {
 	if in.Registry != nil {
 		secrets = append(secrets, "password", in.Registry.Password.Reveal())
 	}
-	text, _ := json.Marshal(struct { //nolint:errchkjson // strings, booleans and lists of them cannot fail
-		Request ServerAction
-		Secrets []string
-	}{request, secrets})
-	return key{id: in.ID.UUID, hash: sha256.Sum256(text)}
+	return key{id: in.ID.UUID, hash: domain.RequestHash(request, secrets...)}
 }
 
 type actOnManyInput struct{ Body ServersAction }

@@ -2,6 +2,8 @@ package domain
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -150,6 +152,13 @@ func (r *ConnectionRecord) Used() UsedConnection {
 		return *used
 	}
 	return UsedConnection{}
+}
+
+// RequestHash is equal for two requests with one id that mean the same, however they are written: the request is
+// decoded, with its defaults filled in. Secrets are given apart, because they do not marshal.
+func RequestHash(request any, secrets ...string) [sha256.Size]byte {
+	text, _ := json.Marshal([]any{request, secrets}) //nolint:errchkjson // it was decoded from JSON
+	return sha256.Sum256(text)
 }
 
 // KeyedRequest is a request with an Idempotency-Key: its effect is there once, however often it is sent. Response is

@@ -1,6 +1,7 @@
 package httpx
 
 import (
+	"bytes"
 	"context"
 	"crypto/aes"
 	"crypto/cipher"
@@ -107,13 +108,27 @@ func deriveSecrets(who domain.Identity, key string) (s secrets, err error) {
 	return s, err
 }
 
-// macOf identifies a request.
+// macOf identifies a request by what it says, however that is written. It has no defaults filled in, because only an
+// operation knows its own. The key of the MAC keeps secrets in the body from being guessed.
 func (s secrets) macOf(c *call) []byte {
 	mac := hmac.New(sha256.New, s.mac)
 	u := c.request.URL
-	mac.Write([]byte(c.request.Method + "\x00" + u.EscapedPath() + "\x00" + u.RawQuery + "\x00"))
-	mac.Write(c.body)
+	mac.Write([]byte(c.request.Method + "\x00" + u.EscapedPath() + "\x00" + u.Query().Encode() + "\x00"))
+	mac.Write(canonical(c.body))
 	return mac.Sum(nil)
+}
+
+// canonical is a body without spaces, its fields in order. call.read has checked it: it is JSON with each key once, or
+// empty.
+func canonical(body []byte) []byte {
+	var value any
+	decoder := json.NewDecoder(bytes.NewReader(body))
+	decoder.UseNumber() // numbers stay as they are written: large ones exact, and 1.0 another one than 1
+	if decoder.Decode(&value) != nil {
+		return body
+	}
+	text, _ := json.Marshal(value) //nolint:errchkjson // it was decoded from JSON
+	return text
 }
 
 // storedResponse is the plaintext of a stored response.

@@ -273,3 +273,31 @@ func TestCostlyBodies(t *testing.T) {
 		}
 	}
 }
+
+// TestSameRequest: with an Idempotency-Key it is the same request whatever the order of its fields, and spaces.
+func TestSameRequest(t *testing.T) {
+	t.Parallel()
+	mac := func(target, body string) string {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, target, nil)
+		return string(secrets{mac: []byte("k")}.macOf(&call{request: r, body: []byte(body)}))
+	}
+	first := mac("/x?a=1&b=2", `{"size": 12345678901234567890, "of": {"a": null, "b": [1, 2]}}`)
+	if mac("/x?b=2&a=1", "{\"of\":{\"b\":[1,2],\"a\":null},\n\"size\":12345678901234567890}") != first {
+		t.Error("the same in another order is another request")
+	}
+	for _, other := range [][2]string{
+		{"/x?a=1&b=2", `{"size": 12345678901234567891, "of": {"a": null, "b": [1, 2]}}`},
+		{"/x?a=1&b=2", `{"size": 12345678901234567890, "of": {"a": null, "b": [2, 1]}}`},
+		{"/x?a=1&b=3", `{"size": 12345678901234567890, "of": {"a": null, "b": [1, 2]}}`},
+		{"/y?a=1&b=2", `{"size": 12345678901234567890, "of": {"a": null, "b": [1, 2]}}`},
+		{"/x?a=1&b=2", `{"size": 1, "of": {"a": null, "b": [1, 2]}}`},
+		{"/x?a=1&b=2", `{"size": 12345678901234567890, "of": {"a": null, "b": [1.0, 2]}}`},
+		{"/x?a=1&b=2", `{"size": 12345678901234567890.0, "of": {"a": null, "b": [1, 2]}}`},
+		{"/x?a=1&b=2", `{"size": 12345678901234567890, "of": {"b": [1, 2]}}`},
+		{"/x?a=1&b=2", ""},
+	} {
+		if mac(other[0], other[1]) == first {
+			t.Errorf("%s is the same request", other)
+		}
+	}
+}

@@ -186,17 +186,22 @@ func (ImageDriver) Differences(in Desired, o Object) []Difference {
 	if in.Made.Number != 0 {
 		out = append(out, compare("source_url", spec.SourceURL, made.SourceURL, Replace)...)
 	}
-	content, err := base64.StdEncoding.DecodeString(spec.Content)
-	if err != nil || spec.SourceURL != "" || i.SHA512 == "" {
-		return out
-	}
-	sum := sha512.Sum512(content)
-	if declared := hex.EncodeToString(sum[:]); declared != i.SHA512 {
+	if sum := contentSum(spec); sum != "" && i.SHA512 != "" && sum != i.SHA512 {
 		out = append(out, Difference{
-			Field: "content", Declared: "sha512:" + declared, Actual: "sha512:" + i.SHA512, Way: Replace,
+			Field: "content", Declared: "sha512:" + sum, Actual: "sha512:" + i.SHA512, Way: Replace,
 		})
 	}
 	return out
+}
+
+// contentSum is the SHA-512 of the content that is declared; "" = Glance fetches it.
+func contentSum(spec domain.ImageSpec) string {
+	content, err := base64.StdEncoding.DecodeString(spec.Content)
+	if err != nil || spec.SourceURL != "" {
+		return ""
+	}
+	sum := sha512.Sum512(content)
+	return hex.EncodeToString(sum[:])
 }
 
 // set is a list as a map, each of whose entries has its own name as value.

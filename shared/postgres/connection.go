@@ -3,7 +3,6 @@ package postgres
 import (
 	"context"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -290,56 +289,6 @@ func (c Connections) Usable(
 // ConnectionKeys lists the keys that connections' secrets are encrypted with.
 func (db *DB) ConnectionKeys(ctx context.Context) ([]domain.KeyUse, error) {
 	return keyUses(ctx, db, "connections where secret is not null", "secret")
-}
-
-const (
-	// A lease that is stored locks its connection, too (checkShared), and is then in the snapshot of sharingSQL.
-	lockConnectionSQL = `
-select status = 'active' from connections where project_id = $1 and id = $2 for no key update`
-
-	sharingSQL = `
-select id, ends_at, on_end from leases
-where project_id = $1 and connection_id = $2 and shares_connection and status not in ('ended', 'cancelled') order by id`
-
-	shownLeases = 10 // in an error
-)
-
-// checkSharing rejects what is about to be done to an active connection if it breaks an open lease that names it.
-func checkSharing(
-	ctx context.Context, tx pgx.Tx, projectID string, id uuid.UUID, breaks func(domain.Lease) bool,
-) error {
-	isActive, err := queryValue[bool](ctx, tx, lockConnectionSQL, projectID, id)
-	if err != nil || !isActive {
-		return orNotFound(err, "there is no connection %s", id)
-	}
-	leases, err := queryAll[domain.Lease](ctx, tx, sharingSQL, projectID, id)
-	if err != nil {
-		return err
-	}
-	var broken []string
-	for _, lease := range leases {
-		if breaks(lease) {
-			broken = append(broken, lease.ID.String())
-		}
-	}
-	if len(broken) == 0 {
-		return nil
-	}
-	return apperr.New(apperr.Conflict, "leases need the connection until they end: change or end them first: %s",
-		strings.Join(broken[:min(len(broken), shownLeases)], ", "))
-}
-
-// Delete ends a connection at the request of its project. deleted is false when it was deleted already. It is a
-// Conflict while an open lease names the connection.
-func (c Connections) Delete(ctx context.Context, projectID string, id uuid.UUID) (deleted bool, err error) {
-	return changeValue(ctx, c.DB, func(tx pgx.Tx) (bool, error) {
-		if err := checkSharing(ctx, tx, projectID, id, func(domain.Lease) bool { return true }); err != nil {
-			return false, err
-		}
-		n, err := queryValue[int](ctx, tx, endConnectionSQL, projectID, id, domain.ConnectionDeleted,
-			"it was deleted", false, 0, false, domain.ActorFrom(ctx))
-		return n == 1, err
-	})
 }
 
 // checkShared rejects a lease that its connection does not outlast or permit. The connection stays as it is until the

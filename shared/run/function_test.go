@@ -116,6 +116,85 @@ func TestAccount(t *testing.T) {
 	}
 }
 
+// TestMountedAccount: a function on Knative takes its own account from a clouds.yaml that is mounted as a Secret: its
+// files are links through a folder which the kubelet replaces, and no one may write them. secure.yaml may be one of
+// them.
+func TestMountedAccount(t *testing.T) {
+	t.Parallel()
+	secret := map[string]string{
+		"clouds.yaml": "clouds: {hosts: {auth: {auth_url: 'http://127.0.0.1:1/v3', username: hosts, project_name: p}}}",
+		"secure.yaml": "clouds: {hosts: {auth: {password: canary}}}",
+	}
+	started := func(change map[string]string) (string, error) {
+		account := ""
+		declaration := Event[accountConfig]{
+			Name: "hosts", Schedule: Hourly,
+			Build: func(cfg accountConfig, d Deps) (eventx.Func, error) {
+				own, err := d.Account("HOSTS_OS_CLOUD", cfg.Cloud, cfg.OpenStack, cfg.Login)
+				if own != nil {
+					account = own.String()
+				}
+				return func(context.Context, cloudevents.Event) error { return nil }, err
+			},
+		}.declared()
+		p, err := newProcess(t.Context(), environment(change), Texts{}, io.Discard, []function{declaration})
+		if err == nil {
+			p.Close(context.Background())
+		}
+		return account, err
+	}
+	file := filepath.Join(mountSecret(t, secret), "clouds.yaml")
+	env := map[string]string{
+		"FUNCTION_TARGET": "hosts", "OS_CLIENT_CONFIG_FILE": file, "HOSTS_OS_CLOUD": "hosts", "OS_USERNAME": "other",
+	}
+	if got, err := started(env); err != nil || !strings.HasPrefix(got, "the user hosts of") {
+		t.Errorf("got %q %v", got, err)
+	}
+	env["HOSTS_OS_CLOUD"] = "none"
+	if _, err := started(env); err == nil || !strings.Contains(err.Error(), `HOSTS_OS_CLOUD is "none": `+file) ||
+		strings.Contains(err.Error(), "canary") {
+		t.Errorf("an unknown cloud: got %v", err)
+	}
+	delete(secret, "secure.yaml")
+	env["HOSTS_OS_CLOUD"] = "hosts"
+	env["OS_CLIENT_CONFIG_FILE"] = filepath.Join(mountSecret(t, secret), "clouds.yaml")
+	if got, err := started(env); err == nil {
+		t.Errorf("a cloud without its password: got %q", got)
+	}
+}
+
+// accountConfig is the configuration of a function with an account of its own.
+type accountConfig struct {
+	Cloud     string `env:"HOSTS_OS_CLOUD"`
+	OpenStack openstack.Config
+	Login     openstack.Credentials
+}
+
+// mountSecret makes a folder as the kubelet mounts a Secret: of links through ..data, and read-only.
+func mountSecret(t *testing.T, files map[string]string) (folder string) {
+	t.Helper()
+	folder = t.TempDir()
+	const version = "..2026_01_02_03_04_05.1"
+	run := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	data := filepath.Join(folder, version)
+	run(os.Mkdir(data, 0o700))
+	run(os.Symlink(version, filepath.Join(folder, "..data")))
+	for name, text := range files {
+		run(os.WriteFile(filepath.Join(data, name), []byte(text), 0o400))
+		run(os.Symlink(filepath.Join("..data", name), filepath.Join(folder, name)))
+	}
+	for _, one := range []string{data, folder} {
+		run(os.Chmod(one, 0o500))                      //nolint:gosec // a folder
+		t.Cleanup(func() { _ = os.Chmod(one, 0o700) }) //nolint:gosec // to be deleted
+	}
+	return folder
+}
+
 func TestTwoOfOneName(t *testing.T) {
 	if _, err := list([]Function{things, tickThings, things}); err == nil || !strings.Contains(err.Error(), "things") {
 		t.Errorf("got %v", err)
