@@ -6,7 +6,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestEventsThatAreNotTicks get 4xx, so that nobody sends them again.
+// TestEventsThatAreNotTicks get 4xx, so that no one sends them again.
 func TestEventsThatAreNotTicks(t *testing.T) {
 	t.Parallel()
 	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil), Function)

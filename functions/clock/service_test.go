@@ -242,7 +242,7 @@ func TestWorksBesideHeld(t *testing.T) {
 	})
 }
 
-// TestNotDeployed: a function that is not there, and for which nothing waits, is asked for less and less often, and no
+// TestNotDeployed: a function that is not there, and for which nothing waits, is checked less and less often, and no
 // monitor misses it. One that has something due is missed.
 func TestNotDeployed(t *testing.T) {
 	t.Parallel()
@@ -350,7 +350,7 @@ func TestPostgresAway(t *testing.T) {
 	})
 }
 
-// TestEndOfTheProcess ends the wait of a tick, and what is planned: the next process reads it anew.
+// TestEndOfTheProcess ends the wait of a tick, and what is planned: the next process reads it again.
 func TestEndOfTheProcess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -13,7 +13,7 @@ const (
 	longestBusy     = 24 * time.Hour // by Retry-After
 )
 
-// outcomeOf is what follows from an attempt that failed. A receiver that gave no answer, or asks for a pause, gets no
+// outcomeOf is what follows from an attempt that failed. A receiver that gave no answer, or requests a pause, gets no
 // event during the pause. A receiver that rejects an event may accept those of other streams.
 func outcomeOf(a domain.Attempt, got answer, err error) domain.Outcome {
 	switch {

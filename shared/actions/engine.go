@@ -227,7 +227,7 @@ func ToConnect(
 		return wanted, rejection
 	}
 	wanted.Spec = domain.SpecOf(server)
-	wanted.Seen(server)
+	wanted.Observe(server)
 	wanted.CallID, _ = server.CallTagged()
 	return wanted, nil
 }

@@ -165,7 +165,7 @@ func (x executor) start(ctx context.Context, id string, state domain.InstanceSta
 // recordAccepted stores the state that follows from the call in a state.
 func (x executor) recordAccepted(ctx context.Context, server domain.Server, state domain.InstanceState) {
 	i := x.Instance
-	i.Seen(server)
+	i.Observe(server)
 	i.State, i.Problem = x.After(state), nil
 	x.record(domain.WithActor(ctx, x.Actor.Doing(x.Action.Action, x.ID)), i)
 }

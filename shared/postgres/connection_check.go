@@ -131,17 +131,17 @@ where connection_resources.project_id = $1 and connection_resources.as_of < excl
 // RecordResources stores what can be ordered through a connection. asOf is the database's time
 // before reading it began.
 func (d Delegations) RecordResources(
-	ctx context.Context, projectID string, id uuid.UUID, asOf time.Time, seen domain.SeenResources,
+	ctx context.Context, projectID string, id uuid.UUID, asOf time.Time, seen domain.AvailableResources,
 ) error {
 	_, err := exec(ctx, d.DB.pool, markSeenSQL, projectID, id, asOf, seen)
 	return err
 }
 
 // Resources returns what could be ordered through a connection at the last read, and its age; found is false when it
-// was never read. domain.SeenResources.Allowed says what the connection permits of it.
+// was never read. domain.AvailableResources.Allowed says what the connection permits of it.
 func (c Connections) Resources(
 	ctx context.Context, projectID string, id uuid.UUID,
-) (seen domain.SeenResources, age time.Duration, found bool, err error) {
+) (seen domain.AvailableResources, age time.Duration, found bool, err error) {
 	var now time.Time
 	err = c.DB.pool.QueryRow(ctx, `
 select seen, as_of, clock_timestamp() from connection_resources where project_id = $1

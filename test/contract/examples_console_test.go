@@ -46,7 +46,7 @@ func (s *story) console(t *testing.T) {
 	s.ok(t, "signOut", 204, ask{header: session})
 }
 
-// consoleAway asks for a session that nobody can look up.
+// consoleAway requests a session that no one can look up.
 func (e *examples) consoleAway(t *testing.T, status int, a ask) {
 	t.Helper()
 	a.header = []string{"Cookie", fmt.Sprintf("cloudfn_session=%043d", 0)}

@@ -135,7 +135,7 @@ func fieldNames(object []byte) []string {
 	return slices.Sorted(maps.Keys(fields))
 }
 
-// is says that an id of the examples stands for what there is.
+// is maps an id of the examples to the real one.
 func (s *story) is(example, found string) { s.names = append([]string{example, found}, s.names...) }
 
 // ok sends an example for what there is.

@@ -99,7 +99,7 @@ func (s *story) maintenance(t *testing.T, admin ask) {
 	s.ok(t, "drainNode", 200, dry)
 	s.ok(t, "drainNode", 202, admin)
 	s.ok(t, "cancelDrain", 202, admin)
-	testkit.Eventually(t, 2*time.Minute, "the drain is over", func() bool {
+	testkit.Eventually(t, 2*time.Minute, "the drain has ended", func() bool {
 		return testkit.Scalar[int](t, s.conn, "select count(*)::int from drains where due_at is not null") == 0
 	})
 	s.ok(t, "uncordonNode", 200, admin)
@@ -114,7 +114,7 @@ func (s *story) maintenance(t *testing.T, admin ask) {
 	other.path = "/v1/nodes/metal-1"
 	s.ok(t, "deleteNode", 204, other)
 	// The next tick reads the hosts after a failure. The daemon's own one comes within a minute, this one now.
-	s.exec(t, `insert into monitors (name, reason, failed_since) values ('nodes', 'nova is away', now())
+	s.exec(t, `insert into monitors (name, reason, failed_since) values ('nodes', 'nova is unavailable', now())
 		on conflict (name) do update set reason = excluded.reason, failed_since = excluded.failed_since`)
 	s.client.Tick(t, "watch-nodes")
 	testkit.Eventually(t, 3*time.Minute, "the hosts were read", func() bool {

@@ -25,7 +25,7 @@ type refusal struct {
 	fits   func(operation) bool // nil = every one
 }
 
-// refuse provokes error statuses of one replica, several operations at once.
+// refuse provokes error statuses of one replica, several operations concurrently.
 func (e *examples) refuse(t *testing.T, where string, client *testkit.Client, refusals ...refusal) {
 	t.Helper()
 	var all sync.WaitGroup
@@ -53,7 +53,7 @@ func (e *examples) refuse(t *testing.T, where string, client *testkit.Client, re
 	}
 }
 
-// exceptions are what has to be asked so that what a request names is looked for in the database.
+// exceptions are the requests whose names is looked for in the database.
 var exceptions = map[string]func(*ask){
 	"listOrders":      func(a *ask) { a.query = []string{"connection_id"} },
 	"listServers":     func(a *ask) { a.query = []string{"connection_id"} },

@@ -78,7 +78,7 @@ type ask struct {
 	where  string   // for the table
 }
 
-// send sends an operation's example, changed as asked, and holds the answer against the document. The answer must have
+// send sends an operation's example, changed as given, and holds the answer against the document. The answer must have
 // the status.
 func (e *examples) send(t *testing.T, id string, status int, a ask) testkit.Answer {
 	t.Helper()
@@ -106,7 +106,7 @@ func (e *examples) send(t *testing.T, id string, status int, a ask) testkit.Answ
 	return answer
 }
 
-// documents is under which key the operation describes a status: by itself, or by a range; "" when it does not.
+// documents is under which key the operation describes a status: alone, or by a range; "" when it does not.
 func (o operation) documents(status int) string {
 	for _, key := range []string{strconv.Itoa(status), fmt.Sprintf("%dXX", status/100)} {
 		if o.Responses.Value(key) != nil {

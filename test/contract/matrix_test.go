@@ -221,7 +221,7 @@ func (m *matrix) send(t *testing.T, o operation, c caller, names objects) testki
 	return m.client.As(c.token()).Do(t, o.method, o.target(t, a), body, o.header(a, body)...)
 }
 
-// zeroIDs: no operation takes the zero UUID for an absent one. A launch would go elsewhere than its caller asked for.
+// zeroIDs: no operation takes the zero UUID for an absent one. A launch would go elsewhere than its caller requested.
 func (m *matrix) zeroIDs(t *testing.T) {
 	n := 0
 	for _, o := range m.operations {
@@ -257,7 +257,7 @@ func (m *matrix) zeroIDs(t *testing.T) {
 	}
 }
 
-// unknownFilters: a list that is asked for a status, or another of a few words, that is unknown says so.
+// unknownFilters: a list with a filter for a status, or another of a few words, that is unknown says so.
 func (m *matrix) unknownFilters(t *testing.T) {
 	n := 0
 	for _, o := range m.operations {
