@@ -121,7 +121,7 @@ values ($1, $2, 0, 'x', 's', 'error', 'launched', $3, 6, now() - interval '1 h')
 	if a.Status != domain.ActionFailed || took > 5*time.Minute || nova.deleted != 6 {
 		t.Fatalf("after %s and %d calls the action is %s", took, nova.deleted, a.Status)
 	}
-	if want := "Nova was asked 6 times to delete the server s (x), which is still there, in the status ERROR: out " +
+	if want := "Nova was called 6 times to delete the server s (x), which is still there, in the status ERROR: out " +
 		"of volumes"; a.Problem.Detail != want {
 		t.Errorf("it says %q", a.Problem.Detail)
 	}

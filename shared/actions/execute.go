@@ -22,7 +22,8 @@ type executor struct {
 	readAt time.Time // by the database's clock, before Nova is called; zero for a server that is not tracked
 }
 
-// setReadAt notes the time before the server is read. What others have seen since is newer than what this step records.
+// setReadAt notes the time before the server is read. What others have observed since is newer than what this step
+// records.
 func (x *executor) setReadAt(ctx context.Context) error {
 	switch {
 	case x.Instance.ID == uuid.Nil:
@@ -224,13 +225,13 @@ func (x executor) followDelete(
 }
 
 // hasTriedSince reports whether Nova was called for this deletion, and the moment is after its request: a fault of then
-// is Nova's answer to the call. Without a call it is somebody else's fault, such as a rebuild's.
+// is Nova's answer to the call. Without a call it is someone else's fault, such as a rebuild's.
 func (x executor) hasTriedSince(moment time.Time) bool {
 	i, requested := x.Instance, x.Follow.RequestedAt
 	return i.DeleteTries > 0 && !i.DeleteTriedAt.Before(requested) && moment.After(requested)
 }
 
-// PauseError says that an action continues after a pause.
+// PauseError means that an action continues after a pause.
 type PauseError struct{ Pause time.Duration }
 
 // Error implements error.
@@ -243,7 +244,7 @@ func undeletable(i domain.Instance, server domain.Server) error {
 		why = ": " + server.Fault.Message
 	}
 	return apperr.New(apperr.Conflict,
-		"Nova was asked %d times to delete the server %s (%s), which is still there, in the status %s%s",
+		"Nova was called %d times to delete the server %s (%s), which is still there, in the status %s%s",
 		i.DeleteTries, server.ID, server.Name, server.Status, why)
 }
 
