@@ -83,7 +83,7 @@ func TestReleasesInOnePlace(t *testing.T) {
 	code := read(t, filepath.Join("..", "shared", "openstack", "openstack.go"))
 	for _, version := range regexp.MustCompile(`2\.\d+`).FindAllString(chapter, -1) {
 		if !strings.Contains(code, `"`+version+`"`) {
-			t.Errorf("limits.md names %s, which no call asks for", version)
+			t.Errorf("limits.md names %s, which no call requires", version)
 		}
 	}
 }

@@ -109,7 +109,7 @@ func TestLongTheUnitStarts(t *testing.T) {
 // openFolder creates a folder that every user can read.
 func openFolder(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "cloudfn-unit-") //nolint:usetesting // nobody else may look into that of the test
+	dir, err := os.MkdirTemp("", "cloudfn-unit-") //nolint:usetesting // no one else may look into that of the test
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,7 +12,7 @@ import (
 // What Postgres takes by default: max_connections, without the three that it keeps for superusers.
 const postgresTakes = 97
 
-// TestConnectionsFit adds up the worst case: every pod at its most, in two revisions of every function at once, as
+// TestConnectionsFit adds up the worst case: every pod at its most, in two revisions of every function together, as
 // while a new version is rolled out.
 func TestConnectionsFit(t *testing.T) {
 	t.Parallel()
@@ -36,7 +36,7 @@ func TestConnectionsFit(t *testing.T) {
 	if total := bouncers*most + migrate; bouncers == 0 || pool == 0 || pool > most || total > postgresTakes {
 		t.Errorf("Postgres gets %d connections: %d PgBouncers with %d each", total, bouncers, most)
 	}
-	if pooled == 0 || pooled > clients { // one PgBouncer must carry them while the other is away
+	if pooled == 0 || pooled > clients { // one PgBouncer must carry them while the other is down
 		t.Errorf("a PgBouncer takes %d clients, and pods open up to %d connections", clients, pooled)
 	}
 }

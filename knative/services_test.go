@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// TestServices: what every function's pod must have, whoever writes the next one.
+// TestServices: what every function's pod must have, no matter who writes the next one.
 func TestServices(t *testing.T) {
 	t.Parallel()
 	objects := render(t, "local")

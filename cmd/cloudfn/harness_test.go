@@ -115,7 +115,7 @@ func stand(ts *testscript.TestScript, name string, handler http.Handler) {
 }
 
 // holds stands before the daemon, and holds the answers to a method until the script's next interrupt, or until the
-// client has gone.
+// client has disconnected.
 func (d daemon) holds(ts *testscript.TestScript, neg bool, args []string) {
 	needs(ts, neg, args, 2, "holds NAME METHOD")
 	gate := make(chan struct{})
@@ -224,8 +224,8 @@ func expand(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// kept rewrites the token that is kept: `revoked` ends it in Keystone, `expired` says that its time is over, `ended`
-// puts one there whose time is over although the file says otherwise, `readable` lets everybody read a file with
+// kept rewrites the token that is kept: `revoked` ends it in Keystone, `expired` says that it has expired, `ended`
+// puts one there that has expired although the file says otherwise, `readable` lets everybody read a file with
 // nonsense.
 func kept(ts *testscript.TestScript, neg bool, args []string) {
 	needs(ts, neg, args, 1, "kept revoked|expired|ended|readable")
@@ -285,7 +285,7 @@ func admin(ts *testscript.TestScript, neg bool, args []string) {
 	p.Grant(tb(ts), p.UserID, "admin")
 }
 
-// countNothing takes the counts of the next hours for somebody who never makes them. What the scripts see of the
+// countNothing takes the counts of the next hours for someone who never makes them. What the scripts see of the
 // statistics is what stat-hours wrote, whatever hour begins meanwhile.
 func countNothing(t *testing.T, database string) {
 	t.Helper()

@@ -127,7 +127,8 @@ func TestEveryCommandHasHelp(t *testing.T) {
 	})
 }
 
-// allCalled sees in the daemon's request log that every operation was called by a command, and succeeded once at least.
+// allCalled checks in the daemon's request log that every operation was called by a command, and succeeded once at
+// least.
 func (d daemon) allCalled(t *testing.T) {
 	t.Helper()
 	left := map[string]bool{}

@@ -60,7 +60,7 @@ func (c cleaned) Run() int {
 //	interrupt PATTERN COMMAND...        press Ctrl-C when its stderr matches; it must end with 130
 //	breaks NAME N                       a way to the daemon that breaks off N times; its URL is $NAME
 //	holds NAME METHOD                   a way to the daemon that holds the answers to METHOD until the next interrupt,
-//	                                    or until the client has gone; its URL is $NAME
+//	                                    or until the client has disconnected; its URL is $NAME
 //	weakens NAME                        a way to the daemon that compresses answers, and so makes ETags weak, as nginx
 //	                                    does; its URL is $NAME
 //	counted, called N                   count the calls to Keystone; there were N since

@@ -12,7 +12,7 @@ import (
 type Config struct{}
 
 // Function declares agents. Instances call it when they boot, without a Keystone token. So it holds nothing but its
-// database role, and reaches nothing but Postgres. It wakes nobody: the clock finds its events.
+// database role, and reaches nothing but Postgres. It wakes no one: the clock finds its events.
 var Function = run.HTTP[Config, postgres.Deployments]{
 	Name:    "agents",
 	Summary: "What an agent fetches once when its instance boots, and its report that it is ready.",

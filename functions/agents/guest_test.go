@@ -157,7 +157,7 @@ func TestGuestScript(t *testing.T) {
 	database := testkit.Database(t)
 	conn := testkit.Connect(t, database)
 	app := testkit.Start(t, testkit.Env(t, database, nil), Function)
-	late, calls := notAtOnce(t, app.URL)
+	late, calls := readyLate(t, app.URL)
 	command := []string{"run", "", "--x=$(touch /tmp/x)", "a\nb\n", `"'\`, "; reboot #", "*", "é ✓", "-n"}
 	d := deploy(t, database, conn, late, func(s *agent.Spec) {
 		s.Image = "registry.example.com:5000/team/agent:1.2"
@@ -171,7 +171,7 @@ func TestGuestScript(t *testing.T) {
 		t.Fatalf("%v: %s", err, log)
 	}
 	if n := calls.Load(); n != 4 {
-		t.Errorf("it took %d requests: two that nobody answered, the bundle, and ready", n)
+		t.Errorf("it took %d requests: two that no one answered, the bundle, and ready", n)
 	}
 	var create []string
 	var verbs []string
@@ -214,14 +214,14 @@ func TestGuestScript(t *testing.T) {
 	if !testkit.Scalar[bool](t, conn, "select ready_at is not null from deployments") {
 		t.Error("the agent has not reported that it is ready")
 	}
-	again := newGuest(t, d.userData) // whoever finds the user_data later
+	again := newGuest(t, d.userData) // anyone who finds the user_data later
 	if log, err := again.boot(t); err == nil || !strings.Contains(log, "status 404") || len(again.calls(t)) != 0 {
 		t.Errorf("with used user_data: %v %s", err, log)
 	}
 }
 
-// notAtOnce stands before the function: at first nothing answers, and then something that is not the function.
-func notAtOnce(t *testing.T, to string) (at string, calls *atomic.Int64) {
+// readyLate stands before the function: at first nothing answers, and then something that is not the function.
+func readyLate(t *testing.T, to string) (at string, calls *atomic.Int64) {
 	t.Helper()
 	target, err := url.Parse(to)
 	if err != nil {

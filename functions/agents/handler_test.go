@@ -121,7 +121,7 @@ func move(t *testing.T, conn *pgx.Conn, d deployed, what string) {
 	}
 }
 
-// TestAllFaultsGetTheSameAnswer so that nobody can probe for deployments.
+// TestAllFaultsGetTheSameAnswer so that no one can probe for deployments.
 func TestAllFaultsGetTheSameAnswer(t *testing.T) {
 	t.Parallel()
 	database := testkit.Database(t)
@@ -245,7 +245,7 @@ func TestBundleEndsWithItsPermission(t *testing.T) {
 		"the connection is deleted": ends("deleted"),
 		"the connection is lost":    ends("lost"),
 		"the connection is expired": ends("expired"),
-		"the connection's time is over": func(t *testing.T, d deployed) {
+		"the connection's time has ended": func(t *testing.T, d deployed) {
 			t.Helper()
 			sql(t, conn, "update connections set expires_at = clock_timestamp() where id = $1",
 				throughConnection(t, conn, d))
@@ -289,7 +289,7 @@ func TestBundleEndsWithItsPermission(t *testing.T) {
 	left := "select count(*)::int from deployments d where bundle is not null and not exists (select from deployments " +
 		"o where o.instance_id = d.instance_id and o.created_at < d.created_at)"
 	if n := testkit.Scalar[int](t, conn, left); n != 0 {
-		t.Errorf("%d bundles that nobody may fetch are still stored", n)
+		t.Errorf("%d bundles that no one may fetch are still stored", n)
 	}
 }
 

@@ -104,7 +104,7 @@ func TestDeliveries(t *testing.T) {
 	exec(t, conn, "update callbacks set status = 'gone' where id = $1", c.ID)
 	for _, action := range []string{"/test", "/deliveries/" + dead[0].ID.String() + "/redeliver"} {
 		if a := app.Post(t, path+action, ""); a.Status != 409 {
-			t.Errorf("%s of one that is gone: got %d %s", action, a.Status, a.Body)
+			t.Errorf("%s of a gone one: got %d %s", action, a.Status, a.Body)
 		}
 	}
 	if a := app.Get(t, path+"/deliveries?marker="+uuid.NewString()); a.Status != 400 || !testkit.Names(t, a, "marker") {
@@ -149,7 +149,7 @@ func TestOtherProjectsObjects(t *testing.T) {
 	}
 }
 
-// TestMaxCallbacksPerProject: those of instances and orders count, also with concurrent requests. Those that are gone
+// TestMaxCallbacksPerProject: those of instances and orders count, also with concurrent requests. Those that are `gone`
 // do not, so they cannot be resumed.
 func TestMaxCallbacksPerProject(t *testing.T) {
 	t.Parallel()
@@ -193,7 +193,7 @@ func TestMaxCallbacksPerProject(t *testing.T) {
 	} {
 		if a := app.Do(t, "PATCH", "/v1/callbacks/"+gone.String(), body, "Content-Type",
 			"application/json"); a.Status != want {
-			t.Errorf("one that is gone, %s: got %d %s, want %d", body, a.Status, a.Body, want)
+			t.Errorf("a gone one, %s: got %d %s, want %d", body, a.Status, a.Body, want)
 		}
 	}
 	distinct, pages := map[uuid.UUID]bool{}, 0

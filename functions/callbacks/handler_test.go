@@ -221,12 +221,12 @@ func TestChangeCallback(t *testing.T) {
 	if !testkit.Scalar[bool](t, conn,
 		"select failures = 0 and failing_since is null and not_before is null and claim_id is null and claimed_until is "+
 			"null from callbacks where id = $1", c.ID) {
-		t.Error("its handshake is not due at once")
+		t.Error("its handshake is not due immediately")
 	}
 	if !testkit.Scalar[bool](t, conn,
 		"select next_at <= now() and attempts = 0 and failing_since is null and head < tail from streams where "+
 			"callback_id = $1", c.ID) {
-		t.Error("what waited is not tried anew")
+		t.Error("what waited is not retried")
 	}
 	exec(t, conn, "update callbacks set status = 'verified' where id = $1", c.ID)
 	change(`{"url": "https://receiver.example.com/d"}`, 200, domain.CallbackPending)
@@ -350,17 +350,17 @@ func TestSecretsAreNotLogged(t *testing.T) {
 	}
 }
 
-// TestHandshakeAndDelivery runs a daemon: the receiver gets the handshake at once, and then a signed test event.
+// TestHandshakeAndDelivery runs a daemon: the receiver gets the handshake immediately, and then a signed test event.
 func TestHandshakeAndDelivery(t *testing.T) {
 	t.Parallel()
 	type got struct {
 		header http.Header
 		body   []byte
 	}
-	events, asked := make(chan got, 10), make(chan string, 10)
+	events, consents := make(chan got, 10), make(chan string, 10)
 	receiver := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodOptions {
-			asked <- r.URL.Path
+			consents <- r.URL.Path
 			w.Header().Set("WebHook-Allowed-Origin", r.Header.Get("WebHook-Request-Origin"))
 			return
 		}
@@ -377,8 +377,8 @@ func TestHandshakeAndDelivery(t *testing.T) {
 		app.Get(t, path).JSON(t, &now)
 		return now.Status == domain.CallbackVerified
 	})
-	if at := <-asked; at != "/hook" {
-		t.Errorf("asked was %s", at)
+	if at := <-consents; at != "/hook" {
+		t.Errorf("consents was %s", at)
 	}
 	var rotated shown
 	app.Post(t, path+"/secret", "").JSON(t, &rotated)

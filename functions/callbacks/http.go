@@ -50,7 +50,7 @@ func routes(api huma.API, s service) {
 		Responses: httpx.Answers(map[int]string{
 			200: "The callback as it is now.",
 			404: noCallback,
-			409: "A callback that is gone cannot be suspended, nor resumed while its project has as many as it " +
+			409: "A gone callback cannot be suspended, nor resumed while its project has as many as it " +
 				"may have.",
 		}),
 	}, h.change)
@@ -58,7 +58,7 @@ func routes(api huma.API, s service) {
 		OperationID: "deleteCallback", Method: http.MethodDelete, Path: "/v1/callbacks/{id}",
 		Tags: tags, Middlewares: writes,
 		Summary:   "Delete a callback and all that waits for it",
-		Responses: httpx.Answers(map[int]string{204: "It is gone.", 404: noCallback}),
+		Responses: httpx.Answers(map[int]string{204: "It is deleted.", 404: noCallback}),
 	}, h.delete)
 	httpx.Register(api, httpx.Idempotent(huma.Operation{
 		OperationID: "rotateCallbackSecret", Method: http.MethodPost, Path: "/v1/callbacks/{id}/secret",
@@ -112,7 +112,7 @@ const noCallback = "The project has no callback of this id."
 
 type handler struct{ svc service }
 
-func project(ctx context.Context) string { return auth.CallerOrNobody(ctx).ProjectID }
+func project(ctx context.Context) string { return auth.CallerOrNone(ctx).ProjectID }
 
 type createInput struct{ Body CallbackRequest }
 
@@ -122,7 +122,7 @@ type createOutput struct {
 }
 
 func (h handler) create(ctx context.Context, in *createInput) (*createOutput, error) {
-	who := auth.CallerOrNobody(ctx)
+	who := auth.CallerOrNone(ctx)
 	stored, secret, err := h.svc.Create(ctx, who, in.Body.callback(who), in.Body.Secret)
 	if err != nil {
 		return nil, err

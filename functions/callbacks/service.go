@@ -134,7 +134,7 @@ func (s service) Change(
 }
 
 // Rotate replaces a callback's secret by the given one, or a new one when that is nil. The old one signs too until the
-// overlap is over.
+// overlap has ended.
 func (s service) Rotate(
 	ctx context.Context, projectID string, id uuid.UUID, given *domain.Secret, overlap time.Duration,
 ) (domain.Callback, domain.Secret, error) {

@@ -267,7 +267,7 @@ func TestVerifiedAgainEndsNoPause(t *testing.T) {
 			t.Errorf("verified, %d: got %d, paused: %t", n, got, isPaused())
 		}
 	}
-	// Another receiver is asked at once; how often, the limit of tests says.
+	// Another receiver is asked immediately; how often, the limit of tests says.
 	if got := change(`{"url": "https://127.0.0.1:2/"}`); got != 200 || isPaused() {
 		t.Errorf("another URL: got %d, paused: %t", got, isPaused())
 	}
@@ -281,7 +281,7 @@ func TestVerifiedAgainEndsNoPause(t *testing.T) {
 	}
 }
 
-// TestHandshakesOfNewCallbacksAreLimited: whoever creates and deletes callbacks in a loop sends a receiver no more
+// TestHandshakesOfNewCallbacksAreLimited: anyone who creates and deletes callbacks in a loop sends a receiver no more
 // requests than the limit of a project, and others' callbacks do not wait for these.
 func TestHandshakesOfNewCallbacksAreLimited(t *testing.T) {
 	t.Parallel()

@@ -1,5 +1,5 @@
-// Package clock is woken every minute. It asks Postgres which functions have something due, and wakes these: a function
-// that has nothing to do has no pod.
+// Package clock is woken every minute. It reads from Postgres which functions have something due, and wakes these: a
+// function that has nothing to do has no pod.
 package clock
 
 import (

@@ -128,7 +128,7 @@ func (s *service) planUntil(ctx context.Context, until time.Time) (planned <-cha
 func (s *service) read(ctx context.Context, until time.Time) error {
 	s.reading.Lock()
 	defer s.reading.Unlock()
-	asked := time.Now() // not later: what was due at the last wake must not look new
+	began := time.Now() // not later: what was due at the last wake must not look new
 	limited, cancel := context.WithTimeout(ctx, readTime)
 	defer cancel()
 	waiting, err := s.store.NextDue(limited, planFor)
@@ -143,17 +143,17 @@ func (s *service) read(ctx context.Context, until time.Time) error {
 	}
 	detached := context.WithoutCancel(ctx)
 	for _, w := range waiting {
-		at := asked.Add(w.In)
+		at := began.Add(w.In)
 		switch {
 		case w.IsForgotten:
 			go s.recordWoken(detached, s.function(w.Function), w.Function)
 		case at.After(time.Now()):
 			s.setNext(at)
 		default:
-			s.begin(detached, w, at, asked.Add(w.Newest))
+			s.begin(detached, w, at, began.Add(w.Newest))
 		}
 		if w.Later != nil {
-			s.setNext(asked.Add(*w.Later))
+			s.setNext(began.Add(*w.Later))
 		}
 	}
 	return nil

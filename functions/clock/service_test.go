@@ -243,7 +243,7 @@ func TestWorksBesideHeld(t *testing.T) {
 	})
 }
 
-// TestNotDeployed: a function that is not there, and for which nothing waits, is asked for less and less often, and no
+// TestNotDeployed: a function that is not there, and for which nothing waits, is checked less and less often, and no
 // monitor misses it. One that has something due is missed.
 func TestNotDeployed(t *testing.T) {
 	t.Parallel()
@@ -351,7 +351,7 @@ func TestPostgresAway(t *testing.T) {
 	})
 }
 
-// TestEndOfTheProcess ends the wait of a tick, and what is planned: the next process reads it anew.
+// TestEndOfTheProcess ends the wait of a tick, and what is planned: the next process reads it again.
 func TestEndOfTheProcess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -373,7 +373,7 @@ func TestEndOfTheProcess(t *testing.T) {
 	})
 }
 
-// TestEventsThatAreNotTicks get 4xx, so that nobody sends them again.
+// TestEventsThatAreNotTicks get 4xx, so that no one sends them again.
 func TestEventsThatAreNotTicks(t *testing.T) {
 	t.Parallel()
 	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil), Function)

@@ -23,28 +23,28 @@ type world struct {
 	began  time.Time
 	ending chan struct{}
 
-	mu       sync.Mutex
-	due      map[string][]time.Time // of each function
-	reads    int
-	broken   error // of the store
-	away     map[string]error
-	wakes    map[string][]time.Duration // since the begin
-	failing  map[string]time.Time       // in Postgres
-	failedAt map[string]time.Time       // the last time
-	failed   map[string]time.Duration   // when its monitor failed
-	works    []string                   // whose monitors say that they work again
-	workFor  time.Duration              // how long a function works
-	leaves   map[string]time.Duration   // what a function leaves due, once
-	held     map[string]time.Duration   // how long wakes of a function are held: then away is their answer
-	backlog  bool                       // it never does all, and has enough with two wakes
-	working  int
-	unknown  map[string]bool // functions that have never run, and have nothing else due
-	hanging  time.Duration   // how long a read takes
+	mu          sync.Mutex
+	due         map[string][]time.Time // of each function
+	reads       int
+	broken      error // of the store
+	unavailable map[string]error
+	wakes       map[string][]time.Duration // since the begin
+	failing     map[string]time.Time       // in Postgres
+	failedAt    map[string]time.Time       // the last time
+	failed      map[string]time.Duration   // when its monitor failed
+	works       []string                   // whose monitors say that they work again
+	workFor     time.Duration              // how long a function works
+	leaves      map[string]time.Duration   // what a function leaves due, once
+	held        map[string]time.Duration   // how long wakes of a function are held: then unavailable is their answer
+	backlog     bool                       // it never does all, and has enough with two wakes
+	working     int
+	unknown     map[string]bool // functions that have never run, and have nothing else due
+	hanging     time.Duration   // how long a read takes
 }
 
 func newWorld() *world {
 	w := &world{
-		began: time.Now(), ending: make(chan struct{}), due: map[string][]time.Time{}, away: map[string]error{},
+		began: time.Now(), ending: make(chan struct{}), due: map[string][]time.Time{}, unavailable: map[string]error{},
 		wakes: map[string][]time.Duration{}, failing: map[string]time.Time{}, failedAt: map[string]time.Time{},
 		failed: map[string]time.Duration{},
 		leaves: map[string]time.Duration{}, held: map[string]time.Duration{}, unknown: map[string]bool{},
@@ -59,10 +59,10 @@ func (w *world) add(function string, in time.Duration) {
 	w.due[function] = append(w.due[function], time.Now().Add(in))
 }
 
-func (w *world) set(function string, away error) {
+func (w *world) set(function string, unavailable error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.away[function] = away
+	w.unavailable[function] = unavailable
 }
 
 // hold has wakes of a function held: it gets none of them, and what is due stays so.
@@ -121,7 +121,7 @@ func (w *world) wakeFunction(ctx context.Context, function string) error {
 		flow.Sleep(ctx, held)
 		w.mu.Lock()
 	}
-	if err := w.away[function]; err != nil {
+	if err := w.unavailable[function]; err != nil {
 		return err
 	}
 	if !w.backlog {

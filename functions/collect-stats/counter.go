@@ -16,8 +16,8 @@ import (
 	"github.com/cloudfn/cloudfn/shared/due"
 )
 
-// census is how servers are counted: as they stand, what changed, and how.
-type census interface {
+// serverReader is how servers are counted: as they stand, what changed, and how.
+type serverReader interface {
 	CurrentServers(ctx context.Context, projectID string, see func(domain.CurrentServer)) error
 	Changes(ctx context.Context, projectID string, since time.Time, see func(domain.History)) error
 	CellsUp(ctx context.Context, projectID string) error
@@ -45,21 +45,21 @@ type entry struct {
 	// the undecided servers of the stored row; nil when the hour has no row yet, and all servers are counted
 	before  map[string]bool
 	pending int  // servers whose log has not been read yet
-	skipped bool // some logs were not asked for
+	skipped bool // some logs were not read
 }
 
 // change is a server whose log decides rows.
 type change struct {
 	domain.History
 	rows    []*entry // newest first
-	skipped bool     // its log was not asked for
+	skipped bool     // its log was not read
 }
 
 const (
 	overlap        = 2 * time.Minute     // Nova's clock may differ from the database's
-	actionRequests = 8                   // at once
+	actionRequests = 8                   // concurrently
 	savedEach      = 32 * actionRequests // logs
-	savedAtOnce    = 500                 // rows
+	rowsPerSave    = 500                 // rows
 	// Of an event's time this much is kept for storing what was counted, or half of what is left.
 	reserve = 20 * time.Second
 )
@@ -93,7 +93,7 @@ func (t *counter) oldest() time.Time {
 
 // count counts every row from the current servers, those of the whole cloud (projectID "") or of one project, and
 // stores each as soon as it is complete. It fails when a part of the cloud does not answer.
-func (t *counter) count(ctx context.Context, cloud census, projectID string, current *currentServers) error {
+func (t *counter) count(ctx context.Context, cloud serverReader, projectID string, current *currentServers) error {
 	since := t.oldest().Add(-time.Hour) // what was launched in the oldest hour has changed since
 	if current.at.Before(since) {
 		since = current.at
@@ -107,7 +107,7 @@ func (t *counter) count(ctx context.Context, cloud census, projectID string, cur
 
 // read reads the servers that changed, after the current ones, so that one that changed while they were read is among
 // these.
-func (t *counter) read(ctx context.Context, cloud census, projectID string, since time.Time) error {
+func (t *counter) read(ctx context.Context, cloud serverReader, projectID string, since time.Time) error {
 	for _, rows := range t.rows {
 		slices.SortFunc(rows, func(a, b *entry) int { return b.Hour.Compare(a.Hour) })
 	}
@@ -172,7 +172,7 @@ func (t *counter) addUnchanged(current *currentServers) {
 
 // resolve reads the logs that rows wait for, those for the newest hours first, and stores rows as they are complete.
 // When the event's time is nearly up, or Nova does not answer, it stores the other rows with their undecided servers.
-func (t *counter) resolve(ctx context.Context, cloud census) error {
+func (t *counter) resolve(ctx context.Context, cloud serverReader) error {
 	for _, rows := range t.rows {
 		for _, r := range rows {
 			t.complete(r)
@@ -219,7 +219,7 @@ func keepReserve(ctx context.Context) (context.Context, context.CancelFunc) {
 
 // readLogs reads the logs of servers. A server whose log cannot be read stays undecided. It fails when the time is up,
 // or Nova answers for none of several; then the servers without an answer are skipped.
-func readLogs(ctx context.Context, cloud census, changes []*change) error {
+func readLogs(ctx context.Context, cloud serverReader, changes []*change) error {
 	errs := make([]error, len(changes))
 	var group errgroup.Group
 	group.SetLimit(actionRequests)
@@ -294,7 +294,7 @@ func (t *counter) flush(ctx context.Context) error {
 	}
 	ready := t.ready
 	t.ready = nil
-	for part := range slices.Chunk(ready, savedAtOnce) { // what is stored stays so, should the time be up
+	for part := range slices.Chunk(ready, rowsPerSave) { // what is stored stays so, should the time be up
 		if err := t.save(ctx, part); err != nil {
 			return err
 		}
@@ -351,7 +351,7 @@ func undecided(c domain.HourCount) *entry {
 
 // reread reads what changed and the logs that the rows wait for. A server of a cell that is down would pass for one
 // that Nova no longer has, so all cells must answer before and after.
-func (t *counter) reread(ctx context.Context, cloud census, projectID string) error {
+func (t *counter) reread(ctx context.Context, cloud serverReader, projectID string) error {
 	if err := cloud.CellsUp(ctx, projectID); err != nil {
 		return err
 	}

@@ -76,8 +76,8 @@ var Function = run.Event[Config]{
 		Wakes:   []string{"clock", "deliver-events", "run-connections"},
 	},
 	Secrets: []string{"events", "openstack"},
-	// One replica works, and answers the events that come meanwhile at once. Knative replaces its pod when a node is
-	// lost.
+	// One replica works, and answers the events that come meanwhile immediately. Knative replaces its pod when a node
+	// is lost.
 	Scale: run.Scale{MaxPods: 1, Concurrency: 10},
 	Build: build,
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestUncertainServerKeepsHour: an hour that one project lacks does not have the servers of other projects asked
-// for their logs, nor those of its own that need none.
+// TestUncertainServerKeepsHour: an hour that one project lacks reads no logs of the servers of other projects,
+// nor those of its own that need none.
 func TestUncertainServerKeepsHour(t *testing.T) {
 	t.Parallel()
 	database, hour := testkit.Database(t), nextHour()
@@ -53,11 +53,11 @@ func TestUncertainServerKeepsHour(t *testing.T) {
 	}
 	for name := range calls {
 		if strings.HasPrefix(name, "actions other") {
-			t.Errorf("it asked for %s", name)
+			t.Errorf("it read %s", name)
 		}
 	}
 	if calls["actions"] != 1 || calls["actions lacking"] != 1 || calls["current"] != 1 {
-		t.Errorf("it asked %v", calls)
+		t.Errorf("it called %v", calls)
 	}
 }
 
@@ -66,7 +66,7 @@ func stoppedAt(hour time.Time, i, servers int) time.Time {
 	return hour.Add(-time.Duration(i)*24*time.Hour/time.Duration(servers) - time.Second)
 }
 
-// outage is a cloud of servers that each stopped at some time of the last day, and nobody counted.
+// outage is a cloud of servers that each stopped at some time of the last day, and no one counted.
 func outage(hour time.Time, servers, projects int) *fakeCloud {
 	cloud := &fakeCloud{}
 	for i := range projects {
@@ -171,9 +171,9 @@ func TestUnreadableLog(t *testing.T) {
 	}
 
 	database = testkit.Database(t)
-	away := true
+	unavailable := true
 	cloud.before = func(call, _ string) error {
-		if call == "actions" && away {
+		if call == "actions" && unavailable {
 			return apperr.New(apperr.Unavailable, "nova is not available")
 		}
 		return nil
@@ -185,7 +185,7 @@ func TestUnreadableLog(t *testing.T) {
 	if got := rows(t, database, "p0"); len(got) != 4 || got[0].Uncertain != 30 || got[3].Uncertain != 0 {
 		t.Errorf("got %+v", got)
 	}
-	away = false
+	unavailable = false
 	calls := tickAt(t, database, cloud, 4*time.Hour, hour.Add(2*time.Minute))
 	if got := rows(t, database, "p0"); got[0].Running != 30 || got[0].Uncertain != 0 || calls["current"] != 0 {
 		t.Errorf("got %+v after %v", got, calls)
@@ -196,7 +196,7 @@ func TestUnreadableLog(t *testing.T) {
 // servers would be counted as they stand now.
 func TestCellGoesDown(t *testing.T) {
 	t.Parallel()
-	for name, each := range map[string]bool{"the whole cloud at once": false, "project by project": true} {
+	for name, each := range map[string]bool{"the whole cloud together": false, "project by project": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			database, hour := testkit.Database(t), nextHour()
@@ -319,11 +319,11 @@ func stat(hour time.Time, running, total, uncertain int, by map[string]int) doma
 	}
 }
 
-// TestOneUncertainServer delays no counts: its project, the domain and the cloud have the newest hour at once, with one
-// uncertain server. The same event retries until the log is whole, and then announces the hour.
+// TestOneUncertainServer delays no counts: its project, the domain and the cloud have the newest hour immediately, with
+// one uncertain server. The same event retries until the log is whole, and then announces the hour.
 func TestOneUncertainServer(t *testing.T) {
 	t.Parallel()
-	for name, each := range map[string]bool{"the whole cloud at once": false, "project by project": true} {
+	for name, each := range map[string]bool{"the whole cloud together": false, "project by project": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			database, hour := testkit.Database(t), nextHour()
@@ -401,13 +401,13 @@ func TestUndecidedLog(t *testing.T) {
 		projects: twoProjects, servers: []domain.History{stood("a", "p1", hour), stood("b", "p1", hour)},
 	}
 	stops(&cloud.servers[1], hour.Add(time.Second), false)
-	var asked []int
+	var called []int
 	for minute := range 24 {
 		calls := tickAt(t, database, cloud, time.Hour, hour.Add(time.Duration(minute)*time.Minute+16*time.Second))
 		if calls["actions"] > 0 {
-			asked = append(asked, minute)
+			called = append(called, minute)
 		} else if len(calls) > 0 {
-			t.Errorf("minute %d: it asked %v", minute, calls)
+			t.Errorf("minute %d: it called %v", minute, calls)
 		}
 		switch announcedYet := len(announced(t, database)) == 1; {
 		case minute < 10 && announcedYet:
@@ -416,7 +416,7 @@ func TestUndecidedLog(t *testing.T) {
 			t.Fatalf("it was not announced after %d minutes", minute)
 		}
 	}
-	if diff := cmp.Diff([]int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 21}, asked); diff != "" {
+	if diff := cmp.Diff([]int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 21}, called); diff != "" {
 		t.Error(diff)
 	}
 	var data map[string]any
@@ -436,7 +436,8 @@ func TestUndecidedLog(t *testing.T) {
 	}
 }
 
-// TestVanishedServer: a server that is gone from Nova, because it was purged or never got a host, is counted no more.
+// TestVanishedServer: a server that is deleted from Nova, because it was purged or never got a host, is counted no
+// more.
 func TestVanishedServer(t *testing.T) {
 	t.Parallel()
 	database, hour := testkit.Database(t), nextHour()

@@ -14,7 +14,7 @@ import (
 
 // session is the part of OpenStack that this function needs, as the service account.
 type session interface {
-	census
+	serverReader
 	Projects(ctx context.Context, domainID string) ([]domain.Project, error)
 	CheckProject(ctx context.Context, id string) error
 	In(ctx context.Context, projectID string) (session, error)
@@ -58,7 +58,7 @@ const (
 	recheckKey = "recheck"
 	// After an update the hours of a month are added up, the newest first: the next hour does what is left.
 	summarizeFor = 10 * time.Second
-	parallel     = 4 // projects at once, when each has to be asked for by itself
+	parallel     = 4 // projects that are read concurrently, when each is read separately
 	// An hour is counted a moment after it began: until then what Nova writes may carry a time of before the hour.
 	begun = 3 * time.Second
 	// An event waits for servers whose next check is due this soon; the clock has the function woken for the rest.
@@ -75,7 +75,7 @@ func (s service) Collect(ctx context.Context) error {
 
 func (s service) collect(ctx context.Context) error {
 	for {
-		asked := time.Now()
+		began := time.Now()
 		now, err := s.db.Now(ctx)
 		if err != nil {
 			return err
@@ -88,7 +88,7 @@ func (s service) collect(ctx context.Context) error {
 				return err
 			}
 		}
-		pause := next.Sub(now.Add(time.Since(asked)))
+		pause := next.Sub(now.Add(time.Since(began)))
 		if next.IsZero() || pause > atMost || !s.wait(ctx, pause) {
 			return nil
 		}

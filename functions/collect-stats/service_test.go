@@ -20,7 +20,7 @@ import (
 // TestJoinedIsRetryable as long as a retry helps any part of the work.
 func TestJoinedIsRetryable(t *testing.T) {
 	t.Parallel()
-	final, retryable := apperr.New(apperr.Forbidden, "no"), apperr.New(apperr.Unavailable, "away")
+	final, retryable := apperr.New(apperr.Forbidden, "no"), apperr.New(apperr.Unavailable, "unavailable")
 	for name, tc := range map[string]struct {
 		parts []error
 		want  bool
@@ -123,8 +123,8 @@ func TestTickAtTheFullHour(t *testing.T) {
 	hour := nextHour()
 	launched := launchedIn(t, p, hour) // all 4, unless the hour has just turned
 	for name, account := range map[string]string{
-		"project by project, as a reader":   "collector",
-		"the whole cloud at once, as admin": "admin",
+		"project by project, as a reader":    "collector",
+		"the whole cloud together, as admin": "admin",
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -240,7 +240,7 @@ func breakUsage(t *testing.T, projectID string) (at string, broken *atomic.Bool)
 	return at, broken
 }
 
-// TestProjectDeletedDuringRead: once Keystone says that it is gone, the sums of the cloud are known without it.
+// TestProjectDeletedDuringRead: once Keystone reports that it is deleted, the sums of the cloud are known without it.
 // One that is disabled stays expected.
 func TestProjectDeletedDuringRead(t *testing.T) {
 	t.Parallel()
@@ -251,7 +251,7 @@ func TestProjectDeletedDuringRead(t *testing.T) {
 	}{
 		{"deleted", apperr.New(apperr.NotFound, "absent"), 3},
 		{"disabled", nil, 0},
-		{"not to be asked", apperr.New(apperr.Forbidden, "no"), 0},
+		{"not to be read", apperr.New(apperr.Forbidden, "no"), 0},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
@@ -314,7 +314,7 @@ func TestRecheckOfUnreadableProject(t *testing.T) {
 	for minute := range 30 {
 		testkit.SetClock(t, database, hour.Add(time.Duration(minute+1)*time.Minute+16*time.Second))
 		cloud.calls = nil
-		_ = collect(t, serviceOn(t, database, cloud, time.Hour)) // it says that the project cannot be read
+		_ = collect(t, serviceOn(t, database, cloud, time.Hour)) // it reports that the project cannot be read
 		tried += cloud.calls["in p2"]
 	}
 	if tried > 14 {

@@ -51,7 +51,7 @@ func TestChangeConnectionByTrust(t *testing.T) {
 	if a.Status != 200 || changed.ID != c.ID || changed.Name != "x" || *changed.Quota.Instances != 5 ||
 		*changed.Quota.VCPUs != 4 || changed.IdleTimeout != "2h" ||
 		!slices.Equal(changed.UsableBy, []string{user}) ||
-		changed.TrustEnd.Before(changed.ExpiresAt.Add(domain.TrustSpare)) || a.Header.Get("ETag") != `"2"` {
+		changed.TrustEnd.Before(changed.ExpiresAt.Add(domain.TrustMargin)) || a.Header.Get("ETag") != `"2"` {
 		t.Fatalf("got %d %s", a.Status, a.Body)
 	}
 	for range 2 { // sent again it changes nothing
@@ -208,24 +208,24 @@ func TestChangeRejectsInvalidFields(t *testing.T) {
 // after all. A trust that Keystone rejected is forgotten.
 func TestFailedChangeDropsItsTrust(t *testing.T) {
 	t.Parallel()
-	away, refused := apperr.New(apperr.Unavailable, "away"), apperr.New(apperr.Conflict, "it was delegated itself")
+	down, refused := apperr.New(apperr.Unavailable, "down"), apperr.New(apperr.Conflict, "it was delegated itself")
 	for name, tc := range map[string]struct {
 		cloud fakeCloud
 		want  string
 		code  apperr.Code
 	}{
 		"stored":                  {fakeCloud{}, "announce trust change", ""},
-		"not announced":           {fakeCloud{announce: away}, "announce", apperr.Unavailable},
+		"not announced":           {fakeCloud{announce: down}, "announce", apperr.Unavailable},
 		"Keystone has refused it": {fakeCloud{trust: refused}, "announce trust forget", apperr.Conflict},
-		"nobody knows":            {fakeCloud{trust: away}, "announce trust", apperr.Unavailable},
-		"no row":                  {fakeCloud{store: away}, "announce trust change drop t1", apperr.Unavailable},
+		"no one knows":            {fakeCloud{trust: down}, "announce trust", apperr.Unavailable},
+		"no row":                  {fakeCloud{store: down}, "announce trust change drop t1", apperr.Unavailable},
 		"always changed": {
 			fakeCloud{store: domain.ErrChanged},
 			"announce trust change change change drop t1",
 			apperr.Conflict,
 		},
 	} {
-		tc.cloud.stored = asked(domain.TrustConnection, "").Connection
+		tc.cloud.stored = draftOf(domain.TrustConnection, "").Connection
 		tc.cloud.stored.Status, tc.cloud.stored.UserID, tc.cloud.stored.Seq = domain.ConnectionActive, "u1", 1
 		in := ChangeConnection{ExpiresAt: &httpx.Time{Time: time.Now().Add(48 * time.Hour)}}
 		who := domain.Identity{UserID: "u1", ProjectID: "p1", Roles: []string{"member"}}
@@ -242,7 +242,7 @@ func TestFailedChangeDropsItsTrust(t *testing.T) {
 // TestChangeWithFewerRolesCannotWiden checks that callers with fewer roles than the connection can only narrow it.
 func TestChangeWithFewerRolesCannotWiden(t *testing.T) {
 	t.Parallel()
-	f := &fakeCloud{stored: asked(domain.TrustConnection, "").Connection}
+	f := &fakeCloud{stored: draftOf(domain.TrustConnection, "").Connection}
 	f.stored.Status, f.stored.UserID, f.stored.Actions = domain.ConnectionActive, "u1",
 		[]domain.Permission{domain.MayStart, domain.MayStop}
 	f.stored.ActsAs.Roles = []string{"admin", "member"}
@@ -295,11 +295,11 @@ func TestCheck(t *testing.T) {
 		return a, found
 	}
 	now := func() time.Time {
-		asked, err := db.Now(t.Context())
+		at, err := db.Now(t.Context())
 		if err != nil {
 			t.Error(err)
 		}
-		return asked
+		return at
 	}
 	accepts := func() error {
 		return delegations.MarkChecked(t.Context(), owner.ID, c.ID, now(), []string{"member", "reader"})
@@ -315,7 +315,7 @@ func TestCheck(t *testing.T) {
 	a, found = answer(app.As(actor.Token(t)), accepts)
 	if a.Status != http.StatusOK || found.Works == nil || !*found.Works || found.ActsAs != nil ||
 		len(found.Roles) != 2 {
-		t.Errorf("whoever may act through it: %d %+v", a.Status, found)
+		t.Errorf("anyone who can act through it: %d %+v", a.Status, found)
 	}
 	a, found = answer(app, func() error { return nil })
 	if a.Status != http.StatusAccepted || found.Works != nil || a.Header.Get("Retry-After") != "5" {
@@ -326,7 +326,7 @@ func TestCheck(t *testing.T) {
 	})
 	if a.Status != http.StatusServiceUnavailable ||
 		!strings.Contains(string(a.Body), "its cloud does not answer: keystone cannot be reached") {
-		t.Errorf("a cloud that is away: %d %s", a.Status, a.Body)
+		t.Errorf("a cloud that is down: %d %s", a.Status, a.Body)
 	}
 	a, found = answer(app, func() error {
 		_, err := postgres.Connections{DB: db}.End(t.Context(), owner.ID, c.ID, domain.ConnectionLost, "because", true)

@@ -251,7 +251,7 @@ type nameResolver interface {
 	FindDomain(ctx context.Context, own, nameOrID string) (id string, err error)
 }
 
-// resolveNames adds the ids of the draft's names to UsableBy. It uses the caller's token, so that nobody learns more
+// resolveNames adds the ids of the draft's names to UsableBy. It uses the caller's token, so that no one learns more
 // about users and projects than Keystone shows them.
 func (s service) resolveNames(ctx context.Context, who domain.Identity, token domain.Secret, d *draft) error {
 	if len(d.names) == 0 {

@@ -28,7 +28,7 @@ func TestCreateByCredential(t *testing.T) {
 		"another's secret":  {handing(id, foreignSecret, ""), "secret", "does not accept"},
 		"an unknown id":     {handing("nope", secret, ""), "id", "does not accept"},
 		"another project's": {handing(foreignID, foreignSecret, ""), "id", other.ID},
-		"a cloud that nobody listed": {
+		"a cloud that no one listed": {
 			handing(id, secret, `, "auth_url": "http://127.0.0.1:1/v3"`), "auth_url",
 			"unknown cloud",
 		},
@@ -176,7 +176,7 @@ func TestLongCredentialOfAnotherCloud(t *testing.T) {
 	there.Close()
 	if a := app.Post(t, "/v1/connections",
 		handing(id, secret, fmt.Sprintf(`, "auth_url": %q`, there.URL()))); a.Status != 503 {
-		t.Errorf("while it is away: %d %s", a.Status, a.Body)
+		t.Errorf("while it is unavailable: %d %s", a.Status, a.Body)
 	}
 
 	// This cloud by its own URL, and by its own region, is no other one.
@@ -324,7 +324,7 @@ func TestResolveNamesWhenKeystoneFails(t *testing.T) {
 			{User: &name, field: "usable_by[0]"},
 			{Project: &name, Domain: &in, field: "usable_by[0]"},
 		} {
-			w := asked(domain.TrustConnection, "")
+			w := draftOf(domain.TrustConnection, "")
 			w.names = []UsableName{n}
 			_, err := f.service().Create(t.Context(), domain.Identity{ProjectID: "p1"}, "", w)
 			if apperr.CodeOf(err) != want || len(f.calls) != 0 {

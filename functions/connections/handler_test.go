@@ -276,7 +276,7 @@ func TestLongConnectionsWithTheSameEnd(t *testing.T) {
 	}
 	for range cap(statuses) {
 		if a := <-statuses; a.Status != 201 {
-			t.Errorf("at once: %d %s", a.Status, a.Body)
+			t.Errorf("immediately: %d %s", a.Status, a.Body)
 		}
 	}
 	if there := p.Trusts(t); len(there) != cap(statuses) {

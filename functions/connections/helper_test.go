@@ -281,8 +281,8 @@ func (f *fakeCloud) service() service {
 
 func (*fakeCloud) Take(context.Context, string, string) error { return nil }
 
-// asked is the draft of a connection of a kind.
-func asked(kind domain.ConnectionKind, authURL string) draft {
+// draftOf is the draft of a connection of a kind.
+func draftOf(kind domain.ConnectionKind, authURL string) draft {
 	return draft{Connection: domain.Connection{
 		ProjectID: "p1", Kind: kind, AuthURL: authURL,
 		ExpiresAt: time.Now().Add(time.Hour),

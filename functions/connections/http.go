@@ -113,7 +113,7 @@ func endRoutes(api huma.API, h handler) {
 			200: "What Keystone says. It is not called for a connection that has ended.",
 			202: "Keystone has not answered in time. The check goes on: repeat the request after `Retry-After`.",
 			404: noConnection,
-			503: "Keystone or the database is away, or the connection's cloud does not answer.",
+			503: "Keystone or the database is unavailable, or the connection's cloud does not answer.",
 		}),
 	}, h.check)
 }
@@ -147,7 +147,7 @@ func (in *listInput) Resolve(huma.Context) []error {
 }
 
 func (h handler) list(ctx context.Context, in *listInput) (*httpx.Value[ConnectionPage], error) {
-	who := auth.CallerOrNobody(ctx)
+	who := auth.CallerOrNone(ctx)
 	q := domain.ConnectionQuery{Usable: in.Usable, Marker: in.Marker.UUID}
 	for _, status := range in.Status {
 		q.Statuses = append(q.Statuses, string(status))
@@ -205,7 +205,7 @@ func reply(who domain.Identity, c domain.Connection, err error) (*connectionOutp
 }
 
 func (h handler) get(ctx context.Context, in *ConnectionPath) (*connectionOutput, error) {
-	who := auth.CallerOrNobody(ctx)
+	who := auth.CallerOrNone(ctx)
 	c, err := h.svc.connections.Get(ctx, who, in.ID.UUID)
 	return reply(who, c, err)
 }
@@ -228,19 +228,19 @@ func (h handler) delete(ctx context.Context, in *ConnectionPath) (*struct{}, err
 }
 
 func (h handler) suspend(ctx context.Context, in *ConnectionPath) (*connectionOutput, error) {
-	who := auth.CallerOrNobody(ctx)
+	who := auth.CallerOrNone(ctx)
 	c, err := h.svc.Suspend(ctx, who, in.ID.UUID, true)
 	return reply(who, c, err)
 }
 
 func (h handler) resume(ctx context.Context, in *ConnectionPath) (*connectionOutput, error) {
-	who := auth.CallerOrNobody(ctx)
+	who := auth.CallerOrNone(ctx)
 	c, err := h.svc.Suspend(ctx, who, in.ID.UUID, false)
 	return reply(who, c, err)
 }
 
 func (h handler) check(ctx context.Context, in *ConnectionPath) (httpx.Response, error) {
-	who := auth.CallerOrNobody(ctx)
+	who := auth.CallerOrNone(ctx)
 	c, works, err := h.svc.Check(ctx, who, in.ID.UUID)
 	if err != nil {
 		return httpx.Response{}, err
@@ -331,7 +331,7 @@ type listRequestsInput struct {
 }
 
 func (h handler) listRequests(ctx context.Context, in *listRequestsInput) (*httpx.Value[ConnectionRequestPage], error) {
-	who := auth.CallerOrNobody(ctx)
+	who := auth.CallerOrNone(ctx)
 	q := domain.ConnectionRequestQuery{Received: in.Received, Marker: in.Marker.UUID}
 	for _, status := range in.Status {
 		q.Statuses = append(q.Statuses, string(status))
@@ -352,7 +352,7 @@ type createRequestOutput struct {
 }
 
 func (h handler) createRequest(ctx context.Context, in *createRequestInput) (*createRequestOutput, error) {
-	who := auth.CallerOrNobody(ctx)
+	who := auth.CallerOrNone(ctx)
 	stored, err := h.svc.CreateRequest(ctx, in.Body.request(who))
 	if err != nil {
 		return nil, err
@@ -361,13 +361,13 @@ func (h handler) createRequest(ctx context.Context, in *createRequestInput) (*cr
 }
 
 func (h handler) getRequest(ctx context.Context, in *RequestPath) (*httpx.Value[ConnectionRequest], error) {
-	who := auth.CallerOrNobody(ctx)
+	who := auth.CallerOrNone(ctx)
 	r, err := h.svc.requests.Get(ctx, who.ProjectID, in.ID.UUID)
 	return &httpx.Value[ConnectionRequest]{Body: showRequest(who, r)}, err
 }
 
 func (h handler) withdrawRequest(ctx context.Context, in *RequestPath) (*struct{}, error) {
-	return nil, h.svc.WithdrawRequest(ctx, auth.CallerOrNobody(ctx), in.ID.UUID)
+	return nil, h.svc.WithdrawRequest(ctx, auth.CallerOrNone(ctx), in.ID.UUID)
 }
 
 type grantInput struct {
@@ -394,7 +394,7 @@ type declineInput struct {
 }
 
 func (h handler) declineRequest(ctx context.Context, in *declineInput) (*httpx.Value[ConnectionRequest], error) {
-	who := auth.CallerOrNobody(ctx)
+	who := auth.CallerOrNone(ctx)
 	r, err := h.svc.DeclineRequest(ctx, who, in.ID.UUID, string(in.Body.Reason))
 	return &httpx.Value[ConnectionRequest]{Body: showRequest(who, r)}, err
 }

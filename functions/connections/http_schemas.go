@@ -136,7 +136,7 @@ func (e *UsableEntry) Resolve(ctx huma.Context, at *huma.PathBuffer) []error {
 	switch n := e.name; {
 	case e.isBad:
 		return fault(`must be an id, {"user": NAME, "domain": DOMAIN} or {"project": NAME, "domain": DOMAIN}`)
-	case n == nil && !isKeystoneID(auth.CallerOrNobody(ctx.Context()), e.id):
+	case n == nil && !isKeystoneID(auth.CallerOrNone(ctx.Context()), e.id):
 		return fault(badID(e.id))
 	case n == nil:
 		return nil
@@ -217,7 +217,7 @@ func isKeystoneID(who domain.Identity, text string) bool {
 	return keystoneID.MatchString(text) || !isOwn && otherID.MatchString(text)
 }
 
-// badID rejects what may be a name. Nobody could use a connection with it, and later a user that gets that text
+// badID rejects what may be a name. No one could use a connection with it, and later a user that gets that text
 // as an id.
 func badID(text string) string {
 	name := text

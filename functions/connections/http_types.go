@@ -58,7 +58,7 @@ func (d Delegation) check(ctx context.Context, kind domain.ConnectionKind) (faul
 		fault(d.Secret != nil, "secret", other)
 		fault(d.AuthURL != nil, "auth_url", other)
 		fault(d.Region != nil, "region", other)
-		who := auth.CallerOrNobody(ctx)
+		who := auth.CallerOrNone(ctx)
 		own := slices.Compact(slices.Sorted(slices.Values(who.Roles)))
 		for _, role := range d.Roles {
 			fault(!slices.Contains(own, role), "roles",
@@ -163,7 +163,7 @@ type CreateConnectionRequest struct {
 
 // Resolve implements huma.Resolver.
 func (c *CreateConnectionRequest) Resolve(ctx huma.Context) (faults []error) {
-	if c.ProjectID != "" && !isKeystoneID(auth.CallerOrNobody(ctx.Context()), c.ProjectID) {
+	if c.ProjectID != "" && !isKeystoneID(auth.CallerOrNone(ctx.Context()), c.ProjectID) {
 		faults = append(faults, badProject(c.ProjectID))
 	}
 	if c.Why != "" && strings.TrimSpace(string(c.Why)) == "" {
@@ -335,7 +335,7 @@ func (nullTime) Schema(huma.Registry) *huma.Schema {
 const (
 	warnAdmin = "it acts with the role admin, to which OpenStack shows the images and networks of every project: " +
 		"delegate member instead"
-	warnUnrestricted = "the application credential is unrestricted: whoever has it can create others like it, which " +
+	warnUnrestricted = "the application credential is unrestricted: its holder can create others like it, which " +
 		"outlive it; " +
 		"use a restricted one"
 	warnReader = "it acts with the role reader alone: servers can be connected and read through it, and not changed"
@@ -439,7 +439,7 @@ type Requester struct {
 	ProjectName string `json:"project_name"`
 }
 
-// RequestedTerms are what a request for a connection asks for.
+// RequestedTerms are what a request for a connection has.
 type RequestedTerms struct {
 	Actions   []domain.Permission     `json:"actions" minItems:"1" uniqueItems:"true"`
 	Quota     domain.ConnectionQuota  `json:"quota"`

@@ -92,8 +92,8 @@ func (s service) WithdrawRequest(ctx context.Context, who domain.Identity, id uu
 	return err
 }
 
-// GrantRequest creates the connection that a request asks for, or one that permits less. created is false when the same
-// grant was made before.
+// GrantRequest creates the connection that a request describes, or one that permits less. created is false when the
+// same grant was made before.
 func (s service) GrantRequest(
 	ctx context.Context, who domain.Identity, token domain.Secret, id uuid.UUID, in GrantConnectionRequest,
 ) (c domain.Connection, created bool, err error) {

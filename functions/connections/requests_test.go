@@ -34,13 +34,13 @@ func newParties(t *testing.T) parties {
 	return p
 }
 
-// ask requests a connection from the owners: to allocate and deallocate 3 servers for two days, unless more changes
+// request requests a connection from the owners: to allocate and deallocate 3 servers for two days, unless more changes
 // that.
-func (p parties) ask(t *testing.T, more string) ConnectionRequest {
+func (p parties) request(t *testing.T, more string) ConnectionRequest {
 	t.Helper()
-	a := p.program.Post(t, requestsPath, p.asked(more))
+	a := p.program.Post(t, requestsPath, p.body(more))
 	if a.Status != 201 {
-		t.Fatalf("ask: %d %s", a.Status, a.Body)
+		t.Fatalf("request: %d %s", a.Status, a.Body)
 	}
 	var r ConnectionRequest
 	a.JSON(t, &r)
@@ -50,7 +50,7 @@ func (p parties) ask(t *testing.T, more string) ConnectionRequest {
 	return r
 }
 
-func (p parties) asked(more string) string {
+func (p parties) body(more string) string {
 	return fmt.Sprintf(`{"project_id": %q, "name": "nightly", "why": "we build at night",
 		"actions": ["allocate", "deallocate"],
 		"quota": {"instances": 3}, "duration": "48h"%s}`, p.owners.ID, more)
@@ -91,7 +91,7 @@ func problemField(t *testing.T, a testkit.Answer) string {
 func TestGrantAsRequested(t *testing.T) {
 	t.Parallel()
 	p := newParties(t)
-	r := p.ask(t, "")
+	r := p.request(t, "")
 	if r.RequestedBy.UserID != p.programs.UserID || r.RequestedBy.ProjectID != p.programs.ID || r.For != "user" ||
 		r.Terms.Duration != "48h" || r.ProjectID != p.owners.ID {
 		t.Errorf("got %+v", r)
@@ -162,7 +162,7 @@ from events where subject = $1`, r.ID.String(), p.owners.ID)
 func TestLongGrantLessThanRequested(t *testing.T) {
 	t.Parallel()
 	p := newParties(t)
-	r := p.ask(t, `, "for": "project"`)
+	r := p.request(t, `, "for": "project"`)
 	for body, field := range map[string]string{
 		`{"actions": ["allocate", "start"]}`:                           "actions",
 		`{"actions": []}`:                                              "actions",
@@ -196,7 +196,7 @@ func TestLongGrantLessThanRequested(t *testing.T) {
 	}
 
 	flavor := testkit.Sandbox(t).Flavor
-	r = p.ask(t, fmt.Sprintf(`, "limits": {"flavors": [%q]}`, flavor))
+	r = p.request(t, fmt.Sprintf(`, "limits": {"flavors": [%q]}`, flavor))
 	if a, _ := p.decide(t, r.ID, "grant", `{"limits": {"flavors": ["no-such"]}}`); a.Status != 400 ||
 		problemField(t, a) != "limits.flavors[0]" {
 		t.Errorf("other flavors: %d %s", a.Status, a.Body)
@@ -207,7 +207,7 @@ func TestLongGrantLessThanRequested(t *testing.T) {
 		t.Errorf("limits: %d %s", a.Status, a.Body)
 	}
 
-	r = p.ask(t, "") // by an application credential, whose secret is in no hash
+	r = p.request(t, "") // by an application credential, whose secret is in no hash
 	id, secret := p.owners.AppCredential(t)
 	body := fmt.Sprintf(`{"kind": "application_credential", "id": %q, "secret": %q}`, id, secret)
 	if a, c := p.decide(t, r.ID, "grant", body); a.Status != 201 || c.Kind != "application_credential" ||
@@ -223,7 +223,7 @@ func TestLongGrantLessThanRequested(t *testing.T) {
 func TestLongConcurrentGrants(t *testing.T) {
 	t.Parallel()
 	p := newParties(t)
-	r := p.ask(t, "")
+	r := p.request(t, "")
 	var mu sync.Mutex
 	statuses := map[int]int{}
 	var all sync.WaitGroup
@@ -257,7 +257,7 @@ func TestLongConcurrentGrants(t *testing.T) {
 func TestLongRequestIsHiddenFromOtherProjects(t *testing.T) {
 	t.Parallel()
 	p := newParties(t)
-	r := p.ask(t, "")
+	r := p.request(t, "")
 	path := requestsPath + "/" + r.ID.String()
 	for _, query := range []string{"", "?received=true"} {
 		var page ConnectionRequestPage
@@ -276,7 +276,7 @@ func TestLongRequestIsHiddenFromOtherProjects(t *testing.T) {
 			t.Errorf("%s %s: %d %s", tc.method, tc.path, a.Status, a.Body)
 		}
 	}
-	nowhere := strings.Replace(p.asked(""), p.owners.ID, strings.Repeat("0a", 16), 1)
+	nowhere := strings.Replace(p.body(""), p.owners.ID, strings.Repeat("0a", 16), 1)
 	if a := p.program.Post(t, requestsPath, nowhere); a.Status != 201 {
 		t.Errorf("a project that is absent: %d %s", a.Status, a.Body)
 	}
@@ -286,7 +286,7 @@ func TestLongRequestIsHiddenFromOtherProjects(t *testing.T) {
 func TestLongEndedRequestsCannotBeGranted(t *testing.T) {
 	t.Parallel()
 	p := newParties(t)
-	r := p.ask(t, "")
+	r := p.request(t, "")
 	if a, _ := p.decide(t, r.ID, "decline", `{"reason": "not at night"}`); a.Status != 200 ||
 		!strings.Contains(string(a.Body), `"declined"`) {
 		t.Errorf("%d %s", a.Status, a.Body)
@@ -294,13 +294,13 @@ func TestLongEndedRequestsCannotBeGranted(t *testing.T) {
 	if got := p.status(t, p.program, r.ID); got.Reason != "not at night" || got.DecidedBy != "" {
 		t.Errorf("the program sees %+v", got)
 	}
-	withdrawn := p.ask(t, "")
+	withdrawn := p.request(t, "")
 	for range 2 {
 		if a := p.program.Do(t, "DELETE", requestsPath+"/"+withdrawn.ID.String(), ""); a.Status != 204 {
 			t.Errorf("%d %s", a.Status, a.Body)
 		}
 	}
-	late := p.ask(t, "")
+	late := p.request(t, "")
 	if _, err := p.conn.Exec(t.Context(),
 		"update connection_requests set expires_at = clock_timestamp() where status = 'pending'"); err != nil {
 		t.Fatal(err)
@@ -323,7 +323,7 @@ func TestCreateRequestRejectsInvalidFields(t *testing.T) {
 		`, "for": "domain"`:                         "for",
 		`, "expires_at": "` + soon(time.Hour) + `"`: "duration",
 	} {
-		if a := p.program.Post(t, requestsPath, p.asked(more)); a.Status != 400 || problemField(t, a) != field {
+		if a := p.program.Post(t, requestsPath, p.body(more)); a.Status != 400 || problemField(t, a) != field {
 			t.Errorf("%s: %d %s", more, a.Status, a.Body)
 		}
 	}
@@ -339,15 +339,15 @@ func TestCreateRequestRejectsInvalidFields(t *testing.T) {
 		`"duration": "48h" `:         ``,
 		`["allocate", "deallocate"]`: `[]`,
 	} {
-		body := strings.Replace(p.asked(" "), from, to, 1)
+		body := strings.Replace(p.body(" "), from, to, 1)
 		if a := p.program.Post(t, requestsPath, body); a.Status != 400 {
 			t.Errorf("%s: %d %s", body, a.Status, a.Body)
 		}
 	}
 	for range domain.MaxRequestsFrom {
-		p.ask(t, "")
+		p.request(t, "")
 	}
-	if a := p.program.Post(t, requestsPath, p.asked("")); a.Status != 409 ||
+	if a := p.program.Post(t, requestsPath, p.body("")); a.Status != 409 ||
 		!strings.Contains(string(a.Body), "at most 20 pending requests from a project") {
 		t.Errorf("one too many: %d %s", a.Status, a.Body)
 	}
@@ -368,7 +368,7 @@ func TestKeyedCrashPoints(t *testing.T) {
 		body        func(parties) string
 	}{
 		"connection": {"/v1/connections", "connections", func(parties) string { return asking("trust", "") }},
-		"request":    {requestsPath, "connection_requests", func(p parties) string { return p.asked("") }},
+		"request":    {requestsPath, "connection_requests", func(p parties) string { return p.body("") }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -424,7 +424,7 @@ func TestKeyedGrant(t *testing.T) {
 	t.Parallel()
 	p := newParties(t)
 	var r ConnectionRequest
-	p.woken.After(t, "deliver-events", "a request", func() { r = p.ask(t, "") })
+	p.woken.After(t, "deliver-events", "a request", func() { r = p.request(t, "") })
 	for n, want := range []int{201, 200} {
 		var a testkit.Answer
 		p.woken.After(t, "deliver-events", "a grant", func() { // also when the first one's replica died before it

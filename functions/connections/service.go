@@ -128,8 +128,8 @@ func (s service) insert(ctx context.Context, d draft) (stored domain.Connection,
 	return stored, err
 }
 
-// Delete ends a connection and revokes its delegation: at once for the user who has delegated it. Otherwise
-// run-connections revokes it, and retries while Keystone is away.
+// Delete ends a connection and revokes its delegation: immediately for the user who has delegated it. Otherwise
+// run-connections revokes it, and retries while Keystone is unavailable.
 func (s service) Delete(ctx context.Context, who domain.Identity, token domain.Secret, id uuid.UUID) error {
 	c, err := s.connections.Get(ctx, who, id)
 	if err != nil {
@@ -331,7 +331,7 @@ func (s service) renewTrust(
 			renewed.TrustIntent
 		return nil
 	}
-	if !after.ExpiresAt.Add(domain.TrustSpare).After(before.TrustExpiresAt) {
+	if !after.ExpiresAt.Add(domain.TrustMargin).After(before.TrustExpiresAt) {
 		return nil
 	}
 	if s.trusts.Trustee == "" {
@@ -412,8 +412,8 @@ func (s service) checked(ctx context.Context, c domain.Connection, since time.Ti
 	if err != nil || failed.Before(since) {
 		return nil, err
 	}
-	away := apperr.New(apperr.Unavailable, "the delegation could not be checked, because its cloud does not answer: %s",
-		why)
-	away.RetryAfter = recheckAfter
-	return nil, away
+	unchecked := apperr.New(apperr.Unavailable,
+		"the delegation could not be checked, because its cloud does not answer: %s", why)
+	unchecked.RetryAfter = recheckAfter
+	return nil, unchecked
 }

@@ -42,7 +42,7 @@ func TestCredentialErrors(t *testing.T) {
 			f.flavors = apperr.New(tc.flavors, "x")
 		}
 		_, err := f.service().Create(t.Context(), domain.Identity{ProjectID: "p1"}, "",
-			asked(domain.CredentialConnection, tc.url))
+			draftOf(domain.CredentialConnection, tc.url))
 		e := apperr.As(err)
 		if e.Code != tc.want || tc.field != "" && e.Fields[0].Field != tc.field || len(f.calls) != 0 {
 			t.Errorf("%+v: got %v, and %v was done", tc, err, f.calls)
@@ -54,15 +54,15 @@ func TestCredentialErrors(t *testing.T) {
 // stored.
 func TestCreateWhenPostgresFails(t *testing.T) {
 	t.Parallel()
-	away, full := apperr.New(apperr.Unavailable, "away"), apperr.New(apperr.Conflict, "full")
+	down, full := apperr.New(apperr.Unavailable, "unavailable"), apperr.New(apperr.Conflict, "full")
 	for name, tc := range map[string]struct {
 		cloud fakeCloud
 		want  []string
 	}{
-		"no flavors":        {fakeCloud{flavors: away}, nil},
-		"not announced":     {fakeCloud{announce: away}, []string{"announce"}},
-		"no trust, perhaps": {fakeCloud{trust: away}, []string{"announce", "trust"}}, // run-connections looks
-		"no row, and no Keystone": {fakeCloud{store: full, untrust: away}, []string{
+		"no flavors":        {fakeCloud{flavors: down}, nil},
+		"not announced":     {fakeCloud{announce: down}, []string{"announce"}},
+		"no trust, perhaps": {fakeCloud{trust: down}, []string{"announce", "trust"}}, // run-connections looks
+		"no row, and no Keystone": {fakeCloud{store: full, untrust: down}, []string{
 			"announce", "trust", "store", "untrust",
 			"end deleted", "drop t1",
 		}},
@@ -70,16 +70,16 @@ func TestCreateWhenPostgresFails(t *testing.T) {
 			"announce", "trust", "store", "untrust",
 			"end deleted revoked", "forget",
 		}},
-		"no answer, and no row": {fakeCloud{store: away, missing: noSuch}, []string{
+		"no answer, and no row": {fakeCloud{store: down, missing: noSuch}, []string{
 			"announce", "trust", "store", "drop t1",
 		}},
-		"no answer, and perhaps a row": {fakeCloud{store: away, missing: away}, []string{"announce", "trust", "store"}},
+		"no answer, and perhaps a row": {fakeCloud{store: down, missing: down}, []string{"announce", "trust", "store"}},
 	} {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		_, err := tc.cloud.service().Create(ctx, domain.Identity{UserID: "u1", ProjectID: "p1"}, "",
-			asked(domain.TrustConnection, ""))
-		want := away
+			draftOf(domain.TrustConnection, ""))
+		want := down
 		if tc.cloud.store != nil {
 			want = apperr.As(tc.cloud.store)
 		}
@@ -105,11 +105,11 @@ func TestCreateWithLostAnswer(t *testing.T) {
 		"deleted since":        {domain.ConnectionDeleted, true, apperr.Conflict, nil},
 	} {
 		f := &fakeCloud{
-			store: apperr.New(apperr.Unavailable, "away"), stored: domain.Connection{ID: id, Status: tc.status},
+			store: apperr.New(apperr.Unavailable, "unavailable"), stored: domain.Connection{ID: id, Status: tc.status},
 		}
 		ctx := domain.WithAttempt(t.Context(), domain.KeyedRequest{ID: id, Resumed: tc.resumed})
 		c, err := f.service().Create(ctx, domain.Identity{UserID: "u1", ProjectID: "p1"}, "",
-			asked(domain.TrustConnection, ""))
+			draftOf(domain.TrustConnection, ""))
 		if apperr.CodeOf(err) != tc.want || c.ID != id || !slices.Equal(f.calls, tc.calls) {
 			t.Errorf("%s: got %+v, %v, done was %v, want %v", name, c, err, f.calls, tc.calls)
 		}
@@ -121,7 +121,7 @@ func TestRejectedTrustIsForgotten(t *testing.T) {
 	t.Parallel()
 	f := &fakeCloud{trust: apperr.New(apperr.Conflict, "x")}
 	_, err := f.service().Create(t.Context(), domain.Identity{UserID: "u1", ProjectID: "p1"}, "",
-		asked(domain.TrustConnection, ""))
+		draftOf(domain.TrustConnection, ""))
 	if want := []string{"announce", "trust", "forget"}; apperr.CodeOf(err) != apperr.Conflict ||
 		!slices.Equal(f.calls, want) {
 		t.Errorf("got %v, done was %v, want %v", err, f.calls, want)
@@ -153,7 +153,7 @@ func TestIsKeystoneID(t *testing.T) {
 }
 
 // TestCredentialWithHiddenEnd is accepted when the operator's policy hides its end, and rejected while Keystone is
-// away.
+// down.
 func TestCredentialWithHiddenEnd(t *testing.T) {
 	t.Parallel()
 	later, sooner := time.Now().Add(2*time.Hour), time.Now().Add(time.Minute)
@@ -166,10 +166,10 @@ func TestCredentialWithHiddenEnd(t *testing.T) {
 		"sooner":          {fakeCloud{end: sooner}, apperr.Invalid},
 		"forbidden":       {fakeCloud{end: sooner, hidden: apperr.New(apperr.Forbidden, "x")}, ""},
 		"absent":          {fakeCloud{hidden: apperr.New(apperr.NotFound, "x")}, ""},
-		"away":            {fakeCloud{hidden: apperr.New(apperr.Unavailable, "x")}, apperr.Unavailable},
+		"unavailable":     {fakeCloud{hidden: apperr.New(apperr.Unavailable, "x")}, apperr.Unavailable},
 	} {
 		_, err := tc.cloud.service().Create(t.Context(), domain.Identity{ProjectID: "p1"}, "",
-			asked(domain.CredentialConnection, ""))
+			draftOf(domain.CredentialConnection, ""))
 		if apperr.CodeOf(err) != tc.want || (err == nil) != (len(tc.cloud.calls) == 1) {
 			t.Errorf("%s: got %v, and %v was done", name, err, tc.cloud.calls)
 		}
@@ -206,7 +206,7 @@ func (f *fakeRequests) ReleaseGrant(ctx context.Context, _ string, _ uuid.UUID, 
 // while that is unknown run-connections decides.
 func TestGrantWhenPostgresFails(t *testing.T) {
 	t.Parallel()
-	away := apperr.New(apperr.Unavailable, "away")
+	down := apperr.New(apperr.Unavailable, "unavailable")
 	for name, tc := range map[string]struct {
 		store, trust, release, missing error
 		held                           bool
@@ -219,16 +219,16 @@ func TestGrantWhenPostgresFails(t *testing.T) {
 			calls: []string{"announce", "trust", "forget", "release"},
 		},
 		"no answer, not kept": {
-			store: away, held: true, want: apperr.Unavailable,
+			store: down, held: true, want: apperr.Unavailable,
 			calls: []string{"announce", "trust", "store", "release", "untrust", "end deleted revoked", "forget", "release"},
 		},
-		"no answer, kept": {store: away, calls: []string{"announce", "trust", "store", "release"}},
+		"no answer, kept": {store: down, calls: []string{"announce", "trust", "store", "release"}},
 		"withdrawn meanwhile": {
 			store: apperr.New(apperr.Conflict, "x"), missing: noSuch, want: apperr.Conflict,
 			calls: []string{"announce", "trust", "store", "release", "untrust", "end deleted revoked", "forget", "release"},
 		},
 		"nothing is known": {
-			store: away, release: away, want: apperr.Unavailable,
+			store: down, release: down, want: apperr.Unavailable,
 			calls: []string{"announce", "trust", "store", "release", "release"},
 		},
 	} {

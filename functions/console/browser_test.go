@@ -63,7 +63,7 @@ func browse(t *testing.T, files []string) {
 	t.Helper()
 	chromium := testkit.Chromium(t)
 	database := testkit.Database(t)
-	// The hour must not change in the middle, nor be counted anew. Chromium keeps its own clock, and shows what
+	// The hour must not change in the middle, nor be counted again. Chromium keeps its own clock, and shows what
 	// happened within the last 15 minutes.
 	hour := time.Now().Truncate(time.Hour)
 	testkit.SetClock(t, database, hour.Add(min(max(time.Since(hour), 20*time.Minute), 48*time.Minute)))
@@ -217,7 +217,7 @@ func calendar(t *testing.T, database string, p *testkit.Project) {
 		{"workshop", "active", "", "-1 day", "2 days", "host"},
 		{"nightly", "pending", "", "1 day", "32 hours", "instance"},
 		{
-			"broken", "error", `{"code": "delegation_lost", "detail": "its user may not act here: a retry delegates anew"}`,
+			"broken", "error", `{"code": "delegation_lost", "detail": "its user may not act here: a retry delegates again"}`,
 			"-2 days", "5 days", "instance",
 		},
 		{

@@ -128,7 +128,7 @@ func TestSignInRejectsBadCredentials(t *testing.T) {
 		"a user who does not exist":  {fmt.Sprintf(`{"user": "nobody-%s", "password": %q}`, p.ID, wrong), "", 401},
 		"a disabled user":            {password(disabled, ""), "", 401},
 		"a domain that is not there": {password(p, `, "user_domain": "nowhere"`), "", 401},
-		"somebody else's project": {
+		"someone else's project": {
 			password(p, fmt.Sprintf(`, "project": %q, "project_domain": "Default"`, without.Name)),
 			"", 401,
 		},
@@ -214,7 +214,7 @@ func TestCookie(t *testing.T) {
 			403,
 			false,
 		},
-		"by http, as nobody says":    {[]string{"X-Forwarded-Host", "cloudfn.example.com"}, 403, false},
+		"by http, as no one says":    {[]string{"X-Forwarded-Host", "cloudfn.example.com"}, 403, false},
 		"a name like this machine's": {[]string{"X-Forwarded-Host", "localhost.example.com"}, 403, false},
 		"localhost":                  {[]string{"X-Forwarded-Host", "localhost:8080"}, 201, false},
 		"::1":                        {[]string{"X-Forwarded-Host", "[::1]:8080"}, 201, false},

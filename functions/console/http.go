@@ -93,7 +93,7 @@ func sessionRoutes(api huma.API, h handler) {
 		Security: []map[string][]string{withSession},
 		Summary:  "Show who is signed in",
 		Responses: httpx.Answers(map[int]string{
-			200: "The session.", 400: "", 401: "Nobody is signed in, or the session has ended.",
+			200: "The session.", 400: "", 401: "No session, or the session has expired.",
 		}),
 	}, h.session)
 	httpx.Serve[signOutInput, struct{}](api, huma.Operation{
@@ -339,7 +339,7 @@ func isUse(r *http.Request) bool { return r.Header.Get(pageHeader) != refresh }
 func checkUser(r *http.Request, who domain.Identity) error {
 	if shown := r.Header.Get(userHeader); shown != "" && shown != who.UserID+"/"+who.ProjectID {
 		return apperr.New(apperr.Unauthenticated,
-			"this browser is signed in as somebody else now, or to another project: load the page again")
+			"this browser is signed in as someone else now, or to another project: load the page again")
 	}
 	return nil
 }

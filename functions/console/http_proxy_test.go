@@ -219,7 +219,7 @@ func TestProxyStreamsExports(t *testing.T) {
 		want error
 	}{
 		"a long one": {"text/csv; charset=utf-8; header=present", io.LimitReader(zeros{}, maxAnswer+1), nil},
-		"one that is over": {
+		"one that has ended": {
 			"application/x-ndjson", io.MultiReader(strings.NewReader("{}\n"), iotest.ErrReader(broken)),
 			broken,
 		},
@@ -262,7 +262,7 @@ func proxyRejectsChangedUser(t *testing.T, d daemon) {
 	} {
 		a := b.Get(t, apiPath+"/v1/servers?limit=1",
 			append([]string{"Cookie", cookieName + "=" + b.cookie, userHeader, shown}, fromPage...)...)
-		if a.Status != want || want == 401 && !strings.Contains(string(a.Body), "somebody else") {
+		if a.Status != want || want == 401 && !strings.Contains(string(a.Body), "someone else") {
 			t.Errorf("a page of %q: got %d %s, want %d", shown, a.Status, a.Body, want)
 		}
 	}

@@ -213,7 +213,7 @@ func (s service) SignOut(ctx context.Context, cookie domain.Secret) (who domain.
 	}
 	session, err := key.open(sealed)
 	if err != nil {
-		return who, nil //nolint:nilerr // the row was changed; it is deleted, and nobody can decrypt it
+		return who, nil //nolint:nilerr // the row was changed; it is deleted, and no one can decrypt it
 	}
 	if session.Ours {
 		s.revoke(ctx, session.Token)
@@ -281,7 +281,7 @@ func keyOf(cookie domain.Secret) (sessionKey, error) {
 
 // notSignedIn is the error for every invalid cookie.
 func notSignedIn(cause error) error {
-	return apperr.Wrap(apperr.Unauthenticated, cause, "nobody is signed in, or not any more: sign in at /console/")
+	return apperr.Wrap(apperr.Unauthenticated, cause, "no session, or the session has expired: sign in at /console/")
 }
 
 // content is the plaintext of a sealed session.

@@ -123,7 +123,7 @@ func TestSessionExpires(t *testing.T) {
 		t.Fatal(err)
 	}
 	if a := over.send(t, "GET", "/console/session", ""); a.Status != 401 {
-		t.Errorf("a session that is over: got %d %s", a.Status, a.Body)
+		t.Errorf("a session that has expired: got %d %s", a.Status, a.Body)
 	}
 	signInTo(t, app, body)
 	if n := testkit.Scalar[int](t, conn, "select count(*)::int from sessions"); n != 2 {
@@ -146,7 +146,7 @@ func TestSignInReplacesSession(t *testing.T) {
 		t.Errorf("in vain: got %d", a.Status)
 	}
 	if a := before.send(t, "GET", "/console/session", ""); a.Status != 200 {
-		t.Errorf("after somebody tried in vain: got %d", a.Status)
+		t.Errorf("after someone tried in vain: got %d", a.Status)
 	}
 	if a := b.send(t, "POST", "/console/session", password(other, "")); a.Status != 201 {
 		t.Fatalf("got %d %s", a.Status, a.Body)

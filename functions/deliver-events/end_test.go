@@ -183,9 +183,9 @@ func TestGone(t *testing.T) {
 	p.Tick(t, "deliver-events")
 	testkit.Eventually(t, 5*time.Second, "the other one hears of it",
 		func() bool { return slices.Equal(statesOf(good, goneID), []string{"gone"}) })
-	asked := gone.Posts()
-	if asked > perCallback {
-		t.Errorf("it was asked %d times", asked)
+	requests := gone.Posts()
+	if requests > perCallback {
+		t.Errorf("it got %d requests", requests)
 	}
 	if n := testkit.Scalar[int](t, conn, "select count(*)::int from deliveries where callback_id = $1 and status = 'dead'",
 		goneID); n != 90 {
@@ -195,8 +195,8 @@ func TestGone(t *testing.T) {
 	p.Tick(t, "deliver-events")
 	complete(t, 5*time.Second, good, instances, 4)
 	if n := testkit.Scalar[int](t, conn, "select count(*)::int from deliveries where callback_id = $1", goneID); n != 90 ||
-		gone.Posts() != asked {
-		t.Errorf("%d deliveries, asked %d and then %d times", n, asked, gone.Posts())
+		gone.Posts() != requests {
+		t.Errorf("%d deliveries, requests %d and then %d times", n, requests, gone.Posts())
 	}
 	if got := statusOf(t, conn, goneID); got != domain.CallbackGone {
 		t.Errorf("it is %s", got)

@@ -80,7 +80,7 @@ func build(cfg Config, d run.Deps) (eventx.Func, error) {
 	s := &service{
 		outbox: postgres.Outbox{DB: d.DB}, events: postgres.Events{DB: d.DB}, sender: p,
 		sink: p.sink != nil, retention: cfg.Retention, claim: longest + claimSlack,
-		pool: newPool(workers), runs: flow.NewPair(), keys: p.keys.IDs(),
+		pool: newPool(workers), runs: flow.NewGate(), keys: p.keys.IDs(),
 		unsigned: obs.Gauge("cloudfn.callbacks.key_missing",
 			"Secrets of callbacks that are encrypted with a key that SEAL_PRIVATE_KEY lacks."),
 	}

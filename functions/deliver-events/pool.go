@@ -20,7 +20,7 @@ const (
 
 // pool holds the slots for attempts in this replica.
 type pool struct {
-	changed chan struct{} // holds one when a slot changed or somebody has called wake
+	changed chan struct{} // holds one when a slot changed or someone has called wake
 
 	mu         sync.Mutex
 	fast, slow int // free slots

@@ -96,7 +96,7 @@ where id = $1`, late, testkit.Sealed(t, project, late, next)); err != nil {
 	}
 }
 
-// TestBusy: a receiver that asks for a pause gets it as a whole, and all its events after it.
+// TestBusy: a receiver that requests a pause gets it as a whole, and all its events after it.
 func TestBusy(t *testing.T) {
 	t.Parallel()
 	database := testkit.Database(t)

@@ -19,7 +19,7 @@ type answer struct {
 	status  int
 	taken   bool
 	gone    bool          // it never wants an event again
-	busy    bool          // it asks for a pause
+	busy    bool          // it requests a pause
 	pause   time.Duration // 0 = of any length
 	problem string        // "" when it took the event
 }
@@ -42,20 +42,20 @@ type service struct {
 	pool      *pool
 	keys      []string                     // ids of the keys that are held
 	unsigned  func(context.Context, int64) // records how many callbacks have secrets of other keys
-	runs      flow.Pair
+	runs      flow.Gate
 }
 
 const (
 	inARow      = 20                     // deliveries of one stream before other streams get a slot
-	perCallback = 8                      // streams of one callback at once
-	handshakes  = 20                     // claimed at once
+	perCallback = 8                      // concurrent streams of one callback
+	handshakes  = 20                     // claimed together
 	shortPause  = 30 * time.Millisecond  // between two claims, so that each claims several streams
 	longPause   = 500 * time.Millisecond // until the next claim when nothing happens in this replica
 )
 
 // Deliver sends due events to their receivers, and waits for those that are due soon: the request that it works for
 // keeps a Knative pod alive. The clock has it woken for what is due later. One call at a time in a process works, one
-// waits to continue, and others return at once. Each makes the working one claim immediately.
+// waits to continue, and others return immediately. Each makes the working one claim immediately.
 func (s *service) Deliver(ctx context.Context) error {
 	s.pool.wake()
 	leave, err := s.runs.Enter(ctx)
@@ -225,7 +225,7 @@ func (s *service) fail(ctx context.Context, a domain.Attempt, f domain.Outcome) 
 func (s *service) verify(ctx context.Context, a domain.Attempt) {
 	got, err := s.sender.Handshake(ctx, a.Callback)
 	if err != nil && ctx.Err() != nil {
-		return // the claim ends by itself
+		return // the claim expires
 	}
 	if err != nil {
 		got.reason = "handshake: " + reasonOf(err)
@@ -243,8 +243,8 @@ func (s *service) verify(ctx context.Context, a domain.Attempt) {
 	})
 }
 
-// An outcome is also recorded when the time for the work is up, or Postgres is away for a moment. writeTime is less
-// than claimSlack.
+// An outcome is also recorded when the time for the work is up, or Postgres is unavailable for a moment. writeTime is
+// less than claimSlack.
 const (
 	writeTime  = 4 * time.Second
 	writePause = 300 * time.Millisecond
@@ -274,7 +274,7 @@ const (
 	longestBusy     = 24 * time.Hour // by Retry-After
 )
 
-// outcomeOf is what follows from an attempt that failed. A receiver that gave no answer, or asks for a pause, gets no
+// outcomeOf is what follows from an attempt that failed. A receiver that gave no answer, or requests a pause, gets no
 // event during the pause. A receiver that rejects an event may accept those of other streams.
 func outcomeOf(a domain.Attempt, got answer, err error) domain.Outcome {
 	switch {

@@ -105,7 +105,7 @@ func TestLongGoneReceiver(t *testing.T) {
 	}
 }
 
-// skipPauses makes all that waits due at once, so that a test need not wait, too.
+// skipPauses makes all that waits due immediately, so that a test need not wait, too.
 func skipPauses(t *testing.T, conn *pgx.Conn) {
 	t.Helper()
 	if _, err := conn.Exec(context.Background(),

@@ -152,15 +152,15 @@ func (s service) checkConnection(ctx context.Context, a access, req createOrder,
 }
 
 // resources are those that were read through the connection; zero if it does not permit orders.
-func (s service) resources(ctx context.Context, a access, r *launchReport) (domain.SeenResources, error) {
+func (s service) resources(ctx context.Context, a access, r *launchReport) (domain.AvailableResources, error) {
 	if a.Permits(domain.MayAllocate) != nil {
-		return domain.SeenResources{}, nil //nolint:nilerr // DryRun reports it
+		return domain.AvailableResources{}, nil //nolint:nilerr // DryRun reports it
 	}
 	stored, age, found, err := lookup.Resources(ctx, s.connections, s.wake, a.Connection)
 	if found {
 		r.AsOf = &stored.AsOf
 	}
-	if age > domain.SeenStale {
+	if age > domain.ResourcesStale {
 		r.unchecked("connection_id", fmt.Sprintf(
 			"what has changed in the connection's cloud for %s: it was not read since", age.Round(time.Minute)))
 	}
@@ -170,7 +170,7 @@ func (s service) resources(ctx context.Context, a access, r *launchReport) (doma
 // checkSpecs compares servers of known sizes with the resources of the connection's cloud, with the connection's quota,
 // and with that of the project in which it acts.
 func (r *launchReport) checkSpecs(
-	c domain.Connection, req createOrder, specs []domain.LaunchSpec, stored domain.SeenResources,
+	c domain.Connection, req createOrder, specs []domain.LaunchSpec, stored domain.AvailableResources,
 ) {
 	acts := domain.Identity{Roles: c.ActsAs.Roles}
 	var need domain.Need
@@ -201,7 +201,7 @@ func (r *launchReport) checkSpecs(
 	switch {
 	case req.spec.Reuse: // idle servers count already
 	case stored.Quota == nil:
-		r.unchecked(req.count, whyUnknown("the quota of the connection's project", stored, domain.SeenQuota))
+		r.unchecked(req.count, whyUnknown("the quota of the connection's project", stored, domain.ResourceQuota))
 	default:
 		r.checkNeed(req.count, *stored.Quota, need)
 	}
@@ -210,7 +210,7 @@ func (r *launchReport) checkSpecs(
 const withTheOrder = "looked up when the order is worked on"
 
 // whyUnknown explains why something is not known through the connection.
-func whyUnknown(what string, stored domain.SeenResources, kind string) string {
+func whyUnknown(what string, stored domain.AvailableResources, kind string) string {
 	why, failed := stored.Problems[kind]
 	switch {
 	case failed:
@@ -223,14 +223,16 @@ func whyUnknown(what string, stored domain.SeenResources, kind string) string {
 
 // resolveImage finds the image among the stored ones; ok is false if its name is unknown. An id that is not listed may
 // be that of a community image.
-func (r *launchReport) resolveImage(c domain.Connection, i item, f *resolved, stored domain.SeenResources) (ok bool) {
+func (r *launchReport) resolveImage(
+	c domain.Connection, i item, f *resolved, stored domain.AvailableResources,
+) (ok bool) {
 	image, err := lookup.PickAllowedImage(lookup.FilterImages(stored.Images, i.image.Value), i.image, c.Limits)
 	isMissing := apperr.CodeOf(err) == apperr.Invalid || apperr.CodeOf(err) == apperr.Forbidden
 	switch {
 	case err == nil:
 		f.image = image
-	case isMissing && (!stored.Has(domain.SeenImages) || stored.IsCut(domain.SeenImages)):
-		r.unchecked(i.image.Field, whyUnknown("the images", stored, domain.SeenImages))
+	case isMissing && (!stored.Has(domain.ResourceImages) || stored.IsCut(domain.ResourceImages)):
+		r.unchecked(i.image.Field, whyUnknown("the images", stored, domain.ResourceImages))
 	case isMissing && isID(i.image.Value) && c.Limits.CheckImage(i.image.Field, i.image.Value) == nil:
 		r.unchecked(i.image.Field, withTheOrder+": no image of this id is listed, but it may be a community image")
 	default:
@@ -242,12 +244,12 @@ func (r *launchReport) resolveImage(c domain.Connection, i item, f *resolved, st
 
 // resolveNetworks finds the networks among the stored ones; ok is false if a name is unknown.
 func (r *launchReport) resolveNetworks(
-	c domain.Connection, i item, f *resolved, stored domain.SeenResources,
+	c domain.Connection, i item, f *resolved, stored domain.AvailableResources,
 ) (ok bool) {
 	chosen, err := lookup.PickAllowedNetworks(stored.Networks, i.networks, c.Limits)
 	switch {
-	case !stored.Has(domain.SeenNetworks) || err != nil && stored.IsCut(domain.SeenNetworks):
-		why := whyUnknown("the networks", stored, domain.SeenNetworks)
+	case !stored.Has(domain.ResourceNetworks) || err != nil && stored.IsCut(domain.ResourceNetworks):
+		why := whyUnknown("the networks", stored, domain.ResourceNetworks)
 		for _, n := range i.networks {
 			r.unchecked(n.Field, why)
 		}

@@ -204,7 +204,7 @@ func limited(t *testing.T) delegatedCase {
 }
 
 // storeResources stores what run-connections would have read through the connection.
-func (d delegatedCase) storeResources(t *testing.T, change func(*domain.SeenResources)) {
+func (d delegatedCase) storeResources(t *testing.T, change func(*domain.AvailableResources)) {
 	t.Helper()
 	db, err := postgres.Open(postgres.Config{URL: domain.Secret(d.database), MaxConns: 1}, nil)
 	if err != nil {
@@ -212,7 +212,7 @@ func (d delegatedCase) storeResources(t *testing.T, change func(*domain.SeenReso
 	}
 	t.Cleanup(db.Close)
 	subnets := []domain.Subnet{{ID: "s1", CIDR: "10.0.0.0/24", IPVersion: 4}}
-	seen := domain.SeenResources{
+	available := domain.AvailableResources{
 		Flavors: d.Flavors,
 		Images: []domain.Image{
 			{ID: cirros, Name: "cirros", Status: "active", MinDiskGB: 1},
@@ -228,9 +228,9 @@ func (d delegatedCase) storeResources(t *testing.T, change func(*domain.SeenReso
 		},
 	}
 	if change != nil {
-		change(&seen)
+		change(&available)
 	}
-	err = (postgres.Delegations{DB: db}).RecordResources(t.Context(), d.ProjectID, d.ID, time.Now(), seen)
+	err = (postgres.Delegations{DB: db}).RecordResources(t.Context(), d.ProjectID, d.ID, time.Now(), available)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -340,10 +340,10 @@ func TestDryRunByConnectionWithResources(t *testing.T) {
 			t.Errorf("without limits, %v: got %s %+v, want %s", tc.changes, text, got, tc.want)
 		}
 	}
-	d.storeResources(t, func(s *domain.SeenResources) {
-		s.Images, s.Quota, s.Networks, s.Truncated = nil, nil, s.Networks[:1], []string{domain.SeenNetworks}
+	d.storeResources(t, func(s *domain.AvailableResources) {
+		s.Images, s.Quota, s.Networks, s.Truncated = nil, nil, s.Networks[:1], []string{domain.ResourceNetworks}
 		s.Problems = map[string]domain.Problem{
-			domain.SeenImages: {Code: "unavailable", Detail: "glance cannot be reached"},
+			domain.ResourceImages: {Code: "unavailable", Detail: "glance cannot be reached"},
 		}
 	})
 	got, text = run(object{"networks": []string{"storage"}})

@@ -36,7 +36,7 @@ type Config struct {
 }
 
 // fence is for how long a create call without an answer delays the next one for its instance. A third of it is left to
-// Nova to finish a call whose caller is gone, so it is well above what Nova takes for one server.
+// Nova to finish a call whose caller has disconnected, so it is well above what Nova takes for one server.
 const fence = 45 * time.Second
 
 // Function declares launch.

@@ -33,7 +33,7 @@ func routes(api huma.API, s service) {
 		Summary: "Order one or more servers",
 		Responses: httpx.Answers(map[int]string{
 			200: "The order that this id already had, or with `dry_run=true` the report.",
-			202: "The order is stored. Nova was asked for its servers, or run-connections is about to ask.",
+			202: "The order is stored. Its servers were requested from Nova, or run-connections will do that.",
 			404: "", 409: "", 422: "", 501: "",
 		}),
 	}), h.launch)

@@ -206,7 +206,7 @@ with added as (
 		ID: uuid.Must(uuid.NewV7()), ProjectID: projectID, DomainID: "default", UserID: "u", Name: "workshop",
 		StartsAt: now.Add(time.Hour), EndsAt: now.Add(2 * time.Hour), OnEnd: domain.OnEndShelve,
 		Reservations: []domain.Reservation{{
-			ID: uuid.New(), Type: domain.HostReservation, Want: &domain.HostWant{Min: 1, Max: 1},
+			ID: uuid.New(), Type: domain.HostReservation, Request: &domain.HostRequest{Min: 1, Max: 1},
 			Flavors: []domain.LeasedFlavor{{
 				ID: copyID, Name: "copy", BaseID: f.FlavorID, Base: f.Flavor, VCPUs: 1, RAMMB: 96, DiskGB: 1,
 			}},

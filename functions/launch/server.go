@@ -297,7 +297,7 @@ type keyPair struct {
 }
 
 // prepare makes the order's key pair before its first server. A pair that a replica left behind before it died is
-// replaced: nobody has its private half. A pair of that name that another user has is not the order's.
+// replaced: no one has its private half. A pair of that name that another user has is not the order's.
 func (k *keyPair) prepare(ctx context.Context, order domain.Order, claim domain.Claim) (domain.Order, error) {
 	name := order.Spec.GeneratedKey
 	if name == "" || order.Undecided() < len(order.Instances) {

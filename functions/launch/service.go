@@ -30,7 +30,7 @@ type service struct {
 	leases      postgres.Leases
 	trusts      delegation.Trusts
 	rules       domain.LeaseRules
-	// defaultLease is how long the leases of launches last that ask for none; zero = they get none.
+	// defaultLease is how long the leases of launches last that request none; zero = they get none.
 	defaultLease domain.Period
 	seal         seal.PublicKey // for deliver-events
 	sealOrder    seal.PublicKey // for run-connections
@@ -180,7 +180,9 @@ func (s service) markInterrupted(ctx context.Context, order domain.Order) (retry
 func rejection(order domain.Order, unfinished error) error {
 	switch {
 	case (order.Status == domain.OrderFailed || order.Status == domain.OrderRolledBack) && !order.HasServers():
-		n := slices.IndexFunc(order.Instances, func(i domain.Instance) bool { return *i.Problem != *domain.Forgone() })
+		n := slices.IndexFunc(order.Instances, func(i domain.Instance) bool {
+			return *i.Problem != *domain.NotCreated()
+		})
 		why := order.Instances[max(0, n)].Problem
 		return apperr.New(apperr.Code(why.Code), "%s (order %s)", why.Detail, order.ID)
 	case unfinished == nil || errors.Is(unfinished, domain.ErrFenced):

@@ -22,7 +22,7 @@ import (
 )
 
 // slowNova is a proxy of the sandbox's Nova. It delays the first create call until release is called, even if its
-// client is gone. creates counts the calls.
+// client has disconnected. creates counts the calls.
 func slowNova(t *testing.T) (env map[string]string, creates *atomic.Int64, release func()) {
 	t.Helper()
 	gate, creates := make(chan struct{}), &atomic.Int64{}
@@ -67,7 +67,7 @@ func TestLongDuplicateServerIsDeleted(t *testing.T) {
 	// Nova may have taken longer over the duplicate than over the other.
 	exec(t, testkit.Pool(t, database), "update orders set status = 'running'")
 	app.Get(t, "/v1/launch/"+order.ID.String())
-	testkit.Eventually(t, 2*time.Minute, "the duplicate is gone", func() bool { return len(p.Servers(t)) == 1 })
+	testkit.Eventually(t, 2*time.Minute, "the duplicate is deleted", func() bool { return len(p.Servers(t)) == 1 })
 	if left := p.Servers(t)[0]; left.ID != own {
 		t.Errorf("%s is left, want %s", left.ID, own)
 	}
@@ -290,7 +290,7 @@ func TestLongRollback(t *testing.T) {
 	if servers, keys := p.Servers(t), p.KeyPairs(t); len(servers) != 0 || len(keys) != 0 {
 		t.Errorf("left are servers %v, key pairs %v", servers, keys)
 	}
-	// Nova gives the ports of a server that it was still building back a moment after the server is gone.
+	// Nova gives the ports of a server that it was still building back a moment after the server is deleted.
 	testkit.Eventually(t, time.Minute, "no port is left", func() bool {
 		return p.Ports(t) == 0
 	})

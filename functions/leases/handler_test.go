@@ -223,7 +223,7 @@ func TestChangesAreLimited(t *testing.T) {
 func TestHostsOfEnded(t *testing.T) {
 	t.Parallel()
 	at := time.Now()
-	r := domain.Reservation{Status: domain.ReservationEnded, Want: &domain.HostWant{Min: 2}}
+	r := domain.Reservation{Status: domain.ReservationEnded, Request: &domain.HostRequest{Min: 2}}
 	r.Allocations = []domain.Allocation{
 		{Node: "a", ReleasedAt: at}, {Node: "b", ReleasedAt: at}, {Node: "c", ReplacedAt: at, ReleasedAt: at},
 	}

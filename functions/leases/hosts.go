@@ -100,11 +100,11 @@ func (p *hostPool) reservation(ctx context.Context, n int, r ReservationRequest)
 		return out, nil
 	}
 	field := func(name string) string { return fmt.Sprintf("reservations[%d].%s", n, name) }
-	out.Want = r.want()
-	if err := p.check(out.Want, field); err != nil {
+	out.Request = r.want()
+	if err := p.check(out.Request, field); err != nil {
 		return out, err
 	}
-	flavors, err := p.leasedFlavors(ctx, r.Flavors, p.matching(*out.Want), field)
+	flavors, err := p.leasedFlavors(ctx, r.Flavors, p.matching(*out.Request), field)
 	for _, f := range flavors {
 		out.Flavors = append(out.Flavors, copyOf(f, out.ID))
 	}
@@ -112,7 +112,7 @@ func (p *hostPool) reservation(ctx context.Context, n int, r ReservationRequest)
 }
 
 // check rejects what no host of the pool has. It drops the name of this cloud's region, which hosts may lack.
-func (p *hostPool) check(want *domain.HostWant, field func(string) string) error {
+func (p *hostPool) check(want *domain.HostRequest, field func(string) string) error {
 	if want.Region == p.region {
 		want.Region = ""
 	}
@@ -178,7 +178,7 @@ func (p *hostPool) values(of func(domain.Node) []string) (values []string) {
 }
 
 // matching are the hosts that have what is wanted, whether they are free or not.
-func (p *hostPool) matching(want domain.HostWant) (found []domain.Node) {
+func (p *hostPool) matching(want domain.HostRequest) (found []domain.Node) {
 	for _, node := range p.all {
 		if want.Matches(node) {
 			found = append(found, node)
@@ -210,10 +210,10 @@ func (s service) Availability(
 	if err != nil {
 		return nil, err
 	}
-	if err := pool.check(&q.Want, func(name string) string { return name }); err != nil {
+	if err := pool.check(&q.Request, func(name string) string { return name }); err != nil {
 		return nil, err
 	}
-	if n := len(pool.matching(q.Want)); n < q.Hosts {
+	if n := len(pool.matching(q.Request)); n < q.Hosts {
 		refusal := pool.lacks("hosts",
 			fmt.Sprintf("is %d, but the number of reservable hosts that match is %d", q.Hosts, n), nil)
 		refusal.Code = apperr.Unprocessable
@@ -283,17 +283,17 @@ func (p *hostPool) leasedFlavors(
 	}
 	if len(chosen) == 0 {
 		err = apperr.InvalidField(field("flavors"),
-			"is missing, and no public flavor fits the hosts: give flavors, or ask for larger hosts")
+			"is missing, and no public flavor fits the hosts: give flavors, or request larger hosts")
 	}
 	return chosen, err
 }
 
-// checkFlavor rejects a flavor that does not fit each of the hosts, or asks Placement for more than its sizes.
+// checkFlavor rejects a flavor that does not fit each of the hosts, or requests more from Placement than its sizes.
 func (p *hostPool) checkFlavor(ctx context.Context, f domain.Flavor, hosts []domain.Node, field string) error {
 	for _, h := range hosts {
 		if f.VCPUs > h.VCPUs || f.RAMMB > h.RAMMB || f.DiskGB > h.DiskGB {
 			return apperr.InvalidField(field, fmt.Sprintf("the flavor %q has %d vCPUs, %d MiB and %d GiB, and the "+
-				"smallest host that matches has %d vCPUs, %d MiB and %d GiB: ask for larger hosts", f.Name, f.VCPUs,
+				"smallest host that matches has %d vCPUs, %d MiB and %d GiB: request larger hosts", f.Name, f.VCPUs,
 				f.RAMMB, f.DiskGB, h.VCPUs, h.RAMMB, h.DiskGB))
 		}
 	}

@@ -121,7 +121,7 @@ type listInput struct {
 
 func (h handler) list(ctx context.Context, in *listInput) (*httpx.Value[LeasePage], error) {
 	page, err := httpx.ReadPage(ctx, in.Limit, func(limit int) ([]domain.Lease, error) {
-		return h.svc.store.List(ctx, auth.CallerOrNobody(ctx).ProjectID, domain.LeaseQuery{
+		return h.svc.store.List(ctx, auth.CallerOrNone(ctx).ProjectID, domain.LeaseQuery{
 			Statuses: in.Status, Name: in.Name, Type: in.Type, Instance: in.InstanceID.UUID,
 			Limit: limit, Marker: in.Marker.UUID,
 		})
@@ -202,7 +202,7 @@ func (h handler) shown(ctx context.Context, leases ...domain.Lease) ([]Lease, er
 }
 
 func (h handler) get(ctx context.Context, in *LeasePath) (*leaseOutput, error) {
-	found, err := h.svc.store.Get(ctx, auth.CallerOrNobody(ctx).ProjectID, in.ID.UUID)
+	found, err := h.svc.store.Get(ctx, auth.CallerOrNone(ctx).ProjectID, in.ID.UUID)
 	return h.reply(ctx, found, err)
 }
 
@@ -287,7 +287,7 @@ func (h handler) release(ctx context.Context, in *LeasePath) (httpx.Response, er
 }
 
 type availabilityInput struct {
-	Hosts        int        `query:"hosts" minimum:"1" maximum:"1000" default:"1" example:"3" doc:"How many at once."`
+	Hosts        int        `query:"hosts" minimum:"1" maximum:"1000" default:"1" example:"3" doc:"How many together."`
 	VCPUs        int        `query:"vcpus" minimum:"0" default:"0" example:"32" doc:"What each must have, at least."`
 	RAMMB        int        `query:"ram_mb" minimum:"0" default:"0" example:"65536" doc:"Memory of each, in MiB."`
 	DiskGB       int        `query:"disk_gb" minimum:"0" default:"0" example:"100" doc:"Disk of each, in GiB."`
@@ -318,9 +318,9 @@ func (h handler) availability(ctx context.Context, in *availabilityInput) (*http
 	if err != nil {
 		return nil, apperr.InvalidField("duration", err.Error())
 	}
-	found, err := h.svc.Availability(ctx, auth.CallerOrNobody(ctx), domain.FreeQuery{
+	found, err := h.svc.Availability(ctx, auth.CallerOrNone(ctx), domain.FreeQuery{
 		Hosts: in.Hosts, Length: duration, From: in.From.Time, Until: in.Until.Time, Limit: in.Limit,
-		Want: domain.HostWant{
+		Request: domain.HostRequest{
 			Min: in.Hosts, Max: in.Hosts, VCPUs: in.VCPUs, RAMMB: in.RAMMB, DiskGB: in.DiskGB, Region: in.Region,
 			Zone: in.Zone, Traits: in.Traits, Capabilities: in.Capabilities,
 		},

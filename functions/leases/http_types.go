@@ -119,9 +119,9 @@ func (c CreateLease) hash() []byte {
 	return hash[:]
 }
 
-// want is what hosts it asks for.
-func (r ReservationRequest) want() *domain.HostWant {
-	want := &domain.HostWant{
+// want is the hosts that it requests.
+func (r ReservationRequest) want() *domain.HostRequest {
+	want := &domain.HostRequest{
 		Min: 1, VCPUs: r.VCPUs, RAMMB: r.RAMMB, DiskGB: r.DiskGB, Region: r.Region, Zone: r.Zone, Traits: r.Traits,
 		Capabilities: r.Capabilities, Heal: r.Heal,
 	}
@@ -294,10 +294,10 @@ func showReservation(r domain.Reservation) Reservation {
 	out := Reservation{
 		ID: r.ID, Type: r.Type, Status: r.Status, Reason: (*LeaseReason)(r.Problem), InstanceID: r.InstanceID,
 	}
-	if r.Want == nil {
+	if r.Request == nil {
 		return out
 	}
-	w, hosts := r.Want, 0
+	w, hosts := r.Request, 0
 	for _, a := range r.Allocations {
 		if a.ReplacedAt.IsZero() && (a.ReleasedAt.IsZero() || r.Status == domain.ReservationEnded) {
 			hosts++

@@ -196,7 +196,7 @@ func (c CreateLease) identified(who caller) (made domain.NewLease) {
 	return made
 }
 
-// draft is the lease that a request asks for.
+// draft is the lease of a request.
 func (s service) draft(ctx context.Context, who caller, in CreateLease) (made domain.NewLease, err error) {
 	now, err := s.store.Now(ctx)
 	if err != nil {
@@ -278,7 +278,7 @@ func explain(err error, terms domain.LeaseTerms, start time.Time) error {
 
 // dryRun reports everything that would make the lease fail, as far as it shows now: the caller's rights, what Postgres
 // refuses, and instances that Nova would not shelve before the start. Whether Keystone makes a trust for the token
-// shows only when it is asked for one.
+// shows only when one is requested.
 func (s service) dryRun(
 	ctx context.Context, who caller, made domain.NewLease, terms domain.LeaseTerms,
 ) (domain.Lease, error) {

@@ -100,7 +100,7 @@ func (s service) repeat(
 			return outcome{}, err
 		}
 		if before.Request == domain.ManagedDelete {
-			return outcome{}, apperr.New(apperr.Conflict, "the %s %q is being deleted: declare it when it is gone",
+			return outcome{}, apperr.New(apperr.Conflict, "the %s %q is being deleted: declare it after that",
 				d.kind, d.name)
 		}
 		made, planned, err := draft(before)

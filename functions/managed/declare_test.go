@@ -158,8 +158,8 @@ select c.user_id || ' ' || (c.acts_as->>'roles') from managed m join connections
 	}
 }
 
-// TestMostResources: a project has no more resources than MANAGED_PER_PROJECT, also when several are declared at once.
-// What it has can be changed, and one that is being deleted counts until it is gone.
+// TestMostResources: a project has no more resources than MANAGED_PER_PROJECT, also when several are declared
+// concurrently. What it has can be changed, and one that is being deleted counts until it is deleted.
 func TestMostResources(t *testing.T) {
 	t.Parallel()
 	const configmaps, files = "/v1/managed/Configmap/", `{"spec": {"data": {"a": "b"}}}`
@@ -195,7 +195,7 @@ func TestMostResources(t *testing.T) {
 	}
 	all.Wait()
 	if created != 1 {
-		t.Errorf("%d of 8 at once are the third one", created)
+		t.Errorf("%d of 8 concurrent ones are the third one", created)
 	}
 	isRefused(declare(t, f.Client, configmaps+"fourth", files))
 	isRefused(declare(t, f.Client, configmaps+"fourth?dry_run=true", files))
@@ -253,7 +253,7 @@ func TestRacesCountOnce(t *testing.T) {
 	f := start(t, map[string]string{"DECLARATION_RATE_LIMIT": "100"})
 	files := func(text string) string { return fmt.Sprintf(`{"spec": {"data": {"a": %q}}}`, text) }
 	declared(t, declare(t, f.Client, configmap, files("b")), http.StatusCreated)
-	// Whoever counts finds that another request was faster.
+	// The one that counts finds that another request was faster.
 	if _, err := f.conn.Exec(t.Context(), `create sequence counted;
 create function race() returns trigger language plpgsql security definer as $$ begin
     perform nextval('counted');

@@ -14,8 +14,8 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestMostTemplates: a project has no more templates than MANAGED_PER_PROJECT, also when several are created at once,
-// and can change those that it has.
+// TestMostTemplates: a project has no more templates than MANAGED_PER_PROJECT, also when several are created
+// concurrently, and can change those that it has.
 func TestMostTemplates(t *testing.T) {
 	t.Parallel()
 	f := start(t, map[string]string{"MANAGED_PER_PROJECT": "3"})
@@ -38,7 +38,7 @@ func TestMostTemplates(t *testing.T) {
 	}
 	all.Wait()
 	if created.Load() != 2 {
-		t.Errorf("%d of 8 at once are the second and the third one", created.Load())
+		t.Errorf("%d of 8 concurrent ones are the second and the third one", created.Load())
 	}
 	for _, a := range []testkit.Answer{
 		f.Post(t, "/v1/flavors", template(`"name": "fourth", `)), put("/v1/flavors/fourth", template("")),

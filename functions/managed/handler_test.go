@@ -96,13 +96,13 @@ func refused(t *testing.T, a testkit.Answer, status int, code, field string) {
 	}
 }
 
-// TestDeclare declares a server with secrets, changes it, rolls it back and deletes it. Nova is not asked: what is
+// TestDeclare declares a server with secrets, changes it, rolls it back and deletes it. Nova is not called: what is
 // declared is made by reconcile-managed.
 func TestDeclare(t *testing.T) {
 	t.Parallel()
 	f := start(t, nil)
 	const path = machines + "web"
-	userData := testkit.Canary("#cloud-config of a test, which nobody may see")
+	userData := testkit.Canary("#cloud-config of a test, which no one may see")
 	withSecret := strings.TrimSuffix(machine, "}") + fmt.Sprintf(`, "user_data": %q}`, userData)
 	a := declare(t, f.Client, path, `{"spec": `+withSecret+`, "labels": {"app": "shop"}}`, "If-None-Match", "*")
 	m := declared(t, a, http.StatusCreated)
@@ -203,7 +203,7 @@ func TestTemplates(t *testing.T) {
 	}
 }
 
-// TestTrusts: a user's declarations share one trust, which is renewed when less than half of it is left. What nobody
+// TestTrusts: a user's declarations share one trust, which is renewed when less than half of it is left. What no one
 // has any more is revoked.
 func TestTrusts(t *testing.T) {
 	t.Parallel()

@@ -155,7 +155,7 @@ func reply(m domain.Managed, err error) (*managedOutput, error) {
 }
 
 func (h handler) get(ctx context.Context, kind domain.Kind, in *ManagedPath) (*managedOutput, error) {
-	return reply(h.svc.store.Get(ctx, auth.CallerOrNobody(ctx).ProjectID, kind, in.Name))
+	return reply(h.svc.store.Get(ctx, auth.CallerOrNone(ctx).ProjectID, kind, in.Name))
 }
 
 type putInput struct {
@@ -242,7 +242,7 @@ func (h handler) delete(ctx context.Context, kind domain.Kind, in *deleteInput) 
 func (h handler) revisions(
 	ctx context.Context, kind domain.Kind, in *ManagedPath,
 ) (*httpx.Value[ManagedRevisions], error) {
-	_, found, err := h.svc.Revisions(ctx, auth.CallerOrNobody(ctx), kind, in.Name)
+	_, found, err := h.svc.Revisions(ctx, auth.CallerOrNone(ctx), kind, in.Name)
 	if err != nil {
 		return nil, err
 	}
@@ -258,7 +258,7 @@ type revisionInput struct {
 func (h handler) revision(
 	ctx context.Context, kind domain.Kind, in *revisionInput,
 ) (*httpx.Value[ManagedRevision], error) {
-	_, found, err := h.svc.Revision(ctx, auth.CallerOrNobody(ctx), kind, in.Name, in.Number)
+	_, found, err := h.svc.Revision(ctx, auth.CallerOrNone(ctx), kind, in.Name, in.Number)
 	if err != nil {
 		return nil, err
 	}
@@ -321,7 +321,7 @@ func (h handler) page(ctx context.Context, kind domain.Kind, in *ListInput) (*ht
 		return nil, err
 	}
 	page, err := httpx.ReadPage(ctx, in.Limit, func(limit int) ([]domain.Managed, error) {
-		return h.svc.store.List(ctx, auth.CallerOrNobody(ctx).ProjectID, domain.ManagedQuery{
+		return h.svc.store.List(ctx, auth.CallerOrNone(ctx).ProjectID, domain.ManagedQuery{
 			Kind: kind, Labels: labels, Without: without, Name: in.Name, Statuses: in.Status, Limit: limit,
 			Marker: in.Marker.UUID,
 		})
@@ -362,7 +362,7 @@ type ManagedDifference struct { //nolint:revive // its name in the API
 }
 
 func (h handler) diff(ctx context.Context, kind domain.Kind, in *diffInput) (*httpx.Value[ManagedDiff], error) {
-	from, found, err := h.svc.Diff(ctx, auth.CallerOrNobody(ctx), kind, in.Name, in.From, in.To)
+	from, found, err := h.svc.Diff(ctx, auth.CallerOrNone(ctx), kind, in.Name, in.From, in.To)
 	if err != nil {
 		return nil, err
 	}

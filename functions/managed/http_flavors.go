@@ -123,7 +123,7 @@ func (h handler) listFlavors(ctx context.Context, in *listFlavorsInput) (*httpx.
 	}
 	page, err := httpx.ReadPage(ctx, in.Limit, func(limit int) ([]domain.ResourceFlavor, error) {
 		q := domain.FlavorQuery{Kind: kind, Limit: limit, Marker: in.Marker}
-		return h.svc.flavors.List(ctx, auth.CallerOrNobody(ctx).ProjectID, q)
+		return h.svc.flavors.List(ctx, auth.CallerOrNone(ctx).ProjectID, q)
 	}, func(f domain.ResourceFlavor) string { return f.Name })
 	body := ResourceFlavorPage{httpx.Each(page.Items, showFlavor), page.Next}
 	return &httpx.Value[ResourceFlavorPage]{Body: body}, err
@@ -146,7 +146,7 @@ func replyFlavor(f domain.ResourceFlavor, err error) (*flavorOutput, error) {
 type createFlavorInput struct{ Body CreateFlavor }
 
 func (h handler) createFlavor(ctx context.Context, in *createFlavorInput) (*flavorOutput, error) {
-	return replyFlavor(h.svc.CreateFlavor(ctx, auth.CallerOrNobody(ctx), in.Body.Name, in.Body.PutFlavor))
+	return replyFlavor(h.svc.CreateFlavor(ctx, auth.CallerOrNone(ctx), in.Body.Name, in.Body.PutFlavor))
 }
 
 // FlavorPath is the path of one. It is exported because huma ignores embedded structs that are not.
@@ -155,7 +155,7 @@ type FlavorPath struct {
 }
 
 func (h handler) getFlavor(ctx context.Context, in *FlavorPath) (*flavorOutput, error) {
-	return replyFlavor(h.svc.flavors.Get(ctx, auth.CallerOrNobody(ctx).ProjectID, in.Name))
+	return replyFlavor(h.svc.flavors.Get(ctx, auth.CallerOrNone(ctx).ProjectID, in.Name))
 }
 
 type putFlavorInput struct {
@@ -171,7 +171,7 @@ func (in *putFlavorInput) Resolve(huma.Context) []error { return checkName(in.Na
 
 func (h handler) putFlavor(ctx context.Context, in *putFlavorInput) (httpx.Response, error) {
 	expected := conditionOf(httpx.RequestOf(ctx))
-	stored, created, err := h.svc.PutFlavor(ctx, auth.CallerOrNobody(ctx), in.Name, in.Body, expected, in.DryRun)
+	stored, created, err := h.svc.PutFlavor(ctx, auth.CallerOrNone(ctx), in.Name, in.Body, expected, in.DryRun)
 	if err != nil {
 		return httpx.Response{}, err
 	}
@@ -191,7 +191,7 @@ type deleteFlavorInput struct {
 }
 
 func (h handler) deleteFlavor(ctx context.Context, in *deleteFlavorInput) (*struct{}, error) {
-	return nil, h.svc.DeleteFlavor(ctx, auth.CallerOrNobody(ctx), in.Name, conditionOf(httpx.RequestOf(ctx)))
+	return nil, h.svc.DeleteFlavor(ctx, auth.CallerOrNone(ctx), in.Name, conditionOf(httpx.RequestOf(ctx)))
 }
 
 // Spec is what a resource is declared to be: a MachineSpec, DeploymentSpec, VolumeSpec, ..., by its kind.

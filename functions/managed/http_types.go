@@ -74,7 +74,7 @@ func checkLabels(field string, labels map[string]string) (faults []error) {
 	return faults
 }
 
-// selector reads labels that are asked for, such as app=shop and tier!=db.
+// selector reads requested labels, such as app=shop and tier!=db.
 func selector(given []string) (with map[string]string, without []map[string]string, err error) {
 	with = map[string]string{}
 	for _, text := range given {

@@ -92,7 +92,8 @@ func (s service) problem(
 	return "", nil
 }
 
-// absentResource says that the project has no such resource, with the nearest name of the first of its kind.
+// absentResource is the error for a resource that the project does not have, with the nearest name of the first of its
+// kind.
 func (s service) absentResource(
 	ctx context.Context, projectID string, ref reference, r lookup.Ref,
 ) (string, error) {

@@ -138,7 +138,7 @@ func (s service) Uncordon(ctx context.Context, cloud session, name string) (node
 	return found, err
 }
 
-// drainRequest is what a drain is asked to be. Zero values leave it to watch-nodes.
+// drainRequest is what a request for a drain says. Zero values leave it to watch-nodes.
 type drainRequest struct {
 	parallel      int
 	serverTimeout time.Duration

@@ -73,7 +73,7 @@ func (m maintained) count(sql string, args ...any) int {
 	return testkit.Scalar[int](m, m.conn, "select count(*)::int from "+sql, args...)
 }
 
-// TestCordon: Nova shows the reason, somebody else's stays theirs, and only what cloudfn has cordoned is opened.
+// TestCordon: Nova shows the reason, someone else's stays theirs, and only what cloudfn has cordoned is opened.
 func TestCordon(t *testing.T) {
 	t.Parallel()
 	m := maintain(t)
@@ -136,10 +136,10 @@ func TestDrainNode(t *testing.T) {
 	}
 	if by := n.Drain.RequestedBy; n.Drain.Parallel != 3 || n.Drain.Timeout != "PT5M" || by == nil ||
 		by.UserName != "admin" || by.UserID == "" || by.ProjectID == "" {
-		t.Errorf("the drain shows not how it was asked: %+v, by %+v", n.Drain, by)
+		t.Errorf("the drain does not show its request: %+v, by %+v", n.Drain, by)
 	}
 	if m.count("drains where parallel = 3 and server_timeout = '5 minutes' and actor->>'user_name' = 'admin'") != 1 {
-		t.Error("the drain is not stored as asked")
+		t.Error("the drain is not stored as requested")
 	}
 	if again := m.post("drain", "", 202); *again.Drain.ID != *n.Drain.ID {
 		t.Errorf("a second drain: %+v", again.Drain)
@@ -170,7 +170,7 @@ func TestDrainNode(t *testing.T) {
 		t.Errorf("an old drain of a host that was uncordoned: %+v", n.Drain)
 	}
 	if n := m.post("cordon", "", 200); n.Drain != nil {
-		t.Errorf("an old drain of a host that was cordoned anew: %+v", n.Drain)
+		t.Errorf("an old drain of a host that was cordoned again: %+v", n.Drain)
 	}
 	m.exec("update nodes set cordoned_at = '2026-01-01'")
 	if n := do(t, m.admin, "GET", "/v1/nodes/"+m.host, 200); n.Drain == nil || n.Drain.State != domain.DrainCancelled {
@@ -190,7 +190,7 @@ func TestDrainNode(t *testing.T) {
 	}
 }
 
-// boot makes a server on the host, with the trait that the isolated hosts ask for.
+// boot makes a server on the host, with the trait that the isolated hosts require.
 func (m maintained) boot(name string) (id string) {
 	m.Helper()
 	p, facts, admin := testkit.NewProject(m), testkit.Sandbox(m), testkit.Session(m, "leases")
@@ -252,7 +252,7 @@ func TestDrainIsRefused(t *testing.T) {
 	m.post("uncordon", "", 200)
 	testkit.ForceDown(t, m.host, true)
 	const forced = "an admin has forced it down in Nova"
-	m.exec("update nodes set status = 'up'") // as watch-nodes has seen it before
+	m.exec("update nodes set status = 'up'") // as watch-nodes has observed it before
 	m.refused("drain", `{"force":true}`, "is down ("+forced+")")
 	m.refused("drain?dry_run=true", `{"force":true}`, "not evacuated")
 	if n := do(t, m.admin, "GET", "/v1/nodes/"+m.host, 200); n.Status != "down" || n.StatusReason != forced {

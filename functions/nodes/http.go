@@ -231,7 +231,7 @@ func drainRoutes(api huma.API, h handler) {
 			200: "The host takes servers.",
 			403: notMine,
 			404: notFound,
-			409: "Somebody else has disabled the host, or it is drained.",
+			409: "Someone else has disabled the host, or it is drained.",
 		}),
 	}, h.tagged(h.svc.Uncordon))
 	httpx.Serve[drainInput, nodeOutput](api, huma.Operation{

@@ -35,8 +35,8 @@ type Node struct {
 	Providers      []string          `json:"providers" doc:"What runs on it besides Nova's hypervisor."`
 	Status         domain.NodeStatus `json:"status" enum:"up,suspect,down,unknown"`
 	StatusReason   string            `json:"status_reason,omitempty" doc:"Why it is suspect or down."`
-	StatusSince    time.Time         `json:"status_since,omitzero" doc:"Absent until watch-nodes has seen it."`
-	StatusURL      string            `json:"status_url,omitempty" doc:"What watch-nodes asks when it is suspect."`
+	StatusSince    time.Time         `json:"status_since,omitzero" doc:"Absent until watch-nodes has observed it."`
+	StatusURL      string            `json:"status_url,omitempty" doc:"What watch-nodes reads when it is suspect."`
 	Alert          bool              `json:"alert" doc:"Whether its changes are events."`
 	Schedulable    bool              `json:"schedulable" doc:"Whether Nova places servers on it: false when disabled."`
 	CordonedBy     string            `json:"cordoned_by,omitempty" enum:"cloudfn,other" doc:"Who has disabled it."`
@@ -68,7 +68,7 @@ type Drain struct {
 	Done        int                `json:"done" minimum:"0" doc:"Servers that have moved."`
 	Left        int                `json:"left" minimum:"0" doc:"Servers that wait or move."`
 	Room        string             `json:"room,omitempty" enum:"yes,no,unknown" doc:"Of a dry run: for all servers."`
-	Moving      []MovingServer     `json:"moving" doc:"What Nova was asked to move."`
+	Moving      []MovingServer     `json:"moving" doc:"What Nova was requested to move."`
 	Skipped     []SkippedServer    `json:"skipped" doc:"What stays on the node."`
 	Servers     []DrainServer      `json:"servers,omitempty" doc:"All of them. Lists of nodes do not have it."`
 	CreatedAt   time.Time          `json:"created_at,omitzero"`

@@ -20,15 +20,15 @@ import (
 type between struct {
 	env map[string]string // sends a process here
 
-	mu      sync.Mutex
-	asked   []string                                // paths with queries
-	before  func(*http.Request)                     // may change a request
-	change  func(server map[string]any) (keep bool) // may change a server that is shown, or hide it
-	fails   func(uri string) bool                   // these are responded with 500
-	refuses func(uri string) bool                   // these with 403
-	away    bool
-	holds   chan struct{} // requests wait until it is closed; nil = none
-	lists   chan struct{} // lists of changes wait here, after Nova's own answer
+	mu          sync.Mutex
+	uris        []string                                // paths with queries
+	before      func(*http.Request)                     // may change a request
+	change      func(server map[string]any) (keep bool) // may change a server that is shown, or hide it
+	fails       func(uri string) bool                   // these are responded with 500
+	refuses     func(uri string) bool                   // these with 403
+	unavailable bool
+	holds       chan struct{} // requests wait until it is closed; nil = none
+	lists       chan struct{} // lists of changes wait here, after Nova's own answer
 }
 
 // newBetween stands there for a process with the service account that may only read.
@@ -47,7 +47,7 @@ func newBetweenAs(t *testing.T, account string) *between {
 		ModifyResponse: b.edit,
 	}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		away, fails, refuses, holds := b.take(r)
+		unavailable, fails, refuses, holds := b.take(r)
 		if holds != nil {
 			<-holds
 		}
@@ -59,7 +59,7 @@ func newBetweenAs(t *testing.T, account string) *between {
 			http.Error(w, `{"computeFault": {"code": 500, "message": "Unexpected API Error."}}`, http.StatusInternalServerError)
 			return
 		}
-		if away {
+		if unavailable {
 			panic(http.ErrAbortHandler) // the connection breaks
 		}
 		proxy.ServeHTTP(w, r)
@@ -70,15 +70,15 @@ func newBetweenAs(t *testing.T, account string) *between {
 	return b
 }
 
-func (b *between) take(r *http.Request) (away, fails, refuses bool, holds chan struct{}) {
+func (b *between) take(r *http.Request) (unavailable, fails, refuses bool, holds chan struct{}) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.asked = append(b.asked, r.URL.RequestURI())
+	b.uris = append(b.uris, r.URL.RequestURI())
 	if b.before != nil {
 		b.before(r)
 	}
 	uri := r.URL.RequestURI()
-	return b.away, b.fails != nil && b.fails(uri), b.refuses != nil && b.refuses(uri), b.holds
+	return b.unavailable, b.fails != nil && b.fails(uri), b.refuses != nil && b.refuses(uri), b.holds
 }
 
 // gate returns a channel to hold requests by, and the function that lets them pass.
@@ -101,9 +101,9 @@ func (b *between) set(do func(*between)) {
 func (b *between) requests() []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	asked := b.asked
-	b.asked = nil
-	return asked
+	uris := b.uris
+	b.uris = nil
+	return uris
 }
 
 func (b *between) edit(resp *http.Response) error {

@@ -23,16 +23,16 @@ func (s *service) engine() orders.Engine {
 }
 
 const (
-	projectsAtOnce = 8
-	passFor        = 20 * time.Second
-	ordersAtOnce   = 1000 // are read by one statement
+	parallelProjects = 8
+	passFor          = 20 * time.Second
+	ordersPerPage    = 1000 // are read by one statement
 )
 
-// attend writes the status that follows from the instances of each order that is still running, and does what the order
-// asks for beyond its servers: to stop them once they run, or to delete them all when it is rolled back.
-func (s *service) attend(ctx context.Context) error {
+// reconcileOrders writes the status that follows from the instances of each order that is still running, and does what
+// the order requests beyond its servers: to stop them once they run, or to delete them all when it is rolled back.
+func (s *service) reconcileOrders(ctx context.Context) error {
 	return retryable(eachOrder(ctx, s.polls.ListRunningOrders, func(o domain.RunningOrder) error {
-		err := s.attendOne(ctx, o)
+		err := s.reconcileOrder(ctx, o)
 		if err != nil {
 			slog.WarnContext(ctx, "order reconcile failed", "project_id", o.ProjectID, "order_id", o.ID, "error", err)
 		}
@@ -55,7 +55,7 @@ func eachOrder(
 	}
 	attempted := map[key]bool{}
 	for after := (domain.RunningOrder{}); ctx.Err() == nil; {
-		page, err := list(ctx, after, ordersAtOnce)
+		page, err := list(ctx, after, ordersPerPage)
 		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 			return errs
 		}
@@ -70,7 +70,7 @@ func eachOrder(
 			}
 		}
 		errs = append(errs, eachOfPage(ctx, fresh, do)...)
-		if len(page) < ordersAtOnce || len(fresh) == 0 {
+		if len(page) < ordersPerPage || len(fresh) == 0 {
 			return errs
 		}
 		after = page[len(page)-1]
@@ -91,7 +91,7 @@ func eachOfPage(ctx context.Context, list []domain.RunningOrder, do func(domain.
 		orders[o.ProjectID] = append(orders[o.ProjectID], n)
 	}
 	var group errgroup.Group
-	group.SetLimit(projectsAtOnce)
+	group.SetLimit(parallelProjects)
 	for _, project := range projects {
 		group.Go(func() error {
 			for _, n := range orders[project] {
@@ -106,7 +106,7 @@ func eachOfPage(ctx context.Context, list []domain.RunningOrder, do func(domain.
 	return errs
 }
 
-func (s *service) attendOne(ctx context.Context, key domain.RunningOrder) error {
+func (s *service) reconcileOrder(ctx context.Context, key domain.RunningOrder) error {
 	order, err := s.orders.Get(ctx, key.ProjectID, key.ID)
 	if err != nil {
 		return err

@@ -166,7 +166,7 @@ func TestRemoveExtras(t *testing.T) {
 
 const unexpectedServer = "cloudfn.instance.unexpected_server.v1"
 
-// visit asks for the order and has everything polled.
+// visit reads the order and has everything polled.
 func (w *world) visit(t *testing.T) {
 	t.Helper()
 	p := testkit.Spawn(t, testkit.Env(t, w.database, map[string]string{"FUNCTION_TARGET": "launch"})).As(w.Token(t))
@@ -189,7 +189,7 @@ func (w *world) unexpected(t *testing.T) (found []string) {
 	return found
 }
 
-// TestLongCopiedTags: a server that somebody made with the tags of ours is never deleted, neither by a GET of the order
+// TestLongCopiedTags: a server that someone made with the tags of ours is never deleted, neither by a GET of the order
 // nor by a poll, while the order runs, when it is done or months later. One event reports each such server.
 func TestLongCopiedTags(t *testing.T) {
 	t.Parallel()
@@ -235,7 +235,7 @@ func TestLongCopiedTags(t *testing.T) {
 	expect("months later")
 }
 
-// TestLongCopiedTagsOfNoServer: an instance without a server does not adopt somebody's server that carries its tags.
+// TestLongCopiedTagsOfNoServer: an instance without a server does not adopt someone's server that carries its tags.
 // Its order was rolled back, or interrupted before Nova was called.
 func TestLongCopiedTagsOfNoServer(t *testing.T) {
 	t.Parallel()
@@ -265,10 +265,10 @@ func TestLongCopiedTagsOfNoServer(t *testing.T) {
 		}
 		w.visit(t)
 		if left := w.Servers(t); len(left) != 1 || left[0].ID != id || left[0].Status != "ACTIVE" {
-			t.Fatalf("%s: Nova has %+v, want somebody's server", status, left)
+			t.Fatalf("%s: Nova has %+v, want someone's server", status, left)
 		}
 		if n := testkit.Scalar[int](t, conn, "select count(server_id)::int from instances"); n != 0 {
-			t.Errorf("%s: %d instances adopted somebody's server", status, n)
+			t.Errorf("%s: %d instances adopted someone's server", status, n)
 		}
 	}
 	if got := w.unexpected(t); strings.Join(got, " ") != id {

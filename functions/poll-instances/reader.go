@@ -21,7 +21,7 @@ const (
 	cellTimeout = 10 * time.Second
 	// Reading all servers of a large cloud takes minutes: each event does this much of it, so that it reads changes as
 	// often as ever.
-	sweepFor = 45 * time.Second
+	scanTime = 45 * time.Second
 )
 
 // reader reads the servers of one project, or of the whole cloud.
@@ -32,15 +32,15 @@ type reader struct {
 	projects map[string]domain.Poll
 	cloud    session
 
-	asked     time.Time // by this process's clock
-	responded bool      // a page came
-	changed   bool      // what changed was read
-	start     time.Time // what changed before is read, but of stale projects
-	broken    bool      // Nova fails over what changed
-	up        bool      // all cells responded
-	swept     bool      // all servers were read
-	since     time.Time // what changed before is known when all servers were read
-	err       error
+	requestedAt time.Time // by this process's clock
+	responded   bool      // a page came
+	changed     bool      // what changed was read
+	start       time.Time // what changed before is read, but of stale projects
+	broken      bool      // Nova fails over what changed
+	up          bool      // all cells responded
+	hasScanned  bool      // all servers were read
+	since       time.Time // what changed before is known when all servers were read
+	err         error
 }
 
 func newReader(e *event, list domain.Poll, in string, projects []domain.Poll) *reader {
@@ -56,8 +56,8 @@ func (r *reader) use(ctx context.Context, do func() error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if r.asked.IsZero() {
-		r.asked = time.Now()
+	if r.requestedAt.IsZero() {
+		r.requestedAt = time.Now()
 	}
 	return r.event.cloud.use(ctx, r.in, func(cloud session) error {
 		r.cloud = cloud
@@ -68,7 +68,8 @@ func (r *reader) use(ctx context.Context, do func() error) error {
 // spared reports whether an attempt that ended with the event says nothing of Nova: it responded, or had little time
 // to. An end of ours says nothing either.
 func (r *reader) spared(ended error) bool {
-	return errors.Is(ended, context.Canceled) || r.responded || r.asked.IsZero() || time.Since(r.asked) < r.leastWait
+	return errors.Is(ended, context.Canceled) || r.responded || r.requestedAt.IsZero() ||
+		time.Since(r.requestedAt) < r.leastWait
 }
 
 // stale reports whether the project's changes were not read for so long that reading all of its servers takes less.
@@ -103,11 +104,11 @@ func (r *reader) begin(ctx context.Context) (err error) {
 // complete reads all servers when that is due. While a cell of Nova is down all servers are read each time, and
 // what changes there meanwhile when it is back.
 func (r *reader) complete(ctx context.Context, up bool) error {
-	r.up = up // it was asked for after the changes: the cells were up while they were read
-	if !r.broken && up && r.list.SweepMarker == "" && !r.fullDue() {
+	r.up = up // it was read after the changes: the cells were up while they were read
+	if !r.broken && up && r.list.ScanMarker == "" && !r.fullDue() {
 		return r.lookUpUncertain(ctx)
 	}
-	err := r.sweep(ctx)
+	err := r.scan(ctx)
 	if err != nil && ctx.Err() != nil && r.responded {
 		return nil // what changed was read, and the next event continues with the rest
 	}
@@ -129,7 +130,7 @@ func (r *reader) cellsUp(ctx context.Context) bool {
 	defer cancel()
 	err := r.cloud.CellsUp(ctx, r.list.ProjectID)
 	if err != nil {
-		slog.WarnContext(ctx, "the cells of nova could not be checked: no server counts as gone",
+		slog.WarnContext(ctx, "the cells of nova could not be checked: no server counts as deleted",
 			"project_id", r.list.ProjectID, "error", err)
 	}
 	return err == nil
@@ -144,7 +145,7 @@ func (r *reader) result() []domain.Poll {
 			p = r.advanced(p)
 		}
 		if r.list.ProjectID == p.ProjectID {
-			p.SweepAt, p.SweepMarker = r.list.SweepAt, r.list.SweepMarker
+			p.ScanAt, p.ScanMarker = r.list.ScanAt, r.list.ScanMarker
 		}
 		read = append(read, p)
 	}
@@ -161,10 +162,10 @@ func (r *reader) advanced(p domain.Poll) domain.Poll {
 	switch {
 	case r.up && !r.broken && !r.stale(p):
 		p.Since = r.start
-	case r.up && r.swept:
+	case r.up && r.hasScanned:
 		p.Since = r.since
 	}
-	if r.swept {
+	if r.hasScanned {
 		p.FullAt = r.list.FullAt
 	}
 	p.Succeeded()
@@ -190,16 +191,16 @@ func (r *reader) changes(ctx context.Context, since time.Time) error {
 	}
 }
 
-// sweep reads all servers, and asks by id for those of tracked instances that are not among them. It stores
+// scan reads all servers, and by id those of tracked instances that are not among them. It stores
 // its marker after each page, so that the next event resumes there.
-func (r *reader) sweep(ctx context.Context) error {
-	if r.list.SweepMarker == "" {
-		r.list.SweepAt = r.start
+func (r *reader) scan(ctx context.Context) error {
+	if r.list.ScanMarker == "" {
+		r.list.ScanAt = r.start
 	}
-	for end := time.Now().Add(sweepFor); ; {
-		more, err := r.sweepPage(ctx)
-		if apperr.CodeOf(err) == apperr.Invalid && r.list.SweepMarker != "" { // the server that it names is gone
-			r.list.SweepAt, r.list.SweepMarker, more, err = r.start, "", true, nil
+	for end := time.Now().Add(scanTime); ; {
+		more, err := r.scanPage(ctx)
+		if apperr.CodeOf(err) == apperr.Invalid && r.list.ScanMarker != "" { // the server that it names is deleted
+			r.list.ScanAt, r.list.ScanMarker, more, err = r.start, "", true, nil
 		}
 		if err != nil {
 			return err
@@ -207,18 +208,18 @@ func (r *reader) sweep(ctx context.Context) error {
 		if !more {
 			break
 		}
-		if err := r.polls.RecordSweep(ctx, r.claim, r.list); err != nil || r.changed && time.Now().After(end) {
+		if err := r.polls.RecordScan(ctx, r.claim, r.list); err != nil || r.changed && time.Now().After(end) {
 			return err
 		}
 	}
-	missing, err := r.polls.ListMissing(ctx, slices.Sorted(maps.Keys(r.projects)), r.list.SweepAt)
+	missing, err := r.polls.ListMissing(ctx, slices.Sorted(maps.Keys(r.projects)), r.list.ScanAt)
 	if err != nil {
 		return err
 	}
 	if err := r.lookUp(ctx, missing, r.up); err != nil {
 		return err
 	}
-	r.swept, r.since, r.list.FullAt, r.list.SweepAt = true, r.list.SweepAt, r.list.SweepAt, time.Time{}
+	r.hasScanned, r.since, r.list.FullAt, r.list.ScanAt = true, r.list.ScanAt, r.list.ScanAt, time.Time{}
 	return r.catchUp(ctx)
 }
 
@@ -237,12 +238,12 @@ func (r *reader) catchUp(ctx context.Context) error {
 	return nil
 }
 
-func (r *reader) sweepPage(ctx context.Context) (more bool, err error) {
+func (r *reader) scanPage(ctx context.Context) (more bool, err error) {
 	at, err := r.db.Now(ctx)
 	if err != nil {
 		return false, err
 	}
-	page, next, err := r.cloud.AllServers(ctx, r.list.ProjectID, r.list.SweepMarker)
+	page, next, err := r.cloud.AllServers(ctx, r.list.ProjectID, r.list.ScanMarker)
 	if err != nil {
 		return false, err
 	}
@@ -257,7 +258,7 @@ func (r *reader) sweepPage(ctx context.Context) (more bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	r.list.SweepMarker = next
+	r.list.ScanMarker = next
 	return next != "", nil
 }
 
@@ -297,11 +298,11 @@ func (r *reader) apply(
 }
 
 const (
-	lookUps     = 8   // servers at once that are asked for by id
-	mostLookUps = 100 // instances that are asked for by id at each event; when more are in doubt, all are read
+	lookUps     = 8   // servers that are read by id concurrently
+	mostLookUps = 100 // instances that are read by id at each event; when more are in doubt, all are read
 )
 
-// lookUpUncertain asks by id for the servers of instances that Nova did not know last time, or that are unknown.
+// lookUpUncertain reads by id the servers of instances that Nova did not know last time, or that are unknown.
 func (r *reader) lookUpUncertain(ctx context.Context) error {
 	hasUncertain := func(p domain.Poll) bool { return p.Uncertain > 0 }
 	if !slices.ContainsFunc(slices.Collect(maps.Values(r.projects)), hasUncertain) {
@@ -314,7 +315,7 @@ func (r *reader) lookUpUncertain(ctx context.Context) error {
 	return r.lookUp(ctx, uncertain, true)
 }
 
-// lookUp asks for servers by id, and stores what Nova says of each. An error leaves the instance as it is.
+// lookUp reads servers by id, and stores what Nova says of each. An error leaves the instance as it is.
 func (r *reader) lookUp(ctx context.Context, uncertain []domain.Instance, up bool) error {
 	for some := range slices.Chunk(uncertain, mostLookUps) {
 		at, err := r.db.Now(ctx)
@@ -350,7 +351,7 @@ func (r *reader) lookUpSome(ctx context.Context, at time.Time, some []domain.Ins
 	return errors.Join(retryable(errs), r.change(ctx, news))
 }
 
-// lookUpOne asks for one server; known is false when nothing can be said of it.
+// lookUpOne reads one server; known is false when nothing can be said of it.
 func (r *reader) lookUpOne(ctx context.Context, at time.Time, i *domain.Instance, up bool) (known bool, err error) {
 	server, err := r.cloud.Server(ctx, i.ServerID)
 	switch {
@@ -380,12 +381,12 @@ func serverOf(i domain.Instance, servers []domain.Server) (found domain.Server, 
 
 // Bounds for reading action logs. Each log is a call.
 const (
-	mostLogs   = 100 // at each event; beyond that, states in between are passed over
-	logsAtOnce = 8
+	mostLogs     = 100 // at each event; beyond that, states in between are passed over
+	parallelLogs = 8
 )
 
 // passed reads the action logs of servers that changed, and derives the states that their instances passed through
-// since they were last seen, by the server's id. A log that cannot be read hides them: what Nova shows now is
+// since they were last observed, by the server's id. A log that cannot be read hides them: what Nova shows now is
 // written all the same.
 func (r *reader) passed(
 	ctx context.Context, found []domain.Instance, servers []domain.Server,
@@ -393,7 +394,7 @@ func (r *reader) passed(
 	var mu sync.Mutex
 	passed, beyond := map[string][]domain.PassedState{}, 0
 	var group errgroup.Group
-	group.SetLimit(logsAtOnce)
+	group.SetLimit(parallelLogs)
 	for _, i := range found {
 		s, ok := serverOf(i, servers)
 		if !ok || !i.MayHavePassed(s) {

@@ -19,21 +19,21 @@ import (
 )
 
 // pagedCloud is a session that may list the whole cloud, in pages of two servers, and that records its calls: no
-// sandbox has projects that nobody read for weeks.
+// sandbox has projects that no one read for weeks.
 type pagedCloud struct {
 	session
 	servers []domain.Server
 	hangs   string // the list after this server gets no answer
 
-	mu    sync.Mutex
-	asked []string
-	since time.Time // the earliest since that a list of changes was requested with
+	mu       sync.Mutex
+	requests []string
+	since    time.Time // the earliest since that a list of changes was requested with
 }
 
 func (c *pagedCloud) called(what string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.asked = append(c.asked, what)
+	c.requests = append(c.requests, what)
 }
 
 func (c *pagedCloud) ChangedServers(
@@ -72,13 +72,13 @@ func (c *pagedCloud) Server(_ context.Context, id string) (domain.Server, error)
 // poll has a service handle one event, and returns the calls to the cloud.
 func (c *pagedCloud) poll(t *testing.T, s *service) []string {
 	t.Helper()
-	c.asked, c.since = nil, time.Time{}
+	c.requests, c.since = nil, time.Time{}
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 	defer cancel()
 	if err := s.Poll(ctx); err != nil {
 		t.Fatal(err)
 	}
-	return c.asked
+	return c.requests
 }
 
 func (c *pagedCloud) service(t *testing.T, url string) *service {
@@ -105,7 +105,7 @@ func TestStaleProjects(t *testing.T) {
   now() - interval '3 weeks'), ('old', now(), now())`)
 	got := c.poll(t, s)
 	if len(got) < 2 || got[0] != "changes" || got[1] != "all after " || c.since.Before(time.Now().Add(-5*time.Minute)) {
-		t.Errorf("asked for %q since %s", got, c.since)
+		t.Errorf("read %q since %s", got, c.since)
 	}
 	conn := testkit.Connect(t, url)
 	if n := testkit.Scalar[int](t, conn,
@@ -117,13 +117,13 @@ func TestStaleProjects(t *testing.T) {
 	}
 	exec("update polls set since = now() - interval '3 weeks'")
 	if got = c.poll(t, s); !c.since.IsZero() || got[0] != "all after " {
-		t.Errorf("asked for %q since %s", got, c.since)
+		t.Errorf("read %q since %s", got, c.since)
 	}
 }
 
-// TestSweepResumes where the previous sweep stopped: the servers that it had seen are not read again, neither by page
+// TestScanResumes where the previous scan stopped: the servers that it had read are not read again, neither by page
 // nor by id.
-func TestSweepResumes(t *testing.T) {
+func TestScanResumes(t *testing.T) {
 	t.Parallel()
 	url := testkit.Database(t)
 	c := &pagedCloud{hangs: "s4"}
@@ -156,7 +156,7 @@ select 'p1', gen_random_uuid(), 0, 'x', 's' || n, 'active', 'ACTIVE', 'connected
 	}
 }
 
-// TestWholeCloudIsTriedLater: an account that may not list the whole cloud asks for it again some minutes later.
+// TestWholeCloudIsTriedLater: an account that may not list the whole cloud tries it again some minutes later.
 func TestWholeCloudIsTriedLater(t *testing.T) {
 	t.Parallel()
 	cloud, url := newSlowCloud(0), testkit.Database(t)

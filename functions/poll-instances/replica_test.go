@@ -50,8 +50,8 @@ func (i interrupted) Claim(ctx context.Context, order domain.Order, claimFor tim
 	return i.Orders.Claim(ctx, order, claimFor)
 }
 
-// attending is a service that attends to orders in a real database, with a fake Nova.
-func attending(t *testing.T, nova session) (*service, postgres.Orders, *pgx.Conn) {
+// newReconciler returns a service that reconciles orders in a real database, with a fake Nova.
+func newReconciler(t *testing.T, nova session) (*service, postgres.Orders, *pgx.Conn) {
 	t.Helper()
 	url := testkit.Database(t)
 	db, err := postgres.Open(postgres.Config{URL: domain.Secret(url), MaxConns: 4}, nil)
@@ -94,7 +94,7 @@ func placedIn(
 // rollback must not abandon that instance while Nova may still make its server, because nothing would delete it.
 func TestRollbackRereadsClaimedOrder(t *testing.T) {
 	t.Parallel()
-	s, store, conn := attending(t, scripted{})
+	s, store, conn := newReconciler(t, scripted{})
 	order, claim := placed(t, store, domain.OrderSpec{OnFailure: domain.Rollback}, 2)
 	refused := order.Instances[0]
 	refused.State, refused.Problem = domain.InstanceError, &domain.Problem{Code: "quota_exceeded"}
@@ -108,7 +108,7 @@ func TestRollbackRereadsClaimedOrder(t *testing.T) {
 			t.Error(err)
 		}
 	}}
-	if err := s.attend(t.Context()); err != nil {
+	if err := s.reconcileOrders(t.Context()); err != nil {
 		t.Error(err)
 	}
 	got, err := store.Get(t.Context(), order.ProjectID, order.ID)
@@ -120,7 +120,7 @@ func TestRollbackRereadsClaimedOrder(t *testing.T) {
 	}
 }
 
-// TestNewerStateBeatsStop: a server that another replica has seen stopped, before this one writes down that it
+// TestNewerStateBeatsStop: a server that another replica has observed stopped, before this one writes down that it
 // is being stopped, stays stopped.
 func TestNewerStateBeatsStop(t *testing.T) {
 	t.Parallel()
@@ -129,24 +129,24 @@ func TestNewerStateBeatsStop(t *testing.T) {
 	nova := scripted{stopping: func() {
 		now, err := s.db.Now(t.Context())
 		stopped := running
-		stopped.Seen(domain.Server{ID: "s", Name: "web", Status: "SHUTOFF"})
+		stopped.Observe(domain.Server{ID: "s", Name: "web", Status: "SHUTOFF"})
 		stopped.SeenAt = now
 		if reported, changed := s.instances.ChangeAfter(t.Context(), []domain.Instance{stopped}, nil); err != nil ||
 			changed != nil || reported != 1 {
 			t.Errorf("%d changes were reported, %v, %v", reported, err, changed)
 		}
 	}}
-	s, store, conn := attending(t, nova)
+	s, store, conn := newReconciler(t, nova)
 	order, claim := placed(t, store, domain.OrderSpec{Stopped: true}, 1)
 	running = order.Instances[0]
-	running.Seen(domain.Server{ID: "s", Name: "web", Status: "ACTIVE"})
+	running.Observe(domain.Server{ID: "s", Name: "web", Status: "ACTIVE"})
 	if err := store.Decide(t.Context(), claim, running); err != nil {
 		t.Fatal(err)
 	}
 	if err := store.Release(t.Context(), order, claim); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.attend(t.Context()); err != nil {
+	if err := s.reconcileOrders(t.Context()); err != nil {
 		t.Error(err)
 	}
 	rows, _ := conn.Query(t.Context(), "select data->>'state' from events where subject = $1 order by seq",
@@ -162,15 +162,15 @@ func TestNewerStateBeatsStop(t *testing.T) {
 func TestReusedServerIsStarted(t *testing.T) {
 	t.Parallel()
 	started := 0
-	s, store, conn := attending(t, scripted{starting: func() { started++ }})
+	s, store, conn := newReconciler(t, scripted{starting: func() { started++ }})
 	order, claim := placed(t, store, domain.OrderSpec{Reuse: true}, 1)
 	idle := order.Instances[0]
-	idle.Seen(domain.Server{ID: "s", Name: "web", Status: "SHUTOFF"})
+	idle.Observe(domain.Server{ID: "s", Name: "web", Status: "SHUTOFF"})
 	err := errors.Join(store.Decide(t.Context(), claim, idle), store.Release(t.Context(), order, claim))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.attend(t.Context()); err != nil {
+	if err := s.reconcileOrders(t.Context()); err != nil {
 		t.Error(err)
 	}
 	if got := testkit.Scalar[string](t, conn, "select state from instances"); started != 1 || got != "updating" {
@@ -188,7 +188,7 @@ func TestOrdersOfOtherReplicas(t *testing.T) {
 			if err != nil || !claim.Acquired {
 				t.Fatal("the other replica does not follow", err)
 			}
-			return (&event{service: s}).tend(t.Context())
+			return (&event{service: s}).reconcile(t.Context())
 		},
 		"the one that follows": func(t *testing.T, s *service) error {
 			s.followFor = time.Minute
@@ -197,10 +197,10 @@ func TestOrdersOfOtherReplicas(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s, store, conn := attending(t, scripted{})
+			s, store, conn := newReconciler(t, scripted{})
 			order, claim := placed(t, store, domain.OrderSpec{}, 1)
 			active := order.Instances[0]
-			active.Seen(domain.Server{ID: "s", Name: "web", Status: "ACTIVE"})
+			active.Observe(domain.Server{ID: "s", Name: "web", Status: "ACTIVE"})
 			err := errors.Join(store.Decide(t.Context(), claim, active), store.Release(t.Context(), order, claim))
 			if err != nil {
 				t.Fatal(err)
@@ -219,7 +219,7 @@ func TestOrdersOfOtherReplicas(t *testing.T) {
 // does not count.
 func TestLostClaim(t *testing.T) {
 	t.Parallel()
-	s, _, conn := attending(t, nil)
+	s, _, conn := newReconciler(t, nil)
 	e := &event{service: s, claim: domain.NewClaim()}
 	_, err := conn.Exec(t.Context(),
 		"insert into polls (project_id, since, full_at) values ('p', now(), now()), ('q', now(), now())")

@@ -16,17 +16,17 @@ import (
 
 const (
 	// Projects that are read one by one are claimed in shards. Each shard checks once whether all cells answer.
-	shards    = 2  // at once
+	shards    = 2  // concurrently
 	shardSize = 32 // projects
-	parallel  = 4  // projects of a shard that are read at once
+	parallel  = 4  // projects of a shard that are read concurrently
 
-	leastWait = 70 * time.Second // Nova waits 60 s for a cell that hangs
-	goneAfter = time.Minute      // between the two lookups of a project that Keystone does not know
+	leastWait    = 70 * time.Second // Nova waits 60 s for a cell that hangs
+	deletedAfter = time.Minute      // between the two lookups of a project that Keystone does not know
 )
 
-// round reads all that is due: the whole cloud at once when Nova lets the account do that, else project by
+// round reads all that is due: the whole cloud together when Nova lets the account do that, else project by
 // project, those first that were not read for the longest. When Nova fails over the list of the whole cloud, for
-// which one broken server suffices, each project is read by itself, too.
+// which one broken server suffices, each project is read separately, too.
 func (e *event) round(ctx context.Context) error {
 	if err := e.polls.Prepare(ctx); err != nil {
 		return err
@@ -62,7 +62,7 @@ func (e *event) readDue(ctx context.Context) (first error) {
 	return first
 }
 
-// readMoving reads what changed in the projects, but for those that are being read by somebody.
+// readMoving reads what changed in the projects, but for those that are being read by someone.
 func (e *event) readMoving(ctx context.Context, moving []string) error {
 	alone, err := e.readCloud(ctx, moving)
 	if !alone {
@@ -76,8 +76,8 @@ func (e *event) readMoving(ctx context.Context, moving []string) error {
 	return e.readEach(ctx, free, true)
 }
 
-// readCloud reads the list of the whole cloud. When only names projects, the others are skipped. alone says that each
-// project has to be read by itself.
+// readCloud reads the list of the whole cloud. When only names projects, the others are skipped. alone reports whether
+// each project has to be read separately.
 func (e *event) readCloud(ctx context.Context, only []string) (alone bool, err error) {
 	if e.each.has("") {
 		return true, nil
@@ -98,17 +98,17 @@ func (e *event) readCloud(ctx context.Context, only []string) (alone bool, err e
 	e.read(ctx, []*reader{r}, only != nil)
 	switch apperr.CodeOf(r.err) {
 	case apperr.Forbidden:
-		slog.InfoContext(ctx, "the service account may not see the whole cloud: each project is read by itself")
+		slog.InfoContext(ctx, "the service account may not see the whole cloud: each project is read separately")
 		e.each.add("")
 	case apperr.BadGateway:
-		slog.WarnContext(ctx, "nova cannot list the whole cloud: each project is read by itself", "error", r.err)
+		slog.WarnContext(ctx, "nova cannot list the whole cloud: each project is read separately", "error", r.err)
 	default:
 		return false, e.finish(ctx, []*reader{r}, only != nil)
 	}
 	return true, e.release(ctx, "")
 }
 
-// readEach reads projects that are claimed, each by itself: in a session of its own when the account may not see
+// readEach reads projects that are claimed, each separately: in a session of its own when the account may not see
 // others'.
 func (e *event) readEach(ctx context.Context, claimed []domain.Poll, quick bool) error {
 	readers := make([]*reader, len(claimed))
@@ -124,7 +124,7 @@ func (e *event) readEach(ctx context.Context, claimed []domain.Poll, quick bool)
 	return e.finish(ctx, readers, quick)
 }
 
-// read has the readers read what changed, asks whether all cells responded meanwhile, and has them do what follows
+// read has the readers read what changed, checks whether all cells responded meanwhile, and has them do what follows
 // from that, unless it is to be quick. A reader that fails keeps none of the others from reading.
 func (e *event) read(ctx context.Context, readers []*reader, quick bool) {
 	side := func(do func(*reader) error) {
@@ -152,8 +152,8 @@ func (e *event) read(ctx context.Context, readers []*reader, quick bool) {
 	side(func(r *reader) error { return r.complete(ctx, up) })
 }
 
-// cellsUp reports whether all cells of Nova answer; any project's session can ask. Nova's lists silently leave out a
-// cell that does not.
+// cellsUp reports whether all cells of Nova answer; any project's session can read that. Nova's lists silently leave
+// out a cell that does not.
 func cellsUp(ctx context.Context, readers []*reader) bool {
 	good := slices.DeleteFunc(slices.Clone(readers), func(r *reader) bool { return r.err != nil })
 	for _, r := range good[:min(2, len(good))] {
@@ -198,7 +198,7 @@ func (e *event) finish(ctx context.Context, readers []*reader, quick bool) error
 }
 
 // failed notes that a list could not be read, and draws the conclusions: what could not be read for too long is
-// unknown, and the instances of a project that is gone are deleted.
+// unknown, and the instances of a project that is deleted are deleted.
 func (e *event) failed(ctx context.Context, now time.Time, r *reader) error {
 	level := slog.LevelError
 	if !r.list.FailingSince.IsZero() {
@@ -214,16 +214,16 @@ func (e *event) failed(ctx context.Context, now time.Time, r *reader) error {
 		r.projects[id] = p
 	}
 	if cannotEnter {
-		if gone, err := e.gone(ctx, now, r); gone || err != nil {
+		if isDeleted, err := e.deletedInKeystone(ctx, now, r); isDeleted || err != nil {
 			return err
 		}
 	}
 	return e.markUnknown(ctx, now, r.projects)
 }
 
-// gone deletes the instances of a project that Keystone does not know at two looks. An error of Keystone's, and
-// that the account may not ask for projects, say nothing; nor does a project that is disabled.
-func (e *event) gone(ctx context.Context, now time.Time, r *reader) (bool, error) {
+// deletedInKeystone deletes the instances of a project that Keystone does not know twice. An error of Keystone's, and
+// that the account may not read projects, say nothing; nor does a project that is disabled.
+func (e *event) deletedInKeystone(ctx context.Context, now time.Time, r *reader) (bool, error) {
 	p := r.projects[r.in]
 	defer func() { r.projects[r.in] = p }()
 	err := e.cloud.use(ctx, "", func(cloud session) error { return cloud.CheckProject(ctx, p.ProjectID) })
@@ -234,16 +234,16 @@ func (e *event) gone(ctx context.Context, now time.Time, r *reader) (bool, error
 	case apperr.CodeOf(err) != apperr.NotFound, errors.Is(err, errLogin):
 		return false, nil
 	case p.GoneAt.IsZero():
-		p.GoneAt, p.NotBefore = now, now.Add(goneAfter)
+		p.GoneAt, p.NotBefore = now, now.Add(deletedAfter)
 		return false, nil
-	case now.Sub(p.GoneAt) < goneAfter:
+	case now.Sub(p.GoneAt) < deletedAfter:
 		return false, nil
 	}
 	living, err := e.polls.ListLiving(ctx, p.ProjectID)
 	if err != nil {
 		return true, err
 	}
-	slog.WarnContext(ctx, "a project is gone from keystone: its instances count as deleted",
+	slog.WarnContext(ctx, "a project was deleted in keystone: its instances count as deleted",
 		"project_id", p.ProjectID, "instances", len(living))
 	for n := range living {
 		living[n].ProjectGone()
@@ -253,7 +253,7 @@ func (e *event) gone(ctx context.Context, now time.Time, r *reader) (bool, error
 }
 
 // markUnknown marks instances as unknown whose projects could not be read for too long, and that no other function has
-// seen meanwhile. Nova's last status is kept.
+// observed meanwhile. Nova's last status is kept.
 func (e *event) markUnknown(ctx context.Context, now time.Time, projects map[string]domain.Poll) error {
 	long := now.Add(-e.unknownAfter)
 	for _, id := range slices.Sorted(maps.Keys(projects)) {

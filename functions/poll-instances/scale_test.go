@@ -306,18 +306,18 @@ func TestHangingNovaDelaysOnlyItsProject(t *testing.T) {
 	t.Parallel()
 	var left sync.WaitGroup
 	left.Add(1)
-	s, store, conn := attending(t, hanging{left: &left})
+	s, store, conn := newReconciler(t, hanging{left: &left})
 	for n := range 4 {
 		project := map[bool]string{true: "slow", false: "other"}[n < 3]
 		order, claim := placedIn(t, store, project, domain.OrderSpec{Stopped: true}, 1)
 		active := order.Instances[0]
-		active.Seen(domain.Server{ID: string(rune('a' + n)), Name: "web", Status: "ACTIVE"})
+		active.Observe(domain.Server{ID: string(rune('a' + n)), Name: "web", Status: "ACTIVE"})
 		err := errors.Join(store.Decide(t.Context(), claim, active), store.Release(t.Context(), order, claim))
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := s.attend(t.Context()); err != nil {
+	if err := s.reconcileOrders(t.Context()); err != nil {
 		t.Error(err)
 	}
 	if n := testkit.Scalar[int](t, conn, "select count(*)::int from instances where state = 'updating'"); n != 4 {
@@ -358,7 +358,7 @@ func TestPassEnds(t *testing.T) {
 // TestPages: all running orders are read, a page at a time; the last one may be empty.
 func TestPages(t *testing.T) {
 	t.Parallel()
-	for _, orders := range []int{0, 1, ordersAtOnce, 2*ordersAtOnce + 1} {
+	for _, orders := range []int{0, 1, ordersPerPage, 2*ordersPerPage + 1} {
 		var largest atomic.Int64
 		list := func(_ context.Context, after domain.RunningOrder, limit int) (page []domain.RunningOrder, _ error) {
 			next := int(after.UpdatedAt.Unix())
@@ -374,7 +374,7 @@ func TestPages(t *testing.T) {
 		}
 		var calls atomic.Int64
 		errs := eachOrder(t.Context(), list, func(domain.RunningOrder) error { calls.Add(1); return nil })
-		if int(calls.Load()) != orders || largest.Load() > ordersAtOnce || errors.Join(errs...) != nil {
+		if int(calls.Load()) != orders || largest.Load() > ordersPerPage || errors.Join(errs...) != nil {
 			t.Errorf("%d orders: %d calls, %d in a page, %v", orders, calls.Load(), largest.Load(), errs)
 		}
 	}
@@ -384,7 +384,7 @@ func TestPages(t *testing.T) {
 func TestAttemptedOrders(t *testing.T) {
 	t.Parallel()
 	var orders []domain.RunningOrder
-	for range ordersAtOnce {
+	for range ordersPerPage {
 		orders = append(orders, domain.RunningOrder{ProjectID: "p", ID: uuid.New()})
 	}
 	pages := 0
@@ -396,7 +396,7 @@ func TestAttemptedOrders(t *testing.T) {
 	}
 	calls := 0
 	eachOrder(t.Context(), list, func(domain.RunningOrder) error { calls++; return nil })
-	if calls != ordersAtOnce {
-		t.Errorf("%d attempts of %d orders", calls, ordersAtOnce)
+	if calls != ordersPerPage {
+		t.Errorf("%d attempts of %d orders", calls, ordersPerPage)
 	}
 }

@@ -20,7 +20,7 @@ import (
 // newService has all stores of the database.
 func newService(db *postgres.DB, login func(context.Context) (session, error), wake func()) *service {
 	return &service{
-		events: flow.NewPair(), cloud: newSessions(login), db: db, jobs: postgres.Jobs{DB: db},
+		events: flow.NewGate(), cloud: newSessions(login), db: db, jobs: postgres.Jobs{DB: db},
 		chores: &due.Chores{Jobs: postgres.Jobs{DB: db}, Kind: jobKind, All: []*due.Chore{{Name: postgres.PollJob}}},
 		polls:  postgres.Polls{DB: db}, instances: postgres.Instances{DB: db}, orders: postgres.Orders{DB: db},
 		wake: wake,
@@ -35,15 +35,15 @@ type service struct {
 	polls     postgres.Polls
 	instances postgres.Instances
 	orders    orders.Store
-	wake      func() // whoever delivers events
+	wake      func() // wakes the function that delivers events
 
 	full         time.Duration
 	unknownAfter time.Duration
 	followFor    time.Duration
 	pause        time.Duration
 
-	events   flow.Pair // those of this process
-	each     refusals  // of "": Nova does not let the account see the whole cloud, so each project is read by itself
+	events   flow.Gate // those of this process
+	each     refusals  // of "": Nova does not let the account see the whole cloud, so each project is read separately
 	readOnly refusals  // of projects in which the account may not act
 }
 
@@ -56,7 +56,7 @@ const (
 
 	longestPause = 5 * time.Second
 	longRound    = 10 * time.Second
-	// Nova may be changing an instance for days, such as by a resize that nobody confirms. Only instances that changed
+	// Nova may be changing an instance for days, such as by a resize that no one confirms. Only instances that changed
 	// within this time are followed closely.
 	movingFor = 10 * time.Minute
 )
@@ -144,32 +144,32 @@ func (e *event) work(ctx context.Context) error {
 			if ctx.Err() != nil {
 				return err // the next event continues
 			}
-			return errors.Join(err, e.tend(ctx))
+			return errors.Join(err, e.reconcile(ctx))
 		case <-time.After(longRound):
-			if err := e.tend(ctx); err != nil {
+			if err := e.reconcile(ctx); err != nil {
 				slog.WarnContext(ctx, "the projects that Nova is changing could not be read", "error", err)
 			}
 		}
 	}
 }
 
-// tend works on orders, and follows what Nova is changing unless another replica does. Each replica attends after what
-// it has read: the one that follows may have attended before that was stored.
-func (e *event) tend(ctx context.Context) error {
-	attended := e.attend(ctx)
+// reconcile works on orders, and follows what Nova is changing unless another replica does. Each replica reconciles
+// orders after what it has read: the one that follows may have reconciled before that was stored.
+func (e *event) reconcile(ctx context.Context) error {
+	reconcileErr := e.reconcileOrders(ctx)
 	claim, err := e.jobs.Claim(ctx, jobKind, jobKey, claimFor)
 	if err != nil || !claim.Acquired {
-		return errors.Join(attended, err)
+		return errors.Join(reconcileErr, err)
 	}
 	renew := func(ctx context.Context) error { return e.jobs.Renew(ctx, jobKind, jobKey, claim, claimFor) }
 	err = whileClaimed(ctx, claim, renew, e.follow)
 	ctx, cancel := domain.Detached(ctx)
 	defer cancel()
-	return errors.Join(attended, err, e.jobs.Release(ctx, jobKind, jobKey, claim))
+	return errors.Join(reconcileErr, err, e.jobs.Release(ctx, jobKind, jobKey, claim))
 }
 
-// follow polls with growing pauses while Nova is changing instances. It attends also after the last change, which
-// another replica may have stored.
+// follow polls with growing pauses while Nova is changing instances. It reconciles orders also after the last change,
+// which another replica may have stored.
 func (e *event) follow(ctx context.Context) error {
 	end := time.Now().Add(e.followFor)
 	for wait := e.pause; time.Now().Add(wait).Before(end) && flow.Sleep(ctx, wait); wait = min(wait*5/4, longestPause) {
@@ -177,7 +177,7 @@ func (e *event) follow(ctx context.Context) error {
 		if err == nil && len(moving) > 0 {
 			err = e.readMoving(ctx, moving)
 		}
-		if err = errors.Join(err, e.attend(ctx)); err != nil || len(moving) == 0 {
+		if err = errors.Join(err, e.reconcileOrders(ctx)); err != nil || len(moving) == 0 {
 			return err
 		}
 	}

@@ -17,7 +17,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/flow"
 )
 
-// fakeSession is a session that knows its name, and whether it is over: for what takes a token's whole life to see.
+// fakeSession is a session that knows its name, and whether it has ended: for what takes a token's whole life to see.
 type fakeSession struct {
 	session
 	name string
@@ -100,7 +100,7 @@ func TestServerOf(t *testing.T) {
 // TestRetryableErrors: an event is sent again when that may help.
 func TestRetryableErrors(t *testing.T) {
 	t.Parallel()
-	never, later := apperr.New(apperr.Unauthenticated, "no"), apperr.New(apperr.Unavailable, "away")
+	never, later := apperr.New(apperr.Unauthenticated, "no"), apperr.New(apperr.Unavailable, "unavailable")
 	if err := retryable([]error{never, nil, later}); !errors.Is(err, later) || errors.Is(err, never) ||
 		!apperr.Retryable(err) {
 		t.Errorf("got %v", err)
@@ -149,8 +149,8 @@ func TestIsUnreadable(t *testing.T) {
 	}
 }
 
-// TestSpared: who accepts and does not answer is as silent as who is away, if it had some time. An end of ours says
-// nothing.
+// TestSpared: a cloud that accepts and does not answer is as silent as one that is unavailable, if it had some time. An
+// end of ours says nothing.
 func TestSpared(t *testing.T) {
 	t.Parallel()
 	long, up := time.Now().Add(-time.Minute), context.DeadlineExceeded
@@ -159,11 +159,11 @@ func TestSpared(t *testing.T) {
 		ended  error
 		want   bool
 	}{
-		"no answer":           {reader{asked: long}, up, false},
-		"little time":         {reader{asked: time.Now()}, up, true},
-		"not asked":           {reader{}, up, true},
-		"responded meanwhile": {reader{asked: long, responded: true}, up, true},
-		"we have to end":      {reader{asked: long}, context.Canceled, true},
+		"no answer":           {reader{requestedAt: long}, up, false},
+		"little time":         {reader{requestedAt: time.Now()}, up, true},
+		"not requested":       {reader{}, up, true},
+		"responded meanwhile": {reader{requestedAt: long, responded: true}, up, true},
+		"we have to end":      {reader{requestedAt: long}, context.Canceled, true},
 	} {
 		tc.reader.event = &event{leastWait: 30 * time.Second}
 		if got := tc.reader.spared(tc.ended); got != tc.want {
@@ -179,14 +179,14 @@ func TestRefusalsEnd(t *testing.T) {
 	r := refusals{now: func() time.Time { return now }}
 	r.add("p")
 	if !r.has("p") {
-		t.Error("it is asked for again at once")
+		t.Error("it is requested again immediately")
 	}
 	if r.has("q") {
-		t.Error("what was not refused is not asked for")
+		t.Error("what was not refused is not requested")
 	}
 	now = now.Add(refusedFor)
 	if r.has("p") {
-		t.Error("it is never asked for again")
+		t.Error("it is never requested again")
 	}
 }
 

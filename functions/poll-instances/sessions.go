@@ -26,7 +26,7 @@ type session interface {
 }
 
 // sessions keeps the service account's sessions from one event to the next: a login costs Keystone more than all calls
-// to Nova. A session that expired, or whose role was taken away, is opened once more.
+// to Nova. A session that expired, or whose role was revoked, is opened once more.
 type sessions struct {
 	login func(context.Context) (session, error)
 
@@ -35,7 +35,7 @@ type sessions struct {
 }
 
 const (
-	keptSessions = 10_000 // each entry of a project that is read by itself takes a login
+	keptSessions = 10_000 // each entry of a project that is read separately takes a login
 	sessionTTL   = time.Hour
 )
 
@@ -43,7 +43,7 @@ func newSessions(login func(context.Context) (session, error)) *sessions {
 	return &sessions{login: login, kept: expirable.NewLRU[string, session](keptSessions, nil, sessionTTL)}
 }
 
-// errLogin says that the service account cannot log in: that says nothing of any project.
+// errLogin means that the service account cannot log in: that says nothing of any project.
 var errLogin = errors.New("the service account cannot log in")
 
 // use calls do with a session in the project, or with the account's own for projectID "". do may be called twice.
@@ -75,7 +75,7 @@ func (s *sessions) in(ctx context.Context, projectID string) (session, error) {
 		return nil, err
 	}
 	in, err := own.In(ctx, projectID)
-	if apperr.CodeOf(err) == apperr.Unauthenticated { // no role there, or its own token is over
+	if apperr.CodeOf(err) == apperr.Unauthenticated { // no role there, or its own token has expired
 		if own, err = s.account(ctx, own); err != nil {
 			return nil, err
 		}

@@ -29,8 +29,8 @@ type Config struct {
 // claimFor is how long a replica that has died keeps its projects. A round renews its claim.
 const claimFor = 20 * time.Second
 
-// Function declares reconcile-managed. Its account of the cloud has no role anywhere: whoever declares a resource makes
-// a trust to it, and without a trust it can do nothing.
+// Function declares reconcile-managed. Its account of the cloud has no role anywhere: anyone who declares a resource
+// makes a trust to it, and without a trust it can do nothing.
 var Function = run.Event[Config]{
 	Name:    "reconcile-managed",
 	Summary: "Makes declared resources real, and keeps them as declared.",

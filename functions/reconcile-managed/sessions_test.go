@@ -23,7 +23,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// renewing is the store, in which somebody renews a trust just after a round has read the connections.
+// renewing is the store, in which someone renews a trust just after a round has read the connections.
 type renewing struct {
 	postgres.Managed
 
@@ -71,7 +71,7 @@ func (w *world) round(t *testing.T, renew func()) {
 }
 
 // TestRenewedTrust: a trust that is revoked while a round works, because another one has replaced it, is not lost,
-// whether the connection is the same or another one. One that nobody has renewed is.
+// whether the connection is the same or another one. One that no one has renewed is.
 func TestRenewedTrust(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -112,7 +112,7 @@ func TestRenewedTrust(t *testing.T) {
 		w.DropTrust(t, testkit.Scalar[string](t, w.conn,
 			"select delegation_id from connections where status = 'active'"))
 	})
-	is("nobody has renewed it", domain.ManagedError, domain.ConnectionLost)
+	is("no one has renewed it", domain.ManagedError, domain.ConnectionLost)
 }
 
 var update = flag.Bool("update", false, "write the table of docs/roles.md")

@@ -33,7 +33,7 @@ func TestResourcesOfAProject(t *testing.T) {
 		t.Errorf("the deactivated image is not marked: %+v", demo.Images)
 	}
 	if slices.ContainsFunc(demo.Images, func(i domain.Image) bool { return i.ID == sandbox.CommunityID }) {
-		t.Error("a community image is listed for a project that did not ask for it")
+		t.Error("a community image is listed for a project that did not request it")
 	}
 	// Neutron hides router:external of the admin's network from demo.
 	if n := slices.IndexFunc(demo.Networks, func(n domain.Network) bool { return n.External }); n < 0 {
@@ -269,13 +269,13 @@ func TestResourcesOfConnection(t *testing.T) {
 		t.Error("its check is not due")
 	}
 	image := domain.Image{ID: "i1", Name: "cirros", Status: "active", Visibility: "public"}
-	seen := domain.SeenResources{
+	available := domain.AvailableResources{
 		Flavors:   []domain.Flavor{{ID: "1", Name: "tiny", VCPUs: 1}, {ID: "2", Name: "small", VCPUs: 1}},
 		Images:    []domain.Image{image, {ID: "i2", Name: "debian"}},
 		Quota:     &domain.Quota{Instances: domain.QuotaItem{Max: 3}},
-		Truncated: []string{domain.SeenFlavors},
+		Truncated: []string{domain.ResourceFlavors},
 		Problems: map[string]domain.Problem{
-			domain.SeenNetworks: {Code: "unavailable", Detail: "neutron cannot be reached"},
+			domain.ResourceNetworks: {Code: "unavailable", Detail: "neutron cannot be reached"},
 		},
 	}
 	delegations := postgres.Delegations{DB: db}
@@ -283,7 +283,7 @@ func TestResourcesOfConnection(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := delegations.RecordResources(t.Context(), owner.ID, c.ID, now.Add(-2*time.Second), seen); err != nil {
+	if err := delegations.RecordResources(t.Context(), owner.ID, c.ID, now.Add(-2*time.Second), available); err != nil {
 		t.Fatal(err)
 	}
 	var got Resources

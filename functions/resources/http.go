@@ -24,8 +24,8 @@ func routes(api huma.API, s service) {
 		Middlewares: httpx.Before(auth.CanRead),
 		Summary:     "List what the project can launch servers with",
 		Responses: httpx.Answers(map[int]string{
-			200: "The resources. A kind that was not asked for, or that failed, is absent.",
-			404: "An OpenStack service does not know what was asked of it.",
+			200: "The resources. A kind that was not requested, or that failed, is absent.",
+			404: "An OpenStack service does not know what was requested.",
 			501: "",
 		}),
 	}, handler{s}.list)
@@ -111,38 +111,38 @@ func (h handler) ofConnection(
 			"cannot be combined with connection_id: a connection has its own")
 	}
 	for _, kind := range wanted {
-		if !slices.Contains(domain.SeenKinds(), kind) {
+		if !slices.Contains(domain.ResourceKinds(), kind) {
 			return Resources{}, apperr.InvalidField("kinds", "has "+kind+", which is not read through a connection",
-				domain.SeenKinds()...)
+				domain.ResourceKinds()...)
 		}
 	}
-	seen, age, err := h.svc.OfConnection(ctx, who, id)
+	available, age, err := h.svc.OfConnection(ctx, who, id)
 	if err != nil {
 		return Resources{}, err
 	}
 	seconds := int(age.Seconds())
-	out := Resources{AsOf: &seen.AsOf, Age: &seconds}
+	out := Resources{AsOf: &available.AsOf, Age: &seconds}
 	for _, kind := range wanted {
 		switch kind {
-		case domain.SeenFlavors:
-			out.Flavors = seen.Flavors
-		case domain.SeenImages:
-			out.Images = seen.Images
-		case domain.SeenNetworks:
-			out.Networks = seen.Networks
-		case domain.SeenQuota:
-			out.Quota = seen.Quota
+		case domain.ResourceFlavors:
+			out.Flavors = available.Flavors
+		case domain.ResourceImages:
+			out.Images = available.Images
+		case domain.ResourceNetworks:
+			out.Networks = available.Networks
+		case domain.ResourceQuota:
+			out.Quota = available.Quota
 		}
-		if seen.IsCut(kind) {
+		if available.IsCut(kind) {
 			out.Truncated = append(out.Truncated, kind)
 		}
-		if why, failed := seen.Problems[kind]; failed {
+		if why, failed := available.Problems[kind]; failed {
 			out.fail(kind, apperr.New(apperr.Code(why.Code), "%s", why.Detail))
 		}
 	}
 	if len(out.Errors) == len(wanted) {
 		errs := map[string]error{}
-		for kind, why := range seen.Problems {
+		for kind, why := range available.Problems {
 			errs[kind] = apperr.New(apperr.Code(why.Code), "%s", why.Detail)
 		}
 		return Resources{}, worst(wanted, errs)

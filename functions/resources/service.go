@@ -118,19 +118,19 @@ const retrySeen = 5 * time.Second
 // decrypt delegated credentials.
 func (s service) OfConnection(
 	ctx context.Context, who domain.Identity, id uuid.UUID,
-) (seen domain.SeenResources, age time.Duration, err error) {
+) (available domain.AvailableResources, age time.Duration, err error) {
 	c, now, err := s.connections.Usable(ctx, who, id)
 	if err == nil {
 		err = c.Permits(now, domain.MayAllocate)
 	}
 	if err != nil {
-		return seen, 0, err
+		return available, 0, err
 	}
-	seen, age, found, err := lookup.Resources(ctx, s.connections, s.wake, c)
+	available, age, found, err := lookup.Resources(ctx, s.connections, s.wake, c)
 	if err == nil && !found {
 		none := apperr.New(apperr.Unavailable, "nothing was read through the connection %s yet", id)
 		none.RetryAfter = retrySeen
 		err = none
 	}
-	return seen, age, err
+	return available, age, err
 }

@@ -16,11 +16,11 @@ import (
 )
 
 const (
-	actionsAtOnce = 8                // of one connection: each takes Nova two requests
-	actionTime    = 30 * time.Second // for one step of an action, which has to end before its claim
-	actionPause   = 1500 * time.Millisecond
-	retryPause    = 5 * time.Second // the shortest, and the longest, between two tries of what fails
-	longestRetry  = 30 * time.Second
+	parallelActions = 8                // of one connection: each takes Nova two requests
+	actionTime      = 30 * time.Second // for one step of an action, which has to end before its claim
+	actionPause     = 1500 * time.Millisecond
+	retryPause      = 5 * time.Second // the shortest, and the longest, between two tries of what fails
+	longestRetry    = 30 * time.Second
 	// The pause of an action that was begun while its connection was being suspended.
 	suspendedPause = 5 * time.Second
 
@@ -31,7 +31,7 @@ const (
 // act does the next steps of the connection's actions.
 func (s *service) act(ctx context.Context, c domain.Connection) error {
 	for end := time.Now().Add(orderTime); time.Now().Before(end); {
-		claim, taken, err := s.actions.Claim(ctx, c.ProjectID, c.ID, claimFor, actionsAtOnce)
+		claim, taken, err := s.actions.Claim(ctx, c.ProjectID, c.ID, claimFor, parallelActions)
 		if err != nil || len(taken) == 0 {
 			return err
 		}

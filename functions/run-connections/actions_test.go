@@ -54,7 +54,7 @@ func TestLongFailedDeletion(t *testing.T) {
   values ($1, $2, 0, 'x', 's', 'active', 'launched', $3)`, w.ID, id, c.ID)
 	nova, s := w.withFailingNova()
 	for name, tc := range map[string]struct {
-		fault, age time.Duration // since the action was asked for, and of the action
+		fault, age time.Duration // since the action was requested, and of the action
 		tries      int           // of the deletion
 		words      string
 		calls      int
@@ -64,7 +64,7 @@ func TestLongFailedDeletion(t *testing.T) {
 		"its own fault":          {time.Minute, 0, 1, "out of volumes", 0},
 		"no end":                 {-time.Minute, retryFor + time.Minute, 0, "within 1h0m0s", 1},
 	} {
-		a := w.ask(t, c, id, domain.ActionRequest{Action: domain.Delete}, nil)
+		a := w.act(t, c, id, domain.ActionRequest{Action: domain.Delete}, nil)
 		a.CreatedAt = a.CreatedAt.Add(-tc.age)
 		nova.deleted = 0
 		w.exec(t, "update instances set delete_tries = $2, delete_tried_at = now() + interval '1 second' where id = $1",
@@ -96,7 +96,7 @@ func TestLongDeletionIsAbandoned(t *testing.T) {
 values ($1, $2, 0, 'x', 's', 'error', 'launched', $3, 6, now() - interval '1 h')`, w.ID, id, c.ID) // six of an action of before
 	nova, s := w.withFailingNova()
 	s.actions = postgres.Actions{DB: w.db}
-	a := w.ask(t, c, id, domain.ActionRequest{Action: domain.Delete}, nil)
+	a := w.act(t, c, id, domain.ActionRequest{Action: domain.Delete}, nil)
 	nova.server = domain.Server{
 		ID: "s", Name: "x", Status: "ERROR",
 		Fault: &domain.Fault{Message: "out of volumes", Created: a.CreatedAt.Add(-time.Second)},
@@ -121,7 +121,7 @@ values ($1, $2, 0, 'x', 's', 'error', 'launched', $3, 6, now() - interval '1 h')
 	if a.Status != domain.ActionFailed || took > 5*time.Minute || nova.deleted != 6 {
 		t.Fatalf("after %s and %d calls the action is %s", took, nova.deleted, a.Status)
 	}
-	if want := "Nova was asked 6 times to delete the server s (x), which is still there, in the status ERROR: out " +
+	if want := "Nova was called 6 times to delete the server s (x), which is still there, in the status ERROR: out " +
 		"of volumes"; a.Problem.Detail != want {
 		t.Errorf("it says %q", a.Problem.Detail)
 	}
@@ -135,7 +135,7 @@ func TestConnectRejectsServerBeingDeleted(t *testing.T) {
 	nova, s := w.withFailingNova()
 	for status, task := range map[string]string{"ACTIVE": "deleting", "DELETED": "", "SOFT_DELETED": ""} {
 		nova.server = domain.Server{ID: uuid.NewString(), Status: status, Task: task, ProjectID: w.ID}
-		a := w.ask(t, c, uuid.New(), domain.ActionRequest{Action: domain.Connect},
+		a := w.act(t, c, uuid.New(), domain.ActionRequest{Action: domain.Connect},
 			func(a *domain.DelegatedAction) { a.ServerID = nova.server.ID })
 		if done, err := s.step(t.Context(), c, &a); done || apperr.CodeOf(err) != apperr.Conflict {
 			t.Errorf("%s %s: done is %t, %v", status, task, done, err)
@@ -150,12 +150,12 @@ func (w *world) connected(
 	t.Helper()
 	server, id = w.Boot(t, name, 1)[0], uuid.New()
 	w.Quiet(t, server.ID)
-	wants(t, w.done(t, p, w.ask(t, c, id, domain.ActionRequest{Action: domain.Connect},
+	wants(t, w.done(t, p, w.act(t, c, id, domain.ActionRequest{Action: domain.Connect},
 		func(a *domain.DelegatedAction) { a.ServerID = server.ID })), "")
 	return server, id
 }
 
-// deploy asks for a deployment, and gives its user_data.
+// deploy requests a deployment, and gives its user_data.
 func (w *world) deploy(
 	t *testing.T, c domain.Connection, instance uuid.UUID,
 ) (domain.DelegatedAction, domain.DelegatedDeploy) {
@@ -164,7 +164,7 @@ func (w *world) deploy(
 		ID:       uuid.New(),
 		UserData: testkit.Canary("#cloud-config of a deployment " + uuid.NewString()),
 	}
-	action := w.ask(t, c, instance, domain.ActionRequest{Action: domain.Deploy}, func(a *domain.DelegatedAction) {
+	action := w.act(t, c, instance, domain.ActionRequest{Action: domain.Deploy}, func(a *domain.DelegatedAction) {
 		a.Payload = sealedJSON(t, a.SealedFor(), wanted)
 	})
 	return action, wanted
@@ -200,7 +200,7 @@ func TestLongDeploy(t *testing.T) {
 	wants(t, w.done(t, p, action), "")
 	w.deployed(t, server.ID, wanted)
 	w.ends(t, id, "updating active")
-	late := w.ask(t, c, id, domain.ActionRequest{Action: domain.Deploy}, func(a *domain.DelegatedAction) {
+	late := w.act(t, c, id, domain.ActionRequest{Action: domain.Deploy}, func(a *domain.DelegatedAction) {
 		a.Payload = sealedJSON(t, a.SealedFor(), domain.DelegatedDeploy{
 			ID: uuid.New(), UserData: wanted.UserData,
 			NotAfter: time.Now().Add(-time.Second),
@@ -208,7 +208,7 @@ func TestLongDeploy(t *testing.T) {
 	})
 	wants(t, w.done(t, p, late), "conflict") // its disk would be wiped for an agent that cannot come
 	w.deployed(t, server.ID, wanted)
-	damaged := w.ask(t, c, id, domain.ActionRequest{Action: domain.Deploy},
+	damaged := w.act(t, c, id, domain.ActionRequest{Action: domain.Deploy},
 		func(a *domain.DelegatedAction) { a.Payload = sealedJSON(t, "something else", wanted) })
 	wants(t, w.done(t, p, damaged), "invalid")
 	if left := w.text(t, "select count(payload)::text from actions"); left != "0" {
@@ -316,7 +316,7 @@ func TestLongShelveAndSnapshot(t *testing.T) {
   values ($1, $2, 0, 'kept', $3, 'active', 'launched', $4)`, w.ID, id, server, c.ID)
 	do := func(action domain.Action, name string) domain.DelegatedAction {
 		t.Helper()
-		return w.done(t, p, w.ask(t, c, id, domain.ActionRequest{Action: action},
+		return w.done(t, p, w.act(t, c, id, domain.ActionRequest{Action: action},
 			func(a *domain.DelegatedAction) { a.ImageName = name }))
 	}
 	for _, name := range []string{"mine", ""} {

@@ -46,7 +46,7 @@ func (f *fakeKeystone) WithTrust(_ context.Context, trust string) (session, erro
 	switch trust {
 	case "gone":
 		return nil, apperr.New(apperr.Unauthenticated, "gone")
-	case "away":
+	case "unavailable":
 		return nil, apperr.New(apperr.Unavailable, "keystone cannot be reached")
 	}
 	return f, nil
@@ -61,7 +61,7 @@ func (f *fakeKeystone) ActsAs() domain.ActsAs {
 }
 
 // TestChecksOfIdleConnections: each due connection is checked once with Keystone, a few at a time. A rejected one is
-// lost, the roles of an accepted one are stored, and nothing changes while Keystone is away.
+// lost, the roles of an accepted one are stored, and nothing changes while Keystone is unavailable.
 func TestChecksOfIdleConnections(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -70,7 +70,7 @@ func TestChecksOfIdleConnections(t *testing.T) {
 		id := fmt.Sprint("good", n)
 		made[id] = w.connect(t, func(c *domain.Connection) { c.Kind, c.DelegationID = domain.TrustConnection, id })
 	}
-	for _, id := range []string{"gone", "away"} {
+	for _, id := range []string{"gone", "unavailable"} {
 		made[id] = w.connect(t, func(c *domain.Connection) { c.Kind, c.DelegationID = domain.TrustConnection, id })
 	}
 	keystone := &fakeKeystone{logins: map[string]int{}}
@@ -99,11 +99,11 @@ func TestChecksOfIdleConnections(t *testing.T) {
 		}
 	}
 	if len(keystone.logins) != len(made) || keystone.most > poolSize {
-		t.Errorf("%d were checked, %d at once", len(keystone.logins), keystone.most)
+		t.Errorf("%d were checked, %d concurrently", len(keystone.logins), keystone.most)
 	}
 	for id, want := range map[string]string{
 		"good7": `active true ["member", "reader"] `, "gone": `lost false ["member"] `,
-		"away": `active false ["member"] keystone cannot be reached`,
+		"unavailable": `active false ["member"] keystone cannot be reached`,
 	} {
 		got := w.text(t, `select status || ' ' || (checked_at > clock_timestamp() - interval '2 minutes') || ' ' || (acts_as->>'roles') || ' ' ||
 			case status when 'lost' then '' else check_error end from connections where id = $1`, made[id].ID)
@@ -125,13 +125,13 @@ func (k requestedDuring) WithTrust(ctx context.Context, trust string) (session, 
 	return k.fakeKeystone.WithTrust(ctx, trust)
 }
 
-// TestRequestDuringLateCheck: a check is requested while Keystone is asked, and the statement that records the answer
-// is late. The answer is older than the request, so the check stays due.
+// TestRequestDuringLateCheck: a check is requested while Keystone is being called, and the statement that records the
+// answer is late. The answer is older than the request, so the check stays due.
 func TestRequestDuringLateCheck(t *testing.T) {
 	t.Parallel()
 	w := fakes(t)
 	store := postgres.Connections{DB: w.db}
-	for _, trust := range []string{"good", "away"} {
+	for _, trust := range []string{"good", "unavailable"} {
 		c := w.remote(t, newFakeCloud(t))
 		w.exec(t, `update connections set kind = 'trust', delegation_id = $2, auth_url = '', secret = null,
   next_check_at = now() where id = $1`, c.ID, trust)
@@ -175,11 +175,11 @@ func TestLongUnavailableService(t *testing.T) {
 	t.Parallel()
 	w, f := fakes(t), newFakeCloud(t)
 	c := w.remote(t, f)
-	f.away = []string{c.ActsAs.ProjectID}
+	f.unavailable = []string{c.ActsAs.ProjectID}
 	instance := uuid.New()
 	w.exec(t, `insert into instances (project_id, id, position, name, server_id, state, raw_status, origin, connection_id)
 values ($1, $2, 0, 'tracked', $3, 'active', 'ACTIVE', 'connected', $4)`, w.ID, instance, uuid.NewString(), c.ID) // nothing else reads it
-	stop := w.ask(t, c, instance, domain.ActionRequest{Action: domain.Stop}, nil)
+	stop := w.act(t, c, instance, domain.ActionRequest{Action: domain.Stop}, nil)
 	order := w.place(t, c, 1, nil)
 	w.exec(t, "update orders set claim_id = null, claimed_until = null, updated_at = updated_at - interval '1 minute'")
 	p := w.function(t, nil)
@@ -195,7 +195,7 @@ values ($1, $2, 0, 'tracked', $3, 'active', 'ACTIVE', 'connected', $4)`, w.ID, i
 		t.Errorf("the connection is %s", got)
 	}
 	f.mu.Lock()
-	f.away = nil
+	f.unavailable = nil
 	f.mu.Unlock()
 	wants(t, w.done(t, p, stop), "not_found")
 	if log := strings.Count(w.eventsOf(t, c.ID), "lost"); log != 0 {
@@ -297,7 +297,7 @@ func TestLongKeystoneThatIsHalfUp(t *testing.T) {
 	}{
 		{name: "it accepts them", want: "active", isAnswered: true},
 		{name: "it closes the connection", status: -1, want: "active"},
-		{name: "its database is away", status: 500, body: keystoneSays(500), want: "active"},
+		{name: "its database is unavailable", status: 500, body: keystoneSays(500), want: "active"},
 		{name: "a proxy's 502", status: 502, body: page, want: "active"},
 		{name: "a proxy's 503", status: 503, body: page, want: "active"},
 		{name: "a proxy's 504", status: 504, body: page, want: "active"},

@@ -74,7 +74,7 @@ func TestLimitsOfOrders(t *testing.T) {
 	}
 }
 
-// TestResourcesAreRead through a connection is stored with the check that was asked for, as far as the limits allow it.
+// TestResourcesAreRead through a connection is stored with the requested check, as far as the limits allow it.
 func TestResourcesAreRead(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -92,22 +92,22 @@ func TestResourcesAreRead(t *testing.T) {
 		if _, err := store.RequestCheck(t.Context(), w.ID, c.ID); err != nil {
 			t.Fatal(err)
 		}
-		var seen domain.SeenResources
+		var got domain.AvailableResources
 		ticks(t, p, "it is read", func() bool {
 			var found bool
 			var err error
-			seen, _, found, err = store.Resources(t.Context(), w.ID, c.ID)
-			return err == nil && found && seen.AsOf.After(last)
+			got, _, found, err = store.Resources(t.Context(), w.ID, c.ID)
+			return err == nil && found && got.AsOf.After(last)
 		})
-		last = seen.AsOf
-		hasImage := slices.ContainsFunc(seen.Images, func(i domain.Image) bool { return i.Name == f.Image })
-		isCleaned := slices.ContainsFunc(seen.Networks, func(n domain.Network) bool {
+		last = got.AsOf
+		hasImage := slices.ContainsFunc(got.Images, func(i domain.Image) bool { return i.Name == f.Image })
+		isCleaned := slices.ContainsFunc(got.Networks, func(n domain.Network) bool {
 			return n.ID == shared && n.Name == "a\uFFFDb"
 		})
-		if !hasImage || len(seen.Networks) != 2 || !isCleaned || len(seen.Flavors) != 1 ||
-			seen.Flavors[0].ID != f.FlavorID ||
-			seen.Quota == nil || seen.Quota.Instances.Max == 0 || len(seen.Problems) != 0 || len(seen.Truncated) != 0 {
-			t.Errorf("got %+v", seen)
+		if !hasImage || len(got.Networks) != 2 || !isCleaned || len(got.Flavors) != 1 ||
+			got.Flavors[0].ID != f.FlavorID ||
+			got.Quota == nil || got.Quota.Instances.Max == 0 || len(got.Problems) != 0 || len(got.Truncated) != 0 {
+			t.Errorf("got %+v", got)
 		}
 	}
 	if n := testkit.Scalar[int](t, testkit.Pool(t, w.database),

@@ -62,12 +62,12 @@ func TestOrderByTrust(t *testing.T) {
 
 	first, second := order.Instances[0], order.Instances[1]
 	t.Run("actions", func(t *testing.T) {
-		stop, start := w.ask(t, c, first.ID, domain.ActionRequest{Action: domain.Stop}, nil), w.ask(t, c, first.ID,
+		stop, start := w.act(t, c, first.ID, domain.ActionRequest{Action: domain.Stop}, nil), w.act(t, c, first.ID,
 			domain.ActionRequest{Action: domain.Start}, nil)
-		reboot := w.ask(t, c, second.ID, domain.ActionRequest{Action: domain.Reboot, Hard: true}, nil)
+		reboot := w.act(t, c, second.ID, domain.ActionRequest{Action: domain.Reboot, Hard: true}, nil)
 		// once it is active, there is nothing to do
-		again := w.ask(t, c, second.ID, domain.ActionRequest{Action: domain.Start}, nil)
-		nobody := w.ask(t, c, uuid.New(), domain.ActionRequest{Action: domain.Stop}, nil)
+		again := w.act(t, c, second.ID, domain.ActionRequest{Action: domain.Start}, nil)
+		nobody := w.act(t, c, uuid.New(), domain.ActionRequest{Action: domain.Stop}, nil)
 		for a, want := range map[*domain.DelegatedAction]string{
 			&stop: "", &start: "", &reboot: "", &again: "",
 			&nobody: "not_found",
@@ -79,7 +79,7 @@ func TestOrderByTrust(t *testing.T) {
 		w.Await(t, second.ServerID, "ACTIVE")
 	})
 	t.Run("delete", func(t *testing.T) {
-		wants(t, w.done(t, p, w.ask(t, c, first.ID, domain.ActionRequest{Action: domain.Delete}, nil)), "")
+		wants(t, w.done(t, p, w.act(t, c, first.ID, domain.ActionRequest{Action: domain.Delete}, nil)), "")
 		if left := w.Servers(t); len(left) != 1 || left[0].ID != second.ServerID ||
 			testkit.Ports(t, first.ServerID) != 0 {
 			t.Errorf("left are %+v, and %d ports", left, testkit.Ports(t, first.ServerID))
@@ -87,8 +87,8 @@ func TestOrderByTrust(t *testing.T) {
 		w.ends(t, first.ID, "deleting deleted")
 		w.Drop(t, second.ServerID)
 		w.Await(t, second.ServerID, "DELETED")
-		wants(t, w.done(t, p, w.ask(t, c, second.ID, domain.ActionRequest{Action: domain.Stop}, nil)), "not_found")
-		wants(t, w.done(t, p, w.ask(t, c, second.ID, domain.ActionRequest{Action: domain.Delete}, nil)), "")
+		wants(t, w.done(t, p, w.act(t, c, second.ID, domain.ActionRequest{Action: domain.Stop}, nil)), "not_found")
+		wants(t, w.done(t, p, w.act(t, c, second.ID, domain.ActionRequest{Action: domain.Delete}, nil)), "")
 	})
 }
 
@@ -226,7 +226,7 @@ func TestTwoReplicas(t *testing.T) {
 	c := w.trust(t)
 	replicas := []*testkit.Client{w.function(t, nil), w.function(t, nil)}
 	placed := w.place(t, c, 2, nil)
-	nobody := w.ask(t, c, uuid.New(), domain.ActionRequest{Action: domain.Reboot}, nil)
+	nobody := w.act(t, c, uuid.New(), domain.ActionRequest{Action: domain.Reboot}, nil)
 	var all sync.WaitGroup
 	for n := range 6 {
 		all.Go(func() { tick(t, replicas[n%2]) })
@@ -243,8 +243,8 @@ func TestTwoReplicas(t *testing.T) {
 	}
 }
 
-// TestLongReusedServerIsChecked before it is used. A server that is gone or has another image than ordered is replaced
-// by a new one. The server with the other image becomes idle again, under the image that it has.
+// TestLongReusedServerIsChecked before it is used. A server that is deleted or has another image than ordered is
+// replaced by a new one. The server with the other image becomes idle again, under the image that it has.
 func TestLongReusedServerIsChecked(t *testing.T) {
 	t.Parallel()
 	testkit.Heavy(t)

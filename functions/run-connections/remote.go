@@ -22,8 +22,8 @@ import (
 
 const (
 	// How often the servers of a connection are read, and how often while Nova is at work on one of them.
-	usualPace  = 50 * time.Second
-	movingPace = 2 * time.Second
+	usualInterval  = 50 * time.Second
+	movingInterval = 2 * time.Second
 	// Nova may be at work on an instance for days. It is followed closely only for this time after its last change.
 	movingFor = 10 * time.Minute
 
@@ -32,10 +32,10 @@ const (
 	readClaim = 2 * time.Minute
 	// After this time without an answer the state of a connection's servers is unknown.
 	unknownAfter = 3 * time.Minute
-	mostStale    = 1000 // at once
+	mostStale    = 1000 // that are listed together
 )
 
-var intervals = domain.RemotePace{Usual: usualPace, Moving: movingPace, Within: movingFor}
+var intervals = domain.RemoteIntervals{Usual: usualInterval, Moving: movingInterval, Within: movingFor}
 
 // follow has workers read the servers of connections to other clouds where that is due, first those that were not read
 // for the longest.
@@ -64,7 +64,7 @@ func (s *service) readConnection(ctx context.Context, read domain.RemoteRead) er
 	reading, cancel := context.WithTimeout(ctx, readTime)
 	defer cancel()
 	known, err := s.delegations.Instances(reading, c.ProjectID, c.ID)
-	all, answered := read.At.Sub(read.SweptAt) >= usualPace, false
+	all, answered := read.At.Sub(read.ScannedAt) >= usualInterval, false
 	if err == nil {
 		err = s.cloud.Use(reading, c, func(cloud session) error {
 			r := newReader(s, cloud, read, known)

@@ -21,14 +21,14 @@ import (
 )
 
 // TestLongOrderInOtherCloud uses the sandbox under another URL, which makes it another cloud. Its servers are followed
-// to their end. Their state is unknown while that cloud is away, and after the connection has ended.
+// to their end. Their state is unknown while that cloud is unavailable, and after the connection has ended.
 func TestLongOrderInOtherCloud(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	var away atomic.Bool
+	var unavailable atomic.Bool
 	keystone, _ := testkit.Intercept(t, strings.TrimSuffix(testkit.Compute(t, testkit.Login(t, "admin")).Endpoint, "/"),
 		func(*http.Request) {
-			if away.Load() {
+			if unavailable.Load() {
 				panic(http.ErrAbortHandler)
 			}
 		})
@@ -59,19 +59,19 @@ func TestLongOrderInOtherCloud(t *testing.T) {
 	tick(t, p)
 	w.ends(t, gone.ID, "active deleted")
 
-	away.Store(true)
+	unavailable.Store(true)
 	now()
 	tick(t, p)
 	w.ends(t, kept.ID, "active stopped")
 	if got := w.text(t, "select failures::text || (silent_since is not null)::text from connections"); got != "1true" {
-		t.Errorf("a cloud that is away is recorded as %s", got)
+		t.Errorf("a cloud that is unavailable is recorded as %s", got)
 	}
 	w.exec(t, "update connections set silent_since = silent_since - interval '4 minutes', not_before = null")
 	w.exec(t, "update instances set seen_at = seen_at - interval '4 minutes'")
 	now()
 	tick(t, p)
 	w.ends(t, kept.ID, "stopped unknown")
-	away.Store(false)
+	unavailable.Store(false)
 	w.exec(t, "update connections set not_before = null")
 	now()
 	tick(t, p)
@@ -80,8 +80,8 @@ func TestLongOrderInOtherCloud(t *testing.T) {
 		t.Errorf("a cloud that is back is recorded as %s", got)
 	}
 
-	wants(t, w.done(t, p, w.ask(t, c, kept.ID, domain.ActionRequest{Action: domain.Start}, nil)), "")
-	ticks(t, p, "the server that was started is seen",
+	wants(t, w.done(t, p, w.act(t, c, kept.ID, domain.ActionRequest{Action: domain.Start}, nil)), "")
+	ticks(t, p, "the started server is observed",
 		func() bool { return strings.HasSuffix(w.eventsOf(t, kept.ID), "updating active") })
 	if _, err := (postgres.Connections{DB: w.db}).End(t.Context(), w.ID, c.ID, domain.ConnectionDeleted, "",
 		true); err != nil {
@@ -92,21 +92,21 @@ func TestLongOrderInOtherCloud(t *testing.T) {
 }
 
 // fakeCloud is another cloud's Keystone and Nova, as far as its servers are followed. It is a fake: the sandbox is one
-// cloud, answers always, and lists its requests to nobody. Each application credential has a project of its own, with
+// cloud, answers always, and lists its requests to no one. Each application credential has a project of its own, with
 // the credential's id.
 type fakeCloud struct {
 	url  string
 	page int // servers in a page, at most
 
-	mu       sync.Mutex
-	servers  []fakeServer
-	requests []string
-	hangs    chan struct{} // no request is answered before it is closed; nil = all are
-	stuck    []string      // projects that Nova answers nothing, before ended is closed
-	ended    chan struct{}
-	timeouts []string // requests of stuck projects whose client did not wait any longer
-	away     []string // projects to which Nova answers 503
-	changed  func()   // called after each answer to changes-since
+	mu          sync.Mutex
+	servers     []fakeServer
+	requests    []string
+	hangs       chan struct{} // no request is answered before it is closed; nil = all are
+	stuck       []string      // projects that Nova answers nothing, before ended is closed
+	ended       chan struct{}
+	timeouts    []string // requests of stuck projects whose client did not wait any longer
+	unavailable []string // projects to which Nova answers 503
+	changed     func()   // called after each answer to changes-since
 }
 
 type fakeServer struct{ project, id, status string }
@@ -127,13 +127,13 @@ func newFakeCloud(t *testing.T) *fakeCloud {
 		f.requests = append(f.requests, r.Method+" "+r.URL.RequestURI())
 		hangs := f.hangs
 		isStuck := slices.Contains(f.stuck, r.Header.Get("X-Auth-Token"))
-		isAway := slices.Contains(f.away, r.Header.Get("X-Auth-Token"))
+		isDown := slices.Contains(f.unavailable, r.Header.Get("X-Auth-Token"))
 		f.mu.Unlock()
-		if isAway && r.URL.Path != "/compute/" {
+		if isDown && r.URL.Path != "/compute/" {
 			w.WriteHeader(http.StatusServiceUnavailable)
 			return
 		}
-		if isStuck && r.URL.Path != "/compute/" { // which nobody needs a token for
+		if isStuck && r.URL.Path != "/compute/" { // which no one needs a token for
 			select {
 			case <-f.ended:
 			case <-r.Context().Done():
@@ -319,12 +319,12 @@ func TestLongEveryConnectionIsFollowed(t *testing.T) {
 	tick.Go(func() { _, _ = p.TryTick(t, "run-connections") })
 	start := time.Now()
 	for _, instance := range stopped {
-		testkit.Eventually(t, 15*time.Second, "the server is seen to be stopped",
+		testkit.Eventually(t, 15*time.Second, "the server is observed as stopped",
 			func() bool { return w.eventsOf(t, instance) == "stopped" })
 	}
 	t.Logf("%d healthy connections were followed within %s", len(stopped), time.Since(start))
 	// there is nothing to do
-	stop := w.ask(t, last, stopped[len(stopped)-1], domain.ActionRequest{Action: domain.Stop}, nil)
+	stop := w.act(t, last, stopped[len(stopped)-1], domain.ActionRequest{Action: domain.Stop}, nil)
 	testkit.Eventually(t, 15*time.Second, "the action is done",
 		func() bool { return w.action(t, stop).Status == domain.ActionDone })
 	for n, cloud := range clouds[1:] {
@@ -380,7 +380,7 @@ func TestLongStuckCloudDelaysNoOther(t *testing.T) {
 			for range n {
 				c := w.remote(t, f)
 				instance, _ := w.runs(t, f, c, "SHUTOFF", domain.InstanceStopped)
-				w.ask(t, c, instance, domain.ActionRequest{Action: domain.Stop}, nil)
+				w.act(t, c, instance, domain.ActionRequest{Action: domain.Stop}, nil)
 				f.stuck = append(f.stuck, c.ActsAs.ProjectID)
 			}
 			healthy := w.remote(t, f)
@@ -393,7 +393,7 @@ func TestLongStuckCloudDelaysNoOther(t *testing.T) {
 				testkit.Eventually(t, time.Minute, "the others are stuck",
 					func() bool { return f.count("/compute/flavors") >= min(n, poolSize) })
 			}
-			stop := w.ask(t, healthy, instance, domain.ActionRequest{Action: domain.Stop}, nil)
+			stop := w.act(t, healthy, instance, domain.ActionRequest{Action: domain.Stop}, nil)
 			w.exec(t, "update connections set read_at = null where id = $1", healthy.ID)
 			testkit.Eventually(t, time.Minute, "the action has ended",
 				func() bool { return w.action(t, stop).Status != domain.ActionRunning })

@@ -34,13 +34,13 @@ type service struct {
 	chores   []chore
 	periodic *due.Chores
 	workers  *workers
-	events   flow.Pair // those of this process
+	events   flow.Gate // those of this process
 }
 
 // newService has all stores of the database, and no way to log in.
 func newService(db *postgres.DB, wake func(functions ...string)) *service {
 	s := &service{
-		events: flow.NewPair(), cloud: delegation.NewSessions[session](nil, sessionTTL),
+		events: flow.NewGate(), cloud: delegation.NewSessions[session](nil, sessionTTL),
 		db: db, jobs: postgres.Jobs{DB: db}, connections: postgres.Connections{DB: db},
 		delegations: postgres.Delegations{DB: db}, orders: postgres.Orders{DB: db}, actions: postgres.Actions{DB: db},
 		instances: postgres.Instances{DB: db}, requests: postgres.ConnectionRequests{DB: db}, wake: wake,
@@ -78,7 +78,7 @@ const (
 )
 
 // Run does the work that is due, and polls for more while some is in progress. In one process one event at a time
-// begins tasks, and one waits until it has; a third returns at once, because the one that waits polls after it. An
+// begins tasks, and one waits until it has; a third returns immediately, because the one that waits polls after it. An
 // event whose time is up, or that waits for nothing but a slow cloud, lets the next one begin; it is answered when
 // its own tasks have ended. So an event is answered only when a poll after it has ended.
 func (s *service) Run(ctx context.Context) error {
@@ -138,8 +138,8 @@ func (s *service) housekeeping() []chore {
 		{"requests", due.FollowFor, alone(s.expireRequests)},
 		{"ends", 0, s.ends},
 		{"checks", 0, s.checks},
-		{"servers", movingPace, s.follow},
-		{"stale", movingPace, alone(s.markStale)},
+		{"servers", movingInterval, s.follow},
+		{"stale", movingInterval, alone(s.markStale)},
 	}
 }
 

@@ -26,7 +26,7 @@ func TestChoresDelayNoAction(t *testing.T) {
 		id := uuid.New()
 		w.exec(t, `insert into instances (project_id, id, position, name, server_id, state, origin, connection_id)
   values ($1, $2, 0, 'x', 's', 'stopped', 'launched', $3)`, w.ID, id, c.ID)
-		a := w.ask(t, c, id, domain.ActionRequest{Action: domain.Stop}, nil)
+		a := w.act(t, c, id, domain.ActionRequest{Action: domain.Stop}, nil)
 		released := make(chan struct{})
 		for n := range s.chores {
 			s.chores[n].do = func(ctx context.Context, _ *batch, _ time.Time) error {
@@ -65,7 +65,7 @@ create trigger refuse before update on actions for each row execute function ref
 		id := uuid.New()
 		w.exec(t, `insert into instances (project_id, id, position, name, server_id, state, origin, connection_id)
   values ($1, $2, 0, 'x', 's', 'stopped', 'launched', $3)`, w.ID, id, c.ID)
-		w.ask(t, c, id, domain.ActionRequest{Action: domain.Stop}, nil)
+		w.act(t, c, id, domain.ActionRequest{Action: domain.Stop}, nil)
 		w.exec(t, fault)
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		untilFailed := func(ctx context.Context, b *batch, _ time.Time) error {
@@ -89,7 +89,7 @@ func (b *batch) hasFailed() bool {
 	return len(b.errs) > 0
 }
 
-// TestRequestsExpire with an event that is delivered at once, and are forgotten in time.
+// TestRequestsExpire with an event that is delivered immediately, and are forgotten in time.
 func TestRequestsExpire(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -208,7 +208,7 @@ func (s *service) readResources(ctx context.Context, c domain.Connection) {
 		return // a check says why
 	}
 	found := readAll(reading, in)
-	if len(found.Problems) == len(domain.SeenKinds()) {
+	if len(found.Problems) == len(domain.ResourceKinds()) {
 		slog.WarnContext(ctx, "no resources of connection could be read", "connection_id", c.ID,
 			"problems", found.Problems)
 		return
@@ -225,18 +225,18 @@ func (s *service) readResources(ctx context.Context, c domain.Connection) {
 }
 
 // readAll reads all kinds concurrently.
-func readAll(ctx context.Context, in session) domain.SeenResources {
-	found := domain.SeenResources{Problems: map[string]domain.Problem{}}
+func readAll(ctx context.Context, in session) domain.AvailableResources {
+	found := domain.AvailableResources{Problems: map[string]domain.Problem{}}
 	var mu sync.Mutex
 	var all sync.WaitGroup
 	for kind, read := range map[string]func() error{
-		domain.SeenFlavors: func() (err error) { found.Flavors, err = in.Flavors(ctx); return err },
-		domain.SeenImages:  func() (err error) { found.Images, err = in.Images(ctx, ""); return err },
-		domain.SeenNetworks: func() (err error) {
+		domain.ResourceFlavors: func() (err error) { found.Flavors, err = in.Flavors(ctx); return err },
+		domain.ResourceImages:  func() (err error) { found.Images, err = in.Images(ctx, ""); return err },
+		domain.ResourceNetworks: func() (err error) {
 			found.Networks, err = in.Networks(ctx)
 			return err
 		},
-		domain.SeenQuota: func() error {
+		domain.ResourceQuota: func() error {
 			quota, err := in.Quota(ctx)
 			if err == nil {
 				found.Quota = &quota

@@ -58,7 +58,7 @@ func tick(t *testing.T, p *testkit.Client) {
 }
 
 // TestConnectionIsLost revokes one connection's credential and removes the role of another's user. Each loss is one
-// event, nobody logs in with them again, and waiting work fails. The logins are counted on their way to Keystone.
+// event, no one logs in with them again, and waiting work fails. The logins are counted on their way to Keystone.
 func TestConnectionIsLost(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -68,10 +68,10 @@ func TestConnectionIsLost(t *testing.T) {
 	good, revoked, roleless := w.credential(t, ""), w.credential(t, ""), w.trust(t)
 	w.DropAppCredential(t, revoked.DelegationID)
 	w.Grant(t, w.UserID, "reader") // without any role the user could not look at his trusts any more
-	order, stop := w.place(t, revoked, 1, nil), w.ask(t, revoked, uuid.New(), domain.ActionRequest{Action: domain.Stop},
+	order, stop := w.place(t, revoked, 1, nil), w.act(t, revoked, uuid.New(), domain.ActionRequest{Action: domain.Stop},
 		nil)
 	w.RemoveRole(t, w.UserID, "member")
-	start := w.ask(t, roleless, uuid.New(), domain.ActionRequest{Action: domain.Start}, nil)
+	start := w.act(t, roleless, uuid.New(), domain.ActionRequest{Action: domain.Start}, nil)
 	got := w.finish(t, p, order.ID)
 	if i := got.Instances[0]; got.Status != domain.OrderFailed || i.Problem == nil ||
 		i.Problem.Code != "delegation_lost" {
@@ -107,26 +107,26 @@ func TestConnectionIsLost(t *testing.T) {
 }
 
 // TestLongOwnFaultLosesNoConnection: no connection is lost when the service account cannot log in or is not the
-// trustee, when the private key is another, or when Keystone is away. The work is done once that is repaired.
+// trustee, when the private key is another, or when Keystone is unavailable. The work is done once that is repaired.
 func TestLongOwnFaultLosesNoConnection(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	trust, credential := w.trust(t), w.credential(t, "")
-	one := w.ask(t, trust, uuid.New(), domain.ActionRequest{Action: domain.Stop}, nil)
-	two := w.ask(t, credential, uuid.New(), domain.ActionRequest{Action: domain.Stop}, nil)
+	one := w.act(t, trust, uuid.New(), domain.ActionRequest{Action: domain.Stop}, nil)
+	two := w.act(t, credential, uuid.New(), domain.ActionRequest{Action: domain.Stop}, nil)
 	// so that they are left alone for longer than a slow Keystone may take below
 	w.exec(t, "update connections set failures = 5")
 	keystone, _ := counted(t)
-	away := testkit.Redirect(t)
-	gone := away.Env(t, "collector")
-	away.Close()
+	unavailable := testkit.Redirect(t)
+	gone := unavailable.Env(t, "collector")
+	unavailable.Close()
 	for name, env := range map[string]map[string]string{
 		"password": accountAt(t, keystone, map[string]string{
 			"OS_PASSWORD": "wrong", "CONNECTION_PUBLIC_KEY": "",
 			"CONNECTION_PRIVATE_KEY": otherKey,
 		}),
-		"trustee": {"OS_CLOUD": "alt", "CONNECTION_PUBLIC_KEY": "", "CONNECTION_PRIVATE_KEY": otherKey},
-		"away":    gone,
+		"trustee":     {"OS_CLOUD": "alt", "CONNECTION_PUBLIC_KEY": "", "CONNECTION_PRIVATE_KEY": otherKey},
+		"unavailable": gone,
 	} {
 		w.exec(t, "update connections set not_before = null")
 		tick(t, w.function(t, env))
@@ -167,9 +167,9 @@ func TestLongAccessRules(t *testing.T) {
 	p := w.function(t, nil)
 	server := w.Boot(t, "ruled", 1)[0]
 	id := uuid.New()
-	wants(t, w.done(t, p, w.ask(t, c, id, domain.ActionRequest{Action: domain.Connect},
+	wants(t, w.done(t, p, w.act(t, c, id, domain.ActionRequest{Action: domain.Connect},
 		func(a *domain.DelegatedAction) { a.ServerID = server.ID })), "")
-	stop := w.done(t, p, w.ask(t, c, id, domain.ActionRequest{Action: domain.Stop}, nil))
+	stop := w.done(t, p, w.act(t, c, id, domain.ActionRequest{Action: domain.Stop}, nil))
 	wants(t, stop, "forbidden")
 	if !strings.Contains(stop.Problem.Detail, "access rules") {
 		t.Errorf("it says %s", stop.Problem.Detail)
@@ -192,7 +192,7 @@ func TestLongPermissions(t *testing.T) {
 	p := w.function(t, nil)
 	server := w.Boot(t, "permitted", 1)[0]
 	id := uuid.New()
-	connect := w.done(t, p, w.ask(t, c, id, domain.ActionRequest{Action: domain.Connect},
+	connect := w.done(t, p, w.act(t, c, id, domain.ActionRequest{Action: domain.Connect},
 		func(a *domain.DelegatedAction) { a.ServerID = server.ID }))
 	wants(t, connect, "")
 	w.ends(t, id, "active")
@@ -204,18 +204,18 @@ func TestLongPermissions(t *testing.T) {
 		t.Errorf("the instance is %s", got)
 	}
 	for again, want := range map[uuid.UUID]string{id: "", uuid.New(): "conflict"} { // the instance keeps its id
-		wants(t, w.done(t, p, w.ask(t, c, again, domain.ActionRequest{Action: domain.Connect},
+		wants(t, w.done(t, p, w.act(t, c, again, domain.ActionRequest{Action: domain.Connect},
 			func(a *domain.DelegatedAction) { a.ServerID = server.ID })), want)
 	}
 	stranger := testkit.NewProject(t).Boot(t, "strange", 1)[0]
-	wants(t, w.done(t, p, w.ask(t, c, uuid.New(), domain.ActionRequest{Action: domain.Connect},
+	wants(t, w.done(t, p, w.act(t, c, uuid.New(), domain.ActionRequest{Action: domain.Connect},
 		func(a *domain.DelegatedAction) { a.ServerID = stranger.ID })), "not_found")
 	w.exec(t, `update connections set actions = '{connect,start}', quota = '{"instances":1}'`)
-	wants(t, w.done(t, p, w.ask(t, c, id, domain.ActionRequest{Action: domain.Stop}, nil)), "forbidden")
+	wants(t, w.done(t, p, w.act(t, c, id, domain.ActionRequest{Action: domain.Stop}, nil)), "forbidden")
 	second := w.Boot(t, "second", 1)[0]
-	wants(t, w.done(t, p, w.ask(t, c, uuid.New(), domain.ActionRequest{Action: domain.Connect},
+	wants(t, w.done(t, p, w.act(t, c, uuid.New(), domain.ActionRequest{Action: domain.Connect},
 		func(a *domain.DelegatedAction) { a.ServerID = second.ID })), "quota_exceeded")
-	wants(t, w.done(t, p, w.ask(t, c, id, domain.ActionRequest{Action: domain.Start}, nil)), "") // it runs already
+	wants(t, w.done(t, p, w.act(t, c, id, domain.ActionRequest{Action: domain.Start}, nil)), "") // it runs already
 }
 
 // TestConnectionEndsAfterListing: an action is not done if its connection was deleted while it waited, even if the
@@ -224,7 +224,7 @@ func TestConnectionEndsAfterListing(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	c := w.connect(t, func(c *domain.Connection) { c.Kind, c.DelegationID = domain.TrustConnection, "none" })
-	a := w.ask(t, c, uuid.New(), domain.ActionRequest{Action: domain.Delete}, nil)
+	a := w.act(t, c, uuid.New(), domain.ActionRequest{Action: domain.Delete}, nil)
 	w.exec(t, "update connections set status = 'deleted', reason = 'it was deleted' where id = $1", c.ID)
 	s := newService(w.db, func(...string) {})
 	s.cloud.Login = func(context.Context) (account, error) {
@@ -242,7 +242,7 @@ func TestLongCredentialExpires(t *testing.T) {
 	w := newWorld(t)
 	c := w.credentialUntil(t, time.Now().Add(time.Hour).UTC())
 	// only a valid credential gets as far as finding that the instance does not exist
-	wants(t, w.done(t, w.function(t, nil), w.ask(t, c, uuid.New(), domain.ActionRequest{Action: domain.Stop}, nil)),
+	wants(t, w.done(t, w.function(t, nil), w.act(t, c, uuid.New(), domain.ActionRequest{Action: domain.Stop}, nil)),
 		"not_found")
 	testkit.Expire(t, c.DelegationID)
 	p := w.function(t, nil)
@@ -269,7 +269,7 @@ func TestLongConnectionLostWithCachedSession(t *testing.T) {
 	nothing := other.track(t, healthy)
 	stop := func(w *world, c domain.Connection, instance uuid.UUID) domain.DelegatedAction {
 		t.Helper()
-		return w.ask(t, c, instance, domain.ActionRequest{Action: domain.Stop}, nil)
+		return w.act(t, c, instance, domain.ActionRequest{Action: domain.Stop}, nil)
 	}
 	wants(t, other.done(t, p, stop(other, healthy, nothing)), "not_found") // which only Nova says
 	var lost []domain.Connection

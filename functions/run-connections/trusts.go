@@ -103,7 +103,7 @@ func pendingReason(cause error) string {
 		return "Keystone does not let the trust be deleted while its user is disabled or lacks the delegated role: " +
 			"delete it by hand, or cloudfn does when they are back"
 	}
-	return "Keystone could not be asked to delete the trust: cloudfn retries"
+	return "Keystone could not be reached to delete the trust: cloudfn retries"
 }
 
 // reportPending shows the operator how many trusts Keystone did not let us delete.

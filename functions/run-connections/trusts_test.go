@@ -25,7 +25,7 @@ func TestTrustsAreRevoked(t *testing.T) {
 	p := w.function(t, nil)
 	over, idle, deleted, kept := w.trust(t), w.trust(t), w.trust(t), w.trust(t)
 	order := w.place(t, over, 2, nil)
-	action := w.ask(t, deleted, uuid.New(), domain.ActionRequest{Action: domain.Stop}, nil)
+	action := w.act(t, deleted, uuid.New(), domain.ActionRequest{Action: domain.Stop}, nil)
 	w.exec(t, "update connections set expires_at = clock_timestamp() where id = $1", over.ID)
 	w.exec(t, `update connections set idle_timeout = '1 hour', created_at = created_at - interval '2 hours',
   expires_at = expires_at + interval '1 day' where id = $1`, idle.ID)
@@ -94,9 +94,9 @@ func (n *countingAccount) DeleteTrust(context.Context, string) error {
 	return nil
 }
 
-// TestLongManyConnectionsEndAtOnce: one event revokes all their trusts, although there are fewer workers than trusts.
-// Ten minutes after their connection's end nobody can delete them any more.
-func TestLongManyConnectionsEndAtOnce(t *testing.T) {
+// TestLongManyConnectionsEndTogether: one event revokes all their trusts, although there are fewer workers than trusts.
+// Ten minutes after their connection's end no one can delete them any more.
+func TestLongManyConnectionsEndTogether(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	const many = 3 * poolSize
@@ -134,7 +134,7 @@ func TestEndOfActionWakesLeases(t *testing.T) {
 		w.exec(t, `insert into instances (project_id, id, position, name, server_id, state, origin, connection_id, lease_id)
   values ($1, $2, 0, 'x', 's', 'stopped', 'launched', $3, nullif($4, '00000000-0000-0000-0000-000000000000'::uuid))`,
 			w.ID, id, c.ID, lease)
-		a := w.ask(t, c, id, domain.ActionRequest{Action: domain.Stop}, nil)
+		a := w.act(t, c, id, domain.ActionRequest{Action: domain.Stop}, nil)
 		claim, taken, err := s.actions.Claim(t.Context(), w.ID, c.ID, time.Minute, 1)
 		if err != nil || len(taken) != 1 {
 			t.Fatal(taken, err)
@@ -171,12 +171,12 @@ func (w *world) retry(t *testing.T, p *testkit.Client) {
 	tick(t, p)
 }
 
-// TestLongTrustOfDisabledUser: Keystone lets nobody delete the trust of a disabled user. It stays on the list, whether
+// TestLongTrustOfDisabledUser: Keystone lets no one delete the trust of a disabled user. It stays on the list, whether
 // its connection was deleted, expired or lost, and is deleted when the user is back. The owner gets one event for each
 // of the two.
 func TestLongTrustOfDisabledUser(t *testing.T) {
 	t.Parallel()
-	for name, away := range map[string]struct{ leave, back func(*world) }{
+	for name, unavailable := range map[string]struct{ leave, back func(*world) }{
 		"disabled": {func(w *world) { w.Disable(t) }, func(w *world) { w.Enable(t) }},
 		"no role":  {func(w *world) { w.Leave(t) }, func(w *world) { w.Grant(t, w.UserID, "member") }},
 	} {
@@ -185,13 +185,13 @@ func TestLongTrustOfDisabledUser(t *testing.T) {
 			w := newWorld(t)
 			p := w.function(t, nil)
 			deleted, expired, lost := w.trust(t), w.trust(t), w.trust(t)
-			away.leave(w)
+			unavailable.leave(w)
 			if _, err := (postgres.Connections{DB: w.db}).End(t.Context(), w.ID, deleted.ID, domain.ConnectionDeleted,
 				"it was deleted", false); err != nil {
 				t.Fatal(err)
 			}
 			w.exec(t, "update connections set expires_at = clock_timestamp() where id = $1", expired.ID)
-			start := w.ask(t, lost, uuid.New(), domain.ActionRequest{Action: domain.Start}, nil)
+			start := w.act(t, lost, uuid.New(), domain.ActionRequest{Action: domain.Start}, nil)
 			wants(t, w.done(t, p, start), "delegation_lost")
 			w.retry(t, p)
 			w.retry(t, p)
@@ -199,11 +199,11 @@ func TestLongTrustOfDisabledUser(t *testing.T) {
 				row := w.text(t, `select status || ' ' || revoked || ' ' || (not_before > clock_timestamp())
   from connections where id = $1`, c.ID)
 				if events := w.revocations(t, c); row != want+" false true" || events != "pending" || !there(t, c) {
-					t.Errorf("%s: while the user is away: %s, events %q, in Keystone: %t", want, row, events,
+					t.Errorf("%s: while the user is absent: %s, events %q, in Keystone: %t", want, row, events,
 						there(t, c))
 				}
 			}
-			away.back(w)
+			unavailable.back(w)
 			w.retry(t, p)
 			for _, c := range []domain.Connection{deleted, expired, lost} {
 				if row := w.text(t, "select revoked::text from connections where id = $1", c.ID); row != "true" ||
@@ -216,8 +216,8 @@ func TestLongTrustOfDisabledUser(t *testing.T) {
 	}
 }
 
-// TestLongTrustExpires while its user is away: Keystone says that it is gone. The test moves the trust's end in both
-// databases.
+// TestLongTrustExpires while its user is absent: Keystone reports that it is deleted. The test moves the trust's end in
+// both databases.
 func TestLongTrustExpires(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -250,7 +250,7 @@ func (w *world) announced(t *testing.T, c domain.Connection, until time.Time) (m
 	session, who := w.member(t)
 	intent = uuid.New()
 	made, err := session.CreateTrust(t.Context(), who, testkit.Trustee(t), []string{"member"},
-		until.Add(domain.TrustSpare), func(end time.Time) (bool, error) {
+		until.Add(domain.TrustMargin), func(end time.Time) (bool, error) {
 			return postgres.Connections{DB: w.db}.AnnounceTrust(t.Context(),
 				domain.OldTrust{ID: intent, ProjectID: w.ID, ConnectionID: c.ID, UserID: w.UserID, ExpiresAt: end})
 		})
@@ -275,7 +275,7 @@ func TestLongWorkContinuesWithNewTrust(t *testing.T) {
 	p := w.function(t, nil)
 	c := w.trust(t)
 	// opens and caches a session
-	wants(t, w.done(t, p, w.ask(t, c, uuid.New(), domain.ActionRequest{Action: domain.Stop}, nil)), "not_found")
+	wants(t, w.done(t, p, w.act(t, c, uuid.New(), domain.ActionRequest{Action: domain.Stop}, nil)), "not_found")
 	made, intent := w.announced(t, c, time.Now().Add(2*time.Hour))
 	after := c
 	after.DelegationID, after.TrustExpiresAt, after.TrustIntent = made.ID, made.ExpiresAt, intent
@@ -289,13 +289,13 @@ func TestLongWorkContinuesWithNewTrust(t *testing.T) {
 	}
 	tick(t, p)
 	if !there(t, c) {
-		t.Error("the old trust is revoked at once: calls that began with it fail")
+		t.Error("the old trust is revoked immediately: calls that began with it fail")
 	}
 	w.retryTrusts(t, p)
 	if there(t, c) || !w.trustThere(t, made.ID) || w.text(t, "select count(*)::text from trusts_to_revoke") != "0" {
 		t.Error("the old trust stays, or the new one does not")
 	}
-	wants(t, w.done(t, p, w.ask(t, c, uuid.New(), domain.ActionRequest{Action: domain.Stop}, nil)), "not_found")
+	wants(t, w.done(t, p, w.act(t, c, uuid.New(), domain.ActionRequest{Action: domain.Stop}, nil)), "not_found")
 	if got := w.status(t, c); got != "active" {
 		t.Errorf("the connection is %s", got)
 	}
@@ -341,7 +341,7 @@ select gen_random_uuid(), project_id, id, user_id, trust_expires_at, clock_times
 
 	made, _ = w.announced(t, c, time.Now().Add(time.Hour))
 	w.pauseForAnHour(t, "trusts_to_revoke")
-	w.Disable(t) // then Keystone lets nobody delete it
+	w.Disable(t) // then Keystone lets no one delete it
 	w.retryTrusts(t, p)
 	if left := w.text(t, "select count(*)::text from trusts_to_revoke where not_before > clock_timestamp()"); left != "1" {
 		t.Errorf("%s are tried later", left)
@@ -360,7 +360,7 @@ func TestSuspendedConnectionWaits(t *testing.T) {
 	w := newWorld(t)
 	p := w.function(t, nil)
 	c, store := w.credential(t, ""), postgres.Connections{DB: w.db}
-	stop := w.ask(t, c, uuid.New(), domain.ActionRequest{Action: domain.Stop}, nil)
+	stop := w.act(t, c, uuid.New(), domain.ActionRequest{Action: domain.Stop}, nil)
 	if _, err := store.Suspend(t.Context(), w.ID, c.ID, true); err != nil {
 		t.Fatal(err)
 	}

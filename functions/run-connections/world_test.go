@@ -93,7 +93,7 @@ func (w *world) connect(t *testing.T, change func(*domain.Connection)) domain.Co
 	}
 	change(&c)
 	if c.Kind == domain.TrustConnection && c.TrustExpiresAt.IsZero() {
-		c.TrustExpiresAt = c.ExpiresAt.Add(domain.TrustSpare)
+		c.TrustExpiresAt = c.ExpiresAt.Add(domain.TrustMargin)
 	}
 	stored, err := postgres.Connections{DB: w.db}.Create(t.Context(), c)
 	if err != nil {
@@ -211,15 +211,15 @@ func (w *world) order(t *testing.T, id uuid.UUID) domain.Order {
 	return order
 }
 
-// ask stores an action as the function servers does.
-func (w *world) ask(
-	t *testing.T, c domain.Connection, instance uuid.UUID, ask domain.ActionRequest,
+// act stores an action as the function servers does.
+func (w *world) act(
+	t *testing.T, c domain.Connection, instance uuid.UUID, action domain.ActionRequest,
 	change func(*domain.DelegatedAction),
 ) domain.DelegatedAction {
 	t.Helper()
 	a := domain.DelegatedAction{
 		ID: uuid.New(), ProjectID: c.ProjectID, ConnectionID: c.ID, InstanceID: instance,
-		UserID: "caller", Request: ask,
+		UserID: "caller", Request: action,
 	}
 	if change != nil {
 		change(&a)

@@ -109,7 +109,7 @@ func (s *service) adoptServer(ctx context.Context, server domain.Server, now tim
 		return err
 	}
 	instance := domain.Instance{ProjectID: server.ProjectID, Spec: domain.SpecOf(server), SeenAt: now}
-	instance.Seen(server)
+	instance.Observe(server)
 	instance.CallID, _ = server.CallTagged()
 	isNew, err := s.leases.Adopt(ctx, instance, made)
 	if apperr.CodeOf(err) == apperr.Conflict { // an order is about to adopt it

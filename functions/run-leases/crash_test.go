@@ -156,7 +156,7 @@ func TestCrashPoints(t *testing.T) {
 		prepare = "save step pending, action shelve, save pending, save pending"
 		start   = "save step starting, action start, save starting, save active"
 	)
-	// What each end writes after the start. Whoever adds a write adds it here, too.
+	// What each end writes after the start. Anyone who adds a write adds it here, too.
 	for onEnd, end := range map[domain.OnEnd]struct{ writes, actions, state string }{
 		domain.OnEndShelve: {"action shelve, save ending, finish ended", "shelve start shelve", "shelved"},
 		domain.OnEndStop:   {"action stop, save ending, finish ended", "shelve start stop", "stopped"},
@@ -168,11 +168,11 @@ func TestCrashPoints(t *testing.T) {
 	} {
 		before := strings.Split(prepare+", "+start+", save active, save step ending", ", ")
 		writes := slices.Concat(before, strings.Split(end.writes, ", "))
-		for at := range len(writes) + 1 { // 0 = nobody dies
+		for at := range len(writes) + 1 { // 0 = no one dies
 			if at > 0 && at <= len(before) && onEnd != domain.OnEndShelve {
 				continue // the same for each
 			}
-			name := "nobody dies"
+			name := "no one dies"
 			if at > 0 {
 				name = fmt.Sprintf("%d after %s", at, writes[at-1])
 			}

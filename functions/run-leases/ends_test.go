@@ -83,7 +83,7 @@ func TestResetNotMade(t *testing.T) {
 }
 
 // TestResetWithoutAnswer: a reset whose answer is lost may be done. Its server is stopped, and its owner notified. It
-// uses up none of the resets that a server in ERROR has: Nova may have been away.
+// uses up none of the resets that a server in ERROR has: Nova may have been unavailable.
 func TestResetWithoutAnswer(t *testing.T) {
 	t.Parallel()
 	for _, isDone := range []bool{true, false} {
@@ -117,12 +117,12 @@ func TestResetWithoutAnswer(t *testing.T) {
 }
 
 // TestStuckServer: a server that cannot be ended keeps its own host only. After a while the lease is in error and says
-// why, and the host is not reservable until the server is gone; then the lease ends.
+// why, and the host is not reservable until the server is removed; then the lease ends.
 func TestStuckServer(t *testing.T) {
 	t.Parallel()
 	w := newHostWorld(t)
 	r := w.lease(t, func(l *domain.Lease) {
-		l.OnEnd, l.Reservations[0].Want.Min, l.Reservations[0].Want.Max = domain.OnEndShelve, 2, 2
+		l.OnEnd, l.Reservations[0].Request.Min, l.Reservations[0].Request.Max = domain.OnEndShelve, 2, 2
 	})
 	w.becomes(t, domain.LeaseActive)
 	id, host := w.cloud.launch(r.Flavors[0].ID)
@@ -169,7 +169,7 @@ func TestEndOnOneDeadHost(t *testing.T) {
 	t.Parallel()
 	w := newHostWorld(t)
 	r := w.lease(t, func(l *domain.Lease) {
-		l.OnEnd, l.Reservations[0].Want.Min, l.Reservations[0].Want.Max = domain.OnEndShelve, 3, 3
+		l.OnEnd, l.Reservations[0].Request.Min, l.Reservations[0].Request.Max = domain.OnEndShelve, 3, 3
 	})
 	w.becomes(t, domain.LeaseActive)
 	id, host := w.cloud.launch(r.Flavors[0].ID)

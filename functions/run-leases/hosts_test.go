@@ -181,7 +181,7 @@ func TestHealIsDamped(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newHostWorld(t)
-			w.lease(t, func(l *domain.Lease) { l.Reservations[0].Want.Heal = c.heal })
+			w.lease(t, func(l *domain.Lease) { l.Reservations[0].Request.Heal = c.heal })
 			w.becomes(t, domain.LeaseActive)
 			w.exec(t, `
 update nodes set is_up = false, status = $1, down_since = now() - $2::interval, forced_down = $3
@@ -408,7 +408,7 @@ func TestDriftIsRepaired(t *testing.T) {
 	for name, change := range map[string]func(){
 		"the aggregate is deleted":    func() { delete(w.cloud.aggregates, own) },
 		"the host is taken out":       func() { w.cloud.aggregates[own].Hosts = nil },
-		"the property is gone":        func() { clear(w.cloud.aggregates[own].Metadata) },
+		"the property is removed":     func() { clear(w.cloud.aggregates[own].Metadata) },
 		"the trait is taken off":      func() { delete(w.cloud.provided[host], trait) },
 		"the host is in the pool":     func() { w.cloud.aggregates[leases.PoolAggregate].Hosts = []string{"h1", "h2", "h3"} },
 		"the flavor is deleted":       func() { delete(w.cloud.flavors, flavor) },
@@ -443,7 +443,7 @@ func TestStartContinues(t *testing.T) {
 		w := newHostWorld(t)
 		w.grow(t, hosts)
 		w.dies = &crasher{at: at}
-		w.lease(t, func(l *domain.Lease) { *l.Reservations[0].Want = domain.HostWant{Min: hosts, Max: hosts} })
+		w.lease(t, func(l *domain.Lease) { *l.Reservations[0].Request = domain.HostRequest{Min: hosts, Max: hosts} })
 		w.becomes(t, domain.LeaseActive)
 		return w.dies.names
 	}

@@ -92,7 +92,7 @@ func (w *hostWorld) lease(t *testing.T, change func(*domain.Lease)) domain.Reser
 		ID: uuid.Must(uuid.NewV7()), ProjectID: "p", DomainID: "d", UserID: "u", Name: "workshop",
 		StartsAt: time.Now(), EndsAt: time.Now().Add(time.Hour), OnEnd: domain.OnEndDelete,
 		Reservations: []domain.Reservation{{
-			ID: id, Type: domain.HostReservation, Want: &domain.HostWant{Min: 1, Max: 1},
+			ID: id, Type: domain.HostReservation, Request: &domain.HostRequest{Min: 1, Max: 1},
 			Flavors: []domain.LeasedFlavor{{ID: "f-" + id.String(), Name: "tiny-" + id.String()[:8], BaseID: "base"}},
 		}},
 	}

@@ -121,8 +121,8 @@ select count(*)::int from leases where name like 'held-%' and (attempts > 0 or c
 	}
 }
 
-// TestLongAdopt gives servers that were made directly in Nova one lease each, whatever replicas work at once, but none
-// that has opted out.
+// TestLongAdopt gives servers that were made directly in Nova one lease each, whatever replicas work concurrently, but
+// none that has opted out.
 func TestLongAdopt(t *testing.T) {
 	t.Parallel()
 	p, database := testkit.NewProject(t), testkit.Database(t)

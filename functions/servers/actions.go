@@ -22,8 +22,8 @@ import (
 	"github.com/cloudfn/cloudfn/shared/seal"
 )
 
-// actionsAtOnce limits how many servers of one request are worked on in parallel: each takes Nova two requests.
-const actionsAtOnce = 8
+// parallelActions limits how many servers of one request are worked on in parallel: each takes Nova two requests.
+const parallelActions = 8
 
 // target is the server that an id of a request identifies.
 type target struct {
@@ -70,7 +70,7 @@ func (s service) Do(ctx context.Context, a access, req actionRequest, ids []stri
 	}
 	outcomes := make([]outcome, len(targets))
 	var group errgroup.Group
-	group.SetLimit(actionsAtOnce)
+	group.SetLimit(parallelActions)
 	for i, t := range targets {
 		one := req
 		one.key = req.key.forServer(t.id)
@@ -381,7 +381,7 @@ func (g agents) dropFailed(ctx context.Context, made domain.Deployment, err erro
 	}
 }
 
-// drop deletes a deployment that nobody will make. On failure its token expires.
+// drop deletes a deployment that no one will make. On failure its token expires.
 func (g agents) drop(ctx context.Context, made domain.Deployment) {
 	writing, cancel := domain.Detached(ctx)
 	defer cancel()

@@ -13,7 +13,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestConnectAndDisconnect and reconnect a server that somebody else made. Only force deletes it.
+// TestConnectAndDisconnect and reconnect a server that someone else made. Only force deletes it.
 func TestConnectAndDisconnect(t *testing.T) {
 	t.Parallel()
 	p := testkit.BorrowProject(t)

@@ -24,7 +24,7 @@ type Config struct {
 // Function declares servers.
 var Function = run.HTTP[Config, service]{
 	Name: "servers",
-	Summary: "The project's servers, whoever made them: " +
+	Summary: "The project's servers, no matter who made them: " +
 		"list, connect, start, stop, reboot, shelve, snapshot, deploy, show the console, disconnect, delete.",
 	Reach: run.Reach{
 		Tables: postgres.MayTakeIDs(map[string]string{

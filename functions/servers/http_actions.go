@@ -92,7 +92,7 @@ func (h handler) actOnMany(ctx context.Context, in *actOnManyInput) (*manyActedO
 			out.Results[n] = ServerResult{showActed(o)}
 			continue
 		}
-		// The request as a whole did not fail, so nobody else logs it.
+		// The request as a whole did not fail, so no one else logs it.
 		out.Results[n] = ServerResult{showNotActed(o, httpx.LogFailure(ctx, "servers", o.err))}
 	}
 	isChanged := slices.ContainsFunc(done, func(o outcome) bool { return o.Changed })

@@ -20,9 +20,9 @@ const (
 	// filterPage is the size of a page when a filter may leave few servers of it.
 	filterPage = 200
 
-	tagsAtOnce    = 100 // in the URL of one request, which takes 8 KB at most
-	manyMissing   = 32  // one of Nova's pages is cheaper than as many reads by id
-	readsInFlight = 8   // of servers by id
+	tagsPerRequest = 100 // in the URL of one request, which takes 8 KB at most
+	manyMissing    = 32  // one of Nova's pages is cheaper than as many reads by id
+	readsInFlight  = 8   // of servers by id
 )
 
 type query struct {
@@ -190,7 +190,7 @@ func (s service) fetch(ctx context.Context, a access, tracked []domain.Tracked) 
 			tags = append(tags, t.ID.String())
 		}
 	}
-	for some := range slices.Chunk(tags, tagsAtOnce) {
+	for some := range slices.Chunk(tags, tagsPerRequest) {
 		if err := list(domain.ServerQuery{Tags: some, Limit: maxRead}); err != nil {
 			return nil, err
 		}

@@ -18,7 +18,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-var update = flag.Bool("update", false, "write the golden files of the chart and the page anew")
+var update = flag.Bool("update", false, "write the golden files of the chart and the page again")
 
 const projectID = "8f14e45fceea467f9a3d5c0b7e21d6aa"
 

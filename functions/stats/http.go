@@ -28,7 +28,7 @@ func routes(api huma.API, s service) {
 		OperationID: "getStats", Method: http.MethodGet, Path: "/v1/stats", Tags: []string{"stats"},
 		Summary: "Servers per full hour",
 		Responses: httpx.Answers(map[int]string{
-			200: "The hours, in the representation that `Accept` asks for.",
+			200: "The hours, in the representation that `Accept` selects.",
 			403: notEntitled, 406: "",
 		}),
 	}, h.stats)

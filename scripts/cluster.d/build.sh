@@ -98,7 +98,7 @@ build_func() {
 }
 
 # The manifests come from the very modules that the images are built from.
-join() { # join FILE... : one stream of documents, with our images and probes that ask soon
+join() { # join FILE... : one stream of documents, with our images and probes that begin soon
   local f
   for f; do
     [ -f "$f" ] || { echo "no manifest $f" >&2; return 1; }
@@ -107,7 +107,7 @@ join() { # join FILE... : one stream of documents, with our images and probes th
       -e 's/initialDelaySeconds: 20/initialDelaySeconds: 1/' "$f"
   done
 }
-# Knative's own pods ask for more than a core together: the few that a test machine has are for what is tested.
+# Knative's own pods request more than a core together: the few that a test machine has are for what is tested.
 small() {
   join "$@" |
     sed -E '/^ *requests:/,/^ *memory:/{s/cpu: .*/cpu: 10m/; s/memory: .*/memory: 32Mi/}; /^ *limits:/,/^ *memory:/s/cpu: .*/cpu: 2/'

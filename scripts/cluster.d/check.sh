@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Whether this machine can run a cluster at all, asked before anything is compiled; and what Debian has of it.
+# Whether this machine can run a cluster at all, checked before anything is compiled; and what Debian has of it.
 
 cannot() { echo "cluster: this machine cannot run a cluster: $*" >&2; exit 3; }
 

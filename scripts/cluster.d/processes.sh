@@ -1,5 +1,5 @@
 # shellcheck shell=bash disable=SC2034
-# The cluster's processes on the machine itself: what there is, how each is started, seen to run, and stopped.
+# The cluster's processes on the machine itself: what there is, how each is started, checked, and stopped.
 # A signal goes only to what was started here: a pid file holds pid, start time and boot; the pods' processes are
 # those in the cgroup that only our kubelet uses.
 
@@ -32,7 +32,7 @@ spawn() { # spawn NAME command... : own session, own log, pid file
   pid=$!
   echo "$pid $(started_at $pid)" > "$RUN/$name.pid"
 }
-stop() { # stop SIGNAL NAME... : waits until they are gone; KILL is enough for what keeps nothing
+stop() { # stop SIGNAL NAME... : waits until they have ended; KILL is enough for what keeps nothing
   local signal=$1 n i pid left=(); shift
   for n; do
     alive "$n" || continue
@@ -75,7 +75,7 @@ launch() { # launch NAME
       --service-account-issuer https://kubernetes.default.svc --service-account-key-file "$PKI/service-account.pub" \
       --service-account-signing-key-file "$PKI/service-account.key" --authorization-mode RBAC \
       --kubelet-preferred-address-types InternalIP --profiling=false \
-      --feature-gates SizeBasedListCostEstimate=false ;;   # it asks a newer etcd than Debian's, and fills the log
+      --feature-gates SizeBasedListCostEstimate=false ;;   # it requires a newer etcd than Debian's, and fills the log
     kube-controller-manager) spawn "$1" "$EXE/$1" "${components[@]}" \
       --root-ca-file "$PKI/ca.crt" --service-account-private-key-file "$PKI/service-account.key" \
       --cluster-signing-cert-file "$PKI/ca.crt" --cluster-signing-key-file "$PKI/ca.key" \
@@ -121,7 +121,7 @@ forwards() { # the ports that are exposed
   done
 }
 
-# ---- what is left when the processes are gone ------------------------------
+# ---- what is left when the processes have ended ------------------------------
 
 in_groups() { local folder=${!#}; [ ! -e "$folder" ] || find "$folder" "${@:1:$#-1}" 2>/dev/null; true; }
 pods_gone() { # the kubelet is stopped before

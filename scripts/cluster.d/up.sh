@@ -87,7 +87,7 @@ knative() { # what is applied already is not applied again
     apply "$ETC/ingress.yaml"
     config knative-serving config-network ingress-class=traefik.ingress.networking.knative.dev
     config knative-serving config-domain "$DOMAIN="
-    # Dozens of pods on two cores: none asks for more than it needs at least.
+    # Dozens of pods on two cores: none requests more than it needs at least.
     config knative-serving config-deployment queue-sidecar-cpu-request=5m queue-sidecar-memory-request=16Mi
     config knative-serving config-autoscaler "stable-window=$CLUSTER_STABLE_WINDOW" \
       "scale-to-zero-grace-period=$CLUSTER_ZERO_GRACE"
@@ -114,7 +114,7 @@ up() {
   network
   configure
   certificates
-  # An API server whose etcd was away does not find back to it.
+  # An API server whose etcd was unavailable does not find back to it.
   ! alive kube-apiserver || { alive etcd && api_serves; } ||
     { say "the API server does not serve, starting it again"; stop KILL kube-apiserver; }
   for n in registry containerd etcd kube-apiserver; do launch $n; done

@@ -61,7 +61,7 @@ func generate(check bool) error {
 	return nil
 }
 
-// describe asks the binary, because a package main cannot be imported.
+// describe runs the binary, because a package main cannot be imported.
 func describe() (d run.Description, err error) {
 	cmd := exec.Command("go", "run", "./functions", "describe") //nolint:noctx // a tool of developers
 	cmd.Stderr = os.Stderr
@@ -75,7 +75,7 @@ func describe() (d run.Description, err error) {
 // byHand are the manifests beside the generated ones.
 var byHand = []string{"knative/services/common.yaml", "knative/services/gateway.yaml"}
 
-// staleFiles lists the files that differ, and the manifests of functions that are gone.
+// staleFiles lists the files that differ, and the manifests of functions that no longer exist.
 func staleFiles(made files) (stale []string, err error) {
 	for path, text := range made {
 		old, err := os.ReadFile(path) //nolint:gosec // of this checkout

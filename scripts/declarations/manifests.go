@@ -86,7 +86,7 @@ func grants(made files, d run.Description) error {
 		"-- What the database roles of functions may do. migrate runs it after the migrations, every time, when the " +
 		"roles exist\n" +
 		"-- (knative/roles.sql makes them).\n" +
-		"select pg_advisory_xact_lock(7166736203); -- two at once would get in each other's way\ndo $$\nbegin\n")
+		"select pg_advisory_xact_lock(7166736203); -- two would get in each other's way\ndo $$\nbegin\n")
 	for _, role := range slices.Sorted(maps.Keys(roles)) {
 		out.WriteString("    if exists (select from pg_roles where rolname = '" + role + "') then\n" +
 			"        revoke all on all tables in schema public from " + role + ";\n" +

@@ -202,7 +202,7 @@ func same(t *testing.T, want map[string]string) {
 	}
 	for path := range want {
 		if _, is := got[path]; !is {
-			t.Errorf("%s is gone", path)
+			t.Errorf("%s is missing", path)
 		}
 	}
 }

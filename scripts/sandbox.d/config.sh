@@ -224,7 +224,7 @@ workers = 1
 [scheduler]
 workers = 1
 discover_hosts_in_cells_interval = 3
-# Lets an aggregate refuse every flavor that does not ask for its required traits.
+# Lets an aggregate refuse every flavor that does not require its traits.
 enable_isolated_aggregate_filtering = true
 [filter_scheduler]
 available_filters = nova.scheduler.filters.all_filters

@@ -124,7 +124,7 @@ launch_optional() {
     octavia-api) spawn "$1" "$PY" "$LIB/sandbox_wsgi.py" \
       octavia.api.app:setup_app "$SANDBOX_HOST" "$SANDBOX_OCTAVIA_PORT" 6 "${config[@]}" ;;
     octavia-worker) service "$1" sandbox_octavia:worker "${config[@]}" ;;
-    # Each of its modules looks for barbican.conf by itself, first in the home.
+    # Each of its modules looks for barbican.conf separately, first in the home.
     barbican) HOME=$CONF/barbican spawn "$1" "$PY" "$LIB/sandbox_wsgi.py" \
       sandbox_barbican:application "$SANDBOX_HOST" "$SANDBOX_BARBICAN_PORT" 4 ;;
   esac

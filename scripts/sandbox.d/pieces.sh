@@ -1,5 +1,5 @@
 # shellcheck shell=bash disable=SC2034
-# The processes of the sandbox: what there is, how each is started, seen to serve, and stopped.
+# The processes of the sandbox: what there is, how each is started, checked, and stopped.
 # A signal goes only to a process that was started here: its pid file holds its pid, start time and boot.
 
 pieces() {
@@ -20,7 +20,7 @@ pieces() {
   export SANDBOX_OPTIONAL="${OPTIONAL[*]}"
   declare -gA PORT_SETTING=()
   for c in "${SETTING_NAMES[@]}"; do case $c in *_PORT) PORT_SETTING[${!c}]=$c ;; esac; done
-  # Nobody types this one, and the other may hold any character.
+  # No one types this one, and the other may hold any character.
   RABBIT_PASSWORD=$(printf %s "$SANDBOX_PASSWORD" | md5sum | cut -c1-32)
   export SANDBOX_AMQP=$SANDBOX_HOST:$SANDBOX_RABBIT_PORT:$RABBIT_PASSWORD
 }
@@ -56,7 +56,7 @@ spawn() { # spawn NAME command... : own session, own log, pid file
   pid=$!
   echo "$pid $(started_at $pid)" > "$RUN/$name.pid"
 }
-stop_pieces() { # ask all, wait, then kill what is left; with STOP=kill, ask none
+stop_pieces() { # end all, wait, then kill what is left; with STOP=kill, kill them
   local n pid i tenths=20 left=()
   [ -z "${STOP:-}" ] || tenths=0
   for n; do
@@ -180,6 +180,6 @@ launch_rabbitmq() {
 
 # ---- a cell that is down ---------------------------------------------------
 
-# Nova reaches the database of cell1 as its own user at its own socket: without both it sees the server gone.
+# Nova reaches the database of cell1 as its own user at its own socket: without both it finds no server.
 cell_down() { rm -f "$RUN/cell1.sock"; sql -e "KILL USER cell1@localhost" || die "MariaDB does not answer"; }
 cell_up() { ln -sfn mysql.sock "$RUN/cell1.sock"; }

@@ -59,7 +59,7 @@ type Action struct {
 	Limits     domain.ConnectionLimits // of the images that Deploy may use
 	ImageName  string                  // of Snapshot; "" = the server's name
 	Lease      uuid.UUID               // of Snapshot: the lease that it is for, which names the image; zero = none
-	Follow     *Follow                 // nil: the action is over when Nova has accepted it
+	Follow     *Follow                 // nil: the action has ended when Nova has accepted it
 }
 
 // Follow is what following an action to its end takes.
@@ -156,7 +156,7 @@ func (a Action) longestBlock() time.Duration {
 	return blockedFor
 }
 
-// ErrNoServer says that an instance has no server.
+// ErrNoServer means that an instance has no server.
 var ErrNoServer = apperr.New(apperr.Conflict,
 	"the instance has no server: its order has not created it yet, or Nova rejected it")
 
@@ -227,7 +227,7 @@ func ToConnect(
 		return wanted, rejection
 	}
 	wanted.Spec = domain.SpecOf(server)
-	wanted.Seen(server)
+	wanted.Observe(server)
 	wanted.CallID, _ = server.CallTagged()
 	return wanted, nil
 }

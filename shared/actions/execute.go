@@ -22,7 +22,8 @@ type executor struct {
 	readAt time.Time // by the database's clock, before Nova is called; zero for a server that is not tracked
 }
 
-// setReadAt notes the time before the server is read. What others have seen since is newer than what this step records.
+// setReadAt notes the time before the server is read. What others have observed since is newer than what this step
+// records.
 func (x *executor) setReadAt(ctx context.Context) error {
 	switch {
 	case x.Instance.ID == uuid.Nil:
@@ -165,7 +166,7 @@ func (x executor) start(ctx context.Context, id string, state domain.InstanceSta
 // recordAccepted stores the state that follows from the call in a state.
 func (x executor) recordAccepted(ctx context.Context, server domain.Server, state domain.InstanceState) {
 	i := x.Instance
-	i.Seen(server)
+	i.Observe(server)
 	i.State, i.Problem = x.After(state), nil
 	x.record(domain.WithActor(ctx, x.Actor.Doing(x.Action.Action, x.ID)), i)
 }
@@ -224,13 +225,13 @@ func (x executor) followDelete(
 }
 
 // hasTriedSince reports whether Nova was called for this deletion, and the moment is after its request: a fault of then
-// is Nova's answer to the call. Without a call it is somebody else's fault, such as a rebuild's.
+// is Nova's answer to the call. Without a call it is someone else's fault, such as a rebuild's.
 func (x executor) hasTriedSince(moment time.Time) bool {
 	i, requested := x.Instance, x.Follow.RequestedAt
 	return i.DeleteTries > 0 && !i.DeleteTriedAt.Before(requested) && moment.After(requested)
 }
 
-// PauseError says that an action continues after a pause.
+// PauseError means that an action continues after a pause.
 type PauseError struct{ Pause time.Duration }
 
 // Error implements error.
@@ -243,7 +244,7 @@ func undeletable(i domain.Instance, server domain.Server) error {
 		why = ": " + server.Fault.Message
 	}
 	return apperr.New(apperr.Conflict,
-		"Nova was asked %d times to delete the server %s (%s), which is still there, in the status %s%s",
+		"Nova was called %d times to delete the server %s (%s), which is still there, in the status %s%s",
 		i.DeleteTries, server.ID, server.Name, server.Status, why)
 }
 

@@ -48,7 +48,7 @@ func (x executor) offload(ctx context.Context, server domain.Server, state domai
 	case apperr.Forbidden:
 		x.recordSeen(ctx, server)
 		return Progress{State: state, Done: true}, nil
-	case apperr.Conflict: // Nova has just begun it by itself
+	case apperr.Conflict: // Nova has just begun it on its own
 		return Progress{State: state, Blocked: err}, nil
 	}
 	return Progress{}, err

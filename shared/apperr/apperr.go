@@ -27,17 +27,17 @@ const (
 	NotAcceptable    Code = "not_acceptable"     // 406: no representation that the caller accepts
 	Conflict         Code = "conflict"           // 409: the state of the thing does not allow it
 	Precondition     Code = "precondition"       // 412: it is not as If-Match says
-	TooLarge         Code = "too_large"          // 413: the body is over the limit
+	TooLarge         Code = "too_large"          // 413: the body is larger than the limit
 	UnsupportedMedia Code = "unsupported_media"  // 415: the body is of another content type
 	Unprocessable    Code = "unprocessable"      // 422: it is understood, and the cloud has nothing that it fits
 	UnsupportedKind  Code = "unsupported_kind"   // 422: OpenStack has no home for resources of the kind
 	UnsupportedHere  Code = "unsupported_here"   // 422: the cloud lacks the service of the kind
-	RateLimited      Code = "rate_limited"       // 429: over a limit of ours, or OpenStack asks for a pause
+	RateLimited      Code = "rate_limited"       // 429: over a limit of ours, or OpenStack requires a pause
 	ClientGone       Code = "client_gone"        // 499: the caller hung up before the answer
 	Internal         Code = "internal"           // 500: a fault of ours; the text stays in the log
-	Unsupported      Code = "unsupported"        // 501: the cloud is too old for what was asked
+	Unsupported      Code = "unsupported"        // 501: the cloud is too old for the request
 	BadGateway       Code = "bad_gateway"        // 502: OpenStack gave an answer that makes no sense
-	Unavailable      Code = "unavailable"        // 503: Postgres or an OpenStack service is away
+	Unavailable      Code = "unavailable"        // 503: Postgres or an OpenStack service is unavailable
 	Timeout          Code = "timeout"            // 504: the deadline passed
 )
 
@@ -150,8 +150,8 @@ func Final(err error) bool {
 	return false
 }
 
-// Limit is a limit on how often one source may do something: Quota times at once, and again as Window passes, evenly.
-// Without a Window it is a limit on how many requests of the source are in flight.
+// Limit is a limit on how often one source may do something: Quota times in a burst, and again as Window passes,
+// evenly. Without a Window it is a limit on how many requests of the source are in flight.
 type Limit struct {
 	Name   string // of its policy in the RateLimit headers
 	Quota  int

@@ -19,7 +19,7 @@ func TestCodeOf(t *testing.T) {
 		"one of ours":            {inner, Conflict, false},
 		"one of ours, wrapped":   {fmt.Errorf("x: %w", inner), Conflict, false},
 		"one of ours, joined":    {errors.Join(errors.New("x"), inner), Conflict, false},
-		"the outermost decides":  {Wrap(Unavailable, inner, "away"), Unavailable, true},
+		"the outermost decides":  {Wrap(Unavailable, inner, "unavailable"), Unavailable, true},
 		"any other is internal":  {errors.New("x"), Internal, true},
 		"a context's end too":    {context.DeadlineExceeded, Internal, true},
 		"a wrong field":          {InvalidField("name", "is empty"), Invalid, false},
@@ -42,8 +42,8 @@ func TestCodeOf(t *testing.T) {
 func TestTheCauseIsForTheLogOnly(t *testing.T) {
 	t.Parallel()
 	cause := errors.New("dial 10.0.0.1")
-	err := error(Wrap(Unavailable, cause, "%s is away", "nova"))
-	if e := As(err); e.Message != "nova is away" || err.Error() != "nova is away: dial 10.0.0.1" ||
+	err := error(Wrap(Unavailable, cause, "%s is unavailable", "nova"))
+	if e := As(err); e.Message != "nova is unavailable" || err.Error() != "nova is unavailable: dial 10.0.0.1" ||
 		!errors.Is(err, cause) {
 		t.Errorf("message %q, text %q", e.Message, err)
 	}
@@ -55,7 +55,7 @@ func TestTheCauseIsForTheLogOnly(t *testing.T) {
 		t.Errorf("got %+v", e)
 	}
 	// What was surely not sent is known through every wrapping.
-	if !errors.Is(fmt.Errorf("x: %w", Wrap(Unavailable, errors.Join(ErrNotSent, cause), "away")), ErrNotSent) {
+	if !errors.Is(fmt.Errorf("x: %w", Wrap(Unavailable, errors.Join(ErrNotSent, cause), "unavailable")), ErrNotSent) {
 		t.Error("ErrNotSent is lost")
 	}
 }

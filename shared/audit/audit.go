@@ -41,7 +41,7 @@ const (
 	maxWaiting   = 8192            // rows in the queue; more are refused, none is dropped
 	maxBatch     = 1024            // rows in one COPY
 	writeTimeout = 5 * time.Second // for one COPY or one check
-	writers      = 2               // COPYs at once: the second fills while the first waits for the disk
+	writers      = 2               // concurrent COPYs: the second fills while the first waits for the disk
 )
 
 // Log is the request log of one process. It uses no goroutine while nothing waits.
@@ -222,7 +222,7 @@ func (g *gate) run(run *flow.Run) {
 		current := g.next
 		g.next = nil
 		g.mu.Unlock()
-		if current == nil { // the last check has served whoever requested this one
+		if current == nil { // the last check has served the requester of this one
 			continue
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), writeTimeout)

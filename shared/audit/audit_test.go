@@ -104,7 +104,7 @@ func (d *disk) Check(context.Context) error { return nil }
 
 func row(path string) domain.Request { return domain.Request{ID: uuid.New(), Path: path} }
 
-// record writes n rows at once and gives each row's error, in order. It checks that none returns before its row
+// record writes n rows concurrently and gives each row's error, in order. It checks that none returns before its row
 // is there.
 func record(t *testing.T, l *Log, d *disk, rows []domain.Request) []error {
 	t.Helper()
@@ -148,7 +148,7 @@ func TestRecordSharesCommits(t *testing.T) {
 					}
 				}
 				if len(d.batches) > tc.copies || d.most > writers {
-					t.Errorf("%d rows took the COPYs %v, up to %d at once", tc.rows, d.batches, d.most)
+					t.Errorf("%d rows took the COPYs %v, up to %d concurrently", tc.rows, d.batches, d.most)
 				}
 				for _, n := range d.batches {
 					if n > maxBatch {
@@ -181,7 +181,7 @@ func TestTwoWritersAtMost(t *testing.T) {
 		}
 		all.Wait()
 		if d.most != writers || len(d.written) != 1000 || len(d.batches) > 1000/5+2 {
-			t.Errorf("%d COPYs at once, %d in all for %d rows", d.most, len(d.batches), len(d.written))
+			t.Errorf("%d concurrent COPYs, %d in all for %d rows", d.most, len(d.batches), len(d.written))
 		}
 	})
 }
@@ -216,15 +216,15 @@ func TestOneBadRow(t *testing.T) {
 // about a row.
 func TestWhatTheStoreSays(t *testing.T) {
 	t.Parallel()
-	away := apperr.New(apperr.Unavailable, "the database is not available")
-	away.RetryAfter = 7 * time.Second
+	unavailable := apperr.New(apperr.Unavailable, "the database is not available")
+	unavailable.RetryAfter = 7 * time.Second
 	for name, tc := range map[string]struct {
 		err    error
 		rowly  bool
 		pause  time.Duration
 		reason string
 	}{
-		"Postgres is away": {away, false, 7 * time.Second, "the database is not available"},
+		"Postgres is unavailable": {unavailable, false, 7 * time.Second, "the database is not available"},
 		"a doubled id": {
 			apperr.New(apperr.Conflict, "it exists already"), false, 0, "the request log cannot be written",
 		},
@@ -298,7 +298,7 @@ func TestReadyIsShared(t *testing.T) {
 	})
 }
 
-// TestReadyIsNeverOld lets the world change while a check runs: whoever asks after the change hears of it.
+// TestReadyIsNeverOld lets the world change while a check runs: a check after the change reports it.
 func TestReadyIsNeverOld(t *testing.T) {
 	t.Parallel()
 	broken := apperr.New(apperr.Unavailable, "broken")
@@ -358,7 +358,7 @@ func TestReadyEndsWithItsContext(t *testing.T) {
 			}
 		})
 		all.Wait()
-		time.Sleep(2 * w.takes) // a check that nobody waits for any more ends too
+		time.Sleep(2 * w.takes) // a check that no one waits for any more ends too
 	})
 }
 

@@ -156,7 +156,7 @@ func TestFlushWritesNumbers(t *testing.T) {
 	})
 }
 
-// TestTheQueueIsBounded fills it while nothing can be written: more is refused at once, and what was taken is
+// TestTheQueueIsBounded fills it while nothing can be written: more is refused immediately, and what was taken is
 // written in the end.
 func TestTheQueueIsBounded(t *testing.T) {
 	t.Parallel()

@@ -1,4 +1,4 @@
-// Package auth finds out who calls: it asks Keystone about the caller's token, with that token itself,
+// Package auth finds out who calls: it validates with Keystone the caller's token, with that token itself,
 // remembers the answer for a short time, and applies the operator's allow list.
 package auth
 
@@ -79,7 +79,7 @@ const (
 	maxCached   = 10_000
 	tokenTTL    = time.Minute // of a token that Keystone accepted: a revoked one may work for so long
 	negativeTTL = 5 * time.Second
-	askTimeout  = 15 * time.Second
+	callTimeout = 15 * time.Second
 )
 
 // Authenticator answers who a token is. It is safe for concurrent use and one per process.
@@ -93,7 +93,7 @@ type Authenticator struct {
 	flight   singleflight.Group
 }
 
-// New makes an Authenticator; validate asks Keystone.
+// New makes an Authenticator; validate calls Keystone.
 func New(cfg Config, validate func(context.Context, domain.Secret) (domain.Identity, error)) *Authenticator {
 	known, _ := lru.New[[32]byte, accepted](maxCached) // a positive size is no error
 	a := &Authenticator{
@@ -154,7 +154,7 @@ func tokenOf(h http.Header) (domain.Secret, error) {
 func (c Config) Admit(who domain.Identity) error {
 	switch {
 	case who.ProjectID == "" && who.DomainID == "" && !who.System:
-		return apperr.New(apperr.Unauthenticated, "the token is not scoped: ask Keystone for one of a project")
+		return apperr.New(apperr.Unauthenticated, "the token is not scoped: get one of a project from Keystone")
 	case who.System:
 		return nil // it belongs to no project; what it may see is decided by its roles
 	case !c.Allows(who.ProjectID, who.DomainID):
@@ -163,7 +163,7 @@ func (c Config) Admit(who domain.Identity) error {
 	return nil
 }
 
-// identify answers from memory, or asks Keystone: once for all who ask about the same token at the same time.
+// identify answers from memory, or from Keystone: once for all requests with the same token at the same time.
 func (a *Authenticator) identify(ctx context.Context, token domain.Secret) (domain.Identity, error) {
 	key := a.keyOf(token)
 	if who, ok := a.remembered(key); ok {
@@ -174,9 +174,9 @@ func (a *Authenticator) identify(ctx context.Context, token domain.Secret) (doma
 	}
 	answer := a.flight.DoChan(string(key[:]), func() (any, error) {
 		// Not the first asker's context: when that one hangs up, the others still wait.
-		ask, cancel := context.WithTimeout(context.WithoutCancel(ctx), askTimeout)
+		validating, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
 		defer cancel()
-		return a.ask(ask, key, token)
+		return a.validateOnce(validating, key, token)
 	})
 	select {
 	case r := <-answer:
@@ -194,7 +194,7 @@ func (a *Authenticator) remembered(key [32]byte) (domain.Identity, bool) {
 	return found.who, ok && time.Since(found.at) < tokenTTL && a.now().Before(found.who.ExpiresAt)
 }
 
-func (a *Authenticator) ask(ctx context.Context, key [32]byte, token domain.Secret) (domain.Identity, error) {
+func (a *Authenticator) validateOnce(ctx context.Context, key [32]byte, token domain.Secret) (domain.Identity, error) {
 	who, err := a.validate(ctx, token)
 	who.WriteRoles = a.cfg.writeRoles(who.Roles)
 	switch {
@@ -224,8 +224,8 @@ func Caller(ctx context.Context) (domain.Identity, domain.Secret) {
 	return c.who, c.token
 }
 
-// CallerOrNobody is who makes the request, or an empty identity when that is not known.
-func CallerOrNobody(ctx context.Context) domain.Identity {
+// CallerOrNone is who makes the request, or an empty identity when that is not known.
+func CallerOrNone(ctx context.Context) domain.Identity {
 	c, _ := ctx.Value(contextKey{}).(caller)
 	return c.who
 }

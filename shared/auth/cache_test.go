@@ -27,7 +27,7 @@ func (k *keystone) validate(ctx context.Context, token domain.Secret) (domain.Id
 }
 
 // bubble runs a test in which time stands still unless it is slept. The Authenticator is made outside of it,
-// because its library keeps a goroutine for ever.
+// because its library keeps a goroutine forever.
 func bubble(t *testing.T, fn func(t *testing.T, a *Authenticator, k *keystone)) {
 	t.Helper()
 	k := &keystone{answer: func(context.Context, string) (domain.Identity, error) {
@@ -45,7 +45,7 @@ func (a *Authenticator) try(ctx context.Context, token string) error {
 func (k *keystone) want(t *testing.T, calls int64, when string) {
 	t.Helper()
 	if got := k.calls.Load(); got != calls {
-		t.Errorf("%s: Keystone was asked %d times, want %d", when, got, calls)
+		t.Errorf("%s: Keystone was called %d times, want %d", when, got, calls)
 	}
 }
 
@@ -107,11 +107,11 @@ func TestWhatIsRemembered(t *testing.T) {
 		err        error
 		remembered bool
 	}{
-		"401":             {apperr.New(apperr.Unauthenticated, "no"), true},
-		"Keystone away":   {apperr.New(apperr.Unavailable, "away"), false},
-		"too many calls":  {apperr.New(apperr.RateLimited, "wait"), false},
-		"a senseless one": {apperr.New(apperr.BadGateway, "what"), false},
-		"anything else":   {errors.New("x"), false},
+		"401":                  {apperr.New(apperr.Unauthenticated, "no"), true},
+		"Keystone unavailable": {apperr.New(apperr.Unavailable, "unavailable"), false},
+		"too many calls":       {apperr.New(apperr.RateLimited, "wait"), false},
+		"a senseless one":      {apperr.New(apperr.BadGateway, "what"), false},
+		"anything else":        {errors.New("x"), false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -123,7 +123,7 @@ func TestWhatIsRemembered(t *testing.T) {
 				}
 				k.answer = good
 				if err := a.try(t.Context(), "t"); (err != nil) != tc.remembered {
-					t.Errorf("at once: got %v", err)
+					t.Errorf("concurrently: got %v", err)
 				}
 				time.Sleep(negativeTTL + time.Second)
 				if err := a.try(t.Context(), "t"); err != nil {
@@ -152,7 +152,7 @@ func TestKeystoneIsAskedOnceForAll(t *testing.T) {
 			})
 		}
 		all.Wait()
-		k.want(t, 1, "100 at once")
+		k.want(t, 1, "100 concurrently")
 	})
 }
 
@@ -191,7 +191,7 @@ func TestTheFirstCallerHangsUp(t *testing.T) {
 	})
 }
 
-// TestASilentKeystone is given up on, also when nobody's own time ends before.
+// TestASilentKeystone is given up on, also when no one's own time ends before.
 func TestASilentKeystone(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, a *Authenticator, k *keystone) {
@@ -200,7 +200,7 @@ func TestASilentKeystone(t *testing.T) {
 			return domain.Identity{}, apperr.Wrap(apperr.Unavailable, ctx.Err(), "keystone is not available")
 		}
 		began := time.Now()
-		if err := a.try(t.Context(), "t"); apperr.CodeOf(err) != apperr.Unavailable || time.Since(began) != askTimeout {
+		if err := a.try(t.Context(), "t"); apperr.CodeOf(err) != apperr.Unavailable || time.Since(began) != callTimeout {
 			t.Errorf("got %v after %s", err, time.Since(began))
 		}
 	})
@@ -249,7 +249,7 @@ func TestKnown(t *testing.T) {
 		known("t", true, "when it has to be validated once more")
 		good := k.answer
 		k.answer = func(context.Context, string) (domain.Identity, error) {
-			return domain.Identity{}, apperr.New(apperr.Unavailable, "away")
+			return domain.Identity{}, apperr.New(apperr.Unavailable, "unavailable")
 		}
 		_ = a.try(t.Context(), "t")
 		known("t", true, "during an outage of Keystone")

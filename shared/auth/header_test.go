@@ -37,17 +37,17 @@ func TestHeader(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			asked := ""
+			sent := ""
 			a := New(Config{}, func(_ context.Context, token domain.Secret) (domain.Identity, error) {
-				asked = token.Reveal()
+				sent = token.Reveal()
 				return domain.Identity{UserID: "u", ProjectID: "p"}, nil
 			})
 			ctx, err := a.Authenticate(t.Context(), &http.Request{Header: http.Header{"X-Auth-Token": tc.values}})
-			if asked != tc.want {
-				t.Errorf("Keystone was asked about %q", asked)
+			if sent != tc.want {
+				t.Errorf("Keystone got the token %q", sent)
 			}
 			if tc.want == "" {
-				if apperr.CodeOf(err) != apperr.Unauthenticated || CallerOrNobody(ctx).UserID != "" {
+				if apperr.CodeOf(err) != apperr.Unauthenticated || CallerOrNone(ctx).UserID != "" {
 					t.Errorf("got %v", err)
 				}
 				for _, v := range tc.values {
@@ -106,7 +106,7 @@ func TestAllowList(t *testing.T) {
 				if apperr.CodeOf(err) != c.want {
 					t.Errorf("%s: got %v, want %q", c.lists, err, c.want)
 				}
-				if got := CallerOrNobody(ctx); got.UserID != tc.who.UserID { // the request log names who was refused
+				if got := CallerOrNone(ctx); got.UserID != tc.who.UserID { // the request log names who was refused
 					t.Errorf("%s: the caller is %+v", c.lists, got)
 				}
 			}
@@ -116,7 +116,7 @@ func TestAllowList(t *testing.T) {
 
 func TestCaller(t *testing.T) {
 	t.Parallel()
-	if who := CallerOrNobody(t.Context()); who.UserID != "" {
+	if who := CallerOrNone(t.Context()); who.UserID != "" {
 		t.Errorf("got %+v", who)
 	}
 	ctx := context.WithValue(t.Context(), contextKey{}, caller{domain.Identity{DomainID: "d"}, "t"})
@@ -150,7 +150,7 @@ func TestAccessRules(t *testing.T) {
 		r := httptest.NewRequest(http.MethodGet, "/v1/servers?limit=1", nil)
 		r.Header.Set("X-Auth-Token", "t")
 		ctx, err := a.Authenticate(t.Context(), r)
-		if apperr.CodeOf(err) != tc.want || CallerOrNobody(ctx).UserID != "u" {
+		if apperr.CodeOf(err) != tc.want || CallerOrNone(ctx).UserID != "u" {
 			t.Errorf("%v: got %v", tc.rules, err)
 		}
 		if err != nil && !strings.Contains(err.Error(), "service cloudfn, method GET, path /v1/servers") {

@@ -83,7 +83,7 @@ func (t Trusts) Create(ctx context.Context, who domain.Identity, cloud Session, 
 			ID: intent, ProjectID: c.ProjectID, ConnectionID: c.ID, UserID: who.UserID, ExpiresAt: end,
 		})
 	}
-	trust, err := cloud.CreateTrust(ctx, who, t.Trustee, c.ActsAs.Roles, c.ExpiresAt.Add(domain.TrustSpare), announce)
+	trust, err := cloud.CreateTrust(ctx, who, t.Trustee, c.ActsAs.Roles, c.ExpiresAt.Add(domain.TrustMargin), announce)
 	if err == nil {
 		c.DelegationID, c.TrustExpiresAt, c.TrustIntent = trust.ID, trust.ExpiresAt, intent
 		return nil
@@ -211,9 +211,9 @@ type Purpose struct {
 	needs, does string
 }
 
-// LeaseSpare is how long the connection of a lease outlasts it, so that its end can be done late, and retried. The
+// LeaseMargin is how long the connection of a lease outlasts it, so that its end can be done late, and retried. The
 // connection ends with the lease.
-const LeaseSpare = 24 * time.Hour
+const LeaseMargin = 24 * time.Hour
 
 // ForLease is for the trust with which run-connections handles a lease's instances. The lease needs its id, name and
 // end.
@@ -221,7 +221,7 @@ func ForLease(lease domain.Lease) Purpose {
 	name := []rune("lease " + lease.Name)
 	return Purpose{
 		name: string(name[:min(len(name), 255)]), lease: lease.ID, permissions: lease.Permissions(),
-		end:   lease.EndsAt.Add(LeaseSpare),
+		end:   lease.EndsAt.Add(LeaseMargin),
 		needs: "instances cannot be leased here", does: "a lease stops and starts its instances in your name",
 	}
 }

@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	// LoginTimeout bounds each login, with what Keystone is asked about its rejection.
+	// LoginTimeout bounds each login, with the check of its rejection.
 	LoginTimeout = 20 * time.Second
 	// ConfirmPause is before the second try of a delegation that Keystone rejects.
 	ConfirmPause = 5 * time.Second
@@ -27,7 +27,7 @@ const (
 	keptSessions = 1000
 )
 
-// LostError says that Keystone no longer accepts a delegation, and that the delegation itself is the reason.
+// LostError means that Keystone no longer accepts a delegation, and that the delegation itself is the reason.
 type LostError struct {
 	cause error
 	// IsAbsent is set when Keystone does not have the trust; otherwise its user is disabled or lacks a role.
@@ -43,7 +43,7 @@ func IsLost(err error) bool {
 	return ok
 }
 
-// UnopenedError says that no session could be opened, so the work was not tried or its result is unknown.
+// UnopenedError means that no session could be opened, so the work was not tried or its result is unknown.
 type UnopenedError struct{ Cause error }
 
 func (e UnopenedError) Error() string { return "no session: " + e.Cause.Error() }

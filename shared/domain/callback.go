@@ -13,7 +13,8 @@ import (
 // CallbackStatus is whether a callback gets events.
 type CallbackStatus string
 
-// The statuses of a callback. While it is pending or suspended its events wait; when it is gone they are not delivered.
+// The statuses of a callback. While it is pending or suspended its events wait; while it is `gone` they are not
+// delivered.
 const (
 	CallbackPending   CallbackStatus = "pending"   // its receiver has not consented yet
 	CallbackVerified  CallbackStatus = "verified"  // it gets events
@@ -71,9 +72,9 @@ type CallbackChange struct {
 	Most   int // as in Callback
 }
 
-// Apply makes the change. asks says that the receiver's consent must be requested at once: for a new URL, or after the
-// callback was suspended or gone.
-func (c *Callback) Apply(change CallbackChange) (asks bool, err error) {
+// Apply makes the change. needsConsent reports whether the receiver's consent must be requested immediately: for a new
+// URL, or after the callback was suspended or gone.
+func (c *Callback) Apply(change CallbackChange) (needsConsent bool, err error) {
 	moved := change.URL != nil && *change.URL != c.URL
 	if moved {
 		c.URL = *change.URL
@@ -188,7 +189,7 @@ func DeliveryBackoff(n int, longest time.Duration) time.Duration {
 type Room struct {
 	Failing     bool // for callbacks without an answer last time; else for the others
 	Attempts    int
-	PerCallback int               // streams of one callback at once, in one copy
+	PerCallback int               // concurrent streams of one callback, in one copy
 	InFlight    []StreamsInFlight // what the replica works on already
 }
 

@@ -13,8 +13,8 @@ import (
 	"github.com/cloudfn/cloudfn/shared/apperr"
 )
 
-// HostWant is what hosts a reservation asks for. A host is taken whole; sizes are the least that each must have.
-type HostWant struct {
+// HostRequest is what hosts a reservation requests. A host is taken whole; sizes are the least that each must have.
+type HostRequest struct {
 	Min          int      `json:"min"`
 	Max          int      `json:"max"`
 	VCPUs        int      `json:"vcpus,omitempty"`
@@ -34,7 +34,7 @@ const maxTrait = 255
 
 // Validate checks what can be checked without the hosts. field is the path of w in the request; "" = its fields are at
 // the top.
-func (w HostWant) Validate(field string) error {
+func (w HostRequest) Validate(field string) error {
 	if field != "" {
 		field += "."
 	}
@@ -65,7 +65,7 @@ func (w HostWant) Validate(field string) error {
 
 // Matches reports whether a node has what is wanted, whether it is up and free or not. An expression that does not
 // parse matches no node.
-func (w HostWant) Matches(n Node) bool {
+func (w HostRequest) Matches(n Node) bool {
 	if w.Region != "" && w.Region != n.Region || w.Zone != "" && w.Zone != n.Zone ||
 		n.VCPUs < w.VCPUs || n.RAMMB < w.RAMMB || n.DiskGB < w.DiskGB {
 		return false

@@ -183,42 +183,42 @@ func TestHostWant(t *testing.T) {
 		Name: "n", Region: "r", Zone: "z", VCPUs: 8, RAMMB: 100, DiskGB: 10, Traits: []string{"HW_A", "HW_B"},
 		Attributes: map[string]string{"hypervisor_type": "QEMU", "cpu_info:topology:cores": "4"},
 	}
-	hosts := domain.HostWant{Min: 1, Max: 1}
-	with := func(change func(*domain.HostWant)) domain.HostWant {
+	hosts := domain.HostRequest{Min: 1, Max: 1}
+	with := func(change func(*domain.HostRequest)) domain.HostRequest {
 		want := hosts
 		change(&want)
 		return want
 	}
-	asks := func(text string) domain.HostWant {
-		return domain.HostWant{Min: 1, Max: 1, Capabilities: []string{"vcpus >= 8", text}}
+	requests := func(text string) domain.HostRequest {
+		return domain.HostRequest{Min: 1, Max: 1, Capabilities: []string{"vcpus >= 8", text}}
 	}
 	for name, tc := range map[string]struct {
-		want    domain.HostWant
+		want    domain.HostRequest
 		matches bool
 		fault   string // the field
 	}{
 		"nothing": {hosts, true, ""},
-		"all it has": {domain.HostWant{
+		"all it has": {domain.HostRequest{
 			Min: 1, Max: 2, VCPUs: 8, RAMMB: 100, DiskGB: 10, Region: "r", Zone: "z", Traits: []string{"HW_A"},
 		}, true, ""},
-		"more CPUs":      {with(func(w *domain.HostWant) { w.VCPUs = 9 }), false, ""},
-		"more memory":    {with(func(w *domain.HostWant) { w.RAMMB = 101 }), false, ""},
-		"more disk":      {with(func(w *domain.HostWant) { w.DiskGB = 11 }), false, ""},
-		"another region": {with(func(w *domain.HostWant) { w.Region = "z" }), false, ""},
-		"another zone":   {with(func(w *domain.HostWant) { w.Zone = "r" }), false, ""},
-		"one more trait": {with(func(w *domain.HostWant) { w.Traits = []string{"HW_A", "HW_C"} }), false, ""},
+		"more CPUs":      {with(func(w *domain.HostRequest) { w.VCPUs = 9 }), false, ""},
+		"more memory":    {with(func(w *domain.HostRequest) { w.RAMMB = 101 }), false, ""},
+		"more disk":      {with(func(w *domain.HostRequest) { w.DiskGB = 11 }), false, ""},
+		"another region": {with(func(w *domain.HostRequest) { w.Region = "z" }), false, ""},
+		"another zone":   {with(func(w *domain.HostRequest) { w.Zone = "r" }), false, ""},
+		"one more trait": {with(func(w *domain.HostRequest) { w.Traits = []string{"HW_A", "HW_C"} }), false, ""},
 
-		"an unscoped attribute": {asks("hypervisor_type = QEMU"), true, ""},
-		"enough cores":          {asks("capabilities:cpu_info:topology:cores >= 4"), true, ""},
-		"too few cores":         {asks("capabilities:cpu_info:topology:cores >= 5"), false, ""},
-		"an absent attribute":   {asks("num_io_ops <= 5"), false, ""},
-		"a trait":               {asks("trait:HW_B = required"), true, ""},
+		"an unscoped attribute": {requests("hypervisor_type = QEMU"), true, ""},
+		"enough cores":          {requests("capabilities:cpu_info:topology:cores >= 4"), true, ""},
+		"too few cores":         {requests("capabilities:cpu_info:topology:cores >= 5"), false, ""},
+		"an absent attribute":   {requests("num_io_ops <= 5"), false, ""},
+		"a trait":               {requests("trait:HW_B = required"), true, ""},
 
-		"no hosts":        {with(func(w *domain.HostWant) { w.Min = 0 }), true, "r[0].min"},
-		"max below min":   {with(func(w *domain.HostWant) { w.Min = 2 }), true, "r[0].max"},
-		"negative":        {with(func(w *domain.HostWant) { w.RAMMB = -1 }), true, "r[0].ram_mb"},
-		"no trait's name": {with(func(w *domain.HostWant) { w.Traits = []string{"HW_A", "hw"} }), false, "r[0].traits[1]"},
-		"does not parse":  {asks("hypervisor_type >= x"), false, "r[0].capabilities[1]"},
+		"no hosts":        {with(func(w *domain.HostRequest) { w.Min = 0 }), true, "r[0].min"},
+		"max below min":   {with(func(w *domain.HostRequest) { w.Min = 2 }), true, "r[0].max"},
+		"negative":        {with(func(w *domain.HostRequest) { w.RAMMB = -1 }), true, "r[0].ram_mb"},
+		"no trait's name": {with(func(w *domain.HostRequest) { w.Traits = []string{"HW_A", "hw"} }), false, "r[0].traits[1]"},
+		"does not parse":  {requests("hypervisor_type >= x"), false, "r[0].capabilities[1]"},
 	} {
 		if got := tc.want.Matches(node); got != tc.matches {
 			t.Errorf("%s: matches is %t", name, got)
@@ -228,7 +228,7 @@ func TestHostWant(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if err := (domain.HostWant{}).Validate(""); apperr.As(err).Fields[0].Field != "min" {
+	if err := (domain.HostRequest{}).Validate(""); apperr.As(err).Fields[0].Field != "min" {
 		t.Error(err)
 	}
 }

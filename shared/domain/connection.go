@@ -17,7 +17,7 @@ type ConnectionKind string
 
 // The kinds of connections.
 const (
-	// TrustConnection is a Keystone trust to our service account, made with the token of whoever delegates.
+	// TrustConnection is a Keystone trust to our service account, made with the token of the user who delegates.
 	TrustConnection ConnectionKind = "trust"
 	// CredentialConnection is an application credential that its owner created, in this cloud or another.
 	CredentialConnection ConnectionKind = "application_credential"
@@ -109,7 +109,7 @@ type Connection struct {
 	Status       ConnectionStatus
 	Reason       string // why it ended
 
-	TrustExpiresAt      time.Time // when Keystone ends the trust by itself
+	TrustExpiresAt      time.Time // when Keystone ends the trust automatically
 	CredentialExpiresAt time.Time // when the application credential ends, as far as Keystone shows it
 	// TrustIntent is the id that announced the trust before it was made. It is not stored with the connection.
 	TrustIntent uuid.UUID
@@ -119,9 +119,9 @@ type Connection struct {
 	Generation int   // grows with each new trust, credential or secret
 	Seq        int64 // grows with each change that has an event
 
-	// LeaseID is the lease that it was made for. Nobody else acts through it, and the API of connections only shows it.
+	// LeaseID is the lease that it was made for. No one else acts through it, and the API of connections only shows it.
 	LeaseID uuid.UUID
-	// Managed says that it was made for managed resources of its user. The API only shows it, too.
+	// Managed reports whether it was made for managed resources of its user. The API only shows it, too.
 	Managed bool
 
 	SuspendedAt time.Time // zero = it is not
@@ -189,11 +189,11 @@ func (s ConnectionStatus) IsOpen() bool { return s == ConnectionActive || s == C
 
 // WaitingSince returns since when a request of that time has waited: the time before the connection was resumed does
 // not count.
-func (c Connection) WaitingSince(asked time.Time) time.Time {
-	if c.ResumedAt.After(asked) {
+func (c Connection) WaitingSince(requested time.Time) time.Time {
+	if c.ResumedAt.After(requested) {
 		return c.ResumedAt
 	}
-	return asked
+	return requested
 }
 
 // Owned reports whether the caller's project owns the connection.
@@ -231,7 +231,7 @@ func (c Connection) Permits(now time.Time, needed ...Permission) error {
 		strings.Join(texts(missing...), ", "), strings.Join(texts(c.Actions...), ", "))
 }
 
-// ConnectionQuota limits what runs through a connection at once; nil = unlimited.
+// ConnectionQuota limits what runs through a connection at the same time; nil = unlimited.
 type ConnectionQuota struct {
 	Instances *int `json:"instances,omitempty"`
 	VCPUs     *int `json:"vcpus,omitempty"`
@@ -267,9 +267,9 @@ const (
 	// CheckEarly is by how much a check may be done earlier, together with one that is due. Spread checks would
 	// keep a pod. It is less than the shortest time between two checks, 0.8 * CheckEvery.
 	CheckEarly = CheckEvery / 2
-	// TrustSpare is the least time by which a trust outlasts its connection: Keystone lets nobody delete an expired
+	// TrustMargin is the least time by which a trust outlasts its connection: Keystone lets no one delete an expired
 	// one.
-	TrustSpare = 10 * time.Minute
+	TrustMargin = 10 * time.Minute
 )
 
 // LostReason says why Keystone may have stopped accepting a delegation.
@@ -281,7 +281,7 @@ func LostReason(kind ConnectionKind) string {
 		"or its user was disabled or lost the role"
 }
 
-// ErrChanged says that another request has changed the object since it was read.
+// ErrChanged means that another request has changed the object since it was read.
 var ErrChanged = errors.New("it has been changed since it was read")
 
 // OldTrust is a trust without a connection: another trust has replaced it, or its connection was never stored.
@@ -408,18 +408,18 @@ func (c Connection) Revocation() Revocation {
 // RemoteCloud is another cloud or region with connections.
 type RemoteCloud struct{ AuthURL, Region string }
 
-// RemotePace is how often the servers of a connection to another cloud are read.
-type RemotePace struct {
+// RemoteIntervals is how often the servers of a connection to another cloud are read.
+type RemoteIntervals struct {
 	Usual  time.Duration
 	Moving time.Duration // while Nova works on one of them
 	Within time.Duration // for at most so long after the server's last change
 }
 
-// RemoteRead is a claimed read of the servers of a connection to another cloud. Zero Since and SweptAt = never read.
+// RemoteRead is a claimed read of the servers of a connection to another cloud. Zero Since and ScannedAt = never read.
 type RemoteRead struct {
 	Connection Connection
 	Claim      Claim
 	At         time.Time // the database's clock before the read
 	Since      time.Time // changes before this are known
-	SweptAt    time.Time // when all servers were last read
+	ScannedAt  time.Time // when all servers were last read
 }

@@ -24,7 +24,7 @@ func TestConnectionSecretIsForOneCloud(t *testing.T) {
 	}
 }
 
-// TestConnectionUsable by whoever delegated, unless with a token that only reads.
+// TestConnectionUsable by the user who delegated it, unless with a token that only reads.
 func TestConnectionUsable(t *testing.T) {
 	t.Parallel()
 	c := domain.Connection{UserID: "u1", ProjectID: "p1"}
@@ -113,24 +113,25 @@ func TestConnectionLimits(t *testing.T) {
 // not.
 func TestSeenIsBounded(t *testing.T) {
 	t.Parallel()
-	seen := domain.SeenResources{Flavors: []domain.Flavor{{ID: "f1"}}, Networks: []domain.Network{}}
-	for n := range 3 * domain.MaxSeen {
-		seen.Images = append(seen.Images, domain.Image{ID: strconv.Itoa(n), Name: strings.Repeat("x", 2000)})
+	available := domain.AvailableResources{Flavors: []domain.Flavor{{ID: "f1"}}, Networks: []domain.Network{}}
+	for n := range 3 * domain.MaxResources {
+		available.Images = append(available.Images, domain.Image{ID: strconv.Itoa(n), Name: strings.Repeat("x", 2000)})
 	}
-	limited := seen
-	seen.Bound(domain.ConnectionLimits{})
-	text, err := json.Marshal(seen)
-	if err != nil || len(text) > domain.MaxSeenBytes || len(seen.Images) == 0 ||
-		!slices.Equal(seen.Truncated, []string{domain.SeenImages}) {
-		t.Errorf("%d bytes, %d images, %v %v", len(text), len(seen.Images), seen.Truncated, err)
+	limited := available
+	available.Bound(domain.ConnectionLimits{})
+	text, err := json.Marshal(available)
+	if err != nil || len(text) > domain.MaxResourceBytes || len(available.Images) == 0 ||
+		!slices.Equal(available.Truncated, []string{domain.ResourceImages}) {
+		t.Errorf("%d bytes, %d images, %v %v", len(text), len(available.Images), available.Truncated, err)
 	}
-	last := seen.Images
-	limited.Bound(domain.ConnectionLimits{Images: []string{strconv.Itoa(3*domain.MaxSeen - 1)}})
+	last := available.Images
+	limited.Bound(domain.ConnectionLimits{Images: []string{strconv.Itoa(3*domain.MaxResources - 1)}})
 	if len(limited.Images) != 1 || len(limited.Truncated) != 0 || len(last) == 0 {
 		t.Errorf("of one allowed image %d are kept, and %v", len(limited.Images), limited.Truncated)
 	}
 	for kind, has := range map[string]bool{
-		domain.SeenFlavors: true, domain.SeenImages: true, domain.SeenNetworks: true, domain.SeenQuota: false,
+		domain.ResourceFlavors: true, domain.ResourceImages: true, domain.ResourceNetworks: true,
+		domain.ResourceQuota: false,
 	} {
 		if limited.Has(kind) != has {
 			t.Errorf("%s: %t", kind, !has)

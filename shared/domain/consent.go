@@ -119,22 +119,22 @@ func (t Terms) Grant(given Terms, now time.Time) (granted Terms, err error) {
 		}
 	}
 	for _, line := range []struct {
-		field        string
-		asked, given *int
-		into         **int
+		field            string
+		requested, given *int
+		into             **int
 	}{
 		{"quota.instances", t.Quota.Instances, given.Quota.Instances, &granted.Quota.Instances},
 		{"quota.vcpus", t.Quota.VCPUs, given.Quota.VCPUs, &granted.Quota.VCPUs},
 		{"quota.ram_mb", t.Quota.RAMMB, given.Quota.RAMMB, &granted.Quota.RAMMB},
 	} {
-		*line.into = line.asked
+		*line.into = line.requested
 		if line.given == nil {
 			continue
 		}
-		if *line.into = line.given; line.asked != nil && *line.given > *line.asked {
+		if *line.into = line.given; line.requested != nil && *line.given > *line.requested {
 			return granted, apperr.InvalidField(line.field,
 				fmt.Sprintf("is %d, and only %d was requested: must be 0 to %d",
-					*line.given, *line.asked, *line.asked))
+					*line.given, *line.requested, *line.requested))
 		}
 	}
 	if granted.Limits, err = t.Limits.Narrow(given.Limits, false); err != nil {

@@ -9,80 +9,82 @@ import (
 	"github.com/cloudfn/cloudfn/shared/apperr"
 )
 
-// TestTermsAreGranted as they are asked for, or less, and never more.
+// TestTermsAreGranted as requested, or less, and never more.
 func TestTermsAreGranted(t *testing.T) {
 	t.Parallel()
 	number := func(n int) *int { return &n }
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	end := now.Add(time.Hour)
-	asked := Terms{
+	requested := Terms{
 		Actions: []Permission{MayStart, MayStop}, Quota: ConnectionQuota{Instances: number(3), VCPUs: number(0)},
 		Duration: time.Hour,
 	}
-	until := asked
+	until := requested
 	until.Duration, until.ExpiresAt = 0, end
-	all := Terms{Actions: asked.Actions, Quota: asked.Quota, ExpiresAt: end}
+	all := Terms{Actions: requested.Actions, Quota: requested.Quota, ExpiresAt: end}
 	for name, tc := range map[string]struct {
-		asked, given, want Terms
-		field              string
+		requested, given, want Terms
+		field                  string
 	}{
-		"all":       {asked: asked, want: all},
-		"all until": {asked: until, want: all},
+		"all":       {requested: requested, want: all},
+		"all until": {requested: until, want: all},
 		"fewer actions": {
-			asked: asked, given: Terms{Actions: []Permission{MayStop}}, want: Terms{
-				Actions: []Permission{MayStop}, Quota: asked.Quota, ExpiresAt: end,
+			requested: requested, given: Terms{Actions: []Permission{MayStop}}, want: Terms{
+				Actions: []Permission{MayStop}, Quota: requested.Quota, ExpiresAt: end,
 			},
 		},
 		"other actions": {
-			asked: asked, given: Terms{Actions: []Permission{MayStop, MayDeploy}}, field: "actions",
+			requested: requested, given: Terms{Actions: []Permission{MayStop, MayDeploy}}, field: "actions",
 		},
 		"less": {
-			asked: asked, given: Terms{Quota: ConnectionQuota{Instances: number(0)}}, want: Terms{
-				Actions: asked.Actions, Quota: ConnectionQuota{Instances: number(0), VCPUs: number(0)}, ExpiresAt: end,
+			requested: requested, given: Terms{Quota: ConnectionQuota{Instances: number(0)}}, want: Terms{
+				Actions: requested.Actions, ExpiresAt: end,
+				Quota: ConnectionQuota{Instances: number(0), VCPUs: number(0)},
 			},
 		},
 		"more": {
-			asked: asked, given: Terms{Quota: ConnectionQuota{Instances: number(4)}}, field: "quota.instances",
+			requested: requested, given: Terms{Quota: ConnectionQuota{Instances: number(4)}}, field: "quota.instances",
 		},
 		"more than nothing": {
-			asked: asked, given: Terms{Quota: ConnectionQuota{VCPUs: number(1)}}, field: "quota.vcpus",
+			requested: requested, given: Terms{Quota: ConnectionQuota{VCPUs: number(1)}}, field: "quota.vcpus",
 		},
 		"where none is bounded": {
-			asked: asked, given: Terms{Quota: ConnectionQuota{RAMMB: number(1)}}, want: Terms{
-				Actions: asked.Actions, Quota: ConnectionQuota{
+			requested: requested, given: Terms{Quota: ConnectionQuota{RAMMB: number(1)}}, want: Terms{
+				Actions: requested.Actions, Quota: ConnectionQuota{
 					Instances: number(3), VCPUs: number(0), RAMMB: number(1),
 				}, ExpiresAt: end,
 			},
 		},
 		"sooner": {
-			asked: asked, given: Terms{ExpiresAt: now.Add(time.Minute)}, want: Terms{
-				Actions: asked.Actions, Quota: asked.Quota, ExpiresAt: now.Add(time.Minute),
+			requested: requested, given: Terms{ExpiresAt: now.Add(time.Minute)}, want: Terms{
+				Actions: requested.Actions, Quota: requested.Quota, ExpiresAt: now.Add(time.Minute),
 			},
 		},
-		"just then": {asked: until, given: Terms{ExpiresAt: end}, want: all},
+		"just then": {requested: until, given: Terms{ExpiresAt: end}, want: all},
 		"later": {
-			asked: asked, given: Terms{ExpiresAt: end.Add(time.Microsecond)}, field: "expires_at",
+			requested: requested, given: Terms{ExpiresAt: end.Add(time.Microsecond)}, field: "expires_at",
 		},
 		"of the limits less": {
-			asked: Terms{
-				Actions: asked.Actions, Limits: ConnectionLimits{Flavors: []string{"a", "b"}, Regions: []string{"r"}},
+			requested: Terms{
+				Actions:  requested.Actions,
+				Limits:   ConnectionLimits{Flavors: []string{"a", "b"}, Regions: []string{"r"}},
 				Duration: time.Hour,
 			},
 			given: Terms{Limits: ConnectionLimits{Flavors: []string{"b"}, Images: []string{"i"}}},
 			want: Terms{
-				Actions: asked.Actions, ExpiresAt: end,
+				Actions: requested.Actions, ExpiresAt: end,
 				Limits: ConnectionLimits{Flavors: []string{"b"}, Images: []string{"i"}, Regions: []string{"r"}},
 			},
 		},
 		"of the limits more": {
-			asked: Terms{
-				Actions: asked.Actions, Limits: ConnectionLimits{Networks: []string{"a"}}, Duration: time.Hour,
+			requested: Terms{
+				Actions: requested.Actions, Limits: ConnectionLimits{Networks: []string{"a"}}, Duration: time.Hour,
 			},
 			given: Terms{Limits: ConnectionLimits{Networks: []string{"a", "b"}}}, field: "limits.networks[1]",
 		},
-		"later than until": {asked: until, given: Terms{ExpiresAt: end.Add(time.Microsecond)}, field: "expires_at"},
+		"later than until": {requested: until, given: Terms{ExpiresAt: end.Add(time.Microsecond)}, field: "expires_at"},
 	} {
-		got, err := tc.asked.Grant(tc.given, now)
+		got, err := tc.requested.Grant(tc.given, now)
 		if tc.field != "" {
 			if e := apperr.As(err); e == nil || len(e.Fields) == 0 || e.Fields[0].Field != tc.field {
 				t.Errorf("%s: %v", name, err)
@@ -95,7 +97,7 @@ func TestTermsAreGranted(t *testing.T) {
 	}
 }
 
-// TestWhatWidensLimits: a list that is gone, and a value that was not in it.
+// TestWhatWidensLimits: a list that is absent, and a value that was not in it.
 func TestWhatWidensLimits(t *testing.T) {
 	t.Parallel()
 	of := func(flavors ...string) Connection { return Connection{Limits: ConnectionLimits{Flavors: flavors}} }

@@ -26,15 +26,15 @@ type CreateCall struct {
 	ServerID   string    // "" = none, or unknown
 }
 
-// ErrCallOpen says that Nova may still be creating the instance's server, so no other call may be made for it yet.
+// ErrCallOpen means that Nova may still be creating the instance's server, so no other call may be made for it yet.
 var ErrCallOpen = errors.New("nova may still be creating the server")
 
 const (
 	// ClockSkew is the largest difference between Nova's clock and the database's.
 	ClockSkew = 10 * time.Minute
-	// rollbackPatience is how long after its Until an unanswered call still delays the end of a rollback. Servers of a
+	// rollbackGrace is how long after its Until an unanswered call still delays the end of a rollback. Servers of a
 	// final order are not deleted.
-	rollbackPatience = 30 * time.Second
+	rollbackGrace = 30 * time.Second
 
 	callTag = "cloudfn-call:"
 )
@@ -157,7 +157,7 @@ func (o Order) HasOpenCall() bool {
 
 // WaitsForCalls reports whether the order or its rollback must wait for an unanswered create call.
 func (o Order) WaitsForCalls() bool {
-	return slices.ContainsFunc(o.Instances, func(i Instance) bool { return o.awaits(i, rollbackPatience) })
+	return slices.ContainsFunc(o.Instances, func(i Instance) bool { return o.awaits(i, rollbackGrace) })
 }
 
 // CallsEndIn returns how long Nova may still be creating a server of the order; 0 = it is not.
@@ -170,10 +170,11 @@ func (o Order) CallsEndIn() (longest time.Duration) {
 	return longest
 }
 
-// awaits reports whether the instance is undecided and has an unanswered create call that ended less than patience ago.
-func (o Order) awaits(i Instance, patience time.Duration) bool {
+// awaits reports whether the instance is undecided and has an unanswered create call that ended less than the grace
+// period ago.
+func (o Order) awaits(i Instance, grace time.Duration) bool {
 	return !i.Decided() && slices.ContainsFunc(o.Calls, func(c CreateCall) bool {
-		return c.InstanceID == i.ID && c.isOpen(o.ReadAt.Add(-patience))
+		return c.InstanceID == i.ID && c.isOpen(o.ReadAt.Add(-grace))
 	})
 }
 
@@ -185,7 +186,7 @@ const (
 )
 
 // NextDelete returns when the next call to delete the instance's server may be made, given the calls since a moment.
-// exhausted says that no calls are left, and that the deletion has failed after that time.
+// exhausted reports whether no calls are left: the deletion has failed after that time.
 func (i Instance) NextDelete(since time.Time) (at time.Time, exhausted bool) {
 	if i.DeleteTries == 0 || i.DeleteTriedAt.Before(since) {
 		return time.Time{}, false
@@ -195,17 +196,17 @@ func (i Instance) NextDelete(since time.Time) (at time.Time, exhausted bool) {
 }
 
 // RollingBack reports whether the order is being rolled back: it is all or nothing, and one of its instances failed or
-// is gone. It depends on the instances only, so any replica can resume a rollback.
+// is deleted. It depends on the instances only, so any replica can resume a rollback.
 func (o Order) RollingBack() bool {
 	switch o.Status {
 	case OrderDone, OrderPartial, OrderFailed:
 		return false
 	}
-	return o.Spec.OnFailure == Rollback && slices.ContainsFunc(o.Instances, Instance.lost)
+	return o.Spec.OnFailure == Rollback && slices.ContainsFunc(o.Instances, Instance.isFailedOrDeleted)
 }
 
-// lost reports whether the instance failed or is gone.
-func (i Instance) lost() bool {
+// isFailedOrDeleted reports whether the instance failed or is deleted.
+func (i Instance) isFailedOrDeleted() bool {
 	return i.State == InstanceError || i.State == InstanceDeleting || i.State == InstanceDeleted
 }
 
@@ -228,7 +229,7 @@ func (o Order) Left() (left []Instance) {
 func (o Order) undo(i Instance) Step {
 	switch {
 	case !i.Decided():
-		return StepForgo
+		return StepSkip
 	case i.ServerID == "", i.State == InstanceDeleting, i.State == InstanceDeleted:
 		return StepNone
 	}

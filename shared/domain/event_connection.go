@@ -73,7 +73,7 @@ var revocationEvent = EventType{
 		"trust is deleted (`done`). A trust that is revoked at the first attempt has no such event. Not sent to " +
 		"callbacks with a `connection_id`.",
 	Example: `{"connection_id": "019b7c5e-1f20-7a31-b5d4-0c7e2f9a6b13", "status": "pending",
-		"reason": "Keystone could not be asked to delete the trust",
+		"reason": "Keystone could not be reached to delete the trust",
 		"trust_expires_at": "2027-01-01T00:12:41.402153Z"}`,
 }
 

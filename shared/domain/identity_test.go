@@ -107,7 +107,7 @@ func TestAccessRules(t *testing.T) {
 	all := make([]Permission, 0, len(Permissions()))
 	for _, p := range Permissions() {
 		if _, known := accessFor[Permission(p)]; !known {
-			t.Errorf("nobody says what %s calls", p)
+			t.Errorf("no one says what %s calls", p)
 		}
 		all = append(all, Permission(p))
 	}

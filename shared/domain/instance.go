@@ -85,7 +85,7 @@ type Instance struct {
 	KeyName        string
 	KeyFingerprint string
 	Seq            int64     // of its last event
-	SeenAt         time.Time // when Nova was asked, by the database's clock
+	SeenAt         time.Time // when Nova was read, by the database's clock
 	MissedAt       time.Time // when Nova first answered 404 for its server; zero = it did not
 	ConnectionID   uuid.UUID // that manages it; zero = none
 	Remote         bool      // its server is in another cloud
@@ -120,9 +120,9 @@ func (i Instance) Settled() bool {
 	return i.Decided() && i.State != InstanceRequested && i.State != InstanceBuilding
 }
 
-// Seen updates the instance from its server. changed is false if nothing changed, or the transition is not allowed: a
-// deleted instance stays deleted.
-func (i *Instance) Seen(s Server) (changed bool) {
+// Observe updates the instance from its server. changed is false if nothing changed, or the transition is not allowed:
+// a deleted instance stays deleted.
+func (i *Instance) Observe(s Server) (changed bool) {
 	if !i.may(StateOf(s.Status, s.Task)) {
 		return false
 	}
@@ -132,7 +132,7 @@ func (i *Instance) Seen(s Server) (changed bool) {
 	if s.UpdatedAt.After(i.NovaAt) && s.Status != "UNKNOWN" {
 		i.NovaAt = s.UpdatedAt
 	}
-	if !s.Partial { // the rest is unknown if the cell is down or the server gone
+	if !s.Partial { // the rest is unknown if the cell is down or the server is deleted
 		i.Name, i.Addresses, i.KeyName = s.Name, s.Addresses, s.KeyName
 	}
 	if i.State == InstanceError {
@@ -210,8 +210,8 @@ type Poll struct {
 	FailingSince time.Time // the first of the consecutive failed attempts
 	NotBefore    time.Time // of the next attempt
 	GoneAt       time.Time // when Keystone first answered 404 for the project
-	SweepAt      time.Time // when the current read of all servers began
-	SweepMarker  string    // the last server that it read
+	ScanAt       time.Time // when the current read of all servers began
+	ScanMarker   string    // the last server that it read
 }
 
 // longestRetry is the longest pause between two attempts to log in to a project.
@@ -244,10 +244,10 @@ func (i *Instance) ProjectGone() {
 	i.Problem = &Problem{Code: "project_gone", Detail: "the project was deleted in Keystone"}
 }
 
-// moving are the states that Nova soon leaves by itself.
+// moving are the states that Nova soon leaves on its own.
 var moving = []InstanceState{InstanceRequested, InstanceBuilding, InstanceRebooting, InstanceUpdating, InstanceDeleting}
 
-// MovingStates returns the states that Nova soon leaves by itself. Their instances are polled more often.
+// MovingStates returns the states that Nova soon leaves on its own. Their instances are polled more often.
 func MovingStates() []InstanceState { return slices.Clone(moving) }
 
 // MissedFor is the time between two reads that do not find an object, to count as deleted. They have to be independent:
@@ -265,14 +265,14 @@ func (i *Instance) Missed(now time.Time) (changed bool) {
 		return false
 	}
 	i.MissedAt = time.Time{}
-	return i.Seen(Server{ID: i.ServerID, Status: "DELETED", Partial: true})
+	return i.Observe(Server{ID: i.ServerID, Status: "DELETED", Partial: true})
 }
 
 // Found updates the instance from its server, which Nova found. changed is false if nothing changed.
 func (i *Instance) Found(s Server) (changed bool) {
 	missed := !i.MissedAt.IsZero()
 	i.MissedAt = time.Time{}
-	return i.Seen(s) || missed
+	return i.Observe(s) || missed
 }
 
 const orderTag = "cloudfn-order:"
@@ -319,7 +319,7 @@ var outcomes = map[string]string{
 	"resetState": "",
 }
 
-// MayHavePassed reports whether the server may have had states that no poll has seen: it changed, and is not being
+// MayHavePassed reports whether the server may have had states that no poll has observed: it changed, and is not being
 // built.
 func (i Instance) MayHavePassed(s Server) bool {
 	switch i.State {
@@ -335,11 +335,11 @@ func (i Instance) MayHavePassed(s Server) bool {
 func (i Instance) PassedStates(s Server, log []LoggedAction) []PassedState {
 	log = slices.DeleteFunc(slices.Clone(log), func(a LoggedAction) bool {
 		_, listed := outcomes[a.Name]
-		return !listed || a.Start.After(s.UpdatedAt.Add(time.Second)) // begun after Nova was asked
+		return !listed || a.Start.After(s.UpdatedAt.Add(time.Second)) // begun after Nova was read
 	})
 	slices.Reverse(log)
 	slices.SortStableFunc(log, func(a, b LoggedAction) int { return a.Start.Compare(b.Start) })
-	if i.State == InstanceDeleting { // what came before the deletion is over
+	if i.State == InstanceDeleting { // what came before the deletion has ended
 		log = log[max(slices.IndexFunc(log, func(a LoggedAction) bool {
 			return a.Name == "delete" && (a.Finish.IsZero() || a.Finish.After(i.NovaAt))
 		}), 0):]
@@ -359,7 +359,7 @@ func (i Instance) PassedStates(s Server, log []LoggedAction) []PassedState {
 			pass(outcomes[a.Name], a.Finish)
 		}
 	}
-	if seen := StateOf(s.Status, s.Task); last == seen && len(passed) > 0 {
+	if current := StateOf(s.Status, s.Task); last == current && len(passed) > 0 {
 		passed = passed[:len(passed)-1]
 	}
 	return passed

@@ -24,20 +24,20 @@ func TestStateOfUnknownStatusIsUpdating(t *testing.T) {
 func TestFaultStays(t *testing.T) {
 	t.Parallel()
 	i := Instance{State: InstanceBuilding}
-	if i.Seen(Server{ID: "s", Status: "ERROR"}); !i.Unexplained() {
+	if i.Observe(Server{ID: "s", Status: "ERROR"}); !i.Unexplained() {
 		t.Errorf("without a reason it is %+v", i.Problem)
 	}
-	if changed := i.Seen(Server{ID: "s", Status: "ERROR", Fault: &Fault{Message: "No valid host"}}); !changed ||
+	if changed := i.Observe(Server{ID: "s", Status: "ERROR", Fault: &Fault{Message: "No valid host"}}); !changed ||
 		i.Unexplained() {
 		t.Errorf("with a reason it is %+v", i.Problem)
 	}
-	if changed := i.Seen(Server{ID: "s", Status: "ERROR"}); changed || i.Problem.Detail != "No valid host" {
+	if changed := i.Observe(Server{ID: "s", Status: "ERROR"}); changed || i.Problem.Detail != "No valid host" {
 		t.Errorf("after a list without: %t %+v", changed, i.Problem)
 	}
-	if i.Seen(Server{ID: "s", Status: "ACTIVE"}); i.Problem != nil {
+	if i.Observe(Server{ID: "s", Status: "ACTIVE"}); i.Problem != nil {
 		t.Errorf("once it is active: %+v", i.Problem)
 	}
-	if i.Seen(Server{ID: "s", Status: "ERROR"}); !i.Unexplained() {
+	if i.Observe(Server{ID: "s", Status: "ERROR"}); !i.Unexplained() {
 		t.Errorf("in error again, for another reason: %+v", i.Problem)
 	}
 }
@@ -134,17 +134,17 @@ func TestBetween(t *testing.T) {
 			"REBOOT", "rebooting",
 			"stopped active",
 		},
-		"stopping when last seen": {
+		"stopping when last observed": {
 			InstanceUpdating, []LoggedAction{start, stop}, "ACTIVE", "", "stopped",
 		},
 		"only stopped": {InstanceActive, []LoggedAction{stop}, "SHUTOFF", "", ""},
 		"only rebooted": {
 			InstanceActive, []LoggedAction{action("reboot", 12, 13)}, "ACTIVE", "", "rebooting",
 		},
-		"rebooting when last seen": {
+		"rebooting when last observed": {
 			InstanceRebooting, []LoggedAction{action("reboot", 9, 12)}, "ACTIVE", "", "",
 		},
-		"seen already": {
+		"observed already": {
 			InstanceActive, []LoggedAction{action("start", 7, 8), action("stop", 4, 5)}, "ACTIVE", "", "",
 		},
 		"stopped, and then deleted": {
@@ -154,13 +154,13 @@ func TestBetween(t *testing.T) {
 			InstanceActive, []LoggedAction{action("delete", 13, 14), action("stop", 12, 0)}, "DELETED", "", "",
 		},
 		"a stop that failed": {InstanceActive, []LoggedAction{start, failed}, "ACTIVE", "", ""},
-		"deleting when last seen, soon after it was made": {
+		"deleting when last observed, soon after it was made": {
 			InstanceDeleting,
 			[]LoggedAction{action("delete", 12, 0), action("create", 2, 12)},
 			"ACTIVE",
 			"deleting", "",
 		},
-		"deleting when last seen, and stopped before": {
+		"deleting when last observed, and stopped before": {
 			InstanceDeleting, []LoggedAction{action("delete", 14, 18), stop}, "DELETED", "", "",
 		},
 		"a deletion that failed, and a stop": {
@@ -172,7 +172,7 @@ func TestBetween(t *testing.T) {
 		"an outcome that the log does not say": {
 			InstanceActive, []LoggedAction{stop, action("rebuild", 11, 12)}, "SHUTOFF", "", "",
 		},
-		"begun after Nova was asked": {
+		"begun after Nova was read": {
 			InstanceActive, []LoggedAction{action("start", 40, 41), stop}, "SHUTOFF", "", "",
 		},
 	} {
@@ -187,7 +187,7 @@ func TestBetween(t *testing.T) {
 	}
 }
 
-// TestMayPass: the log is asked for only of what changed, and not while a server is being made.
+// TestMayPass: the log is read only of what changed, and not while a server is being made.
 func TestMayPass(t *testing.T) {
 	t.Parallel()
 	seen := time.Now()

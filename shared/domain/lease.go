@@ -21,7 +21,7 @@ const (
 	LeaseStarting  LeaseStatus = "starting"  // run-leases unshelves and prepares
 	LeaseActive    LeaseStatus = "active"    // its period runs
 	LeaseEnding    LeaseStatus = "ending"    // run-leases does what on_end says, and returns the hosts
-	LeaseEnded     LeaseStatus = "ended"     // its period is over and nothing of it is left in OpenStack
+	LeaseEnded     LeaseStatus = "ended"     // its period has ended and nothing of it is left in OpenStack
 	LeaseCancelled LeaseStatus = "cancelled" // it was deleted before its start
 	LeaseError     LeaseStatus = "error"     // see Problem; it can be retried, and it still ends
 )
@@ -118,10 +118,10 @@ type Lease struct {
 	Heal         Heal      // of a change: of all its hosts; "" = as it is
 	Enforce      bool      // an instance that its owner starts before the start is shelved again
 	ConnectionID uuid.UUID // what its instances are handled with; zero = the service account
-	// SharesConnection says that the request named the connection, so that it does not end with the lease.
+	// SharesConnection reports whether the request named the connection, so that it does not end with the lease.
 	SharesConnection bool
 	OrderID          uuid.UUID // the order that it was made with; zero = none
-	Actor            *Actor    // who asked for the last change
+	Actor            *Actor    // who requested the last change
 	StartResult      StepResult
 	StartedAt        time.Time // when the start was done; zero = it was not
 	EndingSince      time.Time // when its end was begun; zero = it was not
@@ -172,7 +172,7 @@ type Reservation struct {
 	ActionID    uuid.UUID      // what run-connections does to the instance now; zero = nothing
 	ActionsDone int            // how many before that have ended
 	PreparedAt  time.Time      // when the instance was first where it waits for the start; zero = not yet
-	Want        *HostWant      // of a host reservation
+	Request     *HostRequest   // of a host reservation
 	Flavors     []LeasedFlavor // of a host reservation
 	AggregateID int            // Nova's; 0 = not made yet
 	Trait       string         // of its hosts, while they are the reservation's
@@ -237,9 +237,9 @@ type FreeSlot struct {
 	Hosts int // free during all of it
 }
 
-// FreeQuery asks when hosts are free.
+// FreeQuery is a search for free hosts.
 type FreeQuery struct {
-	Want     HostWant      // without Min and Max
+	Request  HostRequest   // without Min and Max
 	Hosts    int           // how many at the same time
 	Length   Period        // months and years are those from the start of each slot
 	Cleaning time.Duration // must be free after it, too
@@ -403,7 +403,7 @@ func (l Lease) Changed(after Lease) []string {
 // healsBy reports whether all its hosts are healed in that way.
 func (l Lease) healsBy(heal Heal) bool {
 	return !slices.ContainsFunc(l.Reservations, func(r Reservation) bool {
-		return r.Want != nil && cmp.Or(r.Want.Heal, HealAuto) != heal
+		return r.Request != nil && cmp.Or(r.Request.Heal, HealAuto) != heal
 	})
 }
 

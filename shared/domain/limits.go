@@ -54,21 +54,21 @@ func (l ConnectionLimits) widens(to ConnectionLimits) bool {
 // as unrestricted.
 func (l ConnectionLimits) Narrow(to ConnectionLimits, isWhole bool) (ConnectionLimits, error) {
 	given := to.lists()
-	for at, asked := range l.lists() {
+	for at, requested := range l.lists() {
 		name, into := limitNames[at], given[at]
 		if len(*into) == 0 && !isWhole {
-			*into = *asked
+			*into = *requested
 		}
-		if len(*asked) == 0 {
+		if len(*requested) == 0 {
 			continue
 		}
 		if len(*into) == 0 {
-			return to, apperr.InvalidField("limits."+name, "is not limited: must have some of these", *asked...)
+			return to, apperr.InvalidField("limits."+name, "is not limited: must have some of these", *requested...)
 		}
 		for n, value := range *into {
-			if !slices.Contains(*asked, value) {
+			if !slices.Contains(*requested, value) {
 				return to, apperr.InvalidField(fmt.Sprintf("limits.%s[%d]", name, n),
-					fmt.Sprintf("%.100q was not requested", value), *asked...)
+					fmt.Sprintf("%.100q was not requested", value), *requested...)
 			}
 		}
 	}
@@ -181,9 +181,9 @@ type UsableByName struct {
 	Domain  string `json:"domain,omitempty"` // as given; "" = of the delegating project
 }
 
-// SeenResources is what can be ordered through a connection, as its delegation saw it at AsOf. A nil list could not be
-// read.
-type SeenResources struct {
+// AvailableResources is what can be ordered through a connection, as its delegation read it at AsOf. A nil list could
+// not be read.
+type AvailableResources struct {
 	AsOf      time.Time          `json:"-"`
 	Flavors   []Flavor           `json:"flavors"`
 	Images    []Image            `json:"images"`
@@ -193,36 +193,39 @@ type SeenResources struct {
 	Problems  map[string]Problem `json:"problems"`  // why a kind could not be read, by kind
 }
 
-// The kinds of SeenResources.
+// The kinds of AvailableResources.
 const (
-	SeenFlavors  = "flavors"
-	SeenImages   = "images"
-	SeenNetworks = "networks"
-	SeenQuota    = "quota"
+	ResourceFlavors  = "flavors"
+	ResourceImages   = "images"
+	ResourceNetworks = "networks"
+	ResourceQuota    = "quota"
 )
 
-// SeenKinds lists the kinds that are read through a connection.
-func SeenKinds() []string { return []string{SeenFlavors, SeenImages, SeenNetworks, SeenQuota} }
+// ResourceKinds lists the kinds that are read through a connection.
+func ResourceKinds() []string {
+	return []string{ResourceFlavors, ResourceImages, ResourceNetworks, ResourceQuota}
+}
 
 const (
-	// MaxSeen is the most entries of one kind.
-	MaxSeen = 1000
-	// MaxSeenBytes is the largest size of all kinds together, as JSON.
-	MaxSeenBytes = 1 << 20
-	// SeenStale is the age at which the resources are reported as old: two checks of the connection did not renew them.
-	SeenStale = 3 * CheckEvery
+	// MaxResources is the most entries of one kind.
+	MaxResources = 1000
+	// MaxResourceBytes is the largest size of all kinds together, as JSON.
+	MaxResourceBytes = 1 << 20
+	// ResourcesStale is the age at which the resources are reported as old: two checks of the connection did not renew
+	// them.
+	ResourcesStale = 3 * CheckEvery
 )
 
 // Bound removes what the limits do not allow, and cuts lists that are too long. Truncated has their kinds.
-func (s *SeenResources) Bound(limits ConnectionLimits) {
+func (s *AvailableResources) Bound(limits ConnectionLimits) {
 	s.Flavors, s.Images, s.Networks = limits.AllowedFlavors(s.Flavors), limits.AllowedImages(s.Images),
 		limits.AllowedNetworks(s.Networks)
 	cut := map[string]bool{}
-	for most := MaxSeen; ; most /= 2 {
-		s.Flavors, cut[SeenFlavors] = first(s.Flavors, most, cut[SeenFlavors])
-		s.Images, cut[SeenImages] = first(s.Images, most, cut[SeenImages])
-		s.Networks, cut[SeenNetworks] = first(s.Networks, most, cut[SeenNetworks])
-		if text, err := json.Marshal(s); err != nil || len(text) <= MaxSeenBytes || most == 0 {
+	for most := MaxResources; ; most /= 2 {
+		s.Flavors, cut[ResourceFlavors] = first(s.Flavors, most, cut[ResourceFlavors])
+		s.Images, cut[ResourceImages] = first(s.Images, most, cut[ResourceImages])
+		s.Networks, cut[ResourceNetworks] = first(s.Networks, most, cut[ResourceNetworks])
+		if text, err := json.Marshal(s); err != nil || len(text) <= MaxResourceBytes || most == 0 {
 			break
 		}
 	}
@@ -238,24 +241,24 @@ func first[T any](list []T, most int, cut bool) ([]T, bool) {
 }
 
 // Allowed returns the resources that the limits allow.
-func (s SeenResources) Allowed(limits ConnectionLimits) SeenResources {
+func (s AvailableResources) Allowed(limits ConnectionLimits) AvailableResources {
 	s.Flavors, s.Images, s.Networks = limits.AllowedFlavors(s.Flavors), limits.AllowedImages(s.Images),
 		limits.AllowedNetworks(s.Networks)
 	return s
 }
 
 // Has reports whether the kind could be read.
-func (s SeenResources) Has(kind string) bool {
+func (s AvailableResources) Has(kind string) bool {
 	switch kind {
-	case SeenFlavors:
+	case ResourceFlavors:
 		return s.Flavors != nil
-	case SeenImages:
+	case ResourceImages:
 		return s.Images != nil
-	case SeenNetworks:
+	case ResourceNetworks:
 		return s.Networks != nil
 	}
 	return s.Quota != nil
 }
 
 // IsCut reports whether the list of the kind is cut.
-func (s SeenResources) IsCut(kind string) bool { return slices.Contains(s.Truncated, kind) }
+func (s AvailableResources) IsCut(kind string) bool { return slices.Contains(s.Truncated, kind) }

@@ -55,7 +55,8 @@ func diagrams() string {
 		InstanceRebooting,
 		InstanceUpdating, InstanceRescued, InstanceError, InstanceUnknown, InstanceDeleting, InstanceDeleted,
 	}, InstanceTransitions)) +
-		diagram("The actions that each state of an instance allows, and the state that follows at once:", asked()) +
+		diagram("The actions that each state of an instance allows, and the state that follows immediately:",
+			actionTable()) +
 		diagram("An order:", machine([]OrderStatus{
 			OrderRunning, OrderDone, OrderPartial, OrderFailed, OrderRolledBack,
 		}, OrderTransitions)) +
@@ -122,8 +123,8 @@ func inside[S ~string](group []S) string {
 	return lines.String()
 }
 
-// asked draws what may be asked for.
-func asked() string {
+// actionTable draws the actions that states allow.
+func actionTable() string {
 	var lines strings.Builder
 	for _, from := range append([]InstanceState{InstanceRequested}, living...) {
 		for _, a := range ActionTransitions[from] {
@@ -152,7 +153,7 @@ func TestTables(t *testing.T) {
 	closed(t, LeaseTransitions)
 	for state := range InstanceTransitions {
 		if _, known := ActionTransitions[state]; !known {
-			t.Errorf("nobody says what may be asked for of an instance that is %s", state)
+			t.Errorf("no one says which actions an instance that is %s allows", state)
 		}
 		if wantsDelete := slices.Contains(living, state) &&
 			state != InstanceDeleting; slices.Contains(ActionTransitions[state], requestDelete) != wantsDelete {
@@ -182,7 +183,7 @@ func closed[S ~string](t *testing.T, moves map[S][]S) {
 	}
 }
 
-// What Nova may say: each status and task that we know, and some that nobody knows yet.
+// What Nova may say: each status and task that we know, and some that no one knows yet.
 var (
 	randomStatus = rapid.SampledFrom([]string{
 		"BUILD", "ACTIVE", "SHUTOFF", "SHELVED", "SHELVED_OFFLOADED", "PAUSED", "SUSPENDED", "REBOOT", "HARD_REBOOT",
@@ -194,7 +195,7 @@ var (
 		"", "", "", "deleting", "soft-deleting", "powering-off", "powering-on", "shelving", "unshelving", "spawning",
 		"image_snapshot", "thawing",
 	})
-	randomAsk = rapid.SampledFrom([]ActionRequest{
+	randomAction = rapid.SampledFrom([]ActionRequest{
 		requestStart, requestStop, requestReboot, requestHard, requestShelve, requestUnshelve, requestSnapshot,
 		requestDelete,
 	})
@@ -223,10 +224,10 @@ type history struct {
 func (h *history) step() (changed bool) {
 	h.now = h.now.Add(time.Duration(rapid.IntRange(0, 90).Draw(h.t, "seconds")) * time.Second)
 	server := randomServer(h.t, "s")
-	switch rapid.SampledFrom([]string{"seen", "found", "missed", "act"}).Draw(h.t, "step") {
-	case "seen":
+	switch rapid.SampledFrom([]string{"observed", "found", "missed", "act"}).Draw(h.t, "step") {
+	case "observed":
 		was := h.i.State
-		changed = h.i.Seen(server)
+		changed = h.i.Observe(server)
 		if was != InstanceDeleted && (h.i.RawStatus != server.Status ||
 			h.i.State != StateOf(server.Status, server.Task)) {
 			h.t.Fatalf("of %s %s it knows %s %s", server.Status, server.Task, h.i.State, h.i.RawStatus)
@@ -242,12 +243,12 @@ func (h *history) step() (changed bool) {
 		}
 		return changed
 	}
-	ask := randomAsk.Draw(h.t, "ask")
-	if ask.Idle(h.i.State, server.Task) || ask.Check(h.i.State) != nil {
+	action := randomAction.Draw(h.t, "action")
+	if action.Idle(h.i.State, server.Task) || action.Check(h.i.State) != nil {
 		return false
 	}
 	was := h.i.State
-	h.i.State, h.i.Problem = ask.After(h.i.State), nil
+	h.i.State, h.i.Problem = action.After(h.i.State), nil
 	return was != h.i.State
 }
 
@@ -285,22 +286,23 @@ func TestInstancesOverRandomHistories(t *testing.T) {
 func TestActionsOverAllStates(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		server, ask := randomServer(t, "s"), randomAsk.Draw(t, "ask")
+		server, action := randomServer(t, "s"), randomAction.Draw(t, "action")
 		state := StateOf(server.Status, server.Task)
-		allows := slices.Contains(ActionTransitions[state], ask)
-		if err := ask.Check(state); (err == nil) != allows {
-			t.Fatalf("%+v in %s: %v", ask, state, err)
+		allows := slices.Contains(ActionTransitions[state], action)
+		if err := action.Check(state); (err == nil) != allows {
+			t.Fatalf("%+v in %s: %v", action, state, err)
 		}
-		if allows && !slices.Contains(AllowedActions(state), string(ask.Action)) {
+		if allows && !slices.Contains(AllowedActions(state), string(action.Action)) {
 			t.Fatalf("%s allows %v, and says %v", state, ActionTransitions[state], AllowedActions(state))
 		}
-		if idle := ask.Idle(state, server.Task); idle && allows && ask.Action != Delete {
-			t.Fatalf("%+v in %s has nothing to do, and may do it", ask, state)
+		if idle := action.Idle(state, server.Task); idle && allows && action.Action != Delete {
+			t.Fatalf("%+v in %s has nothing to do, and may do it", action, state)
 		}
-		if after := ask.After(state); allows && after != state && !slices.Contains(InstanceTransitions[state], after) {
-			t.Fatalf("%+v leads from %s to %s", ask, state, after)
+		after := action.After(state)
+		if allows && after != state && !slices.Contains(InstanceTransitions[state], after) {
+			t.Fatalf("%+v leads from %s to %s", action, state, after)
 		}
-		if ask.Action == Delete && !allows && !ask.Idle(state, server.Task) {
+		if action.Action == Delete && !allows && !action.Idle(state, server.Task) {
 			t.Fatalf("%s cannot be deleted", state)
 		}
 	})
@@ -319,7 +321,7 @@ func TestOrdersOverRandomHistories(t *testing.T) {
 			if i.ServerID == "" && i.Problem == nil && rapid.Bool().Draw(t, "refused") {
 				i.State, i.Problem = InstanceError, &Problem{Code: "quota_exceeded"}
 			} else if i.ServerID != "" || i.Problem == nil {
-				i.Seen(randomServer(t, "s"))
+				i.Observe(randomServer(t, "s"))
 			}
 			got := o.Evaluate()
 			if want := naive(o); got != want {
@@ -358,7 +360,7 @@ func naive(o Order) OrderStatus {
 	return OrderPartial
 }
 
-// TestCallbackHistories: whatever its owner asks for, and whatever its receiver does in between, a callback only takes
+// TestCallbackHistories: whatever its owner requests, and whatever its receiver does in between, a callback only takes
 // the moves of the table, and is verified only by its receiver.
 func TestCallbackHistories(t *testing.T) {
 	t.Parallel()
@@ -389,7 +391,7 @@ func TestCallbackHistories(t *testing.T) {
 				status := rapid.SampledFrom([]CallbackStatus{CallbackSuspended, CallbackVerified}).Draw(t, "wanted")
 				change.Status = &status
 			}
-			asks, err := c.Apply(change)
+			consents, err := c.Apply(change)
 			switch {
 			case err != nil && (apperr.CodeOf(err) != apperr.Conflict || before.Status != CallbackGone):
 				t.Fatalf("%+v to %+v: %v", before, change, err)
@@ -397,11 +399,11 @@ func TestCallbackHistories(t *testing.T) {
 				c = before
 			case c.Status != before.Status && !slices.Contains(CallbackTransitions[before.Status], c.Status):
 				t.Fatalf("%s became %s", before.Status, c.Status)
-			case c.Status == CallbackVerified && (consented != c.URL || asks):
+			case c.Status == CallbackVerified && (consented != c.URL || consents):
 				t.Fatalf("it is verified at %s, and the receiver consented at %s", c.URL, consented)
-			case asks && c.Status != CallbackPending, c.Status == CallbackPending && before.Status != CallbackPending &&
-				!asks:
-				t.Fatalf("%s to %s asks: %t", before.Status, c.Status, asks)
+			case consents && c.Status != CallbackPending,
+				c.Status == CallbackPending && before.Status != CallbackPending && !consents:
+				t.Fatalf("%s to %s needs consent: %t", before.Status, c.Status, consents)
 			case (c.Reason != "") != (c.Status == CallbackSuspended) && c.Status != before.Status:
 				t.Fatalf("%s, because %q", c.Status, c.Reason)
 			}

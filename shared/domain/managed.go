@@ -94,7 +94,7 @@ type Condition struct {
 const (
 	ConditionReady     = "Ready"     // it is as declared, and works
 	ConditionUpdated   = "Updated"   // its objects have the declared revision
-	ConditionInSync    = "InSync"    // nobody else has changed it
+	ConditionInSync    = "InSync"    // no one else has changed it
 	ConditionDelegated = "Delegated" // reconcile-managed may act in its user's name
 	ConditionScheduled = "Scheduled" // it runs where its schedule says
 	// ConditionProgressing is False while an update or a creation has stopped, or OpenStack does not go on with one.
@@ -115,7 +115,7 @@ func SetCondition(all []Condition, c Condition, now time.Time) []Condition {
 	return all
 }
 
-// Drift is a field that somebody else has changed.
+// Drift is a field that someone else has changed.
 type Drift struct {
 	Member   uuid.UUID `json:"member,omitzero" doc:"The id of the member."`
 	Field    string    `json:"field" minLength:"1"`
@@ -213,9 +213,10 @@ type Member struct {
 	UpdatedAt time.Time
 
 	WasReady bool // it was as declared at some time; until then it is new
-	// MayHaveData says that its object worked at some time, as declared or not: another one would lack what it has.
+	// MayHaveData reports whether its object worked at some time, as declared or not: another one would lack what it
+	// has.
 	MayHaveData bool
-	// IsRequested says that a call which makes its object may have been sent, for what its own revision declares.
+	// IsRequested reports whether a call which makes its object may have been sent, for what its own revision declares.
 	IsRequested bool
 	// CreateCalls is how many calls may have made an object: only of two may one have been made twice.
 	CreateCalls int
@@ -226,8 +227,8 @@ type Member struct {
 
 	Declarations int // of its resource, when it was loaded: the attempts belong to that declaration
 
-	// IsRebuilt says that a rebuild may have been sent since its server was as declared: what it was made of is not
-	// known, and its image is compared by its id.
+	// IsRebuilt reports whether a rebuild may have been sent since its server was as declared: what it was made of is
+	// not known, and its image is compared by its id.
 	IsRebuilt bool
 
 	UserData string // the UserDataDigest of what its server was made with; "" = not known
@@ -425,7 +426,7 @@ type NewManaged struct {
 	Managed
 	// Before is the version of the stored resource that the request was made from; 0 = nothing was stored.
 	Before int64
-	// KeepSecrets says that the secrets of the current revision stay.
+	// KeepSecrets reports whether the secrets of the current revision stay.
 	KeepSecrets bool
 	// Repeats is the revision that it takes spec, flavor, labels, schedule and secrets from; 0 = none.
 	Repeats int

@@ -73,15 +73,15 @@ func CheckLabel(key, value string) (fault string) {
 type NodeLimits struct {
 	Suspect   time.Duration // no report for longer: the node is suspect
 	Down      time.Duration // the same: it is down
-	AsOf      time.Time     // when Nova was asked, by the database's clock; zero = now
+	AsOf      time.Time     // when Nova was read, by the database's clock; zero = now
 	Answering []string      // hosts whose status URL has just answered: they are at most suspect
 }
 
 // CordonMark begins the reason that Nova's service list shows of a host that cloudfn has cordoned.
 const CordonMark = "cloudfn: "
 
-// Node is a host of compute: what watch-nodes has seen of it, what its admins have set, and its part in the reservable
-// pool.
+// Node is a host of compute: what watch-nodes has observed of it, what its admins have set, and its part in the
+// reservable pool.
 type Node struct {
 	Name            string
 	Region          string
@@ -229,7 +229,7 @@ type DrainStatus string
 // The statuses of a drain. Only a running one changes.
 const (
 	DrainRunning   DrainStatus = "running"
-	DrainCancelled DrainStatus = "cancelled" // what Nova was asked to move already is followed to its end
+	DrainCancelled DrainStatus = "cancelled" // what Nova was requested to move already is followed to its end
 	DrainDone      DrainStatus = "done"      // every server has moved or is skipped
 	DrainFailed    DrainStatus = "failed"    // the host is down, or is not cordoned any more
 )
@@ -253,7 +253,7 @@ type Drain struct {
 	Parallel      int           // how many servers move at a time; 0 = as watch-nodes has it
 	ServerTimeout time.Duration // for how long one server may move; 0 = as watch-nodes has it
 	Attempts      int           // of reading the host, which fails
-	DueAt         time.Time     // zero = it is over
+	DueAt         time.Time     // zero = it has ended
 	CreatedAt     time.Time
 	UpdatedAt     time.Time
 	EndedAt       time.Time
@@ -266,7 +266,7 @@ type DrainServerStatus string
 // The statuses of a server of a drain. The last two are final, but for a server that comes back.
 const (
 	DrainPending    DrainServerStatus = "pending"
-	DrainMigrating  DrainServerStatus = "migrating"  // Nova was asked to move it
+	DrainMigrating  DrainServerStatus = "migrating"  // Nova was requested to move it
 	DrainConfirming DrainServerStatus = "confirming" // it has moved, and its migration is to be confirmed
 	DrainMoved      DrainServerStatus = "moved"      // Nova shows it on another host
 	DrainSkipped    DrainServerStatus = "skipped"
@@ -288,7 +288,7 @@ type DrainServer struct {
 	Reason    string // why it is skipped, or waits
 	Target    string // the host that it is on now
 	Attempts  int
-	BegunAt   time.Time // when Nova was asked
+	BegunAt   time.Time // when Nova was called
 	EndedAt   time.Time
 }
 
@@ -320,7 +320,7 @@ type DrainProgress struct {
 type Migration struct {
 	Status   string // Nova's, raw
 	Target   string
-	IsResize bool // its owner has asked for it
+	IsResize bool // its owner has requested it
 }
 
 // IsOver reports whether Nova works on the migration no more.

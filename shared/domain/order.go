@@ -82,7 +82,7 @@ type OrderSpec struct {
 	// SetsVolumes says that volumes of its servers need StepVolumes.
 	SetsVolumes bool `json:"sets_volumes,omitempty"`
 
-	// IsManaged says that its server is a member of a managed resource, and carries ManagedTag.
+	// IsManaged reports whether its server is a member of a managed resource, and carries ManagedTag.
 	IsManaged bool `json:"managed,omitempty"`
 
 	ReservationID *uuid.UUID `json:"reservation_id,omitempty"` // whose hosts the servers are for
@@ -90,8 +90,8 @@ type OrderSpec struct {
 	LeaseID       *uuid.UUID `json:"lease_id,omitempty"`       // of the order's own lease
 }
 
-// Attended reports whether the order needs more steps than creating its servers.
-func (s OrderSpec) Attended() bool {
+// NeedsReconcile reports whether the order needs more steps than creating its servers.
+func (s OrderSpec) NeedsReconcile() bool {
 	return s.OnFailure == Rollback || s.Stopped || s.Reuse || s.SetsVolumes
 }
 
@@ -155,15 +155,15 @@ func (o Order) rolledBack() OrderStatus {
 // Abandoned returns the status of an order whose connection has ended, and whose instances are all decided. It follows
 // from the instances as they are, without the steps that are left: to stop, start or roll back.
 func (o Order) Abandoned() OrderStatus {
-	gone := make([]bool, len(o.Instances)) // idle servers that are gone
+	isReplaced := make([]bool, len(o.Instances)) // idle servers that are deleted
 	for n, i := range o.Instances {
-		gone[n] = o.IsReplaced(i)
+		isReplaced[n] = o.IsReplaced(i)
 	}
 	o.Spec = OrderSpec{}
 	o.Instances = slices.Clone(o.Instances)
 	for n := range o.Instances {
 		switch i := &o.Instances[n]; {
-		case gone[n]:
+		case isReplaced[n]:
 			i.State = InstanceError
 		case !i.Settled():
 			i.State = InstanceUnknown
@@ -200,7 +200,7 @@ func (o Order) starts(i Instance) bool {
 // IsReused reports whether the order reuses an idle instance.
 func (o Order) IsReused(i Instance) bool { return o.Spec.Reuse && i.CreatedAt.Before(o.CreatedAt) }
 
-// IsReplaced reports whether the order needs another instance for a reused one that is gone.
+// IsReplaced reports whether the order needs another instance for a reused one that is deleted.
 func (o Order) IsReplaced(i Instance) bool {
 	return o.Status == OrderRunning && o.IsReused(i) && !i.isDisconnected() &&
 		(i.State == InstanceDeleting || i.State == InstanceDeleted)
@@ -224,12 +224,12 @@ const (
 	StepDelete Step = "delete" // delete the server
 	// StepVolumes sets the names of the server's volumes, and which of them are deleted with it.
 	StepVolumes Step = "volumes"
-	// StepForgo finds its server by tag, and records Forgone if it has none: it is not created any more.
-	StepForgo Step = "forgo"
+	// StepSkip finds its server by tag, and records NotCreated if it has none: it is not created any more.
+	StepSkip Step = "skip"
 )
 
-// Forgone is the Problem of an instance that was not created, because its order is rolled back.
-func Forgone() *Problem {
+// NotCreated is the Problem of an instance that was not created, because its order is rolled back.
+func NotCreated() *Problem {
 	return &Problem{
 		Code:   "rolled_back",
 		Detail: "not created: another instance of the order failed, and the order is all or nothing",
@@ -244,7 +244,7 @@ func (o Order) Next() []Step {
 	for n, i := range o.Instances {
 		switch {
 		case i.isDisconnected(), o.Status != OrderRunning:
-		case rollingBack && o.awaits(i, rollbackPatience):
+		case rollingBack && o.awaits(i, rollbackGrace):
 		case rollingBack:
 			steps[n] = o.undo(i)
 		case !i.Decided():

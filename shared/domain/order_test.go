@@ -44,7 +44,7 @@ func TestOrderEvaluate(t *testing.T) {
 func TestAbandonedOrders(t *testing.T) {
 	t.Parallel()
 	made := func(s InstanceState) Instance { return Instance{ServerID: "x", State: s} }
-	refused, asked := Instance{State: InstanceError, Problem: &Problem{}}, Instance{State: InstanceRequested}
+	refused, requested := Instance{State: InstanceError, Problem: &Problem{}}, Instance{State: InstanceRequested}
 	for name, tc := range map[string]struct {
 		spec      OrderSpec
 		instances []Instance
@@ -63,7 +63,7 @@ func TestAbandonedOrders(t *testing.T) {
 		"not rolled back": {
 			OrderSpec{OnFailure: Rollback}, []Instance{made(InstanceActive), made(InstanceError)}, OrderPartial,
 		},
-		"nothing is decided yet": {OrderSpec{}, []Instance{asked, made(InstanceActive)}, OrderRunning},
+		"nothing is decided yet": {OrderSpec{}, []Instance{requested, made(InstanceActive)}, OrderRunning},
 	} {
 		o := Order{Spec: tc.spec, Status: OrderRunning, Instances: tc.instances}
 		before := slices.Clone(tc.instances)
@@ -117,7 +117,7 @@ func TestNextIgnoresDisconnected(t *testing.T) {
 		"an idle one": {
 			OrderSpec{Reuse: true}, made(InstanceStopped), made(InstanceActive), StepNone, OrderDone,
 		},
-		"seen by nobody": {OrderSpec{}, made(InstanceBuilding), made(InstanceActive), StepNone, OrderDone},
+		"observed by no one": {OrderSpec{}, made(InstanceBuilding), made(InstanceActive), StepNone, OrderDone},
 	} {
 		tc.gone.DisconnectedAt = time.Now()
 		o := Order{Spec: tc.spec, Status: OrderRunning, Instances: []Instance{tc.gone, tc.stay}}
@@ -127,12 +127,12 @@ func TestNextIgnoresDisconnected(t *testing.T) {
 	}
 }
 
-// TestAttendedOrders holds the status and the steps of orders that want more than servers.
-func TestAttendedOrders(t *testing.T) {
+// TestReconciledOrders holds the status and the steps of orders that want more than servers.
+func TestReconciledOrders(t *testing.T) {
 	t.Parallel()
 	made := func(s InstanceState) Instance { return Instance{ServerID: "x", State: s} }
 	refused := Instance{State: InstanceError, Problem: &Problem{}}
-	asked := Instance{State: InstanceRequested}
+	requested := Instance{State: InstanceRequested}
 	all, stopped := OrderSpec{OnFailure: Rollback}, OrderSpec{Stopped: true}
 	both, volumes := OrderSpec{OnFailure: Rollback, Stopped: true}, OrderSpec{SetsVolumes: true}
 	withVolumes := func(s InstanceState) Instance {
@@ -145,7 +145,7 @@ func TestAttendedOrders(t *testing.T) {
 		steps     []Step
 		want      OrderStatus
 	}{
-		"nothing is decided": {all, OrderRunning, []Instance{asked}, []Step{StepCreate}, OrderRunning},
+		"nothing is decided": {all, OrderRunning, []Instance{requested}, []Step{StepCreate}, OrderRunning},
 		"all is well": {
 			all, OrderRunning, []Instance{made(InstanceActive)}, []Step{StepNone}, OrderDone,
 		},
@@ -159,21 +159,21 @@ func TestAttendedOrders(t *testing.T) {
 		},
 		"one was refused": {
 			all, OrderRunning,
-			[]Instance{asked, refused, made(InstanceUnknown)},
-			[]Step{StepForgo, "", StepDelete},
+			[]Instance{requested, refused, made(InstanceUnknown)},
+			[]Step{StepSkip, "", StepDelete},
 			OrderRunning,
 		},
-		"the failed one is gone first": {
+		"the failed one is deleted first": {
 			all, OrderRunning,
 			[]Instance{made(InstanceActive), made(InstanceDeleted), made(InstanceDeleting)},
 			[]Step{StepDelete, "", ""},
 			OrderRunning,
 		},
-		"all are gone": {
+		"all are deleted": {
 			all, OrderRunning, []Instance{made(InstanceDeleted), refused}, []Step{"", ""}, OrderRolledBack,
 		},
 		"none was made": {all, OrderRunning, []Instance{refused}, []Step{""}, OrderRolledBack},
-		"somebody deleted one": {
+		"someone deleted one": {
 			all, OrderRunning,
 			[]Instance{made(InstanceDeleted), made(InstanceActive)},
 			[]Step{"", StepDelete},
@@ -263,7 +263,7 @@ func TestAttendedOrders(t *testing.T) {
 	}
 }
 
-// TestReusedIsReplaced when it is gone before the order is done, and never makes the order done.
+// TestReusedIsReplaced when it is deleted before the order is done, and never makes the order done.
 func TestReusedIsReplaced(t *testing.T) {
 	t.Parallel()
 	placed := time.Now()
@@ -326,12 +326,12 @@ func TestWhoseServer(t *testing.T) {
 		found []Server
 		want  string
 	}{
-		"ours":                     {o, []Server{ours}, "ours"},
-		"ours, before a copy":      {o, []Server{copied, ours}, "ours"},
-		"ours, after somebody's":   {o, []Server{script, ours}, "ours"},
-		"somebody's":               {o, []Server{script}, ""},
-		"somebody's, months later": {o, []Server{months}, ""},
-		"ours is gone":             {o, []Server{gone}, ""},
+		"ours":                    {o, []Server{ours}, "ours"},
+		"ours, before a copy":     {o, []Server{copied, ours}, "ours"},
+		"ours, after someone's":   {o, []Server{script, ours}, "ours"},
+		"someone's":               {o, []Server{script}, ""},
+		"someone's, months later": {o, []Server{months}, ""},
+		"ours is deleted":         {o, []Server{gone}, ""},
 	} {
 		own, _, ok := tc.order.OwnServer(i, tc.found)
 		if own.ID != tc.want || ok != (tc.want != "") {
@@ -350,7 +350,7 @@ func TestWhoseServer(t *testing.T) {
 	tagged := kept
 	tagged.Spec.Tags = []string{"web"}
 	if _, isOurs := o.Duplicate(tagged, change(func(s *Server) { s.Tags = append(s.Tags, "web") })); !isOurs {
-		t.Error("a duplicate with the caller's own tag is somebody's")
+		t.Error("a duplicate with the caller's own tag is someone's")
 	}
 	if _, isOurs := o.Duplicate(tagged, ours); isOurs {
 		t.Error("a server without the caller's own tag is a duplicate")
@@ -366,8 +366,8 @@ func TestWhoseServer(t *testing.T) {
 		"its own":                  {o, change(func(s *Server) { s.ID = "kept" }), false},
 		"a copy of its own":        {o, server("x", time.Second, CallTag(second.ID)), false},
 		"without a call":           {o, script, false},
-		"of a call of nobody's":    {o, server("x", time.Second, CallTag(uuid.New())), false},
-		"with a tag of somebody's": {o, change(func(s *Server) { s.Tags = append(s.Tags, "web") }), false},
+		"of a call of no one":      {o, server("x", time.Second, CallTag(uuid.New())), false},
+		"with a tag of someone's":  {o, change(func(s *Server) { s.Tags = append(s.Tags, "web") }), false},
 		"with another name":        {o, change(func(s *Server) { s.Name = "web2" }), false},
 		"of another user":          {o, change(func(s *Server) { s.UserID = "v" }), false},
 		"too early":                {o, server("x", -time.Hour, CallTag(first.ID)), false},
@@ -391,14 +391,15 @@ func TestWhoseServer(t *testing.T) {
 func TestRollbackWaits(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
-	asked, failed := Instance{ID: uuid.New(), State: InstanceRequested}, Instance{ServerID: "x", State: InstanceError}
-	call := CreateCall{ID: uuid.New(), InstanceID: asked.ID, Until: now}
+	requested := Instance{ID: uuid.New(), State: InstanceRequested}
+	failed := Instance{ServerID: "x", State: InstanceError}
+	call := CreateCall{ID: uuid.New(), InstanceID: requested.ID, Until: now}
 	o := Order{
-		Status: OrderRunning, Spec: OrderSpec{OnFailure: Rollback}, Instances: []Instance{asked, failed},
+		Status: OrderRunning, Spec: OrderSpec{OnFailure: Rollback}, Instances: []Instance{requested, failed},
 		Calls: []CreateCall{call},
 	}
 	for after, want := range map[time.Duration]Step{
-		-time.Second: StepNone, time.Second: StepNone, time.Minute: StepForgo,
+		-time.Second: StepNone, time.Second: StepNone, time.Minute: StepSkip,
 	} {
 		o.ReadAt = now.Add(after)
 		if got := o.Next(); got[0] != want || got[1] != StepDelete || o.WaitsForCalls() != (want == StepNone) {
@@ -406,7 +407,7 @@ func TestRollbackWaits(t *testing.T) {
 		}
 	}
 	o.ReadAt, o.Calls[0].EndedAt = now, now
-	if got := o.Next(); got[0] != StepForgo {
+	if got := o.Next(); got[0] != StepSkip {
 		t.Errorf("with an answer: got %q", got)
 	}
 }

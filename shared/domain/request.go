@@ -109,7 +109,7 @@ type (
 	recordKey struct{}
 )
 
-// WithActor attributes the changes that are written with the context to the actor; nil attributes them to nobody.
+// WithActor attributes the changes that are written with the context to the actor; nil attributes them to no one.
 func WithActor(ctx context.Context, actor *Actor) context.Context {
 	return context.WithValue(ctx, actorKey{}, actor)
 }
@@ -194,8 +194,8 @@ func AttemptFrom(ctx context.Context) (id uuid.UUID, isKeyed, isResumed bool) {
 // detachedFor bounds writes after the end of a request: a hanging database must not keep the process.
 const detachedFor = 5 * time.Second
 
-// Detached returns a context for writes that must happen even after the caller is gone or the deadline has passed. No
-// limit refuses them: they store what was done.
+// Detached returns a context for writes that must happen even after the caller has disconnected or the deadline has
+// passed. No limit refuses them: they store what was done.
 func Detached(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(Accepted(context.WithoutCancel(ctx)), detachedFor)
 }
@@ -230,12 +230,12 @@ func Accepted(ctx context.Context) context.Context {
 	return WithEventBudget(ctx, b)
 }
 
-// Claim is one replica's right to work on a row until it expires, so that a replica that died blocks nobody. Every
+// Claim is one replica's right to work on a row until it expires, so that a replica that died blocks no one. Every
 // write of that work carries its ID, and fails with ErrFenced once another replica has claimed the row.
 type Claim struct {
 	ID       uuid.UUID
 	Acquired bool      // false: another replica has it, or there is nothing left to do
-	Fresh    bool      // the order was stored just now, so nobody has asked Nova for its servers yet
+	Fresh    bool      // the order was stored just now, so its servers were not requested from Nova yet
 	At       time.Time // when a fresh order was stored, by the database's clock
 	// Requested is before the claim began, by this process's clock.
 	Requested time.Time
@@ -244,7 +244,7 @@ type Claim struct {
 // NewClaim is a claim that is about to be acquired.
 func NewClaim() Claim { return Claim{ID: uuid.New(), Requested: time.Now()} }
 
-// ErrFenced says that another replica has claimed the row since: stop working at once.
+// ErrFenced means that another replica has claimed the row since: stop working immediately.
 var ErrFenced = errors.New("another replica has claimed the row")
 
 // IsSuperseded reports whether an error ends the work on a row: another replica has claimed it since, or another

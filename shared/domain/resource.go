@@ -158,7 +158,7 @@ type Volume struct {
 	Zone        string
 	Metadata    map[string]string
 	Servers     []string // that it is attached to
-	// IsMultiattach says that several servers may have it.
+	// IsMultiattach reports whether several servers may have it.
 	IsMultiattach bool
 	CreatedAt     time.Time
 	UpdatedAt     time.Time // the same until its first change

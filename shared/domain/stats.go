@@ -72,7 +72,7 @@ type HourCount struct {
 	Undecided []string
 	// Recheck is how long after this count the undecided servers are checked again.
 	Recheck time.Duration
-	// Settled says that the next minutes are not expected to decide more.
+	// Settled reports whether the next minutes are not expected to decide more.
 	Settled bool
 }
 

@@ -187,7 +187,7 @@ func TestStateAt(t *testing.T) {
 				},
 			}, 4, "active", true,
 		},
-		"born and gone meanwhile": {
+		"born and deleted meanwhile": {
 			History{
 				Created: at(1), Updated: at(6), Deleted: at(5), State: "deleted", Actions: []LoggedAction{
 					act("create", 1), act("delete", 5),
@@ -340,7 +340,7 @@ func TestStateAt(t *testing.T) {
 }
 
 // TestStateAtFollowsAnyHistory, in a Nova that offloads what it shelves, makes servers do random things at random
-// minutes, writes down what state they were in at every one, and asks for it again from the log alone.
+// minutes, writes down what state they were in at every one, and reads it again from the log alone.
 func TestStateAtFollowsAnyHistory(t *testing.T) {
 	t.Parallel()
 	moves := map[VMState][]string{

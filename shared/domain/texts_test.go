@@ -8,8 +8,8 @@ import (
 	"github.com/cloudfn/cloudfn/shared/apperr"
 )
 
-// TestCheckTags: of tags that are one for Nova's tables the later one is rejected: seen with utf8mb3_general_ci, known
-// of utf8mb3_unicode_ci.
+// TestCheckTags: of tags that are one for Nova's tables the later one is rejected: observed with utf8mb3_general_ci,
+// known of utf8mb3_unicode_ci.
 func TestCheckTags(t *testing.T) {
 	t.Parallel()
 	for tags, want := range map[string]string{

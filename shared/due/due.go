@@ -66,7 +66,7 @@ type Runner[T any] struct {
 	Chores *Chores
 
 	once   sync.Once
-	events flow.Pair
+	events flow.Gate
 	freed  chan struct{} // receives when a pass or a chore has ended
 
 	mu      sync.Mutex
@@ -79,7 +79,7 @@ type Runner[T any] struct {
 // begins while passes of this one are still running. The error is that of Postgres, and those of the chores.
 func (r *Runner[T]) Run(ctx context.Context) error {
 	r.once.Do(func() {
-		r.events, r.freed, r.shares = flow.NewPair(), make(chan struct{}, 1), map[string]int{}
+		r.events, r.freed, r.shares = flow.NewGate(), make(chan struct{}, 1), map[string]int{}
 	})
 	leave, err := r.events.Enter(ctx)
 	if leave == nil {

@@ -136,7 +136,7 @@ type Waiting struct {
 	Function string
 	In       time.Duration // until the earliest of it is due; it may be negative
 	Newest   time.Duration // until the latest of what is due now was due: zero or negative. In, if nothing is due now
-	// Later is when another query finds something that is not due now; nil = none does within the time that was asked
+	// Later is when another query finds something that is not due now; nil = none does within the requested time
 	// for. What a query finds is its earliest row: one that cannot be done hides the later ones of its queue.
 	Later *time.Duration
 	// IsForgotten reports whether nothing is due any more of a function that could not be woken for some time.

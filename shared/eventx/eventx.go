@@ -27,14 +27,14 @@ const PingType = "dev.knative.sources.ping"
 // KeyExtension carries the secret that proves an event's source: a PingSource adds it by ceOverrides.
 const KeyExtension = "cloudfnkey"
 
-// An event is small, and comes at once.
+// An event is small, and comes immediately.
 const (
 	maxEvent    = 64 << 10
 	readTimeout = 15 * time.Second
 )
 
 // Func is the work that an event wakes. What it returns decides the answer: nil is done, a retryable error
-// (apperr.Retryable) asks the source to send the event again, any other error says that it never will work.
+// (apperr.Retryable) has the source send the event again, any other error means that it never will work.
 type Func func(ctx context.Context, event cloudevents.Event) error
 
 // Do is a Func that does what is due in the database, whichever tick or call woke it.

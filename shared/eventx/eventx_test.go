@@ -70,16 +70,16 @@ func TestAnswers(t *testing.T) {
 		work   func() error
 		status int
 	}{
-		"done":             {func() error { return nil }, 204},
-		"Postgres is away": {func() error { return apperr.New(apperr.Unavailable, "canary") }, 503},
-		"the time is up":   {func() error { return apperr.New(apperr.Timeout, "canary") }, 503},
-		"stopped":          {func() error { return context.Canceled }, 503},
-		"an unknown error": {func() error { return errors.New("canary") }, 503},
-		"joined":           {func() error { return errors.Join(nil, apperr.New(apperr.BadGateway, "canary")) }, 503},
-		"a panic":          {func() error { panic("canary") }, 503},
-		"can never work":   {func() error { return apperr.New(apperr.Invalid, "canary") }, 422},
-		"may never":        {func() error { return apperr.New(apperr.Forbidden, "canary") }, 422},
-		"a conflict":       {func() error { return apperr.New(apperr.Conflict, "canary") }, 422},
+		"done":                 {func() error { return nil }, 204},
+		"Postgres unavailable": {func() error { return apperr.New(apperr.Unavailable, "canary") }, 503},
+		"the time is up":       {func() error { return apperr.New(apperr.Timeout, "canary") }, 503},
+		"stopped":              {func() error { return context.Canceled }, 503},
+		"an unknown error":     {func() error { return errors.New("canary") }, 503},
+		"joined":               {func() error { return errors.Join(nil, apperr.New(apperr.BadGateway, "x")) }, 503},
+		"a panic":              {func() error { panic("canary") }, 503},
+		"can never work":       {func() error { return apperr.New(apperr.Invalid, "canary") }, 422},
+		"may never":            {func() error { return apperr.New(apperr.Forbidden, "canary") }, 422},
+		"a conflict":           {func() error { return apperr.New(apperr.Conflict, "canary") }, 422},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -114,7 +114,7 @@ func NewSink(cfg SinkConfig) (*Sink, error) {
 		TLSHandshakeTimeout:    5 * time.Second,
 		MaxResponseHeaderBytes: maxSinkAnswer,
 		DisableCompression:     true,
-		MaxIdleConnsPerHost:    8, // as many as one copy sends at once
+		MaxIdleConnsPerHost:    8, // as many as one copy sends concurrently
 		IdleConnTimeout:        SendTimeout,
 		ForceAttemptHTTP2:      true,
 	}
@@ -126,8 +126,8 @@ func NewSink(cfg SinkConfig) (*Sink, error) {
 	}, nil
 }
 
-// Send posts the event in binary mode; nil says that the sink has taken it. Every failure may pass (a sink that
-// refuses events gets mended), so that the caller can send the event again.
+// Send posts the event in binary mode; nil means that the sink has taken it. Every failure may pass (a sink that
+// refuses events is fixed), so that the caller can send the event again.
 func (s *Sink) Send(ctx context.Context, event cloudevents.Event) error {
 	event = event.Clone()
 	for name, value := range s.extensions {
@@ -167,7 +167,7 @@ func sinkAway(err error) error {
 	_, certificate := errors.AsType[*tls.CertificateVerificationError](err)
 	if network || certificate || errors.Is(err, http.ErrSchemeMismatch) || errors.Is(err, context.Canceled) ||
 		errors.Is(err, io.EOF) {
-		return apperr.Wrap(apperr.Unavailable, err, "the sink is away")
+		return apperr.Wrap(apperr.Unavailable, err, "the sink is unavailable")
 	}
 	return apperr.New(apperr.BadGateway, "the sink gave no answer that makes sense")
 }

@@ -15,7 +15,7 @@ import (
 
 // TestNoProxy: the sink is an address of the cluster, whatever the environment says of the world outside.
 func TestNoProxy(t *testing.T) {
-	proxy := serveAt(t, func(http.ResponseWriter, *http.Request) { t.Error("the proxy was asked") },
+	proxy := serveAt(t, func(http.ResponseWriter, *http.Request) { t.Error("the proxy was called") },
 		(*httptest.Server).Start)
 	t.Setenv("HTTP_PROXY", proxy.URL)
 	t.Setenv("http_proxy", proxy.URL)

@@ -49,7 +49,7 @@ func receiver(t *testing.T) (http.Handler, chan cloudevents.Event) {
 	return h, taken
 }
 
-// serveAt runs a sink whose complaints nobody needs to read.
+// serveAt runs a sink whose complaints no one needs to read.
 func serveAt(t *testing.T, h http.HandlerFunc, start func(*httptest.Server)) *httptest.Server {
 	t.Helper()
 	server := httptest.NewUnstartedServer(h)
@@ -198,7 +198,7 @@ func TestNoAnswer(t *testing.T) {
 			again(t, s.Send(t.Context(), news(t)), tc.want)
 		})
 	}
-	t.Run("nobody listens", func(t *testing.T) {
+	t.Run("no one listens", func(t *testing.T) {
 		t.Parallel()
 		again(t, sinkAt(t, SinkConfig{URL: "http://canary:canary@127.0.0.1:1/canary?canary"}).Send(t.Context(),
 			news(t)), apperr.Unavailable)

@@ -21,19 +21,19 @@ import (
 // WakeType is the type of the events by which functions wake one another.
 const WakeType = "cloudfn.wake.v1"
 
-// Wake makes such an event. Like a tick it only says "now"; what there is to do, the function finds out by itself.
+// Wake makes such an event. Like a tick it only says "now"; what there is to do, the function finds out on its own.
 func Wake(function string, key domain.Secret, now time.Time) cloudevents.Event {
 	return made(WakeType, "/cloudfn/wake/"+function, key, now)
 }
 
 var (
-	// ErrNotDone says that a function was woken, and that its work failed.
+	// ErrNotDone means that a function was woken, and that its work failed.
 	ErrNotDone = errors.New("the function was woken, and did not do its work")
-	// ErrAbsent says that there is no such function at its address.
+	// ErrAbsent means that there is no such function at its address.
 	ErrAbsent = errors.New("the function is not deployed")
 )
 
-// Waker wakes event functions. Nobody waits for it, and a failure is only logged: the clock finds the work.
+// Waker wakes event functions. No one waits for it, and a failure is only logged: the clock finds the work.
 type Waker struct {
 	post func(function string) error
 	stop context.CancelFunc // ends the posts that are under way

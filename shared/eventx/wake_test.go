@@ -118,7 +118,8 @@ func TestQuickPosts(t *testing.T) {
 	})
 }
 
-// TestTheEndLetsWakesOut at once, though the function still works on the one before, and waits no longer than it may.
+// TestTheEndLetsWakesOut immediately, though the function still works on the one before, and waits no longer than it
+// may.
 func TestTheEndLetsWakesOut(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -165,7 +166,7 @@ func TestAPostWakesAtTheEnd(t *testing.T) {
 	})
 }
 
-// TestAFailedWakeIsLoggedOnce for as long as the function is away. It has the default logger for itself.
+// TestAFailedWakeIsLoggedOnce for as long as the function is unavailable. It has the default logger for itself.
 func TestAFailedWakeIsLoggedOnce(t *testing.T) { //nolint:paralleltest // see above
 	var log bytes.Buffer
 	old := slog.Default()
@@ -174,7 +175,8 @@ func TestAFailedWakeIsLoggedOnce(t *testing.T) { //nolint:paralleltest // see ab
 	synctest.Test(t, func(t *testing.T) {
 		p := newPosts()
 		w := NewWaker(p.post)
-		for _, err := range []error{nil, errors.New("away"), errors.New("away"), nil, errors.New("away")} {
+		down := errors.New("unavailable")
+		for _, err := range []error{nil, down, down, nil, down} {
 			p.err = err
 			w.Wake("a")
 			time.Sleep(time.Hour)
@@ -217,7 +219,7 @@ func TestPostWakes(t *testing.T) {
 	}{
 		"another key": {server.URL + "/events/{function}", "the-kez", "answered 403"},
 		"a redirect":  {server.URL + "/moved/{function}", key, "answered 307"},
-		"away":        {"http://127.0.0.1:1/{function}", key, "connection refused"},
+		"unavailable": {"http://127.0.0.1:1/{function}", key, "connection refused"},
 	} {
 		err := PostWakes(tc.all, tc.key, time.Minute)(t.Context(), "deliver")
 		if err == nil || !strings.Contains(err.Error(), tc.want) || strings.Contains(err.Error(), "the-ke") {
@@ -229,7 +231,7 @@ func TestPostWakes(t *testing.T) {
 	}
 }
 
-// TestAWakeIsSentAgain when nobody was there for a moment. It is not to a function that will never take it, that has
+// TestAWakeIsSentAgain when no one was there for a moment. It is not to a function that will never take it, that has
 // answered itself, or that may have it already.
 func TestAWakeIsSentAgain(t *testing.T) {
 	t.Parallel()
@@ -297,7 +299,7 @@ func TestAWakeIsSentAgain(t *testing.T) {
 	}
 }
 
-// TestAClosedConnectionLosesNoWake: whoever is woken ends connections as it likes.
+// TestAClosedConnectionLosesNoWake: a woken function ends connections as it likes.
 func TestAClosedConnectionLosesNoWake(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex

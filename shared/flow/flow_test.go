@@ -41,12 +41,12 @@ func TestSleep(t *testing.T) {
 	})
 }
 
-// TestPair: one works, one waits until it has left, and a third has nothing to do. One whose time is over waits no
+// TestGate: one works, one waits until it has left, and a third has nothing to do. One that has expired waits no
 // longer, and lets another one wait.
-func TestPair(t *testing.T) {
+func TestGate(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		p := NewPair()
+		p := NewGate()
 		leave, err := p.Enter(t.Context())
 		if leave == nil || err != nil {
 			t.Fatalf("the first may not work: %v", err)
@@ -54,7 +54,7 @@ func TestPair(t *testing.T) {
 		short, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if late, err := p.Enter(short); late != nil || !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("one whose time is over: may work %v, %v", late != nil, err)
+			t.Errorf("one that has expired: may work %v, %v", late != nil, err)
 		}
 		entered := make(chan func())
 		go func() {
@@ -80,7 +80,7 @@ func TestPair(t *testing.T) {
 		}
 		second()
 		if leave, err := p.Enter(t.Context()); leave == nil || err != nil {
-			t.Errorf("afterwards nobody may work: %v", err)
+			t.Errorf("afterwards no one may work: %v", err)
 		}
 	})
 }
@@ -136,7 +136,7 @@ func TestSharedOpenFails(t *testing.T) {
 		defer func() { _ = recover() }()
 		_, _ = s.Get(t.Context(), 0, func(context.Context) (int, error) { panic("bug") })
 	}()
-	failed := errors.New("away")
+	failed := errors.New("unavailable")
 	fail := func(context.Context) (int, error) { return 0, failed }
 	if _, err := s.Get(t.Context(), 0, fail); !errors.Is(err, failed) {
 		t.Errorf("got %v", err)

@@ -106,7 +106,7 @@ func TestOperationRejects(t *testing.T) {
 		fields       string
 		detail       string
 	}{
-		"all at once": {
+		"all together": {
 			orderPath + "?force=si&limit=0&x=1&marker=canary",
 			`{"count":99,"mode":"canary","key":"canary","parts":[{"size":"x"},{}],"nam":1}`, apperr.Invalid,
 			"count force key limit marker mode nam name parts[0].size parts[1].size x", "name: is missing",

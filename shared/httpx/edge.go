@@ -85,7 +85,7 @@ func (e Edge) serve(w http.ResponseWriter, r *http.Request, routes router) {
 	id := RequestID(arrived)
 	w.Header().Set("X-Request-Id", id)
 	// Later than the request's own deadline: net/http cancels a request whose connection cannot be read any more,
-	// which would look as if the client were gone. Under the functions framework nobody else sets any.
+	// which would look as if the client had disconnected. Under the functions framework no one else sets any.
 	r = r.WithContext(arrived) // a copy: net/http looks at the body of its own
 	upload := ReadBy(w, r, began.Add(e.Timeout+slack/2))
 	_ = http.NewResponseController(w).SetWriteDeadline(began.Add(e.Timeout + slack))
@@ -135,7 +135,7 @@ func (e Edge) record(ctx context.Context, x *exchange, resp Response, row domain
 		e.CountRefused(row)
 		return nil
 	}
-	// The client may be gone and the deadline past: the row is written all the same.
+	// The client may have disconnected and the deadline past: the row is written all the same.
 	detached, cancel := context.WithTimeout(context.WithoutCancel(ctx), slack)
 	defer cancel()
 	return e.Record(detached, row)

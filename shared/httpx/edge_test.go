@@ -22,9 +22,9 @@ func TestRelayed(t *testing.T) {
 		resp Response
 		rows []string
 	}{
-		"relayed":    {Response{Status: 200, Relayed: true}, nil},
-		"its own":    {Response{Status: 200}, []string{""}},
-		"somebody's": {Response{Status: 200, Caller: domain.Identity{UserID: "u2", ProjectID: "p2"}}, []string{"u2p2"}},
+		"relayed":   {Response{Status: 200, Relayed: true}, nil},
+		"its own":   {Response{Status: 200}, []string{""}},
+		"someone's": {Response{Status: 200, Caller: domain.Identity{UserID: "u2", ProjectID: "p2"}}, []string{"u2p2"}},
 	} {
 		j := &recorder{}
 		route := Handle("GET /x", func(*http.Request) (Response, error) { return tc.resp, nil })
@@ -44,7 +44,7 @@ func TestRelayed(t *testing.T) {
 // TestOrder is what a request may cause, and what it must not when something before it failed.
 func TestOrder(t *testing.T) {
 	t.Parallel()
-	away, refused := apperr.New(apperr.Unavailable, "away"), apperr.New(apperr.Unauthenticated, "who?")
+	unavailable, refused := apperr.New(apperr.Unavailable, "unavailable"), apperr.New(apperr.Unauthenticated, "who?")
 	for name, tc := range map[string]struct {
 		path                string
 		ready, auth, record error
@@ -61,20 +61,20 @@ func TestOrder(t *testing.T) {
 		"an unclean path":       {"/private//1", nil, nil, nil, 404, []string{"ready", "record"}},
 		"a NUL in the path":     {"/private/a%00b", nil, nil, nil, 404, []string{"ready", "record"}},
 		"a path not in UTF-8":   {"/private/%ff", nil, nil, nil, 404, []string{"ready", "record"}},
-		"healthz":               {"/healthz", away, away, away, 200, nil},
-		"private, no log":       {"/private/1", away, nil, nil, 503, []string{"ready", "record"}},
-		"public, no log":        {"/public", away, nil, nil, 503, []string{"ready", "record"}},
-		"nothing there, no log": {"/nothing", away, nil, nil, 503, []string{"ready", "record"}},
-		"a probe, no log":       {"/probe", away, nil, away, 200, []string{"handler"}},
+		"healthz":               {"/healthz", unavailable, unavailable, unavailable, 200, nil},
+		"private, no log":       {"/private/1", unavailable, nil, nil, 503, []string{"ready", "record"}},
+		"public, no log":        {"/public", unavailable, nil, nil, 503, []string{"ready", "record"}},
+		"nothing there, no log": {"/nothing", unavailable, nil, nil, 503, []string{"ready", "record"}},
+		"a probe, no log":       {"/probe", unavailable, nil, unavailable, 200, []string{"handler"}},
 		"refused": {
 			"/private/1", nil, refused, nil, 401, []string{"ready", "authenticate tok", "record"},
 		},
 		"the row fails": {
-			"/private/1", nil, nil, away, 503, []string{"ready", "authenticate tok", "handler", "record"},
+			"/private/1", nil, nil, unavailable, 503, []string{"ready", "authenticate tok", "handler", "record"},
 		},
-		"the row of a 404 fails": {"/nothing", nil, nil, away, 503, []string{"ready", "record"}},
+		"the row of a 404 fails": {"/nothing", nil, nil, unavailable, 503, []string{"ready", "record"}},
 		"the row of a refusal fails": {
-			"/private/1", nil, refused, away, 503, []string{"ready", "authenticate tok", "record"},
+			"/private/1", nil, refused, unavailable, 503, []string{"ready", "authenticate tok", "record"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -29,7 +29,7 @@ type Route struct {
 	Function string        // filled in by run
 	Pattern  string        // as http.ServeMux takes it: "GET /v1/servers/{id}"
 	Public   bool          // served without a token
-	Probe    bool          // answered, and not logged, when the request log is away
+	Probe    bool          // answered, and not logged, when the request log is unavailable
 	Known    Known         // for its requests, instead of Edge.Known; nil = that
 	Document *huma.OpenAPI // that describes it; nil = functions/openapi.base.yaml does
 	serve    func(*http.Request) (Response, error)
@@ -104,7 +104,7 @@ func (resp Response) write(w http.ResponseWriter, head bool) {
 	}
 	w.WriteHeader(resp.Status)
 	if !head {
-		_, _ = w.Write(resp.Body) // the client may be gone; the row is written
+		_, _ = w.Write(resp.Body) // the client may have disconnected; the row is written
 	}
 }
 

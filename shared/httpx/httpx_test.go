@@ -116,7 +116,7 @@ func TestStreamBreaksOff(t *testing.T) {
 	j := &recorder{}
 	server := serve(t, j.edge(), streaming(func(_ context.Context, w io.Writer) error {
 		_, _ = io.WriteString(w, "a,b\r\n")
-		return errors.New("postgres is away")
+		return errors.New("postgres is unavailable")
 	}))
 	handler := server.Config.Handler
 	server.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

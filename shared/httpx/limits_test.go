@@ -254,10 +254,10 @@ func TestInnerRequestsInFlight(t *testing.T) {
 			return struct{}{}, nil
 		})
 		outer := Handle("GET /outer", func(r *http.Request) (Response, error) {
-			asked := httptest.NewRequestWithContext(r.Context(), http.MethodGet, "/inner", nil)
-			asked.Header.Set("X-Auth-Token", tc.inner)
+			inner := httptest.NewRequestWithContext(r.Context(), http.MethodGet, "/inner", nil)
+			inner.Header.Set("X-Auth-Token", tc.inner)
 			w := httptest.NewRecorder()
-			api.ServeHTTP(w, asked)
+			api.ServeHTTP(w, inner)
 			return Response{Status: w.Code, Relayed: true}, nil
 		})
 		outer.Public = true

@@ -235,7 +235,7 @@ func TestTheReadDeadlineEndsWithTheBody(t *testing.T) {
 	})
 }
 
-// slowly is a body that comes piece by piece, one a second, and never ends by itself.
+// slowly is a body that comes piece by piece, one a second, and never ends automatically.
 type slowly struct {
 	piece string
 	sent  int

@@ -39,7 +39,7 @@ var statusOf = map[apperr.Code]int{
 	apperr.UnsupportedKind:  http.StatusUnprocessableEntity,
 	apperr.UnsupportedHere:  http.StatusUnprocessableEntity,
 	apperr.RateLimited:      http.StatusTooManyRequests,
-	apperr.ClientGone:       499, // nginx's; nobody is there to read it, but the request log shows it
+	apperr.ClientGone:       499, // nginx's; no one is there to read it, but the request log shows it
 	apperr.Internal:         http.StatusInternalServerError,
 	apperr.Unsupported:      http.StatusNotImplemented,
 	apperr.BadGateway:       http.StatusBadGateway,
@@ -50,7 +50,7 @@ var statusOf = map[apperr.Code]int{
 // ProblemType is the content type of every error answer (RFC 9457).
 const ProblemType = "application/problem+json"
 
-// Problem is the body of every error answer, and of each part of an answer that failed by itself.
+// Problem is the body of every error answer, and of each part of an answer that failed on its own.
 type Problem struct {
 	Type      string         `json:"type"` // about:blank: the status says it all
 	Title     string         `json:"title"`
@@ -181,7 +181,7 @@ func setTexts() {
 	validation.MsgExpectedRegexp = "must be a regular expression"
 }
 
-// dropped is what huma makes of an error, which nobody sees.
+// dropped is what huma makes of an error, which no one sees.
 type dropped struct{}
 
 // Error implements huma.StatusError.

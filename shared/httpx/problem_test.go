@@ -60,7 +60,7 @@ func TestEveryCodeIsAProblem(t *testing.T) {
 		if diff := cmp.Diff(want, p); diff != "" || p.Title == "" {
 			t.Errorf("%s: %s", code, diff)
 		}
-		if away := resp.Status == 503 || resp.Status == 429; away != (resp.Header.Get("Retry-After") == "2") {
+		if retryable := resp.Status == 503 || resp.Status == 429; retryable != (resp.Header.Get("Retry-After") == "2") {
 			t.Errorf("%s: Retry-After is %q", code, resp.Header.Get("Retry-After"))
 		}
 		if (resp.Status == 401) != (resp.Header.Get("WWW-Authenticate") == `Keystone uri="https://k/v3"`) {
@@ -74,7 +74,7 @@ func TestRetryAfterIsRoundedUp(t *testing.T) {
 	for pause, want := range map[time.Duration]string{
 		0: "2", time.Millisecond: "1", time.Second: "1", 1500 * time.Millisecond: "2", time.Hour: "3600",
 	} {
-		err := apperr.New(apperr.Unavailable, "away")
+		err := apperr.New(apperr.Unavailable, "retryable")
 		err.RetryAfter = pause
 		if got := failure(err, "", "").Header.Get("Retry-After"); got != want {
 			t.Errorf("%s: got %q, want %q", pause, got, want)

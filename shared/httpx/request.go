@@ -37,7 +37,7 @@ func (x *exchange) limitBody(w http.ResponseWriter, upload *Upload) {
 	x.request.Body = http.MaxBytesReader(w, x.request.Body, most)
 }
 
-// readMedia gives a body that says that it is JSON, and is UTF-8.
+// readMedia gives a body that is declared as JSON and is UTF-8.
 func readMedia(r *http.Request) ([]byte, error) {
 	if kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); kind != jsonType {
 		return nil, apperr.New(apperr.UnsupportedMedia, "the body must be application/json")

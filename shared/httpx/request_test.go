@@ -194,7 +194,7 @@ func reports() Route {
 	})[0]
 }
 
-// TestAnonymousBodies are small and come at once: they are read before anyone knows who sends them.
+// TestAnonymousBodies are small and come immediately: they are read before anyone knows who sends them.
 func TestAnonymousBodies(t *testing.T) {
 	t.Parallel()
 	padded := func(size int) string { return `{"a":"` + strings.Repeat("x", size-len(`{"a":""}`)) + `"}` }

@@ -416,7 +416,7 @@ func decide(l domain.Lease, now time.Time, lost *domain.Problem) decision {
 	return d
 }
 
-// end ends a lease whose period is over. One that has not started never will.
+// end ends a lease whose period has ended. One that has not started never will.
 func (d *decision) end(l domain.Lease) {
 	d.status, d.work = domain.LeaseEnding, workFinish
 	if l.StartResult != "" {

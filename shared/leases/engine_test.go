@@ -94,7 +94,7 @@ func TestDecideOnceMore(t *testing.T) {
 	start := time.Date(2026, 1, 31, 12, 0, 0, 0, time.UTC)
 	l := domain.Lease{StartsAt: start, EndsAt: start.Add(time.Hour), BeforeEnd: time.Minute}
 	during, after := start.Add(time.Minute), start.Add(2*time.Hour)
-	lost := lostBy("its time is over")
+	lost := lostBy("it has expired")
 	failed := func(l *domain.Lease) { l.Status, l.StartResult = domain.LeaseError, domain.StepFailed }
 	for name, tc := range map[string]struct {
 		change func(*domain.Lease)

@@ -142,8 +142,8 @@ func (e *ending) unlock(ctx context.Context) error {
 	return failed
 }
 
-// unlockServer unlocks a server that is shelved, or in any state when the end is over. isDone reports that it needs no
-// unlocking any more.
+// unlockServer unlocks a server that is shelved, or in any state when the lease has ended. isDone reports that it needs
+// no unlocking any more.
 func (s hostStep) unlockServer(ctx context.Context, id string, isOver bool) (isDone bool, err error) {
 	server, err := s.cloud.Server(ctx, id)
 	isShelved := server.Status == "SHELVED_OFFLOADED" && server.Task == ""

@@ -15,7 +15,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/flow"
 )
 
-// HostCloud is what reserving hosts takes. Each call is done when what it asks for is so already.
+// HostCloud is what reserving hosts takes. Each call is done when its result is there already.
 type HostCloud interface {
 	Aggregates(ctx context.Context) ([]domain.Aggregate, error)
 	FindAggregate(ctx context.Context, name string) (found domain.Aggregate, ok bool, err error)

@@ -136,7 +136,7 @@ func (f *fakeLease) settle(t *testing.T) {
 	}
 }
 
-// end ends the lease as its user asks.
+// end ends the lease at its user's request.
 func (f *fakeLease) end(onEnd domain.OnEnd) {
 	f.lease.Status, f.lease.OnEnd, f.lease.EndingSince = domain.LeaseEnding, onEnd, f.now
 }
@@ -406,7 +406,7 @@ func TestEndAbandonsStart(t *testing.T) {
 	f.want(t, "start shelve", domain.LeaseCancelled, domain.InstanceShelved)
 }
 
-// TestLostReason: a lease in error of another kind gets the reason of its connection once, and asks for nothing more.
+// TestLostReason: a lease in error of another kind gets the reason of its connection once, and requests nothing more.
 func TestLostReason(t *testing.T) {
 	t.Parallel()
 	f := newFakeLease(0, domain.InstanceStopped)

@@ -85,7 +85,7 @@ func (s hostStep) replaceUnfit(ctx context.Context, v view) error {
 			}
 			continue
 		}
-		if s.r.Want.Heal == domain.HealManual && s.isAllocated(name) {
+		if s.r.Request.Heal == domain.HealManual && s.isAllocated(name) {
 			s.degraded = true
 			continue
 		}

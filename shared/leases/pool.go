@@ -18,7 +18,7 @@ import (
 // PoolStore stores the hosts of the reservable pool.
 type PoolStore interface {
 	Nodes
-	Seen(ctx context.Context, hosts []domain.ComputeHost) error
+	RecordHosts(ctx context.Context, hosts []domain.ComputeHost) error
 	SetUp(ctx context.Context, name string, isUp bool) error
 	Left(ctx context.Context, name string) (ok bool, err error)
 }
@@ -53,7 +53,7 @@ func (p Pool) Survey(ctx context.Context) error {
 	if err := p.Cloud.HostInventories(ctx, pooled); err != nil {
 		return err
 	}
-	return p.Nodes.Seen(ctx, pooled)
+	return p.Nodes.RecordHosts(ctx, pooled)
 }
 
 // Move moves the hosts that are joining or leaving, and reports whether one has joined.
@@ -165,13 +165,13 @@ func (p Pool) open(ctx context.Context, node domain.Node, trait string, isLast b
 }
 
 // A host of the pool is in one aggregate at least: the pool's while it is idle, its reservation's while it has one, and
-// both on the way between them, when no flavor and no image asks for both traits. No flavor shows the pool's trait, so
+// both on the way between them, when no flavor and no image requires both traits. No flavor shows the pool's trait, so
 // no server gets onto an idle host: not by an image, and not by a flavor that is private to a project.
 
 // PoolAggregate is its name in Nova. A user who may change this aggregate decides which hosts are in it.
 const PoolAggregate = "cloudfn-reservable"
 
-// required is the metadata key of an aggregate, and the extra spec of a flavor, that asks for a trait.
+// required is the metadata key of an aggregate, and the extra spec of a flavor, that requires a trait.
 func required(trait string) string { return "trait:" + trait }
 
 // requires is the metadata of an aggregate that keeps servers without the trait off its hosts.
@@ -276,8 +276,8 @@ func tenancy(all []domain.Aggregate, host, projectID string) error {
 }
 
 const (
-	probeTime = time.Minute // bounds the self-test of a host
-	atOnce    = 4           // hosts
+	probeTime     = time.Minute // bounds the self-test of a host
+	parallelHosts = 4           // hosts
 	// The setting that keeps servers off is the scheduler's, for all hosts. So of a large pool some are tested.
 	mostProbed = 40
 	// ProbeMargin is how long before its next lease a host is not tested on any more.
@@ -303,7 +303,7 @@ func (p Pool) Probe(ctx context.Context, busy []domain.Allocation) (result domai
 	}
 	found, errs := make([]domain.Isolation, len(nodes)), make([]error, len(nodes))
 	var all errgroup.Group
-	all.SetLimit(atOnce)
+	all.SetLimit(parallelHosts)
 	for n, node := range nodes {
 		all.Go(func() error {
 			ctx, cancel := context.WithTimeout(ctx, probeTime)

@@ -28,7 +28,7 @@ func limits(t *testing.T, cfg Config) (l *Limits, now *time.Time) {
 	return l, &clock
 }
 
-// TestLimit lets a window's worth through at once, then the rate, and keeps sources apart.
+// TestLimit lets a window's worth through immediately, then the rate, and keeps sources apart.
 func TestLimit(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -142,7 +142,7 @@ func TestIPv6Network(t *testing.T) {
 	}
 }
 
-// TestMemoryIsBounded by the number of sources that are known at once.
+// TestMemoryIsBounded by the number of sources that are known at the same time.
 func TestMemoryIsBounded(t *testing.T) {
 	t.Parallel()
 	l, _ := limits(t, Config{Address: 1, Project: 1})

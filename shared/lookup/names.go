@@ -244,7 +244,7 @@ func FilterImages(images []domain.Image, name string) []domain.Image {
 // ResourceStore stores what can be ordered through connections.
 type ResourceStore interface {
 	Resources(ctx context.Context, projectID string, id uuid.UUID) (
-		seen domain.SeenResources, age time.Duration, found bool, err error)
+		available domain.AvailableResources, age time.Duration, found bool, err error)
 	RequestCheck(ctx context.Context, projectID string, id uuid.UUID) (since time.Time, err error)
 }
 
@@ -257,22 +257,22 @@ const (
 // read it from the cloud yet, Resources wakes it and waits; found is false when that took too long.
 func Resources(
 	ctx context.Context, store ResourceStore, wake func(functions ...string), c domain.Connection,
-) (seen domain.SeenResources, age time.Duration, found bool, err error) {
+) (available domain.AvailableResources, age time.Duration, found bool, err error) {
 	began := time.Now()
 	for isRequested := false; ; {
-		seen, age, found, err = store.Resources(ctx, c.ProjectID, c.ID)
+		available, age, found, err = store.Resources(ctx, c.ProjectID, c.ID)
 		if err != nil || found {
-			return seen.Allowed(c.Limits), age, found, err
+			return available.Allowed(c.Limits), age, found, err
 		}
 		if !isRequested {
 			if _, err := store.RequestCheck(ctx, c.ProjectID, c.ID); err != nil {
-				return seen, 0, false, err
+				return available, 0, false, err
 			}
 			wake("run-connections")
 			isRequested = true
 		}
 		if time.Since(began) > resourceWait || !flow.Sleep(ctx, resourcePoll) {
-			return seen, 0, false, nil
+			return available, 0, false, nil
 		}
 	}
 }

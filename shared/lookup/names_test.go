@@ -169,9 +169,11 @@ type slowStore struct {
 	requests int
 }
 
-func (s *slowStore) Resources(context.Context, string, uuid.UUID) (domain.SeenResources, time.Duration, bool, error) {
+func (s *slowStore) Resources(
+	context.Context, string, uuid.UUID,
+) (domain.AvailableResources, time.Duration, bool, error) {
 	time.Sleep(s.read)
-	return domain.SeenResources{}, 0, s.requests > 0 && !s.never, nil
+	return domain.AvailableResources{}, 0, s.requests > 0 && !s.never, nil
 }
 
 func (s *slowStore) RequestCheck(context.Context, string, uuid.UUID) (time.Time, error) {

@@ -72,9 +72,9 @@ func listByTag(ctx context.Context, cloud Lister, tag string) (found []domain.Se
 // which has the servers that got no host. A single server's fault is always shown.
 
 const (
-	mostFaults   = 20 // servers that are read one by one for a list
-	faultsAtOnce = 8
-	faultTime    = 5 * time.Second // for all of them: a list without faults is better than a late one
+	mostFaults     = 20 // servers that are read one by one for a list
+	parallelFaults = 8
+	faultTime      = 5 * time.Second // for all of them: a list without faults is better than a late one
 	// Nova writes the fault a moment after the state.
 	faultPause = 500 * time.Millisecond
 )
@@ -130,7 +130,7 @@ func readFaults(ctx context.Context, cloud ServerReader, ids []string) map[strin
 	var mu sync.Mutex
 	faults := map[string]domain.Fault{}
 	var group errgroup.Group
-	group.SetLimit(faultsAtOnce)
+	group.SetLimit(parallelFaults)
 	for _, id := range ids[:min(len(ids), mostFaults)] {
 		group.Go(func() error {
 			server, err := cloud.Server(ctx, id)

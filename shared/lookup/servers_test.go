@@ -82,7 +82,7 @@ func (n *lateNova) Server(_ context.Context, id string) (domain.Server, error) {
 
 func inError(id string) domain.Instance {
 	i := domain.Instance{State: domain.InstanceBuilding}
-	i.Seen(domain.Server{ID: id, Status: "ERROR"})
+	i.Observe(domain.Server{ID: id, Status: "ERROR"})
 	return i
 }
 

@@ -67,7 +67,7 @@ func webSpec(network string) domain.BalancerSpec {
 }
 
 // TestLongBalancerOneByOne: a driver of Octavia that takes no listeners with a load balancer gets them one after the
-// other, and a process that begins anew goes on where the last one ended.
+// other, and a process that begins again goes on where the last one ended.
 func TestLongBalancerOneByOne(t *testing.T) {
 	t.Parallel()
 	network := testkit.Sandbox(t).Network
@@ -105,7 +105,7 @@ func (c counting) PoolMembers(ctx context.Context, id string) ([]domain.PoolMemb
 	return c.Cloud.PoolMembers(ctx, id)
 }
 
-// TestMembersAreReadOnce: the pools of a load balancer that nobody changes cost no calls.
+// TestMembersAreReadOnce: the pools of a load balancer that no one changes cost no calls.
 func TestMembersAreReadOnce(t *testing.T) {
 	t.Parallel()
 	network := testkit.Sandbox(t).Network

@@ -72,7 +72,7 @@ func TestCreatedRevision(t *testing.T) {
 		want  int
 	}{
 		"waits": {errWaiting, 2}, "without an answer": {errNoAnswer, 1},
-		"before the call": {unsent(apperr.New(apperr.Unavailable, "glance is away")), 2},
+		"before the call": {unsent(apperr.New(apperr.Unavailable, "glance is unavailable")), 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -48,7 +48,7 @@ const (
 	actRecord action = "record" // store the member as it is
 	actUpdate action = "update" // take one step to what is declared
 	actDelete action = "delete" // store that the member is being deleted, and delete its object
-	actForget action = "forget" // delete the member, whose object is gone
+	actForget action = "forget" // delete the member, whose object is deleted
 )
 
 // step is a step for one member.
@@ -72,7 +72,7 @@ type plan struct {
 	waits     []string // what steps wait for
 	isPausing bool     // a creation has failed, and is not repeated yet
 	isStalled bool     // the update has failed too often, and waits for another declaration
-	// isUnchanged says that changes or creations were accepted and came to nothing too often; it waits as well.
+	// isUnchanged reports whether changes or creations were accepted and came to nothing too often; it waits as well.
 	isUnchanged bool
 	isFollowing bool     // OpenStack is at work on an object
 	slow        []string // in which statuses objects have been for some time
@@ -217,8 +217,8 @@ func (s observed) mayAppear() bool {
 // deletedByOthers is the last change of a member whose object others have deleted, and that another one replaces.
 const deletedByOthers = "deleted"
 
-// forget deletes a member whose object is gone, unless a create call without an answer may still make another one.
-// Until that is over, the member counts as deleted, also while a cell of Nova is down.
+// forget deletes a member whose object is deleted, unless a create call without an answer may still make another one.
+// Until that has ended, the member counts as deleted, also while a cell of Nova is down.
 func (d *planner) forget(s observed) {
 	until := s.member.UpdatedAt.Add(openCall)
 	if !s.member.IsRequested || !until.After(d.now) {

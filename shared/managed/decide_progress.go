@@ -125,7 +125,7 @@ func (s observed) noProgress() string {
 	}
 }
 
-// failure says that OpenStack has not made a change.
+// failure means that OpenStack has not made a change.
 func failure(one Difference) string {
 	if one.Way == Replace {
 		return fmt.Sprintf("it was replaced because of its %s, which is %v again instead of %v", one.Field, one.Actual,

@@ -204,15 +204,15 @@ func TestCheckWithoutAnswer(t *testing.T) {
 					d.found[id] = o
 				}
 				s.all[0].Repair = domain.RepairAuto
-				d.checkErr = apperr.New(apperr.Unavailable, "nova is away")
+				d.checkErr = apperr.New(apperr.Unavailable, "nova is unavailable")
 				for range 5 {
 					s.pauses(t, e, 1)
-					if m := s.all[0]; !strings.Contains(m.Reason, "nova is away") && m.Reason != "fault" {
+					if m := s.all[0]; !strings.Contains(m.Reason, "nova is unavailable") && m.Reason != "fault" {
 						t.Errorf("it is %s, %s", m.Status, m.Reason)
 					}
 				}
 				s.run(t, e)
-				if m := s.all[0]; !strings.Contains(m.Reason, "nova is away") || len(d.deleted) > 0 ||
+				if m := s.all[0]; !strings.Contains(m.Reason, "nova is unavailable") || len(d.deleted) > 0 ||
 					conditionOf(m, domain.ConditionProgressing).Status != "True" || s.only(t).Attempts > 0 {
 					t.Errorf("it is %s, %s, with %+v", m.Status, m.Reason, s.members)
 				}

@@ -31,14 +31,14 @@ type Driver interface {
 	// existence is known.
 	Find(ctx context.Context, s Session, id string) (Object, error)
 	// Create makes the object. It is idempotent by the mark: it looks the mark up before a POST is repeated. An
-	// object that is incomplete is found by the member's ObjectID. An empty id with no error says that the object will
-	// appear in a listing. in.Member.IsRequested says that an earlier call may have requested the object. An error that
-	// is neither final nor an errUnsent leaves it open whether this call has.
+	// object that is incomplete is found by the member's ObjectID. An empty id with no error means that the object will
+	// appear in a listing. in.Member.IsRequested reports whether an earlier call may have requested the object. An
+	// error that is neither final nor an errUnsent leaves it open whether this call has.
 	Create(ctx context.Context, s Session, in Desired) (objectID string, err error)
 	// Differences compares what is declared with what is. Names of fields are those of the spec. It makes no call.
 	Differences(in Desired, o Object) []Difference
 	// Update takes one step to remove the differences, which are all InPlace. It is called again until none is left.
-	// ErrNothingLeft says that nothing is left to do, whatever Differences can see. An errUnsent says that the call
+	// ErrNothingLeft means that nothing is left to do, whatever Differences can see. An errUnsent means that the call
 	// that interrupts the object was not sent.
 	Update(ctx context.Context, s Session, in Desired, o Object, differences []Difference) error
 	// Delete deletes the object with what belongs to it. It is called again while the object is listed. An absent
@@ -50,7 +50,7 @@ type Driver interface {
 
 // Finisher is a Driver that has more to delete than the objects of a resource.
 type Finisher interface {
-	// Finish deletes what was made for the resource, whose objects are all gone.
+	// Finish deletes what was made for the resource, whose objects are all deleted.
 	Finish(ctx context.Context, s Session, m domain.Managed) error
 }
 
@@ -118,8 +118,8 @@ type Object struct {
 	Call      string   // the id of the create call that made it, or a copy of what it made; "" = not known
 	Raw       any      // the driver's own
 	Extra     []Object // others with the same mark
-	// Keep says that the loss of the object loses more than the object, such as data or an address. In error it is
-	// deleted and made again only while it never worked.
+	// Keep reports whether the loss of the object loses more than the object, such as data or an address. In error it
+	// is deleted and made again only while it never worked.
 	Keep bool
 }
 
@@ -147,7 +147,7 @@ type Desired struct {
 	isThere *bool // set by found
 }
 
-// found says that Create has found the object by its mark, and has sent no call that makes one.
+// found reports whether Create has found the object by its mark, and has sent no call that makes one.
 func (w Desired) found() {
 	if w.isThere != nil {
 		*w.isThere = true
@@ -193,14 +193,15 @@ type Difference struct {
 	Way      Way
 	Disrupts bool   // the object does not work while the difference is removed
 	Why      string // of Refused: what its user can do
-	// Continues says that a change is under way and takes another call, as a resize that has to be confirmed.
+	// Continues reports whether a change is under way and takes another call, as a resize that has to be confirmed.
 	Continues bool
-	// Follows says that other resources of the project have changed, such as the servers of a load balancer or the
-	// files of a configmap. It is removed whatever Repair says, and is no drift.
+	// Follows reports whether other resources of the project have changed, such as the servers of a load balancer or
+	// the files of a configmap. It is removed whatever Repair says, and is no drift.
 	Follows bool
-	// IsMark says that others have removed a mark, which lists need: it is put back whatever Repair says.
+	// IsMark reports whether others have removed a mark, which lists need: it is put back whatever Repair says.
 	IsMark bool
-	// Stays says that others have added it, and that its removal would lose something. It is drift, and never removed.
+	// Stays reports whether others have added it, and that its removal would lose something. It is drift, and never
+	// removed.
 	Stays bool
 }
 
@@ -248,10 +249,10 @@ func (a Inventory) volume(name string) (found Object) {
 	return found
 }
 
-// ErrNothingLeft says that an object is as declared.
+// ErrNothingLeft means that an object is as declared.
 var ErrNothingLeft = errors.New("the object is as declared")
 
-// WaitError says that a step cannot be taken yet. It is no failure: the step is tried again soon.
+// WaitError means that a step cannot be taken yet. It is no failure: the step is tried again soon.
 type WaitError struct {
 	Reason  string // one word in CamelCase
 	Message string

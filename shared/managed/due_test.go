@@ -96,7 +96,7 @@ func TestDueServerIsDeleted(t *testing.T) {
 func TestDueServerCannotBeRead(t *testing.T) {
 	t.Parallel()
 	e, s, d, p := newFleet(1)
-	d.findErr, s.all[0].NextAt = apperr.New(apperr.Unavailable, "nova is away"), time.Now().Add(-time.Second)
+	d.findErr, s.all[0].NextAt = apperr.New(apperr.Unavailable, "nova is unavailable"), time.Now().Add(-time.Second)
 	s.runProject(t, e, p)
 	if m := s.all[0]; m.Status != domain.ManagedReady || m.NextAt.IsZero() || s.dueIn != shortestPause {
 		t.Errorf("it is %+v, and due in %s", m, s.dueIn)
@@ -132,12 +132,12 @@ func TestStatusInPause(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		volumes := &scripted{kind: domain.KindVolume, create: func() error {
-			return apperr.New(apperr.Unavailable, "cinder is away")
+			return apperr.New(apperr.Unavailable, "cinder is unavailable")
 		}}
 		e, s := newPass(volumes)
 		for n := range 3 {
 			s.run(t, e)
-			if m := s.all[0]; m.Status != domain.ManagedError || m.Reason != "cinder is away" {
+			if m := s.all[0]; m.Status != domain.ManagedError || m.Reason != "cinder is unavailable" {
 				t.Errorf("in pass %d it is %s, %s", n, m.Status, m.Reason)
 			}
 			time.Sleep(time.Second)

@@ -46,7 +46,7 @@ type Store interface {
 // Sessions opens what was delegated.
 type Sessions interface {
 	// Open opens a session of a connection in a region; "" is the function's own. An error with the code
-	// DelegationLost says that Keystone does not accept the trust any more.
+	// DelegationLost reports whether Keystone does not accept the trust any more.
 	Open(ctx context.Context, c domain.Connection, region string) (Session, error)
 	// Lose records that, so that the next declaration makes another trust.
 	Lose(ctx context.Context, c domain.Connection)
@@ -74,11 +74,11 @@ type Engine struct {
 
 // The pauses until a project is worked on again.
 const (
-	movingPause = time.Second      // while OpenStack is at work for it, or as long as a pass lists, if that is longer
-	driftPause  = time.Minute      // while a resource waits, or has objects whose changes are not reported
-	scanPause   = 10 * time.Minute // until all is scanned, for changes that Nova does not report, such as of metadata
-	atOnce      = 4                // steps of a project in one service and region
-	stepTime    = 45 * time.Second // of one step
+	movingPause   = time.Second      // while OpenStack is at work for it, or as long as a pass lists, if that is longer
+	driftPause    = time.Minute      // while a resource waits, or has objects whose changes are not reported
+	scanPause     = 10 * time.Minute // until all is scanned, for changes that Nova does not report, such as of metadata
+	parallelSteps = 4                // steps of a project in one service and region
+	stepTime      = 45 * time.Second // of one step
 	// passTime bounds a pass. With the time of an event's waits (due.FollowFor) it is less than EVENT_TIMEOUT.
 	passTime = 4*time.Minute - 5*time.Second
 )

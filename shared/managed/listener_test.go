@@ -131,7 +131,7 @@ func TestLongListenersOneByOne(t *testing.T) {
 		t.Error(diff)
 	}
 	if diff := cmp.Diff(before["listeners.udp-5432"], after["listeners.udp-5432"]); diff != "" {
-		t.Errorf("a listener that nobody has changed: %s", diff)
+		t.Errorf("a listener that no one has changed: %s", diff)
 	}
 	old, now := before["listeners.http-80"], after["listeners.http-80"]
 	if changed.ID != made.ID || old.Listener != now.Listener || old.Pool != now.Pool ||

@@ -367,11 +367,11 @@ func TestAttachingVolume(t *testing.T) {
 func TestFailedCallIsNamed(t *testing.T) {
 	t.Parallel()
 	nova, in := newFakeNova("tiny")
-	nova.tagErr = apperr.New(apperr.Unavailable, "nova is away")
+	nova.tagErr = apperr.New(apperr.Unavailable, "nova is unavailable")
 	in.Spec = []byte(`{"flavor": "tiny", "image": "cirros", "networks": ["private"], "tags": ["a"]}`)
 	o, driver := machineObject(nova.server), &MachineDriver{}
 	err := driver.Update(t.Context(), Session{Cloud: nova}, in, o, driver.Differences(in, o))
-	if want := "the tag a was not added: nova is away"; apperr.CodeOf(err) != apperr.Unavailable ||
+	if want := "the tag a was not added: nova is unavailable"; apperr.CodeOf(err) != apperr.Unavailable ||
 		apperr.As(err).Message != want {
 		t.Errorf("it fails with %v, want %s", err, want)
 	}

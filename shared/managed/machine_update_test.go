@@ -55,8 +55,8 @@ func matchedInPass(t *testing.T, cloud Cloud, in Desired, o Object, since ...dom
 	return m
 }
 
-// declaredAnew is a ready server that was made from one spec, and another spec that is declared now.
-func declaredAnew(made, declared string) (Desired, Object) {
+// redeclared is a ready server that was made from one spec, and another spec that is declared now.
+func redeclared(made, declared string) (Desired, Object) {
 	_, in := newFakeNova("tiny")
 	in.Resource.Revision, in.Member.Status = 2, domain.MemberReady
 	in.Spec, in.Made.Spec = json.RawMessage(declared), json.RawMessage(made)
@@ -94,7 +94,7 @@ func TestSameSpecWrittenOtherwise(t *testing.T) {
 	} {
 		for _, update := range []string{domain.UpdateReplace, domain.UpdateInPlace} {
 			base := `{"flavor": "tiny", "update": "` + update + `", `
-			in, o := declaredAnew(base+tc.made+"}", base+tc.declared+"}")
+			in, o := redeclared(base+tc.made+"}", base+tc.declared+"}")
 			var got []string
 			for _, one := range matchedInPass(t, sameCloud{}, in, o).members[0].differences {
 				got = append(got, one.Field)
@@ -111,7 +111,7 @@ func TestSameSpecWrittenOtherwise(t *testing.T) {
 func TestHalfDeclared(t *testing.T) {
 	t.Parallel()
 	const declared = `{"flavor": "tiny", "image": "` + imageTwo + `", "tags": ["a"], "metadata": {"b": "1"}}`
-	in, o := declaredAnew(declared, declared)
+	in, o := redeclared(declared, declared)
 	in.Member.Revision, in.Resource.Revision, in.Made.Number = 1, 3, 1
 	in.Member.IsRebuilt = true
 	server, _ := o.Raw.(domain.Server)
@@ -143,7 +143,7 @@ func TestImageInCapitals(t *testing.T) {
 func TestZoneOfServer(t *testing.T) {
 	t.Parallel()
 	for zone, isSame := range map[string]bool{"nova": true, "": true, "other": false} {
-		in, o := declaredAnew(`{"flavor": "tiny"}`, `{"flavor": "tiny"}`)
+		in, o := redeclared(`{"flavor": "tiny"}`, `{"flavor": "tiny"}`)
 		server, _ := o.Raw.(domain.Server)
 		server.Zone, in.Made.Schedule.Zone, in.Resource.Schedule.Zone = "nova", "before", zone
 		left := matchedInPass(t, sameCloud{}, in, machineObject(server)).members[0].differences
@@ -164,12 +164,12 @@ func TestNothingIsReplacedForUnknownNames(t *testing.T) {
 		{`"image": "` + imageOne + `"`, `"image": "cirros"`},
 	} {
 		base := `{"flavor": "tiny", "update": "replace", `
-		in, o := declaredAnew(base+change[0]+"}", base+change[1]+"}")
+		in, o := redeclared(base+change[0]+"}", base+change[1]+"}")
 		m := matchedInPass(t, cloud, in, o)
 		if m.unknown == nil || len(m.members) > 0 {
 			t.Errorf("%s: %v, %+v", change[1], m.unknown, m.members)
 		}
-		in, o = declaredAnew(base+change[0]+"}", base+change[0]+"}")
+		in, o = redeclared(base+change[0]+"}", base+change[0]+"}")
 		if m := matchedInPass(t, cloud, in, o); m.unknown != nil || len(m.members[0].differences) > 0 {
 			t.Errorf("%s as before: %v, %+v", change[0], m.unknown, m.members)
 		}
@@ -196,7 +196,7 @@ func TestRetiredFlavor(t *testing.T) {
 			spec := func(flavor, value string) string {
 				return `{"flavor": "` + flavor + `", "metadata": {"k": "` + value + `"}, "update": "` + update + `"}`
 			}
-			in, o := declaredAnew(spec(tc.made, "a"), spec(tc.declared, "b"))
+			in, o := redeclared(spec(tc.made, "a"), spec(tc.declared, "b"))
 			server, _ := o.Raw.(domain.Server)
 			server.Flavor, server.Metadata = domain.FlavorRef{Name: tc.real}, map[string]string{"k": "a"}
 			if tc.real == "tiny" {
@@ -226,7 +226,7 @@ func TestImageAfterRebuild(t *testing.T) {
 		image     string
 		isOther   bool
 	}{{true, imageTwo, true}, {true, imageOne, false}, {false, imageTwo, false}} {
-		in, o := declaredAnew(spec, spec)
+		in, o := redeclared(spec, spec)
 		in.Member.IsRebuilt, in.Member.UserData = tc.isRebuilt, "digest of a rebuild that may not have been made"
 		server, _ := o.Raw.(domain.Server)
 		server.Image = &domain.ImageRef{ID: tc.image}

@@ -62,7 +62,7 @@ func (c *modelCloud) detach(o *modelObject, id string) {
 	}
 }
 
-// deleteServer begins to delete a server, whose volumes are free when it is gone.
+// deleteServer begins to delete a server, whose volumes are free when it is deleted.
 func (c *modelCloud) deleteServer(o *modelObject) {
 	o.server.Task = "deleting"
 	o.changes = nil
@@ -286,7 +286,7 @@ func (v modelView) ConfirmMigration(ctx context.Context, id string) error {
 func (v modelView) RebuildImage(ctx context.Context, id, imageID string, userData domain.Secret) error {
 	return v.working(ctx, "RebuildImage", id, "REBUILD", []string{"ACTIVE", "SHUTOFF", "ERROR"},
 		func(o *modelObject, breaks bool) {
-			o.server.Image = &domain.ImageRef{ID: imageID} // at once in Nova
+			o.server.Image = &domain.ImageRef{ID: imageID} // immediately in Nova
 			o.userData = userData.Reveal()
 			if breaks {
 				o.isServer("ERROR")

@@ -243,7 +243,7 @@ func (w *modelWorld) differences(m *domain.Managed, member domain.Member, o *mod
 			is(field+"."+key, value, actual[key])
 		}
 	}
-	// What an earlier revision declared is gone, unless others have set it.
+	// What an earlier revision declared is removed, unless others have set it.
 	hasNone := func(field string, declared, actual map[string]string, of func(domain.Revision) map[string]string) {
 		for _, r := range w.store.revisions[m.ID] {
 			for key := range of(r) {

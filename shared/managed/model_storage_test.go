@@ -181,7 +181,7 @@ func (v modelView) UploadImage(ctx context.Context, id string, content io.Reader
 		o.image.UpdatedAt = time.Now()
 		if breaks {
 			o.image.Status = "saving"
-			return apperr.New(apperr.Unavailable, "glance is away")
+			return apperr.New(apperr.Unavailable, "glance is unavailable")
 		}
 		sum := sha512.Sum512(text)
 		o.image.Status, o.image.SHA512, o.hasData = "active", hex.EncodeToString(sum[:]), true
@@ -249,7 +249,7 @@ func (v modelView) StoreSecret(
 			payload: payload.Reveal(),
 		})
 		if breaks {
-			return apperr.New(apperr.Unavailable, "barbican is away")
+			return apperr.New(apperr.Unavailable, "barbican is unavailable")
 		}
 		return nil
 	})

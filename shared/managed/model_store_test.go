@@ -196,7 +196,7 @@ func (s storeView) write(what string, ways []string, do func() error) error {
 	case "crash before":
 		return s.run.die()
 	case "503":
-		return apperr.New(apperr.Unavailable, "postgres is away")
+		return apperr.New(apperr.Unavailable, "postgres is unavailable")
 	case "fenced":
 		s.claim = uuid.New()
 	}
@@ -205,7 +205,7 @@ func (s storeView) write(what string, ways []string, do func() error) error {
 	case "crash after":
 		return s.run.die()
 	case "lost":
-		return apperr.New(apperr.Unavailable, "postgres is away")
+		return apperr.New(apperr.Unavailable, "postgres is unavailable")
 	}
 	return err
 }

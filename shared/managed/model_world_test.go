@@ -187,7 +187,7 @@ func (w *modelWorld) poll() {
 		if err != nil {
 			server = domain.Server{ID: i.ServerID, Status: "DELETED", Partial: true}
 		}
-		if i.SeenAt = time.Now(); i.Seen(server) {
+		if i.SeenAt = time.Now(); i.Observe(server) {
 			_, _ = modelInstances{store}.Change(ctx, []domain.Instance{i})
 		}
 	}
@@ -388,7 +388,7 @@ func (c *modelCloud) othersChangeServer(r *rand.Rand, o *modelObject) string {
 		}
 		if isIdle {
 			o.isServer("ERROR")
-			o.server.Fault = &domain.Fault{Code: 500, Message: "the host is away"}
+			o.server.Fault = &domain.Fault{Code: 500, Message: "the host is unavailable"}
 			return "break"
 		}
 	case 2:

@@ -84,8 +84,8 @@ func (p *pass) named() map[Ref]bool {
 }
 
 const (
-	listsAtOnce = 4 // of a project
-	findsAtOnce = 4 // of objects that a list does not show
+	parallelLists = 4 // of a project
+	parallelFinds = 4 // of objects that a list does not show
 	// listTime is that of one list, and of all other reads of a kind together: a service that hangs keeps the others of
 	// the project for that long.
 	listTime = 30 * time.Second
@@ -98,7 +98,7 @@ func (p *pass) listAll(
 ) map[uuid.UUID]Object {
 	lists := make([]list, len(order))
 	var all errgroup.Group
-	all.SetLimit(listsAtOnce)
+	all.SetLimit(parallelLists)
 	for n, key := range order {
 		group := groups[key]
 		all.Go(func() error {
@@ -255,7 +255,7 @@ func (p *pass) readStored(
 			limited, cancel := context.WithTimeout(ctx, listTime)
 			defer cancel()
 			var finds errgroup.Group
-			finds.SetLimit(findsAtOnce)
+			finds.SetLimit(parallelFinds)
 			for _, m := range groups[key] {
 				if m.unknown != nil {
 					continue

@@ -77,9 +77,9 @@ func TestBalancerOfUnknownServers(t *testing.T) {
 			t.Fatalf("it should have %q, %v", balancers.want, balancers.err)
 		}
 		for _, change := range []func(){
-			func() { servers.listErr = errors.New("nova is away") },
+			func() { servers.listErr = errors.New("nova is unavailable") },
 			func() { servers.listErr, servers.found = nil, nil }, // the cell is down
-			func() { servers.findErr = apperr.New(apperr.Unavailable, "nova is away") },
+			func() { servers.findErr = apperr.New(apperr.Unavailable, "nova is unavailable") },
 		} {
 			change()
 			s.run(t, e)
@@ -361,7 +361,7 @@ func TestServicesThatHang(t *testing.T) {
 		}, isUnknown, 1, listTime},
 		"Nova": {func(h *stuck, _ *domain.Managed) {
 			clear(h.changingDriver.found)
-		}, func(m domain.Managed) bool { return m.Status == domain.ManagedUpdating }, findsAtOnce, listTime},
+		}, func(m domain.Managed) bool { return m.Status == domain.ManagedUpdating }, parallelFinds, listTime},
 		"Nova's server groups": {func(h *stuck, m *domain.Managed) {
 			clear(h.members)
 			m.Request, m.Status = domain.ManagedDelete, domain.ManagedDeleting
@@ -403,7 +403,7 @@ func TestServiceThatHangsTakesNoPass(t *testing.T) {
 				return apperr.New(apperr.Timeout, "no answer within %s", stepTime)
 			}})
 			s.all[0].Spec = []byte(`{"count": 1}`)
-			s.repeat(int(passTime/stepTime+1) * atOnce)
+			s.repeat(int(passTime/stepTime+1) * parallelSteps)
 			for _, other := range domain.Kinds() {
 				if other == kind {
 					continue

@@ -225,7 +225,7 @@ func TestPauseAfterLongCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e, s := newPass(&scripted{kind: domain.KindVolume, create: func() error {
 			time.Sleep(30 * time.Second)
-			return apperr.New(apperr.Unavailable, "cinder is away")
+			return apperr.New(apperr.Unavailable, "cinder is unavailable")
 		}})
 		s.run(t, e)
 		for _, m := range s.members {
@@ -280,7 +280,7 @@ func TestOneServiceIsAway(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		e, s := newPass(&scripted{kind: domain.KindVolume},
-			&scripted{kind: domain.KindImage, listErr: errors.New("glance is away")})
+			&scripted{kind: domain.KindImage, listErr: errors.New("glance is unavailable")})
 		s.run(t, e)
 		if s.dueIn != movingPause {
 			t.Errorf("the project is due in %s, want %s", s.dueIn, movingPause)

@@ -324,8 +324,8 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// TestUnknownRevision: what an object was made of is not known when its revision is gone. Nothing that only a revision
-// shows differs then.
+// TestUnknownRevision: what an object was made of is not known when its revision was pruned. Nothing that only a
+// revision shows differs then.
 func TestUnknownRevision(t *testing.T) {
 	t.Parallel()
 	for kind, r := range allRules {

@@ -121,7 +121,7 @@ func (s *sandbox) settle(t *testing.T) (o Object, updates int) {
 	}
 }
 
-// settleNew is settle of an object that is made anew.
+// settleNew is settle of an object that is made again.
 func (s *sandbox) settleNew(t *testing.T) (o Object, updates int) {
 	t.Helper()
 	s.in.Member.ID = uuid.New()

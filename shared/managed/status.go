@@ -74,7 +74,7 @@ func (m *resource) isGone() bool {
 	return m.isDeleting() && m.plan.isGone && (m.unknown == nil || m.Orphan) && len(m.failures) == 0
 }
 
-// remove deletes a resource whose objects are all gone, or stay.
+// remove deletes a resource whose objects are all deleted, or stay.
 func (p *pass) remove(ctx, finishing context.Context, m *resource) error {
 	if finisher, ok := m.driver.(Finisher); ok && !m.Orphan {
 		if err := finisher.Finish(finishing, m.session, m.Managed); err != nil {

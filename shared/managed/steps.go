@@ -35,7 +35,7 @@ func (p *pass) step(ctx context.Context) error {
 // revision was deleted meanwhile, does not keep the others. Nor does a check that hangs.
 func (p *pass) stepService(ctx context.Context, resources []*resource) error {
 	group, working := errgroup.WithContext(ctx)
-	group.SetLimit(atOnce)
+	group.SetLimit(parallelSteps)
 	begin := func(take func() error) {
 		group.Go(func() error {
 			if err := take(); !errors.Is(err, domain.ErrChanged) {
@@ -115,7 +115,7 @@ func (p *pass) checkReplacement(ctx context.Context, m *resource) {
 
 // check checks whether the object of a member could be made again. The server group that this may make can appear after
 // nothing waits for the response any more. So the member counts as requested from before the call on, and its resource
-// is not deleted until that time is over.
+// is not deleted until that time has ended.
 func (p *pass) check(
 	ctx context.Context, checker Checker, m *resource, member domain.Member, secrets domain.ManagedSecrets,
 ) error {

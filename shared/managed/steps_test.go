@@ -262,15 +262,15 @@ func TestClaimThatCannotBeRenewed(t *testing.T) {
 			time.Sleep(claimFor - time.Second) // the call in flight is not noticed to end
 			return nil
 		}})
-		s.repeat(2 * atOnce) // more than are made at a time
+		s.repeat(2 * parallelSteps) // more than are made at a time
 		s.dueIn = -1
 		start := time.Now()
 		kept, stop := due.Keep(t.Context(), domain.NewClaim(), claimFor, func(context.Context) error {
-			return errors.New("postgres is away")
+			return errors.New("postgres is unavailable")
 		})
 		defer stop()
 		err := e.Run(kept, domain.NewClaim(), domain.ManagedProject{})
-		if took := time.Since(start); err == nil || took >= claimFor || began.Load() != atOnce || s.dueIn != -1 {
+		if took := time.Since(start); err == nil || took >= claimFor || began.Load() != parallelSteps || s.dueIn != -1 {
 			t.Errorf("it ends after %s with %v, %d calls and a pause of %s", took, err, began.Load(), s.dueIn)
 		}
 	})
@@ -293,8 +293,8 @@ func TestNewServerIsCompleted(t *testing.T) {
 		isNew := func(m *domain.Member) { m.Revision, m.Status, m.WasReady = 2, domain.MemberCreating, false }
 		e, s, d := newChange(Difference{Field: "tags.a", Declared: "a", Way: InPlace}, isNew)
 		rejected := apperr.New(apperr.Invalid, "nova rejects the tag")
-		away := apperr.New(apperr.Unavailable, "nova rejects nothing, and is away")
-		d.errs = []error{away, rejected, rejected, rejected}
+		unavailable := apperr.New(apperr.Unavailable, "nova rejects nothing, and is unavailable")
+		d.errs = []error{unavailable, rejected, rejected, rejected}
 		for n, want := range []int{5, 10, 20, 40} {
 			if got := s.pauses(t, e, 1); got[0] != want {
 				t.Errorf("after failure %d it pauses for %d s", n+1, got)

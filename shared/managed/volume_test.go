@@ -80,7 +80,7 @@ func TestLongVolumeInUse(t *testing.T) {
 	if !ok || wait.Reason != "InUse" || !strings.Contains(wait.Message, server.ID) {
 		t.Errorf("it is deleted: %v", err)
 	}
-	stale := raw[domain.Volume](o) // as it was listed before somebody attached it
+	stale := raw[domain.Volume](o) // as it was listed before someone attached it
 	stale.Status, stale.Servers = "available", nil
 	err = s.driver.Delete(t.Context(), s.Session, volumeObject(stale))
 	if wait, ok := errors.AsType[WaitError](err); !ok || wait.Reason != "InUse" {

@@ -34,7 +34,7 @@ type DrainCloud interface {
 // Drains stores drains. Every write carries the claim.
 type Drains interface {
 	SetServers(ctx context.Context, claim domain.Claim, drain domain.Drain, servers ...domain.DrainServer) error
-	// StartServer is SetServers of one server that Nova is about to be asked to move: not for a cancelled drain.
+	// StartServer is SetServers of one server that Nova is about to move: not for a cancelled drain.
 	StartServer(
 		ctx context.Context, claim domain.Claim, drain domain.Drain, server domain.DrainServer,
 	) (started bool, err error)
@@ -70,8 +70,8 @@ const (
 	// settleTime is how long after its start a drain reads the host at least once more: a server that was scheduled
 	// before the cordon may land later.
 	settleTime = 15 * time.Second
-	// MaxAttempts is how often Nova is asked to move a server; the pause after an attempt that failed is retryPause
-	// times the attempts.
+	// MaxAttempts is how often a move of a server is requested from Nova; the pause after an attempt that failed is
+	// retryPause times the attempts.
 	MaxAttempts = 3
 	retryPause  = 5 * time.Second
 	lookups     = 8 // of servers at a time
@@ -174,7 +174,7 @@ func (p *pass) check(ctx context.Context) error {
 	return err
 }
 
-// fail ends the drain. What Nova was asked to move is still followed.
+// fail ends the drain. What Nova was requested to move is still followed.
 func (p *pass) fail(reason string) {
 	if p.drain.Status == domain.DrainRunning {
 		p.drain.Status, p.drain.Reason = domain.DrainFailed, reason
@@ -276,7 +276,7 @@ func (p *pass) end(ctx context.Context, failure error) error {
 	return nil
 }
 
-// inFlight counts the servers that Nova was asked to move.
+// inFlight counts the servers that Nova was requested to move.
 func inFlight(servers []domain.DrainServer) (n int) {
 	for _, s := range servers {
 		if isInFlight(s) {

@@ -12,10 +12,10 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// TestFollow has a row for what can have become of a server that Nova was asked to move.
+// TestFollow has a row for what can have become of a server that Nova was requested to move.
 func TestFollow(t *testing.T) {
 	t.Parallel()
-	late := asked(domain.LiveMigration, 1)
+	late := moving(domain.LiveMigration, 1)
 	late.BegunAt = epoch.Add(-time.Hour)
 	for name, tc := range map[string]struct {
 		stored    domain.DrainServer
@@ -27,10 +27,10 @@ func TestFollow(t *testing.T) {
 		calls     string
 	}{
 		"it has moved": {
-			stored: asked(domain.LiveMigration, 1), server: domain.Server{Status: "ACTIVE", Host: "b"}, want: "moved",
+			stored: moving(domain.LiveMigration, 1), server: domain.Server{Status: "ACTIVE", Host: "b"}, want: "moved",
 		},
 		"it moves": {
-			stored: asked(domain.LiveMigration, 1),
+			stored: moving(domain.LiveMigration, 1),
 			server: domain.Server{Status: "MIGRATING", Task: "migrating", Host: "a"}, want: "migrating",
 		},
 		"it moves for too long": {
@@ -38,49 +38,51 @@ func TestFollow(t *testing.T) {
 			reason: "it has not moved within 1m0s: Nova is at work on it: migrating",
 		},
 		"Nova's record is not over": {
-			stored: asked(domain.LiveMigration, 1), server: domain.Server{Status: "ACTIVE", Host: "a"},
+			stored: moving(domain.LiveMigration, 1), server: domain.Server{Status: "ACTIVE", Host: "a"},
 			migration: &domain.Migration{Status: "running"}, want: "migrating",
 		},
 		"it has failed": {
-			stored: asked(domain.LiveMigration, 1), server: domain.Server{Status: "ACTIVE", Host: "a"},
+			stored: moving(domain.LiveMigration, 1), server: domain.Server{Status: "ACTIVE", Host: "a"},
 			migration: &domain.Migration{Status: "error"}, fault: "No valid host was found.", want: "pending",
 			reason: "No valid host was found.",
 		},
 		"it has failed for the third time": {
-			stored: asked(domain.LiveMigration, 3), server: domain.Server{Status: "ACTIVE", Host: "a"},
+			stored: moving(domain.LiveMigration, 3), server: domain.Server{Status: "ACTIVE", Host: "a"},
 			migration: &domain.Migration{Status: "error"}, want: "skipped", reason: "Nova's migration is error",
 		},
 		"its failure broke it": {
-			stored: asked(domain.ColdMigration, 1), server: domain.Server{Status: "ERROR", Host: "a"},
+			stored: moving(domain.ColdMigration, 1), server: domain.Server{Status: "ERROR", Host: "a"},
 			migration: &domain.Migration{Status: "error"}, fault: "disk full", want: "skipped",
 			reason: "it is in ERROR: Nova does not move it until its state is reset or it is deleted: disk full",
 		},
-		"the process died before it asked": {
-			stored: asked(domain.LiveMigration, 1), server: domain.Server{Status: "ACTIVE", Host: "a"}, want: "pending",
+		"the process died before the request": {
+			stored: moving(domain.LiveMigration, 1), want: "pending",
+			server: domain.Server{Status: "ACTIVE", Host: "a"},
 			reason: "Nova has not moved it",
 		},
 		"it is to be confirmed": {
-			stored: asked(domain.ColdMigration, 1), server: domain.Server{Status: "VERIFY_RESIZE", Host: "b"},
+			stored: moving(domain.ColdMigration, 1), server: domain.Server{Status: "VERIFY_RESIZE", Host: "b"},
 			migration: &domain.Migration{Status: "finished"}, want: "confirming", calls: "confirm 1",
 		},
 		"its owner has resized it": {
-			stored: asked(domain.ColdMigration, 1), server: domain.Server{Status: "VERIFY_RESIZE", Host: "b"},
+			stored: moving(domain.ColdMigration, 1), server: domain.Server{Status: "VERIFY_RESIZE", Host: "b"},
 			migration: &domain.Migration{Status: "finished", IsResize: true}, want: "moved",
 		},
 		"Nova finishes it there": {
-			stored: asked(domain.ColdMigration, 1),
+			stored: moving(domain.ColdMigration, 1),
 			server: domain.Server{Status: "RESIZE", Task: "resize_finish", Host: "b"}, want: "migrating",
 		},
 		"it is in ERROR there": {
-			stored: asked(domain.ColdMigration, 1),
+			stored: moving(domain.ColdMigration, 1),
 			server: domain.Server{Status: "ERROR", Host: "b", Fault: &domain.Fault{Message: "no disk"}}, want: "moved",
 			reason: "it is in ERROR on its new host: no disk",
 		},
 		"it was shelved": {
-			stored: asked(domain.LiveMigration, 1), server: domain.Server{Status: "SHELVED_OFFLOADED"}, want: "skipped",
+			stored: moving(domain.LiveMigration, 1), want: "skipped",
+			server: domain.Server{Status: "SHELVED_OFFLOADED"},
 			reason: "it is on no host any more: SHELVED_OFFLOADED",
 		},
-		"it was deleted": {stored: asked(domain.LiveMigration, 1), want: "skipped", reason: "it was deleted"},
+		"it was deleted": {stored: moving(domain.LiveMigration, 1), want: "skipped", reason: "it was deleted"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -115,7 +117,7 @@ func words(text string) []string {
 	return []string{text}
 }
 
-// TestBegin has a row for what Nova may answer when it is asked to move a server.
+// TestBegin has a row for what Nova may answer to the request to move a server.
 func TestBegin(t *testing.T) {
 	t.Parallel()
 	again := domain.DrainServer{ServerID: "1", Status: domain.DrainPending, Attempts: 1, BegunAt: epoch}
@@ -207,7 +209,8 @@ func TestHosts(t *testing.T) {
 			reason: "the host's cell does not answer",
 		},
 		"unreadable": {
-			failed: apperr.New(apperr.Unavailable, "nova is away"), want: domain.DrainRunning, reason: "nova is away",
+			failed: apperr.New(apperr.Unavailable, "nova is unavailable"), want: domain.DrainRunning,
+			reason: "nova is unavailable",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

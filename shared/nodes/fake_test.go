@@ -161,7 +161,7 @@ func run(t *testing.T, nova *fakeNova, drains *fakeDrains, drain domain.Drain, n
 	}.Run(t.Context(), domain.NewClaim(), drain, now)
 }
 
-func asked(method string, attempts int) domain.DrainServer {
+func moving(method string, attempts int) domain.DrainServer {
 	return domain.DrainServer{
 		ServerID: "1", Method: method, Status: domain.DrainMigrating, Attempts: attempts, BegunAt: epoch,
 	}

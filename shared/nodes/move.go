@@ -51,9 +51,9 @@ func (p *pass) stillMoving() (n int) {
 // pauseAfter is the pause after so many attempts that failed.
 func pauseAfter(attempts int) time.Duration { return time.Duration(attempts) * retryPause }
 
-// begin asks Nova to move a pending server. That it is asked is stored before, so that no replica asks for a server
+// begin requests from Nova to move a pending server. The request is stored before, so that no replica moves a server
 // that Nova moves already. That is refused when the drain was cancelled since. An attempt counts after the call: a
-// replica that dies before it has not asked.
+// replica that dies before it has made no request.
 func (p *pass) begin(ctx context.Context, s *domain.DrainServer) error {
 	server, isHere := p.here[s.ServerID]
 	if !isHere {
@@ -113,7 +113,7 @@ func (p *pass) skip(s *domain.DrainServer, reason string) {
 	s.Status, s.Reason, s.EndedAt = domain.DrainSkipped, reason, p.now
 }
 
-// failed has Nova asked once more after a pause, or skips a server that cannot be moved.
+// failed has the request repeated after a pause, or skips a server that cannot be moved.
 func (p *pass) failed(s *domain.DrainServer, reason string) {
 	s.Status, s.Reason = domain.DrainPending, reason
 	if s.Attempts >= MaxAttempts {
@@ -121,7 +121,7 @@ func (p *pass) failed(s *domain.DrainServer, reason string) {
 	}
 }
 
-// findElsewhere ends a server that was not asked to move, and is not on the host any more.
+// findElsewhere ends a server whose move was not requested, and is not on the host any more.
 func (p *pass) findElsewhere(ctx context.Context, s *domain.DrainServer) error {
 	server, err := p.cloud.Server(ctx, s.ServerID)
 	switch {
@@ -152,7 +152,7 @@ func (p *pass) moved(s *domain.DrainServer, server domain.Server) {
 	}
 }
 
-// follow checks the servers that Nova was asked to move, whichever replica has asked.
+// follow checks the servers that Nova was requested to move, whichever replica has requested it.
 func (p *pass) follow(ctx context.Context) error {
 	err := p.each(ctx, isInFlight, p.followOne)
 	if errors.Is(err, domain.ErrFenced) {
@@ -202,7 +202,7 @@ func (p *pass) find(ctx context.Context, s *domain.DrainServer) (domain.Server, 
 	return p.cloud.Server(ctx, s.ServerID)
 }
 
-// followHere decides about a server that has not left: Nova is at work on it, or has failed, or was never asked.
+// followHere decides about a server that has not left: Nova is at work on it, or has failed, or was never called.
 func (p *pass) followHere(ctx context.Context, s *domain.DrainServer, server domain.Server) error {
 	method, reason := Plan(server)
 	if method == Wait {

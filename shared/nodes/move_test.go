@@ -39,7 +39,7 @@ func TestOneBadServer(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			nova, drains, drain := two(asked(tc.method, 1), tc.server)
+			nova, drains, drain := two(moving(tc.method, 1), tc.server)
 			nova.fails[tc.fails] = broken
 			nova.migration["1"] = domain.Migration{Status: "finished"}
 			if tc.fails == "fault" {
@@ -64,7 +64,7 @@ func TestOneBadServer(t *testing.T) {
 // TestFaultIsHidden: Nova's policy may hide why a migration has failed. The server is tried again all the same.
 func TestFaultIsHidden(t *testing.T) {
 	t.Parallel()
-	nova, drains, drain := oneServer("ACTIVE", asked(domain.LiveMigration, 1))
+	nova, drains, drain := oneServer("ACTIVE", moving(domain.LiveMigration, 1))
 	nova.migration["1"] = domain.Migration{Status: "error"}
 	nova.fails["fault"] = apperr.New(apperr.Forbidden, "policy")
 	if err := run(t, nova, drains, drain, epoch); err != nil ||
@@ -135,7 +135,7 @@ func TestCancelledMeanwhile(t *testing.T) {
 	}
 }
 
-// TestCrashIsNoAttempt: an attempt counts only after Nova was asked, so a replica that dies before has made none.
+// TestCrashIsNoAttempt: an attempt counts only after Nova was called, so a replica that dies before has made none.
 func TestCrashIsNoAttempt(t *testing.T) {
 	t.Parallel()
 	nova, drains, drain := oneServer("ACTIVE", domain.DrainServer{})
@@ -152,7 +152,7 @@ func TestCrashIsNoAttempt(t *testing.T) {
 // TestLateOnesKeepTheirSlot: a live migration that takes too long still loads the host.
 func TestLateOnesKeepTheirSlot(t *testing.T) {
 	t.Parallel()
-	late := asked(domain.LiveMigration, 1)
+	late := moving(domain.LiveMigration, 1)
 	late.Status, late.EndedAt = domain.DrainSkipped, epoch
 	nova, drains, drain := two(late, domain.Server{Status: "MIGRATING", Task: "migrating", Host: "a"})
 	drain.Parallel = 1

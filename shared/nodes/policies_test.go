@@ -52,7 +52,7 @@ func cordonedFor(cordoned, up time.Duration) func(*domain.Node, *domain.ComputeH
 }
 
 // TestZoneOutage has a row for each state of a zone in which many hosts are due. All that were due were cordoned, and
-// drained in the first poll that saw them up.
+// drained in the first poll that found them up.
 func TestZoneOutage(t *testing.T) {
 	t.Parallel()
 	const hour, day = time.Hour, 24 * time.Hour
@@ -64,13 +64,13 @@ func TestZoneOutage(t *testing.T) {
 		open  []domain.DrainProgress
 		want  string
 	}{
-		"three of four are off":           {zone: zoneOf(4, 1, notUp), want: held},
-		"three of four are back, at once": {zone: zoneOf(4, 1, cordonedFor(2*hour, 0))},
-		"three of four are back for long": {zone: zoneOf(4, 1, cordonedFor(2*day, day)), want: held},
+		"three of four are off":              {zone: zoneOf(4, 1, notUp), want: held},
+		"three of four are back immediately": {zone: zoneOf(4, 1, cordonedFor(2*hour, 0))},
+		"three of four are back for long":    {zone: zoneOf(4, 1, cordonedFor(2*day, day)), want: held},
 		"one of four is off": {
 			zone: zoneOf(4, 3, notUp), want: "disable d: cloudfn: not up since 2026-01-02T01:04:05Z, cordoned d",
 		},
-		"one of four is back, at once":              {zone: zoneOf(4, 3, cordonedFor(2*hour, 0))},
+		"one of four is back immediately":           {zone: zoneOf(4, 3, cordonedFor(2*hour, 0))},
 		"one of four is back for long":              {zone: zoneOf(4, 3, cordonedFor(day, 2*hour)), want: "drain d"},
 		"one of four is up for long, cordoned late": {zone: zoneOf(4, 3, cordonedFor(time.Minute, day))},
 		"within a larger share": {
@@ -189,7 +189,7 @@ func TestManyStatusURLs(t *testing.T) {
 		for range 4 {
 			f.details = domain.NodeDetails{}
 			if _, err := watcher.Poll(ctx); err != nil {
-				break // the time is over
+				break // the time has ended
 			}
 		}
 		if slices.Sort(f.probed); len(f.limits.Answering) != 0 || len(slices.Compact(f.probed)) <= len(first) {

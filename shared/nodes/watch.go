@@ -24,7 +24,7 @@ type WatchCloud interface {
 	DisableService(ctx context.Context, id, reason string) error
 }
 
-// Store keeps what was seen of hosts.
+// Store keeps what was observed of hosts.
 type Store interface {
 	All(ctx context.Context) ([]domain.Node, error)
 	Observe(ctx context.Context, hosts []domain.ComputeHost, limits domain.NodeLimits) ([]domain.Node, error)
@@ -77,10 +77,10 @@ type Observed struct {
 	Changed bool                   // the status of a node has
 }
 
-// Poll reads the hosts of the cloud, stores what it sees, and cordons and drains hosts whose admins have said so.
+// Poll reads the hosts of the cloud, stores what it observes, and cordons and drains hosts whose admins have said so.
 func (w Watcher) Poll(ctx context.Context) (found Observed, err error) {
 	limits := domain.NodeLimits{Suspect: w.Suspect, Down: w.Down}
-	if limits.AsOf, err = w.Now(ctx); err != nil { // before Nova is asked: what is done meanwhile is newer
+	if limits.AsOf, err = w.Now(ctx); err != nil { // before Nova is read: what is done meanwhile is newer
 		return found, err
 	}
 	before, err := w.Nodes.All(ctx)

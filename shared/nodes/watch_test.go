@@ -275,9 +275,9 @@ func TestPolicies(t *testing.T) {
 // TestUnreadable reports that the hosts cannot be read, and does nothing to them.
 func TestUnreadable(t *testing.T) {
 	t.Parallel()
-	away := &fakeWatch{err: apperr.New(apperr.Unavailable, "nova is away")}
-	if err := away.poll(t); err == nil || !slices.Equal(away.did, []string{"failed: nova is away"}) {
-		t.Errorf("got %v, did %v", err, away.did)
+	down := &fakeWatch{err: apperr.New(apperr.Unavailable, "nova is unavailable")}
+	if err := down.poll(t); err == nil || !slices.Equal(down.did, []string{"failed: nova is unavailable"}) {
+		t.Errorf("got %v, did %v", err, down.did)
 	}
 	empty := &fakeWatch{nodes: []domain.Node{{Name: "a", ServiceID: "id"}}}
 	want := []string{"failed: Nova's list of compute services is empty"}

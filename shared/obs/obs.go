@@ -119,7 +119,7 @@ func (t *Telemetry) Queries() pgx.QueryTracer {
 	return otelpgx.NewTracer()
 }
 
-// secretKeys are attributes that no log line may carry in clear, whoever put them there.
+// secretKeys are attributes that no log line may carry in clear, no matter who put them there.
 var secretKeys = []string{"token", "password", "secret", "authorization", "signature", "user_data"}
 
 func redact(groups []string, a slog.Attr) slog.Attr {

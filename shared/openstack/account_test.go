@@ -37,8 +37,9 @@ func userOf(t *testing.T, s *stub, env map[string]string) (*User, error) {
 	return NewUser(cfg, Options{})
 }
 
-// TestUserAsks Keystone for what the environment says, as OpenStack's own clients do with the same variables.
-func TestUserAsks(t *testing.T) {
+// TestLoginOfTheEnvironment logs in with what the environment says, as OpenStack's own clients do with the same
+// variables.
+func TestLoginOfTheEnvironment(t *testing.T) {
 	t.Parallel()
 	const password = `"identity":{"methods":["password"],"password":{"user":{"name":"ann","password":"canary","domain":{%s}}}}`
 	inDefault := fmt.Sprintf(password, `"id":"default"`)
@@ -151,7 +152,7 @@ func TestUserAsks(t *testing.T) {
 			if err := json.Unmarshal([]byte(`{"auth":{`+tc.want+`}}`), &want); err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(want, asked(t, s, "/v3/auth/tokens")); diff != "" {
+			if diff := cmp.Diff(want, sentTo(t, s, "/v3/auth/tokens")); diff != "" {
 				t.Error(diff)
 			}
 		})
@@ -256,7 +257,7 @@ func TestKeptSession(t *testing.T) {
 		wants(1)
 		time.Sleep(time.Second)
 		wants(2)
-		k.Forget(apperr.New(apperr.Unavailable, "away"))
+		k.Forget(apperr.New(apperr.Unavailable, "unavailable"))
 		wants(2)
 		k.Forget(apperr.New(apperr.Unauthenticated, "revoked"))
 		slow = time.Minute
@@ -272,8 +273,8 @@ func TestKeptSession(t *testing.T) {
 	})
 }
 
-// asked decodes what the only request to a path has sent.
-func asked(t *testing.T, s *stub, path string) (body any) {
+// sentTo decodes what the only request to a path has sent.
+func sentTo(t *testing.T, s *stub, path string) (body any) {
 	t.Helper()
 	calls := s.to(path)
 	if len(calls) != 1 {
@@ -284,7 +285,7 @@ func asked(t *testing.T, s *stub, path string) (body any) {
 		t.Fatal(err)
 	}
 	if calls[0].Header.Get("X-Auth-Token") != "" {
-		t.Error("it was asked with a token in the header")
+		t.Error("it was called with a token in the header")
 	}
 	return body
 }
@@ -332,7 +333,7 @@ func TestSignInAsks(t *testing.T) {
 			if err := json.Unmarshal([]byte(tc.want), &want); err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(want, asked(t, s, "/v3/auth/tokens")); diff != "" {
+			if diff := cmp.Diff(want, sentTo(t, s, "/v3/auth/tokens")); diff != "" {
 				t.Error(diff)
 			}
 		})
@@ -379,7 +380,7 @@ func TestRevoke(t *testing.T) {
 		}
 		if calls := s.to("/v3/auth/tokens"); len(calls) != 1 || calls[0].Header.Get("X-Subject-Token") != theToken ||
 			calls[0].Header.Get("X-Auth-Token") != theToken {
-			t.Errorf("%d: it was not asked with the token itself", status)
+			t.Errorf("%d: it was not called with the token itself", status)
 		}
 	}
 }

@@ -56,7 +56,7 @@ func TestSenselessBodies(t *testing.T) {
 					t.Errorf("%s: got %s %q", path, e.Code, e.Message)
 				}
 				if n := len(s.to(path)); n != 1 {
-					t.Errorf("%s: it was asked %d times", path, n)
+					t.Errorf("%s: it was called %d times", path, n)
 				}
 				if strings.Contains(fmt.Sprint(err), "canary") {
 					t.Errorf("%s: the body is in the log: %v", path, err)
@@ -132,7 +132,7 @@ func TestBoundedBody(t *testing.T) {
 	}
 }
 
-// TestSlowBodies end with the caller's deadline, as do silent services; a client that hangs up ends them at once.
+// TestSlowBodies end with the caller's deadline, as do silent services; a client that hangs up ends them immediately.
 func TestSlowBodies(t *testing.T) {
 	t.Parallel()
 	silent := func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }

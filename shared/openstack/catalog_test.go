@@ -82,7 +82,7 @@ func TestEndpointBase(t *testing.T) {
 	}
 }
 
-// TestCatalogIsReadOnce for all who ask at the same time, per scope, and again after a few minutes.
+// TestCatalogIsReadOnce for all callers at the same time, per scope, and again after a few minutes.
 func TestCatalogIsReadOnce(t *testing.T) {
 	t.Parallel()
 	var reads atomic.Int64
@@ -93,7 +93,7 @@ func TestCatalogIsReadOnce(t *testing.T) {
 		return response(200, nil, body), nil
 	})
 	synctest.Test(t, func(t *testing.T) {
-		ask := func(scope string) {
+		readAs := func(scope string) {
 			if got, err := cloud.As(theToken, scope).endpoint(t.Context(), "compute"); err != nil ||
 				got != "http://nova/v2.1/" {
 				t.Errorf("got %q %v", got, err)
@@ -106,14 +106,14 @@ func TestCatalogIsReadOnce(t *testing.T) {
 			time.Sleep(step.sleep)
 			var all sync.WaitGroup
 			for range 20 {
-				all.Go(func() { ask("p1") })
+				all.Go(func() { readAs("p1") })
 			}
 			all.Wait()
 			if reads.Load() != step.reads {
 				t.Errorf("after %s: it was read %d times, want %d", step.sleep, reads.Load(), step.reads)
 			}
 		}
-		if ask("p2"); reads.Load() != 3 {
+		if readAs("p2"); reads.Load() != 3 {
 			t.Errorf("another scope: it was read %d times", reads.Load())
 		}
 	})
@@ -154,7 +154,7 @@ func TestCatalogOfAnImpatientCaller(t *testing.T) {
 	})
 }
 
-// TestAFailedCatalogIsNotKept, and says what is away.
+// TestAFailedCatalogIsNotKept, and says what is unavailable.
 func TestAFailedCatalogIsNotKept(t *testing.T) {
 	t.Parallel()
 	s := newStub(t)
@@ -184,7 +184,7 @@ const novaVersions = `{"versions": [
 	{"id": "v2.0", "status": "SUPPORTED", "version": "", "links": [{"rel": "self", "href": "http://nova.internal:8774/v2/"}]},
 	{"id": "v2.1", "status": "CURRENT", "version": "2.93", "links": [{"rel": "self", "href": "http://nova.internal:8774/v2.1/"}]}]}`
 
-// TestAnUnversionedComputeEndpoint is asked for its versions, once; the token goes to no host but the catalog's.
+// TestAnUnversionedComputeEndpoint is read for its versions, once; the token goes to no host but the catalog's.
 func TestAnUnversionedComputeEndpoint(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -210,7 +210,7 @@ func TestAnUnversionedComputeEndpoint(t *testing.T) {
 		"too old":                     {"/compute", 200, `{"versions": [{"id": "v2.0"}]}`, "", apperr.Unsupported},
 		"one version, too old":        {"/compute", 200, `{"version": {"id": "v2.0"}}`, "", apperr.Unsupported},
 		"a page that is not JSON":     {"/compute", 200, "<html></html>", "/compute/servers/id", ""},
-		"away":                        {"/compute", 503, "", "", apperr.Unavailable},
+		"unavailable":                 {"/compute", 503, "", "", apperr.Unavailable},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -295,7 +295,7 @@ func TestALegacyComputeEndpoint(t *testing.T) {
 	}
 }
 
-// TestOlderVersionsInTheCatalog: the version that is called replaces one of a catalog that nobody has updated.
+// TestOlderVersionsInTheCatalog: the version that is called replaces one of a catalog that no one has updated.
 func TestOlderVersionsInTheCatalog(t *testing.T) {
 	t.Parallel()
 	s := newStub(t)
@@ -339,7 +339,7 @@ func TestEndpointOverrides(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 		if len(s.to("/v3/auth/catalog")) != 0 {
-			t.Errorf("%s: the catalog was read, which nobody needs", name)
+			t.Errorf("%s: the catalog was read, which no one needs", name)
 		}
 		if at := cloud.At("", "r2").overrides.Compute + cloud.At("http://another", "").overrides.Compute; at != "" {
 			t.Errorf("%s: another region or cloud has the override %s", name, at)

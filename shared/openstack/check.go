@@ -114,17 +114,17 @@ func (a *Account) rejected(ctx context.Context, cfg Config, err error) Finding {
 			return projectFinding(cfg, a)
 		}
 	}
-	hint := ""
+	suggestion := ""
 	if a.assumed && a.auth.DomainID != "" {
 		name := "OS_USER_DOMAIN_NAME"
 		if cfg.Cloud != "" {
 			name = "user_domain_name"
 		}
-		hint = "; its domain is default, because " + name + " is not set"
+		suggestion = "; its domain is default, because " + name + " is not set"
 	}
 	return cfg.finding(variable,
 		"Keystone does not accept %s with this secret: correct its name, its domain or its secret, or enable it%s", a,
-		hint)
+		suggestion)
 }
 
 func projectFinding(cfg Config, a *Account) Finding {
@@ -243,7 +243,7 @@ func (c Config) overrideFinding(service, format string, args ...any) *Finding {
 	return &f
 }
 
-// probe asks a service's endpoint for anything, without a token: nil when a server answers itself, and no proxy in its
+// probe calls a service's endpoint, without a token: nil when a server answers itself, and no proxy in its
 // place.
 func (c *Cloud) probe(ctx context.Context, endpoint string) error {
 	anonymous := Session{cloud: c}
@@ -262,8 +262,8 @@ func (c *Cloud) probe(ctx context.Context, endpoint string) error {
 	return classify("the service", err)
 }
 
-// Exists asks Keystone for a project or a domain: kind is "projects" or "domains". Forbidden says that the account may
-// not know.
+// Exists looks up a project or a domain in Keystone: kind is "projects" or "domains". Forbidden means that the account
+// may not know.
 func (s *Session) Exists(ctx context.Context, kind, id string) error {
 	keystone := s.keystone()
 	var body struct{}

@@ -223,7 +223,7 @@ func (s *Session) Quota(ctx context.Context) (domain.Quota, error) {
 }
 
 // EnsureServerGroup returns the id of the project's server group of that name, which it makes if it is absent. It must
-// not run twice at once for one name: names are not unique.
+// not run twice concurrently for one name: names are not unique.
 func (s *Session) EnsureServerGroup(ctx context.Context, name, policy string) (string, error) {
 	known, err := s.serverGroups(ctx, name)
 	if err != nil || len(known) > 0 {

@@ -35,7 +35,7 @@ type Config struct {
 	EndpointType string `env:"OS_ENDPOINT_TYPE"`
 	// File with the certificate authority of the cloud.
 	CACert string `env:"OS_CACERT"`
-	// File with the client certificate that the cloud asks for, and its key if `OS_KEY` is empty.
+	// File with the client certificate that the cloud requires, and its key if `OS_KEY` is empty.
 	Cert string `env:"OS_CERT"`
 	// File with the key of that certificate.
 	Key string `env:"OS_KEY"`
@@ -142,7 +142,7 @@ type Overrides struct {
 	KeyManager string `env:"OS_KEY_MANAGER_ENDPOINT_OVERRIDE"`
 }
 
-// overridden are the services whose endpoints can be overridden, by the types that clientOf asks for.
+// overridden are the services whose endpoints can be overridden, by the types that clientOf uses.
 var overridden = []string{"compute", "network", "image", "placement", "volumev3", "load-balancer", "key-manager"}
 
 // of is the override of a service, with a / at its end; "" when it is not set.
@@ -385,7 +385,7 @@ func normalized(cloud map[string]any) map[string]any {
 	return out
 }
 
-// firstRegion is the region that is used when none is asked for, and what is different there.
+// firstRegion is the region that is used when none is requested, and what is different there.
 func firstRegion(cloud map[string]any) (name string, values map[string]any) {
 	regions, ok := cloud["regions"]
 	if !ok {

@@ -24,7 +24,7 @@ import (
 //
 // Keystone allows one trust per trustor, trustee, project and end, and also counts deleted ones until they are purged;
 // old releases compare whole seconds. So each attempt chooses another end, within twice that spread. announce is called
-// with the end before each attempt: FindTrusts finds the trust by it if the answer is lost. If announce says that an
+// with the end before each attempt: FindTrusts finds the trust by it if the answer is lost. If announce reports that an
 // end is not free, it is skipped.
 func (s *Session) CreateTrust(
 	ctx context.Context, who domain.Identity, trustee string, roles []string, after time.Time,
@@ -64,7 +64,7 @@ func (s *Session) CreateTrust(
 
 const (
 	trustAttempts = 6
-	trustSpread   = 10 * time.Minute // of the first attempt; that of the last is over 5 hours
+	trustSpread   = 10 * time.Minute // of the first attempt; that of the last is more than 5 hours
 )
 
 func (s *Session) postTrust(ctx context.Context, request map[string]any) (id string, err error) {

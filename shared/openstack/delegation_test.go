@@ -14,8 +14,8 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// TestDelegatedLogins ask for what they mean, send no other token along, and need no catalog besides their answer's: a
-// credential with access rules may not ask for one.
+// TestDelegatedLogins request what they mean, send no other token along, and need no catalog besides their answer's: a
+// credential with access rules may not request one.
 func TestDelegatedLogins(t *testing.T) {
 	t.Parallel()
 	as := domain.ActsAs{
@@ -53,7 +53,7 @@ func TestDelegatedLogins(t *testing.T) {
 			t.Error(diff)
 		}
 		if _, err := session.Flavors(t.Context()); err != nil || len(s.to("/v3/auth/catalog")) != 0 {
-			t.Errorf("the catalog was asked for: %v", err)
+			t.Errorf("the catalog was read: %v", err)
 		}
 		login := s.to("/v3/auth/tokens")[0]
 		want := map[string]any{"auth": map[string]any{"identity": map[string]any{
@@ -78,16 +78,16 @@ func TestDelegatedLogins(t *testing.T) {
 	}
 }
 
-// TestTrustIsNotedBefore: without a note of its end Keystone is asked for no trust, and the note is of the end that is
-// asked for.
+// TestTrustIsNotedBefore: without a note of its end no trust is requested from Keystone, and the note is of the end
+// that is requested.
 func TestTrustIsNotedBefore(t *testing.T) {
 	t.Parallel()
 	s := newStub(t)
 	s.answer("POST /v3/OS-TRUST/trusts", 201, `{"trust":{"id":"t1"}}`)
-	away := errors.New("postgres is away")
+	unavailable := errors.New("postgres is unavailable")
 	_, err := s.session(t).CreateTrust(t.Context(), delegator, "u2", []string{"member"}, time.Now(),
-		func(time.Time) (bool, error) { return false, away })
-	if calls := s.to("/v3/OS-TRUST/trusts"); !errors.Is(err, away) || len(calls) != 0 {
+		func(time.Time) (bool, error) { return false, unavailable })
+	if calls := s.to("/v3/OS-TRUST/trusts"); !errors.Is(err, unavailable) || len(calls) != 0 {
 		t.Errorf("got %v, and Keystone %d calls", err, len(calls))
 	}
 	var noted time.Time
@@ -147,7 +147,7 @@ func TestTrustAsItIsAskedFor(t *testing.T) {
 	}
 }
 
-// TestTrustWhoseEndIsTaken: each attempt asks for another end, from more and more time, and there is a last one.
+// TestTrustWhoseEndIsTaken: each attempt requests another end, from more and more time, and there is a last one.
 func TestTrustWhoseEndIsTaken(t *testing.T) {
 	t.Parallel()
 	for taken, want := range map[int]apperr.Code{1: "", 5: "", 6: apperr.Conflict} {
@@ -241,7 +241,7 @@ func TestTrustIsTakenBack(t *testing.T) {
 	}
 }
 
-// TestTrustThatSeemsGone: only Keystone's own 404 says that a trust is gone; that of a proxy says nothing.
+// TestTrustThatSeemsGone: only Keystone's own 404 reports that a trust is deleted; that of a proxy says nothing.
 func TestTrustThatSeemsGone(t *testing.T) {
 	t.Parallel()
 	for body, want := range map[string]apperr.Code{

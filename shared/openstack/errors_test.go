@@ -132,7 +132,7 @@ func TestRefusals(t *testing.T) {
 			`{"computeFault": {"code": 500, "message": "Unexpected API Error. canary <class 'sqlalchemy.exc.DBError'>"}}`, apperr.BadGateway, "nova answered with status 500",
 		},
 		"a proxy's fault": {502, "<html>canary</html>", apperr.BadGateway, "nova answered with status 502"},
-		"away":            {503, "canary", apperr.Unavailable, "nova is not available"},
+		"unavailable":     {503, "canary", apperr.Unavailable, "nova is not available"},
 		"a proxy gave up": {504, "canary", apperr.Timeout, "nova is not available"},
 		"a redirect":      {302, "canary", apperr.BadGateway, "nova answered with status 302"},
 		"a status of its own": {
@@ -219,7 +219,7 @@ func (timeout) Error() string { return "i/o timeout" }
 // Timeout makes it a net.Error's.
 func (timeout) Timeout() bool { return true }
 
-// TestNotSent is said when nobody listens, and at no other time: a server may have been made then.
+// TestNotSent is said when no one listens, and at no other time: a server may have been made then.
 func TestNotSent(t *testing.T) {
 	t.Parallel()
 	hole, err := net.Listen("tcp", "127.0.0.1:0")
@@ -229,11 +229,11 @@ func TestNotSent(t *testing.T) {
 	refusing := "http://" + hole.Addr().String()
 	hole.Close()
 	for name, tc := range map[string]struct {
-		serve   http.HandlerFunc // nil: nobody listens
+		serve   http.HandlerFunc // nil: no one listens
 		notSent bool
 		want    apperr.Code
 	}{
-		"nobody listens": {nil, true, apperr.Unavailable},
+		"no one listens": {nil, true, apperr.Unavailable},
 		"closed": {
 			func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, false, apperr.Unavailable,
 		},
@@ -332,8 +332,8 @@ func TestAServicesUnauthorizedIsAskedAbout(t *testing.T) {
 		message string
 		nothing bool // it is certain that nothing was done
 	}{
-		"Keystone away":   {503, "", apperr.Unavailable, "keystone is not available", true},
-		"Keystone broken": {500, "", apperr.Unavailable, "keystone is not available", true},
+		"Keystone unavailable": {503, "", apperr.Unavailable, "keystone is not available", true},
+		"Keystone broken":      {500, "", apperr.Unavailable, "keystone is not available", true},
 		"Keystone refuses, too": {
 			401, `{"error":{"code":401,"message":"no"}}`, apperr.Unauthenticated, "glance: ", false,
 		},
@@ -392,7 +392,7 @@ func TestALoginsUnauthorizedStays(t *testing.T) {
 }
 
 // TestATrustsUnauthorizedStays: Keystone does not let the token of a trust with impersonation validate itself, and its
-// session is opened anew when a service refuses it.
+// session is opened again when a service refuses it.
 func TestATrustsUnauthorizedStays(t *testing.T) {
 	t.Parallel()
 	s := loginStub(t, member)
@@ -410,7 +410,7 @@ func TestNovasErrorNamesTheServiceAtFault(t *testing.T) {
 		want    apperr.Code
 		message string
 	}{
-		"Neutron away": {
+		"Neutron unavailable": {
 			"keystoneauth1.exceptions.connection.ConnectFailure", hangUp, apperr.Unavailable,
 			"neutron is not available, and nova cannot do without it",
 		},
@@ -458,8 +458,8 @@ func TestNovasErrorNamesTheServiceAtFault(t *testing.T) {
 	}
 }
 
-// TestAServiceNamesKeystone, which is away or refuses the token, in keystonemiddleware's own words: the service has
-// done nothing.
+// TestAServiceNamesKeystone, which is unavailable or refuses the token, in keystonemiddleware's own words: the service
+// has done nothing.
 func TestAServiceNamesKeystone(t *testing.T) {
 	t.Parallel()
 	for _, body := range []string{

@@ -69,17 +69,17 @@ func TestCurrentServers(t *testing.T) {
 		from, err := time.Parse("2006-01-02T15:04:05", q.Get("start"))
 		if err != nil || !from.After(time.Now().UTC().Add(time.Hour)) || q.Get("detailed") != "1" ||
 			r.Header.Get("X-Openstack-Nova-Api-Version") != computeUsagePaging {
-			t.Errorf("it was asked %s", r.URL)
+			t.Errorf("it got %s", r.URL)
 		}
 	}
 	for _, r := range s.to("/compute/servers/detail") {
 		if q := r.URL.Query(); q.Get("all_tenants") != "1" || strings.Join(q["status"], ",") != "BUILD,ERROR" {
-			t.Errorf("it was asked %s", r.URL)
+			t.Errorf("it got %s", r.URL)
 		}
 	}
 }
 
-// TestCurrentServersOfOneProject asks for no more than that.
+// TestCurrentServersOfOneProject reads no more than that.
 func TestCurrentServersOfOneProject(t *testing.T) {
 	t.Parallel()
 	s := newStub(t)
@@ -93,7 +93,7 @@ func TestCurrentServersOfOneProject(t *testing.T) {
 		t.Errorf("got %v %v", got, err)
 	}
 	if q := s.to("/compute/servers/detail")[0].URL.Query(); q.Has("all_tenants") {
-		t.Errorf("it was asked %v", q)
+		t.Errorf("it got %v", q)
 	}
 	empty := newStub(t)
 	empty.answer("GET /compute/os-simple-tenant-usage/p1", 200, `{"tenant_usage":{}}`)
@@ -106,7 +106,7 @@ func TestCurrentServersOfOneProject(t *testing.T) {
 // TestHalfACensusFails: a count that lacks a page would be too low.
 func TestHalfACensusFails(t *testing.T) {
 	t.Parallel()
-	for name, second := range map[string]int{"refused": 403, "away": 503, "broken": 200} {
+	for name, second := range map[string]int{"refused": 403, "unavailable": 503, "broken": 200} {
 		s := newStub(t)
 		s.mux.HandleFunc("GET /compute/os-simple-tenant-usage", func(w http.ResponseWriter, r *http.Request) {
 			if r.URL.Query().Get("marker") == "" {
@@ -128,7 +128,7 @@ func TestHalfACensusFails(t *testing.T) {
 	}
 }
 
-// TestPagesThatGoInCircles end: a service (or a proxy that drops the query) that gives the same page for ever.
+// TestPagesThatGoInCircles end: a service (or a proxy that drops the query) that gives the same page forever.
 func TestPagesThatGoInCircles(t *testing.T) {
 	t.Parallel()
 	s := newStub(t)
@@ -176,7 +176,7 @@ func TestChanges(t *testing.T) {
 		t.Errorf("%v %s", err, diff)
 	}
 	if q := s.to("/compute/servers/detail")[0].URL.Query(); q.Get("changes-since") != "2026-01-02T03:00:00Z" {
-		t.Errorf("it was asked %v", q)
+		t.Errorf("it got %v", q)
 	}
 }
 
@@ -194,7 +194,7 @@ func TestNaiveTime(t *testing.T) {
 	}
 }
 
-// upTo fakes the answer of a Nova whose newest microversion is 2.max to a call that asks for more.
+// upTo fakes the answer of a Nova whose newest microversion is 2.max to a call that requires more.
 func upTo(limit int, next http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		minor, _ := strconv.Atoi(strings.TrimPrefix(r.Header.Get("X-OpenStack-Nova-API-Version"), "2."))
@@ -273,11 +273,11 @@ func TestActionsOfAnOlderNova(t *testing.T) {
 				}
 				h := domain.History{Created: at(0), Updated: at(3), State: domain.StateActive, Actions: got}
 				if state, known := h.StateAt(at(0).Add(time.Second)); state == domain.StateActive {
-					t.Errorf("a second after it was asked for it counts as %s, %t", state, known)
+					t.Errorf("a second after it was requested it counts as %s, %t", state, known)
 				}
 			}
 			if calls := len(s.to("/compute/servers/a/os-instance-actions")); calls != 3 {
-				t.Errorf("the list was asked for %d times", calls)
+				t.Errorf("the list was read %d times", calls)
 			}
 		})
 	}

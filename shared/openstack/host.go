@@ -19,20 +19,20 @@ import (
 
 // service is one nova-compute of Nova's service list.
 type service struct {
-	ID     string    `json:"id"`
-	Host   string    `json:"host"`
-	Zone   string    `json:"zone"`
-	Status string    `json:"status"`
-	State  string    `json:"state"`
-	Reason string    `json:"disabled_reason"`
-	Forced bool      `json:"forced_down"`
-	Seen   naiveTime `json:"updated_at"`
+	ID        string    `json:"id"`
+	Host      string    `json:"host"`
+	Zone      string    `json:"zone"`
+	Status    string    `json:"status"`
+	State     string    `json:"state"`
+	Reason    string    `json:"disabled_reason"`
+	Forced    bool      `json:"forced_down"`
+	UpdatedAt naiveTime `json:"updated_at"`
 }
 
 func (s service) domain() domain.ComputeHost {
 	return domain.ComputeHost{
 		Name: s.Host, Zone: s.Zone, IsUp: s.State == "up", IsEnabled: s.Status == "enabled",
-		ServiceID: s.ID, CellDown: s.Status == "UNKNOWN", DisabledReason: clean(s.Reason), SeenAt: s.Seen.Time,
+		ServiceID: s.ID, CellDown: s.Status == "UNKNOWN", DisabledReason: clean(s.Reason), SeenAt: s.UpdatedAt.Time,
 		ForcedDown: s.Forced, IsBrief: true, Attributes: map[string]string{},
 	}
 }
@@ -77,7 +77,7 @@ func (s *Session) computeServices(ctx context.Context, query url.Values) ([]doma
 	}
 	// Of two services of one name the one that reported last is alive.
 	slices.SortFunc(body.Services, func(a, b service) int {
-		return cmp.Or(cmp.Compare(a.Host, b.Host), b.Seen.Compare(a.Seen.Time))
+		return cmp.Or(cmp.Compare(a.Host, b.Host), b.UpdatedAt.Compare(a.UpdatedAt.Time))
 	})
 	body.Services = slices.CompactFunc(body.Services, func(a, b service) bool { return a.Host == b.Host })
 	hosts := make([]domain.ComputeHost, len(body.Services))
@@ -267,9 +267,9 @@ func attributes(into map[string]string, path string, value any) {
 // down: ComputeServices has.
 func (s *Session) HostReports(ctx context.Context) ([]domain.ComputeHost, error) {
 	type report struct {
-		IsUp   bool      `json:"available"`
-		Active bool      `json:"active"`
-		Seen   naiveTime `json:"updated_at"`
+		IsUp      bool      `json:"available"`
+		Active    bool      `json:"active"`
+		UpdatedAt naiveTime `json:"updated_at"`
 	}
 	var body struct {
 		Zones []struct {
@@ -286,7 +286,7 @@ func (s *Session) HostReports(ctx context.Context) ([]domain.ComputeHost, error)
 			if found, ok := services["nova-compute"]; ok && found.Active {
 				hosts = append(hosts, domain.ComputeHost{
 					Name: name, Zone: zone.Name, IsUp: found.IsUp, IsEnabled: true, IsBrief: true,
-					SeenAt: found.Seen.Time,
+					SeenAt: found.UpdatedAt.Time,
 				})
 			}
 		}

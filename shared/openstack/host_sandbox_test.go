@@ -157,7 +157,7 @@ func TestProbeOfAnIsolatedHost(t *testing.T) {
 	}
 }
 
-// TestReservableHostsTakeTheirFlavor: a flavor that asks for the trait gets a project's server onto them. Its snapshot
+// TestReservableHostsTakeTheirFlavor: a flavor that requires the trait gets a project's server onto them. Its snapshot
 // becomes active.
 func TestReservableHostsTakeTheirFlavor(t *testing.T) {
 	t.Parallel()
@@ -295,7 +295,7 @@ func isolates(t *testing.T, admin *openstack.Session, a domain.Aggregate, host d
 	}
 }
 
-// TestTraitsOfAProvider: twenty at once change one provider, and none undoes another's change.
+// TestTraitsOfAProvider: twenty concurrently change one provider, and none undoes another's change.
 func TestTraitsOfAProvider(t *testing.T) {
 	t.Parallel()
 	admin, ctx := testkit.Session(t, "admin"), t.Context()
@@ -404,7 +404,7 @@ func TestPrivateFlavorsAreCopies(t *testing.T) {
 	}
 }
 
-// TestMayChangeAggregates asks Nova's policy, and leaves nothing: no aggregate is made or changed.
+// TestMayChangeAggregates checks Nova's policy, and leaves nothing: no aggregate is made or changed.
 func TestMayChangeAggregates(t *testing.T) {
 	t.Parallel()
 	admin, ctx := testkit.Session(t, "admin"), t.Context()

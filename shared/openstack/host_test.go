@@ -96,7 +96,7 @@ func TestDescribeHosts(t *testing.T) {
 	}
 }
 
-// TestHostInventories: Placement is asked once for many hosts, and alone only for those without room. It was asked
+// TestHostInventories: Placement is read once for many hosts, and alone only for those without room. It was read
 // three times for each. The traits that isolate hosts are left out.
 func TestHostInventories(t *testing.T) {
 	t.Parallel()
@@ -194,14 +194,14 @@ func TestRoom(t *testing.T) {
 		want   int
 		code   apperr.Code
 	}{
-		"plain":              {`{"extra_specs":{"hw:mem_page_size":"large","trait:X":"required"}}`, 200, 3 + 2, ""},
-		"other resources":    {`{"extra_specs":{"resources:CUSTOM_METAL":"1"}}`, 200, 0, apperr.Unsupported},
-		"numbered ones":      {`{"extra_specs":{"resources1:VGPU":"1"}}`, 200, 0, apperr.Unsupported},
-		"dedicated CPUs":     {`{"extra_specs":{"hw:cpu_policy":"dedicated"}}`, 200, 0, apperr.Unsupported},
-		"policy says no":     {`{"extra_specs":{}}`, 403, 0, apperr.Forbidden},
-		"no such flavor":     {``, 200, 0, apperr.NotFound},
-		"placement is away":  {`{"extra_specs":{}}`, 503, 0, apperr.Unavailable},
-		"a senseless answer": {`{"extra_specs":{}}`, 418, 0, apperr.BadGateway},
+		"plain":                 {`{"extra_specs":{"hw:mem_page_size":"large","trait:X":"required"}}`, 200, 3 + 2, ""},
+		"other resources":       {`{"extra_specs":{"resources:CUSTOM_METAL":"1"}}`, 200, 0, apperr.Unsupported},
+		"numbered ones":         {`{"extra_specs":{"resources1:VGPU":"1"}}`, 200, 0, apperr.Unsupported},
+		"dedicated CPUs":        {`{"extra_specs":{"hw:cpu_policy":"dedicated"}}`, 200, 0, apperr.Unsupported},
+		"policy says no":        {`{"extra_specs":{}}`, 403, 0, apperr.Forbidden},
+		"no such flavor":        {``, 200, 0, apperr.NotFound},
+		"placement unavailable": {`{"extra_specs":{}}`, 503, 0, apperr.Unavailable},
+		"a senseless answer":    {`{"extra_specs":{}}`, 418, 0, apperr.BadGateway},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

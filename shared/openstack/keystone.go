@@ -187,8 +187,8 @@ func (c *Cloud) refusalOf(ctx context.Context, err error) error {
 	case "":
 		c.confirmed.Store(time.Now().UnixNano())
 	case apperr.NotFound, apperr.Unauthenticated, apperr.Invalid, apperr.Forbidden:
-		if away := c.confirm(ctx); away != nil {
-			return away
+		if unavailable := c.confirm(ctx); unavailable != nil {
+			return unavailable
 		}
 		if !isKeystoneRefusal(err) {
 			return keystoneAway(answer)
@@ -298,8 +298,8 @@ func (s *Session) confirmAbsent(ctx context.Context, err error) error {
 	if !isKeystone {
 		return keystoneAway(err)
 	}
-	if away := s.cloud.Reachable(ctx); away != nil {
-		return away
+	if unavailable := s.cloud.Reachable(ctx); unavailable != nil {
+		return unavailable
 	}
 	return err
 }

@@ -25,7 +25,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestKindsOfTokens: whoever Nova accepts is accepted here, but for tokens that Keystone does not let validate
+// TestKindsOfTokens: a token that Nova accepts is accepted here, but for tokens that Keystone does not let validate
 // themselves. Those are never called invalid or expired.
 func TestKindsOfTokens(t *testing.T) {
 	t.Parallel()
@@ -161,8 +161,8 @@ type call struct {
 	by   []domain.Permission
 }
 
-// calls are all that is called through a connection. The servers that they name do not exist: Nova says so to whoever
-// may ask.
+// calls are all that is called through a connection. The servers that they name do not exist: Nova says so to anyone
+// who may call.
 func calls(projectID string) []call {
 	const id = "00000000-0000-4000-8000-000000000000"
 	allocate, acting := []domain.Permission{domain.MayAllocate}, []domain.Permission{
@@ -350,7 +350,7 @@ func TestLifeWithinAccessRules(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.Await(t, id, "DELETED")
-	testkit.Eventually(t, time.Minute, "its port is gone", func() bool {
+	testkit.Eventually(t, time.Minute, "its port is deleted", func() bool {
 		n, err := other.Ports(t.Context(), id)
 		return n == 0 && err == nil
 	})

@@ -77,7 +77,7 @@ func TestValidate(t *testing.T) {
 			if h.Get("X-Auth-Token") != theToken || h.Get("X-Subject-Token") != theToken ||
 				calls[0].URL.RawQuery != "nocatalog" ||
 				h.Get("Openstack-Identity-Access-Rules") != "1.0" || h.Get("X-Openstack-Request-Id") != reqID {
-				t.Errorf("it was asked %s with %v", calls[0].URL, h)
+				t.Errorf("it got %s with %v", calls[0].URL, h)
 			}
 		})
 	}
@@ -105,7 +105,7 @@ func TestValidateFails(t *testing.T) {
 		"a proxy's 403":            {403, `canary`, apperr.Unavailable},
 		"a gateway's 404":          {404, `{"message":"canary"}`, apperr.Unavailable},
 		"a proxy's fault":          {502, `canary`, apperr.Unavailable},
-		"away":                     {503, `canary`, apperr.Unavailable},
+		"unavailable":              {503, `canary`, apperr.Unavailable},
 		"a proxy gave up":          {504, `canary`, apperr.Unavailable},
 		"a redirect":               {302, `canary`, apperr.Unavailable},
 		"too many requests":        {429, `{"error":{"message":"wait"}}`, apperr.RateLimited},
@@ -133,7 +133,7 @@ func TestValidateFails(t *testing.T) {
 			}
 		})
 	}
-	t.Run("nobody listens", func(t *testing.T) {
+	t.Run("no one listens", func(t *testing.T) {
 		t.Parallel()
 		cloud, err := New(Config{AuthURL: "http://127.0.0.1:1", Interface: "public"}, Options{})
 		if err != nil {
@@ -219,7 +219,7 @@ func TestAWrongAuthURLIsNoWordAboutTheToken(t *testing.T) {
 		"a web server": {
 			403, `<html>no</html>`, 200, `<html>welcome</html>`, apperr.Unavailable, "/v3/ is not Keystone",
 		},
-		"Keystone away meanwhile": {404, flask404, 503, "", apperr.Unavailable, "keystone is not available"},
+		"Keystone unavailable meanwhile": {404, flask404, 503, "", apperr.Unavailable, "keystone is not available"},
 		"Keystone, access rules": {
 			404, `{"error":{"code":404,"message":"Failed to validate token"}}`, 200, keystoneDocument,
 			apperr.Unauthenticated, "",
@@ -264,7 +264,7 @@ func TestReachable(t *testing.T) {
 		"API 2 only":      {300, `{"versions":{"values":[{"id":"v2.0"}]}}`, apperr.Unavailable},
 		"Nova":            {200, `{"version":{"id":"v2.1"}}`, apperr.Unavailable},
 		"a page":          {200, "<html></html>", apperr.Unavailable},
-		"away":            {503, "", apperr.Unavailable},
+		"unavailable":     {503, "", apperr.Unavailable},
 		"no such page":    {404, flask404, apperr.Unavailable},
 		"another path's":  {http.StatusFound, "", apperr.Unavailable},
 		"an empty object": {200, `{}`, apperr.Unavailable},
@@ -286,7 +286,7 @@ func TestReachable(t *testing.T) {
 	}
 }
 
-// TestTimesOfKeystone: the forms that Zed was seen to write, and those of other releases.
+// TestTimesOfKeystone: the forms that Zed writes, and those of other releases.
 func TestTimesOfKeystone(t *testing.T) {
 	t.Parallel()
 	whole := time.Date(2026, 11, 22, 7, 17, 56, 0, time.UTC)
@@ -393,7 +393,7 @@ func TestTruncatedProjects(t *testing.T) {
 	}
 }
 
-// TestKnowsProject: only Keystone's own 404 says that a project is gone.
+// TestKnowsProject: only Keystone's own 404 reports that a project is deleted.
 func TestKnowsProject(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -402,7 +402,7 @@ func TestKnowsProject(t *testing.T) {
 		want   apperr.Code
 	}{
 		"it is there": {200, `{"project":{"id":"p1"}}`, ""},
-		"it is gone": {
+		"it is deleted": {
 			404, `{"error":{"code":404,"message":"Could not find project: p1.","title":"Not Found"}}`, apperr.NotFound,
 		},
 		"a proxy's 404": {

@@ -192,7 +192,7 @@ func (s *Session) compute(ctx context.Context, microversion string) (*gopherclou
 	return s.client(ctx, "compute", "", microversion)
 }
 
-// maxClouds bounds the other clouds and regions that are kept. Whoever makes a connection names the region.
+// maxClouds bounds the other clouds and regions that are kept. Anyone who makes a connection names the region.
 const maxClouds = 100
 
 // At is another cloud, reached as AddRemotes has said, or another region of this one. authURL "" is this cloud's

@@ -39,7 +39,7 @@ func (s *Session) Room(ctx context.Context, f domain.Flavor) (int, error) {
 		return 0, err
 	}
 	if !plain {
-		return 0, apperr.New(apperr.Unsupported, "the flavor asks for other resources than its sizes")
+		return 0, apperr.New(apperr.Unsupported, "the flavor requires other resources than its sizes")
 	}
 	placement, err := s.client(ctx, "placement", "", placementSummaries)
 	if err != nil {
@@ -93,9 +93,9 @@ func (s *Session) plainFlavor(ctx context.Context, id string) (bool, error) {
 	return true, nil
 }
 
-// Resource providers of Placement. Whoever changes a provider says which generation of it was read, and gets 409 when
-// it is another one meanwhile: nova-compute and every allocation change it, so a change is read and tried again.
-// Placement also fails one of two changes at once with 500, when its database finds a deadlock; that is tried again,
+// Resource providers of Placement. A client that changes a provider says which generation of it was read, and gets 409
+// when it is another one meanwhile: nova-compute and every allocation change it, so a change is read and tried again.
+// Placement also fails one of two concurrent changes with 500, when its database finds a deadlock; that is tried again,
 // too.
 
 // generationTries is how often a change of a provider is tried.

@@ -15,7 +15,7 @@ import (
 // go on, and no filter divides it for certain. The tree of ids below a domain has no limit, so what the list lacks is
 // read by id.
 
-// projectReads is how many projects are read by id at once.
+// projectReads is how many projects are read by id concurrently.
 const projectReads = 8
 
 type project struct {

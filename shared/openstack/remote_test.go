@@ -27,9 +27,9 @@ func TestAnotherCloudHasItsOwnDefaults(t *testing.T) {
 	t.Parallel()
 	theirs := "https://theirs.example.com/v3"
 	for name, tc := range map[string]struct {
-		clouds        []string
-		authURL, asks string
-		iface, region string
+		clouds         []string
+		authURL, wants string
+		iface, region  string
 	}{
 		"not listed":          {nil, theirs, "", "public", ""},
 		"listed plainly":      {[]string{theirs}, theirs, "", "public", ""},
@@ -53,7 +53,7 @@ func TestAnotherCloudHasItsOwnDefaults(t *testing.T) {
 			if err := home.AddRemotes(RemotesConfig{Clouds: tc.clouds}); err != nil {
 				t.Fatal(err)
 			}
-			got := home.At(tc.authURL, tc.asks)
+			got := home.At(tc.authURL, tc.wants)
 			if got.iface != tc.iface || got.region != tc.region {
 				t.Errorf("interface %q, region %q", got.iface, got.region)
 			}
@@ -88,7 +88,7 @@ func TestAnotherCloudsCertificate(t *testing.T) {
 		settings string
 		accepted bool
 	}{
-		"nobody's":              {ours, "", false},
+		"no one's":              {ours, "", false},
 		"its own file":          {ours, ";cacert=" + good, true},
 		"OS_CACERT":             {Config{AuthURL: ours.AuthURL, Interface: "public", CACert: good}, "", true},
 		"cacert of clouds.yaml": {Config{Cloud: "ours", ConfigFile: yaml}, "", true},
@@ -174,7 +174,7 @@ func TestRemotesConfig(t *testing.T) {
 	}
 }
 
-// TestAnotherCloud is asked at its own Keystone, and chooses from its own catalog.
+// TestAnotherCloud is called at its own Keystone, and chooses from its own catalog.
 func TestAnotherCloud(t *testing.T) {
 	t.Parallel()
 	ours, theirs := newStub(t), loginStub(t, member)
@@ -203,7 +203,7 @@ func TestAnotherCloud(t *testing.T) {
 		t.Errorf("an unknown region: %v", err)
 	}
 	if len(ours.calls) != 0 {
-		t.Errorf("our own cloud was asked for %s", ours.calls[0].URL)
+		t.Errorf("our own cloud was called for %s", ours.calls[0].URL)
 	}
 }
 

@@ -15,7 +15,7 @@ import (
 )
 
 // TestPagesByMarkerOrOffset: of a link to the next page only its marker or offset is used, pages shift while they are
-// read, and a service that gives the same page for ever is not asked for ever.
+// read, and a service that gives the same page forever is not read forever.
 func TestPagesByMarkerOrOffset(t *testing.T) {
 	t.Parallel()
 	s, stranger := newStub(t), newStub(t)
@@ -40,7 +40,7 @@ func TestPagesByMarkerOrOffset(t *testing.T) {
 		t.Errorf("%+v %v", volumes, err)
 	}
 	if q := s.to("/block-storage/v3/p1/volumes/detail")[0].URL.Query(); q.Get("metadata") != "{'k': 'v'}" {
-		t.Errorf("it was asked %v", q)
+		t.Errorf("it got %v", q)
 	}
 	secrets, err := session.Secrets(t.Context(), "")
 	want := []domain.StoredSecret{{ID: "a", Name: "n", ContentType: "text/plain"}, {ID: "b"}}
@@ -48,7 +48,7 @@ func TestPagesByMarkerOrOffset(t *testing.T) {
 		t.Errorf("%v %s", err, diff)
 	}
 	if len(stranger.calls) != 0 {
-		t.Error("a page was asked of the host that the link names")
+		t.Error("a page was read from the host that the link names")
 	}
 }
 
@@ -64,7 +64,7 @@ func TestHasService(t *testing.T) {
 	}
 }
 
-// TestOctaviaWhileItDeletes: a list that it fails once is read again; one that it always fails is not read for ever.
+// TestOctaviaWhileItDeletes: a list that it fails once is read again; one that it always fails is not read forever.
 func TestOctaviaWhileItDeletes(t *testing.T) {
 	t.Parallel()
 	for failures, want := range map[int]apperr.Code{1: "", pageTries: apperr.BadGateway} {
@@ -206,15 +206,15 @@ func TestImagesGoesByTheMarker(t *testing.T) {
 	for n, r := range s.to("/image/v2/images") {
 		if q := r.URL.Query(); q.Get("name") != "eq:one" || q.Get("limit") != "1000" ||
 			q.Get("marker") != []string{"", "b", "c"}[n] {
-			t.Errorf("it was asked %s", r.URL)
+			t.Errorf("it got %s", r.URL)
 		}
 	}
 	if len(stranger.calls) != 0 {
-		t.Error("a page was asked of the host that the link names")
+		t.Error("a page was read from the host that the link names")
 	}
 }
 
-// TestNetworks: what is external is asked for, because the attribute is hidden from plain members.
+// TestNetworks: what is external is requested, because the attribute is hidden from plain members.
 func TestNetworks(t *testing.T) {
 	t.Parallel()
 	s := newStub(t)
@@ -232,7 +232,7 @@ func TestNetworks(t *testing.T) {
 		t.Errorf("%v %s", err, diff)
 	}
 	if q := s.to("/network/v2.0/networks")[0].URL.Query(); q.Get("limit") != "1000" || q.Has("router:external") {
-		t.Errorf("it was asked %v", q)
+		t.Errorf("it got %v", q)
 	}
 }
 
@@ -307,7 +307,7 @@ func TestFreeAddresses(t *testing.T) {
 		t.Error(diff)
 	}
 	if q := s.to("/network/v2.0/network-ip-availabilities")[0].URL.Query()["network_id"]; len(q) != 3 {
-		t.Errorf("it was asked for %v", q)
+		t.Errorf("it got %v", q)
 	}
 }
 

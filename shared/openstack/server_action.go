@@ -39,8 +39,8 @@ func (s *Session) UnshelveServer(ctx context.Context, id string) error {
 	})
 }
 
-// ShelveServer takes a server off its host and keeps its disk as an image. Where the cloud offloads at once it becomes
-// SHELVED_OFFLOADED, else SHELVED.
+// ShelveServer takes a server off its host and keeps its disk as an image. Where the cloud offloads immediately it
+// becomes SHELVED_OFFLOADED, else SHELVED.
 func (s *Session) ShelveServer(ctx context.Context, id string) error {
 	return s.act(ctx, func(nova *gophercloud.ServiceClient) error { return servers.Shelve(ctx, nova, id).ExtractErr() })
 }
@@ -233,9 +233,9 @@ func (s *Session) RebuildImage(ctx context.Context, id, imageID string, userData
 	return classify("nova", err)
 }
 
-// Nova's scheduler chooses where a server moves to. Its answer says that the migration has begun; how it ends is in the
-// server's host, and in Nova's record of the migration. Moving servers is by default for the cloud's admins, and a lock
-// does not keep those.
+// Nova's scheduler chooses where a server moves to. Its answer only confirms that the migration has begun; its end is
+// in the server's host, and in Nova's record of the migration. Moving servers is by default for the cloud's admins, and
+// a lock does not keep those.
 
 // LiveMigrate begins to move a running or paused server to another host. It is a Conflict in a state that does not
 // allow it, such as while Nova moves it already.

@@ -25,7 +25,7 @@ import (
 // the instances. Once it is deleted it stays in its cell, where no request finds it (404), and Nova rejects it as a
 // marker (400) while it lists it. pagePast reads on after both.
 
-// serverPage reads one page of detail. linked says that Nova gave a link to the next page.
+// serverPage reads one page of detail. linked reports whether Nova gave a link to the next page.
 func (s *Session) serverPage(
 	ctx context.Context, microversion string, query url.Values,
 ) (page []server, linked bool, err error) {
@@ -253,7 +253,7 @@ func (s *Session) pageOrPast(
 			// its last server was deleted before it reached a cell: the page is another one now
 		case isRejected(unknown, last.ID): // it stays in the list
 			rest, _, unknown = s.pagePast(ctx, computeFlavorInside, query, last.ID)
-			return found, more || unknown != nil || len(rest) > 0, nil //nolint:nilerr // more says that it is unknown
+			return found, more || unknown != nil || len(rest) > 0, nil //nolint:nilerr // more: it is unknown
 		case isBuilding(last) && beginsAgain(rest, last):
 			return s.past(ctx, query, q, found, nil)
 		default:

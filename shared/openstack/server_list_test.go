@@ -198,8 +198,8 @@ func count(list []string, id string) (n int) {
 	return n
 }
 
-// TestShortPageWithoutLink is what was seen: 99 of 100, no link, and 1000 more. A page of few servers at rest costs no
-// second call.
+// TestShortPageWithoutLink is what was observed: 99 of 100, no link, and 1000 more. A page of few servers at rest costs
+// no second call.
 func TestShortPageWithoutLink(t *testing.T) {
 	t.Parallel()
 	l := &listing{requests: []string{"new"}, cells: append([]string{"new"}, ids("old-", 1098)...), maxLimit: 1000}
@@ -242,12 +242,12 @@ func TestWalkBeginsAgain(t *testing.T) {
 		}
 	}
 	if seen, err := walks(t, listed(t, many), 4)["Changes"](); err != nil || count(seen, "old-0001") != 1 {
-		t.Errorf("the second marker is gone: %v %v", seen, err)
+		t.Errorf("the second marker is deleted: %v %v", seen, err)
 	}
 	l := &listing{cells: ids("old-", 3), maxLimit: 4}
 	_, _, err := listed(t, l).Servers(t.Context(), domain.ServerQuery{Limit: 4, Marker: "gone"})
 	if apperr.CodeOf(err) != apperr.Invalid {
-		t.Errorf("a caller's marker that is gone: %v", err)
+		t.Errorf("a caller's marker that is deleted: %v", err)
 	}
 }
 
@@ -306,7 +306,7 @@ func TestWalkPastLostServers(t *testing.T) {
 	l.requests, l.cells, l.served = nil, []string{"lost"}, nil
 	_, _, err := session.Servers(t.Context(), domain.ServerQuery{Limit: 4, Marker: "gone"})
 	if apperr.CodeOf(err) != apperr.Invalid {
-		t.Errorf("a caller's marker that is gone: %v", err)
+		t.Errorf("a caller's marker that is deleted: %v", err)
 	}
 }
 
@@ -353,7 +353,7 @@ func readList(t *testing.T, page func(marker string) ([]domain.Server, string, e
 	}
 }
 
-// TestWatch reads what changed, and all there is, page by page; a server that is gone or in a cell that is down is
+// TestWatch reads what changed, and all there is, page by page; a server that is deleted or in a cell that is down is
 // partial.
 func TestWatch(t *testing.T) {
 	t.Parallel()
@@ -384,13 +384,13 @@ func TestWatch(t *testing.T) {
 	}); err != nil {
 		t.Error(err)
 	}
-	asked := []string{
+	want := []string{
 		"2.26 all_tenants=1&changes-since=2026-01-02T02%3A04%3A05Z&limit=1000",
 		"2.26 all_tenants=1&changes-since=2026-01-02T02%3A04%3A05Z&limit=1000&marker=b",
 		"2.69 ", "2.69 limit=1000&marker=b", // without a limit Nova shows servers of cells that are down
 		"2.69 all_tenants=1&project_id=q", "2.69 all_tenants=1&limit=1000&marker=b&project_id=q",
 	}
-	if diff := cmp.Diff(asked, s.queries("/compute/servers/detail")); diff != "" {
+	if diff := cmp.Diff(want, s.queries("/compute/servers/detail")); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -425,7 +425,7 @@ func TestWatchFails(t *testing.T) {
 	}
 }
 
-// TestCellsUp asks for the usage of a time before there was a server: of the project, or of all.
+// TestCellsUp reads the usage of a time before there was a server: of the project, or of all.
 func TestCellsUp(t *testing.T) {
 	t.Parallel()
 	s := newStub(t)
@@ -440,7 +440,7 @@ func TestCellsUp(t *testing.T) {
 	for _, path := range []string{"", "/p"} {
 		if q := s.queries("/compute/os-simple-tenant-usage" + path); len(q) != 1 ||
 			!strings.Contains(q[0], "start=1970-01-01T00%3A00%3A00") {
-			t.Errorf("it was asked %v", q)
+			t.Errorf("it got %v", q)
 		}
 	}
 }

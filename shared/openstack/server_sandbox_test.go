@@ -76,7 +76,7 @@ func TestActionsOfARealServer(t *testing.T) {
 		Actions: logs[53],
 	}
 	if state, known := h.StateAt(made.Start.Add(-time.Second)); known && state == domain.StateActive {
-		t.Error("the server counts as running when it was asked for")
+		t.Error("the server counts as running when it was requested")
 	}
 }
 
@@ -187,7 +187,7 @@ func TestLongShelveSnapshotAndImages(t *testing.T) {
 	if err := mine.ShelveServer(ctx, made.ID); err != nil {
 		t.Fatal(err)
 	}
-	p.Await(t, made.ID, "SHELVED_OFFLOADED") // the sandbox offloads at once
+	p.Await(t, made.ID, "SHELVED_OFFLOADED") // the sandbox offloads immediately
 	if err := admin.OffloadServer(ctx, made.ID); apperr.CodeOf(err) != apperr.Conflict {
 		t.Errorf("offloaded twice: %v", err)
 	}

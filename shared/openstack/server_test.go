@@ -51,7 +51,7 @@ func TestOddServersDoNotStopAPage(t *testing.T) {
 	}
 }
 
-// TestPagesDoNotMix when many are read at once.
+// TestPagesDoNotMix when many are read concurrently.
 func TestPagesDoNotMix(t *testing.T) {
 	t.Parallel()
 	s := newStub(t)
@@ -248,7 +248,7 @@ func TestIDsStayInTheirPlace(t *testing.T) {
 	}
 	for _, r := range s.calls[1:] {
 		if r.URL.RawQuery != "" || r.URL.Fragment != "" {
-			t.Errorf("it was asked %s", r.URL)
+			t.Errorf("it got %s", r.URL)
 		}
 	}
 }

@@ -297,7 +297,7 @@ func (s settings) lacksPassword() bool {
 	return s.method == byPassword && s.auth.Password == "" && (s.auth.Username != "" || s.auth.UserID != "")
 }
 
-// isComplete reports whether Keystone can be asked for a token.
+// isComplete reports whether a token can be requested from Keystone.
 func (s settings) isComplete() bool {
 	a := s.auth
 	isUser := a.UserID != "" || a.Username != ""

@@ -118,7 +118,7 @@ func TestCredentials(t *testing.T) {
 				t.Fatal(err)
 			}
 			if _, err := auth.ToTokenV3CreateMap(scope); err != nil {
-				t.Errorf("Keystone cannot be asked: %v", err)
+				t.Errorf("no token can be requested from Keystone: %v", err)
 			}
 		})
 	}

@@ -99,7 +99,7 @@ func (s *stub) cloud(t *testing.T, change func(*Config)) *Cloud {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.versions.Add(s.url+"/compute/", discovered{s.url + "/compute/", time.Now()}) // it is not asked for its versions
+	c.versions.Add(s.url+"/compute/", discovered{s.url + "/compute/", time.Now()}) // its versions are not read
 	t.Cleanup(c.Close)
 	return c
 }

@@ -29,7 +29,7 @@ const (
 	noConnect = -2 // there is no connection in time
 )
 
-// play answers each try with the next step, the last one for ever, and counts the bodies that were not closed.
+// play answers each try with the next step, the last one forever, and counts the bodies that were not closed.
 func play(steps ...step) (rt http.RoundTripper, tries, open *atomic.Int64) {
 	tries, open = &atomic.Int64{}, &atomic.Int64{}
 	return roundTripper(func(*http.Request) (*http.Response, error) {
@@ -160,7 +160,7 @@ func TestRetries(t *testing.T) {
 }
 
 // TestACellHangs: Nova answers without the cell after its own 60 s, and that answer is waited for. Should Nova hang
-// itself, it is asked once. The wait is shortened here, because a test cannot take a minute and a half.
+// itself, it is called once. The wait is shortened here, because a test cannot take a minute and a half.
 func TestACellHangs(t *testing.T) {
 	t.Parallel()
 	s := newStub(t)

@@ -86,7 +86,7 @@ type Session struct {
 	Prepare func(context.Context, domain.Order, domain.Claim) (domain.Order, error)
 	// IsFatal reports the errors that end the run immediately, because the session may be at fault; nil = none.
 	IsFatal func(error) bool
-	Follows bool // the run continues until the order is settled, whatever it requests: nobody else observes it
+	Follows bool // the run continues until the order is settled, whatever it requests: no one else observes it
 }
 
 // keysOf returns what deletes the order's key pair. A pair is a user's, so one of its name that another user has is not
@@ -183,14 +183,14 @@ func (e Engine) work(ctx context.Context, s Session, order domain.Order, claim d
 	if err == nil && s.UserData != nil && !order.RollingBack() {
 		err = e.launch(working, s, order, claim)
 	}
-	isFollowed := s.Follows || order.Spec.Attended()
+	isFollowed := s.Follows || order.Spec.NeedsReconcile()
 	if isFollowed && !errors.Is(err, ErrOpen) && !errors.Is(err, domain.ErrFenced) && !s.stops(err) {
 		err = errors.Join(err, e.follow(working, s, order, claim))
 	}
 	if errors.Is(context.Cause(working), domain.ErrFenced) {
 		return errors.Join(domain.ErrFenced, err)
 	}
-	stop() // an unanswered create call is fenced by itself
+	stop() // an unanswered create call is fenced automatically
 	end, cancel := domain.Detached(ctx)
 	defer cancel()
 	return errors.Join(err, e.Orders.Release(end, order, claim))
@@ -362,7 +362,7 @@ func (e Engine) take(
 ) error {
 	next, err := domain.InstanceUpdating, error(nil)
 	switch step {
-	case domain.StepForgo:
+	case domain.StepSkip:
 		return e.forgo(ctx, cloud, order, claim, i)
 	case domain.StepVolumes:
 		if err := cloud.SetVolumes(ctx, i.ServerID, i.Spec.Volumes); err != nil {
@@ -396,7 +396,7 @@ func (e Engine) forgo(
 		adopted.Found(server)
 		return e.change(ctx, adopted)
 	}
-	i.State, i.Problem = domain.InstanceError, domain.Forgone()
+	i.State, i.Problem = domain.InstanceError, domain.NotCreated()
 	defer e.Wake()
 	return e.Orders.Decide(ctx, claim, i)
 }
@@ -410,10 +410,10 @@ func (e Engine) change(ctx context.Context, known ...domain.Instance) error {
 	return err
 }
 
-// ErrOpen says that Nova may or may not have made the server.
+// ErrOpen means that Nova may or may not have made the server.
 var ErrOpen = errors.New("it is unknown whether nova made the server")
 
-// errLate says that a create call was not sent: Nova could not answer it before its fence ends, when the next one may
+// errLate means that a create call was not sent: Nova could not answer it before its fence ends, when the next one may
 // be sent.
 var errLate = apperr.New(apperr.Unavailable, "this replica was too slow, and sent nothing to nova")
 
@@ -455,7 +455,7 @@ func (e Engine) create(
 	case apperr.Rejected(err): // though not for good
 		return i, errors.Join(err, e.endCall(ctx, order, call))
 	default:
-		slog.WarnContext(ctx, "open create", "instance_id", i.ID, "error", err)
+		slog.WarnContext(ctx, "outcome of create call unknown", "instance_id", i.ID, "error", err)
 		return i, errors.Join(ErrOpen, err)
 	}
 	end, cancel := domain.Detached(ctx)

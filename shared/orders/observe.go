@@ -82,7 +82,7 @@ func confirmDeleted(ctx context.Context, cloud Cloud, id string) (domain.Server,
 // Refresh observes the order's servers, and takes the order's other steps if no replica does. The session may be one
 // that can only read.
 func (e Engine) Refresh(ctx context.Context, s Session, order domain.Order) (domain.Order, error) {
-	if order.Spec.Attended() && order.Status == domain.OrderRunning {
+	if order.Spec.NeedsReconcile() && order.Status == domain.OrderRunning {
 		claim, err := e.Claim(ctx, order)
 		if err != nil {
 			return order, err
@@ -141,7 +141,7 @@ func (e Engine) awaitCalls(ctx context.Context, cloud Cloud, order domain.Order)
 	return order, nil
 }
 
-// ErrKeyLeft says that an order cannot be finalized yet, because its key pair could not be deleted.
+// ErrKeyLeft means that an order cannot be finalized yet, because its key pair could not be deleted.
 var ErrKeyLeft = errors.New("the key pair of an order that leaves no servers could not be deleted")
 
 // settle reads the order and finalizes it.

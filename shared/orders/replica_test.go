@@ -304,14 +304,14 @@ func (s *stopping) Server(context.Context, string) (domain.Server, error) { retu
 
 func (s *stopping) StopServer(context.Context, string) error { s.stopped(); return nil }
 
-// TestActionRecordedAfterItsEnd does not take the state back: another replica has seen the server stopped since.
+// TestActionRecordedAfterItsEnd does not take the state back: another replica has observed the server stopped since.
 func TestActionRecordedAfterItsEnd(t *testing.T) {
 	t.Parallel()
 	store, engine := replica(t, time.Minute)
 	instances := engine.Instances.(postgres.Instances)
 	server := domain.Server{ID: uuid.NewString(), Name: "web", ProjectID: "p1", Status: "ACTIVE"}
 	wanted := domain.Instance{ProjectID: "p1"}
-	wanted.Seen(server)
+	wanted.Observe(server)
 	i, _, err := instances.Connect(t.Context(), wanted)
 	if err != nil {
 		t.Fatal(err)

@@ -333,7 +333,7 @@ func TestPrepare(t *testing.T) {
 		t.Errorf("the order is %s, got %v, after %v", status, err, d.calls)
 	}
 	d = &fakeBackend{}
-	outage := apperr.New(apperr.Unavailable, "away")
+	outage := apperr.New(apperr.Unavailable, "unavailable")
 	unavailable := func(_ context.Context, o domain.Order, _ domain.Claim) (domain.Order, error) { return o, outage }
 	status, err = d.work(t, domain.OrderSpec{}, unavailable)
 	if status != domain.OrderRunning || !errors.Is(err, outage) || len(d.calls) != 0 || d.released != 1 {
@@ -371,7 +371,7 @@ func TestRollbackFails(t *testing.T) {
 	}{
 		"it goes to ERROR":    {nil, "a s1 (out of volumes)", true},
 		"it is locked":        {apperr.New(apperr.Conflict, "locked"), "a s1 (Nova does not say why)", true},
-		"nova is unavailable": {apperr.New(apperr.Unavailable, "away"), "", false},
+		"nova is unavailable": {apperr.New(apperr.Unavailable, "unavailable"), "", false},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			d := &fakeBackend{servers: []domain.Server{{ID: "s1", Name: "a", Status: "ACTIVE"}}}

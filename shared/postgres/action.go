@@ -77,7 +77,7 @@ with used as (
 ), event as (` + actionEventSQL + ` after)
 select ` + actionColumns + ` from after`
 
-// maxWaiting is how many actions of a connection may wait at once.
+// maxWaiting is how many actions of a connection may wait concurrently.
 const maxWaiting = 1000
 
 // Create stores an action, with its event. It is a Conflict when the connection has ended or was suspended meanwhile,
@@ -93,7 +93,7 @@ func (a Actions) Create(ctx context.Context, action domain.DelegatedAction) (dom
 }
 
 func createOnce(ctx context.Context, tx pgx.Tx, action domain.DelegatedAction) (domain.DelegatedAction, error) {
-	// Of two requests with the same ID that come at once, the second finds the action of the first.
+	// Of two requests with the same ID that come concurrently, the second finds the action of the first.
 	if err := lockName(ctx, tx, "action", action.ProjectID, action.ID.String()); err != nil {
 		return action, err
 	}

@@ -15,8 +15,8 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// ask stores an action of an instance through the connection.
-func (l testDB) ask(t *testing.T, c domain.Connection, instance uuid.UUID) domain.DelegatedAction {
+// request stores an action of an instance through the connection.
+func (l testDB) request(t *testing.T, c domain.Connection, instance uuid.UUID) domain.DelegatedAction {
 	t.Helper()
 	wanted := domain.DelegatedAction{
 		ID: uuid.New(), ProjectID: c.ProjectID, ConnectionID: c.ID, InstanceID: instance, UserID: "u2",
@@ -42,7 +42,7 @@ func TestActions(t *testing.T) {
 	actions := postgres.Actions{DB: l.DB}
 	c, other := l.storeConnection(t, domain.ConnectionQuota{}, nil), l.storeConnection(t, domain.ConnectionQuota{}, nil)
 	one, two := uuid.New(), uuid.New()
-	first, second, third := l.ask(t, c, one), l.ask(t, c, one), l.ask(t, c, two)
+	first, second, third := l.request(t, c, one), l.request(t, c, one), l.request(t, c, two)
 	if _, taken := l.take(t, other, time.Minute, 10); len(taken) != 0 {
 		t.Errorf("another connection's are taken: %+v", taken)
 	}
@@ -96,7 +96,7 @@ func TestActionsOfDeadReplica(t *testing.T) {
 	l := newTestDB(t)
 	actions := postgres.Actions{DB: l.DB}
 	c := l.storeConnection(t, domain.ConnectionQuota{}, nil)
-	a := l.ask(t, c, uuid.New())
+	a := l.request(t, c, uuid.New())
 	dead, _ := l.take(t, c, -time.Second, 1)
 	claim, taken := l.take(t, c, time.Minute, 1)
 	if len(taken) != 1 {
@@ -111,14 +111,14 @@ func TestActionsOfDeadReplica(t *testing.T) {
 	}
 }
 
-// TestClaimActionsConcurrently: many replicas that claim at once take each action once.
+// TestClaimActionsConcurrently: many replicas that claim concurrently take each action once.
 func TestClaimActionsConcurrently(t *testing.T) {
 	t.Parallel()
 	l := newTestDB(t)
 	c := l.storeConnection(t, domain.ConnectionQuota{}, nil)
 	const n = 20
 	for range n {
-		l.ask(t, c, uuid.New())
+		l.request(t, c, uuid.New())
 	}
 	var mu sync.Mutex
 	seen := map[uuid.UUID]int{}
@@ -148,7 +148,7 @@ func TestCreateActionRejectsEndedConnection(t *testing.T) {
 	t.Parallel()
 	l := newTestDB(t)
 	c := l.storeConnection(t, domain.ConnectionQuota{}, nil)
-	l.ask(t, c, uuid.New())
+	l.request(t, c, uuid.New())
 	var used bool
 	if err := l.conn.QueryRow(t.Context(), "select last_used_at is not null from connections").Scan(&used); err != nil ||
 		!used {
@@ -281,8 +281,8 @@ func newKey() domain.ActionKey {
 	return domain.ActionKey{ProjectID: "p1", ID: uuid.New(), BodySHA256: []byte("a")}
 }
 
-// TestKeyedAction: of many equal requests at once one runs the action, and the others get its result. Another request
-// with the same id is rejected.
+// TestKeyedAction: of many equal concurrent requests one runs the action, and the others get its result. Another
+// request with the same id is rejected.
 func TestKeyedAction(t *testing.T) {
 	t.Parallel()
 	store := postgres.KeyedActions{DB: open(t, testkit.Database(t))}

@@ -13,9 +13,9 @@ import (
 )
 
 const (
-	// matchSQL selects the nodes (n) that a reservation can have: $1 to $6 are of a domain.HostWant; $7 are the names
-	// of those that have its capabilities, null if it wants none. Hosts that the reservation ($8, $9) has, or that it
-	// was given and has not returned, are no others for it.
+	// matchSQL selects the nodes (n) that a reservation can have: $1 to $6 are of a domain.HostRequest; $7 are the
+	// names of those that have its capabilities, null if it wants none. Hosts that the reservation ($8, $9) has, or
+	// that it was given and has not returned, are no others for it.
 	matchSQL = `n.pool = 'reservable' and ($1 = '' or n.region = $1) and ($2 = '' or n.zone = $2)
       and n.vcpus >= $3 and n.ram_mb >= $4 and n.disk_gb >= $5 and n.traits @> $6::text[]
       and ($7::text[] is null or n.name = any($7::text[]))
@@ -96,7 +96,7 @@ func takeHosts(ctx context.Context, tx pgx.Tx, count int, sql string, args ...an
 
 // matchArgs are the parameters of matchSQL.
 func matchArgs(
-	ctx context.Context, db querier, want domain.HostWant, projectID string, reservation uuid.UUID,
+	ctx context.Context, db querier, want domain.HostRequest, projectID string, reservation uuid.UUID,
 ) ([]any, error) {
 	args := []any{
 		want.Region, want.Zone, want.VCPUs, want.RAMMB, want.DiskGB, orEmpty(want.Traits), []string(nil), projectID,
@@ -173,7 +173,7 @@ with claimed as (
 )
 select (select count(*)::int from claimed) as claimed, (select count(*)::int from written) as written`
 
-	// The time for cleaning begins now; an allocation that is over already keeps its end.
+	// The time for cleaning begins now; an allocation that has ended already keeps its end.
 	releasedSQL = claimedReservation + `, written as (
     update allocations a
     set released_at = coalesce(a.released_at, clock_timestamp()),
@@ -245,7 +245,7 @@ from after`
 
 // Reallocate gives a reservation another host for one of its own (from): one that is up, matches and is free until the
 // end. ok is false when no other is. A host that was prepared stays the reservation's until Released: its servers may
-// be on it. Then an event says that the reservation has moved.
+// be on it. Then an event reports that the reservation has moved.
 func (s Leases) Reallocate(
 	ctx context.Context, claim domain.Claim, lease domain.Lease, r domain.Reservation, from string,
 ) (to string, ok bool, err error) {
@@ -269,7 +269,7 @@ func reallocate(
 	if _, err := exec(ctx, tx, forgetReleasedSQL, r.ProjectID, r.ID, from); err != nil {
 		return "", err
 	}
-	wanted := need{reservation: r.ID, want: *r.Want}
+	wanted := need{reservation: r.ID, want: *r.Request}
 	wanted.want.Min, wanted.want.Max = 1, 1
 	planned, isTaken, err := booking{
 		projectID: r.ProjectID, from: old.Start, end: func(time.Time) time.Time { return old.Until },
@@ -288,8 +288,8 @@ func reallocate(
 	return planned.hosts[0][0], err
 }
 
-// endAllocationsSQL returns the hosts of a lease: what is over stays for the record, what has not begun is deleted. The
-// time for cleaning begins now.
+// endAllocationsSQL returns the hosts of a lease: what has ended stays for the record, what has not begun is deleted.
+// The time for cleaning begins now.
 const endAllocationsSQL = `
 with mine as (
     select a.reservation_id, a.node, lower(a.during) as low, a.prepared_at,

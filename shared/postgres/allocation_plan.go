@@ -31,7 +31,7 @@ type booking struct {
 type need struct {
 	reservation uuid.UUID
 	n           int // of the lease's reservations
-	want        domain.HostWant
+	want        domain.HostRequest
 }
 
 // bookingOf is what the host reservations of a lease need.
@@ -42,7 +42,7 @@ func bookingOf(lease domain.Lease, rules domain.LeaseRules) booking {
 	}
 	for n, r := range lease.Reservations {
 		if r.Type == domain.HostReservation {
-			b.needs = append(b.needs, need{reservation: r.ID, n: n, want: *r.Want})
+			b.needs = append(b.needs, need{reservation: r.ID, n: n, want: *r.Request})
 		}
 	}
 	return b
@@ -319,7 +319,7 @@ func (a *assignment) add(k, count int) (isDone bool) {
 }
 
 // place gives a need some more hosts, at most so many: spare ones, or else those of another need that gets others for
-// them. A class that is seen has been tried. It returns how many, 0 if no assignment has more.
+// them. A class that is marked has been tried. It returns how many, 0 if no assignment has more.
 func (a *assignment) place(k, most int, seen []bool) int {
 	for c, class := range a.classes {
 		if n := min(most, a.spare[c]); n > 0 && class>>k&1 == 1 {
@@ -434,7 +434,7 @@ func (s Leases) Availability(ctx context.Context, q domain.FreeQuery) (slots []d
 	if q.Hosts < 1 || q.Limit < 1 || q.Length.IsZero() {
 		return nil, apperr.New(apperr.Internal, "internal error")
 	}
-	match, err := matchArgs(ctx, s.DB.pool, q.Want, "", uuid.Nil)
+	match, err := matchArgs(ctx, s.DB.pool, q.Request, "", uuid.Nil)
 	if err != nil {
 		return nil, err
 	}

@@ -19,12 +19,12 @@ import (
 )
 
 // reserving is a lease with these reservations of hosts.
-func reserving(in time.Duration, wants ...domain.HostWant) domain.NewLease {
+func reserving(in time.Duration, wants ...domain.HostRequest) domain.NewLease {
 	made := newLease(in, 1)
 	made.Lease.Reservations = nil
 	for _, want := range wants {
 		made.Lease.Reservations = append(made.Lease.Reservations, domain.Reservation{
-			ID: uuid.New(), Type: domain.HostReservation, Want: &want,
+			ID: uuid.New(), Type: domain.HostReservation, Request: &want,
 		})
 	}
 	return made
@@ -52,13 +52,13 @@ func TestMinimaFirst(t *testing.T) {
 	special := []string{"HW_CPU_X86_AVX512F"} // the smallest host alone has it
 	for _, tc := range []struct {
 		name  string
-		wants []domain.HostWant
+		wants []domain.HostRequest
 		got   []int
 	}{
-		{"fill up", []domain.HostWant{{Min: 1, Max: 3}, {Min: 1, Max: 1}}, []int{2, 1}},
-		{"fill up the second", []domain.HostWant{{Min: 1, Max: 1}, {Min: 1, Max: 1000}}, []int{1, 2}},
-		{"one fits one host only", []domain.HostWant{{Min: 2, Max: 2}, {Min: 1, Max: 1, Traits: special}}, []int{2, 1}},
-		{"large ones for the other", []domain.HostWant{{Min: 1, Max: 3}, {Min: 2, Max: 2, VCPUs: 32}}, []int{1, 2}},
+		{"fill up", []domain.HostRequest{{Min: 1, Max: 3}, {Min: 1, Max: 1}}, []int{2, 1}},
+		{"fill up the second", []domain.HostRequest{{Min: 1, Max: 1}, {Min: 1, Max: 1000}}, []int{1, 2}},
+		{"one fits one host", []domain.HostRequest{{Min: 2, Max: 2}, {Min: 1, Max: 1, Traits: special}}, []int{2, 1}},
+		{"large ones for the other", []domain.HostRequest{{Min: 1, Max: 3}, {Min: 2, Max: 2, VCPUs: 32}}, []int{1, 2}},
 	} {
 		for _, isDry := range []bool{true, false} {
 			made, book := reserving(time.Hour, tc.wants...), store.Create
@@ -79,8 +79,8 @@ func TestMinimaFirst(t *testing.T) {
 		}
 		write(t, conn, "delete from leases")
 	}
-	_, err := store.Check(t.Context(), reserving(time.Hour, domain.HostWant{Min: 2, Max: 2},
-		domain.HostWant{Min: 2, Max: 2}))
+	_, err := store.Check(t.Context(), reserving(time.Hour, domain.HostRequest{Min: 2, Max: 2},
+		domain.HostRequest{Min: 2, Max: 2}))
 	if apperr.CodeOf(err) != apperr.Unprocessable {
 		t.Errorf("4 hosts of 3: %v", err)
 	}
@@ -90,10 +90,10 @@ func TestMinimaFirst(t *testing.T) {
 func TestTriesInsertNothing(t *testing.T) {
 	t.Parallel()
 	store, conn := reservable(t, 50)
-	create(t, store, reserving(24*time.Hour, domain.HostWant{Min: 40, Max: 40}))
+	create(t, store, reserving(24*time.Hour, domain.HostRequest{Min: 40, Max: 40}))
 	inserted := countInserts(t, conn)
-	one, all := domain.HostWant{Min: 1, Max: 1}, domain.HostWant{Min: 1, Max: 1000}
-	most := domain.HostWant{Min: 11, Max: 50}
+	one, all := domain.HostRequest{Min: 1, Max: 1}, domain.HostRequest{Min: 1, Max: 1000}
+	most := domain.HostRequest{Min: 11, Max: 50}
 	for _, tc := range []struct {
 		name    string
 		made    domain.NewLease
@@ -103,7 +103,7 @@ func TestTriesInsertNothing(t *testing.T) {
 		{"all there are, and one", reserving(24*time.Hour, all, one), false},
 		{"too many", reserving(24*time.Hour, most), true},
 		{"too many, and one", reserving(24*time.Hour, most, one), true},
-		{"more than there are", reserving(24*time.Hour, domain.HostWant{Min: 51, Max: 51}), true},
+		{"more than there are", reserving(24*time.Hour, domain.HostRequest{Min: 51, Max: 51}), true},
 	} {
 		_, err := store.Check(t.Context(), tc.made)
 		if n := inserted(); n != 0 || (err != nil) != tc.refused {
@@ -125,9 +125,9 @@ func TestRefusalsAgree(t *testing.T) {
 	write(t, conn, `update nodes set vcpus = 16 where name <= 'n002'`)
 	write(t, conn, `update nodes set traits = '{HW_CPU_X86_AVX512F}' where name in ('n001', 'n005')`)
 	base := time.Now().Add(time.Hour).UTC().Truncate(time.Hour)
-	wants := func() (all []domain.HostWant) {
+	wants := func() (all []domain.HostRequest) {
 		for range 1 + rand.IntN(3) {
-			want := domain.HostWant{Min: 1 + rand.IntN(2), VCPUs: 32 * rand.IntN(2)}
+			want := domain.HostRequest{Min: 1 + rand.IntN(2), VCPUs: 32 * rand.IntN(2)}
 			want.Max = want.Min + rand.IntN(3)
 			if rand.IntN(3) == 0 {
 				want.Traits = []string{"HW_CPU_X86_AVX512F"}
@@ -192,8 +192,8 @@ func couldBook(t *testing.T, conn *pgx.Conn, lease domain.Lease, isBooked bool) 
 select array(select name from nodes n where vcpus >= $1 and traits @> $2 and not exists (
     select from allocations a join reservations r on r.project_id = a.project_id and r.id = a.reservation_id
     where a.node = n.name and a.during && tstzrange($3, $4) and r.lease_id <> $5))`,
-			r.Want.VCPUs, append([]string{}, r.Want.Traits...), lease.StartsAt, lease.EndsAt, lease.ID)
-		for range r.Want.Min {
+			r.Request.VCPUs, append([]string{}, r.Request.Traits...), lease.StartsAt, lease.EndsAt, lease.ID)
+		for range r.Request.Min {
 			units = append(units, names)
 		}
 	}
@@ -317,7 +317,7 @@ where reservation_id = $2`, minutes, r.ID)
 		return slots[0].From
 	}
 	ended(10)
-	for _, wants := range [][]domain.HostWant{{{Min: 1, Max: 1}}, {{Min: 1, Max: 1}, {Min: 1, Max: 1}}} {
+	for _, wants := range [][]domain.HostRequest{{{Min: 1, Max: 1}}, {{Min: 1, Max: 1}, {Min: 1, Max: 1}}} {
 		made := create(t, store, reserving(0, wants...))
 		host := made.Reservations[0].Allocations[0].Node
 		if len(wants) == 1 && host == held {
@@ -329,7 +329,7 @@ where reservation_id = $2`, minutes, r.ID)
 	if at := free(2); !at.Equal(back) {
 		t.Errorf("two are free at %s, want %s", at, back)
 	}
-	for _, wants := range [][]domain.HostWant{{{Min: 2, Max: 2}}, {{Min: 1, Max: 1}, {Min: 1, Max: 1}}} {
+	for _, wants := range [][]domain.HostRequest{{{Min: 2, Max: 2}}, {{Min: 1, Max: 1}, {Min: 1, Max: 1}}} {
 		made := reserving(time.Minute, wants...)
 		for _, book := range []func(context.Context, domain.NewLease) (domain.Lease, error){store.Check, store.Create} {
 			_, err := book(t.Context(), made)

@@ -195,13 +195,13 @@ func TestAvailability(t *testing.T) {
 		{"too long", func(q *domain.FreeQuery) { q.Length = period(t, "PT9H") }, ""},
 		{"from the middle", func(q *domain.FreeQuery) { q.From = at(3) }, "4-6x2 12-20x2"},
 		{"three hosts", func(q *domain.FreeQuery) { q.Hosts = 3 }, ""},
-		{"unknown zone", func(q *domain.FreeQuery) { q.Want.Zone = "moon" }, ""},
-		{"a trait", func(q *domain.FreeQuery) { q.Want.Traits = []string{"HW_CPU_X86_AVX2"} }, "0-2x2 4-6x2 12-20x2"},
-		{"another trait", func(q *domain.FreeQuery) { q.Want.Traits = []string{"HW_CPU_X86_AVX512F"} }, ""},
+		{"unknown zone", func(q *domain.FreeQuery) { q.Request.Zone = "moon" }, ""},
+		{"a trait", func(q *domain.FreeQuery) { q.Request.Traits = []string{"HW_CPU_X86_AVX2"} }, "0-2x2 4-6x2 12-20x2"},
+		{"another trait", func(q *domain.FreeQuery) { q.Request.Traits = []string{"HW_CPU_X86_AVX512F"} }, ""},
 		{"a capability", func(q *domain.FreeQuery) {
-			q.Want.Capabilities = []string{"cpu_info:arch s== x86_64"}
+			q.Request.Capabilities = []string{"cpu_info:arch s== x86_64"}
 		}, ""},
-		{"too many cores", func(q *domain.FreeQuery) { q.Want.VCPUs = 33 }, ""},
+		{"too many cores", func(q *domain.FreeQuery) { q.Request.VCPUs = 33 }, ""},
 	} {
 		q := query
 		tc.change(&q)
@@ -218,13 +218,13 @@ func TestAvailability(t *testing.T) {
 	write(t, conn, `update nodes set attributes = '{"cpu_info:arch": "x86_64"}' where name = 'n001'`)
 	capable := query
 	capable.Hosts, capable.Limit = 1, 1
-	capable.Want.Capabilities = []string{"cpu_info:arch s== x86_64"}
+	capable.Request.Capabilities = []string{"cpu_info:arch s== x86_64"}
 	if slots, err := store.Availability(t.Context(), capable); err != nil || len(slots) != 1 || slots[0].Hosts != 1 {
 		t.Errorf("one host has the capability: %+v %v", slots, err)
 	}
 	made := newLease(0, 2)
 	made.Lease.StartsAt, made.Lease.EndsAt = at(30), at(31)
-	made.Lease.Reservations[0].Want.Capabilities = capable.Want.Capabilities
+	made.Lease.Reservations[0].Request.Capabilities = capable.Request.Capabilities
 	wantCode(t, "two hosts with the capability", errOf(store.Check(t.Context(), made)), apperr.Unprocessable)
 	held, err := store.Allocations(t.Context(), domain.AllocationQuery{From: at(3), Until: at(7)})
 	if err != nil || len(held) != 3 || held[0].LeaseID == uuid.Nil || held[0].ProjectID != "p1" {
@@ -238,7 +238,7 @@ func period(t *testing.T, text string) domain.Period {
 }
 
 // TestFreeMonths: a month is that of the calendar from the start of each slot, and not as long as the one that was
-// asked about.
+// queried.
 func TestFreeMonths(t *testing.T) {
 	t.Parallel()
 	store, _ := reservable(t, 1)
@@ -315,7 +315,7 @@ func TestFreeAtOfSeveral(t *testing.T) {
 	for first := range 20 {
 		made := newLease(0, 1)
 		made.Lease.Reservations = append(made.Lease.Reservations, domain.Reservation{
-			ID: uuid.New(), Type: domain.HostReservation, Want: &domain.HostWant{Min: 2, Max: 2},
+			ID: uuid.New(), Type: domain.HostReservation, Request: &domain.HostRequest{Min: 2, Max: 2},
 		})
 		made.Lease.StartsAt = base.Add(time.Duration(first) * time.Hour)
 		made.Lease.EndsAt = made.Lease.StartsAt.Add(2 * time.Hour)
@@ -332,7 +332,7 @@ func TestFreeAtOfSeveral(t *testing.T) {
 	}
 	many := newLease(0, 2)
 	many.Lease.Reservations = append(many.Lease.Reservations, domain.Reservation{
-		ID: uuid.New(), Type: domain.HostReservation, Want: &domain.HostWant{Min: 2, Max: 2},
+		ID: uuid.New(), Type: domain.HostReservation, Request: &domain.HostRequest{Min: 2, Max: 2},
 	})
 	many.Lease.StartsAt, many.Lease.EndsAt = base, base.Add(time.Hour)
 	_, err := store.Check(t.Context(), many)

@@ -118,7 +118,8 @@ func (c Callbacks) ListByIDs(ctx context.Context, projectID string, ids []uuid.U
 		"select "+callbackColumns+" from callbacks where project_id = $1 and id = any($2)", projectID, ids)
 }
 
-// List reads a page of the project's callbacks, the oldest first; marker is the last id already seen (zero = none).
+// List reads a page of the project's callbacks, the oldest first; marker is the last id of the previous page (zero =
+// none).
 func (c Callbacks) List(ctx context.Context, projectID string, limit int, marker uuid.UUID) ([]domain.Callback, error) {
 	return queryAll[domain.Callback](ctx, c.DB.pool, // ids are version 7: the order of time
 		"select "+callbackColumns+" from callbacks where project_id = $1 and id > $2 order by id limit "+
@@ -129,7 +130,7 @@ const (
 	lockCallbackSQL = `select ` + callbackColumns +
 		` from callbacks where project_id = $1 and id = $2 for no key update`
 
-	// With $7 the receiver is asked for its consent at once; an answer to an earlier handshake no longer counts.
+	// With $7 the receiver is asked for its consent immediately; an answer to an earlier handshake no longer counts.
 	changeCallbackSQL = `
 with before as (
     select project_id, id, status from callbacks where project_id = $1 and id = $2
@@ -145,57 +146,57 @@ with before as (
 ), event as (` + callbackEventSQL + ` after where status <> previous_status)
 select ` + callbackColumns + ` from after`
 
-	// Failing deliveries are retried at once.
+	// Failing deliveries are retried immediately.
 	ofCallback = `c.project_id = $1 and c.id = $2`
 )
 
-// Change makes its owner's change to a callback and writes the event of its new status. asks says that its receiver has
-// to be asked for its consent.
+// Change makes its owner's change to a callback and writes the event of its new status. needsConsent reports whether
+// its receiver has to be asked for its consent.
 func (c Callbacks) Change(
 	ctx context.Context, projectID string, id uuid.UUID, change domain.CallbackChange,
-) (changed domain.Callback, asks bool, err error) {
+) (changed domain.Callback, needsConsent bool, err error) {
 	err = c.DB.change(ctx, func(tx pgx.Tx) error {
 		if changed, err = oneCallback(ctx, tx, lockCallbackSQL, projectID, id); err != nil {
 			return err
 		}
 		was := changed.Status
-		if asks, err = changed.Apply(change); err != nil {
+		if needsConsent, err = changed.Apply(change); err != nil {
 			return err
 		}
-		if was == domain.CallbackGone && changed.Status != was { // a callback that is gone does not count
+		if was == domain.CallbackGone && changed.Status != was { // a gone callback does not count
 			changed.Most = change.Most
 			if err = roomForCallback(ctx, tx, changed); err != nil {
 				return err
 			}
 		}
 		changed, err = oneCallback(ctx, tx, changeCallbackSQL, projectID, id, changed.URL, changed.Events,
-			changed.Status, changed.Reason, asks)
-		if err != nil || !asks {
+			changed.Status, changed.Reason, needsConsent)
+		if err != nil || !needsConsent {
 			return err
 		}
 		return endFreePauses(ctx, tx, ofCallback, projectID, id)
 	})
-	if err == nil && asks {
+	if err == nil && needsConsent {
 		if err := c.DB.endPauses(ctx, ofCallback, projectID, id); err != nil { // the change is made
 			slog.WarnContext(ctx, "some deliveries keep their pause", "callback_id", id, "error", err)
 		}
 	}
-	return changed, asks, err
+	return changed, needsConsent, err
 }
 
-// A callback that is gone gets no deliveries and no new events.
+// A gone callback gets no deliveries and no new events.
 const retireCallbackSQL = `
 update callbacks set status = 'gone', ` + due.ReleaseSQL + ` where project_id = $1 and id = $2`
 
-// lockAllSQL locks a callback with all that is deleted with it, or fails at once when another transaction has a part of
-// it.
+// lockAllSQL locks a callback with all that is deleted with it, or fails immediately when another transaction has a
+// part of it.
 var lockAllSQL = []string{
 	`select from callbacks where project_id = $1 and id = $2 for update nowait`,
 	`select from streams where project_id = $1 and callback_id = $2 for update nowait`,
 	`select from deliveries where project_id = $1 and callback_id = $2 for update nowait`,
 }
 
-// How often Delete tries to get all locks at once, and the pause between two tries.
+// How often Delete tries to get all locks together, and the pause between two tries.
 const (
 	deleteTries = 100
 	deletePause = 50 * time.Millisecond
@@ -231,7 +232,7 @@ func (c Callbacks) delete(ctx context.Context, projectID string, id uuid.UUID) e
 	})
 }
 
-// Every secret that a receiver may still have signs until the last overlap is over.
+// Every secret that a receiver may still have signs until the last overlap has ended.
 const rotateSQL = `
 update callbacks
 set older_secrets = case when $4::interval > interval '0' and previous_until > now()
@@ -348,8 +349,8 @@ with before as (
 ), event as (` + callbackEventSQL + ` after where status <> previous_status)
 select status from after`
 
-// MarkUnverified records that the receiver did not consent, and asks it again after the pause. A callback whose
-// receiver has not consented for longer than tryFor is suspended, as the status says.
+// MarkUnverified records that the receiver did not consent, and requests consent again after the pause. A callback
+// whose receiver has not consented for longer than tryFor is suspended, as the status says.
 func (o Outbox) MarkUnverified(
 	ctx context.Context, a domain.Attempt, reason string, pause, tryFor time.Duration,
 ) (domain.CallbackStatus, error) {

@@ -20,7 +20,7 @@ import (
 
 // TestChangeCallbackDuringDelivery: owners change, rotate, test and delete callbacks while events are written
 // and two copies deliver. No owner's change fails, no event is lost, and what is deleted leaves nothing. A copy that
-// delivers may be the one that Postgres chooses to end a deadlock: its claim ends by itself.
+// delivers may be the one that Postgres chooses to end a deadlock: its claim expires.
 func TestChangeCallbackDuringDelivery(t *testing.T) {
 	t.Parallel()
 	database := testkit.Database(t)
@@ -135,8 +135,8 @@ type listener struct {
 	instance      uuid.UUID
 }
 
-// TestEventsFanOut: the owner's project gets all of its own events, whoever acts in it. A delegate gets the events of
-// the connection while he may act through it. Nobody else gets any.
+// TestEventsFanOut: the owner's project gets all of its own events, no matter who acts in it. A delegate gets the
+// events of the connection while he may act through it. No one else gets any.
 func TestEventsFanOut(t *testing.T) {
 	t.Parallel()
 	l := newTestDB(t)
@@ -309,7 +309,7 @@ values ('p1', $1, 'u', 'https://receiver.example.com', $2, $3, $4, '', now() - $
 		}
 	}
 	const old, young = "8 days", "6 days"
-	add("of an order that is over", uuid.Nil, over.ID, "verified", old)
+	add("of an order that has ended", uuid.Nil, over.ID, "verified", old)
 	add("of an instance that is deleted", over.Instances[0].ID, uuid.Nil, "verified", old)
 	add("gone", uuid.Nil, uuid.Nil, "gone", old)
 	add("young", uuid.Nil, over.ID, "verified", young)

@@ -16,7 +16,7 @@ import (
 )
 
 // One replica at a time works on a row. It claims the row by the columns claim_id and claimed_until; every write of
-// that work carries the claim's id and writes nothing once another replica has the row. A claim ends by itself, by the
+// that work carries the claim's id and writes nothing once another replica has the row. A claim expires, by the
 // database's clock.
 
 // unclaimed is the condition that no replica has claimed the row of this alias. It is for rows that the statement finds

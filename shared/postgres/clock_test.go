@@ -68,10 +68,10 @@ func TestClock(t *testing.T) {
 		sql  string
 		want []string
 	}{
-		"a lease":              {lease("'pending', now() - interval '1 hour'"), []string{"run-leases in 0s"}},
-		"a lease soon":         {lease("'pending', now() + interval '40 seconds'"), []string{"run-leases in 40s"}},
-		"a lease later":        {lease("'pending', now() + interval '2 minutes'"), nil},
-		"a lease that is over": {lease("'ended', null"), nil},
+		"a lease":                {lease("'pending', now() - interval '1 hour'"), []string{"run-leases in 0s"}},
+		"a lease soon":           {lease("'pending', now() + interval '40 seconds'"), []string{"run-leases in 40s"}},
+		"a lease later":          {lease("'pending', now() + interval '2 minutes'"), nil},
+		"a lease that has ended": {lease("'ended', null"), nil},
 		"a claimed lease": {
 			lease("'pending', now()") + "; update leases set claimed_until = now() + interval '5 minutes'",
 			nil,
@@ -184,8 +184,8 @@ values (gen_random_uuid(), 'p', 'q', 'u', 'user', '', '{}', now() + interval '50
 			stream("'verified', now() + interval '30 seconds', now()"),
 			[]string{"deliver-events in 30s"},
 		},
-		"a delivery to a suspended one":  {stream("'suspended', null, now()"), nil},
-		"a delivery to one that is gone": {stream("'gone', null, now()"), []string{"deliver-events in 0s"}},
+		"a delivery to a suspended one": {stream("'suspended', null, now()"), nil},
+		"a delivery to a gone one":      {stream("'gone', null, now()"), []string{"deliver-events in 0s"}},
 		"a handshake": {
 			stream("'pending', null, now() + interval '1 hour'"),
 			[]string{"deliver-events in 0s"},

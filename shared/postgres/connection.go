@@ -268,8 +268,8 @@ from connections where project_id = $1 and id = $2 for no key update`, projectID
 }
 
 // Usable reads a connection that the caller may act through, with the database's time, and records it for the request
-// log. It is NotFound for any other connection and a deleted one. For one that has ended by itself it is the error of
-// domain.Connection.Permits.
+// log. It is NotFound for any other connection and a deleted one. For one that has ended automatically it is the error
+// of domain.Connection.Permits.
 func (c Connections) Usable(
 	ctx context.Context, who domain.Identity, id uuid.UUID,
 ) (found domain.Connection, now time.Time, err error) {

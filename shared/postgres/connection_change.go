@@ -85,7 +85,7 @@ select count(*) from after`
 )
 
 // Change replaces a connection, and schedules the revocation of a trust that it no longer has. It is domain.ErrChanged
-// when somebody has changed the connection since it was read, and a Conflict when it has ended, or an open lease that
+// when someone has changed the connection since it was read, and a Conflict when it has ended, or an open lease that
 // names it could not be handled with it any more.
 func (c Connections) Change(
 	ctx context.Context, before, after domain.Connection,
@@ -148,8 +148,8 @@ func (c Connections) Suspend(
 	return false, err
 }
 
-// endConnectionSQL ends a connection and wipes its secret. One that has ended by itself can still be deleted. With $6
-// it ends only a delegation of that generation, and with $7 only one whose time is over.
+// endConnectionSQL ends a connection and wipes its secret. One that has ended automatically can still be deleted. With
+// $6 it ends only a delegation of that generation, and with $7 only one that has expired.
 const endConnectionSQL = `
 with before as (
     select id, ` + shownStatus + ` as status from connections
@@ -166,8 +166,8 @@ with before as (
 ), event as (` + connectionEventSQL + ` after where ` + isShown + `)
 select count(*) from after`
 
-// End ends a connection: its secret is wiped, and nobody can act through it. revoked says that Keystone has nothing of
-// it left to revoke. ended is false when it had ended so already.
+// End ends a connection: its secret is wiped, and no one can act through it. revoked reports whether Keystone has
+// nothing of it left to revoke. ended is false when it had ended so already.
 func (c Connections) End(
 	ctx context.Context, projectID string, id uuid.UUID, status domain.ConnectionStatus, reason string, revoked bool,
 ) (ended bool, err error) {
@@ -181,7 +181,7 @@ func (c Connections) Lose(
 	return c.end(ctx, lost.ProjectID, lost.ID, domain.ConnectionLost, reason, revoked, lost.Generation, false)
 }
 
-// Expire ends a connection whose time is over, unless it was prolonged since.
+// Expire ends a connection that has expired, unless it was prolonged since.
 func (c Connections) Expire(
 	ctx context.Context, over domain.Connection, reason string, revoked bool,
 ) (ended bool, err error) {

@@ -66,7 +66,7 @@ func TestChangeConnection(t *testing.T) {
 	before := storedConnection(t, store, newConnection())
 	after := before
 	one := 1
-	after.Name, after.Quota, after.Secret = "other", domain.ConnectionQuota{Instances: &one}, []byte("sealed anew")
+	after.Name, after.Quota, after.Secret = "other", domain.ConnectionQuota{Instances: &one}, []byte("sealed again")
 	after.IdleTimeout, after.UsableBy = 0, []string{}
 	stored := must(store.Change(domain.WithActor(t.Context(), domain.ActorOf(delegator, uuid.Nil)), before, after))(t)
 	if stored.Name != "other" || *stored.Quota.Instances != 1 || stored.IdleTimeout != 0 || len(stored.UsableBy) != 0 ||
@@ -79,7 +79,7 @@ func TestChangeConnection(t *testing.T) {
   and data->'actor'->>'user_id' = 'u1' and seq = 2
 		from events where type = 'cloudfn.connection.changed.v1'`)
 	l.holds(t, "select not exists (select from events where data::text like '%sealed%')")
-	l.holds(t, "select secret = 'sealed anew' and next_check_at <= clock_timestamp() from connections")
+	l.holds(t, "select secret = 'sealed again' and next_check_at <= clock_timestamp() from connections")
 	if _, err := store.Change(t.Context(), before, after); !errors.Is(err, domain.ErrChanged) {
 		t.Errorf("a change of what is not there any more: %v", err)
 	}
@@ -159,7 +159,7 @@ func TestTrustWithoutConnectionIsRevoked(t *testing.T) {
 	}
 	must(d.MarkTrustGone(t.Context(), late))(t)
 	if l.due(t) != "" {
-		t.Errorf("what was replaced is due at once: %s", l.due(t))
+		t.Errorf("what was replaced is due immediately: %s", l.due(t))
 	}
 	must(store.End(t.Context(), "p1", c.ID, domain.ConnectionDeleted, "", false))(t)
 	if l.due(t) != "t!" {
@@ -264,7 +264,7 @@ func TestSuspend(t *testing.T) {
 	if over, err := d.Ending(t.Context(), 10); err != nil || len(over) != 1 {
 		t.Fatalf("it does not end: %v %v", over, err)
 	}
-	if ended, err := store.Expire(t.Context(), c, "its time is over", false); err != nil || !ended {
+	if ended, err := store.Expire(t.Context(), c, "it has expired", false); err != nil || !ended {
 		t.Errorf("it does not end: %t %v", ended, err)
 	}
 	l.holds(t, `select string_agg(coalesce(data->>'previous_status', '') || '>' || (data->>'status'), ' ' order by seq) =

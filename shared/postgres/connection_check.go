@@ -11,7 +11,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// A check asks the connection's Keystone whether it still accepts the delegation: every domain.CheckEvery, and on
+// A check finds out whether the connection's Keystone still accepts the delegation: every domain.CheckEvery, and on
 // request. When one is due, those that are within domain.CheckEarly are done with it.
 
 const (
@@ -35,7 +35,7 @@ set check_until = clock_timestamp() + $3::interval, next_check_at = least(next_c
 where id = (select id from due)
 returning ` + delegationColumns
 
-	// A check that was requested after Keystone was asked ($3) stays due.
+	// A check that was requested after Keystone was called ($3) stays due.
 	nextCheck = `check_until = clock_timestamp() + $4::interval,
     next_check_at = case when next_check_at > $3 then next_check_at
                          else clock_timestamp() + $5::interval * (0.8 + 0.4 * random()) end`
@@ -73,7 +73,7 @@ func (d Delegations) CheckClouds(ctx context.Context) ([]domain.RemoteCloud, err
 }
 
 // ClaimCheck claims the connection to the cloud whose check is due first, within domain.CheckEarly. found is false when
-// none is. The claim of a replica that dies ends by itself.
+// none is. The claim of a replica that dies expires.
 func (d Delegations) ClaimCheck(
 	ctx context.Context, cloud domain.RemoteCloud, claimFor time.Duration,
 ) (c domain.Connection, found bool, err error) {
@@ -81,27 +81,27 @@ func (d Delegations) ClaimCheck(
 		domain.CheckEarly)
 }
 
-// MarkChecked records that Keystone accepts the delegation, with these roles (nil = not known). asked is the database's
-// time before the request to Keystone. What is delegated for managed resources keeps the roles that it was made with,
-// without those that they imply: a declaration compares them.
+// MarkChecked records that Keystone accepts the delegation, with these roles (nil = not known). started is the
+// database's time before the request to Keystone. What is delegated for managed resources keeps the roles that it was
+// made with, without those that they imply: a declaration compares them.
 func (d Delegations) MarkChecked(
-	ctx context.Context, projectID string, id uuid.UUID, asked time.Time, roles []string,
+	ctx context.Context, projectID string, id uuid.UUID, started time.Time, roles []string,
 ) error {
-	_, err := exec(ctx, d.DB.pool, markCheckedSQL, projectID, id, asked, betweenChecks, domain.CheckEvery, roles)
+	_, err := exec(ctx, d.DB.pool, markCheckedSQL, projectID, id, started, betweenChecks, domain.CheckEvery, roles)
 	return err
 }
 
-// MarkUnchecked records why Keystone gave no answer. asked is the database's time before the request.
+// MarkUnchecked records why Keystone gave no answer. started is the database's time before the request.
 func (d Delegations) MarkUnchecked(
-	ctx context.Context, projectID string, id uuid.UUID, asked time.Time, why string,
+	ctx context.Context, projectID string, id uuid.UUID, started time.Time, why string,
 ) error {
-	_, err := exec(ctx, d.DB.pool, markUncheckedSQL, projectID, id, asked, betweenChecks, domain.CheckEvery, why)
+	_, err := exec(ctx, d.DB.pool, markUncheckedSQL, projectID, id, started, betweenChecks, domain.CheckEvery, why)
 	return err
 }
 
 // RequestCheck makes a connection's check due now, also one that was due already: the late answer to an earlier check,
-// whose claim may have ended, does not answer the request. A check since the moment given does. The zero time says that
-// the connection has ended.
+// whose claim may have ended, does not answer the request. A check since the moment given does. The zero time means
+// that the connection has ended.
 func (c Connections) RequestCheck(ctx context.Context, projectID string, id uuid.UUID) (since time.Time, err error) {
 	since, err = queryValue[time.Time](ctx, c.DB.pool, `
 update connections set next_check_at = clock_timestamp()
@@ -120,8 +120,8 @@ func (c Connections) FailedCheck(
 }
 
 // A list older than the stored one, or of a connection that has ended, is dropped. The connection's row is not locked:
-// if it ends at the same moment, it leaves a row that nobody sees.
-const markSeenSQL = `
+// if it ends at the same moment, it leaves a row that no one sees.
+const recordResourcesSQL = `
 insert into connection_resources (connection_id, project_id, as_of, seen)
 select c.id, c.project_id, $3::timestamptz, $4
 from connections c where c.project_id = $1 and c.id = $2 and c.status = 'active'
@@ -131,17 +131,17 @@ where connection_resources.project_id = $1 and connection_resources.as_of < excl
 // RecordResources stores what can be ordered through a connection. asOf is the database's time
 // before reading it began.
 func (d Delegations) RecordResources(
-	ctx context.Context, projectID string, id uuid.UUID, asOf time.Time, seen domain.SeenResources,
+	ctx context.Context, projectID string, id uuid.UUID, asOf time.Time, seen domain.AvailableResources,
 ) error {
-	_, err := exec(ctx, d.DB.pool, markSeenSQL, projectID, id, asOf, seen)
+	_, err := exec(ctx, d.DB.pool, recordResourcesSQL, projectID, id, asOf, seen)
 	return err
 }
 
 // Resources returns what could be ordered through a connection at the last read, and its age; found is false when it
-// was never read. domain.SeenResources.Allowed says what the connection permits of it.
+// was never read. domain.AvailableResources.Allowed says what the connection permits of it.
 func (c Connections) Resources(
 	ctx context.Context, projectID string, id uuid.UUID,
-) (seen domain.SeenResources, age time.Duration, found bool, err error) {
+) (seen domain.AvailableResources, age time.Duration, found bool, err error) {
 	var now time.Time
 	err = c.DB.pool.QueryRow(ctx, `
 select seen, as_of, clock_timestamp() from connection_resources where project_id = $1

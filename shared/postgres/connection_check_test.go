@@ -158,40 +158,40 @@ func TestLateAnswer(t *testing.T) {
 	d := postgres.Delegations{DB: l.DB}
 	c := l.storeConnection(t, domain.ConnectionQuota{}, nil)
 	early := l.now(t)
-	accepted := func(asked time.Time) error {
-		return d.MarkChecked(t.Context(), "p1", c.ID, asked, []string{"member"})
+	accepted := func(started time.Time) error {
+		return d.MarkChecked(t.Context(), "p1", c.ID, started, []string{"member"})
 	}
-	failed := func(asked time.Time) error { return d.MarkUnchecked(t.Context(), "p1", c.ID, asked, "no answer") }
+	failed := func(started time.Time) error { return d.MarkUnchecked(t.Context(), "p1", c.ID, started, "no answer") }
 	for _, answer := range []struct {
 		last, late func(time.Time) error
 		why        string
 	}{{accepted, failed, ""}, {failed, accepted, "no answer"}, {failed, failed, "no answer"}} {
-		asked := l.now(t)
-		noError(t, errors.Join(answer.last(asked), answer.late(early)))
+		started := l.now(t)
+		noError(t, errors.Join(answer.last(started), answer.late(early)))
 		if !testkit.Scalar[bool](t, l.conn, `select check_error = $2 and greatest(checked_at, check_failed_at) = $3
-from connections where id = $1`, c.ID, answer.why, asked) {
+from connections where id = $1`, c.ID, answer.why, started) {
 			t.Errorf("the last answer is %q, and a late one was recorded", answer.why)
 		}
 	}
 }
 
-// TestRequestCheck: a requested check is due at once, and once more when it was requested during another check. The
+// TestRequestCheck: a requested check is due immediately, and once more when it was requested during another check. The
 // check of a dead replica is due when its claim expires.
 func TestRequestCheck(t *testing.T) {
 	t.Parallel()
 	l := newTestDB(t)
 	d, connections := postgres.Delegations{DB: l.DB}, postgres.Connections{DB: l.DB}
 	c := l.storeConnection(t, domain.ConnectionQuota{}, nil)
-	ask := func() time.Time {
+	request := func() time.Time {
 		t.Helper()
 		return must(connections.RequestCheck(t.Context(), "p1", c.ID))(t)
 	}
-	ask()
+	request()
 	claimCheck(t, d, c.ID)
 	claimCheck(t, d, uuid.Nil) // another replica
-	asked := l.now(t)
-	ask()
-	noError(t, d.MarkChecked(t.Context(), "p1", c.ID, asked, []string{"member", "reader"}))
+	started := l.now(t)
+	request()
+	noError(t, d.MarkChecked(t.Context(), "p1", c.ID, started, []string{"member", "reader"}))
 	// not twice within two seconds, which may have passed here
 	l.holds(t, "select check_until > checked_at + interval '2 seconds' from connections")
 	l.exec(t, "update connections set check_until = now() + interval '1 hour'")
@@ -199,21 +199,21 @@ func TestRequestCheck(t *testing.T) {
 	l.exec(t, "update connections set check_until = now() - interval '1 second'")
 	claimCheck(t, d, c.ID)
 	got, err := connections.Get(t.Context(), domain.Identity{UserID: "u1", ProjectID: "p1"}, c.ID)
-	if err != nil || !got.CheckedAt.Equal(asked) || !slices.Equal(got.ActsAs.Roles, []string{"member", "reader"}) ||
+	if err != nil || !got.CheckedAt.Equal(started) || !slices.Equal(got.ActsAs.Roles, []string{"member", "reader"}) ||
 		got.Status != domain.ConnectionActive {
-		t.Errorf("got %+v, which should have been checked at %s", got, asked)
+		t.Errorf("got %+v, which should have been checked at %s", got, started)
 	}
 	l.exec(t, "update connections set check_until = now() - interval '1 second'") // the replica has died
 	claimCheck(t, d, c.ID)
-	asked = l.now(t)
-	noError(t, d.MarkUnchecked(t.Context(), "p1", c.ID, asked, "keystone cannot be reached"))
+	started = l.now(t)
+	noError(t, d.MarkUnchecked(t.Context(), "p1", c.ID, started, "keystone cannot be reached"))
 	at, why, err := connections.FailedCheck(t.Context(), "p1", c.ID)
-	if err != nil || !at.Equal(asked) || why != "keystone cannot be reached" {
+	if err != nil || !at.Equal(started) || why != "keystone cannot be reached" {
 		t.Errorf("the check failed at %s: %q %v", at, why, err)
 	}
 	claimCheck(t, d, uuid.Nil)
 	must(connections.End(t.Context(), "p1", c.ID, domain.ConnectionLost, "", true))(t)
-	if since := ask(); !since.IsZero() {
+	if since := request(); !since.IsZero() {
 		t.Errorf("one that has ended is to be checked since %s", since)
 	}
 }
@@ -226,16 +226,16 @@ func TestRequestAfterClaim(t *testing.T) {
 	d, connections := postgres.Delegations{DB: l.DB}, postgres.Connections{DB: l.DB}
 	c := l.storeConnection(t, domain.ConnectionQuota{}, nil)
 	for _, answer := range []func(time.Time) error{
-		func(asked time.Time) error { return d.MarkChecked(t.Context(), "p1", c.ID, asked, nil) },
-		func(asked time.Time) error { return d.MarkUnchecked(t.Context(), "p1", c.ID, asked, "no answer") },
+		func(started time.Time) error { return d.MarkChecked(t.Context(), "p1", c.ID, started, nil) },
+		func(started time.Time) error { return d.MarkUnchecked(t.Context(), "p1", c.ID, started, "no answer") },
 	} {
 		l.exec(t, "update connections set next_check_at = now() - interval '1 second'")
 		claimCheck(t, d, c.ID)
-		asked := l.now(t)
+		started := l.now(t)
 		l.exec(t, "update connections set check_until = now() - interval '1 second'")
 		since, err := connections.RequestCheck(t.Context(), "p1", c.ID)
-		if err = errors.Join(err, answer(asked)); err != nil || !since.After(asked) {
-			t.Fatalf("requested at %s, asked at %s: %v", since, asked, err)
+		if err = errors.Join(err, answer(started)); err != nil || !since.After(started) {
+			t.Fatalf("requested at %s, started at %s: %v", since, started, err)
 		}
 		l.exec(t, "update connections set check_until = now() - interval '1 second'")
 		claimCheck(t, d, c.ID)

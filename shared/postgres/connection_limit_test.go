@@ -15,7 +15,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestMaxConnections: the maximum holds also when many are created at once. Ended connections do not count.
+// TestMaxConnections: the maximum holds also when many are created concurrently. Ended connections do not count.
 func TestMaxConnections(t *testing.T) {
 	t.Parallel()
 	store := postgres.Connections{DB: open(t, testkit.Database(t))}
@@ -131,28 +131,28 @@ func TestRecordResources(t *testing.T) {
 	store, works := postgres.Connections{DB: db}, postgres.Delegations{DB: db}
 	c := storedConnection(t, store, newConnection())
 	if _, _, found, err := store.Resources(t.Context(), "p1", c.ID); err != nil || found {
-		t.Errorf("before anything was seen: %t %v", found, err)
+		t.Errorf("before anything was read: %t %v", found, err)
 	}
-	want := domain.SeenResources{
+	want := domain.AvailableResources{
 		Flavors: []domain.Flavor{{
 			ID: "f1", Name: "tiny",
 			VCPUs: 1,
 		}}, Images: []domain.Image{}, Quota: &domain.Quota{Instances: domain.QuotaItem{Max: 3, Used: 1}},
-		Truncated: []string{domain.SeenFlavors}, Problems: map[string]domain.Problem{domain.SeenNetworks: {
+		Truncated: []string{domain.ResourceFlavors}, Problems: map[string]domain.Problem{domain.ResourceNetworks: {
 			Code:   "forbidden",
 			Detail: "no",
 		}},
 	}
 	began := testkit.Scalar[time.Time](t, conn, "select clock_timestamp()")
-	see := func(ago time.Duration, seen domain.SeenResources) {
+	see := func(ago time.Duration, seen domain.AvailableResources) {
 		t.Helper()
 		if err := works.RecordResources(t.Context(), "p1", c.ID, began.Add(-ago), seen); err != nil {
 			t.Error(err)
 		}
 	}
-	see(time.Minute, domain.SeenResources{})
+	see(time.Minute, domain.AvailableResources{})
 	see(time.Second, want)
-	see(time.Minute, domain.SeenResources{}) // of a replica that hung
+	see(time.Minute, domain.AvailableResources{}) // of a replica that hung
 	got, age, found, err := store.Resources(t.Context(), "p1", c.ID)
 	if err != nil || !found || age < time.Second || age > 30*time.Second || time.Since(got.AsOf) > 30*time.Second {
 		t.Fatalf("%t %s %s %v", found, age, got.AsOf, err)
@@ -165,7 +165,7 @@ func TestRecordResources(t *testing.T) {
 		t.Errorf("as another project's: %t %v", found, err)
 	}
 	for project, id := range map[string]uuid.UUID{"p2": c.ID, "p1": uuid.New()} {
-		if err := works.RecordResources(t.Context(), project, id, began, domain.SeenResources{}); err != nil {
+		if err := works.RecordResources(t.Context(), project, id, began, domain.AvailableResources{}); err != nil {
 			t.Error(err)
 		}
 	}
@@ -176,7 +176,7 @@ func TestRecordResources(t *testing.T) {
 	must(store.End(t.Context(), "p1", ended.ID, domain.ConnectionDeleted, "over", true))(t)
 	noError(t, works.RecordResources(t.Context(), "p1", ended.ID, began, want))
 	if _, _, found, _ := store.Resources(t.Context(), "p1", ended.ID); found {
-		t.Error("what was seen of a connection that has ended is stored")
+		t.Error("what was read of a connection that has ended is stored")
 	}
 	must(store.End(t.Context(), "p1", c.ID, domain.ConnectionDeleted, "over", true))(t)
 	noError(t, works.Retire(t.Context(), 0, 0))

@@ -14,7 +14,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/due"
 )
 
-// ConnectionRequests are what programs and people ask others to delegate.
+// ConnectionRequests are requests of programs and people to others to delegate.
 type ConnectionRequests struct{ DB *DB }
 
 const consentColumns = `
@@ -92,7 +92,7 @@ select ` + consentColumns + ` from after`
 )
 
 // Create stores a pending request with its event. It expires after domain.RequestTime, or earlier with the terms that
-// it asks for.
+// it requests.
 func (c ConnectionRequests) Create(
 	ctx context.Context, r domain.ConnectionRequest,
 ) (domain.ConnectionRequest, error) {
@@ -170,7 +170,7 @@ returning ` + consentColumns
 
 // ClaimGrant claims a pending request that was sent to the project, to grant it. The claim is not acquired for a
 // request that the user has granted already with the terms of sha256. Any other is a Conflict, with RetryAfter while
-// somebody else grants it.
+// someone else grants it.
 func (c ConnectionRequests) ClaimGrant(
 	ctx context.Context, projectID string, id uuid.UUID, userID string, sha256 []byte, claimFor time.Duration,
 ) (r domain.ConnectionRequest, claim domain.Claim, err error) {
@@ -214,7 +214,7 @@ func (c ConnectionRequests) undecidable(ctx context.Context, r domain.Connection
 }
 
 // ReleaseGrant ends the claim of a request that was not granted after all. released is false when the claim had ended:
-// the request was granted, or somebody else has decided.
+// the request was granted, or someone else has decided.
 func (c ConnectionRequests) ReleaseGrant(
 	ctx context.Context, projectID string, id uuid.UUID, claim domain.Claim,
 ) (released bool, err error) {
@@ -257,14 +257,14 @@ with after as (
 ), event as (` + requestEventSQL + `)
 select ` + consentColumns + ` from after`
 
-// Decline ends a pending request that was sent to the project, also while somebody grants it.
+// Decline ends a pending request that was sent to the project, also while someone grants it.
 func (c ConnectionRequests) Decline(
 	ctx context.Context, projectID string, id uuid.UUID, userID, reason string,
 ) (domain.ConnectionRequest, error) {
 	return c.end(ctx, projectID, id, domain.RequestDeclined, reason, userID)
 }
 
-// Withdraw ends a pending request that the project has sent, also while somebody grants it.
+// Withdraw ends a pending request that the project has sent, also while someone grants it.
 func (c ConnectionRequests) Withdraw(
 	ctx context.Context, projectID string, id uuid.UUID, userID string,
 ) (domain.ConnectionRequest, error) {
@@ -297,7 +297,7 @@ with over as materialized (
 ), event as (` + requestEventSQL + `)
 select count(*) from after`
 
-// Expire ends requests of any project that nobody has decided in time, with their events, and says how many.
+// Expire ends requests of any project that no one has decided in time, with their events, and says how many.
 func (c ConnectionRequests) Expire(ctx context.Context) (int, error) {
 	return write(ctx, c.DB, queryValue[int], expireRequestsSQL)
 }

@@ -101,7 +101,7 @@ func TestCreateConnectionRequest(t *testing.T) {
 	}
 }
 
-// TestMaxConnectionRequests: the maximum holds also when many are created at once.
+// TestMaxConnectionRequests: the maximum holds also when many are created concurrently.
 func TestMaxConnectionRequests(t *testing.T) {
 	t.Parallel()
 	database := testkit.Database(t)
@@ -154,7 +154,7 @@ func TestMaxConnectionRequests(t *testing.T) {
 	storedRequest(t, store, other)
 }
 
-// TestGrantOnce: of many who grant at once one does, and a connection is stored only with its request.
+// TestGrantOnce: of many that grant concurrently one does, and a connection is stored only with its request.
 func TestGrantOnce(t *testing.T) {
 	t.Parallel()
 	database := testkit.Database(t)
@@ -209,7 +209,8 @@ func TestGrantOnce(t *testing.T) {
 	}
 }
 
-// TestGrantAfterClaimEnds: a claim that is over, and a request that somebody has ended meanwhile, give no connection.
+// TestGrantAfterClaimEnds: a claim that has expired, and a request that someone has ended meanwhile, give no
+// connection.
 func TestGrantAfterClaimEnds(t *testing.T) {
 	t.Parallel()
 	database := testkit.Database(t)
@@ -232,7 +233,7 @@ func TestGrantAfterClaimEnds(t *testing.T) {
 			}
 			return nil
 		},
-		"claimed anew": func(r domain.ConnectionRequest) error {
+		"claimed again": func(r domain.ConnectionRequest) error {
 			_, _, err := store.ClaimGrant(t.Context(), "p1", r.ID, "u1", nil, time.Minute)
 			return err
 		},
@@ -243,7 +244,7 @@ func TestGrantAfterClaimEnds(t *testing.T) {
 		},
 	} {
 		r := storedRequest(t, store, newRequest())
-		_, claim, err := store.ClaimGrant(t.Context(), "p1", r.ID, "u1", nil, -time.Second) // it is over at once
+		_, claim, err := store.ClaimGrant(t.Context(), "p1", r.ID, "u1", nil, -time.Second) // it has ended immediately
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -287,14 +288,14 @@ func TestConnectionRequestEnds(t *testing.T) {
 	wantCode(t, "a stranger", errOf(store.Decline(t.Context(), "p3", r.ID, "u2", "")), apperr.NotFound)
 	must(store.Withdraw(t.Context(), "p2", r.ID, "u2"))(t)
 	own := newRequest()
-	own.Requester.ProjectID = "p1" // a program asks the people of its own project
+	own.Requester.ProjectID = "p1" // a program requests from the people of its own project
 	own = storedRequest(t, store, own)
 	late := storedRequest(t, store, newRequest())
 	must(conn.Exec(t.Context(),
 		"update connection_requests set expires_at = clock_timestamp() where status = 'pending'"))(t)
 	if _, _, err := store.ClaimGrant(t.Context(), "p1", late.ID, "u1", nil,
 		time.Minute); apperr.CodeOf(err) != apperr.Conflict || !strings.Contains(err.Error(), "expired at") {
-		t.Errorf("one whose time is over: %v", err)
+		t.Errorf("one that has expired: %v", err)
 	}
 	var ended atomic.Int64
 	concurrently(4, func(int) {
@@ -310,7 +311,7 @@ func TestConnectionRequestEnds(t *testing.T) {
 	}
 	noError(t, store.Retire(t.Context(), time.Hour))
 	if _, err := store.Get(t.Context(), "p1", late.ID); err != nil {
-		t.Errorf("it is gone too early: %v", err)
+		t.Errorf("it was deleted too early: %v", err)
 	}
 	must(conn.Exec(t.Context(),
 		"update connection_requests set updated_at = updated_at - interval '2 hours'"))(t)

@@ -79,7 +79,7 @@ func TestCreateConnection(t *testing.T) {
 	trust := newConnection()
 	trust.Kind, trust.Secret, trust.AuthURL, trust.Region = domain.TrustConnection, nil, "", ""
 	trust.Quota, trust.IdleTimeout, trust.UsableBy = domain.ConnectionQuota{}, 0, []string{}
-	trust.TrustExpiresAt = trust.ExpiresAt.Add(domain.TrustSpare)
+	trust.TrustExpiresAt = trust.ExpiresAt.Add(domain.TrustMargin)
 	stored = storedConnection(t, store, trust)
 	trust.CreatedAt, trust.UpdatedAt = stored.CreatedAt, stored.UpdatedAt
 	trust.CheckedAt, trust.Generation, trust.Seq = stored.CheckedAt, 1, 1
@@ -92,7 +92,7 @@ func TestCreateConnection(t *testing.T) {
 	}
 }
 
-// TestConnectionVisibility: a connection is visible to its project, and to whoever may act through it.
+// TestConnectionVisibility: a connection is visible to its project, and to anyone who can act through it.
 func TestConnectionVisibility(t *testing.T) {
 	t.Parallel()
 	store := postgres.Connections{DB: open(t, testkit.Database(t))}

@@ -18,7 +18,7 @@ type Delegations struct{ DB *DB }
 const delegationColumns = connectionColumns + `, secret`
 
 var (
-	// Connections whose time is over, and trusts that have to be revoked: an index has each in its order.
+	// Connections that have expired, and trusts that have to be revoked: an index has each in its order.
 	endingSQL = `
 with ending as (
     (select id from connections where status = 'active' and expires_at <= now() order by expires_at limit $1)
@@ -31,7 +31,7 @@ with ending as (
 )
 select ` + delegationColumns + ` from connections where id in (select id from ending) order by expires_at limit $1`
 
-	// Connections with work that nobody has claimed. One whose cloud gave no answer waits until not_before; one that
+	// Connections with work that no one has claimed. One whose cloud gave no answer waits until not_before; one that
 	// has ended needs no cloud. The order is random: a fixed one would give all workers to the first. Only the keys of
 	// those that have work are sorted.
 	workSQL = `
@@ -49,7 +49,7 @@ with waiting as (
 select ` + delegationColumns + ` from connections c join picked on c.id = picked_id`
 )
 
-// Ending lists connections whose time is over, and ended ones whose trust has to be revoked.
+// Ending lists connections that have expired, and ended ones whose trust has to be revoked.
 func (d Delegations) Ending(ctx context.Context, limit int) ([]domain.Connection, error) {
 	return queryAll[domain.Connection](ctx, d.DB.pool, endingSQL, limit)
 }
@@ -74,7 +74,7 @@ func (d Delegations) Status(
 	return c.Status, c.Reason, err
 }
 
-// MarkReachable records that the connection's cloud answers, and what flavors it has (nil = not asked for).
+// MarkReachable records that the connection's cloud answers, and what flavors it has (nil = not read).
 func (d Delegations) MarkReachable(ctx context.Context, projectID string, id uuid.UUID, flavors []domain.Flavor) error {
 	_, err := exec(ctx, d.DB.pool, `
 update connections set failures = 0, silent_since = null, not_before = null, flavors = coalesce($3, flavors)
@@ -110,7 +110,7 @@ select id from orders o
 where project_id = $1 and connection_id = $2 and status = 'running' and ` + unclaimed("o") + `
 order by updated_at limit $3`
 
-// Orders lists the connection's running orders that nobody has claimed. Those that waited longest come first, so that
+// Orders lists the connection's running orders that no one has claimed. Those that waited longest come first, so that
 // an order that cannot end holds up no other.
 func (d Delegations) Orders(
 	ctx context.Context, projectID string, connection uuid.UUID, limit int,
@@ -122,7 +122,7 @@ var postponeOrderSQL = `
 update orders set claim_id = null, claimed_until = clock_timestamp() + $3::interval
 where project_id = $1 and id = $2 and status = 'running' and ` + unclaimed("orders")
 
-// Postpone pauses an order that nobody has claimed.
+// Postpone pauses an order that no one has claimed.
 func (d Delegations) Postpone(ctx context.Context, projectID string, order uuid.UUID, pause time.Duration) error {
 	_, err := exec(ctx, d.DB.pool, postponeOrderSQL, projectID, order, pause)
 	return err
@@ -144,7 +144,7 @@ select exists (select from orders o join connections c on c.id = o.connection_id
     or exists (select from connections where status = 'active' and next_check_at <= now()
                and coalesce(check_until, '-infinity') <= now() + interval '2 seconds')`
 
-// isAwake says that what is ordered through the connection c can continue before $2 has passed.
+// isAwake is the condition that what is ordered through the connection c can continue before $2 has passed.
 const isAwake = `(c.status <> 'active'
     or c.suspended_at is null and coalesce(c.not_before, '-infinity') <= now() + $2::interval)`
 
@@ -174,13 +174,13 @@ where status <> 'active' and revoked and updated_at < now() - $1::interval
   and not exists (select from actions a where a.connection_id = c.id)
   and not exists (select from instances i where i.connection_id = c.id and i.state <> 'deleted')`
 
-	// Bundles that nobody may fetch any more.
+	// Bundles that no one may fetch any more.
 	wipeBundlesSQL = `
 update deployments d set bundle = null
 where d.bundle is not null and not exists (select from instances i where ` + permittedSQL + `)`
 )
 
-// Retire deletes actions that ended longer ago than age, replaced deployments, and bundles that nobody may fetch. It
+// Retire deletes actions that ended longer ago than age, replaced deployments, and bundles that no one may fetch. It
 // deletes connections that ended longer ago than connectionAge, once nothing runs through them and Keystone has none of
 // their trusts.
 func (d Delegations) Retire(ctx context.Context, age, connectionAge time.Duration) error {
@@ -195,7 +195,7 @@ func (d Delegations) Retire(ctx context.Context, age, connectionAge time.Duratio
 }
 
 // remoteDue selects the connections (c) to other clouds whose servers are due to be read: $1, $2 and $3 are a
-// domain.RemotePace. A cloud that gave no answer waits until not_before.
+// domain.RemoteIntervals. A cloud that gave no answer waits until not_before.
 var remoteDue = `c.status = 'active' and (c.auth_url <> '' or c.region <> '')
   and coalesce(c.not_before, '-infinity') <= now() and ` + due.Unclaimed("c", "now()") + `
   and coalesce(c.read_at, '-infinity') <= now() - least($1::interval, $2::interval)
@@ -213,7 +213,7 @@ var (
 	remoteCloudsSQL = `
 select c.auth_url, c.region from connections c where ` + remoteDue + ` group by c.auth_url, c.region`
 
-	// Several replicas that claim at once take different connections.
+	// Several replicas that claim concurrently take different connections.
 	claimReadSQL = `
 with due as (
     select c.id from connections c where c.auth_url = $4 and c.region = $5 and ` + remoteDue + `
@@ -223,7 +223,7 @@ with due as (
 update connections
 set read_at = clock_timestamp(), read_claim = $6, claimed_until = clock_timestamp() + $7::interval
 where id = (select id from due)
-returning ` + delegationColumns + `, read_claim as claim_id, read_at as at, read_since as since, swept_at`
+returning ` + delegationColumns + `, read_claim as claim_id, read_at as at, read_since as since, swept_at as scanned_at`
 
 	doneReadSQL = `
 update connections
@@ -233,37 +233,37 @@ where project_id = $1 and id = $2 and read_claim = $3`
 )
 
 // RemoteClouds lists the clouds that have connections whose servers are due to be read.
-func (d Delegations) RemoteClouds(ctx context.Context, pace domain.RemotePace) ([]domain.RemoteCloud, error) {
-	return queryAll[domain.RemoteCloud](ctx, d.DB.pool, remoteCloudsSQL, paceArgs(pace)...)
+func (d Delegations) RemoteClouds(ctx context.Context, intervals domain.RemoteIntervals) ([]domain.RemoteCloud, error) {
+	return queryAll[domain.RemoteCloud](ctx, d.DB.pool, remoteCloudsSQL, intervalArgs(intervals)...)
 }
 
-func paceArgs(pace domain.RemotePace) []any {
-	return []any{pace.Usual, pace.Moving, pace.Within}
+func intervalArgs(intervals domain.RemoteIntervals) []any {
+	return []any{intervals.Usual, intervals.Moving, intervals.Within}
 }
 
 // ClaimRead claims the connection to the cloud whose servers are due to be read and were read the longest ago. found is
 // false when none is due.
 func (d Delegations) ClaimRead(
-	ctx context.Context, cloud domain.RemoteCloud, pace domain.RemotePace, claimFor time.Duration,
+	ctx context.Context, cloud domain.RemoteCloud, intervals domain.RemoteIntervals, claimFor time.Duration,
 ) (read domain.RemoteRead, found bool, err error) {
 	type claimed struct {
 		domain.Connection
 
-		ClaimID            uuid.UUID
-		At, Since, SweptAt time.Time
+		ClaimID              uuid.UUID
+		At, Since, ScannedAt time.Time
 	}
-	args := append(paceArgs(pace), cloud.AuthURL, cloud.Region, uuid.New(), claimFor)
+	args := append(intervalArgs(intervals), cloud.AuthURL, cloud.Region, uuid.New(), claimFor)
 	c, found, err := queryFound[claimed](ctx, d.DB.pool, claimReadSQL, args...)
 	return domain.RemoteRead{
-		Connection: c.Connection, Claim: domain.Claim{ID: c.ClaimID}, At: c.At, Since: c.Since, SweptAt: c.SweptAt,
+		Connection: c.Connection, Claim: domain.Claim{ID: c.ClaimID}, At: c.At, Since: c.Since, ScannedAt: c.ScannedAt,
 	}, found, err
 }
 
-// DoneRead ends a claimed read that has succeeded; swept says that it has read all servers. It does nothing when
+// DoneRead ends a claimed read that has succeeded; isScan reports whether it has read all servers. It does nothing when
 // another replica has claimed the connection since.
-func (d Delegations) DoneRead(ctx context.Context, read domain.RemoteRead, swept bool) error {
+func (d Delegations) DoneRead(ctx context.Context, read domain.RemoteRead, isScan bool) error {
 	c := read.Connection
-	_, err := exec(ctx, d.DB.pool, doneReadSQL, c.ProjectID, c.ID, read.Claim.ID, read.At, swept)
+	_, err := exec(ctx, d.DB.pool, doneReadSQL, c.ProjectID, c.ID, read.Claim.ID, read.At, isScan)
 	return err
 }
 

@@ -59,10 +59,10 @@ func TestWork(t *testing.T) {
 	l := newTestDB(t)
 	d := postgres.Delegations{DB: l.DB}
 	create := func() domain.Connection { return l.storeConnection(t, domain.ConnectionQuota{}, nil) }
-	nothing, asked, ordered, taken := create(), create(), create(), create()
+	nothing, requested, ordered, taken := create(), create(), create(), create()
 	claimed, silent, silentEnded := create(), create(), create()
-	for _, c := range []domain.Connection{asked, taken, silent, silentEnded} {
-		l.ask(t, c, uuid.New())
+	for _, c := range []domain.Connection{requested, taken, silent, silentEnded} {
+		l.request(t, c, uuid.New())
 	}
 	l.take(t, taken, time.Minute, 1)
 	for _, c := range []domain.Connection{ordered, claimed} {
@@ -74,7 +74,7 @@ func TestWork(t *testing.T) {
 	}
 	l.exec(t, "update connections set status = 'expired' where id = $1", silentEnded.ID)
 	found, err := d.Work(t.Context(), 10)
-	want := connectionIDs([]domain.Connection{asked, ordered, silentEnded})
+	want := connectionIDs([]domain.Connection{requested, ordered, silentEnded})
 	if got := connectionIDs(found); err != nil || !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v: %v", got, want, err)
 	}
@@ -83,14 +83,14 @@ func TestWork(t *testing.T) {
 		t.Errorf("its orders are %v %v", ids, err)
 	}
 	if ids, err := d.Orders(t.Context(), "p1", claimed.ID, 10); err != nil || len(ids) != 0 {
-		t.Errorf("orders that somebody works on: %v %v", ids, err)
+		t.Errorf("orders that someone works on: %v %v", ids, err)
 	}
 	if ids, err := d.Orders(t.Context(), "p1", nothing.ID, 10); err != nil || len(ids) != 0 {
 		t.Errorf("of nothing: %v %v", ids, err)
 	}
 }
 
-// TestBusy while there is anything to do, whoever does it, but not for what waits for a silent cloud.
+// TestBusy while there is anything to do, no matter who does it, but not for what waits for a silent cloud.
 func TestBusy(t *testing.T) {
 	t.Parallel()
 	l := newTestDB(t)
@@ -103,7 +103,7 @@ func TestBusy(t *testing.T) {
 	}
 	c := l.storeConnection(t, domain.ConnectionQuota{}, nil)
 	busy(false, "nothing to do")
-	a := l.ask(t, c, uuid.New())
+	a := l.request(t, c, uuid.New())
 	claim, _ := l.take(t, c, time.Minute, 1)
 	busy(true, "an action is being done")
 	noError(t, d.MarkUnreachable(t.Context(), "p1", c.ID, time.Minute, time.Hour))
@@ -177,8 +177,8 @@ func TestRetireDelegated(t *testing.T) {
 	l := newTestDB(t)
 	d := postgres.Delegations{DB: l.DB}
 	c, instance := l.storeConnection(t, domain.ConnectionQuota{}, nil), uuid.New()
-	old, young := l.ask(t, c, uuid.New()), l.ask(t, c, uuid.New())
-	l.ask(t, c, uuid.New()) // which is still to be done
+	old, young := l.request(t, c, uuid.New()), l.request(t, c, uuid.New())
+	l.request(t, c, uuid.New()) // which is still to be done
 	l.exec(t, "update actions set status = 'done' where id = any($1)", []uuid.UUID{old.ID, young.ID})
 	l.exec(t, "update actions set updated_at = now() - interval '8 days' where id <> $1", young.ID)
 	for n := range 2 {
@@ -234,7 +234,7 @@ func TestStreamsShareSlots(t *testing.T) {
 	if len(turns) != 2 {
 		t.Errorf("Work returned %d of 2 connections", len(turns))
 	}
-	a, b := l.ask(t, first, uuid.New()), l.ask(t, first, uuid.New())
+	a, b := l.request(t, first, uuid.New()), l.request(t, first, uuid.New())
 	for _, want := range []uuid.UUID{a.ID, b.ID, a.ID} {
 		claim, taken := l.take(t, first, time.Minute, 1)
 		if len(taken) != 1 || taken[0].ID != want {
@@ -248,7 +248,7 @@ func TestStreamsShareSlots(t *testing.T) {
 // elsewhere is the cloud of the connections of these tests.
 var elsewhere = domain.RemoteCloud{AuthURL: "http://elsewhere.invalid/v3"}
 
-var usual = domain.RemotePace{Usual: time.Minute, Moving: 2 * time.Second, Within: 10 * time.Minute}
+var usual = domain.RemoteIntervals{Usual: time.Minute, Moving: 2 * time.Second, Within: 10 * time.Minute}
 
 // remote stores a connection to a cloud, with one instance that has a server there and one that has none yet.
 func remote(t *testing.T, l testDB, cloud domain.RemoteCloud) domain.Connection {
@@ -268,7 +268,7 @@ func remote(t *testing.T, l testDB, cloud domain.RemoteCloud) domain.Connection 
 }
 
 // TestReadsOfRemoteConnections: the one that was not read for the longest is claimed first, each by one replica, and is
-// due again after the pace. A replica that was overtaken writes nothing.
+// due again after the interval. A replica that was overtaken writes nothing.
 func TestReadsOfRemoteConnections(t *testing.T) {
 	t.Parallel()
 	l := newTestDB(t)
@@ -290,7 +290,7 @@ func TestReadsOfRemoteConnections(t *testing.T) {
 		return read
 	}
 	first := claim(elsewhere, never)
-	if !first.Since.IsZero() || !first.SweptAt.IsZero() || first.At.IsZero() {
+	if !first.Since.IsZero() || !first.ScannedAt.IsZero() || first.At.IsZero() {
 		t.Errorf("of one that was never read: %+v", first)
 	}
 	second := claim(elsewhere, old)
@@ -304,7 +304,7 @@ func TestReadsOfRemoteConnections(t *testing.T) {
   and server_id is not null`, never.ID)
 	l.exec(t, "update connections set read_at = read_at - interval '3 seconds'")
 	again := claim(elsewhere, never)
-	if !again.Since.Equal(first.At) || !again.SweptAt.Equal(first.At) {
+	if !again.Since.Equal(first.At) || !again.ScannedAt.Equal(first.At) {
 		t.Errorf("read again: %+v, want since %s", again, first.At)
 	}
 	l.exec(t, "update connections set claimed_until = now(), read_at = now() - interval '3 seconds' where id = $1",
@@ -312,18 +312,18 @@ func TestReadsOfRemoteConnections(t *testing.T) {
 	third := claim(elsewhere, never) // the replica that claimed it before has died
 	noError(t, d.DoneRead(t.Context(), again, true))
 	noError(t, d.DoneRead(t.Context(), third, false))
-	var since, swept time.Time
+	var since, scanned time.Time
 	var failures int
 	err := l.conn.QueryRow(t.Context(), "select read_since, swept_at, failures from connections where id = $1",
-		never.ID).Scan(&since, &swept, &failures)
-	if err != nil || !since.Equal(third.At) || !swept.Equal(first.At) || failures != 0 {
-		t.Errorf("noted are %s, %s and %d failures, %v", since, swept, failures, err)
+		never.ID).Scan(&since, &scanned, &failures)
+	if err != nil || !since.Equal(third.At) || !scanned.Equal(first.At) || failures != 0 {
+		t.Errorf("noted are %s, %s and %d failures, %v", since, scanned, failures, err)
 	}
 	l.exec(t, "update connections set read_at = null, not_before = now() + interval '1 minute' where id = $1", never.ID)
 	claim(elsewhere, domain.Connection{}) // its cloud is left alone
 }
 
-// TestClaimReadsConcurrently at once.
+// TestClaimReadsConcurrently by several replicas.
 func TestClaimReadsConcurrently(t *testing.T) {
 	t.Parallel()
 	l := newTestDB(t)
@@ -402,6 +402,6 @@ where id = $1`, c.ID)
 	}
 	after, err := d.ListStale(t.Context(), 3*time.Minute, 100)
 	if err != nil || len(after) != len(before)-1 {
-		t.Errorf("%d are stale, and were %d before one was seen: %v", len(after), len(before), err)
+		t.Errorf("%d are stale, and were %d before one was observed: %v", len(after), len(before), err)
 	}
 }

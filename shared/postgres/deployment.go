@@ -15,7 +15,7 @@ import (
 // An agent has no project: its token says what it may do, and only the token's hash is stored.
 type Deployments struct{ DB *DB }
 
-// Create stores a deployment before Nova is asked for it. Its token is valid for validFor.
+// Create stores a deployment before it is requested from Nova. Its token is valid for validFor.
 func (d Deployments) Create(ctx context.Context, made domain.Deployment, validFor time.Duration) error {
 	_, err := exec(ctx, d.DB.pool, `
 insert into deployments (id, project_id, instance_id, image, token_sha256, bundle, expires_at, connection_id)

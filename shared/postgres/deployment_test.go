@@ -22,7 +22,7 @@ func newDeployment(i domain.Instance) domain.Deployment {
 }
 
 // TestDeployment: only the token's holder fetches, for a minute, and says once that the agent is ready, until its time
-// is over.
+// has ended.
 func TestDeployment(t *testing.T) {
 	t.Parallel()
 	l := newTestDB(t)
@@ -123,8 +123,8 @@ func TestReadyRejectsGoneInstance(t *testing.T) {
 	}
 }
 
-// TestReadyDuringDisconnect: when both happen at once, the agent becomes ready before the instance is disconnected, or
-// never.
+// TestReadyDuringDisconnect: when both happen concurrently, the agent becomes ready before the instance is
+// disconnected, or never.
 func TestReadyDuringDisconnect(t *testing.T) {
 	t.Parallel()
 	l := newTestDB(t)

@@ -53,9 +53,9 @@ select ` + drainColumns + ` from after`
 	openDrainSQL = `select ` + drainColumns + ` from drains where node = $1 and due_at is not null for key share`
 )
 
-// Create stores a running drain, due at once, with its event. created is false when one runs on the host already: then
-// that is returned. It is a Conflict while a cancelled one still follows what Nova was asked to move, and for an
-// automatic drain while another one is not over.
+// Create stores a running drain, due immediately, with its event. created is false when one runs on the host already:
+// then that is returned. It is a Conflict while a cancelled one still follows what Nova was requested to move, and for
+// an automatic drain while another one is not over.
 func (s Drains) Create(ctx context.Context, drain domain.Drain) (stored domain.Drain, created bool, err error) {
 	err = s.DB.change(ctx, func(tx pgx.Tx) error {
 		stored, created, err = createDrain(ctx, tx, s.EventProject, drain)
@@ -135,8 +135,8 @@ func (s Drains) Last(ctx context.Context, nodes ...string) (map[string]domain.Dr
 	return last, err
 }
 
-// Cancel ends the running drain of a host: it is due at once, so that what Nova was asked to move already is followed
-// to its end. Its event is that of the end. ok is false when none runs.
+// Cancel ends the running drain of a host: it is due immediately, so that what Nova was requested to move already is
+// followed to its end. Its event is that of the end. ok is false when none runs.
 func (s Drains) Cancel(ctx context.Context, node string) (ok bool, err error) {
 	n, err := exec(ctx, s.DB.pool, `
 update drains set status = 'cancelled', due_at = clock_timestamp(), updated_at = clock_timestamp()
@@ -215,7 +215,7 @@ func (s Drains) SetServers(
 	return err
 }
 
-// StartServer stores a server of a claimed drain that Nova is about to be asked to move. started is false, and nothing
+// StartServer stores a server of a claimed drain that Nova is about to move. started is false, and nothing
 // is stored, when the drain does not run any more. It is domain.ErrFenced as SetServers is.
 func (s Drains) StartServer(
 	ctx context.Context, claim domain.Claim, drain domain.Drain, server domain.DrainServer,

@@ -149,8 +149,8 @@ func TestCancelDrain(t *testing.T) {
 	wantCode(t, "of a deleted host", errOf(drains.Get(ctx, second.ID)), apperr.NotFound)
 }
 
-// TestOneAutomaticDrain: of automatic drains one runs at a time, however many replicas begin some at once. Those of
-// admins do not count.
+// TestOneAutomaticDrain: of automatic drains one runs at a time, however many replicas begin some concurrently. Those
+// of admins do not count.
 func TestOneAutomaticDrain(t *testing.T) {
 	t.Parallel()
 	w, ctx := watch(t, "a", "b", "c", "d"), t.Context()

@@ -8,7 +8,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/due"
 )
 
-// What the clock asks for: each returns when the earliest row is due within $1 (due.Declared). They read the columns of
+// What the clock reads: each returns when the earliest row is due within $1 (due.Declared). They read the columns of
 // time and claim, those that tell which rows may be due, and those that their joins need. What has no time of its own
 // is due since 'epoch'; now() would look as if it had become due just now.
 
@@ -35,8 +35,9 @@ func DueJobs(kind string) []string {
 	}
 }
 
-// dueIdle is past while a job waits for something to follow, and that exists: whoever made it may have died before it
-// woke the function. As a condition of the row Postgres would look for it first, whether the job waits or not.
+// dueIdle is past while a job waits for something to follow, and that exists: the process that made it may have died
+// before it woke the function. As a condition of the row Postgres would look for it first, whether the job waits or
+// not.
 func dueIdle(kind, key, exists string) string {
 	return "select case when j.due_at = 'infinity' and " + exists + " then 'epoch'::timestamptz end from jobs j" +
 		" where j.kind = '" + kind + "' and j.key = '" + key + "'"
@@ -63,15 +64,15 @@ const (
       and (c.status = 'active' or i.state <> 'unknown'))`
 )
 
-// DueFollowed is past if there are instances or orders to follow, and poll-instances has seen none the last time. No
-// setting switches it off, so one that was never deployed is missed.
+// DueFollowed is past if there are instances or orders to follow, and poll-instances has observed none the last time.
+// No setting switches it off, so one that was never deployed is missed.
 func DueFollowed() string {
 	const job = "(select due_at from jobs where kind = 'poll-instances' and key = '" + PollJob + "')"
 	return "select case when coalesce(" + job + ", 'infinity') = 'infinity' and " + hasFollowed +
 		" then 'epoch'::timestamptz end"
 }
 
-// DuePool is past if there are hosts in the pool, and run-leases has seen none the last time.
+// DuePool is past if there are hosts in the pool, and run-leases has observed none the last time.
 func DuePool() string { return dueIdle("run-leases", PoolJob, hasPool) }
 
 // HasFollowed reports whether there are instances or orders to follow.
@@ -123,7 +124,7 @@ func DueConnections() []string {
 	}
 }
 
-// DueDeliveries is when a delivery or a handshake is due, or what waits for a receiver that is gone is to be abandoned.
+// DueDeliveries is when a delivery or a handshake is due, or what waits for a gone callback is to be abandoned.
 func DueDeliveries() []string {
 	return []string{
 		"select now() + next from (" + nextDueSQL + ") due (next)",

@@ -75,13 +75,13 @@ func classify(err error) error {
 		return apperr.Wrap(apperr.ClientGone, err, "the request was canceled")
 	}
 	if _, ok := errors.AsType[*pgconn.ConnectError](err); ok {
-		return unavailable(err, isAway) // also when Postgres answers that it has no such database, or user
+		return unavailable(err, noDatabase) // also when Postgres answers that it has no such database, or user
 	}
 	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
 		return classifyServer(pg, err)
 	}
 	if errors.Is(err, context.DeadlineExceeded) || isConnection(err) {
-		return unavailable(err, isAway)
+		return unavailable(err, noDatabase)
 	}
 	return apperr.Wrap(apperr.Internal, err, "internal error")
 }
@@ -104,7 +104,7 @@ func classifyServer(pg *pgconn.PgError, err error) error {
 	case "":
 		return apperr.Wrap(apperr.Internal, err, "internal error")
 	case apperr.Unavailable:
-		return unavailable(err, cmp.Or(c.message, isAway))
+		return unavailable(err, cmp.Or(c.message, noDatabase))
 	}
 	return apperr.Wrap(c.code, err, "%s", c.message)
 }
@@ -128,7 +128,7 @@ const (
 )
 
 const (
-	isAway       = "the database is not available"
+	noDatabase   = "the database is not available"
 	needsMigrate = "the database's schema is older than this program: run migrate"
 )
 

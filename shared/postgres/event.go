@@ -53,7 +53,7 @@ with old as (
 )
 delete from events e using old o where e.project_id = o.project_id and e.subject = o.subject and e.seq = o.seq`
 
-	// A callback whose subject has ended, once its last delivery is retired; and a callback that is gone.
+	// A callback whose subject has ended, once its last delivery is retired; and a gone callback.
 	retireCallbacksSQL = `
 delete from callbacks where (project_id, id) in (
     select c.project_id, c.id from callbacks c
@@ -81,16 +81,16 @@ delete from streams where (project_id, callback_id, stream) in (
 ) and head = tail`
 )
 
-// retireAtOnce bounds one statement of Retire.
-const retireAtOnce = 1000
+// retireBatch bounds one statement of Retire.
+const retireBatch = 1000
 
 // Retire deletes events that happened longer ago than retention, with their deliveries, and callbacks that get nothing
 // more.
 func (e Events) Retire(ctx context.Context, retention time.Duration) error {
 	for _, sql := range []string{retireSQL, retireStreamsSQL, retireCallbacksSQL} {
-		for n := int64(retireAtOnce); n == retireAtOnce; {
+		for n := int64(retireBatch); n == retireBatch; {
 			var err error
-			if n, err = write(ctx, e.DB, exec, sql, retention, retireAtOnce); err != nil {
+			if n, err = write(ctx, e.DB, exec, sql, retention, retireBatch); err != nil {
 				return err
 			}
 		}

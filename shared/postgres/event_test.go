@@ -37,8 +37,9 @@ select $1, $2, coalesce(max(seq), 0) + 1, 'cloudfn.instance.state.v1', clock_tim
 	}
 }
 
-// TestMarkDeliveredConcurrently: two callbacks, each with an event about the other, are suspended at once. Each locks
-// the row that the other's event is written to, so Postgres aborts one of the two statements, and that one is retried.
+// TestMarkDeliveredConcurrently: two callbacks, each with an event about the other, are suspended concurrently. Each
+// locks the row that the other's event is written to, so Postgres aborts one of the two statements, and that one is
+// retried.
 func TestMarkDeliveredConcurrently(t *testing.T) {
 	t.Parallel()
 	m := newTestOutbox(t)
@@ -189,7 +190,7 @@ func TestDeadlocksAreRepeatedLater(t *testing.T) {
 // guest is of another project than the connections' in these tests.
 var guest = domain.Identity{UserID: "u2", UserName: "jane", ProjectID: "p2", WriteRoles: []string{"member"}}
 
-// actors lists who has caused each event of a subject; - is nobody.
+// actors lists who has caused each event of a subject; - is no one.
 func (l testDB) actors(t *testing.T, subject uuid.UUID) string {
 	t.Helper()
 	return testkit.Scalar[string](t, l.conn, `
@@ -232,7 +233,7 @@ func TestActorsOfAnOrder(t *testing.T) {
 	l.wantActors(t, "the instance", i.ID, "requested u2/jane@p2 through order", "building u2/jane@p2 through order",
 		"active -")
 
-	// What was idle and is taken again is taken by whoever has placed the second order.
+	// What was idle and is taken again is taken by the user who has placed the second order.
 	must(instances.Change(t.Context(), []domain.Instance{with(i, "s1", domain.InstanceStopped)}))(t)
 	l.exec(t, `update instances set spec = spec || '{"image_id":"debian"}' where id = $1`, i.ID)
 	second := connectedOrder(c, 1)
@@ -257,41 +258,41 @@ func TestActorsOfActions(t *testing.T) {
 	l := newTestDB(t)
 	c := l.storeConnection(t, domain.ConnectionQuota{}, nil)
 	instances, actions := postgres.Instances{DB: l.DB}, postgres.Actions{DB: l.DB}
-	asked := domain.DelegatedAction{
+	requested := domain.DelegatedAction{
 		ID: uuid.New(), ProjectID: "p1", ConnectionID: c.ID, InstanceID: uuid.New(), UserID: "u2",
 		Request: domain.ActionRequest{Action: domain.Connect}, Actor: domain.ActorOf(guest, c.ID),
 	}
-	must(actions.Create(t.Context(), asked))(t)
+	must(actions.Create(t.Context(), requested))(t)
 	claim, taken := l.take(t, c, long, 10)
 	if len(taken) != 1 || taken[0].Actor == nil || *taken[0].Actor.ConnectionID != c.ID ||
 		taken[0].Actor.UserName != "jane" {
 		t.Fatalf("taken is %+v", taken)
 	}
-	ctx := domain.WithActor(t.Context(), taken[0].Actor.Doing(domain.Connect, asked.ID))
+	ctx := domain.WithActor(t.Context(), taken[0].Actor.Doing(domain.Connect, requested.ID))
 	wanted := foreignServer("s1", c.ID)
-	wanted.ID = asked.InstanceID
+	wanted.ID = requested.InstanceID
 	must2(instances.Connect(ctx, wanted))(t)
 	noError(t, actions.End(t.Context(), taken[0], claim, nil))
 	ctx = domain.WithActor(t.Context(), domain.ActorOf(guest, c.ID).Doing(domain.Disconnect, uuid.Nil))
 	must(instances.Disconnect(ctx, domain.Filter{ProjectID: "p1", ConnectionID: c.ID},
-		asked.InstanceID))(t)
+		requested.InstanceID))(t)
 	again := foreignServer("s1", uuid.Nil)
 	again.SeenAt = time.Now()
 	again.State = domain.InstanceStopped
 	must2(instances.Connect(domain.WithActor(t.Context(),
 		domain.ActorOf(delegator, uuid.Nil).Doing(domain.Connect, uuid.Nil)), again))(t)
-	l.wantActors(t, "the action", asked.ID, "running u2/jane@p2 through connect id",
+	l.wantActors(t, "the action", requested.ID, "running u2/jane@p2 through connect id",
 		"done u2/jane@p2 through connect id")
-	if got := l.actors(t, asked.InstanceID); !strings.HasPrefix(got,
+	if got := l.actors(t, requested.InstanceID); !strings.HasPrefix(got,
 		"active u2/jane@p2 through connect id, active u2/jane@p2 through disconnect, ") ||
 		!strings.HasSuffix(got, " connect") {
 		t.Errorf("the instance: %s", got)
 	}
-	old := l.ask(t, c, uuid.New())
-	l.wantActors(t, "an action of nobody", old.ID, "running -")
+	old := l.request(t, c, uuid.New())
+	l.wantActors(t, "an action of no one", old.ID, "running -")
 }
 
-// TestActorsOfConnections: the events have the user who created or deleted the connection as actor. An end by itself
+// TestActorsOfConnections: the events have the user who created or deleted the connection as actor. An automatic end
 // has no actor.
 func TestActorsOfConnections(t *testing.T) {
 	t.Parallel()
@@ -300,7 +301,7 @@ func TestActorsOfConnections(t *testing.T) {
 	who := domain.Identity{UserID: "u1", UserName: "joe", ProjectID: "p1"}
 	acting := domain.WithActor(t.Context(), domain.ActorOf(who, uuid.Nil))
 	c := must(store.Create(acting, newConnection()))(t)
-	must(store.End(t.Context(), "p1", c.ID, domain.ConnectionExpired, "its time is over", false))(t)
+	must(store.End(t.Context(), "p1", c.ID, domain.ConnectionExpired, "it has expired", false))(t)
 	must(store.End(acting, "p1", c.ID, domain.ConnectionDeleted, "it was deleted", false))(t)
 	l.wantActors(t, "the connection", c.ID, "active u1/joe@p1", "expired -", "deleted u1/joe@p1")
 }
@@ -324,11 +325,11 @@ func TestActorsAreHiddenFromOtherProjects(t *testing.T) {
 	add("p2", "through")
 	add("p3", "through")
 	add("", "")
-	asked := domain.DelegatedAction{
+	requested := domain.DelegatedAction{
 		ID: uuid.New(), ProjectID: "p1", ConnectionID: c.ID, InstanceID: uuid.New(), UserID: "u2",
 		Request: domain.ActionRequest{Action: domain.Stop}, Actor: domain.ActorOf(guest, c.ID),
 	}
-	must(postgres.Actions{DB: l.DB}.Create(t.Context(), asked))(t)
+	must(postgres.Actions{DB: l.DB}.Create(t.Context(), requested))(t)
 	due := must(postgres.Outbox{DB: l.DB}.Claim(t.Context(), domain.Room{Attempts: 10, PerCallback: 8}, time.Minute))(t)
 	sees := map[string]bool{}
 	for _, a := range due {

@@ -60,8 +60,8 @@ type DueStatement struct {
 // DueStatements are all of them, by what they look for.
 func DueStatements() map[string]DueStatement {
 	claim, long, limit, full := domain.NewClaim().ID, time.Minute, 20, []string{"upkeep"}
-	pace := paceArgs(domain.RemotePace{Usual: time.Minute, Moving: time.Second, Within: time.Minute})
-	cloud := append(slices.Clone(pace), "", "r", claim, long)
+	intervals := intervalArgs(domain.RemoteIntervals{Usual: time.Minute, Moving: time.Second, Within: time.Minute})
+	cloud := append(slices.Clone(intervals), "", "r", claim, long)
 	return map[string]DueStatement{
 		"jobs":                      {listDueJobsSQL, []any{"run-leases"}},
 		"connections that end":      {endingSQL, []any{limit}},
@@ -69,7 +69,7 @@ func DueStatements() map[string]DueStatement {
 		"work through connections":  {busySQL, []any{long, long}},
 		"clouds to check":           {checkCloudsSQL, []any{long}},
 		"a check":                   {claimCheckSQL, []any{"", "r", long, long}},
-		"clouds to read":            {remoteCloudsSQL, pace},
+		"clouds to read":            {remoteCloudsSQL, intervals},
 		"a cloud to read":           {claimReadSQL, cloud},
 		"trusts to revoke":          {oldTrustsSQL, []any{limit}},
 		"undecided servers":         {undecidedSQL, []any{time.Now().AddDate(0, 0, -30)}},

@@ -13,7 +13,7 @@ end $$;
 
 -- Takes what a transaction has counted from the limit, or refuses it. It is the transaction's last statement, because
 -- the limit's row stays locked until the end for all others of the project. What was accepted moves the row by two
--- minutes at most, so that nobody waits longer than one.
+-- minutes at most, so that no one waits longer than one.
 create or replace function charge_events() returns void
 language plpgsql security definer set search_path = public, pg_temp as $$
 declare

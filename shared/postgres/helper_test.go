@@ -57,7 +57,7 @@ func wantError(t testing.TB, what string, err, want error) {
 	}
 }
 
-// concurrently calls do n times at once, and waits for all calls.
+// concurrently calls do n times concurrently, and waits for all calls.
 func concurrently(n int, do func(n int)) {
 	var all sync.WaitGroup
 	for i := range n {

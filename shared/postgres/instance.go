@@ -25,7 +25,7 @@ disconnected_at, created_at, nova_at, delete_tries, delete_tried_at, volumes_set
 
 // changeInstanceSQL writes what is known of an instance, and its event, in one statement. It writes nothing when that
 // is not new, when something newer is known, when the instance is deleted, or when another instance has its server.
-// With a claim ($13) it writes only if nobody has claimed the instance's order since. It always writes what is known of
+// With a claim ($13) it writes only if no one has claimed the instance's order since. It always writes what is known of
 // the create call ($14), which does not change. The actor is $16, and with a claim who placed the order.
 const changeInstanceSQL = `
 with call as (
@@ -225,7 +225,7 @@ func (i Instances) Tracked(
 }
 
 // ListManaged lists a page of the instances with a server that are managed through the connection, the newest first, as
-// they were last seen. marker is the id of the last server of the previous page ("" = none).
+// they were last observed. marker is the id of the last server of the previous page ("" = none).
 func (i Instances) ListManaged(
 	ctx context.Context, filter domain.Filter, limit int, marker string,
 ) ([]domain.Instance, error) {
@@ -243,7 +243,7 @@ func (i Instances) Find(ctx context.Context, filter domain.Filter, ids []string)
 		return nil, err
 	}
 	found := make([]domain.Instance, len(ids))
-	for n, id := range ids { // a server's id goes first, if somebody gave one to another server's instance
+	for n, id := range ids { // a server's id goes first, if someone gave one to another server's instance
 		for _, one := range all {
 			if one.ServerID == id || one.ID.String() == id && found[n].ID == uuid.Nil {
 				found[n] = one

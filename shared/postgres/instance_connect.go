@@ -50,8 +50,8 @@ select count(*) from row`
 )
 
 // Connect takes an existing server under management, with its event. The ProjectID, ID (zero = any), ConnectionID,
-// Remote, SeenAt and Spec of the instance count, and what Seen has written into it. A server that was tracked before is
-// the same instance, and another ID is a Conflict. made is false when it was managed and not disconnected. It is a
+// Remote, SeenAt and Spec of the instance count, and what Observe has written into it. A server that was tracked before
+// is the same instance, and another ID is a Conflict. made is false when it was managed and not disconnected. It is a
 // Conflict when the server is managed through another connection that is active. A server that is adopted through a
 // connection has to fit its quota.
 func (i Instances) Connect(
@@ -82,8 +82,8 @@ func connect(ctx context.Context, tx pgx.Tx, server domain.Instance) (domain.Ins
 	return adopted, err == nil && !known.DisconnectedAt.IsZero(), err
 }
 
-// launchingSQL asks whether the server names in its tags a create call of an order whose instance has no server yet, or
-// has just got this one.
+// launchingSQL reports whether the server names in its tags a create call of an order whose instance has no server yet,
+// or has just got this one.
 const launchingSQL = `
 select exists (
     select from create_calls c join instances i on i.project_id = c.project_id and i.id = c.instance_id
@@ -210,7 +210,7 @@ func adopt(ctx context.Context, tx pgx.Tx, known, server domain.Instance) (domai
 
 // Disconnect ends the management of an instance, with its last event. Its server stays as it is, and its deployments
 // end. A filter with a connection matches only what is managed through it. done is false when no instance matches, or
-// its server is gone.
+// its server is deleted.
 func (i Instances) Disconnect(ctx context.Context, filter domain.Filter, id uuid.UUID) (done bool, err error) {
 	n, err := write(ctx, i.DB, queryValue[int], disconnectSQL, filter.ProjectID, id, orNullID(filter.ConnectionID),
 		domain.ActorFrom(ctx))

@@ -23,7 +23,7 @@ func foreignServer(serverID string, connection uuid.UUID) domain.Instance {
 			ImageID: "i1",
 		},
 	}
-	i.Seen(domain.Server{
+	i.Observe(domain.Server{
 		ID: serverID, Name: "old ✓", Status: "ACTIVE", KeyName: "laptop",
 		Addresses: []domain.Address{{Network: "n", IP: "10.0.0.7", Version: 4, Type: "fixed"}},
 	})
@@ -214,7 +214,7 @@ func TestAdopt(t *testing.T) {
 	wantCode(t, "under the id of another instance", errOf2(store.Connect(t.Context(), twin)), apperr.Conflict)
 }
 
-// TestConnectRaces: many servers at once never pass the quota together, in number, vCPUs or memory.
+// TestConnectRaces: many concurrent connects never pass the quota together, in number, vCPUs or memory.
 func TestConnectRaces(t *testing.T) {
 	t.Parallel()
 	l := newTestDB(t)
@@ -255,7 +255,7 @@ func TestConnectRejectsDeletedServer(t *testing.T) {
 	}
 }
 
-// TestReconnectRecordsCurrentState: nobody polls an instance that its project has disconnected, so connecting it again
+// TestReconnectRecordsCurrentState: no one polls an instance that its project has disconnected, so connecting it again
 // records the server's state of now.
 func TestReconnectRecordsCurrentState(t *testing.T) {
 	t.Parallel()
@@ -263,7 +263,7 @@ func TestReconnectRecordsCurrentState(t *testing.T) {
 	i, _ := l.connectNow(t, foreignServer(uuid.NewString(), uuid.Nil))
 	l.disconnect(t, i.ID, uuid.Nil)
 	wanted := foreignServer(i.ServerID, uuid.Nil)
-	wanted.Seen(domain.Server{ID: i.ServerID, Name: "new", Status: "SHUTOFF"})
+	wanted.Observe(domain.Server{ID: i.ServerID, Name: "new", Status: "SHUTOFF"})
 	wanted.SeenAt = time.Now()
 	if again, made := l.connectNow(t, wanted); !made || again.ID != i.ID || again.State != domain.InstanceStopped ||
 		again.Name != "new" {

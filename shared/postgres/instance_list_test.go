@@ -68,7 +68,7 @@ func TestTracked(t *testing.T) {
 		}
 	}
 	if got, err := postgres.Instances(store).Tracked(t.Context(), "p1", nil); err != nil || len(got) != 0 {
-		t.Errorf("none asked for: %v %v", got, err)
+		t.Errorf("none requested: %v %v", got, err)
 	}
 }
 

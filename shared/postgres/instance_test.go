@@ -29,7 +29,7 @@ func refusedAs(i domain.Instance, code string) domain.Instance {
 	return i
 }
 
-// change writes what was seen of instances.
+// change writes what was observed of instances.
 func change(t *testing.T, store postgres.Orders, seen []domain.Instance) error {
 	t.Helper()
 	_, err := postgres.Instances(store).Change(t.Context(), seen)

@@ -35,7 +35,7 @@ func (j Jobs) Fail(ctx context.Context, kind, key string, claim domain.Claim, re
 	return err
 }
 
-// Postpone releases the job with the reason. No event may retry before the pause is over.
+// Postpone releases the job with the reason. No event may retry before the pause has ended.
 func (j Jobs) Postpone(
 	ctx context.Context, kind, key string, claim domain.Claim, reason error, pause time.Duration,
 ) error {
@@ -131,7 +131,7 @@ func (j Jobs) Finish(
 	return err
 }
 
-// Schedule sets when a periodic job is due, whoever has claimed it.
+// Schedule sets when a periodic job is due, no matter who has claimed it.
 func (j Jobs) Schedule(ctx context.Context, kind, key string, next due.Next) error {
 	_, err := exec(ctx, j.DB.pool, scheduleJobSQL, next.In, next.Second, next.Never, kind, key)
 	return err

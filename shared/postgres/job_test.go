@@ -21,7 +21,7 @@ func claim(t *testing.T, jobs postgres.Jobs, key string, claimFor time.Duration)
 	return claim, claim.Acquired
 }
 
-// TestJobs: the life of a job, as every replica that asks for it sees it.
+// TestJobs: the life of a job, as every replica that claims it observes it.
 func TestJobs(t *testing.T) {
 	t.Parallel()
 	url := testkit.Database(t)
@@ -80,7 +80,7 @@ func TestJobs(t *testing.T) {
 			}
 		})
 	}
-	t.Run("a claim ends by itself", func(t *testing.T) {
+	t.Run("a claim expires", func(t *testing.T) {
 		dead, _ := claim(t, jobs, "dead", ended)
 		id, held := claim(t, jobs, "dead", long)
 		if !held || id == dead {
@@ -101,7 +101,7 @@ func TestJobs(t *testing.T) {
 	})
 }
 
-// TestClaimJobConcurrently: one replica claims a new job, and one a job whose claim has expired, however many ask at
+// TestClaimJobConcurrently: one replica claims a new job, and one a job whose claim has expired, however many claim at
 // once.
 func TestClaimJobConcurrently(t *testing.T) {
 	t.Parallel()

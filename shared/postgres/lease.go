@@ -151,8 +151,8 @@ with after as (select *, null::text as previous_status from leases where project
 // errDryRun rolls back what Check has stored.
 var errDryRun = errors.New("a dry run")
 
-// Create stores a pending lease, or one that is active at once, with its connection, its reservations, their hosts and
-// its event in one transaction. It is a Conflict when the project has as many open leases as the rules allow, and a
+// Create stores a pending lease, or one that is active immediately, with its connection, its reservations, their hosts
+// and its event in one transaction. It is a Conflict when the project has as many open leases as the rules allow, and a
 // domain.FreeError when an instance is in another lease then, or hosts are not free. A lease with a BodySHA256 is
 // stored once: the same request gets the stored one, Repeated, and another request with its id is a Conflict.
 func (s Leases) Create(ctx context.Context, made domain.NewLease) (domain.Lease, error) {

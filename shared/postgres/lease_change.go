@@ -46,9 +46,9 @@ update actions set connection_id = $3 where project_id = $1 and connection_id = 
 )
 
 // Change replaces what the user chooses of a lease: its name, its period, the warning, what happens at its end and
-// when its hosts fail; after.Actor is who asks. It is domain.ErrChanged unless the version is still that of before,
-// and a Conflict when the status does not allow the change: while a lease starts or is active, its start stays. A
-// pending lease may get other hosts; any other keeps its hosts; of
+// when its hosts fail; after.Actor is who requests it. It is domain.ErrChanged unless the version is still that of
+// before, and a Conflict when the status does not allow the change: while a lease starts or is active, its start stays.
+// A pending lease may get other hosts; any other keeps its hosts; of
 // one that is ending only what happens at its end changes. When hosts are not free it is a domain.FreeError. A
 // new connection replaces the old one, which ends; a later end than that of the connection needs one. The event names
 // the fields that changed.
@@ -299,7 +299,7 @@ select ` + leaseColumns + ` from after`
         else clock_timestamp() end`
 )
 
-// End deletes a lease as the actor asks. A pending lease without anything prepared ends immediately: its hosts are
+// End deletes a lease at the actor's request. A pending lease without anything prepared ends immediately: its hosts are
 // free, and its connection ends. Any other that has not ended is ending; run-leases does the rest. Hosts that it had
 // not begun to prepare are free immediately. An onEnd replaces the lease's own, also of one that is ending; instances
 // of a pending lease are left as they were before it. A lease that has ended stays as it is.
@@ -309,8 +309,8 @@ func (s Leases) End(
 	return s.end(ctx, projectID, id, onEnd, actor, checkOnEnd)
 }
 
-// Abandon ends a lease as End does, and leaves all of its servers where they are, as its operator asks. Hosts with
-// servers are not reservable until those are gone.
+// Abandon ends a lease as End does, and leaves all of its servers where they are, at its operator's request. Hosts with
+// servers are not reservable until those are removed.
 func (s Leases) Abandon(
 	ctx context.Context, projectID string, id uuid.UUID, actor *domain.Actor,
 ) (domain.Lease, error) {

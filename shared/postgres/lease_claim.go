@@ -86,7 +86,7 @@ with before as (
 ), event as (` + leaseEventSQL + ` after where notify)
 select ` + leaseColumns + ` from after`
 
-	dueAtOnceSQL = `
+	dueNowSQL = `
 update leases set due_at = clock_timestamp(), ` + due.ReleaseSQL + `
 where project_id = $1 and id = $2 and claim_id = $3`
 
@@ -101,7 +101,7 @@ where project_id = $1 and id = $2 and is_open`
 // An event reports a new status or degraded, and another one the first WarnedAt, which becomes the database's time.
 // The lease given gets its new Version, Seq and UpdatedAt. It is domain.ErrFenced when another replica has claimed the
 // lease since. It is domain.ErrChanged when the user has changed it since it was claimed: then only its reservations
-// are written, the claim is released, and the lease is due at once.
+// are written, the claim is released, and the lease is due immediately.
 func (s Leases) Save(ctx context.Context, claim domain.Claim, lease *domain.Lease) error {
 	return s.save(ctx, claim, lease, 0)
 }
@@ -124,7 +124,7 @@ func (s Leases) save(ctx context.Context, claim domain.Claim, lease *domain.Leas
 }
 
 // claimed runs a change of a claimed lease in a transaction. The change gets the lease as it is stored; one whose
-// version differs from the lease given is made due at once after it.
+// version differs from the lease given is made due immediately after it.
 func (s Leases) claimed(
 	ctx context.Context, claim domain.Claim, lease *domain.Lease,
 	change func(tx pgx.Tx, stored domain.Lease) (domain.Lease, error),
@@ -140,7 +140,7 @@ func (s Leases) claimed(
 			return err
 		}
 		if isChanged = stored.Version != lease.Version; isChanged {
-			_, err = exec(ctx, tx, dueAtOnceSQL, lease.ProjectID, lease.ID, claim.ID)
+			_, err = exec(ctx, tx, dueNowSQL, lease.ProjectID, lease.ID, claim.ID)
 		}
 		return err
 	})

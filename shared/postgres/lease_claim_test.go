@@ -122,7 +122,7 @@ func TestLeaseFencing(t *testing.T) {
 	noError(t, store.Save(t.Context(), claim, l))
 }
 
-// TestLeaseChangedMeanwhile: what a user asks for while run-leases works on the lease is not overwritten.
+// TestLeaseChangedMeanwhile: what a user requests while run-leases works on the lease is not overwritten.
 func TestLeaseChangedMeanwhile(t *testing.T) {
 	t.Parallel()
 	store, _ := reservable(t, 1)
@@ -140,7 +140,7 @@ func TestLeaseChangedMeanwhile(t *testing.T) {
 	}
 }
 
-// TestClaimLeases: replicas that claim at once get different leases, and at the same time ends come before starts.
+// TestClaimLeases: replicas that claim concurrently get different leases, and at the same time ends come before starts.
 func TestClaimLeases(t *testing.T) {
 	t.Parallel()
 	store, conn := reservable(t, 40)

@@ -44,7 +44,7 @@ func newLease(in time.Duration, hosts int) domain.NewLease {
 		ID: uuid.Must(uuid.NewV7()), ProjectID: "p1", DomainID: "d1", UserID: "u1", Name: "workshop",
 		StartsAt: start, EndsAt: start.Add(time.Hour), OnEnd: domain.OnEndShelve,
 		Reservations: []domain.Reservation{{
-			ID: uuid.New(), Type: domain.HostReservation, Want: &domain.HostWant{Min: hosts, Max: hosts},
+			ID: uuid.New(), Type: domain.HostReservation, Request: &domain.HostRequest{Min: hosts, Max: hosts},
 		}},
 	}}
 }
@@ -88,7 +88,7 @@ func TestCreateLease(t *testing.T) {
 		t.Errorf("the connection of a lease is %+v: %v", c, err)
 	}
 	if _, _, err := connections.Usable(t.Context(), delegator, delegated.ID); apperr.CodeOf(err) != apperr.NotFound {
-		t.Errorf("somebody may use the connection of a lease: %v", err)
+		t.Errorf("someone may use the connection of a lease: %v", err)
 	}
 	event := testkit.Scalar[string](t, conn, `select concat_ws(' ', type, seq, data->>'status', data->'instance_ids')
 		from events where subject = $1`, made.Lease.ID.String())

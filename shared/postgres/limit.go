@@ -84,7 +84,7 @@ func take(ctx context.Context, db querier, limit apperr.Limit, source, name stri
 	return within(ctx, db, takeSQL, limit, source, name)
 }
 
-// within fails if the statement returns for how long the source is over the limit.
+// within fails if the statement returns for how long the source exceeds the limit.
 func within(ctx context.Context, db querier, sql string, limit apperr.Limit, source, name string) error {
 	wait, err := queryValue[time.Duration](ctx, db, sql, limit.Name, source, limit.Each(), limit.Window)
 	if err != nil || wait == 0 {

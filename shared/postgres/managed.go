@@ -11,7 +11,7 @@ import (
 )
 
 // Managed are the declared resources of projects with their revisions and members, and what reconcile-managed does with
-// them. One replica at a time works on a project (claim.go). Whoever writes locks the row of the project first.
+// them. One replica at a time works on a project (claim.go). Each writer locks the row of the project first.
 type Managed struct{ DB *DB }
 
 const (

@@ -14,7 +14,7 @@ import (
 
 // Queue returns the projects whose managed resources are due, the longest due first. While a project is claimed, it is
 // due when the claim ends, unless something is declared in it meanwhile. So a process that dies loses nothing, and
-// whoever releases the claim sees what has come.
+// the replica that releases the claim sees what has come.
 func (s Managed) Queue() Queue[domain.ManagedProject] {
 	key := func(p domain.ManagedProject) []any { return []any{p.ProjectID} }
 	return Queue[domain.ManagedProject]{db: s.DB, key: key, spec: due.Queue{
@@ -193,7 +193,7 @@ func (s Managed) SaveMember(ctx context.Context, claim domain.Claim, projectID s
 	return err
 }
 
-// DeleteMember deletes a member, whose object must be gone. Errors are those of SaveMember.
+// DeleteMember deletes a member, whose object must be deleted. Errors are those of SaveMember.
 func (s Managed) DeleteMember(ctx context.Context, claim domain.Claim, projectID string, id uuid.UUID) error {
 	return fenced(queryValue[int64](ctx, s.DB.pool, deleteMemberSQL, projectID, claim.ID, id))
 }

@@ -89,7 +89,7 @@ where project_id = $1 and managed_id = $2 and number = $3`
 )
 
 // Declare stores a declaration. One that differs from the current revision becomes a new one, and the oldest are
-// deleted; the same again has only what failed tried again at once. It is domain.ErrChanged when the stored resource is
+// deleted; the same again has only what failed retried immediately. It is domain.ErrChanged when the stored resource is
 // another one or has another version than made says, or the connection has ended. It is a Conflict while the resource
 // is deleted, and when it is new and the project has as many as it may have. The stored connection may be another than
 // the new one, which is not stored then.
@@ -157,7 +157,7 @@ func checkRoom(ctx context.Context, db querier, projectID string, perProject int
 }
 
 func errDeleting(m domain.Managed) error {
-	return apperr.New(apperr.Conflict, "the %s %q is being deleted: declare it when it is gone", m.Kind, m.Name)
+	return apperr.New(apperr.Conflict, "the %s %q is being deleted: declare it after that", m.Kind, m.Name)
 }
 
 // complete fills in what a declaration takes from a stored revision. isSame reports whether it is the current one
@@ -230,7 +230,7 @@ func storeDeclaration(
 	return err
 }
 
-// retryManaged has what failed of a resource tried again at once, by the user who has declared it now.
+// retryManaged has what failed of a resource retried immediately, by the user who has declared it now.
 func retryManaged(ctx context.Context, tx pgx.Tx, in domain.Managed) (isRetried bool, err error) {
 	members, err := exec(ctx, tx, retryMembersSQL, in.ProjectID, in.ID)
 	if err != nil {
@@ -257,7 +257,7 @@ select count(*) from after`
 update managed set user_id = $3, connection_id = $4 where project_id = $1 and id = $2`
 )
 
-// Delete has reconcile-managed delete what belongs to a resource, and then the resource. before.Actor asks for it; with
+// Delete has reconcile-managed delete what belongs to a resource, and then the resource. before.Actor requests it; with
 // before.Orphan its objects stay. A delegation given replaces the one that it is done with, and before.UserID is its
 // user. It is domain.ErrChanged when the stored resource is another one or has another version. A resource that is
 // being deleted stays so.

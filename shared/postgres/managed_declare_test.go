@@ -101,7 +101,7 @@ func TestPruneRevisions(t *testing.T) {
 }
 
 // TestDeclaredDuringRound: declarations during a round keep the revision that the round has loaded, and records. It is
-// deleted when a round finds the current one real. A member with a revision that is gone cannot be stored.
+// deleted when a round finds the current one real. A member with a revision that was pruned cannot be stored.
 func TestDeclaredDuringRound(t *testing.T) {
 	t.Parallel()
 	ctx, store := t.Context(), postgres.Managed{DB: open(t, testkit.Database(t))}
@@ -211,7 +211,7 @@ func TestManagedDelegations(t *testing.T) {
 		found.ID != a.ConnectionID {
 		t.Errorf("found %v: %+v, %v", ok, found, err)
 	}
-	for name, ask := range map[string]struct {
+	for name, query := range map[string]struct {
 		project, user string
 		roles         []string
 		until         time.Time
@@ -222,7 +222,7 @@ func TestManagedDelegations(t *testing.T) {
 		"more roles":      {"p1", "u1", []string{"member", "x"}, soon},
 		"too short":       {"p1", "u1", []string{"member"}, soon.Add(2 * time.Hour)},
 	} {
-		if _, ok, err := store.Delegation(ctx, ask.project, ask.user, ask.roles, ask.until); err != nil || ok {
+		if _, ok, err := store.Delegation(ctx, query.project, query.user, query.roles, query.until); err != nil || ok {
 			t.Errorf("%s: found %v, %v", name, ok, err)
 		}
 	}

@@ -117,7 +117,7 @@ func TestManagedLife(t *testing.T) {
 	}
 	noError(t, store.ReleaseProject(ctx, claim, project, time.Minute))
 	if due, err := isDue(ctx, store.Queue(), 50*time.Second); err != nil || due {
-		t.Errorf("it is due at once: %v", err)
+		t.Errorf("it is due immediately: %v", err)
 	}
 	noError(t, store.RecordNodes(ctx, map[string]string{"s-web": "compute-1", "other": "compute-2"}))
 	if m, err = store.Get(ctx, "p1", m.Kind, "web"); err != nil || len(m.Members) != 1 ||
@@ -147,7 +147,7 @@ func TestManagedLife(t *testing.T) {
 	}
 	wantError(t, "saved what was loaded before", store.SaveStatus(ctx, claim, &loaded[0]), domain.ErrChanged)
 	noError(t, store.ReleaseProject(ctx, claim, project, time.Minute))
-	project, claim = claimProject(t, store) // at once, because something came meanwhile
+	project, claim = claimProject(t, store) // immediately, because something came meanwhile
 	noError(t, store.DeleteMember(ctx, claim, "p1", member.ID))
 	noError(t, store.Remove(ctx, claim, m))
 	noError(t, store.ReleaseProject(ctx, claim, project, time.Minute))
@@ -201,11 +201,11 @@ func TestManagedFencing(t *testing.T) {
 	if after := testkit.Dump(t, database); after != before {
 		t.Error("the replica without the claim has written something")
 	}
-	wantError(t, "removed what nobody deletes", store.Remove(ctx, claim, m), domain.ErrChanged)
+	wantError(t, "removed what no one deletes", store.Remove(ctx, claim, m), domain.ErrChanged)
 	noError(t, second.Rows[0].Renew(ctx))
 }
 
-// TestClaimProjects: replicas that claim at once get different projects, and the claim of a dead one ends by itself.
+// TestClaimProjects: replicas that claim concurrently get different projects, and the claim of a dead one expires.
 func TestClaimProjects(t *testing.T) {
 	t.Parallel()
 	ctx, database := t.Context(), testkit.Database(t)
@@ -245,8 +245,9 @@ func TestClaimProjects(t *testing.T) {
 	})
 }
 
-// TestDeclareAtOnce: of writers that have read the same version one stores a revision, and the others get ErrChanged.
-func TestDeclareAtOnce(t *testing.T) {
+// TestDeclareConcurrently: of writers that have read the same version one stores a revision, and the others get
+// ErrChanged.
+func TestDeclareConcurrently(t *testing.T) {
 	t.Parallel()
 	ctx, database := t.Context(), testkit.Database(t)
 	store, conn := postgres.Managed{DB: open(t, database)}, testkit.Connect(t, database)

@@ -72,9 +72,9 @@ func Migrations() (text []byte) {
 	return append(append(text, fanOutSQL...), monthsSQL...)
 }
 
-// Migrate brings the schema to SchemaVersion under a session lock, so that several may try at once. It needs a direct
-// connection: a session lock does not survive PgBouncer's transaction mode. It returns the names of the migrations that
-// it applied. Then it replaces functions and grants.
+// Migrate brings the schema to SchemaVersion under a session lock, so that several may try concurrently. It needs a
+// direct connection: a session lock does not survive PgBouncer's transaction mode. It returns the names of the
+// migrations that it applied. Then it replaces functions and grants.
 func Migrate(ctx context.Context, cfg Config) ([]string, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -124,7 +124,7 @@ func rejectUnreleased(ctx context.Context, db *sql.DB) error {
 
 // A migration may take long. But while one of its statements waits for a lock on a table that is in use, all other
 // statements queue behind it: so it gives up soon, lets the queue pass, and retries. A concurrent build holds up
-// nobody, and lifts the limit for itself.
+// no one, and lifts the limit for itself.
 const (
 	migrateSettings = "set statement_timeout = 0; set idle_in_transaction_session_timeout = 0; set lock_timeout = '1s'"
 	migrateTries    = 60
@@ -173,7 +173,7 @@ func retryMigration(ctx context.Context, migrate func() error) error {
 	}
 }
 
-// replace runs the scripts that define parts of the schema anew with every migration.
+// replace runs the scripts that define parts of the schema again with every migration.
 func replace(ctx context.Context, db *sql.DB, scripts ...string) error {
 	tx, err := db.BeginTx(ctx, nil)
 	if err != nil {

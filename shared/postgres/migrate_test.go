@@ -46,7 +46,7 @@ func blocking(migration string) (wrong []string) {
 	}
 	for _, m := range constraints.FindAllStringSubmatch(up, -1) {
 		if m[1] == "" {
-			wrong = append(wrong, "a constraint builds its index while nobody can write: "+
+			wrong = append(wrong, "a constraint builds its index while no one can write: "+
 				"create the index concurrently, and add the constraint using index")
 		}
 	}

@@ -61,7 +61,7 @@ func (db *DB) writeMonitor(ctx context.Context, sql, project string, m domain.Mo
 type Monitors struct{ DB *DB }
 
 const (
-	// A failure that follows no other one within forgetAfter begins anew.
+	// A failure that follows no other one within forgetAfter begins again.
 	wakeFailedSQL = `
 insert into wake_failures as w (function, failing_since) values ($1, clock_timestamp() - $2::interval)
 on conflict (function) do update

@@ -9,7 +9,7 @@ import (
 )
 
 // TestWakeMonitor: a function that cannot be woken for three minutes makes one event, and one when it can be again. A
-// failure makes none that is over sooner, or follows another one after a pause.
+// failure makes none that has ended sooner, or follows another one after a pause.
 func TestWakeMonitor(t *testing.T) {
 	t.Parallel()
 	url := testkit.Database(t)

@@ -96,7 +96,7 @@ func (s Nodes) Leave(ctx context.Context, name, requestedBy string) (left domain
 	return left, err
 }
 
-// Left ends a host's leaving: it is an ordinary one again. ok is false when it was asked to join meanwhile.
+// Left ends a host's leaving: it is an ordinary one again. ok is false when it was to join meanwhile.
 func (s Nodes) Left(ctx context.Context, name string) (ok bool, err error) {
 	n, err := exec(ctx, s.DB.pool, leftSQL, name)
 	return n == 1, err
@@ -123,7 +123,7 @@ func (s Nodes) Pool(ctx context.Context) ([]domain.Node, error) {
 	return queryAll[domain.Node](ctx, s.DB.pool, "select "+nodeColumns+" from nodes where pool <> '' order by name")
 }
 
-const nodeSeenSQL = `
+const recordHostSQL = `
 update nodes set zone = $3, provider_id = $4, vcpus = $5, ram_mb = $6, disk_gb = $7, traits = $8, attributes = $9, ` +
 	upColumns + `, forced_down = $10, seen_at = clock_timestamp(),
     updated_at = case when (zone, provider_id, vcpus, ram_mb, disk_gb, traits, attributes, is_up)
@@ -136,11 +136,11 @@ func (s Nodes) PoolTrait(ctx context.Context) (string, error) {
 	return queryValue[string](ctx, s.DB.pool, "select trait from pool_traits")
 }
 
-// Seen records what Nova and Placement show of hosts of the pool. Other hosts are left out.
-func (s Nodes) Seen(ctx context.Context, hosts []domain.ComputeHost) error {
+// RecordHosts records what Nova and Placement show of hosts of the pool. Other hosts are left out.
+func (s Nodes) RecordHosts(ctx context.Context, hosts []domain.ComputeHost) error {
 	batch := &pgx.Batch{}
 	for _, h := range hosts {
-		batch.Queue(nodeSeenSQL, h.Name, h.IsUp, h.Zone, h.ProviderID, h.VCPUs, h.RAMMB, h.DiskGB, orEmpty(h.Traits),
+		batch.Queue(recordHostSQL, h.Name, h.IsUp, h.Zone, h.ProviderID, h.VCPUs, h.RAMMB, h.DiskGB, orEmpty(h.Traits),
 			orEmptyMap(h.Attributes), h.ForcedDown)
 	}
 	if batch.Len() == 0 {
@@ -160,7 +160,7 @@ func orEmptyMap(m map[string]string) map[string]string {
 	return m
 }
 
-// Get reads a host. It is NotFound for one that was never seen or described.
+// Get reads a host. It is NotFound for one that was never observed or described.
 func (s Nodes) Get(ctx context.Context, name string) (domain.Node, error) {
 	found, err := queryOne[domain.Node](ctx, s.DB.pool, "select "+nodeColumns+" from nodes where name = $1", name)
 	return found, orNotFound(err, "unknown node %.64q", name)

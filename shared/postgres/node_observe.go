@@ -24,7 +24,7 @@ const statusSinceText = `to_char(status_since at time zone 'utc', 'YYYY-MM-DD"T"
 
 // What follows reads reports as ages by the database's clock. A cloud that works has just had a report of some host, so
 // the newest one reports whether Nova's clock is ours: then a report's own time counts. Otherwise a host has reported
-// when its time differs from the stored one. Nova's word that a host is down counts from when it was first seen,
+// when its time differs from the stored one. Nova's word that a host is down counts from when it was first observed,
 // because an admin may have forced it down while its nova-compute goes on reporting.
 const (
 	// $2 to $9, $15 and $16 are the hosts that Nova has, $14 those that it shows only the names of: they stay as they

@@ -248,13 +248,13 @@ func TestObserveCordon(t *testing.T) {
 	w.events("a") // it was cordoned already
 	w.observed(limits)
 	if n := w.node("a"); !n.Enabled || !n.CordonedAt.IsZero() {
-		t.Errorf("somebody has enabled it: %+v", n)
+		t.Errorf("someone has enabled it: %+v", n)
 	}
 	w.events("a", "up up")
 	w.hosts[0].IsEnabled, w.hosts[0].DisabledReason = false, "mine"
 	w.observed(limits)
 	if n := w.node("a"); n.Enabled || !n.CordonedAt.IsZero() || n.DisabledReason != "mine" {
-		t.Errorf("somebody has disabled it: %+v", n)
+		t.Errorf("someone has disabled it: %+v", n)
 	}
 	w.hosts[0].DisabledReason = domain.CordonMark + "by another replica"
 	w.observed(limits)
@@ -353,12 +353,12 @@ func TestDetails(t *testing.T) {
 			t.Errorf("after a page: %+v %v", d, err)
 		}
 	}
-	noError(t, w.MonitorFailed(ctx, "away"))
+	noError(t, w.MonitorFailed(ctx, "unavailable"))
 	w.events("monitor/nodes", "failed")
 }
 
-// TestForcedDown: a host that an admin has forced down in Nova is down at once, whatever its agent, its status URL and
-// its own reports say, and up as soon as that is taken back.
+// TestForcedDown: a host that an admin has forced down in Nova is down immediately, whatever its agent, its status URL
+// and its own reports say, and up as soon as that is taken back.
 func TestForcedDown(t *testing.T) {
 	t.Parallel()
 	w := watch(t, "a", "b")
@@ -393,7 +393,7 @@ func TestHeldZones(t *testing.T) {
 		}
 	}
 	check(w.FreeZone(ctx, "nova"))
-	check(w.MonitorFailed(ctx, "away"))
+	check(w.MonitorFailed(ctx, "unavailable"))
 	if zones, err := w.HeldZones(ctx); err != nil || len(zones) > 0 {
 		t.Errorf("at first: %+v %v", zones, err)
 	}

@@ -31,7 +31,7 @@ func TestNodes(t *testing.T) {
 	if ok, err := nodes.SetPool(ctx, "compute-1", domain.NodeJoining, domain.NodeReservable, ""); !ok || err != nil {
 		t.Errorf("reservable: %t %v", ok, err)
 	}
-	err = nodes.Seen(ctx, []domain.ComputeHost{
+	err = nodes.RecordHosts(ctx, []domain.ComputeHost{
 		{
 			Name: "compute-1", Zone: "west", IsUp: true, ProviderID: "x", VCPUs: 8, RAMMB: 16384, DiskGB: 100,
 			Traits: []string{"A", "B"}, Attributes: map[string]string{"cpu_info:arch": "x86_64"},
@@ -44,7 +44,7 @@ func TestNodes(t *testing.T) {
 	list, err := nodes.Pool(ctx)
 	if err != nil || len(list) != 1 || list[0].Zone != "west" || list[0].VCPUs != 8 || !slices.Equal(list[0].Traits,
 		[]string{"A", "B"}) || list[0].Attributes["cpu_info:arch"] != "x86_64" || list[0].SeenAt.IsZero() {
-		t.Errorf("seen is %+v: %v", list, err)
+		t.Errorf("recorded is %+v: %v", list, err)
 	}
 	lease := create(t, leases, newLease(time.Hour, 1))
 	wantCode(t, "a host with a reservation", errOf(nodes.Leave(ctx, "compute-1", "admin")), apperr.Conflict)
@@ -139,7 +139,7 @@ func TestMonitor(t *testing.T) {
 	w.events(subject)
 	var first errgroup.Group
 	for range 4 {
-		first.Go(func() error { return w.MonitorFailed(ctx, "nova is away") })
+		first.Go(func() error { return w.MonitorFailed(ctx, "nova is unavailable") })
 	}
 	noError(t, first.Wait())
 	w.events(subject, "failed")
@@ -155,7 +155,7 @@ func TestMonitor(t *testing.T) {
 	w.events(subject, "failed")
 }
 
-// TestObserveConcurrently: replicas that observe at once do not deadlock, and write one event.
+// TestObserveConcurrently: replicas that observe concurrently do not deadlock, and write one event.
 func TestObserveConcurrently(t *testing.T) {
 	t.Parallel()
 	w := watch(t, "a", "b", "c", "d")

@@ -57,7 +57,7 @@ where project_id = $1 and id = $2 and ` + unclaimed("o") + `
 
 // Place stores the order, its instances and its callback in one transaction, and claims it unless claimFor is 0. An
 // order through a connection must be permitted, and its new instances must fit the connection's quota (allocate). An
-// order that is stored already is claimed, if it has work left that nobody does. An order that differs under the same
+// order that is stored already is claimed, if it has work left that no one does. An order that differs under the same
 // id is a Conflict, and so are ids of instances that are taken in the project.
 func (o Orders) Place(ctx context.Context, order domain.Order, claimFor time.Duration) (claim domain.Claim, err error) {
 	return changeValue(ctx, o.DB, func(tx pgx.Tx) (domain.Claim, error) { return place(ctx, tx, order, claimFor) })
@@ -83,7 +83,7 @@ func place(ctx context.Context, tx pgx.Tx, order domain.Order, claimFor time.Dur
 	return acquire(ctx, tx, claimOrderSQL, order.ProjectID, order.ID, claimFor)
 }
 
-// Claim claims an order that is stored, if it has work left that nobody does.
+// Claim claims an order that is stored, if it has work left that no one does.
 func (o Orders) Claim(ctx context.Context, order domain.Order, claimFor time.Duration) (domain.Claim, error) {
 	return acquire(ctx, o.DB.pool, claimOrderSQL, order.ProjectID, order.ID, claimFor)
 }
@@ -204,7 +204,7 @@ func isTaken(ctx context.Context, tx pgx.Tx, projectID string, id uuid.UUID) (bo
 }
 
 // checkIDs rejects an order that was stored just now when the project uses its id for something else, or that of one of
-// its new instances. Of two orders that come at once with the same id, one fails at its first event.
+// its new instances. Of two orders that come concurrently with the same id, one fails at its first event.
 func checkIDs(ctx context.Context, tx pgx.Tx, order domain.Order, positions []int) error {
 	ids := []uuid.UUID{order.ID}
 	for _, n := range positions {

@@ -45,7 +45,7 @@ func (l testDB) storeConnection(
 		change(&c)
 	}
 	if c.Kind == domain.TrustConnection && c.TrustExpiresAt.IsZero() {
-		c.TrustExpiresAt = c.ExpiresAt.Add(domain.TrustSpare)
+		c.TrustExpiresAt = c.ExpiresAt.Add(domain.TrustMargin)
 	}
 	return must(postgres.Connections{DB: l.DB}.Create(t.Context(), c))(t)
 }
@@ -71,7 +71,7 @@ func connectedOrder(c domain.Connection, n int) domain.Order {
 	return o
 }
 
-// atOnce places orders at the same moment.
+// placeConcurrently places orders at the same moment.
 func (l testDB) placeConcurrently(t *testing.T, orders ...domain.Order) []error {
 	t.Helper()
 	errs := make([]error, len(orders))
@@ -237,7 +237,7 @@ func TestPlaceRejectsWhatConnectionForbids(t *testing.T) {
 		code apperr.Code
 		want string
 	}{
-		"its time is over": {
+		"it has expired": {
 			"update connections set expires_at = now() - interval '1 s' where id = $1", apperr.Forbidden,
 			"ended at",
 		},
@@ -253,7 +253,7 @@ func TestPlaceRejectsWhatConnectionForbids(t *testing.T) {
 			"update connections set actions = '{start,stop,connect}' where id = $1", apperr.Forbidden,
 			"does not permit to allocate, only to start, stop, connect",
 		},
-		"it is gone": {"delete from connections where id = $1", apperr.NotFound, "there is no connection"},
+		"it is deleted": {"delete from connections where id = $1", apperr.NotFound, "there is no connection"},
 		"it is another's": {
 			"update connections set project_id = 'p2' where id = $1", apperr.NotFound,
 			"there is no connection",

@@ -13,10 +13,10 @@ import (
 	"github.com/cloudfn/cloudfn/shared/due"
 )
 
-// orderClaimed says that the claim $3 on the order o with the key ($1, $2) has not expired.
+// orderClaimed is the condition that the claim $3 on the order o with the key ($1, $2) has not expired.
 const orderClaimed = "o.project_id = $1 and o.id = $2 and o.claim_id = $3 and o.claimed_until > clock_timestamp()"
 
-// usableConnection says that the order o has no connection, or one that is active and not suspended.
+// usableConnection is the condition that the order o has no connection, or one that is active and not suspended.
 const usableConnection = `(o.connection_id is null or exists (
           select from connections c where c.id = o.connection_id and c.status = 'active' and c.suspended_at is null))`
 

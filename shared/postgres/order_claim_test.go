@@ -149,7 +149,7 @@ func TestCreateCalls(t *testing.T) {
 		got.Calls[1].ServerID != "s0" || got.Calls[1].UserID != "u1" {
 		t.Errorf("the calls are %+v", got.Calls)
 	}
-	// What Nova answered is written down also when the claim is over.
+	// What Nova answered is written down also when the claim has expired.
 	third := begin(t, store, o, claim, 1)
 	noError(t, store.Release(t.Context(), o, claim))
 	made = with(o.Instances[1], "s1", domain.InstanceBuilding)

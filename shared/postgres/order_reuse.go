@@ -41,7 +41,7 @@ with idle as (
 update instances i set order_id = $3, position = $4, updated_at = clock_timestamp()
 from idle where i.project_id = idle.project_id and i.id = idle.id`
 
-	// The image of a released instance is known now. A server that is gone needs no event.
+	// The image of a released instance is known now. A server that is deleted needs no event.
 	releaseReusedSQL = `
 with row as (
     update instances
@@ -79,7 +79,7 @@ func takeIdle(
 	return written == 1, err
 }
 
-// ReplaceReused replaces the nth instance of an order, an idle one that is gone or has another image (has; "" = not
+// ReplaceReused replaces the nth instance of an order, an idle one that is deleted or has another image (has; "" = not
 // known), by another idle instance of the connection, or by replacement. The old one is idle again, if its server
 // exists. It is domain.ErrFenced when the claim has expired. With a Problem, and where the connection's quota has no
 // room, replacement is an instance that failed.

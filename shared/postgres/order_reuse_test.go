@@ -13,7 +13,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// idle stores an instance of the connection that is stopped, whose order is over.
+// idle stores an instance of the connection that is stopped, whose order has ended.
 func (l testDB) idle(t *testing.T, c domain.Connection, f domain.Flavor, labels map[string]string) uuid.UUID {
 	t.Helper()
 	o := connectedOrder(c, 1)
@@ -120,7 +120,7 @@ func TestReuse(t *testing.T) {
 	}
 }
 
-// TestReuseConcurrently: of several orders at once, one reuses an idle instance, and that uses no more of the quota.
+// TestReuseConcurrently: of several concurrent orders, one reuses an idle instance, and that uses no more of the quota.
 func TestReuseConcurrently(t *testing.T) {
 	t.Parallel()
 	l := newTestDB(t)
@@ -240,7 +240,7 @@ func TestReuseComparesImages(t *testing.T) {
 	const other = "0f8fad5b-d9cb-469f-a165-70867728950e"
 	for name, tc := range map[string]struct {
 		id, ref string // of the idle one; "" = the name is not known
-		asks    string
+		image   string
 		taken   bool
 	}{
 		"the name":             {debian, "debian", "debian", true},
@@ -257,7 +257,7 @@ func TestReuseComparesImages(t *testing.T) {
 		l.exec(t, `update instances set spec = jsonb_strip_nulls(spec || jsonb_build_object('image_id', $2::text,
   'image', nullif($3::text, ''))) where id = $1`, idle, tc.id, tc.ref)
 		o := reusing(c, 1)
-		o.Instances[0].Spec.ImageRef = tc.asks
+		o.Instances[0].Spec.ImageRef = tc.image
 		must(l.Place(t.Context(), o, 0))(t)
 		if taken := get(t, l.Orders, o).Instances[0].ID == idle; taken != tc.taken {
 			t.Errorf("%s: taken is %t", name, taken)
@@ -274,7 +274,7 @@ func TestReuseComparesImages(t *testing.T) {
 }
 
 // TestMarkReusable: the owner marks what he has connected, and takes a mark back, from what was launched too. Who
-// connects a server anew, or adopts it, gets it without the mark.
+// connects a server again, or adopts it, gets it without the mark.
 func TestMarkReusable(t *testing.T) {
 	t.Parallel()
 	l := newTestDB(t)

@@ -19,7 +19,7 @@ import (
 
 const (
 	long  = time.Minute
-	ended = -time.Second // a claim that is over as soon as it is made
+	ended = -time.Second // a claim that has expired as soon as it is made
 )
 
 // newOrder is an order of n instances, not yet stored.

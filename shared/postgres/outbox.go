@@ -18,16 +18,17 @@ import (
 // statements see all that was committed before the batch got its locks.
 type Outbox struct{ DB *DB }
 
-// streamDue says that a stream s has something to deliver now, and that nobody has claimed it.
+// streamDue is the condition that a stream s has something to deliver now, and that no one has claimed it.
 var streamDue = "s.head < s.tail and s.next_at <= now() and " + due.Unclaimed("s", "now()")
 
 var (
 	// A callback that answered last time gets up to $5 streams in each replica. A callback that did not gets one stream
-	// in all replicas together. A callback with a rate gets at once what it may have in two seconds, and then pauses
-	// until the rate is kept; a minute counts as 63 seconds to stay below the rate. A callback with $5 streams in work
-	// on this replica is left out, so that it takes no other callback's slots. Projects take turns: the one with the
-	// fewest streams in work here is first, however many callbacks another has. The statement waits for no row. Writers
-	// of events never wait for these rows either: their foreign keys need no more than "no key update" leaves.
+	// in all replicas together. A callback with a rate gets immediately what it may have in two seconds, and then
+	// pauses until the rate is kept; a minute counts as 63 seconds to stay below the rate. A callback with $5 streams
+	// in work on this replica is left out, so that it takes no other callback's slots. Projects take turns: the one
+	// with the fewest streams in work here is first, however many callbacks another has. The statement waits for no
+	// row. Writers of events never wait for these rows either: their foreign keys need no more than "no key update"
+	// leaves.
 	claimSQL = `
 with held as (
     select * from unnest($6::text[], $7::uuid[], $8::int[]) as h(project_id, callback_id, streams)
@@ -86,7 +87,7 @@ case when c.previous_until > now() then c.older_secrets else '{}' end as older_s
 coalesce(c.allowed_rate, 0) as allowed_rate, s.stream, d.seq, d.id as delivery, s.attempts as tries,
     c.failures as silences,
 e.project_id as event_project, e.subject, e.seq as event_seq, e.type as event_type, e.at as event_at,
--- Whoever acts through a connection must not see its other actors.
+-- A user who acts through a connection must not see its other actors.
 (case when c.project_id in ('', e.project_id) or e.data #>> '{actor,project_id}' = c.project_id
       then e.data else e.data - 'actor' end)::text as event_data`
 
@@ -389,7 +390,7 @@ where s.claim_id = $1 and d.project_id = s.project_id and d.callback_id = s.call
 	skipStreamsSQL = `update streams set head = tail, ` + due.ReleaseSQL + ` where claim_id = $1`
 )
 
-// AbandonGone ends what waits for callbacks that are gone.
+// AbandonGone ends what waits for gone callbacks.
 func (o Outbox) AbandonGone(ctx context.Context) error {
 	return classify(repeat(ctx, func() error {
 		claim := uuid.New()

@@ -20,7 +20,7 @@ import (
 
 const tenant = "5f1c7e0c2b6f4f0e9c1f6f0f3a5f8d12"
 
-// testOutbox is an outbox with callbacks that nobody is asked for.
+// testOutbox is an outbox with callbacks whose receivers get no handshake.
 type testOutbox struct {
 	postgres.Outbox
 	events   postgres.Events

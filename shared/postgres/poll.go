@@ -11,7 +11,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/due"
 )
 
-// Polls are how far each project with tracked instances was read, and which of these instances to ask Nova for.
+// Polls are how far each project with tracked instances was read, and which of these instances to read from Nova.
 //
 // Prepare, ListFollowed, ListMoving and ListRunningOrders span all projects, because poll-instances serves all; every
 // other statement carries a project or a claim.
@@ -49,7 +49,7 @@ func (p Polls) Prepare(ctx context.Context) error {
 const pollColumns = `p.project_id, p.since, p.full_at,
     (select count(*)::int from instances i
      where i.project_id = p.project_id and i.state <> 'deleted' and ` + uncertain + `) as uncertain,
-    p.failing_since, p.not_before, p.gone_at, p.sweep_at, p.sweep_marker`
+    p.failing_since, p.not_before, p.gone_at, p.sweep_at as scan_at, p.sweep_marker as scan_marker`
 
 // movingSince selects the instances (i) that Nova is changing, and that changed within an interval. The states are
 // literals, so that instances_moving is used.
@@ -128,7 +128,7 @@ func (p Polls) ClaimDue(
 	return p.list(ctx, claimDueSQL, claim.ID, claimFor, before, limit)
 }
 
-// ClaimSome claims those of the projects that nobody has claimed, and that do not pause.
+// ClaimSome claims those of the projects that no one has claimed, and that do not pause.
 func (p Polls) ClaimSome(
 	ctx context.Context, claim domain.Claim, claimFor time.Duration, projects []string,
 ) ([]domain.Poll, error) {
@@ -157,11 +157,11 @@ where claim_id = $1 and (cardinality($2::text[]) = 0 or project_id = any($2))`, 
 	return err
 }
 
-// RecordSweep records how far the list of all servers was read, if the claim still holds.
-func (p Polls) RecordSweep(ctx context.Context, claim domain.Claim, poll domain.Poll) error {
+// RecordScan records how far the list of all servers was read, if the claim still holds.
+func (p Polls) RecordScan(ctx context.Context, claim domain.Claim, poll domain.Poll) error {
 	_, err := exec(ctx, p.DB.pool,
 		"update polls set sweep_at = $3, sweep_marker = $4 where claim_id = $1 and project_id = $2",
-		claim.ID, poll.ProjectID, orNull(poll.SweepAt), poll.SweepMarker)
+		claim.ID, poll.ProjectID, orNull(poll.ScanAt), poll.ScanMarker)
 	return err
 }
 
@@ -183,14 +183,14 @@ where p.project_id = r.project_id
 func (p Polls) RecordRead(ctx context.Context, claim domain.Claim, polls []domain.Poll) error {
 	var projects, markers []string
 	var since, full []time.Time
-	var failing, notBefore, gone, sweep []*time.Time
+	var failing, notBefore, gone, scan []*time.Time
 	for _, r := range polls {
-		projects, markers = append(projects, r.ProjectID), append(markers, r.SweepMarker)
+		projects, markers = append(projects, r.ProjectID), append(markers, r.ScanMarker)
 		since, full = append(since, r.Since), append(full, r.FullAt)
 		failing, notBefore = append(failing, orNull(r.FailingSince)), append(notBefore, orNull(r.NotBefore))
-		gone, sweep = append(gone, orNull(r.GoneAt)), append(sweep, orNull(r.SweepAt))
+		gone, scan = append(gone, orNull(r.GoneAt)), append(scan, orNull(r.ScanAt))
 	}
-	_, err := write(ctx, p.DB, exec, readSQL, claim.ID, projects, since, full, failing, notBefore, gone, sweep, markers)
+	_, err := write(ctx, p.DB, exec, readSQL, claim.ID, projects, since, full, failing, notBefore, gone, scan, markers)
 	return err
 }
 
@@ -311,7 +311,8 @@ func (p Polls) ListUncertain(ctx context.Context, projects []string, limit int) 
 	return p.instances(ctx, uncertainSQL, projects, limit)
 }
 
-// ListMissing lists the projects' instances that were tracked before the moment, and whose servers were not seen since.
+// ListMissing lists the projects' instances that were tracked before the moment, and whose servers were not observed
+// since.
 func (p Polls) ListMissing(ctx context.Context, projects []string, before time.Time) ([]domain.Instance, error) {
 	return p.instances(ctx, missingSQL, projects, before)
 }
@@ -324,7 +325,7 @@ from (select s.project_id, s.id from instances s
       where coalesce(s.seen_at, '-infinity') < $3 and s.state <> 'deleted' order by s.id for update of s) seen
 where i.project_id = seen.project_id and i.id = seen.id`
 
-// RecordUnchanged records that the instances were seen at the moment, unchanged.
+// RecordUnchanged records that the instances were observed at the moment, unchanged.
 func (p Polls) RecordUnchanged(ctx context.Context, unchanged []domain.Instance, at time.Time) error {
 	var projects []string
 	var ids []uuid.UUID
@@ -343,7 +344,7 @@ func (p Polls) ListLiving(ctx context.Context, projectID string) ([]domain.Insta
 	return p.instances(ctx, livingSQL, projectID)
 }
 
-// ListStale lists the project's instances that no function has seen since the moment, except those whose state is
+// ListStale lists the project's instances that no function has observed since the moment, except those whose state is
 // unknown already.
 func (p Polls) ListStale(ctx context.Context, projectID string, since time.Time) ([]domain.Instance, error) {
 	return p.instances(ctx, staleTrackedSQL, projectID, since)

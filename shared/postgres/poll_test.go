@@ -31,7 +31,7 @@ func sameInstances(t *testing.T, what string, got []domain.Instance, err error, 
 	}
 }
 
-// TestPolls: which projects are followed and how far, and which instances are to be asked for.
+// TestPolls: which projects are followed and how far, and which instances are to be read.
 func TestPolls(t *testing.T) {
 	t.Parallel()
 	url := testkit.Database(t)
@@ -195,7 +195,7 @@ func TestPausedProjectIsNotClaimed(t *testing.T) {
 	}
 }
 
-// TestRecurringJob are renewed while somebody is at them, and free as soon as they are released.
+// TestRecurringJob are renewed while someone is at them, and free as soon as they are released.
 func TestRecurringJob(t *testing.T) {
 	t.Parallel()
 	jobs := postgres.Jobs{DB: open(t, testkit.Database(t))}
@@ -214,7 +214,7 @@ func TestRecurringJob(t *testing.T) {
 		t.Error("it is not free")
 	}
 	if err := jobs.Renew(t.Context(), "kind", "again", late, long); !errors.Is(err, domain.ErrFenced) {
-		t.Errorf("a claim that is over was renewed: %v", err)
+		t.Errorf("a claim that has expired was renewed: %v", err)
 	}
 }
 
@@ -293,7 +293,7 @@ func TestUnwanted(t *testing.T) {
 	servers := []domain.Server{
 		server("k0", "p1", kept, 0), server("k0 again", "p1", kept, 0, "a tag of its owner"),
 		server("k1 again", "p1", kept, 1),
-		server("k2", "p1", kept, 2), // that nobody has written down yet
+		server("k2", "p1", kept, 2), // that no one has written down yet
 		server("k3", "p1", kept, 1), // another instance's by now
 		server("k0 elsewhere", "p2", kept, 0), server("of both", "p1", kept, 0, kept.Instances[1].ID.String()),
 		server("of another order", "p1", domain.Order{ID: newOrder(1).ID, Instances: kept.Instances}, 0),

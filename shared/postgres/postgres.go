@@ -49,7 +49,7 @@ func (c Config) Validate() error {
 const connectTimeout = 3 * time.Second
 
 // timeoutsSQL gives a new connection its timeouts, unless its URL or its role sets others. They end what a frozen
-// replica has left behind: a statement that nobody waits for, and a transaction that holds locks. A statement sets them
+// replica has left behind: a statement that no one waits for, and a transaction that holds locks. A statement sets them
 // because PgBouncer refuses them as startup parameters. Behind PgBouncer in transaction mode the role has them
 // (knative/roles.sql).
 const timeoutsSQL = `

@@ -134,7 +134,7 @@ func TestPostgresAway(t *testing.T) {
 	absent := must(url.Parse(here))(t)
 	absent.Path = "/no_such_database"
 	for name, db := range map[string]*postgres.DB{
-		"nobody listens":   open(t, "postgres://u:canary@127.0.0.1:1/x"),
+		"no one listens":   open(t, "postgres://u:canary@127.0.0.1:1/x"),
 		"no such socket":   open(t, "postgres:///x?host=/nowhere"),
 		"no such host":     open(t, "postgres://u:canary@no-such-host.invalid/x"),
 		"it is silent":     open(t, "postgres://u:canary@"+silent.Addr().String()+"/x?sslmode=disable"),
@@ -338,7 +338,7 @@ func TestMigrateHasNoTimeouts(t *testing.T) {
 	must(postgres.Migrate(t.Context(), postgres.Config{URL: domain.Secret(slow), MaxConns: 1}))(t)
 }
 
-// TestGrantsWaitForALock: what a migration defines anew each time is retried as the migrations are.
+// TestGrantsWaitForALock: what a migration defines again each time is retried as the migrations are.
 func TestGrantsWaitForALock(t *testing.T) {
 	t.Parallel()
 	database := testkit.Database(t)
@@ -355,7 +355,7 @@ func TestGrantsWaitForALock(t *testing.T) {
 	}
 }
 
-// TestMigrateWaitsForALock in short tries: it lets whoever queues behind it go, and each migration is applied once.
+// TestMigrateWaitsForALock in short tries: it lets those that queue behind it go, and each migration is applied once.
 func TestMigrateWaitsForALock(t *testing.T) {
 	t.Parallel()
 	database := testkit.EmptyDatabase(t)

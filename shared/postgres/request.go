@@ -54,7 +54,7 @@ func (r Requests) Committed(ctx context.Context, transaction string) (bool, erro
 		return false, nil
 	}
 	if err == nil && status == "in progress" {
-		err = unavailable(errors.New("transaction "+transaction+" is in progress"), isAway)
+		err = unavailable(errors.New("transaction "+transaction+" is in progress"), noDatabase)
 	}
 	return status == "committed", err
 }
@@ -154,7 +154,7 @@ func (r Requests) Measure(ctx context.Context) (grown int64, err error) {
 	return queryValue[int64](ctx, r.DB.pool, measureSQL)
 }
 
-// partitionLock keeps two replicas from making or dropping partitions at once (pg_try_advisory_xact_lock).
+// partitionLock keeps two replicas from making or dropping partitions concurrently (pg_try_advisory_xact_lock).
 const partitionLock = 0x636c6f7564666e // "cloudfn"
 
 // Making and dropping a partition takes the strongest lock on the table or on its default partition. While that lock

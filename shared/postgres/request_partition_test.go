@@ -62,7 +62,7 @@ func TestMaintainUsesDatabaseClock(t *testing.T) {
 			"requests_default": 0, "requests_202712": 2, "requests_202801": 2,
 			"requests_202802": 0,
 		}},
-		// Nobody came for two months: the rows of one of them wait in the default partition.
+		// No one came for two months: the rows of one of them wait in the default partition.
 		{"2028-03-01T12:00:00Z", map[string]int{
 			"requests_default": 0, "requests_202712": 2, "requests_202801": 2,
 			"requests_202802": 0, "requests_202803": 2, "requests_202804": 0,
@@ -117,7 +117,7 @@ func TestMaintainConcurrently(t *testing.T) {
 }
 
 // TestMaintainDuringInserts is the turn of a month under load, many times: partitions are made, and old ones
-// dropped, while COPYs and listings run. No row is lost, and nobody fails.
+// dropped, while COPYs and listings run. No row is lost, and no one fails.
 func TestMaintainDuringInserts(t *testing.T) {
 	t.Parallel()
 	url := testkit.Database(t)
@@ -269,7 +269,7 @@ func TestMaintainMovesNoRows(t *testing.T) {
 const oldMonthSQL = `create table requests_202001 partition of requests for values
   from ('2020-01-01Z') to ('2020-02-01Z')`
 
-// TestDropPartitionBlocksNoWriter: while somebody reads the whole request log for long, the partition that is to be
+// TestDropPartitionBlocksNoWriter: while someone reads the whole request log for long, the partition that is to be
 // dropped stays, and rows are written. When the reader has ended it goes.
 func TestDropPartitionBlocksNoWriter(t *testing.T) {
 	t.Parallel()
@@ -309,8 +309,8 @@ func readLog(t *testing.T, url string) pgx.Tx {
 	return tx
 }
 
-// TestDropPartitionResumes: whoever is killed while it waits for a partition leaves it whole, attached, and to the next
-// one.
+// TestDropPartitionResumes: a process that is killed while it waits for a partition leaves it whole, attached, and to
+// the next one.
 func TestDropPartitionResumes(t *testing.T) {
 	t.Parallel()
 	url := testkit.Database(t)

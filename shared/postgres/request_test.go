@@ -44,7 +44,7 @@ func TestListRequests(t *testing.T) {
 		of("/6", "p1", "d1"),
 	}
 	insert(t, store, rows...)
-	// A project's row is in its view only; one of nobody (a refused token) in the cloud's only.
+	// A project's row is in its view only; one of no one (a refused token) in the cloud's only.
 	projectOf := func(id, domainID string) domain.View {
 		return domain.View{Scope: domain.ScopeProject, ProjectID: id, DomainID: domainID}
 	}
@@ -130,7 +130,7 @@ func TestInsertRequestsIsAtomic(t *testing.T) {
 	}
 }
 
-// TestInsertOnce: whoever got no answer finds out whether the rows are there.
+// TestInsertOnce: a client that got no answer finds out whether the rows are there.
 func TestInsertOnce(t *testing.T) {
 	t.Parallel()
 	ctx, url := t.Context(), testkit.Database(t)
@@ -158,8 +158,8 @@ func TestInsertOnce(t *testing.T) {
 	}
 }
 
-// TestListRequestsByConnection: a list by connection has the rows of the connection's project, whoever's token made
-// them. Other projects do not see these rows.
+// TestListRequestsByConnection: a list by connection has the rows of the connection's project, no matter whose token
+// made them. Other projects do not see these rows.
 func TestListRequestsByConnection(t *testing.T) {
 	t.Parallel()
 	store := postgres.Requests{DB: open(t, testkit.Database(t))}

@@ -16,8 +16,8 @@ import (
 // $1 and $2 are the projects and ids of leases.
 const (
 	reservationsSQL = `
-select r.id, r.project_id, r.lease_id, r.type, r.status, r.problem, r.instance_id, r.action_id, r.want, r.flavors,
-       r.was_running, coalesce(r.aggregate_id, 0) as aggregate_id, r.trait, r.prepared_at, r.servers,
+select r.id, r.project_id, r.lease_id, r.type, r.status, r.problem, r.instance_id, r.action_id, r.want as request,
+       r.flavors, r.was_running, coalesce(r.aggregate_id, 0) as aggregate_id, r.trait, r.prepared_at, r.servers,
        r.actions_done, ` + waitsFor + ` as waits_for
 from unnest($1::text[], $2::uuid[]) l (project_id, id) join reservations r
   on r.project_id = l.project_id and r.lease_id = l.id
@@ -73,7 +73,7 @@ func insertReservation(ctx context.Context, tx pgx.Tx, lease domain.Lease, n int
 		}
 	}
 	stored, err := exec(ctx, tx, insertReservationSQL, lease.ProjectID, r.ID, lease.ID, n, r.Type,
-		orNullID(r.InstanceID), r.Want, orEmpty(r.Flavors), lease.Status == domain.LeaseActive, lease.StartsAt,
+		orNullID(r.InstanceID), r.Request, orEmpty(r.Flavors), lease.Status == domain.LeaseActive, lease.StartsAt,
 		lease.EndsAt)
 	switch {
 	case err != nil:
@@ -101,7 +101,7 @@ update instances i set lease_id = (
     where r.project_id = i.project_id and r.instance_id = i.id and r.is_open order by lower(r.during) limit 1)
 where project_id = $1 and id = any($2)`
 
-	// Leases that wait for the instances' lease are due. What run-leases does for one meanwhile has not seen that.
+	// Leases that wait for the instances' lease are due. What run-leases does for one meanwhile has not observed that.
 	wakeNextSQL = `
 update leases l set due_at = clock_timestamp(), version = version + 1, updated_at = clock_timestamp()
 from reservations r

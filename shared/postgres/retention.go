@@ -13,7 +13,7 @@ import (
 
 // RetentionConfig is how long rows of ended objects are kept.
 type RetentionConfig struct {
-	// How long an order is kept, and its id stays idempotent, after it is final and all of its instances are gone.
+	// How long an order is kept, and its id stays idempotent, after it is final and all of its instances are deleted.
 	Orders time.Duration `env:"ORDERS_RETENTION, default=2160h" min:"24h"`
 	// How long an instance is kept after it was deleted or disconnected, with its events, actions and deployments;
 	// longer if its order is kept longer.
@@ -163,7 +163,7 @@ with gone as materialized (
 )
 select array_agg(project_id), array_agg(id) from (select * from gone union all select * from gone_orders) all_of`
 
-	// Callbacks of what is gone. Deliverers lock a stream before its callback; so callbacks go last.
+	// Callbacks of what is deleted. Deliverers lock a stream before its callback; so callbacks go last.
 	deleteCallbacksSQL = `
 delete from callbacks c using unnest($1::text[], $2::uuid[]) as gone (project_id, id)
 where coalesce(c.of_project, c.project_id) = gone.project_id and gone.id in (c.instance_id, c.order_id)`

@@ -63,7 +63,7 @@ func TestRetention(t *testing.T) {
 	a.order("keep: counts", "done", tooOld, nil,
 		a.instance("keep: counts for a quota 1", domain.InstanceActive, tooOld, "through"))
 	a.instance("keep: young 2", deleted, notYet, "")(lone)
-	a.instance("keep: unknown is not gone", domain.InstanceUnknown, tooOld, "")(lone)
+	a.instance("keep: unknown is not deleted", domain.InstanceUnknown, tooOld, "")(lone)
 	a.instance("keep: counts for a quota 2", domain.InstanceActive, tooOld, "through")(lone)
 	a.instance("keep: an action runs", deleted, tooOld, "")(lone)
 	a.runs("keep: an action runs")
@@ -150,7 +150,7 @@ union all select 'deployments', count(*) from deployments union all select 'call
 		t.Errorf("before there were %v: %s", before, diff)
 	}
 	if claim, err := store.Place(t.Context(), other, long); err != nil || claim.Fresh {
-		t.Errorf("the order that is kept is placed anew: %+v %v", claim, err)
+		t.Errorf("the order that is kept is placed again: %+v %v", claim, err)
 	}
 	if claim, err := store.Place(t.Context(), o, long); err != nil || !claim.Fresh {
 		t.Errorf("the id is not free: %+v %v", claim, err)
@@ -221,7 +221,7 @@ values ($1, $2, $3, $4, '', $5, now() - interval '100 days', now() - $6::interva
 	}
 }
 
-// TestRetentionConcurrently: two run at once after one was killed in the middle. No order ever exists without its
+// TestRetentionConcurrently: two run concurrently after one was killed in the middle. No order ever exists without its
 // instances, and in the end all are deleted.
 func TestRetentionConcurrently(t *testing.T) {
 	t.Parallel()

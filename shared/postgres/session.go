@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Sessions are who is signed in at the console. A row belongs to whoever has its cookie, and to no project: its content
-// is sealed, and only the cookie opens it.
+// Sessions are who is signed in at the console. A row belongs to the browser that has its cookie, and to no project:
+// its content is sealed, and only the cookie opens it.
 type Sessions struct{ DB *DB }
 
 const (

@@ -38,15 +38,15 @@ func TestSessions(t *testing.T) {
 		t.Errorf("the same cookie again: %v", err)
 	}
 	must(conn.Exec(ctx, "update sessions set expires_at = now() where id = $1", sessionID("b")))(t)
-	wantCode(t, "one that is over", errOf2(sessions.Get(ctx, sessionID("b"), time.Hour, true)), apperr.NotFound)
+	wantCode(t, "one that has ended", errOf2(sessions.Get(ctx, sessionID("b"), time.Hour, true)), apperr.NotFound)
 	if sealed, err := sessions.End(ctx, sessionID("a")); err != nil || string(sealed) != "sealed" {
 		t.Errorf("%q %v", sealed, err)
 	}
 	wantCode(t, "ended twice", errOf(sessions.End(ctx, sessionID("a"))), apperr.NotFound)
 }
 
-// TestEndedSessionsAreDeleted by those that begin, a thousand at a time, however many begin at once; none of them waits
-// for another, and what is not over stays.
+// TestEndedSessionsAreDeleted by those that begin, a thousand at a time, however many begin concurrently; none of them
+// waits for another, and what is not over stays.
 func TestEndedSessionsAreDeleted(t *testing.T) {
 	t.Parallel()
 	ctx, database := t.Context(), testkit.Database(t)
@@ -54,7 +54,7 @@ func TestEndedSessionsAreDeleted(t *testing.T) {
 	must(conn.Exec(ctx, `insert into sessions (id, sealed, user_id, expires_at)
 select sha256(n::text::bytea), '', 'u1', now() - interval '1 s' * n from generate_series(1, 2500) n`))(t)
 	tx := must(conn.Begin(ctx))(t)
-	if _, err := tx.Exec(ctx, "select pg_advisory_xact_lock(7166736204)"); err != nil { // somebody is at it
+	if _, err := tx.Exec(ctx, "select pg_advisory_xact_lock(7166736204)"); err != nil { // someone is at it
 		t.Fatal(err)
 	}
 	if _, err := sessions.Start(ctx, "u1", sessionID("meanwhile"), nil, time.Now().Add(time.Hour),
@@ -63,13 +63,13 @@ select sha256(n::text::bytea), '', 'u1', now() - interval '1 s' * n from generat
 	}
 	if _, err := sessions.Start(ctx, "u1", sessionID("meanwhile"), []byte("x"), time.Now().Add(time.Hour),
 		time.Hour); err != nil {
-		t.Errorf("while somebody is at it: %v", err)
+		t.Errorf("while someone is at it: %v", err)
 	}
 	count := func() int {
 		return testkit.Scalar[int](t, testkit.Pool(t, database), "select count(*)::int from sessions")
 	}
 	if n := count(); n != 2501 {
-		t.Errorf("there are %d, want all, because somebody else was at it", n)
+		t.Errorf("there are %d, want all, because someone else was at it", n)
 	}
 	noError(t, tx.Commit(ctx))
 	must(sessions.Start(ctx, "u1", sessionID("first"), []byte("x"), time.Now().Add(time.Hour),

@@ -59,7 +59,8 @@ func (s Stats) Refine(ctx context.Context, counts []domain.RefinedCount) error {
 	return s.write(ctx, hours, batch)
 }
 
-// write writes counts, and forgets the sums of their hours first: Summarize waits for whoever has begun that.
+// write writes counts, and forgets the sums of their hours first: Summarize waits for the transaction that has begun
+// that.
 func (s Stats) write(ctx context.Context, hours []time.Time, counts *pgx.Batch) error {
 	return s.DB.change(ctx, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, forgetSumsSQL, hours); err != nil {
@@ -176,7 +177,7 @@ func (s Stats) ExcuseMissing(ctx context.Context, projectID string, first, last 
 	return err
 }
 
-// isExpected says that the project p has to be counted in the hour h.
+// isExpected is the condition that the project p has to be counted in the hour h.
 const isExpected = "h.hour between p.first_hour and p.last_hour and not p.gaps @> h.hour"
 
 // sumLaunched is null while one of the projects was counted without it.

@@ -103,7 +103,7 @@ func TestSeries(t *testing.T) {
 		count("p3", "d2", 0, 5, 6, domain.Sampled),
 		count("p1", "d1", 1, 1, 2, domain.Sampled), // p2 is missing at 1
 		count("p3", "d2", 1, 5, 5, domain.Rebuilt),
-		count("p1", "d1", 2, 0, 0, domain.Sampled), count("p3", "d2", 2, 1, 1, domain.Sampled), // p2 is gone at 2
+		count("p1", "d1", 2, 0, 0, domain.Sampled), count("p3", "d2", 2, 1, 1, domain.Sampled), // p2 is deleted at 2
 	}
 	noError(t, store.Insert(t.Context(), counts))
 	see := func(first, last int, ids ...string) {
@@ -135,7 +135,7 @@ func TestSeries(t *testing.T) {
 		"a project": {project("p1", ""), 0, []domain.HourStat{
 			sampled(0, 1, 2), sampled(1, 1, 2), sampled(2, 0, 0),
 		}},
-		"a project that is gone": {project("p2", ""), 0, []domain.HourStat{
+		"a deleted project": {project("p2", ""), 0, []domain.HourStat{
 			sampled(0, 3, 3), missing(1), missing(2),
 		}},
 		"a project of another domain": {project("p3", "d1"), 0, []domain.HourStat{missing(0)}},
@@ -156,7 +156,7 @@ func TestSeries(t *testing.T) {
 	}
 }
 
-// TestRefineReplacesCount: one with fewer uncertain servers, never one with more, and of two replicas at once
+// TestRefineReplacesCount: one with fewer uncertain servers, never one with more, and of two concurrent replicas
 // the first. Whatever replaces a count, the most that were launched stay.
 func TestRefineReplacesCount(t *testing.T) {
 	t.Parallel()
@@ -181,7 +181,7 @@ func TestRefineReplacesCount(t *testing.T) {
 		{insert: []domain.HourCount{with(0, "a", "b", "c")}, running: 1, uncertain: 2},
 		{insert: []domain.HourCount{with(9, "a", "b")}, running: 1, uncertain: 2},
 		{insert: []domain.HourCount{with(2, "b")}, running: 2, uncertain: 1},
-		{refine: []domain.HourCount{with(8)}, before: 2, running: 2, uncertain: 1}, // from a row that is gone
+		{refine: []domain.HourCount{with(8)}, before: 2, running: 2, uncertain: 1}, // from a deleted row
 		{refine: []domain.HourCount{with(3)}, before: 1, running: 3, uncertain: 0},
 		{insert: []domain.HourCount{with(9)}, running: 3, uncertain: 0},
 	} {
@@ -323,8 +323,8 @@ func TestSumsAreKept(t *testing.T) {
 	}
 }
 
-// TestCountConcurrently: replicas insert the hours of the same projects at once, as at the turn of an hour, without a
-// deadlock.
+// TestCountConcurrently: replicas insert the hours of the same projects concurrently, as at the turn of an hour,
+// without a deadlock.
 func TestCountConcurrently(t *testing.T) {
 	t.Parallel()
 	url := testkit.Database(t)
@@ -373,7 +373,7 @@ func TestCountConcurrently(t *testing.T) {
 }
 
 // TestReturningProjectIsExpected: a project that returns after days, because it was disabled, is not missing in hours
-// that were recorded without it; nor is a new one. In hours that nobody recorded, all projects are missing.
+// that were recorded without it; nor is a new one. In hours that no one recorded, all projects are missing.
 func TestReturningProjectIsExpected(t *testing.T) {
 	t.Parallel()
 	store := postgres.Stats{DB: open(t, testkit.Database(t))}
@@ -419,7 +419,7 @@ func TestReturningProjectIsExpected(t *testing.T) {
 	check("counted", []int{2, 1, 1, 1, 1, 1, 1, 1, 1, 3}, sums(0, 9))
 	see(10, true, "p1", "new") // and away again
 	see(12, true, "p1", "p2", "new")
-	check("nobody saw the hour 11", []int{3, 2, -1, 3}, sums(9, 12))
+	check("no one counted the hour 11", []int{3, 2, -1, 3}, sums(9, 12))
 	see(11, true, "p1", "new") // a late one does not take back that p2 may have been there
 	check("after a late one", []int{3, 2, -1, 3}, sums(9, 12))
 }

@@ -39,9 +39,9 @@ on conflict (id) do update set trust_id = excluded.trust_id, not_before = exclud
 where t.project_id = excluded.project_id`
 )
 
-// AnnounceTrust records that Keystone is about to be asked for a trust: if nobody stores it, it is revoked. A trust
-// that is announced twice gets another end, because Keystone made none with the first. isFree is false when another
-// trust of the user ends in the same second: its end identifies it.
+// AnnounceTrust records that a trust is about to be requested from Keystone: if no one stores it, it is revoked. A
+// trust that is announced twice gets another end, because Keystone made none with the first. isFree is false when
+// another trust of the user ends in the same second: its end identifies it.
 func (c Connections) AnnounceTrust(ctx context.Context, t domain.OldTrust) (isFree bool, err error) {
 	return changeValue(ctx, c.DB, func(tx pgx.Tx) (bool, error) {
 		// One announcement of a user at a time: two must not get the same end.
@@ -87,8 +87,8 @@ func keepTrust(ctx context.Context, tx pgx.Tx, projectID string, intent uuid.UUI
 	return err
 }
 
-// oldTrustDueAt says that an old trust is due at a moment. One of a connection that has ended is due immediately, but
-// an announced trust may yet be made.
+// oldTrustDueAt is the condition that an old trust is due at a moment. One of a connection that has ended is due
+// immediately, but an announced trust may yet be made.
 func oldTrustDueAt(moment string) string {
 	return `(t.not_before <= ` + moment + `
     or t.failures = 0 and t.trust_id is not null
@@ -148,15 +148,15 @@ func (d Delegations) OldTrusts(ctx context.Context, limit int) ([]domain.OldTrus
 	return queryAll[domain.OldTrust](ctx, d.DB.pool, oldTrustsSQL, limit)
 }
 
-// AdoptTrust keeps connections from being stored with the trust from now on. isOurs is false when its row is gone, or a
-// connection has it.
+// AdoptTrust keeps connections from being stored with the trust from now on. isOurs is false when its row is deleted,
+// or a connection has it.
 func (d Delegations) AdoptTrust(ctx context.Context, t domain.OldTrust) (isOurs bool, err error) {
 	isOurs, err = queryValue[bool](ctx, d.DB.pool, takeTrustSQL, t.ProjectID, t.ID, t.TrustID)
 	return isOurs, ifNone(err, nil)
 }
 
-// MarkTrustGone deletes the row of a trust that Keystone no longer has. notified says that an event was written, as of
-// MarkRevoked.
+// MarkTrustGone deletes the row of a trust that Keystone no longer has. notified reports whether an event was written,
+// as of MarkRevoked.
 func (d Delegations) MarkTrustGone(ctx context.Context, t domain.OldTrust) (notified bool, err error) {
 	return write(ctx, d.DB, queryValue[bool], oldTrustGoneSQL, t.ProjectID, t.ID, domain.RevocationDone, "")
 }
@@ -213,15 +213,15 @@ with before as (
 select notify from after`
 )
 
-// MarkRevoked records that Keystone no longer has the connection's trust. notified says that an event was written: it
-// is, if an earlier event said that the revocation is pending.
+// MarkRevoked records that Keystone no longer has the connection's trust. notified reports whether an event was
+// written: it is, if an earlier event said that the revocation is pending.
 func (d Delegations) MarkRevoked(ctx context.Context, c domain.Connection) (notified bool, err error) {
 	return write(ctx, d.DB, queryValue[bool], revokedSQL, c.ProjectID, c.ID, domain.RevocationDone, "", c.DelegationID)
 }
 
 // MarkRevocationPending records that the trust of an ended connection could not be deleted, and pauses: for first, then
-// twice as long each time, up to longest. Failures at the same time count once. notified says that this was the first
-// failure, which an event reports.
+// twice as long each time, up to longest. Failures at the same time count once. notified reports whether this was the
+// first failure, which an event reports.
 func (d Delegations) MarkRevocationPending(
 	ctx context.Context, c domain.Connection, reason string, first, longest time.Duration,
 ) (notified bool, err error) {

@@ -14,7 +14,7 @@ import (
 )
 
 // TestAnnounceTrustIsUnique: no two trusts of a user end in the same second, announced, replaced, or a connection's,
-// until they are gone. Another user's may. One that is taken gets no other end.
+// until they are deleted. Another user's may. One that is taken gets no other end.
 func TestAnnounceTrustIsUnique(t *testing.T) {
 	t.Parallel()
 	l := newTestDB(t)
@@ -35,7 +35,7 @@ func TestAnnounceTrustIsUnique(t *testing.T) {
 		"announced":        {uuid.New(), "u1", taken.ExpiresAt, false},
 		"replaced":         {uuid.New(), "u1", c.TrustExpiresAt, false},
 		"another user's":   {uuid.New(), "u2", kept.ExpiresAt, true},
-		"that is gone":     {uuid.New(), "u1", gone.ExpiresAt, true},
+		"of no row":        {uuid.New(), "u1", gone.ExpiresAt, true},
 		"of another trust": {uuid.New(), "u1", gone.ExpiresAt.Add(time.Hour), true},
 	} {
 		intent := domain.OldTrust{
@@ -98,14 +98,14 @@ func endedTrust(t *testing.T, store postgres.Connections) domain.Connection {
 	return c
 }
 
-// TestRevocations: of many replicas that fail at once one counts, and one event is written; the pauses grow up to a
-// bound. One event follows when the trust is gone, however many record that.
+// TestRevocations: of many replicas that fail concurrently one counts, and one event is written; the pauses grow up to
+// a bound. One event follows when the trust is deleted, however many record that.
 func TestRevocations(t *testing.T) {
 	t.Parallel()
 	database := testkit.Database(t)
 	db, conn := open(t, database), testkit.Connect(t, database)
 	d, c := postgres.Delegations{DB: db}, endedTrust(t, postgres.Connections{DB: db})
-	atOnce := func(do func() (bool, error)) (notified int64) {
+	concurrent := func(do func() (bool, error)) (notified int64) {
 		var n atomic.Int64
 		concurrently(8, func(int) {
 			ok, err := do()
@@ -120,7 +120,7 @@ func TestRevocations(t *testing.T) {
 	}
 	for n, want := range []float64{10, 20, 40, 80, 160, 320, 640, 900, 900} {
 		must(conn.Exec(t.Context(), "update connections set not_before = null"))(t)
-		notified := atOnce(func() (bool, error) {
+		notified := concurrent(func() (bool, error) {
 			return d.MarkRevocationPending(t.Context(), c, "because", 10*time.Second, 15*time.Minute)
 		})
 		if notified != map[bool]int64{true: 1, false: 0}[n == 0] {
@@ -138,7 +138,7 @@ func TestRevocations(t *testing.T) {
 	if ending, err := d.Ending(t.Context(), 10); err != nil || len(ending) != 0 {
 		t.Errorf("tried during a pause: %v %v", ending, err)
 	}
-	if notified := atOnce(func() (bool, error) { return d.MarkRevoked(t.Context(), c) }); notified != 1 {
+	if notified := concurrent(func() (bool, error) { return d.MarkRevoked(t.Context(), c) }); notified != 1 {
 		t.Errorf("the end: %d were notified of", notified)
 	}
 	if n, err := d.PendingRevocations(t.Context()); err != nil || n != 0 {

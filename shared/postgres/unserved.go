@@ -114,9 +114,9 @@ func (u Unserved) Set(ctx context.Context, unserved []domain.Remains) (ended, re
 const endedByOperator = "the operator has ended it, and does not serve the project any more"
 
 // End ends what a project has left: its leases, declared resources, connections and callbacks; its instances are not
-// tracked any more. Servers stay as they are, and reserved hosts with servers are not reservable until those are gone;
-// with withServers the servers on reserved hosts end as on_end of their lease says. run-leases frees hosts, and
-// run-connections revokes trusts.
+// tracked any more. Servers stay as they are, and reserved hosts with servers are not reservable until those are
+// removed; with withServers the servers on reserved hosts end as on_end of their lease says. run-leases frees hosts,
+// and run-connections revokes trusts.
 func (u Unserved) End(ctx context.Context, projectID string, withServers bool) error {
 	for _, part := range []struct {
 		list string

@@ -282,7 +282,7 @@ func printRemains(out io.Writer, left []domain.Remains) error {
 	kinds := postgres.OpenKinds()
 	fmt.Fprintln(table, "PROJECT\tDOMAIN\tSINCE\t"+strings.ToUpper(strings.Join(kinds, "\t")))
 	for _, r := range left {
-		since := "-" // collect-stats has not seen it yet
+		since := "-" // collect-stats has not observed it yet
 		if !r.Since.IsZero() {
 			since = r.Since.UTC().Format(time.RFC3339)
 		}

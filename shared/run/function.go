@@ -65,16 +65,16 @@ type Reach struct {
 // Scale is how many pods Knative runs, and how much each takes on.
 type Scale struct {
 	MaxPods     int `json:"max_pods"`
-	Concurrency int `json:"concurrency"` // requests that a pod works on at once; others wait
-	Target      int `json:"target"`      // requests at once beyond which another pod starts; 0 is Concurrency
+	Concurrency int `json:"concurrency"` // requests that a pod works on concurrently; others wait
+	Target      int `json:"target"`      // concurrent requests beyond which another pod starts; 0 is Concurrency
 }
 
 // PerSource is how many of these requests one project, or one address without a known token, may have in flight in a
 // pod. The rest is for others. It is more than Target: otherwise no project alone would start another pod.
 func (s Scale) PerSource() int { return s.Concurrency * 4 / 5 }
 
-// daemonInFlight is how many requests of one source the daemon works on at once. It has no slots to run out of, but
-// memory.
+// daemonInFlight is how many requests of one source the daemon works on concurrently. It has no slots to run out of,
+// but memory.
 const daemonInFlight = 200
 
 // Schedule is the schedule of a PingSource in cron's format, UTC.

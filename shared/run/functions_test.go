@@ -32,7 +32,7 @@ func TestFunctionsAt(t *testing.T) {
 	}
 }
 
-// TestInside: the process's own API answers as over HTTP, with the id of the request that asks; a request without a
+// TestInside: the process's own API answers as over HTTP, with the id of the request that calls; a request without a
 // body has none to read.
 func TestInside(t *testing.T) {
 	t.Parallel()
@@ -110,7 +110,7 @@ func TestInsideStreams(t *testing.T) {
 			}
 			_ = resp.Body.Close()
 		}
-		// Whoever does not read on ends what is written.
+		// A client that does not read on ends what is written.
 		ended := make(chan error, 1)
 		api := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			for {
@@ -134,7 +134,7 @@ func TestInsideStreams(t *testing.T) {
 	})
 }
 
-// TestOutside: the request goes to the service of its function, whose words are passed on; those of somebody else are
+// TestOutside: the request goes to the service of its function, whose words are passed on; those of someone else are
 // not.
 func TestOutside(t *testing.T) {
 	t.Parallel()
@@ -154,14 +154,14 @@ func TestOutside(t *testing.T) {
 	}
 	functions.services["things"].Host, functions.services["zoo"].Host = at, "127.0.0.1:1"
 	ctx := httpx.NewRequestID(t.Context())
-	ask := func(path string) (*http.Response, error) {
+	call := func(path string) (*http.Response, error) {
 		r, err := http.NewRequestWithContext(ctx, http.MethodGet, path, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return outside{functions, toFunctions()}.RoundTrip(r)
 	}
-	resp, err := ask("/v1/things/a%2Fb?x")
+	resp, err := call("/v1/things/a%2Fb?x")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -170,11 +170,11 @@ func TestOutside(t *testing.T) {
 		string(got) != at+" /v1/things/a%2Fb?x" {
 		t.Errorf("got %d %s", resp.StatusCode, got)
 	}
-	if _, err := ask("/v1/zoo"); apperr.CodeOf(err) != apperr.Unavailable {
-		t.Errorf("a service that is away: got %v", err)
+	if _, err := call("/v1/zoo"); apperr.CodeOf(err) != apperr.Unavailable {
+		t.Errorf("a service that is unavailable: got %v", err)
 	}
 	functions.owners["/v1/foreign"] = "things"
-	if _, err := ask("/v1/foreign"); apperr.CodeOf(err) != apperr.BadGateway {
-		t.Errorf("somebody else's answer: got %v", err)
+	if _, err := call("/v1/foreign"); apperr.CodeOf(err) != apperr.BadGateway {
+		t.Errorf("someone else's answer: got %v", err)
 	}
 }

@@ -102,7 +102,7 @@ func (g *gateway) serve(ctx context.Context) error {
 	slog.Info("serving as the gateway", "address", listener.Addr().String(), "functions",
 		slices.Sorted(maps.Keys(g.services)))
 	// The read deadline is after the request's own, even with a slow header: net/http cancels a request when its
-	// connection cannot be read, as if the client were gone.
+	// connection cannot be read, as if the client had disconnected.
 	longest := g.limit() + 2*readHeaderTimeout
 	return serveHTTP(ctx, listener, g.handler(), longest, func(ctx context.Context, server *http.Server) error {
 		return drain(ctx, server, longest+drainSlack)
@@ -186,7 +186,7 @@ func rewrite(p *httputil.ProxyRequest, service *url.URL) {
 	p.Out.Host = service.Host // Knative routes by it
 	p.Out.Header.Set("X-Request-Id", httpx.RequestID(p.In.Context()))
 	httpx.SendOnce(p.Out.Header)
-	// The headers of an ingress stay, with the peer added. They are untrusted hints.
+	// The headers of an ingress stay, with the peer added. They are untrusted values.
 	p.Out.Header["X-Forwarded-For"] = p.In.Header["X-Forwarded-For"]
 	p.SetXForwarded()
 	for _, name := range []string{"X-Forwarded-Host", "X-Forwarded-Proto"} {
@@ -356,7 +356,7 @@ func toFunctions() *http.Transport {
 // is unknown then whether something was done.
 func foreign(resp *http.Response, function, id string) error {
 	switch status := resp.StatusCode; {
-	case status == http.StatusSwitchingProtocols: // which nobody asked for
+	case status == http.StatusSwitchingProtocols: // which no one requested
 	case resp.Header.Get("X-Request-Id") == id || status != http.StatusNotFound && status < 500:
 		return nil
 	case status == http.StatusGatewayTimeout:

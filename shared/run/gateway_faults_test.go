@@ -28,7 +28,7 @@ func hangUp(w http.ResponseWriter, words string) {
 func TestGatewayFailures(t *testing.T) {
 	const request = "%s /v1/servers HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}"
 	for name, tc := range map[string]struct {
-		serve  http.HandlerFunc // nil: nobody listens
+		serve  http.HandlerFunc // nil: no one listens
 		status int
 		code   string
 	}{
@@ -179,16 +179,16 @@ func TestGatewayForeignAnswers(t *testing.T) {
 		want   int
 		code   string
 	}{
-		"no such host":          {404, "", 502, "bad_gateway"},
-		"a copy was killed":     {502, "", 502, "bad_gateway"},
-		"no copy came up":       {503, "", 502, "bad_gateway"},
-		"the platform's limit":  {504, "", 504, "timeout"},
-		"another request's":     {500, "req-11111111-2222-4333-8444-555555555555", 502, "bad_gateway"},
-		"a tunnel":              {101, "own", 502, "bad_gateway"},
-		"the function's 404":    {404, "own", 404, ""},
-		"the function's 503":    {503, "own", 503, ""},
-		"the framework's":       {301, "", 301, ""},
-		"somebody else's sorry": {403, "", 403, ""},
+		"no such host":         {404, "", 502, "bad_gateway"},
+		"a copy was killed":    {502, "", 502, "bad_gateway"},
+		"no copy came up":      {503, "", 502, "bad_gateway"},
+		"the platform's limit": {504, "", 504, "timeout"},
+		"another request's":    {500, "req-11111111-2222-4333-8444-555555555555", 502, "bad_gateway"},
+		"a tunnel":             {101, "own", 502, "bad_gateway"},
+		"the function's 404":   {404, "own", 404, ""},
+		"the function's 503":   {503, "own", 503, ""},
+		"the framework's":      {301, "", 301, ""},
+		"someone else's sorry": {403, "", 403, ""},
 	} {
 		for _, method := range []string{http.MethodGet, http.MethodHead} {
 			t.Run(name+" "+method, func(t *testing.T) {
@@ -218,7 +218,7 @@ func TestGatewayForeignAnswers(t *testing.T) {
 	}
 }
 
-// TestGatewayClientHangsUp ends the function's request too, and is nobody's fault.
+// TestGatewayClientHangsUp ends the function's request too, and is no one's fault.
 func TestGatewayClientHangsUp(t *testing.T) {
 	for name, upload := range map[string]bool{"while it waits": false, "while it sends": true} {
 		t.Run(name, func(t *testing.T) {

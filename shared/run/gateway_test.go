@@ -134,7 +134,7 @@ func TestGatewayFindsTheFunction(t *testing.T) {
 		"/v1/servers?limit=1&&b;c=%zz&x=a%20b+c": "servers", "/v1/servers/a%2fb%2Fc%7e": "servers",
 		"/v1/servers//x/./y":   "servers",
 		"/v1/servers/../stats": "servers", "/v1/%73ervers": "servers", "/v1/launch/1": "launch",
-		// What nobody serves is for the last function by name to refuse.
+		// What no one serves is for the last function by name to refuse.
 		"/": "console", "/?x": "console", "/console": "console", "/console/": "console", "/console/app.js": "console",
 		"/%63onsole/x":            "console",
 		"/console/api/v1/servers": "console", "/console/api%2Fv1/servers": "console", "/console%2Fapi": "stats",
@@ -314,8 +314,8 @@ func TestOwners(t *testing.T) {
 	}
 }
 
-// TestGatewayManyAtOnce has a thousand requests on their way together: each gets its own answer.
-func TestGatewayManyAtOnce(t *testing.T) {
+// TestGatewayManyRequests has a thousand requests on their way together: each gets its own answer.
+func TestGatewayManyRequests(t *testing.T) {
 	const many = 1000
 	var arrived sync.WaitGroup
 	arrived.Add(many)

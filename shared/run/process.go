@@ -38,8 +38,8 @@ import (
 type Deps struct {
 	DB    *postgres.DB
 	Cloud *openstack.Cloud
-	// Wake wakes event functions by name. It returns at once and never fails: the clock finds what a function that is
-	// not reached has to do.
+	// Wake wakes event functions by name. It returns immediately and never fails: the clock finds what a function that
+	// is not reached has to do.
 	Wake func(functions ...string)
 	// Due is what all functions declare that is due, for the clock.
 	Due []due.Declared
@@ -236,7 +236,7 @@ func (p *Process) build(ctx context.Context, env envconfig.Lookuper, targets []f
 		return err
 	}
 	edge := httpx.Edge{
-		Authenticate: authenticator.Authenticate, Caller: auth.CallerOrNobody, Ready: p.log.Ready, Record: p.log.Record,
+		Authenticate: authenticator.Authenticate, Caller: auth.CallerOrNone, Ready: p.log.Ready, Record: p.log.Record,
 		Limits: limits, Known: authenticator.Known, CountRefused: p.log.CountRefused,
 		BeginWrite:  postgres.EventLimit{DB: p.db, PerMinute: p.cfg.Limits.Events}.Begin,
 		Keys:        postgres.KeyedRequests{DB: p.db},
@@ -370,7 +370,7 @@ func (p *Process) leaveToClock(f function, work eventx.Func) eventx.Func {
 	}
 }
 
-// atStart does what functions have asked for when the process serves. What fails is repeated, with pauses.
+// atStart does what functions have registered for when the process serves. What fails is repeated, with pauses.
 func (p *Process) atStart(ctx context.Context) {
 	var all sync.WaitGroup
 	for _, do := range p.starts {

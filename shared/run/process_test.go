@@ -54,7 +54,7 @@ var tickMore = Event[small]{
 	},
 }
 
-// process is one whose Postgres and Keystone are away. Start sets the default logger, which the tests share.
+// process is one whose Postgres and Keystone are unavailable. Start sets the default logger, which the tests share.
 func process(t *testing.T, env map[string]string) *Process {
 	t.Helper()
 	p, err := newProcess(t.Context(), environment(env), Texts{OpenAPI: []byte("openapi: 3.1.0\n")}, io.Discard, tested)
@@ -100,8 +100,9 @@ func TestUnknownTarget(t *testing.T) {
 	}
 }
 
-// TestServesWithEverythingAway: the process says that it serves, what is away, and refuses the rest with 503.
-func TestServesWithEverythingAway(t *testing.T) {
+// TestServesWithEverythingUnavailable: the process says that it serves, what is unavailable, and refuses the rest with
+// 503.
+func TestServesWithEverythingUnavailable(t *testing.T) {
 	p := process(t, nil)
 	get := func(path string) (int, string) { return p.try(t, httptest.NewRequest(http.MethodGet, path, nil)) }
 	if code, body := get("/healthz"); code != 200 || body != "ok\n" {
@@ -168,7 +169,7 @@ func TestEventsReachTheirFunction(t *testing.T) {
 		},
 		"an HTTP function":    {"things", "k", map[string]int{"/events/tick-things": 503, "/": 503}},
 		"with another key":    {"tick-things", "other", map[string]int{"/": 403, "/events/tick-things": 403}},
-		"the daemon's secret": {"", "", map[string]int{"/events/tick-things": 403}}, // it made a key that nobody knows
+		"the daemon's secret": {"", "", map[string]int{"/events/tick-things": 403}}, // it made a key that no one knows
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := process(t, map[string]string{"FUNCTION_TARGET": tc.target, "EVENT_KEY": tc.key})

@@ -205,7 +205,7 @@ func tick(ctx context.Context, schedule Schedule, do func() error) {
 	}
 }
 
-// The retries of a local tick: as a PingSource, with more patience.
+// The retries of a local tick: as those of a PingSource, with longer pauses.
 const (
 	tickTries = 5
 	tickPause = 10 * time.Second // doubled each time

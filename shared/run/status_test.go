@@ -19,7 +19,7 @@ func TestStatusIsShared(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var checks atomic.Int64
-		var isAway atomic.Bool
+		var isDown atomic.Bool
 		d := &dependencies{
 			postgres: func(context.Context) error {
 				checks.Add(1)
@@ -28,14 +28,14 @@ func TestStatusIsShared(t *testing.T) {
 			},
 			keystone: func(ctx context.Context) error {
 				checks.Add(1)
-				if !isAway.Load() {
+				if !isDown.Load() {
 					return nil
 				}
 				<-ctx.Done()
 				return apperr.Wrap(apperr.Unavailable, ctx.Err(), "keystone cannot be reached")
 			},
 		}
-		ask := func(keystone bool, after time.Duration) {
+		query := func(keystone bool, after time.Duration) {
 			began := time.Now()
 			var all sync.WaitGroup
 			for range 1000 {
@@ -50,18 +50,18 @@ func TestStatusIsShared(t *testing.T) {
 				t.Errorf("it took %s, want %s", took, after)
 			}
 		}
-		ask(true, time.Second)
-		isAway.Store(true)
-		ask(true, 0) // still valid
+		query(true, time.Second)
+		isDown.Store(true)
+		query(true, 0) // still valid
 		time.Sleep(statusTTL)
-		ask(false, statusTimeout)
+		query(false, statusTimeout)
 		if n := checks.Load(); n != 4 {
 			t.Errorf("there were %d checks, want 4", n)
 		}
 	})
 }
 
-// TestDocsAreNotHeld: the files of the reference are sent as they are embedded. A process that was asked for one held
+// TestDocsAreNotHeld: the files of the reference are sent as they are embedded. A process that sent one held
 // 2.8 MB of them from then on.
 func TestDocsAreNotHeld(t *testing.T) {
 	const name = "swagger-ui-bundle.js"

@@ -39,7 +39,7 @@ func TestTheDaemonWakesItsOwn(t *testing.T) {
 	}
 }
 
-// TestAFunctionWakesOthers at WAKE_URL, also right before it ends. Without WAKE_URL it wakes nobody.
+// TestAFunctionWakesOthers at WAKE_URL, also right before it ends. Without WAKE_URL it wakes no one.
 func TestAFunctionWakesOthers(t *testing.T) {
 	var paths []string
 	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -190,7 +190,7 @@ func TestStartIsRepeated(t *testing.T) {
 	})
 }
 
-// TestNoEventFunctionWithoutAKey: it would take anybody's events. And nobody is woken without one.
+// TestNoEventFunctionWithoutAKey: it would take anybody's events. And no one is woken without one.
 func TestNoEventFunctionWithoutAKey(t *testing.T) {
 	for name, env := range map[string]map[string]string{
 		"an event function": {"FUNCTION_TARGET": "tick-things"},
@@ -203,25 +203,25 @@ func TestNoEventFunctionWithoutAKey(t *testing.T) {
 			t.Errorf("%s: got %v", name, err)
 		}
 	}
-	process(t, map[string]string{"FUNCTION_TARGET": "things"}) // wakes nobody, and takes no events
+	process(t, map[string]string{"FUNCTION_TARGET": "things"}) // wakes no one, and takes no events
 }
 
 // TestATickIsTriedUntilItIsDone, unless it never can be or the next one is near.
 func TestATickIsTriedUntilItIsDone(t *testing.T) {
 	t.Parallel()
 	const s = time.Second
-	away, wrong := apperr.New(apperr.Unavailable, "away"), apperr.New(apperr.Invalid, "wrong")
+	down, wrong := apperr.New(apperr.Unavailable, "unavailable"), apperr.New(apperr.Invalid, "wrong")
 	for name, tc := range map[string]struct {
 		results []error // of each try, the last again and again
 		next    time.Duration
 		want    []time.Duration // when it was tried
 	}{
-		"done":               {[]error{nil}, time.Hour, []time.Duration{0}},
-		"never":              {[]error{wrong}, time.Hour, []time.Duration{0}},
-		"away at first":      {[]error{away, errors.New("x"), nil}, time.Hour, []time.Duration{0, 10 * s, 30 * s}},
-		"away for long":      {[]error{away}, time.Hour, []time.Duration{0, 10 * s, 30 * s, 70 * s, 150 * s}},
-		"the next is near":   {[]error{away}, time.Minute, []time.Duration{0, 10 * s, 30 * s}},
-		"the next is nearer": {[]error{away}, 5 * time.Second, []time.Duration{0}},
+		"done":                 {[]error{nil}, time.Hour, []time.Duration{0}},
+		"never":                {[]error{wrong}, time.Hour, []time.Duration{0}},
+		"unavailable at first": {[]error{down, errors.New("x"), nil}, time.Hour, []time.Duration{0, 10 * s, 30 * s}},
+		"unavailable for long": {[]error{down}, time.Hour, []time.Duration{0, 10 * s, 30 * s, 70 * s, 150 * s}},
+		"the next is near":     {[]error{down}, time.Minute, []time.Duration{0, 10 * s, 30 * s}},
+		"the next is nearer":   {[]error{down}, 5 * time.Second, []time.Duration{0}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -246,7 +246,7 @@ func TestATickEndsWithTheProcess(t *testing.T) {
 		ctx, end := context.WithTimeout(t.Context(), 3*time.Second)
 		defer end()
 		began, tries := time.Now(), 0
-		tryTick(ctx, began.Add(time.Hour), func() error { tries++; return errors.New("away") })
+		tryTick(ctx, began.Add(time.Hour), func() error { tries++; return errors.New("unavailable") })
 		if took := time.Since(began); took != 3*time.Second || tries != 1 {
 			t.Errorf("it took %s and %d tries", took, tries)
 		}

@@ -1,4 +1,4 @@
-// Package seal keeps secrets from whoever stores them: who takes a secret seals it to the public key of the one
+// Package seal keeps secrets from those who store them: who takes a secret seals it to the public key of the one
 // function that needs it, and cannot read it back.
 //
 // A sealed secret is the id of the key (8 bytes) and what HPKE makes of it (RFC 9180: X25519, HKDF-SHA256,
@@ -74,7 +74,7 @@ func (c OpenConfig) Keys() (PrivateKeys, error) {
 	return privateKeys("SEAL_PRIVATE_KEY", c.PrivateKey)
 }
 
-// A key's text says which of the two it is, so that nobody hands out the private one for the other.
+// A key's text says which of the two it is, so that no one hands out the private one for the other.
 const (
 	publicPrefix  = "sealpub_"
 	privatePrefix = "sealkey_"

@@ -32,7 +32,7 @@ const formKey = 7
 const allTables = "select relname from pg_class where relnamespace = 'public'::regnamespace and relkind = 'r'"
 
 func init() { //nolint:gochecknoinits // these are known before the first test begins
-	remember("a Keystone token", "gAAAAAB") // how each Fernet token begins until 2038, also those that no test has seen
+	remember("a Keystone token", "gAAAAAB") // how each Fernet token begins until 2038, also those that no test has read
 	remember("a private key in PEM", "PRIVATE KEY-----")
 	remember("EVENT_KEY", EventKey)
 	remember("SEAL_PRIVATE_KEY", SealPrivateKey)

@@ -118,7 +118,7 @@ func (p *Project) Start(t testing.TB, serverID string) {
 	p.Await(t, serverID, "ACTIVE")
 }
 
-// Delete deletes a server, and waits until it is gone.
+// Delete deletes a server, and waits until it is deleted.
 func (p *Project) Delete(t testing.TB, serverID string) {
 	t.Helper()
 	check(t, servers.Delete(context.Background(), Compute(t, p.Login(t)), serverID).ExtractErr())

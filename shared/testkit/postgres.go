@@ -22,7 +22,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/postgres"
 )
 
-// templateLock keeps parallel test processes from making the template at once.
+// templateLock keeps parallel test processes from making the template concurrently.
 const templateLock = 0x74656d706c
 
 // Database makes a database for the test from a migrated template, and returns its URL. It is in the cluster of

@@ -146,7 +146,7 @@ func Spawn(t testing.TB, env map[string]string) *Process {
 	}
 }
 
-// Kill ends the process at once (SIGKILL) and waits until it is gone.
+// Kill ends the process immediately (SIGKILL) and waits until it has ended.
 func (p *Process) Kill() {
 	_ = p.cmd.Process.Kill()
 	<-p.done
@@ -174,7 +174,7 @@ func (p *Process) Log() string {
 // PID returns the process's id.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
-// Run runs cloudfn until it ends by itself, and returns its exit code and output.
+// Run runs cloudfn until it ends automatically, and returns its exit code and output.
 func Run(t testing.TB, env map[string]string, args ...string) (int, string) {
 	t.Helper()
 	binary := Binary(t) // may take longer than the run
@@ -324,16 +324,16 @@ func As(t testing.TB, database string, functions ...run.Function) string {
 // Chromium returns the browser for the tests in test/browser. A failure says how to install what is missing.
 func Chromium(t testing.TB) string {
 	t.Helper()
-	const hint = "run scripts/browser up"
+	const advice = "run scripts/browser up"
 	if _, err := exec.LookPath("node"); err != nil {
-		t.Fatalf("Node.js is not installed: %s (%v)", hint, err)
+		t.Fatalf("Node.js is not installed: %s (%v)", advice, err)
 	}
 	if _, err := os.Stat(filepath.Join(Root(), "test", "browser", "node_modules", "playwright-core")); err != nil {
-		t.Fatalf("the packages of test/browser/ are not installed: %s (%v)", hint, err)
+		t.Fatalf("the packages of test/browser/ are not installed: %s (%v)", advice, err)
 	}
 	chromium, err := exec.LookPath("chromium")
 	if err != nil {
-		t.Fatalf("Chromium is not installed: %s (%v)", hint, err)
+		t.Fatalf("Chromium is not installed: %s (%v)", advice, err)
 	}
 	return chromium
 }

@@ -189,8 +189,8 @@ type lending struct {
 
 // BorrowProject returns a project without servers that no other test has, in any process. Tests borrow the same few,
 // because making and deleting one costs Keystone more than what most tests do. A test that changes more than servers
-// gets one, too, and the project is removed after it. Nova's history of deleted servers stays: whoever counts it calls
-// NewProject.
+// gets one, too, and the project is removed after it. Nova's history of deleted servers stays: a test that counts it
+// calls NewProject.
 func BorrowProject(t testing.TB) *Project {
 	t.Helper()
 	dir := filepath.Join(filepath.Dir(CloudsYAML(t)), "test-projects") // scripts/sandbox reset removes it

@@ -21,10 +21,10 @@ type Proxy struct {
 	server *httptest.Server
 }
 
-// nowhere is an address where nobody listens: port 1 is reserved.
+// nowhere is an address where no one listens: port 1 is reserved.
 const nowhere = "http://127.0.0.1:1"
 
-// Redirect makes a Keystone whose catalog has the services at an address where nobody listens.
+// Redirect makes a Keystone whose catalog has the services at an address where no one listens.
 func Redirect(t testing.TB, services ...string) *Proxy {
 	t.Helper()
 	to := map[string]string{}

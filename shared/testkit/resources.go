@@ -198,7 +198,7 @@ func (p *Project) Network(t testing.TB, name, cidr string) {
 	network := must(networks.Create(ctx, neutron, networks.CreateOpts{Name: name}).Extract())(t)
 	t.Cleanup(func() {
 		p.removeServers(t, Login(t, "admin"))
-		Eventually(t, time.Minute, "network "+name+" is gone", func() bool { // it stays while it has ports
+		Eventually(t, time.Minute, "network "+name+" is deleted", func() bool { // it stays while it has ports
 			err := networks.Delete(ctx, neutron, network.ID).ExtractErr()
 			return err == nil || gophercloud.ResponseCodeIs(err, 404)
 		})
@@ -298,7 +298,7 @@ func (p *Project) MakeSecurityGroup(t testing.TB, name string) (id string) {
 	group := must(groups.Create(t.Context(), neutron, groups.CreateOpts{Name: name}).Extract())(t)
 	t.Cleanup(func() {
 		p.removeServers(t, Login(t, "admin"))
-		Eventually(t, time.Minute, "security group "+name+" is gone", func() bool { // it stays while a port has it
+		Eventually(t, time.Minute, "security group "+name+" is deleted", func() bool { // it stays while a port has it
 			err := groups.Delete(context.Background(), neutron, group.ID).ExtractErr()
 			return err == nil || gophercloud.ResponseCodeIs(err, 404)
 		})
@@ -368,12 +368,13 @@ func (p *Project) SetVolumeQuota(t testing.TB, gigabytes int) {
 	must(volumequotas.Update(t.Context(), cinder, p.ID, opts).Extract())(t)
 }
 
-// DeleteVolumes deletes the project's servers and volumes, with the volumes' snapshots, and waits until they are gone.
+// DeleteVolumes deletes the project's servers and volumes, with the volumes' snapshots, and waits until they are
+// deleted.
 func (p *Project) DeleteVolumes(t testing.TB) {
 	t.Helper()
 	p.removeServers(t, Login(t, "admin"))
 	cinder := BlockStorage(t, p.Login(t))
-	Eventually(t, time.Minute, "the project's volumes are gone", func() bool {
+	Eventually(t, time.Minute, "the project's volumes are deleted", func() bool {
 		left := all(t, volumes.List(cinder, volumes.ListOpts{}), volumes.ExtractVolumes)
 		for _, v := range left { // one that is not idle is refused, and deleted at the next look
 			err := volumes.Delete(context.Background(), cinder, v.ID, volumes.DeleteOpts{Cascade: true}).ExtractErr()
@@ -383,11 +384,11 @@ func (p *Project) DeleteVolumes(t testing.TB) {
 	})
 }
 
-// DeleteLoadBalancers deletes the project's load balancers with all that is in them, and waits until they are gone.
+// DeleteLoadBalancers deletes the project's load balancers with all that is in them, and waits until they are deleted.
 func (p *Project) DeleteLoadBalancers(t testing.TB) {
 	t.Helper()
 	octavia := LoadBalancers(t, p.Login(t))
-	Eventually(t, time.Minute, "the project's load balancers are gone", func() bool {
+	Eventually(t, time.Minute, "the project's load balancers are deleted", func() bool {
 		list := loadbalancers.List(octavia, loadbalancers.ListOpts{ProjectID: p.ID})
 		left := all(t, list, loadbalancers.ExtractLoadBalancers)
 		for _, b := range left {

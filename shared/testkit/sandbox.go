@@ -206,7 +206,7 @@ func AgentParameters(t testing.TB, server string) (deployment, token, image stri
 	return "", "", ""
 }
 
-// Service asks a service of OpenStack directly, in the name of a project's member.
+// Service calls a service of OpenStack directly, in the name of a project's member.
 type Service struct{ client *gophercloud.ServiceClient }
 
 // Service is nova, cinder, glance, octavia or barbican.

@@ -64,7 +64,7 @@ func TestIsolateAwaitsScheduling(t *testing.T) {
 	check(t, <-deleted)
 }
 
-// TestHeavyTestsHaveNoParallelSubtests: three of them in a package would wait for one another for ever.
+// TestHeavyTestsHaveNoParallelSubtests: three of them in a package would wait for one another forever.
 func TestHeavyTestsHaveNoParallelSubtests(t *testing.T) {
 	t.Parallel()
 	heavy := 0

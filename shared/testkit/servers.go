@@ -160,7 +160,7 @@ func (p *Project) Await(t testing.TB, serverID, status string) {
 func (p *Project) Quiet(t testing.TB, serverID string) {
 	t.Helper()
 	nova := Compute(t, Login(t, "admin"))
-	Eventually(t, time.Minute, "the creation of "+serverID+" is over", func() bool {
+	Eventually(t, time.Minute, "the creation of "+serverID+" has ended", func() bool {
 		actions := all(t, instanceactions.List(nova, serverID, nil), instanceactions.ExtractInstanceActions)
 		for _, a := range actions {
 			one := must(instanceactions.Get(context.Background(), nova, serverID, a.RequestID).Extract())(t)

@@ -39,8 +39,8 @@ func TestAnswers(t *testing.T) {
 		"busy, without":       {429, "", Answer{Status: 429}, "429", true},
 		"busy, nonsense":      {429, "soon", Answer{Status: 429}, "429", true},
 		"busy, negative":      {429, "-1", Answer{Status: 429}, "429", true},
-		"busy for ever":       {503, "99999999999999999", Answer{503, maxRetryAfter}, "503", true},
-		"away":                {503, "", Answer{Status: 503}, "503", false},
+		"busy forever":        {503, "99999999999999999", Answer{503, maxRetryAfter}, "503", true},
+		"unavailable":         {503, "", Answer{Status: 503}, "503", false},
 		"broken":              {500, "", Answer{Status: 500}, "500", false},
 		"no CloudEvents":      {415, "", Answer{Status: 415}, "binary mode", false},
 		"a redirect":          {301, "", Answer{Status: 301}, "redirects", false},
@@ -96,7 +96,7 @@ func TestReceiversThatDoNotAnswer(t *testing.T) {
 		"never ends a header": {
 			func(c net.Conn) { flood(c, "HTTP/1.1 200 OK\r\nX-Canary: ") }, apperr.BadGateway, "makes sense",
 		},
-		"closes at once": {func(net.Conn) {}, apperr.Unavailable, "closed"},
+		"closes immediately": {func(net.Conn) {}, apperr.Unavailable, "closed"},
 		"closes in a header": {
 			func(c net.Conn) { fmt.Fprint(c, "HTTP/1.1 200 OK\r\nX-Canary: a\r\n") }, apperr.Unavailable, "closed",
 		},
@@ -195,7 +195,7 @@ func TestNamesThatAreNotKnown(t *testing.T) {
 	}
 }
 
-// rawReceiver reads a request and then says what speak says; nil is an address where nobody listens.
+// rawReceiver reads a request and then says what speak says; nil is an address where no one listens.
 func rawReceiver(t *testing.T, speak func(net.Conn)) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

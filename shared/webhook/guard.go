@@ -46,7 +46,7 @@ func (r StatusRanges) Validate() error {
 
 // Quota is how many callbacks a project may have.
 type Quota struct {
-	// Callbacks of one project, those of its orders and instances included; those that are gone do not count.
+	// Callbacks of one project, those of its orders and instances included; those that are `gone` do not count.
 	PerProject int `env:"CALLBACKS_PER_PROJECT, default=100000" min:"1"`
 }
 
@@ -63,7 +63,7 @@ func NewGuard(r Ranges) (*Guard, error) {
 	return &Guard{allow: allow, deny: deny}, err
 }
 
-// permits reports whether a callback may connect to the address. plain says that it would do so without TLS.
+// permits reports whether a callback may connect to the address. plain reports whether it would do so without TLS.
 func (g *Guard) permits(addr netip.Addr, plain bool) bool {
 	addr = addr.Unmap().WithZone("")
 	if inner, ok := throughNAT64(addr); ok && !g.permits(inner, plain) {
@@ -124,7 +124,7 @@ func throughNAT64(addr netip.Addr) (netip.Addr, bool) {
 const MaxURL = 2048
 
 // Check refuses a URL that can never be a callback's, naming the field "url". What a name stands for is decided when
-// it is connected to, each time anew: here only names and addresses that are forbidden in themselves are refused.
+// it is connected to, each time again: here only names and addresses that are forbidden in themselves are refused.
 func (g *Guard) Check(rawURL string) error {
 	_, err := g.parse(rawURL)
 	return err

@@ -278,7 +278,7 @@ func spellings(port string) []string {
 	return list
 }
 
-// TestNoConnection: no spelling of a forbidden address is connected to, when it is asked for as it is, and when all
+// TestNoConnection: no spelling of a forbidden address is connected to, when it is requested as it is, and when all
 // that reads the URL is left out, so that only the look at the address is left. Names are served by a name service that
 // finds 127.0.0.1 and ::1 behind each.
 func TestNoConnection(t *testing.T) {
@@ -308,7 +308,7 @@ func TestNoConnection(t *testing.T) {
 		t.Errorf("%d connections were made", n)
 	}
 	t.Logf("%d spellings", len(urls))
-	// The listeners would have seen them.
+	// The listeners would have got them.
 	for _, host := range []string{"127.0.0.1", "[::1]", "any.example"} {
 		open := testClient(t, Config{Timeout: 2 * time.Second, Ranges: Ranges{Allow: []string{"127.0.0.0/8", "::1"}}},
 			nameService(t, everythingIsLoopback))
@@ -330,7 +330,7 @@ func TestRebinding(t *testing.T) {
 	var served atomic.Int64
 	receiver := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		served.Add(1)
-		w.Header().Set("Connection", "close") // each attempt looks the name up anew
+		w.Header().Set("Connection", "close") // each attempt looks the name up again
 	})}
 	go receiver.Serve(allowed)
 	t.Cleanup(func() { receiver.Close() })
@@ -342,7 +342,7 @@ func TestRebinding(t *testing.T) {
 			switch {
 			case strings.HasPrefix(name, "both"):
 				return []netip.Addr{bad, good}
-			case turn.Add(1)%3 == 0: // each look-up asks twice, for IPv4 and IPv6, in any order
+			case turn.Add(1)%3 == 0: // each lookup queries twice, for IPv4 and IPv6, in any order
 				return []netip.Addr{bad, netip.IPv6Loopback()}
 			}
 			return []netip.Addr{good}
@@ -372,9 +372,9 @@ func TestRedirectsAreNotFollowed(t *testing.T) {
 	t.Parallel()
 	port, connections := listeners(t)
 	var to atomic.Value
-	var asked atomic.Int64
+	var requests atomic.Int64
 	receiver := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		asked.Add(1)
+		requests.Add(1)
 		target, _ := to.Load().(string)
 		w.Header().Set("Location", target)
 		w.WriteHeader(http.StatusTemporaryRedirect)
@@ -391,7 +391,7 @@ func TestRedirectsAreNotFollowed(t *testing.T) {
 			!strings.Contains(answer.Problem(), "redirects are not followed") {
 			t.Errorf("%s: %+v %v", target, answer, err)
 		}
-		if connections.Load() != 0 || asked.Load() != int64(i+1) {
+		if connections.Load() != 0 || requests.Load() != int64(i+1) {
 			t.Errorf("%s: it was followed", target)
 		}
 	}

@@ -3,7 +3,7 @@
 //
 // A URL is a stranger's. Which address a name stands for is looked at when it is connected to, so that no name service
 // can change its mind in between; redirects and proxies are not followed; and what a receiver says is bounded in time
-// and size, and shown to nobody.
+// and size, and shown to no one.
 package webhook
 
 import (
@@ -55,8 +55,8 @@ const (
 	maxAnswer      = 64 << 10    // of headers, and of a body
 )
 
-// requestedRate is what the handshake asks for: as many deliveries a minute as come in any order of use. It is asked
-// for because a receiver that is asked must say its own.
+// requestedRate is the rate that the handshake requests: as many deliveries a minute as come in any order of use. It is
+// requested because a receiver that gets a rate must name its own.
 const requestedRate = 6000
 
 // Client sends. It is safe for concurrent use and one per process.
@@ -87,7 +87,7 @@ func newClient(cfg Config, resolver *net.Resolver, tlsConfig *tls.Config) (*Clie
 		MaxResponseHeaderBytes: maxAnswer,
 		DisableCompression:     true,
 		MaxIdleConns:           256,
-		MaxIdleConnsPerHost:    8, // as many as deliveries to one callback at once
+		MaxIdleConnsPerHost:    8, // as many as deliveries to one callback concurrently
 		IdleConnTimeout:        30 * time.Second,
 		ForceAttemptHTTP2:      true,
 		// A connection that many deliveries share is given up when nothing answers on it any more.
@@ -118,7 +118,7 @@ func (g *Guard) control(ctx context.Context, _, address string, _ syscall.RawCon
 // Answer is what a receiver answered, as far as it counts.
 type Answer struct {
 	Status     int
-	RetryAfter time.Duration // when the receiver wants to be asked again; 0 = it did not say
+	RetryAfter time.Duration // when the receiver wants the request again; 0 = it did not say
 }
 
 // OK reports whether the receiver has taken the event.
@@ -127,7 +127,7 @@ func (a Answer) OK() bool { return a.Status/100 == 2 }
 // Gone reports whether the receiver wants no event ever again.
 func (a Answer) Gone() bool { return a.Status == http.StatusGone }
 
-// Busy reports whether the receiver asks for a pause: its own word about how long is RetryAfter.
+// Busy reports whether the receiver requests a pause: its own word about how long is RetryAfter.
 func (a Answer) Busy() bool {
 	return a.Status == http.StatusTooManyRequests || a.Status == http.StatusServiceUnavailable && a.RetryAfter > 0
 }
@@ -139,7 +139,7 @@ func (a Answer) Problem() string {
 	case a.OK():
 		return ""
 	case a.Gone():
-		return text + ": it is gone"
+		return text + ": gone"
 	case a.Status/100 == 3:
 		return text + ": redirects are not followed"
 	case a.Status == http.StatusUnsupportedMediaType:
@@ -149,7 +149,7 @@ func (a Answer) Problem() string {
 }
 
 // Send makes one attempt to deliver the event. It is signed with each of the secrets, at least one;
-// now is the time of the attempt, which receivers compare with their own clock. An error says that no answer came, in
+// now is the time of the attempt, which receivers compare with their own clock. An error means that no answer came, in
 // our words (apperr: Timeout, Unavailable, BadGateway, Forbidden for an address that is not allowed, Invalid for a URL
 // that never will be); when ctx ended, it is ctx's own.
 func (c *Client) Send(
@@ -168,7 +168,7 @@ func (c *Client) Send(
 		req.Header.Set("Webhook-Id", event.ID())
 		req.Header.Set("Webhook-Timestamp", strconv.FormatInt(now.Unix(), 10))
 		req.Header.Set("Webhook-Signature", signature)
-		// Sends no header. It has http.Transport try anew when the receiver has closed a connection that was kept,
+		// Sends no header. It has http.Transport try again when the receiver has closed a connection that was kept,
 		// which would count as no answer; receivers know the event by its id.
 		req.Header["Idempotency-Key"] = nil
 		return req, nil
@@ -209,7 +209,7 @@ func (c *Client) Handshake(ctx context.Context, url string) (Consent, error) {
 	}, nil
 }
 
-// Probe asks a URL whether it serves, with GET. It is an error unless the answer is 200.
+// Probe checks whether a URL serves, with GET. It is an error unless the answer is 200.
 func (c *Client) Probe(ctx context.Context, url string) error {
 	answer, _, err := c.do(ctx, url, func(ctx context.Context, url string) (*http.Request, error) {
 		return http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
@@ -255,7 +255,7 @@ func drain(resp *http.Response, cancel context.CancelFunc) {
 	_, _ = io.CopyN(io.Discard, resp.Body, maxAnswer)
 }
 
-// maxRetryAfter bounds the pause that a receiver may ask for.
+// maxRetryAfter bounds the pause that a receiver may request.
 const maxRetryAfter = 24 * time.Hour
 
 // retryAfter reads the header as seconds or as a date.

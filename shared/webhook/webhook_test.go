@@ -284,7 +284,7 @@ func TestProbe(t *testing.T) {
 			}
 		}, ranges: loopback},
 		"plain http elsewhere": {
-			answer: func(http.ResponseWriter, *http.Request) { t.Error("it was asked") }, want: "must begin with https",
+			answer: func(http.ResponseWriter, *http.Request) { t.Error("called") }, want: "must begin with https",
 		},
 		"nothing listens":      {url: "http://127.0.0.1:1/up", ranges: loopback, want: "refused"},
 		"no URL":               {url: "up", ranges: loopback, want: "url"},

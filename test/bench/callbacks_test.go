@@ -63,7 +63,7 @@ func TestCallbacks(t *testing.T) {
 	alternate(2, func() { healthy.run(t, 0) }, func() { mixed.run(t, deadEach) })
 	ideal := float64(callbacks) / workers * ms(callbackTime)
 	last := median(mixed.last)
-	name := fmt.Sprintf("%d callbacks of %s, 1 in %d dead, until the others have the event : ideal of %d at once",
+	name := fmt.Sprintf("%d callbacks of %s, 1 in %d dead, until the others have the event : ideal of %d concurrently",
 		callbacks, callbackTime, deadEach, workers)
 	compare("9a", name, last, ideal, showMS, atMost(1.2))
 	with, without := median(mixed.mean), median(healthy.mean)

@@ -288,7 +288,7 @@ func usagePage(servers []fakeServer, next string) []byte {
 	return page.Bytes()
 }
 
-// usageEnd closes a project: its sums, which nobody here reads.
+// usageEnd closes a project: its sums, which no one here reads.
 const usageEnd = `], "total_local_gb_usage": 39.99, "total_vcpus_usage": 1.99, "total_memory_mb_usage": 4095.99, ` +
 	`"total_hours": 0.99, "start": "2026-11-22T08:43:27.000000", "stop": "2026-11-22T09:43:27.000000"}`
 

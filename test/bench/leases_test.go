@@ -136,7 +136,7 @@ func searchTime(db rig, s search) {
 	must(t, err)
 	for range searches {
 		slots, err := store.Availability(context.Background(), domain.FreeQuery{
-			Want: domain.HostWant{VCPUs: 32}, Hosts: 3, Length: length, From: time.Now(),
+			Request: domain.HostRequest{VCPUs: 32}, Hosts: 3, Length: length, From: time.Now(),
 			Until: time.Now().AddDate(0, 0, 90), Limit: 20,
 		})
 		must(t, err)
@@ -207,7 +207,7 @@ func randomLease(client int) domain.NewLease {
 		Name: "bench", StartsAt: start, EndsAt: start.Add(time.Duration(1+rand.IntN(12)) * time.Hour),
 		OnEnd: domain.OnEndShelve,
 		Reservations: []domain.Reservation{{
-			ID: uuid.New(), Type: domain.HostReservation, Want: &domain.HostWant{Min: 1, Max: 1, VCPUs: 16},
+			ID: uuid.New(), Type: domain.HostReservation, Request: &domain.HostRequest{Min: 1, Max: 1, VCPUs: 16},
 		}},
 	}}
 }

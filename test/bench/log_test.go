@@ -96,7 +96,7 @@ func (r *logRig) mustBeDurable() {
 	}
 }
 
-// crowd measures one round of one way, and sees that there is a row for every answer.
+// crowd measures one round of one way, and checks that there is a row for every answer.
 func (r *logRig) crowd(s *side, call func(context.Context) error) {
 	r.run("truncate requests") // every round meets a table of the same size
 	ctx := context.Background()
@@ -349,7 +349,7 @@ func floodMain(url string) int {
 	return 0
 }
 
-// askAsStranger sends the nth request. Of three, one has no token, one a token that nobody has sent before, and one a
+// askAsStranger sends the nth request. Of three, one has no token, one a token that no one has sent before, and one a
 // path that does not exist.
 func askAsStranger(client *http.Client, url string, n int64) (status int) {
 	path, header := "/v1/servers", http.Header{}

@@ -85,7 +85,7 @@ type result struct {
 	number string // of the measurement; the table is in the order of these
 	name   string
 	ours   string
-	peer   string  // what it is held against: somebody else's way, or a limit
+	peer   string  // what it is held against: someone else's way, or a limit
 	ratio  float64 // ours : peer
 	target target
 }

@@ -25,7 +25,7 @@ import (
 
 const (
 	tokenCount  = 20
-	tokenAtOnce = 100  // callers with the same token, at the same time, at first
+	perToken    = 100  // callers with the same token, at the same time, at first
 	tokenHot    = 1000 // checks after that, and in each round
 	tokenCold   = 20   // checks at Keystone in each round
 	tokenRounds = 6
@@ -53,7 +53,7 @@ func TestToken(t *testing.T) {
 	if n := calls.Load(); n != tokenCount {
 		t.Errorf("keystone was called %d times for %d tokens", n, tokenCount)
 	}
-	name := fmt.Sprintf("Keystone calls for %d tokens x %d at once + %d : tokens", tokenCount, tokenAtOnce, tokenHot)
+	name := fmt.Sprintf("Keystone calls for %d tokens x %d concurrently + %d : tokens", tokenCount, perToken, tokenHot)
 	compare("2b", name, float64(calls.Load()), tokenCount, showCount, atMost(1))
 
 	var hot, cold []float64
@@ -76,7 +76,7 @@ func storm(t *testing.T, authenticator *auth.Authenticator, tokens []string) {
 	start := make(chan struct{})
 	var group sync.WaitGroup
 	for _, token := range tokens {
-		for range tokenAtOnce {
+		for range perToken {
 			group.Go(func() {
 				<-start
 				check(t, authenticator, token)

@@ -23,7 +23,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// The sandbox is shared and may be restarted for a moment by somebody else, so what fails is tried again.
+// The sandbox is shared and may be restarted for a moment by someone else, so what fails is tried again.
 const (
 	mostOutage = 2 * time.Minute
 	pause      = 2 * time.Second

@@ -98,7 +98,7 @@ func counted(db rig) map[string]projectCount {
 	return found
 }
 
-// compareCounts sees that every project was counted, and rightly.
+// compareCounts checks that every project was counted, and rightly.
 func compareCounts(t *testing.T, who string, found map[string]projectCount, servers []fakeServer) {
 	t.Helper()
 	truth := map[string]projectCount{}

@@ -1,7 +1,7 @@
 // What people do with the console, against the real daemon and the real sandbox cloud.
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
-import { account, browser, open, order, passwordField, patience, row, userField, visit } from './harness.mjs';
+import { account, browser, open, order, passwordField, timeLimit, row, userField, visit } from './harness.mjs';
 
 let chrome;
 before(async () => {
@@ -10,11 +10,11 @@ before(async () => {
 after(() => chrome?.close());
 
 const active = (page, name) =>
-  row(page, name).getByText('Active', { exact: false }).first().waitFor({ timeout: patience });
+  row(page, name).getByText('Active', { exact: false }).first().waitFor({ timeout: timeLimit });
 
 test(
   'a wrong password is said in place, and a project is chosen from those that there are',
-  { timeout: patience },
+  { timeout: timeLimit },
   async () => {
     const { page, close } = await visit(chrome, { signedIn: false, expected: [400] });
     await userField(page).fill(account.user);
@@ -42,7 +42,7 @@ test(
   },
 );
 
-test('the first page is small', { timeout: patience }, async (t) => {
+test('the first page is small', { timeout: timeLimit }, async (t) => {
   const { page, seen, close } = await visit(chrome);
   await page.locator('.hour').first().waitFor();
   await close();
@@ -50,7 +50,7 @@ test('the first page is small', { timeout: patience }, async (t) => {
   assert.ok(seen.bytes > 20_000 && seen.bytes < 64_000, `${seen.bytes} bytes until the overview stands`);
 });
 
-test('the chart tells each hour to the mouse and to the keyboard', { timeout: patience }, async () => {
+test('the chart tells each hour to the mouse and to the keyboard', { timeout: timeLimit }, async () => {
   const { page, close } = await visit(chrome);
   const hours = page.locator('.hour'),
     readout = page.locator('#readout');
@@ -81,7 +81,7 @@ test('the chart tells each hour to the mouse and to the keyboard', { timeout: pa
   await close();
 });
 
-test('what is wrong with an order is said beside its field, before it is sent', { timeout: patience }, async () => {
+test('what is wrong with an order is said beside its field, before it is sent', { timeout: timeLimit }, async () => {
   const { page, close } = await visit(chrome, { expected: [400] });
   await open(page, 'Launch');
   await page.getByRole('button', { name: 'Launch' }).click();
@@ -107,8 +107,8 @@ test('what is wrong with an order is said beside its field, before it is sent', 
 });
 
 test(
-  'an order that nobody answered stays one order, and a name is text whatever it is',
-  { timeout: 3 * patience },
+  'an order that no one answered stays one order, and a name is text whatever it is',
+  { timeout: 3 * timeLimit },
   async () => {
     const name = '<img src=x onerror=document.title="owned">';
     const { page, close } = await visit(chrome, { expected: [0] });
@@ -122,9 +122,9 @@ test(
       return route.abort('connectionreset');
     });
     await order(page, { name });
-    await page.getByText('Launch again: it stays one order.').waitFor({ timeout: patience });
+    await page.getByText('Launch again: it stays one order.').waitFor({ timeout: timeLimit });
     await page.getByRole('button', { name: 'Launch' }).dblclick();
-    await page.getByRole('heading', { level: 1, name }).waitFor({ timeout: patience });
+    await page.getByRole('heading', { level: 1, name }).waitFor({ timeout: timeLimit });
     assert.equal(bodies.length, 2);
     assert.deepEqual(bodies[0], bodies[1]);
     await open(page, 'Servers');
@@ -138,7 +138,7 @@ test(
   },
 );
 
-test('a generated key is shown once and can be saved', { timeout: 2 * patience }, async () => {
+test('a generated key is shown once and can be saved', { timeout: 2 * timeLimit }, async () => {
   const { page, close } = await visit(chrome);
   await order(page, {
     name: 'keyed',
@@ -146,7 +146,7 @@ test('a generated key is shown once and can be saved', { timeout: 2 * patience }
     more: () => page.getByLabel('SSH key').selectOption({ label: 'Make a new one' }),
   });
   const shown = page.getByRole('dialog', { name: 'The private key' });
-  await shown.waitFor({ timeout: patience });
+  await shown.waitFor({ timeout: timeLimit });
   const key = await shown.getByRole('textbox').inputValue();
   assert.match(key, /BEGIN OPENSSH PRIVATE KEY/);
   const [download] = await Promise.all([
@@ -165,7 +165,7 @@ test('a generated key is shown once and can be saved', { timeout: 2 * patience }
   await close();
 });
 
-test('a generated key whose answer got lost is said to be lost', { timeout: 2 * patience }, async () => {
+test('a generated key whose answer got lost is said to be lost', { timeout: 2 * timeLimit }, async () => {
   const { page, close } = await visit(chrome, { expected: [0] });
   let broken = 0;
   await page.route('**/console/api/v1/launch', async (route) => {
@@ -177,14 +177,14 @@ test('a generated key whose answer got lost is said to be lost', { timeout: 2 * 
     name: 'keyless',
     more: () => page.getByLabel('SSH key').selectOption({ label: 'Make a new one' }),
   });
-  await page.getByText('Launch again: it stays one order.').waitFor({ timeout: patience });
+  await page.getByText('Launch again: it stays one order.').waitFor({ timeout: timeLimit });
   await page.getByRole('button', { name: 'Launch' }).click();
-  await page.getByRole('heading', { level: 1, name: 'keyless' }).waitFor({ timeout: patience });
-  await page.getByRole('alert').filter({ hasText: 'nobody has the key' }).waitFor();
+  await page.getByRole('heading', { level: 1, name: 'keyless' }).waitFor({ timeout: timeLimit });
+  await page.getByRole('alert').filter({ hasText: 'no one has the key' }).waitFor();
   await close();
 });
 
-test('a form that is changed while nobody answers does not promise one order', { timeout: patience }, async () => {
+test('a form that is changed while no one answers does not promise one order', { timeout: timeLimit }, async () => {
   const { page, close } = await visit(chrome, { expected: [0] });
   let free;
   const held = new Promise((done) => {
@@ -201,7 +201,7 @@ test('a form that is changed while nobody answers does not promise one order', {
   await close();
 });
 
-test('a launch by the keyboard alone', { timeout: 2 * patience }, async () => {
+test('a launch by the keyboard alone', { timeout: 2 * timeLimit }, async () => {
   const { page, close } = await visit(chrome);
   const here = () =>
     page.evaluate(() => {
@@ -229,7 +229,7 @@ test('a launch by the keyboard alone', { timeout: 2 * patience }, async () => {
   await tab('Image');
   await tab('Launch');
   await page.keyboard.press('Enter');
-  await page.getByRole('heading', { level: 1, name: 'by-hand' }).waitFor({ timeout: patience });
+  await page.getByRole('heading', { level: 1, name: 'by-hand' }).waitFor({ timeout: timeLimit });
   assert.equal(await here(), 'by-hand', 'the focus is on the heading of what came');
   await active(page, 'by-hand');
   await close();

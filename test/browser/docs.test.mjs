@@ -20,7 +20,7 @@ test('the reference draws every operation', async () => {
     });
     page.on('pageerror', (e) => faults.push(e.stack));
     page.on('request', (r) => {
-      if (!r.url().startsWith(base) && !r.url().startsWith('data:')) faults.push(`asked ${r.url()}`);
+      if (!r.url().startsWith(base) && !r.url().startsWith('data:')) faults.push(`requested ${r.url()}`);
     });
     await page.addInitScript(() =>
       document.addEventListener('securitypolicyviolation', (e) =>

@@ -8,7 +8,7 @@ import {
   faultless,
   open,
   passwordField,
-  patience,
+  timeLimit,
   picture,
   row,
   settled,
@@ -23,7 +23,7 @@ before(async () => {
 });
 after(() => chrome?.close());
 
-test('the API away is said, what was read stays, and it goes on when it is back', { timeout: patience }, async () => {
+test('an unreachable API is reported, what was read stays, and it goes on again', { timeout: timeLimit }, async () => {
   const { page, close } = await visit(chrome, { expected: [0, 503] });
   await open(page, 'Requests');
   await page.getByRole('row').nth(2).waitFor();
@@ -40,7 +40,7 @@ test('the API away is said, what was read stays, and it goes on when it is back'
   await close();
 });
 
-test('a part of a view that cannot be read is no outage', { timeout: patience }, async () => {
+test('a part of a view that cannot be read is no outage', { timeout: timeLimit }, async () => {
   const { page, close } = await visit(chrome, { expected: [503] });
   await page.route('**/console/api/v1/resources*', (route) =>
     route.fulfill({ status: 503, contentType: 'application/problem+json', body: '{"code": "unavailable"}' }),
@@ -53,7 +53,7 @@ test('a part of a view that cannot be read is no outage', { timeout: patience },
   await close();
 });
 
-test('of a server whose cell is down only what is known is shown', { timeout: patience }, async () => {
+test('of a server whose cell is down only what is known is shown', { timeout: timeLimit }, async () => {
   const { page, close } = await visit(chrome);
   const id = '4f8052c0-49f2-4b75-a508-5c4454e37731',
     at = new Date().toISOString();
@@ -83,14 +83,14 @@ test('of a server whose cell is down only what is known is shown', { timeout: pa
   await close();
 });
 
-test('a session that is over asks for a new one and keeps what was typed in', { timeout: patience }, async () => {
+test('a session that has expired asks for a new one and keeps what was typed in', { timeout: timeLimit }, async () => {
   const { page, close } = await visit(chrome);
   await open(page, 'Launch');
   await page.getByRole('option', { name: /m1\.tiny/ }).waitFor({ state: 'attached' });
   await page.getByLabel('Name').fill('kept');
   await page.context().clearCookies();
   await page.getByLabel('Flavor').selectOption('m1.tiny');
-  await page.getByText('Your session is over. Sign in again to go on.').waitFor();
+  await page.getByText('Your session has expired. Sign in again to go on.').waitFor();
   await userField(page).fill(account.user);
   await passwordField(page).fill(account.password);
   await page.getByRole('textbox', { name: /^Project/ }).fill(account.project);
@@ -100,7 +100,7 @@ test('a session that is over asks for a new one and keeps what was typed in', { 
   await close();
 });
 
-test('a page does nothing as somebody else who has signed in in another tab', { timeout: patience }, async () => {
+test('a page does nothing as someone else who has signed in in another tab', { timeout: timeLimit }, async () => {
   const { page, close } = await visit(chrome);
   await open(page, 'Connections');
   await settled(page);
@@ -119,7 +119,7 @@ test('a page does nothing as somebody else who has signed in in another tab', { 
   );
   assert.equal(project, account.second);
   await page.getByRole('navigation').getByRole('link', { name: 'Servers', exact: true }).click();
-  await page.getByText('Your session is over. Sign in again to go on.').waitFor();
+  await page.getByText('Your session has expired. Sign in again to go on.').waitFor();
   await settled(page); // the form is there to be read
   await userField(page).fill(account.user);
   await passwordField(page).fill(account.password);
@@ -132,16 +132,16 @@ test('a page does nothing as somebody else who has signed in in another tab', { 
 
 test(
   'a link leads to no other path of the API, and an answer that breaks off is a failure',
-  { timeout: patience },
+  { timeout: timeLimit },
   async () => {
     const { page, seen, close } = await visit(chrome);
-    const asked = [];
-    page.on('request', (r) => asked.push(new URL(r.url()).pathname));
+    const calls = [];
+    page.on('request', (r) => calls.push(new URL(r.url()).pathname));
     await page.goto(`${base}/console/#/callbacks/..\\..\\session`);
     await page.getByRole('heading', { level: 1, name: 'Overview' }).waitFor();
     await settled(page);
     assert.deepEqual(
-      asked.filter((path) => path.startsWith('/console/api/') && !/^\/console\/api\/v1\/(stats|resources)$/.test(path)),
+      calls.filter((path) => path.startsWith('/console/api/') && !/^\/console\/api\/v1\/(stats|resources)$/.test(path)),
       [],
     );
     await page.route('**/console/api/v1/requests*', (route) =>
@@ -159,7 +159,7 @@ test(
   },
 );
 
-test('whoever has signed out leaves nothing behind', { timeout: patience }, async () => {
+test('anyone who has signed out leaves nothing behind', { timeout: timeLimit }, async () => {
   const { page, close } = await visit(chrome);
   await open(page, 'Requests');
   await settled(page);
@@ -181,7 +181,7 @@ test('whoever has signed out leaves nothing behind', { timeout: patience }, asyn
   await close();
 });
 
-test('a page that no one uses says so, and all sessions of a user end together', { timeout: patience }, async () => {
+test('a page that no one uses says so, and all sessions of a user end together', { timeout: timeLimit }, async () => {
   const { page, close } = await visit(chrome);
   const other = await visit(chrome);
   const sent = (value) => page.waitForRequest((r) => r.headers()['x-cloudfn-console'] === value);
@@ -202,7 +202,7 @@ test('a page that no one uses says so, and all sessions of a user end together',
   await page.getByRole('heading', { level: 1, name: 'Sign in' }).waitFor();
   assert.equal((await page.context().cookies()).length, 0);
   await other.page.getByRole('navigation').getByRole('link', { name: 'Servers', exact: true }).click();
-  await other.page.getByText('Your session is over. Sign in again to go on.').waitFor();
+  await other.page.getByText('Your session has expired. Sign in again to go on.').waitFor();
   await close();
   await other.close();
 });

@@ -1,5 +1,5 @@
-// A real Chromium, and an eye on everything that the page does: what it says on the console, where it asks, what it
-// gets and what it keeps.
+// A real Chromium, and an eye on everything that the page does: what it says on the console, which requests it makes,
+// what it gets and what it keeps.
 import assert from 'node:assert/strict';
 import { mkdirSync, readFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
@@ -17,7 +17,7 @@ export const base = env('CONSOLE_URL');
 /** account is the user of this file of tests: with a project of the file's own, and an empty second one. */
 export const account = JSON.parse(env('CONSOLE_ACCOUNTS'))[basename(process.argv[1], '.test.mjs')];
 export const receiver = env('CONSOLE_RECEIVER');
-export const patience = 90_000; // the sandbox makes a server in seconds, or in a minute when it is busy
+export const timeLimit = 90_000; // the sandbox makes a server in seconds, or in a minute when it is busy
 
 const shots = fileURLToPath(new URL('../../.local/screenshots/', import.meta.url));
 const axe = readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
@@ -53,7 +53,7 @@ const launch = () =>
   });
 
 /**
- * visit opens the console in a context of its own. The page that it gives is watched; close() holds what was seen
+ * visit opens the console in a context of its own. The page that it gives is watched; close() holds what happened
  * against what must never be. expected: statuses of answers that the test provokes, which Chromium notes as errors.
  */
 export async function visit(chrome, { size = 'light', expected = [], signedIn = true, ...more } = {}) {
@@ -61,7 +61,7 @@ export async function visit(chrome, { size = 'light', expected = [], signedIn = 
   const page = await context.newPage();
   page.setDefaultTimeout(60_000);
   const seen = { faults: [], bytes: 0, bodies: [], checks: [] };
-  const allowed = new Set([401, ...expected]); // 401: the first question is whether somebody is signed in
+  const allowed = new Set([401, ...expected]); // 401: the first question is whether someone is signed in
   page.on('console', (m) => {
     const status = /status of (\d+)/.exec(m.text());
     if (
@@ -75,7 +75,7 @@ export async function visit(chrome, { size = 'light', expected = [], signedIn = 
   page.on('pageerror', (e) => seen.faults.push(`page error: ${e.stack}`));
   page.on('request', (r) => {
     if (!r.url().startsWith(base) && !r.url().startsWith('blob:') && !r.url().startsWith('data:'))
-      seen.faults.push(`asked elsewhere: ${r.url()}`);
+      seen.faults.push(`requested elsewhere: ${r.url()}`);
   });
   page.on('response', (r) =>
     seen.checks.push(
@@ -106,7 +106,7 @@ export async function visit(chrome, { size = 'light', expected = [], signedIn = 
         new Promise((done) => {
           setTimeout(done, 5_000).unref();
         }),
-      ]); // a body that nobody reads never comes
+      ]); // a body that no one reads never comes
       const kept = await page.evaluate(() => ({
         local: JSON.stringify(localStorage),
         session: JSON.stringify(sessionStorage),

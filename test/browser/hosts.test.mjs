@@ -2,7 +2,7 @@
 // reservation of one, cordons and a drain.
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
-import { browser, faultless, open, patience, settled, visit } from './harness.mjs';
+import { browser, faultless, open, timeLimit, settled, visit } from './harness.mjs';
 
 let chrome;
 before(async () => {
@@ -14,7 +14,7 @@ const card = (page, name) => page.locator('.card').filter({ has: page.getByRole(
 const toast = (page, text) => page.locator('#toast', { hasText: text }).waitFor();
 
 const row = 'a free period fills in the lease, and the calendar has a row for each host';
-test(row, { timeout: 2 * patience }, async () => {
+test(row, { timeout: 2 * timeLimit }, async () => {
   const { page, close } = await visit(chrome);
   const at = (hours) => new Date(Date.now() + hours * 3600_000).toISOString().slice(0, 16);
   const tomorrow = at(24), end = at(27);
@@ -57,7 +57,7 @@ test(row, { timeout: 2 * patience }, async () => {
   await close();
 });
 
-test('the last host of a zone is cordoned and drained only by force', { timeout: 4 * patience }, async () => {
+test('the last host of a zone is cordoned and drained only by force', { timeout: 4 * timeLimit }, async () => {
   const { page, close } = await visit(chrome, { expected: [409] });
   const dialog = page.getByRole('dialog');
   const last = dialog.getByRole('checkbox', { name: /^Even if it is the last host/ });
@@ -88,7 +88,7 @@ test('the last host of a zone is cordoned and drained only by force', { timeout:
   await dialog.getByRole('button', { name: 'Drain' }).click();
   await toast(page, 'compute-4 is drained.');
   await card(page, 'compute-4').getByRole('link').click();
-  await page.getByText('drain done').waitFor({ timeout: patience });
+  await page.getByText('drain done').waitFor({ timeout: timeLimit });
   assert.equal(await page.getByRole('button', { name: 'Cordon compute-4', exact: true }).count(), 0, 'it is cordoned');
   await close();
 });

@@ -1,7 +1,7 @@
 // Leases: the calendar, a lease with its steps, and what people do with one.
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
-import { browser, faultless, open, order, patience, picture, row, settled, sizes, visit } from './harness.mjs';
+import { browser, faultless, open, order, timeLimit, picture, row, settled, sizes, visit } from './harness.mjs';
 
 let chrome;
 before(async () => {
@@ -13,13 +13,13 @@ const track = (page, name) =>
   page.locator('.track').filter({ has: page.getByRole('link', { name, exact: true }) });
 
 for (const size of Object.keys(sizes)) {
-  test(`the calendar and a lease, ${size}`, { timeout: patience }, async () => {
+  test(`the calendar and a lease, ${size}`, { timeout: timeLimit }, async () => {
     const { page, close } = await visit(chrome, { size });
     await open(page, 'Leases');
     await track(page, 'workshop').locator('.mark').getByText('active').waitFor();
     await track(page, 'workshop').getByText(/^2 hosts, \d/).waitFor();
     await track(page, 'nightly').locator('.mark').getByText('pending').waitFor();
-    await track(page, 'broken').getByText('delegates anew').waitFor();
+    await track(page, 'broken').getByText('delegates again').waitFor();
     assert.equal(await track(page, 'workshop').locator('rect.good').count(), 1, 'an active lease has a bar');
     assert.equal(await track(page, 'workshop').locator('line.present').count(), 1, 'a line marks the present');
     await settled(page);
@@ -52,10 +52,10 @@ for (const size of Object.keys(sizes)) {
   });
 }
 
-test('an instance is leased, extended and given back', { timeout: 2 * patience }, async () => {
+test('an instance is leased, extended and given back', { timeout: 2 * timeLimit }, async () => {
   const { page, close } = await visit(chrome, { expected: [400, 422] });
   await order(page, { name: 'leased' });
-  await row(page, 'leased').getByText('active').first().waitFor({ timeout: patience });
+  await row(page, 'leased').getByText('active').first().waitFor({ timeout: timeLimit });
   await open(page, 'Leases');
   await page.getByRole('link', { name: 'New lease' }).click();
   await page.getByRole('radio', { name: 'Instances' }).check();
@@ -112,10 +112,10 @@ test('an instance is leased, extended and given back', { timeout: 2 * patience }
   await close();
 });
 
-test('a server shows how long its lease lasts, and ends it', { timeout: 3 * patience }, async () => {
+test('a server shows how long its lease lasts, and ends it', { timeout: 3 * timeLimit }, async () => {
   const { page, close } = await visit(chrome);
   await order(page, { name: 'brief' });
-  await row(page, 'brief').getByText('active').first().waitFor({ timeout: patience });
+  await row(page, 'brief').getByText('active').first().waitFor({ timeout: timeLimit });
   await open(page, 'Leases');
   await page.getByRole('link', { name: 'New lease' }).click();
   await page.getByRole('radio', { name: 'Instances' }).check();
@@ -128,20 +128,20 @@ test('a server shows how long its lease lasts, and ends it', { timeout: 3 * pati
   assert.equal(await row(page, 'Warning').count(), 0, 'the form says None, and the lease has no warning');
   await open(page, 'Servers');
   await row(page, 'brief').getByRole('link').click();
-  await page.getByText(/\d+ h left/).waitFor({ timeout: patience });
+  await page.getByText(/\d+ h left/).waitFor({ timeout: timeLimit });
   await page.getByRole('button', { name: 'End now night shift' }).click();
   await page.getByRole('dialog').getByText('keep their disks.', { exact: false }).waitFor();
   assert.equal(await page.getByRole('dialog').getByText('hosts').count(), 0, 'it has none');
   await page.getByRole('dialog').getByRole('button', { name: 'End the lease' }).click();
   await page.locator('#toast', { hasText: 'night shift is ' }).waitFor();
   // it has ended
-  await page.getByRole('link', { name: 'night shift' }).waitFor({ state: 'detached', timeout: patience });
-  await page.getByText('Nova: SHELVED_OFFLOADED').waitFor({ timeout: patience });
+  await page.getByRole('link', { name: 'night shift' }).waitFor({ state: 'detached', timeout: timeLimit });
+  await page.getByText('Nova: SHELVED_OFFLOADED').waitFor({ timeout: timeLimit });
   await page.getByRole('button', { name: 'Unshelve brief' }).click();
-  await page.getByRole('button', { name: 'Shelve brief', exact: true }).click({ timeout: patience });
+  await page.getByRole('button', { name: 'Shelve brief', exact: true }).click({ timeout: timeLimit });
   await page.locator('#toast', { hasText: 'shelve is under way' }).waitFor();
-  await page.getByRole('button', { name: 'Unshelve brief' }).click({ timeout: patience });
-  await page.getByRole('button', { name: 'Snapshot brief' }).click({ timeout: patience });
+  await page.getByRole('button', { name: 'Unshelve brief' }).click({ timeout: timeLimit });
+  await page.getByRole('button', { name: 'Snapshot brief' }).click({ timeout: timeLimit });
   await page.getByLabel('Name of the image').fill('of the night');
   await faultless(page, 'snapshot');
   await page.getByRole('button', { name: 'Make an image' }).click();
@@ -149,7 +149,7 @@ test('a server shows how long its lease lasts, and ends it', { timeout: 3 * pati
   await close();
 });
 
-test('a lease that ends badly gets another end', { timeout: patience }, async () => {
+test('a lease that ends badly gets another end', { timeout: timeLimit }, async () => {
   const { page, close } = await visit(chrome);
   await open(page, 'Leases');
   await track(page, 'stuck').getByText('cannot be ended yet').waitFor();
@@ -167,7 +167,7 @@ test('a lease that ends badly gets another end', { timeout: patience }, async ()
   await close();
 });
 
-test('hosts: why none can be had, and no calendar of hosts for members', { timeout: patience }, async () => {
+test('hosts: why none can be had, and no calendar of hosts for members', { timeout: timeLimit }, async () => {
   const { page, close } = await visit(chrome, { expected: [400, 403, 422] });
   await open(page, 'Leases');
   await settled(page);

@@ -1,7 +1,7 @@
 // Every view in light, dark and on a phone: checked by axe-core's rules, and kept as a screenshot.
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
-import { browser, faultless, open, order, patience, picture, row, settled, signIn, sizes, visit } from './harness.mjs';
+import { browser, faultless, open, order, timeLimit, picture, row, settled, signIn, sizes, visit } from './harness.mjs';
 
 let chrome;
 before(
@@ -9,18 +9,19 @@ before(
     chrome = await browser();
     const { page, close } = await visit(chrome); // something to look at
     await order(page, { name: 'batch', count: '3' });
-    for (const n of [1, 2, 3]) await row(page, `batch-${n}`).getByText('active').first().waitFor({ timeout: patience });
+    for (const n of [1, 2, 3])
+      await row(page, `batch-${n}`).getByText('active').first().waitFor({ timeout: timeLimit });
     await open(page, 'Servers');
     await page.getByRole('button', { name: 'Stop batch-2' }).click();
-    await row(page, 'batch-2').getByText('stopped').waitFor({ timeout: patience });
+    await row(page, 'batch-2').getByText('stopped').waitFor({ timeout: timeLimit });
     await close();
   },
-  { timeout: 3 * patience },
+  { timeout: 3 * timeLimit },
 );
 after(() => chrome?.close());
 
 for (const size of Object.keys(sizes)) {
-  test(`every view, ${size}`, { timeout: 3 * patience }, async () => {
+  test(`every view, ${size}`, { timeout: 3 * timeLimit }, async () => {
     const { page, close } = await visit(chrome, { size, signedIn: false, expected: [400] });
     const look = async (name) => {
       await settled(page);

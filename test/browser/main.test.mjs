@@ -2,7 +2,7 @@
 // The other files here run in make test-long.
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
-import { browser, faultless, open, order, patience, row, settled, signIn, visit } from './harness.mjs';
+import { browser, faultless, open, order, timeLimit, row, settled, signIn, visit } from './harness.mjs';
 
 let chrome;
 before(async () => {
@@ -11,7 +11,7 @@ before(async () => {
 after(() => chrome?.close());
 
 const active = (page, name) =>
-  row(page, name).getByText('Active', { exact: false }).first().waitFor({ timeout: patience });
+  row(page, name).getByText('Active', { exact: false }).first().waitFor({ timeout: timeLimit });
 const toast = (page, text) => page.locator('#toast', { hasText: text }).waitFor();
 const look = async (page, name) => {
   await settled(page);
@@ -21,7 +21,7 @@ const look = async (page, name) => {
 
 test(
   'a launch by the form, seen to the end without a reload; then stop, start and delete',
-  { timeout: 4 * patience },
+  { timeout: 4 * timeLimit },
   async () => {
     const { page, close } = await visit(chrome);
     const loads = [];
@@ -41,7 +41,7 @@ test(
       .waitFor();
     await page.getByRole('button', { name: 'Stop web', exact: true }).click();
     await toast(page, 'web: stop is under way.');
-    await row(page, 'web').getByText('stopped').waitFor({ timeout: patience });
+    await row(page, 'web').getByText('stopped').waitFor({ timeout: timeLimit });
     await page.getByRole('button', { name: 'Start web', exact: true }).click();
     await active(page, 'web');
     await page.getByLabel('Name contains').fill('nothing like this');
@@ -51,12 +51,12 @@ test(
     await page.getByRole('heading', { level: 1, name: 'web' }).waitFor();
     await page.getByText('m1.tiny: 1 vCPU').waitFor();
     await look(page, 'server');
-    await page.getByRole('table', { name: 'What was asked of it' }).getByText('/actions').first().waitFor();
+    await page.getByRole('table', { name: 'Actions on it' }).getByText('/actions').first().waitFor();
     await open(page, 'Servers');
     await page.getByRole('button', { name: 'Delete web', exact: true }).click();
-    const ask = page.getByRole('dialog', { name: 'Delete web?' });
+    const dialog = page.getByRole('dialog', { name: 'Delete web?' });
     await page.keyboard.press('Escape');
-    await ask.waitFor({ state: 'detached' });
+    await dialog.waitFor({ state: 'detached' });
     assert.equal(
       await page.evaluate(() => document.activeElement.getAttribute('aria-label')),
       'Delete web',
@@ -64,15 +64,15 @@ test(
     );
     await page.keyboard.press('Enter');
     await look(page, 'confirm');
-    await ask.getByRole('button', { name: 'Delete' }).click();
+    await dialog.getByRole('button', { name: 'Delete' }).click();
     await toast(page, 'web is being deleted.');
-    await row(page, 'web').waitFor({ state: 'detached', timeout: patience });
+    await row(page, 'web').waitFor({ state: 'detached', timeout: timeLimit });
     assert.deepEqual(loads, []);
     await close();
   },
 );
 
-test('every other page is there, and has no fault', { timeout: 2 * patience }, async () => {
+test('every other page is there, and has no fault', { timeout: 2 * timeLimit }, async () => {
   const { page, close } = await visit(chrome, { signedIn: false });
   await look(page, 'sign-in');
   await signIn(page);

@@ -1,6 +1,6 @@
 // Managed resources: the list, one with its conditions and revisions, and going back.
 import { after, before, test } from 'node:test';
-import { browser, faultless, open, patience, picture, row, settled, sizes, visit } from './harness.mjs';
+import { browser, faultless, open, timeLimit, picture, row, settled, sizes, visit } from './harness.mjs';
 
 let chrome;
 before(async () => {
@@ -9,10 +9,10 @@ before(async () => {
 after(() => chrome?.close());
 
 for (const size of Object.keys(sizes)) {
-  test(`the list and a resource, ${size}`, { timeout: 2 * patience }, async () => {
+  test(`the list and a resource, ${size}`, { timeout: 2 * timeLimit }, async () => {
     const { page, close } = await visit(chrome, { size });
     await open(page, 'Managed');
-    await row(page, 'web').getByText('ready').first().waitFor({ timeout: patience });
+    await row(page, 'web').getByText('ready').first().waitFor({ timeout: timeLimit });
     await row(page, 'files').getByText('Configmap').waitFor();
     await settled(page);
     await picture(page, `managed-${size}`);
@@ -31,7 +31,7 @@ for (const size of Object.keys(sizes)) {
   });
 }
 
-test('a rollback makes a new revision, and a resource is deleted', { timeout: 4 * patience }, async () => {
+test('a rollback makes a new revision, and a resource is deleted', { timeout: 4 * timeLimit }, async () => {
   const { page, close } = await visit(chrome, { expected: [404] });
   await open(page, 'Managed');
   await row(page, 'files').getByRole('link').click();
@@ -45,16 +45,16 @@ test('a rollback makes a new revision, and a resource is deleted', { timeout: 4 
   await change.waitFor();
   await page.getByRole('button', { name: 'Roll back to 1' }).click();
   await page.getByRole('dialog').getByRole('button', { name: 'Roll back' }).click();
-  await row(page, '3 (declared)').getByRole('cell', { name: '1', exact: true }).waitFor({ timeout: patience });
+  await row(page, '3 (declared)').getByRole('cell', { name: '1', exact: true }).waitFor({ timeout: timeLimit });
   await page.getByRole('button', { name: 'Delete' }).click();
   await page.getByRole('dialog').getByRole('button', { name: 'Delete' }).click();
-  await page.getByRole('heading', { level: 1, name: 'Managed' }).waitFor({ timeout: 2 * patience });
+  await page.getByRole('heading', { level: 1, name: 'Managed' }).waitFor({ timeout: 2 * timeLimit });
   await settled(page);
   await row(page, 'files').waitFor({ state: 'detached' });
   await close();
 });
 
-test('a deployment is scaled, and compared with what is real', { timeout: 4 * patience }, async () => {
+test('a deployment is scaled, and compared with what is real', { timeout: 4 * timeLimit }, async () => {
   const { page, close } = await visit(chrome, { expected: [412] });
   await open(page, 'Managed');
   await row(page, 'web').getByRole('link').click();
@@ -74,7 +74,7 @@ test('a deployment is scaled, and compared with what is real', { timeout: 4 * pa
   await page.locator('#toast', { hasText: 'web is scaled to 1.' }).waitFor();
   await row(page, '2 (declared)').waitFor();
   await compared.getByRole('row', { name: 'spec.count 2 1' }).waitFor();
-  await page.getByText('1 of 1', { exact: true }).waitFor({ timeout: 2 * patience });
+  await page.getByText('1 of 1', { exact: true }).waitFor({ timeout: 2 * timeLimit });
   await faultless(page, 'scaled');
   await close();
 });

@@ -1,7 +1,7 @@
 // Nodes, for an admin: how full they are, a drain, and what a drain would do.
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
-import { browser, faultless, open, patience, picture, settled, signIn, sizes, visit } from './harness.mjs';
+import { browser, faultless, open, timeLimit, picture, settled, signIn, sizes, visit } from './harness.mjs';
 
 let chrome;
 before(async () => {
@@ -20,7 +20,7 @@ const shows = (page, node, drain) => page.route(new RegExp(`/console/api/v1/node
 });
 
 for (const size of Object.keys(sizes)) {
-  test(`nodes and one of them, ${size}`, { timeout: 2 * patience }, async () => {
+  test(`nodes and one of them, ${size}`, { timeout: 2 * timeLimit }, async () => {
     const { page, close } = await visit(chrome, { size });
     await shows(page, 'compute-1', () => ({ state: 'done', done: 1, left: 0, servers: [
       { server_id: '0000-1', name: 'moved-1', method: 'live', state: 'moved', reason: '', target: 'compute-2' },
@@ -28,7 +28,7 @@ for (const size of Object.keys(sizes)) {
     ] }));
     await open(page, 'Nodes');
     await card(page, 'compute-1').getByText('vCPUs').waitFor();
-    await card(page, 'compute-1').locator('.mark').getByText('up').waitFor({ timeout: patience });
+    await card(page, 'compute-1').locator('.mark').getByText('up').waitFor({ timeout: timeLimit });
     await settled(page);
     await picture(page, `nodes-${size}`);
     await faultless(page, `nodes, ${size}`);
@@ -56,7 +56,7 @@ for (const size of Object.keys(sizes)) {
   });
 }
 
-test('a drain is shown as it goes on, without a reload', { timeout: patience }, async () => {
+test('a drain is shown as it goes on, without a reload', { timeout: timeLimit }, async () => {
   const { page, close } = await visit(chrome);
   let moved = 0, reads = 0;
   await shows(page, 'compute-2', () => {
@@ -82,7 +82,7 @@ test('a drain is shown as it goes on, without a reload', { timeout: patience }, 
   await close();
 });
 
-test('policy decides who gets the nodes, whatever the role', { timeout: patience }, async () => {
+test('policy decides who gets the nodes, whatever the role', { timeout: timeLimit }, async () => {
   const { page, close } = await visit(chrome, { signedIn: false });
   const answers = [];
   await page.route(/\/console\/api\/v1\/nodes\?limit=1$/, async (route) => {

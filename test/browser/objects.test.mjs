@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { after, before, test } from 'node:test';
-import { account, base, browser, open, order, patience, receiver, row, visit } from './harness.mjs';
+import { account, base, browser, open, order, timeLimit, receiver, row, visit } from './harness.mjs';
 
 let chrome;
 before(async () => {
@@ -10,7 +10,7 @@ before(async () => {
 });
 after(() => chrome?.close());
 
-test('callbacks: made, tried, suspended, resumed, redelivered and deleted', { timeout: 2 * patience }, async () => {
+test('callbacks: made, tried, suspended, resumed, redelivered and deleted', { timeout: 2 * timeLimit }, async () => {
   const { page, close } = await visit(chrome, { expected: [400] });
   await open(page, 'Callbacks');
   await page.getByText('No callbacks yet').waitFor();
@@ -26,24 +26,24 @@ test('callbacks: made, tried, suspended, resumed, redelivered and deleted', { ti
   assert.match(await secret.getByRole('textbox').inputValue(), /^whsec_/);
   await secret.getByRole('button', { name: 'I have it' }).click();
   const status = page.locator('.facts .mark');
-  await status.getByText('verified').waitFor({ timeout: patience });
+  await status.getByText('verified').waitFor({ timeout: timeLimit });
   await page.getByRole('button', { name: 'Send a test' }).click();
   const delivery = row(page, 'callback.test').first();
-  await delivery.getByText('delivered').waitFor({ timeout: patience });
+  await delivery.getByText('delivered').waitFor({ timeout: timeLimit });
   await delivery.getByText('204').waitFor();
   await delivery.getByRole('button', { name: /^Redeliver/ }).click();
-  await row(page, 'callback.test').nth(1).getByText('delivered').waitFor({ timeout: patience });
+  await row(page, 'callback.test').nth(1).getByText('delivered').waitFor({ timeout: timeLimit });
   await page.getByRole('button', { name: 'Suspend' }).click();
   await status.getByText('suspended').waitFor();
   await page.getByRole('button', { name: 'Resume' }).click();
-  await status.getByText('verified').waitFor({ timeout: patience });
+  await status.getByText('verified').waitFor({ timeout: timeLimit });
   await page.getByRole('button', { name: 'Delete' }).click();
   await page.getByRole('dialog').getByRole('button', { name: 'Delete' }).click();
   await page.getByText('No callbacks yet').waitFor();
   await close();
 });
 
-test('requests for connections: granted in part, and declined', { timeout: patience }, async () => {
+test('requests for connections: granted in part, and declined', { timeout: timeLimit }, async () => {
   const { page, close } = await visit(chrome, { expected: [400] });
   await open(page, 'Connections');
   const waiting = page.getByRole('region', { name: 'Requests for connections' });
@@ -53,13 +53,13 @@ test('requests for connections: granted in part, and declined', { timeout: patie
   await nightly.getByRole('button', { name: 'Grant <b>nightly</b>' }).click();
   const form = page.getByRole('dialog');
   await form.getByLabel('deallocate').uncheck();
-  const servers = form.getByLabel('Servers at most (3 asked for)');
+  const servers = form.getByLabel('Servers at most (3 requested)');
   await servers.fill('4');
   await form.getByRole('button', { name: 'Grant' }).click();
   await form.getByText('quota.instances').waitFor();
   await servers.fill('1');
   await form.getByRole('button', { name: 'Grant' }).click();
-  await nightly.waitFor({ state: 'detached', timeout: patience });
+  await nightly.waitFor({ state: 'detached', timeout: timeLimit });
   const granted = page.locator('.card', { has: page.getByRole('heading', { level: 2, name: '<b>nightly</b>' }) });
   await granted.getByText('0 of 1').waitFor();
   assert.deepEqual(await granted.getByRole('list', { name: 'It permits' }).getByRole('listitem').allTextContents(), [
@@ -71,7 +71,7 @@ test('requests for connections: granted in part, and declined', { timeout: patie
   await close();
 });
 
-test('connections: what they permit, how far they are used, and revoked', { timeout: patience }, async () => {
+test('connections: what they permit, how far they are used, and revoked', { timeout: timeLimit }, async () => {
   const { page, close } = await visit(chrome);
   await open(page, 'Connections');
   const card = page.locator('.card', { has: page.getByRole('heading', { name: 'build machines' }) });
@@ -83,7 +83,7 @@ test('connections: what they permit, how far they are used, and revoked', { time
   await card.getByText(/^flavors \S+$/).waitFor();
   await card.getByText(/UTC \(in \d+ [hd]\)/).waitFor();
   await card.getByRole('button', { name: 'Check build machines' }).click();
-  await page.getByText(/^build machines works\. Its roles: (.*, )?member/).waitFor({ timeout: patience });
+  await page.getByText(/^build machines works\. Its roles: (.*, )?member/).waitFor({ timeout: timeLimit });
   await card.getByRole('button', { name: 'Suspend build machines' }).click();
   await page.getByRole('dialog', { name: 'Suspend build machines?' }).getByRole('button', { name: 'Suspend' }).click();
   await card.getByText(/ago: nothing is done through it$/).waitFor();
@@ -102,7 +102,7 @@ test('connections: what they permit, how far they are used, and revoked', { time
   await close();
 });
 
-test('the request log, and its errors only', { timeout: patience }, async () => {
+test('the request log, and its errors only', { timeout: timeLimit }, async () => {
   const { page, close } = await visit(chrome, { expected: [404] });
   await page.goto(`${base}/console/#/orders/00000000-0000-4000-8000-000000000000`);
   await page.getByText('There is no such order').waitFor();

@@ -139,7 +139,7 @@ func (m *matrix) count(t *testing.T, o operation, example string) {
 }
 
 // prepare stores what an example needs, and gives what to send.
-func (m *matrix) prepare(t *testing.T, o operation, example string) (ask, eventCase) {
+func (m *matrix) prepare(t *testing.T, o operation, example string) (variant, eventCase) {
 	t.Helper()
 	if _, err := m.pool.Exec(t.Context(), "delete from nodes; delete from managed; "+
 		"update connections set status = 'lost'"); err != nil {
@@ -153,7 +153,7 @@ func (m *matrix) prepare(t *testing.T, o operation, example string) (ask, eventC
 	if _, err := m.pool.Exec(t.Context(), c.sql); err != nil {
 		t.Fatal(err)
 	}
-	a := m.ask(o, names)
+	a := m.variant(o, names)
 	if o.RequestBody != nil && example != "" {
 		a.example = example
 	}

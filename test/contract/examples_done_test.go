@@ -55,7 +55,7 @@ func (e *examples) succeed(t *testing.T) {
 	}}
 	for id, o := range e.operations { // an event waits for what is due soon: nothing is yet
 		if isEvent(o) {
-			s.ok(t, id, 204, ask{})
+			s.ok(t, id, 204, variant{})
 		}
 	}
 	for _, part := range []func(*testing.T){
@@ -135,11 +135,11 @@ func fieldNames(object []byte) []string {
 	return slices.Sorted(maps.Keys(fields))
 }
 
-// is says that an id of the examples stands for what there is.
+// is maps an id of the examples to the real one.
 func (s *story) is(example, found string) { s.names = append([]string{example, found}, s.names...) }
 
 // ok sends an example for what there is.
-func (s *story) ok(t *testing.T, operation string, status int, a ask) testkit.Answer {
+func (s *story) ok(t *testing.T, operation string, status int, a variant) testkit.Answer {
 	t.Helper()
 	a.where, a.real = "a daemon and the sandbox", strings.NewReplacer(s.names...)
 	if a.client == nil {
@@ -149,7 +149,7 @@ func (s *story) ok(t *testing.T, operation string, status int, a ask) testkit.An
 }
 
 // id sends an example, and gives the id of what it made.
-func (s *story) id(t *testing.T, operation string, status int, a ask) string {
+func (s *story) id(t *testing.T, operation string, status int, a variant) string {
 	t.Helper()
 	var made struct {
 		ID       string
@@ -174,48 +174,48 @@ func (s *story) process(t *testing.T) {
 		"getStatus", "getDescription", "getReference", "getReferenceFile", "getHealth", "listResources",
 		"suggestAccessRules",
 	} {
-		s.ok(t, operation, 200, ask{})
+		s.ok(t, operation, 200, variant{})
 	}
-	s.ok(t, "listResources", 200, ask{query: []string{"kinds"}})
-	s.ok(t, "suggestAccessRules", 200, ask{query: []string{"actions"}})
-	s.ok(t, "getStats", 200, ask{query: []string{"hours=3", "scope"}})
+	s.ok(t, "listResources", 200, variant{query: []string{"kinds"}})
+	s.ok(t, "suggestAccessRules", 200, variant{query: []string{"actions"}})
+	s.ok(t, "getStats", 200, variant{query: []string{"hours=3", "scope"}})
 	for _, kind := range []string{"image/svg+xml", "text/html"} {
-		s.ok(t, "getStats", 200, ask{header: []string{"Accept", kind}})
+		s.ok(t, "getStats", 200, variant{header: []string{"Accept", kind}})
 	}
-	s.ok(t, "listRequests", 200, ask{query: []string{"limit=2", "scope", "since"}})
-	s.ok(t, "listRequests", 200, ask{query: []string{"acted_through"}})
+	s.ok(t, "listRequests", 200, variant{query: []string{"limit=2", "scope", "since"}})
+	s.ok(t, "listRequests", 200, variant{query: []string{"acted_through"}})
 	for _, kind := range []string{"text/csv", "application/x-ndjson"} {
-		s.ok(t, "listRequests", 200, ask{header: []string{"Accept", kind}})
+		s.ok(t, "listRequests", 200, variant{header: []string{"Accept", kind}})
 	}
 }
 
 func (s *story) callbacks(t *testing.T) {
-	s.is(exampleCallback, s.id(t, "createCallback", 201, ask{example: "project"}))
-	s.ok(t, "getCallback", 200, ask{})
-	s.ok(t, "listCallbacks", 200, ask{query: []string{"limit=1"}})
+	s.is(exampleCallback, s.id(t, "createCallback", 201, variant{example: "project"}))
+	s.ok(t, "getCallback", 200, variant{})
+	s.ok(t, "listCallbacks", 200, variant{query: []string{"limit=1"}})
 	for _, example := range []string{"move", "suspend"} {
-		s.ok(t, "changeCallback", 200, ask{example: example})
+		s.ok(t, "changeCallback", 200, variant{example: example})
 	}
 	for _, example := range []string{"given", "overlap"} {
-		s.ok(t, "rotateCallbackSecret", 200, ask{example: example})
+		s.ok(t, "rotateCallbackSecret", 200, variant{example: example})
 	}
 	for range 2 {
-		s.ok(t, "rotateCallbackSecret", 200, ask{example: "overlap"})
+		s.ok(t, "rotateCallbackSecret", 200, variant{example: "overlap"})
 	}
-	s.ok(t, "rotateCallbackSecret", 409, ask{example: "overlap"})
-	delivery := s.id(t, "testCallback", 202, ask{})
+	s.ok(t, "rotateCallbackSecret", 409, variant{example: "overlap"})
+	delivery := s.id(t, "testCallback", 202, variant{})
 	s.is(exampleDelivery, delivery)
-	s.ok(t, "redeliver", 409, ask{})
+	s.ok(t, "redeliver", 409, variant{})
 	s.exec(t, "update deliveries set status = 'dead' where id = $1", delivery)
-	s.ok(t, "listDeliveries", 200, ask{query: []string{"status", "limit=5"}})
-	s.ok(t, "redeliver", 202, ask{})
+	s.ok(t, "listDeliveries", 200, variant{query: []string{"status", "limit=5"}})
+	s.ok(t, "redeliver", 202, variant{})
 	s.exec(t, "update callbacks set status = 'gone'")
-	s.ok(t, "testCallback", 409, ask{})
-	s.ok(t, "changeCallback", 409, ask{example: "suspend"})
+	s.ok(t, "testCallback", 409, variant{})
+	s.ok(t, "changeCallback", 409, variant{example: "suspend"})
 	s.exec(t, `insert into callbacks (project_id, id, user_id, url, events, status, secret, of_project)
 		select project_id, gen_random_uuid(), user_id, url, events, 'pending', secret, of_project from callbacks, generate_series(1, 100)`)
-	s.ok(t, "createCallback", 409, ask{example: "project"})
-	s.ok(t, "deleteCallback", 204, ask{})
+	s.ok(t, "createCallback", 409, variant{example: "project"})
+	s.ok(t, "deleteCallback", 204, variant{})
 	s.exec(t, "delete from callbacks")
 }
 
@@ -230,69 +230,69 @@ func (s *story) launch(t *testing.T) {
 			ServerID string `json:"server_id"`
 		}
 	}
-	s.ok(t, "launch", 202, ask{example: "one", set: map[string]any{"id": id}}).JSON(t, &order)
+	s.ok(t, "launch", 202, variant{example: "one", set: map[string]any{"id": id}}).JSON(t, &order)
 	s.is(exampleOrder, id)
 	if _, err := s.project.Session(t).ImportKeyPair(t.Context(), "cloudfn-"+id, publicKey); err != nil {
 		t.Fatal(err)
 	}
-	s.ok(t, "deleteKeyPair", 204, ask{})
-	s.ok(t, "deleteKeyPair", 404, ask{})
-	s.ok(t, "launch", 200, ask{example: "one", set: map[string]any{"id": id}})
-	s.ok(t, "launch", 409, ask{example: "several"}) // it has the same id
+	s.ok(t, "deleteKeyPair", 204, variant{})
+	s.ok(t, "deleteKeyPair", 404, variant{})
+	s.ok(t, "launch", 200, variant{example: "one", set: map[string]any{"id": id}})
+	s.ok(t, "launch", 409, variant{example: "several"}) // it has the same id
 	for _, example := range []string{"one", "options", "different"} {
-		s.ok(t, "launch", 200, ask{example: example, query: []string{"dry_run=true"}})
+		s.ok(t, "launch", 200, variant{example: example, query: []string{"dry_run=true"}})
 	}
-	s.ok(t, "launch", 422, ask{
+	s.ok(t, "launch", 422, variant{
 		example: "one", set: map[string]any{"flavor": nil, "min": map[string]int{"vcpus": 100000}},
 	})
 	testkit.Eventually(t, 4*time.Minute, "the order is settled", func() bool {
-		s.ok(t, "getOrder", 200, ask{}).JSON(t, &order)
+		s.ok(t, "getOrder", 200, variant{}).JSON(t, &order)
 		return order.Status != "running"
 	})
-	s.ok(t, "listOrders", 200, ask{query: []string{"status", "limit=10"}})
+	s.ok(t, "listOrders", 200, variant{query: []string{"status", "limit=10"}})
 	s.is(exampleServer, order.Instances[0].ServerID)
 	s.is(exampleInstance, order.Instances[0].ID)
 	copied := s.project.Create(t, "copied", order.Instances[0].ID, "cloudfn-order:"+id)
 	testkit.Eventually(t, time.Minute, "an event about a server with copied tags comes", func() bool {
-		s.ok(t, "getOrder", 200, ask{})
+		s.ok(t, "getOrder", 200, variant{})
 		return testkit.Scalar[int](t, s.conn, "select count(*)::int from unexpected_servers") == 1
 	})
 	s.project.Drop(t, copied)
-	s.ok(t, "getServer", 200, ask{})
-	s.ok(t, "getServerHistory", 200, ask{query: []string{"limit=2"}})
-	s.ok(t, "listServers", 200, ask{query: []string{"status", "name", "tracked", "limit=10"}})
+	s.ok(t, "getServer", 200, variant{})
+	s.ok(t, "getServerHistory", 200, variant{query: []string{"limit=2"}})
+	s.ok(t, "listServers", 200, variant{query: []string{"status", "name", "tracked", "limit=10"}})
 }
 
 // servers are the one that was launched, and two that were there before.
 func (s *story) servers(t *testing.T) {
 	launched := strings.NewReplacer(s.names...)
 	found := s.project.Boot(t, "found", 2)
-	s.ok(t, "actOnServer", 202, ask{example: "deploy"})
+	s.ok(t, "actOnServer", 202, variant{example: "deploy"})
 	var deployment, token string
 	testkit.Eventually(t, 2*time.Minute, "the server is rebuilt", func() bool {
 		deployment, token, _ = testkit.AgentParameters(t, launched.Replace(exampleServer))
 		return deployment != ""
 	})
 	s.is(exampleDeployment, deployment)
-	agent := ask{client: s.client.As(""), header: []string{"Authorization", "Bearer " + token}}
+	agent := variant{client: s.client.As(""), header: []string{"Authorization", "Bearer " + token}}
 	s.ok(t, "getAgentBundle", 200, agent)
 	s.ok(t, "agentReady", 204, agent)
 
 	s.is(exampleServer, found[0].ID)
 	s.consoles(t, found[0].ID)
-	s.ok(t, "connectServer", 409, ask{example: "own", set: map[string]any{"id": launched.Replace(exampleInstance)}})
-	s.ok(t, "connectServer", 201, ask{example: "own"})
-	s.ok(t, "connectServer", 200, ask{example: "own"})
-	s.ok(t, "changeServer", 409, ask{})
-	s.ok(t, "actOnServer", 409, ask{example: "reboot", set: map[string]any{"action": "delete", "hard": nil}})
-	s.ok(t, "deleteServer", 409, ask{})
+	s.ok(t, "connectServer", 409, variant{example: "own", set: map[string]any{"id": launched.Replace(exampleInstance)}})
+	s.ok(t, "connectServer", 201, variant{example: "own"})
+	s.ok(t, "connectServer", 200, variant{example: "own"})
+	s.ok(t, "changeServer", 409, variant{})
+	s.ok(t, "actOnServer", 409, variant{example: "reboot", set: map[string]any{"action": "delete", "hard": nil}})
+	s.ok(t, "deleteServer", 409, variant{})
 	s.is(exampleSecond, found[1].ID)
-	s.ok(t, "actOnServers", 202, ask{example: "stop"})
+	s.ok(t, "actOnServers", 202, variant{example: "stop"})
 	s.project.Await(t, found[0].ID, "SHUTOFF")
 	s.project.Await(t, found[1].ID, "SHUTOFF")
-	s.ok(t, "actOnServers", 200, ask{example: "stop"})
-	s.ok(t, "actOnServer", 200, ask{example: "reboot", set: map[string]any{"action": "stop", "hard": nil}})
-	s.ok(t, "deleteServer", 204, ask{query: []string{"force=true"}})
+	s.ok(t, "actOnServers", 200, variant{example: "stop"})
+	s.ok(t, "actOnServer", 200, variant{example: "reboot", set: map[string]any{"action": "stop", "hard": nil}})
+	s.ok(t, "deleteServer", 204, variant{query: []string{"force=true"}})
 	s.is(exampleServer, found[1].ID)
 }
 
@@ -333,8 +333,8 @@ func TestExamples(t *testing.T) {
 // consoles are those of a server of the sandbox, which has logs only, and of a Nova that has only remote consoles.
 func (s *story) consoles(t *testing.T, server string) {
 	t.Helper()
-	s.ok(t, "getServerConsole", 200, ask{query: []string{"lines=2"}})
-	s.ok(t, "openServerConsole", 409, ask{})
+	s.ok(t, "getServerConsole", 200, variant{query: []string{"lines=2"}})
+	s.ok(t, "openServerConsole", 409, variant{})
 	const opened = `{"remote_console": {"protocol": "vnc", "type": "novnc", "url": "https://console.example.com/?token=t"}}`
 	nova := testkit.Instead(t, testkit.Endpoint(t, "compute"), func(w http.ResponseWriter, r *http.Request) bool {
 		if !strings.Contains(r.URL.Path, server+"/") {
@@ -351,22 +351,22 @@ func (s *story) consoles(t *testing.T, server string) {
 	})
 	env := testkit.RedirectTo(t, map[string]string{"compute": nova}).Env(t, "demo")
 	other := spawn(t, testkit.Database(t), env).As(s.project.Token(t))
-	s.ok(t, "openServerConsole", 200, ask{client: other})
-	s.ok(t, "getServerConsole", 409, ask{client: other})
+	s.ok(t, "openServerConsole", 200, variant{client: other})
+	s.ok(t, "getServerConsole", 409, variant{client: other})
 }
 
 // keyed sends keys that belong to other requests, and one whose request is in progress.
 func (s *story) keyed(t *testing.T) {
 	taken, busy := []string{"Idempotency-Key", uuid.NewString()}, []string{"Idempotency-Key", uuid.NewString()}
-	first := s.ok(t, "createCallback", 201, ask{example: "project", header: taken})
-	again := s.ok(t, "createCallback", 201, ask{example: "project", header: taken})
+	first := s.ok(t, "createCallback", 201, variant{example: "project", header: taken})
+	again := s.ok(t, "createCallback", 201, variant{example: "project", header: taken})
 	if string(first.Body) != string(again.Body) || again.Header.Get("Idempotency-Replayed") != "true" {
 		t.Errorf("got %s, and then %s %v", first.Body, again.Body, again.Header)
 	}
 	count := 0
 	for id, o := range s.operations {
 		if slices.ContainsFunc(o.params, func(p *openapi3.Parameter) bool { return p.Name == taken[0] }) {
-			s.ok(t, id, 422, ask{header: taken})
+			s.ok(t, id, 422, variant{header: taken})
 			count++
 		}
 	}
@@ -374,9 +374,9 @@ func (s *story) keyed(t *testing.T) {
 		t.Errorf("%d operations take a key", count)
 	}
 	none := fmt.Sprintf(`{"action": "start", "ids": [%q]}`, uuid.NewString())
-	s.ok(t, "actOnServers", 200, ask{body: none, header: busy})
+	s.ok(t, "actOnServers", 200, variant{body: none, header: busy})
 	testkit.LeaveRequests(t, s.conn, testkit.AtWork)
-	s.ok(t, "actOnServers", 409, ask{body: none, header: busy})
+	s.ok(t, "actOnServers", 409, variant{body: none, header: busy})
 }
 
 // Why an answer is never sent.

@@ -28,8 +28,8 @@ var soonest = map[string]any{"start": "now"}
 // leaseStory is the life of leases of a host and of an instance. Until its end run-leases does not see the leases, nor
 // that Nova does not have the host.
 func (s *story) leaseStory(t *testing.T) {
-	s.ok(t, "createLease", 422, ask{example: "hosts"})
-	s.ok(t, "findFreeHosts", 422, ask{query: []string{"duration"}})
+	s.ok(t, "createLease", 422, variant{example: "hosts"})
+	s.ok(t, "findFreeHosts", 422, variant{query: []string{"duration"}})
 	s.exec(t, `insert into nodes (name, zone, pool, vcpus, ram_mb, disk_gb, traits)
 		values ('compute-7', 'nova', 'reservable', 64, 65536, 1000, '{HW_CPU_X86_AVX2}')`)
 	s.exec(t, `create function undue() returns trigger language plpgsql as 'begin new.due_at := null; return new; end'`)
@@ -41,45 +41,45 @@ func (s *story) leaseStory(t *testing.T) {
 		values ($1, $2, 'vm', $3, 'active', 'connected', '{}', 1, 0)`, s.project.ID, instance, uuid.NewString())
 	s.is(exampleInstance, instance.String())
 
-	s.ok(t, "createLease", 200, ask{example: "hosts", query: []string{"dry_run=true"}})
-	s.is(exampleLease, s.id(t, "createLease", 201, ask{example: "hosts"}))
-	s.ok(t, "createLease", 409, ask{example: "hosts"})
-	s.ok(t, "findFreeHosts", 200, ask{query: []string{
+	s.ok(t, "createLease", 200, variant{example: "hosts", query: []string{"dry_run=true"}})
+	s.is(exampleLease, s.id(t, "createLease", 201, variant{example: "hosts"}))
+	s.ok(t, "createLease", 409, variant{example: "hosts"})
+	s.ok(t, "findFreeHosts", 200, variant{query: []string{
 		"hosts=1", "vcpus", "ram_mb", "disk_gb", "duration", "zone", "traits", "capabilities", "limit=3",
 	}})
 	s.project.Grant(t, s.project.UserID, "admin")
 	admin := s.client.As(s.project.Token(t))
-	s.ok(t, "listAllocations", 200, ask{client: admin})
-	s.ok(t, "listLeases", 200, ask{query: []string{"limit=1", "name=workshop", "type"}})
-	s.ok(t, "getLease", 200, ask{})
-	s.ok(t, "changeLease", 412, ask{example: "rename"})
+	s.ok(t, "listAllocations", 200, variant{client: admin})
+	s.ok(t, "listLeases", 200, variant{query: []string{"limit=1", "name=workshop", "type"}})
+	s.ok(t, "getLease", 200, variant{})
+	s.ok(t, "changeLease", 412, variant{example: "rename"})
 	anyVersion := []string{"If-Match", "*"}
-	s.ok(t, "changeLease", 200, ask{example: "rename", header: anyVersion})
+	s.ok(t, "changeLease", 200, variant{example: "rename", header: anyVersion})
 	later := map[string]any{"start": time.Now().AddDate(1, 0, 0).UTC()}
-	s.ok(t, "createLease", 201, ask{example: "hosts", set: later})
+	s.ok(t, "createLease", 201, variant{example: "hosts", set: later})
 	s.exec(t, "drop trigger kept on nodes")
 	s.exec(t, "update nodes set vcpus = 0") // and its only host is another's then
-	s.ok(t, "changeLease", 422, ask{example: "extend", header: anyVersion, set: later})
-	s.ok(t, "retryLease", 409, ask{})
-	s.ok(t, "deleteLease", 200, ask{})
-	s.ok(t, "releaseLease", 200, ask{client: admin})
-	s.ok(t, "changeLease", 409, ask{example: "rename", header: anyVersion})
+	s.ok(t, "changeLease", 422, variant{example: "extend", header: anyVersion, set: later})
+	s.ok(t, "retryLease", 409, variant{})
+	s.ok(t, "deleteLease", 200, variant{})
+	s.ok(t, "releaseLease", 200, variant{client: admin})
+	s.ok(t, "changeLease", 409, variant{example: "rename", header: anyVersion})
 
-	s.is(exampleLease, s.id(t, "createLease", 201, ask{example: "instance", set: soonest}))
+	s.is(exampleLease, s.id(t, "createLease", 201, variant{example: "instance", set: soonest}))
 	s.exec(t, "update leases set status = 'error' where status = 'pending'")
-	s.ok(t, "retryLease", 202, ask{})
+	s.ok(t, "retryLease", 202, variant{})
 	s.exec(t, "drop trigger undue on leases")
 	s.exec(t, `update leases set status = 'active', starts_at = now() - interval '1 hour', start_result = 'done',
 		started_at = now(), ends_at = now() + interval '50 minutes', before_end = '55 minutes', due_at = now()
 		where status = 'starting'`)
 	testkit.Eventually(t, 2*time.Minute, "a lease warns before its end", func() bool {
-		s.ok(t, "runLeases", 204, ask{})
+		s.ok(t, "runLeases", 204, variant{})
 		return testkit.Scalar[bool](t, s.conn, "select exists (select from events where type = $1)",
 			domain.LeaseWarningEvent)
 	})
-	s.ok(t, "deleteLease", 409, ask{query: []string{"on_end=delete"}})
-	s.ok(t, "deleteLease", 202, ask{})
-	s.ok(t, "releaseLease", 202, ask{client: admin})
+	s.ok(t, "deleteLease", 409, variant{query: []string{"on_end=delete"}})
+	s.ok(t, "deleteLease", 202, variant{})
+	s.ok(t, "releaseLease", 202, variant{client: admin})
 }
 
 // strayLeases stores a pending lease and one in error, both with a connection, and says what stands for that of the

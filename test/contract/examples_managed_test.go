@@ -16,35 +16,35 @@ func (s *story) managedStory(t *testing.T) {
 as 'begin new.due_at := ''infinity''; return new; end'`)
 	s.exec(t, "create trigger later before insert or update on managed_projects for each row execute function later()")
 	anyVersion := []string{"If-Match", ""}
-	of := func(id, name string) ask {
+	of := func(id, name string) variant {
 		path := strings.NewReplacer("{kind}", name, "{name}", "web", "{number}", "1").Replace(s.operations[id].path)
-		return ask{path: path, header: anyVersion}
+		return variant{path: path, header: anyVersion}
 	}
-	s.ok(t, "listProviders", 200, ask{})
+	s.ok(t, "listProviders", 200, variant{})
 
-	s.ok(t, "createFlavor", 201, ask{})
-	s.ok(t, "createFlavor", 409, ask{})
-	s.ok(t, "createFlavor", 422, ask{set: map[string]any{"kind": "Pod"}})
-	s.ok(t, "listFlavors", 200, ask{query: []string{"limit=1", "kind=VirtualMachineDeployment"}})
-	s.ok(t, "getFlavor", 200, ask{})
-	s.ok(t, "putFlavor", 412, ask{})
-	s.ok(t, "putFlavor", 200, ask{header: anyVersion})
-	s.ok(t, "putFlavor", 422, ask{header: anyVersion, set: map[string]any{"kind": "Pod"}})
-	s.ok(t, "putFlavor", 201, ask{header: anyVersion, path: "/v1/flavors/other"})
+	s.ok(t, "createFlavor", 201, variant{})
+	s.ok(t, "createFlavor", 409, variant{})
+	s.ok(t, "createFlavor", 422, variant{set: map[string]any{"kind": "Pod"}})
+	s.ok(t, "listFlavors", 200, variant{query: []string{"limit=1", "kind=VirtualMachineDeployment"}})
+	s.ok(t, "getFlavor", 200, variant{})
+	s.ok(t, "putFlavor", 412, variant{})
+	s.ok(t, "putFlavor", 200, variant{header: anyVersion})
+	s.ok(t, "putFlavor", 422, variant{header: anyVersion, set: map[string]any{"kind": "Pod"}})
+	s.ok(t, "putFlavor", 201, variant{header: anyVersion, path: "/v1/flavors/other"})
 
-	s.ok(t, "putManaged", 412, ask{})
-	s.ok(t, "putManaged", 200, ask{header: anyVersion, query: []string{"dry_run=true"}})
-	s.ok(t, "putManaged", 201, ask{header: anyVersion})
-	s.ok(t, "putManaged", 200, ask{header: anyVersion, example: "template"})
-	s.ok(t, "deleteFlavor", 409, ask{header: anyVersion}) // the resource uses it
-	s.ok(t, "listManaged", 200, ask{query: []string{"name", "limit=1", "kind=VirtualMachineDeployment"}})
-	s.ok(t, "listManagedOfKind", 200, ask{})
-	s.ok(t, "getManaged", 200, ask{})
-	s.ok(t, "listManagedRevisions", 200, ask{})
-	s.ok(t, "getManagedRevision", 200, ask{})
-	s.ok(t, "diffManaged", 200, ask{query: []string{"from=1", "to=2"}})
-	s.ok(t, "rollbackManaged", 412, ask{})
-	s.ok(t, "rollbackManaged", 200, ask{header: anyVersion})
+	s.ok(t, "putManaged", 412, variant{})
+	s.ok(t, "putManaged", 200, variant{header: anyVersion, query: []string{"dry_run=true"}})
+	s.ok(t, "putManaged", 201, variant{header: anyVersion})
+	s.ok(t, "putManaged", 200, variant{header: anyVersion, example: "template"})
+	s.ok(t, "deleteFlavor", 409, variant{header: anyVersion}) // the resource uses it
+	s.ok(t, "listManaged", 200, variant{query: []string{"name", "limit=1", "kind=VirtualMachineDeployment"}})
+	s.ok(t, "listManagedOfKind", 200, variant{})
+	s.ok(t, "getManaged", 200, variant{})
+	s.ok(t, "listManagedRevisions", 200, variant{})
+	s.ok(t, "getManagedRevision", 200, variant{})
+	s.ok(t, "diffManaged", 200, variant{query: []string{"from=1", "to=2"}})
+	s.ok(t, "rollbackManaged", 412, variant{})
+	s.ok(t, "rollbackManaged", 200, variant{header: anyVersion})
 	for _, id := range []string{"putManaged", "listManagedOfKind"} {
 		s.ok(t, id, 404, of(id, "Router"))
 	}
@@ -56,16 +56,16 @@ as 'begin new.due_at := ''infinity''; return new; end'`)
 	}
 
 	s.unexpected(t)
-	s.ok(t, "deleteManaged", 412, ask{header: []string{"If-Match", `"77"`}})
+	s.ok(t, "deleteManaged", 412, variant{header: []string{"If-Match", `"77"`}})
 	s.exec(t, "update connections set status = 'lost' where managed")
 	id, secret := s.project.AppCredential(t)
 	delegated := s.client.As(s.project.AppCredentialToken(t, id, secret))
-	s.ok(t, "deleteManaged", 409, ask{client: delegated, header: anyVersion})
-	s.ok(t, "deleteManaged", 202, ask{header: anyVersion})
-	s.ok(t, "putManaged", 409, ask{header: anyVersion})
-	s.ok(t, "rollbackManaged", 409, ask{header: anyVersion})
-	s.ok(t, "deleteFlavor", 412, ask{})
-	s.ok(t, "deleteFlavor", 204, ask{header: anyVersion})
+	s.ok(t, "deleteManaged", 409, variant{client: delegated, header: anyVersion})
+	s.ok(t, "deleteManaged", 202, variant{header: anyVersion})
+	s.ok(t, "putManaged", 409, variant{header: anyVersion})
+	s.ok(t, "rollbackManaged", 409, variant{header: anyVersion})
+	s.ok(t, "deleteFlavor", 412, variant{})
+	s.ok(t, "deleteFlavor", 204, variant{header: anyVersion})
 }
 
 // unexpected records an object without a resource, as reconcile-managed does when it has found it twice.

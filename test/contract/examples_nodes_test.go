@@ -13,7 +13,7 @@ func (s *story) nodeStory(t *testing.T) {
 	t.Run("nodes", func(t *testing.T) {
 		host := testkit.ReservableHosts(t)[0]
 		s.is("compute-1.example.com", host)
-		admin := ask{client: s.client.As(s.project.Token(t))} // since the story of leases its member is an admin
+		admin := variant{client: s.client.As(s.project.Token(t))} // since the story of leases its member is an admin
 		becomes := func(want string) {
 			t.Helper()
 			testkit.Eventually(t, 3*time.Minute, host+" is reservable: "+want, func() bool {
@@ -22,7 +22,7 @@ func (s *story) nodeStory(t *testing.T) {
 				return node.Reservable == want
 			})
 		}
-		s.ok(t, "listNodes", 200, ask{client: admin.client, query: []string{"limit=1"}})
+		s.ok(t, "listNodes", 200, variant{client: admin.client, query: []string{"limit=1"}})
 		s.project.Boot(t, "there", 1)
 		var found struct {
 			Nodes []struct {
@@ -30,10 +30,10 @@ func (s *story) nodeStory(t *testing.T) {
 				Servers          int
 			}
 		}
-		s.ok(t, "listNodes", 200, ask{client: admin.client}).JSON(t, &found)
+		s.ok(t, "listNodes", 200, variant{client: admin.client}).JSON(t, &found)
 		for _, n := range found.Nodes {
 			if n.Servers > 0 && n.Name != host {
-				busy := ask{client: admin.client, path: "/v1/nodes/" + n.Name + "/reservable"}
+				busy := variant{client: admin.client, path: "/v1/nodes/" + n.Name + "/reservable"}
 				s.ok(t, "makeNodeReservable", 409, busy)
 				break
 			}
@@ -61,7 +61,7 @@ select $1, r.id, $2, tstzrange(l.starts_at, l.ends_at) from l, r`, s.project.ID,
 }
 
 // maintenance takes the host out, and gives it back. It is empty, so its drain is soon over.
-func (s *story) maintenance(t *testing.T, admin ask) {
+func (s *story) maintenance(t *testing.T, admin variant) {
 	t.Helper()
 	wrong := admin
 	wrong.header = []string{"If-Match", `"77"`}
@@ -81,7 +81,7 @@ func (s *story) maintenance(t *testing.T, admin ask) {
 	s.exec(t, "drop trigger lost on nodes")
 	var made struct{ Token string }
 	s.ok(t, "createNodeToken", 201, admin).JSON(t, &made)
-	agent := ask{client: s.client.As(""), header: []string{"Authorization", "Bearer " + made.Token}}
+	agent := variant{client: s.client.As(""), header: []string{"Authorization", "Bearer " + made.Token}}
 	s.ok(t, "reportNode", 204, agent)
 	other := admin
 	other.path = "/v1/nodes/metal-1/heartbeat"
@@ -99,7 +99,7 @@ func (s *story) maintenance(t *testing.T, admin ask) {
 	s.ok(t, "drainNode", 200, dry)
 	s.ok(t, "drainNode", 202, admin)
 	s.ok(t, "cancelDrain", 202, admin)
-	testkit.Eventually(t, 2*time.Minute, "the drain is over", func() bool {
+	testkit.Eventually(t, 2*time.Minute, "the drain has ended", func() bool {
 		return testkit.Scalar[int](t, s.conn, "select count(*)::int from drains where due_at is not null") == 0
 	})
 	s.ok(t, "uncordonNode", 200, admin)
@@ -114,7 +114,7 @@ func (s *story) maintenance(t *testing.T, admin ask) {
 	other.path = "/v1/nodes/metal-1"
 	s.ok(t, "deleteNode", 204, other)
 	// The next tick reads the hosts after a failure. The daemon's own one comes within a minute, this one now.
-	s.exec(t, `insert into monitors (name, reason, failed_since) values ('nodes', 'nova is away', now())
+	s.exec(t, `insert into monitors (name, reason, failed_since) values ('nodes', 'nova is unavailable', now())
 		on conflict (name) do update set reason = excluded.reason, failed_since = excluded.failed_since`)
 	s.client.Tick(t, "watch-nodes")
 	testkit.Eventually(t, 3*time.Minute, "the hosts were read", func() bool {

@@ -21,11 +21,11 @@ import (
 // refusal is how a status is provoked of every operation that documents it.
 type refusal struct {
 	status int
-	change func(operation, *ask)
+	change func(operation, *variant)
 	fits   func(operation) bool // nil = every one
 }
 
-// refuse provokes error statuses of one replica, several operations at once.
+// refuse provokes error statuses of one replica, several operations concurrently.
 func (e *examples) refuse(t *testing.T, where string, client *testkit.Client, refusals ...refusal) {
 	t.Helper()
 	var all sync.WaitGroup
@@ -37,7 +37,7 @@ func (e *examples) refuse(t *testing.T, where string, client *testkit.Client, re
 			if o.Responses.Value(status) == nil || r.fits != nil && !r.fits(o) || never[id+" "+status] != "" {
 				continue
 			}
-			a := ask{client: client, where: where}
+			a := variant{client: client, where: where}
 			if change, ok := exceptions[id]; ok {
 				change(&a)
 			}
@@ -53,25 +53,25 @@ func (e *examples) refuse(t *testing.T, where string, client *testkit.Client, re
 	}
 }
 
-// exceptions are what has to be asked so that what a request names is looked for in the database.
-var exceptions = map[string]func(*ask){
-	"listOrders":      func(a *ask) { a.query = []string{"connection_id"} },
-	"listServers":     func(a *ask) { a.query = []string{"connection_id"} },
-	"launch":          func(a *ask) { a.example = "delegated" },
-	"connectServer":   func(a *ask) { a.example = "delegated" },
-	"actOnServer":     func(a *ask) { a.example = "reboot" },
-	"actOnServers":    func(a *ask) { a.example = "delegated" },
-	"createCallback":  func(a *ask) { a.example = "connection" },
-	"getServerAction": func(a *ask) { a.query = []string{"connection_id"} },
-	"createConnection": func(a *ask) {
+// exceptions are the requests whose names is looked for in the database.
+var exceptions = map[string]func(*variant){
+	"listOrders":      func(a *variant) { a.query = []string{"connection_id"} },
+	"listServers":     func(a *variant) { a.query = []string{"connection_id"} },
+	"launch":          func(a *variant) { a.example = "delegated" },
+	"connectServer":   func(a *variant) { a.example = "delegated" },
+	"actOnServer":     func(a *variant) { a.example = "reboot" },
+	"actOnServers":    func(a *variant) { a.example = "delegated" },
+	"createCallback":  func(a *variant) { a.example = "connection" },
+	"getServerAction": func(a *variant) { a.query = []string{"connection_id"} },
+	"createConnection": func(a *variant) {
 		a.example, a.set = "trust", map[string]any{"expires_at": time.Now().Add(time.Hour).UTC().Format(time.RFC3339)}
 	},
-	"findFreeHosts":    func(a *ask) { a.query = []string{"duration"} },
-	"signIn":           func(a *ask) { a.example = "token" },
-	"getReferenceFile": func(a *ask) { a.path = "/v1/docs/absent.js" },
-	"getAgentBundle":   func(a *ask) { a.header = []string{"Authorization", "Bearer none"} },
-	"agentReady":       func(a *ask) { a.header = []string{"Authorization", "Bearer none"} },
-	"reportNode":       func(a *ask) { a.header = []string{"Authorization", "Bearer none"} },
+	"findFreeHosts":    func(a *variant) { a.query = []string{"duration"} },
+	"signIn":           func(a *variant) { a.example = "token" },
+	"getReferenceFile": func(a *variant) { a.path = "/v1/docs/absent.js" },
+	"getAgentBundle":   func(a *variant) { a.header = []string{"Authorization", "Bearer none"} },
+	"agentReady":       func(a *variant) { a.header = []string{"Authorization", "Bearer none"} },
+	"reportNode":       func(a *variant) { a.header = []string{"Authorization", "Bearer none"} },
 }
 
 func withToken(o operation) bool {
@@ -86,26 +86,26 @@ func isConsole(o operation) bool { return slices.Contains(o.Tags, "console") }
 var byTheRequest = []refusal{
 	{
 		status: 400, fits: func(o operation) bool { return !isEvent(o) && !isConsole(o) },
-		change: func(_ operation, a *ask) { a.query = append(a.query, "nonsense=1") },
+		change: func(_ operation, a *variant) { a.query = append(a.query, "nonsense=1") },
 	},
-	{status: 400, fits: isEvent, change: func(_ operation, a *ask) { a.header = []string{"Ce-Specversion", ""} }},
-	{status: 401, change: func(_ operation, a *ask) { a.client = a.client.As("") }, fits: withToken},
-	{status: 403, fits: isEvent, change: func(_ operation, a *ask) { a.header = []string{"Ce-Cloudfnkey", "another"} }},
+	{status: 400, fits: isEvent, change: func(_ operation, a *variant) { a.header = []string{"Ce-Specversion", ""} }},
+	{status: 401, change: func(_ operation, a *variant) { a.client = a.client.As("") }, fits: withToken},
+	{status: 403, fits: isEvent, change: func(_ operation, a *variant) { a.header = []string{"Ce-Cloudfnkey", "another"} }},
 	{status: 404, fits: func(o operation) bool {
 		return !slices.Contains(alwaysFound, o.OperationID) && !isConsole(o)
 	}},
-	{status: 405, change: func(o operation, a *ask) { a.method = otherMethod(o) }},
-	{status: 406, change: func(_ operation, a *ask) { a.header = []string{"Accept", "application/pdf"} }},
+	{status: 405, change: func(o operation, a *variant) { a.method = otherMethod(o) }},
+	{status: 406, change: func(_ operation, a *variant) { a.header = []string{"Accept", "application/pdf"} }},
 	{
-		status: 413, change: func(_ operation, a *ask) { a.body = strings.Repeat(" ", 1<<20+1) },
+		status: 413, change: func(_ operation, a *variant) { a.body = strings.Repeat(" ", 1<<20+1) },
 		fits: func(o operation) bool { return o.RequestBody != nil },
 	},
 	{
-		status: 415, change: func(_ operation, a *ask) { a.header = []string{"Content-Type", "text/plain"} },
+		status: 415, change: func(_ operation, a *variant) { a.header = []string{"Content-Type", "text/plain"} },
 		fits: func(o operation) bool { return !isEvent(o) },
 	},
 	{
-		status: 415, change: func(_ operation, a *ask) { a.header = []string{"Ce-Type", "com.example.other"} },
+		status: 415, change: func(_ operation, a *variant) { a.header = []string{"Ce-Type", "com.example.other"} },
 		fits: isEvent,
 	},
 }
@@ -192,7 +192,7 @@ func (e *examples) refusedByTheOperator(t *testing.T) {
 	}
 	e.refuse(t, "MANAGED_PER_PROJECT", client, refusal{
 		status: 409, fits: func(o operation) bool { return o.OperationID == "putFlavor" },
-		change: func(_ operation, a *ask) { a.header = []string{"If-Match", ""} },
+		change: func(_ operation, a *variant) { a.header = []string{"If-Match", ""} },
 	})
 	wrong := testkit.Redirect(t).Env(t, "collector")
 	wrong["OS_PASSWORD"] = "wrong"
@@ -233,7 +233,7 @@ func (e *examples) refusedByServices(t *testing.T) {
 		e.refuse(t, "services that answer "+http.StatusText(answer), client,
 			refusal{status: status, fits: func(o operation) bool {
 				return status == 501 && !isConsole(o) || o.OperationID == "listResources"
-			}, change: func(o operation, a *ask) {
+			}, change: func(o operation, a *variant) {
 				a.real = order
 				switch o.OperationID {
 				case "changeConnection":
@@ -298,8 +298,8 @@ func (e *examples) refusedByPostgres(t *testing.T) {
 		refusal{status: 500, fits: func(o operation) bool {
 			return !isConsole(o)
 		}})
-	e.consoleAway(t, 500, ask{client: client, where: "a role that may only write the request log"})
-	e.send(t, "signIn", 500, ask{
+	e.consoleDown(t, 500, variant{client: client, where: "a role that may only write the request log"})
+	e.send(t, "signIn", 500, variant{
 		client: client, where: "a role that may only write the request log", example: "token",
 		set: map[string]any{"token": token},
 	})
@@ -316,5 +316,5 @@ func (e *examples) refusedByPostgres(t *testing.T) {
 	_ = tx.Rollback(context.Background())
 	cluster.Stop(t)
 	e.refuse(t, "Postgres is stopped", client, refusal{status: 503})
-	e.consoleAway(t, 503, ask{client: client, where: "Postgres is stopped"})
+	e.consoleDown(t, 503, variant{client: client, where: "Postgres is stopped"})
 }

@@ -63,8 +63,8 @@ func document(t *testing.T) *openapi3.T {
 	return doc
 }
 
-// ask is how a request differs from the document's example of it. The zero ask is the example.
-type ask struct {
+// variant is how a request differs from the document's example of it. The zero variant is the example.
+type variant struct {
 	client  *testkit.Client
 	example string            // the name of the body's example; "" = the first by name
 	real    *strings.Replacer // puts what there is in the place of what the examples name
@@ -78,9 +78,9 @@ type ask struct {
 	where  string   // for the table
 }
 
-// send sends an operation's example, changed as asked, and holds the answer against the document. The answer must have
+// send sends an operation's example, changed as given, and holds the answer against the document. The answer must have
 // the status.
-func (e *examples) send(t *testing.T, id string, status int, a ask) testkit.Answer {
+func (e *examples) send(t *testing.T, id string, status int, a variant) testkit.Answer {
 	t.Helper()
 	o, known := e.operations[id]
 	if !known {
@@ -106,7 +106,7 @@ func (e *examples) send(t *testing.T, id string, status int, a ask) testkit.Answ
 	return answer
 }
 
-// documents is under which key the operation describes a status: by itself, or by a range; "" when it does not.
+// documents is under which key the operation describes a status: alone, or by a range; "" when it does not.
 func (o operation) documents(status int) string {
 	for _, key := range []string{strconv.Itoa(status), fmt.Sprintf("%dXX", status/100)} {
 		if o.Responses.Value(key) != nil {
@@ -116,7 +116,7 @@ func (o operation) documents(status int) string {
 	return ""
 }
 
-func (o operation) body(t *testing.T, a ask) string {
+func (o operation) body(t *testing.T, a variant) string {
 	t.Helper()
 	if o.RequestBody == nil || o.RequestBody.Value.Content.Get("application/json") == nil {
 		return ""
@@ -146,7 +146,7 @@ func (o operation) body(t *testing.T, a ask) string {
 	return a.real.Replace(string(text))
 }
 
-func (o operation) target(t *testing.T, a ask) string {
+func (o operation) target(t *testing.T, a variant) string {
 	t.Helper()
 	path, query := cmp.Or(a.path, o.path), url.Values{}
 	for _, p := range o.params {
@@ -184,7 +184,7 @@ func text(example any) string {
 }
 
 // header is what the document says that a request has, but for the token, which the client sends.
-func (o operation) header(a ask, body string) []string {
+func (o operation) header(a variant, body string) []string {
 	given := http.Header{}
 	if body != "" {
 		given.Set("Content-Type", "application/json")

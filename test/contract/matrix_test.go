@@ -161,7 +161,7 @@ func (m *matrix) own(t *testing.T) {
 		}
 		a := m.send(t, o, c, names)
 		isPolicy := ofCloud(o) && !c.has("admin") // the fake cloud says so, as a real one does
-		if through := strings.Contains(o.target(t, m.ask(o, names)), "connection_id"); through && !c.mayWrite() {
+		if through := strings.Contains(o.target(t, m.variant(o, names)), "connection_id"); through && !c.mayWrite() {
 			if a.Status != http.StatusNotFound {
 				t.Errorf("%s by %s through a connection: got %d %s", o.OperationID, c.name, a.Status, a.Body)
 			}
@@ -194,13 +194,13 @@ func (m *matrix) each(do func(operation, caller)) {
 // isNamed reports whether the operation's request names an object.
 func (m *matrix) isNamed(t *testing.T, o operation) bool {
 	t.Helper()
-	a := m.ask(o, m.mine)
-	b := m.ask(o, m.absent)
+	a := m.variant(o, m.mine)
+	b := m.variant(o, m.absent)
 	return o.target(t, a) != o.target(t, b) || o.body(t, a) != o.body(t, b)
 }
 
-func (m *matrix) ask(o operation, names objects) ask {
-	a := ask{client: m.client, where: "the matrix", real: names.replacer(o)}
+func (m *matrix) variant(o operation, names objects) variant {
+	a := variant{client: m.client, where: "the matrix", real: names.replacer(o)}
 	if change, ok := exceptions[o.OperationID]; ok {
 		change(&a)
 	}
@@ -216,20 +216,20 @@ func (m *matrix) ask(o operation, names objects) ask {
 func (m *matrix) send(t *testing.T, o operation, c caller, names objects) testkit.Answer {
 	t.Helper()
 	m.sent.Add(1)
-	a := m.ask(o, names)
+	a := m.variant(o, names)
 	body := o.body(t, a)
 	return m.client.As(c.token()).Do(t, o.method, o.target(t, a), body, o.header(a, body)...)
 }
 
-// zeroIDs: no operation takes the zero UUID for an absent one. A launch would go elsewhere than its caller asked for.
+// zeroIDs: no operation takes the zero UUID for an absent one. A launch would go elsewhere than its caller requested.
 func (m *matrix) zeroIDs(t *testing.T) {
 	n := 0
 	for _, o := range m.operations {
 		if !withToken(o) || isEvent(o) {
 			continue
 		}
-		example := m.ask(o, m.mine)
-		refuses := func(field string, a ask, body string) {
+		example := m.variant(o, m.mine)
+		refuses := func(field string, a variant, body string) {
 			n++
 			got := m.client.As(projectAdmin().token()).Do(t, o.method, o.target(t, a), body, o.header(a, body)...)
 			if got.Status != 400 || !testkit.Names(t, got, field) {
@@ -257,7 +257,7 @@ func (m *matrix) zeroIDs(t *testing.T) {
 	}
 }
 
-// unknownFilters: a list that is asked for a status, or another of a few words, that is unknown says so.
+// unknownFilters: a list with a filter for a status, or another of a few words, that is unknown says so.
 func (m *matrix) unknownFilters(t *testing.T) {
 	n := 0
 	for _, o := range m.operations {
@@ -271,7 +271,7 @@ func (m *matrix) unknownFilters(t *testing.T) {
 				continue
 			}
 			n++
-			a := m.ask(o, m.mine)
+			a := m.variant(o, m.mine)
 			a.query = append(slices.Clone(a.query), p.Name+"=nonsense")
 			body := o.body(t, a)
 			got := m.client.As(projectAdmin().token()).Do(t, o.method, o.target(t, a), body, o.header(a, body)...)

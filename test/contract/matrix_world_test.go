@@ -201,9 +201,9 @@ where table_schema = 'public' and table_type = 'BASE TABLE' and c.table_name not
 }
 
 // matrixExamples are what the matrix sends, where the first example names no object.
-var matrixExamples = map[string]func(*ask){
-	"createLease":  func(a *ask) { a.example, a.set = "instance", soonest },
-	"deleteServer": func(a *ask) { a.query = []string{"connection_id"} },
+var matrixExamples = map[string]func(*variant){
+	"createLease":  func(a *variant) { a.example, a.set = "instance", soonest },
+	"deleteServer": func(a *variant) { a.query = []string{"connection_id"} },
 }
 
 // noun is what the tests need to know of a noun. Each file examples_NOUN_test.go that `make new` writes adds its own.

@@ -15,7 +15,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestLongReference is served whole to whoever asks, under a policy that allows only its own files, and draws every
+// TestLongReference is served whole to anyone, under a policy that allows only its own files, and draws every
 // operation in a real Chromium.
 func TestLongReference(t *testing.T) {
 	t.Parallel()
@@ -56,7 +56,7 @@ func TestEveryCodeIsExplained(t *testing.T) {
 	doc := document(t)
 	for _, code := range doc.Components.Schemas["Code"].Value.Enum {
 		if row := "| `" + code.(string) + "` | "; strings.Count(doc.Info.Description, row) != 1 {
-			t.Errorf("there is not one row %q", row)
+			t.Errorf("no single row %q", row)
 		}
 	}
 }

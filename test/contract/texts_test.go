@@ -163,8 +163,8 @@ func (x freeText) tooLong() string {
 // textMatrix is a matrix with the example whose objects are stored.
 type textMatrix struct {
 	*matrix
-	ready string // its operation and name
-	ask   ask
+	ready   string // its operation and name
+	variant variant
 }
 
 // exampleOf is the first example of an operation that takes another text in this one's place. A text that no example
@@ -187,10 +187,10 @@ func (m *textMatrix) exampleOf(t *testing.T, o operation, x freeText) string {
 func (m *textMatrix) refuses(t *testing.T, o operation, example string, x freeText, value string) bool {
 	t.Helper()
 	if m.ready != o.OperationID+" "+example {
-		m.ask, _ = m.prepare(t, o, example)
+		m.variant, _ = m.prepare(t, o, example)
 		m.ready = o.OperationID + " " + example
 	}
-	a := m.ask
+	a := m.variant
 	for _, p := range o.params {
 		if p.Name == "dry_run" {
 			a.query = append(slices.Clone(a.query), "dry_run=true")

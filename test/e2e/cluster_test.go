@@ -128,7 +128,7 @@ func apply(t testing.TB, object any) {
 	}
 }
 
-// client calls a Knative Service through the ingress, as somebody outside of the cluster.
+// client calls a Knative Service through the ingress, as someone outside of the cluster.
 func client(t testing.TB, service, token string) *testkit.Client {
 	t.Helper()
 	return reach(t, kubectl(t, "get", "ksvc", service, "-o", "jsonpath={.status.url}"), token)

@@ -67,7 +67,7 @@ func TestDelegation(t *testing.T) {
 		t.Errorf("Keystone still has the trusts %v", left)
 	}
 	if answer = others.Get(t, path); answer.Status != http.StatusNotFound {
-		t.Errorf("through the connection that is gone: %d %s", answer.Status, answer.Body)
+		t.Errorf("through the deleted connection: %d %s", answer.Status, answer.Body)
 	}
 	// The function that guests call does so without Keystone, and knows nothing of a deployment that is not there.
 	path = "/v1/agents/" + connection.ID + "/bundle"

@@ -10,7 +10,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestConsole from zero: the page comes through the gateway, nobody signs in by plain http, and who signs in by https
+// TestConsole from zero: the page comes through the gateway, no one signs in by plain http, and who signs in by https
 // uses the other functions with his session.
 func TestConsole(t *testing.T) {
 	project := testkit.NewProject(t)

@@ -43,7 +43,7 @@ func TestIdle(t *testing.T) {
 	testkit.Heavy(t)
 	autoscaleByDefault(t)
 	idle := time.Duration(*idleMinutes) * time.Minute
-	// The lease begins when its server is shelved, the idle time is over, and a change was found.
+	// The lease begins when its server is shelved, the idle time has ended, and a change was found.
 	i := newInstallation(t, *idleInstances, idle+150*time.Second)
 	samples := startSampler(t)
 	time.Sleep(idle - judged - podFor)

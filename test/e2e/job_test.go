@@ -11,7 +11,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestMainJob is what cloudfn is for, by somebody with a token and nothing else: once with a host for every function,
+// TestMainJob is what cloudfn is for, by someone with a token and nothing else: once with a host for every function,
 // once with the gateway's single base URL.
 func TestMainJob(t *testing.T) {
 	for name, at := range map[string]func(function string) string{

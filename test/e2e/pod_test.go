@@ -273,7 +273,7 @@ func TestBrokenRevision(t *testing.T) {
 	t.Cleanup(func() {
 		kn(t, "service", "update", "servers", "--env", "REQUEST_TIMEOUT-")
 		if latestReady(t) == good {
-			t.Error("the mended revision is not ready")
+			t.Error("the fixed revision is not ready")
 		}
 	})
 	underLoad(t, func() {

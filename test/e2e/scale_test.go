@@ -117,7 +117,7 @@ func TestScaleUp(t *testing.T) {
 	watch.Wait()
 	noneFailed(t, failed)
 	inLog(t, ids)
-	fmt.Printf("\n200 clients at once: %d answers in %s, %d failed, %d pods at the most, %d deleted meanwhile\n",
+	fmt.Printf("\n200 concurrent clients: %d answers in %s, %d failed, %d pods at the most, %d deleted meanwhile\n",
 		len(ids)+len(failed), took.Round(time.Second), len(failed), peak, deleted)
 	if peak < 2 || deleted == 0 {
 		t.Errorf("there were %d pods at the most, %d were deleted: this shows nothing", peak, deleted)

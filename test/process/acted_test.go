@@ -24,7 +24,7 @@ type actedPage struct {
 }
 
 // TestLongWhoDidIt: the owner of a connection finds in the request log, in the history of a server and in events what
-// somebody of another project did through it. That project still finds its own requests, and a stranger finds nothing.
+// someone of another project did through it. That project still finds its own requests, and a stranger finds nothing.
 func TestLongWhoDidIt(t *testing.T) {
 	t.Parallel()
 	d := newDelegates(t)
@@ -131,11 +131,11 @@ func (d *delegates) remembered(t *testing.T, connection, instance string) {
 		}
 	}
 	d.at(d.owner, "servers").Get(t, "/v1/servers/history/"+instance).JSON(t, &past)
-	var ordered, stopped, nobody bool
+	var ordered, stopped, isActive bool
 	for _, e := range past.Events {
 		switch a := e.Data.Actor; {
 		case a == nil:
-			nobody = nobody || e.Data.State == "active"
+			isActive = isActive || e.Data.State == "active"
 		case a.UserID != d.actor.UserID || a.ConnectionID != connection:
 			t.Errorf("an event has the actor %+v", a)
 		default:
@@ -143,8 +143,8 @@ func (d *delegates) remembered(t *testing.T, connection, instance string) {
 			stopped = stopped || a.Action == "stop"
 		}
 	}
-	if !ordered || !stopped || !nobody {
-		t.Errorf("ordered %t, stopped %t, active by itself %t: %+v", ordered, stopped, nobody, past.Events)
+	if !ordered || !stopped || !isActive {
+		t.Errorf("ordered %t, stopped %t, active automatically %t: %+v", ordered, stopped, isActive, past.Events)
 	}
 	if a := d.at(stranger(d), "servers").Get(t, "/v1/servers/history/"+instance); a.Status != http.StatusNotFound {
 		t.Errorf("a stranger gets the history: %d %s", a.Status, a.Body)

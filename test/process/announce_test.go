@@ -106,7 +106,7 @@ func TestLongASinkThatComesLater(t *testing.T) {
 	})
 	first.Kill()
 	if n := testkit.Scalar[int](t, conn, "select count(*)::int from deliveries"); n != 0 {
-		t.Errorf("there are %d deliveries to nobody", n)
+		t.Errorf("there are %d deliveries to no one", n)
 	}
 	second := testkit.Spawn(t, env)
 	testkit.Eventually(t, 3*time.Minute, "three hours are announced", func() bool {

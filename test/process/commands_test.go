@@ -41,7 +41,7 @@ func TestCheck(t *testing.T) {
 				"not Keystone", "404", "https://keystone.example.com/v3",
 			},
 		},
-		"nobody listens": {
+		"no one listens": {
 			map[string]string{"OS_AUTH_URL": "http://127.0.0.1:1/v3"}, "OS_AUTH_URL", []string{
 				"cannot be reached", "refused",
 			},
@@ -203,7 +203,7 @@ func TestCheckReadsTheCatalog(t *testing.T) {
 	}
 }
 
-// TestCheckNamesAllMistakes at once, in a line for each variable, and so does the start.
+// TestCheckNamesAllMistakes together, in a line for each variable, and so does the start.
 func TestCheckNamesAllMistakes(t *testing.T) {
 	t.Parallel()
 	env := testkit.Env(t, testkit.Database(t), map[string]string{

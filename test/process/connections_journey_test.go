@@ -67,7 +67,7 @@ func TestDelegationJourney(t *testing.T) {
 		func() bool { return len(d.owner.Trusts(t)) == 0 })
 }
 
-// delegated has somebody delegate to the actor until a moment, and gives the connection's id.
+// delegated has someone delegate to the actor until a moment, and gives the connection's id.
 func (d *delegates) delegated(t *testing.T, owner *testkit.Project, how string, until time.Time) (id string) {
 	t.Helper()
 	made := d.at(owner, "connections").Post(t, "/v1/connections", fmt.Sprintf(`{%s, "actions": ["allocate", "connect", "start", "stop"], "usable_by": [%q], "expires_at": %q}`,
@@ -87,7 +87,7 @@ func refused(t *testing.T, what string, a testkit.Answer, status int, words stri
 	}
 }
 
-// absent sees that somebody finds neither the connection nor what runs through it.
+// absent checks that someone finds neither the connection nor what runs through it.
 func (d *delegates) absent(t *testing.T, who *testkit.Project, connection, instance string) {
 	t.Helper()
 	for what, a := range map[string]testkit.Answer{
@@ -108,7 +108,7 @@ type checked struct {
 	CheckedAt time.Time `json:"checked_at"`
 }
 
-// check asks whether a connection works, until there is an answer.
+// check checks whether a connection works, until there is an answer.
 func (d *delegates) check(t *testing.T, who *testkit.Project, connection string) (c checked) {
 	t.Helper()
 	testkit.Eventually(t, time.Minute, "the check is answered", func() bool {
@@ -135,7 +135,7 @@ type delegation struct {
 	want       string // status after its end in Keystone
 
 	connection, inKeystone string          // their ids
-	asked                  *testkit.Answer // to the last action through it; nil = it is idle
+	requested              *testkit.Answer // to the last action through it; nil = it is idle
 }
 
 // TestLongDelegationsThatEnd in Keystone, after their sessions were used: one event some minutes later finds all of
@@ -178,8 +178,8 @@ func TestLongDelegationsThatEnd(t *testing.T) {
 	}
 	d.of("run-connections").Tick(t, "run-connections")
 	for _, one := range all {
-		got := d.ended(t, one.connection, *one.asked)
-		if one.asked = nil; got != "failed" { // Nova has no such server, which takes a session to say
+		got := d.ended(t, one.connection, *one.requested)
+		if one.requested = nil; got != "failed" { // Nova has no such server, which takes a session to say
 			t.Fatalf("%s: the action is %s", one.name, got)
 		}
 	}
@@ -229,18 +229,18 @@ func change(t *testing.T, conn *pgx.Conn, sql string, args ...any) {
 	}
 }
 
-// connectNothing asks for a server that Nova does not have.
+// connectNothing requests a server that Nova does not have.
 func (d *delegates) connectNothing(t *testing.T, one *delegation) {
 	t.Helper()
-	asked := d.at(d.actor, "servers").Post(t, "/v1/servers",
+	requested := d.at(d.actor, "servers").Post(t, "/v1/servers",
 		fmt.Sprintf(`{"server_id": %q, "connection_id": %q}`, uuid.NewString(), one.connection))
-	if asked.Status != http.StatusAccepted {
-		t.Fatalf("%s: %d %s", one.name, asked.Status, asked.Body)
+	if requested.Status != http.StatusAccepted {
+		t.Fatalf("%s: %d %s", one.name, requested.Status, requested.Body)
 	}
-	one.asked = &asked
+	one.requested = &requested
 }
 
-// sawEnd sees how a connection is, its event, and what became of the action that waited.
+// sawEnd checks how a connection is, its event, and what became of the action that waited.
 func (d *delegates) sawEnd(t *testing.T, conn *pgx.Conn, one *delegation) {
 	t.Helper()
 	status, events := "", ""
@@ -260,7 +260,7 @@ where subject = c.id::text and type = 'cloudfn.connection.state.v1') from connec
 		check.Status != one.want {
 		t.Errorf("%s, %s: the check says %+v", one.name, one.kind, check)
 	}
-	if one.asked == nil {
+	if one.requested == nil {
 		return
 	}
 	code, ended := "delegation_lost", ""

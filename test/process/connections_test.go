@@ -41,7 +41,7 @@ func (d *delegates) at(who *testkit.Project, function string) *testkit.Client {
 	return d.of(function).As(d.tokens[who])
 }
 
-// restart kills every function and starts it anew.
+// restart kills every function and starts it again.
 func (d *delegates) restart(t *testing.T) {
 	t.Helper()
 	for _, name := range delegateFunctions {
@@ -117,19 +117,19 @@ func (d *delegates) action(t *testing.T, connection, instance, body string) (sta
 	}
 	in["connection_id"] = connection
 	whole, _ := json.Marshal(in)
-	asked := d.at(d.actor, "servers").Post(t, "/v1/servers/"+instance+"/actions", string(whole))
-	return d.ended(t, connection, asked)
+	requested := d.at(d.actor, "servers").Post(t, "/v1/servers/"+instance+"/actions", string(whole))
+	return d.ended(t, connection, requested)
 }
 
-func (d *delegates) ended(t *testing.T, connection string, asked testkit.Answer) (status string) {
+func (d *delegates) ended(t *testing.T, connection string, requested testkit.Answer) (status string) {
 	t.Helper()
-	if asked.Status != http.StatusAccepted {
-		t.Fatalf("%d %s", asked.Status, asked.Body)
+	if requested.Status != http.StatusAccepted {
+		t.Fatalf("%d %s", requested.Status, requested.Body)
 	}
 	var a struct {
 		ActionID string `json:"action_id"`
 	}
-	asked.JSON(t, &a)
+	requested.JSON(t, &a)
 	testkit.Eventually(t, 3*time.Minute, "the action has ended", func() bool {
 		var shown struct {
 			Status string
@@ -220,7 +220,7 @@ func (d *delegates) ready(t *testing.T, server string) {
 	}
 }
 
-// inNova sees that the owner's server comes to a status, and which image its user_data names.
+// inNova checks that the owner's server comes to a status, and which image its user_data names.
 func (d *delegates) inNova(t *testing.T, server, status, image string) {
 	t.Helper()
 	testkit.Eventually(t, time.Minute, "the server is "+status, func() bool {
@@ -239,8 +239,8 @@ func (d *delegates) inNova(t *testing.T, server, status, image string) {
 	}
 }
 
-// reuse sees that an idle instance whose metadata match is taken before a new one is made, and one that does not match
-// is not.
+// reuse checks that an idle instance whose metadata match is taken before a new one is made, and one that does not
+// match is not.
 func (d *delegates) reuse(t *testing.T, connection, idle string) {
 	t.Helper()
 	if status := d.action(t, connection, idle, `{"action": "stop"}`); status != "done" {
@@ -282,7 +282,7 @@ func (d *delegates) leave(t *testing.T, connection, id, server string) {
 		t.Fatal(status)
 	}
 	if left := len(d.owner.Servers(t)); left != 1 || testkit.Ports(t, two.ServerID) != 0 {
-		t.Errorf("%d servers, %d ports of the one that is gone", left, testkit.Ports(t, two.ServerID))
+		t.Errorf("%d servers, %d ports of the deleted one", left, testkit.Ports(t, two.ServerID))
 	}
 }
 

@@ -123,7 +123,7 @@ func TestConsoleAlone(t *testing.T) {
 	}
 	a = app.Get(t, "/console/api/v1/servers", session...)
 	if a.Status != 503 || a.Header.Get("Retry-After") == "" || row(a) != "console /console/api/v1/servers 503" {
-		t.Errorf("a function that is away: got %d %s with the row %q", a.Status, a.Body, row(a))
+		t.Errorf("a function that is unavailable: got %d %s with the row %q", a.Status, a.Body, row(a))
 	}
 }
 
@@ -174,7 +174,7 @@ func TestConsoleBehindAGateway(t *testing.T) {
 	if err := cmd.Wait(); err != nil {
 		t.Errorf("it ended with %v", err)
 	}
-	testkit.NoSecretsIn(t, "the gateway", logs.Bytes()) // nobody writes there any more
+	testkit.NoSecretsIn(t, "the gateway", logs.Bytes()) // no one writes there any more
 }
 
 // exportedWhole holds exports of many pages against the log, through the gateway and through the console behind it.

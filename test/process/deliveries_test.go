@@ -77,7 +77,7 @@ func (f *fleet) of(name string) *testkit.Process {
 	return f.processes[name]
 }
 
-// killing kills deliver-events after each pause and starts it anew, until the given function is called, which says how
+// killing kills deliver-events after each pause and starts it again, until the given function is called, which says how
 // often it did. Between the kills it ticks, as PingSource does.
 func (f *fleet) killing(t *testing.T, pause time.Duration) (stop func() int) {
 	t.Helper()

@@ -97,7 +97,7 @@ func TestFaultCellDown(t *testing.T) {
 	}
 }
 
-// tracked has servers launched by the function launch, and a replica of poll-instances that has seen them run.
+// tracked has servers launched by the function launch, and a replica of poll-instances that has observed them run.
 func tracked(t *testing.T, account string, n int) (conn *pgx.Conn, poll func() int) {
 	t.Helper()
 	f, database := testkit.Sandbox(t), testkit.Database(t)
@@ -137,7 +137,7 @@ func TestFaultPollNovaStopped(t *testing.T) {
 				if status := poll(); status != 503 {
 					t.Errorf("got %d, want 503", status)
 				}
-				// As if Nova had been away for minutes.
+				// As if Nova had been unavailable for minutes.
 				if _, err := conn.Exec(context.Background(), `
 update polls set since = since - interval '1 min', failing_since = failing_since - interval '1 min', not_before = null;
 update instances set seen_at = seen_at - interval '1 min'`); err != nil {
@@ -189,7 +189,7 @@ func TestFaultPollCellDown(t *testing.T) {
 	}
 }
 
-// TestFaultNeutronStopped names the service that is away: Nova answers 500 then, because a list of servers shows
+// TestFaultNeutronStopped names the service that is unavailable: Nova answers 500 then, because a list of servers shows
 // security groups.
 func TestFaultNeutronStopped(t *testing.T) {
 	project := testkit.NewProject(t)
@@ -233,7 +233,7 @@ func TestFaultKeystoneStoppedForALaunch(t *testing.T) {
 	})
 }
 
-// isolates has Nova's scheduler heed isolating aggregates, or not, and starts it anew with that.
+// isolates has Nova's scheduler heed isolating aggregates, or not, and starts it again with that.
 func isolates(t *testing.T, isOn bool) {
 	t.Helper()
 	const on, off = "enable_isolated_aggregate_filtering = true", "enable_isolated_aggregate_filtering = false"

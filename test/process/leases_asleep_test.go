@@ -106,7 +106,7 @@ func TestLongLeasesAsleep(t *testing.T) {
 		s.has(t, "active", -4*h, 5*time.Minute, "active"): "active start:done before_end:done end:pending",
 		s.has(t, "pending", h, 2*h, "shelved"):            "pending start:pending before_end:pending end:pending",
 	}
-	for range 10 { // at one instant, and more than run-leases claims at once
+	for range 10 { // at one instant, and more than run-leases claims concurrently
 		want[s.has(t, "pending", -2*h, h, "active")] = "active start:done before_end:pending end:pending"
 		want[s.has(t, "active", -4*h, -2*h, "shelved")] = "ended start:done before_end:skipped end:done"
 	}

@@ -56,8 +56,8 @@ func TestLongLeaseEnds(t *testing.T) {
 	l.Await(t, servers["changed"], "DELETED")
 }
 
-// TestLongDeadHost: a free host takes the place of one that an admin has forced down, at once; without another one the
-// lease is degraded until the host is up.
+// TestLongDeadHost: a free host takes the place of one that an admin has forced down, immediately; without another one
+// the lease is degraded until the host is up.
 func TestLongDeadHost(t *testing.T) {
 	t.Parallel()
 	hosts := testkit.ReservableHosts(t)

@@ -254,7 +254,7 @@ func TestLongServersAfterHostLease(t *testing.T) {
 }
 
 // TestLongImageWithTrait: Nova takes required traits from images, too. An image gets no server onto an idle host of
-// the pool, whether it asks for the trait that was public once or for what the flavor of a reservation shows. One with
+// the pool, whether it requires the trait that was public once or for what the flavor of a reservation shows. One with
 // the trait of a reservation gets its project's servers onto the host that it has reserved, until the lease ends.
 func TestLongImageWithTrait(t *testing.T) {
 	t.Parallel()

@@ -59,7 +59,7 @@ func (k *killer) accountBehind(t *testing.T, function string) map[string]string 
 	return env
 }
 
-// begin starts the process anew, as Knative does after a kill.
+// begin starts the process again, as Knative does after a kill.
 func (k *killer) begin(t *testing.T, l *lessee) {
 	t.Helper()
 	l.restart(t)
@@ -162,7 +162,7 @@ func (l *lessee) reserveHost(t *testing.T) domain.Lease {
 		ID: uuid.Must(uuid.NewV7()), ProjectID: l.ID, DomainID: l.DomainID, UserID: l.UserID, Name: "killed",
 		StartsAt: time.Now(), EndsAt: time.Now().Add(time.Hour), OnEnd: domain.OnEndDelete,
 		Reservations: []domain.Reservation{{
-			ID: id, Type: domain.HostReservation, Want: &domain.HostWant{Min: 1, Max: 1},
+			ID: id, Type: domain.HostReservation, Request: &domain.HostRequest{Min: 1, Max: 1},
 			Flavors: []domain.LeasedFlavor{{
 				ID: uuid.NewSHA1(id, []byte(s.FlavorID)).String(), BaseID: s.FlavorID, Base: s.Flavor,
 				Name: s.Flavor + "-" + strings.ReplaceAll(id.String(), "-", "")[:8], VCPUs: 1, RAMMB: 512, DiskGB: 1,
@@ -176,7 +176,7 @@ func (l *lessee) reserveHost(t *testing.T) domain.Lease {
 	return stored
 }
 
-// strike kills the process at random moments, each time while run-leases and run-connections work, and starts it anew.
+// strike kills the process at random moments, each time while run-leases and run-connections work, and starts it again.
 func (l *lessee) strike(t *testing.T, kills int) {
 	t.Helper()
 	for range kills {
@@ -237,7 +237,7 @@ func TestLongInstanceLeasesSurviveKills(t *testing.T) {
 			t.Errorf("Nova has done %v: %v; want 2 shelve and 1 unshelve", done, err)
 		}
 	}
-	testkit.Eventually(t, 2*time.Minute, "the trusts are gone", func() bool {
+	testkit.Eventually(t, 2*time.Minute, "the trusts are deleted", func() bool {
 		l.wake("run-connections")
 		l.tick()
 		return len(l.TrustsForAdmin(t)) == 0

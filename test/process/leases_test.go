@@ -194,7 +194,7 @@ func TestInstanceLease(t *testing.T) {
 	if got, want := l.events(t, lease.ID), "pending starting active before_end ending ended"; got != want {
 		t.Errorf("its events are %q, want %q", got, want)
 	}
-	testkit.Eventually(t, 2*time.Minute, "the trusts are gone", func() bool {
+	testkit.Eventually(t, 2*time.Minute, "the trusts are deleted", func() bool {
 		l.tick()
 		return len(l.TrustsForAdmin(t)) == 0
 	})
@@ -289,7 +289,7 @@ func TestLongLeasesOfLaunches(t *testing.T) {
 	}
 }
 
-// TestLongLeaseWithoutRoom: an instance that Nova finds no host for is asked for again, until its lease is in error.
+// TestLongLeaseWithoutRoom: an instance that Nova finds no host for is requested again, until its lease is in error.
 // Its end comes nevertheless.
 func TestLongLeaseWithoutRoom(t *testing.T) {
 	t.Parallel()

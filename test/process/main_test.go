@@ -38,10 +38,10 @@ func TestMain(m *testing.M) {
 }
 
 // TestAFunctionWarmsUp: by the time that Knative lets the first request in, a replica is connected to Postgres and has
-// asked for Keystone once.
+// checked Keystone once.
 func TestAFunctionWarmsUp(t *testing.T) {
 	t.Parallel()
-	database := testkit.EmptyDatabase(t) // at first without the schema: then OpenStack is not asked
+	database := testkit.EmptyDatabase(t) // at first without the schema: then OpenStack is not called
 	keystone, calls := testkit.Intercept(t, "http://127.0.0.1:1", func(*http.Request) {})
 	env := testkit.Env(t, database, map[string]string{
 		"FUNCTION_TARGET": "servers", "OS_CLOUD": "", "OS_AUTH_URL": keystone + "/v3",
@@ -55,13 +55,13 @@ func TestAFunctionWarmsUp(t *testing.T) {
 	testkit.Eventually(t, 5*time.Second, "the replica is connected to Postgres", connected)
 	early.Terminate(t, 5*time.Second)
 	if n := calls.Load(); n != 0 {
-		t.Errorf("without the schema Keystone was asked %d times", n)
+		t.Errorf("without the schema Keystone was called %d times", n)
 	}
 	if code, out := testkit.Run(t, env, "migrate"); code != 0 {
 		t.Fatal(out)
 	}
 	testkit.Spawn(t, env)
-	testkit.Eventually(t, 5*time.Second, "the replica is connected, and has asked for Keystone", func() bool {
+	testkit.Eventually(t, 5*time.Second, "the replica is connected, and has called Keystone", func() bool {
 		return connected() && calls.Load() > 0
 	})
 }
@@ -147,7 +147,7 @@ func slowNova(t *testing.T, delay time.Duration) (env map[string]string, calls *
 	return testkit.RedirectTo(t, map[string]string{"compute": nova}).Env(t, "demo"), calls
 }
 
-// TestSIGTERMDrains asks a replica to end while requests are on their way: each is answered, and has its row.
+// TestSIGTERMDrains has a replica end while requests are on their way: each is answered, and has its row.
 func TestSIGTERMDrains(t *testing.T) {
 	t.Parallel()
 	token := testkit.Token(t, "demo")
@@ -215,7 +215,7 @@ func TestLongSecretsAreNowhere(t *testing.T) {
 	}
 }
 
-// TestWrongConfiguration ends at once, with the variable and what it must be in one line.
+// TestWrongConfiguration ends immediately, with the variable and what it must be in one line.
 func TestWrongConfiguration(t *testing.T) {
 	t.Parallel()
 	good := testkit.DaemonEnv(t, "postgres://nobody@localhost:1/x")
@@ -257,8 +257,8 @@ func TestWrongConfiguration(t *testing.T) {
 	}
 }
 
-// TestMigrateAtOnce runs it from four processes on an empty database; functions that came too early say so.
-func TestMigrateAtOnce(t *testing.T) {
+// TestMigrateConcurrently runs it from four processes on an empty database; functions that came too early say so.
+func TestMigrateConcurrently(t *testing.T) {
 	t.Parallel()
 	database := testkit.EmptyDatabase(t)
 	early := testkit.Spawn(t, testkit.Env(t, database, map[string]string{"FUNCTION_TARGET": "stats"}))

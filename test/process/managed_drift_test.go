@@ -139,7 +139,7 @@ func (r resource) declare(t *testing.T, spec any, more ...string) (objectID stri
 	return m.Members[0].ObjectID
 }
 
-// delete deletes the resource, and waits until it is gone.
+// delete deletes the resource, and waits until it is deleted.
 func (r resource) delete(t *testing.T) {
 	t.Helper()
 	if a := r.Do(t, http.MethodDelete, r.path, ""); a.Status != http.StatusAccepted {
@@ -150,7 +150,7 @@ func (r resource) delete(t *testing.T) {
 
 func (r resource) gone(t *testing.T) {
 	t.Helper()
-	testkit.Eventually(t, settleTime, r.path+" is gone", func() bool {
+	testkit.Eventually(t, settleTime, r.path+" is deleted", func() bool {
 		return r.Get(t, r.path).Status == http.StatusNotFound
 	})
 }
@@ -197,7 +197,7 @@ func TestLongManagedDrift(t *testing.T) {
 	}
 }
 
-// drifts waits until exactly these fields are shown, each as "field declared actual", and sees that a round later the
+// drifts waits until exactly these fields are shown, each as "field declared actual", and checks that a round later the
 // object is as others have left it.
 func (r resource) drifts(t *testing.T, isLeft func() bool, want ...string) {
 	t.Helper()

@@ -18,7 +18,7 @@ import (
 type fields map[string]any
 
 // TestManagedKinds declares one resource of each kind over HTTP, changes it, has it replaced where that is declared,
-// and deletes it. Its own service is asked each time what it has.
+// and deletes it. Its own service is read each time.
 func TestManagedKinds(t *testing.T) {
 	t.Parallel()
 	d := newDeclaring(t)

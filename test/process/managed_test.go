@@ -123,8 +123,8 @@ func (d *declarer) due(t *testing.T) {
 	}
 }
 
-// tick sends an event to poll-instances, and then one to every replica at once, as if a minute had passed since the
-// last ones.
+// tick sends an event to poll-instances, and then one to every replica at the same time, as if a minute had passed
+// since the last ones.
 func (d *declarer) tick(t *testing.T) {
 	t.Helper()
 	for _, minuteSQL := range []string{

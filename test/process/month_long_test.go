@@ -160,7 +160,7 @@ func (m *month) happen(t *testing.T, step int) {
 	}
 }
 
-// use asks for something through some connections that are active, so that there are sessions and work that waits.
+// use requests something through some connections that are active, so that there are sessions and work that waits.
 func (m *month) use(t *testing.T, random *rand.Rand) {
 	t.Helper()
 	token := m.colleague.Token(t)
@@ -177,8 +177,8 @@ func (m *month) use(t *testing.T, random *rand.Rand) {
 	}
 }
 
-// settle wakes both replicas until all is as it should be. Those that wait for a pause are tried at once, and the clock
-// goes on past the claims of a replica that was killed.
+// settle wakes both replicas until all is as it should be. Those that wait for a pause are tried immediately, and the
+// clock goes on past the claims of a replica that was killed.
 func (m *month) settle(t *testing.T, step int) {
 	t.Helper()
 	for began := time.Now(); ; {
@@ -195,7 +195,7 @@ func (m *month) settle(t *testing.T, step int) {
 		t.Logf("step %d after %s: %d are not settled, such as %s", step, took, len(wrong), wrong[0])
 		m.setClock(t, m.now.Add(2*time.Minute))
 		for _, o := range m.owners {
-			if !o.isAway {
+			if !o.isAbsent {
 				m.exec(t, "update connections set not_before = null where project_id = $1", o.ID)
 			}
 		}
@@ -283,7 +283,7 @@ func (l *delegated) differs(f found, step int) string {
 	case !l.isActive() && f.HasSecret:
 		return "expected without its secret"
 	case l.isActive() || l.kind != trust:
-	case l.owner.isAway && !f.IsRevoked:
+	case l.owner.isAbsent && !f.IsRevoked:
 		l.isPending = true
 		if f.Revocations != "pending" {
 			return "expected the event pending"

@@ -31,8 +31,8 @@ type owner struct {
 	*testkit.Project
 	fate            string
 	leaves, returns int  // in which steps
-	isAway          bool // Keystone lets nobody delete the user's trusts
-	isGone          bool // for good
+	isAbsent        bool // Keystone lets no one delete the user's trusts
+	isDeleted       bool // for good
 }
 
 // The ends of single connections.
@@ -58,7 +58,7 @@ type delegated struct {
 
 	events    string // of its status, that are expected
 	isRefused bool   // Keystone does not accept it any more
-	isPending bool   // its trust could not be deleted while its owner was away
+	isPending bool   // its trust could not be deleted while its owner was absent
 }
 
 func (l *delegated) String() string {
@@ -139,34 +139,34 @@ func (m *month) credential(t *testing.T, l *delegated) (id, secret string) {
 	return l.owner.AppCredential(t)
 }
 
-// leave is what happens to the owner. A change that is undone before anybody asks Keystone ends nothing: neither a
+// leave is what happens to the owner. A change that is undone before anyone calls Keystone ends nothing: neither a
 // disabled user nor a removed role deletes trusts or application credentials.
 func (m *month) leave(t *testing.T, o *owner) {
 	t.Helper()
 	switch o.fate {
 	case disabled:
 		o.Disable(t)
-		o.isAway = true
+		o.isAbsent = true
 	case disabledBriefly:
 		o.Disable(t)
 		o.Enable(t)
 		return
 	case roleless:
 		o.Leave(t)
-		o.isAway = true
+		o.isAbsent = true
 	case rolelessBriefly:
 		o.Leave(t)
 		o.Grant(t, o.UserID, "member")
 		return
 	case closed:
 		o.Close(t)
-		o.isAway = true
+		o.isAbsent = true
 	case projectDeleted:
 		o.DeleteProject(t)
-		o.isGone = true
+		o.isDeleted = true
 	case userDeleted:
 		o.DeleteUser(t)
-		o.isGone = true
+		o.isDeleted = true
 	case passwordReset:
 		o.ResetPassword(t)
 		return
@@ -181,7 +181,7 @@ func (m *month) leave(t *testing.T, o *owner) {
 // comeBack undoes leave.
 func (o *owner) comeBack(t *testing.T) {
 	t.Helper()
-	if !o.isAway {
+	if !o.isAbsent {
 		return
 	}
 	switch o.fate {
@@ -192,18 +192,18 @@ func (o *owner) comeBack(t *testing.T) {
 	case closed:
 		o.Reopen(t)
 	}
-	o.isAway = false
+	o.isAbsent = false
 }
 
 // finish ends one connection, unless no authorized user is left.
 func (m *month) finish(t *testing.T, l *delegated) {
 	t.Helper()
-	isHere := !l.owner.isAway && !l.owner.isGone
+	isHere := !l.owner.isAbsent && !l.owner.isDeleted
 	switch {
 	case l.end == deletedByOwner && isHere:
 		m.delete(t, l, l.owner.Project)
 	case l.end == deletedByOwner || l.end == deletedByAnother:
-		if l.owner.fate == closed && l.owner.isAway || l.owner.fate == projectDeleted && l.owner.isGone {
+		if l.owner.fate == closed && l.owner.isAbsent || l.owner.fate == projectDeleted && l.owner.isDeleted {
 			return
 		}
 		m.delete(t, l, m.colleagueIn(l.owner))

@@ -66,8 +66,8 @@ func drainStore(t *testing.T, database string) postgres.Drains {
 	return postgres.Drains{DB: db}
 }
 
-// start starts the process, as Knative does after a kill. What a dead one had claimed is free at once, which takes up
-// to 45 s otherwise.
+// start starts the process, as Knative does after a kill. What a dead one had claimed is free immediately, which takes
+// up to 45 s otherwise.
 func (d *drainer) start(t *testing.T) {
 	t.Helper()
 	if _, err := d.conn.Exec(context.Background(), `
@@ -138,7 +138,7 @@ func (d *drainer) on(t *testing.T, host string) map[string]domain.Server {
 	return byName
 }
 
-// kill ticks until the process is killed at one of its next calls to Nova, and starts it anew.
+// kill ticks until the process is killed at one of its next calls to Nova, and starts it again.
 func (d *drainer) kill(t *testing.T, calls int64) {
 	t.Helper()
 	d.killed = make(chan struct{}, 1)

@@ -19,7 +19,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestLongPostgresStops answers 503 while it is away, sends nothing to OpenStack, and recovers by itself.
+// TestLongPostgresStops answers 503 while it is unavailable, sends nothing to OpenStack, and recovers automatically.
 func TestLongPostgresStops(t *testing.T) {
 	t.Parallel()
 	cluster := testkit.NewCluster(t)

@@ -25,7 +25,7 @@ import (
 func TestLongLaunchSurvivesAKill(t *testing.T) {
 	t.Parallel()
 	testkit.Heavy(t)
-	const count = 6 // more than are created at once
+	const count = 6 // more than are created concurrently
 	launch := newSurvivors(t, count)
 	var creates atomic.Int64
 	launch.first = heldNova(t, "collector", func(r *http.Request) bool {
@@ -150,7 +150,7 @@ func (s survivors) killed(t *testing.T, wait func(order string) time.Duration, b
 }
 
 // check compares Nova's servers of the order with the order's answer, and deletes them. A server that was made twice,
-// because Nova took longer over a call than the caller's claim, is gone after a GET of the order.
+// because Nova took longer over a call than the caller's claim, is deleted after a GET of the order.
 func (s survivors) check(t *testing.T, id string, app *testkit.Client, moment time.Duration) {
 	t.Helper()
 	var got placed
@@ -224,17 +224,17 @@ func TestLongCollectSurvivesKill(t *testing.T) {
 	}
 }
 
-// TestLongLaunchSurvivesKill sends orders of ten to two replicas at once, kills one of them at a random moment, and
-// sends each again, to the other replica or to one that was started anew, until it is finished: Nova then has exactly
-// its servers.
+// TestLongLaunchSurvivesKill sends orders of ten to two replicas concurrently, kills one of them at a random moment,
+// and sends each again, to the other replica or to one that was started again, until it is finished: Nova then has
+// exactly its servers.
 func TestLongLaunchSurvivesKill(t *testing.T) {
 	testkit.Heavy(t)
-	const kills, count, atOnce = 20, 10, 4
+	const kills, count, parallel = 20, 10, 4
 	launch := newSurvivors(t, count)
 	seed := rand.Uint64()
 	random := rand.New(rand.NewPCG(seed, 0))
 	var all sync.WaitGroup
-	slots := make(chan struct{}, atOnce)
+	slots := make(chan struct{}, parallel)
 	var amid atomic.Int64
 	for round := range kills {
 		moment := time.Duration(100+random.IntN(8000)) * time.Millisecond
@@ -325,11 +325,11 @@ func TestLongTrustsSurviveKill(t *testing.T) {
 	t.Parallel()
 	d := newDelegates(t)
 	connection := d.delegate(t, `["allocate"]`, `{}`)
-	asked := d.at(d.actor, "connections").Post(t, "/v1/connections/requests", fmt.Sprintf(
+	requested := d.at(d.actor, "connections").Post(t, "/v1/connections/requests", fmt.Sprintf(
 		`{"project_id": %q, "why": "we build at night", "actions": ["allocate"], "duration": "2h"}`, d.owner.ID))
 	var request struct{ ID string }
-	if asked.JSON(t, &request); asked.Status != http.StatusCreated {
-		t.Fatalf("%d %s", asked.Status, asked.Body)
+	if requested.JSON(t, &request); requested.Status != http.StatusCreated {
+		t.Fatalf("%d %s", requested.Status, requested.Body)
 	}
 	own := d.owner.Trusts(t)
 	calls := map[string]func(*testkit.Client) (testkit.Answer, error){

@@ -1,4 +1,5 @@
-// Command receiver receives cloudfn's events: it consents, verifies, answers at once, and processes them afterwards.
+// Command receiver receives cloudfn's events: it consents, verifies, answers immediately, and processes them
+// afterwards.
 //
 //	SECRET=whsec_... PORT=9000 go run .
 package main

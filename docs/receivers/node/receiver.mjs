@@ -1,4 +1,4 @@
-// Receives cloudfn's events: consents, verifies, answers at once, and processes them afterwards.
+// Receives cloudfn's events: consents, verifies, answers immediately, and processes them afterwards.
 //
 //     SECRET=whsec_... PORT=9000 node receiver.mjs
 

@@ -1,4 +1,4 @@
-"""Receives cloudfn's events: consents, verifies, answers at once, and processes them afterwards.
+"""Receives cloudfn's events: consents, verifies, answers immediately, and processes them afterwards.
 
     SECRET=whsec_... PORT=9000 python3 receiver.py
 """
@@ -59,7 +59,7 @@ class Receiver(BaseHTTPRequestHandler):
             return self.answer(403)
         self.answer(204, {"WebHook-Allowed-Origin": ORIGIN})
 
-    def do_GET(self):  # somebody looks whether it serves
+    def do_GET(self):  # someone looks whether it serves
         self.answer(405)
 
     def do_POST(self):

@@ -12,27 +12,27 @@ export class Problem extends Error {
   }
 }
 
-/** events: "over" when the session has ended, "away" and "back" when the API cannot be reached and can be again. */
+/** events: "over" when the session has ended, "unreachable" and "back" when the API stops and begins to answer. */
 export const events = new EventTarget();
 
-let away = false;
+let unreachable = false;
 const turn = (now) => {
-  if (away !== now) events.dispatchEvent(new Event(now ? 'away' : 'back'));
-  away = now;
+  if (unreachable !== now) events.dispatchEvent(new Event(now ? 'unreachable' : 'back'));
+  unreachable = now;
 };
 
-/** isAway tells that the last call had no answer. */
-export const isAway = () => away;
+/** isUnreachable tells that the last call had no answer. */
+export const isUnreachable = () => unreachable;
 
 let user = '';
-/** actFor sets the user whom the page shows. Requests fail once another tab has signed in as somebody else. */
+/** actFor sets the user whom the page shows. Requests fail once another tab has signed in as someone else. */
 export const actFor = (who) => { user = `${who.user.id}/${who.project.id}`; };
 
 let used = Date.now();
 for (const event of ['pointerdown', 'keydown', 'wheel']) {
   addEventListener(event, () => { used = Date.now(); }, { capture: true, passive: true });
 }
-/** sender reports whether somebody uses the page. What it reads on its own does not keep the session alive. */
+/** sender reports whether someone uses the page. What it reads on its own does not keep the session alive. */
 const sender = () => (Date.now() - used < 60_000 ? '1' : 'refresh');
 
 const longest = 125_000; // ms: when every function and every gateway has given up
@@ -103,7 +103,7 @@ export const session = (method, body) => send('session', method, body);
 /** endSessions signs the user out in all browsers. */
 export const endSessions = () => send('session?all=true', 'DELETE');
 
-/** listing reads a list as far as it was asked for: more() makes it longer by a page. */
+/** listing reads a list as far as it was requested: more() makes it longer by a page. */
 export function listing(field, page = 50) {
   let want = page, next = null;
   return {

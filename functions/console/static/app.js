@@ -1,6 +1,6 @@
 // The frame around the views: who is signed in, which part is shown, and when it is read again.
 import { el, byId, set, button, dialog, facts, heading, say, announce, clock, showFor, span } from './dom.js';
-import { actFor, call, endSessions, events, isAway, session } from './api.js';
+import { actFor, call, endSessions, events, isUnreachable, session } from './api.js';
 import { signIn } from './signin.js';
 
 const parts = [
@@ -27,7 +27,7 @@ let me = null; // who is signed in
 let shown = null; // the view on the page: {node, load, leave?}
 let kept = null; // the view that waits behind the sign-in form after a session has ended
 let round = 0; // which polling is the current one
-let reading = 0, again = false; // the polling that waits for an answer, and whether it is to ask once more
+let reading = 0, again = false; // the polling that waits for an answer, and whether it is to call once more
 let timer, loaded;
 
 const route = () => {
@@ -62,7 +62,7 @@ async function open(first) {
   clearTimeout(timer);
   shown?.leave?.();
   shown = null;
-  if (!me) return ask();
+  if (!me) return showSignIn();
   frame();
   const { part, id } = route();
   title(parts.find(([name]) => name === part)[1]);
@@ -85,7 +85,7 @@ async function open(first) {
   return tick(mine);
 }
 
-/** tick reads the view again: every 2 s while something moves, every 15 s otherwise, not at all while nobody looks. */
+/** tick reads the view again: every 2 s while something moves, every 15 s otherwise, not at all while no one looks. */
 async function tick(mine = round) {
   clearTimeout(timer);
   if (mine !== round || !shown || !me || document.hidden) return;
@@ -110,10 +110,10 @@ async function tick(mine = round) {
   reading = 0;
   main.removeAttribute('aria-busy');
   banner();
-  timer = setTimeout(tick, again ? 0 : moves || isAway() ? 2000 : 15000, mine);
+  timer = setTimeout(tick, again ? 0 : moves || isUnreachable() ? 2000 : 15000, mine);
 }
 
-/** refresh reads the view again at once: after something was done. */
+/** refresh reads the view again immediately: after something was done. */
 const refresh = () => tick(round);
 
 const go = (hash) => {
@@ -122,7 +122,7 @@ const go = (hash) => {
 };
 
 function trouble(problem) {
-  if (isAway()) return;
+  if (isUnreachable()) return;
   const old = byId('trouble');
   const node = el('p', { class: 'note bad', id: 'trouble', role: 'alert' }, problem.message);
   if (!old) main.firstElementChild?.querySelector('.head')?.after(node);
@@ -131,14 +131,14 @@ function trouble(problem) {
 
 function banner() {
   const bar = byId('banner');
-  const text = isAway() && me ? `cloudfn cannot be reached. ${loaded
+  const text = isUnreachable() && me ? `cloudfn cannot be reached. ${loaded
     ? `What you see is ${span(Date.now() - loaded)} old. ` : ''}Trying again.` : '';
   bar.hidden = !text;
   if (bar.textContent !== text) set(bar, text);
 }
 
-/** ask shows the sign-in form. */
-function ask(message) {
+/** showSignIn shows the sign-in form. */
+function showSignIn(message) {
   main.removeAttribute('aria-busy'); // what was being read is not awaited any more
   title('Sign in');
   frame();
@@ -170,7 +170,7 @@ function signedIn(who) {
   tick(++round);
 }
 
-/** over is for when the session has ended by itself: what was typed in is kept for who signs in again. */
+/** over is for when the session has ended automatically: what was typed in is kept for who signs in again. */
 function over() {
   if (!me) return;
   kept = shown && { me, view: shown };
@@ -178,7 +178,7 @@ function over() {
   round++;
   clearTimeout(timer);
   document.querySelectorAll('dialog:not(.once)').forEach((d) => d.close());
-  ask('Your session is over. Sign in again to go on.');
+  showSignIn('Your session has expired. Sign in again to go on.');
 }
 
 /** account shows who is signed in, and ends the user's sessions. */
@@ -186,7 +186,7 @@ function account() {
   dialog('Your session', (close) => [
     facts([['Project', me.project.name], ['User', me.user.name], ['Roles', me.roles.join(', ')],
       ['Ends', `${clock(me.expires_at)} UTC, or earlier when you do not use it`]]),
-    el('p', {}, 'If somebody may use a browser in which you are signed in, end all your sessions.'),
+    el('p', {}, 'If someone may use a browser in which you are signed in, end all your sessions.'),
     el('div', { class: 'row end' }, button('Cancel', close),
       button('End all my sessions', () => { close(); signOut(endSessions); }, { kind: 'danger' }))]);
 }
@@ -204,14 +204,14 @@ async function signOut(end = () => session('DELETE')) {
   sessionStorage.clear();
   history.replaceState(null, '', '#/');
   announce('You are signed out.');
-  return ask();
+  return showSignIn();
 }
 
 async function start() {
   try {
     become(await session('GET'));
   } catch (problem) {
-    if (problem.status !== 401) return ask(problem.status ? problem.message
+    if (problem.status !== 401) return showSignIn(problem.status ? problem.message
       : 'cloudfn cannot be reached. Try again in a moment.');
   }
   return open(true);
@@ -225,7 +225,7 @@ document.querySelector('.skip').addEventListener('click', (e) => {
   main.focus();
 });
 events.addEventListener('over', over);
-events.addEventListener('away', banner);
+events.addEventListener('unreachable', banner);
 events.addEventListener('back', () => { banner(); announce('cloudfn is reached again.'); });
-setInterval(() => isAway() && banner(), 1000);
+setInterval(() => isUnreachable() && banner(), 1000);
 start();

@@ -26,7 +26,7 @@ export function chart() {
   const show = (i) => {
     const h = hours[i];
     set(readout, el('b', {}, `${clock(h.hour)} UTC`), h.running === null
-      ? el('span', {}, 'Not known: nobody counted, and the history is gone.') : [
+      ? el('span', {}, 'Not known: no one counted, and the history was purged.') : [
       el('span', { class: 'key run' }, `${h.running} running`), el('span', { class: 'key sum' }, `${h.total} in all`),
       h.launched ? el('span', { class: 'key new' }, `${h.launched} launched`) : null,
       h.uncertain ? el('span', { class: 'key maybe' }, `${h.uncertain} uncertain: Nova's log does not say`) : null,

@@ -4,8 +4,8 @@ import { call, listing } from './api.js';
 import { mark } from './state.js';
 import { panel } from './consent.js';
 
-const trusts = { pending: 'Keystone may still have it; it is tried again until it is gone',
-  done: 'gone from Keystone' };
+const trusts = { pending: 'Keystone may still have it; it is tried again until it is deleted',
+  done: 'deleted in Keystone' };
 const kinds = { trust: 'Trust', application_credential: 'Application credential' };
 
 // The users and projects authorized to use it: ids, with the names by which they were given.
@@ -50,7 +50,7 @@ export function view({ refresh }) {
   function card(c) {
     const name = c.name || `${kinds[c.kind]} ${c.id.slice(-8)}`;
     const revoke = () => confirm(`Revoke ${name}?`,
-      'Nobody acts through it from now on, at once. The servers stay as they are.', 'Revoke', async () => {
+      'No one acts through it from now on. The servers stay as they are.', 'Revoke', async () => {
       await call('DELETE', `/v1/connections/${c.id}`);
       say(`${name} is revoked.`);
       refresh();
@@ -103,7 +103,7 @@ export function view({ refresh }) {
         c.acts_as.user_name || c.acts_as.user_id, ' in ', c.acts_as.project_name || c.acts_as.project_id,
         ` (${c.acts_as.roles.join(', ')})`]],
       ['Usable by', c.usable_by?.length ? el('span', { class: 'mono' }, users(c)) : whose === '?usable=true' ? null
-        : 'whoever made it'],
+        : 'the user who made it'],
       ['Only', limits(c)],
       ['Cloud', c.auth_url && `${c.auth_url} ${c.region || ''}`],
         ['Last used', c.last_used_at ? [age(c.last_used_at), ' ago'] : 'never'],
@@ -112,17 +112,18 @@ export function view({ refresh }) {
   }
 
   async function load() {
-    const asked = whose;
-    const [connections] = await Promise.all([pages.load(`/v1/connections${asked}`), waiting.load()]);
-    if (asked !== whose) return false;
+    const filter = whose;
+    const [connections] = await Promise.all([pages.load(`/v1/connections${filter}`), waiting.load()]);
+    if (filter !== whose) return false;
     keyed(list, connections, (c) => c.id, card);
     more.hidden = !pages.rest;
-    set(nothing, connections.length ? null : asked === '?status=expired,lost,deleted'
+    set(nothing, connections.length ? null : filter === '?status=expired,lost,deleted'
       ? empty('Nothing has ended',
         'Connections that ended are listed here for 90 days, with the state of their trusts.')
-      : asked.startsWith('?of=') ? empty('Nothing is delegated',
+      : filter.startsWith('?of=') ? empty('Nothing is delegated',
         'What open leases and declared resources act through shows up here, and ends with them.')
-      : asked ? empty('Nobody has delegated anything to you', 'What others let you do in their projects shows up here.')
+      : filter ? empty('No one has delegated anything to you',
+        'What others let you do in their projects is listed here.')
       : empty('Nothing is delegated',
         'A connection lets a program act in this project: what you permit, up to a quota, until you end it. '
           + 'Create one with ',

@@ -1,4 +1,5 @@
-// Requests for connections that wait for this project: who asks, why, and for what. What they wrote is shown as text.
+// Requests for connections that wait for this project: from which user, why, and for what. What they wrote is shown as
+// text.
 import { el, set, button, facts, keyed, age, clock, confirm, dialog, say, uid } from './dom.js';
 import { call, listing } from './api.js';
 
@@ -28,9 +29,9 @@ function grant(r, done) {
       return input;
     });
     const most = quotas.map(([name, label]) => {
-      const asked = r.terms.quota[name] ?? null;
-      return { name, label, asked, input: el('input',
-        { type: 'number', min: 0, max: asked, value: asked, inputmode: 'numeric', placeholder: 'no limit' }) };
+      const requested = r.terms.quota[name] ?? null;
+      return { name, label, requested, input: el('input',
+        { type: 'number', min: 0, max: requested, value: requested, inputmode: 'numeric', placeholder: 'no limit' }) };
     });
     const end = el('input', { type: 'datetime-local' });
     const go = button('Grant', async () => {
@@ -54,9 +55,9 @@ function grant(r, done) {
         + 'or with smaller numbers or an earlier end.'),
       el('fieldset', {}, el('legend', {}, 'It permits'),
         actions.map((input) => el('label', {}, input, ` ${input.name}`))),
-      ...most.map(({ label, asked, input }) => labelled(asked === null ? `${label} at most (no limit is asked for)`
-        : `${label} at most (${asked} asked for)`, input)),
-      labelled(`Until, in UTC (asked for: ${until(r)})`, end), said,
+      ...most.map(({ label, requested, input }) => labelled(requested === null ? `${label} at most (no limit requested)`
+        : `${label} at most (${requested} requested)`, input)),
+      labelled(`Until, in UTC (requested: ${until(r)})`, end), said,
         el('div', { class: 'row end' }, button('Cancel', close), go)];
   });
 }
@@ -71,7 +72,7 @@ export function panel({ refresh }) {
   node.hidden = true;
 
   function card(r) {
-    const decline = () => confirm(`Decline the request of ${who(r)}?`, 'Nothing is delegated. Who asks is notified.',
+    const decline = () => confirm(`Decline the request of ${who(r)}?`, 'Nothing is delegated. Its sender is notified.',
       'Decline', async () => {
       await call('POST', `/v1/connections/requests/${r.id}/decline`, {});
       say('The request is declined.');
@@ -88,7 +89,7 @@ export function panel({ refresh }) {
       ['Who could act', r.for === 'project' ? 'everyone authorized in that project' : 'that user'],
       ...quotas.map(([name, label]) => [label, r.terms.quota[name] === undefined || r.terms.quota[name] === null
         ? 'no limit' : `${r.terms.quota[name]} at most`]),
-      ['Only', limits(r)], ['Until', until(r)], ['Asked', [age(r.created_at), ' ago']],
+      ['Only', limits(r)], ['Until', until(r)], ['Requested', [age(r.created_at), ' ago']],
         ['Waits until', `${clock(r.expires_at)} UTC`]]));
   }
 

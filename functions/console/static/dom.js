@@ -25,7 +25,7 @@ export const uid = () => `u${++ids}`;
 
 export const byId = (id) => document.getElementById(id);
 
-/** button makes a button that does one thing. key finds it again after its row was drawn anew. */
+/** button makes a button that does one thing. key finds it again after its row was redrawn. */
 export function button(text, onclick, { kind = '', key, label } = {}) {
   return el('button', { type: 'button', class: kind, 'data-key': key, 'aria-label': label, onclick }, text);
 }
@@ -51,7 +51,7 @@ export function swap(node, ...children) {
 }
 
 /**
- * keyed makes the children of parent those of items, and touches only what has changed: whoever reads or has the
+ * keyed makes the children of parent those of items, and touches only what has changed: anyone who reads or has the
  * focus in a row is not disturbed by the others.
  */
 export function keyed(parent, items, keyOf, render) {
@@ -79,7 +79,7 @@ export function keyed(parent, items, keyOf, render) {
   if (focused && !focused.isConnected) refocus(parent, row?.dataset.id, focused.dataset.key, at);
 }
 
-/** refocus gives the focus to the control that took the place of one that is gone. */
+/** refocus gives the focus to the control that took the place of a removed one. */
 export function refocus(parent, id, key, at = 0) {
   const rows = [...parent.children];
   const row = rows.find((r) => r.dataset.id === id) || rows[Math.min(at, rows.length - 1)];
@@ -108,9 +108,9 @@ export function facts(pairs) {
     .map(([k, v]) => el('div', {}, el('dt', {}, k), el('dd', {}, v))));
 }
 
-/** empty says that a list is empty, and what to do about it. */
-export const empty = (title, ...hint) => el('div', { class: 'empty' }, el('p', { class: 'big' }, title),
-  el('p', { class: 'soft' }, ...hint));
+/** empty shows that a list is empty, and what to do about it. */
+export const empty = (title, ...note) => el('div', { class: 'empty' }, el('p', { class: 'big' }, title),
+  el('p', { class: 'soft' }, ...note));
 
 /** choice is a row of options to choose one from: [[value, text]...]. */
 export function choice(label, options, value, onchange) {
@@ -230,7 +230,7 @@ export function span(ms) {
   return s < 172800 ? `${Math.floor(s / 3600)} h` : `${Math.floor(s / 86400)} d`;
 }
 
-/** age is how long ago something was (or how long it is until then); it goes on by itself. */
+/** age is how long ago something was (or how long it is until then); it goes on automatically. */
 export const age = (at) => el('time', { datetime: at, title: `${clock(at, true)} UTC`, class: 'age' },
   span(Math.abs(Date.now() - new Date(at))));
 

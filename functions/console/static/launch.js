@@ -12,12 +12,12 @@ const kept = () => JSON.parse(sessionStorage.getItem(store) || 'null');
 export function view({ go, refresh }) {
   const order = kept() || { id: newId(), sent: false, values: {} };
   const f = {};
-  const field = (name, label, input, hint) => {
+  const field = (name, label, input, note) => {
     const id = uid();
     const group = input.matches('fieldset, div');
     input.id = id;
     input.setAttribute('aria-describedby', `${id}-h ${id}-e`);
-    const words = [label, hint ? el('span', { class: 'soft', id: `${id}-h` }, ` ${hint}`) : null];
+    const words = [label, note ? el('span', { class: 'soft', id: `${id}-h` }, ` ${note}`) : null];
     if (group) input.prepend(el('legend', {}, words));
     f[name] = { input, said: el('p', { class: 'error', id: `${id}-e` }) };
     return el('div', { class: `field ${name}` }, group ? null : el('label', { for: id }, words), input, f[name].said);
@@ -191,7 +191,7 @@ export function view({ go, refresh }) {
     }
   }
 
-  // An order that was refused is settled: what is sent next is another one. One that nobody answered is the same still.
+  // An order that was refused is settled: what is sent next is another one. One that no one answered is the same still.
   function unanswered(problem, sent) {
     if (problem.status >= 400 && problem.status < 500 && problem.status !== 401 && problem.status !== 429) {
       order.id = newId();
@@ -199,7 +199,7 @@ export function view({ go, refresh }) {
       keep();
     } else if (problem.status !== 401) {
       report.append(el('p', { class: 'soft' }, order.id === sent
-        ? 'Nobody has answered. Launch again: it stays one order.'
+        ? 'No one has answered. Launch again: it stays one order.'
         : 'There was no answer. The form was changed meanwhile, and would launch another order: '
           + 'look at Orders first.'));
     }

@@ -33,7 +33,7 @@ export function release(lease, done) {
     done();
   };
   return button('Release', () => confirm(`Release ${lease.name}?`, 'It ends now. Its servers stay where they are, ' +
-    'and a host with servers is not reservable until they are gone.', 'Release the lease', act),
+    'and a host with servers is not reservable until they are removed.', 'Release the lease', act),
   { key: 'release', kind: 'danger', label: `Release ${lease.name}` });
 }
 

@@ -10,11 +10,11 @@ const local = (t) => new Date(t).toISOString().slice(0, 16); // what a datetime-
 export function view({ go }) {
   const f = {};
   let kind = 'host', instances = null;
-  const field = (name, label, input, hint) => {
+  const field = (name, label, input, note) => {
     const id = uid();
     input.id = id;
     input.setAttribute('aria-describedby', `${id}-e`);
-    const words = [label, hint ? el('span', { class: 'soft' }, ` ${hint}`) : null];
+    const words = [label, note ? el('span', { class: 'soft' }, ` ${note}`) : null];
     f[name] = { input, said: el('p', { class: 'error', id: `${id}-e` }) };
     if (input.matches('fieldset')) input.prepend(el('legend', {}, words));
     return el('div', { class: 'field' }, input.matches('fieldset') ? null : el('label', { for: id }, words), input,

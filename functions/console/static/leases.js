@@ -57,16 +57,16 @@ function all(me, refresh) {
   };
 
   async function load() {
-    const asked = which;
-    const leases = await pages.load(`/v1/leases?status=${asked}`);
-    if (asked !== which) return false;
+    const requested = which;
+    const leases = await pages.load(`/v1/leases?status=${requested}`);
+    if (requested !== which) return false;
     leases.sort((a, b) => new Date(a.start) - new Date(b.start));
     calendar.node.hidden = !leases.length;
     calendar.show(leases.map(track));
     more.hidden = !pages.rest;
-    set(nothing, leases.length ? null : asked !== open.join(',')
-      ? empty('No lease is over', 'Leases that ended or were cancelled are listed here.')
-      : empty('No leases', 'A lease reserves instances or whole hosts for a period, and ends by itself.'));
+    set(nothing, leases.length ? null : requested !== open.join(',')
+      ? empty('No lease has ended', 'Leases that ended or were cancelled are listed here.')
+      : empty('No leases', 'A lease reserves instances or whole hosts for a period, and ends automatically.'));
     return leases.some((l) => inMotion(l.status));
   }
   return { node, load };

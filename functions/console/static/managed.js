@@ -39,13 +39,13 @@ function all(refresh) {
     age(r.created_at));
 
   async function load() {
-    const asked = kind;
-    const found = await pages.load(`/v1/managed${asked ? `?kind=${asked}` : ''}`);
-    if (asked !== kind) return false;
+    const requested = kind;
+    const found = await pages.load(`/v1/managed${requested ? `?kind=${requested}` : ''}`);
+    if (requested !== kind) return false;
     list.node.hidden = !found.length;
     keyed(list.body, found, (r) => r.id, row);
     more.hidden = !pages.rest;
-    set(nothing, found.length ? null : empty(asked ? 'Nothing is declared of this kind' : 'Nothing is declared',
+    set(nothing, found.length ? null : empty(requested ? 'Nothing is declared of this kind' : 'Nothing is declared',
       'Declare servers, volumes and more in files, and apply them with ', el('code', {}, 'cloudfn apply -f'), '.'));
     return found.some(moves);
   }

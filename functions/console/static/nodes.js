@@ -56,7 +56,7 @@ function acts(node, refresh) {
         : button('Drain', () => drain(name, act), { key: 'drain', kind: 'quiet', label: `Drain ${name}` }));
 }
 
-/** lastToo asks whether even the last host of a zone may be taken. */
+/** lastToo confirms whether even the last host of a zone may be taken. */
 const lastToo = () => check('Even if it is the last host of its kind, ordinary or reservable, in its zone (force)');
 
 /** drain shows what a drain would do before it begins. */
@@ -142,8 +142,8 @@ function one(name, refresh) {
         ['Reported', n.heartbeat_at && [age(n.heartbeat_at), ' ago']],
         ['Labels', Object.entries(n.labels || {}).map(([k, v]) => `${k}=${v}`).join(', ')],
         ['Providers', (n.providers || []).join(', ')], ['Disabled because', n.disabled_reason],
-        ['Cordoned by itself', n.auto_cordon_after && `after ${n.auto_cordon_after}`],
-        ['Drained by itself', n.auto_drain_after && `after ${n.auto_drain_after}`],
+        ['Cordoned automatically', n.auto_cordon_after && `after ${n.auto_cordon_after}`],
+        ['Drained automatically', n.auto_drain_after && `after ${n.auto_drain_after}`],
         ['Reservable', n.reservable],
         ['Lease', n.lease && `${n.lease.id.slice(-8)} from ${n.lease.start} to ${n.lease.end}`],
         ['Isolation', n.isolation],

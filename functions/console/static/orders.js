@@ -49,7 +49,7 @@ function all(refresh) {
     keyed(list.body, orders, (o) => o.id, row);
     more.hidden = !pages.rest;
     set(nothing, orders.length ? null
-      : empty('No orders yet', 'An order is what a launch asks for: one server or many.'));
+      : empty('No orders yet', 'An order is what a launch requests: one server or many.'));
     return orders.some((o) => inMotion(o.status));
   }
   return { node, load };
@@ -62,7 +62,7 @@ function one(id) {
   const end = el('div');
   const node = el('div', {}, el('p', { class: 'crumb' }, el('a', { href: '#/orders' }, 'Orders')), head, about,
     keyless === id ? el('p', { class: 'note bad', role: 'alert' },
-      'The answer with the private key got lost, and nobody has the key: delete these servers, and launch them again.')
+      'The answer with the private key got lost, and no one has the key: delete these servers, and launch them again.')
       : null, list.node, end);
   let before = '', states = new Map();
 
@@ -86,7 +86,7 @@ function one(id) {
     keyed(list.body, order.instances, (i) => i.id, row);
     const stuck = order.instances.some((i) => i.error?.code === 'interrupted');
     set(end, order.error ? el('p', { class: 'note bad' }, order.error.detail) : null, order.status === 'running' &&
-      !stuck ? el('p', { class: 'soft' }, 'This goes on by itself; you may leave.') : null,
+      !stuck ? el('p', { class: 'soft' }, 'This goes on automatically; you may leave.') : null,
       stuck ? el('p', { class: 'note' },
         'The launch was interrupted. Send the same order again, with the same id, to finish it.') : null);
     return inMotion(order.status);
@@ -98,7 +98,7 @@ function one(id) {
       handed = null;
       draw(order);
       if (key) secret('The private key',
-        'This is shown once and kept nowhere. Save it now: nobody can give it to you again.', key, `cloudfn-${id}.pem`);
+        'This is shown once and kept nowhere. Save it now: no one can give it to you again.', key, `cloudfn-${id}.pem`);
     }
     try {
       return draw(await get(`/v1/launch/${id}`));

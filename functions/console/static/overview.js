@@ -18,10 +18,10 @@ export function view({ refresh }) {
     el('section', { class: 'card' }, el('h2', {}, 'Quota'), quota));
 
   async function load() {
-    const asked = hours;
-    const [stats, resources] = await Promise.all([get(`/v1/stats?hours=${asked}`),
+    const requested = hours;
+    const [stats, resources] = await Promise.all([get(`/v1/stats?hours=${requested}`),
       call('GET', '/v1/resources?kinds=quota', undefined, true).catch(() => null)]);
-    if (asked !== hours) return false;
+    if (requested !== hours) return false;
     if (resources?.quota) gauges(resources.quota);
     const now = JSON.stringify(stats);
     if (now !== sign) draw(stats);

@@ -48,9 +48,9 @@ export function view({ refresh }) {
   }
 
   async function load() {
-    const asked = whose.value;
+    const requested = whose.value;
     const read = await pages.load(path());
-    if (asked !== whose.value) return false;
+    if (requested !== whose.value) return false;
     const rows = read.filter((r) => !kind.value || (kind.value === 'errors' ? r.status >= 400 : changes(r)));
     list.node.hidden = !rows.length;
     keyed(list.body, rows, (r) => r.id, row);

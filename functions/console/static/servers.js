@@ -2,7 +2,7 @@
 import { el, set, swap, button, heading, table, facts, keyed, empty, age, clock, memory, confirm, say, announce, later,
   uid } from './dom.js';
 import { get, call, listing } from './api.js';
-import { mark, stateOf, inMotion, asks } from './state.js';
+import { mark, stateOf, inMotion, actions } from './state.js';
 import { acts, isSoon, left } from './leaseacts.js';
 
 const verbs = { start: 'Start', stop: 'Stop', reboot: 'Reboot', hard: 'Hard reboot', shelve: 'Shelve',
@@ -49,7 +49,7 @@ function controls(server, done) {
   };
   const own = { delete: remove, snapshot };
   return el('div', { class: 'acts' },
-    asks(stateOf(server)).map((verb) => button(verbs[verb], own[verb] || (() => act(verb).catch(refused)),
+    actions(stateOf(server)).map((verb) => button(verbs[verb], own[verb] || (() => act(verb).catch(refused)),
     { kind: verb === 'delete' ? 'quiet danger' : 'quiet', key: verb, label: `${verbs[verb]} ${title(server)}` })));
 }
 
@@ -65,7 +65,7 @@ function changes(before, servers) {
   return new Map(servers.map((s) => [s.id, stateOf(s)]));
 }
 
-/** warm keeps the eye on what was just asked for, until it shows. */
+/** warm keeps the eye on what was just requested, until it shows. */
 const warm = () => ({ until: 0, touch() { this.until = Date.now() + 15000; },
   get on() { return Date.now() < this.until; } });
 
@@ -103,14 +103,14 @@ function all(refresh) {
     const query = new URLSearchParams();
     if (name.value.trim()) query.set('name', name.value.trim());
     if (status.value) query.set('status', status.value);
-    const asked = String(query);
-    const servers = await pages.load(`/v1/servers${asked ? `?${asked}` : ''}`);
+    const requested = String(query);
+    const servers = await pages.load(`/v1/servers${requested ? `?${requested}` : ''}`);
     before = changes(before, servers);
     list.node.hidden = !servers.length;
     keyed(list.body, servers, (s) => s.id, row);
     more.hidden = !pages.rest;
-    set(nothing, servers.length ? null : asked ? empty('No server is like that', 'Change the filter to see others.')
-      : empty('No servers yet', 'What you launch shows up here, and moves by itself. ',
+    set(nothing, servers.length ? null : requested ? empty('No server is like that', 'Change the filter to see others.')
+      : empty('No servers yet', 'What you launch shows up here, and is updated automatically. ',
         el('a', { href: '#/launch' }, 'Launch your first server'), '.'));
     return hot.on || servers.some((s) => inMotion(stateOf(s)));
   }
@@ -119,7 +119,7 @@ function all(refresh) {
 
 function one(id, refresh, go) {
   const body = el('div'), head = el('div'), hot = warm();
-  const past = table('What was asked of it', [['When (UTC)'], ['Request', 'mono wrap'], ['Answer', 'n'],
+  const past = table('Actions on it', [['When (UTC)'], ['Request', 'mono wrap'], ['Answer', 'n'],
     ['By', 'mono']]);
   const history = el('section', { hidden: true }, el('h2', {}, 'History'), past.node);
   const lines = el('pre', { class: 'card mono', hidden: true });
@@ -138,7 +138,7 @@ function one(id, refresh, go) {
       server = await get(`/v1/servers/${id}`);
     } catch (problem) {
       if (problem.status !== 404) throw problem;
-      gone(problem);
+      notFound(problem);
       return false;
     }
     before = changes(before, [server]);
@@ -153,8 +153,8 @@ function one(id, refresh, go) {
     return hot.on || inMotion(stateOf(server)) || Boolean(lease && isSoon(lease)) || Boolean(agent && !agent.ready_at);
   }
 
-  function gone(problem) {
-    if (sign) say('The server is gone.');
+  function notFound(problem) {
+    if (sign) say('The server is deleted.');
     if (sign) return go('#/servers');
     return set(body, empty('There is no such server', problem.message));
   }

@@ -2,12 +2,12 @@
 import { el, set, uid, choice } from './dom.js';
 import { session } from './api.js';
 
-function field(label, attrs, hint) {
+function field(label, attrs, note) {
   const id = uid();
   const input = el('input', { id, spellcheck: 'false', autocapitalize: 'none', ...attrs,
     'aria-describedby': `${id}-e` });
   return { input, id, node: el('div', { class: 'field' },
-    el('label', { for: id }, label, hint ? el('span', { class: 'soft' }, ` ${hint}`) : null), input,
+    el('label', { for: id }, label, note ? el('span', { class: 'soft' }, ` ${note}`) : null), input,
     el('p', { class: 'error', id: `${id}-e` })) };
 }
 

@@ -1,7 +1,7 @@
-// The words and marks of states: a word and a shape, so that nobody has to tell colors apart.
+// The words and marks of states: a word and a shape, so that no one has to tell colors apart.
 import { el, svg } from './dom.js';
 
-// What Nova's status is in the API's words, and what may be asked of a server then (shared/domain says both).
+// What Nova's status is in the API's words, and which actions it then allows (shared/domain says both).
 const states = {
   BUILD: 'building', ACTIVE: 'active', SHUTOFF: 'stopped', SHELVED: 'shelved', SHELVED_OFFLOADED: 'shelved',
     PAUSED: 'paused', SUSPENDED: 'paused',
@@ -17,7 +17,7 @@ const moves = {
 const moving = ['requested', 'building', 'rebooting', 'updating', 'deleting', 'running', 'due',
   'starting', 'ending', 'joining', 'leaving', 'creating', 'migrating', 'confirming'];
 
-/** inMotion tells that a state is going to change by itself soon. */
+/** inMotion tells that a state is going to change automatically soon. */
 export const inMotion = (state) => moving.includes(state);
 
 /** stateOf is the state of a server: what we know is going on, else what Nova says. */
@@ -27,8 +27,8 @@ export function stateOf(server) {
     'updating';
 }
 
-/** asks are the actions that a state allows. */
-export const asks = (state) => [...(moves[state] || []),
+/** actions are the actions that a state allows. */
+export const actions = (state) => [...(moves[state] || []),
   ...(['deleting', 'deleted'].includes(state) ? [] : ['delete'])];
 
 const good = ['active', 'ready', 'done', 'verified', 'delivered', 'moved', 'up', 'proven'];

@@ -1,5 +1,5 @@
 // A calendar of bars: one row for each thing, one bar for each period, and a line at the present. What the bars show is
-// also in words, so that nobody has to see them.
+// also in words, so that no one has to see them.
 import { el, svg, set, button, choice, clock, keyed } from './dom.js';
 
 const HOUR = 3600_000, DAY = 24 * HOUR;
@@ -24,7 +24,7 @@ export function during(from, until) {
 
 /**
  * timeline makes a calendar. show gets its rows: {id, sign, head, words, acts?, bars}, and bars are
- * {from, until, kind, text, warn}. A row with another sign is drawn anew. kind is how a bar looks: still, waiting,
+ * {from, until, kind, text, warn}. A row with another sign is redrawn. kind is how a bar looks: still, waiting,
  * good, moving or bad. warn is a moment that is marked.
  */
 export function timeline(label, unit = 'weeks') {

@@ -1,4 +1,4 @@
-"""ML2 mechanism driver that binds every port, on every host, at once.
+"""ML2 mechanism driver that binds every port, on every host, immediately.
 
 There is no data plane in the sandbox, so there is no L2 agent whose heartbeat the
 in-tree openvswitch/linuxbridge drivers could find alive.  This one binds the

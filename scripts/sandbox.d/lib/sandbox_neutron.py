@@ -4,7 +4,7 @@ The stock neutron-server forks an API worker and two RPC workers, which serve
 L2/L3/DHCP agents.  The sandbox has no agents.
 
 Neutron loads nearly every relation with lazy='subquery', for which SQLAlchemy
-1.4 builds and compiles a statement anew each time: half of the processor time
+1.4 builds and compiles a statement again each time: half of the processor time
 of a request.  'selectin' loads the same rows with statements that it caches.
 """
 from neutron.cmd import eventlet as _patched  # noqa: F401  monkey-patches first

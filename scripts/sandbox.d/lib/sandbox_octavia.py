@@ -64,7 +64,7 @@ def certificate():
 
 
 class CertGenerator(generator.LocalCertGenerator):
-    """One certificate for all amphorae: nobody looks at it, and one for each would cost half a second."""
+    """One certificate for all amphorae: no one looks at it, and one for each would cost half a second."""
 
     @classmethod
     def generate_cert_key_pair(cls, *args, **kwargs):

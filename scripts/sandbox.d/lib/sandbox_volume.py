@@ -2,7 +2,7 @@
 
 A volume is a record and holds no data.  The fake driver is an LVM driver whose
 commands do nothing, but it would still fetch images, and read volumes, by way
-of a block device.  Here a volume that is made of an image is at once available,
+of a block device.  Here a volume that is made of an image is immediately available,
 and an image that is made of a volume holds a few bytes.
 """
 # Before all else: it has eventlet patch the locks of what is imported later.

@@ -30,7 +30,7 @@ def wait(url, limit=120):
 
 
 def password(user, domain, scope):
-    """Ask for a token; the answer, whatever it is."""
+    """Request a token; the response, whatever it is."""
     return s.post(KS + '/auth/tokens', json={'auth': {
         'identity': {'methods': ['password'], 'password': {'user': {
             'name': user, 'domain': {'name': domain}, 'password': CFG['PASSWORD']}}},

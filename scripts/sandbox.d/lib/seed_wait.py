@@ -17,7 +17,7 @@ def topic(piece):
 
 def consumers(pieces, limit=120):
     """Wait until every piece consumes its queue: Nova's and Cinder's own lists of
-    services say "up" for a minute after a process died, so they cannot be asked."""
+    services say "up" for a minute after a process died, so they cannot be called."""
     import amqp
     end = time.time() + limit
     host, port, secret = CFG['AMQP'].rsplit(':', 2)

@@ -168,13 +168,13 @@ func TestAProblemIsOneLine(t *testing.T) {
 	}
 	header := http.Header{"Retry-After": {"5"}, "X-Request-Id": {"req-1"}}
 	e := newError(&http.Response{StatusCode: http.StatusServiceUnavailable, Header: header},
-		[]byte(`{"detail":"away"}`))
-	if e.Error() != "away (try again in 5 s) [req-1]" {
+		[]byte(`{"detail":"unavailable"}`))
+	if e.Error() != "unavailable (try again in 5 s) [req-1]" {
 		t.Errorf("%q", e.Error())
 	}
 	e = newError(&http.Response{StatusCode: http.StatusServiceUnavailable, Header: header},
-		[]byte(`{"detail":"away; the change may have been made","outcome":"unknown"}`))
-	if e.Error() != "away; the change may have been made [req-1]" || !e.IsCutOff {
+		[]byte(`{"detail":"unavailable; the change may have been made","outcome":"unknown"}`))
+	if e.Error() != "unavailable; the change may have been made [req-1]" || !e.IsCutOff {
 		t.Errorf("an unknown outcome: %q, %v", e.Error(), e.IsCutOff)
 	}
 }

@@ -72,7 +72,7 @@ end.`,
 	run.flags(cmd)
 	cmd.Flags().BoolVar(&run.isDry, "dry-run", false, "only show what would be done")
 	cmd.Flags().BoolVarP(&run.isSure, "yes", "y", false, "do not ask before the changes are made")
-	run.wait.Flags(cmd, "all are ready, and what is pruned is gone")
+	run.wait.Flags(cmd, "all are ready, and what is pruned is deleted")
 	return cmd
 }
 

@@ -38,7 +38,7 @@ for_kind: VirtualMachine
 spec: {flavor: m1.tiny, image: cirros}
 `
 
-// service is an API that refuses what a test names. The real one refuses a change after its dry run only when somebody
+// service is an API that refuses what a test names. The real one refuses a change after its dry run only when someone
 // acts in between.
 type service struct {
 	refused map[string]bool // by method and URL
@@ -246,7 +246,7 @@ func TestPruneNeedsLabel(t *testing.T) {
 	}
 }
 
-// TestWait waits until what is declared is ready and what is pruned is gone.
+// TestWait waits until what is declared is ready and what is pruned is deleted.
 func TestWait(t *testing.T) {
 	t.Parallel()
 	began := time.Now()

@@ -180,8 +180,8 @@ func secretFlag(cmd *cobra.Command) {
 func create(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "create URL", Short: "Subscribe a URL to events",
-		Long: `Subscribe a URL to events. cloudfn asks its receiver for consent at once; cloudfn callbacks listen is a
-receiver for trials. The secret that events are signed with is shown this once.`,
+		Long: `Subscribe a URL to events. cloudfn asks its receiver for consent immediately; cloudfn callbacks listen is
+a receiver for trials. The secret that events are signed with is shown this once.`,
 		Example:     "  cloudfn callbacks create https://receiver.example.com/cloud --events cloudfn.order.state.v1",
 		Annotations: cli.Calls("createCallback"), ValidArgsFunction: cobra.NoFileCompletions,
 		Args: func(cmd *cobra.Command, args []string) error {

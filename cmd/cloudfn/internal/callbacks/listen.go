@@ -87,8 +87,8 @@ const (
 	answerTime = 20 * time.Second
 	// drainTime is how long deliveries and answers on their way may take at the end.
 	drainTime = 5 * time.Second
-	// hintTime is after how long without a request from cloudfn the user learns the reason.
-	hintTime = 10 * time.Second
+	// reminderTime is after how long without a request from cloudfn the user learns the reason.
+	reminderTime = 10 * time.Second
 )
 
 // run receives events until it may end.
@@ -173,7 +173,7 @@ func (l listener) unregister(ctx context.Context, id string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*drainTime)
 	defer cancel()
 	err := l.API().Do(ctx, http.MethodDelete, callbacks.URL(id), nil, nil)
-	if err == nil || api.HasStatus(err, http.StatusNotFound) { // somebody else has deleted it
+	if err == nil || api.HasStatus(err, http.StatusNotFound) { // someone else has deleted it
 		return nil
 	}
 	return fmt.Errorf("%w; the callback is still there: %s callbacks delete %s", err, l.Name, id)
@@ -196,8 +196,8 @@ func (l listener) receive(ctx context.Context, r *receiver, id string) error {
 	if err != nil {
 		return err
 	}
-	hint := time.NewTicker(hintTime)
-	defer hint.Stop()
+	reminder := time.NewTicker(reminderTime)
+	defer reminder.Stop()
 	for {
 		select {
 		case <-ctx.Done():
@@ -211,13 +211,13 @@ func (l listener) receive(ctx context.Context, r *receiver, id string) error {
 			}
 			l.Notef("The order was settled before")
 			return r.result()
-		case <-hint.C:
+		case <-reminder.C:
 			if r.hasConsented() {
-				hint.Stop()
+				reminder.Stop()
 				continue
 			}
 			if c, err := api.Get[callback](ctx, l.API(), callbacks.URL(id), nil); err == nil && c.Value.Reason != nil {
-				l.Notef("No consent was asked for yet: %s", *c.Value.Reason)
+				l.Notef("No consent was requested yet: %s", *c.Value.Reason)
 			}
 		}
 	}
@@ -349,7 +349,7 @@ func (r *receiver) endAfter(e event) {
 }
 
 // result is a failure when a signature was wrong, or an event could not be printed. A closed pipe is no failure: its
-// reader has seen enough.
+// reader has read enough.
 func (r *receiver) result() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -358,7 +358,7 @@ func (r *receiver) result() error {
 	}
 	if r.rejected > 0 {
 		return exit.Failedf("%d of the deliveries did not verify: they were not signed with this "+
-			"callback's secret, or somebody has changed them", r.rejected)
+			"callback's secret, or someone has changed them", r.rejected)
 	}
 	return nil
 }

@@ -58,7 +58,7 @@ func TestRegisterFindsWhatItMade(t *testing.T) {
 			lists: true,
 		},
 		"it had not arrived": {broken: true, get: 200, list: `[]`, says: "broke off", lists: true},
-		"nobody answers any more": {
+		"no one answers any more": {
 			broken: true, get: 503, says: own + " may be there: cloudfn callbacks list",
 			lists: true,
 		},
@@ -126,7 +126,7 @@ func TestCreateIsSentAgain(t *testing.T) {
 		}
 	}
 	breakOff := func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }
-	unknown := respond(503, `{"detail": "away", "code": "unavailable", "outcome": "unknown"}`)
+	unknown := respond(503, `{"detail": "unavailable", "code": "unavailable", "outcome": "unknown"}`)
 	busy := respond(409, `{"detail": "in progress", "code": "conflict"}`)
 	refused := respond(400, `{"detail": "wrong", "code": "invalid"}`)
 	for name, tc := range map[string]struct {
@@ -135,7 +135,7 @@ func TestCreateIsSentAgain(t *testing.T) {
 	}{
 		"a broken answer":    {answers: []http.HandlerFunc{breakOff, busy, respond(201, done)}},
 		"an unknown outcome": {answers: []http.HandlerFunc{unknown, respond(201, done)}},
-		"not begun":          {[]http.HandlerFunc{respond(503, `{"detail": "away", "code": "unavailable"}`)}, "away"},
+		"not begun":          {[]http.HandlerFunc{respond(503, `{"detail": "down", "code": "unavailable"}`)}, "down"},
 		"taken":              {[]http.HandlerFunc{busy}, "in progress"},
 		"refused at last":    {[]http.HandlerFunc{breakOff, refused}, "wrong"},
 	} {

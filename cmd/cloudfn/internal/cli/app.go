@@ -49,15 +49,15 @@ type App struct {
 	cloud          string
 	debug, noColor bool
 	isTerminal     bool // Out is one
-	isCompleting   bool // a shell completes a command line: nobody answers questions
+	isCompleting   bool // a shell completes a command line: no one answers questions
 	hasBegun       bool // the command line was right, and the command runs
 
 	Client  *api.Client // made by API
 	session *login.Login
 }
 
-// ErrInterrupted says that the user does not want to wait any more. Whoever leaves something running wraps it and
-// says so.
+// ErrInterrupted means that the user does not want to wait any more. A command that leaves something running wraps it
+// and says so.
 var ErrInterrupted = errors.New("interrupted")
 
 // Main runs a command line and gives its exit code.
@@ -168,7 +168,7 @@ func namesFile(flag string) bool {
 	return strings.HasSuffix(flag, "file") || slices.Contains([]string{"generate-key", "svg", "user-data"}, flag)
 }
 
-// Begin notes that the command line was right: from now on an error is not one of usage by itself.
+// Begin notes that the command line was right: from now on an error is no longer one of usage by default.
 func (a *App) Begin() { a.hasBegun = true }
 
 // settle sets what holds for every command.
@@ -211,7 +211,7 @@ func (a *App) token(ctx context.Context, renew bool) (domain.Secret, error) {
 	return user.Token(ctx, renew)
 }
 
-// User is who runs the command. It calls nobody yet.
+// User is who runs the command. It calls no one yet.
 func (a *App) User(ctx context.Context) (*login.Login, error) {
 	if a.session != nil {
 		return a.session, nil

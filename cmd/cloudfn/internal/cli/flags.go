@@ -175,7 +175,7 @@ func (a *App) UntilOrNow(cmd *cobra.Command, name, usage string) {
 	(&Moment{now: a.Now, takesNow: true}).addTo(cmd, name, usage)
 }
 
-// Since adds a flag for a moment that is over.
+// Since adds a flag for a moment that has passed.
 func (a *App) Since(cmd *cobra.Command, name, usage string) {
 	(&Moment{now: a.Now, isPast: true}).addTo(cmd, name, usage)
 }

@@ -327,7 +327,7 @@ func only[T any](thing, name string, all []T, ref func(T) (id, name string, isOv
 		strings.Join(ids, ", "))
 }
 
-// isAbsent reports whether an error says that there is no such thing, here or in the API.
+// isAbsent reports whether an error means that the object does not exist, here or in the API.
 func isAbsent(err error) bool {
 	coded, ok := errors.AsType[interface {
 		error

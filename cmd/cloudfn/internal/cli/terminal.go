@@ -227,7 +227,7 @@ const (
 )
 
 // Resend calls send, and calls it again when the connection broke off before the answer. What it sends must have an
-// id, so that cloudfn does it once. isLost says that cloudfn may have done it, although the last call failed.
+// id, so that cloudfn does it once. isLost reports whether cloudfn may have done it, although the last call failed.
 func (a *App) Resend(ctx context.Context, what string, send func() error) (isLost bool, err error) {
 	var isCutOff bool
 	began := time.Now()

@@ -180,11 +180,11 @@ func (a actions) Set(text string) error {
 		if name = strings.TrimSpace(name); name == "" || slices.Contains(known, name) {
 			continue
 		}
-		hint := ""
+		suggestion := ""
 		if meant := cmp.Or(string(permissions[name]), apperr.Nearest(name, known)); meant != "" {
-			hint = fmt.Sprintf("; did you mean %q?", meant)
+			suggestion = fmt.Sprintf("; did you mean %q?", meant)
 		}
-		return fmt.Errorf("%q must be one of %s%s", name, strings.Join(known, ", "), hint)
+		return fmt.Errorf("%q must be one of %s%s", name, strings.Join(known, ", "), suggestion)
 	}
 	return a.Value.Set(text)
 }
@@ -260,7 +260,7 @@ terminal, and never from the command line.`
 	quotaFlags(flags, "or none")
 	actionsFlag(cmd, "all that is permitted: ")
 	flags.StringSlice("usable-by", nil,
-		`all that may act through it, besides you: ids, or user:NAME, project:NAME; "" is nobody`)
+		`all that may act through it, besides you: ids, or user:NAME, project:NAME; "" is no one`)
 	limitFlags(flags, "none lifts the limit")
 	flags.String("id", "", "of an application credential, with its secret: the id of another one")
 	cli.SecretFileFlag(cmd, "of an application credential: the file with its secret (- for stdin)")
@@ -287,7 +287,7 @@ func end(ctx context.Context, a *cli.App, id string) error {
 		return err
 	}
 	c := found.Value
-	a.Notef("Connection %s has ended: nobody acts through it any more.", c.ID)
+	a.Notef("Connection %s has ended: no one acts through it any more.", c.ID)
 	if n := c.Used.Instances; n > 0 {
 		a.Notef("What ran through it stays in project %s, where %s servers list shows it: %s.",
 			c.ProjectID, a.Name, output.Count(n, "server"))
@@ -301,10 +301,10 @@ func end(ctx context.Context, a *cli.App, id string) error {
 		return err
 	}
 	if domain.Deref(ended.Value.Revocation) == api.RevocationDone {
-		a.Notef("The trust is gone from Keystone.")
+		a.Notef("The trust is deleted in Keystone.")
 		return nil
 	}
-	a.Notef("Keystone has the trust until %s at the latest: %s connections show %s says when it is gone.",
+	a.Notef("Keystone has the trust until %s at the latest: %s connections show %s shows when it is deleted.",
 		output.Time(domain.Deref(ended.Value.TrustExpiresAt)), a.Name, c.ID)
 	return nil
 }
@@ -328,7 +328,7 @@ func works(c api.ConnectionCheck) string {
 }
 
 func check(a *cli.App) *cobra.Command {
-	cmd := connections.One(a, "check", "Ask Keystone whether a connection still works", "checkConnection",
+	cmd := connections.One(a, "check", "Check whether a connection still works", "checkConnection",
 		func(cmd *cobra.Command, id string) error {
 			path := connections.URL(id, "check")
 			check, err := api.Send[api.ConnectionCheck](cmd.Context(), a.API(), http.MethodPost, path, nil)
@@ -345,7 +345,7 @@ func check(a *cli.App) *cobra.Command {
 				return exit.Failedf("the connection does not work: it is %s", c.Status)
 			}
 		})
-	cmd.Long = `Ask Keystone whether it still accepts what was delegated, and show with which roles and until when.
+	cmd.Long = `Check whether Keystone still accepts what was delegated, and show with which roles and until when.
 
 The exit code is 0 when the connection works; 1 when it does not, or when there was no answer in time; 6 when its
 cloud does not answer.`
@@ -362,9 +362,9 @@ var fields = []string{
 
 // quotaFlags and limitFlags add what a connection may be used for. byDefault is what holds without a flag.
 func quotaFlags(flags *pflag.FlagSet, byDefault string) {
-	flags.Int("quota-instances", 0, "how many servers at once ("+byDefault+")")
-	flags.Int("quota-vcpus", 0, "how many vCPUs at once ("+byDefault+")")
-	flags.Int("quota-ram-mb", 0, "how much memory at once ("+byDefault+")")
+	flags.Int("quota-instances", 0, "how many servers at the same time ("+byDefault+")")
+	flags.Int("quota-vcpus", 0, "how many vCPUs at the same time ("+byDefault+")")
+	flags.Int("quota-ram-mb", 0, "how much memory at the same time ("+byDefault+")")
 }
 
 func limitFlags(flags *pflag.FlagSet, byDefault string) {

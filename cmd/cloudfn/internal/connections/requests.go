@@ -120,7 +120,7 @@ Nothing checks that the project exists. After 14 days without a decision the req
 }
 
 func grant(a *cli.App) *cobra.Command {
-	cmd := requests.One(a, "grant", "Grant a request, or less than it asks for", "grantConnectionRequest",
+	cmd := requests.One(a, "grant", "Grant a request, or less than it requests", "grantConnectionRequest",
 		func(cmd *cobra.Command, id string) error {
 			body, err := delegation(a, cmd)
 			if err != nil {
@@ -128,18 +128,18 @@ func grant(a *cli.App) *cobra.Command {
 			}
 			return connections.Send(cmd.Context(), a, http.MethodPost, requests.URL(id, "grant"), body)
 		})
-	cmd.Long = `Grant a request: make the connection that it asks for. Flags can only grant less than it asks for.
+	cmd.Long = `Grant a request: make the connection that it requests. Flags can only grant less than it requests.
 
 The connection is a trust made with your own login, or uses an application credential of yours (--kind
 application_credential).`
 	cmd.Example = `  cloudfn connections requests grant REQUEST
   cloudfn connections requests grant REQUEST --actions allocate --quota-instances 1 --expires 7d`
 	cmd.Flags().String("name", "", "another name, for you")
-	actionsFlag(cmd, "only these of the actions that it asks for: ")
-	a.Until(cmd, "expires", expiresUsage+", if earlier than it asks for")
+	actionsFlag(cmd, "only these of the actions that it requests: ")
+	a.Until(cmd, "expires", expiresUsage+", if earlier than it requests")
 	delegationFlags(cmd, " (default trust)")
-	quotaFlags(cmd.Flags(), "default as it asks for")
-	limitFlags(cmd.Flags(), "default as it asks for")
+	quotaFlags(cmd.Flags(), "default as requested")
+	limitFlags(cmd.Flags(), "default as requested")
 	return cmd
 }
 

@@ -439,7 +439,7 @@ func checkUnique(all []Document) error {
 	return nil
 }
 
-// Value reads a value that is given by itself, such as 8 or [a, b].
+// Value reads a value that is given alone, such as 8 or [a, b].
 func Value(text string) (any, error) {
 	var node yaml.Node
 	if err := yaml.Unmarshal([]byte(text), &node); err != nil {

@@ -257,7 +257,7 @@ func TestWhatIsWrittenIsRead(t *testing.T) {
 	})
 }
 
-// TestValue reads a value that is given by itself.
+// TestValue reads a value that is given alone.
 func TestValue(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]any{

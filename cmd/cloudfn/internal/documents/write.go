@@ -91,7 +91,7 @@ func (d Document) encode() ([]byte, error) {
 	return text(root, whole)
 }
 
-// WriteValue writes a value by itself, as Write does.
+// WriteValue writes a value alone, as Write does.
 func WriteValue(w io.Writer, value any) error {
 	root, err := nodeOf(value)
 	if err != nil {

@@ -230,7 +230,7 @@ func extend(a *cli.App) *cobra.Command {
 	})
 	f.watchFlag(cmd)
 	cmd.Annotations = cli.Calls("changeLease", "getLease")
-	cmd.Long = `Move the end of a lease. With --by it fails if somebody else changes the lease meanwhile. --end may also
+	cmd.Long = `Move the end of a lease. With --by it fails if someone else changes the lease meanwhile. --end may also
 be earlier than the present end. When too few hosts are free
 for longer, the lease stays as it is, and the error says from when they are.`
 	cmd.Example = "  cloudfn leases extend LEASE --by 2h\n  cloudfn leases extend LEASE --end 2027-01-01T18:00:00Z"
@@ -320,7 +320,7 @@ func release(a *cli.App) *cobra.Command {
 	cmd := leases.Act(a, "release", "End a lease and leave its servers where they are, as the cloud's admin",
 		"releaseLease")
 	cmd.Long = `End a lease of any project now, as the cloud's admin. Its servers are not touched: they stay.
-Its hosts are returned, and those with servers are not reservable until the servers are gone. A lease of another project
+Its hosts are returned; those with servers are not reservable until the servers are removed. A lease of another project
 is given by its id.`
 	cmd.Example = "  cloudfn leases release 019b7c5e-7f60-7a88-b14f-6d0e5a4c3e55"
 	return cmd

@@ -42,7 +42,7 @@ type Login struct {
 
 func denied(format string, args ...any) error { return exit.Errorf(exit.Denied, format, args...) }
 
-// New reads who logs in. It calls nobody.
+// New reads who logs in. It calls no one.
 func New(ctx context.Context, o Options) (*Login, error) {
 	var cfg openstack.UserConfig
 	env := envconfig.Lookuper(lookuper(o.Env))
@@ -90,7 +90,7 @@ func onlyCloud(cfg openstack.Config) (string, error) {
 		"OS_PASSWORD and OS_PROJECT_NAME (the cloud's openrc file does)")
 }
 
-// Token gives the user's token. renew says that the previous one was rejected.
+// Token gives the user's token. renew reports whether the previous one was rejected.
 func (l *Login) Token(ctx context.Context, renew bool) (domain.Secret, error) {
 	if given := l.user.Given(); given != "" {
 		if renew {
@@ -178,7 +178,7 @@ type stored struct {
 	ExpiresAt time.Time
 }
 
-// isValid says that there is a token, and that it does not expire soon.
+// isValid reports whether there is a token, and that it does not expire soon.
 func (s stored) isValid() bool { return s.Token != "" && time.Until(s.ExpiresAt) >= margin }
 
 // file is the JSON of stored: domain.Secret would not reveal the token.

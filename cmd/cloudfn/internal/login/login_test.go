@@ -24,7 +24,7 @@ func held(t *testing.T, c cache, name string) string {
 	return found.Token.Reveal()
 }
 
-// TestCacheKeeps a token for its own login, where nobody else can read it, until shortly before its end.
+// TestCacheKeeps a token for its own login, where no one else can read it, until shortly before its end.
 func TestCacheKeeps(t *testing.T) {
 	t.Parallel()
 	c := cache{dir: filepath.Join(t.TempDir(), "new", "cloudfn")}

@@ -174,7 +174,7 @@ func update(a *cli.App) *cobra.Command {
 			}
 			return declare(cmd, a, d, found.ETag, wait)
 		})
-	cmd.Long = `Change what is declared. Without a flag a field stays as it is; an empty value removes it. When somebody
+	cmd.Long = `Change what is declared. Without a flag a field stays as it is; an empty value removes it. When someone
 else changes the declaration at the same time, this one is refused.`
 	cmd.Example = "  cloudfn managed update VirtualMachineDeployment web --set count=8 --wait"
 	declareFlags(cmd)
@@ -368,7 +368,7 @@ them.`,
 		},
 	}
 	cmd.Flags().BoolVar(&isOrphan, "orphan", false, "their objects stay in OpenStack, and are no longer managed")
-	wait.Flags(cmd, "they are gone")
+	wait.Flags(cmd, "they are deleted")
 	return cmd
 }
 

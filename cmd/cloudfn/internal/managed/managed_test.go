@@ -73,7 +73,7 @@ func TestAwaitError(t *testing.T) {
 	}
 }
 
-// TestAwaitGone is done when what is deleted is gone, and fails when what is declared is.
+// TestAwaitGone is done when what is deleted no longer exists, and fails when what is declared is.
 func TestAwaitGone(t *testing.T) {
 	t.Parallel()
 	a, _, _ := clitest.New(t, func(w http.ResponseWriter, _ *http.Request) {
@@ -121,7 +121,7 @@ func TestAwaitFollowers(t *testing.T) {
 		switch path := strings.TrimPrefix(r.URL.Path, "/v1/managed/"); path {
 		case "Configmap/files":
 			fmt.Fprint(w, `{"kind": "Configmap", "name": "files", "revision": 2, "observed_revision": 2, "status": "ready"}`)
-		case deployment + "/web": // no round has seen the change yet
+		case deployment + "/web": // no pass has observed the change yet
 			fmt.Fprint(w, one("web", "ready", "True", "files", "replace"))
 		case deployment:
 			status, updated := "updating", "False"

@@ -22,7 +22,7 @@ const errorTime = time.Minute
 // Target is a resource that a command waits for.
 type Target struct {
 	Reference
-	Revision int  // that must be real; 0 = none: the resource must be gone
+	Revision int  // that must be real; 0 = none: the resource must be deleted
 	IsDone   bool // it is as it should be
 
 	follows  bool // only what others changed: it is done when it has followed
@@ -60,7 +60,7 @@ func Await(ctx context.Context, a *cli.App, wait cli.Wait, targets []*Target) er
 	return failures(targets)
 }
 
-// refresh reads the targets that are not done: one by itself, several by the lists of their kinds.
+// refresh reads the targets that are not done: one alone, several by the lists of their kinds.
 func refresh(ctx context.Context, a *cli.App, targets []*Target) error {
 	open := slices.DeleteFunc(slices.Clone(targets), (*Target).isFinal)
 	kinds := map[string][]*Target{}
@@ -188,7 +188,7 @@ func (t *Target) update(m api.Managed, isThere bool, now time.Time) {
 	t.isFailed = now.Sub(t.inError) >= errorTime
 }
 
-// Status is the last one that was seen, or gone.
+// Status is the last one that was read, or gone.
 func (t *Target) Status() string { return cmp.Or(string(t.last.Status), "gone") }
 
 func (t *Target) row() output.Row {

@@ -21,7 +21,7 @@ func cordon(a *cli.App) *cobra.Command {
 			body := cli.Body(cmd.Flags(), "reason", "force")
 			return noun.Send(cmd.Context(), a, http.MethodPost, noun.URL(name, "cordon"), body)
 		})
-	cmd.Long = "Keep new servers off a host. Its servers stay. A host that somebody else has disabled stays theirs."
+	cmd.Long = "Keep new servers off a host. Its servers stay. A host that someone else has disabled stays theirs."
 	cmd.Example = "  cloudfn nodes cordon compute-1 --reason 'a disk fails'"
 	cmd.Flags().String("reason", "", "why: Nova's list of services shows it")
 	cmd.Flags().Bool("force", false, "also the last ordinary or reservable host of its zone that takes servers")
@@ -30,7 +30,7 @@ func cordon(a *cli.App) *cobra.Command {
 
 func uncordon(a *cli.App) *cobra.Command {
 	cmd := noun.Act(a, "uncordon", "Let servers onto a cordoned host again", "uncordonNode")
-	cmd.Long = "Let servers onto a host again that cloudfn has cordoned. One that somebody else has disabled stays so."
+	cmd.Long = "Let servers onto a host again that cloudfn has cordoned. One that someone else has disabled stays so."
 	return cmd
 }
 
@@ -87,7 +87,7 @@ cancel-drain stops it.`
 	return cmd
 }
 
-// follow reads a node until its drain is over, and shows the progress on stderr.
+// follow reads a node until its drain has ended, and shows the progress on stderr.
 func follow(ctx context.Context, a *cli.App, n api.Item[api.Node], wait cli.Wait) (api.Item[api.Node], error) {
 	name := n.Value.Name
 	return cli.Waiter[api.Item[api.Node]]{

@@ -205,7 +205,7 @@ func (w Waiter) Wait(ctx context.Context, a *cli.App) (api.Item[api.Order], erro
 		},
 		Done: func(o api.Item[api.Order]) (bool, error) {
 			if isInterrupted(o.Value) && w.Resend == nil {
-				return false, exit.Failedf("order %s was interrupted, and nobody works on it: "+
+				return false, exit.Failedf("order %s was interrupted, and no one works on it: "+
 					"give the same launch again with --id %s", w.ID, w.ID)
 			}
 			return o.Value.Status != api.OrderStatusRunning, nil
@@ -217,14 +217,14 @@ func (w Waiter) Wait(ctx context.Context, a *cli.App) (api.Item[api.Order], erro
 
 // FollowHint says how to follow an order.
 func FollowHint(a *cli.App, id, connection string) string {
-	hint := "follow it by " + a.Name + " orders show " + id + " --wait"
+	advice := "follow it by " + a.Name + " orders show " + id + " --wait"
 	if connection != "" {
-		hint += " --connection " + connection
+		advice += " --connection " + connection
 	}
-	return hint
+	return advice
 }
 
-// isInterrupted reports whether an order stays as it is until somebody launches it again.
+// isInterrupted reports whether an order stays as it is until someone launches it again.
 func isInterrupted(o api.Order) bool {
 	return o.Status == api.OrderStatusRunning && slices.ContainsFunc(o.Instances, func(i api.Instance) bool {
 		return i.Error != nil && i.Error.Code == api.InstanceErrorCodeInterrupted
@@ -252,7 +252,7 @@ func instanceRows(o api.Order) []output.Row {
 	return rows
 }
 
-// isFinal reports whether a state stays as it is while nobody does anything.
+// isFinal reports whether a state stays as it is while no one does anything.
 func isFinal(s api.InstanceState) bool {
 	switch s {
 	case api.InstanceStateRequested, api.InstanceStateBuilding, api.InstanceStateUpdating, api.InstanceStateRebooting,

@@ -218,7 +218,7 @@ func TestProgress(t *testing.T) {
 			t.Errorf("%q, want %q", out.String(), want)
 		}
 	})
-	t.Run("drawn anew at a terminal", func(t *testing.T) {
+	t.Run("redrawn at a terminal", func(t *testing.T) {
 		t.Parallel()
 		var out bytes.Buffer
 		p := Progress{Out: &out, Began: began, Size: func() (int, int) { return 40, 24 }}

@@ -192,7 +192,7 @@ func (b Bars) Write(out io.Writer, bars []Bar) error {
 	return w.Flush()
 }
 
-// Meter draws a part of all by itself, in so many cells and without color.
+// Meter draws a part of all alone, in so many cells and without color.
 func (b Bars) Meter(part, all, width int) string {
 	b.Color = false
 	return b.bar(Bar{Part: part, All: max(all, 1)}, width, max(all, 1))
@@ -265,7 +265,7 @@ type Row struct {
 	IsFinal           bool // nothing more happens to it
 }
 
-// Progress shows things on their way: at a terminal as lines that are drawn anew, elsewhere as a line for each change.
+// Progress shows things on their way: at a terminal as lines that are redrawn, elsewhere as a line for each change.
 type Progress struct {
 	Out   io.Writer
 	Color bool

@@ -272,7 +272,7 @@ var goals = map[api.ServerActionAction]domain.InstanceState{
 	api.ServerActionActionDelete: domain.InstanceDeleted,
 }
 
-// stable are the states that last until somebody acts.
+// stable are the states that last until someone acts.
 var stable = []domain.InstanceState{
 	domain.InstanceActive, domain.InstanceStopped, domain.InstanceShelved, domain.InstancePaused,
 	domain.InstanceRescued, domain.InstanceError, domain.InstanceDeleted,
@@ -291,7 +291,7 @@ func (s *servers) wait(ctx context.Context, results []*result, action api.Server
 				if err := s.poll(ctx, w); err != nil {
 					return nil, err
 				}
-				if s.ErrSize != nil && w.State != before { // somebody watches
+				if s.ErrSize != nil && w.State != before { // someone watches
 					fmt.Fprintf(s.Err, "%s: %s\n", output.Clean(w.given), output.Paint(s.HasColors, w.State))
 				}
 			}
@@ -317,7 +317,7 @@ func progress(all []*waiter) string {
 	return text
 }
 
-// poll reads a server's state. Its error says that the API could not tell.
+// poll reads a server's state. Its error means that the API did not know.
 func (s *servers) poll(ctx context.Context, w *waiter) error {
 	if w.ActionID != "" && !w.isAccepted {
 		return s.pollAction(ctx, w)
@@ -370,7 +370,7 @@ func (w *waiter) fail(code api.Code, detail string) {
 func (w *waiter) setGone() {
 	w.State, w.isDone = string(domain.InstanceDeleted), w.action == api.ServerActionActionDelete
 	if !w.isDone {
-		w.fail(api.CodeNotFound, "the server is gone")
+		w.fail(api.CodeNotFound, "the server is deleted")
 	}
 }
 

@@ -304,7 +304,7 @@ func (s *servers) consoleCommand() *cobra.Command {
 			})
 		})
 	cmd.Long = `Print the last lines of a server's console log: messages of the boot, and of cloud-init. With --url
-print a URL that opens its remote console instead. The URL is a secret: whoever has it controls the server, until the
+print a URL that opens its remote console instead. The URL is a secret: anyone who has it controls the server, until the
 cloud's token in it expires.`
 	cmd.Example = "  cloudfn servers console web-1 --lines 20\n  cloudfn servers console web-1 --url"
 	cmd.Args = func(cmd *cobra.Command, args []string) error {

@@ -47,7 +47,7 @@ func TestUpdate(t *testing.T) {
 		"not seen yet, by a connection": {action: start, seen: []string{"SHUTOFF/stopped"}, actionID: "x", want: ""},
 		"deleted":                       {action: remove, seen: []string{"ACTIVE", "DELETED"}, want: "done"},
 		"deleted, and can be restored":  {action: remove, seen: []string{"SOFT_DELETED"}, want: "done"},
-		"deleted by somebody else":      {action: stop, seen: []string{"ACTIVE", "DELETED"}, want: "not_found"},
+		"deleted by someone else":       {action: stop, seen: []string{"ACTIVE", "DELETED"}, want: "not_found"},
 		"rebuilt, and no agent yet": {
 			action: deploy, seen: []string{"REBUILD/updating", "ACTIVE/active"},
 			want: "",

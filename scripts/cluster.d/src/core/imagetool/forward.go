@@ -37,7 +37,7 @@ func forward(ctx context.Context, address, target string) error {
 			return nil
 		case errors.Is(err, net.ErrClosed):
 			return fmt.Errorf("forward: %w", err)
-		case err != nil: // too many open files, or the client is gone already
+		case err != nil: // too many open files, or the client has disconnected already
 			log.Print(err)
 			time.Sleep(50 * time.Millisecond)
 		default:

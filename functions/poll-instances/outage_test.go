@@ -47,7 +47,7 @@ func TestLongNovaAway(t *testing.T) {
 	b := newBetween(t)
 	p := w.poller(t, b.env, once)
 	tick(t, p, 204)
-	b.set(func(b *between) { b.away = true })
+	b.set(func(b *between) { b.unavailable = true })
 	for range 2 {
 		tick(t, p, 503)
 	}
@@ -61,13 +61,13 @@ func TestLongNovaAway(t *testing.T) {
 	}
 	w.Stop(t, w.servers[0])
 	w.Delete(t, w.servers[1])
-	b.set(func(b *between) { b.away = false })
+	b.set(func(b *between) { b.unavailable = false })
 	tick(t, p, 204)
 	w.ends(t, w.instances[0], "unknown/ACTIVE stopped/SHUTOFF")
 	w.ends(t, w.instances[1], "unknown/ACTIVE deleted/DELETED")
 }
 
-// TestLongUnknownIsLookedUp: a server that did not change while Nova was away is in no list of changes.
+// TestLongUnknownIsLookedUp: a server that did not change while Nova was unavailable is in no list of changes.
 func TestLongUnknownIsLookedUp(t *testing.T) {
 	t.Parallel()
 	w := launched(t, 1)
@@ -113,7 +113,7 @@ func TestLongMissingServer(t *testing.T) {
 	if d := events[len(events)-1].Data; d.Name == "" || len(d.Addresses) == 0 {
 		t.Errorf("the deleted instance has lost its name or addresses: %+v", d)
 	}
-	hide(w.servers[1]) // it was found meanwhile, so the count of misses begins anew
+	hide(w.servers[1]) // it was found meanwhile, so the count of misses begins again
 	later()
 	tick(t, p, 204)
 	w.ends(t, w.instances[1], "active/ACTIVE")
@@ -171,8 +171,8 @@ func TestLongNovaFailsOverOneServer(t *testing.T) {
 	tick(t, p, 503) // now every list fails
 }
 
-// TestLongNovaFailsOverAnothersServer: an account that reads the whole cloud then reads each project by itself, and
-// reports changes at once in the projects without the broken server.
+// TestLongNovaFailsOverAnothersServer: an account that reads the whole cloud then reads each project separately, and
+// reports changes immediately in the projects without the broken server.
 func TestLongNovaFailsOverAnothersServer(t *testing.T) {
 	t.Parallel()
 	w := launched(t, 1)
@@ -260,8 +260,8 @@ func TestConcurrentTicks(t *testing.T) {
 	w.ends(t, w.instances[0], "building/BUILD active/ACTIVE")
 	changes := slices.DeleteFunc(b.requests(),
 		func(path string) bool { return !strings.Contains(path, "changes-since") })
-	if len(changes) > 6 { // each replica asks for the whole cloud, which is refused; one tick reads after the other
-		t.Errorf("nova was asked %v", changes)
+	if len(changes) > 6 { // each replica lists the whole cloud, which is refused; one tick reads after the other
+		t.Errorf("the requests to nova are %v", changes)
 	}
 }
 
@@ -309,8 +309,8 @@ func (w *world) checkEvents(t *testing.T, want string) {
 }
 
 // TestLongDeletedProject: a project is deleted from Keystone while its servers run on in Nova. The second check marks
-// its instances as deleted, and the project is read no more. A disabled project is not gone. The test makes Nova refuse
-// the list of the whole cloud, so that each project is read by itself.
+// its instances as deleted, and the project is read no more. A disabled project is not deleted. The test makes Nova
+// refuse the list of the whole cloud, so that each project is read separately.
 func TestLongDeletedProject(t *testing.T) {
 	t.Parallel()
 	w := &world{Project: testkit.NewProject(t), database: testkit.Database(t)}
@@ -341,10 +341,10 @@ func TestLongDeletedProject(t *testing.T) {
 	disabled.checkEvents(t, "unknown/ACTIVE")
 	tick(t, p, 204)
 	if rows := testkit.Scalar[int](t, conn, "select count(*)::int from polls where project_id = $1", w.ID); rows != 0 {
-		t.Error("it is still asked for")
+		t.Error("it is still read")
 	}
 	if pause := testkit.Scalar[bool](t, conn,
 		"select not_before > now() + interval '10 seconds' from polls where project_id = $1", disabled.ID); !pause {
-		t.Error("a disabled project is asked for at each event")
+		t.Error("a disabled project is read at each event")
 	}
 }

@@ -21,7 +21,7 @@ type currentServers struct {
 }
 
 // listed keeps the current servers of the whole cloud from one event to the next when one event has no time for a
-// sweep: reading them is most of what a sweep costs, and what changed since is read anyway.
+// scan: reading them is most of what a scan costs, and what changed since is read anyway.
 type listed struct {
 	mu sync.Mutex
 	*currentServers
@@ -47,7 +47,7 @@ func (l *listed) set(s *currentServers) {
 }
 
 // readCurrent reads the servers, those of the whole cloud (projectID "") or of one project.
-func readCurrent(ctx context.Context, cloud census, projectID string, now time.Time) (*currentServers, error) {
+func readCurrent(ctx context.Context, cloud serverReader, projectID string, now time.Time) (*currentServers, error) {
 	found := &currentServers{at: now}
 	at := map[string]int{} // a server that is launched while they are read is given twice
 	err := cloud.CurrentServers(ctx, projectID, func(s domain.CurrentServer) {
@@ -61,8 +61,8 @@ func readCurrent(ctx context.Context, cloud census, projectID string, now time.T
 	return found, err
 }
 
-// sweep fills in the hours that projects lack.
-type sweep struct {
+// scan fills in the hours that projects lack.
+type scan struct {
 	service
 	cloud    session
 	projects []domain.Project
@@ -75,7 +75,7 @@ type sweep struct {
 // count finds the hours that projects lack, up to slot, and fills them in: the newest hour of all projects first,
 // because that is what users look at. unread says why projects could not be read.
 func (s service) count(ctx context.Context, now, slot time.Time) (unread, err error) {
-	w := sweep{service: s, now: now, began: time.Now()}
+	w := scan{service: s, now: now, began: time.Now()}
 	if w.cloud, err = s.login(ctx); err != nil {
 		return nil, err
 	}
@@ -105,11 +105,11 @@ func (s service) count(ctx context.Context, now, slot time.Time) (unread, err er
 	return joined(unreadNewest, unreadOlder), nil
 }
 
-// clock is the database's clock, by what has passed since it was asked.
-func (w *sweep) clock() time.Time { return w.now.Add(time.Since(w.began)) }
+// clock is the database's clock, by what has passed since it was read.
+func (w *scan) clock() time.Time { return w.now.Add(time.Since(w.began)) }
 
 // due is what projects lack of the hours.
-func (w *sweep) due(hours []time.Time) *counter {
+func (w *scan) due(hours []time.Time) *counter {
 	t := newCounter(w.clock(), w.insert)
 	for _, p := range w.projects {
 		for _, h := range hours {
@@ -124,7 +124,7 @@ func (w *sweep) due(hours []time.Time) *counter {
 	return t
 }
 
-func (w *sweep) insert(ctx context.Context, rows []*entry) error {
+func (w *scan) insert(ctx context.Context, rows []*entry) error {
 	counts := make([]domain.HourCount, len(rows))
 	for i, r := range rows {
 		counts[i] = r.HourCount
@@ -132,8 +132,8 @@ func (w *sweep) insert(ctx context.Context, rows []*entry) error {
 	return w.stats.Insert(ctx, counts)
 }
 
-// fill counts the whole cloud at once when Nova lets the account do that, else project by project.
-func (w *sweep) fill(ctx context.Context, due *counter) (unread, err error) {
+// fill counts the whole cloud together when Nova lets the account do that, else project by project.
+func (w *scan) fill(ctx context.Context, due *counter) (unread, err error) {
 	if due.empty() {
 		return nil, nil
 	}
@@ -156,7 +156,7 @@ func (w *sweep) fill(ctx context.Context, due *counter) (unread, err error) {
 }
 
 // fillEach counts every project with a session of its own. One that fails stays missing, the others do not.
-func (w *sweep) fillEach(ctx context.Context, due *counter) (unread error) {
+func (w *scan) fillEach(ctx context.Context, due *counter) (unread error) {
 	return w.eachProject(ctx, w.cloud, due, func(ctx context.Context, scoped session, id string, one *counter) error {
 		found, err := readCurrent(ctx, scoped, id, w.clock())
 		if err != nil {
@@ -219,11 +219,11 @@ func (s service) projects(ctx context.Context, cloud session) ([]domain.Project,
 	return out, nil
 }
 
-// mostGone is how many projects one event asks Keystone for; the next hour's event continues.
+// mostGone is how many projects one event looks up in Keystone; the next hour's event continues.
 const mostGone = 100
 
-// excuseGone stops expecting hours of projects that were deleted before these were counted: nobody can count them any
-// more, and the cloud's sum would lack them for ever. A project that Keystone still has, such as a disabled one, stays
+// excuseGone stops expecting hours of projects that were deleted before these were counted: no one can count them any
+// more, and the cloud's sum would lack them forever. A project that Keystone still has, such as a disabled one, stays
 // expected.
 func (s service) excuseGone(ctx context.Context, cloud session, listed []domain.Project, first, last time.Time) error {
 	lacking, err := s.stats.ListMissing(ctx, first, last)
@@ -241,10 +241,10 @@ func (s service) excuseGone(ctx context.Context, cloud session, listed []domain.
 	return nil
 }
 
-// excuse stops expecting those hours of a project that it was not counted for, if Keystone says that it is gone.
+// excuse stops expecting those hours of a project that it was not counted for, if Keystone reports that it is deleted.
 func (s service) excuse(ctx context.Context, cloud session, id string, first, last time.Time) (isGone bool, err error) {
 	if err := cloud.CheckProject(ctx, id); apperr.CodeOf(err) != apperr.NotFound {
-		return false, nil // Keystone has it, is away, or does not let the account ask
+		return false, nil // Keystone has it, is unavailable, or does not let the account read it
 	}
 	if err := s.stats.ExcuseMissing(ctx, id, first, last); err != nil {
 		return false, err
