@@ -88,8 +88,8 @@ func TestStatsOfADay(t *testing.T) {
 	var ofDomain, ofCloud Stats
 	app.As(testkit.DomainToken(t)).Get(t, "/v1/stats?scope=domain").JSON(t, &ofDomain)
 	last, before := ofDomain.Hours[23], ofDomain.Hours[22]
-	if *last.Running != 10 || *last.Total != 12 || *last.Launched != 14 || last.Source != domain.Rebuilt || last.ByStatus["SHUTOFF"] != 2 ||
-		before.Source != domain.Missing {
+	if *last.Running != 10 || *last.Total != 12 || *last.Launched != 14 || last.Source != domain.Rebuilt ||
+		last.ByStatus["SHUTOFF"] != 2 || before.Source != domain.Missing {
 		t.Errorf("the domain's last hours are %+v and %+v", last, before)
 	}
 	app.As(testkit.Token(t, "admin")).Get(t, "/v1/stats?scope=cloud&hours=1").JSON(t, &ofCloud)

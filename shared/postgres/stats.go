@@ -33,8 +33,8 @@ set running = $3, total = $4, by_status = $5, source = $6, uncertain = cardinali
 where project_id = $1 and hour = $2 and uncertain = $10`
 )
 
-// Insert stores counts. An hour that a project has already is replaced only when fewer servers are uncertain now. Of two
-// counts of what was launched the higher one stays: Nova may have purged servers meanwhile.
+// Insert stores counts. An hour that a project has already is replaced only when fewer servers are uncertain now. Of
+// two counts of what was launched the higher one stays: Nova may have purged servers meanwhile.
 func (s Stats) Insert(ctx context.Context, counts []domain.HourCount) error {
 	batch := &pgx.Batch{}
 	var hours []time.Time

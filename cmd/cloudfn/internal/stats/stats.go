@@ -27,10 +27,10 @@ func Command(a *cli.App) *cobra.Command {
 	var isASCII bool
 	cmd := &cobra.Command{
 		Use: "stats", Short: "Show how many servers ran at each full hour", Args: cobra.NoArgs,
-		Long: `Show how many servers ran at each full hour, as bars; -o wide as a table of numbers. Hours are UTC. Launched are
-the servers that were created in the hour that ends then, deleted ones too. The numbers of a missing hour are unknown:
-servers may have run. A rebuilt hour was computed later, from Nova's history. Uncertain servers are those whose state
-at the hour Nova's log does not show; of the other numbers only launched counts them.`,
+		Long: `Show how many servers ran at each full hour, as bars; -o wide as a table of numbers. Hours are UTC.
+Launched are the servers that were created in the hour that ends then, deleted ones too. The numbers of a missing hour
+are unknown: servers may have run. A rebuilt hour was computed later, from Nova's history. Uncertain servers are those
+whose state at the hour Nova's log does not show; of the other numbers only launched counts them.`,
 		Example:     "  cloudfn stats\n  cloudfn stats --hours 168 -o wide\n  cloudfn stats --svg day.svg",
 		Annotations: cli.Calls("getStats"),
 		RunE: func(cmd *cobra.Command, _ []string) error {
