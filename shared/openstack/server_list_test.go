@@ -384,13 +384,13 @@ func TestWatch(t *testing.T) {
 	}); err != nil {
 		t.Error(err)
 	}
-	want := []string{
+	queries := []string{
 		"2.26 all_tenants=1&changes-since=2026-01-02T02%3A04%3A05Z&limit=1000",
 		"2.26 all_tenants=1&changes-since=2026-01-02T02%3A04%3A05Z&limit=1000&marker=b",
 		"2.69 ", "2.69 limit=1000&marker=b", // without a limit Nova shows servers of cells that are down
 		"2.69 all_tenants=1&project_id=q", "2.69 all_tenants=1&limit=1000&marker=b&project_id=q",
 	}
-	if diff := cmp.Diff(want, s.queries("/compute/servers/detail")); diff != "" {
+	if diff := cmp.Diff(queries, s.queries("/compute/servers/detail")); diff != "" {
 		t.Error(diff)
 	}
 }
