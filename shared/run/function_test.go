@@ -190,8 +190,8 @@ func mountSecret(t *testing.T, files map[string]string) (folder string) {
 		run(os.Symlink(filepath.Join("..data", name), filepath.Join(folder, name)))
 	}
 	for _, one := range []string{data, folder} {
-		run(os.Chmod(one, 0o500))                      //nolint:gosec // a folder
-		t.Cleanup(func() { _ = os.Chmod(one, 0o700) }) //nolint:gosec // to be deleted
+		run(os.Chmod(one, 0o500))
+		t.Cleanup(func() { _ = os.Chmod(one, 0o700) }) // to be deleted
 	}
 	return folder
 }
