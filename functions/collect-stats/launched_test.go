@@ -45,7 +45,7 @@ func TestLaunched(t *testing.T) {
 		deleted(created("next short", "p1", hour.Add(2*time.Second)), hour.Add(20*time.Minute)),
 		deleted(created("other", "p2", ago(20*time.Minute)), hour.Add(time.Second)),
 	}
-	for name, each := range map[string]bool{"the whole cloud at once": false, "project by project": true} {
+	for name, each := range map[string]bool{"the whole cloud in one list": false, "project by project": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			sampled, late := testkit.Database(t), testkit.Database(t)

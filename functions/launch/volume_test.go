@@ -153,7 +153,7 @@ func TestWrongVolumes(t *testing.T) {
 		"an existing one of a size": {object{"image": nil, "boot_volume": object{"source": "volume", "id": id, "size_gb": 1}}, "boot_volume.size_gb"},
 		"no image and no source":    {object{"image": nil, "boot_volume": object{"size_gb": 1}}, "image"},
 		"too small":                 {object{"boot_volume": object{"size_gb": 0}}, "boot_volume.size_gb"},
-		"a source that is none":     {object{"boot_volume": object{"size_gb": 1, "source": "tape"}}, "boot_volume.source"},
+		"an unknown source":         {object{"boot_volume": object{"size_gb": 1, "source": "tape"}}, "boot_volume.source"},
 		"nothing of a data volume":  {object{"volumes": []object{{}}}, "volumes[0].size_gb"},
 		"a size and an id":          {object{"volumes": []object{{"size_gb": 1, "volume_id": id}}}, "volumes[0].size_gb"},
 		"an id of nothing":          {object{"volumes": []object{{"size_gb": 1, "id": id}}}, "volumes[0].source"},

@@ -119,7 +119,7 @@ func TestChartTotalBreaksAtMissing(t *testing.T) {
 	}
 }
 
-// TestLaunchedInChart: more servers than ever ran at once fit the plot, and what is unknown is not zero.
+// TestLaunchedInChart: more servers than ever ran concurrently fit the plot, and what is unknown is not zero.
 func TestLaunchedInChart(t *testing.T) {
 	t.Parallel()
 	many, old := row(1, 1), row(1, 1)

@@ -2,6 +2,7 @@ package managed
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -155,6 +156,11 @@ func (s storeView) Get(_ context.Context, _ string, id uuid.UUID) (order domain.
 }
 
 // Decide stores what Nova said, and is fenced by the claim alone, as in Postgres.
+// RecordVolumes is never called, as SetVolumes is not.
+func (s storeView) RecordVolumes(context.Context, domain.Order, domain.Claim, uuid.UUID) error {
+	return errors.New("a managed server needs no step for its volumes")
+}
+
 func (s storeView) Decide(_ context.Context, claim domain.Claim, i domain.Instance) error {
 	return s.saveOrder("decide", i.Name, func() error {
 		o := s.orderOf(i.ID)

@@ -1,7 +1,7 @@
 -- Made from functions/*/function.go by `make generate`.
 -- What the database roles of functions may do. migrate runs it after the migrations, every time, when the roles exist
 -- (knative/roles.sql makes them).
-select pg_advisory_xact_lock(7166736203); -- two at once would get in each other's way
+select pg_advisory_xact_lock(7166736203); -- two would get in each other's way
 do $$
 begin
     if exists (select from pg_roles where rolname = 'cloudfn_agents') then

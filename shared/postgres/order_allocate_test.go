@@ -253,7 +253,7 @@ func TestPlaceRejectsWhatConnectionForbids(t *testing.T) {
 			"update connections set actions = '{start,stop,connect}' where id = $1", apperr.Forbidden,
 			"does not permit to allocate, only to start, stop, connect",
 		},
-		"it is deleted": {"delete from connections where id = $1", apperr.NotFound, "there is no connection"},
+		"it has no row": {"delete from connections where id = $1", apperr.NotFound, "there is no connection"},
 		"it is another's": {
 			"update connections set project_id = 'p2' where id = $1", apperr.NotFound,
 			"there is no connection",

@@ -352,7 +352,7 @@ type Connection struct {
 	// CredentialExpiresAt When the application credential ends, if it does and Keystone shows it. Shown in the connection's own project only.
 	CredentialExpiresAt *Time `json:"credential_expires_at,omitempty"`
 
-	// EndsAt When it ends by itself: `expires_at`, or earlier when it is not used.
+	// EndsAt When it ends automatically: `expires_at`, or earlier when it is not used.
 	EndsAt Time `json:"ends_at"`
 
 	// ExpiresAt RFC 3339 in UTC.
@@ -380,7 +380,7 @@ type Connection struct {
 	// ProjectID The project owning it and its servers.
 	ProjectID string `json:"project_id"`
 
-	// Quota How much may run through the connection at once. What is absent is not counted.
+	// Quota How much may run through the connection at the same time. What is absent is not counted.
 	Quota ConnectionQuota `json:"quota"`
 
 	// Reason Why it has ended.
@@ -389,14 +389,14 @@ type Connection struct {
 	// Region Absent for the region of this service.
 	Region *string `json:"region,omitempty"`
 
-	// Revocation Whether Keystone still has the trust of a connection that has ended. `pending`: it may; deleting it is retried until it is gone.
-	// `done`: it is gone. Only its user can delete a trust, and cloudfn in the user's name: not while the user is disabled or lacks the
+	// Revocation Whether Keystone still has the trust of a connection that has ended. `pending`: it may; deleting it is retried until it is deleted.
+	// `done`: it is deleted. Only its user can delete a trust, and cloudfn in the user's name: not while the user is disabled or lacks the
 	// role. Shown in the connection's own project only.
 	Revocation *Revocation `json:"revocation,omitempty"`
 
 	// Status `suspended`: nothing is done through it until its project resumes it; what runs through it is still shown. `expired`: its time is
 	// over. `lost`: Keystone does not accept the delegation any more. `deleted`: its owner has ended it; it is shown in its own project
-	// only. Nobody acts through one that has ended; the servers stay. To delegate again, create a new connection. Those that have ended
+	// only. No one acts through one that has ended; the servers stay. To delegate again, create a new connection. Those that have ended
 	// are shown for 90 days.
 	Status ConnectionStatus `json:"status"`
 
@@ -406,7 +406,7 @@ type Connection struct {
 	// SuspendedAt Since when it is suspended.
 	SuspendedAt *Time `json:"suspended_at,omitempty"`
 
-	// TrustExpiresAt When Keystone ends the trust by itself, at the latest. Shown for a trust, in the connection's own project only.
+	// TrustExpiresAt When Keystone ends the trust automatically, at the latest. Shown for a trust, in the connection's own project only.
 	TrustExpiresAt *Time `json:"trust_expires_at,omitempty"`
 
 	// UpdatedAt RFC 3339 in UTC.
@@ -436,7 +436,7 @@ type ConnectionCheck struct {
 	// CheckedAt When Keystone last accepted it.
 	CheckedAt *Time `json:"checked_at"`
 
-	// EndsAt When it ends by itself: `expires_at`, or earlier when it is not used.
+	// EndsAt When it ends automatically: `expires_at`, or earlier when it is not used.
 	EndsAt Time `json:"ends_at"`
 
 	// ExpiresAt RFC 3339 in UTC.
@@ -453,7 +453,7 @@ type ConnectionCheck struct {
 
 	// Status `suspended`: nothing is done through it until its project resumes it; what runs through it is still shown. `expired`: its time is
 	// over. `lost`: Keystone does not accept the delegation any more. `deleted`: its owner has ended it; it is shown in its own project
-	// only. Nobody acts through one that has ended; the servers stay. To delegate again, create a new connection. Those that have ended
+	// only. No one acts through one that has ended; the servers stay. To delegate again, create a new connection. Those that have ended
 	// are shown for 90 days.
 	Status ConnectionStatus `json:"status"`
 
@@ -489,7 +489,7 @@ type ConnectionLimits struct {
 	Regions *[]string `json:"regions,omitempty"`
 }
 
-// ConnectionQuota How much may run through the connection at once. What is absent is not counted.
+// ConnectionQuota How much may run through the connection at the same time. What is absent is not counted.
 type ConnectionQuota struct {
 	Instances *int `json:"instances,omitempty"`
 
@@ -529,7 +529,7 @@ type ConnectionRequest struct {
 	RequestedBy Requester `json:"requested_by"`
 
 	// Status `pending`: it waits for a decision. `granted`: its connection exists. `declined`: by the project that received it. `withdrawn`: by
-	// the project that sent it. `expired`: nobody decided in time. Only `pending` is not final.
+	// the project that sent it. `expired`: no one decided in time. Only `pending` is not final.
 	Status ConnectionRequestStatus `json:"status"`
 
 	// Terms What is requested.
@@ -543,12 +543,12 @@ type ConnectionRequest struct {
 }
 
 // ConnectionRequestStatus `pending`: it waits for a decision. `granted`: its connection exists. `declined`: by the project that received it. `withdrawn`: by
-// the project that sent it. `expired`: nobody decided in time. Only `pending` is not final.
+// the project that sent it. `expired`: no one decided in time. Only `pending` is not final.
 type ConnectionRequestStatus string
 
 // ConnectionStatus `suspended`: nothing is done through it until its project resumes it; what runs through it is still shown. `expired`: its time is
 // over. `lost`: Keystone does not accept the delegation any more. `deleted`: its owner has ended it; it is shown in its own project
-// only. Nobody acts through one that has ended; the servers stay. To delegate again, create a new connection. Those that have ended
+// only. No one acts through one that has ended; the servers stay. To delegate again, create a new connection. Those that have ended
 // are shown for 90 days.
 type ConnectionStatus string
 
@@ -655,7 +655,7 @@ type Drain struct {
 	// Left Servers that wait or move.
 	Left int `json:"left"`
 
-	// Moving What Nova was asked to move.
+	// Moving What Nova was requested to move.
 	Moving []MovingServer `json:"moving"`
 
 	// Parallel How many servers move at a time. Absent when the request has left it to the setting of watch-nodes.
@@ -847,13 +847,13 @@ type Instance struct {
 	ServerID *UUID `json:"server_id,omitempty"`
 
 	// State The state, in words that do not change with Nova's versions. `requested`: Nova has not said yes yet. `updating`:
-	// something is in progress. `unknown`: its cell is away, which does not mean that the server is gone.
+	// something is in progress. `unknown`: its cell is down, which does not mean that the server is deleted.
 	State InstanceState `json:"state"`
 }
 
 // InstanceError Why the instance failed, or is not there yet.
 type InstanceError struct {
-	// Code `nova_fault`: Nova accepted the server, and it went to ERROR. `interrupted`: nobody works on it any more; send
+	// Code `nova_fault`: Nova accepted the server, and it went to ERROR. `interrupted`: no one works on it any more; send
 	// the same request. `rolled_back`: another instance failed, so this one was not requested. `delegation_lost`: the
 	// connection's credentials are not accepted any more. The others: Nova rejected it.
 	Code InstanceErrorCode `json:"code"`
@@ -862,13 +862,13 @@ type InstanceError struct {
 	Detail string `json:"detail"`
 }
 
-// InstanceErrorCode `nova_fault`: Nova accepted the server, and it went to ERROR. `interrupted`: nobody works on it any more; send
+// InstanceErrorCode `nova_fault`: Nova accepted the server, and it went to ERROR. `interrupted`: no one works on it any more; send
 // the same request. `rolled_back`: another instance failed, so this one was not requested. `delegation_lost`: the
 // connection's credentials are not accepted any more. The others: Nova rejected it.
 type InstanceErrorCode string
 
 // InstanceState The state, in words that do not change with Nova's versions. `requested`: Nova has not said yes yet. `updating`:
-// something is in progress. `unknown`: its cell is away, which does not mean that the server is gone.
+// something is in progress. `unknown`: its cell is down, which does not mean that the server is deleted.
 type InstanceState string
 
 // KeyPair An SSH key of the caller's that Nova puts on a server.
@@ -1282,16 +1282,16 @@ type Node struct {
 	Servers int `json:"servers"`
 
 	// Status Whether it reports: `up`; `suspect` without a report for 75 s; `down` after 180 s. Before watch-nodes has
-	// seen the host it is Nova's word; `unknown` for a host that Nova does not have and nobody has reported.
+	// observed the host it is Nova's word; `unknown` for a host that Nova does not have and no one has reported.
 	Status NodeStatus `json:"status"`
 
 	// StatusReason Why it is suspect or down.
 	StatusReason *string `json:"status_reason,omitempty"`
 
-	// StatusSince Absent until watch-nodes has seen it.
+	// StatusSince Absent until watch-nodes has observed it.
 	StatusSince *Time `json:"status_since,omitempty"`
 
-	// StatusURL What watch-nodes asks when it is suspect.
+	// StatusURL What watch-nodes reads when it is suspect.
 	StatusURL *string `json:"status_url,omitempty"`
 
 	// TestedAt When the last self-test ended; of no host alone.
@@ -1315,7 +1315,7 @@ type NodeIsolation string
 type NodeReservable string
 
 // NodeStatus Whether it reports: `up`; `suspect` without a report for 75 s; `down` after 180 s. Before watch-nodes has
-// seen the host it is Nova's word; `unknown` for a host that Nova does not have and nobody has reported.
+// observed the host it is Nova's word; `unknown` for a host that Nova does not have and no one has reported.
 type NodeStatus string
 
 // NodeLease defines model for NodeLease.
@@ -1402,13 +1402,13 @@ type OrderCallback struct {
 
 // OrderError Why the order has ended otherwise than requested, where no instance says it.
 type OrderError struct {
-	// Code `not_rolled_back`: Nova was asked often enough to delete servers, and they are still there; `detail` names them,
+	// Code `not_rolled_back`: deletion of servers was requested often enough, and they are still there; `detail` names them,
 	// with Nova's reason. The others: why an order through a connection was abandoned.
 	Code   OrderErrorCode `json:"code"`
 	Detail string         `json:"detail"`
 }
 
-// OrderErrorCode `not_rolled_back`: Nova was asked often enough to delete servers, and they are still there; `detail` names them,
+// OrderErrorCode `not_rolled_back`: deletion of servers was requested often enough, and they are still there; `detail` names them,
 // with Nova's reason. The others: why an order through a connection was abandoned.
 type OrderErrorCode string
 
@@ -1440,7 +1440,7 @@ type PartProblem struct {
 	Detail string        `json:"detail"`
 	Errors *[]FieldError `json:"errors,omitempty"`
 
-	// Status The HTTP status that this error would have by itself.
+	// Status The HTTP status that this error would have alone.
 	Status int         `json:"status"`
 	Title  string      `json:"title"`
 	Type   interface{} `json:"type"`
@@ -1596,7 +1596,7 @@ type RequestedTerms struct {
 	// servers that are launched, and for the image that `deploy` puts on one; `connect` adopts any server of the project, where it is permitted.
 	Limits ConnectionLimits `json:"limits"`
 
-	// Quota How much may run through the connection at once. What is absent is not counted.
+	// Quota How much may run through the connection at the same time. What is absent is not counted.
 	Quota ConnectionQuota `json:"quota"`
 }
 
@@ -1702,8 +1702,8 @@ type Resources struct {
 // ResourcesTruncated defines model for Resources.Truncated.
 type ResourcesTruncated string
 
-// Revocation Whether Keystone still has the trust of a connection that has ended. `pending`: it may; deleting it is retried until it is gone.
-// `done`: it is gone. Only its user can delete a trust, and cloudfn in the user's name: not while the user is disabled or lacks the
+// Revocation Whether Keystone still has the trust of a connection that has ended. `pending`: it may; deleting it is retried until it is deleted.
+// `done`: it is deleted. Only its user can delete a trust, and cloudfn in the user's name: not while the user is disabled or lacks the
 // role. Shown in the connection's own project only.
 type Revocation string
 
@@ -1869,7 +1869,7 @@ type ServerChanged struct {
 	ServerID UUID `json:"server_id"`
 
 	// State The state, in words that do not change with Nova's versions. `requested`: Nova has not said yes yet. `updating`:
-	// something is in progress. `unknown`: its cell is away, which does not mean that the server is gone.
+	// something is in progress. `unknown`: its cell is down, which does not mean that the server is deleted.
 	State InstanceState `json:"state"`
 }
 
@@ -1899,7 +1899,7 @@ type ServerConnected struct {
 	ServerID UUID `json:"server_id"`
 
 	// State The state, in words that do not change with Nova's versions. `requested`: Nova has not said yes yet. `updating`:
-	// something is in progress. `unknown`: its cell is away, which does not mean that the server is gone.
+	// something is in progress. `unknown`: its cell is down, which does not mean that the server is deleted.
 	State InstanceState `json:"state"`
 }
 
@@ -2005,7 +2005,7 @@ type ServerInstance struct {
 	Origin ServerInstanceOrigin `json:"origin"`
 
 	// State The state, in words that do not change with Nova's versions. `requested`: Nova has not said yes yet. `updating`:
-	// something is in progress. `unknown`: its cell is away, which does not mean that the server is gone.
+	// something is in progress. `unknown`: its cell is down, which does not mean that the server is deleted.
 	State InstanceState `json:"state"`
 }
 
