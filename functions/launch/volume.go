@@ -53,7 +53,8 @@ func (v *bootVolume) check(wrong *faults, field string) {
 	}
 	isImage, isVolume := v.sourceOf() == domain.FromImage, v.sourceOf() == domain.FromVolume
 	wrong.forbid(isImage && v.SizeGB == 0, field+".size_gb", "is missing: how large the volume is")
-	wrong.forbid(isImage && v.ID != "", field+".id", "cannot be combined with the source image: it is the order's image")
+	wrong.forbid(isImage && v.ID != "", field+".id",
+		"cannot be combined with the source image: it is the order's image")
 	wrong.forbid(!isImage && v.ID == "", field+".id", "is missing: the id of the "+string(v.Source))
 	const exists = "cannot be combined with the source volume: it exists already"
 	wrong.forbid(isVolume && v.SizeGB != 0, field+".size_gb", exists)
@@ -73,7 +74,8 @@ func (v dataVolume) check(wrong *faults, field string) {
 		wrong.forbid(v.Name != "", field+".name", exists)
 		return
 	}
-	wrong.forbid(v.SizeGB == 0 && v.Source != domain.FromSnapshot, field+".size_gb", "is missing, and so is a volume_id")
+	wrong.forbid(v.SizeGB == 0 && v.Source != domain.FromSnapshot, field+".size_gb",
+		"is missing, and so is a volume_id")
 	wrong.forbid(v.Source != "" && v.ID == "", field+".id", "is missing: the id of the "+string(v.Source))
 	wrong.forbid(v.Source == "" && v.ID != "", field+".source", "is missing: what the id is of")
 	checkTexts(wrong, field, v.Type, v.Name)
@@ -126,7 +128,8 @@ func canonicalVolumes(volumes []dataVolume) []dataVolume {
 	volumes = slices.Clone(volumes)
 	for n := range volumes {
 		v := &volumes[n]
-		v.ID, v.VolumeID, v.DeleteOnTermination = lower(v.ID), lower(v.VolumeID), new(domain.Deref(v.DeleteOnTermination))
+		v.ID, v.VolumeID = lower(v.ID), lower(v.VolumeID)
+		v.DeleteOnTermination = new(domain.Deref(v.DeleteOnTermination))
 	}
 	return volumes
 }
@@ -294,7 +297,7 @@ func (r *launchReport) checkExisting(field string, v domain.ServerVolume, facts 
 	switch {
 	case !ok:
 		r.add(field, apperr.Invalid, "there is no volume %q", v.ID)
-	case found.Status != "available" && !(found.IsMultiattach && found.Status == "in-use"):
+	case found.Status != "available" && (found.Status != "in-use" || !found.IsMultiattach):
 		r.add(field, apperr.Conflict, "the volume is %s", found.Status)
 	}
 }

@@ -208,7 +208,7 @@ type listInput struct {
 	httpx.PageRequest
 	Status       serverStatus      `query:"status" example:"ACTIVE" doc:"Only servers of this Nova status."`
 	Name         string            `query:"name" example:"web" doc:"Only servers whose name contains this text."`
-	IP           string            `query:"ip" pattern:"^[0-9a-f.:]*$" patternDescription:"an IP address or a part of one" example:"10.0.0."`
+	IP           string            `query:"ip" pattern:"^[0-9a-f.:]*$" example:"10.0.0."`
 	Flavor       string            `query:"flavor" maxLength:"255" example:"m1.tiny"`
 	Image        string            `query:"image" maxLength:"255" example:"cirros"`
 	KeyName      string            `query:"key_name" maxLength:"255" example:"laptop"`
@@ -232,7 +232,7 @@ func (in *listInput) Resolve(ctx huma.Context) (faults []error) {
 		faults = append(faults, exclude(ctx, notWithConnection, "status", "name", "ip", "flavor", "image", "key_name",
 			"host", "changes_since", "sort", "tracked", "region")...)
 	} else if in.Tracked {
-		faults = append(faults, exclude(ctx, "cannot be combined with tracked=true", "region", "changes_since", "sort")...)
+		faults = exclude(ctx, "cannot be combined with tracked=true", "region", "changes_since", "sort")
 	}
 	return faults
 }

@@ -188,7 +188,8 @@ func TestListTrackedOmitsNone(t *testing.T) {
 			t.Errorf("by %d: %d servers", limit, len(found))
 		}
 	}
-	_, _, err := s.List(t.Context(), a, query{ServerQuery: domain.ServerQuery{Limit: 1, Marker: uuid.NewString()}, tracked: &yes})
+	after := domain.ServerQuery{Limit: 1, Marker: uuid.NewString()}
+	_, _, err := s.List(t.Context(), a, query{ServerQuery: after, tracked: &yes})
 	if apperr.CodeOf(err) != apperr.Invalid {
 		t.Errorf("an unknown marker: %v", err)
 	}

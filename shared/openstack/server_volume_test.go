@@ -47,7 +47,8 @@ func TestNewVolumesOfServer(t *testing.T) {
 			})},
 		},
 		"an existing one, and an empty one": {
-			[]domain.ServerVolume{{ID: "v", IsBoot: true}, {SizeGB: 9, DeleteOnTermination: true}}, computeCreateTags,
+			[]domain.ServerVolume{{ID: "v", IsBoot: true}, {SizeGB: 9, DeleteOnTermination: true}},
+			computeCreateTags,
 			[]any{
 				device(map[string]any{
 					"source_type": "volume", "uuid": "v", "volume_size": nil, "delete_on_termination": false,
@@ -86,7 +87,9 @@ func TestSetVolumes(t *testing.T) {
 	s.answer("PUT /volumev3/volumes/{id}", 200, `{"volume":{}}`)
 	for range 2 {
 		err := s.session(t).SetVolumes(t.Context(), "s1", []domain.ServerVolume{
-			{SizeGB: 1}, {SizeGB: 2, DeleteOnTermination: true, Name: "data"}, {ID: "c", DeleteOnTermination: true},
+			{SizeGB: 1},
+			{SizeGB: 2, DeleteOnTermination: true, Name: "data"},
+			{ID: "c", DeleteOnTermination: true},
 			{ID: "detached", DeleteOnTermination: true},
 		})
 		if err != nil {

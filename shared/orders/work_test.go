@@ -285,20 +285,28 @@ func TestVolumesAreSet(t *testing.T) {
 		"all is well":       {false, nil, map[string]int{"volumes": 2, "record": 2}, domain.OrderDone},
 		"it is stopped too": {true, nil, map[string]int{"volumes": 2, "record": 2, "stop": 2}, domain.OrderDone},
 		"a server is busy": {
-			true, map[string]error{"volumes": apperr.New(apperr.Conflict, "busy")},
-			map[string]int{"volumes": 3, "record": 2, "stop": 2}, domain.OrderDone,
+			true,
+			map[string]error{"volumes": apperr.New(apperr.Conflict, "busy")},
+			map[string]int{"volumes": 3, "record": 2, "stop": 2},
+			domain.OrderDone,
 		},
 		"nova is down": {
-			false, map[string]error{"volumes": apperr.New(apperr.Unavailable, "down")},
-			map[string]int{"volumes": 3, "record": 2}, domain.OrderDone,
+			false,
+			map[string]error{"volumes": apperr.New(apperr.Unavailable, "down")},
+			map[string]int{"volumes": 3, "record": 2},
+			domain.OrderDone,
 		},
 		"it was not stored": {
-			false, map[string]error{"record": apperr.New(apperr.Unavailable, "down")},
-			map[string]int{"volumes": 3, "record": 3}, domain.OrderDone,
+			false,
+			map[string]error{"record": apperr.New(apperr.Unavailable, "down")},
+			map[string]int{"volumes": 3, "record": 3},
+			domain.OrderDone,
 		},
 		"it is forbidden": {
-			true, map[string]error{"volumes": apperr.New(apperr.Forbidden, "no")},
-			map[string]int{"volumes": 2, "record": 1}, domain.OrderRunning,
+			true,
+			map[string]error{"volumes": apperr.New(apperr.Forbidden, "no")},
+			map[string]int{"volumes": 2, "record": 1},
+			domain.OrderRunning,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -86,7 +86,7 @@ func TestVolumes(t *testing.T) {
 		},
 		{[]string{"--volume", "source=snapshot,id=" + id}, `{"volumes":[{"id":"` + id + `","source":"snapshot"}]}`},
 		{[]string{"--volume", "size=big"}, `--volume: "size=big" is wrong`},
-		{[]string{"--boot-volume", "size=1,colour=red"}, `--boot-volume: "colour=red" is wrong`},
+		{[]string{"--boot-volume", "size=1,shade=red"}, `--boot-volume: "shade=red" is wrong`},
 		{[]string{"--volume", "name="}, `--volume: "name=" is wrong`},
 	} {
 		cmd := Command(&cli.App{Now: time.Now})

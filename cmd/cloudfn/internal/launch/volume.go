@@ -13,15 +13,16 @@ import (
 // volumeFlags add the volumes of the servers.
 func volumeFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.String("boot-volume", "", "boot from a new volume of this size in GB, or from this volume, by id; or KEY=VALUE,... "+
-		"of size, type, name, source (image, snapshot, volume), id, delete (with the server: true or false)")
+	flags.String("boot-volume", "", "boot from a new volume of this size in GB, or from this volume, by id; or "+
+		"KEY=VALUE,... of size, type, name, source (image, snapshot, volume), id, delete (with the server: true or false)")
 	flags.StringArray("volume", nil, "another volume: an existing one, by id, or the size in GB of a new one; or "+
 		"KEY=VALUE,... as for --boot-volume; may be repeated")
 }
 
 // volumeKeys are the fields of a volume by their keys in a flag.
 var volumeKeys = map[string]string{
-	"size": "size_gb", "type": "type", "name": "name", "source": "source", "id": "id", "delete": "delete_on_termination",
+	"size": "size_gb", "type": "type", "name": "name", "source": "source", "id": "id",
+	"delete": "delete_on_termination",
 }
 
 // addVolumes adds the volumes of the flags to the fields that were given.

@@ -105,7 +105,8 @@ func (s *servers) listCommand() *cobra.Command {
 	flags.String("image", "", "only servers of this image, by name or id")
 	flags.String("key-name", "", "only servers with this key pair")
 	flags.String("host", "", "only servers on this host (for admins)")
-	flags.String("changes-since", "", "only what changed since this time, such as 2027-01-01T18:00:00Z; deleted servers, too")
+	flags.String("changes-since", "",
+		"only what changed since this time, such as 2027-01-01T18:00:00Z; deleted servers, too")
 	flags.String("sort", "", "the order: "+strings.Join(domain.ServerSorts(), ", "))
 	cli.Choices(cmd, "sort", domain.ServerSorts()...)
 	for flag, kind := range map[string]string{"flavor": "flavors", "image": "images", "key-name": "keypairs"} {
