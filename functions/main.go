@@ -28,6 +28,7 @@ import (
 	runleases "github.com/cloudfn/cloudfn/functions/run-leases"
 	"github.com/cloudfn/cloudfn/functions/servers"
 	"github.com/cloudfn/cloudfn/functions/stats"
+	"github.com/cloudfn/cloudfn/functions/volumes"
 	watchnodes "github.com/cloudfn/cloudfn/functions/watch-nodes"
 	"github.com/cloudfn/cloudfn/shared/run"
 )
@@ -55,6 +56,7 @@ func main() {
 		runleases.Function,
 		servers.Function,
 		stats.Function,
+		volumes.Function,
 		watchnodes.Function,
 	))
 }

@@ -30,6 +30,7 @@ from unnest(array[
     'run-leases',
     'servers',
     'stats',
+    'volumes',
     'watch-nodes'
 ]) name order by name;
 select format('create role %I login', role) from functions

@@ -22,6 +22,7 @@ import (
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/servers"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/stats"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/status"
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/volumes"
 )
 
 func main() { os.Exit(cli.Main(os.Args, os.Stdin, os.Stdout, os.Stderr, commands)) }
@@ -29,10 +30,11 @@ func main() { os.Exit(cli.Main(os.Args, os.Stdin, os.Stdout, os.Stderr, commands
 // commands lists them all. A new noun is a package and its line here.
 func commands(a *cli.App) []*cobra.Command {
 	return []*cobra.Command{
-		resources.Command(a),
+		resources.Command(a), resources.KeyPairs(a),
 		launch.Command(a),
 		orders.Command(a),
 		servers.Command(a),
+		volumes.Command(a),
 		stats.Command(a),
 		requests.Command(a),
 		connections.Command(a),

@@ -91,7 +91,7 @@ func sizedSpecs(
 func (s service) sealPayload(order *domain.Order, req createOrder) (private domain.Secret, err error) {
 	var payload domain.DelegatedOrder
 	if req.generateKey {
-		if payload.PublicKey, private, err = newKey(req.spec.GeneratedKey); err != nil {
+		if payload.PublicKey, private, err = openstack.NewKey(req.spec.GeneratedKey); err != nil {
 			return "", err
 		}
 	}

@@ -2,21 +2,16 @@ package launch
 
 import (
 	"context"
-	"crypto/ed25519"
-	"crypto/rand"
 	"encoding/base64"
 	"encoding/json"
-	"encoding/pem"
 	"fmt"
 	"net/netip"
 	"slices"
 	"strconv"
-	"strings"
 	"unicode/utf8"
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/google/uuid"
-	"golang.org/x/crypto/ssh"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
@@ -270,24 +265,6 @@ func split(plain domain.Secret, d *userDataBase64) (text, encoded string) {
 	return "", base64.StdEncoding.EncodeToString([]byte(data))
 }
 
-// newKey makes an SSH key: the public half as a line of authorized_keys, and the private one in OpenSSH's format.
-func newKey(comment string) (public string, private domain.Secret, err error) {
-	publicKey, privateKey, err := ed25519.GenerateKey(rand.Reader)
-	if err != nil {
-		return "", "", err
-	}
-	half, err := ssh.NewPublicKey(publicKey)
-	if err != nil {
-		return "", "", err
-	}
-	block, err := ssh.MarshalPrivateKey(privateKey, comment)
-	if err != nil {
-		return "", "", err
-	}
-	public = strings.TrimSpace(string(ssh.MarshalAuthorizedKey(half))) + " " + comment
-	return public, domain.Secret(pem.EncodeToMemory(block)), nil
-}
-
 // keyPair makes the key pair of an order.
 type keyPair struct {
 	cloud   *openstack.Session
@@ -303,7 +280,7 @@ func (k *keyPair) prepare(ctx context.Context, order domain.Order, claim domain.
 	if name == "" || order.Undecided() < len(order.Instances) {
 		return order, nil
 	}
-	public, private, err := newKey(name)
+	public, private, err := openstack.NewKey(name)
 	if err != nil {
 		return order, err
 	}

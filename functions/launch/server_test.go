@@ -13,6 +13,7 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/openstack"
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
@@ -253,7 +254,7 @@ func TestKeyPairOfReader(t *testing.T) {
 		t.Fatalf("got %d %s", a.Status, a.Body)
 	}
 	name, theirs := "cloudfn-"+id, other.Session(t)
-	public, _, err := newKey(name)
+	public, _, err := openstack.NewKey(name)
 	if err == nil {
 		_, err = theirs.ImportKeyPair(t.Context(), name, public)
 	}

@@ -1,4 +1,4 @@
-// Package resources serves GET /v1/resources: what the caller's project can launch servers with, or what can be ordered
+// Package resources serves /v1/resources: what the caller's project can launch servers with, or what can be ordered
 // through a connection.
 package resources
 
@@ -25,7 +25,8 @@ var Function = run.HTTP[Config, service]{
 			"instances":            "select",
 			"connection_resources": "select",
 			"connections":          postgres.ReadConnections + ", update (next_check_at)",
-			"rate_limits":          "select",
+			"idempotency_keys":     "select, insert, update, delete",
+			"rate_limits":          "select, insert, update",
 		},
 		Network: []string{"compute", "identity", "image", "network"},
 		Wakes:   []string{"run-connections"},

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"golang.org/x/crypto/ssh"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/postgres"
@@ -235,6 +236,62 @@ func TestDeleteKeyPair(t *testing.T) {
 	if keys := p.KeyPairs(t); len(keys) != 0 {
 		t.Errorf("left are %v", keys)
 	}
+}
+
+// TestCreateKeyPair: a generated pair fits together and has its private key once. With a key of the request the same
+// answer comes again, and after a replica has died a new pair in the place of the one whose private key is lost.
+func TestCreateKeyPair(t *testing.T) {
+	t.Parallel()
+	p, database := testkit.NewProject(t), testkit.Database(t)
+	app := testkit.Start(t, testkit.Env(t, database, nil), Function).As(p.Token(t))
+	const path = "/v1/resources/keypairs"
+	send := func(body string, want int, header ...string) (made KeyPairCreated) {
+		t.Helper()
+		a := app.Do(t, "POST", path, body, append(header, "Content-Type", "application/json")...)
+		if a.Status != want {
+			t.Fatalf("%s: got %d %s, want %d", body, a.Status, a.Body, want)
+		}
+		if want == http.StatusCreated {
+			a.JSON(t, &made)
+		}
+		return made
+	}
+	fits := func(made KeyPairCreated) bool {
+		signer, err := ssh.ParsePrivateKey([]byte(made.PrivateKey))
+		if err != nil {
+			t.Fatal(err)
+		}
+		public, _, _, _, err := ssh.ParseAuthorizedKey([]byte(made.PublicKey))
+		return err == nil && string(public.Marshal()) == string(signer.PublicKey().Marshal()) &&
+			p.KeyPairs(t)[made.Name] == made.PublicKey && made.Type == "ssh" && made.Fingerprint != ""
+	}
+	if made := send(`{"name": "laptop"}`, 201); !fits(made) {
+		t.Errorf("got %+v", made)
+	}
+	send(`{"name": "laptop"}`, 409)
+	const public = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4f joe"
+	own := send(`{"name": "own", "public_key": "`+public+`"}`, 201)
+	if own.PrivateKey != "" || own.PublicKey != public {
+		t.Errorf("imported: got %+v", own)
+	}
+	send(`{"name": "wrong", "public_key": "no key"}`, 400)
+	for name, body := range map[string]string{
+		"generated": `{"name": "generated"}`, "given": `{"name": "given", "public_key": "` + public + `"}`,
+	} {
+		key := []string{"Idempotency-Key", uuid.NewString()}
+		first := send(body, 201, key...)
+		if again := send(body, 201, key...); again != first {
+			t.Errorf("%s: sent again it is %+v, was %+v", name, again, first)
+		}
+		testkit.LeaveRequests(t, testkit.Connect(t, database), testkit.Died)
+		again := send(body, 201, key...)
+		isReplaced := again.PrivateKey != first.PrivateKey
+		if isReplaced != (name == "generated") || isReplaced && !fits(again) || !isReplaced && again != first {
+			t.Errorf("%s: after a replica has died it is %+v", name, again)
+		}
+	}
+	// A key of another request does not replace the pair.
+	send(`{"name": "generated"}`, 409, "Idempotency-Key", uuid.NewString())
 }
 
 // TestResourcesOfConnection shows what was read through it, within its limits, to all who are authorized to act through

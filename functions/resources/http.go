@@ -35,6 +35,49 @@ func routes(api huma.API, s service) {
 		Summary:   "Delete a key pair of the caller",
 		Responses: httpx.Answers(map[int]string{204: "It is deleted.", 404: "The caller has no such key pair."}),
 	}, handler{s}.deleteKeyPair)
+	httpx.Register(api, httpx.Idempotent(huma.Operation{
+		OperationID: "createKeyPair", Method: http.MethodPost, Path: "/v1/resources/keypairs",
+		DefaultStatus: http.StatusCreated, Tags: []string{"resources"}, Middlewares: httpx.Before(auth.CanWrite),
+		Summary: "Create or import a key pair of the caller",
+		Responses: httpx.Answers(map[int]string{
+			201: "The key pair is stored. A generated one has its private key.",
+			409: "The caller has a key pair of this name (Nova's message).",
+		}),
+	}), handler{s}.createKeyPair)
+}
+
+// KeyPairRequest is the body of POST /v1/resources/keypairs.
+type KeyPairRequest struct {
+	Name      string `json:"name" minLength:"1" maxLength:"255" doc:"Letters, digits, spaces, - and _."`
+	PublicKey string `json:"public_key,omitempty" minLength:"1" maxLength:"16384"`
+}
+
+// Resolve implements huma.Resolver.
+func (in *KeyPairRequest) Resolve(huma.Context) (faults []error) {
+	for _, field := range [][2]string{{"name", in.Name}, {"public_key", in.PublicKey}} {
+		if err := domain.CheckStorable(field[0], field[1]); err != nil {
+			faults = append(faults, err)
+		}
+	}
+	return faults
+}
+
+// KeyPairCreated is a key pair with its private key, if that was generated.
+type KeyPairCreated struct {
+	domain.KeyPair
+
+	PublicKey  string `json:"public_key" minLength:"1"`
+	PrivateKey string `json:"private_key,omitempty" minLength:"1" doc:"In OpenSSH's format. It is shown this once."`
+}
+
+type createKeyPairInput struct{ Body KeyPairRequest }
+
+func (h handler) createKeyPair(
+	ctx context.Context, in *createKeyPairInput,
+) (*httpx.Value[KeyPairCreated], error) {
+	who, token := auth.Caller(ctx)
+	made, private, err := h.svc.CreateKeyPair(ctx, who, token, in.Body.Name, in.Body.PublicKey)
+	return &httpx.Value[KeyPairCreated]{Body: KeyPairCreated{made, made.PublicKey, private.Reveal()}}, err
 }
 
 type keyPairPath struct {

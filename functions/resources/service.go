@@ -3,6 +3,7 @@ package resources
 import (
 	"context"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -109,6 +110,44 @@ func (s service) DeleteKeyPair(ctx context.Context, who domain.Identity, token d
 		return apperr.New(apperr.NotFound, "there is no key pair %q", name)
 	}
 	return cloud.DeleteKeyPair(ctx, name)
+}
+
+// CreateKeyPair stores a public key for the caller, in the region of the process. Without one it makes a pair, and
+// returns the private half, which it does not store. A request with an Idempotency-Key ends the comment of its public
+// key with the request's id: an attempt after one without an answer replaces that pair, whose private half is lost.
+func (s service) CreateKeyPair(
+	ctx context.Context, who domain.Identity, token domain.Secret, name, public string,
+) (made domain.KeyPair, private domain.Secret, err error) {
+	cloud, isGiven := s.cloud.As(token, who.ProjectID), public != ""
+	id, isKeyed, isResumed := domain.AttemptFrom(ctx)
+	if !isGiven {
+		comment := name
+		if isKeyed {
+			comment += " " + id.String()
+		}
+		if public, private, err = openstack.NewKey(comment); err != nil {
+			return made, "", err
+		}
+	}
+	if isResumed {
+		all, err := cloud.KeyPairs(ctx)
+		if err != nil {
+			return made, "", err
+		}
+		for _, pair := range all {
+			switch stored := strings.TrimSpace(pair.PublicKey); {
+			case pair.Name != name:
+			case isGiven && stored == strings.TrimSpace(public):
+				return pair, "", nil
+			case !isGiven && strings.HasSuffix(stored, " "+id.String()):
+				if err := cloud.DeleteKeyPair(ctx, name); err != nil {
+					return made, "", err
+				}
+			}
+		}
+	}
+	made, err = cloud.ImportKeyPair(ctx, name, public)
+	return made, private, err
 }
 
 // retrySeen is the Retry-After while run-connections has not read the resources yet.

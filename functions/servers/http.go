@@ -72,6 +72,7 @@ func routes(api huma.API, s service) {
 	httpx.Register(api, history, h.history)
 	actionRoutes(api, h)
 	consoleRoutes(api, h)
+	volumeRoutes(api, h)
 }
 
 // answers are the texts of an operation's responses.

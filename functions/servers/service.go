@@ -17,11 +17,11 @@ import (
 // session is the part of OpenStack that this function needs.
 type session interface {
 	actions.Cloud
+	volumeCloud
 	Servers(context.Context, domain.ServerQuery) (page []domain.Server, more bool, err error)
 	lookup.Images
 	Flavors(context.Context) ([]domain.Flavor, error)
 	ServerGroups(context.Context) ([]domain.ServerGroup, error)
-	Volume(ctx context.Context, id string) (domain.Volume, error)
 	ConsoleLog(ctx context.Context, id string, lines int) (string, error)
 	RemoteConsole(ctx context.Context, id string, kind domain.ConsoleType) (domain.Secret, error)
 }

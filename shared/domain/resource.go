@@ -2,6 +2,7 @@ package domain
 
 import (
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -67,6 +68,7 @@ type KeyPair struct {
 	Name        string `json:"name"`
 	Fingerprint string `json:"fingerprint"`
 	Type        string `json:"type" enum:"ssh"` // ssh or x509
+	PublicKey   string `json:"-"`
 }
 
 // ServerGroup is a group of servers that Nova places by a policy.
@@ -147,9 +149,34 @@ type VolumeSnapshot struct {
 	SizeGB int    // of its volume
 }
 
+// VolumeStatuses are Cinder's statuses of volumes.
+func VolumeStatuses() []string {
+	return []string{
+		"creating", "available", "reserved", "attaching", "detaching", "in-use", "maintenance", "deleting",
+		"awaiting-transfer", "error", "error_deleting", "backing-up", "restoring-backup", "error_backing-up",
+		"error_restoring", "error_extending", "downloading", "uploading", "retyping", "extending", "managing",
+		"error_managing", "unmanaging", "reverting",
+	}
+}
+
+// VolumeQuery selects volumes of a project.
+type VolumeQuery struct {
+	Status string // "" = any
+	Name   string // a part of it, in any case
+	Limit  int
+	Marker string // the last volume of the page before; "" = the newest is the first
+}
+
+// Selects applies the query's filters.
+func (q VolumeQuery) Selects(v Volume) bool {
+	return (q.Status == "" || v.Status == q.Status) &&
+		strings.Contains(strings.ToLower(v.Name), strings.ToLower(q.Name))
+}
+
 // Volume is a volume of Cinder.
 type Volume struct {
 	ID          string
+	ProjectID   string
 	Name        string
 	Description string
 	Status      string // Cinder's, raw
@@ -160,6 +187,7 @@ type Volume struct {
 	Servers     []string // that it is attached to
 	// IsMultiattach reports whether several servers may have it.
 	IsMultiattach bool
+	IsBootable    bool
 	CreatedAt     time.Time
 	UpdatedAt     time.Time // the same until its first change
 }
@@ -168,9 +196,11 @@ type Volume struct {
 type VolumeRequest struct {
 	Name        string
 	Description string
-	SizeGB      int
+	SizeGB      int    // 0 = that of its snapshot or volume
 	Type        string // "" = Cinder's default
 	ImageID     string // that it is filled with; "" = none
+	SnapshotID  string // that it is made from; "" = none
+	VolumeID    string // that it is a copy of; "" = none
 	Zone        string // "" = Cinder's choice
 	Metadata    map[string]string
 }

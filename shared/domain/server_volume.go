@@ -59,3 +59,10 @@ func (o Order) awaitsVolumes(i Instance) bool {
 	}
 	return o.Spec.SetsVolumes && i.VolumesSetAt.IsZero() && i.Spec.SetsVolumes()
 }
+
+// VolumeAttachment is a volume that a server has.
+type VolumeAttachment struct {
+	VolumeID            string
+	Device              string // by which Nova has asked the hypervisor for it, such as /dev/vdb; "" = not known
+	DeleteOnTermination bool
+}

@@ -166,7 +166,9 @@ func (s *Session) KeyPairs(ctx context.Context) ([]domain.KeyPair, error) {
 		func(p *page) ([]entry, string) { return p.KeyPairs, linkTo(p.Links) },
 		func(k entry) string { return k.KeyPair.Name })
 	return convert(found, err, func(k entry) domain.KeyPair { // Nova shows x509 from 2.2 on
-		return domain.KeyPair{Name: k.KeyPair.Name, Fingerprint: k.KeyPair.Fingerprint, Type: "ssh"}
+		return domain.KeyPair{
+			Name: k.KeyPair.Name, Fingerprint: k.KeyPair.Fingerprint, Type: "ssh", PublicKey: k.KeyPair.PublicKey,
+		}
 	})
 }
 
@@ -181,7 +183,7 @@ func (s *Session) ImportKeyPair(ctx context.Context, name, publicKey string) (do
 	if err != nil {
 		return domain.KeyPair{}, classify("nova", err)
 	}
-	return domain.KeyPair{Name: made.Name, Fingerprint: made.Fingerprint, Type: "ssh"}, nil
+	return domain.KeyPair{Name: made.Name, Fingerprint: made.Fingerprint, Type: "ssh", PublicKey: publicKey}, nil
 }
 
 // DeleteKeyPair deletes a key pair of the caller. It succeeds when the caller has none of that name.

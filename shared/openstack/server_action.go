@@ -200,13 +200,19 @@ func (s *Session) SetServerMetadata(ctx context.Context, id string, set map[stri
 	return nil
 }
 
-// AttachVolume attaches a volume to a server. It succeeds when the server has it.
+// AttachVolume attaches a volume to a server: its ID, IsMultiattach and DeleteOnTermination count.
 func (s *Session) AttachVolume(ctx context.Context, serverID string, v domain.ServerVolume) error {
-	nova, err := s.compute(ctx, versionFor(computeBase, v))
+	microversion := versionFor(computeBase, domain.ServerVolume{ID: v.ID, IsMultiattach: v.IsMultiattach})
+	if v.DeleteOnTermination {
+		microversion = computeAttachDelete
+	}
+	nova, err := s.compute(ctx, microversion)
 	if err != nil {
 		return err
 	}
-	return classify("nova", volumeattach.Create(ctx, nova, serverID, volumeattach.CreateOpts{VolumeID: v.ID}).Err)
+	return classify("nova", volumeattach.Create(ctx, nova, serverID, volumeattach.CreateOpts{
+		VolumeID: v.ID, DeleteOnTermination: v.DeleteOnTermination,
+	}).Err)
 }
 
 // DetachVolume begins to detach a volume from a server. It succeeds when the server does not have it.

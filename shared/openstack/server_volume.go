@@ -179,3 +179,20 @@ func (s *Session) VolumeQuota(ctx context.Context) (count, gigabytes domain.Quot
 	return domain.QuotaItem{Max: a.Volumes, Used: a.VolumesUsed},
 		domain.QuotaItem{Max: a.Gigabytes, Used: a.GigabytesUsed}, err
 }
+
+type attachment struct {
+	VolumeID            string `json:"volumeId"`
+	Device              string `json:"device"`
+	DeleteOnTermination bool   `json:"delete_on_termination"`
+}
+
+func (a attachment) domain() domain.VolumeAttachment { return domain.VolumeAttachment(a) }
+
+// Attachments lists the volumes of a server.
+func (s *Session) Attachments(ctx context.Context, serverID string) ([]domain.VolumeAttachment, error) {
+	var body struct {
+		Attached []attachment `json:"volumeAttachments"`
+	}
+	err := s.getNova(ctx, computeAttachDelete, &body, "servers", serverID, "os-volume_attachments")
+	return convert(body.Attached, err, attachment.domain)
+}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
@@ -114,5 +115,88 @@ func TestSetVolumes(t *testing.T) {
 	}
 	if diff := cmp.Diff(append(once, once...), changes); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// TestAttachments: Nova is asked with the lowest microversion that shows what becomes of a volume.
+func TestAttachments(t *testing.T) {
+	t.Parallel()
+	s := newStub(t)
+	const path = "/compute/servers/s1/os-volume_attachments"
+	s.answer("GET "+path, 200, `{"volumeAttachments":[
+		{"volumeId":"a","device":"/dev/vda","delete_on_termination":true},{"volumeId":"b","device":null}]}`)
+	s.answer("POST "+path, 200, `{"volumeAttachment":{}}`)
+	got, err := s.session(t).Attachments(t.Context(), "s1")
+	want := []domain.VolumeAttachment{{VolumeID: "a", Device: "/dev/vda", DeleteOnTermination: true}, {VolumeID: "b"}}
+	if diff := cmp.Diff(want, got); err != nil || diff != "" {
+		t.Error(err, diff)
+	}
+	versions := []string{computeAttachDelete}
+	for _, tc := range []struct {
+		volume  domain.ServerVolume
+		version string
+	}{
+		{domain.ServerVolume{ID: "v"}, computeBase},
+		{domain.ServerVolume{ID: "v", IsMultiattach: true}, computeMultiattach},
+		{domain.ServerVolume{ID: "v", IsMultiattach: true, DeleteOnTermination: true}, computeAttachDelete},
+	} {
+		if err := s.session(t).AttachVolume(t.Context(), "s1", tc.volume); err != nil {
+			t.Fatal(err)
+		}
+		versions = append(versions, tc.version)
+	}
+	var sent []string
+	for _, call := range s.to(path) {
+		sent = append(sent, call.Header.Get("X-Openstack-Nova-Api-Version"))
+	}
+	if diff := cmp.Diff(versions, sent); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// TestVolumePage reads one volume more than the page has, and takes a link for more. A volume of a host has no server.
+func TestVolumePage(t *testing.T) {
+	t.Parallel()
+	s := newStub(t)
+	s.answer("GET /v3/auth/catalog", 200, s.catalog("compute", "volumev3"))
+	const two = `{"id":"a","size":1,"attachments":[{"server_id":null},{"server_id":"s"}]},{"id":"b","bootable":"true"}`
+	s.pages("GET /volumev3/volumes/detail", map[string]string{
+		"": `{"volumes":[` + two + `]}`, "b": `{"volumes":[{"id":"c"}],"volumes_links":[{"rel":"next","href":"x"}]}`,
+		"c": `{"volumes":[]}`,
+	})
+	for _, tc := range []struct {
+		limit   int
+		marker  string
+		want    int
+		hasMore bool
+	}{{1, "", 1, true}, {2, "", 2, false}, {1000, "", 2, false}, {1, "b", 1, true}, {1, "c", 0, false}} {
+		q := domain.VolumeQuery{Limit: tc.limit, Marker: tc.marker}
+		page, hasMore, err := s.session(t).VolumePage(t.Context(), q)
+		if err != nil || len(page) != tc.want || hasMore != tc.hasMore {
+			t.Errorf("%+v: got %+v, %t, %v", tc, page, hasMore, err)
+		}
+	}
+	page, _, err := s.session(t).VolumePage(t.Context(), domain.VolumeQuery{Limit: 2, Status: "in-use"})
+	if err != nil || len(page) != 2 || !page[1].IsBootable || cmp.Diff(page[0].Servers, []string{"s"}) != "" {
+		t.Errorf("got %+v, %v", page, err)
+	}
+	calls := s.to("/volumev3/volumes/detail")
+	first, last := calls[0].URL.Query(), calls[len(calls)-1].URL.Query()
+	if first.Get("limit") != "2" || calls[2].URL.Query().Get("limit") != "1000" || last.Get("status") != "in-use" {
+		t.Errorf("got %v and %v", first, last)
+	}
+}
+
+// TestOwnVolume: an admin's token finds no volume of another project.
+func TestOwnVolume(t *testing.T) {
+	t.Parallel()
+	s := newStub(t)
+	s.answer("GET /v3/auth/catalog", 200, s.catalog("compute", "volumev3"))
+	s.answer("GET /volumev3/volumes/v", 200, `{"volume":{"id":"v","os-vol-tenant-attr:tenant_id":"p1"}}`)
+	if _, err := s.session(t).OwnVolume(t.Context(), "v", "p1"); err != nil {
+		t.Error(err)
+	}
+	if _, err := s.session(t).OwnVolume(t.Context(), "v", "p2"); apperr.CodeOf(err) != apperr.NotFound {
+		t.Errorf("got %v", err)
 	}
 }

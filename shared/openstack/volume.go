@@ -3,10 +3,12 @@ package openstack
 import (
 	"context"
 	"net/url"
+	"strconv"
 
 	"github.com/gophercloud/gophercloud/v2"
 	"github.com/gophercloud/gophercloud/v2/openstack/blockstorage/v3/volumes"
 
+	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
@@ -29,6 +31,8 @@ type volume struct {
 	Created     naiveTime         `json:"created_at"`
 	Updated     naiveTime         `json:"updated_at"` // null until its first change
 	Multiattach bool              `json:"multiattach"`
+	Bootable    string            `json:"bootable"` // true or false
+	Project     string            `json:"os-vol-tenant-attr:tenant_id"`
 	Attachments []struct {
 		Server string `json:"server_id"`
 	} `json:"attachments"`
@@ -36,15 +40,17 @@ type volume struct {
 
 func (v *volume) domain() domain.Volume {
 	out := domain.Volume{
-		ID: v.ID, Name: v.Name, Description: v.Description, Status: v.Status, SizeGB: v.Size, Type: v.Type,
-		Zone: v.Zone, Metadata: v.Metadata, CreatedAt: v.Created.Time,
-		UpdatedAt: v.Updated.Time, IsMultiattach: v.Multiattach,
+		ID: v.ID, ProjectID: v.Project, Name: v.Name, Description: v.Description, Status: v.Status, SizeGB: v.Size,
+		Type: v.Type, Zone: v.Zone, Metadata: v.Metadata, CreatedAt: v.Created.Time,
+		UpdatedAt: v.Updated.Time, IsMultiattach: v.Multiattach, IsBootable: v.Bootable == "true",
 	}
 	if out.UpdatedAt.IsZero() {
 		out.UpdatedAt = out.CreatedAt
 	}
 	for _, a := range v.Attachments {
-		out.Servers = append(out.Servers, a.Server)
+		if a.Server != "" { // it is attached to a host
+			out.Servers = append(out.Servers, a.Server)
+		}
 	}
 	return out
 }
@@ -76,6 +82,51 @@ func (s *Session) Volumes(ctx context.Context, key, value string) ([]domain.Volu
 		out[i] = found[i].domain()
 	}
 	return out, err
+}
+
+// maxVolumePage is Cinder's osapi_max_limit, unless an operator has changed it.
+const maxVolumePage = 1000
+
+// VolumePage reads one page of the project's volumes, the newest first. hasMore reports whether others follow. An
+// operator may take filters away (resource_filters.json), and Cinder compares whole names only, so it has volumes that
+// the query does not select.
+func (s *Session) VolumePage(
+	ctx context.Context, q domain.VolumeQuery,
+) (page []domain.Volume, hasMore bool, err error) {
+	cinder, err := s.cinder(ctx, cinderBase)
+	if err != nil {
+		return nil, false, err
+	}
+	// One more than the page shows whether others follow. Cinder has a link at the end of each full page.
+	query := url.Values{"limit": {strconv.Itoa(min(q.Limit+1, maxVolumePage))}, "sort": {"created_at:desc,id:desc"}}
+	for name, value := range map[string]string{"marker": q.Marker, "status": q.Status} {
+		if value != "" {
+			query.Set(name, value)
+		}
+	}
+	var body struct {
+		Volumes []volume `json:"volumes"`
+		Links   []link   `json:"volumes_links"`
+	}
+	if err := getPage(ctx, cinder, cinder.ServiceURL("volumes", "detail")+"?"+query.Encode(), &body); err != nil {
+		return nil, false, classify("cinder", err)
+	}
+	hasMore = len(body.Volumes) > q.Limit || linkTo(body.Links) != ""
+	page = make([]domain.Volume, min(q.Limit, len(body.Volumes)))
+	for n := range page {
+		page[n] = body.Volumes[n].domain()
+	}
+	return page, hasMore && len(page) > 0, nil
+}
+
+// OwnVolume reads a volume of the project. Cinder shows admins the volumes of other projects, too: here they are
+// NotFound, with Cinder's words.
+func (s *Session) OwnVolume(ctx context.Context, id, projectID string) (domain.Volume, error) {
+	v, err := s.Volume(ctx, id)
+	if err == nil && v.ProjectID != "" && v.ProjectID != projectID {
+		return domain.Volume{}, apperr.New(apperr.NotFound, "cinder: Volume %s could not be found.", id)
+	}
+	return v, err
 }
 
 // Volume reads one volume.
@@ -113,18 +164,27 @@ func (s *Session) VolumeFault(ctx context.Context, id string) (string, error) {
 
 // CreateVolume begins to make a volume.
 func (s *Session) CreateVolume(ctx context.Context, r domain.VolumeRequest) (id string, err error) {
+	made, err := s.MakeVolume(ctx, r)
+	return made.ID, err
+}
+
+// MakeVolume is CreateVolume that returns the volume as Cinder shows it then.
+func (s *Session) MakeVolume(ctx context.Context, r domain.VolumeRequest) (domain.Volume, error) {
 	cinder, err := s.cinder(ctx, cinderBase)
 	if err != nil {
-		return "", err
+		return domain.Volume{}, err
 	}
-	made, err := volumes.Create(ctx, cinder, volumes.CreateOpts{
+	var made struct {
+		Volume volume `json:"volume"`
+	}
+	err = volumes.Create(ctx, cinder, volumes.CreateOpts{
 		Name: r.Name, Description: r.Description, Size: r.SizeGB, VolumeType: r.Type, ImageID: r.ImageID,
-		AvailabilityZone: r.Zone, Metadata: r.Metadata,
-	}, nil).Extract()
+		SnapshotID: r.SnapshotID, SourceVolID: r.VolumeID, AvailabilityZone: r.Zone, Metadata: r.Metadata,
+	}, nil).ExtractInto(&made)
 	if err != nil {
-		return "", classify("cinder", err)
+		return domain.Volume{}, classify("cinder", err)
 	}
-	return made.ID, nil
+	return made.Volume.domain(), nil
 }
 
 // onVolume makes a call that changes a volume.

@@ -249,8 +249,9 @@ begin
         grant usage on schema public to cloudfn_resources;
         grant select on connection_resources to cloudfn_resources;
         grant select (actions, acts_as, auth_url, check_error, check_failed_at, check_until, checked_at, created_at, credential_expires_at, delegation_id, domain_id, expires_at, flavors, generation, id, idle_timeout, kind, last_used_at, lease_id, limits, managed, name, next_check_at, project_id, quota, reason, region, resumed_at, revocation_pending_since, revoked, seq, status, suspended_at, trust_expires_at, updated_at, usable_by, usable_names, user_id), update (next_check_at) on connections to cloudfn_resources;
+        grant delete, insert, select, update on idempotency_keys to cloudfn_resources;
         grant select on instances to cloudfn_resources;
-        grant select on rate_limits to cloudfn_resources;
+        grant insert, select, update on rate_limits to cloudfn_resources;
         grant insert on requests to cloudfn_resources;
         grant select on schema_versions to cloudfn_resources;
     end if;
@@ -328,6 +329,15 @@ begin
         grant select on stats_hourly to cloudfn_stats;
         grant select on stats_projects to cloudfn_stats;
         grant select on stats_sums to cloudfn_stats;
+    end if;
+    if exists (select from pg_roles where rolname = 'cloudfn_volumes') then
+        revoke all on all tables in schema public from cloudfn_volumes;
+        revoke all on all functions in schema public from cloudfn_volumes;
+        grant usage on schema public to cloudfn_volumes;
+        grant delete, insert, select, update on idempotency_keys to cloudfn_volumes;
+        grant insert, select, update on rate_limits to cloudfn_volumes;
+        grant insert on requests to cloudfn_volumes;
+        grant select on schema_versions to cloudfn_volumes;
     end if;
     if exists (select from pg_roles where rolname = 'cloudfn_watch_nodes') then
         revoke all on all tables in schema public from cloudfn_watch_nodes;

@@ -60,6 +60,13 @@ var cloudAnswers = []struct {
 "network_id": "` + exampleNetwork + `", "cidr": "10.0.0.0/24", "ip_version": 4}]}`},
 	{`GET /network/v2.0/security-groups`, 200, `{"security_groups": [{"id": "` + exampleServer + `",
 "name": "default"}]}`},
+	{`GET /compute/servers/[^/]+/os-volume_attachments`, 200, `{"volumeAttachments": []}`},
+	{`POST /compute/servers/[^/]+/os-volume_attachments`, 200, `{"volumeAttachment": {}}`},
+	{`DELETE /compute/servers/[^/]+/os-volume_attachments/[^/]+`, 202, ``},
+	{`GET /volumev3/volumes/detail`, 200, `{"volumes": []}`},
+	{`POST /volumev3/volumes`, 202, `{"volume": {"id": "$new", "status": "creating", "size": 1}}`},
+	{`GET /volumev3/volumes/[^/]+`, 200, `{"volume": {"id": "$last", "status": "available", "size": 1}}`},
+	{`DELETE /volumev3/volumes/[^/]+`, 202, ``},
 	{`POST /v3/OS-TRUST/trusts`, 201, `{"trust": {"id": "$new", "roles": [{"id": "member", "name": "member"}]}}`},
 	{`DELETE /v3/OS-TRUST/trusts/.*`, 204, ``},
 	{`GET /v3/auth/projects`, 200, `{"projects": [

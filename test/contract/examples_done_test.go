@@ -235,6 +235,8 @@ func (s *story) launch(t *testing.T) {
 	if _, err := s.project.Session(t).ImportKeyPair(t.Context(), "cloudfn-"+id, publicKey); err != nil {
 		t.Fatal(err)
 	}
+	s.ok(t, "createKeyPair", 201, variant{example: "generated"})
+	s.ok(t, "createKeyPair", 409, variant{example: "imported"})
 	s.ok(t, "deleteKeyPair", 204, variant{})
 	s.ok(t, "deleteKeyPair", 404, variant{})
 	s.ok(t, "launch", 200, variant{example: "one", set: map[string]any{"id": id}})
@@ -389,7 +391,12 @@ const (
 // never lists documented answers that the tests do not provoke, and why.
 var never = map[string]string{
 	"listResources 500":      onlyByMistake,
+	"createKeyPair 500":      onlyByMistake,
 	"deleteKeyPair 500":      onlyByMistake,
+	"listVolumes 500":        onlyByMistake,
+	"createVolume 500":       onlyByMistake,
+	"getVolume 500":          onlyByMistake,
+	"deleteVolume 500":       onlyByMistake,
 	"suggestAccessRules 500": onlyByMistake,
 	"getStatus 500":          onlyByMistake,
 	"listProviders 500":      onlyByMistake,

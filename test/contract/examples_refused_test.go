@@ -69,6 +69,7 @@ var exceptions = map[string]func(*variant){
 	"findFreeHosts":    func(a *variant) { a.query = []string{"duration"} },
 	"signIn":           func(a *variant) { a.example = "token" },
 	"getReferenceFile": func(a *variant) { a.path = "/v1/docs/absent.js" },
+	"createVolume":     func(a *variant) { a.example = "copy" },
 	"getAgentBundle":   func(a *variant) { a.header = []string{"Authorization", "Bearer none"} },
 	"agentReady":       func(a *variant) { a.header = []string{"Authorization", "Bearer none"} },
 	"reportNode":       func(a *variant) { a.header = []string{"Authorization", "Bearer none"} },
@@ -153,7 +154,7 @@ func services(t *testing.T, status int) map[string]string {
 	}))
 	t.Cleanup(server.Close)
 	to := map[string]string{}
-	for _, service := range []string{"compute", "image", "network", "placement"} {
+	for _, service := range []string{"compute", "image", "network", "placement", "volumev3"} {
 		to[service] = server.URL
 	}
 	return testkit.RedirectTo(t, to).Env(t, "demo")

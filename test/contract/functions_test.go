@@ -21,6 +21,7 @@ import (
 	runleases "github.com/cloudfn/cloudfn/functions/run-leases"
 	servers "github.com/cloudfn/cloudfn/functions/servers"
 	stats "github.com/cloudfn/cloudfn/functions/stats"
+	volumes "github.com/cloudfn/cloudfn/functions/volumes"
 	watchnodes "github.com/cloudfn/cloudfn/functions/watch-nodes"
 
 	"github.com/cloudfn/cloudfn/shared/run"
@@ -46,5 +47,6 @@ var everyFunction = []run.Function{
 	runleases.Function,
 	servers.Function,
 	stats.Function,
+	volumes.Function,
 	watchnodes.Function,
 }

@@ -881,6 +881,20 @@ type KeyPair struct {
 // KeyPairType defines model for KeyPair.Type.
 type KeyPairType string
 
+// KeyPairCreated defines model for KeyPairCreated.
+type KeyPairCreated struct {
+	Fingerprint string `json:"fingerprint"`
+	Name        string `json:"name"`
+
+	// PrivateKey In OpenSSH's format. It is shown this once.
+	PrivateKey *string            `json:"private_key,omitempty"`
+	PublicKey  string             `json:"public_key"`
+	Type       KeyPairCreatedType `json:"type"`
+}
+
+// KeyPairCreatedType defines model for KeyPairCreated.Type.
+type KeyPairCreatedType string
+
 // LaunchProblem defines model for LaunchProblem.
 type LaunchProblem struct {
 	// Allowed What would be right, 50 entries at most.
@@ -2025,6 +2039,24 @@ type ServerRefusal struct {
 // ServerRefusalAllowed defines model for ServerRefusal.Allowed.
 type ServerRefusalAllowed string
 
+// ServerVolume defines model for ServerVolume.
+type ServerVolume struct {
+	// Boot Whether the server boots from it.
+	Boot bool `json:"boot"`
+
+	// DeleteOnTermination Whether it is deleted with the server.
+	DeleteOnTermination bool `json:"delete_on_termination"`
+
+	// Device Such as /dev/vdb, if the guest follows Nova; empty if unknown.
+	Device string `json:"device"`
+	ID     string `json:"id"`
+	Name   string `json:"name"`
+	SizeGb int    `json:"size_gb"`
+
+	// Status Cinder's own; unknown if Cinder does not show it.
+	Status string `json:"status"`
+}
+
 // ServersAction defines model for ServersAction.
 type ServersAction struct {
 	Action ServersActionAction `json:"action"`
@@ -2143,6 +2175,34 @@ type UsableByName struct {
 	ID      string  `json:"id"`
 	Project *string `json:"project,omitempty"`
 	User    *string `json:"user,omitempty"`
+}
+
+// Volume defines model for Volume.
+type Volume struct {
+	// Bootable Whether servers can boot from it.
+	Bootable bool `json:"bootable"`
+
+	// CreatedAt RFC 3339 in UTC.
+	CreatedAt   Time   `json:"created_at"`
+	Description string `json:"description"`
+	ID          string `json:"id"`
+	Name        string `json:"name"`
+
+	// Servers The ids of the servers that it is attached to.
+	Servers []string `json:"servers"`
+	SizeGb  int      `json:"size_gb"`
+
+	// Status Cinder's own, such as available or in-use.
+	Status string `json:"status"`
+
+	// Type The name of its type; empty if it has none.
+	Type string `json:"type"`
+
+	// UpdatedAt RFC 3339 in UTC.
+	UpdatedAt Time `json:"updated_at"`
+
+	// Zone Its availability zone; empty until it has one.
+	Zone string `json:"zone"`
 }
 
 // VolumeRef defines model for VolumeRef.

@@ -37,7 +37,8 @@ func Command(a *cli.App) *cobra.Command {
 	c := cli.Group("servers", "List, show and act on servers",
 		s.listCommand(), s.showCommand(), s.historyCommand(), s.startCommand(), s.stopCommand(), s.rebootCommand(),
 		s.shelveCommand(), s.unshelveCommand(), s.snapshotCommand(), s.consoleCommand(), s.deleteCommand(),
-		s.deployCommand(), s.connectCommand(), s.disconnectCommand(), s.reusableCommand(), s.actionCommand())
+		s.deployCommand(), s.connectCommand(), s.disconnectCommand(), s.reusableCommand(), s.actionCommand(),
+		s.volumesCommand(), s.attachCommand(), s.detachCommand())
 	c.Aliases = []string{"server"}
 	c.Long = `List, show and act on servers. SERVER is the id of a server, or of the instance that it is tracked as,
 or a name that only one server has. -o name prints for each server what other commands take: its name, or its id where
@@ -204,7 +205,7 @@ func detailTable(found api.Item[api.Server], lease string) output.Table[api.Serv
 			"CONNECTION:instance.connection_id", "AGENT", "PARTIAL",
 		},
 		Texts: map[string]func(api.Server) string{
-			"IMAGE": image, "SERVER_GROUPS": serverGroups, "VOLUMES": volumes,
+			"IMAGE": image, "SERVER_GROUPS": serverGroups, "VOLUMES": volumeNames,
 			"LEASE":    func(api.Server) string { return lease },
 			"METADATA": func(s api.Server) string { return output.Pairs(domain.Deref(s.Metadata)) },
 			"FAULT":    fault, "FLAVOR": flavor, "UPDATED": updated, "AGENT": agent, "PARTIAL": partial,
@@ -255,7 +256,7 @@ func serverGroups(s api.Server) string {
 	return strings.Join(all, ", ")
 }
 
-func volumes(s api.Server) string {
+func volumeNames(s api.Server) string {
 	var all []string
 	for _, volume := range domain.Deref(s.Volumes) {
 		all = append(all, named(&volume.Name, volume.ID))

@@ -1,0 +1,143 @@
+package servers
+
+import (
+	"cmp"
+	"context"
+	"slices"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/cloudfn/cloudfn/shared/actions"
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+// volumeCloud is the part of OpenStack that the volumes of servers need.
+type volumeCloud interface {
+	Volume(ctx context.Context, id string) (domain.Volume, error)
+	OwnVolume(ctx context.Context, id, projectID string) (domain.Volume, error)
+	Attachments(ctx context.Context, serverID string) ([]domain.VolumeAttachment, error)
+	AttachVolume(ctx context.Context, serverID string, v domain.ServerVolume) error
+	DetachVolume(ctx context.Context, serverID, volumeID string) error
+}
+
+// attachments lists the volumes of a server, which is found by its own id or its instance's. boot is the id of the one
+// that it boots from; "" = none.
+func (s service) attachments(
+	ctx context.Context, a access, id string,
+) (server domain.Server, all []domain.VolumeAttachment, boot string, err error) {
+	i, isTracked, err := s.withServer(ctx, a, id)
+	if err != nil {
+		return server, nil, "", err
+	}
+	if isTracked {
+		id = i.ServerID
+	}
+	if server, err = actions.ReadServer(ctx, a.cloud, id, a.ProjectID, isTracked); err != nil {
+		return server, nil, "", err
+	}
+	all, err = a.cloud.Attachments(ctx, server.ID)
+	return server, all, bootVolume(server, all), err
+}
+
+// bootVolume finds the volume that a server without an image boots from. Only admins may read the name of its root
+// device, but no other device has one before it: /dev/vda, /dev/vdb, ..., /dev/vdaa.
+func bootVolume(server domain.Server, all []domain.VolumeAttachment) string {
+	if server.Image != nil || len(all) == 0 {
+		return ""
+	}
+	first := slices.MinFunc(all, func(a, b domain.VolumeAttachment) int {
+		return cmp.Or(cmp.Compare(len(a.Device), len(b.Device)), cmp.Compare(a.Device, b.Device))
+	})
+	if first.Device == "" { // Nova has not chosen it yet
+		return ""
+	}
+	return first.VolumeID
+}
+
+// Volumes lists the volumes of a server. One that Cinder does not show has no name and no size.
+func (s service) Volumes(ctx context.Context, a access, id string) ([]ServerVolume, error) {
+	_, all, boot, err := s.attachments(ctx, a, id)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]ServerVolume, len(all))
+	group, reading := errgroup.WithContext(ctx)
+	group.SetLimit(readsInFlight)
+	for n, attached := range all {
+		group.Go(func() error {
+			v, err := a.cloud.Volume(reading, attached.VolumeID)
+			if code := apperr.CodeOf(err); err != nil && code != apperr.NotFound && code != apperr.Forbidden {
+				return err
+			}
+			out[n] = showVolume(attached, v, attached.VolumeID == boot)
+			return nil
+		})
+	}
+	return out, group.Wait()
+}
+
+// Attach has Nova attach a volume to a server. isNew is false when the server has it already, which a request that is
+// repeated after no answer finds: the volume stays as it was attached.
+func (s service) Attach(
+	ctx context.Context, a access, id, volumeID string, isDeletedWithServer bool,
+) (out ServerVolume, isNew bool, err error) {
+	server, all, boot, err := s.attachments(ctx, a, id)
+	if err != nil {
+		return out, false, err
+	}
+	v, err := a.cloud.OwnVolume(ctx, volumeID, a.ProjectID)
+	if err != nil {
+		return out, false, err
+	}
+	if n := slices.IndexFunc(all, isOf(volumeID)); n >= 0 {
+		return showVolume(all[n], v, volumeID == boot), false, nil
+	}
+	if len(v.Servers) > 0 && !v.IsMultiattach { // Nova's 400 does not tell this from a wrong request
+		return out, false, apperr.New(apperr.Conflict, "the volume %s is attached to the server %s: detach it first",
+			volumeID, v.Servers[0])
+	}
+	err = a.cloud.AttachVolume(ctx, server.ID, domain.ServerVolume{
+		ID: volumeID, IsMultiattach: v.IsMultiattach, DeleteOnTermination: isDeletedWithServer,
+	})
+	if err != nil {
+		return out, false, err
+	}
+	return s.attached(ctx, a, server.ID, v, isDeletedWithServer), true, nil
+}
+
+// attached shows a volume that Nova has begun to attach, with the device that Nova chose if that can be read.
+func (s service) attached(
+	ctx context.Context, a access, serverID string, v domain.Volume, isDeletedWithServer bool,
+) ServerVolume {
+	made := domain.VolumeAttachment{VolumeID: v.ID, DeleteOnTermination: isDeletedWithServer}
+	v.Status = "attaching"
+	if later, err := a.cloud.Volume(ctx, v.ID); err == nil {
+		v = later
+	}
+	all, err := a.cloud.Attachments(ctx, serverID)
+	if n := slices.IndexFunc(all, isOf(v.ID)); err == nil && n >= 0 {
+		made = all[n]
+	}
+	return showVolume(made, v, false)
+}
+
+func isOf(volumeID string) func(domain.VolumeAttachment) bool {
+	return func(at domain.VolumeAttachment) bool { return at.VolumeID == volumeID }
+}
+
+// Detach has Nova detach a volume from a server. There is nothing to do while it does.
+func (s service) Detach(ctx context.Context, a access, id, volumeID string) error {
+	server, all, _, err := s.attachments(ctx, a, id)
+	if err != nil {
+		return err
+	}
+	if !slices.ContainsFunc(all, isOf(volumeID)) {
+		return apperr.New(apperr.NotFound, "the server %s does not have the volume %s", id, volumeID)
+	}
+	v, err := a.cloud.Volume(ctx, volumeID)
+	if err == nil && v.Status == "detaching" && !v.IsMultiattach {
+		return nil
+	}
+	return a.cloud.DetachVolume(ctx, server.ID, volumeID)
+}
