@@ -326,11 +326,12 @@ func (s service) checkInstance(ctx context.Context, cloud *openstack.Session, le
 		return err
 	}
 	switch state := domain.StateOf(server.Status, server.Task); state {
-	case domain.InstanceActive, domain.InstanceStopped, domain.InstancePaused, domain.InstanceShelved:
+	case domain.InstanceActive, domain.InstanceStopped, domain.InstancePaused, domain.InstanceSuspended,
+		domain.InstanceShelved:
 		return nil
 	default:
 		refusal := apperr.InvalidField(field, fmt.Sprintf("is %s: before the start Nova shelves only servers that are "+
-			"active, stopped or paused", state))
+			"active, stopped, paused or suspended", state))
 		refusal.Code = apperr.Conflict
 		return refusal
 	}

@@ -178,7 +178,7 @@ func (s *service) do(
 	}
 	action := actions.Action{
 		ActionRequest: stored.Request, ID: stored.ID, Actor: stored.Actor, ServerID: i.ServerID, Instance: i,
-		Force: true, Limits: c.Limits, ImageName: stored.ImageName, Lease: c.LeaseID,
+		Force: true, Limits: c.Limits, Arguments: stored.Arguments, Lease: c.LeaseID,
 		Follow: &actions.Follow{
 			RequestedAt: stored.CreatedAt, Now: now, Waiting: now.Sub(c.WaitingSince(stored.CreatedAt)),
 		},
@@ -199,8 +199,8 @@ func (s *service) deployment(stored domain.DelegatedAction) (actions.Deployment,
 	if err := s.unseal(stored.SealedFor(), stored.Payload, &d); err != nil {
 		return actions.Deployment{}, err
 	}
-	prepare := func(context.Context) (domain.Rebuild, error) {
-		return domain.Rebuild{ID: d.ID, UserData: domain.Secret(d.UserData)}, nil
+	prepare := func(context.Context) (domain.RebuildRequest, error) {
+		return domain.RebuildRequest{ID: d.ID, UserData: domain.Secret(d.UserData)}, nil
 	}
 	return actions.Deployment{ID: d.ID, ImageID: d.ImageID, NotAfter: d.NotAfter, Prepare: prepare}, nil
 }

@@ -317,7 +317,7 @@ func TestLongShelveAndSnapshot(t *testing.T) {
 	do := func(action domain.Action, name string) domain.DelegatedAction {
 		t.Helper()
 		return w.done(t, p, w.act(t, c, id, domain.ActionRequest{Action: action},
-			func(a *domain.DelegatedAction) { a.ImageName = name }))
+			func(a *domain.DelegatedAction) { a.Arguments.Name = name }))
 	}
 	for _, name := range []string{"mine", ""} {
 		made := do(domain.Snapshot, name)

@@ -36,10 +36,10 @@ type target struct {
 type actionRequest struct {
 	domain.ActionRequest
 
-	force     bool    // of Delete: also a server that existed before it was connected
-	imageName string  // of Snapshot; "" = the server's name
-	deploy    *deploy // of Deploy
-	key       key     // of an action with an id from the caller
+	force  bool // of Delete: also a server that existed before it was connected
+	args   domain.ActionArguments
+	deploy *deploy // of Deploy
+	key    key     // of an action with an id from the caller
 }
 
 // outcome is the result of an action on one server.
@@ -141,7 +141,7 @@ func (t task) run(ctx context.Context, o *outcome, attempt *domain.KeyedAction) 
 	action := t.asAction()
 	if t.deploy != nil {
 		action.Deployment.ImageID = t.deploy.serverImage
-		action.Deployment.Prepare = func(ctx context.Context) (r domain.Rebuild, err error) {
+		action.Deployment.Prepare = func(ctx context.Context) (r domain.RebuildRequest, err error) {
 			made, r.UserData, err = t.agents.prepare(ctx, *t.deploy, t.ProjectID, t.instance.ID, uuid.Nil)
 			// the attempt's mark on the server shows later whether Nova accepted it
 			if r.ID = made.ID; err == nil && attempt != nil {
@@ -165,7 +165,7 @@ func (s service) engine() actions.Engine { return actions.Engine{Instances: s.in
 func (t task) asAction() actions.Action {
 	return actions.Action{
 		ActionRequest: t.ActionRequest, ID: t.key.id, Actor: t.Actor(), ServerID: t.serverID, Instance: t.instance,
-		ProjectID: t.ProjectID, Force: t.force, ImageName: t.imageName,
+		ProjectID: t.ProjectID, Force: t.force, Arguments: t.args,
 	}
 }
 
@@ -276,7 +276,7 @@ func (t task) wasAccepted(ctx context.Context, o *outcome, attempt domain.KeyedA
 func (a access) newAction(req actionRequest, instance uuid.UUID) domain.DelegatedAction {
 	return domain.DelegatedAction{
 		ID: uuid.Must(uuid.NewV7()), ProjectID: a.ProjectID, ConnectionID: a.Connection.ID, InstanceID: instance,
-		UserID: a.Identity.UserID, Request: req.ActionRequest, ImageName: req.imageName, Actor: a.Actor(),
+		UserID: a.Identity.UserID, Request: req.ActionRequest, Arguments: req.args, Actor: a.Actor(),
 	}
 }
 

@@ -56,7 +56,7 @@ func TestActionsOnATrackedServer(t *testing.T) {
 		t.Errorf("stop while stopped: %+v", a)
 	}
 	a := sendAction(t, app, id, "reboot")
-	if !a.isRejected("start", "reboot", "shelve", "snapshot", "deploy", "delete") || a.Errors[1].Field != "hard" {
+	if !a.isRejected(domain.InstanceStopped) || a.Errors[1].Field != "hard" {
 		t.Errorf("soft reboot while stopped: %+v", a)
 	}
 	if a := sendAction(t, app, id, "start"); !a.isAccepted(domain.InstanceUpdating) {
@@ -212,8 +212,8 @@ func TestLongActionOnManyServers(t *testing.T) {
 	building := p.Create(t, "building")
 	status, results := many("stop",
 		theirs, made[0].ID, building, instance, absent, made[2].ID, failed, ordered, gone, deleted)
-	want("stop", status, results, 202, "not_found ", "updating true", "conflict delete", "updating true", "not_found ",
-		"stopped false", "conflict ", "conflict ", "not_found ", "conflict ")
+	want("stop", status, results, 202, "not_found ", "updating true", "conflict lock,unlock,rename,delete",
+		"updating true", "not_found ", "stopped false", "conflict ", "conflict ", "not_found ", "conflict ")
 	if detail := results[6].Error.Detail; !strings.HasPrefix(detail, "nova: ") { // it never reached a host
 		t.Errorf("a server that failed: %s", detail)
 	}
@@ -280,43 +280,43 @@ func TestLongActionsInEveryState(t *testing.T) {
 	made := p.Boot(t, "state", 7)
 	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil), Function).As(p.Token(t))
 	for i, tc := range []struct {
-		status  string
-		enter   string   // as testkit.Project.Act knows it
-		allowed []string // by the state
-		idle    []string // are not tried: there is nothing to do, or Nova would accept it
-		locked  bool     // Nova rejects all actions
-		last    string   // Nova accepts it
-		after   domain.InstanceState
-		leave   string // the status that it ends in
+		status string
+		enter  string   // as testkit.Project.Act knows it
+		idle   []string // are not tried: there is nothing to do, or Nova would accept it
+		locked bool     // Nova rejects all actions
+		last   string   // Nova accepts it
+		after  domain.InstanceState
+		leave  string // the status that it ends in
 	}{
 		{
 			status: "SHELVED_OFFLOADED", enter: "shelve",
-			allowed: []string{"start", "unshelve", "deploy", "delete"}, idle: []string{"shelve"}, last: "unshelve", after: domain.InstanceUpdating, leave: "ACTIVE",
+			idle: []string{"shelve"}, last: "unshelve", after: domain.InstanceUpdating,
+			leave: "ACTIVE",
 		},
 		{
-			status: "PAUSED", enter: "pause",
-			allowed: []string{"reboot", "shelve", "snapshot", "delete"}, last: "hard", after: domain.InstanceRebooting, leave: "ACTIVE",
+			status: "PAUSED", enter: "pause", idle: []string{"pause"},
+			last: "hard", after: domain.InstanceRebooting, leave: "ACTIVE",
 		},
 		{
-			status: "SUSPENDED", enter: "suspend",
-			allowed: []string{"reboot", "shelve", "snapshot", "delete"}, last: "hard", after: domain.InstanceRebooting, leave: "ACTIVE",
+			status: "SUSPENDED", enter: "suspend", idle: []string{"suspend"},
+			last: "hard", after: domain.InstanceRebooting, leave: "ACTIVE",
 		},
 		{
 			status: "ERROR", enter: "break",
-			allowed: []string{"stop", "reboot", "deploy", "delete"}, idle: []string{"hard"}, last: "stop",
+			idle: []string{"hard"}, last: "stop",
 			after: domain.InstanceUpdating, leave: "SHUTOFF",
 		},
 		{
 			status: "RESCUE", enter: "rescue",
-			allowed: []string{"delete"}, last: "delete", after: domain.InstanceDeleting, leave: "DELETED",
+			last: "delete", after: domain.InstanceDeleting, leave: "DELETED",
 		},
 		{
 			status: "VERIFY_RESIZE", enter: "resize",
-			allowed: []string{"delete"}, last: "delete", after: domain.InstanceDeleting, leave: "DELETED",
+			last: "delete", after: domain.InstanceDeleting, leave: "DELETED",
 		},
 		{
 			status: "ACTIVE", enter: "lock",
-			locked: true, idle: []string{"start", "unshelve", "snapshot"},
+			locked: true, idle: []string{"start", "unshelve", "snapshot", "unpause", "resume"},
 		},
 	} {
 		t.Run(tc.status, func(t *testing.T) {
@@ -325,8 +325,12 @@ func TestLongActionsInEveryState(t *testing.T) {
 				t.Fatalf("%s: Nova answers %d", tc.enter, status)
 			}
 			p.Await(t, id, tc.status)
-			for _, action := range []string{"start", "stop", "reboot", "hard", "shelve", "unshelve", "snapshot"} {
-				isAllowed := slices.Contains(tc.allowed, action) && action != "reboot" // which may have to be hard
+			state := domain.StateOf(tc.status, "")
+			for _, action := range []string{
+				"start", "stop", "reboot", "hard", "pause", "unpause", "suspend", "resume", "shelve", "unshelve", "snapshot",
+			} {
+				// a reboot may have to be hard
+				isAllowed := slices.Contains(domain.AllowedActions(state), action) && action != "reboot"
 				if isAllowed || action == tc.last || slices.Contains(tc.idle, action) {
 					continue
 				}
@@ -335,7 +339,7 @@ func TestLongActionsInEveryState(t *testing.T) {
 				}
 				a := sendAction(t, app, id, action)
 				words := a.status == 409 && strings.HasPrefix(a.Detail, "nova: ") && len(a.Errors) == 0
-				if tc.locked && !words || !tc.locked && !a.isRejected(tc.allowed...) {
+				if tc.locked && !words || !tc.locked && !a.isRejected(state) {
 					t.Errorf("%s: %+v", action, a)
 				}
 			}

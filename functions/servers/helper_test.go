@@ -48,9 +48,9 @@ func (a actionAnswer) isIdle(states ...domain.InstanceState) bool {
 }
 
 // isRejected reports whether the state did not allow the action, with the actions that it allows.
-func (a actionAnswer) isRejected(allowed ...string) bool {
+func (a actionAnswer) isRejected(state domain.InstanceState) bool {
 	return a.status == 409 && len(a.Errors) > 0 && a.Errors[0].Field == "action" &&
-		slices.Equal(a.Errors[0].Allowed, allowed)
+		slices.Equal(a.Errors[0].Allowed, domain.AllowedActions(state))
 }
 
 func sendAction(t *testing.T, app *testkit.Client, id, action string) (out actionAnswer) {

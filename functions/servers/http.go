@@ -415,8 +415,7 @@ func describe(api huma.API) {
 	httpx.Enum[serverStatus](api, "", domain.ServerStatuses()...)
 	httpx.Enum[domain.ServerSort](api, "", domain.ServerSorts()...)
 	httpx.Enum[domain.ActionStatus](api, "DelegatedActionStatus", "running", "done", "failed")
-	httpx.Enum[domain.Action](api, "ActionVerb",
-		"start", "stop", "reboot", "shelve", "unshelve", "snapshot", "deploy", "delete", "connect")
+	describeActions(api)
 }
 
 // answer is a response beside the one of an operation's output type.

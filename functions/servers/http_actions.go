@@ -2,8 +2,10 @@ package servers
 
 import (
 	"context"
+	"maps"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -70,7 +72,7 @@ type manyActedOutput struct {
 
 func (h handler) actOnMany(ctx context.Context, in *actOnManyInput) (*manyActedOutput, error) {
 	req := newActionRequest(domain.Action(in.Body.Action), in.Body.Hard, in.Body.Force)
-	req.imageName = domain.Deref(in.Body.Name)
+	req.args = domain.ActionArguments{Name: domain.Deref(in.Body.Name), Reason: domain.Deref(in.Body.Reason)}
 	if id, isKeyed, _ := domain.AttemptFrom(ctx); isKeyed {
 		req.key = key{id: id, isOfMany: true}
 	}
@@ -119,6 +121,26 @@ func (h handler) action(ctx context.Context, in *actionInput) (*httpx.Value[Dele
 	}}, err
 }
 
+// actionOfOne is an action on one server, and actionOfMany one on many.
+type (
+	actionOfOne  string
+	actionOfMany string
+)
+
+// ofOneOnly are the actions that one request does to one server only.
+var ofOneOnly = []domain.Action{domain.Rename, domain.Deploy}
+
+// describeActions lists the actions in the API.
+func describeActions(api huma.API) {
+	one := domain.Actions()
+	many := slices.DeleteFunc(slices.Clone(one), func(name string) bool {
+		return slices.Contains(ofOneOnly, domain.Action(name))
+	})
+	httpx.Enum[actionOfOne](api, "", one...)
+	httpx.Enum[actionOfMany](api, "", many...)
+	httpx.Enum[domain.Action](api, "ActionVerb", append(one, string(domain.Connect))...)
+}
+
 type actInput struct {
 	ServerPath
 	Body ServerAction
@@ -128,8 +150,9 @@ type actInput struct {
 // by a newer version: fields that are added need omitempty. agent.Spec checks what a deployment has.
 type ServerAction struct {
 	ID           *httpx.ID         `json:"id" required:"false" nullable:"true"`
-	Action       string            `json:"action" enum:"start,stop,reboot,shelve,unshelve,snapshot,deploy,delete"`
+	Action       actionOfOne       `json:"action"`
 	Name         *string           `json:"name,omitempty" minLength:"1" maxLength:"255"`
+	Reason       *string           `json:"reason,omitempty" minLength:"1" maxLength:"255"`
 	Hard         bool              `json:"hard" required:"false" default:"false" doc:"Of a reboot: power off and on."`
 	Force        bool              `json:"force" required:"false" default:"false"`
 	ConnectionID *httpx.ID         `json:"connection_id" required:"false" nullable:"true"`
@@ -145,46 +168,69 @@ type ServerAction struct {
 // Resolve implements huma.Resolver.
 func (in *ServerAction) Resolve(huma.Context) []error {
 	action := domain.Action(in.Action)
-	faults := checkOptions(action, in.Hard, in.Force, in.Name)
+	faults := checkFields(action, map[string]bool{
+		"name": in.Name != nil, "hard": in.Hard, "force": in.Force, "reason": in.Reason != nil,
+		"image": in.Image != nil, "command": in.Command != nil, "env": in.Env != nil,
+		"registry": in.Registry != nil, "join_token": in.JoinToken != nil, "server_image": in.ServerImage != nil,
+		"confirm_rebuild": in.Confirm,
+	})
+	faults = append(faults, checkTexts(action, in.Name, in.Reason)...)
 	if action == domain.Deploy {
 		if !in.Confirm {
 			faults = append(faults, apperr.InvalidField("confirm_rebuild",
 				"must be true: a deployment recreates the server's disk, and its content is lost", "true"))
 		}
-		return append(faults, in.spec().Check()...)
+		faults = append(faults, in.spec().Check()...)
 	}
-	for _, option := range []struct {
-		field   string
-		isGiven bool
-	}{
-		{"image", in.Image != nil},
-		{"command", in.Command != nil},
-		{"env", in.Env != nil},
-		{"registry", in.Registry != nil},
-		{"join_token", in.JoinToken != nil},
-		{"server_image", in.ServerImage != nil},
-		{"confirm_rebuild", in.Confirm},
-	} {
-		if option.isGiven {
-			faults = append(faults, apperr.InvalidField(option.field, "can be combined with the action deploy only"))
+	return faults
+}
+
+// checkTexts checks what Nova and Glance store: the name of a server or of an image, and the reason of a lock.
+func checkTexts(action domain.Action, name, reason *string) (faults []error) {
+	var wrong error
+	switch {
+	case action == domain.Rename && name == nil:
+		wrong = apperr.InvalidField("name", "is required for the action rename")
+	case action == domain.Rename:
+		wrong = domain.CheckName("name", *name, domain.MaxNameLength)
+	default:
+		wrong = domain.CheckStorable("name", domain.Deref(name))
+	}
+	if wrong != nil {
+		faults = append(faults, wrong)
+	}
+	if reason != nil {
+		if err := domain.CheckText("reason", *reason, domain.MaxNameLength); err != nil {
+			faults = append(faults, err)
 		}
 	}
 	return faults
 }
 
-// checkOptions checks what actions on one server and on many have in common.
-func checkOptions(action domain.Action, hard, force bool, name *string) (faults []error) {
-	if name != nil && action != domain.Snapshot {
-		faults = append(faults, apperr.InvalidField("name", "can be combined with the action snapshot only"))
-	}
-	if err := domain.CheckStorable("name", domain.Deref(name)); err != nil {
-		faults = append(faults, err)
-	}
-	if hard && action != domain.Reboot {
-		faults = append(faults, apperr.InvalidField("hard", "can be combined with the action reboot only"))
-	}
-	if force && action != domain.Delete {
-		faults = append(faults, apperr.InvalidField("force", "can be combined with the action delete only"))
+// fieldsOf are the actions that each field belongs to.
+var fieldsOf = map[string][]domain.Action{
+	"name": {domain.Snapshot, domain.Rename}, "hard": {domain.Reboot}, "force": {domain.Delete}, "reason": {domain.Lock},
+	"image": {domain.Deploy}, "command": {domain.Deploy}, "env": {domain.Deploy}, "registry": {domain.Deploy},
+	"join_token": {domain.Deploy}, "server_image": {domain.Deploy}, "confirm_rebuild": {domain.Deploy},
+}
+
+// checkFields rejects fields that do not belong to the action.
+func checkFields(action domain.Action, given map[string]bool) (faults []error) {
+	for _, field := range slices.Sorted(maps.Keys(given)) {
+		of := fieldsOf[field]
+		if !given[field] || slices.Contains(of, action) {
+			continue
+		}
+		names := make([]string, len(of))
+		for n, action := range of {
+			names[n] = string(action)
+		}
+		what := "the action "
+		if len(of) > 1 {
+			what = "the actions "
+		}
+		faults = append(faults, apperr.InvalidField(field,
+			"can be combined with "+what+strings.Join(names, ", ")+" only"))
 	}
 	return faults
 }
@@ -202,7 +248,8 @@ func (in *ServerAction) spec() agent.Spec {
 
 func (in *ServerAction) request() actionRequest {
 	req := newActionRequest(domain.Action(in.Action), in.Hard, in.Force)
-	req.key, req.imageName = in.key(), domain.Deref(in.Name)
+	req.key = in.key()
+	req.args = domain.ActionArguments{Name: domain.Deref(in.Name), Reason: domain.Deref(in.Reason)}
 	if req.Action == domain.Deploy {
 		req.deploy = &deploy{Spec: in.spec()}
 		if in.ServerImage != nil {
@@ -233,17 +280,21 @@ type actOnManyInput struct{ Body ServersAction }
 
 // ServersAction is the body of POST /v1/servers/actions.
 type ServersAction struct { //nolint:revive // its name in the API
-	Action       string     `json:"action" enum:"start,stop,reboot,shelve,unshelve,snapshot,delete"`
-	Name         *string    `json:"name,omitempty" minLength:"1" maxLength:"255"`
-	Hard         bool       `json:"hard,omitempty" default:"false" doc:"Of a reboot: power off and on."`
-	Force        bool       `json:"force,omitempty" default:"false"`
-	ConnectionID *httpx.ID  `json:"connection_id,omitempty" nullable:"true"`
-	IDs          []httpx.ID `json:"ids" minItems:"1" maxItems:"100"`
+	Action       actionOfMany `json:"action"`
+	Name         *string      `json:"name,omitempty" minLength:"1" maxLength:"255"`
+	Reason       *string      `json:"reason,omitempty" minLength:"1" maxLength:"255"`
+	Hard         bool         `json:"hard,omitempty" default:"false" doc:"Of a reboot: power off and on."`
+	Force        bool         `json:"force,omitempty" default:"false"`
+	ConnectionID *httpx.ID    `json:"connection_id,omitempty" nullable:"true"`
+	IDs          []httpx.ID   `json:"ids" minItems:"1" maxItems:"100"`
 }
 
 // Resolve implements huma.Resolver.
 func (in *ServersAction) Resolve(huma.Context) []error {
-	return checkOptions(domain.Action(in.Action), in.Hard, in.Force, in.Name)
+	action := domain.Action(in.Action)
+	return append(checkFields(action, map[string]bool{
+		"name": in.Name != nil, "hard": in.Hard, "force": in.Force, "reason": in.Reason != nil,
+	}), checkTexts(action, in.Name, in.Reason)...)
 }
 
 type actionInput struct {
@@ -272,9 +323,9 @@ type ServerNotActed struct {
 
 // ServerRefusal is the error of an action on one of many servers.
 type ServerRefusal struct {
-	Code    apperr.Code `json:"code"`
-	Detail  string      `json:"detail" minLength:"1"`
-	Allowed []string    `json:"allowed,omitempty" enum:"start,stop,reboot,shelve,unshelve,snapshot,deploy,delete"`
+	Code    apperr.Code   `json:"code"`
+	Detail  string        `json:"detail" minLength:"1"`
+	Allowed []actionOfOne `json:"allowed,omitempty"`
 }
 
 func showNotActed(o outcome, err error) ServerNotActed {
@@ -282,7 +333,7 @@ func showNotActed(o outcome, err error) ServerNotActed {
 	out := ServerNotActed{serverID(o.ID), ServerRefusal{Code: e.Code, Detail: e.Message}}
 	for _, f := range e.Fields {
 		if f.Field == "action" {
-			out.Error.Allowed = f.Allowed
+			out.Error.Allowed = httpx.Each(f.Allowed, func(name string) actionOfOne { return actionOfOne(name) })
 		}
 	}
 	return out

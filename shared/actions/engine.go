@@ -1,5 +1,4 @@
-// Package actions does one action to one server: start, stop, reboot, shelve, unshelve, make an image of it, delete,
-// deploy an agent, connect. With the caller's own token an action ends when Nova accepts it; with a delegation it is
+// Package actions does one action to one server: those of the table in shared/domain, and connect. With the caller's own token an action ends when Nova accepts it; with a delegation it is
 // followed to its end.
 package actions
 
@@ -24,8 +23,9 @@ type Cloud interface {
 	StopServer(ctx context.Context, id string) error
 	RebootServer(ctx context.Context, id string, hard bool) error
 	DeleteServer(ctx context.Context, id string) error
-	RebuildServer(ctx context.Context, id string, r domain.Rebuild, fromVolume bool) error
+	RebuildServer(ctx context.Context, id string, r domain.RebuildRequest, fromVolume bool) error
 	ShelveServer(ctx context.Context, id string) error
+	ActOnServer(ctx context.Context, server domain.Server, action domain.Action, args domain.ActionArguments) error
 	OffloadServer(ctx context.Context, id string) error
 	SnapshotServer(ctx context.Context, id, name string, action uuid.UUID) (imageID string, err error)
 	ImagesOf(ctx context.Context, mark uuid.UUID, server domain.Server) ([]domain.Image, error)
@@ -57,9 +57,9 @@ type Action struct {
 	Force      bool                    // of Delete: also a server that existed before it was connected
 	Deployment Deployment              // of Deploy
 	Limits     domain.ConnectionLimits // of the images that Deploy may use
-	ImageName  string                  // of Snapshot; "" = the server's name
-	Lease      uuid.UUID               // of Snapshot: the lease that it is for, which names the image; zero = none
-	Follow     *Follow                 // nil: the action has ended when Nova has accepted it
+	Arguments  domain.ActionArguments
+	Lease      uuid.UUID // of Snapshot: the lease that it is for, which names the image; zero = none
+	Follow     *Follow   // nil: the action has ended when Nova has accepted it
 }
 
 // Follow is what following an action to its end takes.
@@ -75,7 +75,7 @@ type Deployment struct {
 	ImageID  string    // "" = the server's own
 	NotAfter time.Time // a later rebuild would be useless; zero = no limit
 	// Prepare is called just before the rebuild, and returns the deployment's ID and user_data.
-	Prepare func(context.Context) (domain.Rebuild, error)
+	Prepare func(context.Context) (domain.RebuildRequest, error)
 }
 
 // Progress is how far an action has come after a step.

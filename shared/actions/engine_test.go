@@ -44,9 +44,20 @@ func (f *fakeNova) RebootServer(context.Context, string, bool) error {
 	return f.call("reboot", "rebooting")
 }
 
+// taskOf are Nova's tasks of actions.
+var taskOf = map[domain.Action]string{
+	domain.Pause: "pausing", domain.Unpause: "unpausing", domain.Suspend: "suspending", domain.Resume: "resuming",
+}
+
+func (f *fakeNova) ActOnServer(
+	_ context.Context, _ domain.Server, action domain.Action, _ domain.ActionArguments,
+) error {
+	return f.call(string(action), taskOf[action])
+}
+
 func (f *fakeNova) DeleteServer(context.Context, string) error { return f.call("delete", "deleting") }
 
-func (f *fakeNova) RebuildServer(_ context.Context, _ string, r domain.Rebuild, _ bool) error {
+func (f *fakeNova) RebuildServer(_ context.Context, _ string, r domain.RebuildRequest, _ bool) error {
 	f.server.Metadata = r.Metadata
 	return f.call("rebuild "+r.ImageID, "rebuilding")
 }
@@ -107,6 +118,7 @@ func TestStep(t *testing.T) {
 	start, stop := domain.ActionRequest{Action: domain.Start}, domain.ActionRequest{Action: domain.Stop}
 	remove, reboot := domain.ActionRequest{Action: domain.Delete}, domain.ActionRequest{Action: domain.Reboot}
 	shelve, unshelve := domain.ActionRequest{Action: domain.Shelve}, domain.ActionRequest{Action: domain.Unshelve}
+	ask := func(action domain.Action) domain.ActionRequest { return domain.ActionRequest{Action: action} }
 	accepted := func(state domain.InstanceState) Progress { return Progress{State: state, Accepted: true, Done: true} }
 	done := func(state domain.InstanceState) Progress { return Progress{State: state, Done: true} }
 	for name, tc := range map[string]struct {
@@ -131,6 +143,35 @@ func TestStep(t *testing.T) {
 		"shelved already":        {shelve, false, server("SHELVED", ""), "", done("shelved"), false, ""},
 		"being shelved":          {shelve, false, server("ACTIVE", "shelving"), "", done("updating"), false, ""},
 		"shelve in ERROR":        {shelve, false, server("ERROR", ""), "", Progress{}, false, apperr.Conflict},
+		"pause": {
+			ask(domain.Pause), false, server("ACTIVE", ""), "pause", accepted("updating"), false, "",
+		},
+		"paused already": {ask(domain.Pause), false, server("PAUSED", ""), "", done("paused"), false, ""},
+		"being paused": {
+			ask(domain.Pause), true, server("ACTIVE", "pausing"), "", done("updating"), false, "",
+		},
+		"pause a suspended one": {
+			ask(domain.Pause), false, server("SUSPENDED", ""), "", Progress{}, false, apperr.Conflict,
+		},
+		"suspend, followed": {
+			ask(domain.Suspend), true, server("ACTIVE", ""), "suspend", accepted("updating"), false, "",
+		},
+		"resume": {
+			ask(domain.Resume), false, server("SUSPENDED", ""), "resume", accepted("updating"), false, "",
+		},
+		"resumed already":  {ask(domain.Resume), true, server("ACTIVE", ""), "", done("active"), false, ""},
+		"lock":             {ask(domain.Lock), false, server("ERROR", ""), "lock", accepted("error"), false, ""},
+		"unlocked already": {ask(domain.Unlock), true, server("ACTIVE", ""), "", done("active"), false, ""},
+		"lock a deleted server": {
+			ask(domain.Lock), false, server("DELETED", ""), "", Progress{}, false, apperr.Conflict,
+		},
+		"rename while it stops": {
+			ask(domain.Rename), true, server("ACTIVE", "powering-off"), "rename", accepted("updating"), false, "",
+		},
+		"stop before a confirm": {stop, true, server("VERIFY_RESIZE", ""), "", Progress{}, false, apperr.Conflict},
+		"stop during a resize": {
+			stop, true, server("RESIZE", "resize_prep"), "", Progress{State: "resizing"}, true, "",
+		},
 		"start a paused server":  {start, true, server("PAUSED", ""), "", Progress{}, false, apperr.Conflict},
 		"start during the build": {start, true, server("BUILD", ""), "", Progress{State: "building"}, true, ""},
 		"start a deleted server": {start, true, server("DELETED", ""), "", Progress{}, false, apperr.NotFound},
@@ -148,6 +189,7 @@ func TestStep(t *testing.T) {
 	} {
 		nova, stored := &fakeNova{server: tc.server}, &fakeInstances{}
 		a := actionOf(tc.request)
+		a.Arguments.Name = "new"
 		if tc.isFollowed {
 			a.Follow = &Follow{RequestedAt: time.Now(), Now: time.Now()}
 		}
@@ -169,6 +211,22 @@ func TestStep(t *testing.T) {
 		if by := stored.actor; stored.last.State != tc.want.State || by == nil || by.Action != tc.request.Action {
 			t.Errorf("%s: stored is %s by %+v", name, stored.last.State, by)
 		}
+	}
+}
+
+// TestRename stores the new name, so that its event has it. A repeated one finds it.
+func TestRename(t *testing.T) {
+	t.Parallel()
+	nova, stored := &fakeNova{server: server("ACTIVE", "")}, &fakeInstances{}
+	a := actionOf(domain.ActionRequest{Action: domain.Rename})
+	a.Arguments.Name = "new"
+	if _, err := (Engine{stored}).Step(t.Context(), nova, a); err != nil || stored.last.Name != "new" {
+		t.Errorf("stored is %+v: %v", stored.last, err)
+	}
+	nova.server.Name = "new"
+	p, err := Engine{stored}.Step(t.Context(), nova, a)
+	if err != nil || p.Accepted || !p.Done || len(nova.calls) != 1 {
+		t.Errorf("the repeated one: %+v after %v: %v", p, nova.calls, err)
 	}
 }
 
@@ -195,7 +253,9 @@ func TestRunDeploys(t *testing.T) {
 	t.Parallel()
 	nova, id := &fakeNova{server: server("SHUTOFF", "")}, uuid.New()
 	a := actionOf(domain.ActionRequest{Action: domain.Deploy})
-	a.Deployment.Prepare = func(context.Context) (domain.Rebuild, error) { return domain.Rebuild{ID: id}, nil }
+	a.Deployment.Prepare = func(context.Context) (domain.RebuildRequest, error) {
+		return domain.RebuildRequest{ID: id}, nil
+	}
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	p, err := Engine{&fakeInstances{}}.Run(ctx, &startingNova{fakeNova: nova}, a)

@@ -59,7 +59,7 @@ func (x executor) run(ctx context.Context, server domain.Server) (Progress, erro
 		return x.shelve(ctx, server, state)
 	case x.Action.Action == domain.Snapshot:
 		return x.snapshot(ctx, server, state)
-	case x.Idle(state, server.Task):
+	case x.Idle(state, server.Task), x.Check(state) == nil && x.Fulfilled(server, x.Arguments):
 		return Progress{State: state, Done: true}, nil
 	case x.Action.Action == domain.Reboot && x.Follow != nil:
 		return x.followReboot(ctx, server, state)
@@ -88,7 +88,7 @@ func (x executor) followReboot(
 // apply calls Nova if the server's state allows it. Only a deletion that is followed continues after that.
 func (x executor) apply(ctx context.Context, server domain.Server, state domain.InstanceState) (Progress, error) {
 	if err := x.Check(state); err != nil {
-		return x.notAllowed(state, err)
+		return x.notAllowed(server, state, err)
 	}
 	if x.Instance.ID != uuid.Nil && !x.MayDelete(x.Instance.Origin) {
 		return Progress{}, ErrNeedsForce
@@ -105,8 +105,8 @@ func (x executor) apply(ctx context.Context, server domain.Server, state domain.
 }
 
 // notAllowed blocks the action while Nova is working on the server, and fails it in other states.
-func (x executor) notAllowed(state domain.InstanceState, err error) (Progress, error) {
-	if slices.Contains(domain.MovingStates(), state) {
+func (x executor) notAllowed(server domain.Server, state domain.InstanceState, err error) (Progress, error) {
+	if server.IsMoving() {
 		return Progress{State: state, Blocked: err}, nil
 	}
 	return Progress{}, err
@@ -141,8 +141,10 @@ func (x executor) callNova(ctx context.Context, server domain.Server, state doma
 		return x.cloud.RebootServer(ctx, server.ID, x.Hard)
 	case domain.Shelve:
 		return x.cloud.ShelveServer(ctx, server.ID)
+	case domain.Start, domain.Unshelve:
+		return x.start(ctx, server.ID, state)
 	}
-	return x.start(ctx, server.ID, state)
+	return x.cloud.ActOnServer(ctx, server, x.Action.Action, x.Arguments)
 }
 
 // clockSkew is how far the database's clock and Nova's may differ.
@@ -166,8 +168,11 @@ func (x executor) start(ctx context.Context, id string, state domain.InstanceSta
 // recordAccepted stores the state that follows from the call in a state.
 func (x executor) recordAccepted(ctx context.Context, server domain.Server, state domain.InstanceState) {
 	i := x.Instance
+	if x.Action.Action == domain.Rename {
+		server.Name = x.Arguments.Name
+	}
 	i.Observe(server)
-	i.State, i.Problem = x.After(state), nil
+	i.Accepted(x.ActionRequest)
 	x.record(domain.WithActor(ctx, x.Actor.Doing(x.Action.Action, x.ID)), i)
 }
 
@@ -211,7 +216,7 @@ func (x executor) followDelete(
 		blocked := apperr.New(apperr.Conflict, "Nova has not deleted the server for %s", blockedFor)
 		return Progress{State: state, Blocked: blocked}, nil
 	case x.Check(state) != nil:
-		return x.notAllowed(state, x.Check(state))
+		return x.notAllowed(server, state, x.Check(state))
 	}
 	at, exhausted := x.Instance.NextDelete(x.Follow.RequestedAt)
 	if x.Follow.Now.Before(at) {
@@ -300,7 +305,7 @@ func (x executor) deploy(ctx context.Context, server domain.Server, state domain
 		return x.accepted(ctx, server, state, true, x.rebuild(ctx, server))
 	}
 	if err := x.Check(state); err != nil {
-		return x.notAllowed(state, err)
+		return x.notAllowed(server, state, err)
 	}
 	if x.Follow == nil {
 		return Progress{State: state}, nil

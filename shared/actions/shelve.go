@@ -27,7 +27,7 @@ func (x executor) shelve(ctx context.Context, server domain.Server, state domain
 	case server.Status == "SHELVED":
 		return x.offload(ctx, server, state)
 	case x.Check(state) != nil:
-		return x.notAllowed(state, x.Check(state))
+		return x.notAllowed(server, state, x.Check(state))
 	}
 	if err := x.setCalledAt(ctx); err != nil {
 		return Progress{}, err
@@ -68,7 +68,7 @@ func (x executor) snapshot(ctx context.Context, server domain.Server, state doma
 		err := x.cloud.UnshelveServer(ctx, server.ID)
 		return Progress{State: domain.InstanceUpdating}, err
 	case x.Check(state) != nil:
-		return x.notAllowed(state, x.Check(state))
+		return x.notAllowed(server, state, x.Check(state))
 	case server.Task != "":
 		return Progress{State: state, Blocked: busy(server)}, nil
 	}
@@ -134,7 +134,7 @@ func (x executor) imageName(server domain.Server) string {
 	if x.Lease != uuid.Nil {
 		return ImageName(server.Name, x.Lease)
 	}
-	return cmp.Or(x.ImageName, server.Name)
+	return cmp.Or(x.Arguments.Name, server.Name)
 }
 
 // ImageName is the name of the image that is made of a server at the end of a lease.

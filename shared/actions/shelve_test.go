@@ -88,7 +88,7 @@ func TestShelveAndSnapshot(t *testing.T) {
 	} {
 		tc.server.Name = "web"
 		nova, a := &fakeNova{server: tc.server}, actionOf(domain.ActionRequest{Action: domain.Snapshot})
-		a.ImageName = tc.image
+		a.Arguments.Name = tc.image
 		if tc.isFollowed {
 			a.Follow = &Follow{RequestedAt: time.Now(), Now: time.Now()}
 		}

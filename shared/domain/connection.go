@@ -75,16 +75,20 @@ const (
 	MayStart      Permission = "start"
 	MayStop       Permission = "stop"
 	MayReboot     Permission = "reboot"
+	MayPause      Permission = "pause"    // and to unpause
+	MaySuspend    Permission = "suspend"  // and to resume
 	MayShelve     Permission = "shelve"   // MayStart permits to unshelve
 	MaySnapshot   Permission = "snapshot" // make images of servers
+	MayLock       Permission = "lock"     // and to unlock
+	MayRename     Permission = "rename"
 	MayDeploy     Permission = "deploy"
 	MayDeallocate Permission = "deallocate" // delete servers
 )
 
 // Permissions lists every permission, for messages and checks.
 func Permissions() []string {
-	return texts(MayAllocate, MayConnect, MayStart, MayStop, MayReboot, MayShelve, MaySnapshot, MayDeploy,
-		MayDeallocate)
+	return texts(MayAllocate, MayConnect, MayStart, MayStop, MayReboot, MayPause, MaySuspend, MayShelve, MaySnapshot,
+		MayLock, MayRename, MayDeploy, MayDeallocate)
 }
 
 // Connection is a stored delegation: a right to act in its owner's project, with limits.

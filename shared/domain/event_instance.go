@@ -39,7 +39,7 @@ type InstanceEventData struct {
 var instanceEvent = EventType{
 	Type: InstanceEvent, Data: InstanceEventData{}, Operation: "instanceState", Subject: "the instance",
 	Summary: "An instance is in another state",
-	Notes: "A change of its addresses, its Nova status or its fault is an event, too. The last event of a " +
+	Notes: "A change of its name, its addresses, its Nova status or its fault is an event, too. The last event of a " +
 		"disconnected instance has `disconnected`.",
 	Example: `{"instance_id": "019b7c5e-3a10-7c44-9d0b-2f6a1c0e9a11",
 		"server_id": "4f8052c0-49f2-4b75-a508-5c4454e37731", "name": "web", "state": "active",

@@ -258,7 +258,11 @@ var (
 		MayStart:   {serverAction},
 		MayStop:    {serverAction},
 		MayReboot:  {serverAction},
+		MayPause:   {serverAction},
+		MaySuspend: {serverAction},
 		MayShelve:  {serverAction},
+		MayLock:    {serverAction},
+		MayRename:  {{"compute", "PUT", "/**/servers/*"}},
 		MaySnapshot: {
 			serverAction,
 			{"image", "GET", "/**/images"},

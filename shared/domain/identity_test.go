@@ -118,7 +118,7 @@ func TestAccessRules(t *testing.T) {
 		}
 		seen[rule] = true
 		if !strings.HasPrefix(rule.Path, "/") || len(rule.Path) > 225 || !slices.Contains([]string{
-			"GET", "POST", "DELETE",
+			"GET", "POST", "PUT", "DELETE",
 		}, rule.Method) {
 			t.Errorf("Keystone does not take %v", rule)
 		}

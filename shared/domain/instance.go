@@ -21,13 +21,17 @@ const (
 	InstanceStopped   InstanceState = "stopped"
 	InstanceShelved   InstanceState = "shelved"
 	InstancePaused    InstanceState = "paused"
+	InstanceSuspended InstanceState = "suspended"
 	InstanceRebooting InstanceState = "rebooting"
-	InstanceUpdating  InstanceState = "updating" // resize, rebuild, migration, and unknown statuses
-	InstanceRescued   InstanceState = "rescued"
-	InstanceError     InstanceState = "error"
-	InstanceUnknown   InstanceState = "unknown" // its cell or the API is down; never counted as deleted
-	InstanceDeleting  InstanceState = "deleting"
-	InstanceDeleted   InstanceState = "deleted"
+	InstanceUpdating  InstanceState = "updating" // rebuild, live migration, and unknown statuses
+	// InstanceResizing lasts until a resize or a cold migration is confirmed or reverted. The status VERIFY_RESIZE says
+	// that it waits for that.
+	InstanceResizing InstanceState = "resizing"
+	InstanceRescued  InstanceState = "rescued"
+	InstanceError    InstanceState = "error"
+	InstanceUnknown  InstanceState = "unknown" // its cell or the API is down; never counted as deleted
+	InstanceDeleting InstanceState = "deleting"
+	InstanceDeleted  InstanceState = "deleted"
 )
 
 // Where an instance came from.
@@ -39,7 +43,8 @@ const (
 var stateOfStatus = map[string]InstanceState{
 	"BUILD": InstanceBuilding, "ACTIVE": InstanceActive, "SHUTOFF": InstanceStopped,
 	"SHELVED": InstanceShelved, "SHELVED_OFFLOADED": InstanceShelved,
-	"PAUSED": InstancePaused, "SUSPENDED": InstancePaused,
+	"PAUSED": InstancePaused, "SUSPENDED": InstanceSuspended,
+	"RESIZE": InstanceResizing, verifyResize: InstanceResizing, "REVERT_RESIZE": InstanceResizing,
 	"REBOOT": InstanceRebooting, "HARD_REBOOT": InstanceRebooting,
 	"RESCUE": InstanceRescued, "ERROR": InstanceError, "UNKNOWN": InstanceUnknown,
 	"DELETED": InstanceDeleted, "SOFT_DELETED": InstanceDeleting, // may be restored
@@ -52,7 +57,12 @@ var stateOfTask = map[string]InstanceState{
 	"shelving": InstanceUpdating, "shelving_offloading": InstanceUpdating, "unshelving": InstanceUpdating,
 	"spawning": InstanceUpdating, "shelving_image_pending_upload": InstanceUpdating,
 	"shelving_image_uploading": InstanceUpdating,
+	"pausing":                  InstanceUpdating, "unpausing": InstanceUpdating, "suspending": InstanceUpdating,
+	"resuming": InstanceUpdating, "rescuing": InstanceUpdating, "unrescuing": InstanceUpdating,
 }
+
+// verifyResize is Nova's status of a server that waits until its resize is confirmed or reverted.
+const verifyResize = "VERIFY_RESIZE"
 
 // StateOf translates Nova's status and task state ("" = no task). An unknown status counts as updating.
 func StateOf(status, task string) InstanceState {
@@ -143,6 +153,17 @@ func (i *Instance) Observe(s Server) (changed bool) {
 		old.Problem != nil && *old.Problem != *i.Problem
 }
 
+// Accepted moves the instance to the state that follows from an action that Nova has accepted. changed is false if that
+// is its state already.
+func (i *Instance) Accepted(a ActionRequest) (changed bool) {
+	after := a.After(i.State)
+	if after == i.State {
+		return false
+	}
+	i.State, i.Problem = after, nil
+	return true
+}
+
 // unexplained is the detail of an instance in error until Nova shows a fault.
 const unexplained = "the server is in ERROR"
 
@@ -176,8 +197,9 @@ func (i *Instance) Explain(fault Fault) {
 // living are the states of an instance with a server. Each may follow every other: between two polls a server may go
 // through any of them.
 var living = []InstanceState{
-	InstanceBuilding, InstanceActive, InstanceStopped, InstanceShelved, InstancePaused, InstanceRebooting,
-	InstanceUpdating, InstanceRescued, InstanceError, InstanceUnknown, InstanceDeleting,
+	InstanceBuilding, InstanceActive, InstanceStopped, InstanceShelved, InstancePaused, InstanceSuspended,
+	InstanceRebooting, InstanceUpdating, InstanceResizing, InstanceRescued, InstanceError, InstanceUnknown,
+	InstanceDeleting,
 }
 
 // InstanceTransitions are the states that may follow each state of an instance. Requested is only a first state, and
@@ -244,8 +266,18 @@ func (i *Instance) ProjectGone() {
 	i.Problem = &Problem{Code: "project_gone", Detail: "the project was deleted in Keystone"}
 }
 
-// moving are the states that Nova soon leaves on its own.
-var moving = []InstanceState{InstanceRequested, InstanceBuilding, InstanceRebooting, InstanceUpdating, InstanceDeleting}
+// moving are the states that Nova soon leaves on its own. A resize that is to be confirmed is among them: see IsMoving.
+var moving = []InstanceState{
+	InstanceRequested, InstanceBuilding, InstanceRebooting, InstanceUpdating, InstanceResizing, InstanceDeleting,
+}
+
+// IsMoving reports whether Nova soon leaves the server's state on its own.
+func (s Server) IsMoving() bool {
+	return slices.Contains(moving, StateOf(s.Status, s.Task)) && !s.IsResized()
+}
+
+// IsResized reports whether the server waits until its resize or its migration is confirmed or reverted.
+func (s Server) IsResized() bool { return s.Status == verifyResize && s.Task == "" }
 
 // MovingStates returns the states that Nova soon leaves on its own. Their instances are polled more often.
 func MovingStates() []InstanceState { return slices.Clone(moving) }

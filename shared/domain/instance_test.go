@@ -11,7 +11,8 @@ import (
 func TestStateOfUnknownStatusIsUpdating(t *testing.T) {
 	t.Parallel()
 	for status, want := range map[string]InstanceState{
-		"ACTIVE": InstanceActive, "UNKNOWN": InstanceUnknown, "VERIFY_RESIZE": InstanceUpdating,
+		"ACTIVE": InstanceActive, "UNKNOWN": InstanceUnknown, "VERIFY_RESIZE": InstanceResizing,
+		"SUSPENDED":   InstanceSuspended,
 		"NEW_IN_2030": InstanceUpdating,
 	} {
 		if got := StateOf(status, ""); got != want {

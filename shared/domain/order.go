@@ -182,7 +182,7 @@ func (o Order) settled(i Instance) bool {
 	}
 	if o.Spec.Stopped {
 		switch i.State {
-		case InstanceActive, InstanceUpdating, InstanceRebooting, InstanceUnknown:
+		case InstanceActive, InstanceUpdating, InstanceResizing, InstanceRebooting, InstanceUnknown:
 			return false
 		}
 	}

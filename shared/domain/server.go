@@ -25,7 +25,7 @@ type Server struct {
 	ProjectID string            `json:"-"`
 	UserID    string            `json:"-"` // its creator
 	Task      string            `json:"-"` // Nova's task state; "" = none
-	Locked    bool              `json:"-"`
+	Locked    bool              `json:"locked,omitempty"`
 	Host      string            `json:"-"`                 // by default for admins only; "" = hidden, or on none
 	HostID    string            `json:"-"`                 // the same for a project's servers on one host; "" = on none
 	Launched  bool              `json:"-"`                 // it has been on a host once, so it may have data

@@ -70,9 +70,9 @@ type instanceStep struct {
 	i domain.Instance
 }
 
-// start has the instance run. A paused one does, for Nova: only its user may resume it.
+// start has the instance run. A paused or suspended one does, for Nova: only its user may resume it.
 func (s instanceStep) start(ctx context.Context) (isDone bool, err error) {
-	if s.i.State == domain.InstancePaused {
+	if s.i.State == domain.InstancePaused || s.i.State == domain.InstanceSuspended {
 		return true, nil
 	}
 	return s.ensureState(ctx, domain.Start)

@@ -137,7 +137,8 @@ func machineObject(server domain.Server) Object {
 		if server.Task != "" {
 			o.State = ObjectWorking
 		}
-	case domain.InstanceStopped, domain.InstanceShelved, domain.InstancePaused, domain.InstanceRescued:
+	case domain.InstanceStopped, domain.InstanceShelved, domain.InstancePaused, domain.InstanceSuspended,
+		domain.InstanceRescued:
 		o.State, o.Reason = ObjectReady, "Nova's status of the server is "+server.Status
 	case domain.InstanceError:
 		o.State, o.Reason = ObjectError, "the server is in ERROR"

@@ -255,7 +255,7 @@ func calls(projectID string) []call {
 			}, acting,
 		},
 		{"RebuildServer", func(ctx context.Context, s *openstack.Session) error {
-			return s.RebuildServer(ctx, id, domain.Rebuild{ImageID: id, UserData: "x", Metadata: map[string]string{}},
+			return s.RebuildServer(ctx, id, domain.RebuildRequest{ImageID: id, UserData: "x", Metadata: map[string]string{}},
 				false)
 		}, acting},
 		{
@@ -327,7 +327,7 @@ func TestLifeWithinAccessRules(t *testing.T) {
 		t.Fatalf("got %+v %v", server, err)
 	}
 	mark := uuid.New()
-	rebuild := domain.Rebuild{ImageID: f.ImageID, UserData: "#cloud-config\n{}\n", Metadata: server.Marked(mark)}
+	rebuild := domain.RebuildRequest{ImageID: f.ImageID, UserData: "#cloud-config\n{}\n", Metadata: server.Marked(mark)}
 	if err := some.RebuildServer(t.Context(), id, rebuild, false); err != nil {
 		t.Fatal(err)
 	}

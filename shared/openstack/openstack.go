@@ -41,6 +41,7 @@ const (
 	computeMultiattach  = "2.60" // volumes that several servers may have; rejected before
 	computeVolumeTypes  = "2.67" // the type of a new volume in the create call
 	computeDownCells    = "2.69" // servers and hosts of a cell that is down are shown in part
+	computeLockReason   = "2.73" // why a server is locked
 	computeServerGroups = "2.71" // a server shows its server groups; Nova of 2.69's release has it, too
 	computeAggregateIDs = "2.41" // an aggregate shows its uuid, which is its name in Placement
 	computeServiceIDs   = "2.53" // a compute service shows the id by which it is changed

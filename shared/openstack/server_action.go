@@ -104,7 +104,7 @@ func absentIsDone(err error) error {
 
 // RebuildServer replaces the server's disk from an image, with new user_data and metadata. A server that boots from a
 // volume needs the image's id, and a cloud with Nova 2.93.
-func (s *Session) RebuildServer(ctx context.Context, id string, r domain.Rebuild, fromVolume bool) error {
+func (s *Session) RebuildServer(ctx context.Context, id string, r domain.RebuildRequest, fromVolume bool) error {
 	version := computeRebuildData
 	if fromVolume {
 		version = computeRebuildVolume

@@ -281,7 +281,7 @@ func TestRebuildAsItIsAskedFor(t *testing.T) {
 	for fromVolume, version := range map[bool]string{false: "2.57", true: "2.93"} {
 		s := newStub(t)
 		s.answer("POST /compute/servers/id/action", 202, "")
-		r := domain.Rebuild{
+		r := domain.RebuildRequest{
 			ID: uuid.New(), ImageID: "i1", UserData: "#cloud-config", Metadata: map[string]string{"a": "b"},
 		}
 		if err := s.session(t).RebuildServer(t.Context(), "id", r, fromVolume); err != nil {
@@ -301,7 +301,7 @@ func TestRebuildAsItIsAskedFor(t *testing.T) {
 	s := newStub(t)
 	s.answer("POST /compute/servers/id/action", 406,
 		`{"computeFault":{"message":"Version 2.93 is not supported by the API. Minimum is 2.1 and maximum is 2.79."}}`)
-	err := s.session(t).RebuildServer(t.Context(), "id", domain.Rebuild{ImageID: "i1"}, true)
+	err := s.session(t).RebuildServer(t.Context(), "id", domain.RebuildRequest{ImageID: "i1"}, true)
 	if apperr.CodeOf(err) != apperr.Unsupported || !strings.Contains(apperr.As(err).Message, "2.93") {
 		t.Errorf("an older Nova: %v", err)
 	}

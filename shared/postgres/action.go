@@ -20,7 +20,7 @@ type Actions struct{ DB *DB }
 
 const actionColumns = `
 id, project_id, connection_id, instance_id, server_id, user_id, verb, hard, payload, status, problem, created_at,
-updated_at, actor, image_name, image_id`
+updated_at, actor, arguments, image_id`
 
 // actionRow is a row of actionColumns.
 type actionRow struct {
@@ -70,7 +70,7 @@ with used as (
     returning id
 ), after as (
     insert into actions (project_id, id, connection_id, instance_id, server_id, user_id, verb, hard, payload,
-                         body_sha256, actor, image_name)
+                         body_sha256, actor, arguments)
     select $1, $2, id, $4, $5, $6, $7, $8, $9, $11, $12, $13 from used
     where (select count(*) from actions where connection_id = $3 and status = 'running') < $10
     returning *, null::text as previous_status
@@ -139,7 +139,7 @@ connection_id = $3 and body_sha256 is not distinct from $4 as is_same from actio
 func createAction(ctx context.Context, db querier, a domain.DelegatedAction) (domain.DelegatedAction, error) {
 	row, found, err := queryFound[actionRow](ctx, db, createActionSQL, a.ProjectID, a.ID, a.ConnectionID, a.InstanceID,
 		a.ServerID, a.UserID, a.Request.Action, a.Request.Hard, a.Payload, maxWaiting, a.BodySHA256, a.Actor,
-		a.ImageName)
+		a.Arguments)
 	if err == nil && !found {
 		err = apperr.New(apperr.Conflict, "the connection has ended, is suspended, or has %d waiting actions, "+
 			"which is the limit", maxWaiting)

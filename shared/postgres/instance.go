@@ -42,7 +42,8 @@ with call as (
     for update
 ), news as (
     select b.*, b.disconnected_at is null
-        and (b.state <> $5 or b.raw_status <> $6 or b.addresses <> $8 or b.problem is distinct from $7) as is_news
+        and (b.state <> $5 or b.raw_status <> $6 or b.name <> $4 or b.addresses <> $8
+            or b.problem is distinct from $7) as is_news
     from before b
     where coalesce(b.seen_at, '-infinity') <= coalesce($12, clock_timestamp())
 ), after as (

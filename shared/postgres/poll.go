@@ -52,7 +52,7 @@ const pollColumns = `p.project_id, p.since, p.full_at,
     p.failing_since, p.not_before, p.gone_at, p.sweep_at as scan_at, p.sweep_marker as scan_marker`
 
 // movingSince selects the instances (i) that Nova is changing, and that changed within an interval. The states are
-// literals, so that instances_moving is used.
+// literals, so that instances_in_motion is used.
 func movingSince(within string) string {
 	states := make([]string, 0, len(domain.MovingStates()))
 	for _, state := range domain.MovingStates() {

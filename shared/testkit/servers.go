@@ -198,7 +198,8 @@ func (p *Project) Fail(t testing.TB, name string) {
 var actions = map[string]any{
 	"start": object{"os-start": nil}, "stop": object{"os-stop": nil}, "shelve": object{"shelve": nil},
 	"unshelve": object{"unshelve": nil}, "snapshot": object{"createImage": object{"name": "snapshot"}},
-	"pause": object{"pause": nil}, "suspend": object{"suspend": nil}, "lock": object{"lock": nil},
+	"pause": object{"pause": nil}, "unpause": object{"unpause": nil}, "suspend": object{"suspend": nil},
+	"resume": object{"resume": nil}, "lock": object{"lock": nil},
 	"unlock": object{"unlock": nil},
 	"rescue": object{"rescue": object{}}, "break": object{"os-resetState": object{"state": "error"}},
 	"reboot": object{"reboot": object{"type": "SOFT"}}, "hard": object{"reboot": object{"type": "HARD"}},

@@ -27,6 +27,7 @@ var cloudAnswers = []struct {
 "metadata": {}, "created": "2026-01-01T00:00:00Z", "updated": "2026-01-01T00:00:00Z"}}`},
 	{`POST /compute/servers`, 202, `{"server": {"id": "$new"}}`},
 	{`POST /compute/servers/[^/]+/action`, 202, `{"image_id": "$new"}`},
+	{`PUT /compute/servers/[^/]+`, 200, `{"server": {"id": "$last", "name": "x"}}`},
 	{`DELETE /compute/servers/[^/]+`, 204, ``},
 	{`GET /compute/flavors/detail`, 200, `{"flavors": [
 {"id": "1", "name": "m1.tiny", "vcpus": 1, "ram": 512, "disk": 1, "os-flavor-access:is_public": true},

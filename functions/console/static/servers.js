@@ -2,23 +2,25 @@
 import { el, set, swap, button, heading, table, facts, keyed, empty, age, clock, memory, confirm, say, announce, later,
   uid } from './dom.js';
 import { get, call, listing } from './api.js';
-import { mark, stateOf, inMotion, actions } from './state.js';
+import { mark, stateOf, inMotion, actions, allActions } from './state.js';
 import { acts, isSoon, left } from './leaseacts.js';
 
 const verbs = { start: 'Start', stop: 'Stop', reboot: 'Reboot', hard: 'Hard reboot', shelve: 'Shelve',
-  unshelve: 'Unshelve', snapshot: 'Snapshot', delete: 'Delete' };
+  unshelve: 'Unshelve', snapshot: 'Snapshot', pause: 'Pause', unpause: 'Unpause', suspend: 'Suspend', resume: 'Resume',
+  rename: 'Rename', lock: 'Lock', unlock: 'Unlock', delete: 'Delete' };
 const title = (server) => server.name || server.id;
 /** word is the state, or what Nova calls one that has no word of its own, such as verify_resize. */
 const word = (server, state) => (state === 'updating' && server.instance?.state !== 'updating'
   ? server.status.toLowerCase().replaceAll('_', ' ') : state);
 
-/** controls are the buttons of what the server's state allows. done is called after each. */
-function controls(server, done) {
+/** controls are the buttons of actions on the server. done is called after each. */
+function controls(server, verbsOf, done) {
   const act = async (verb) => {
     const answer = await call('POST', `/v1/servers/${server.id}/actions`, verb === 'hard'
       ? { action: 'reboot', hard: true } : { action: verb });
     say(answer.changed ? `${title(server)}: ${verbs[verb].toLowerCase()} is under way.`
-      : `${title(server)} is ${answer.state} already.`);
+      : ['lock', 'unlock'].includes(verb) ? `${title(server)} is ${verb}ed already.`
+        : `${title(server)} is ${answer.state} already.`);
     done(verb);
   };
   const refused = (problem) => {
@@ -47,9 +49,17 @@ function controls(server, done) {
         done('snapshot');
       });
   };
-  const own = { delete: remove, snapshot };
+  const rename = () => {
+    const name = el('input', { id: uid(), required: true, maxlength: 255, value: server.name });
+    confirm(`Rename ${title(server)}?`, el('label', {}, 'New name ', name), 'Rename', async () => {
+      await call('POST', `/v1/servers/${server.id}/actions`, { action: 'rename', name: name.value });
+      say(`${title(server)} is called ${name.value} now.`);
+      done('rename');
+    });
+  };
+  const own = { delete: remove, snapshot, rename };
   return el('div', { class: 'acts' },
-    actions(stateOf(server)).map((verb) => button(verbs[verb], own[verb] || (() => act(verb).catch(refused)),
+    verbsOf.map((verb) => button(verbs[verb], own[verb] || (() => act(verb).catch(refused)),
     { kind: verb === 'delete' ? 'quiet danger' : 'quiet', key: verb, label: `${verbs[verb]} ${title(server)}` })));
 }
 
@@ -97,7 +107,7 @@ function all(refresh) {
     server.partial ? '' : el('span',
       { title: `${server.flavor.vcpus} vCPUs, ${memory(server.flavor.ram_mb)}, ${server.flavor.disk_gb} GiB` },
       server.flavor.name), age(server.created_at),
-    controls(server, () => { hot.touch(); refresh(); }));
+    controls(server, actions(stateOf(server)), () => { hot.touch(); refresh(); }));
 
   async function load() {
     const query = new URLSearchParams();
@@ -165,13 +175,14 @@ function one(id, refresh, go) {
 
   function draw(server, lease) {
     const state = stateOf(server);
-    swap(head, heading(title(server), controls(server, () => { hot.touch(); refresh(); })));
+    swap(head, heading(title(server), controls(server, allActions(server), () => { hot.touch(); refresh(); })));
     const i = server.instance, f = server.flavor, known = !server.partial;
     set(body, known ? null : el('p', { class: 'note' },
       'The server\'s cell is down: only its id, its status and its times are known.'), server.fault
       ? el('p', { class: 'note bad' }, el('b', {}, `Nova says (${server.fault.code}): `), server.fault.message) : null,
       el('div', { class: 'card' }, facts([
         ['Status', [mark(state, word(server, state)), el('span', { class: 'soft' }, ` Nova: ${server.status}`)]],
+          ['Locked', server.locked && 'Nova rejects other actions until it is unlocked'],
           ['Addresses', addresses(server)],
         ['Flavor', known && `${f.name}: ${f.vcpus} vCPU, ${memory(f.ram_mb)}, ${f.disk_gb} GiB disk`],
         ['Security groups', server.security_groups?.join(', ')],

@@ -4,17 +4,22 @@ import { el, svg } from './dom.js';
 // What Nova's status is in the API's words, and which actions it then allows (shared/domain says both).
 const states = {
   BUILD: 'building', ACTIVE: 'active', SHUTOFF: 'stopped', SHELVED: 'shelved', SHELVED_OFFLOADED: 'shelved',
-    PAUSED: 'paused', SUSPENDED: 'paused',
+    PAUSED: 'paused', SUSPENDED: 'suspended',
+  RESIZE: 'resizing', VERIFY_RESIZE: 'resizing', REVERT_RESIZE: 'resizing',
   REBOOT: 'rebooting', HARD_REBOOT: 'rebooting', RESCUE: 'rescued', ERROR: 'error', UNKNOWN: 'unknown',
     DELETED: 'deleted', SOFT_DELETED: 'deleted',
 };
 const moves = {
-  active: ['stop', 'reboot', 'hard', 'shelve', 'snapshot'], stopped: ['start', 'hard', 'shelve', 'snapshot'],
-    shelved: ['unshelve'], paused: ['hard', 'shelve', 'snapshot'],
-    rebooting: ['hard'], error: ['stop', 'hard'],
+  active: ['stop', 'reboot', 'hard', 'shelve', 'snapshot'],
+  stopped: ['start', 'hard', 'shelve', 'snapshot'], shelved: ['unshelve'],
+  paused: ['unpause', 'hard', 'shelve', 'snapshot'], suspended: ['resume', 'hard', 'shelve', 'snapshot'],
+  rebooting: ['hard'], error: ['stop', 'hard'],
 };
+// More of them, on the page of one server. A lock and a name can be changed in every state but these.
+const rare = { active: ['pause', 'suspend'] };
+const fixed = ['requested', 'unknown', 'deleting', 'deleted'];
 
-const moving = ['requested', 'building', 'rebooting', 'updating', 'deleting', 'running', 'due',
+const moving = ['requested', 'building', 'rebooting', 'updating', 'resizing', 'deleting', 'running', 'due',
   'starting', 'ending', 'joining', 'leaving', 'creating', 'migrating', 'confirming'];
 
 /** inMotion tells that a state is going to change automatically soon. */
@@ -27,9 +32,17 @@ export function stateOf(server) {
     'updating';
 }
 
-/** actions are the actions that a state allows. */
-export const actions = (state) => [...(moves[state] || []),
-  ...(['deleting', 'deleted'].includes(state) ? [] : ['delete'])];
+const removal = (state) => (['deleting', 'deleted'].includes(state) ? [] : ['delete']);
+
+/** actions are the frequent actions that a state allows. */
+export const actions = (state) => [...(moves[state] || []), ...removal(state)];
+
+/** allActions are all the actions that a server allows. */
+export function allActions(server) {
+  const state = stateOf(server);
+  const own = fixed.includes(state) ? [] : ['rename', server.locked ? 'unlock' : 'lock'];
+  return [...(moves[state] || []), ...(rare[state] || []), ...own, ...removal(state)];
+}
 
 const good = ['active', 'ready', 'done', 'verified', 'delivered', 'moved', 'up', 'proven'];
 const bad = ['error', 'failed', 'dead', 'lost', 'gone', 'partial', 'rolled_back', 'down', 'degraded'];

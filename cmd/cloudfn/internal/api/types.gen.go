@@ -118,8 +118,10 @@ const (
 	InstanceStateRebooting InstanceState = "rebooting"
 	InstanceStateRequested InstanceState = "requested"
 	InstanceStateRescued   InstanceState = "rescued"
+	InstanceStateResizing  InstanceState = "resizing"
 	InstanceStateShelved   InstanceState = "shelved"
 	InstanceStateStopped   InstanceState = "stopped"
+	InstanceStateSuspended InstanceState = "suspended"
 	InstanceStateUnknown   InstanceState = "unknown"
 	InstanceStateUpdating  InstanceState = "updating"
 )
@@ -181,11 +183,18 @@ const (
 const (
 	ServerActionActionDelete   ServerActionAction = "delete"
 	ServerActionActionDeploy   ServerActionAction = "deploy"
+	ServerActionActionLock     ServerActionAction = "lock"
+	ServerActionActionPause    ServerActionAction = "pause"
 	ServerActionActionReboot   ServerActionAction = "reboot"
+	ServerActionActionRename   ServerActionAction = "rename"
+	ServerActionActionResume   ServerActionAction = "resume"
 	ServerActionActionShelve   ServerActionAction = "shelve"
 	ServerActionActionSnapshot ServerActionAction = "snapshot"
 	ServerActionActionStart    ServerActionAction = "start"
 	ServerActionActionStop     ServerActionAction = "stop"
+	ServerActionActionSuspend  ServerActionAction = "suspend"
+	ServerActionActionUnlock   ServerActionAction = "unlock"
+	ServerActionActionUnpause  ServerActionAction = "unpause"
 	ServerActionActionUnshelve ServerActionAction = "unshelve"
 )
 
@@ -847,7 +856,7 @@ type Instance struct {
 	ServerID *UUID `json:"server_id,omitempty"`
 
 	// State The state, in words that do not change with Nova's versions. `requested`: Nova has not said yes yet. `updating`:
-	// something is in progress. `unknown`: its cell is down, which does not mean that the server is deleted.
+	// something is in progress. `resizing`: until a resize or a migration is confirmed or reverted. `unknown`: its cell is down, which does not mean that the server is deleted.
 	State InstanceState `json:"state"`
 }
 
@@ -868,7 +877,7 @@ type InstanceError struct {
 type InstanceErrorCode string
 
 // InstanceState The state, in words that do not change with Nova's versions. `requested`: Nova has not said yes yet. `updating`:
-// something is in progress. `unknown`: its cell is down, which does not mean that the server is deleted.
+// something is in progress. `resizing`: until a resize or a migration is confirmed or reverted. `unknown`: its cell is down, which does not mean that the server is deleted.
 type InstanceState string
 
 // KeyPair An SSH key of the caller's that Nova puts on a server.
@@ -1461,7 +1470,7 @@ type PartProblem struct {
 }
 
 // Permission `allocate`: launch servers, and reuse idle ones of the connection. `connect`: adopt any server of the project. `start`, `stop`,
-// `reboot`, `shelve` (unshelving takes `start`), `snapshot`: make images of servers, `deploy` an agent, `deallocate`: delete. Disconnecting a server takes no permission.
+// `reboot`, `pause` (and unpause), `suspend` (and resume), `shelve` (unshelving takes `start`), `snapshot`: make images of servers, `lock` (and unlock), `rename`, `deploy` an agent, `deallocate`: delete. Disconnecting a server takes no permission.
 type Permission string
 
 // PlanField defines model for PlanField.
@@ -1773,6 +1782,9 @@ type Server struct {
 	// KeyName The key pair. Absent without one.
 	KeyName *string `json:"key_name,omitempty"`
 
+	// Locked Nova rejects actions of its project but `unlock`. Absent otherwise, and through a connection.
+	Locked *bool `json:"locked,omitempty"`
+
 	// Metadata As in Nova.
 	Metadata *map[string]string `json:"metadata,omitempty"`
 
@@ -1835,8 +1847,11 @@ type ServerAction struct {
 	// JoinToken Of deploy: the value of the variable JOIN_TOKEN, with which the agent joins. It should be valid once and for a short time.
 	JoinToken *string `json:"join_token,omitempty"`
 
-	// Name Of snapshot: the name of the image. The default is the server's name.
+	// Name Of snapshot: the name of the image. The default is the server's name. Required for rename.
 	Name *string `json:"name,omitempty"`
+
+	// Reason Of lock: why, as Nova shows it to others.
+	Reason *string `json:"reason,omitempty"`
 
 	// Registry Of deploy: the login to the image's registry. It is used for the pull and not stored.
 	Registry *RegistryLogin `json:"registry,omitempty"`
@@ -1883,7 +1898,7 @@ type ServerChanged struct {
 	ServerID UUID `json:"server_id"`
 
 	// State The state, in words that do not change with Nova's versions. `requested`: Nova has not said yes yet. `updating`:
-	// something is in progress. `unknown`: its cell is down, which does not mean that the server is deleted.
+	// something is in progress. `resizing`: until a resize or a migration is confirmed or reverted. `unknown`: its cell is down, which does not mean that the server is deleted.
 	State InstanceState `json:"state"`
 }
 
@@ -1913,7 +1928,7 @@ type ServerConnected struct {
 	ServerID UUID `json:"server_id"`
 
 	// State The state, in words that do not change with Nova's versions. `requested`: Nova has not said yes yet. `updating`:
-	// something is in progress. `unknown`: its cell is down, which does not mean that the server is deleted.
+	// something is in progress. `resizing`: until a resize or a migration is confirmed or reverted. `unknown`: its cell is down, which does not mean that the server is deleted.
 	State InstanceState `json:"state"`
 }
 
@@ -2019,7 +2034,7 @@ type ServerInstance struct {
 	Origin ServerInstanceOrigin `json:"origin"`
 
 	// State The state, in words that do not change with Nova's versions. `requested`: Nova has not said yes yet. `updating`:
-	// something is in progress. `unknown`: its cell is down, which does not mean that the server is deleted.
+	// something is in progress. `resizing`: until a resize or a migration is confirmed or reverted. `unknown`: its cell is down, which does not mean that the server is deleted.
 	State InstanceState `json:"state"`
 }
 
@@ -2075,6 +2090,9 @@ type ServersAction struct {
 
 	// Name Of snapshot: the name of each image. The default is the server's name.
 	Name *string `json:"name,omitempty"`
+
+	// Reason Of lock: why, as Nova shows it to others.
+	Reason *string `json:"reason,omitempty"`
 }
 
 // ServersActionAction defines model for ServersAction.Action.

@@ -170,7 +170,8 @@ type actions struct {
 // permissions are those for commands that have another name.
 var permissions = map[string]domain.Permission{
 	"launch": domain.MayAllocate, "create": domain.MayAllocate, "delete": domain.MayDeallocate,
-	"unshelve": domain.MayStart, "rebuild": domain.MayDeploy,
+	"unshelve": domain.MayStart, "unpause": domain.MayPause, "resume": domain.MaySuspend, "unlock": domain.MayLock,
+	"rebuild": domain.MayDeploy,
 }
 
 // Set implements pflag.Value.

@@ -83,7 +83,7 @@ func (s *servers) actCommand(action, short, example string) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return s.act(cmd.Context(), targets, action, cli.Body(cmd.Flags(), "id", "hard", "force", "name"), wait)
+			return s.act(cmd.Context(), targets, action, cli.Body(cmd.Flags(), "id", "hard", "force", "name", "reason"), wait)
 		},
 	}
 	wait.Flags(cmd, "it is done")
@@ -264,9 +264,12 @@ type waiter struct {
 	note       string // what is still to come, besides its state
 }
 
-// goals are the states that actions lead to. A snapshot leaves the state as it is.
+// goals are the states that actions lead to. An action without one is done when Nova has accepted it; a snapshot has an
+// image to wait for.
 var goals = map[api.ServerActionAction]domain.InstanceState{
 	api.ServerActionActionStart: domain.InstanceActive, api.ServerActionActionStop: domain.InstanceStopped,
+	api.ServerActionActionPause: domain.InstancePaused, api.ServerActionActionUnpause: domain.InstanceActive,
+	api.ServerActionActionSuspend: domain.InstanceSuspended, api.ServerActionActionResume: domain.InstanceActive,
 	api.ServerActionActionReboot: domain.InstanceActive, api.ServerActionActionDeploy: domain.InstanceActive,
 	api.ServerActionActionShelve: domain.InstanceShelved, api.ServerActionActionUnshelve: domain.InstanceActive,
 	api.ServerActionActionDelete: domain.InstanceDeleted,
@@ -275,7 +278,7 @@ var goals = map[api.ServerActionAction]domain.InstanceState{
 // stable are the states that last until someone acts.
 var stable = []domain.InstanceState{
 	domain.InstanceActive, domain.InstanceStopped, domain.InstanceShelved, domain.InstancePaused,
-	domain.InstanceRescued, domain.InstanceError, domain.InstanceDeleted,
+	domain.InstanceSuspended, domain.InstanceRescued, domain.InstanceError, domain.InstanceDeleted,
 }
 
 // wait polls the servers until each has reached its goal, or has failed.
@@ -384,7 +387,8 @@ func (w *waiter) update(server api.Server) {
 	}
 	w.State, w.note = string(state), ""
 	w.hasMoved = w.hasMoved || state != domain.InstanceError
-	isDelete, isGoal := w.action == api.ServerActionActionDelete, state == goals[w.action]
+	goal, hasGoal := goals[w.action]
+	isDelete, isGoal := w.action == api.ServerActionActionDelete, state == goal || !hasGoal
 	switch {
 	case state == domain.InstanceDeleted:
 		w.setGone()

@@ -39,6 +39,7 @@ func Command(a *cli.App) *cobra.Command {
 		s.shelveCommand(), s.unshelveCommand(), s.snapshotCommand(), s.consoleCommand(), s.deleteCommand(),
 		s.deployCommand(), s.connectCommand(), s.disconnectCommand(), s.reusableCommand(), s.actionCommand(),
 		s.volumesCommand(), s.attachCommand(), s.detachCommand())
+	c.AddCommand(s.stateCommands()...)
 	c.Aliases = []string{"server"}
 	c.Long = `List, show and act on servers. SERVER is the id of a server, or of the instance that it is tracked as,
 or a name that only one server has. -o name prints for each server what other commands take: its name, or its id where
@@ -199,7 +200,7 @@ func detailTable(found api.Item[api.Server], lease string) output.Table[api.Serv
 	return output.Table[api.Server]{
 		Name: names([]api.Item[api.Server]{found}),
 		Columns: []string{
-			"NAME", "ID", "STATUS*", "STATE*:instance.state", "FAULT", "ADDRESSES", "FLAVOR", "IMAGE", "ZONE",
+			"NAME", "ID", "STATUS*", "STATE*:instance.state", "LOCKED", "FAULT", "ADDRESSES", "FLAVOR", "IMAGE", "ZONE",
 			"KEY:key_name", "SECURITY_GROUPS", "SERVER_GROUPS", "VOLUMES", "METADATA", "TAGS", "LEASE",
 			"CREATED:created_at", "UPDATED", "INSTANCE:instance.id", "ORIGIN:instance.origin",
 			"CONNECTION:instance.connection_id", "AGENT", "PARTIAL",
@@ -208,7 +209,7 @@ func detailTable(found api.Item[api.Server], lease string) output.Table[api.Serv
 			"IMAGE": image, "SERVER_GROUPS": serverGroups, "VOLUMES": volumeNames,
 			"LEASE":    func(api.Server) string { return lease },
 			"METADATA": func(s api.Server) string { return output.Pairs(domain.Deref(s.Metadata)) },
-			"FAULT":    fault, "FLAVOR": flavor, "UPDATED": updated, "AGENT": agent, "PARTIAL": partial,
+			"LOCKED":   locked, "FAULT": fault, "FLAVOR": flavor, "UPDATED": updated, "AGENT": agent, "PARTIAL": partial,
 			"ADDRESSES": func(s api.Server) string {
 				return addresses(s, func(a api.Address) string {
 					return fmt.Sprintf("%s %s (%s)", a.IP, a.Network, a.Type)
@@ -216,6 +217,13 @@ func detailTable(found api.Item[api.Server], lease string) output.Table[api.Serv
 			},
 		},
 	}
+}
+
+func locked(s api.Server) string {
+	if s.Locked == nil {
+		return ""
+	}
+	return "Nova rejects other actions than unlock"
 }
 
 func fault(s api.Server) string {

@@ -1,0 +1,88 @@
+package openstack
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+// TestServerCalls sends what Nova takes, by the lowest microversion that has it.
+func TestServerCalls(t *testing.T) {
+	t.Parallel()
+	for action, tc := range map[domain.Action]struct {
+		args    domain.ActionArguments
+		version string
+		body    map[string]any
+	}{
+		domain.Pause:   {version: "", body: map[string]any{"pause": nil}},
+		domain.Unpause: {version: "", body: map[string]any{"unpause": nil}},
+		domain.Suspend: {version: "", body: map[string]any{"suspend": nil}},
+		domain.Resume:  {version: "", body: map[string]any{"resume": nil}},
+		domain.Unlock:  {version: "", body: map[string]any{"unlock": nil}},
+		domain.Lock: {
+			args: domain.ActionArguments{Reason: "why"}, version: "2.73",
+			body: map[string]any{"lock": map[string]any{"locked_reason": "why"}},
+		},
+	} {
+		s := newStub(t)
+		s.answer("POST /compute/servers/id/action", http.StatusAccepted, "")
+		if err := s.session(t).ActOnServer(t.Context(), domain.Server{ID: "id"}, action, tc.args); err != nil {
+			t.Fatalf("%s: %v", action, err)
+		}
+		sent := s.to("/compute/servers/id/action")[0]
+		version := sent.Header.Get("X-Openstack-Nova-Api-Version")
+		if version == computeBase {
+			version = ""
+		}
+		if diff := cmp.Diff(tc.body, bodyOf(t, sent)); diff != "" || version != tc.version {
+			t.Errorf("%s by %q: %s", action, version, diff)
+		}
+	}
+	s := newStub(t)
+	s.answer("PUT /compute/servers/id", http.StatusOK, `{"server":{"id":"id","name":"new"}}`)
+	err := s.session(t).ActOnServer(t.Context(), domain.Server{ID: "id"}, domain.Rename,
+		domain.ActionArguments{Name: "new"})
+	sent := s.to("/compute/servers/id")
+	if err != nil || len(sent) != 1 {
+		t.Fatalf("%d requests: %v", len(sent), err)
+	}
+	if diff := cmp.Diff(map[string]any{"server": map[string]any{"name": "new"}}, bodyOf(t, sent[0])); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// TestRefusedServerCalls keep Nova's status and its words.
+func TestRefusedServerCalls(t *testing.T) {
+	t.Parallel()
+	for status, want := range map[int]apperr.Code{
+		400: apperr.Invalid, 403: apperr.Forbidden, 404: apperr.NotFound, 409: apperr.Conflict,
+	} {
+		s := newStub(t)
+		s.answer("POST /compute/servers/id/action", status, `{"x":{"message":"Instance id is locked"}}`)
+		err := s.session(t).ActOnServer(t.Context(), domain.Server{ID: "id"}, domain.Suspend, domain.ActionArguments{})
+		if apperr.CodeOf(err) != want || !strings.Contains(apperr.As(err).Message, "Instance id is locked") {
+			t.Errorf("%d: %v", status, err)
+		}
+	}
+}
+
+// TestEveryActionHasACall: those without a row here have a method of their own.
+func TestEveryActionHasACall(t *testing.T) {
+	t.Parallel()
+	own := []domain.Action{
+		domain.Start, domain.Stop, domain.Reboot, domain.Shelve, domain.Unshelve, domain.Snapshot, domain.Rename,
+		domain.Deploy, domain.Delete,
+	}
+	for _, name := range domain.Actions() {
+		_, hasCall := serverCalls[domain.Action(name)]
+		if hasCall == slices.Contains(own, domain.Action(name)) {
+			t.Errorf("%s: has a call %t", name, hasCall)
+		}
+	}
+}
