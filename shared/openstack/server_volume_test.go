@@ -84,7 +84,7 @@ func TestSetVolumes(t *testing.T) {
 		{"volumeId":"c","tag":null,"delete_on_termination":false},
 		{"volumeId":"other","tag":"volume-7","delete_on_termination":true}]}`)
 	s.answer("PUT /compute/servers/s1/os-volume_attachments/{id}", 202, ``)
-	s.answer("PUT /volumev3/volumes/{id}", 200, `{"volume":{}}`)
+	s.answer("PUT /volumev3/v3/p1/volumes/{id}", 200, `{"volume":{}}`)
 	for range 2 {
 		err := session.SetVolumes(t.Context(), "s1", []domain.ServerVolume{
 			{SizeGB: 1}, {SizeGB: 2, DeleteOnTermination: true, Name: "data"}, {ID: "c", DeleteOnTermination: true},
@@ -107,7 +107,7 @@ func TestSetVolumes(t *testing.T) {
 	}
 	once := []any{
 		attachment("a", false),
-		map[string]any{"/volumev3/volumes/b": map[string]any{"volume": map[string]any{"name": "data"}}},
+		map[string]any{"/volumev3/v3/p1/volumes/b": map[string]any{"volume": map[string]any{"name": "data"}}},
 		attachment("c", true),
 	}
 	if diff := cmp.Diff(append(once, once...), changes); diff != "" {
@@ -157,7 +157,7 @@ func TestVolumePage(t *testing.T) {
 	s := newStub(t)
 	session := s.offering(t, s.catalog("compute", "volumev3"))
 	const two = `{"id":"a","size":1,"attachments":[{"server_id":null},{"server_id":"s"}]},{"id":"b","bootable":"true"}`
-	s.pages("GET /volumev3/volumes/detail", map[string]string{
+	s.pages("GET /volumev3/v3/p1/volumes/detail", map[string]string{
 		"": `{"volumes":[` + two + `]}`, "b": `{"volumes":[{"id":"c"}],"volumes_links":[{"rel":"next","href":"x"}]}`,
 		"c": `{"volumes":[]}`,
 	})
@@ -177,7 +177,7 @@ func TestVolumePage(t *testing.T) {
 	if err != nil || len(page) != 2 || !page[1].IsBootable || cmp.Diff(page[0].Servers, []string{"s"}) != "" {
 		t.Errorf("got %+v, %v", page, err)
 	}
-	calls := s.to("/volumev3/volumes/detail")
+	calls := s.to("/volumev3/v3/p1/volumes/detail")
 	first, last := calls[0].URL.Query(), calls[len(calls)-1].URL.Query()
 	if first.Get("limit") != "2" || calls[2].URL.Query().Get("limit") != "1000" || last.Get("status") != "in-use" {
 		t.Errorf("got %v and %v", first, last)
@@ -189,7 +189,7 @@ func TestOwnVolume(t *testing.T) {
 	t.Parallel()
 	s := newStub(t)
 	session := s.offering(t, s.catalog("compute", "volumev3"))
-	s.answer("GET /volumev3/volumes/v", 200, `{"volume":{"id":"v","os-vol-tenant-attr:tenant_id":"p1"}}`)
+	s.answer("GET /volumev3/v3/p1/volumes/v", 200, `{"volume":{"id":"v","os-vol-tenant-attr:tenant_id":"p1"}}`)
 	if _, err := session.OwnVolume(t.Context(), "v", "p1"); err != nil {
 		t.Error(err)
 	}
