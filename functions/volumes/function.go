@@ -1,4 +1,4 @@
-// Package volumes serves /v1/volumes: the project's volumes in Cinder, whoever made them.
+// Package volumes serves /v1/volumes: all volumes of the project in Cinder.
 package volumes
 
 import (
@@ -12,7 +12,7 @@ type Config struct{}
 // Function declares volumes.
 var Function = run.HTTP[Config, service]{
 	Name:    "volumes",
-	Summary: "The project's volumes, whoever made them.",
+	Summary: "All volumes of the project.",
 	Reach: run.Reach{
 		Tables: map[string]string{
 			"idempotency_keys": "select, insert, update, delete",

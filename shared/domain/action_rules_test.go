@@ -92,7 +92,7 @@ func TestActionPermissions(t *testing.T) {
 	}
 }
 
-// TestMoving: a resize that is to be confirmed waits for somebody, not for Nova.
+// TestMoving: a resize that is to be confirmed waits for its owner, not for Nova.
 func TestMoving(t *testing.T) {
 	t.Parallel()
 	for status, want := range map[string]bool{

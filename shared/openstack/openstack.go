@@ -47,7 +47,7 @@ const (
 	computeServiceIDs   = "2.53" // a compute service shows the id by which it is changed
 	computeMigrations   = "2.23" // a migration shows its type
 	computeLiveMigrate  = "2.34" // Nova checks a live migration after its answer; the call waited for that before
-	computeAttachDelete = "2.79" // an attachment says whether its volume is deleted with the server, from its call on
+	computeAttachDelete = "2.79" // an attachment shows if its volume is deleted with the server, from its call on
 	computeKeepVolumes  = "2.85" // an attachment can be changed, and shows its tag and what becomes of the volume
 	computeActionFault  = "2.84" // an event of an action says in words why it failed
 	computeImageID      = "2.45" // a snapshot's id in the answer; in the path of an address before

@@ -78,16 +78,16 @@ func TestNewVolumesOfServer(t *testing.T) {
 func TestSetVolumes(t *testing.T) {
 	t.Parallel()
 	s := newStub(t)
-	s.answer("GET /v3/auth/catalog", 200, s.catalog("compute", "volumev3"))
+	session := s.offering(t, s.catalog("compute", "volumev3"))
 	s.answer("GET /compute/servers/s1/os-volume_attachments", 200, `{"volumeAttachments":[
 		{"volumeId":"a","tag":"volume-0","delete_on_termination":true},
 		{"volumeId":"b","tag":"volume-1","delete_on_termination":true},
 		{"volumeId":"c","tag":null,"delete_on_termination":false},
 		{"volumeId":"other","tag":"volume-7","delete_on_termination":true}]}`)
 	s.answer("PUT /compute/servers/s1/os-volume_attachments/{id}", 202, ``)
-	s.answer("PUT /volumev3/volumes/{id}", 200, `{"volume":{}}`)
+	s.answer("PUT /volumev3/v3/p1/volumes/{id}", 200, `{"volume":{}}`)
 	for range 2 {
-		err := s.session(t).SetVolumes(t.Context(), "s1", []domain.ServerVolume{
+		err := session.SetVolumes(t.Context(), "s1", []domain.ServerVolume{
 			{SizeGB: 1},
 			{SizeGB: 2, DeleteOnTermination: true, Name: "data"},
 			{ID: "c", DeleteOnTermination: true},
@@ -110,7 +110,7 @@ func TestSetVolumes(t *testing.T) {
 	}
 	once := []any{
 		attachment("a", false),
-		map[string]any{"/volumev3/volumes/b": map[string]any{"volume": map[string]any{"name": "data"}}},
+		map[string]any{"/volumev3/v3/p1/volumes/b": map[string]any{"volume": map[string]any{"name": "data"}}},
 		attachment("c", true),
 	}
 	if diff := cmp.Diff(append(once, once...), changes); diff != "" {
@@ -118,7 +118,7 @@ func TestSetVolumes(t *testing.T) {
 	}
 }
 
-// TestAttachments: Nova is asked with the lowest microversion that shows what becomes of a volume.
+// TestAttachments: the request has the lowest microversion that shows what becomes of a volume.
 func TestAttachments(t *testing.T) {
 	t.Parallel()
 	s := newStub(t)
@@ -158,9 +158,9 @@ func TestAttachments(t *testing.T) {
 func TestVolumePage(t *testing.T) {
 	t.Parallel()
 	s := newStub(t)
-	s.answer("GET /v3/auth/catalog", 200, s.catalog("compute", "volumev3"))
+	session := s.offering(t, s.catalog("compute", "volumev3"))
 	const two = `{"id":"a","size":1,"attachments":[{"server_id":null},{"server_id":"s"}]},{"id":"b","bootable":"true"}`
-	s.pages("GET /volumev3/volumes/detail", map[string]string{
+	s.pages("GET /volumev3/v3/p1/volumes/detail", map[string]string{
 		"": `{"volumes":[` + two + `]}`, "b": `{"volumes":[{"id":"c"}],"volumes_links":[{"rel":"next","href":"x"}]}`,
 		"c": `{"volumes":[]}`,
 	})
@@ -171,16 +171,16 @@ func TestVolumePage(t *testing.T) {
 		hasMore bool
 	}{{1, "", 1, true}, {2, "", 2, false}, {1000, "", 2, false}, {1, "b", 1, true}, {1, "c", 0, false}} {
 		q := domain.VolumeQuery{Limit: tc.limit, Marker: tc.marker}
-		page, hasMore, err := s.session(t).VolumePage(t.Context(), q)
+		page, hasMore, err := session.VolumePage(t.Context(), q)
 		if err != nil || len(page) != tc.want || hasMore != tc.hasMore {
 			t.Errorf("%+v: got %+v, %t, %v", tc, page, hasMore, err)
 		}
 	}
-	page, _, err := s.session(t).VolumePage(t.Context(), domain.VolumeQuery{Limit: 2, Status: "in-use"})
+	page, _, err := session.VolumePage(t.Context(), domain.VolumeQuery{Limit: 2, Status: "in-use"})
 	if err != nil || len(page) != 2 || !page[1].IsBootable || cmp.Diff(page[0].Servers, []string{"s"}) != "" {
 		t.Errorf("got %+v, %v", page, err)
 	}
-	calls := s.to("/volumev3/volumes/detail")
+	calls := s.to("/volumev3/v3/p1/volumes/detail")
 	first, last := calls[0].URL.Query(), calls[len(calls)-1].URL.Query()
 	if first.Get("limit") != "2" || calls[2].URL.Query().Get("limit") != "1000" || last.Get("status") != "in-use" {
 		t.Errorf("got %v and %v", first, last)
@@ -191,12 +191,12 @@ func TestVolumePage(t *testing.T) {
 func TestOwnVolume(t *testing.T) {
 	t.Parallel()
 	s := newStub(t)
-	s.answer("GET /v3/auth/catalog", 200, s.catalog("compute", "volumev3"))
-	s.answer("GET /volumev3/volumes/v", 200, `{"volume":{"id":"v","os-vol-tenant-attr:tenant_id":"p1"}}`)
-	if _, err := s.session(t).OwnVolume(t.Context(), "v", "p1"); err != nil {
+	session := s.offering(t, s.catalog("compute", "volumev3"))
+	s.answer("GET /volumev3/v3/p1/volumes/v", 200, `{"volume":{"id":"v","os-vol-tenant-attr:tenant_id":"p1"}}`)
+	if _, err := session.OwnVolume(t.Context(), "v", "p1"); err != nil {
 		t.Error(err)
 	}
-	if _, err := s.session(t).OwnVolume(t.Context(), "v", "p2"); apperr.CodeOf(err) != apperr.NotFound {
+	if _, err := session.OwnVolume(t.Context(), "v", "p2"); apperr.CodeOf(err) != apperr.NotFound {
 		t.Errorf("got %v", err)
 	}
 }
