@@ -24,7 +24,8 @@ var behind = map[string]string{
 	"connections update": "--name x", "flavors update": "--description x", "leases extend": "--by 2h",
 	"leases update": "--name x", "leases end": "--confirm-delete", "managed rollback": "3", "managed scale": "2",
 	"managed update": "--set count=2", "nodes label": "rack=r1", "nodes update": "--region-zone x",
-	"servers deploy": "--image agent:1 --confirm-rebuild", "servers rename": "x",
+	"servers attach": "data", "servers deploy": "--image agent:1 --confirm-rebuild", "servers detach": "data",
+	"servers rename": "x",
 }
 
 // TestEveryCommandSuggestsNames: a command that takes something by its name suggests the nearest name when nothing has

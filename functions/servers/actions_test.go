@@ -327,7 +327,8 @@ func TestLongActionsInEveryState(t *testing.T) {
 			p.Await(t, id, tc.status)
 			state := domain.StateOf(tc.status, "")
 			for _, action := range []string{
-				"start", "stop", "reboot", "hard", "pause", "unpause", "suspend", "resume", "shelve", "unshelve", "snapshot",
+				"start", "stop", "reboot", "hard", "pause", "unpause", "suspend", "resume", "shelve", "unshelve",
+				"snapshot",
 			} {
 				// a reboot may have to be hard
 				isAllowed := slices.Contains(domain.AllowedActions(state), action) && action != "reboot"

@@ -130,10 +130,12 @@ func TestListFilters(t *testing.T) {
 	for query, want := range map[string]string{
 		"flavor=" + f.Flavor: "web-1", "flavor=" + f.FlavorID + "&image=" + f.Image: "web-1",
 		"image=" + f.ImageID: "web-1",
-		"ip=" + ip:           "web-1", "ip=" + strings.Replace(ip, ".", ":", 1): "", "ip=203.0.113.": "", "key_name=none": "",
+		"ip=" + ip:           "web-1", "ip=" + strings.Replace(ip, ".", ":", 1): "", "ip=203.0.113.": "",
+		"key_name=none":               "",
 		"key_name=none&tracked=false": "", "flavor=" + f.Flavor + "&tracked=true": "",
-		"sort=name&changes_since=" + since: "web-1 web-2", "sort=-name&changes_since=" + since: "web-2 web-1",
-		"changes_since=2099-01-01T00:00:00Z": "",
+		"name=web-&sort=name&changes_since=" + since:  "web-1 web-2",
+		"name=web-&sort=-name&changes_since=" + since: "web-2 web-1",
+		"changes_since=2099-01-01T00:00:00Z":          "",
 	} {
 		var got ServerPage
 		a := app.Get(t, "/v1/servers?"+query)

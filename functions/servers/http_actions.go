@@ -209,8 +209,9 @@ func checkTexts(action domain.Action, name, reason *string) (faults []error) {
 
 // fieldsOf are the actions that each field belongs to.
 var fieldsOf = map[string][]domain.Action{
-	"name": {domain.Snapshot, domain.Rename}, "hard": {domain.Reboot}, "force": {domain.Delete}, "reason": {domain.Lock},
-	"image": {domain.Deploy}, "command": {domain.Deploy}, "env": {domain.Deploy}, "registry": {domain.Deploy},
+	"name": {domain.Snapshot, domain.Rename}, "hard": {domain.Reboot}, "force": {domain.Delete},
+	"reason": {domain.Lock},
+	"image":  {domain.Deploy}, "command": {domain.Deploy}, "env": {domain.Deploy}, "registry": {domain.Deploy},
 	"join_token": {domain.Deploy}, "server_image": {domain.Deploy}, "confirm_rebuild": {domain.Deploy},
 }
 

@@ -48,7 +48,7 @@ type ServerVolume struct {
 }
 
 // ServerVolumes are all volumes of a server.
-type ServerVolumes struct { //nolint:revive // its name in the API
+type ServerVolumes struct {
 	Volumes []ServerVolume `json:"volumes"`
 }
 

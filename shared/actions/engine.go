@@ -1,5 +1,5 @@
-// Package actions does one action to one server: those of the table in shared/domain, and connect. With the caller's own token an action ends when Nova accepts it; with a delegation it is
-// followed to its end.
+// Package actions does one action to one server: those of the table in shared/domain, and connect. With the caller's
+// own token an action ends when Nova accepts it; with a delegation it is followed to its end.
 package actions
 
 import (

@@ -99,7 +99,7 @@ func (x executor) apply(ctx context.Context, server domain.Server, state domain.
 	if err := x.callNova(ctx, server, state); err != nil {
 		return Progress{}, err
 	}
-	x.recordAccepted(ctx, server, state)
+	x.recordAccepted(ctx, server)
 	isDone := x.Follow == nil || x.Action.Action != domain.Delete
 	return Progress{State: x.After(state), Accepted: true, Done: isDone}, nil
 }
@@ -165,8 +165,8 @@ func (x executor) start(ctx context.Context, id string, state domain.InstanceSta
 	return x.cloud.StartServer(ctx, id)
 }
 
-// recordAccepted stores the state that follows from the call in a state.
-func (x executor) recordAccepted(ctx context.Context, server domain.Server, state domain.InstanceState) {
+// recordAccepted stores the state that follows from the call.
+func (x executor) recordAccepted(ctx context.Context, server domain.Server) {
 	i := x.Instance
 	if x.Action.Action == domain.Rename {
 		server.Name = x.Arguments.Name
@@ -321,7 +321,7 @@ func (x executor) accepted(
 	if err != nil {
 		return Progress{}, err
 	}
-	x.recordAccepted(ctx, server, state)
+	x.recordAccepted(ctx, server)
 	return Progress{State: x.After(state), Accepted: isRebuild}, nil
 }
 

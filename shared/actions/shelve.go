@@ -35,7 +35,7 @@ func (x executor) shelve(ctx context.Context, server domain.Server, state domain
 	if err := x.cloud.ShelveServer(ctx, server.ID); err != nil {
 		return Progress{}, err
 	}
-	x.recordAccepted(ctx, server, state)
+	x.recordAccepted(ctx, server)
 	return Progress{State: x.After(state), Accepted: true}, nil
 }
 

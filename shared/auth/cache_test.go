@@ -200,7 +200,8 @@ func TestASilentKeystone(t *testing.T) {
 			return domain.Identity{}, apperr.Wrap(apperr.Unavailable, ctx.Err(), "keystone is not available")
 		}
 		began := time.Now()
-		if err := a.try(t.Context(), "t"); apperr.CodeOf(err) != apperr.Unavailable || time.Since(began) != callTimeout {
+		err := a.try(t.Context(), "t")
+		if apperr.CodeOf(err) != apperr.Unavailable || time.Since(began) != callTimeout {
 			t.Errorf("got %v after %s", err, time.Since(began))
 		}
 	})

@@ -52,7 +52,8 @@ func TestDiagrams(t *testing.T) {
 func diagrams() string {
 	return diagram("An instance:", machine([]InstanceState{
 		InstanceRequested, InstanceBuilding, InstanceActive, InstanceStopped, InstanceShelved, InstancePaused,
-		InstanceSuspended, InstanceRebooting, InstanceUpdating, InstanceResizing, InstanceRescued, InstanceError, InstanceUnknown, InstanceDeleting, InstanceDeleted,
+		InstanceSuspended, InstanceRebooting, InstanceUpdating, InstanceResizing, InstanceRescued, InstanceError,
+		InstanceUnknown, InstanceDeleting, InstanceDeleted,
 	}, InstanceTransitions)) +
 		diagram("The actions that each state of an instance allows, and the state that follows immediately:",
 			actionTable()) +
@@ -154,8 +155,8 @@ func TestTables(t *testing.T) {
 		if _, known := ActionTransitions[state]; !known {
 			t.Errorf("no one says which actions an instance that is %s allows", state)
 		}
-		if wantsDelete := slices.Contains(living, state) &&
-			state != InstanceDeleting; slices.Contains(ActionTransitions[state], ActionRequest{Action: Delete}) != wantsDelete {
+		wantsDelete := slices.Contains(living, state) && state != InstanceDeleting
+		if slices.Contains(ActionTransitions[state], ActionRequest{Action: Delete}) != wantsDelete {
 			t.Errorf("delete of an instance that is %s", state)
 		}
 	}
@@ -187,8 +188,8 @@ var (
 	randomStatus = rapid.SampledFrom([]string{
 		"BUILD", "ACTIVE", "SHUTOFF", "SHELVED", "SHELVED_OFFLOADED", "PAUSED", "SUSPENDED", "REBOOT", "HARD_REBOOT",
 		"RESCUE", "ERROR", "UNKNOWN",
-		"DELETED", "SOFT_DELETED", "RESIZE", "VERIFY_RESIZE", "REVERT_RESIZE", "MIGRATING", "PASSWORD", "REBUILD", "", "active",
-		"FROZEN",
+		"DELETED", "SOFT_DELETED", "RESIZE", "VERIFY_RESIZE", "REVERT_RESIZE", "MIGRATING", "PASSWORD", "REBUILD",
+		"", "active", "FROZEN",
 	})
 	randomTask = rapid.SampledFrom([]string{
 		"", "", "", "deleting", "soft-deleting", "powering-off", "powering-on", "shelving", "unshelving", "spawning",

@@ -255,8 +255,8 @@ func calls(projectID string) []call {
 			}, acting,
 		},
 		{"RebuildServer", func(ctx context.Context, s *openstack.Session) error {
-			return s.RebuildServer(ctx, id, domain.RebuildRequest{ImageID: id, UserData: "x", Metadata: map[string]string{}},
-				false)
+			rebuild := domain.RebuildRequest{ImageID: id, UserData: "x", Metadata: map[string]string{}}
+			return s.RebuildServer(ctx, id, rebuild, false)
 		}, acting},
 		{
 			"DeleteServer", func(ctx context.Context, s *openstack.Session) error { return s.DeleteServer(ctx, id) },

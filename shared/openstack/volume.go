@@ -174,9 +174,7 @@ func (s *Session) MakeVolume(ctx context.Context, r domain.VolumeRequest) (domai
 	if err != nil {
 		return domain.Volume{}, err
 	}
-	var made struct {
-		Volume volume `json:"volume"`
-	}
+	var made volume
 	err = volumes.Create(ctx, cinder, volumes.CreateOpts{
 		Name: r.Name, Description: r.Description, Size: r.SizeGB, VolumeType: r.Type, ImageID: r.ImageID,
 		SnapshotID: r.SnapshotID, SourceVolID: r.VolumeID, AvailabilityZone: r.Zone, Metadata: r.Metadata,
@@ -184,7 +182,7 @@ func (s *Session) MakeVolume(ctx context.Context, r domain.VolumeRequest) (domai
 	if err != nil {
 		return domain.Volume{}, classify("cinder", err)
 	}
-	return made.Volume.domain(), nil
+	return made.domain(), nil
 }
 
 // onVolume makes a call that changes a volume.

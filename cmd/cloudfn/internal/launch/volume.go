@@ -14,7 +14,8 @@ import (
 func volumeFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.String("boot-volume", "", "boot from a new volume of this size in GB, or from this volume, by id; or "+
-		"KEY=VALUE,... of size, type, name, source (image, snapshot, volume), id, delete (with the server: true or false)")
+		"KEY=VALUE,... of size, type, name, source (image, snapshot, volume), id, delete (with the server: true, "+
+		"false)")
 	flags.StringArray("volume", nil, "another volume: an existing one, by id, or the size in GB of a new one; or "+
 		"KEY=VALUE,... as for --boot-volume; may be repeated")
 }

@@ -389,7 +389,8 @@ const (
 var colors = colorsOf(map[string]string{
 	green: "active done verified delivered up yes ready sampled moved create",
 	red:   "error failed partial rolled_back lost dead gone missing suspended delete replace",
-	yellow: "requested building build updating resizing rebooting reboot hard_reboot deleting running pending due unknown " +
+	yellow: "requested building build updating resizing rebooting reboot hard_reboot deleting running pending due " +
+		"unknown " +
 		"rebuild rebuilt creating degraded suspect migrating confirming skipped update",
 	dim: "stopped shutoff shelved shelved_offloaded deleted expired paused suspended cancelled none",
 })

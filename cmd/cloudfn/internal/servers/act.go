@@ -83,7 +83,8 @@ func (s *servers) actCommand(action, short, example string) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return s.act(cmd.Context(), targets, action, cli.Body(cmd.Flags(), "id", "hard", "force", "name", "reason"), wait)
+			body := cli.Body(cmd.Flags(), "id", "hard", "force", "name", "reason")
+			return s.act(cmd.Context(), targets, action, body, wait)
 		},
 	}
 	wait.Flags(cmd, "it is done")

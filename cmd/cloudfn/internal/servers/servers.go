@@ -209,7 +209,8 @@ func detailTable(found api.Item[api.Server], lease string) output.Table[api.Serv
 			"IMAGE": image, "SERVER_GROUPS": serverGroups, "VOLUMES": volumeNames,
 			"LEASE":    func(api.Server) string { return lease },
 			"METADATA": func(s api.Server) string { return output.Pairs(domain.Deref(s.Metadata)) },
-			"LOCKED":   locked, "FAULT": fault, "FLAVOR": flavor, "UPDATED": updated, "AGENT": agent, "PARTIAL": partial,
+			"LOCKED":   locked, "FAULT": fault, "FLAVOR": flavor, "UPDATED": updated, "AGENT": agent,
+			"PARTIAL": partial,
 			"ADDRESSES": func(s api.Server) string {
 				return addresses(s, func(a api.Address) string {
 					return fmt.Sprintf("%s %s (%s)", a.IP, a.Network, a.Type)
