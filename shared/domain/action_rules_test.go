@@ -49,7 +49,8 @@ func TestActionsAndTheirOpposites(t *testing.T) {
 			(ActionRequest{Action: tc.opposite}).Check(state) != nil {
 			t.Errorf("%s, or %s, of a server that is %s", action, tc.opposite, state)
 		}
-		if state := StateOf("ACTIVE", tc.task); !request.Idle(state, tc.task) || state != request.After(InstanceActive) {
+		state := StateOf("ACTIVE", tc.task)
+		if !request.Idle(state, tc.task) || state != request.After(InstanceActive) {
 			t.Errorf("%s while Nova is %s: %s", action, tc.task, state)
 		}
 	}

@@ -118,8 +118,8 @@ type ServerQuery struct {
 	Marker       string // id of the last server of the page before
 }
 
-// Selects reports whether the server has what the query requires. It ignores the case of names, as Nova's usual database
-// does; Nova also lists servers whose names or addresses differ in some characters.
+// Selects reports whether the server has what the query requires. It ignores the case of names, as Nova's usual
+// database does; Nova also lists servers whose names or addresses differ in some characters.
 func (q ServerQuery) Selects(s Server) bool {
 	hasIP := func(a Address) bool { return strings.Contains(a.IP, q.IP) }
 	switch {

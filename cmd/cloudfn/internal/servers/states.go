@@ -25,8 +25,8 @@ func (s *servers) stateCommands() []*cobra.Command {
 func (s *servers) lockCommand() *cobra.Command {
 	cmd := s.actCommand(string(domain.Lock), "Reject what changes servers, until they are unlocked",
 		"  cloudfn servers lock db-1 --reason 'migration until Friday'")
-	cmd.Long = `Have Nova reject all actions on servers, until they are unlocked. It holds for users of the project, and not
-for the cloud's admins. What an admin has locked only an admin unlocks.`
+	cmd.Long = `Have Nova reject all actions on servers, until they are unlocked. It holds for users of the project, and
+not for the cloud's admins. What an admin has locked only an admin unlocks.`
 	cmd.Flags().String("reason", "", "why, for others who see the lock (a cloud of Nova 2.73 or newer)")
 	return cmd
 }
