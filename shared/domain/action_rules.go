@@ -23,18 +23,11 @@ const (
 	Shelve   Action = "shelve"   // off its host, with its disk kept as an image
 	Unshelve Action = "unshelve" // what Start does to a shelved server, and only that
 	Snapshot Action = "snapshot" // make an image of the server's disk
-	Rescue   Action = "rescue"   // boot it from an image, with its own disk beside that
-	Unrescue Action = "unrescue"
-	Lock     Action = "lock" // Nova rejects other actions of its project until it is unlocked
+	Lock     Action = "lock"     // Nova rejects other actions of its project until it is unlocked
 	Unlock   Action = "unlock"
 	Rename   Action = "rename"
-	Resize   Action = "resize" // give it another flavor, which then has to be confirmed
-	// ConfirmResize and RevertResize end a resize: with the new flavor, or with the old one.
-	ConfirmResize Action = "confirm_resize"
-	RevertResize  Action = "revert_resize"
-	Rebuild       Action = "rebuild" // from an image, which wipes its disk
-	Deploy        Action = "deploy"  // rebuild the server with an agent on it, which wipes its disk
-	Delete        Action = "delete"
+	Deploy   Action = "deploy" // rebuild the server with an agent on it, which wipes its disk
+	Delete   Action = "delete"
 	// Connect tracks an existing server as an instance, and Disconnect ends that. Neither calls Nova.
 	Connect    Action = "connect"
 	Disconnect Action = "disconnect"
@@ -48,12 +41,8 @@ type ActionRequest struct {
 
 // ActionArguments are what some actions take.
 type ActionArguments struct {
-	Name    string `json:"name,omitempty"`     // of Rename; of Snapshot the image's, "" = the server's
-	Reason  string `json:"reason,omitempty"`   // of Lock
-	Flavor  Flavor `json:"flavor,omitzero"`    // of Resize
-	ImageID string `json:"image_id,omitempty"` // of Rescue, "" = Nova's choice; of Rebuild, "" = the server's own
-	// UserData replaces the server's, of Rebuild; nil = it stays. It is not stored in clear text.
-	UserData *Secret `json:"-"`
+	Name   string `json:"name,omitempty"`   // of Rename; of Snapshot the image's, "" = the server's
+	Reason string `json:"reason,omitempty"` // of Lock
 }
 
 // actionRule says what an action needs and does. Nova's calls are in shared/openstack, in a table of the same actions.
