@@ -65,7 +65,6 @@ create table instances (
     delete_tries    integer     not null default 0,
     delete_tried_at timestamptz,
     lease_id        uuid,
-    volumes_set_at  timestamptz, -- when the order set which of the server's volumes are deleted with it
     primary key (project_id, id),
     foreign key (project_id, order_id) references orders
 );
