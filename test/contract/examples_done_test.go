@@ -398,6 +398,7 @@ var never = map[string]string{
 	"getVolume 500":          onlyByMistake,
 	"deleteVolume 500":       onlyByMistake,
 	"suggestAccessRules 500": onlyByMistake,
+	"detachVolume 409":       "since the story of leases its member is an admin, whom no lock of a server holds",
 	"getStatus 500":          onlyByMistake,
 	"listProviders 500":      onlyByMistake,
 	"getDescription 500":     onlyByMistake,
