@@ -130,7 +130,7 @@ func TestRejectedArguments(t *testing.T) {
 		"knative/services/gateway.yaml exists":    {"gateway", "http"},
 		"knative/services/common.yaml exists":     {"common", "event"},
 		"shared/domain/instance.go exists":        {"instances", "http"},
-		"action_rules.go declares Snapshot":             {"snapshots", "http"},
+		"action_rules.go declares Snapshot":       {"snapshots", "http"},
 		`openapi.yaml has "- name: process"`:      {"process", "http"},
 	} {
 		err := run(io.Discard, args)
