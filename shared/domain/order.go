@@ -250,7 +250,7 @@ func (o Order) Next() []Step {
 		case !i.Decided():
 			steps[n] = StepCreate
 		case o.awaitsVolumes(i):
-			if i.State != InstanceRequested && i.State != InstanceBuilding && i.State != InstanceUnknown {
+			if o.maySetVolumes(i) {
 				steps[n] = StepVolumes
 			}
 		case o.Spec.Stopped && i.State == InstanceActive:

@@ -221,6 +221,13 @@ func TestReconciledOrders(t *testing.T) {
 			[]Step{StepVolumes, ""},
 			OrderRunning,
 		},
+		"all or nothing waits for the last server": {
+			OrderSpec{SetsVolumes: true, OnFailure: Rollback},
+			OrderRunning,
+			[]Instance{withVolumes(InstanceActive), withVolumes(InstanceBuilding)},
+			[]Step{"", ""},
+			OrderRunning,
+		},
 		"nor those of one whose cell is down": {
 			volumes, OrderRunning, []Instance{withVolumes(InstanceUnknown)}, []Step{""}, OrderRunning,
 		},

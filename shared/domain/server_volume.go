@@ -41,6 +41,16 @@ func (v ServerVolume) NeedsStep() bool { return v.IsNew() != v.DeleteOnTerminati
 // SetsVolumes reports whether a volume of the server needs StepVolumes.
 func (s LaunchSpec) SetsVolumes() bool { return slices.ContainsFunc(s.Volumes, ServerVolume.NeedsStep) }
 
+// CreatedVolumes are the volumes as the create call leaves them: new ones are deleted with the server, and existing
+// ones are not.
+func (s LaunchSpec) CreatedVolumes() []ServerVolume {
+	created := slices.Clone(s.Volumes)
+	for n := range created {
+		created[n].DeleteOnTermination, created[n].Name = created[n].IsNew(), ""
+	}
+	return created
+}
+
 // BootVolume returns the volume that the server boots from. ok is false when it boots from a disk of its flavor.
 func (s LaunchSpec) BootVolume() (v ServerVolume, ok bool) {
 	n := slices.IndexFunc(s.Volumes, func(v ServerVolume) bool { return v.IsBoot })
@@ -58,6 +68,17 @@ func (o Order) awaitsVolumes(i Instance) bool {
 		return false
 	}
 	return o.Spec.SetsVolumes && i.VolumesSetAt.IsZero() && i.Spec.SetsVolumes()
+}
+
+// maySetVolumes reports whether StepVolumes can be taken now. An order that is all or nothing first waits until none of
+// its servers can fail to be built.
+func (o Order) maySetVolumes(i Instance) bool {
+	switch i.State {
+	case InstanceRequested, InstanceBuilding, InstanceUnknown:
+		return false
+	}
+	isBuilding := func(i Instance) bool { return !i.Settled() }
+	return o.Spec.OnFailure != Rollback || !slices.ContainsFunc(o.Instances, isBuilding)
 }
 
 // VolumeAttachment is a volume that a server has.

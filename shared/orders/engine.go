@@ -374,6 +374,9 @@ func (e Engine) take(
 	case domain.StepStart:
 		err = cloud.StartServer(ctx, i.ServerID)
 	case domain.StepDelete:
+		if err := resetVolumes(ctx, cloud, order, i); err != nil {
+			return err
+		}
 		next, err = domain.InstanceDeleting, i.DeleteServer(ctx, cloud, e.Instances, order.CreatedAt)
 	}
 	if err != nil {
@@ -381,6 +384,19 @@ func (e Engine) take(
 	}
 	i.State, i.SeenAt = next, order.ReadAt // newer observations win
 	return e.change(ctx, i)
+}
+
+// resetVolumes undoes StepVolumes before a rollback deletes the server, whether it was recorded or not: no volume that
+// was made for the order stays, and none that existed before is deleted.
+func resetVolumes(ctx context.Context, cloud Cloud, order domain.Order, i domain.Instance) error {
+	if !order.Spec.SetsVolumes || !i.Spec.SetsVolumes() || i.State == domain.InstanceBuilding {
+		return nil
+	}
+	err := cloud.SetVolumes(ctx, i.ServerID, i.Spec.CreatedVolumes())
+	if apperr.CodeOf(err) == apperr.NotFound {
+		return nil
+	}
+	return err
 }
 
 // forgo stores that an instance is not requested any more, unless it has a server after all.

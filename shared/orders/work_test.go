@@ -3,7 +3,6 @@ package orders
 import (
 	"context"
 	"errors"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -28,6 +27,8 @@ type fakeBackend struct {
 	rejects  map[string]error // by call
 	once     map[string]error // by call, the first only
 	volumes  []domain.ServerVolume
+	set      map[string][]domain.ServerVolume // of a server, by the last call
+	onRecord func()
 	calls    []string
 	released int
 
@@ -85,15 +86,25 @@ func (d *fakeBackend) DeleteServer(_ context.Context, id string) error {
 	return d.act("delete", id, "DELETED")
 }
 
-func (d *fakeBackend) SetVolumes(_ context.Context, _ string, _ []domain.ServerVolume) error {
+func (d *fakeBackend) SetVolumes(_ context.Context, id string, volumes []domain.ServerVolume) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.call("volumes")
+	if err := d.call("volumes"); err != nil {
+		return err
+	}
+	if d.set == nil {
+		d.set = map[string][]domain.ServerVolume{}
+	}
+	d.set[id] = volumes
+	return nil
 }
 
 func (d *fakeBackend) RecordVolumes(_ context.Context, _ domain.Order, _ domain.Claim, instance uuid.UUID) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if d.onRecord != nil {
+		d.onRecord()
+	}
 	if err := d.call("record"); err != nil {
 		return err
 	}
@@ -267,59 +278,6 @@ func TestWork(t *testing.T) {
 			stops := len(slices.DeleteFunc(slices.Clone(d.calls), func(c string) bool { return c != "stop" }))
 			if status != tc.status || apperr.CodeOf(err) != tc.code || stops != tc.stops || d.released != tc.released {
 				t.Errorf("the order is %s, got %v, after %v; released %d times", status, err, d.calls, d.released)
-			}
-		})
-	}
-}
-
-// TestVolumesAreSet: the step is taken once for each server, again after it has failed, and again when it worked but
-// that was not stored. The servers are stopped after it. What the session may not do is left to another one.
-func TestVolumesAreSet(t *testing.T) {
-	t.Parallel()
-	for name, tc := range map[string]struct {
-		isStopped bool
-		once      map[string]error
-		want      map[string]int // calls
-		status    domain.OrderStatus
-	}{
-		"all is well":       {false, nil, map[string]int{"volumes": 2, "record": 2}, domain.OrderDone},
-		"it is stopped too": {true, nil, map[string]int{"volumes": 2, "record": 2, "stop": 2}, domain.OrderDone},
-		"a server is busy": {
-			true,
-			map[string]error{"volumes": apperr.New(apperr.Conflict, "busy")},
-			map[string]int{"volumes": 3, "record": 2, "stop": 2},
-			domain.OrderDone,
-		},
-		"nova is down": {
-			false,
-			map[string]error{"volumes": apperr.New(apperr.Unavailable, "down")},
-			map[string]int{"volumes": 3, "record": 2},
-			domain.OrderDone,
-		},
-		"it was not stored": {
-			false,
-			map[string]error{"record": apperr.New(apperr.Unavailable, "down")},
-			map[string]int{"volumes": 3, "record": 3},
-			domain.OrderDone,
-		},
-		"it is forbidden": {
-			true,
-			map[string]error{"volumes": apperr.New(apperr.Forbidden, "no")},
-			map[string]int{"volumes": 2, "record": 1},
-			domain.OrderRunning,
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			d := &fakeBackend{once: tc.once, volumes: []domain.ServerVolume{{SizeGB: 1}}} // which stays
-			status, err := d.work(t, domain.OrderSpec{SetsVolumes: true, Stopped: tc.isStopped}, nil)
-			tc.want["create"] = 2
-			got := map[string]int{}
-			for _, call := range d.calls {
-				got[call]++
-			}
-			if status != tc.status || !maps.Equal(got, tc.want) {
-				t.Errorf("the order is %s, got %v, after %v", status, err, d.calls)
 			}
 		})
 	}
