@@ -118,7 +118,7 @@ func TestStep(t *testing.T) {
 	start, stop := domain.ActionRequest{Action: domain.Start}, domain.ActionRequest{Action: domain.Stop}
 	remove, reboot := domain.ActionRequest{Action: domain.Delete}, domain.ActionRequest{Action: domain.Reboot}
 	shelve, unshelve := domain.ActionRequest{Action: domain.Shelve}, domain.ActionRequest{Action: domain.Unshelve}
-	ask := func(action domain.Action) domain.ActionRequest { return domain.ActionRequest{Action: action} }
+	request := func(action domain.Action) domain.ActionRequest { return domain.ActionRequest{Action: action} }
 	accepted := func(state domain.InstanceState) Progress { return Progress{State: state, Accepted: true, Done: true} }
 	done := func(state domain.InstanceState) Progress { return Progress{State: state, Done: true} }
 	for name, tc := range map[string]struct {
@@ -144,29 +144,29 @@ func TestStep(t *testing.T) {
 		"being shelved":          {shelve, false, server("ACTIVE", "shelving"), "", done("updating"), false, ""},
 		"shelve in ERROR":        {shelve, false, server("ERROR", ""), "", Progress{}, false, apperr.Conflict},
 		"pause": {
-			ask(domain.Pause), false, server("ACTIVE", ""), "pause", accepted("updating"), false, "",
+			request(domain.Pause), false, server("ACTIVE", ""), "pause", accepted("updating"), false, "",
 		},
-		"paused already": {ask(domain.Pause), false, server("PAUSED", ""), "", done("paused"), false, ""},
+		"paused already": {request(domain.Pause), false, server("PAUSED", ""), "", done("paused"), false, ""},
 		"being paused": {
-			ask(domain.Pause), true, server("ACTIVE", "pausing"), "", done("updating"), false, "",
+			request(domain.Pause), true, server("ACTIVE", "pausing"), "", done("updating"), false, "",
 		},
 		"pause a suspended one": {
-			ask(domain.Pause), false, server("SUSPENDED", ""), "", Progress{}, false, apperr.Conflict,
+			request(domain.Pause), false, server("SUSPENDED", ""), "", Progress{}, false, apperr.Conflict,
 		},
 		"suspend, followed": {
-			ask(domain.Suspend), true, server("ACTIVE", ""), "suspend", accepted("updating"), false, "",
+			request(domain.Suspend), true, server("ACTIVE", ""), "suspend", accepted("updating"), false, "",
 		},
 		"resume": {
-			ask(domain.Resume), false, server("SUSPENDED", ""), "resume", accepted("updating"), false, "",
+			request(domain.Resume), false, server("SUSPENDED", ""), "resume", accepted("updating"), false, "",
 		},
-		"resumed already":  {ask(domain.Resume), true, server("ACTIVE", ""), "", done("active"), false, ""},
-		"lock":             {ask(domain.Lock), false, server("ERROR", ""), "lock", accepted("error"), false, ""},
-		"unlocked already": {ask(domain.Unlock), true, server("ACTIVE", ""), "", done("active"), false, ""},
+		"resumed already":  {request(domain.Resume), true, server("ACTIVE", ""), "", done("active"), false, ""},
+		"lock":             {request(domain.Lock), false, server("ERROR", ""), "lock", accepted("error"), false, ""},
+		"unlocked already": {request(domain.Unlock), true, server("ACTIVE", ""), "", done("active"), false, ""},
 		"lock a deleted server": {
-			ask(domain.Lock), false, server("DELETED", ""), "", Progress{}, false, apperr.Conflict,
+			request(domain.Lock), false, server("DELETED", ""), "", Progress{}, false, apperr.Conflict,
 		},
 		"rename while it stops": {
-			ask(domain.Rename), true, server("ACTIVE", "powering-off"), "rename", accepted("updating"), false, "",
+			request(domain.Rename), true, server("ACTIVE", "powering-off"), "rename", accepted("updating"), false, "",
 		},
 		"stop before a confirm": {stop, true, server("VERIFY_RESIZE", ""), "", Progress{}, false, apperr.Conflict},
 		"stop during a resize": {

@@ -72,7 +72,7 @@ type ImageRef struct {
 	Name string `json:"name,omitempty"` // only of a single server, and while Glance shows it
 }
 
-// Fault is why a server is in ERROR, by Nova.
+// Fault is why a server is in ERROR, by Nova. If it got no host, its message goes on with what one must have.
 type Fault struct {
 	Code    int       `json:"code"`
 	Message string    `json:"message"`

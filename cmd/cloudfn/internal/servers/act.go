@@ -301,8 +301,8 @@ func (s *servers) wait(ctx context.Context, results []*result, action api.Server
 			}
 			return all, nil
 		},
-		Done: func(all []*waiter) (bool, error) { return len(open(all)) == 0, nil },
-		Hint: progress,
+		Done:      func(all []*waiter) (bool, error) { return len(open(all)) == 0, nil },
+		Remaining: progress,
 	}.Wait(ctx, s.App, wait, all)
 	return err
 }

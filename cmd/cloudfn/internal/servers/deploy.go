@@ -268,7 +268,7 @@ func (s *servers) showAction(ctx context.Context, id string, wait cli.Wait) erro
 		Done: func(d api.Item[api.DelegatedAction]) (bool, error) {
 			return d.Value.Status != api.DelegatedActionStatusRunning, nil
 		},
-		Hint: func(d api.Item[api.DelegatedAction]) string {
+		Remaining: func(d api.Item[api.DelegatedAction]) string {
 			return "the action is " + cmp.Or(string(d.Value.Status), "not known yet")
 		},
 	}.Wait(ctx, s.App, wait, api.Item[api.DelegatedAction]{})
