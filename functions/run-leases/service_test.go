@@ -1,12 +1,14 @@
 package runleases
 
 import (
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/gophercloud/gophercloud/v2/openstack/compute/v2/servers"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/testkit"
@@ -121,14 +123,21 @@ select count(*)::int from leases where name like 'held-%' and (attempts > 0 or c
 	}
 }
 
-// TestLongAdopt gives servers that were made directly in Nova one lease each, whatever replicas work concurrently, but
-// none that has opted out.
+// TestLongAdopt gives servers that were made directly in Nova one lease each, with the end that their metadata names,
+// whatever replicas work concurrently, but none that has opted out.
 func TestLongAdopt(t *testing.T) {
 	t.Parallel()
 	p, database := testkit.NewProject(t), testkit.Database(t)
 	rows := testkit.Pool(t, database)
 	plain, out := p.Create(t, "plain"), p.Create(t, "out", optOutTag)
 	probe := p.Create(t, "cloudfn-probe-somewhere")
+	named := p.Create(t, "named")
+	_, err := servers.UpdateMetadata(t.Context(), testkit.Compute(t, p.Login(t)), named, servers.MetadataOpts{
+		"lease_end": "2099-01-02T03:04:05Z", "lease_name": "until then",
+	}).Extract()
+	if err != nil {
+		t.Fatal(err)
+	}
 	env := testkit.Env(t, database, map[string]string{
 		"LEASES_ADOPT": "P2D", "ALLOWED_PROJECTS": p.ID,
 	})
@@ -146,9 +155,10 @@ func TestLongAdopt(t *testing.T) {
 		}
 	}
 	for sql, want := range map[string]int{
-		"select count(*)::int from instances":                                                     1,
-		"select count(*)::int from instances where lease_id is not null and origin = 'connected'": 1,
-		"select count(*)::int from reservations where type = 'instance'":                          1,
+		"select count(*)::int from instances":                                                             2,
+		"select count(*)::int from instances where lease_id is not null and origin = 'connected'":         2,
+		"select count(*)::int from reservations where type = 'instance'":                                  2,
+		"select count(*)::int from leases where name = 'until then' and ends_at = '2099-01-02 03:04:05Z'": 1,
 		`select count(*)::int from leases where connection_id is null and on_end = 'shelve' and name = 'plain'
 		 and ends_at - starts_at = '2 days'`: 1,
 	} {
@@ -156,8 +166,11 @@ func TestLongAdopt(t *testing.T) {
 			t.Errorf("%s: got %d, want %d (servers %s, %s, %s)", sql, got, want, plain, out, probe)
 		}
 	}
-	if id := testkit.Scalar[string](t, rows, "select server_id from instances"); id != plain {
-		t.Errorf("the server %s was adopted, want %s", id, plain)
+	const adopted = "select string_agg(server_id, ' ' order by server_id) from instances"
+	want := []string{plain, named}
+	slices.Sort(want)
+	if got := testkit.Scalar[string](t, rows, adopted); got != strings.Join(want, " ") {
+		t.Errorf("the servers %s were adopted, want %s", got, want)
 	}
 	// It is adopted once, even if its lease has ended and its instance is disconnected.
 	if _, err := rows.Exec(t.Context(), `
