@@ -72,7 +72,9 @@ type manyActedOutput struct {
 
 func (h handler) actOnMany(ctx context.Context, in *actOnManyInput) (*manyActedOutput, error) {
 	req := newActionRequest(domain.Action(in.Body.Action), in.Body.Hard, in.Body.Force)
-	req.args = domain.ActionArguments{Name: domain.Deref(in.Body.Name), Reason: domain.Deref(in.Body.Reason)}
+	req.args = domain.ActionArguments{
+		Name: domain.Deref(in.Body.Name), Reason: domain.Deref(in.Body.Reason), Flavor: domain.Deref(in.Body.Flavor),
+	}
 	if id, isKeyed, _ := domain.AttemptFrom(ctx); isKeyed {
 		req.key = key{id: id, isOfMany: true}
 	}
@@ -153,6 +155,7 @@ type ServerAction struct {
 	Action       actionOfOne       `json:"action"`
 	Name         *string           `json:"name,omitempty" minLength:"1" maxLength:"255"`
 	Reason       *string           `json:"reason,omitempty" minLength:"1" maxLength:"255"`
+	Flavor       *string           `json:"flavor,omitempty" minLength:"1" maxLength:"255"`
 	Hard         bool              `json:"hard" required:"false" default:"false" doc:"Of a reboot: power off and on."`
 	Force        bool              `json:"force" required:"false" default:"false"`
 	ConnectionID *httpx.ID         `json:"connection_id" required:"false" nullable:"true"`
@@ -170,11 +173,11 @@ func (in *ServerAction) Resolve(huma.Context) []error {
 	action := domain.Action(in.Action)
 	faults := checkFields(action, map[string]bool{
 		"name": in.Name != nil, "hard": in.Hard, "force": in.Force, "reason": in.Reason != nil,
-		"image": in.Image != nil, "command": in.Command != nil, "env": in.Env != nil,
+		"flavor": in.Flavor != nil, "image": in.Image != nil, "command": in.Command != nil, "env": in.Env != nil,
 		"registry": in.Registry != nil, "join_token": in.JoinToken != nil, "server_image": in.ServerImage != nil,
 		"confirm_rebuild": in.Confirm,
 	})
-	faults = append(faults, checkTexts(action, in.Name, in.Reason)...)
+	faults = append(faults, checkTexts(action, in.Name, in.Reason, in.Flavor)...)
 	if action == domain.Deploy {
 		if !in.Confirm {
 			faults = append(faults, apperr.InvalidField("confirm_rebuild",
@@ -185,8 +188,9 @@ func (in *ServerAction) Resolve(huma.Context) []error {
 	return faults
 }
 
-// checkTexts checks what Nova and Glance store: the name of a server or of an image, and the reason of a lock.
-func checkTexts(action domain.Action, name, reason *string) (faults []error) {
+// checkTexts checks what Nova and Glance store: the name of a server or of an image, and the reason of a lock. A resize
+// needs a flavor.
+func checkTexts(action domain.Action, name, reason, flavor *string) (faults []error) {
 	var wrong error
 	switch {
 	case action == domain.Rename && name == nil:
@@ -199,6 +203,12 @@ func checkTexts(action domain.Action, name, reason *string) (faults []error) {
 	if wrong != nil {
 		faults = append(faults, wrong)
 	}
+	if action == domain.Resize && flavor == nil {
+		faults = append(faults, apperr.InvalidField("flavor", "is required for the action resize"))
+	}
+	if err := domain.CheckStorable("flavor", domain.Deref(flavor)); err != nil {
+		faults = append(faults, err)
+	}
 	if reason != nil {
 		if err := domain.CheckText("reason", *reason, domain.MaxNameLength); err != nil {
 			faults = append(faults, err)
@@ -210,7 +220,7 @@ func checkTexts(action domain.Action, name, reason *string) (faults []error) {
 // fieldsOf are the actions that each field belongs to.
 var fieldsOf = map[string][]domain.Action{
 	"name": {domain.Snapshot, domain.Rename}, "hard": {domain.Reboot}, "force": {domain.Delete},
-	"reason": {domain.Lock},
+	"reason": {domain.Lock}, "flavor": {domain.Resize},
 	"image":  {domain.Deploy}, "command": {domain.Deploy}, "env": {domain.Deploy}, "registry": {domain.Deploy},
 	"join_token": {domain.Deploy}, "server_image": {domain.Deploy}, "confirm_rebuild": {domain.Deploy},
 }
@@ -250,7 +260,9 @@ func (in *ServerAction) spec() agent.Spec {
 func (in *ServerAction) request() actionRequest {
 	req := newActionRequest(domain.Action(in.Action), in.Hard, in.Force)
 	req.key = in.key()
-	req.args = domain.ActionArguments{Name: domain.Deref(in.Name), Reason: domain.Deref(in.Reason)}
+	req.args = domain.ActionArguments{
+		Name: domain.Deref(in.Name), Reason: domain.Deref(in.Reason), Flavor: domain.Deref(in.Flavor),
+	}
 	if req.Action == domain.Deploy {
 		req.deploy = &deploy{Spec: in.spec()}
 		if in.ServerImage != nil {
@@ -284,6 +296,7 @@ type ServersAction struct { //nolint:revive // its name in the API
 	Action       actionOfMany `json:"action"`
 	Name         *string      `json:"name,omitempty" minLength:"1" maxLength:"255"`
 	Reason       *string      `json:"reason,omitempty" minLength:"1" maxLength:"255"`
+	Flavor       *string      `json:"flavor,omitempty" minLength:"1" maxLength:"255"`
 	Hard         bool         `json:"hard,omitempty" default:"false" doc:"Of a reboot: power off and on."`
 	Force        bool         `json:"force,omitempty" default:"false"`
 	ConnectionID *httpx.ID    `json:"connection_id,omitempty" nullable:"true"`
@@ -295,7 +308,8 @@ func (in *ServersAction) Resolve(huma.Context) []error {
 	action := domain.Action(in.Action)
 	return append(checkFields(action, map[string]bool{
 		"name": in.Name != nil, "hard": in.Hard, "force": in.Force, "reason": in.Reason != nil,
-	}), checkTexts(action, in.Name, in.Reason)...)
+		"flavor": in.Flavor != nil,
+	}), checkTexts(action, in.Name, in.Reason, in.Flavor)...)
 }
 
 type actionInput struct {

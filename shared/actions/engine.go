@@ -24,6 +24,7 @@ type Cloud interface {
 	RebootServer(ctx context.Context, id string, hard bool) error
 	DeleteServer(ctx context.Context, id string) error
 	RebuildServer(ctx context.Context, id string, r domain.RebuildRequest, fromVolume bool) error
+	Flavors(context.Context) ([]domain.Flavor, error)
 	ShelveServer(ctx context.Context, id string) error
 	ActOnServer(ctx context.Context, server domain.Server, action domain.Action, args domain.ActionArguments) error
 	OffloadServer(ctx context.Context, id string) error
@@ -39,6 +40,8 @@ type Instances interface {
 	domain.DeleteCounter
 	Change(ctx context.Context, known []domain.Instance) (published int, err error)
 	Connect(ctx context.Context, wanted domain.Instance) (instance domain.Instance, made bool, err error)
+	// SetSize stores the flavor of an instance, and fails if its connection's quota has no room for it.
+	SetSize(ctx context.Context, wanted domain.Instance) error
 	Now(ctx context.Context) (time.Time, error)
 }
 

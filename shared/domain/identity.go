@@ -263,6 +263,7 @@ var (
 		MayShelve:  {serverAction},
 		MayLock:    {serverAction},
 		MayRename:  {{"compute", "PUT", "/**/servers/*"}},
+		MayResize:  {serverAction},
 		MaySnapshot: {
 			serverAction,
 			{"image", "GET", "/**/images"},

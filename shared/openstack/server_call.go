@@ -25,6 +25,10 @@ var serverCalls = map[domain.Action]func(domain.Server, domain.ActionArguments) 
 	domain.Resume:  plainCall("resume"),
 	domain.Lock:    lockCall,
 	domain.Unlock:  plainCall("unlock"),
+
+	domain.Resize:        resizeCall,
+	domain.ConfirmResize: plainCall("confirmResize"),
+	domain.RevertResize:  plainCall("revertResize"),
 }
 
 // plainCall is a call without arguments.
@@ -40,6 +44,12 @@ func lockCall(_ domain.Server, args domain.ActionArguments) serverCall {
 	}
 	return serverCall{
 		version: computeLockReason, body: map[string]any{"lock": map[string]any{"locked_reason": args.Reason}},
+	}
+}
+
+func resizeCall(_ domain.Server, args domain.ActionArguments) serverCall {
+	return serverCall{
+		version: computeBase, body: map[string]any{"resize": map[string]any{"flavorRef": args.Flavor}},
 	}
 }
 
@@ -61,5 +71,10 @@ func (s *Session) ActOnServer(
 	}
 	_, err = nova.Post(ctx, nova.ServiceURL("servers", url.PathEscape(server.ID), "action"), call.body, nil,
 		&gophercloud.RequestOpts{OkCodes: []int{http.StatusOK, http.StatusAccepted, http.StatusNoContent}})
-	return classify("nova", err)
+	err = classify("nova", err)
+	isEnd := action == domain.ConfirmResize || action == domain.RevertResize
+	if isEnd && apperr.CodeOf(err) == apperr.Invalid { // "Instance has not been resized.", or it is being confirmed
+		return apperr.Wrap(apperr.Conflict, err, "%s", apperr.As(err).Message)
+	}
+	return err
 }

@@ -25,6 +25,11 @@ func TestServerCalls(t *testing.T) {
 		domain.Suspend: {version: "", body: map[string]any{"suspend": nil}},
 		domain.Resume:  {version: "", body: map[string]any{"resume": nil}},
 		domain.Unlock:  {version: "", body: map[string]any{"unlock": nil}},
+		domain.Resize: {
+			args: domain.ActionArguments{Flavor: "2"}, body: map[string]any{"resize": map[string]any{"flavorRef": "2"}},
+		},
+		domain.ConfirmResize: {body: map[string]any{"confirmResize": nil}},
+		domain.RevertResize:  {body: map[string]any{"revertResize": nil}},
 		domain.Lock: {
 			args: domain.ActionArguments{Reason: "why"}, version: "2.73",
 			body: map[string]any{"lock": map[string]any{"locked_reason": "why"}},
@@ -68,6 +73,19 @@ func TestRefusedServerCalls(t *testing.T) {
 		err := s.session(t).ActOnServer(t.Context(), domain.Server{ID: "id"}, domain.Suspend, domain.ActionArguments{})
 		if apperr.CodeOf(err) != want || !strings.Contains(apperr.As(err).Message, "Instance id is locked") {
 			t.Errorf("%d: %v", status, err)
+		}
+	}
+}
+
+// TestResizeThatHasEnded is a conflict, which Nova takes for a bad request.
+func TestResizeThatHasEnded(t *testing.T) {
+	t.Parallel()
+	for _, action := range []domain.Action{domain.ConfirmResize, domain.RevertResize} {
+		s := newStub(t)
+		s.answer("POST /compute/servers/id/action", 400, `{"x":{"message":"Instance has not been resized."}}`)
+		err := s.session(t).ActOnServer(t.Context(), domain.Server{ID: "id"}, action, domain.ActionArguments{})
+		if apperr.CodeOf(err) != apperr.Conflict || !strings.Contains(apperr.As(err).Message, "has not been resized") {
+			t.Errorf("%s: %v", action, err)
 		}
 	}
 }

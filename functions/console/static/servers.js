@@ -7,7 +7,7 @@ import { acts, isSoon, left } from './leaseacts.js';
 
 const verbs = { start: 'Start', stop: 'Stop', reboot: 'Reboot', hard: 'Hard reboot', shelve: 'Shelve',
   unshelve: 'Unshelve', snapshot: 'Snapshot', pause: 'Pause', unpause: 'Unpause', suspend: 'Suspend', resume: 'Resume',
-  rename: 'Rename', lock: 'Lock', unlock: 'Unlock', delete: 'Delete' };
+  resize: 'Resize', confirm_resize: 'Confirm resize', revert_resize: 'Revert resize', rename: 'Rename', lock: 'Lock', unlock: 'Unlock', delete: 'Delete' };
 const title = (server) => server.name || server.id;
 /** word is the state, or what Nova calls one that has no word of its own, such as verify_resize. */
 const word = (server, state) => (state === 'updating' && server.instance?.state !== 'updating'
@@ -57,7 +57,19 @@ function controls(server, verbsOf, done) {
       done('rename');
     });
   };
-  const own = { delete: remove, snapshot, rename };
+  const resize = async () => {
+    const { flavors } = await get('/v1/resources?kinds=flavors');
+    const others = (flavors || []).filter((f) => f.name !== server.flavor.name);
+    const flavor = el('select', { id: uid(), required: true }, others.map((f) => el('option', { value: f.id },
+      `${f.name}: ${f.vcpus} vCPU, ${memory(f.ram_mb)}, ${f.disk_gb} GiB disk`)));
+    confirm(`Resize ${title(server)}?`, 'It restarts, and then waits until the resize is confirmed or reverted.', 'Resize',
+      async () => {
+      await call('POST', `/v1/servers/${server.id}/actions`, { action: 'resize', flavor: flavor.value });
+      say(`${title(server)}: resize is under way.`);
+      done('resize');
+    }, el('label', {}, 'New flavor ', flavor));
+  };
+  const own = { delete: remove, snapshot, rename, resize: () => resize().catch(refused) };
   return el('div', { class: 'acts' },
     verbsOf.map((verb) => button(verbs[verb], own[verb] || (() => act(verb).catch(refused)),
     { kind: verb === 'delete' ? 'quiet danger' : 'quiet', key: verb, label: `${verbs[verb]} ${title(server)}` })));

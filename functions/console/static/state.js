@@ -15,8 +15,9 @@ const moves = {
   paused: ['unpause', 'hard', 'shelve', 'snapshot'], suspended: ['resume', 'hard', 'shelve', 'snapshot'],
   rebooting: ['hard'], error: ['stop', 'hard'],
 };
+const resized = ['confirm_resize', 'revert_resize'];
 // More of them, on the page of one server. A lock and a name can be changed in every state but these.
-const rare = { active: ['pause', 'suspend'] };
+const rare = { active: ['pause', 'suspend', 'resize'], stopped: ['resize'] };
 const fixed = ['requested', 'unknown', 'deleting', 'deleted'];
 
 const moving = ['requested', 'building', 'rebooting', 'updating', 'resizing', 'deleting', 'running', 'due',
@@ -41,7 +42,8 @@ export const actions = (state) => [...(moves[state] || []), ...removal(state)];
 export function allActions(server) {
   const state = stateOf(server);
   const own = fixed.includes(state) ? [] : ['rename', server.locked ? 'unlock' : 'lock'];
-  return [...(moves[state] || []), ...(rare[state] || []), ...own, ...removal(state)];
+  const ends = server.status === 'VERIFY_RESIZE' && state === 'resizing' ? resized : [];
+  return [...(moves[state] || []), ...ends, ...(rare[state] || []), ...own, ...removal(state)];
 }
 
 const good = ['active', 'ready', 'done', 'verified', 'delivered', 'moved', 'up', 'proven'];

@@ -4,6 +4,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/cli"
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/resources"
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
@@ -19,7 +20,25 @@ func (s *servers) stateCommands() []*cobra.Command {
 		s.lockCommand(),
 		s.actCommand(string(domain.Unlock), "End the lock of servers", ""),
 		s.renameCommand(),
+		s.resizeCommand(),
+		s.actCommand(string(domain.ConfirmResize), "Keep the new flavor of resized servers",
+			"  cloudfn servers confirm-resize web-1 --wait"),
+		s.actCommand(string(domain.RevertResize), "Give resized servers their old flavor and host back",
+			"  cloudfn servers revert-resize web-1 --wait"),
 	}
+}
+
+func (s *servers) resizeCommand() *cobra.Command {
+	cmd := s.actCommand(string(domain.Resize), "Give servers another flavor",
+		"  cloudfn servers resize web-1 --flavor m1.large --wait\n  cloudfn servers confirm-resize web-1")
+	cmd.Long = `Give servers that are active or stopped another flavor. Nova restarts them, by default on another host. Then
+they wait, in the status VERIFY_RESIZE, for confirm-resize or revert-resize; until then both flavors count for the quota
+of the project. Some clouds confirm automatically after a time, which Nova does not show.`
+	cmd.Flags().String("flavor", "", "the flavor, by id or name")
+	_ = cmd.MarkFlagRequired("flavor")
+	idFlag(cmd)
+	s.CompleteFlag(cmd, "flavor", resources.Finder(s.App, "flavors"))
+	return cmd
 }
 
 func (s *servers) lockCommand() *cobra.Command {

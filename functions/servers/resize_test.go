@@ -1,0 +1,129 @@
+package servers
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/google/uuid"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/testkit"
+)
+
+// flavorsBySize are two flavors with different memory, the smaller one that of the project's test servers.
+func flavorsBySize(t *testing.T, p *testkit.Project) (small, large domain.Flavor) {
+	t.Helper()
+	all, err := p.Session(t).Flavors(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	facts := testkit.Sandbox(t)
+	small = all[slices.IndexFunc(all, func(f domain.Flavor) bool { return f.ID == facts.FlavorID })]
+	n := slices.IndexFunc(all, func(f domain.Flavor) bool {
+		return f.Public && f.RAMMB > small.RAMMB && f.DiskGB >= small.DiskGB
+	})
+	if n < 0 {
+		t.Fatal("the sandbox has no larger flavor")
+	}
+	return small, all[n]
+}
+
+// request sends the body of an action.
+func request(t *testing.T, app *testkit.Client, id, body string) (out actionAnswer) {
+	t.Helper()
+	a := app.Post(t, "/v1/servers/"+id+"/actions", body)
+	a.JSON(t, &out)
+	out.status = a.Status
+	return out
+}
+
+// TestLongResize of a tracked server: reverted, and then confirmed. Nova does each once, also when the result of the
+// request is lost.
+func TestLongResize(t *testing.T) {
+	t.Parallel()
+	p := testkit.BorrowProject(t)
+	server := p.Boot(t, "grows", 1)[0].ID
+	small, large := flavorsBySize(t, p)
+	database := testkit.Database(t)
+	conn := testkit.Connect(t, database)
+	app := testkit.Start(t, testkit.Env(t, database, nil), Function).As(p.Token(t))
+	id := track(t, conn, p, server, domain.InstanceActive)
+	_, err := conn.Exec(t.Context(), `update instances set spec = jsonb_build_object('flavor_id', $1::text,
+'flavor_name', $2::text, 'vcpus', $3::int, 'ram_mb', $4::int) where id = $5`, small.ID, small.Name, small.VCPUs,
+		small.RAMMB, id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	shown := func() (s domain.Server) {
+		t.Helper()
+		app.Get(t, "/v1/servers/"+id).JSON(t, &s)
+		return s
+	}
+	resize := func() string {
+		return fmt.Sprintf(`{"id":%q,"action":"resize","flavor":%q}`, uuid.New(), large.Name)
+	}
+
+	same := request(t, app, id, fmt.Sprintf(`{"action":"resize","flavor":%q}`, small.ID))
+	if same.status != 400 || len(same.Errors) != 1 || same.Errors[0].Field != "flavor" {
+		t.Errorf("to its own flavor: %+v", same)
+	}
+	for _, action := range []string{"confirm_resize", "revert_resize"} {
+		if a := sendAction(t, app, id, action); !a.isRejected(domain.InstanceActive) {
+			t.Errorf("%s without a resize: %+v", action, a)
+		}
+	}
+	body := resize()
+	if a := request(t, app, id, body); !a.isAccepted(domain.InstanceResizing) {
+		t.Fatalf("resize: %+v", a)
+	}
+	p.Await(t, server, "VERIFY_RESIZE")
+	loseResults(t, conn)
+	if a := request(t, app, id, body); a.status != 200 || !a.Changed || a.State != domain.InstanceResizing {
+		t.Errorf("the same again when its result is lost: %+v", a)
+	}
+	if s := shown(); s.Flavor.Name != large.Name || s.Instance.State != domain.InstanceResizing ||
+		!slices.Contains(s.AllowedActions, domain.ConfirmResize) {
+		t.Errorf("a server that was resized is %+v, and allows %v", s, s.AllowedActions)
+	}
+	if a := request(t, app, id, resize()); !a.isRejected(domain.InstanceResizing) {
+		t.Errorf("another resize: %+v", a)
+	}
+
+	if a := sendAction(t, app, id, "revert_resize"); !a.isAccepted(domain.InstanceResizing) {
+		t.Errorf("revert: %+v", a)
+	}
+	p.Await(t, server, "ACTIVE")
+	if s := shown(); s.Flavor.Name != small.Name {
+		t.Errorf("reverted it has the flavor %s", s.Flavor.Name)
+	}
+
+	if a := request(t, app, id, resize()); !a.isAccepted(domain.InstanceResizing) {
+		t.Fatalf("resize it again: %+v", a)
+	}
+	p.Await(t, server, "VERIFY_RESIZE")
+	body = fmt.Sprintf(`{"id":%q,"action":"confirm_resize"}`, uuid.New())
+	if a := request(t, app, id, body); !a.isAccepted(domain.InstanceResizing) {
+		t.Errorf("confirm: %+v", a)
+	}
+	p.Await(t, server, "ACTIVE")
+	loseResults(t, conn)
+	if a := request(t, app, id, body); a.status != 200 || !a.Changed {
+		t.Errorf("the same confirm when its result is lost: %+v", a)
+	}
+	if s := shown(); s.Flavor.Name != large.Name || slices.Contains(s.AllowedActions, domain.ConfirmResize) {
+		t.Errorf("a server whose resize was confirmed is %+v", s)
+	}
+	for name, want := range map[string]int{"resize": 2, "confirmResize": 1, "revertResize": 1} {
+		if n := logged(t, server, name); n != want {
+			t.Errorf("Nova has done %s %d times, want %d", name, n, want)
+		}
+	}
+	// The next change stores the size, by which quotas count.
+	if a := sendAction(t, app, id, "stop"); !a.isAccepted(domain.InstanceUpdating) {
+		t.Errorf("stop: %+v", a)
+	}
+	if ram := testkit.Scalar[int](t, conn, "select (spec->>'ram_mb')::int from instances"); ram != large.RAMMB {
+		t.Errorf("stored are %d MiB, want %d", ram, large.RAMMB)
+	}
+}

@@ -1,0 +1,81 @@
+package actions
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+
+	"github.com/google/uuid"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/lookup"
+)
+
+// prepare finds what the arguments name, and rejects what Nova, or its driver, would reject.
+func (x *executor) prepare(ctx context.Context, server domain.Server) error {
+	if x.Action.Action == domain.Resize {
+		return x.prepareResize(ctx, server)
+	}
+	return nil
+}
+
+// prepareResize finds the flavor. Through a connection, its quota is taken before Nova is called.
+func (x *executor) prepareResize(ctx context.Context, server domain.Server) error {
+	flavors, err := x.cloud.Flavors(ctx)
+	if err != nil {
+		return err
+	}
+	flavor, err := lookup.PickFlavor(flavors, lookup.Ref{Field: "flavor", Value: x.Arguments.Flavor})
+	if err != nil {
+		return err
+	}
+	if err := x.Limits.CheckFlavor("flavor", flavor.ID, flavor.Name); err != nil {
+		return err
+	}
+	if err := checkResize(server, flavor); err != nil {
+		return err
+	}
+	x.Arguments.Flavor = flavor.ID
+	if !x.takesQuota() {
+		return nil
+	}
+	wanted := x.Instance
+	wanted.Spec.Resized(flavor)
+	return x.Instances.SetSize(ctx, wanted)
+}
+
+// takesQuota reports whether a connection's quota is to be respected: its owner may give any size to the servers.
+func (x *executor) takesQuota() bool {
+	return x.Action.Action == domain.Resize && x.Follow != nil && x.Instance.ConnectionID != uuid.Nil &&
+		x.Lease == uuid.Nil
+}
+
+// restoreSize gives quota back after Nova has certainly rejected a resize. On failure the next read of the server does.
+func (x *executor) restoreSize(ctx context.Context, rejection error) {
+	if !x.takesQuota() || !apperr.Rejected(rejection) {
+		return
+	}
+	writing, cancel := domain.Detached(ctx)
+	defer cancel()
+	known := x.Instance
+	known.ConnectionID = uuid.Nil
+	if err := x.Instances.SetSize(writing, known); err != nil {
+		slog.WarnContext(ctx, "the size of an instance is not restored; the next poll restores it",
+			"instance_id", known.ID, "error", err)
+	}
+}
+
+// checkResize rejects the server's own flavor, as Nova does, and a smaller disk, which only its drivers reject: they
+// leave the server as it is, and Nova's answer does not say so. The disk of a server that boots from a volume stays.
+func checkResize(server domain.Server, to domain.Flavor) error {
+	is := server.Flavor
+	switch {
+	case is.Name == to.Name && is.VCPUs == to.VCPUs && is.RAMMB == to.RAMMB && is.DiskGB == to.DiskGB:
+		return apperr.InvalidField("flavor", "is the flavor that the server has")
+	case server.Image != nil && to.DiskGB < is.DiskGB:
+		return apperr.InvalidField("flavor", fmt.Sprintf(
+			"has a disk of %d GiB, and the server one of %d GiB, which cannot shrink", to.DiskGB, is.DiskGB))
+	}
+	return nil
+}
