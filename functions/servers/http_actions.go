@@ -130,7 +130,7 @@ type (
 )
 
 // ofOneOnly are the actions that one request does to one server only.
-var ofOneOnly = []domain.Action{domain.Rename, domain.Deploy}
+var ofOneOnly = []domain.Action{domain.Rename, domain.Rebuild, domain.Deploy}
 
 // describeActions lists the actions in the API.
 func describeActions(api huma.API) {
@@ -178,11 +178,16 @@ func (in *ServerAction) Resolve(huma.Context) []error {
 		"confirm_rebuild": in.Confirm,
 	})
 	faults = append(faults, checkTexts(action, in.Name, in.Reason, in.Flavor)...)
-	if action == domain.Deploy {
-		if !in.Confirm {
-			faults = append(faults, apperr.InvalidField("confirm_rebuild",
-				"must be true: a deployment recreates the server's disk, and its content is lost", "true"))
+	if (action == domain.Deploy || action == domain.Rebuild) && !in.Confirm {
+		faults = append(faults, apperr.InvalidField("confirm_rebuild",
+			"must be true: the server's disk is recreated, and its content is lost", "true"))
+	}
+	if action == domain.Rebuild {
+		if err := domain.CheckStorable("image", domain.Deref(in.Image)); err != nil {
+			faults = append(faults, err)
 		}
+	}
+	if action == domain.Deploy {
 		faults = append(faults, in.spec().Check()...)
 	}
 	return faults
@@ -221,8 +226,8 @@ func checkTexts(action domain.Action, name, reason, flavor *string) (faults []er
 var fieldsOf = map[string][]domain.Action{
 	"name": {domain.Snapshot, domain.Rename}, "hard": {domain.Reboot}, "force": {domain.Delete},
 	"reason": {domain.Lock}, "flavor": {domain.Resize},
-	"image":  {domain.Deploy}, "command": {domain.Deploy}, "env": {domain.Deploy}, "registry": {domain.Deploy},
-	"join_token": {domain.Deploy}, "server_image": {domain.Deploy}, "confirm_rebuild": {domain.Deploy},
+	"image":  {domain.Deploy, domain.Rebuild}, "command": {domain.Deploy}, "env": {domain.Deploy}, "registry": {domain.Deploy},
+	"join_token": {domain.Deploy}, "server_image": {domain.Deploy}, "confirm_rebuild": {domain.Deploy, domain.Rebuild},
 }
 
 // checkFields rejects fields that do not belong to the action.
@@ -262,6 +267,9 @@ func (in *ServerAction) request() actionRequest {
 	req.key = in.key()
 	req.args = domain.ActionArguments{
 		Name: domain.Deref(in.Name), Reason: domain.Deref(in.Reason), Flavor: domain.Deref(in.Flavor),
+	}
+	if req.Action == domain.Rebuild {
+		req.args.Image = domain.Deref(in.Image)
 	}
 	if req.Action == domain.Deploy {
 		req.deploy = &deploy{Spec: in.spec()}

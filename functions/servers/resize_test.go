@@ -127,3 +127,41 @@ func TestLongResize(t *testing.T) {
 		t.Errorf("stored are %d MiB, want %d", ram, large.RAMMB)
 	}
 }
+
+// TestLongRebuild recreates the disk once, also when the result of the request is lost.
+func TestLongRebuild(t *testing.T) {
+	t.Parallel()
+	p := testkit.BorrowProject(t)
+	server := p.Boot(t, "new-disk", 1)[0].ID
+	facts := testkit.Sandbox(t)
+	database := testkit.Database(t)
+	conn := testkit.Connect(t, database)
+	app := testkit.Start(t, testkit.Env(t, database, nil), Function).As(p.Token(t))
+	id := track(t, conn, p, server, domain.InstanceActive)
+	body := func(image string) string {
+		return fmt.Sprintf(`{"id":%q,"action":"rebuild","confirm_rebuild":true%s}`, uuid.New(), image)
+	}
+	for image, want := range map[string]int{facts.RetiredID: 400, "no such image": 400} {
+		a := request(t, app, id, body(fmt.Sprintf(`,"image":%q`, image)))
+		if a.status != want || len(a.Errors) != 1 || a.Errors[0].Field != "image" {
+			t.Errorf("%s: %+v", image, a)
+		}
+	}
+	one := body("")
+	if a := request(t, app, id, one); !a.isAccepted(domain.InstanceUpdating) {
+		t.Fatalf("rebuild: %+v", a)
+	}
+	loseResults(t, conn)
+	if a := request(t, app, id, one); a.status != 200 || !a.Changed {
+		t.Errorf("the same when its result is lost: %+v", a)
+	}
+	p.Await(t, server, "ACTIVE")
+	p.Quiet(t, server)
+	if a := request(t, app, id, body(fmt.Sprintf(`,"image":%q`, facts.Image))); !a.isAccepted(domain.InstanceUpdating) {
+		t.Errorf("rebuild by name: %+v", a)
+	}
+	p.Await(t, server, "ACTIVE")
+	if n := logged(t, server, "rebuild"); n != 2 {
+		t.Errorf("Nova has rebuilt it %d times", n)
+	}
+}

@@ -18,6 +18,7 @@ import (
 // Cloud is the part of OpenStack that actions need.
 type Cloud interface {
 	lookup.ServerReader
+	lookup.Images
 	StartServer(ctx context.Context, id string) error
 	UnshelveServer(ctx context.Context, id string) error
 	StopServer(ctx context.Context, id string) error

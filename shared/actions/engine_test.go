@@ -19,7 +19,8 @@ type fakeNova struct {
 	ports  int
 	log    []domain.LoggedAction
 
-	offload error // the answer to OffloadServer
+	args    domain.ActionArguments // of the last action
+	offload error                  // the answer to OffloadServer
 	images  []domain.Image
 	marks   []uuid.UUID // of the images; those without are found by every mark
 }
@@ -50,8 +51,9 @@ var taskOf = map[domain.Action]string{
 }
 
 func (f *fakeNova) ActOnServer(
-	_ context.Context, _ domain.Server, action domain.Action, _ domain.ActionArguments,
+	_ context.Context, _ domain.Server, action domain.Action, args domain.ActionArguments,
 ) error {
+	f.args = args
 	return f.call(string(action), taskOf[action])
 }
 
@@ -62,6 +64,17 @@ var flavors = []domain.Flavor{
 	{ID: "1", Name: "small", VCPUs: 1, RAMMB: 512, DiskGB: 10},
 	{ID: "2", Name: "large", VCPUs: 4, RAMMB: 8192, DiskGB: 10},
 	{ID: "3", Name: "flat", VCPUs: 4, RAMMB: 8192, DiskGB: 5},
+}
+
+func (f *fakeNova) Image(_ context.Context, id string) (domain.Image, error) {
+	return domain.Image{}, apperr.New(apperr.NotFound, "there is no image %s", id)
+}
+
+func (f *fakeNova) Images(context.Context, string) ([]domain.Image, error) {
+	return []domain.Image{
+		{ID: "i1", Name: "debian", Status: "active"}, {ID: "i2", Name: "twice", Status: "active"},
+		{ID: "i3", Name: "twice", Status: "active"}, {ID: "i4", Name: "old", Status: "deactivated"},
+	}, nil
 }
 
 func (f *fakeNova) DeleteServer(context.Context, string) error { return f.call("delete", "deleting") }
@@ -216,6 +229,13 @@ func TestStep(t *testing.T) {
 		},
 		"being reverted": {
 			ask(domain.RevertResize), false, server("REVERT_RESIZE", "resize_reverting"), "", done("resizing"), false, "",
+		},
+		"rebuild": {ask(domain.Rebuild), false, server("ERROR", ""), "rebuild", accepted("updating"), false, ""},
+		"rebuild a paused server": {
+			ask(domain.Rebuild), false, server("PAUSED", ""), "", Progress{}, false, apperr.Conflict,
+		},
+		"rebuild during a rebuild": {
+			ask(domain.Rebuild), true, server("REBUILD", "rebuilding"), "", Progress{State: "updating"}, true, "",
 		},
 		"start a paused server":  {start, true, server("PAUSED", ""), "", Progress{}, false, apperr.Conflict},
 		"start during the build": {start, true, server("BUILD", ""), "", Progress{State: "building"}, true, ""},

@@ -14,9 +14,37 @@ import (
 
 // prepare finds what the arguments name, and rejects what Nova, or its driver, would reject.
 func (x *executor) prepare(ctx context.Context, server domain.Server) error {
-	if x.Action.Action == domain.Resize {
+	switch x.Action.Action {
+	case domain.Resize:
 		return x.prepareResize(ctx, server)
+	case domain.Rebuild:
+		return x.prepareImage(ctx, server)
 	}
+	return nil
+}
+
+// prepareImage finds the image. The default of a rebuild is the server's own.
+func (x *executor) prepareImage(ctx context.Context, server domain.Server) error {
+	const field = "image"
+	switch ref := x.Arguments.Image; {
+	case ref == "" && server.Image == nil:
+		return apperr.InvalidField(field, "must be given, because the server boots from a volume")
+	case ref == "":
+		x.Arguments.Image = server.Image.ID
+		return x.Limits.CheckImage(field, server.Image.ID)
+	}
+	images, err := lookup.FindImages(ctx, x.cloud, x.Arguments.Image)
+	if err != nil {
+		return err
+	}
+	image, err := lookup.PickAllowedImage(images, lookup.Ref{Field: field, Value: x.Arguments.Image}, x.Limits)
+	if err != nil {
+		return err
+	}
+	if !lookup.IsActive(image) {
+		return apperr.InvalidField(field, fmt.Sprintf("the image %s is %s, and not active", image.ID, image.Status))
+	}
+	x.Arguments.Image = image.ID
 	return nil
 }
 

@@ -91,6 +91,7 @@ func TestActionsAreNotRepeated(t *testing.T) {
 	t.Parallel()
 	for action, before := range map[domain.Action]string{
 		domain.Resize: "ACTIVE", domain.ConfirmResize: "VERIFY_RESIZE", domain.RevertResize: "VERIFY_RESIZE",
+		domain.Rebuild: "ACTIVE",
 	} {
 		request := domain.ActionRequest{Action: action}
 		nova := rejecting{&fakeNova{server: server(before, "")}, apperr.New(apperr.Timeout, "504")}
@@ -106,6 +107,41 @@ func TestActionsAreNotRepeated(t *testing.T) {
 			if err != nil || !p.Done || len(nova.calls) != 1 {
 				t.Errorf("%s: called %v, %+v: %v", action, nova.calls, p, err)
 			}
+		}
+	}
+}
+
+// TestImages of a rebuild: the server's own by default, and one by its unique name.
+func TestImages(t *testing.T) {
+	t.Parallel()
+	ofVolume := server("ACTIVE", "")
+	ofVolume.Image = nil
+	for name, tc := range map[string]struct {
+		server domain.Server
+		image  string
+		limits []string
+		want   string
+		code   apperr.Code
+	}{
+		"its own":           {server("ACTIVE", ""), "", nil, "image", ""},
+		"its own, no right": {server("ACTIVE", ""), "", []string{"i1"}, "", apperr.Forbidden},
+		"by name":           {server("ACTIVE", ""), "debian", nil, "i1", ""},
+		"by name, allowed":  {server("ACTIVE", ""), "twice", []string{"i3"}, "i3", ""},
+		"not unique":        {server("ACTIVE", ""), "twice", nil, "", apperr.Conflict},
+		"unknown":           {server("ACTIVE", ""), "x", nil, "", apperr.Invalid},
+		"not active":        {server("ACTIVE", ""), "old", nil, "", apperr.Invalid},
+		"from a volume":     {ofVolume, "", nil, "", apperr.Invalid},
+		"onto a volume":     {ofVolume, "debian", nil, "i1", ""},
+	} {
+		nova := &fakeNova{server: tc.server}
+		a := actionOf(domain.ActionRequest{Action: domain.Rebuild})
+		a.Arguments.Image, a.Limits.Images = tc.image, tc.limits
+		_, err := Engine{&fakeInstances{}}.Step(t.Context(), nova, a)
+		if apperr.CodeOf(err) != tc.code || nova.args.Image != tc.want {
+			t.Errorf("%s: %v, called with %q", name, err, nova.args.Image)
+		}
+		if err != nil && (len(apperr.As(err).Fields) == 0 || apperr.As(err).Fields[0].Field != "image") {
+			t.Errorf("%s: names %+v", name, apperr.As(err).Fields)
 		}
 	}
 }

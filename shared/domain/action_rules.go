@@ -30,6 +30,8 @@ const (
 	Resize        Action = "resize"
 	ConfirmResize Action = "confirm_resize"
 	RevertResize  Action = "revert_resize"
+	// Rebuild replaces a server's disk by an image. Deploy does it with an agent.
+	Rebuild Action = "rebuild"
 	Deploy   Action = "deploy" // rebuild the server with an agent on it, which wipes its disk
 	Delete   Action = "delete"
 	// Connect tracks an existing server as an instance, and Disconnect ends that. Neither calls Nova.
@@ -48,6 +50,7 @@ type ActionArguments struct {
 	Name   string `json:"name,omitempty"`   // of Rename; of Snapshot the image's, "" = the server's
 	Reason string `json:"reason,omitempty"` // of Lock
 	Flavor string `json:"flavor,omitempty"` // of Resize: an id or a name; an id in a call to Nova
+	Image  string `json:"image,omitempty"`  // of Rebuild: an id or a name, "" = the server's own; an id in a call to Nova
 }
 
 // actionRule says what an action needs and does. Nova's calls are in shared/openstack, in a table of the same actions.
@@ -154,6 +157,10 @@ var actionRules = []actionRule{
 		ActionRequest: ActionRequest{Action: RevertResize}, needs: MayResize, log: "revertResize",
 		from: []InstanceState{InstanceResizing}, isOfResized: true, after: InstanceResizing,
 		tasks: []string{"resize_reverting"},
+	},
+	{
+		ActionRequest: ActionRequest{Action: Rebuild}, needs: MayRebuild, log: "rebuild",
+		from: []InstanceState{InstanceActive, InstanceStopped, InstanceError}, after: InstanceUpdating,
 	},
 	{
 		ActionRequest: ActionRequest{Action: Deploy}, needs: MayDeploy,

@@ -82,6 +82,7 @@ const (
 	MayLock       Permission = "lock"     // and to unlock
 	MayRename     Permission = "rename"
 	MayResize     Permission = "resize" // and to confirm and revert it
+	MayRebuild    Permission = "rebuild" // wipes disks
 	MayDeploy     Permission = "deploy"
 	MayDeallocate Permission = "deallocate" // delete servers
 )
@@ -89,7 +90,7 @@ const (
 // Permissions lists every permission, for messages and checks.
 func Permissions() []string {
 	return texts(MayAllocate, MayConnect, MayStart, MayStop, MayReboot, MayPause, MaySuspend, MayShelve, MaySnapshot,
-		MayLock, MayRename, MayResize, MayDeploy, MayDeallocate)
+		MayLock, MayRename, MayResize, MayRebuild, MayDeploy, MayDeallocate)
 }
 
 // Connection is a stored delegation: a right to act in its owner's project, with limits.

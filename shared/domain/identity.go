@@ -264,6 +264,11 @@ var (
 		MayLock:    {serverAction},
 		MayRename:  {{"compute", "PUT", "/**/servers/*"}},
 		MayResize:  {serverAction},
+		MayRebuild: {
+			serverAction,
+			{"image", "GET", "/**/images"},
+			{"image", "GET", "/**/images/*"},
+		},
 		MaySnapshot: {
 			serverAction,
 			{"image", "GET", "/**/images"},

@@ -108,7 +108,7 @@ type Instance struct {
 	VolumesSetAt   time.Time // when StepVolumes was taken; zero = it was not
 	// CallID is the create call of ServerID. It is not stored with the instance.
 	CallID uuid.UUID
-	// IsOtherSize reports that the last Observe has changed the flavor of Spec.
+	// IsOtherSize reports that the last Observe has changed the flavor or the image of Spec.
 	IsOtherSize bool `db:"-"`
 }
 
@@ -151,6 +151,7 @@ func (i *Instance) Observe(s Server) (changed bool) {
 		i.Problem = novaFault(s, old)
 	}
 	i.observeSize(s)
+	i.observeImage(s)
 	return i.IsOtherSize || old.ServerID != i.ServerID || old.State != i.State || old.RawStatus != i.RawStatus ||
 		old.Name != i.Name || !slices.Equal(old.Addresses, i.Addresses) || (old.Problem == nil) != (i.Problem == nil) ||
 		old.Problem != nil && *old.Problem != *i.Problem
@@ -168,6 +169,15 @@ func (i *Instance) observeSize(s Server) {
 		return
 	}
 	i.Spec.Resized(Flavor{Name: f.Name, VCPUs: f.VCPUs, RAMMB: f.RAMMB, DiskGB: f.DiskGB})
+}
+
+// observeImage takes the image of a server that was rebuilt.
+func (i *Instance) observeImage(s Server) {
+	if s.Partial || s.Image == nil || i.Spec.ImageID == "" || s.Image.ID == i.Spec.ImageID {
+		return
+	}
+	i.IsOtherSize = true
+	i.Spec.ImageID, i.Spec.ImageRef = s.Image.ID, ""
 }
 
 // Accepted moves the instance to the state that follows from an action that Nova has accepted. changed is false if that

@@ -70,6 +70,14 @@ func TestObservedSize(t *testing.T) {
 			t.Errorf("%d: %t, %+v", n, i.IsOtherSize, i.Spec)
 		}
 	}
+	i.Spec.ImageID, i.Spec.ImageRef = "i1", "debian"
+	for image, isOther := range map[string]bool{"i1": false, "i2": true} {
+		of := i
+		of.Observe(Server{ID: "s", Status: "ACTIVE", Flavor: small, Image: &ImageRef{ID: image}})
+		if of.IsOtherSize != isOther || of.Spec.ImageID != image || (of.Spec.ImageRef == "") != isOther {
+			t.Errorf("rebuilt with %s: %+v", image, of.Spec)
+		}
+	}
 	if i.Spec.FlavorID != "" {
 		t.Errorf("the flavor's id is still %s", i.Spec.FlavorID)
 	}

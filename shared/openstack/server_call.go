@@ -29,6 +29,7 @@ var serverCalls = map[domain.Action]func(domain.Server, domain.ActionArguments) 
 	domain.Resize:        resizeCall,
 	domain.ConfirmResize: plainCall("confirmResize"),
 	domain.RevertResize:  plainCall("revertResize"),
+	domain.Rebuild:       rebuildCall,
 }
 
 // plainCall is a call without arguments.
@@ -51,6 +52,17 @@ func resizeCall(_ domain.Server, args domain.ActionArguments) serverCall {
 	return serverCall{
 		version: computeBase, body: map[string]any{"resize": map[string]any{"flavorRef": args.Flavor}},
 	}
+}
+
+// rebuildCall keeps the server's name, key, metadata and user_data.
+func rebuildCall(server domain.Server, args domain.ActionArguments) serverCall {
+	call := serverCall{
+		version: computeBase, body: map[string]any{"rebuild": map[string]any{"imageRef": args.Image}},
+	}
+	if server.Image == nil {
+		call.version = computeRebuildVolume
+	}
+	return call
 }
 
 // ActOnServer begins an action on a server, as Nova has just shown it. An error has Nova's own words.

@@ -30,6 +30,10 @@ func TestServerCalls(t *testing.T) {
 		},
 		domain.ConfirmResize: {body: map[string]any{"confirmResize": nil}},
 		domain.RevertResize:  {body: map[string]any{"revertResize": nil}},
+		domain.Rebuild: { // the server has no image: it boots from a volume
+			args: domain.ActionArguments{Image: "i"}, version: "2.93",
+			body: map[string]any{"rebuild": map[string]any{"imageRef": "i"}},
+		},
 		domain.Lock: {
 			args: domain.ActionArguments{Reason: "why"}, version: "2.73",
 			body: map[string]any{"lock": map[string]any{"locked_reason": "why"}},

@@ -9,11 +9,15 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// sizeOf is the part of a spec that a resize changes, as it is stored.
+// sizeOf is the part of a spec that a resize or a rebuild changes, as it is stored.
 func sizeOf(s domain.LaunchSpec) map[string]any {
+	var ref any // null, as in a spec without one
+	if s.ImageRef != "" {
+		ref = s.ImageRef
+	}
 	return map[string]any{
 		"flavor_id": s.FlavorID, "flavor_name": s.FlavorName, "vcpus": s.VCPUs, "ram_mb": s.RAMMB, "disk_gb": s.DiskGB,
-		"base_flavor_id": s.BaseFlavorID, "base_flavor_name": s.BaseFlavorName,
+		"base_flavor_id": s.BaseFlavorID, "base_flavor_name": s.BaseFlavorName, "image_id": s.ImageID, "image": ref,
 	}
 }
 

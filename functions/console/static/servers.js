@@ -7,7 +7,7 @@ import { acts, isSoon, left } from './leaseacts.js';
 
 const verbs = { start: 'Start', stop: 'Stop', reboot: 'Reboot', hard: 'Hard reboot', shelve: 'Shelve',
   unshelve: 'Unshelve', snapshot: 'Snapshot', pause: 'Pause', unpause: 'Unpause', suspend: 'Suspend', resume: 'Resume',
-  resize: 'Resize', confirm_resize: 'Confirm resize', revert_resize: 'Revert resize', rename: 'Rename', lock: 'Lock', unlock: 'Unlock', delete: 'Delete' };
+  resize: 'Resize', confirm_resize: 'Confirm resize', revert_resize: 'Revert resize', rebuild: 'Rebuild', rename: 'Rename', lock: 'Lock', unlock: 'Unlock', delete: 'Delete' };
 const title = (server) => server.name || server.id;
 /** word is the state, or what Nova calls one that has no word of its own, such as verify_resize. */
 const word = (server, state) => (state === 'updating' && server.instance?.state !== 'updating'
@@ -69,7 +69,19 @@ function controls(server, verbsOf, done) {
       done('resize');
     }, el('label', {}, 'New flavor ', flavor));
   };
-  const own = { delete: remove, snapshot, rename, resize: () => resize().catch(refused) };
+  const rebuild = async () => {
+    const { images } = await get('/v1/resources?kinds=images');
+    const image = el('select', { id: uid(), required: true }, (images || []).filter((i) => i.status === 'active')
+      .map((i) => el('option', { value: i.id, selected: i.id === server.image?.id }, i.name || i.id)));
+    confirm(`Rebuild ${title(server)}?`, 'Its disk is recreated from the image. What is on the disk is lost for good.',
+      'Rebuild', async () => {
+        await call('POST', `/v1/servers/${server.id}/actions`,
+          { action: 'rebuild', image: image.value, confirm_rebuild: true });
+        say(`${title(server)}: rebuild is under way.`);
+        done('rebuild');
+      }, el('label', {}, 'Image ', image));
+  };
+  const own = { rebuild: () => rebuild().catch(refused), delete: remove, snapshot, rename, resize: () => resize().catch(refused) };
   return el('div', { class: 'acts' },
     verbsOf.map((verb) => button(verbs[verb], own[verb] || (() => act(verb).catch(refused)),
     { kind: verb === 'delete' ? 'quiet danger' : 'quiet', key: verb, label: `${verbs[verb]} ${title(server)}` })));

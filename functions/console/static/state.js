@@ -17,7 +17,7 @@ const moves = {
 };
 const resized = ['confirm_resize', 'revert_resize'];
 // More of them, on the page of one server. A lock and a name can be changed in every state but these.
-const rare = { active: ['pause', 'suspend', 'resize'], stopped: ['resize'] };
+const rare = { active: ['pause', 'suspend', 'resize', 'rebuild'], stopped: ['resize', 'rebuild'], error: ['rebuild'] };
 const fixed = ['requested', 'unknown', 'deleting', 'deleted'];
 
 const moving = ['requested', 'building', 'rebooting', 'updating', 'resizing', 'deleting', 'running', 'due',

@@ -263,6 +263,7 @@ type waiter struct {
 	isAccepted bool   // Nova has accepted an action through a connection
 	hasMoved   bool   // it was in another state than error: from then on error is a failure
 	flavor     string // of a server that is being resized, before
+	hasRebuilt bool   // Nova has begun to rebuild it
 	note       string // what is still to come, besides its state
 }
 
@@ -275,6 +276,7 @@ var goals = map[api.ServerActionAction]domain.InstanceState{
 	api.ServerActionActionReboot: domain.InstanceActive, api.ServerActionActionDeploy: domain.InstanceActive,
 	api.ServerActionActionShelve: domain.InstanceShelved, api.ServerActionActionUnshelve: domain.InstanceActive,
 	api.ServerActionActionDelete: domain.InstanceDeleted,
+	api.ServerActionAction(domain.Rebuild): domain.InstanceActive,
 	// The status says when Nova has done it: see updateResize.
 	api.ServerActionAction(domain.Resize):        domain.InstanceResizing,
 	api.ServerActionAction(domain.ConfirmResize): domain.InstanceActive,
@@ -396,7 +398,7 @@ func (w *waiter) update(server api.Server) {
 	}
 	w.State, w.note = string(state), ""
 	w.hasMoved = w.hasMoved || state != domain.InstanceError
-	if w.updateResize(server, state) {
+	if w.updateResize(server, state) || w.updateRebuild(server, state) {
 		return
 	}
 	goal, hasGoal := goals[w.action]
@@ -436,6 +438,16 @@ func (w *waiter) updateResize(server api.Server, state domain.InstanceState) boo
 		return false
 	}
 	return true
+}
+
+// updateRebuild ends the wait for a rebuild of a stopped server, which is stopped again.
+func (w *waiter) updateRebuild(server api.Server, state domain.InstanceState) bool {
+	if domain.Action(w.action) != domain.Rebuild {
+		return false
+	}
+	w.hasRebuilt = w.hasRebuilt || server.Status == "REBUILD"
+	w.isDone = w.hasRebuilt && state == domain.InstanceStopped
+	return w.isDone
 }
 
 // isReady reports whether the latest agent has come up.

@@ -4,6 +4,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/cli"
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/exit"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/resources"
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
@@ -25,7 +26,30 @@ func (s *servers) stateCommands() []*cobra.Command {
 			"  cloudfn servers confirm-resize web-1 --wait"),
 		s.actCommand(string(domain.RevertResize), "Give resized servers their old flavor and host back",
 			"  cloudfn servers revert-resize web-1 --wait"),
+		s.rebuildCommand(),
 	}
+}
+
+func (s *servers) rebuildCommand() *cobra.Command {
+	var wait cli.Wait
+	cmd := s.oneCommand("rebuild", "Recreate a server's disk from an image", []string{"actOnServer", "getServer"},
+		func(cmd *cobra.Command, id string) error {
+			if !cmd.Flags().Changed("confirm-rebuild") {
+				return exit.Usagef("rebuild destroys what is on the server's disk: add --confirm-rebuild if you mean it")
+			}
+			body := cli.Body(cmd.Flags(), "image", "confirm-rebuild", "id")
+			return s.act(cmd.Context(), []cli.Target{{Given: cmd.Flags().Arg(0), ID: id}}, string(domain.Rebuild), body,
+				wait)
+		})
+	cmd.Long = `Recreate a server's disk from an image, by default its own. What is on the disk is lost. Its id,
+addresses, name, key, metadata and user data stay. A server that boots from a volume needs --image.`
+	cmd.Example = "  cloudfn servers rebuild web-1 --image debian-13 --confirm-rebuild --wait"
+	cmd.Flags().String("image", "", "the image, by id or name (default the server's own)")
+	cmd.Flags().Bool("confirm-rebuild", false, "yes, what is on the server's disk may be lost")
+	idFlag(cmd)
+	wait.Flags(cmd, "it is done")
+	s.CompleteFlag(cmd, "image", resources.Finder(s.App, "images"))
+	return cmd
 }
 
 func (s *servers) resizeCommand() *cobra.Command {
