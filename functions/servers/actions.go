@@ -49,6 +49,7 @@ type outcome struct {
 	Changed    bool       // Nova has accepted the action, or it is stored; false when there was nothing to do
 	ActionID   *uuid.UUID // of an action that is stored
 	ImageID    string     // of Snapshot, once Nova has accepted it
+	password   domain.Secret
 	isTracked  bool
 	isRepeated bool // the same request has done the action before
 	err        error
@@ -156,7 +157,7 @@ func (t task) run(ctx context.Context, o *outcome, attempt *domain.KeyedAction) 
 	}
 	progress, err := t.engine().Run(ctx, t.cloud, action)
 	t.agents.dropFailed(ctx, made, err)
-	o.State, o.Changed, o.ImageID = progress.State, progress.Accepted, progress.ImageID
+	o.State, o.Changed, o.ImageID, o.password = progress.State, progress.Accepted, progress.ImageID, progress.Password
 	return err
 }
 

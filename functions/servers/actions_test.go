@@ -139,6 +139,8 @@ func TestActionRejectsBadRequests(t *testing.T) {
 		{one, `{"action":"resize"}`, "flavor"},
 		{one, `{"action":"confirm_resize","flavor":"x"}`, "flavor"},
 		{one, `{"action":"rebuild","image":"x"}`, "confirm_rebuild"},
+		{one, `{"action":"rescue","image":"🚀"}`, "image"},
+		{many, `{"action":"unrescue","image":"x","ids":["` + id + `"]}`, "image"},
 		{one, `{"action":"rebuild","confirm_rebuild":true,"server_image":"` + id + `"}`, "server_image"},
 		{many, `{"action":"rebuild","ids":["` + id + `"]}`, "action"},
 		{many, `{"action":"resize","ids":["` + id + `"]}`, "flavor"},

@@ -47,7 +47,8 @@ type actedOutput struct {
 }
 
 func (h handler) act(ctx context.Context, in *actInput) (*actedOutput, error) {
-	if id, isKeyed, _ := domain.AttemptFrom(ctx); isKeyed && in.Body.ID == nil {
+	id, isKeyed, _ := domain.AttemptFrom(ctx)
+	if isKeyed && in.Body.ID == nil {
 		in.Body.ID = &httpx.ID{UUID: id}
 	}
 	req := in.Body.request()
@@ -62,7 +63,11 @@ func (h handler) act(ctx context.Context, in *actInput) (*actedOutput, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &actedOutput{accepted(done[0].Changed && !done[0].isRepeated), showActed(done[0])}, done[0].err
+	out := &actedOutput{accepted(done[0].Changed && !done[0].isRepeated), showActed(done[0])}
+	if !isKeyed { // the answer is stored
+		out.Body.AdminPassword = done[0].password.Reveal()
+	}
+	return out, done[0].err
 }
 
 type manyActedOutput struct {
@@ -74,6 +79,7 @@ func (h handler) actOnMany(ctx context.Context, in *actOnManyInput) (*manyActedO
 	req := newActionRequest(domain.Action(in.Body.Action), in.Body.Hard, in.Body.Force)
 	req.args = domain.ActionArguments{
 		Name: domain.Deref(in.Body.Name), Reason: domain.Deref(in.Body.Reason), Flavor: domain.Deref(in.Body.Flavor),
+		Image: domain.Deref(in.Body.Image),
 	}
 	if id, isKeyed, _ := domain.AttemptFrom(ctx); isKeyed {
 		req.key = key{id: id, isOfMany: true}
@@ -182,11 +188,7 @@ func (in *ServerAction) Resolve(huma.Context) []error {
 		faults = append(faults, apperr.InvalidField("confirm_rebuild",
 			"must be true: the server's disk is recreated, and its content is lost", "true"))
 	}
-	if action == domain.Rebuild {
-		if err := domain.CheckStorable("image", domain.Deref(in.Image)); err != nil {
-			faults = append(faults, err)
-		}
-	}
+	faults = append(faults, checkImage(action, in.Image)...)
 	if action == domain.Deploy {
 		faults = append(faults, in.spec().Check()...)
 	}
@@ -222,11 +224,19 @@ func checkTexts(action domain.Action, name, reason, flavor *string) (faults []er
 	return faults
 }
 
+// checkImage checks the name of an image in Glance. The one of a deployment is checked with it.
+func checkImage(action domain.Action, image *string) []error {
+	if err := domain.CheckStorable("image", domain.Deref(image)); err != nil && action != domain.Deploy {
+		return []error{err}
+	}
+	return nil
+}
+
 // fieldsOf are the actions that each field belongs to.
 var fieldsOf = map[string][]domain.Action{
 	"name": {domain.Snapshot, domain.Rename}, "hard": {domain.Reboot}, "force": {domain.Delete},
 	"reason": {domain.Lock}, "flavor": {domain.Resize},
-	"image":  {domain.Deploy, domain.Rebuild}, "command": {domain.Deploy}, "env": {domain.Deploy}, "registry": {domain.Deploy},
+	"image":  {domain.Deploy, domain.Rebuild, domain.Rescue}, "command": {domain.Deploy}, "env": {domain.Deploy}, "registry": {domain.Deploy},
 	"join_token": {domain.Deploy}, "server_image": {domain.Deploy}, "confirm_rebuild": {domain.Deploy, domain.Rebuild},
 }
 
@@ -268,7 +278,7 @@ func (in *ServerAction) request() actionRequest {
 	req.args = domain.ActionArguments{
 		Name: domain.Deref(in.Name), Reason: domain.Deref(in.Reason), Flavor: domain.Deref(in.Flavor),
 	}
-	if req.Action == domain.Rebuild {
+	if req.Action == domain.Rebuild || req.Action == domain.Rescue {
 		req.args.Image = domain.Deref(in.Image)
 	}
 	if req.Action == domain.Deploy {
@@ -305,6 +315,7 @@ type ServersAction struct { //nolint:revive // its name in the API
 	Name         *string      `json:"name,omitempty" minLength:"1" maxLength:"255"`
 	Reason       *string      `json:"reason,omitempty" minLength:"1" maxLength:"255"`
 	Flavor       *string      `json:"flavor,omitempty" minLength:"1" maxLength:"255"`
+	Image        *string      `json:"image,omitempty" minLength:"1" maxLength:"255"`
 	Hard         bool         `json:"hard,omitempty" default:"false" doc:"Of a reboot: power off and on."`
 	Force        bool         `json:"force,omitempty" default:"false"`
 	ConnectionID *httpx.ID    `json:"connection_id,omitempty" nullable:"true"`
@@ -316,8 +327,8 @@ func (in *ServersAction) Resolve(huma.Context) []error {
 	action := domain.Action(in.Action)
 	return append(checkFields(action, map[string]bool{
 		"name": in.Name != nil, "hard": in.Hard, "force": in.Force, "reason": in.Reason != nil,
-		"flavor": in.Flavor != nil,
-	}), checkTexts(action, in.Name, in.Reason, in.Flavor)...)
+		"flavor": in.Flavor != nil, "image": in.Image != nil,
+	}), append(checkTexts(action, in.Name, in.Reason, in.Flavor), checkImage(action, in.Image)...)...)
 }
 
 type actionInput struct {
@@ -332,6 +343,8 @@ type ServerActed struct {
 	Changed  bool                 `json:"changed"`
 	ActionID *uuid.UUID           `json:"action_id,omitempty" doc:"The action that is done through a connection."`
 	ImageID  string               `json:"image_id,omitempty" minLength:"1" doc:"Of snapshot: the image being made."`
+
+	AdminPassword string `json:"admin_password,omitempty" minLength:"1"`
 }
 
 func showActed(o outcome) ServerActed {

@@ -3,6 +3,7 @@ package servers
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/uuid"
@@ -163,5 +164,42 @@ func TestLongRebuild(t *testing.T) {
 	p.Await(t, server, "ACTIVE")
 	if n := logged(t, server, "rebuild"); n != 2 {
 		t.Errorf("Nova has rebuilt it %d times", n)
+	}
+}
+
+// TestLongRescue of a server: Nova's password is in the first answer, and in nothing that is stored.
+func TestLongRescue(t *testing.T) {
+	t.Parallel()
+	p := testkit.BorrowProject(t)
+	server := p.Boot(t, "rescued", 1)[0].ID
+	database := testkit.Database(t)
+	conn := testkit.Connect(t, database)
+	app := testkit.Start(t, testkit.Env(t, database, nil), Function).As(p.Token(t))
+	id := track(t, conn, p, server, domain.InstanceActive)
+	body := fmt.Sprintf(`{"id":%q,"action":"rescue","image":%q}`, uuid.New(), testkit.Sandbox(t).Image)
+	first := request(t, app, id, body)
+	if !first.isAccepted(domain.InstanceUpdating) || first.Password == "" {
+		t.Fatalf("rescue: %+v", first)
+	}
+	if a := request(t, app, id, body); a.status != 200 || !a.Changed || a.Password != "" {
+		t.Errorf("the same again: %+v", a)
+	}
+	stored := testkit.Scalar[string](t, conn, "select coalesce(string_agg(result::text, ''), '') from keyed_actions")
+	if strings.Contains(stored, first.Password) {
+		t.Error("the password is stored")
+	}
+	p.Await(t, server, "RESCUE")
+	if a := sendAction(t, app, id, "rescue"); !a.isIdle(domain.InstanceRescued) {
+		t.Errorf("rescue while rescued: %+v", a)
+	}
+	if a := sendAction(t, app, id, "stop"); !a.isRejected(domain.InstanceRescued) {
+		t.Errorf("stop while rescued: %+v", a)
+	}
+	if a := sendAction(t, app, id, "unrescue"); !a.isAccepted(domain.InstanceUpdating) {
+		t.Errorf("unrescue: %+v", a)
+	}
+	p.Await(t, server, "ACTIVE")
+	if a := sendAction(t, app, id, "unrescue"); !a.isIdle(domain.InstanceActive) {
+		t.Errorf("unrescue while active: %+v", a)
 	}
 }

@@ -25,6 +25,7 @@ type Cloud interface {
 	RebootServer(ctx context.Context, id string, hard bool) error
 	DeleteServer(ctx context.Context, id string) error
 	RebuildServer(ctx context.Context, id string, r domain.RebuildRequest, fromVolume bool) error
+	RescueServer(ctx context.Context, server domain.Server, imageID string) (password domain.Secret, err error)
 	Flavors(context.Context) ([]domain.Flavor, error)
 	ShelveServer(ctx context.Context, id string) error
 	ActOnServer(ctx context.Context, server domain.Server, action domain.Action, args domain.ActionArguments) error
@@ -90,6 +91,7 @@ type Progress struct {
 	Blocked  error // why the action has to wait for the server; nil = it does not
 	Waits    error // what a lease's action waits for that Nova does; nil = nothing
 	ImageID  string
+	Password domain.Secret // of Rescue, in Nova's answer alone; "" = none
 }
 
 const (

@@ -57,6 +57,11 @@ func (f *fakeNova) ActOnServer(
 	return f.call(string(action), taskOf[action])
 }
 
+func (f *fakeNova) RescueServer(_ context.Context, _ domain.Server, imageID string) (domain.Secret, error) {
+	f.args.Image = imageID
+	return "made", f.call("rescue", "rescuing")
+}
+
 func (f *fakeNova) Flavors(context.Context) ([]domain.Flavor, error) { return flavors, nil }
 
 // flavors are those of fakeNova. Its servers have the first one.
@@ -236,6 +241,18 @@ func TestStep(t *testing.T) {
 		},
 		"rebuild during a rebuild": {
 			ask(domain.Rebuild), true, server("REBUILD", "rebuilding"), "", Progress{State: "updating"}, true, "",
+		},
+		"rescue": {
+			ask(domain.Rescue), false, server("SHUTOFF", ""), "rescue",
+			Progress{State: "updating", Accepted: true, Done: true, Password: "made"}, false, "",
+		},
+		"rescued already": {ask(domain.Rescue), false, server("RESCUE", ""), "", done("rescued"), false, ""},
+		"being rescued":   {ask(domain.Rescue), true, server("ACTIVE", "rescuing"), "", done("updating"), false, ""},
+		"unrescue": {
+			ask(domain.Unrescue), true, server("RESCUE", ""), "unrescue", accepted("updating"), false, "",
+		},
+		"rescue a paused server": {
+			ask(domain.Rescue), false, server("PAUSED", ""), "", Progress{}, false, apperr.Conflict,
 		},
 		"start a paused server":  {start, true, server("PAUSED", ""), "", Progress{}, false, apperr.Conflict},
 		"start during the build": {start, true, server("BUILD", ""), "", Progress{State: "building"}, true, ""},

@@ -99,13 +99,14 @@ func (x executor) apply(ctx context.Context, server domain.Server, state domain.
 	if err := x.setCalledAt(ctx); err != nil {
 		return Progress{}, err
 	}
-	if err := x.callNova(ctx, server, state); err != nil {
+	password, err := x.callNova(ctx, server, state)
+	if err != nil {
 		x.restoreSize(ctx, err)
 		return Progress{}, err
 	}
 	x.recordAccepted(ctx, server)
 	isDone := x.Follow == nil || x.Action.Action != domain.Delete
-	return Progress{State: x.After(state), Accepted: true, Done: isDone}, nil
+	return Progress{State: x.After(state), Accepted: true, Done: isDone, Password: password}, nil
 }
 
 // notAllowed blocks the action while Nova is working on the server, and fails it in other states.
@@ -131,8 +132,17 @@ var ErrNeedsForce = &apperr.Error{
 	}},
 }
 
-// callNova makes the call for a server in the state.
-func (x executor) callNova(ctx context.Context, server domain.Server, state domain.InstanceState) error {
+// callNova makes the call for a server in the state. Only a rescue has a password.
+func (x executor) callNova(
+	ctx context.Context, server domain.Server, state domain.InstanceState,
+) (password domain.Secret, err error) {
+	if x.Action.Action == domain.Rescue {
+		return x.cloud.RescueServer(ctx, server, x.Arguments.Image)
+	}
+	return "", x.begin(ctx, server, state)
+}
+
+func (x executor) begin(ctx context.Context, server domain.Server, state domain.InstanceState) error {
 	switch x.Action.Action {
 	case domain.Delete:
 		if x.Follow == nil {

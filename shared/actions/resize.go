@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 
 	"github.com/google/uuid"
 
@@ -17,16 +18,21 @@ func (x *executor) prepare(ctx context.Context, server domain.Server) error {
 	switch x.Action.Action {
 	case domain.Resize:
 		return x.prepareResize(ctx, server)
-	case domain.Rebuild:
+	case domain.Rebuild, domain.Rescue:
 		return x.prepareImage(ctx, server)
 	}
 	return nil
 }
 
-// prepareImage finds the image. The default of a rebuild is the server's own.
+// prepareImage finds the image. The default of a rebuild is the server's own, and Nova has one for a rescue.
 func (x *executor) prepareImage(ctx context.Context, server domain.Server) error {
 	const field = "image"
 	switch ref := x.Arguments.Image; {
+	case ref == "" && x.Action.Action == domain.Rescue && len(x.Limits.Images) == 0:
+		return nil
+	case ref == "" && x.Action.Action == domain.Rescue:
+		return apperr.InvalidField(field, "must be given, because the connection allows only some images",
+			lookup.Some(slices.Clone(x.Limits.Images))...)
 	case ref == "" && server.Image == nil:
 		return apperr.InvalidField(field, "must be given, because the server boots from a volume")
 	case ref == "":

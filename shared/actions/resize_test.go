@@ -91,7 +91,7 @@ func TestActionsAreNotRepeated(t *testing.T) {
 	t.Parallel()
 	for action, before := range map[domain.Action]string{
 		domain.Resize: "ACTIVE", domain.ConfirmResize: "VERIFY_RESIZE", domain.RevertResize: "VERIFY_RESIZE",
-		domain.Rebuild: "ACTIVE",
+		domain.Rebuild: "ACTIVE", domain.Unrescue: "RESCUE",
 	} {
 		request := domain.ActionRequest{Action: action}
 		nova := rejecting{&fakeNova{server: server(before, "")}, apperr.New(apperr.Timeout, "504")}

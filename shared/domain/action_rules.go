@@ -32,6 +32,9 @@ const (
 	RevertResize  Action = "revert_resize"
 	// Rebuild replaces a server's disk by an image. Deploy does it with an agent.
 	Rebuild Action = "rebuild"
+	// Rescue boots a server from another image, with its own disk as a second one, until Unrescue.
+	Rescue   Action = "rescue"
+	Unrescue Action = "unrescue"
 	Deploy   Action = "deploy" // rebuild the server with an agent on it, which wipes its disk
 	Delete   Action = "delete"
 	// Connect tracks an existing server as an instance, and Disconnect ends that. Neither calls Nova.
@@ -50,7 +53,7 @@ type ActionArguments struct {
 	Name   string `json:"name,omitempty"`   // of Rename; of Snapshot the image's, "" = the server's
 	Reason string `json:"reason,omitempty"` // of Lock
 	Flavor string `json:"flavor,omitempty"` // of Resize: an id or a name; an id in a call to Nova
-	Image  string `json:"image,omitempty"`  // of Rebuild: an id or a name, "" = the server's own; an id in a call to Nova
+	Image  string `json:"image,omitempty"`  // of Rebuild and Rescue: an id or a name, "" = the server's own, or Nova's
 }
 
 // actionRule says what an action needs and does. Nova's calls are in shared/openstack, in a table of the same actions.
@@ -161,6 +164,16 @@ var actionRules = []actionRule{
 	{
 		ActionRequest: ActionRequest{Action: Rebuild}, needs: MayRebuild, log: "rebuild",
 		from: []InstanceState{InstanceActive, InstanceStopped, InstanceError}, after: InstanceUpdating,
+	},
+	{
+		ActionRequest: ActionRequest{Action: Rescue}, needs: MayRescue, log: "rescue",
+		from: []InstanceState{InstanceActive, InstanceStopped, InstanceError}, after: InstanceUpdating,
+		idle: []InstanceState{InstanceRescued}, tasks: []string{"rescuing"},
+	},
+	{
+		ActionRequest: ActionRequest{Action: Unrescue}, needs: MayRescue, log: "unrescue",
+		from: []InstanceState{InstanceRescued}, after: InstanceUpdating,
+		idle: []InstanceState{InstanceActive}, tasks: []string{"unrescuing"},
 	},
 	{
 		ActionRequest: ActionRequest{Action: Deploy}, needs: MayDeploy,

@@ -12,16 +12,16 @@ func TestAllowedActions(t *testing.T) {
 	for state, want := range map[InstanceState]string{
 		InstanceRequested: "",
 		InstanceBuilding:  "lock unlock rename delete",
-		InstanceActive:    "stop reboot pause suspend shelve snapshot lock unlock rename resize rebuild deploy delete",
-		InstanceStopped:   "start reboot shelve snapshot lock unlock rename resize rebuild deploy delete",
+		InstanceActive:    "stop reboot pause suspend shelve snapshot lock unlock rename resize rebuild rescue deploy delete",
+		InstanceStopped:   "start reboot shelve snapshot lock unlock rename resize rebuild rescue deploy delete",
 		InstanceShelved:   "start unshelve lock unlock rename deploy delete",
 		InstancePaused:    "reboot unpause shelve snapshot lock unlock rename delete",
 		InstanceSuspended: "reboot resume shelve snapshot lock unlock rename delete",
 		InstanceRebooting: "reboot lock unlock rename delete",
 		InstanceUpdating:  "lock unlock rename delete",
 		InstanceResizing:  "lock unlock rename confirm_resize revert_resize delete",
-		InstanceRescued:   "lock unlock rename delete",
-		InstanceError:     "stop reboot lock unlock rename rebuild deploy delete",
+		InstanceRescued:   "lock unlock rename unrescue delete",
+		InstanceError:     "stop reboot lock unlock rename rebuild rescue deploy delete",
 		InstanceUnknown:   "delete",
 		InstanceDeleting:  "",
 		InstanceDeleted:   "",
@@ -42,6 +42,7 @@ func TestActionsAndTheirOpposites(t *testing.T) {
 	}{
 		Pause: {Unpause, "PAUSED", "pausing"}, Unpause: {Pause, "ACTIVE", "unpausing"},
 		Suspend: {Resume, "SUSPENDED", "suspending"}, Resume: {Suspend, "ACTIVE", "resuming"},
+		Rescue: {Unrescue, "RESCUE", "rescuing"}, Unrescue: {Rescue, "ACTIVE", "unrescuing"},
 		Stop: {Start, "SHUTOFF", "powering-off"}, Start: {Stop, "ACTIVE", "powering-on"},
 	} {
 		request := ActionRequest{Action: action}

@@ -273,6 +273,11 @@ var (
 			serverAction,
 			{"image", "GET", "/**/images"},
 		},
+		MayRescue: {
+			serverAction,
+			{"image", "GET", "/**/images"},
+			{"image", "GET", "/**/images/*"},
+		},
 		MayDeploy: {serverAction},
 		MayDeallocate: {
 			{"compute", "DELETE", "/**/servers/*"},

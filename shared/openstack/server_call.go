@@ -30,6 +30,7 @@ var serverCalls = map[domain.Action]func(domain.Server, domain.ActionArguments) 
 	domain.ConfirmResize: plainCall("confirmResize"),
 	domain.RevertResize:  plainCall("revertResize"),
 	domain.Rebuild:       rebuildCall,
+	domain.Unrescue:      plainCall("unrescue"),
 }
 
 // plainCall is a call without arguments.
@@ -63,6 +64,30 @@ func rebuildCall(server domain.Server, args domain.ActionArguments) serverCall {
 		call.version = computeRebuildVolume
 	}
 	return call
+}
+
+// RescueServer begins to boot a server from another image ("" = Nova's choice), with a password that Nova made; "" where
+// it makes none. Whether the image's root has it is the hypervisor's matter. It is in Nova's answer alone.
+func (s *Session) RescueServer(
+	ctx context.Context, server domain.Server, imageID string,
+) (password domain.Secret, err error) {
+	version, rescue := computeBase, map[string]any{}
+	if server.Image == nil {
+		version = computeRescueVolume
+	}
+	if imageID != "" {
+		rescue["rescue_image_ref"] = imageID
+	}
+	nova, err := s.compute(ctx, version)
+	if err != nil {
+		return "", err
+	}
+	var answer struct {
+		AdminPass string `json:"adminPass"`
+	}
+	_, err = nova.Post(ctx, nova.ServiceURL("servers", url.PathEscape(server.ID), "action"),
+		map[string]any{"rescue": rescue}, &answer, &gophercloud.RequestOpts{OkCodes: []int{http.StatusOK, http.StatusAccepted}})
+	return domain.Secret(answer.AdminPass), classify("nova", err)
 }
 
 // ActOnServer begins an action on a server, as Nova has just shown it. An error has Nova's own words.

@@ -30,6 +30,7 @@ func TestServerCalls(t *testing.T) {
 		},
 		domain.ConfirmResize: {body: map[string]any{"confirmResize": nil}},
 		domain.RevertResize:  {body: map[string]any{"revertResize": nil}},
+		domain.Unrescue: {body: map[string]any{"unrescue": nil}},
 		domain.Rebuild: { // the server has no image: it boots from a volume
 			args: domain.ActionArguments{Image: "i"}, version: "2.93",
 			body: map[string]any{"rebuild": map[string]any{"imageRef": "i"}},
@@ -94,12 +95,37 @@ func TestResizeThatHasEnded(t *testing.T) {
 	}
 }
 
+// TestRescueServer returns Nova's password, which is nowhere else.
+func TestRescueServer(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		server  domain.Server
+		image   string
+		version string
+		body    map[string]any
+	}{
+		"plain":         {domain.Server{Image: &domain.ImageRef{ID: "own"}}, "", "", map[string]any{}},
+		"from a volume": {domain.Server{}, "i", "2.87", map[string]any{"rescue_image_ref": "i"}},
+	} {
+		s := newStub(t)
+		s.answer("POST /compute/servers/id/action", http.StatusOK, `{"adminPass":"canary"}`)
+		tc.server.ID = "id"
+		password, err := s.session(t).RescueServer(t.Context(), tc.server, tc.image)
+		sent := s.to("/compute/servers/id/action")[0]
+		version := strings.TrimPrefix(sent.Header.Get("X-Openstack-Nova-Api-Version"), computeBase)
+		diff := cmp.Diff(map[string]any{"rescue": tc.body}, bodyOf(t, sent))
+		if err != nil || password.Reveal() != "canary" || version != tc.version || diff != "" {
+			t.Errorf("%s by %q: %s, %v: %s", name, version, password.Reveal(), err, diff)
+		}
+	}
+}
+
 // TestEveryActionHasACall: those without a row here have a method of their own.
 func TestEveryActionHasACall(t *testing.T) {
 	t.Parallel()
 	own := []domain.Action{
 		domain.Start, domain.Stop, domain.Reboot, domain.Shelve, domain.Unshelve, domain.Snapshot, domain.Rename,
-		domain.Deploy, domain.Delete,
+		domain.Deploy, domain.Delete, domain.Rescue,
 	}
 	for _, name := range domain.Actions() {
 		_, hasCall := serverCalls[domain.Action(name)]

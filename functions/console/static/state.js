@@ -13,11 +13,12 @@ const moves = {
   active: ['stop', 'reboot', 'hard', 'shelve', 'snapshot'],
   stopped: ['start', 'hard', 'shelve', 'snapshot'], shelved: ['unshelve'],
   paused: ['unpause', 'hard', 'shelve', 'snapshot'], suspended: ['resume', 'hard', 'shelve', 'snapshot'],
-  rebooting: ['hard'], error: ['stop', 'hard'],
+  rebooting: ['hard'], error: ['stop', 'hard'], rescued: ['unrescue'],
 };
 const resized = ['confirm_resize', 'revert_resize'];
 // More of them, on the page of one server. A lock and a name can be changed in every state but these.
-const rare = { active: ['pause', 'suspend', 'resize', 'rebuild'], stopped: ['resize', 'rebuild'], error: ['rebuild'] };
+const rare = { active: ['pause', 'suspend', 'resize', 'rebuild', 'rescue'], stopped: ['resize', 'rebuild', 'rescue'],
+  error: ['rebuild', 'rescue'] };
 const fixed = ['requested', 'unknown', 'deleting', 'deleted'];
 
 const moving = ['requested', 'building', 'rebooting', 'updating', 'resizing', 'deleting', 'running', 'due',

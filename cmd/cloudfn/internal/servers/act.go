@@ -27,6 +27,7 @@ type result struct {
 	Changed  bool               `json:"changed"`
 	ActionID string             `json:"action_id,omitempty"`
 	ImageID  string             `json:"image_id,omitempty"`
+	Password string             `json:"admin_password,omitempty"`
 	Error    *api.ServerRefusal `json:"error,omitempty"`
 	isDone   bool               // the command has waited for it
 }
@@ -83,7 +84,7 @@ func (s *servers) actCommand(action, short, example string) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			body := cli.Body(cmd.Flags(), "id", "hard", "force", "name", "reason", "flavor")
+			body := cli.Body(cmd.Flags(), "id", "hard", "force", "name", "reason", "flavor", "image")
 			return s.act(cmd.Context(), targets, action, body, wait)
 		},
 	}
@@ -223,6 +224,8 @@ func (r result) text() string {
 		return fmt.Sprintf("%s (allowed: %s)", r.Error.Detail, strings.Join(allowed, ", "))
 	case r.Error != nil:
 		return r.Error.Detail
+	case r.Password != "":
+		return "the password is " + r.Password
 	case r.isDone && r.ImageID != "":
 		return "done: image " + r.ImageID
 	case r.isDone:
@@ -276,7 +279,9 @@ var goals = map[api.ServerActionAction]domain.InstanceState{
 	api.ServerActionActionReboot: domain.InstanceActive, api.ServerActionActionDeploy: domain.InstanceActive,
 	api.ServerActionActionShelve: domain.InstanceShelved, api.ServerActionActionUnshelve: domain.InstanceActive,
 	api.ServerActionActionDelete: domain.InstanceDeleted,
-	api.ServerActionAction(domain.Rebuild): domain.InstanceActive,
+	api.ServerActionAction(domain.Rebuild):  domain.InstanceActive,
+	api.ServerActionAction(domain.Rescue):   domain.InstanceRescued,
+	api.ServerActionAction(domain.Unrescue): domain.InstanceActive,
 	// The status says when Nova has done it: see updateResize.
 	api.ServerActionAction(domain.Resize):        domain.InstanceResizing,
 	api.ServerActionAction(domain.ConfirmResize): domain.InstanceActive,

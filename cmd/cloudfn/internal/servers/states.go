@@ -27,7 +27,20 @@ func (s *servers) stateCommands() []*cobra.Command {
 		s.actCommand(string(domain.RevertResize), "Give resized servers their old flavor and host back",
 			"  cloudfn servers revert-resize web-1 --wait"),
 		s.rebuildCommand(),
+		s.rescueCommand(),
+		s.actCommand(string(domain.Unrescue), "Boot rescued servers from their own disks again", ""),
 	}
+}
+
+func (s *servers) rescueCommand() *cobra.Command {
+	cmd := s.actCommand(string(domain.Rescue), "Boot servers from another image, to repair their disks",
+		"  cloudfn servers rescue db-1 --image debian-13 --wait\n  cloudfn servers unrescue db-1 --wait")
+	cmd.Long = `Boot servers from another image, with their own disks as second ones, until they are unrescued. The
+password that Nova makes for one server is printed once; not every hypervisor sets it.`
+	cmd.Flags().String("image", "", "the image, by id or name (default one that Nova chooses)")
+	idFlag(cmd)
+	s.CompleteFlag(cmd, "image", resources.Finder(s.App, "images"))
+	return cmd
 }
 
 func (s *servers) rebuildCommand() *cobra.Command {
