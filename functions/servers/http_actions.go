@@ -236,7 +236,8 @@ func checkImage(action domain.Action, image *string) []error {
 var fieldsOf = map[string][]domain.Action{
 	"name": {domain.Snapshot, domain.Rename}, "hard": {domain.Reboot}, "force": {domain.Delete},
 	"reason": {domain.Lock}, "flavor": {domain.Resize},
-	"image":  {domain.Deploy, domain.Rebuild, domain.Rescue}, "command": {domain.Deploy}, "env": {domain.Deploy}, "registry": {domain.Deploy},
+	"image":   {domain.Deploy, domain.Rebuild, domain.Rescue},
+	"command": {domain.Deploy}, "env": {domain.Deploy}, "registry": {domain.Deploy},
 	"join_token": {domain.Deploy}, "server_image": {domain.Deploy}, "confirm_rebuild": {domain.Deploy, domain.Rebuild},
 }
 

@@ -47,7 +47,8 @@ func (f *fakeNova) RebootServer(context.Context, string, bool) error {
 
 // taskOf are Nova's tasks of actions.
 var taskOf = map[domain.Action]string{
-	domain.Resize: "resize_prep", domain.RevertResize: "resize_reverting", domain.Pause: "pausing", domain.Unpause: "unpausing", domain.Suspend: "suspending", domain.Resume: "resuming",
+	domain.Resize: "resize_prep", domain.RevertResize: "resize_reverting",
+	domain.Pause: "pausing", domain.Unpause: "unpausing", domain.Suspend: "suspending", domain.Resume: "resuming",
 }
 
 func (f *fakeNova) ActOnServer(

@@ -12,7 +12,8 @@ func TestAllowedActions(t *testing.T) {
 	for state, want := range map[InstanceState]string{
 		InstanceRequested: "",
 		InstanceBuilding:  "lock unlock rename delete",
-		InstanceActive:    "stop reboot pause suspend shelve snapshot lock unlock rename resize rebuild rescue deploy delete",
+		InstanceActive: "stop reboot pause suspend shelve snapshot lock unlock rename resize rebuild rescue deploy " +
+			"delete",
 		InstanceStopped:   "start reboot shelve snapshot lock unlock rename resize rebuild rescue deploy delete",
 		InstanceShelved:   "start unshelve lock unlock rename deploy delete",
 		InstancePaused:    "reboot unpause shelve snapshot lock unlock rename delete",

@@ -66,8 +66,8 @@ func rebuildCall(server domain.Server, args domain.ActionArguments) serverCall {
 	return call
 }
 
-// RescueServer begins to boot a server from another image ("" = Nova's choice), with a password that Nova made; "" where
-// it makes none. Whether the image's root has it is the hypervisor's matter. It is in Nova's answer alone.
+// RescueServer begins to boot a server from another image ("" = Nova's choice), with a password that Nova makes, or ""
+// where it makes none. The hypervisor may not set it. It is in Nova's answer alone.
 func (s *Session) RescueServer(
 	ctx context.Context, server domain.Server, imageID string,
 ) (password domain.Secret, err error) {
@@ -86,7 +86,8 @@ func (s *Session) RescueServer(
 		AdminPass string `json:"adminPass"`
 	}
 	_, err = nova.Post(ctx, nova.ServiceURL("servers", url.PathEscape(server.ID), "action"),
-		map[string]any{"rescue": rescue}, &answer, &gophercloud.RequestOpts{OkCodes: []int{http.StatusOK, http.StatusAccepted}})
+		map[string]any{"rescue": rescue}, &answer,
+		&gophercloud.RequestOpts{OkCodes: []int{http.StatusOK, http.StatusAccepted}})
 	return domain.Secret(answer.AdminPass), classify("nova", err)
 }
 

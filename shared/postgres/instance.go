@@ -103,8 +103,9 @@ func (i Instances) Now(ctx context.Context) (time.Time, error) { return i.DB.Now
 
 // Change writes what is known of instances, each with its event when that is news, in one transaction. published is how
 // many events it has written. The ProjectID, ID, ServerID, Name, State, RawStatus, Problem, Addresses, KeyName,
-// KeyFingerprint, MissedAt, SeenAt and CallID of each count, and the flavor if IsOtherSize; a zero SeenAt is now. What was known since a later moment
-// stays, and so does a deleted instance. The events have the context's actor.
+// KeyFingerprint, MissedAt, SeenAt and CallID of each count, and the Spec's flavor and image if IsOtherSize; a zero
+// SeenAt is now. What was known since a later moment stays, and so does a deleted instance. The events have the
+// context's actor.
 func (i Instances) Change(ctx context.Context, known []domain.Instance) (published int, err error) {
 	return i.ChangeAfter(ctx, known, nil)
 }

@@ -26,7 +26,7 @@ const setSizeSQL = `
 update instances set spec = spec || $3, seen_at = clock_timestamp() where project_id = $1 and id = $2`
 
 // SetSize stores the size that an instance is about to have, by the Spec of wanted. Its connection (zero = not to be
-// checked) must permit to resize, and what is added has to fit its quota: two requests cannot both be the last that fits.
+// checked) must permit to resize, and what is added has to fit its quota, also of two requests together.
 func (i Instances) SetSize(ctx context.Context, wanted domain.Instance) error {
 	return i.DB.change(ctx, func(tx pgx.Tx) error {
 		if wanted.ConnectionID != uuid.Nil {

@@ -76,7 +76,8 @@ func idFlag(cmd *cobra.Command) {
 func (s *servers) actCommand(action, short, example string) *cobra.Command {
 	var wait cli.Wait
 	cmd := &cobra.Command{
-		Use: strings.ReplaceAll(action, "_", "-") + " SERVER...", Short: short, Example: example, Args: cobra.MinimumNArgs(1),
+		Use: strings.ReplaceAll(action, "_", "-") + " SERVER...", Short: short, Example: example,
+		Args:              cobra.MinimumNArgs(1),
 		ValidArgsFunction: s.Complete(0, s.finder(filter{})),
 		Annotations:       cli.Calls("actOnServer", "actOnServers", "getServer", "getServerAction", "listServers"),
 		RunE: func(cmd *cobra.Command, args []string) error {

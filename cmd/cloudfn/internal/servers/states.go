@@ -68,8 +68,8 @@ addresses, name, key, metadata and user data stay. A server that boots from a vo
 func (s *servers) resizeCommand() *cobra.Command {
 	cmd := s.actCommand(string(domain.Resize), "Give servers another flavor",
 		"  cloudfn servers resize web-1 --flavor m1.large --wait\n  cloudfn servers confirm-resize web-1")
-	cmd.Long = `Give servers that are active or stopped another flavor. Nova restarts them, by default on another host. Then
-they wait, in the status VERIFY_RESIZE, for confirm-resize or revert-resize; until then both flavors count for the quota
+	cmd.Long = `Give servers that are active or stopped another flavor. Nova restarts them, by default on another
+host. Then they wait, in the status VERIFY_RESIZE, for confirm-resize or revert-resize; until then both flavors count for the quota
 of the project. Some clouds confirm automatically after a time, which Nova does not show.`
 	cmd.Flags().String("flavor", "", "the flavor, by id or name")
 	_ = cmd.MarkFlagRequired("flavor")
