@@ -25,7 +25,8 @@ var behind = map[string]string{
 	"leases update": "--name x", "leases end": "--confirm-delete", "managed rollback": "3", "managed scale": "2",
 	"managed update": "--set count=2", "nodes label": "rack=r1", "nodes update": "--region-zone x",
 	"servers attach": "data", "servers deploy": "--image agent:1 --confirm-rebuild", "servers detach": "data",
-	"servers rename": "x",
+	"servers rename": "x", "servers resize": "--flavor m1.large",
+	"servers rebuild": "--confirm-rebuild",
 }
 
 // TestEveryCommandSuggestsNames: a command that takes something by its name suggests the nearest name when nothing has

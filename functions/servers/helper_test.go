@@ -31,6 +31,7 @@ type actionAnswer struct {
 	Changed bool
 	Detail  string
 	ImageID string `json:"image_id"`
+	Password string `json:"admin_password"`
 	Errors  []struct {
 		Field   string
 		Allowed []string

@@ -51,9 +51,14 @@ func (s service) Get(ctx context.Context, a access, id string) (server domain.Se
 		server.Instance = trackedAs(i)
 		server.Instance.State = domain.StateOf(server.Status, server.Task) // the stored one may be older
 	default:
-		return actions.ReadServer(ctx, a.cloud, id, a.ProjectID, false)
+		server, err = actions.ReadServer(ctx, a.cloud, id, a.ProjectID, false)
 	}
-	if err == nil {
+	state := domain.StateOf(server.Status, server.Task)
+	if server.Instance != nil {
+		state = server.Instance.State
+	}
+	server.AllowedActions = server.Allows(state)
+	if err == nil && isTracked {
 		server.Instance.Agent, err = s.instances.Agent(ctx, a.ProjectID, i.ID)
 	}
 	return server, err

@@ -19,7 +19,8 @@ type fakeNova struct {
 	ports  int
 	log    []domain.LoggedAction
 
-	offload error // the answer to OffloadServer
+	args    domain.ActionArguments // of the last action
+	offload error                  // the answer to OffloadServer
 	images  []domain.Image
 	marks   []uuid.UUID // of the images; those without are found by every mark
 }
@@ -46,13 +47,40 @@ func (f *fakeNova) RebootServer(context.Context, string, bool) error {
 
 // taskOf are Nova's tasks of actions.
 var taskOf = map[domain.Action]string{
+	domain.Resize: "resize_prep", domain.RevertResize: "resize_reverting",
 	domain.Pause: "pausing", domain.Unpause: "unpausing", domain.Suspend: "suspending", domain.Resume: "resuming",
 }
 
 func (f *fakeNova) ActOnServer(
-	_ context.Context, _ domain.Server, action domain.Action, _ domain.ActionArguments,
+	_ context.Context, _ domain.Server, action domain.Action, args domain.ActionArguments,
 ) error {
+	f.args = args
 	return f.call(string(action), taskOf[action])
+}
+
+func (f *fakeNova) RescueServer(_ context.Context, _ domain.Server, imageID string) (domain.Secret, error) {
+	f.args.Image = imageID
+	return "made", f.call("rescue", "rescuing")
+}
+
+func (f *fakeNova) Flavors(context.Context) ([]domain.Flavor, error) { return flavors, nil }
+
+// flavors are those of fakeNova. Its servers have the first one.
+var flavors = []domain.Flavor{
+	{ID: "1", Name: "small", VCPUs: 1, RAMMB: 512, DiskGB: 10},
+	{ID: "2", Name: "large", VCPUs: 4, RAMMB: 8192, DiskGB: 10},
+	{ID: "3", Name: "flat", VCPUs: 4, RAMMB: 8192, DiskGB: 5},
+}
+
+func (f *fakeNova) Image(_ context.Context, id string) (domain.Image, error) {
+	return domain.Image{}, apperr.New(apperr.NotFound, "there is no image %s", id)
+}
+
+func (f *fakeNova) Images(context.Context, string) ([]domain.Image, error) {
+	return []domain.Image{
+		{ID: "i1", Name: "debian", Status: "active"}, {ID: "i2", Name: "twice", Status: "active"},
+		{ID: "i3", Name: "twice", Status: "active"}, {ID: "i4", Name: "old", Status: "deactivated"},
+	}, nil
 }
 
 func (f *fakeNova) DeleteServer(context.Context, string) error { return f.call("delete", "deleting") }
@@ -95,6 +123,8 @@ type fakeInstances struct {
 	Instances
 	last  domain.Instance
 	actor *domain.Actor
+	sizes []string // that SetSize got, with its error in full
+	full  error
 }
 
 func (r *fakeInstances) Change(ctx context.Context, known []domain.Instance) (int, error) {
@@ -108,8 +138,19 @@ func (r *fakeInstances) RecordDeleteAttempt(context.Context, domain.Instance, ti
 	return nil
 }
 
+func (r *fakeInstances) SetSize(_ context.Context, wanted domain.Instance) error {
+	r.sizes = append(r.sizes, wanted.Spec.FlavorName)
+	if wanted.ConnectionID != uuid.Nil {
+		return r.full
+	}
+	return nil
+}
+
 func server(status, task string) domain.Server {
-	return domain.Server{ID: "s", Status: status, Task: task, Image: &domain.ImageRef{ID: "image"}}
+	return domain.Server{
+		ID: "s", Status: status, Task: task, Image: &domain.ImageRef{ID: "image"},
+		Flavor: domain.FlavorRef{Name: "small", VCPUs: 1, RAMMB: 512, DiskGB: 10},
+	}
 }
 
 // TestStep does an action in each kind of state, as a request and as an action that is followed.
@@ -172,6 +213,48 @@ func TestStep(t *testing.T) {
 		"stop during a resize": {
 			stop, true, server("RESIZE", "resize_prep"), "", Progress{State: "resizing"}, true, "",
 		},
+		"resize": {ask(domain.Resize), false, server("SHUTOFF", ""), "resize", accepted("resizing"), false, ""},
+		"resize a paused server": {
+			ask(domain.Resize), false, server("PAUSED", ""), "", Progress{}, false, apperr.Conflict,
+		},
+		"resize a resized one": {
+			ask(domain.Resize), true, server("VERIFY_RESIZE", ""), "", Progress{}, false, apperr.Conflict,
+		},
+		"confirm": {
+			ask(domain.ConfirmResize), false, server("VERIFY_RESIZE", ""), "confirm_resize", accepted("resizing"), false,
+			"",
+		},
+		"confirm too early": {
+			ask(domain.ConfirmResize), true, server("RESIZE", "resize_finish"), "", Progress{State: "resizing"}, true, "",
+		},
+		"confirm a reverted one": {
+			ask(domain.ConfirmResize), false, server("ACTIVE", ""), "", Progress{}, false, apperr.Conflict,
+		},
+		"revert": {
+			ask(domain.RevertResize), true, server("VERIFY_RESIZE", ""), "revert_resize", accepted("resizing"), false, "",
+		},
+		"being reverted": {
+			ask(domain.RevertResize), false, server("REVERT_RESIZE", "resize_reverting"), "", done("resizing"), false, "",
+		},
+		"rebuild": {ask(domain.Rebuild), false, server("ERROR", ""), "rebuild", accepted("updating"), false, ""},
+		"rebuild a paused server": {
+			ask(domain.Rebuild), false, server("PAUSED", ""), "", Progress{}, false, apperr.Conflict,
+		},
+		"rebuild during a rebuild": {
+			ask(domain.Rebuild), true, server("REBUILD", "rebuilding"), "", Progress{State: "updating"}, true, "",
+		},
+		"rescue": {
+			ask(domain.Rescue), false, server("SHUTOFF", ""), "rescue",
+			Progress{State: "updating", Accepted: true, Done: true, Password: "made"}, false, "",
+		},
+		"rescued already": {ask(domain.Rescue), false, server("RESCUE", ""), "", done("rescued"), false, ""},
+		"being rescued":   {ask(domain.Rescue), true, server("ACTIVE", "rescuing"), "", done("updating"), false, ""},
+		"unrescue": {
+			ask(domain.Unrescue), true, server("RESCUE", ""), "unrescue", accepted("updating"), false, "",
+		},
+		"rescue a paused server": {
+			ask(domain.Rescue), false, server("PAUSED", ""), "", Progress{}, false, apperr.Conflict,
+		},
 		"start a paused server":  {start, true, server("PAUSED", ""), "", Progress{}, false, apperr.Conflict},
 		"start during the build": {start, true, server("BUILD", ""), "", Progress{State: "building"}, true, ""},
 		"start a deleted server": {start, true, server("DELETED", ""), "", Progress{}, false, apperr.NotFound},
@@ -189,7 +272,7 @@ func TestStep(t *testing.T) {
 	} {
 		nova, stored := &fakeNova{server: tc.server}, &fakeInstances{}
 		a := actionOf(tc.request)
-		a.Arguments.Name = "new"
+		a.Arguments = domain.ActionArguments{Name: "new", Flavor: "large"}
 		if tc.isFollowed {
 			a.Follow = &Follow{RequestedAt: time.Now(), Now: time.Now()}
 		}

@@ -30,6 +30,9 @@ type Server struct {
 	HostID    string            `json:"-"`                 // the same for a project's servers on one host; "" = on none
 	Launched  bool              `json:"-"`                 // it has been on a host once, so it may have data
 	Tags      []string          `json:"tags,omitempty"`    // the API shows them of a single server
+	// AllowedActions are those of Allows; only of a single server.
+	AllowedActions []Action `json:"allowed_actions,omitempty"`
+
 	Partial   bool              `json:"partial,omitempty"` // its cell is down: only id, status and times are known
 	Deleted   *time.Time        `json:"-"`
 	Metadata  map[string]string `json:"metadata,omitempty"` // only of a single server, and of managed ones

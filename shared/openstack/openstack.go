@@ -59,6 +59,7 @@ const (
 	computeHypervisors   = "2.53"
 	computeRequestedHost = "2.74" // a host in the create call that the scheduler checks; it was forced before
 
+	computeRescueVolume  = "2.87" // a rescue of a server that boots from a volume
 	computeRebuildVolume = "2.93" // a rebuild of a server that boots from a volume
 )
 

@@ -31,6 +31,7 @@ const ofThisCloud = "update instances set connection_id = null, seq = 1" // the 
 
 var eventCases = map[string]eventCase{
 	"actOnServer":                 {sql: ofThisCloud},
+	"actOnServer confirm":         {none: "no resize waits for it", sql: ofThisCloud},
 	"actOnServer lock":            {none: "a lock has no event", sql: ofThisCloud},
 	"actOnServer snapshot":        {none: "the server stays as it is", sql: ofThisCloud},
 	"actOnServers stop":           {sql: ofThisCloud},
