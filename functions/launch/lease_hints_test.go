@@ -22,7 +22,7 @@ func TestLeaseHints(t *testing.T) {
 	}
 	const rest = `"name": "web", "flavor": "f", "image": "i", "networks": ["n"]`
 	block := order(`{` + rest + `, "scheduler_hints": {"same_host": "s"},
-		"lease": {"name": "course", "start": "2099-01-01T00:00:00Z", "end": "2099-01-02T01:00:00+01:00"}}`)
+		"lease": {"name": "course", "start": "2099-01-01T00:00:00Z", "end": "2099-01-02T00:00:00Z"}}`)
 	hints := order(`{` + rest + `, "scheduler_hints": {"same_host": "s", "lease_name": "course",
 		"lease_start": "2099-01-01T00:00:00Z", "lease_end": "2099-01-02T00:00:00Z"}}`)
 	if block.hash != hints.hash || hints.lease.Terms() != block.lease.Terms() || hints.lease.Name != "course" {

@@ -132,6 +132,7 @@ func TestLongAdopt(t *testing.T) {
 	plain, out := p.Create(t, "plain"), p.Create(t, "out", optOutTag)
 	probe := p.Create(t, "cloudfn-probe-somewhere")
 	named := p.Create(t, "named")
+	p.Await(t, named, "ACTIVE") // Nova changes no metadata of a server that it is building
 	_, err := servers.UpdateMetadata(t.Context(), testkit.Compute(t, p.Login(t)), named, servers.MetadataOpts{
 		"lease_end": "2099-01-02T03:04:05Z", "lease_name": "until then",
 	}).Extract()

@@ -213,47 +213,47 @@ func TestStep(t *testing.T) {
 		"stop during a resize": {
 			stop, true, server("RESIZE", "resize_prep"), "", Progress{State: "resizing"}, true, "",
 		},
-		"resize": {ask(domain.Resize), false, server("SHUTOFF", ""), "resize", accepted("resizing"), false, ""},
+		"resize": {request(domain.Resize), false, server("SHUTOFF", ""), "resize", accepted("resizing"), false, ""},
 		"resize a paused server": {
-			ask(domain.Resize), false, server("PAUSED", ""), "", Progress{}, false, apperr.Conflict,
+			request(domain.Resize), false, server("PAUSED", ""), "", Progress{}, false, apperr.Conflict,
 		},
 		"resize a resized one": {
-			ask(domain.Resize), true, server("VERIFY_RESIZE", ""), "", Progress{}, false, apperr.Conflict,
+			request(domain.Resize), true, server("VERIFY_RESIZE", ""), "", Progress{}, false, apperr.Conflict,
 		},
 		"confirm": {
-			ask(domain.ConfirmResize), false, server("VERIFY_RESIZE", ""), "confirm_resize", accepted("resizing"), false,
+			request(domain.ConfirmResize), false, server("VERIFY_RESIZE", ""), "confirm_resize", accepted("resizing"), false,
 			"",
 		},
 		"confirm too early": {
-			ask(domain.ConfirmResize), true, server("RESIZE", "resize_finish"), "", Progress{State: "resizing"}, true, "",
+			request(domain.ConfirmResize), true, server("RESIZE", "resize_finish"), "", Progress{State: "resizing"}, true, "",
 		},
 		"confirm a reverted one": {
-			ask(domain.ConfirmResize), false, server("ACTIVE", ""), "", Progress{}, false, apperr.Conflict,
+			request(domain.ConfirmResize), false, server("ACTIVE", ""), "", Progress{}, false, apperr.Conflict,
 		},
 		"revert": {
-			ask(domain.RevertResize), true, server("VERIFY_RESIZE", ""), "revert_resize", accepted("resizing"), false, "",
+			request(domain.RevertResize), true, server("VERIFY_RESIZE", ""), "revert_resize", accepted("resizing"), false, "",
 		},
 		"being reverted": {
-			ask(domain.RevertResize), false, server("REVERT_RESIZE", "resize_reverting"), "", done("resizing"), false, "",
+			request(domain.RevertResize), false, server("REVERT_RESIZE", "resize_reverting"), "", done("resizing"), false, "",
 		},
-		"rebuild": {ask(domain.Rebuild), false, server("ERROR", ""), "rebuild", accepted("updating"), false, ""},
+		"rebuild": {request(domain.Rebuild), false, server("ERROR", ""), "rebuild", accepted("updating"), false, ""},
 		"rebuild a paused server": {
-			ask(domain.Rebuild), false, server("PAUSED", ""), "", Progress{}, false, apperr.Conflict,
+			request(domain.Rebuild), false, server("PAUSED", ""), "", Progress{}, false, apperr.Conflict,
 		},
 		"rebuild during a rebuild": {
-			ask(domain.Rebuild), true, server("REBUILD", "rebuilding"), "", Progress{State: "updating"}, true, "",
+			request(domain.Rebuild), true, server("REBUILD", "rebuilding"), "", Progress{State: "updating"}, true, "",
 		},
 		"rescue": {
-			ask(domain.Rescue), false, server("SHUTOFF", ""), "rescue",
+			request(domain.Rescue), false, server("SHUTOFF", ""), "rescue",
 			Progress{State: "updating", Accepted: true, Done: true, Password: "made"}, false, "",
 		},
-		"rescued already": {ask(domain.Rescue), false, server("RESCUE", ""), "", done("rescued"), false, ""},
-		"being rescued":   {ask(domain.Rescue), true, server("ACTIVE", "rescuing"), "", done("updating"), false, ""},
+		"rescued already": {request(domain.Rescue), false, server("RESCUE", ""), "", done("rescued"), false, ""},
+		"being rescued":   {request(domain.Rescue), true, server("ACTIVE", "rescuing"), "", done("updating"), false, ""},
 		"unrescue": {
-			ask(domain.Unrescue), true, server("RESCUE", ""), "unrescue", accepted("updating"), false, "",
+			request(domain.Unrescue), true, server("RESCUE", ""), "unrescue", accepted("updating"), false, "",
 		},
 		"rescue a paused server": {
-			ask(domain.Rescue), false, server("PAUSED", ""), "", Progress{}, false, apperr.Conflict,
+			request(domain.Rescue), false, server("PAUSED", ""), "", Progress{}, false, apperr.Conflict,
 		},
 		"start a paused server":  {start, true, server("PAUSED", ""), "", Progress{}, false, apperr.Conflict},
 		"start during the build": {start, true, server("BUILD", ""), "", Progress{State: "building"}, true, ""},

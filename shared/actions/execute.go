@@ -79,7 +79,7 @@ func (x executor) followLogged(
 	case err != nil:
 		return Progress{}, err
 	case wasAccepted:
-		x.recordSeen(ctx, server)
+		x.storeServer(ctx, server)
 		return Progress{State: state, Done: true}, nil
 	}
 	return x.apply(ctx, server, state)
@@ -192,8 +192,8 @@ func (x executor) recordAccepted(ctx context.Context, server domain.Server) {
 	x.record(domain.WithActor(ctx, x.Actor.Doing(x.Action.Action, x.ID)), i)
 }
 
-// recordSeen stores the server as Nova shows it.
-func (x executor) recordSeen(ctx context.Context, server domain.Server) {
+// storeServer stores the server as Nova shows it.
+func (x executor) storeServer(ctx context.Context, server domain.Server) {
 	if i := x.Instance; i.Found(server) {
 		x.record(ctx, i)
 	}
@@ -223,10 +223,10 @@ func (x executor) followDelete(
 	switch {
 	// Nova may be configured to keep it for a while
 	case state == domain.InstanceDeleted, server.Status == "SOFT_DELETED":
-		x.recordSeen(ctx, domain.Server{ID: x.ServerID, Status: "DELETED", Partial: true})
+		x.storeServer(ctx, domain.Server{ID: x.ServerID, Status: "DELETED", Partial: true})
 		return Progress{State: domain.InstanceDeleted, Done: x.portsAreGone(ctx)}, nil
 	case state == domain.InstanceError && server.Fault != nil && x.hasTriedSince(server.Fault.Created):
-		x.recordSeen(ctx, server)
+		x.storeServer(ctx, server)
 		return Progress{}, faultOf(server) // Nova has tried and failed: another call would not help
 	case state == domain.InstanceDeleting:
 		blocked := apperr.New(apperr.Conflict, "Nova has not deleted the server for %s", blockedFor)
@@ -239,7 +239,7 @@ func (x executor) followDelete(
 		return Progress{}, PauseError{at.Sub(x.Follow.Now)}
 	}
 	if exhausted {
-		x.recordSeen(ctx, server)
+		x.storeServer(ctx, server)
 		return Progress{}, undeletable(x.Instance, server)
 	}
 	return x.apply(ctx, server, state)
@@ -307,10 +307,10 @@ func (x executor) deploy(ctx context.Context, server domain.Server, state domain
 	}
 	switch domain.DeployNext(x.Deployment.ID, server) {
 	case domain.DeployDone:
-		x.recordSeen(ctx, server)
+		x.storeServer(ctx, server)
 		return Progress{State: state, Done: true}, nil
 	case domain.DeployFailed:
-		x.recordSeen(ctx, server)
+		x.storeServer(ctx, server)
 		return Progress{}, faultOf(server)
 	case domain.DeployStart:
 		if _, err := x.imageFor(server); err != nil {
