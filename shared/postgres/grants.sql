@@ -161,7 +161,7 @@ begin
         grant select, update on create_calls to cloudfn_leases;
         grant insert, select on events to cloudfn_leases;
         grant delete, insert, select, update on idempotency_keys to cloudfn_leases;
-        grant insert, select, update (addresses, connection_id, disconnected_at, key_fingerprint, key_name, lease_id, missed_at, name, nova_at, problem, raw_status, reusable, seen_at, seq, server_id, state, updated_at) on instances to cloudfn_leases;
+        grant insert, select, update (addresses, connection_id, disconnected_at, key_fingerprint, key_name, lease_id, missed_at, name, nova_at, problem, raw_status, reusable, seen_at, seq, server_id, spec, state, updated_at) on instances to cloudfn_leases;
         grant select on isolation to cloudfn_leases;
         grant insert, select, update on leases to cloudfn_leases;
         grant select (id, project_id) on managed to cloudfn_leases;

@@ -181,21 +181,27 @@ const (
 
 // Defines values for ServerActionAction.
 const (
-	ServerActionActionDelete   ServerActionAction = "delete"
-	ServerActionActionDeploy   ServerActionAction = "deploy"
-	ServerActionActionLock     ServerActionAction = "lock"
-	ServerActionActionPause    ServerActionAction = "pause"
-	ServerActionActionReboot   ServerActionAction = "reboot"
-	ServerActionActionRename   ServerActionAction = "rename"
-	ServerActionActionResume   ServerActionAction = "resume"
-	ServerActionActionShelve   ServerActionAction = "shelve"
-	ServerActionActionSnapshot ServerActionAction = "snapshot"
-	ServerActionActionStart    ServerActionAction = "start"
-	ServerActionActionStop     ServerActionAction = "stop"
-	ServerActionActionSuspend  ServerActionAction = "suspend"
-	ServerActionActionUnlock   ServerActionAction = "unlock"
-	ServerActionActionUnpause  ServerActionAction = "unpause"
-	ServerActionActionUnshelve ServerActionAction = "unshelve"
+	ServerActionActionConfirmResize ServerActionAction = "confirm_resize"
+	ServerActionActionDelete        ServerActionAction = "delete"
+	ServerActionActionDeploy        ServerActionAction = "deploy"
+	ServerActionActionLock          ServerActionAction = "lock"
+	ServerActionActionPause         ServerActionAction = "pause"
+	ServerActionActionReboot        ServerActionAction = "reboot"
+	ServerActionActionRebuild       ServerActionAction = "rebuild"
+	ServerActionActionRename        ServerActionAction = "rename"
+	ServerActionActionRescue        ServerActionAction = "rescue"
+	ServerActionActionResize        ServerActionAction = "resize"
+	ServerActionActionResume        ServerActionAction = "resume"
+	ServerActionActionRevertResize  ServerActionAction = "revert_resize"
+	ServerActionActionShelve        ServerActionAction = "shelve"
+	ServerActionActionSnapshot      ServerActionAction = "snapshot"
+	ServerActionActionStart         ServerActionAction = "start"
+	ServerActionActionStop          ServerActionAction = "stop"
+	ServerActionActionSuspend       ServerActionAction = "suspend"
+	ServerActionActionUnlock        ServerActionAction = "unlock"
+	ServerActionActionUnpause       ServerActionAction = "unpause"
+	ServerActionActionUnrescue      ServerActionAction = "unrescue"
+	ServerActionActionUnshelve      ServerActionAction = "unshelve"
 )
 
 // AccessRule One kind of call to OpenStack, as Keystone defines it.
@@ -1470,7 +1476,7 @@ type PartProblem struct {
 }
 
 // Permission `allocate`: launch servers, and reuse idle ones of the connection. `connect`: adopt any server of the project. `start`, `stop`,
-// `reboot`, `pause` (and unpause), `suspend` (and resume), `shelve` (unshelving takes `start`), `snapshot`: make images of servers, `lock` (and unlock), `rename`, `deploy` an agent, `deallocate`: delete. Disconnecting a server takes no permission.
+// `reboot`, `pause` (and unpause), `suspend` (and resume), `shelve` (unshelving takes `start`), `snapshot`: make images of servers, `lock` (and unlock), `rename`, `resize` (and confirm and revert it), `rebuild`: wipe disks, `rescue` (and unrescue), `deploy` an agent, `deallocate`: delete. Disconnecting a server takes no permission.
 type Permission string
 
 // PlanField defines model for PlanField.
@@ -1763,13 +1769,17 @@ type Server struct {
 	// Addresses By network.
 	Addresses []Address `json:"addresses"`
 
+	// AllowedActions Of a single server: the actions that its state allows; Nova has the last word. A `reboot` may have to be `hard`.
+	// With `confirm_resize` and `revert_resize` among them, a resize or a migration waits for one of the two.
+	AllowedActions *[]ActionVerb `json:"allowed_actions,omitempty"`
+
 	// CreatedAt RFC 3339 in UTC.
 	CreatedAt Time `json:"created_at"`
 
 	// Fault Nova's message why the server is in ERROR. Nova's lists omit most; a page has it for its first 20 such servers.
 	Fault *ServerFault `json:"fault,omitempty"`
 
-	// Flavor The flavor as it was when the server was made.
+	// Flavor The flavor as it was when the server was made, or last resized.
 	Flavor ServerFlavor `json:"flavor"`
 	ID     string       `json:"id"`
 
@@ -1803,7 +1813,7 @@ type Server struct {
 	// Status Nova's own status: ACTIVE, SHUTOFF, ERROR and others.
 	Status string `json:"status"`
 
-	// Tags Of a single server, as Nova shows it. Absent in lists, as the next four are.
+	// Tags Of a single server, as Nova shows it. Absent in lists, as metadata, security_groups, server_groups and volumes are.
 	Tags *[]string `json:"tags,omitempty"`
 
 	// UpdatedAt The year 1 when it is unknown, because the cell is down.
@@ -1823,7 +1833,7 @@ type ServerAction struct {
 	// Command Of deploy: the arguments of the container. Without them, those of the image.
 	Command *[]string `json:"command,omitempty"`
 
-	// ConfirmRebuild Required for deploy, and must be true: the server's disk is recreated.
+	// ConfirmRebuild Required for deploy and rebuild, and must be true: the server's disk is recreated.
 	ConfirmRebuild *bool `json:"confirm_rebuild,omitempty"`
 
 	// ConnectionID The connection that the action is done through.
@@ -1831,6 +1841,9 @@ type ServerAction struct {
 
 	// Env Of deploy: the variables of the container, each one line. INSTANCE_ID and JOIN_TOKEN are added.
 	Env *map[string]string `json:"env,omitempty"`
+
+	// Flavor Required for resize: the flavor, by id or name.
+	Flavor *string `json:"flavor,omitempty"`
 
 	// Force Of delete: also a server that existed before it was connected.
 	Force *bool `json:"force,omitempty"`
@@ -1841,7 +1854,7 @@ type ServerAction struct {
 	// ID An id from the caller, so that the request can be repeated: the action is done once.
 	ID *string `json:"id,omitempty"`
 
-	// Image Required for deploy: the reference of an OCI image with a tag or a digest. Without a registry it is from Docker Hub.
+	// Image Required for deploy: the reference of an OCI image with a tag or a digest. Without a registry it is from Docker Hub. Of rebuild: the image for the disk, by id or unique name; the default is the server's own. Of rescue: the image to boot; the default is Nova's choice.
 	Image *string `json:"image,omitempty"`
 
 	// JoinToken Of deploy: the value of the variable JOIN_TOKEN, with which the agent joins. It should be valid once and for a short time.
@@ -1986,7 +1999,7 @@ type ServerFault struct {
 	Message string `json:"message"`
 }
 
-// ServerFlavor The flavor as it was when the server was made.
+// ServerFlavor The flavor as it was when the server was made, or last resized.
 type ServerFlavor struct {
 	// DiskGb Root disk, in GiB.
 	DiskGb int `json:"disk_gb"`
@@ -2079,6 +2092,9 @@ type ServersAction struct {
 	// ConnectionID The connection that the action is done through.
 	ConnectionID *string `json:"connection_id,omitempty"`
 
+	// Flavor Required for resize: the flavor, by id or name.
+	Flavor *string `json:"flavor,omitempty"`
+
 	// Force Of delete: also servers that existed before they were connected.
 	Force *bool `json:"force,omitempty"`
 
@@ -2087,6 +2103,9 @@ type ServersAction struct {
 
 	// Ids Ids of servers or of their instances. Each server once.
 	Ids []string `json:"ids"`
+
+	// Image Of rescue: the image to boot, by id or unique name; the default is Nova's choice.
+	Image *string `json:"image,omitempty"`
 
 	// Name Of snapshot: the name of each image. The default is the server's name.
 	Name *string `json:"name,omitempty"`
