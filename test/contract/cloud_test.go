@@ -29,6 +29,10 @@ var cloudAnswers = []struct {
 	{`POST /compute/servers/[^/]+/action`, 202, `{"image_id": "$new"}`},
 	{`PUT /compute/servers/[^/]+`, 200, `{"server": {"id": "$last", "name": "x"}}`},
 	{`DELETE /compute/servers/[^/]+`, 204, ``},
+	{`POST /compute/servers/[^/]+/metadata`, 200, `{"metadata": {}}`},
+	{`DELETE /compute/servers/[^/]+/metadata/[^/]+`, 204, ``},
+	{`PUT /compute/servers/[^/]+/tags/[^/]+`, 201, ``},
+	{`DELETE /compute/servers/[^/]+/tags/[^/]+`, 204, ``},
 	{`GET /compute/flavors/detail`, 200, `{"flavors": [
 {"id": "1", "name": "m1.tiny", "vcpus": 1, "ram": 512, "disk": 1, "os-flavor-access:is_public": true},
 {"id": "2", "name": "m1.small", "vcpus": 1, "ram": 4096, "disk": 20, "os-flavor-access:is_public": true}]}`},

@@ -1766,6 +1766,9 @@ type Server struct {
 	// CreatedAt RFC 3339 in UTC.
 	CreatedAt Time `json:"created_at"`
 
+	// Description Of a single server. Absent without one.
+	Description *string `json:"description,omitempty"`
+
 	// Fault Nova's message why the server is in ERROR. Nova's lists omit most; a page has it for its first 20 such servers.
 	Fault *ServerFault `json:"fault,omitempty"`
 
@@ -1876,12 +1879,6 @@ type ServerAgent struct {
 
 	// ReadyAt When the agent reported ready. Null until then.
 	ReadyAt *Time `json:"ready_at"`
-}
-
-// ServerChange defines model for ServerChange.
-type ServerChange struct {
-	// Reusable Whether orders with reuse may use the server.
-	Reusable bool `json:"reusable"`
 }
 
 // ServerChanged defines model for ServerChanged.
