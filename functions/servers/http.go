@@ -68,6 +68,7 @@ func routes(api huma.API, s service) {
 	changeRoutes(api, h)
 	consoleRoutes(api, h)
 	volumeRoutes(api, h)
+	networkRoutes(api, h)
 }
 
 // answers are the texts of an operation's responses.

@@ -763,6 +763,12 @@ type FieldError struct {
 	Field string `json:"field"`
 }
 
+// FixedIP defines model for FixedIP.
+type FixedIP struct {
+	IP       string `json:"ip"`
+	SubnetID string `json:"subnet_id"`
+}
+
 // Flavor A size that a server may have.
 type Flavor struct {
 	// DiskGb Root disk, in GiB. 0: the image decides, or a volume is needed.
@@ -1221,6 +1227,14 @@ type MovingServer struct {
 
 // MovingServerMethod defines model for MovingServer.Method.
 type MovingServerMethod string
+
+// NamedID defines model for NamedID.
+type NamedID struct {
+	ID string `json:"id"`
+
+	// Name Empty if it cannot be read.
+	Name string `json:"name"`
+}
 
 // Network Something a server can have a port on.
 type Network struct {
@@ -1758,6 +1772,48 @@ type SecurityGroup struct {
 	Name        string `json:"name"`
 }
 
+// SecurityGroupRule defines model for SecurityGroupRule.
+type SecurityGroupRule struct {
+	Description string                     `json:"description"`
+	Direction   SecurityGroupRuleDirection `json:"direction"`
+	Ethertype   SecurityGroupRuleEthertype `json:"ethertype"`
+	ID          string                     `json:"id"`
+
+	// PortMax Of ICMP the code. Absent for all.
+	PortMax *int `json:"port_max,omitempty"`
+
+	// PortMin Of ICMP the type. Absent for all.
+	PortMin *int `json:"port_min,omitempty"`
+
+	// Protocol As Neutron shows it; empty for any.
+	Protocol string `json:"protocol"`
+
+	// RemoteCidr Of the other side; empty for any, or with a remote_group.
+	RemoteCidr string `json:"remote_cidr"`
+
+	// RemoteGroup The id of the security group of the other side; empty for any.
+	RemoteGroup string `json:"remote_group"`
+}
+
+// SecurityGroupRuleDirection defines model for SecurityGroupRule.Direction.
+type SecurityGroupRuleDirection string
+
+// SecurityGroupRuleEthertype defines model for SecurityGroupRule.Ethertype.
+type SecurityGroupRuleEthertype string
+
+// SecurityGroupWithRules defines model for SecurityGroupWithRules.
+type SecurityGroupWithRules struct {
+	// CreatedAt RFC 3339 in UTC.
+	CreatedAt   Time                `json:"created_at"`
+	Description string              `json:"description"`
+	ID          string              `json:"id"`
+	Name        string              `json:"name"`
+	Rules       []SecurityGroupRule `json:"rules"`
+
+	// UpdatedAt RFC 3339 in UTC.
+	UpdatedAt Time `json:"updated_at"`
+}
+
 // Server A server as Nova shows it to the caller; through a connection, as it is stored.
 type Server struct {
 	// Addresses By network.
@@ -2038,6 +2094,18 @@ type ServerInstance struct {
 // ServerInstanceOrigin `launched`: by an order. `connected`: it existed before.
 type ServerInstanceOrigin string
 
+// ServerInterface defines model for ServerInterface.
+type ServerInterface struct {
+	FixedIps       []FixedIP `json:"fixed_ips"`
+	MacAddress     string    `json:"mac_address"`
+	Network        NamedID   `json:"network"`
+	PortID         string    `json:"port_id"`
+	SecurityGroups []NamedID `json:"security_groups"`
+
+	// Status Neutron's own, such as ACTIVE, BUILD or DOWN.
+	Status string `json:"status"`
+}
+
 // ServerRefusal Why the action failed for one of the servers.
 type ServerRefusal struct {
 	// Allowed The actions that the server's state allows, when that was the reason.
@@ -2050,6 +2118,17 @@ type ServerRefusal struct {
 
 // ServerRefusalAllowed defines model for ServerRefusal.Allowed.
 type ServerRefusalAllowed string
+
+// ServerSecurityGroup defines model for ServerSecurityGroup.
+type ServerSecurityGroup struct {
+	ID string `json:"id"`
+
+	// Name Empty if it cannot be read.
+	Name string `json:"name"`
+
+	// PortIds The server's ports that have it.
+	PortIds []string `json:"port_ids"`
+}
 
 // ServerVolume defines model for ServerVolume.
 type ServerVolume struct {
