@@ -26,6 +26,7 @@ import (
 	"github.com/cloudfn/cloudfn/functions/resources"
 	runconnections "github.com/cloudfn/cloudfn/functions/run-connections"
 	runleases "github.com/cloudfn/cloudfn/functions/run-leases"
+	securitygroups "github.com/cloudfn/cloudfn/functions/security-groups"
 	"github.com/cloudfn/cloudfn/functions/servers"
 	"github.com/cloudfn/cloudfn/functions/stats"
 	"github.com/cloudfn/cloudfn/functions/volumes"
@@ -54,6 +55,7 @@ func main() {
 		resources.Function,
 		runconnections.Function,
 		runleases.Function,
+		securitygroups.Function,
 		servers.Function,
 		stats.Function,
 		volumes.Function,

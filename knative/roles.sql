@@ -28,6 +28,7 @@ from unnest(array[
     'resources',
     'run-connections',
     'run-leases',
+    'security-groups',
     'servers',
     'stats',
     'volumes',

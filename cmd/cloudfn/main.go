@@ -19,6 +19,7 @@ import (
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/orders"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/requests"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/resources"
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/securitygroups"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/servers"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/stats"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/status"
@@ -35,6 +36,7 @@ func commands(a *cli.App) []*cobra.Command {
 		orders.Command(a),
 		servers.Command(a),
 		volumes.Command(a),
+		securitygroups.Command(a),
 		stats.Command(a),
 		requests.Command(a),
 		connections.Command(a),

@@ -18,6 +18,8 @@ import (
 type session interface {
 	actions.Cloud
 	volumeCloud
+	changeCloud
+	networkCloud
 	Servers(context.Context, domain.ServerQuery) (page []domain.Server, more bool, err error)
 	lookup.Images
 	Flavors(context.Context) ([]domain.Flavor, error)

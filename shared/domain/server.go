@@ -38,6 +38,8 @@ type Server struct {
 	Metadata  map[string]string `json:"metadata,omitempty"` // only of a single server, and of managed ones
 	VolumeIDs []string          `json:"-"`                  // attached; as Metadata
 	Volumes   []VolumeRef       `json:"volumes,omitempty"`  // the same with names; only of a single server
+	// Description is only of a single server.
+	Description string `json:"description,omitempty"`
 	// SecurityGroups are names, and ServerGroups those that Nova places it by; only of a single server.
 	SecurityGroups []string      `json:"security_groups,omitempty"`
 	ServerGroups   []ServerGroup `json:"server_groups,omitempty"`

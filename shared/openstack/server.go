@@ -188,13 +188,14 @@ func (s *Session) Server(ctx context.Context, id string) (domain.Server, error) 
 		Server struct {
 			server
 			Metadata       map[string]string       `json:"metadata"`
+			Description    string                  `json:"description"` // null without one
 			SecurityGroups []struct{ Name string } `json:"security_groups"`
 			ServerGroups   []string                `json:"server_groups"`
 		} `json:"server"`
 	}
 	err := s.getNova(ctx, computeServerGroups, &body, "servers", id)
 	found := body.Server.domain()
-	found.Metadata = body.Server.Metadata
+	found.Metadata, found.Description = body.Server.Metadata, body.Server.Description
 	for _, group := range body.Server.SecurityGroups { // of each port
 		if !slices.Contains(found.SecurityGroups, group.Name) {
 			found.SecurityGroups = append(found.SecurityGroups, group.Name)

@@ -130,15 +130,30 @@ func (s *Session) ResizeServer(ctx context.Context, id, flavorID string) error {
 // TagServer gives a server a tag, if it has not got it. Nova allows it while the server is on a host.
 func (s *Session) TagServer(ctx context.Context, id, tag string) error {
 	nova, err := s.compute(ctx, computeTags)
+	if err == nil {
+		tag, err = pathElement(tag)
+	}
 	if err != nil {
 		return err
 	}
 	return classify("nova", servertags.Add(ctx, nova, id, tag).ExtractErr())
 }
 
+// pathElement is a text as the last element of a path. A proxy before Nova may take dots for the path above: to remove
+// the tag ".." would delete the server.
+func pathElement(text string) (string, error) {
+	if domain.IsDots(text) {
+		return "", apperr.New(apperr.Invalid, "%q cannot be part of a path of Nova's", text)
+	}
+	return url.PathEscape(text), nil
+}
+
 // UntagServer removes a tag of a server, if it has it.
 func (s *Session) UntagServer(ctx context.Context, id, tag string) error {
 	nova, err := s.compute(ctx, computeTags)
+	if err == nil {
+		tag, err = pathElement(tag)
+	}
 	if err != nil {
 		return err
 	}
@@ -180,6 +195,24 @@ func (s *Session) RenameServer(ctx context.Context, id, name string) error {
 	return classify("nova", servers.Update(ctx, nova, id, servers.UpdateOpts{Name: name}).Err)
 }
 
+// UpdateServer gives a server another name or description; "" = none. Nil = as it is.
+func (s *Session) UpdateServer(ctx context.Context, id string, name, description *string) error {
+	microversion, change := computeBase, map[string]any{}
+	if name != nil {
+		change["name"] = *name
+	}
+	if description != nil {
+		microversion, change["description"] = computeDescription, *description
+	}
+	nova, err := s.compute(ctx, microversion)
+	if err != nil {
+		return err
+	}
+	_, err = nova.Put(ctx, nova.ServiceURL("servers", url.PathEscape(id)), map[string]any{"server": change}, nil,
+		&gophercloud.RequestOpts{OkCodes: []int{http.StatusOK}})
+	return classify("nova", err)
+}
+
 // SetServerMetadata sets items of a server's metadata, and removes others.
 func (s *Session) SetServerMetadata(ctx context.Context, id string, set map[string]string, remove []string) error {
 	nova, err := s.compute(ctx, computeBase)
@@ -192,7 +225,10 @@ func (s *Session) SetServerMetadata(ctx context.Context, id string, set map[stri
 		}
 	}
 	for _, key := range remove {
-		err := absentIsDone(classify("nova", servers.DeleteMetadatum(ctx, nova, id, url.PathEscape(key)).ExtractErr()))
+		key, err := pathElement(key)
+		if err == nil {
+			err = absentIsDone(classify("nova", servers.DeleteMetadatum(ctx, nova, id, key).ExtractErr()))
+		}
 		if err != nil {
 			return err
 		}

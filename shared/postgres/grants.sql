@@ -299,6 +299,15 @@ begin
         grant select on schema_versions to cloudfn_run_leases;
         grant select on unserved_projects to cloudfn_run_leases;
     end if;
+    if exists (select from pg_roles where rolname = 'cloudfn_security_groups') then
+        revoke all on all tables in schema public from cloudfn_security_groups;
+        revoke all on all functions in schema public from cloudfn_security_groups;
+        grant usage on schema public to cloudfn_security_groups;
+        grant delete, insert, select, update on idempotency_keys to cloudfn_security_groups;
+        grant insert, select, update on rate_limits to cloudfn_security_groups;
+        grant insert on requests to cloudfn_security_groups;
+        grant select on schema_versions to cloudfn_security_groups;
+    end if;
     if exists (select from pg_roles where rolname = 'cloudfn_servers') then
         revoke all on all tables in schema public from cloudfn_servers;
         revoke all on all functions in schema public from cloudfn_servers;

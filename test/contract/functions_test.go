@@ -19,6 +19,7 @@ import (
 	resources "github.com/cloudfn/cloudfn/functions/resources"
 	runconnections "github.com/cloudfn/cloudfn/functions/run-connections"
 	runleases "github.com/cloudfn/cloudfn/functions/run-leases"
+	securitygroups "github.com/cloudfn/cloudfn/functions/security-groups"
 	servers "github.com/cloudfn/cloudfn/functions/servers"
 	stats "github.com/cloudfn/cloudfn/functions/stats"
 	volumes "github.com/cloudfn/cloudfn/functions/volumes"
@@ -45,6 +46,7 @@ var everyFunction = []run.Function{
 	resources.Function,
 	runconnections.Function,
 	runleases.Function,
+	securitygroups.Function,
 	servers.Function,
 	stats.Function,
 	volumes.Function,

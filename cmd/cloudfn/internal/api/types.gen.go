@@ -769,6 +769,12 @@ type FieldError struct {
 	Field string `json:"field"`
 }
 
+// FixedIP defines model for FixedIP.
+type FixedIP struct {
+	IP       string `json:"ip"`
+	SubnetID string `json:"subnet_id"`
+}
+
 // Flavor A size that a server may have.
 type Flavor struct {
 	// DiskGb Root disk, in GiB. 0: the image decides, or a volume is needed.
@@ -1227,6 +1233,14 @@ type MovingServer struct {
 
 // MovingServerMethod defines model for MovingServer.Method.
 type MovingServerMethod string
+
+// NamedID defines model for NamedID.
+type NamedID struct {
+	ID string `json:"id"`
+
+	// Name Empty if it cannot be read.
+	Name string `json:"name"`
+}
 
 // Network Something a server can have a port on.
 type Network struct {
@@ -1764,6 +1778,48 @@ type SecurityGroup struct {
 	Name        string `json:"name"`
 }
 
+// SecurityGroupRule defines model for SecurityGroupRule.
+type SecurityGroupRule struct {
+	Description string                     `json:"description"`
+	Direction   SecurityGroupRuleDirection `json:"direction"`
+	Ethertype   SecurityGroupRuleEthertype `json:"ethertype"`
+	ID          string                     `json:"id"`
+
+	// PortMax Of ICMP the code. Absent for all.
+	PortMax *int `json:"port_max,omitempty"`
+
+	// PortMin Of ICMP the type. Absent for all.
+	PortMin *int `json:"port_min,omitempty"`
+
+	// Protocol As Neutron shows it; empty for any.
+	Protocol string `json:"protocol"`
+
+	// RemoteCidr Of the other side; empty for any, or with a remote_group.
+	RemoteCidr string `json:"remote_cidr"`
+
+	// RemoteGroup The id of the security group of the other side; empty for any.
+	RemoteGroup string `json:"remote_group"`
+}
+
+// SecurityGroupRuleDirection defines model for SecurityGroupRule.Direction.
+type SecurityGroupRuleDirection string
+
+// SecurityGroupRuleEthertype defines model for SecurityGroupRule.Ethertype.
+type SecurityGroupRuleEthertype string
+
+// SecurityGroupWithRules defines model for SecurityGroupWithRules.
+type SecurityGroupWithRules struct {
+	// CreatedAt RFC 3339 in UTC.
+	CreatedAt   Time                `json:"created_at"`
+	Description string              `json:"description"`
+	ID          string              `json:"id"`
+	Name        string              `json:"name"`
+	Rules       []SecurityGroupRule `json:"rules"`
+
+	// UpdatedAt RFC 3339 in UTC.
+	UpdatedAt Time `json:"updated_at"`
+}
+
 // Server A server as Nova shows it to the caller; through a connection, as it is stored.
 type Server struct {
 	// Addresses By network.
@@ -1775,6 +1831,9 @@ type Server struct {
 
 	// CreatedAt RFC 3339 in UTC.
 	CreatedAt Time `json:"created_at"`
+
+	// Description Of a single server. Absent without one.
+	Description *string `json:"description,omitempty"`
 
 	// Fault Nova's message why the server is in ERROR. Nova's lists omit most; a page has it for its first 20 such servers.
 	Fault *ServerFault `json:"fault,omitempty"`
@@ -1889,12 +1948,6 @@ type ServerAgent struct {
 
 	// ReadyAt When the agent reported ready. Null until then.
 	ReadyAt *Time `json:"ready_at"`
-}
-
-// ServerChange defines model for ServerChange.
-type ServerChange struct {
-	// Reusable Whether orders with reuse may use the server.
-	Reusable bool `json:"reusable"`
 }
 
 // ServerChanged defines model for ServerChanged.
@@ -2054,6 +2107,18 @@ type ServerInstance struct {
 // ServerInstanceOrigin `launched`: by an order. `connected`: it existed before.
 type ServerInstanceOrigin string
 
+// ServerInterface defines model for ServerInterface.
+type ServerInterface struct {
+	FixedIps       []FixedIP `json:"fixed_ips"`
+	MacAddress     string    `json:"mac_address"`
+	Network        NamedID   `json:"network"`
+	PortID         string    `json:"port_id"`
+	SecurityGroups []NamedID `json:"security_groups"`
+
+	// Status Neutron's own, such as ACTIVE, BUILD or DOWN.
+	Status string `json:"status"`
+}
+
 // ServerRefusal Why the action failed for one of the servers.
 type ServerRefusal struct {
 	// Allowed The actions that the server's state allows, when that was the reason.
@@ -2066,6 +2131,17 @@ type ServerRefusal struct {
 
 // ServerRefusalAllowed defines model for ServerRefusal.Allowed.
 type ServerRefusalAllowed string
+
+// ServerSecurityGroup defines model for ServerSecurityGroup.
+type ServerSecurityGroup struct {
+	ID string `json:"id"`
+
+	// Name Empty if it cannot be read.
+	Name string `json:"name"`
+
+	// PortIds The server's ports that have it.
+	PortIds []string `json:"port_ids"`
+}
 
 // ServerVolume defines model for ServerVolume.
 type ServerVolume struct {
