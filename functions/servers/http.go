@@ -73,6 +73,7 @@ func routes(api huma.API, s service) {
 	actionRoutes(api, h)
 	consoleRoutes(api, h)
 	volumeRoutes(api, h)
+	floatingIPRoutes(api, h)
 }
 
 // answers are the texts of an operation's responses.

@@ -18,6 +18,7 @@ import (
 type session interface {
 	actions.Cloud
 	volumeCloud
+	floatingIPCloud
 	Servers(context.Context, domain.ServerQuery) (page []domain.Server, more bool, err error)
 	lookup.Images
 	Flavors(context.Context) ([]domain.Flavor, error)

@@ -40,6 +40,7 @@ func Command(a *cli.App) *cobra.Command {
 		s.deployCommand(), s.connectCommand(), s.disconnectCommand(), s.reusableCommand(), s.actionCommand(),
 		s.volumesCommand(), s.attachCommand(), s.detachCommand())
 	c.AddCommand(s.stateCommands()...)
+	c.AddCommand(s.floatingIPCommands()...)
 	c.Aliases = []string{"server"}
 	c.Long = `List, show and act on servers. SERVER is the id of a server, or of the instance that it is tracked as,
 or a name that only one server has. -o name prints for each server what other commands take: its name, or its id where
