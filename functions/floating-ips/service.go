@@ -49,7 +49,7 @@ func (s service) List(
 			return nil, "", err
 		}
 		for n, f := range page {
-			if q.Selects(f) {
+			if q.Selects(f) && f.ID > q.Marker { // Neutron begins again after a marker that was deleted
 				found = append(found, f)
 			}
 			if len(found) == q.Limit && (hasMore || n < len(page)-1) {

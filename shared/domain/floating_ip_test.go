@@ -41,13 +41,13 @@ func TestChooseAddresses(t *testing.T) {
 			t.Errorf("%s: got %q, %v", name, ports, err)
 		}
 		if err != nil && len(tc.all) > 0 && !strings.Contains(err.Error()+
-			strings.Join(append(allowed(err), ""), " "), tc.all[0].Address) {
+			strings.Join(append(allowedOf(err), ""), " "), tc.all[0].Address) {
 			t.Errorf("%s: %v does not name the candidates", name, err)
 		}
 	}
 }
 
-func allowed(err error) (all []string) {
+func allowedOf(err error) (all []string) {
 	for _, f := range apperr.As(err).Fields {
 		all = append(all, f.Allowed...)
 	}

@@ -58,11 +58,14 @@ type floatingIPPage struct {
 	Links       []link       `json:"floatingips_links"`
 }
 
+// ownProject is the project whose floating IPs the session has: that of its login, or of the caller's token.
+func (s *Session) ownProject() string { return cmp.Or(s.project, s.scope) }
+
 // floatingIPQuery is the query of a list. Neutron shows admins the floating IPs of all projects.
 func (s *Session) floatingIPQuery(q domain.FloatingIPQuery) url.Values {
 	query := url.Values{"limit": {pageLimit}, "sort_key": {"id"}, "sort_dir": {"asc"}}
 	for name, value := range map[string]string{
-		"project_id": s.project, "floating_ip_address": q.Address, "description": q.Description, "marker": q.Marker,
+		"project_id": s.ownProject(), "floating_ip_address": q.Address, "description": q.Description, "marker": q.Marker,
 	} {
 		if value != "" {
 			query.Set(name, value)
@@ -121,7 +124,7 @@ func (s *Session) FloatingIP(ctx context.Context, id string) (domain.FloatingIP,
 		Found floatingIP `json:"floatingip"`
 	}
 	err = get(ctx, neutron, neutron.ServiceURL("floatingips", url.PathEscape(id)), &body)
-	if err == nil && s.project != "" && body.Found.Project != s.project {
+	if err == nil && body.Found.Project != s.ownProject() {
 		return domain.FloatingIP{}, apperr.New(apperr.NotFound, "neutron: Floating IP %s could not be found", id)
 	}
 	return body.Found.domain(), err
@@ -194,7 +197,7 @@ func (s *Session) FloatingIPQuota(ctx context.Context) (domain.QuotaItem, error)
 			} `json:"floatingip"`
 		} `json:"quota"`
 	}
-	err = get(ctx, neutron, neutron.ServiceURL("quotas", url.PathEscape(s.project), "details.json"), &body)
+	err = get(ctx, neutron, neutron.ServiceURL("quotas", url.PathEscape(s.ownProject()), "details.json"), &body)
 	return domain.QuotaItem{Max: body.Quota.FloatingIP.Limit, Used: body.Quota.FloatingIP.Used}, err
 }
 

@@ -246,7 +246,7 @@ func (s *Session) Routes(ctx context.Context, networkIDs []string) (map[string]d
 	routes := map[string]domain.Route{}
 	for _, subnet := range subnets {
 		if subnet.Version == 4 {
-			routes[subnet.ID] = domain.Route{IsPartial: subnet.Project != s.project}
+			routes[subnet.ID] = domain.Route{IsPartial: subnet.Project != s.ownProject()}
 		}
 	}
 	for _, port := range interfaces {
