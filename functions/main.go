@@ -17,6 +17,7 @@ import (
 	"github.com/cloudfn/cloudfn/functions/connections"
 	"github.com/cloudfn/cloudfn/functions/console"
 	deliverevents "github.com/cloudfn/cloudfn/functions/deliver-events"
+	floatingips "github.com/cloudfn/cloudfn/functions/floating-ips"
 	"github.com/cloudfn/cloudfn/functions/launch"
 	"github.com/cloudfn/cloudfn/functions/leases"
 	"github.com/cloudfn/cloudfn/functions/managed"
@@ -46,6 +47,7 @@ func main() {
 		connections.Function,
 		console.Function,
 		deliverevents.Function,
+		floatingips.Function,
 		launch.Function,
 		leases.Function,
 		managed.Function,

@@ -19,6 +19,7 @@ from unnest(array[
     'connections',
     'console',
     'deliver-events',
+    'floating-ips',
     'launch',
     'leases',
     'managed',

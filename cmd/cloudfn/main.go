@@ -12,6 +12,7 @@ import (
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/cli"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/connections"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/flavors"
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/floatingips"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/launch"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/leases"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/managed"
@@ -35,7 +36,7 @@ func commands(a *cli.App) []*cobra.Command {
 		launch.Command(a),
 		orders.Command(a),
 		servers.Command(a),
-		volumes.Command(a),
+		volumes.Command(a), floatingips.Command(a),
 		securitygroups.Command(a),
 		stats.Command(a),
 		requests.Command(a),

@@ -69,6 +69,7 @@ func routes(api huma.API, s service) {
 	consoleRoutes(api, h)
 	volumeRoutes(api, h)
 	networkRoutes(api, h)
+	floatingIPRoutes(api, h)
 }
 
 // answers are the texts of an operation's responses.

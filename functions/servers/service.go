@@ -20,6 +20,7 @@ type session interface {
 	volumeCloud
 	changeCloud
 	networkCloud
+	floatingIPCloud
 	Servers(context.Context, domain.ServerQuery) (page []domain.Server, more bool, err error)
 	lookup.Images
 	Flavors(context.Context) ([]domain.Flavor, error)

@@ -127,6 +127,15 @@ begin
         grant select on schema_versions to cloudfn_deliver_events;
         grant delete, insert, select, update on streams to cloudfn_deliver_events;
     end if;
+    if exists (select from pg_roles where rolname = 'cloudfn_floating_ips') then
+        revoke all on all tables in schema public from cloudfn_floating_ips;
+        revoke all on all functions in schema public from cloudfn_floating_ips;
+        grant usage on schema public to cloudfn_floating_ips;
+        grant delete, insert, select, update on idempotency_keys to cloudfn_floating_ips;
+        grant insert, select, update on rate_limits to cloudfn_floating_ips;
+        grant insert on requests to cloudfn_floating_ips;
+        grant select on schema_versions to cloudfn_floating_ips;
+    end if;
     if exists (select from pg_roles where rolname = 'cloudfn_launch') then
         revoke all on all tables in schema public from cloudfn_launch;
         revoke all on all functions in schema public from cloudfn_launch;

@@ -49,8 +49,8 @@ var mayRun = map[string]string{
 	"select secret from connections": "run_connections",
 	"select secret from callbacks":   "callbacks deliver_events",
 	"select bundle from deployments": "agents run_connections servers",
-	"select response from idempotency_keys": "callbacks connections launch leases resources security_groups servers " +
-		"volumes",
+	"select response from idempotency_keys": "callbacks connections floating_ips launch leases resources " +
+		"security_groups servers volumes",
 	"select secrets from managed_revisions":     "managed reconcile_managed",
 	"select * from node_tokens":                 "nodes",
 	"select path from requests":                 "collect_stats stats",

@@ -425,4 +425,9 @@ var never = map[string]string{
 	"getDescription 429":          onlyByFlood,
 	"getReference 429":            onlyByFlood,
 	"getReferenceFile 429":        onlyByFlood,
+	"listFloatingIPs 500":    onlyByMistake,
+	"createFloatingIP 500":   onlyByMistake,
+	"getFloatingIP 500":      onlyByMistake,
+	"deleteFloatingIP 500":   onlyByMistake,
+	"detachFloatingIP 409":   "only a change between two calls to Neutron gives it (shared/openstack)",
 }

@@ -10,6 +10,7 @@ import (
 	connections "github.com/cloudfn/cloudfn/functions/connections"
 	console "github.com/cloudfn/cloudfn/functions/console"
 	deliverevents "github.com/cloudfn/cloudfn/functions/deliver-events"
+	floatingips "github.com/cloudfn/cloudfn/functions/floating-ips"
 	launch "github.com/cloudfn/cloudfn/functions/launch"
 	leases "github.com/cloudfn/cloudfn/functions/leases"
 	managed "github.com/cloudfn/cloudfn/functions/managed"
@@ -37,6 +38,7 @@ var everyFunction = []run.Function{
 	connections.Function,
 	console.Function,
 	deliverevents.Function,
+	floatingips.Function,
 	launch.Function,
 	leases.Function,
 	managed.Function,

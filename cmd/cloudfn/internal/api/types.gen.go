@@ -790,6 +790,34 @@ type Flavor struct {
 	Vcpus int `json:"vcpus"`
 }
 
+// FloatingIP defines model for FloatingIP.
+type FloatingIP struct {
+	Address string `json:"address"`
+
+	// CreatedAt RFC 3339 in UTC.
+	CreatedAt   Time   `json:"created_at"`
+	Description string `json:"description"`
+
+	// FixedAddress The address of the port; null if it is free.
+	FixedAddress *string `json:"fixed_address"`
+	ID           string  `json:"id"`
+
+	// NetworkID The external network.
+	NetworkID string `json:"network_id"`
+
+	// PortID The port that it is attached to; null if it is free.
+	PortID *string `json:"port_id"`
+
+	// ServerID The server that has the port; null if no server has it.
+	ServerID *string `json:"server_id"`
+
+	// Status Neutron's own: ACTIVE, DOWN (also while it is free) or ERROR.
+	Status string `json:"status"`
+
+	// UpdatedAt RFC 3339 in UTC.
+	UpdatedAt Time `json:"updated_at"`
+}
+
 // Grantee Who is authorized to act through the connection: the requesting user, or every user of the project with a role of `WRITE_ROLES` there.
 type Grantee string
 
@@ -2066,6 +2094,24 @@ type ServerFlavor struct {
 	// RAMMb Memory, in MiB.
 	RAMMb int `json:"ram_mb"`
 	Vcpus int `json:"vcpus"`
+}
+
+// ServerFloatingIP defines model for ServerFloatingIP.
+type ServerFloatingIP struct {
+	Address string `json:"address"`
+
+	// FixedAddress The address of the server that it is mapped to.
+	FixedAddress string `json:"fixed_address"`
+	ID           string `json:"id"`
+
+	// NetworkID The external network.
+	NetworkID string `json:"network_id"`
+
+	// PortID The port of that address.
+	PortID string `json:"port_id"`
+
+	// Status Neutron's own: ACTIVE, DOWN or ERROR.
+	Status string `json:"status"`
 }
 
 // ServerGroup defines model for ServerGroup.

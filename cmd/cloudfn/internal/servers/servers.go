@@ -41,6 +41,7 @@ func Command(a *cli.App) *cobra.Command {
 		s.volumesCommand(), s.attachCommand(), s.detachCommand(), s.setCommand(), s.unsetCommand())
 	c.AddCommand(s.stateCommands()...)
 	c.AddCommand(s.networkCommands()...)
+	c.AddCommand(s.floatingIPCommands()...)
 	c.Aliases = []string{"server"}
 	c.Long = `List, show and act on servers. SERVER is the id of a server, or of the instance that it is tracked as,
 or a name that only one server has. -o name prints for each server what other commands take: its name, or its id where
