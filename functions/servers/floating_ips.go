@@ -3,7 +3,6 @@ package servers
 import (
 	"context"
 
-	"github.com/cloudfn/cloudfn/shared/actions"
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/lookup"
@@ -17,18 +16,6 @@ type floatingIPCloud interface {
 	) (f domain.FloatingIP, isChanged bool, err error)
 	DetachFloatingIP(ctx context.Context, f domain.FloatingIP) error
 	ExternalNetworks(context.Context) ([]domain.Network, error)
-}
-
-// ownServer reads a server of the project, by its own id or its instance's.
-func (s service) ownServer(ctx context.Context, a access, id string) (domain.Server, error) {
-	i, isTracked, err := s.withServer(ctx, a, id)
-	if err != nil {
-		return domain.Server{}, err
-	}
-	if isTracked {
-		id = i.ServerID
-	}
-	return actions.ReadServer(ctx, a.cloud, id, a.ProjectID, isTracked)
 }
 
 // FloatingIPs lists the floating IPs of a server.
