@@ -10,9 +10,9 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestLongResizeByConnectionAConnection needs the permission and room in the quota, and gives the room back when Nova reverts
+// TestLongResizeByConnection needs the permission and room in the quota, and gives the room back when Nova reverts
 // it. A rescue and a rebuild are done when Nova has accepted them.
-func TestLongResizeByConnectionAConnection(t *testing.T) {
+func TestLongResizeByConnection(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	c, p := w.trust(t), w.function(t, nil)

@@ -5,7 +5,8 @@ import { call, listing } from './api.js';
 export function view({ refresh }) {
   const pages = listing('floating_ips');
   const list = table('Floating IPs of the project', [['Address', 'mono'], ['Status'], ['Fixed address', 'mono'],
-    ['Server', 'mono aside'], ['Description', 'wrap aside'], ['Id', 'mono aside'], ['Age', 'n'], ['Actions', 'acting']]);
+    ['Server', 'mono aside'], ['Description', 'wrap aside'], ['Id', 'mono aside'], ['Age', 'n'],
+    ['Actions', 'acting']]);
   const nothing = el('div');
   const more = button('Show more', () => { pages.more(); refresh(); });
   list.node.hidden = more.hidden = true;
