@@ -10,9 +10,9 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestLongResizeThroughAConnection needs the permission and room in the quota, and gives the room back when Nova reverts
+// TestLongResizeOfConnection needs the permission and room in the quota, and gives the room back when Nova reverts
 // it. A rescue and a rebuild are done when Nova has accepted them.
-func TestLongResizeThroughAConnection(t *testing.T) {
+func TestLongResizeOfConnection(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	c, p := w.trust(t), w.function(t, nil)

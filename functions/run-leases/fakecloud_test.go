@@ -397,7 +397,9 @@ func (c *fakeCloud) TagServer(_ context.Context, id, tag string) error {
 	return c.change("TagServer", id, func(s *domain.Server) { s.Tags = append(s.Tags, tag) })
 }
 
-func (*fakeCloud) RescueServer(context.Context, domain.Server, string) (p domain.Secret, err error) { return p, nil }
+func (*fakeCloud) RescueServer(context.Context, domain.Server, string) (p domain.Secret, err error) {
+	return p, nil
+}
 
 func (*fakeCloud) Image(context.Context, string) (i domain.Image, err error) { return i, nil }
 

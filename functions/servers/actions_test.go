@@ -140,6 +140,8 @@ func TestActionRejectsBadRequests(t *testing.T) {
 		{one, `{"action":"confirm_resize","flavor":"x"}`, "flavor"},
 		{one, `{"action":"rebuild","image":"x"}`, "confirm_rebuild"},
 		{one, `{"action":"rescue","image":"🚀"}`, "image"},
+		{one, `{"action":"rescue","image":""}`, "image"},
+		{one, `{"action":"rebuild","confirm_rebuild":true,"image":"` + strings.Repeat("x", 256) + `"}`, "image"},
 		{many, `{"action":"unrescue","image":"x","ids":["` + id + `"]}`, "image"},
 		{one, `{"action":"rebuild","confirm_rebuild":true,"server_image":"` + id + `"}`, "server_image"},
 		{many, `{"action":"rebuild","ids":["` + id + `"]}`, "action"},

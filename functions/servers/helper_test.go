@@ -26,13 +26,13 @@ import (
 
 // actionAnswer is the answer to an action.
 type actionAnswer struct {
-	status  int
-	State   domain.InstanceState
-	Changed bool
-	Detail  string
-	ImageID string `json:"image_id"`
+	status   int
+	State    domain.InstanceState
+	Changed  bool
+	Detail   string
+	ImageID  string `json:"image_id"`
 	Password string `json:"admin_password"`
-	Errors  []struct {
+	Errors   []struct {
 		Field   string
 		Allowed []string
 	}

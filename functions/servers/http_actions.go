@@ -224,9 +224,12 @@ func checkTexts(action domain.Action, name, reason, flavor *string) (faults []er
 	return faults
 }
 
-// checkImage checks the name of an image in Glance. The one of a deployment is checked with it.
+// checkImage checks the id or name of an image in Glance. The one of a deployment is checked with it.
 func checkImage(action domain.Action, image *string) []error {
-	if err := domain.CheckStorable("image", domain.Deref(image)); err != nil && action != domain.Deploy {
+	if image == nil || action == domain.Deploy {
+		return nil
+	}
+	if err := domain.CheckText("image", *image, domain.MaxNameLength); err != nil {
 		return []error{err}
 	}
 	return nil

@@ -101,7 +101,8 @@ func TestEndOfAResize(t *testing.T) {
 	for _, action := range []Action{ConfirmResize, RevertResize} {
 		request := ActionRequest{Action: action}
 		for _, server := range []Server{
-			{Status: "RESIZE", Task: "resize_finish"}, {Status: "REVERT_RESIZE", Task: "resize_reverting"},
+			{Status: "RESIZE", Task: "resize_finish"},
+			{Status: "REVERT_RESIZE", Task: "resize_reverting"},
 			{Status: "ACTIVE"},
 		} {
 			if request.CheckServer(server) == nil || slices.Contains(server.Allows(StateOf(server.Status, "")), action) {

@@ -81,7 +81,7 @@ const (
 	MaySnapshot   Permission = "snapshot" // make images of servers
 	MayLock       Permission = "lock"     // and to unlock
 	MayRename     Permission = "rename"
-	MayResize     Permission = "resize" // and to confirm and revert it
+	MayResize     Permission = "resize"  // and to confirm and revert it
 	MayRebuild    Permission = "rebuild" // wipes disks
 	MayRescue     Permission = "rescue"  // and to unrescue
 	MayDeploy     Permission = "deploy"

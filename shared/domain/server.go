@@ -10,26 +10,26 @@ import (
 
 // Server is a Nova server as Nova shows it to the caller.
 type Server struct {
-	ID        string            `json:"id"`
-	Name      string            `json:"name"`
-	Status    string            `json:"status"` // Nova's status, raw
-	Addresses []Address         `json:"addresses"`
-	Flavor    FlavorRef         `json:"flavor"`
-	Image     *ImageRef         `json:"image"` // null for a server that boots from a volume
-	Zone      string            `json:"zone"`
-	KeyName   string            `json:"key_name,omitempty"`
-	CreatedAt time.Time         `json:"created_at"`
-	UpdatedAt time.Time         `json:"updated_at"`
-	Fault     *Fault            `json:"fault,omitempty"`
-	Instance  *Tracked          `json:"instance"` // null for a server that is not tracked
-	ProjectID string            `json:"-"`
-	UserID    string            `json:"-"` // its creator
-	Task      string            `json:"-"` // Nova's task state; "" = none
-	Locked    bool              `json:"locked,omitempty"`
-	Host      string            `json:"-"`                 // by default for admins only; "" = hidden, or on none
-	HostID    string            `json:"-"`                 // the same for a project's servers on one host; "" = on none
-	Launched  bool              `json:"-"`                 // it has been on a host once, so it may have data
-	Tags      []string          `json:"tags,omitempty"`    // the API shows them of a single server
+	ID        string    `json:"id"`
+	Name      string    `json:"name"`
+	Status    string    `json:"status"` // Nova's status, raw
+	Addresses []Address `json:"addresses"`
+	Flavor    FlavorRef `json:"flavor"`
+	Image     *ImageRef `json:"image"` // null for a server that boots from a volume
+	Zone      string    `json:"zone"`
+	KeyName   string    `json:"key_name,omitempty"`
+	CreatedAt time.Time `json:"created_at"`
+	UpdatedAt time.Time `json:"updated_at"`
+	Fault     *Fault    `json:"fault,omitempty"`
+	Instance  *Tracked  `json:"instance"` // null for a server that is not tracked
+	ProjectID string    `json:"-"`
+	UserID    string    `json:"-"` // its creator
+	Task      string    `json:"-"` // Nova's task state; "" = none
+	Locked    bool      `json:"locked,omitempty"`
+	Host      string    `json:"-"`              // by default for admins only; "" = hidden, or on none
+	HostID    string    `json:"-"`              // the same for a project's servers on one host; "" = on none
+	Launched  bool      `json:"-"`              // it has been on a host once, so it may have data
+	Tags      []string  `json:"tags,omitempty"` // the API shows them of a single server
 	// AllowedActions are those of Allows; only of a single server.
 	AllowedActions []Action `json:"allowed_actions,omitempty"`
 

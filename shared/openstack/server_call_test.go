@@ -30,7 +30,7 @@ func TestServerCalls(t *testing.T) {
 		},
 		domain.ConfirmResize: {body: map[string]any{"confirmResize": nil}},
 		domain.RevertResize:  {body: map[string]any{"revertResize": nil}},
-		domain.Unrescue: {body: map[string]any{"unrescue": nil}},
+		domain.Unrescue:      {body: map[string]any{"unrescue": nil}},
 		domain.Rebuild: { // the server has no image: it boots from a volume
 			args: domain.ActionArguments{Image: "i"}, version: "2.93",
 			body: map[string]any{"rebuild": map[string]any{"imageRef": "i"}},

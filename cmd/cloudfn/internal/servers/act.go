@@ -279,7 +279,7 @@ var goals = map[api.ServerActionAction]domain.InstanceState{
 	api.ServerActionActionSuspend: domain.InstanceSuspended, api.ServerActionActionResume: domain.InstanceActive,
 	api.ServerActionActionReboot: domain.InstanceActive, api.ServerActionActionDeploy: domain.InstanceActive,
 	api.ServerActionActionShelve: domain.InstanceShelved, api.ServerActionActionUnshelve: domain.InstanceActive,
-	api.ServerActionActionDelete: domain.InstanceDeleted,
+	api.ServerActionActionDelete:            domain.InstanceDeleted,
 	api.ServerActionAction(domain.Rebuild):  domain.InstanceActive,
 	api.ServerActionAction(domain.Rescue):   domain.InstanceRescued,
 	api.ServerActionAction(domain.Unrescue): domain.InstanceActive,
