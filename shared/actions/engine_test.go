@@ -78,8 +78,10 @@ func (f *fakeNova) Image(_ context.Context, id string) (domain.Image, error) {
 
 func (f *fakeNova) Images(context.Context, string) ([]domain.Image, error) {
 	return []domain.Image{
-		{ID: "i1", Name: "debian", Status: "active"}, {ID: "i2", Name: "twice", Status: "active"},
-		{ID: "i3", Name: "twice", Status: "active"}, {ID: "i4", Name: "old", Status: "deactivated"},
+		{ID: "i1", Name: "debian", Status: "active"},
+		{ID: "i2", Name: "twice", Status: "active"},
+		{ID: "i3", Name: "twice", Status: "active"},
+		{ID: "i4", Name: "old", Status: "deactivated"},
 	}, nil
 }
 
@@ -245,7 +247,8 @@ func TestStep(t *testing.T) {
 		},
 		"rescue": {
 			request(domain.Rescue), false, server("SHUTOFF", ""), "rescue",
-			Progress{State: "updating", Accepted: true, Done: true, Password: "made"}, false, "",
+			Progress{State: "updating", Accepted: true, Done: true, Password: "made"},
+			false, "",
 		},
 		"rescued already": {request(domain.Rescue), false, server("RESCUE", ""), "", done("rescued"), false, ""},
 		"being rescued":   {request(domain.Rescue), true, server("ACTIVE", "rescuing"), "", done("updating"), false, ""},
