@@ -31,7 +31,7 @@ func written(s domain.Server) string {
 	for _, key := range slices.Sorted(maps.Keys(s.Metadata)) {
 		items = append(items, key+"="+s.Metadata[key])
 	}
-	return fmt.Sprint(s.Name, "|", s.Description, "|", items, s.Tags)
+	return fmt.Sprintf("%s|%s|%v%v", s.Name, s.Description, items, s.Tags)
 }
 
 // TestChange of a real server: each request may be repeated, and leaves what it does not name.

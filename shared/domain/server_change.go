@@ -134,9 +134,6 @@ func (c ServerChange) changeTags(u *ServerUpdate, s Server) (faults []apperr.Fie
 		switch {
 		case IsOwnTag(tag):
 			count++
-		case IsDots(tag) && !slices.Contains(c.Tags, tag):
-			faults = append(faults, apperr.Field{Field: "tags", Detail: fmt.Sprintf(
-				"%q cannot be removed: it changes the path of Nova's call", tag)})
 		case !slices.Contains(c.Tags, tag):
 			u.Untag = append(u.Untag, tag)
 		}

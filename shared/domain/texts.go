@@ -145,7 +145,7 @@ func checkTag(field, tag string) error {
 	case strings.ContainsAny(tag, ",/"):
 		return apperr.InvalidField(field, "must not contain a comma or a slash")
 	case IsDots(tag):
-		return apperr.InvalidField(field, "must not be . or .., which change the path of a call")
+		return apperr.InvalidField(field, "must not be . or .., which would change the path of a call")
 	case IsOwnTag(tag):
 		return apperr.InvalidField(field, "must not begin with cloudfn or be a UUID: servers are found by such tags")
 	}
