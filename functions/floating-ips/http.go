@@ -110,7 +110,7 @@ type handler struct{ svc service }
 type listInput struct {
 	httpx.PageRequest
 	Address  string   `query:"address" example:"203.0.113.7" doc:"Only the floating IP with this address."`
-	Attached string   `query:"attached" enum:"true,false" doc:"Only those that a port has, or only free ones."`
+	Attached string   `query:"attached" enum:"true,false" example:"false" doc:"Only those of ports, or free ones."`
 	Marker   httpx.ID `query:"marker" example:"7c1a2f0e-3d54-4b8e-9a61-0f2d5c7b8e93" doc:"The last id before."`
 }
 

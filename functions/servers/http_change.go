@@ -44,10 +44,9 @@ type metadataPatch map[string]*string
 // Schema implements huma.SchemaProvider.
 func (metadataPatch) Schema(huma.Registry) *huma.Schema {
 	maxLength, maxProperties := domain.MaxNameLength, domain.MaxMetadata
-	return &huma.Schema{
-		Type: huma.TypeObject, MaxProperties: &maxProperties,
-		AdditionalProperties: &huma.Schema{Type: huma.TypeString, Nullable: true, MaxLength: &maxLength},
-	}
+	value := &huma.Schema{Type: huma.TypeString, Nullable: true, MaxLength: &maxLength}
+	value.PrecomputeMessages()
+	return &huma.Schema{Type: huma.TypeObject, MaxProperties: &maxProperties, AdditionalProperties: value}
 }
 
 // Resolve implements huma.Resolver.

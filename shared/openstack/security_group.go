@@ -67,8 +67,8 @@ func (s *Session) SecurityGroupRules(ctx context.Context) ([]domain.SecurityGrou
 		Links  []link          `json:"security_groups_links"`
 	}
 	query := url.Values{"limit": {pageLimit}}
-	if s.project != "" { // an admin sees those of all projects
-		query.Set("project_id", s.project)
+	if project := s.ownProject(); project != "" { // an admin sees those of all projects
+		query.Set("project_id", project)
 	}
 	found, err := everyPage(ctx, neutron, neutron.ServiceURL("security-groups"), query,
 		func(p *page) ([]securityGroup, string) { return p.Groups, linkTo(p.Links) },
@@ -87,7 +87,8 @@ func (s *Session) OwnSecurityGroup(ctx context.Context, id string) (domain.Secur
 		Group securityGroup `json:"security_group"`
 	}
 	err = get(ctx, neutron, neutron.ServiceURL("security-groups", url.PathEscape(id)), &body)
-	if err == nil && s.project != "" && body.Group.Project != "" && body.Group.Project != s.project {
+	own := s.ownProject()
+	if err == nil && own != "" && body.Group.Project != "" && body.Group.Project != own {
 		err = apperr.New(apperr.NotFound, "neutron: Security group %s does not exist", id)
 	}
 	if err != nil {
