@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/gophercloud/gophercloud/v2/openstack/compute/v2/servers"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/testkit"
@@ -133,12 +132,7 @@ func TestLongAdopt(t *testing.T) {
 	probe := p.Create(t, "cloudfn-probe-somewhere")
 	named := p.Create(t, "named")
 	p.Await(t, named, "ACTIVE") // Nova changes no metadata of a server that it is building
-	_, err := servers.UpdateMetadata(t.Context(), testkit.Compute(t, p.Login(t)), named, servers.MetadataOpts{
-		"lease_end": "2099-01-02T03:04:05Z", "lease_name": "until then",
-	}).Extract()
-	if err != nil {
-		t.Fatal(err)
-	}
+	p.SetMetadata(t, named, map[string]string{"lease_end": "2099-01-02T03:04:05Z", "lease_name": "until then"})
 	env := testkit.Env(t, database, map[string]string{
 		"LEASES_ADOPT": "P2D", "ALLOWED_PROJECTS": p.ID,
 	})

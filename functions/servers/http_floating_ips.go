@@ -20,8 +20,8 @@ func floatingIPRoutes(api huma.API, h handler) {
 		"Attach a floating IP to a server", answers{
 			201: "The server has the floating IP.",
 			404: "The project has no such server, or no such floating IP.",
-			409: "The floating IP is attached elsewhere; no address of the server reaches its network by a router, or " +
-				"several do; or several networks fit. `errors` lists what to choose from.",
+			409: "The floating IP is attached elsewhere; no address of the server reaches its network by a router, " +
+				"or several do; or several networks fit. `errors` lists what to choose from.",
 		})
 	attach.DefaultStatus = http.StatusCreated
 	attach.Responses["200"] = answer[ServerFloatingIP](api,

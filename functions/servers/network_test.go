@@ -23,15 +23,16 @@ func TestSecurityGroupsOfServer(t *testing.T) {
 	p.MakeSecurityGroup(t, "twin")
 	server := p.BootWithAddress(t, "grouped", 1)[0].ID
 	path := "/v1/servers/" + server + "/security-groups"
-	list := func() (names string) {
+	list := func() string {
+		var names []string
 		var all ServerSecurityGroups
 		app.Get(t, path).JSON(t, &all)
 		for _, g := range all.SecurityGroups {
-			names += g.Name + " "
+			names = append(names, g.Name)
 		}
-		return names
+		return strings.Join(names, " ")
 	}
-	if got := list(); got != "default " {
+	if got := list(); got != "default" {
 		t.Fatalf("got %q", got)
 	}
 	for _, status := range []int{201, 200} {
@@ -55,7 +56,7 @@ func TestSecurityGroupsOfServer(t *testing.T) {
 			t.Errorf("%s: got %d %s, want %d", body, a.Status, a.Body, status)
 		}
 	}
-	if got := list(); got != "default twin web " {
+	if got := list(); got != "default twin web" {
 		t.Errorf("got %q", got)
 	}
 	for _, tc := range []struct {
@@ -73,7 +74,7 @@ func TestSecurityGroupsOfServer(t *testing.T) {
 			t.Errorf("%s: got %d %s, want %d", tc.path, a.Status, a.Body, tc.status)
 		}
 	}
-	if got := list(); got != "default " {
+	if got := list(); got != "default" {
 		t.Errorf("got %q", got)
 	}
 	stranger := testkit.NewProject(t)

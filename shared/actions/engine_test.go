@@ -223,20 +223,24 @@ func TestStep(t *testing.T) {
 			request(domain.Resize), true, server("VERIFY_RESIZE", ""), "", Progress{}, false, apperr.Conflict,
 		},
 		"confirm": {
-			request(domain.ConfirmResize), false, server("VERIFY_RESIZE", ""), "confirm_resize", accepted("resizing"), false,
-			"",
+			request(domain.ConfirmResize), false, server("VERIFY_RESIZE", ""), "confirm_resize",
+			accepted("resizing"), false, "",
 		},
 		"confirm too early": {
-			request(domain.ConfirmResize), true, server("RESIZE", "resize_finish"), "", Progress{State: "resizing"}, true, "",
+			request(domain.ConfirmResize), true, server("RESIZE", "resize_finish"), "",
+			Progress{State: "resizing"},
+			true, "",
 		},
 		"confirm a reverted one": {
 			request(domain.ConfirmResize), false, server("ACTIVE", ""), "", Progress{}, false, apperr.Conflict,
 		},
 		"revert": {
-			request(domain.RevertResize), true, server("VERIFY_RESIZE", ""), "revert_resize", accepted("resizing"), false, "",
+			request(domain.RevertResize), true, server("VERIFY_RESIZE", ""), "revert_resize",
+			accepted("resizing"), false, "",
 		},
 		"being reverted": {
-			request(domain.RevertResize), false, server("REVERT_RESIZE", "resize_reverting"), "", done("resizing"), false, "",
+			request(domain.RevertResize), false, server("REVERT_RESIZE", "resize_reverting"), "",
+			done("resizing"), false, "",
 		},
 		"rebuild": {request(domain.Rebuild), false, server("ERROR", ""), "rebuild", accepted("updating"), false, ""},
 		"rebuild a paused server": {
@@ -251,7 +255,9 @@ func TestStep(t *testing.T) {
 			false, "",
 		},
 		"rescued already": {request(domain.Rescue), false, server("RESCUE", ""), "", done("rescued"), false, ""},
-		"being rescued":   {request(domain.Rescue), true, server("ACTIVE", "rescuing"), "", done("updating"), false, ""},
+		"being rescued": {
+			request(domain.Rescue), true, server("ACTIVE", "rescuing"), "", done("updating"), false, "",
+		},
 		"unrescue": {
 			request(domain.Unrescue), true, server("RESCUE", ""), "unrescue", accepted("updating"), false, "",
 		},

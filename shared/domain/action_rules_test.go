@@ -105,7 +105,8 @@ func TestEndOfAResize(t *testing.T) {
 			{Status: "REVERT_RESIZE", Task: "resize_reverting"},
 			{Status: "ACTIVE"},
 		} {
-			if request.CheckServer(server) == nil || slices.Contains(server.Allows(StateOf(server.Status, "")), action) {
+			allowed := server.Allows(StateOf(server.Status, ""))
+			if request.CheckServer(server) == nil || slices.Contains(allowed, action) {
 				t.Errorf("%s of a server in %s", action, server.Status)
 			}
 		}

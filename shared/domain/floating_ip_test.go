@@ -33,10 +33,11 @@ func TestChooseAddresses(t *testing.T) {
 		"no address as requested": {nil, "10.0.0.1", "", apperr.Conflict},
 	} {
 		got, err := ChooseAddresses(tc.all, "public", tc.fixed)
-		ports := ""
+		var all []string
 		for _, a := range got {
-			ports += a.PortID
+			all = append(all, a.PortID)
 		}
+		ports := strings.Join(all, "")
 		if ports != tc.want || apperr.CodeOf(err) != tc.code {
 			t.Errorf("%s: got %q, %v", name, ports, err)
 		}

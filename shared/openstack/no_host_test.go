@@ -22,9 +22,9 @@ func TestNoHost(t *testing.T) {
 				"trait:CUSTOM_A": "required", "trait1:CUSTOM_B": "forbidden", "pci_passthrough:alias": "gpu:1",
 				"resources:VGPU": "1", "resources1:CUSTOM_X": "2", "aggregate_instance_extra_specs:ssd": "true",
 				"hw:cpu_policy": "dedicated", "quota:cpu_shares": "9", "hw_rng:allowed": "true"}}, "image": "", ` + found + `}`,
-			"No valid host was found. There are not enough hosts available. One host must have 1 vCPUs, 64 MB of memory, " +
-				"the aggregate property ssd=true, the CPU policy dedicated, the PCI devices gpu:1, the resource CUSTOM_X=2, " +
-				"the resource VGPU=1, not the trait CUSTOM_B, the trait CUSTOM_A" + end,
+			"No valid host was found. There are not enough hosts available. One host must have 1 vCPUs, 64 MB of " +
+				"memory, the aggregate property ssd=true, the CPU policy dedicated, the PCI devices gpu:1, " +
+				"the resource CUSTOM_X=2, the resource VGPU=1, not the trait CUSTOM_B, the trait CUSTOM_A" + end,
 		},
 		"of another kind": {
 			`{"flavor": {"vcpus": 1}, "fault": {"message": "Build of instance aborted: No valid host was found"}}`,

@@ -48,7 +48,7 @@ func (s *servers) rebuildCommand() *cobra.Command {
 	cmd := s.oneCommand("rebuild", "Recreate a server's disk from an image", []string{"actOnServer", "getServer"},
 		func(cmd *cobra.Command, id string) error {
 			if !cmd.Flags().Changed("confirm-rebuild") {
-				return exit.Usagef("rebuild destroys what is on the server's disk: add --confirm-rebuild if you mean it")
+				return exit.Usagef("rebuild destroys what is on the server's disk: add --confirm-rebuild to do so")
 			}
 			body := cli.Body(cmd.Flags(), "image", "confirm-rebuild", "id")
 			return s.act(cmd.Context(), []cli.Target{{Given: cmd.Flags().Arg(0), ID: id}}, string(domain.Rebuild), body,
@@ -69,7 +69,8 @@ func (s *servers) resizeCommand() *cobra.Command {
 	cmd := s.actCommand(string(domain.Resize), "Give servers another flavor",
 		"  cloudfn servers resize web-1 --flavor m1.large --wait\n  cloudfn servers confirm-resize web-1")
 	cmd.Long = `Give servers that are active or stopped another flavor. Nova restarts them, by default on another
-host. Then they wait, in the status VERIFY_RESIZE, for confirm-resize or revert-resize; until then both flavors count for the quota
+host. Then they wait, in the status VERIFY_RESIZE, for confirm-resize or revert-resize; until then both flavors count
+for the quota
 of the project. Some clouds confirm automatically after a time, which Nova does not show.`
 	cmd.Flags().String("flavor", "", "the flavor, by id or name")
 	_ = cmd.MarkFlagRequired("flavor")

@@ -26,7 +26,7 @@ func TestLeaseHints(t *testing.T) {
 	hints := order(`{` + rest + `, "scheduler_hints": {"same_host": "s", "lease_name": "course",
 		"lease_start": "2099-01-01T00:00:00Z", "lease_end": "2099-01-02T00:00:00Z"}}`)
 	if block.hash != hints.hash || hints.lease.Terms() != block.lease.Terms() || hints.lease.Name != "course" {
-		t.Errorf("got the lease %+v, want %+v; their hashes are %x and %x", hints.lease, block.lease, hints.hash, block.hash)
+		t.Errorf("got the lease %+v %x, want %+v %x", hints.lease, hints.hash, block.lease, block.hash)
 	}
 	if got := hints.items[0].spec.Hints; len(got) != 1 || got["same_host"] != "s" {
 		t.Errorf("Nova gets the hints %v", got)

@@ -40,7 +40,8 @@ func (in launchRequest) withLeaseHints() (launchRequest, []error) {
 	lease := &OrderLeaseRequest{Name: given[domain.LeaseNameKey], fromHints: true}
 	lease.Start = httpx.TimeOrNow(given[domain.LeaseStartKey])
 	lease.End = new(httpx.Time)
-	if err := lease.End.UnmarshalText([]byte(given[domain.LeaseEndKey])); err != nil && given[domain.LeaseEndKey] != "" {
+	end := given[domain.LeaseEndKey]
+	if err := lease.End.UnmarshalText([]byte(end)); err != nil && end != "" {
 		wrong.add(apperr.InvalidField(lease.at("end"), apperr.As(err).Message))
 	}
 	if _, ok := given[domain.LeaseEndKey]; !ok {
