@@ -65,7 +65,8 @@ func (s *Session) ownProject() string { return cmp.Or(s.project, s.scope) }
 func (s *Session) floatingIPQuery(q domain.FloatingIPQuery) url.Values {
 	query := url.Values{"limit": {pageLimit}, "sort_key": {"id"}, "sort_dir": {"asc"}}
 	for name, value := range map[string]string{
-		"project_id": s.ownProject(), "floating_ip_address": q.Address, "description": q.Description, "marker": q.Marker,
+		"project_id": s.ownProject(), "floating_ip_address": q.Address, "description": q.Description,
+		"marker": q.Marker,
 	} {
 		if value != "" {
 			query.Set(name, value)

@@ -51,8 +51,8 @@ func (s *Session) EnsureFloatingIP(
 	case has && (a.FixedAddress == "" || a.FixedAddress == f.FixedAddress):
 		return f, false, nil
 	case f.PortID != "" && !a.Moves:
-		return f, false, apperr.New(apperr.Conflict, "the floating IP %s is attached to %s: detach it first, or move it",
-			f.Address, holder(f))
+		return f, false, apperr.New(apperr.Conflict,
+			"the floating IP %s is attached to %s: detach it first, or move it", f.Address, holder(f))
 	}
 	targets, err := domain.ChooseAddresses(addresses, f.NetworkID, a.FixedAddress)
 	if err != nil {

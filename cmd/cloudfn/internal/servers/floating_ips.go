@@ -55,7 +55,7 @@ func (s *servers) attachIPCommand() *cobra.Command {
 		"  cloudfn servers attach-ip web 203.0.113.7 --move"
 	flags := cmd.Flags()
 	flags.String("network", "", "the external network of a new one, by id or name (default: the only one it reaches)")
-	flags.String("fixed-address", "", "the server's address that gets it (default: the only one that reaches the network)")
+	flags.String("fixed-address", "", "the server's address that gets it (default: the one that reaches the network)")
 	flags.Bool("move", false, "take it from where it is attached")
 	return cmd
 }

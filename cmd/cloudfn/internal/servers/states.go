@@ -70,8 +70,7 @@ func (s *servers) resizeCommand() *cobra.Command {
 		"  cloudfn servers resize web-1 --flavor m1.large --wait\n  cloudfn servers confirm-resize web-1")
 	cmd.Long = `Give servers that are active or stopped another flavor. Nova restarts them, by default on another
 host. Then they wait, in the status VERIFY_RESIZE, for confirm-resize or revert-resize; until then both flavors count
-for the quota
-of the project. Some clouds confirm automatically after a time, which Nova does not show.`
+for the quota of the project. Some clouds confirm automatically after a time, which Nova does not show.`
 	cmd.Flags().String("flavor", "", "the flavor, by id or name")
 	_ = cmd.MarkFlagRequired("flavor")
 	idFlag(cmd)
