@@ -28,7 +28,7 @@ var behind = map[string]string{
 	"servers resize":  "--flavor m1.large",
 	"servers rebuild": "--confirm-rebuild",
 	"servers rename":  "x", "servers set": "--name x", "servers unset": "--description",
-	"servers add-security-group": "web", "servers remove-security-group": "web",
+	"servers detach-ip": "203.0.113.7", "servers add-security-group": "web", "servers remove-security-group": "web",
 	"servers add-interface": "--network x", "servers remove-interface": "019b7c5e-7f60-7a88-b14f-6d0e5a4c3e01",
 }
 
