@@ -17,7 +17,6 @@ import (
 	"github.com/cloudfn/cloudfn/functions/connections"
 	"github.com/cloudfn/cloudfn/functions/console"
 	deliverevents "github.com/cloudfn/cloudfn/functions/deliver-events"
-	floatingips "github.com/cloudfn/cloudfn/functions/floating-ips"
 	"github.com/cloudfn/cloudfn/functions/launch"
 	"github.com/cloudfn/cloudfn/functions/leases"
 	"github.com/cloudfn/cloudfn/functions/managed"
@@ -27,7 +26,6 @@ import (
 	"github.com/cloudfn/cloudfn/functions/resources"
 	runconnections "github.com/cloudfn/cloudfn/functions/run-connections"
 	runleases "github.com/cloudfn/cloudfn/functions/run-leases"
-	securitygroups "github.com/cloudfn/cloudfn/functions/security-groups"
 	"github.com/cloudfn/cloudfn/functions/servers"
 	"github.com/cloudfn/cloudfn/functions/stats"
 	"github.com/cloudfn/cloudfn/functions/volumes"
@@ -47,7 +45,6 @@ func main() {
 		connections.Function,
 		console.Function,
 		deliverevents.Function,
-		floatingips.Function,
 		launch.Function,
 		leases.Function,
 		managed.Function,
@@ -57,7 +54,6 @@ func main() {
 		resources.Function,
 		runconnections.Function,
 		runleases.Function,
-		securitygroups.Function,
 		servers.Function,
 		stats.Function,
 		volumes.Function,

@@ -26,13 +26,12 @@ import (
 
 // actionAnswer is the answer to an action.
 type actionAnswer struct {
-	status   int
-	State    domain.InstanceState
-	Changed  bool
-	Detail   string
-	ImageID  string `json:"image_id"`
-	Password string `json:"admin_password"`
-	Errors   []struct {
+	status  int
+	State   domain.InstanceState
+	Changed bool
+	Detail  string
+	ImageID string `json:"image_id"`
+	Errors  []struct {
 		Field   string
 		Allowed []string
 	}

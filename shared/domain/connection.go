@@ -81,9 +81,6 @@ const (
 	MaySnapshot   Permission = "snapshot" // make images of servers
 	MayLock       Permission = "lock"     // and to unlock
 	MayRename     Permission = "rename"
-	MayResize     Permission = "resize"  // and to confirm and revert it
-	MayRebuild    Permission = "rebuild" // wipes disks
-	MayRescue     Permission = "rescue"  // and to unrescue
 	MayDeploy     Permission = "deploy"
 	MayDeallocate Permission = "deallocate" // delete servers
 )
@@ -91,7 +88,7 @@ const (
 // Permissions lists every permission, for messages and checks.
 func Permissions() []string {
 	return texts(MayAllocate, MayConnect, MayStart, MayStop, MayReboot, MayPause, MaySuspend, MayShelve, MaySnapshot,
-		MayLock, MayRename, MayResize, MayRebuild, MayRescue, MayDeploy, MayDeallocate)
+		MayLock, MayRename, MayDeploy, MayDeallocate)
 }
 
 // Connection is a stored delegation: a right to act in its owner's project, with limits.

@@ -101,8 +101,8 @@ func (h *HourCount) AddCreated(at time.Time) {
 	}
 }
 
-// Recount is a count whose undecided servers were checked again.
-type Recount struct {
+// RefinedCount is a count whose undecided servers were checked again.
+type RefinedCount struct {
 	HourCount
 	Before int // undecided servers in the count before
 }

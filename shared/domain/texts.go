@@ -8,6 +8,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/google/uuid"
 	"golang.org/x/text/unicode/norm"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
@@ -144,9 +145,7 @@ func checkTag(field, tag string) error {
 		return err
 	case strings.ContainsAny(tag, ",/"):
 		return apperr.InvalidField(field, "must not contain a comma or a slash")
-	case IsDots(tag):
-		return apperr.InvalidField(field, "must not be . or .., which would change the path of a call")
-	case IsOwnTag(tag):
+	case strings.HasPrefix(inTables(tag, "s"), "cloudfn"), uuid.Validate(strings.TrimRight(tag, " ")) == nil:
 		return apperr.InvalidField(field, "must not begin with cloudfn or be a UUID: servers are found by such tags")
 	}
 	return nil

@@ -1,7 +1,6 @@
 package openstack
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"maps"
@@ -370,9 +369,6 @@ func (s *Session) pageOf(
 	page = make([]domain.Server, len(found))
 	for i := range found {
 		page[i] = found[i].domain()
-		if bytes.Contains(found[i].Metadata, []byte(`"`+domain.LeaseEndKey+`"`)) {
-			_ = json.Unmarshal(found[i].Metadata, &page[i].Metadata) // Nova gives texts by names
-		}
 		if page[i].Status == "DELETED" || page[i].Status == "SOFT_DELETED" {
 			page[i].Partial = true // what it had is lost with it, and Nova shows none of it
 		}

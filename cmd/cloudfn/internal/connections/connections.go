@@ -171,7 +171,7 @@ type actions struct {
 var permissions = map[string]domain.Permission{
 	"launch": domain.MayAllocate, "create": domain.MayAllocate, "delete": domain.MayDeallocate,
 	"unshelve": domain.MayStart, "unpause": domain.MayPause, "resume": domain.MaySuspend, "unlock": domain.MayLock,
-	"unrescue": domain.MayRescue, "confirm-resize": domain.MayResize, "revert-resize": domain.MayResize,
+	"rebuild": domain.MayDeploy,
 }
 
 // Set implements pflag.Value.
