@@ -17,6 +17,7 @@ import (
 	"github.com/cloudfn/cloudfn/functions/connections"
 	"github.com/cloudfn/cloudfn/functions/console"
 	deliverevents "github.com/cloudfn/cloudfn/functions/deliver-events"
+	floatingips "github.com/cloudfn/cloudfn/functions/floating-ips"
 	"github.com/cloudfn/cloudfn/functions/launch"
 	"github.com/cloudfn/cloudfn/functions/leases"
 	"github.com/cloudfn/cloudfn/functions/managed"
@@ -26,6 +27,7 @@ import (
 	"github.com/cloudfn/cloudfn/functions/resources"
 	runconnections "github.com/cloudfn/cloudfn/functions/run-connections"
 	runleases "github.com/cloudfn/cloudfn/functions/run-leases"
+	securitygroups "github.com/cloudfn/cloudfn/functions/security-groups"
 	"github.com/cloudfn/cloudfn/functions/servers"
 	"github.com/cloudfn/cloudfn/functions/stats"
 	"github.com/cloudfn/cloudfn/functions/volumes"
@@ -45,6 +47,7 @@ func main() {
 		connections.Function,
 		console.Function,
 		deliverevents.Function,
+		floatingips.Function,
 		launch.Function,
 		leases.Function,
 		managed.Function,
@@ -54,6 +57,7 @@ func main() {
 		resources.Function,
 		runconnections.Function,
 		runleases.Function,
+		securitygroups.Function,
 		servers.Function,
 		stats.Function,
 		volumes.Function,

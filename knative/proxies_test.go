@@ -82,13 +82,15 @@ func TestDeployNeedsProxies(t *testing.T) {
 `
 	none := "gives functions no TRUSTED_PROXIES: agents callbacks clock .... Set it in the ConfigMap cloudfn"
 	for name, c := range map[string]struct{ config, want string }{
-		"missing":        {"{behavior: replace, literals: [LOG_LEVEL=INFO]}", none},
-		"empty":          {"{behavior: merge, literals: [TRUSTED_PROXIES=]}", none},
-		"blank":          {"{behavior: merge, literals: ['TRUSTED_PROXIES= , ']}", none},
-		"no proxy":       {"{behavior: merge, literals: [TRUSTED_PROXIES=127.0.0.0/8]}", ""},
-		"in Services":    {fmt.Sprintf(direct, ".*", "10.2.0.0/16"), ""},
-		"in all but one": {fmt.Sprintf(direct, "[^s].*|stats", "10.2.0.0/16"), "no TRUSTED_PROXIES: servers. Set it"},
-		"empty in one":   {strings.Replace(fmt.Sprintf(direct, "nodes", ""), "replace", "merge", 1), ": nodes. Set it"},
+		"missing":     {"{behavior: replace, literals: [LOG_LEVEL=INFO]}", none},
+		"empty":       {"{behavior: merge, literals: [TRUSTED_PROXIES=]}", none},
+		"blank":       {"{behavior: merge, literals: ['TRUSTED_PROXIES= , ']}", none},
+		"no proxy":    {"{behavior: merge, literals: [TRUSTED_PROXIES=127.0.0.0/8]}", ""},
+		"in Services": {fmt.Sprintf(direct, ".*", "10.2.0.0/16"), ""},
+		"in all but one": {
+			fmt.Sprintf(direct, "[^s].*|se[^r].*|stats", "10.2.0.0/16"), "no TRUSTED_PROXIES: servers. Set it",
+		},
+		"empty in one": {strings.Replace(fmt.Sprintf(direct, "nodes", ""), "replace", "merge", 1), ": nodes. Set it"},
 		"a placeholder": {
 			"{behavior: merge, literals: ['TRUSTED_PROXIES=127.0.0.0/8,CHANGE-ME']}",
 			"placeholders: TRUSTED_PROXIES: 127.0.0.0/8,CHANGE-ME",

@@ -12,6 +12,7 @@ import (
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/cli"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/connections"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/flavors"
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/floatingips"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/launch"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/leases"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/managed"
@@ -19,6 +20,7 @@ import (
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/orders"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/requests"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/resources"
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/securitygroups"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/servers"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/stats"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/status"
@@ -34,7 +36,8 @@ func commands(a *cli.App) []*cobra.Command {
 		launch.Command(a),
 		orders.Command(a),
 		servers.Command(a),
-		volumes.Command(a),
+		volumes.Command(a), floatingips.Command(a),
+		securitygroups.Command(a),
 		stats.Command(a),
 		requests.Command(a),
 		connections.Command(a),

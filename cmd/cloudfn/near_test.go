@@ -25,7 +25,11 @@ var behind = map[string]string{
 	"leases update": "--name x", "leases end": "--confirm-delete", "managed rollback": "3", "managed scale": "2",
 	"managed update": "--set count=2", "nodes label": "rack=r1", "nodes update": "--region-zone x",
 	"servers attach": "data", "servers deploy": "--image agent:1 --confirm-rebuild", "servers detach": "data",
-	"servers rename": "x",
+	"servers resize":  "--flavor m1.large",
+	"servers rebuild": "--confirm-rebuild",
+	"servers rename":  "x", "servers set": "--name x", "servers unset": "--description",
+	"servers detach-ip": "203.0.113.7", "servers add-security-group": "web", "servers remove-security-group": "web",
+	"servers add-interface": "--network x", "servers remove-interface": "019b7c5e-7f60-7a88-b14f-6d0e5a4c3e01",
 }
 
 // TestEveryCommandSuggestsNames: a command that takes something by its name suggests the nearest name when nothing has

@@ -185,17 +185,21 @@ func (c *churn) compare(
 		}
 		wantRunning, wantTotal, changed, eitherRunning, eitherTotal := 0, 0, 0, 0, 0
 		union := maps.Clone(seen[0])
+		maps.Copy(union, seen[1])
 		maps.Copy(union, seen[2])
 		for server, s := range union {
-			before, after := seen[0][server], seen[2][server]
-			if s.Project == id && before.State != after.State && !slices.Contains(undecided, server) {
-				changed++
-				if before.State == "active" || after.State == "active" {
-					eitherRunning++
-				}
-				if before.State == "" || after.State == "" {
-					eitherTotal++
-				}
+			states := []string{seen[0][server].State, seen[1][server].State, seen[2][server].State}
+			if s.Project != id || len(slices.Compact(slices.Clone(states))) == 1 || slices.Contains(undecided, server) {
+				continue
+			}
+			changed++
+			// One that was built and deleted within the two seconds may have been active between two looks.
+			if slices.Contains(states, "active") || slices.Equal(states, []string{"building", "building", ""}) ||
+				slices.Equal(states, []string{"building", "", ""}) {
+				eitherRunning++
+			}
+			if slices.Contains(states, "") {
+				eitherTotal++
 			}
 		}
 		for server, s := range seen[1] {

@@ -392,7 +392,7 @@ func (s service) recheckEach(
 // refine stores rows whose servers were checked again.
 func (s service) refine(now time.Time) func(context.Context, []*entry) error {
 	return func(ctx context.Context, rows []*entry) error {
-		var refined []domain.RefinedCount
+		var refined []domain.Recount
 		for _, r := range rows {
 			if r.skipped && len(r.Undecided) == len(r.before) {
 				continue // it stays due as it is
@@ -400,12 +400,12 @@ func (s service) refine(now time.Time) func(context.Context, []*entry) error {
 			if len(r.Undecided) < len(r.before) && domain.SourceAt(r.Hour, now) == domain.Rebuilt {
 				r.Source = domain.Rebuilt
 			}
-			refined = append(refined, domain.RefinedCount{HourCount: r.HourCount, Before: len(r.before)})
+			refined = append(refined, domain.Recount{HourCount: r.HourCount, Before: len(r.before)})
 		}
 		if len(refined) == 0 {
 			return nil
 		}
-		return s.stats.Refine(ctx, refined)
+		return s.stats.ReplaceCounts(ctx, refined)
 	}
 }
 

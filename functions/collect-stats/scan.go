@@ -246,7 +246,7 @@ func (s service) excuse(ctx context.Context, cloud session, id string, first, la
 	if err := cloud.CheckProject(ctx, id); apperr.CodeOf(err) != apperr.NotFound {
 		return false, nil // Keystone has it, is unavailable, or does not let the account read it
 	}
-	if err := s.stats.ExcuseMissing(ctx, id, first, last); err != nil {
+	if err := s.stats.StopExpecting(ctx, id, first, last); err != nil {
 		return false, err
 	}
 	slog.InfoContext(ctx, "a deleted project is not expected in hours that it was not counted for", "project_id", id)

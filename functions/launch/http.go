@@ -356,6 +356,8 @@ type launchResolved struct {
 type OrderLeaseRequest struct {
 	Name string `json:"name,omitempty" minLength:"1" maxLength:"255" doc:"The order's name by default."`
 	httpx.LeaseTerms
+
+	fromHints bool // it was given as scheduler hints
 }
 
 // canonical is equal for two requests that mean the same.

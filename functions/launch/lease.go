@@ -22,7 +22,7 @@ func (in launchRequest) checkLease(wrong *faults) {
 	if in.Lease == nil {
 		return
 	}
-	wrong.forbid(in.ConnectionID != "", "lease",
+	wrong.forbid(in.ConnectionID != "", in.Lease.path(),
 		"cannot be combined with connection_id: a lease is handled with a delegation by the user whose servers "+
 			"they are")
 	wrong.forbid(in.Start != nil && !*in.Start, "start", "must be true with lease: a lease starts its servers", "true")
@@ -47,11 +47,11 @@ func ofLease(err error, of *OrderLeaseRequest) error {
 		if f.Field == "end" && of.Duration != "" {
 			f.Field = "duration"
 		}
-		e.Fields[n].Field = "lease." + f.Field
+		e.Fields[n].Field = of.at(f.Field)
 		e.Message = e.Fields[0].Field + ": " + e.Fields[0].Detail
 	}
 	if len(e.Fields) == 0 && e.Code == apperr.Conflict {
-		e.Fields = []apperr.Field{{Field: "lease", Detail: e.Message}}
+		e.Fields = []apperr.Field{{Field: of.path(), Detail: e.Message}}
 	}
 	return &e
 }

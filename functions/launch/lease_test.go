@@ -108,7 +108,8 @@ func TestLaunchWithLease(t *testing.T) {
 func TestLeaseRejected(t *testing.T) {
 	t.Parallel()
 	p, app, rows := startLeasing(t, map[string]string{"LEASES_LONGEST": "48h"})
-	past := time.Now().Add(-time.Hour).Format(time.RFC3339)
+	past, soon := time.Now().Add(-time.Hour).Format(time.RFC3339), time.Now().Add(time.Hour).Format(time.RFC3339)
+	hints := func(hints object) object { return object{"scheduler_hints": hints} }
 	for name, tc := range map[string]struct {
 		changes object
 		field   string
@@ -126,6 +127,19 @@ func TestLeaseRejected(t *testing.T) {
 		"an unknown term": {object{"lease": object{"duration": "PT1H", "until": "x"}}, "lease.until"},
 		"a connection": {
 			object{"lease": object{"duration": "PT1H"}, "connection_id": uuid.NewString()}, "lease",
+		},
+		"no end, as hints":      {hints(object{"lease_name": "x"}), "scheduler_hints.lease_end"},
+		"a past end, as hints":  {hints(object{"lease_end": past}), "scheduler_hints.lease_end"},
+		"no offset, as hints":   {hints(object{"lease_end": "2099-01-01T00:00:00"}), "scheduler_hints.lease_end"},
+		"too long, as hints":    {hints(object{"lease_end": "2099-01-01T00:00:00Z"}), "scheduler_hints.lease_end"},
+		"no start, as hints":    {hints(object{"lease_start": "soon", "lease_end": soon}), "scheduler_hints.lease_start"},
+		"a list, as hints":      {hints(object{"lease_end": []string{soon}}), "scheduler_hints.lease_end"},
+		"a blank name, as hint": {hints(object{"lease_name": " ", "lease_end": soon}), "scheduler_hints.lease_name"},
+		"hints and a block": {
+			object{"lease": object{"duration": "PT1H"}, "scheduler_hints": object{"lease_end": soon}}, "scheduler_hints",
+		},
+		"of one server": {
+			object{"instances": []object{hints(object{"lease_end": soon})}}, "instances[0].scheduler_hints.lease_end",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -82,6 +82,7 @@ type createOrder struct {
 // order makes the request's order, and reports everything wrong with the request that its types do not. It also
 // works on a request that the types have rejected, because both lists of faults are one answer.
 func (in launchRequest) order() (createOrder, []error) {
+	in, errs := in.withLeaseHints()
 	req := createOrder{
 		id: in.ID.orNew(), isNew: in.ID == "", hash: in.hash(), generateKey: in.GenerateKey, callback: in.Callback,
 		lease: in.Lease,
@@ -98,7 +99,7 @@ func (in launchRequest) order() (createOrder, []error) {
 	if in.GenerateKey {
 		req.spec.GeneratedKey = "cloudfn-" + req.id.String()
 	}
-	errs := in.check()
+	errs = append(errs, in.check()...)
 	overrides := in.Instances[:min(len(in.Instances), domain.MaxInstances)]
 	if len(overrides) > 0 {
 		req.count = "instances"

@@ -174,23 +174,11 @@ func (r *launchReport) checkFixedIPs(i item, refs []lookup.Ref, networks []domai
 		field := fmt.Sprintf("%s[%d]", i.fields["networks"], k)
 		at := slices.IndexFunc(refs, func(ref lookup.Ref) bool { return ref.Field == field })
 		n := slices.IndexFunc(networks, func(n domain.Network) bool { return at >= 0 && n.ID == refs[at].Value })
-		if n < 0 || hasAddress(networks[n], attachment.FixedIP) {
+		if n < 0 || networks[n].HasAddress(attachment.FixedIP) {
 			continue
 		}
-		var ranges []string
-		for _, s := range networks[n].Subnets {
-			ranges = append(ranges, s.CIDR)
-		}
-		r.addError(apperr.InvalidField(field+".fixed_ip", "is in no subnet of the network", ranges...))
+		r.addError(apperr.InvalidField(field+".fixed_ip", "is in no subnet of the network", networks[n].Ranges()...))
 	}
-}
-
-func hasAddress(n domain.Network, text string) bool {
-	address, err := netip.ParseAddr(text)
-	return err == nil && slices.ContainsFunc(n.Subnets, func(s domain.Subnet) bool {
-		prefix, err := netip.ParsePrefix(s.CIDR)
-		return err == nil && prefix.Contains(address)
-	})
 }
 
 // userData is text for cloud-init.

@@ -366,7 +366,8 @@ func TestLongFaultOfServerInError(t *testing.T) {
 		return order.Status != domain.OrderRunning
 	})
 	if i := order.Instances[0]; order.Status != domain.OrderFailed || i.Error == nil ||
-		!strings.HasPrefix(i.Error.Detail, "No valid host was found") {
+		!strings.HasPrefix(i.Error.Detail, "No valid host was found") ||
+		!strings.Contains(i.Error.Detail, " One host must have ") {
 		t.Errorf("the order is %s: %+v", order.Status, i.Error)
 	}
 	fault := testkit.Scalar[string](t, testkit.Connect(t, database),

@@ -96,15 +96,34 @@ func isAdoptable(s domain.Server) bool {
 		!slices.Contains(s.Tags, optOutTag) && !strings.HasPrefix(s.Name, domain.ProbePrefix)
 }
 
+// leaseOf makes the lease that a server's metadata names, else one of the configured duration: also if the metadata is
+// wrong, because no server of these projects is without an end.
+func (s *service) leaseOf(ctx context.Context, server domain.Server, now time.Time) (domain.NewLease, error) {
+	lease := domain.Lease{ProjectID: server.ProjectID, UserID: server.UserID, Name: server.Name}
+	if strings.TrimSpace(lease.Name) == "" {
+		lease.Name = server.ID
+	}
+	terms, name, ok, err := domain.LeaseOfMetadata(server.Metadata)
+	if ok && err == nil {
+		own := lease
+		if strings.TrimSpace(name) != "" {
+			own.Name = name
+		}
+		var made domain.NewLease
+		if made, err = terms.NewLease(own, domain.LeaseRules{}, now); err == nil {
+			return made, nil
+		}
+	}
+	if err != nil {
+		slog.WarnContext(ctx, "the metadata of a server names no lease that can be made: it gets one of LEASES_ADOPT",
+			"server_id", server.ID, "project_id", server.ProjectID, "error", err)
+	}
+	return domain.LeaseTerms{Duration: s.adoption.Duration}.NewLease(lease, domain.LeaseRules{}, now)
+}
+
 // adoptServer stores an instance and a lease for a server that was never tracked.
 func (s *service) adoptServer(ctx context.Context, server domain.Server, now time.Time) error {
-	name := server.Name
-	if strings.TrimSpace(name) == "" {
-		name = server.ID
-	}
-	made, err := domain.LeaseTerms{Duration: s.adoption.Duration}.NewLease(domain.Lease{
-		ProjectID: server.ProjectID, UserID: server.UserID, Name: name,
-	}, domain.LeaseRules{}, now)
+	made, err := s.leaseOf(ctx, server, now)
 	if err != nil {
 		return err
 	}

@@ -397,6 +397,16 @@ func (c *fakeCloud) TagServer(_ context.Context, id, tag string) error {
 	return c.change("TagServer", id, func(s *domain.Server) { s.Tags = append(s.Tags, tag) })
 }
 
+func (*fakeCloud) RescueServer(context.Context, domain.Server, string) (p domain.Secret, err error) {
+	return p, nil
+}
+
+func (*fakeCloud) Image(context.Context, string) (i domain.Image, err error) { return i, nil }
+
+func (*fakeCloud) Images(context.Context, string) ([]domain.Image, error) { return nil, nil }
+
+func (*fakeCloud) Flavors(context.Context) ([]domain.Flavor, error) { return nil, nil }
+
 func (c *fakeCloud) ResizeServer(_ context.Context, id, _ string) error {
 	return c.change("ResizeServer", id, func(s *domain.Server) {
 		s.Host, s.Status, s.Flavor.Name = "ordinary", "VERIFY_RESIZE", "m1.tiny"

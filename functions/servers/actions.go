@@ -49,6 +49,7 @@ type outcome struct {
 	Changed    bool       // Nova has accepted the action, or it is stored; false when there was nothing to do
 	ActionID   *uuid.UUID // of an action that is stored
 	ImageID    string     // of Snapshot, once Nova has accepted it
+	password   domain.Secret
 	isTracked  bool
 	isRepeated bool // the same request has done the action before
 	err        error
@@ -156,7 +157,7 @@ func (t task) run(ctx context.Context, o *outcome, attempt *domain.KeyedAction) 
 	}
 	progress, err := t.engine().Run(ctx, t.cloud, action)
 	t.agents.dropFailed(ctx, made, err)
-	o.State, o.Changed, o.ImageID = progress.State, progress.Accepted, progress.ImageID
+	o.State, o.Changed, o.ImageID, o.password = progress.State, progress.Accepted, progress.ImageID, progress.Password
 	return err
 }
 
@@ -250,19 +251,19 @@ func (t task) recordOutcome(ctx context.Context, attempt domain.KeyedAction, o o
 	}
 }
 
-// wasAccepted finds out whether Nova accepted an earlier attempt. Start, stop, shelve, unshelve and delete can simply
-// be repeated.
+// wasAccepted finds out whether Nova accepted an earlier attempt. Actions that leave no mark and have no LogName can
+// simply be repeated.
 func (t task) wasAccepted(ctx context.Context, o *outcome, attempt domain.KeyedAction) (bool, error) {
 	isDeployed := t.Action == domain.Deploy && attempt.Deployment != uuid.Nil
-	if !isDeployed && t.Action != domain.Reboot && t.Action != domain.Snapshot || t.serverID == "" {
+	if !isDeployed && t.LogName() == "" && t.Action != domain.Snapshot || t.serverID == "" {
 		return false, nil
 	}
 	server, err := t.engine().Read(ctx, t.cloud, t.asAction()) // fails for a server of another project
 	switch {
 	case err != nil || isDeployed:
 		return server.Metadata[domain.DeployMark] == attempt.Deployment.String(), err
-	case t.Action == domain.Reboot:
-		return actions.WasRebooted(ctx, t.cloud, t.serverID, attempt.CreatedAt)
+	case t.LogName() != "":
+		return actions.WasAccepted(ctx, t.cloud, t.serverID, t.ActionRequest, attempt.CreatedAt)
 	}
 	images, err := t.cloud.ImagesOf(ctx, attempt.ID, server)
 	if err != nil || len(images) == 0 {

@@ -258,9 +258,10 @@ func TestReusableMark(t *testing.T) {
 		{server, `{"reusable": true}`, 200, `"reusable":true`},
 		{id, `{"reusable": false}`, 200, `"reusable":false`},
 		{id, `{"reusable": true}`, 200, id},
-		{id, `{}`, 400, `"reusable"`},
+		{id, `{}`, 400, `"name"`},
 		{id, `{"reusable": "yes"}`, 400, `"reusable"`},
-		{id, `{"reusable": true, "name": "x"}`, 400, `"name"`},
+		{id, `{"reusable": true, "name": "x"}`, 400, `"reusable"`},
+		{id, `{"reusable": null}`, 400, `"reusable"`},
 		{"x", `{"reusable": true}`, 404, "UUID"},
 		{uuid.NewString(), `{"reusable": true}`, 404, "managed through a connection"},
 	} {

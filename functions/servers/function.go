@@ -40,8 +40,8 @@ var Function = run.HTTP[Config, service]{
 			"rate_limits":      "select, insert, update",
 			"trusts_to_revoke": "select",
 		}),
-		// image: whether a snapshot was made; volume: names
-		Network: []string{"compute", "identity", "image", "volume"},
+		// image: whether a snapshot was made; network: floating IPs, interfaces; volume: names
+		Network: []string{"compute", "identity", "image", "network", "volume"},
 		Wakes:   []string{"deliver-events", "poll-instances", "run-connections"},
 	},
 	Secrets: []string{"events"},

@@ -26,12 +26,13 @@ import (
 
 // actionAnswer is the answer to an action.
 type actionAnswer struct {
-	status  int
-	State   domain.InstanceState
-	Changed bool
-	Detail  string
-	ImageID string `json:"image_id"`
-	Errors  []struct {
+	status   int
+	State    domain.InstanceState
+	Changed  bool
+	Detail   string
+	ImageID  string `json:"image_id"`
+	Password string `json:"admin_password"`
+	Errors   []struct {
 		Field   string
 		Allowed []string
 	}

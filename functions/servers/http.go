@@ -50,12 +50,6 @@ func routes(api huma.API, s service) {
 	httpx.Register(api, operation("GET /v1/servers/{id}", "getServer", "Show one server", answers{
 		200: "The server.", 404: noServer, 501: "",
 	}), h.get)
-	change := operation("PATCH /v1/servers/{id}", "changeServer", "Allow the reuse of a server", answers{
-		200: "The server with its new mark.",
-		404: "The project has no such server that is managed through a connection.",
-		409: "The server is not managed through a connection.",
-	})
-	httpx.Register(api, change, h.change)
 	remove := operation("DELETE /v1/servers/{id}", "deleteServer", "Delete or disconnect a server", answers{
 		204: "Nova deletes the server, it is deleted already, or it is disconnected.",
 		403: notPermitted, 404: noServer, 501: "",
@@ -71,8 +65,11 @@ func routes(api huma.API, s service) {
 	})
 	httpx.Register(api, history, h.history)
 	actionRoutes(api, h)
+	changeRoutes(api, h)
 	consoleRoutes(api, h)
 	volumeRoutes(api, h)
+	networkRoutes(api, h)
+	floatingIPRoutes(api, h)
 }
 
 // answers are the texts of an operation's responses.
@@ -150,18 +147,6 @@ func (h handler) connect(ctx context.Context, in *connectInput) (httpx.Response,
 		status = http.StatusCreated
 	}
 	return httpx.JSON(status, showConnected(*done.instance), "Location", "/v1/servers/"+done.instance.ServerID)
-}
-
-func (h handler) change(ctx context.Context, in *changeInput) (*httpx.Value[ServerChanged], error) {
-	a, err := h.access(ctx, uuid.Nil, "")
-	if err != nil {
-		return nil, err
-	}
-	i, err := h.svc.MarkReusable(ctx, a, in.ID.String(), in.Body.Reusable)
-	return &httpx.Value[ServerChanged]{Body: ServerChanged{
-		ID: i.ID, ServerID: serverID(i.ServerID), State: i.State, Origin: i.Origin, ConnectionID: i.ConnectionID,
-		Reusable: in.Body.Reusable,
-	}}, err
 }
 
 func (h handler) remove(ctx context.Context, in *removeInput) (httpx.Response, error) {
@@ -285,16 +270,6 @@ type ServerConnect struct {
 	ConnectionID *httpx.ID `json:"connection_id,omitempty" nullable:"true"`
 }
 
-type changeInput struct {
-	ServerPath
-	Body ServerChange
-}
-
-// ServerChange is the body of PATCH /v1/servers/{id}.
-type ServerChange struct {
-	Reusable bool `json:"reusable" doc:"Whether orders with reuse may use the server."`
-}
-
 // The modes of DELETE.
 const (
 	deallocate = "deallocate" // the same as the action delete
@@ -346,16 +321,6 @@ type ServerConnecting struct {
 	ServerID     uuid.UUID `json:"server_id"`
 	ConnectionID uuid.UUID `json:"connection_id"`
 	ActionID     uuid.UUID `json:"action_id" doc:"The action that connects it."`
-}
-
-// ServerChanged is a server whose mark was changed.
-type ServerChanged struct {
-	ID           uuid.UUID            `json:"id" doc:"The instance's id."`
-	ServerID     serverID             `json:"server_id"`
-	State        domain.InstanceState `json:"state"`
-	Origin       string               `json:"origin" enum:"launched,connected"`
-	ConnectionID uuid.UUID            `json:"connection_id" doc:"The connection that manages it."`
-	Reusable     bool                 `json:"reusable"`
 }
 
 // ServerHistory is a page of a server's events.

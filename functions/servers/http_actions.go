@@ -47,7 +47,8 @@ type actedOutput struct {
 }
 
 func (h handler) act(ctx context.Context, in *actInput) (*actedOutput, error) {
-	if id, isKeyed, _ := domain.AttemptFrom(ctx); isKeyed && in.Body.ID == nil {
+	id, isKeyed, _ := domain.AttemptFrom(ctx)
+	if isKeyed && in.Body.ID == nil {
 		in.Body.ID = &httpx.ID{UUID: id}
 	}
 	req := in.Body.request()
@@ -62,7 +63,11 @@ func (h handler) act(ctx context.Context, in *actInput) (*actedOutput, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &actedOutput{accepted(done[0].Changed && !done[0].isRepeated), showActed(done[0])}, done[0].err
+	out := &actedOutput{accepted(done[0].Changed && !done[0].isRepeated), showActed(done[0])}
+	if !isKeyed { // the answer is stored
+		out.Body.AdminPassword = done[0].password.Reveal()
+	}
+	return out, done[0].err
 }
 
 type manyActedOutput struct {
@@ -72,7 +77,10 @@ type manyActedOutput struct {
 
 func (h handler) actOnMany(ctx context.Context, in *actOnManyInput) (*manyActedOutput, error) {
 	req := newActionRequest(domain.Action(in.Body.Action), in.Body.Hard, in.Body.Force)
-	req.args = domain.ActionArguments{Name: domain.Deref(in.Body.Name), Reason: domain.Deref(in.Body.Reason)}
+	req.args = domain.ActionArguments{
+		Name: domain.Deref(in.Body.Name), Reason: domain.Deref(in.Body.Reason), Flavor: domain.Deref(in.Body.Flavor),
+		Image: domain.Deref(in.Body.Image),
+	}
 	if id, isKeyed, _ := domain.AttemptFrom(ctx); isKeyed {
 		req.key = key{id: id, isOfMany: true}
 	}
@@ -128,7 +136,7 @@ type (
 )
 
 // ofOneOnly are the actions that one request does to one server only.
-var ofOneOnly = []domain.Action{domain.Rename, domain.Deploy}
+var ofOneOnly = []domain.Action{domain.Rename, domain.Rebuild, domain.Deploy}
 
 // describeActions lists the actions in the API.
 func describeActions(api huma.API) {
@@ -153,6 +161,7 @@ type ServerAction struct {
 	Action       actionOfOne       `json:"action"`
 	Name         *string           `json:"name,omitempty" minLength:"1" maxLength:"255"`
 	Reason       *string           `json:"reason,omitempty" minLength:"1" maxLength:"255"`
+	Flavor       *string           `json:"flavor,omitempty" minLength:"1" maxLength:"255"`
 	Hard         bool              `json:"hard" required:"false" default:"false" doc:"Of a reboot: power off and on."`
 	Force        bool              `json:"force" required:"false" default:"false"`
 	ConnectionID *httpx.ID         `json:"connection_id" required:"false" nullable:"true"`
@@ -170,23 +179,25 @@ func (in *ServerAction) Resolve(huma.Context) []error {
 	action := domain.Action(in.Action)
 	faults := checkFields(action, map[string]bool{
 		"name": in.Name != nil, "hard": in.Hard, "force": in.Force, "reason": in.Reason != nil,
-		"image": in.Image != nil, "command": in.Command != nil, "env": in.Env != nil,
+		"flavor": in.Flavor != nil, "image": in.Image != nil, "command": in.Command != nil, "env": in.Env != nil,
 		"registry": in.Registry != nil, "join_token": in.JoinToken != nil, "server_image": in.ServerImage != nil,
 		"confirm_rebuild": in.Confirm,
 	})
-	faults = append(faults, checkTexts(action, in.Name, in.Reason)...)
+	faults = append(faults, checkTexts(action, in.Name, in.Reason, in.Flavor)...)
+	if (action == domain.Deploy || action == domain.Rebuild) && !in.Confirm {
+		faults = append(faults, apperr.InvalidField("confirm_rebuild",
+			"must be true: the server's disk is recreated, and its content is lost", "true"))
+	}
+	faults = append(faults, checkImage(action, in.Image)...)
 	if action == domain.Deploy {
-		if !in.Confirm {
-			faults = append(faults, apperr.InvalidField("confirm_rebuild",
-				"must be true: a deployment recreates the server's disk, and its content is lost", "true"))
-		}
 		faults = append(faults, in.spec().Check()...)
 	}
 	return faults
 }
 
-// checkTexts checks what Nova and Glance store: the name of a server or of an image, and the reason of a lock.
-func checkTexts(action domain.Action, name, reason *string) (faults []error) {
+// checkTexts checks what Nova and Glance store: the name of a server or of an image, and the reason of a lock. A resize
+// needs a flavor.
+func checkTexts(action domain.Action, name, reason, flavor *string) (faults []error) {
 	var wrong error
 	switch {
 	case action == domain.Rename && name == nil:
@@ -199,6 +210,12 @@ func checkTexts(action domain.Action, name, reason *string) (faults []error) {
 	if wrong != nil {
 		faults = append(faults, wrong)
 	}
+	if action == domain.Resize && flavor == nil {
+		faults = append(faults, apperr.InvalidField("flavor", "is required for the action resize"))
+	}
+	if err := domain.CheckStorable("flavor", domain.Deref(flavor)); err != nil {
+		faults = append(faults, err)
+	}
 	if reason != nil {
 		if err := domain.CheckText("reason", *reason, domain.MaxNameLength); err != nil {
 			faults = append(faults, err)
@@ -207,12 +224,24 @@ func checkTexts(action domain.Action, name, reason *string) (faults []error) {
 	return faults
 }
 
+// checkImage checks the id or name of an image in Glance. The one of a deployment is checked with it.
+func checkImage(action domain.Action, image *string) []error {
+	if image == nil || action == domain.Deploy {
+		return nil
+	}
+	if err := domain.CheckText("image", *image, domain.MaxNameLength); err != nil {
+		return []error{err}
+	}
+	return nil
+}
+
 // fieldsOf are the actions that each field belongs to.
 var fieldsOf = map[string][]domain.Action{
 	"name": {domain.Snapshot, domain.Rename}, "hard": {domain.Reboot}, "force": {domain.Delete},
-	"reason": {domain.Lock},
-	"image":  {domain.Deploy}, "command": {domain.Deploy}, "env": {domain.Deploy}, "registry": {domain.Deploy},
-	"join_token": {domain.Deploy}, "server_image": {domain.Deploy}, "confirm_rebuild": {domain.Deploy},
+	"reason": {domain.Lock}, "flavor": {domain.Resize},
+	"image":   {domain.Deploy, domain.Rebuild, domain.Rescue},
+	"command": {domain.Deploy}, "env": {domain.Deploy}, "registry": {domain.Deploy},
+	"join_token": {domain.Deploy}, "server_image": {domain.Deploy}, "confirm_rebuild": {domain.Deploy, domain.Rebuild},
 }
 
 // checkFields rejects fields that do not belong to the action.
@@ -250,7 +279,12 @@ func (in *ServerAction) spec() agent.Spec {
 func (in *ServerAction) request() actionRequest {
 	req := newActionRequest(domain.Action(in.Action), in.Hard, in.Force)
 	req.key = in.key()
-	req.args = domain.ActionArguments{Name: domain.Deref(in.Name), Reason: domain.Deref(in.Reason)}
+	req.args = domain.ActionArguments{
+		Name: domain.Deref(in.Name), Reason: domain.Deref(in.Reason), Flavor: domain.Deref(in.Flavor),
+	}
+	if req.Action == domain.Rebuild || req.Action == domain.Rescue {
+		req.args.Image = domain.Deref(in.Image)
+	}
 	if req.Action == domain.Deploy {
 		req.deploy = &deploy{Spec: in.spec()}
 		if in.ServerImage != nil {
@@ -284,6 +318,8 @@ type ServersAction struct { //nolint:revive // its name in the API
 	Action       actionOfMany `json:"action"`
 	Name         *string      `json:"name,omitempty" minLength:"1" maxLength:"255"`
 	Reason       *string      `json:"reason,omitempty" minLength:"1" maxLength:"255"`
+	Flavor       *string      `json:"flavor,omitempty" minLength:"1" maxLength:"255"`
+	Image        *string      `json:"image,omitempty" minLength:"1" maxLength:"255"`
 	Hard         bool         `json:"hard,omitempty" default:"false" doc:"Of a reboot: power off and on."`
 	Force        bool         `json:"force,omitempty" default:"false"`
 	ConnectionID *httpx.ID    `json:"connection_id,omitempty" nullable:"true"`
@@ -295,7 +331,8 @@ func (in *ServersAction) Resolve(huma.Context) []error {
 	action := domain.Action(in.Action)
 	return append(checkFields(action, map[string]bool{
 		"name": in.Name != nil, "hard": in.Hard, "force": in.Force, "reason": in.Reason != nil,
-	}), checkTexts(action, in.Name, in.Reason)...)
+		"flavor": in.Flavor != nil, "image": in.Image != nil,
+	}), append(checkTexts(action, in.Name, in.Reason, in.Flavor), checkImage(action, in.Image)...)...)
 }
 
 type actionInput struct {
@@ -310,6 +347,8 @@ type ServerActed struct {
 	Changed  bool                 `json:"changed"`
 	ActionID *uuid.UUID           `json:"action_id,omitempty" doc:"The action that is done through a connection."`
 	ImageID  string               `json:"image_id,omitempty" minLength:"1" doc:"Of snapshot: the image being made."`
+
+	AdminPassword string `json:"admin_password,omitempty" minLength:"1"`
 }
 
 func showActed(o outcome) ServerActed {

@@ -18,6 +18,9 @@ import (
 type session interface {
 	actions.Cloud
 	volumeCloud
+	changeCloud
+	networkCloud
+	floatingIPCloud
 	Servers(context.Context, domain.ServerQuery) (page []domain.Server, more bool, err error)
 	lookup.Images
 	Flavors(context.Context) ([]domain.Flavor, error)
@@ -51,9 +54,14 @@ func (s service) Get(ctx context.Context, a access, id string) (server domain.Se
 		server.Instance = trackedAs(i)
 		server.Instance.State = domain.StateOf(server.Status, server.Task) // the stored one may be older
 	default:
-		return actions.ReadServer(ctx, a.cloud, id, a.ProjectID, false)
+		server, err = actions.ReadServer(ctx, a.cloud, id, a.ProjectID, false)
 	}
-	if err == nil {
+	state := domain.StateOf(server.Status, server.Task)
+	if server.Instance != nil {
+		state = server.Instance.State
+	}
+	server.AllowedActions = server.Allows(state)
+	if err == nil && isTracked {
 		server.Instance.Agent, err = s.instances.Agent(ctx, a.ProjectID, i.ID)
 	}
 	return server, err

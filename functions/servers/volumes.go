@@ -7,7 +7,6 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/cloudfn/cloudfn/shared/actions"
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
@@ -26,14 +25,7 @@ type volumeCloud interface {
 func (s service) attachments(
 	ctx context.Context, a access, id string,
 ) (server domain.Server, all []domain.VolumeAttachment, boot string, err error) {
-	i, isTracked, err := s.withServer(ctx, a, id)
-	if err != nil {
-		return server, nil, "", err
-	}
-	if isTracked {
-		id = i.ServerID
-	}
-	if server, err = actions.ReadServer(ctx, a.cloud, id, a.ProjectID, isTracked); err != nil {
+	if server, err = s.ownServer(ctx, a, id); err != nil {
 		return server, nil, "", err
 	}
 	all, err = a.cloud.Attachments(ctx, server.ID)

@@ -18,12 +18,15 @@ import (
 // Cloud is the part of OpenStack that actions need.
 type Cloud interface {
 	lookup.ServerReader
+	lookup.Images
 	StartServer(ctx context.Context, id string) error
 	UnshelveServer(ctx context.Context, id string) error
 	StopServer(ctx context.Context, id string) error
 	RebootServer(ctx context.Context, id string, hard bool) error
 	DeleteServer(ctx context.Context, id string) error
 	RebuildServer(ctx context.Context, id string, r domain.RebuildRequest, fromVolume bool) error
+	RescueServer(ctx context.Context, server domain.Server, imageID string) (password domain.Secret, err error)
+	Flavors(context.Context) ([]domain.Flavor, error)
 	ShelveServer(ctx context.Context, id string) error
 	ActOnServer(ctx context.Context, server domain.Server, action domain.Action, args domain.ActionArguments) error
 	OffloadServer(ctx context.Context, id string) error
@@ -39,6 +42,8 @@ type Instances interface {
 	domain.DeleteCounter
 	Change(ctx context.Context, known []domain.Instance) (published int, err error)
 	Connect(ctx context.Context, wanted domain.Instance) (instance domain.Instance, made bool, err error)
+	// SetSize stores the flavor of an instance, and fails if its connection's quota has no room for it.
+	SetSize(ctx context.Context, wanted domain.Instance) error
 	Now(ctx context.Context) (time.Time, error)
 }
 
@@ -86,6 +91,7 @@ type Progress struct {
 	Blocked  error // why the action has to wait for the server; nil = it does not
 	Waits    error // what a lease's action waits for that Nova does; nil = nothing
 	ImageID  string
+	Password domain.Secret // of Rescue, in Nova's answer alone; "" = none
 }
 
 const (

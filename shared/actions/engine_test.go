@@ -19,7 +19,8 @@ type fakeNova struct {
 	ports  int
 	log    []domain.LoggedAction
 
-	offload error // the answer to OffloadServer
+	args    domain.ActionArguments // of the last action
+	offload error                  // the answer to OffloadServer
 	images  []domain.Image
 	marks   []uuid.UUID // of the images; those without are found by every mark
 }
@@ -46,13 +47,42 @@ func (f *fakeNova) RebootServer(context.Context, string, bool) error {
 
 // taskOf are Nova's tasks of actions.
 var taskOf = map[domain.Action]string{
+	domain.Resize: "resize_prep", domain.RevertResize: "resize_reverting",
 	domain.Pause: "pausing", domain.Unpause: "unpausing", domain.Suspend: "suspending", domain.Resume: "resuming",
 }
 
 func (f *fakeNova) ActOnServer(
-	_ context.Context, _ domain.Server, action domain.Action, _ domain.ActionArguments,
+	_ context.Context, _ domain.Server, action domain.Action, args domain.ActionArguments,
 ) error {
+	f.args = args
 	return f.call(string(action), taskOf[action])
+}
+
+func (f *fakeNova) RescueServer(_ context.Context, _ domain.Server, imageID string) (domain.Secret, error) {
+	f.args.Image = imageID
+	return "made", f.call("rescue", "rescuing")
+}
+
+func (f *fakeNova) Flavors(context.Context) ([]domain.Flavor, error) { return flavors, nil }
+
+// flavors are those of fakeNova. Its servers have the first one.
+var flavors = []domain.Flavor{
+	{ID: "1", Name: "small", VCPUs: 1, RAMMB: 512, DiskGB: 10},
+	{ID: "2", Name: "large", VCPUs: 4, RAMMB: 8192, DiskGB: 10},
+	{ID: "3", Name: "flat", VCPUs: 4, RAMMB: 8192, DiskGB: 5},
+}
+
+func (f *fakeNova) Image(_ context.Context, id string) (domain.Image, error) {
+	return domain.Image{}, apperr.New(apperr.NotFound, "there is no image %s", id)
+}
+
+func (f *fakeNova) Images(context.Context, string) ([]domain.Image, error) {
+	return []domain.Image{
+		{ID: "i1", Name: "debian", Status: "active"},
+		{ID: "i2", Name: "twice", Status: "active"},
+		{ID: "i3", Name: "twice", Status: "active"},
+		{ID: "i4", Name: "old", Status: "deactivated"},
+	}, nil
 }
 
 func (f *fakeNova) DeleteServer(context.Context, string) error { return f.call("delete", "deleting") }
@@ -95,6 +125,8 @@ type fakeInstances struct {
 	Instances
 	last  domain.Instance
 	actor *domain.Actor
+	sizes []string // that SetSize got, with its error in full
+	full  error
 }
 
 func (r *fakeInstances) Change(ctx context.Context, known []domain.Instance) (int, error) {
@@ -108,8 +140,19 @@ func (r *fakeInstances) RecordDeleteAttempt(context.Context, domain.Instance, ti
 	return nil
 }
 
+func (r *fakeInstances) SetSize(_ context.Context, wanted domain.Instance) error {
+	r.sizes = append(r.sizes, wanted.Spec.FlavorName)
+	if wanted.ConnectionID != uuid.Nil {
+		return r.full
+	}
+	return nil
+}
+
 func server(status, task string) domain.Server {
-	return domain.Server{ID: "s", Status: status, Task: task, Image: &domain.ImageRef{ID: "image"}}
+	return domain.Server{
+		ID: "s", Status: status, Task: task, Image: &domain.ImageRef{ID: "image"},
+		Flavor: domain.FlavorRef{Name: "small", VCPUs: 1, RAMMB: 512, DiskGB: 10},
+	}
 }
 
 // TestStep does an action in each kind of state, as a request and as an action that is followed.
@@ -118,7 +161,7 @@ func TestStep(t *testing.T) {
 	start, stop := domain.ActionRequest{Action: domain.Start}, domain.ActionRequest{Action: domain.Stop}
 	remove, reboot := domain.ActionRequest{Action: domain.Delete}, domain.ActionRequest{Action: domain.Reboot}
 	shelve, unshelve := domain.ActionRequest{Action: domain.Shelve}, domain.ActionRequest{Action: domain.Unshelve}
-	ask := func(action domain.Action) domain.ActionRequest { return domain.ActionRequest{Action: action} }
+	request := func(action domain.Action) domain.ActionRequest { return domain.ActionRequest{Action: action} }
 	accepted := func(state domain.InstanceState) Progress { return Progress{State: state, Accepted: true, Done: true} }
 	done := func(state domain.InstanceState) Progress { return Progress{State: state, Done: true} }
 	for name, tc := range map[string]struct {
@@ -144,33 +187,82 @@ func TestStep(t *testing.T) {
 		"being shelved":          {shelve, false, server("ACTIVE", "shelving"), "", done("updating"), false, ""},
 		"shelve in ERROR":        {shelve, false, server("ERROR", ""), "", Progress{}, false, apperr.Conflict},
 		"pause": {
-			ask(domain.Pause), false, server("ACTIVE", ""), "pause", accepted("updating"), false, "",
+			request(domain.Pause), false, server("ACTIVE", ""), "pause", accepted("updating"), false, "",
 		},
-		"paused already": {ask(domain.Pause), false, server("PAUSED", ""), "", done("paused"), false, ""},
+		"paused already": {request(domain.Pause), false, server("PAUSED", ""), "", done("paused"), false, ""},
 		"being paused": {
-			ask(domain.Pause), true, server("ACTIVE", "pausing"), "", done("updating"), false, "",
+			request(domain.Pause), true, server("ACTIVE", "pausing"), "", done("updating"), false, "",
 		},
 		"pause a suspended one": {
-			ask(domain.Pause), false, server("SUSPENDED", ""), "", Progress{}, false, apperr.Conflict,
+			request(domain.Pause), false, server("SUSPENDED", ""), "", Progress{}, false, apperr.Conflict,
 		},
 		"suspend, followed": {
-			ask(domain.Suspend), true, server("ACTIVE", ""), "suspend", accepted("updating"), false, "",
+			request(domain.Suspend), true, server("ACTIVE", ""), "suspend", accepted("updating"), false, "",
 		},
 		"resume": {
-			ask(domain.Resume), false, server("SUSPENDED", ""), "resume", accepted("updating"), false, "",
+			request(domain.Resume), false, server("SUSPENDED", ""), "resume", accepted("updating"), false, "",
 		},
-		"resumed already":  {ask(domain.Resume), true, server("ACTIVE", ""), "", done("active"), false, ""},
-		"lock":             {ask(domain.Lock), false, server("ERROR", ""), "lock", accepted("error"), false, ""},
-		"unlocked already": {ask(domain.Unlock), true, server("ACTIVE", ""), "", done("active"), false, ""},
+		"resumed already":  {request(domain.Resume), true, server("ACTIVE", ""), "", done("active"), false, ""},
+		"lock":             {request(domain.Lock), false, server("ERROR", ""), "lock", accepted("error"), false, ""},
+		"unlocked already": {request(domain.Unlock), true, server("ACTIVE", ""), "", done("active"), false, ""},
 		"lock a deleted server": {
-			ask(domain.Lock), false, server("DELETED", ""), "", Progress{}, false, apperr.Conflict,
+			request(domain.Lock), false, server("DELETED", ""), "", Progress{}, false, apperr.Conflict,
 		},
 		"rename while it stops": {
-			ask(domain.Rename), true, server("ACTIVE", "powering-off"), "rename", accepted("updating"), false, "",
+			request(domain.Rename), true, server("ACTIVE", "powering-off"), "rename", accepted("updating"), false, "",
 		},
 		"stop before a confirm": {stop, true, server("VERIFY_RESIZE", ""), "", Progress{}, false, apperr.Conflict},
 		"stop during a resize": {
 			stop, true, server("RESIZE", "resize_prep"), "", Progress{State: "resizing"}, true, "",
+		},
+		"resize": {request(domain.Resize), false, server("SHUTOFF", ""), "resize", accepted("resizing"), false, ""},
+		"resize a paused server": {
+			request(domain.Resize), false, server("PAUSED", ""), "", Progress{}, false, apperr.Conflict,
+		},
+		"resize a resized one": {
+			request(domain.Resize), true, server("VERIFY_RESIZE", ""), "", Progress{}, false, apperr.Conflict,
+		},
+		"confirm": {
+			request(domain.ConfirmResize), false, server("VERIFY_RESIZE", ""), "confirm_resize",
+			accepted("resizing"), false, "",
+		},
+		"confirm too early": {
+			request(domain.ConfirmResize), true, server("RESIZE", "resize_finish"), "",
+			Progress{State: "resizing"},
+			true, "",
+		},
+		"confirm a reverted one": {
+			request(domain.ConfirmResize), false, server("ACTIVE", ""), "", Progress{}, false, apperr.Conflict,
+		},
+		"revert": {
+			request(domain.RevertResize), true, server("VERIFY_RESIZE", ""), "revert_resize",
+			accepted("resizing"), false, "",
+		},
+		"being reverted": {
+			request(domain.RevertResize), false, server("REVERT_RESIZE", "resize_reverting"), "",
+			done("resizing"), false, "",
+		},
+		"rebuild": {request(domain.Rebuild), false, server("ERROR", ""), "rebuild", accepted("updating"), false, ""},
+		"rebuild a paused server": {
+			request(domain.Rebuild), false, server("PAUSED", ""), "", Progress{}, false, apperr.Conflict,
+		},
+		"rebuild during a rebuild": {
+			request(domain.Rebuild), true, server("REBUILD", "rebuilding"), "", Progress{State: "updating"}, true, "",
+		},
+		"rescue": {
+			request(domain.Rescue), false, server("SHUTOFF", ""), "rescue",
+			Progress{State: "updating", Accepted: true, Done: true, Password: "made"},
+			false, "",
+		},
+		"rescued already": {request(domain.Rescue), false, server("RESCUE", ""), "", done("rescued"), false, ""},
+		"being rescued": {
+			request(domain.Rescue), true, server("ACTIVE", "rescuing"), "", done("updating"), false, "",
+		},
+		"unrescue": {
+			request(domain.Unrescue), true, server("RESCUE", ""), "unrescue", accepted("updating"), false, "",
+		},
+		"rescue a paused server": {
+			request(domain.Rescue), false, server("PAUSED", ""), "", Progress{}, false, apperr.Conflict,
 		},
 		"start a paused server":  {start, true, server("PAUSED", ""), "", Progress{}, false, apperr.Conflict},
 		"start during the build": {start, true, server("BUILD", ""), "", Progress{State: "building"}, true, ""},
@@ -189,7 +281,7 @@ func TestStep(t *testing.T) {
 	} {
 		nova, stored := &fakeNova{server: tc.server}, &fakeInstances{}
 		a := actionOf(tc.request)
-		a.Arguments.Name = "new"
+		a.Arguments = domain.ActionArguments{Name: "new", Flavor: "large"}
 		if tc.isFollowed {
 			a.Follow = &Follow{RequestedAt: time.Now(), Now: time.Now()}
 		}

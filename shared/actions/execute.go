@@ -61,25 +61,25 @@ func (x executor) run(ctx context.Context, server domain.Server) (Progress, erro
 		return x.snapshot(ctx, server, state)
 	case x.Idle(state, server.Task), x.Check(state) == nil && x.Fulfilled(server, x.Arguments):
 		return Progress{State: state, Done: true}, nil
-	case x.Action.Action == domain.Reboot && x.Follow != nil:
-		return x.followReboot(ctx, server, state)
+	case x.LogName() != "" && x.Follow != nil:
+		return x.followLogged(ctx, server, state)
 	}
 	return x.apply(ctx, server, state)
 }
 
-// followReboot reboots the server once: Nova may have accepted the call before, with its answer lost. A soft reboot in
+// followLogged does an action once: Nova may have accepted the call before, with its answer lost. A soft reboot in
 // progress does not stand for a hard one.
-func (x executor) followReboot(
+func (x executor) followLogged(
 	ctx context.Context, server domain.Server, state domain.InstanceState,
 ) (Progress, error) {
 	if x.Hard && server.Status == "REBOOT" {
 		return x.apply(ctx, server, state)
 	}
-	switch wasRebooted, err := WasRebooted(ctx, x.cloud, server.ID, x.Follow.RequestedAt); {
+	switch wasAccepted, err := WasAccepted(ctx, x.cloud, server.ID, x.ActionRequest, x.Follow.RequestedAt); {
 	case err != nil:
 		return Progress{}, err
-	case wasRebooted:
-		x.recordSeen(ctx, server)
+	case wasAccepted:
+		x.storeServer(ctx, server)
 		return Progress{State: state, Done: true}, nil
 	}
 	return x.apply(ctx, server, state)
@@ -87,21 +87,26 @@ func (x executor) followReboot(
 
 // apply calls Nova if the server's state allows it. Only a deletion that is followed continues after that.
 func (x executor) apply(ctx context.Context, server domain.Server, state domain.InstanceState) (Progress, error) {
-	if err := x.Check(state); err != nil {
+	if err := x.CheckServer(server); err != nil {
 		return x.notAllowed(server, state, err)
 	}
 	if x.Instance.ID != uuid.Nil && !x.MayDelete(x.Instance.Origin) {
 		return Progress{}, ErrNeedsForce
 	}
+	if err := x.prepare(ctx, server); err != nil {
+		return Progress{}, err
+	}
 	if err := x.setCalledAt(ctx); err != nil {
 		return Progress{}, err
 	}
-	if err := x.callNova(ctx, server, state); err != nil {
+	password, err := x.callNova(ctx, server, state)
+	if err != nil {
+		x.restoreSize(ctx, err)
 		return Progress{}, err
 	}
 	x.recordAccepted(ctx, server)
 	isDone := x.Follow == nil || x.Action.Action != domain.Delete
-	return Progress{State: x.After(state), Accepted: true, Done: isDone}, nil
+	return Progress{State: x.After(state), Accepted: true, Done: isDone, Password: password}, nil
 }
 
 // notAllowed blocks the action while Nova is working on the server, and fails it in other states.
@@ -127,8 +132,17 @@ var ErrNeedsForce = &apperr.Error{
 	}},
 }
 
-// callNova makes the call for a server in the state.
-func (x executor) callNova(ctx context.Context, server domain.Server, state domain.InstanceState) error {
+// callNova makes the call for a server in the state. Only a rescue has a password.
+func (x executor) callNova(
+	ctx context.Context, server domain.Server, state domain.InstanceState,
+) (password domain.Secret, err error) {
+	if x.Action.Action == domain.Rescue {
+		return x.cloud.RescueServer(ctx, server, x.Arguments.Image)
+	}
+	return "", x.begin(ctx, server, state)
+}
+
+func (x executor) begin(ctx context.Context, server domain.Server, state domain.InstanceState) error {
 	switch x.Action.Action {
 	case domain.Delete:
 		if x.Follow == nil {
@@ -150,11 +164,13 @@ func (x executor) callNova(ctx context.Context, server domain.Server, state doma
 // clockSkew is how far the database's clock and Nova's may differ.
 const clockSkew = 5 * time.Second
 
-// WasRebooted reads in Nova's action log whether it has accepted a reboot since the moment.
-func WasRebooted(ctx context.Context, cloud Cloud, id string, since time.Time) (bool, error) {
+// WasAccepted reads in Nova's action log whether it has accepted an action with a LogName since the moment.
+func WasAccepted(
+	ctx context.Context, cloud Cloud, id string, action domain.ActionRequest, since time.Time,
+) (bool, error) {
 	logged, err := cloud.Actions(ctx, id)
 	return slices.ContainsFunc(logged, func(l domain.LoggedAction) bool {
-		return l.Name == "reboot" && l.Start.After(since.Add(-clockSkew))
+		return l.Name == action.LogName() && l.Start.After(since.Add(-clockSkew))
 	}), err
 }
 
@@ -176,8 +192,8 @@ func (x executor) recordAccepted(ctx context.Context, server domain.Server) {
 	x.record(domain.WithActor(ctx, x.Actor.Doing(x.Action.Action, x.ID)), i)
 }
 
-// recordSeen stores the server as Nova shows it.
-func (x executor) recordSeen(ctx context.Context, server domain.Server) {
+// storeServer stores the server as Nova shows it.
+func (x executor) storeServer(ctx context.Context, server domain.Server) {
 	if i := x.Instance; i.Found(server) {
 		x.record(ctx, i)
 	}
@@ -207,10 +223,10 @@ func (x executor) followDelete(
 	switch {
 	// Nova may be configured to keep it for a while
 	case state == domain.InstanceDeleted, server.Status == "SOFT_DELETED":
-		x.recordSeen(ctx, domain.Server{ID: x.ServerID, Status: "DELETED", Partial: true})
+		x.storeServer(ctx, domain.Server{ID: x.ServerID, Status: "DELETED", Partial: true})
 		return Progress{State: domain.InstanceDeleted, Done: x.portsAreGone(ctx)}, nil
 	case state == domain.InstanceError && server.Fault != nil && x.hasTriedSince(server.Fault.Created):
-		x.recordSeen(ctx, server)
+		x.storeServer(ctx, server)
 		return Progress{}, faultOf(server) // Nova has tried and failed: another call would not help
 	case state == domain.InstanceDeleting:
 		blocked := apperr.New(apperr.Conflict, "Nova has not deleted the server for %s", blockedFor)
@@ -223,7 +239,7 @@ func (x executor) followDelete(
 		return Progress{}, PauseError{at.Sub(x.Follow.Now)}
 	}
 	if exhausted {
-		x.recordSeen(ctx, server)
+		x.storeServer(ctx, server)
 		return Progress{}, undeletable(x.Instance, server)
 	}
 	return x.apply(ctx, server, state)
@@ -291,10 +307,10 @@ func (x executor) deploy(ctx context.Context, server domain.Server, state domain
 	}
 	switch domain.DeployNext(x.Deployment.ID, server) {
 	case domain.DeployDone:
-		x.recordSeen(ctx, server)
+		x.storeServer(ctx, server)
 		return Progress{State: state, Done: true}, nil
 	case domain.DeployFailed:
-		x.recordSeen(ctx, server)
+		x.storeServer(ctx, server)
 		return Progress{}, faultOf(server)
 	case domain.DeployStart:
 		if _, err := x.imageFor(server); err != nil {

@@ -22,7 +22,7 @@ func (x executor) shelve(ctx context.Context, server domain.Server, state domain
 	case server.Task != "":
 		return Progress{State: state, Blocked: busy(server)}, nil
 	case server.Status == "SHELVED_OFFLOADED":
-		x.recordSeen(ctx, server)
+		x.storeServer(ctx, server)
 		return Progress{State: state, Done: true}, nil
 	case server.Status == "SHELVED":
 		return x.offload(ctx, server, state)
@@ -46,7 +46,7 @@ func (x executor) offload(ctx context.Context, server domain.Server, state domai
 	case "":
 		return Progress{State: state}, nil
 	case apperr.Forbidden:
-		x.recordSeen(ctx, server)
+		x.storeServer(ctx, server)
 		return Progress{State: state, Done: true}, nil
 	case apperr.Conflict: // Nova has just begun it on its own
 		return Progress{State: state, Blocked: err}, nil

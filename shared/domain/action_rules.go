@@ -26,6 +26,15 @@ const (
 	Lock     Action = "lock"     // Nova rejects other actions of its project until it is unlocked
 	Unlock   Action = "unlock"
 	Rename   Action = "rename"
+	// Resize gives a server another flavor. Nova waits for ConfirmResize or RevertResize then.
+	Resize        Action = "resize"
+	ConfirmResize Action = "confirm_resize"
+	RevertResize  Action = "revert_resize"
+	// Rebuild replaces a server's disk by an image. Deploy does it with an agent.
+	Rebuild Action = "rebuild"
+	// Rescue boots a server from another image, with its own disk as a second one, until Unrescue.
+	Rescue   Action = "rescue"
+	Unrescue Action = "unrescue"
 	Deploy   Action = "deploy" // rebuild the server with an agent on it, which wipes its disk
 	Delete   Action = "delete"
 	// Connect tracks an existing server as an instance, and Disconnect ends that. Neither calls Nova.
@@ -43,6 +52,8 @@ type ActionRequest struct {
 type ActionArguments struct {
 	Name   string `json:"name,omitempty"`   // of Rename; of Snapshot the image's, "" = the server's
 	Reason string `json:"reason,omitempty"` // of Lock
+	Flavor string `json:"flavor,omitempty"` // of Resize: an id or a name; an id in a call to Nova
+	Image  string `json:"image,omitempty"`  // of Rebuild and Rescue: an id or a name, "" = the server's own, or Nova's
 }
 
 // actionRule says what an action needs and does. Nova's calls are in shared/openstack, in a table of the same actions.
@@ -51,7 +62,10 @@ type actionRule struct {
 
 	// from are the states that allow it, by Nova's rules (compute/api.py and vm_states.py). Nova may still reject it: a
 	// server may be locked, never have reached a host, or change meanwhile.
-	from  []InstanceState
+	from []InstanceState
+	// isOfResized is set if the server has to wait for the action: InstanceResizing has statuses that do not allow it.
+	isOfResized bool
+
 	after InstanceState   // once Nova has accepted it; "" = the state stays
 	idle  []InstanceState // in which there is nothing to do
 	tasks []string        // of Nova, which carry it out
@@ -135,6 +149,33 @@ var actionRules = []actionRule{
 		ActionRequest: ActionRequest{Action: Rename}, needs: MayRename, from: changeable,
 	},
 	{
+		ActionRequest: ActionRequest{Action: Resize}, needs: MayResize, log: "resize",
+		from: []InstanceState{InstanceActive, InstanceStopped}, after: InstanceResizing,
+	},
+	{
+		ActionRequest: ActionRequest{Action: ConfirmResize}, needs: MayResize, log: "confirmResize",
+		from: []InstanceState{InstanceResizing}, isOfResized: true, after: InstanceResizing,
+	},
+	{
+		ActionRequest: ActionRequest{Action: RevertResize}, needs: MayResize, log: "revertResize",
+		from: []InstanceState{InstanceResizing}, isOfResized: true, after: InstanceResizing,
+		tasks: []string{"resize_reverting"},
+	},
+	{
+		ActionRequest: ActionRequest{Action: Rebuild}, needs: MayRebuild, log: "rebuild",
+		from: []InstanceState{InstanceActive, InstanceStopped, InstanceError}, after: InstanceUpdating,
+	},
+	{
+		ActionRequest: ActionRequest{Action: Rescue}, needs: MayRescue, log: "rescue",
+		from: []InstanceState{InstanceActive, InstanceStopped, InstanceError}, after: InstanceUpdating,
+		idle: []InstanceState{InstanceRescued}, tasks: []string{"rescuing"},
+	},
+	{
+		ActionRequest: ActionRequest{Action: Unrescue}, needs: MayRescue, log: "unrescue",
+		from: []InstanceState{InstanceRescued}, after: InstanceUpdating,
+		idle: []InstanceState{InstanceActive}, tasks: []string{"unrescuing"},
+	},
+	{
 		ActionRequest: ActionRequest{Action: Deploy}, needs: MayDeploy,
 		from:  []InstanceState{InstanceActive, InstanceStopped, InstanceShelved, InstanceError},
 		after: InstanceUpdating,
@@ -186,7 +227,8 @@ func (a ActionRequest) After(state InstanceState) InstanceState { return cmp.Or(
 // its way there.
 func (a ActionRequest) Idle(state InstanceState, task string) bool {
 	r := a.rule()
-	return slices.Contains(r.idle, state) || state == InstanceUpdating && slices.Contains(r.tasks, task)
+	isWorking := state == InstanceUpdating || state == InstanceResizing
+	return slices.Contains(r.idle, state) || isWorking && slices.Contains(r.tasks, task)
 }
 
 // Fulfilled reports whether there is nothing to do to the server, because it has what the arguments request.
@@ -221,6 +263,31 @@ func (a ActionRequest) Check(state InstanceState) error {
 		})
 	}
 	return e
+}
+
+// CheckServer is Check for the server as Nova shows it: a resize can be confirmed or reverted only once it waits for
+// that.
+func (a ActionRequest) CheckServer(s Server) error {
+	state := StateOf(s.Status, s.Task)
+	if err := a.Check(state); err != nil || !a.rule().isOfResized || s.IsResized() {
+		return err
+	}
+	detail := fmt.Sprintf("the action %s is possible in Nova's status %s: the server is in %s", a.Action, verifyResize,
+		s.Status)
+	e := apperr.New(apperr.Conflict, "%s", detail)
+	e.Fields = []apperr.Field{{Field: "action", Detail: detail, Allowed: texts(s.Allows(state)...)}}
+	return e
+}
+
+// Allows lists the actions that the server allows in a state, in the order of Actions. A reboot may have to be hard.
+func (s Server) Allows(state InstanceState) []Action {
+	var all []Action
+	for _, a := range ActionTransitions[state] {
+		if !slices.Contains(all, a.Action) && (!a.rule().isOfResized || s.IsResized()) {
+			all = append(all, a.Action)
+		}
+	}
+	return all
 }
 
 // AllowedActions lists the actions that a state allows, in the order of Actions. A reboot may have to be hard.

@@ -12,16 +12,17 @@ func TestAllowedActions(t *testing.T) {
 	for state, want := range map[InstanceState]string{
 		InstanceRequested: "",
 		InstanceBuilding:  "lock unlock rename delete",
-		InstanceActive:    "stop reboot pause suspend shelve snapshot lock unlock rename deploy delete",
-		InstanceStopped:   "start reboot shelve snapshot lock unlock rename deploy delete",
+		InstanceActive: "stop reboot pause suspend shelve snapshot lock unlock rename resize rebuild rescue deploy " +
+			"delete",
+		InstanceStopped:   "start reboot shelve snapshot lock unlock rename resize rebuild rescue deploy delete",
 		InstanceShelved:   "start unshelve lock unlock rename deploy delete",
 		InstancePaused:    "reboot unpause shelve snapshot lock unlock rename delete",
 		InstanceSuspended: "reboot resume shelve snapshot lock unlock rename delete",
 		InstanceRebooting: "reboot lock unlock rename delete",
 		InstanceUpdating:  "lock unlock rename delete",
-		InstanceResizing:  "lock unlock rename delete",
-		InstanceRescued:   "lock unlock rename delete",
-		InstanceError:     "stop reboot lock unlock rename deploy delete",
+		InstanceResizing:  "lock unlock rename confirm_resize revert_resize delete",
+		InstanceRescued:   "lock unlock rename unrescue delete",
+		InstanceError:     "stop reboot lock unlock rename rebuild rescue deploy delete",
 		InstanceUnknown:   "delete",
 		InstanceDeleting:  "",
 		InstanceDeleted:   "",
@@ -42,6 +43,7 @@ func TestActionsAndTheirOpposites(t *testing.T) {
 	}{
 		Pause: {Unpause, "PAUSED", "pausing"}, Unpause: {Pause, "ACTIVE", "unpausing"},
 		Suspend: {Resume, "SUSPENDED", "suspending"}, Resume: {Suspend, "ACTIVE", "resuming"},
+		Rescue: {Unrescue, "RESCUE", "rescuing"}, Unrescue: {Rescue, "ACTIVE", "unrescuing"},
 		Stop: {Start, "SHUTOFF", "powering-off"}, Start: {Stop, "ACTIVE", "powering-on"},
 	} {
 		request := ActionRequest{Action: action}
@@ -89,6 +91,28 @@ func TestActionPermissions(t *testing.T) {
 	for _, r := range actionRules {
 		if !slices.Contains(Permissions(), string(r.needs)) || len(accessFor[r.needs]) == 0 {
 			t.Errorf("%s needs the permission %q", r.Action, r.needs)
+		}
+	}
+}
+
+// TestEndOfAResize: only a server that waits for it allows it, and says so.
+func TestEndOfAResize(t *testing.T) {
+	t.Parallel()
+	for _, action := range []Action{ConfirmResize, RevertResize} {
+		request := ActionRequest{Action: action}
+		for _, server := range []Server{
+			{Status: "RESIZE", Task: "resize_finish"},
+			{Status: "REVERT_RESIZE", Task: "resize_reverting"},
+			{Status: "ACTIVE"},
+		} {
+			allowed := server.Allows(StateOf(server.Status, ""))
+			if request.CheckServer(server) == nil || slices.Contains(allowed, action) {
+				t.Errorf("%s of a server in %s", action, server.Status)
+			}
+		}
+		waits := Server{Status: "VERIFY_RESIZE"}
+		if err := request.CheckServer(waits); err != nil || !slices.Contains(waits.Allows(InstanceResizing), action) {
+			t.Errorf("%s: %v", action, err)
 		}
 	}
 }

@@ -81,6 +81,9 @@ const (
 	MaySnapshot   Permission = "snapshot" // make images of servers
 	MayLock       Permission = "lock"     // and to unlock
 	MayRename     Permission = "rename"
+	MayResize     Permission = "resize"  // and to confirm and revert it
+	MayRebuild    Permission = "rebuild" // wipes disks
+	MayRescue     Permission = "rescue"  // and to unrescue
 	MayDeploy     Permission = "deploy"
 	MayDeallocate Permission = "deallocate" // delete servers
 )
@@ -88,7 +91,7 @@ const (
 // Permissions lists every permission, for messages and checks.
 func Permissions() []string {
 	return texts(MayAllocate, MayConnect, MayStart, MayStop, MayReboot, MayPause, MaySuspend, MayShelve, MaySnapshot,
-		MayLock, MayRename, MayDeploy, MayDeallocate)
+		MayLock, MayRename, MayResize, MayRebuild, MayRescue, MayDeploy, MayDeallocate)
 }
 
 // Connection is a stored delegation: a right to act in its owner's project, with limits.

@@ -263,9 +263,20 @@ var (
 		MayShelve:  {serverAction},
 		MayLock:    {serverAction},
 		MayRename:  {{"compute", "PUT", "/**/servers/*"}},
+		MayResize:  {serverAction},
+		MayRebuild: {
+			serverAction,
+			{"image", "GET", "/**/images"},
+			{"image", "GET", "/**/images/*"},
+		},
 		MaySnapshot: {
 			serverAction,
 			{"image", "GET", "/**/images"},
+		},
+		MayRescue: {
+			serverAction,
+			{"image", "GET", "/**/images"},
+			{"image", "GET", "/**/images/*"},
 		},
 		MayDeploy: {serverAction},
 		MayDeallocate: {

@@ -108,6 +108,8 @@ type Instance struct {
 	VolumesSetAt   time.Time // when StepVolumes was taken; zero = it was not
 	// CallID is the create call of ServerID. It is not stored with the instance.
 	CallID uuid.UUID
+	// IsOtherSize reports that the last Observe has changed the flavor or the image of Spec.
+	IsOtherSize bool `db:"-"`
 }
 
 // Problem is why an instance failed: a code of apperr, and Nova's message.
@@ -148,9 +150,34 @@ func (i *Instance) Observe(s Server) (changed bool) {
 	if i.State == InstanceError {
 		i.Problem = novaFault(s, old)
 	}
-	return old.ServerID != i.ServerID || old.State != i.State || old.RawStatus != i.RawStatus ||
+	i.observeSize(s)
+	i.observeImage(s)
+	return i.IsOtherSize || old.ServerID != i.ServerID || old.State != i.State || old.RawStatus != i.RawStatus ||
 		old.Name != i.Name || !slices.Equal(old.Addresses, i.Addresses) || (old.Problem == nil) != (i.Problem == nil) ||
 		old.Problem != nil && *old.Problem != *i.Problem
+}
+
+// observeSize takes the flavor of a server that was resized. Until a resize waits for its confirmation, Nova shows the
+// old one, and Spec has what a connection's quota is held for.
+func (i *Instance) observeSize(s Server) {
+	f := s.Flavor
+	isNamed := i.Spec.FlavorName == "" || i.Spec.FlavorName == f.Name
+	isSame := isNamed && i.Spec.VCPUs == f.VCPUs && i.Spec.RAMMB == f.RAMMB
+	isResizing := i.State == InstanceResizing && !s.IsResized()
+	i.IsOtherSize = !s.Partial && f.Name != "" && i.Spec.VCPUs > 0 && !isSame && !isResizing
+	if !i.IsOtherSize {
+		return
+	}
+	i.Spec.Resized(Flavor{Name: f.Name, VCPUs: f.VCPUs, RAMMB: f.RAMMB, DiskGB: f.DiskGB})
+}
+
+// observeImage takes the image of a server that was rebuilt.
+func (i *Instance) observeImage(s Server) {
+	if s.Partial || s.Image == nil || i.Spec.ImageID == "" || s.Image.ID == i.Spec.ImageID {
+		return
+	}
+	i.IsOtherSize = true
+	i.Spec.ImageID, i.Spec.ImageRef = s.Image.ID, ""
 }
 
 // Accepted moves the instance to the state that follows from an action that Nova has accepted. changed is false if that

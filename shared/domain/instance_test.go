@@ -43,6 +43,46 @@ func TestFaultStays(t *testing.T) {
 	}
 }
 
+// TestObservedSize: the spec follows a resize once it waits for its confirmation, and when it was reverted.
+func TestObservedSize(t *testing.T) {
+	t.Parallel()
+	small := FlavorRef{Name: "small", VCPUs: 1, RAMMB: 512, DiskGB: 10}
+	large := FlavorRef{Name: "large", VCPUs: 4, RAMMB: 8192, DiskGB: 20}
+	i := Instance{State: InstanceActive}
+	i.Spec.Sized(Flavor{ID: "1", Name: "small", VCPUs: 1, RAMMB: 512, DiskGB: 10})
+	for n, step := range []struct {
+		server    Server
+		isOther   bool
+		want      string
+		wantVCPUs int
+	}{
+		{Server{Status: "ACTIVE", Flavor: small}, false, "small", 1},
+		{Server{Status: "RESIZE", Flavor: large}, false, "small", 1},
+		{Server{Status: "VERIFY_RESIZE", Flavor: large}, true, "large", 4},
+		{Server{Status: "VERIFY_RESIZE", Task: "resize_reverting", Flavor: small}, false, "large", 4},
+		{Server{Status: "ACTIVE"}, false, "large", 4}, // Nova does not show it
+		{Server{Status: "ACTIVE", Flavor: small}, true, "small", 1},
+	} {
+		step.server.ID = "s"
+		changed := i.Observe(step.server)
+		if i.IsOtherSize != step.isOther || step.isOther && !changed || i.Spec.FlavorName != step.want ||
+			i.Spec.VCPUs != step.wantVCPUs {
+			t.Errorf("%d: %t, %+v", n, i.IsOtherSize, i.Spec)
+		}
+	}
+	i.Spec.ImageID, i.Spec.ImageRef = "i1", "debian"
+	for image, isOther := range map[string]bool{"i1": false, "i2": true} {
+		of := i
+		of.Observe(Server{ID: "s", Status: "ACTIVE", Flavor: small, Image: &ImageRef{ID: image}})
+		if of.IsOtherSize != isOther || of.Spec.ImageID != image || (of.Spec.ImageRef == "") != isOther {
+			t.Errorf("rebuilt with %s: %+v", image, of.Spec)
+		}
+	}
+	if i.Spec.FlavorID != "" {
+		t.Errorf("the flavor's id is still %s", i.Spec.FlavorID)
+	}
+}
+
 // TestMissed: a server that Nova does not find twice, with MissedFor in between, is deleted.
 func TestMissed(t *testing.T) {
 	t.Parallel()

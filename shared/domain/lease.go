@@ -81,7 +81,7 @@ type OnEnd string
 // What may happen at the end of a lease.
 const (
 	OnEndShelve         OnEnd = "shelve"          // their disks are kept, as images
-	OnEndStop           OnEnd = "stop"            // they stay on their host: not for reserved hosts
+	OnEndStop           OnEnd = "stop"            // they stay on their host, as paused ones do: not for reserved hosts
 	OnEndSnapshotDelete OnEnd = "snapshot_delete" // an image is made of each, then it is deleted
 	OnEndDelete         OnEnd = "delete"
 	OnEndNone           OnEnd = "none" // they are left as they are: its user has ended the lease so

@@ -327,6 +327,12 @@ func (s *LaunchSpec) Sized(f Flavor) {
 	s.FlavorID, s.FlavorName, s.VCPUs, s.RAMMB, s.DiskGB = f.ID, f.Name, f.VCPUs, f.RAMMB, f.DiskGB
 }
 
+// Resized is Sized for a server that had another flavor, perhaps a reservation's.
+func (s *LaunchSpec) Resized(f Flavor) {
+	s.Sized(f)
+	s.BaseFlavorID, s.BaseFlavorName = "", ""
+}
+
 // SpecOf returns the spec of an existing server.
 func SpecOf(s Server) LaunchSpec {
 	spec := LaunchSpec{

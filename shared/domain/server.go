@@ -10,31 +10,36 @@ import (
 
 // Server is a Nova server as Nova shows it to the caller.
 type Server struct {
-	ID        string            `json:"id"`
-	Name      string            `json:"name"`
-	Status    string            `json:"status"` // Nova's status, raw
-	Addresses []Address         `json:"addresses"`
-	Flavor    FlavorRef         `json:"flavor"`
-	Image     *ImageRef         `json:"image"` // null for a server that boots from a volume
-	Zone      string            `json:"zone"`
-	KeyName   string            `json:"key_name,omitempty"`
-	CreatedAt time.Time         `json:"created_at"`
-	UpdatedAt time.Time         `json:"updated_at"`
-	Fault     *Fault            `json:"fault,omitempty"`
-	Instance  *Tracked          `json:"instance"` // null for a server that is not tracked
-	ProjectID string            `json:"-"`
-	UserID    string            `json:"-"` // its creator
-	Task      string            `json:"-"` // Nova's task state; "" = none
-	Locked    bool              `json:"locked,omitempty"`
-	Host      string            `json:"-"`                 // by default for admins only; "" = hidden, or on none
-	HostID    string            `json:"-"`                 // the same for a project's servers on one host; "" = on none
-	Launched  bool              `json:"-"`                 // it has been on a host once, so it may have data
-	Tags      []string          `json:"tags,omitempty"`    // the API shows them of a single server
+	ID        string    `json:"id"`
+	Name      string    `json:"name"`
+	Status    string    `json:"status"` // Nova's status, raw
+	Addresses []Address `json:"addresses"`
+	Flavor    FlavorRef `json:"flavor"`
+	Image     *ImageRef `json:"image"` // null for a server that boots from a volume
+	Zone      string    `json:"zone"`
+	KeyName   string    `json:"key_name,omitempty"`
+	CreatedAt time.Time `json:"created_at"`
+	UpdatedAt time.Time `json:"updated_at"`
+	Fault     *Fault    `json:"fault,omitempty"`
+	Instance  *Tracked  `json:"instance"` // null for a server that is not tracked
+	ProjectID string    `json:"-"`
+	UserID    string    `json:"-"` // its creator
+	Task      string    `json:"-"` // Nova's task state; "" = none
+	Locked    bool      `json:"locked,omitempty"`
+	Host      string    `json:"-"`              // by default for admins only; "" = hidden, or on none
+	HostID    string    `json:"-"`              // the same for a project's servers on one host; "" = on none
+	Launched  bool      `json:"-"`              // it has been on a host once, so it may have data
+	Tags      []string  `json:"tags,omitempty"` // the API shows them of a single server
+	// AllowedActions are those of Allows; only of a single server.
+	AllowedActions []Action `json:"allowed_actions,omitempty"`
+
 	Partial   bool              `json:"partial,omitempty"` // its cell is down: only id, status and times are known
 	Deleted   *time.Time        `json:"-"`
 	Metadata  map[string]string `json:"metadata,omitempty"` // only of a single server, and of managed ones
 	VolumeIDs []string          `json:"-"`                  // attached; as Metadata
 	Volumes   []VolumeRef       `json:"volumes,omitempty"`  // the same with names; only of a single server
+	// Description is only of a single server.
+	Description string `json:"description,omitempty"`
 	// SecurityGroups are names, and ServerGroups those that Nova places it by; only of a single server.
 	SecurityGroups []string      `json:"security_groups,omitempty"`
 	ServerGroups   []ServerGroup `json:"server_groups,omitempty"`
@@ -72,7 +77,7 @@ type ImageRef struct {
 	Name string `json:"name,omitempty"` // only of a single server, and while Glance shows it
 }
 
-// Fault is why a server is in ERROR, by Nova.
+// Fault is why a server is in ERROR, by Nova. If it got no host, its message goes on with what one must have.
 type Fault struct {
 	Code    int       `json:"code"`
 	Message string    `json:"message"`

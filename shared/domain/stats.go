@@ -101,8 +101,8 @@ func (h *HourCount) AddCreated(at time.Time) {
 	}
 }
 
-// RefinedCount is a count whose undecided servers were checked again.
-type RefinedCount struct {
+// Recount is a count whose undecided servers were checked again.
+type Recount struct {
 	HourCount
 	Before int // undecided servers in the count before
 }

@@ -8,7 +8,6 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/google/uuid"
 	"golang.org/x/text/unicode/norm"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
@@ -145,7 +144,9 @@ func checkTag(field, tag string) error {
 		return err
 	case strings.ContainsAny(tag, ",/"):
 		return apperr.InvalidField(field, "must not contain a comma or a slash")
-	case strings.HasPrefix(inTables(tag, "s"), "cloudfn"), uuid.Validate(strings.TrimRight(tag, " ")) == nil:
+	case IsDots(tag):
+		return apperr.InvalidField(field, "must not be . or .., which would change the path of a call")
+	case IsOwnTag(tag):
 		return apperr.InvalidField(field, "must not begin with cloudfn or be a UUID: servers are found by such tags")
 	}
 	return nil

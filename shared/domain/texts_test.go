@@ -16,7 +16,8 @@ func TestCheckTags(t *testing.T) {
 		"web,Web": "tags[1]", "x,x ": "tags[1]", "e,é": "tags[1]", "e\u0301,É": "tags[1]",
 		"ß,s": "tags[1]", "ß,ss": "tags[1]",
 		"a,b,A,B ": "tags[2] tags[3]", "a,a": "tags[1]", "ｗeb,web": "tags[1]", "straße,STRASSE": "tags[1]",
-		"🚀": "tags[0]", "Cloudfn-x": "tags[0]", "a,,b": "tags[1]", "a/b": "tags[0]",
+		"🚀": "tags[0]", "..,.": "tags[0] tags[1]", "...": "", "Cloudfn-x": "tags[0]", "a,,b": "tags[1]",
+		"a/b":                                   "tags[0]",
 		"01A218FB-98f2-74de-92b6-bf947dcfe88a ": "tags[0]",
 		"web,web1,team:a,ø,o,s,ss,  x,x":        "",
 	} {

@@ -193,8 +193,10 @@ func (s instanceStep) isIn(action domain.Action, wasDone bool) bool {
 	switch action {
 	case domain.Start:
 		return s.i.State == domain.InstanceActive
-	case domain.Stop:
-		return s.i.State == domain.InstanceStopped || s.i.State == domain.InstanceShelved
+	case domain.Stop: // Nova stops none that is paused or suspended: it does not run either
+		return slices.Contains([]domain.InstanceState{
+			domain.InstanceStopped, domain.InstanceShelved, domain.InstancePaused, domain.InstanceSuspended,
+		}, s.i.State)
 	case domain.Shelve:
 		return s.i.State == domain.InstanceShelved && (wasDone || s.i.RawStatus == "SHELVED_OFFLOADED")
 	}

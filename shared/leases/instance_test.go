@@ -243,6 +243,20 @@ func TestEnforceEachTime(t *testing.T) {
 	}
 }
 
+// TestEndOfPaused: Nova stops no server that is paused or suspended. A lease that stops its server leaves such a one as
+// it is, because it does not run.
+func TestEndOfPaused(t *testing.T) {
+	t.Parallel()
+	for _, state := range []domain.InstanceState{domain.InstancePaused, domain.InstanceSuspended} {
+		f := newFakeLease(0, domain.InstanceActive)
+		f.settle(t)
+		f.instance.State = state
+		f.end(domain.OnEndStop)
+		f.settle(t)
+		f.want(t, "", domain.LeaseEnded, state)
+	}
+}
+
 // TestEndPausesGrow: an end that fails is tried less and less often, and is in error after a time. It goes on from
 // there.
 func TestEndPausesGrow(t *testing.T) {

@@ -208,6 +208,25 @@ func onlyNetwork(networks []domain.Network) ([]Ref, error) {
 	return nil, apperr.InvalidField("networks", "must be given, because the project has several", Some(names)...)
 }
 
+// PickExternalNetwork chooses the external network with the id or the unique name; without a name, the only one.
+func PickExternalNetwork(external []domain.Network, r Ref) (domain.Network, error) {
+	if r.Value == "" && len(external) == 1 {
+		return external[0], nil
+	}
+	if r.Value != "" {
+		return pick("external network", r, external, func(n domain.Network) object { return object{n.ID, n.Name} })
+	}
+	if len(external) == 0 {
+		return domain.Network{}, apperr.InvalidField(r.Field, "the project sees no external network")
+	}
+	names := make([]string, len(external))
+	for n := range external {
+		names[n] = external[n].Name
+	}
+	return domain.Network{}, apperr.InvalidField(r.Field, "must be given, because there are several external networks",
+		Some(names)...)
+}
+
 // PickAllowedImage is PickImage among those images that the connection allows. Any other name is Forbidden, whether
 // such an image exists or not.
 func PickAllowedImage(images []domain.Image, r Ref, limits domain.ConnectionLimits) (domain.Image, error) {

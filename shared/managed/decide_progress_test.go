@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -21,6 +22,8 @@ type service struct {
 
 	differs func(Desired) []Difference
 	object  func(n int) Object // the nth that is made
+
+	mu      sync.Mutex // a pass takes several steps at the same time
 	made    int
 	updates int
 	deletes int
@@ -31,6 +34,8 @@ func newService(kind domain.Kind) *service {
 }
 
 func (d *service) Create(_ context.Context, _ Session, in Desired) (string, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	d.made++
 	o := Object{ID: fmt.Sprint("made-", d.made), State: ObjectReady}
 	if d.object != nil {
@@ -48,11 +53,15 @@ func (d *service) Differences(in Desired, _ Object) []Difference {
 }
 
 func (d *service) Update(context.Context, Session, Desired, Object, []Difference) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	d.updates++
 	return nil
 }
 
 func (d *service) Delete(_ context.Context, _ Session, o Object) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	d.deletes++
 	for id, one := range d.found {
 		if one.ID == o.ID {

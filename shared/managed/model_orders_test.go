@@ -234,6 +234,8 @@ func (modelInstances) RecordDeleteAttempt(context.Context, domain.Instance, time
 	return nil
 }
 
+func (modelInstances) SetSize(context.Context, domain.Instance) error { return nil }
+
 func (modelInstances) Connect(context.Context, domain.Instance) (i domain.Instance, made bool, err error) {
 	return i, false, apperr.New(apperr.Unsupported, "the model connects nothing")
 }

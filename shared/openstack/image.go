@@ -1,7 +1,6 @@
 package openstack
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"io"
@@ -63,7 +62,7 @@ func (s *Session) Images(ctx context.Context, name string) ([]domain.Image, erro
 func (s *Session) ImagesOf(ctx context.Context, mark uuid.UUID, server domain.Server) ([]domain.Image, error) {
 	found, err := s.images(ctx, url.Values{"limit": {"1000"}, domain.SnapshotMark: {mark.String()}})
 	return slices.DeleteFunc(found, func(i domain.Image) bool {
-		isOwn := i.ProjectID == server.ProjectID || i.ProjectID == cmp.Or(s.project, s.scope)
+		isOwn := i.ProjectID == server.ProjectID || i.ProjectID == s.ownProject()
 		return !isOwn || i.ServerID != "" && i.ServerID != server.ID
 	}), err
 }

@@ -135,8 +135,8 @@ func (s *Session) SecurityGroups(ctx context.Context) ([]domain.SecurityGroup, e
 		Links  []link            `json:"security_groups_links"`
 	}
 	query := url.Values{"limit": {pageLimit}}
-	if s.project != "" {
-		query.Set("project_id", s.project)
+	if project := s.ownProject(); project != "" { // Neutron shows admins the groups of all projects
+		query.Set("project_id", project)
 	}
 	found, err := everyPage(ctx, neutron, neutron.ServiceURL("security-groups"), query,
 		func(p *page) ([]groups.SecGroup, string) { return p.Groups, linkTo(p.Links) },

@@ -29,6 +29,7 @@ import (
 // higher one makes Nova read more. Zed, the oldest release that we test with, ends at 2.93.
 const (
 	computeBase         = "2.1"
+	computeDescription  = "2.19" // the description of a server can be changed
 	computeTags         = "2.26" // a server shows its tags, a deleted one too
 	computeUsagePaging  = "2.40" // os-simple-tenant-usage in pages; cut off in silence before
 	computeFlavorInside = "2.47" // a server shows its flavor's name and size; only an id before
@@ -59,6 +60,7 @@ const (
 	computeHypervisors   = "2.53"
 	computeRequestedHost = "2.74" // a host in the create call that the scheduler checks; it was forced before
 
+	computeRescueVolume  = "2.87" // a rescue of a server that boots from a volume
 	computeRebuildVolume = "2.93" // a rebuild of a server that boots from a volume
 )
 

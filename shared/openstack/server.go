@@ -46,10 +46,11 @@ type server struct {
 		Type    string `json:"OS-EXT-IPS:type"`
 	} `json:"addresses"`
 	Flavor *struct {
-		Name  string `json:"original_name"`
-		VCPUs int    `json:"vcpus"`
-		RAM   int    `json:"ram"`
-		Disk  int    `json:"disk"`
+		Name  string          `json:"original_name"`
+		VCPUs int             `json:"vcpus"`
+		RAM   int             `json:"ram"`
+		Disk  int             `json:"disk"`
+		Specs json.RawMessage `json:"extra_specs"` // only explained decodes it
 	} `json:"flavor"`
 	Image    imageRef        `json:"image"`
 	Metadata json.RawMessage `json:"metadata"` // only MarkedServers decodes it
@@ -120,7 +121,8 @@ func (s *server) domain() domain.Server {
 		out.Image = &domain.ImageRef{ID: s.Image.ID}
 	}
 	if s.Fault != nil {
-		out.Fault = &domain.Fault{Code: s.Fault.Code, Message: clean(s.Fault.Message), Created: s.Fault.Created}
+		message := s.explained(clean(s.Fault.Message))
+		out.Fault = &domain.Fault{Code: s.Fault.Code, Message: message, Created: s.Fault.Created}
 	}
 	return out
 }
@@ -186,13 +188,14 @@ func (s *Session) Server(ctx context.Context, id string) (domain.Server, error) 
 		Server struct {
 			server
 			Metadata       map[string]string       `json:"metadata"`
+			Description    string                  `json:"description"` // null without one
 			SecurityGroups []struct{ Name string } `json:"security_groups"`
 			ServerGroups   []string                `json:"server_groups"`
 		} `json:"server"`
 	}
 	err := s.getNova(ctx, computeServerGroups, &body, "servers", id)
 	found := body.Server.domain()
-	found.Metadata = body.Server.Metadata
+	found.Metadata, found.Description = body.Server.Metadata, body.Server.Description
 	for _, group := range body.Server.SecurityGroups { // of each port
 		if !slices.Contains(found.SecurityGroups, group.Name) {
 			found.SecurityGroups = append(found.SecurityGroups, group.Name)

@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strings"
+	"unicode/utf8"
 
 	"github.com/google/uuid"
 	"github.com/gophercloud/gophercloud/v2"
@@ -133,7 +135,10 @@ func (s *Session) TagServer(ctx context.Context, id, tag string) error {
 	if err != nil {
 		return err
 	}
-	return classify("nova", servertags.Add(ctx, nova, id, tag).ExtractErr())
+	if !isPathElement(tag) {
+		return replaceTags(ctx, nova, id, func(tags []string) []string { return append(tags, tag) })
+	}
+	return classify("nova", servertags.Add(ctx, nova, id, url.PathEscape(tag)).ExtractErr())
 }
 
 // UntagServer removes a tag of a server, if it has it.
@@ -142,11 +147,33 @@ func (s *Session) UntagServer(ctx context.Context, id, tag string) error {
 	if err != nil {
 		return err
 	}
-	err = classify("nova", servertags.Delete(ctx, nova, id, tag).ExtractErr())
-	if apperr.CodeOf(err) == apperr.NotFound {
+	if !isPathElement(tag) {
+		return absentIsDone(replaceTags(ctx, nova, id, func(tags []string) []string {
+			return slices.DeleteFunc(tags, func(t string) bool { return t == tag })
+		}))
+	}
+	return absentIsDone(classify("nova", servertags.Delete(ctx, nova, id, url.PathEscape(tag)).ExtractErr()))
+}
+
+// isPathElement reports whether a text may be the last element of a path of Nova's: it reads a path as Latin-1, and a
+// proxy before it may take dots for the path above, which is the server.
+func isPathElement(text string) bool {
+	return !domain.IsDots(text) && !strings.ContainsFunc(text, func(r rune) bool { return r >= utf8.RuneSelf })
+}
+
+// replaceTags replaces all tags of a server. A change of others between the read and that call is lost.
+func replaceTags(
+	ctx context.Context, nova *gophercloud.ServiceClient, id string, change func([]string) []string,
+) error {
+	before, err := servertags.List(ctx, nova, id).Extract()
+	if err != nil {
+		return classify("nova", err)
+	}
+	after := change(slices.Clone(before))
+	if len(after) == len(before) || len(after) > len(before) && slices.Contains(before, after[len(after)-1]) {
 		return nil
 	}
-	return err
+	return classify("nova", servertags.ReplaceAll(ctx, nova, id, servertags.ReplaceAllOpts{Tags: after}).Err)
 }
 
 // LockServer keeps the server's owners from changing it. Only the cloud's admins can unlock what an admin has locked.
@@ -180,6 +207,24 @@ func (s *Session) RenameServer(ctx context.Context, id, name string) error {
 	return classify("nova", servers.Update(ctx, nova, id, servers.UpdateOpts{Name: name}).Err)
 }
 
+// UpdateServer gives a server another name or description; "" = none. Nil = as it is.
+func (s *Session) UpdateServer(ctx context.Context, id string, name, description *string) error {
+	microversion, change := computeBase, map[string]any{}
+	if name != nil {
+		change["name"] = *name
+	}
+	if description != nil {
+		microversion, change["description"] = computeDescription, *description
+	}
+	nova, err := s.compute(ctx, microversion)
+	if err != nil {
+		return err
+	}
+	_, err = nova.Put(ctx, nova.ServiceURL("servers", url.PathEscape(id)), map[string]any{"server": change}, nil,
+		&gophercloud.RequestOpts{OkCodes: []int{http.StatusOK}})
+	return classify("nova", err)
+}
+
 // SetServerMetadata sets items of a server's metadata, and removes others.
 func (s *Session) SetServerMetadata(ctx context.Context, id string, set map[string]string, remove []string) error {
 	nova, err := s.compute(ctx, computeBase)
@@ -192,6 +237,9 @@ func (s *Session) SetServerMetadata(ctx context.Context, id string, set map[stri
 		}
 	}
 	for _, key := range remove {
+		if !isPathElement(key) {
+			return apperr.New(apperr.Invalid, "metadata.%s: cannot be removed by Nova", key)
+		}
 		err := absentIsDone(classify("nova", servers.DeleteMetadatum(ctx, nova, id, url.PathEscape(key)).ExtractErr()))
 		if err != nil {
 			return err

@@ -25,6 +25,12 @@ var serverCalls = map[domain.Action]func(domain.Server, domain.ActionArguments) 
 	domain.Resume:  plainCall("resume"),
 	domain.Lock:    lockCall,
 	domain.Unlock:  plainCall("unlock"),
+
+	domain.Resize:        resizeCall,
+	domain.ConfirmResize: plainCall("confirmResize"),
+	domain.RevertResize:  plainCall("revertResize"),
+	domain.Rebuild:       rebuildCall,
+	domain.Unrescue:      plainCall("unrescue"),
 }
 
 // plainCall is a call without arguments.
@@ -41,6 +47,48 @@ func lockCall(_ domain.Server, args domain.ActionArguments) serverCall {
 	return serverCall{
 		version: computeLockReason, body: map[string]any{"lock": map[string]any{"locked_reason": args.Reason}},
 	}
+}
+
+func resizeCall(_ domain.Server, args domain.ActionArguments) serverCall {
+	return serverCall{
+		version: computeBase, body: map[string]any{"resize": map[string]any{"flavorRef": args.Flavor}},
+	}
+}
+
+// rebuildCall keeps the server's name, key, metadata and user_data.
+func rebuildCall(server domain.Server, args domain.ActionArguments) serverCall {
+	call := serverCall{
+		version: computeBase, body: map[string]any{"rebuild": map[string]any{"imageRef": args.Image}},
+	}
+	if server.Image == nil {
+		call.version = computeRebuildVolume
+	}
+	return call
+}
+
+// RescueServer begins to boot a server from another image ("" = Nova's choice), with a password that Nova makes, or ""
+// where it makes none. The hypervisor may not set it. It is in Nova's answer alone.
+func (s *Session) RescueServer(
+	ctx context.Context, server domain.Server, imageID string,
+) (password domain.Secret, err error) {
+	version, rescue := computeBase, map[string]any{}
+	if server.Image == nil {
+		version = computeRescueVolume
+	}
+	if imageID != "" {
+		rescue["rescue_image_ref"] = imageID
+	}
+	nova, err := s.compute(ctx, version)
+	if err != nil {
+		return "", err
+	}
+	var answer struct {
+		AdminPass string `json:"adminPass"`
+	}
+	_, err = nova.Post(ctx, nova.ServiceURL("servers", url.PathEscape(server.ID), "action"),
+		map[string]any{"rescue": rescue}, &answer,
+		&gophercloud.RequestOpts{OkCodes: []int{http.StatusOK, http.StatusAccepted}})
+	return domain.Secret(answer.AdminPass), classify("nova", err)
 }
 
 // ActOnServer begins an action on a server, as Nova has just shown it. An error has Nova's own words.
@@ -61,5 +109,10 @@ func (s *Session) ActOnServer(
 	}
 	_, err = nova.Post(ctx, nova.ServiceURL("servers", url.PathEscape(server.ID), "action"), call.body, nil,
 		&gophercloud.RequestOpts{OkCodes: []int{http.StatusOK, http.StatusAccepted, http.StatusNoContent}})
-	return classify("nova", err)
+	err = classify("nova", err)
+	isEnd := action == domain.ConfirmResize || action == domain.RevertResize
+	if isEnd && apperr.CodeOf(err) == apperr.Invalid { // "Instance has not been resized.", or it is being confirmed
+		return apperr.Wrap(apperr.Conflict, err, "%s", apperr.As(err).Message)
+	}
+	return err
 }

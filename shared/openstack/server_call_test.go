@@ -25,6 +25,16 @@ func TestServerCalls(t *testing.T) {
 		domain.Suspend: {version: "", body: map[string]any{"suspend": nil}},
 		domain.Resume:  {version: "", body: map[string]any{"resume": nil}},
 		domain.Unlock:  {version: "", body: map[string]any{"unlock": nil}},
+		domain.Resize: {
+			args: domain.ActionArguments{Flavor: "2"}, body: map[string]any{"resize": map[string]any{"flavorRef": "2"}},
+		},
+		domain.ConfirmResize: {body: map[string]any{"confirmResize": nil}},
+		domain.RevertResize:  {body: map[string]any{"revertResize": nil}},
+		domain.Unrescue:      {body: map[string]any{"unrescue": nil}},
+		domain.Rebuild: { // the server has no image: it boots from a volume
+			args: domain.ActionArguments{Image: "i"}, version: "2.93",
+			body: map[string]any{"rebuild": map[string]any{"imageRef": "i"}},
+		},
 		domain.Lock: {
 			args: domain.ActionArguments{Reason: "why"}, version: "2.73",
 			body: map[string]any{"lock": map[string]any{"locked_reason": "why"}},
@@ -72,12 +82,50 @@ func TestRefusedServerCalls(t *testing.T) {
 	}
 }
 
+// TestResizeThatHasEnded is a conflict, which Nova takes for a bad request.
+func TestResizeThatHasEnded(t *testing.T) {
+	t.Parallel()
+	for _, action := range []domain.Action{domain.ConfirmResize, domain.RevertResize} {
+		s := newStub(t)
+		s.answer("POST /compute/servers/id/action", 400, `{"x":{"message":"Instance has not been resized."}}`)
+		err := s.session(t).ActOnServer(t.Context(), domain.Server{ID: "id"}, action, domain.ActionArguments{})
+		if apperr.CodeOf(err) != apperr.Conflict || !strings.Contains(apperr.As(err).Message, "has not been resized") {
+			t.Errorf("%s: %v", action, err)
+		}
+	}
+}
+
+// TestRescueServer returns Nova's password, which is nowhere else.
+func TestRescueServer(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		server  domain.Server
+		image   string
+		version string
+		body    map[string]any
+	}{
+		"plain":         {domain.Server{Image: &domain.ImageRef{ID: "own"}}, "", "", map[string]any{}},
+		"from a volume": {domain.Server{}, "i", "2.87", map[string]any{"rescue_image_ref": "i"}},
+	} {
+		s := newStub(t)
+		s.answer("POST /compute/servers/id/action", http.StatusOK, `{"adminPass":"canary"}`)
+		tc.server.ID = "id"
+		password, err := s.session(t).RescueServer(t.Context(), tc.server, tc.image)
+		sent := s.to("/compute/servers/id/action")[0]
+		version := strings.TrimPrefix(sent.Header.Get("X-Openstack-Nova-Api-Version"), computeBase)
+		diff := cmp.Diff(map[string]any{"rescue": tc.body}, bodyOf(t, sent))
+		if err != nil || password.Reveal() != "canary" || version != tc.version || diff != "" {
+			t.Errorf("%s by %q: %s, %v: %s", name, version, password.Reveal(), err, diff)
+		}
+	}
+}
+
 // TestEveryActionHasACall: those without a row here have a method of their own.
 func TestEveryActionHasACall(t *testing.T) {
 	t.Parallel()
 	own := []domain.Action{
 		domain.Start, domain.Stop, domain.Reboot, domain.Shelve, domain.Unshelve, domain.Snapshot, domain.Rename,
-		domain.Deploy, domain.Delete,
+		domain.Deploy, domain.Delete, domain.Rescue,
 	}
 	for _, name := range domain.Actions() {
 		_, hasCall := serverCalls[domain.Action(name)]

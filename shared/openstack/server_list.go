@@ -1,6 +1,7 @@
 package openstack
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"maps"
@@ -369,6 +370,9 @@ func (s *Session) pageOf(
 	page = make([]domain.Server, len(found))
 	for i := range found {
 		page[i] = found[i].domain()
+		if bytes.Contains(found[i].Metadata, []byte(`"`+domain.LeaseEndKey+`"`)) {
+			_ = json.Unmarshal(found[i].Metadata, &page[i].Metadata) // Nova gives texts by names
+		}
 		if page[i].Status == "DELETED" || page[i].Status == "SOFT_DELETED" {
 			page[i].Partial = true // what it had is lost with it, and Nova shows none of it
 		}

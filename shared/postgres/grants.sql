@@ -127,6 +127,15 @@ begin
         grant select on schema_versions to cloudfn_deliver_events;
         grant delete, insert, select, update on streams to cloudfn_deliver_events;
     end if;
+    if exists (select from pg_roles where rolname = 'cloudfn_floating_ips') then
+        revoke all on all tables in schema public from cloudfn_floating_ips;
+        revoke all on all functions in schema public from cloudfn_floating_ips;
+        grant usage on schema public to cloudfn_floating_ips;
+        grant delete, insert, select, update on idempotency_keys to cloudfn_floating_ips;
+        grant insert, select, update on rate_limits to cloudfn_floating_ips;
+        grant insert on requests to cloudfn_floating_ips;
+        grant select on schema_versions to cloudfn_floating_ips;
+    end if;
     if exists (select from pg_roles where rolname = 'cloudfn_launch') then
         revoke all on all tables in schema public from cloudfn_launch;
         revoke all on all functions in schema public from cloudfn_launch;
@@ -161,7 +170,7 @@ begin
         grant select, update on create_calls to cloudfn_leases;
         grant insert, select on events to cloudfn_leases;
         grant delete, insert, select, update on idempotency_keys to cloudfn_leases;
-        grant insert, select, update (addresses, connection_id, disconnected_at, key_fingerprint, key_name, lease_id, missed_at, name, nova_at, problem, raw_status, reusable, seen_at, seq, server_id, state, updated_at) on instances to cloudfn_leases;
+        grant insert, select, update (addresses, connection_id, disconnected_at, key_fingerprint, key_name, lease_id, missed_at, name, nova_at, problem, raw_status, reusable, seen_at, seq, server_id, spec, state, updated_at) on instances to cloudfn_leases;
         grant select on isolation to cloudfn_leases;
         grant insert, select, update on leases to cloudfn_leases;
         grant select (id, project_id) on managed to cloudfn_leases;
@@ -298,6 +307,15 @@ begin
         grant insert, select, update on reservations to cloudfn_run_leases;
         grant select on schema_versions to cloudfn_run_leases;
         grant select on unserved_projects to cloudfn_run_leases;
+    end if;
+    if exists (select from pg_roles where rolname = 'cloudfn_security_groups') then
+        revoke all on all tables in schema public from cloudfn_security_groups;
+        revoke all on all functions in schema public from cloudfn_security_groups;
+        grant usage on schema public to cloudfn_security_groups;
+        grant delete, insert, select, update on idempotency_keys to cloudfn_security_groups;
+        grant insert, select, update on rate_limits to cloudfn_security_groups;
+        grant insert on requests to cloudfn_security_groups;
+        grant select on schema_versions to cloudfn_security_groups;
     end if;
     if exists (select from pg_roles where rolname = 'cloudfn_servers') then
         revoke all on all tables in schema public from cloudfn_servers;

@@ -46,10 +46,11 @@ func as(t *testing.T, database, name string) *postgres.DB {
 // mayRun are the functions that may run a statement: stated by hand, because grants.sql is generated. What else a
 // function may do, its own tests need: they run as a role with the rights that it declares.
 var mayRun = map[string]string{
-	"select secret from connections":            "run_connections",
-	"select secret from callbacks":              "callbacks deliver_events",
-	"select bundle from deployments":            "agents run_connections servers",
-	"select response from idempotency_keys":     "callbacks connections launch leases resources servers volumes",
+	"select secret from connections": "run_connections",
+	"select secret from callbacks":   "callbacks deliver_events",
+	"select bundle from deployments": "agents run_connections servers",
+	"select response from idempotency_keys": "callbacks connections floating_ips launch leases resources " +
+		"security_groups servers volumes",
 	"select secrets from managed_revisions":     "managed reconcile_managed",
 	"select * from node_tokens":                 "nodes",
 	"select path from requests":                 "collect_stats stats",

@@ -26,7 +26,8 @@ disconnected_at, created_at, nova_at, delete_tries, delete_tried_at, volumes_set
 // changeInstanceSQL writes what is known of an instance, and its event, in one statement. It writes nothing when that
 // is not new, when something newer is known, when the instance is deleted, or when another instance has its server.
 // With a claim ($13) it writes only if no one has claimed the instance's order since. It always writes what is known of
-// the create call ($14), which does not change. The actor is $16, and with a claim who placed the order.
+// the create call ($14), which does not change. The actor is $16, and with a claim who placed the order. $17 is another
+// size of the server; null = the same.
 const changeInstanceSQL = `
 with call as (
     update create_calls set server_id = nullif($3, ''), ended_at = clock_timestamp()
@@ -51,6 +52,7 @@ with call as (
     set server_id = nullif($3, ''), name = $4, state = $5, raw_status = $6, problem = $7, addresses = $8,
         key_name = $9, key_fingerprint = case when $10 = '' then i.key_fingerprint else $10 end,
         missed_at = $11, seen_at = coalesce($12, clock_timestamp()), nova_at = greatest(i.nova_at, $15),
+        spec = i.spec || coalesce($17::jsonb, '{}'),
         seq = i.seq + n.is_news::int, updated_at = case when n.is_news then clock_timestamp() else i.updated_at end
     from news n
     where i.project_id = n.project_id and i.id = n.id
@@ -101,8 +103,9 @@ func (i Instances) Now(ctx context.Context) (time.Time, error) { return i.DB.Now
 
 // Change writes what is known of instances, each with its event when that is news, in one transaction. published is how
 // many events it has written. The ProjectID, ID, ServerID, Name, State, RawStatus, Problem, Addresses, KeyName,
-// KeyFingerprint, MissedAt, SeenAt and CallID of each count; a zero SeenAt is now. What was known since a later moment
-// stays, and so does a deleted instance. The events have the context's actor.
+// KeyFingerprint, MissedAt, SeenAt and CallID of each count, and the Spec's flavor and image if IsOtherSize; a zero
+// SeenAt is now. What was known since a later moment stays, and so does a deleted instance. The events have the
+// context's actor.
 func (i Instances) Change(ctx context.Context, known []domain.Instance) (published int, err error) {
 	return i.ChangeAfter(ctx, known, nil)
 }
@@ -150,9 +153,14 @@ func queueChange(
 }
 
 func changeArgs(k domain.Instance, claim uuid.NullUUID, actor *domain.Actor) []any {
+	var size any
+	if k.IsOtherSize {
+		size = sizeOf(k.Spec)
+	}
 	return []any{
 		k.ProjectID, k.ID, k.ServerID, k.Name, k.State, k.RawStatus, k.Problem, orEmpty(k.Addresses), k.KeyName,
 		k.KeyFingerprint, orNull(k.MissedAt), orNull(k.SeenAt), claim, orNullID(k.CallID), orNull(k.NovaAt), actor,
+		size,
 	}
 }
 

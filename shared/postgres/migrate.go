@@ -217,7 +217,7 @@ const ReadCallbacks = "select (id, project_id, of_project, user_id, url, events,
 
 // ConnectInstances are the columns of instances that connecting a server writes.
 const ConnectInstances = "connection_id, disconnected_at, reusable, server_id, name, state, raw_status, problem, " +
-	"addresses, key_name, key_fingerprint, missed_at, seen_at, nova_at, seq, updated_at"
+	"addresses, key_name, key_fingerprint, missed_at, seen_at, nova_at, spec, seq, updated_at"
 
 // privilege finds one in a list of rights, with its columns.
 var privilege = regexp.MustCompile(`\b(select|insert|update|delete|execute)\b(?: ?\(([^)]*)\))?`)

@@ -26,7 +26,7 @@ set running = excluded.running, total = excluded.total, by_status = excluded.by_
     settled = excluded.settled, launched = greatest(h.launched, excluded.launched)
 where h.uncertain > excluded.uncertain`
 
-	refineHourSQL = `
+	replaceHourSQL = `
 update stats_hourly
 set running = $3, total = $4, by_status = $5, source = $6, uncertain = cardinality($7::text[]), undecided = $7,
     recheck_at = case when cardinality($7::text[]) > 0 then clock_timestamp() + $8::interval end, settled = $9
@@ -46,14 +46,14 @@ func (s Stats) Insert(ctx context.Context, counts []domain.HourCount) error {
 	return s.write(ctx, hours, batch)
 }
 
-// Refine replaces counts by better ones, unless another replica has refined them since. What was launched stays.
-func (s Stats) Refine(ctx context.Context, counts []domain.RefinedCount) error {
+// ReplaceCounts replaces counts by better ones, unless another replica has done so since. What was launched stays.
+func (s Stats) ReplaceCounts(ctx context.Context, counts []domain.Recount) error {
 	batch := &pgx.Batch{}
 	var hours []time.Time
-	byHourKey := func(a, b domain.RefinedCount) int { return byKey(a.HourCount, b.HourCount) }
+	byHourKey := func(a, b domain.Recount) int { return byKey(a.HourCount, b.HourCount) }
 	for _, c := range slices.SortedFunc(slices.Values(counts), byHourKey) {
 		hours = append(hours, c.Hour)
-		batch.Queue(refineHourSQL, c.ProjectID, c.Hour, c.Running, c.Total, byStatus(c.HourCount), c.Source,
+		batch.Queue(replaceHourSQL, c.ProjectID, c.Hour, c.Running, c.Total, byStatus(c.HourCount), c.Source,
 			orEmpty(c.Undecided), c.Recheck, c.Settled, c.Before)
 	}
 	return s.write(ctx, hours, batch)
@@ -171,8 +171,8 @@ func (s Stats) ListMissing(ctx context.Context, first, last time.Time) (projectI
 	return queryColumn[string](ctx, s.DB.pool, lackingSQL, first, last)
 }
 
-// ExcuseMissing stops expecting a project in those hours from first to last that it has no count of.
-func (s Stats) ExcuseMissing(ctx context.Context, projectID string, first, last time.Time) error {
+// StopExpecting stops expecting a project in those hours from first to last that it has no count of.
+func (s Stats) StopExpecting(ctx context.Context, projectID string, first, last time.Time) error {
 	_, err := exec(ctx, s.DB.pool, excuseSQL, projectID, first, last)
 	return err
 }

@@ -187,7 +187,7 @@ func TestRefineReplacesCount(t *testing.T) {
 	} {
 		err := store.Insert(t.Context(), tc.insert)
 		for _, c := range tc.refine {
-			err = store.Refine(t.Context(), []domain.RefinedCount{{HourCount: c, Before: tc.before}})
+			err = store.ReplaceCounts(t.Context(), []domain.Recount{{HourCount: c, Before: tc.before}})
 		}
 		wantValue(t, testkit.Pool(t, url), 8, "%d were launched", "select launched from stats_hourly")
 		if running, uncertain := now(); err != nil || running != tc.running || uncertain != tc.uncertain {
@@ -246,7 +246,7 @@ func TestSeriesSumsUncertain(t *testing.T) {
 		t.Errorf("due at %s, of later hours at %s: %v %v", at, none, err, err2)
 	}
 	a.Undecided, a.Settled = []string{"x"}, true
-	noError(t, store.Refine(t.Context(), []domain.RefinedCount{{HourCount: a, Before: 2}}))
+	noError(t, store.ReplaceCounts(t.Context(), []domain.Recount{{HourCount: a, Before: 2}}))
 	want.Uncertain = 2
 	if got, err := store.Settled(t.Context(), hour(-1), hour(0)); err != nil ||
 		cmp.Diff([]domain.HourStat{want}, got) != "" {
@@ -297,9 +297,9 @@ func TestSumsAreKept(t *testing.T) {
 		},
 		func() error {
 			c := count("p1", "d1", random.IntN(hours), 3, 4, domain.Rebuilt)
-			return store.Refine(t.Context(), []domain.RefinedCount{{HourCount: c, Before: 1}})
+			return store.ReplaceCounts(t.Context(), []domain.Recount{{HourCount: c, Before: 1}})
 		},
-		func() error { return store.ExcuseMissing(t.Context(), "p2", hour(0), hour(random.IntN(hours))) },
+		func() error { return store.StopExpecting(t.Context(), "p2", hour(0), hour(random.IntN(hours))) },
 	}
 	for range 40 {
 		noError(t, write[random.IntN(len(write))]())
@@ -331,7 +331,7 @@ func TestCountConcurrently(t *testing.T) {
 	store, conn := postgres.Stats{DB: open(t, url)}, testkit.Connect(t, url)
 	first, second := count("p1", "d1", 0, 1, 1, domain.Sampled), count("p2", "d1", 0, 1, 1, domain.Sampled)
 	first.Undecided, second.Undecided = []string{"a"}, []string{"b"}
-	refined := []domain.RefinedCount{{HourCount: second, Before: 1}, {HourCount: first, Before: 1}}
+	refined := []domain.Recount{{HourCount: second, Before: 1}, {HourCount: first, Before: 1}}
 	for name, tc := range map[string]struct {
 		other string // what the other replica writes of a project
 		write func() error
@@ -343,7 +343,7 @@ func TestCountConcurrently(t *testing.T) {
 		},
 		"refine": {
 			"update stats_hourly set uncertain = 0 where project_id = $1 and hour = $2",
-			func() error { return store.Refine(t.Context(), refined) },
+			func() error { return store.ReplaceCounts(t.Context(), refined) },
 		},
 	} {
 		must(conn.Exec(t.Context(), "delete from stats_hourly"))(t)

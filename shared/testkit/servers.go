@@ -271,6 +271,14 @@ func (p *Project) Tags(t testing.TB, serverID string) []string {
 	return must(tags.List(context.Background(), nova, serverID).Extract())(t)
 }
 
+// SetMetadata sets items of a server's metadata.
+func (p *Project) SetMetadata(t testing.TB, serverID string, items map[string]string) {
+	t.Helper()
+	_, err := servers.UpdateMetadata(context.Background(), Compute(t, p.Login(t)), serverID,
+		servers.MetadataOpts(items)).Extract()
+	check(t, err)
+}
+
 // Tag adds a tag to a server.
 func (p *Project) Tag(t testing.TB, serverID, tag string) {
 	t.Helper()

@@ -48,7 +48,7 @@ func (s *story) connections(t *testing.T) {
 		answer := s.ok(t, "getServerAction", 200, variant{query: []string{"connection_id"}})
 		return !strings.Contains(string(answer.Body), `"running"`)
 	})
-	s.ok(t, "changeServer", 200, variant{})
+	s.ok(t, "changeServer", 200, variant{example: "reusable"})
 	s.ok(t, "deleteServer", 202, variant{query: []string{"connection_id", "force=true"}})
 	s.exec(t, `insert into connections
 		select (jsonb_populate_record(c, jsonb_build_object('id', gen_random_uuid()))).* from connections c, generate_series(1, 100)`)

@@ -10,6 +10,7 @@ import (
 	connections "github.com/cloudfn/cloudfn/functions/connections"
 	console "github.com/cloudfn/cloudfn/functions/console"
 	deliverevents "github.com/cloudfn/cloudfn/functions/deliver-events"
+	floatingips "github.com/cloudfn/cloudfn/functions/floating-ips"
 	launch "github.com/cloudfn/cloudfn/functions/launch"
 	leases "github.com/cloudfn/cloudfn/functions/leases"
 	managed "github.com/cloudfn/cloudfn/functions/managed"
@@ -19,6 +20,7 @@ import (
 	resources "github.com/cloudfn/cloudfn/functions/resources"
 	runconnections "github.com/cloudfn/cloudfn/functions/run-connections"
 	runleases "github.com/cloudfn/cloudfn/functions/run-leases"
+	securitygroups "github.com/cloudfn/cloudfn/functions/security-groups"
 	servers "github.com/cloudfn/cloudfn/functions/servers"
 	stats "github.com/cloudfn/cloudfn/functions/stats"
 	volumes "github.com/cloudfn/cloudfn/functions/volumes"
@@ -36,6 +38,7 @@ var everyFunction = []run.Function{
 	connections.Function,
 	console.Function,
 	deliverevents.Function,
+	floatingips.Function,
 	launch.Function,
 	leases.Function,
 	managed.Function,
@@ -45,6 +48,7 @@ var everyFunction = []run.Function{
 	resources.Function,
 	runconnections.Function,
 	runleases.Function,
+	securitygroups.Function,
 	servers.Function,
 	stats.Function,
 	volumes.Function,

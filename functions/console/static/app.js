@@ -6,7 +6,8 @@ import { signIn } from './signin.js';
 const parts = [
   ['overview', 'Overview'], ['servers', 'Servers'], ['launch', 'Launch'], ['orders', 'Orders'],
   ['leases', 'Leases'], ['managed', 'Managed'], ['callbacks', 'Callbacks'], ['connections', 'Connections'],
-  ['volumes', 'Volumes'], ['requests', 'Requests'], ['nodes', 'Nodes'],
+  ['volumes', 'Volumes'], ['floating-ips', 'Floating IPs'],
+  ['security-groups', 'Security groups'], ['requests', 'Requests'], ['nodes', 'Nodes'],
 ];
 
 /** seesNodes reports whether the cloud's policy lets the user list its nodes. It retries while there is no answer. */

@@ -7,7 +7,8 @@ import { acts, isSoon, left } from './leaseacts.js';
 
 const verbs = { start: 'Start', stop: 'Stop', reboot: 'Reboot', hard: 'Hard reboot', shelve: 'Shelve',
   unshelve: 'Unshelve', snapshot: 'Snapshot', pause: 'Pause', unpause: 'Unpause', suspend: 'Suspend', resume: 'Resume',
-  rename: 'Rename', lock: 'Lock', unlock: 'Unlock', delete: 'Delete' };
+  resize: 'Resize', confirm_resize: 'Confirm resize', revert_resize: 'Revert resize', rebuild: 'Rebuild',
+  rescue: 'Rescue', unrescue: 'Unrescue', rename: 'Rename', lock: 'Lock', unlock: 'Unlock', delete: 'Delete' };
 const title = (server) => server.name || server.id;
 /** word is the state, or what Nova calls one that has no word of its own, such as verify_resize. */
 const word = (server, state) => (state === 'updating' && server.instance?.state !== 'updating'
@@ -57,7 +58,44 @@ function controls(server, verbsOf, done) {
       done('rename');
     });
   };
-  const own = { delete: remove, snapshot, rename };
+  const resize = async () => {
+    const { flavors } = await get('/v1/resources?kinds=flavors');
+    const others = (flavors || []).filter((f) => f.name !== server.flavor.name);
+    const flavor = el('select', { id: uid(), required: true }, others.map((f) => el('option', { value: f.id },
+      `${f.name}: ${f.vcpus} vCPU, ${memory(f.ram_mb)}, ${f.disk_gb} GiB disk`)));
+    const about = 'It restarts, and then waits until the resize is confirmed or reverted.';
+    confirm(`Resize ${title(server)}?`, about, 'Resize', async () => {
+      await call('POST', `/v1/servers/${server.id}/actions`, { action: 'resize', flavor: flavor.value });
+      say(`${title(server)}: resize is under way.`);
+      done('resize');
+    }, el('label', {}, 'New flavor ', flavor));
+  };
+  const rebuild = async () => {
+    const { images } = await get('/v1/resources?kinds=images');
+    const image = el('select', { id: uid(), required: true }, (images || []).filter((i) => i.status === 'active')
+      .map((i) => el('option', { value: i.id, selected: i.id === server.image?.id }, i.name || i.id)));
+    confirm(`Rebuild ${title(server)}?`, 'Its disk is recreated from the image. What is on the disk is lost for good.',
+      'Rebuild', async () => {
+        await call('POST', `/v1/servers/${server.id}/actions`,
+          { action: 'rebuild', image: image.value, confirm_rebuild: true });
+        say(`${title(server)}: rebuild is under way.`);
+        done('rebuild');
+      }, el('label', {}, 'Image ', image));
+  };
+  const rescue = async () => {
+    const { images } = await get('/v1/resources?kinds=images');
+    const image = el('select', { id: uid() }, el('option', { value: '' }, 'Nova chooses one'),
+      (images || []).filter((i) => i.status === 'active').map((i) => el('option', { value: i.id }, i.name || i.id)));
+    confirm(`Rescue ${title(server)}?`, 'It boots from the image, with its own disk as a second one, until it is ' +
+      'unrescued.', 'Rescue', async () => {
+        const { admin_password: password } = await call('POST', `/v1/servers/${server.id}/actions`,
+          image.value ? { action: 'rescue', image: image.value } : { action: 'rescue' });
+        say(`${title(server)}: rescue is under way.${password ? ` Its password is ${password}` : ''}`);
+        done('rescue');
+      }, el('label', {}, 'Image ', image));
+  };
+  const own = { delete: remove, snapshot, rename, resize: () => resize().catch(refused),
+    rebuild: () => rebuild().catch(refused), rescue: () => rescue().catch(refused) };
   return el('div', { class: 'acts' },
     verbsOf.map((verb) => button(verbs[verb], own[verb] || (() => act(verb).catch(refused)),
     { kind: verb === 'delete' ? 'quiet danger' : 'quiet', key: verb, label: `${verbs[verb]} ${title(server)}` })));

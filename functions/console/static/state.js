@@ -13,10 +13,12 @@ const moves = {
   active: ['stop', 'reboot', 'hard', 'shelve', 'snapshot'],
   stopped: ['start', 'hard', 'shelve', 'snapshot'], shelved: ['unshelve'],
   paused: ['unpause', 'hard', 'shelve', 'snapshot'], suspended: ['resume', 'hard', 'shelve', 'snapshot'],
-  rebooting: ['hard'], error: ['stop', 'hard'],
+  rebooting: ['hard'], error: ['stop', 'hard'], rescued: ['unrescue'],
 };
+const resized = ['confirm_resize', 'revert_resize'];
 // More of them, on the page of one server. A lock and a name can be changed in every state but these.
-const rare = { active: ['pause', 'suspend'] };
+const rare = { active: ['pause', 'suspend', 'resize', 'rebuild', 'rescue'], stopped: ['resize', 'rebuild', 'rescue'],
+  error: ['rebuild', 'rescue'] };
 const fixed = ['requested', 'unknown', 'deleting', 'deleted'];
 
 const moving = ['requested', 'building', 'rebooting', 'updating', 'resizing', 'deleting', 'running', 'due',
@@ -41,7 +43,8 @@ export const actions = (state) => [...(moves[state] || []), ...removal(state)];
 export function allActions(server) {
   const state = stateOf(server);
   const own = fixed.includes(state) ? [] : ['rename', server.locked ? 'unlock' : 'lock'];
-  return [...(moves[state] || []), ...(rare[state] || []), ...own, ...removal(state)];
+  const ends = server.status === 'VERIFY_RESIZE' && state === 'resizing' ? resized : [];
+  return [...(moves[state] || []), ...ends, ...(rare[state] || []), ...own, ...removal(state)];
 }
 
 const good = ['active', 'ready', 'done', 'verified', 'delivered', 'moved', 'up', 'proven'];

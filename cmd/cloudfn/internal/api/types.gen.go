@@ -181,21 +181,27 @@ const (
 
 // Defines values for ServerActionAction.
 const (
-	ServerActionActionDelete   ServerActionAction = "delete"
-	ServerActionActionDeploy   ServerActionAction = "deploy"
-	ServerActionActionLock     ServerActionAction = "lock"
-	ServerActionActionPause    ServerActionAction = "pause"
-	ServerActionActionReboot   ServerActionAction = "reboot"
-	ServerActionActionRename   ServerActionAction = "rename"
-	ServerActionActionResume   ServerActionAction = "resume"
-	ServerActionActionShelve   ServerActionAction = "shelve"
-	ServerActionActionSnapshot ServerActionAction = "snapshot"
-	ServerActionActionStart    ServerActionAction = "start"
-	ServerActionActionStop     ServerActionAction = "stop"
-	ServerActionActionSuspend  ServerActionAction = "suspend"
-	ServerActionActionUnlock   ServerActionAction = "unlock"
-	ServerActionActionUnpause  ServerActionAction = "unpause"
-	ServerActionActionUnshelve ServerActionAction = "unshelve"
+	ServerActionActionConfirmResize ServerActionAction = "confirm_resize"
+	ServerActionActionDelete        ServerActionAction = "delete"
+	ServerActionActionDeploy        ServerActionAction = "deploy"
+	ServerActionActionLock          ServerActionAction = "lock"
+	ServerActionActionPause         ServerActionAction = "pause"
+	ServerActionActionReboot        ServerActionAction = "reboot"
+	ServerActionActionRebuild       ServerActionAction = "rebuild"
+	ServerActionActionRename        ServerActionAction = "rename"
+	ServerActionActionRescue        ServerActionAction = "rescue"
+	ServerActionActionResize        ServerActionAction = "resize"
+	ServerActionActionResume        ServerActionAction = "resume"
+	ServerActionActionRevertResize  ServerActionAction = "revert_resize"
+	ServerActionActionShelve        ServerActionAction = "shelve"
+	ServerActionActionSnapshot      ServerActionAction = "snapshot"
+	ServerActionActionStart         ServerActionAction = "start"
+	ServerActionActionStop          ServerActionAction = "stop"
+	ServerActionActionSuspend       ServerActionAction = "suspend"
+	ServerActionActionUnlock        ServerActionAction = "unlock"
+	ServerActionActionUnpause       ServerActionAction = "unpause"
+	ServerActionActionUnrescue      ServerActionAction = "unrescue"
+	ServerActionActionUnshelve      ServerActionAction = "unshelve"
 )
 
 // AccessRule One kind of call to OpenStack, as Keystone defines it.
@@ -763,6 +769,12 @@ type FieldError struct {
 	Field string `json:"field"`
 }
 
+// FixedIP defines model for FixedIP.
+type FixedIP struct {
+	IP       string `json:"ip"`
+	SubnetID string `json:"subnet_id"`
+}
+
 // Flavor A size that a server may have.
 type Flavor struct {
 	// DiskGb Root disk, in GiB. 0: the image decides, or a volume is needed.
@@ -776,6 +788,34 @@ type Flavor struct {
 	// RAMMb Memory, in MiB.
 	RAMMb int `json:"ram_mb"`
 	Vcpus int `json:"vcpus"`
+}
+
+// FloatingIP defines model for FloatingIP.
+type FloatingIP struct {
+	Address string `json:"address"`
+
+	// CreatedAt RFC 3339 in UTC.
+	CreatedAt   Time   `json:"created_at"`
+	Description string `json:"description"`
+
+	// FixedAddress The address of the port; null if it is free.
+	FixedAddress *string `json:"fixed_address"`
+	ID           string  `json:"id"`
+
+	// NetworkID The external network.
+	NetworkID string `json:"network_id"`
+
+	// PortID The port that it is attached to; null if it is free.
+	PortID *string `json:"port_id"`
+
+	// ServerID The server that has the port; null if no server has it.
+	ServerID *string `json:"server_id"`
+
+	// Status Neutron's own: ACTIVE, DOWN (also while it is free) or ERROR.
+	Status string `json:"status"`
+
+	// UpdatedAt RFC 3339 in UTC.
+	UpdatedAt Time `json:"updated_at"`
 }
 
 // Grantee Who is authorized to act through the connection: the requesting user, or every user of the project with a role of `WRITE_ROLES` there.
@@ -1222,6 +1262,14 @@ type MovingServer struct {
 // MovingServerMethod defines model for MovingServer.Method.
 type MovingServerMethod string
 
+// NamedID defines model for NamedID.
+type NamedID struct {
+	ID string `json:"id"`
+
+	// Name Empty if it cannot be read.
+	Name string `json:"name"`
+}
+
 // Network Something a server can have a port on.
 type Network struct {
 	// External Floating IPs come from here. Plain members usually cannot launch on it.
@@ -1470,7 +1518,7 @@ type PartProblem struct {
 }
 
 // Permission `allocate`: launch servers, and reuse idle ones of the connection. `connect`: adopt any server of the project. `start`, `stop`,
-// `reboot`, `pause` (and unpause), `suspend` (and resume), `shelve` (unshelving takes `start`), `snapshot`: make images of servers, `lock` (and unlock), `rename`, `deploy` an agent, `deallocate`: delete. Disconnecting a server takes no permission.
+// `reboot`, `pause` (and unpause), `suspend` (and resume), `shelve` (unshelving takes `start`), `snapshot`: make images of servers, `lock` (and unlock), `rename`, `resize` (and confirm and revert it), `rebuild`: wipe disks, `rescue` (and unrescue), `deploy` an agent, `deallocate`: delete. Disconnecting a server takes no permission.
 type Permission string
 
 // PlanField defines model for PlanField.
@@ -1758,18 +1806,67 @@ type SecurityGroup struct {
 	Name        string `json:"name"`
 }
 
+// SecurityGroupRule defines model for SecurityGroupRule.
+type SecurityGroupRule struct {
+	Description string                     `json:"description"`
+	Direction   SecurityGroupRuleDirection `json:"direction"`
+	Ethertype   SecurityGroupRuleEthertype `json:"ethertype"`
+	ID          string                     `json:"id"`
+
+	// PortMax Of ICMP the code. Absent for all.
+	PortMax *int `json:"port_max,omitempty"`
+
+	// PortMin Of ICMP the type. Absent for all.
+	PortMin *int `json:"port_min,omitempty"`
+
+	// Protocol As Neutron shows it; empty for any.
+	Protocol string `json:"protocol"`
+
+	// RemoteCidr Of the other side; empty for any, or with a remote_group.
+	RemoteCidr string `json:"remote_cidr"`
+
+	// RemoteGroup The id of the security group of the other side; empty for any.
+	RemoteGroup string `json:"remote_group"`
+}
+
+// SecurityGroupRuleDirection defines model for SecurityGroupRule.Direction.
+type SecurityGroupRuleDirection string
+
+// SecurityGroupRuleEthertype defines model for SecurityGroupRule.Ethertype.
+type SecurityGroupRuleEthertype string
+
+// SecurityGroupWithRules defines model for SecurityGroupWithRules.
+type SecurityGroupWithRules struct {
+	// CreatedAt RFC 3339 in UTC.
+	CreatedAt   Time                `json:"created_at"`
+	Description string              `json:"description"`
+	ID          string              `json:"id"`
+	Name        string              `json:"name"`
+	Rules       []SecurityGroupRule `json:"rules"`
+
+	// UpdatedAt RFC 3339 in UTC.
+	UpdatedAt Time `json:"updated_at"`
+}
+
 // Server A server as Nova shows it to the caller; through a connection, as it is stored.
 type Server struct {
 	// Addresses By network.
 	Addresses []Address `json:"addresses"`
 
+	// AllowedActions Of a single server: the actions that its state allows; Nova has the last word. A `reboot` may have to be `hard`.
+	// With `confirm_resize` and `revert_resize` among them, a resize or a migration waits for one of the two.
+	AllowedActions *[]ActionVerb `json:"allowed_actions,omitempty"`
+
 	// CreatedAt RFC 3339 in UTC.
 	CreatedAt Time `json:"created_at"`
+
+	// Description Of a single server. Absent without one.
+	Description *string `json:"description,omitempty"`
 
 	// Fault Nova's message why the server is in ERROR. Nova's lists omit most; a page has it for its first 20 such servers.
 	Fault *ServerFault `json:"fault,omitempty"`
 
-	// Flavor The flavor as it was when the server was made.
+	// Flavor The flavor as it was when the server was made, or last resized.
 	Flavor ServerFlavor `json:"flavor"`
 	ID     string       `json:"id"`
 
@@ -1803,7 +1900,7 @@ type Server struct {
 	// Status Nova's own status: ACTIVE, SHUTOFF, ERROR and others.
 	Status string `json:"status"`
 
-	// Tags Of a single server, as Nova shows it. Absent in lists, as the next four are.
+	// Tags Of a single server, as Nova shows it. Absent in lists, as metadata, security_groups, server_groups and volumes are.
 	Tags *[]string `json:"tags,omitempty"`
 
 	// UpdatedAt The year 1 when it is unknown, because the cell is down.
@@ -1823,7 +1920,7 @@ type ServerAction struct {
 	// Command Of deploy: the arguments of the container. Without them, those of the image.
 	Command *[]string `json:"command,omitempty"`
 
-	// ConfirmRebuild Required for deploy, and must be true: the server's disk is recreated.
+	// ConfirmRebuild Required for deploy and rebuild, and must be true: the server's disk is recreated.
 	ConfirmRebuild *bool `json:"confirm_rebuild,omitempty"`
 
 	// ConnectionID The connection that the action is done through.
@@ -1831,6 +1928,9 @@ type ServerAction struct {
 
 	// Env Of deploy: the variables of the container, each one line. INSTANCE_ID and JOIN_TOKEN are added.
 	Env *map[string]string `json:"env,omitempty"`
+
+	// Flavor Required for resize: the flavor, by id or name.
+	Flavor *string `json:"flavor,omitempty"`
 
 	// Force Of delete: also a server that existed before it was connected.
 	Force *bool `json:"force,omitempty"`
@@ -1841,7 +1941,7 @@ type ServerAction struct {
 	// ID An id from the caller, so that the request can be repeated: the action is done once.
 	ID *string `json:"id,omitempty"`
 
-	// Image Required for deploy: the reference of an OCI image with a tag or a digest. Without a registry it is from Docker Hub.
+	// Image Required for deploy: the reference of an OCI image with a tag or a digest. Without a registry it is from Docker Hub. Of rebuild: the image for the disk, by id or unique name; the default is the server's own. Of rescue: the image to boot; the default is Nova's choice.
 	Image *string `json:"image,omitempty"`
 
 	// JoinToken Of deploy: the value of the variable JOIN_TOKEN, with which the agent joins. It should be valid once and for a short time.
@@ -1876,12 +1976,6 @@ type ServerAgent struct {
 
 	// ReadyAt When the agent reported ready. Null until then.
 	ReadyAt *Time `json:"ready_at"`
-}
-
-// ServerChange defines model for ServerChange.
-type ServerChange struct {
-	// Reusable Whether orders with reuse may use the server.
-	Reusable bool `json:"reusable"`
 }
 
 // ServerChanged defines model for ServerChanged.
@@ -1986,7 +2080,7 @@ type ServerFault struct {
 	Message string `json:"message"`
 }
 
-// ServerFlavor The flavor as it was when the server was made.
+// ServerFlavor The flavor as it was when the server was made, or last resized.
 type ServerFlavor struct {
 	// DiskGb Root disk, in GiB.
 	DiskGb int `json:"disk_gb"`
@@ -2000,6 +2094,24 @@ type ServerFlavor struct {
 	// RAMMb Memory, in MiB.
 	RAMMb int `json:"ram_mb"`
 	Vcpus int `json:"vcpus"`
+}
+
+// ServerFloatingIP defines model for ServerFloatingIP.
+type ServerFloatingIP struct {
+	Address string `json:"address"`
+
+	// FixedAddress The address of the server that it is mapped to.
+	FixedAddress string `json:"fixed_address"`
+	ID           string `json:"id"`
+
+	// NetworkID The external network.
+	NetworkID string `json:"network_id"`
+
+	// PortID The port of that address.
+	PortID string `json:"port_id"`
+
+	// Status Neutron's own: ACTIVE, DOWN or ERROR.
+	Status string `json:"status"`
 }
 
 // ServerGroup defines model for ServerGroup.
@@ -2041,6 +2153,18 @@ type ServerInstance struct {
 // ServerInstanceOrigin `launched`: by an order. `connected`: it existed before.
 type ServerInstanceOrigin string
 
+// ServerInterface defines model for ServerInterface.
+type ServerInterface struct {
+	FixedIps       []FixedIP `json:"fixed_ips"`
+	MacAddress     string    `json:"mac_address"`
+	Network        NamedID   `json:"network"`
+	PortID         string    `json:"port_id"`
+	SecurityGroups []NamedID `json:"security_groups"`
+
+	// Status Neutron's own, such as ACTIVE, BUILD or DOWN.
+	Status string `json:"status"`
+}
+
 // ServerRefusal Why the action failed for one of the servers.
 type ServerRefusal struct {
 	// Allowed The actions that the server's state allows, when that was the reason.
@@ -2053,6 +2177,17 @@ type ServerRefusal struct {
 
 // ServerRefusalAllowed defines model for ServerRefusal.Allowed.
 type ServerRefusalAllowed string
+
+// ServerSecurityGroup defines model for ServerSecurityGroup.
+type ServerSecurityGroup struct {
+	ID string `json:"id"`
+
+	// Name Empty if it cannot be read.
+	Name string `json:"name"`
+
+	// PortIds The server's ports that have it.
+	PortIds []string `json:"port_ids"`
+}
 
 // ServerVolume defines model for ServerVolume.
 type ServerVolume struct {
@@ -2079,6 +2214,9 @@ type ServersAction struct {
 	// ConnectionID The connection that the action is done through.
 	ConnectionID *string `json:"connection_id,omitempty"`
 
+	// Flavor Required for resize: the flavor, by id or name.
+	Flavor *string `json:"flavor,omitempty"`
+
 	// Force Of delete: also servers that existed before they were connected.
 	Force *bool `json:"force,omitempty"`
 
@@ -2087,6 +2225,9 @@ type ServersAction struct {
 
 	// Ids Ids of servers or of their instances. Each server once.
 	Ids []string `json:"ids"`
+
+	// Image Of rescue: the image to boot, by id or unique name; the default is Nova's choice.
+	Image *string `json:"image,omitempty"`
 
 	// Name Of snapshot: the name of each image. The default is the server's name.
 	Name *string `json:"name,omitempty"`

@@ -32,9 +32,9 @@ func TestWait(t *testing.T) {
 			}
 			return gets, nil
 		},
-		Done: func(n int) (bool, error) { return n == 3, nil },
-		Rows: func(n int) []output.Row { return []output.Row{{Name: "web", State: strconv.Itoa(n)}} },
-		Hint: func(n int) string { return fmt.Sprintf("web is %d", n) },
+		Done:      func(n int) (bool, error) { return n == 3, nil },
+		Rows:      func(n int) []output.Row { return []output.Row{{Name: "web", State: strconv.Itoa(n)}} },
+		Remaining: func(n int) string { return fmt.Sprintf("web is %d", n) },
 	}
 	if n, err := w.Wait(t.Context(), a, minute, 1); err != nil || n != 3 || gets != 3 {
 		t.Errorf("after %d gets: %d, %v", gets, n, err)

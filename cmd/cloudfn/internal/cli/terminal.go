@@ -143,10 +143,10 @@ const (
 
 // Waiter waits for one thing, or for some.
 type Waiter[T any] struct {
-	Get  func(context.Context) (T, error)
-	Done func(T) (bool, error) // an error ends the wait, unless it is transient
-	Rows func(T) []output.Row  // shown on stderr; nil = nothing is shown
-	Hint func(T) string        // what is not done yet, and how to follow it
+	Get       func(context.Context) (T, error)
+	Done      func(T) (bool, error) // an error ends the wait, unless it is transient
+	Rows      func(T) []output.Row  // shown on stderr; nil = nothing is shown
+	Remaining func(T) string        // what is not done yet, and how to follow it
 }
 
 // Wait gets it until it is done, or once if the user does not want to wait. latest is what is known of it before.
@@ -180,9 +180,9 @@ func (w Waiter[T]) Wait(ctx context.Context, a *App, wait Wait, latest T) (T, er
 		case <-within.Done():
 		}
 		if ctx.Err() != nil {
-			return latest, fmt.Errorf("%w: what was begun goes on (%s)", context.Cause(ctx), w.Hint(latest))
+			return latest, fmt.Errorf("%w: what was begun goes on (%s)", context.Cause(ctx), w.Remaining(latest))
 		}
-		return latest, Timeout("not done within %s, and it goes on: %s", wait.Limit, w.Hint(latest))
+		return latest, Timeout("not done within %s, and it goes on: %s", wait.Limit, w.Remaining(latest))
 	}
 }
 

@@ -171,7 +171,7 @@ type actions struct {
 var permissions = map[string]domain.Permission{
 	"launch": domain.MayAllocate, "create": domain.MayAllocate, "delete": domain.MayDeallocate,
 	"unshelve": domain.MayStart, "unpause": domain.MayPause, "resume": domain.MaySuspend, "unlock": domain.MayLock,
-	"rebuild": domain.MayDeploy,
+	"unrescue": domain.MayRescue, "confirm-resize": domain.MayResize, "revert-resize": domain.MayResize,
 }
 
 // Set implements pflag.Value.

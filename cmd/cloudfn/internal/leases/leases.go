@@ -160,7 +160,7 @@ func await(
 			name, state := cmp.Or(l.Value.Name, id), string(l.Value.Status)
 			return []output.Row{{Name: name, State: state, Note: reason(l.Value), IsFinal: isDone(l)}}
 		},
-		Hint: func(l api.Item[api.Lease]) string {
+		Remaining: func(l api.Item[api.Lease]) string {
 			return "it is " + string(l.Value.Status) + "; follow it by " + a.Name + " leases show " + id
 		},
 	}.Wait(ctx, a, wait, lease)
@@ -263,7 +263,7 @@ func watch(ctx context.Context, a *cli.App, lease api.Item[api.Lease]) (api.Item
 			show(l.Value)
 			return slices.Contains(ended, l.Value.Status), nil
 		},
-		Hint: func(api.Item[api.Lease]) string { return "it is " + string(status) },
+		Remaining: func(api.Item[api.Lease]) string { return "it is " + string(status) },
 	}.Wait(ctx, a, cli.Wait{IsOn: true, Limit: math.MaxInt64}, lease)
 }
 

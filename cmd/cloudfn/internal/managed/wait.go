@@ -52,7 +52,7 @@ func Await(ctx context.Context, a *cli.App, wait cli.Wait, targets []*Target) er
 			}
 			return rows
 		},
-		Hint: func([]*Target) string { return pending(targets) },
+		Remaining: func([]*Target) string { return pending(targets) },
 	}.Wait(ctx, a, wait, nil) // nothing is known of them before
 	if err != nil {
 		return err

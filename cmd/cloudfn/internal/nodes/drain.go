@@ -94,7 +94,7 @@ func follow(ctx context.Context, a *cli.App, n api.Item[api.Node], wait cli.Wait
 		Get:  func(ctx context.Context) (api.Item[api.Node], error) { return noun.Get(ctx, a, name, nil) },
 		Done: func(n api.Item[api.Node]) (bool, error) { return isOver(n.Value.Drain), nil },
 		Rows: func(n api.Item[api.Node]) []output.Row { return rows(a, n.Value) },
-		Hint: func(n api.Item[api.Node]) string {
+		Remaining: func(n api.Item[api.Node]) string {
 			return fmt.Sprintf("the drain of %[1]s is %[2]s; follow it by %[3]s nodes show %[1]s, stop it by %[3]s "+
 				"nodes cancel-drain %[1]s", name, drainText(n.Value.Drain), a.Name)
 		},

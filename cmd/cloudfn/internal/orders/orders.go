@@ -210,8 +210,8 @@ func (w Waiter) Wait(ctx context.Context, a *cli.App) (api.Item[api.Order], erro
 			}
 			return o.Value.Status != api.OrderStatusRunning, nil
 		},
-		Rows: func(o api.Item[api.Order]) []output.Row { return instanceRows(o.Value) },
-		Hint: func(api.Item[api.Order]) string { return FollowHint(a, w.ID, w.Connection) },
+		Rows:      func(o api.Item[api.Order]) []output.Row { return instanceRows(o.Value) },
+		Remaining: func(api.Item[api.Order]) string { return FollowHint(a, w.ID, w.Connection) },
 	}.Wait(ctx, a, w.Flags, w.Launched)
 }
 

@@ -27,6 +27,7 @@ type result struct {
 	Changed  bool               `json:"changed"`
 	ActionID string             `json:"action_id,omitempty"`
 	ImageID  string             `json:"image_id,omitempty"`
+	Password string             `json:"admin_password,omitempty"`
 	Error    *api.ServerRefusal `json:"error,omitempty"`
 	isDone   bool               // the command has waited for it
 }
@@ -75,7 +76,8 @@ func idFlag(cmd *cobra.Command) {
 func (s *servers) actCommand(action, short, example string) *cobra.Command {
 	var wait cli.Wait
 	cmd := &cobra.Command{
-		Use: action + " SERVER...", Short: short, Example: example, Args: cobra.MinimumNArgs(1),
+		Use: strings.ReplaceAll(action, "_", "-") + " SERVER...", Short: short, Example: example,
+		Args:              cobra.MinimumNArgs(1),
 		ValidArgsFunction: s.Complete(0, s.finder(filter{})),
 		Annotations:       cli.Calls("actOnServer", "actOnServers", "getServer", "getServerAction", "listServers"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -83,7 +85,7 @@ func (s *servers) actCommand(action, short, example string) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			body := cli.Body(cmd.Flags(), "id", "hard", "force", "name", "reason")
+			body := cli.Body(cmd.Flags(), "id", "hard", "force", "name", "reason", "flavor", "image")
 			return s.act(cmd.Context(), targets, action, body, wait)
 		},
 	}
@@ -223,6 +225,8 @@ func (r result) text() string {
 		return fmt.Sprintf("%s (allowed: %s)", r.Error.Detail, strings.Join(allowed, ", "))
 	case r.Error != nil:
 		return r.Error.Detail
+	case r.Password != "":
+		return "the password is " + r.Password
 	case r.isDone && r.ImageID != "":
 		return "done: image " + r.ImageID
 	case r.isDone:
@@ -262,6 +266,8 @@ type waiter struct {
 	action     api.ServerActionAction
 	isAccepted bool   // Nova has accepted an action through a connection
 	hasMoved   bool   // it was in another state than error: from then on error is a failure
+	flavor     string // of a server that is being resized, before
+	hasRebuilt bool   // Nova has begun to rebuild it
 	note       string // what is still to come, besides its state
 }
 
@@ -273,8 +279,18 @@ var goals = map[api.ServerActionAction]domain.InstanceState{
 	api.ServerActionActionSuspend: domain.InstanceSuspended, api.ServerActionActionResume: domain.InstanceActive,
 	api.ServerActionActionReboot: domain.InstanceActive, api.ServerActionActionDeploy: domain.InstanceActive,
 	api.ServerActionActionShelve: domain.InstanceShelved, api.ServerActionActionUnshelve: domain.InstanceActive,
-	api.ServerActionActionDelete: domain.InstanceDeleted,
+	api.ServerActionActionDelete:            domain.InstanceDeleted,
+	api.ServerActionAction(domain.Rebuild):  domain.InstanceActive,
+	api.ServerActionAction(domain.Rescue):   domain.InstanceRescued,
+	api.ServerActionAction(domain.Unrescue): domain.InstanceActive,
+	// The status says when Nova has done it: see updateResize.
+	api.ServerActionAction(domain.Resize):        domain.InstanceResizing,
+	api.ServerActionAction(domain.ConfirmResize): domain.InstanceActive,
+	api.ServerActionAction(domain.RevertResize):  domain.InstanceActive,
 }
+
+// verifyResize is Nova's status of a server that waits until its resize is confirmed or reverted.
+const verifyResize = "VERIFY_RESIZE"
 
 // stable are the states that last until someone acts.
 var stable = []domain.InstanceState{
@@ -301,8 +317,8 @@ func (s *servers) wait(ctx context.Context, results []*result, action api.Server
 			}
 			return all, nil
 		},
-		Done: func(all []*waiter) (bool, error) { return len(open(all)) == 0, nil },
-		Hint: progress,
+		Done:      func(all []*waiter) (bool, error) { return len(open(all)) == 0, nil },
+		Remaining: progress,
 	}.Wait(ctx, s.App, wait, all)
 	return err
 }
@@ -388,6 +404,9 @@ func (w *waiter) update(server api.Server) {
 	}
 	w.State, w.note = string(state), ""
 	w.hasMoved = w.hasMoved || state != domain.InstanceError
+	if w.updateResize(server, state) || w.updateRebuild(server, state) {
+		return
+	}
 	goal, hasGoal := goals[w.action]
 	isDelete, isGoal := w.action == api.ServerActionActionDelete, state == goal || !hasGoal
 	switch {
@@ -403,6 +422,38 @@ func (w *waiter) update(server api.Server) {
 	case w.ActionID == "" && server.Instance != nil && state != domain.InstanceError && slices.Contains(stable, state):
 		w.fail(api.CodeConflict, "the server is "+w.State+" again")
 	}
+}
+
+// updateResize judges a server whose resize begins or ends; false when that needs no other judgement than update's.
+func (w *waiter) updateResize(server api.Server, state domain.InstanceState) bool {
+	isSettled := state == domain.InstanceActive || state == domain.InstanceStopped
+	switch action := domain.Action(w.action); {
+	case action == domain.ConfirmResize, action == domain.RevertResize:
+		w.isDone = isSettled // it may have been stopped before
+		return isSettled
+	case action != domain.Resize:
+		return false
+	case server.Status == verifyResize:
+		w.isDone = true
+	case state == domain.InstanceResizing:
+		w.flavor = cmp.Or(w.flavor, server.Flavor.Name)
+		w.note = ", and Nova has not finished it"
+	case isSettled && w.flavor != "" && w.flavor != server.Flavor.Name: // the cloud confirms automatically
+		w.isDone = true
+	default:
+		return false
+	}
+	return true
+}
+
+// updateRebuild ends the wait for a rebuild of a stopped server, which is stopped again.
+func (w *waiter) updateRebuild(server api.Server, state domain.InstanceState) bool {
+	if domain.Action(w.action) != domain.Rebuild {
+		return false
+	}
+	w.hasRebuilt = w.hasRebuilt || server.Status == "REBUILD"
+	w.isDone = w.hasRebuilt && state == domain.InstanceStopped
+	return w.isDone
 }
 
 // isReady reports whether the latest agent has come up.

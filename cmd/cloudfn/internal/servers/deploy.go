@@ -218,7 +218,7 @@ func (s *servers) reusableCommand() *cobra.Command {
 	var isOff bool
 	cmd := s.oneCommand("reusable", "Let orders with --reuse take a stopped server", []string{"changeServer"},
 		func(cmd *cobra.Command, id string) error {
-			path, body := "/v1/servers/"+id, api.ServerChange{Reusable: !isOff}
+			path, body := "/v1/servers/"+id, map[string]any{"reusable": !isOff}
 			changed := cli.Noun[api.ServerChanged]{Table: changedTable}
 			return changed.Send(cmd.Context(), s.App, http.MethodPatch, path, body)
 		})
@@ -268,7 +268,7 @@ func (s *servers) showAction(ctx context.Context, id string, wait cli.Wait) erro
 		Done: func(d api.Item[api.DelegatedAction]) (bool, error) {
 			return d.Value.Status != api.DelegatedActionStatusRunning, nil
 		},
-		Hint: func(d api.Item[api.DelegatedAction]) string {
+		Remaining: func(d api.Item[api.DelegatedAction]) string {
 			return "the action is " + cmp.Or(string(d.Value.Status), "not known yet")
 		},
 	}.Wait(ctx, s.App, wait, api.Item[api.DelegatedAction]{})

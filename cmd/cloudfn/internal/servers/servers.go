@@ -38,8 +38,10 @@ func Command(a *cli.App) *cobra.Command {
 		s.listCommand(), s.showCommand(), s.historyCommand(), s.startCommand(), s.stopCommand(), s.rebootCommand(),
 		s.shelveCommand(), s.unshelveCommand(), s.snapshotCommand(), s.consoleCommand(), s.deleteCommand(),
 		s.deployCommand(), s.connectCommand(), s.disconnectCommand(), s.reusableCommand(), s.actionCommand(),
-		s.volumesCommand(), s.attachCommand(), s.detachCommand())
+		s.volumesCommand(), s.attachCommand(), s.detachCommand(), s.setCommand(), s.unsetCommand())
 	c.AddCommand(s.stateCommands()...)
+	c.AddCommand(s.networkCommands()...)
+	c.AddCommand(s.floatingIPCommands()...)
 	c.Aliases = []string{"server"}
 	c.Long = `List, show and act on servers. SERVER is the id of a server, or of the instance that it is tracked as,
 or a name that only one server has. -o name prints for each server what other commands take: its name, or its id where
@@ -200,8 +202,8 @@ func detailTable(found api.Item[api.Server], lease string) output.Table[api.Serv
 	return output.Table[api.Server]{
 		Name: names([]api.Item[api.Server]{found}),
 		Columns: []string{
-			"NAME", "ID", "STATUS*", "STATE*:instance.state", "LOCKED", "FAULT", "ADDRESSES", "FLAVOR", "IMAGE", "ZONE",
-			"KEY:key_name", "SECURITY_GROUPS", "SERVER_GROUPS", "VOLUMES", "METADATA", "TAGS", "LEASE",
+			"NAME", "ID", "DESCRIPTION", "STATUS*", "STATE*:instance.state", "LOCKED", "FAULT", "ADDRESSES", "FLAVOR",
+			"IMAGE", "ZONE", "KEY:key_name", "SECURITY_GROUPS", "SERVER_GROUPS", "VOLUMES", "METADATA", "TAGS", "LEASE",
 			"CREATED:created_at", "UPDATED", "INSTANCE:instance.id", "ORIGIN:instance.origin",
 			"CONNECTION:instance.connection_id", "AGENT", "PARTIAL",
 		},

@@ -145,8 +145,48 @@ func TestGoals(t *testing.T) {
 		if (domain.ActionRequest{Action: domain.Action(verb)}).After(domain.InstanceActive) == domain.InstanceActive {
 			continue
 		}
-		if end, ok := goals[api.ServerActionAction(verb)]; !ok || !slices.Contains(stable, end) {
+		end, ok := goals[api.ServerActionAction(verb)]
+		if !ok || end != domain.InstanceResizing && !slices.Contains(stable, end) {
 			t.Errorf("%s ends in %q", verb, end)
+		}
+	}
+}
+
+// TestResizeGoals: a resize is done when it waits for its end, or the cloud has ended it; an end when the server is as
+// before.
+func TestResizeGoals(t *testing.T) {
+	t.Parallel()
+	type step struct {
+		status, flavor string
+		isDone, fails  bool
+	}
+	for name, tc := range map[string]struct {
+		action domain.Action
+		steps  []step
+	}{
+		"waits": {domain.Resize, []step{{"RESIZE", "small", false, false}, {"VERIFY_RESIZE", "large", true, false}}},
+		"confirmed by the cloud": {
+			domain.Resize, []step{{"RESIZE", "small", false, false}, {"ACTIVE", "large", true, false}},
+		},
+		"no host": {domain.Resize, []step{{"RESIZE", "small", false, false}, {"ACTIVE", "small", false, true}}},
+		"confirm": {
+			domain.ConfirmResize, []step{{"VERIFY_RESIZE", "large", false, false}, {"SHUTOFF", "large", true, false}},
+		},
+		"revert": {
+			domain.RevertResize, []step{{"REVERT_RESIZE", "large", false, false}, {"ACTIVE", "small", true, false}},
+		},
+		"revert fails": {
+			domain.RevertResize, []step{{"REVERT_RESIZE", "large", false, false}, {"ERROR", "large", false, true}},
+		},
+	} {
+		w := &waiter{result: &result{}, action: api.ServerActionAction(tc.action)}
+		for n, s := range tc.steps {
+			server := api.Server{Status: s.status, Flavor: api.ServerFlavor{Name: s.flavor}}
+			server.Instance = &api.ServerInstance{State: api.InstanceState(domain.StateOf(s.status, ""))}
+			w.update(server)
+			if w.isDone != s.isDone || (w.Error != nil) != s.fails {
+				t.Errorf("%s: step %d: done %t, %+v", name, n, w.isDone, w.Error)
+			}
 		}
 	}
 }

@@ -33,10 +33,10 @@ func (s *servers) volumesCommand() *cobra.Command {
 		})
 }
 
-// ownOnly rejects a connection: volumes take a token of the server's project.
+// ownOnly rejects a connection: what Nova and Neutron have of a server takes a token of its project.
 func (s *servers) ownOnly() error {
 	if s.connection != "" {
-		return exit.Usagef("--connection cannot be combined with it: volumes take a token of the server's project")
+		return exit.Usagef("--connection cannot be combined with it: it takes a token of the server's project")
 	}
 	return nil
 }

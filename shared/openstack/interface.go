@@ -1,0 +1,107 @@
+package openstack
+
+import (
+	"cmp"
+	"context"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/gophercloud/gophercloud/v2"
+	"github.com/gophercloud/gophercloud/v2/openstack/compute/v2/attachinterfaces"
+	"github.com/gophercloud/gophercloud/v2/openstack/networking/v2/ports"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+// Interfaces lists the ports of a server, in the order of their networks.
+func (s *Session) Interfaces(ctx context.Context, serverID string) ([]domain.Interface, error) {
+	neutron, err := s.neutron(ctx)
+	if err != nil {
+		return nil, err
+	}
+	type port struct {
+		ID        string   `json:"id"`
+		Owner     string   `json:"device_owner"`
+		NetworkID string   `json:"network_id"`
+		MAC       string   `json:"mac_address"`
+		Status    string   `json:"status"`
+		Groups    []string `json:"security_groups"`
+		IsSecured *bool    `json:"port_security_enabled"` // nil = a port cannot be without security groups
+		Revision  int      `json:"revision_number"`
+		Addresses []struct {
+			SubnetID string `json:"subnet_id"`
+			IP       string `json:"ip_address"`
+		} `json:"fixed_ips"`
+	}
+	type page struct {
+		Ports []port `json:"ports"`
+		Links []link `json:"ports_links"`
+	}
+	query := url.Values{"limit": {pageLimit}, "device_id": {serverID}, "fields": {
+		"id", "device_owner", "network_id", "mac_address", "status", "security_groups", "port_security_enabled",
+		"revision_number", "fixed_ips",
+	}}
+	found, err := everyPage(ctx, neutron, neutron.ServiceURL("ports"), query,
+		func(p *page) ([]port, string) { return p.Ports, linkTo(p.Links) },
+		func(p port) string { return p.ID })
+	all := []domain.Interface{}
+	for _, p := range found {
+		if !strings.HasPrefix(p.Owner, "compute:") {
+			continue
+		}
+		i := domain.Interface{
+			ID: p.ID, NetworkID: p.NetworkID, MAC: p.MAC, Status: p.Status, Groups: p.Groups,
+			IsSecured: p.IsSecured == nil || *p.IsSecured, Revision: p.Revision, Addresses: []domain.FixedIP{},
+		}
+		for _, a := range p.Addresses {
+			i.Addresses = append(i.Addresses, domain.FixedIP{SubnetID: a.SubnetID, IP: a.IP})
+		}
+		all = append(all, i)
+	}
+	slices.SortFunc(all, func(a, b domain.Interface) int {
+		return cmp.Or(strings.Compare(a.NetworkID, b.NetworkID), strings.Compare(a.ID, b.ID))
+	})
+	return all, err
+}
+
+// SetInterfaceGroups gives a port other security groups, by their ids, unless the port has changed since it was read:
+// then it is a Precondition.
+func (s *Session) SetInterfaceGroups(ctx context.Context, i domain.Interface, groups []string) error {
+	neutron, err := s.neutron(ctx)
+	if err != nil {
+		return err
+	}
+	err = ports.Update(ctx, neutron, i.ID, ports.UpdateOpts{SecurityGroups: &groups, RevisionNumber: &i.Revision}).Err
+	if gophercloud.ResponseCodeIs(err, http.StatusPreconditionFailed) {
+		return apperr.Wrap(apperr.Precondition, err, "neutron: the port %s was changed meanwhile", i.ID)
+	}
+	return classify("neutron", err)
+}
+
+// AttachPort gives a server an interface, and returns the id of its port. One that Nova makes on a network is deleted
+// with the interface, and has the project's default security group.
+func (s *Session) AttachPort(ctx context.Context, serverID string, r domain.InterfaceRequest) (string, error) {
+	nova, err := s.compute(ctx, computeBase)
+	if err != nil {
+		return "", err
+	}
+	opts := attachinterfaces.CreateOpts{NetworkID: r.NetworkID, PortID: r.PortID}
+	if r.FixedIP != "" {
+		opts.FixedIPs = []attachinterfaces.FixedIP{{IPAddress: r.FixedIP}}
+	}
+	made, err := attachinterfaces.Create(ctx, nova, serverID, opts).Extract()
+	if err != nil {
+		return "", classify("nova", err)
+	}
+	return made.PortID, nil
+}
+
+// DetachPort has Nova take an interface from a server.
+func (s *Session) DetachPort(ctx context.Context, serverID, portID string) error {
+	return s.act(ctx, func(nova *gophercloud.ServiceClient) error {
+		return attachinterfaces.Delete(ctx, nova, serverID, portID).ExtractErr()
+	})
+}
