@@ -81,6 +81,10 @@ func (s service) checkCloud(ctx context.Context, a access, req createOrder, out 
 	out.checkAddresses(found, facts)
 	out.checkRoom(req, found, facts)
 	out.checkVolumes(req, facts.volumes)
+	out.checkFloatingIPs(req, facts.floating, facts.floatingWithheld)
+	if err := out.addErrors(resolveFloatingIPs(ctx, a.cloud, req, found)); err != nil {
+		return err
+	}
 	for _, i := range req.items {
 		for field, why := range facts.withheld {
 			if why != "" {
@@ -274,8 +278,12 @@ func (r *launchReport) unchecked(field, detail string) {
 type facts struct {
 	names
 
-	volumes      volumeFacts
-	quota        domain.Quota
+	volumes volumeFacts
+	quota   domain.Quota
+
+	floating         domain.QuotaItem // of floating IPs
+	floatingWithheld string           // why that is unknown
+
 	networks     []domain.Network
 	free         map[string]map[int]float64 // addresses by network and IP version
 	freeWithheld string                     // why those are unknown
@@ -303,6 +311,14 @@ func gather(ctx context.Context, cloud *openstack.Session, req createOrder, foun
 		out.volumes, err = readVolumes(ctx, cloud, req)
 		return err
 	})
+	if req.spec.FloatingIPs {
+		group.Go(func() (err error) {
+			if out.floating, err = cloud.FloatingIPQuota(ctx); err != nil {
+				out.floatingWithheld, err = whyWithheld(err)
+			}
+			return err
+		})
+	}
 	out.space(ctx, group, cloud, found)
 	err = group.Wait()
 	return out, err

@@ -191,6 +191,8 @@ type launchRequest struct {
 	UserDataBase64 *userDataBase64 `json:"user_data_base64,omitempty" nullable:"false"`
 	BootVolume     *bootVolume     `json:"boot_volume,omitempty" nullable:"false"`
 	Volumes        []dataVolume    `json:"volumes,omitempty" maxItems:"25" nullable:"false"`
+
+	FloatingIP *floatingIP `json:"floating_ip,omitempty" nullable:"false"`
 	Options
 }
 
@@ -213,6 +215,8 @@ type launchInstance struct {
 	UserDataBase64 *userDataBase64 `json:"user_data_base64,omitempty" nullable:"true"`
 	BootVolume     *bootVolume     `json:"boot_volume,omitempty"`
 	Volumes        []dataVolume    `json:"volumes,omitzero" required:"false" nullable:"true" maxItems:"25"`
+
+	FloatingIP *floatingIP `json:"floating_ip,omitempty" nullable:"false"`
 	Options
 }
 
@@ -254,6 +258,8 @@ type Instance struct {
 	KeyName  string               `json:"key_name,omitempty" minLength:"1" doc:"The key pair. Absent without one."`
 	LeaseID  *uuid.UUID           `json:"lease_id,omitempty" doc:"The open lease that it is in."`
 	Error    *InstanceError       `json:"error,omitempty"`
+
+	FloatingIP string `json:"floating_ip,omitempty" minLength:"1" doc:"The address that it was given."`
 }
 
 // OrderError is why an order has not become what was requested.
@@ -298,7 +304,8 @@ func show(o domain.Order, with related) Order {
 		if i.DisconnectedAt.IsZero() {
 			out.Instances = append(out.Instances, Instance{
 				ID: i.ID, Name: i.Name, ServerID: i.ServerID, State: i.State, KeyName: i.KeyName,
-				LeaseID: orNil(i.LeaseID), Error: (*InstanceError)(i.Problem),
+				LeaseID: orNil(i.LeaseID), Error: (*InstanceError)(i.Failure()),
+				FloatingIP: domain.Deref(i.FloatingIP).Address,
 			})
 		}
 	}

@@ -19,6 +19,7 @@ func (in launchRequest) hash() [sha256.Size]byte {
 	in.Options = in.canonical()
 	in.ID, in.ConnectionID, in.ReservationID = "", lower(in.ConnectionID), lower(in.ReservationID)
 	in.Lease, in.BootVolume, in.Volumes = in.Lease.canonical(), in.BootVolume.canonical(), canonicalVolumes(in.Volumes)
+	in.FloatingIP = in.FloatingIP.canonical()
 	if in.Count == nil && len(in.Instances) == 0 {
 		in.Count = new(1)
 	}
@@ -116,6 +117,7 @@ func (in launchRequest) order() (createOrder, []error) {
 		req.items = append(req.items, i)
 	}
 	req.spec.SetsVolumes = slices.ContainsFunc(req.items, func(i item) bool { return i.spec.SetsVolumes() })
+	req.spec.FloatingIPs = slices.ContainsFunc(req.items, func(i item) bool { return i.spec.FloatingIP != nil })
 	req.name = in.leaseName(req.items)
 	return req, append(errs, req.checkSpecial()...)
 }
@@ -160,7 +162,7 @@ func (in launchRequest) check() []error {
 		Metadata: in.Metadata, UserData: &in.UserData, UserDataBase64: in.UserDataBase64,
 		Options:  in.Options,
 		Networks: in.Networks, Flavor: &in.Flavor, Image: &in.Image,
-		BootVolume: in.BootVolume, Volumes: in.Volumes,
+		BootVolume: in.BootVolume, Volumes: in.Volumes, FloatingIP: in.FloatingIP,
 	}
 	wrong = append(wrong, own.check(func(field string) string { return field })...)
 	if in.Reuse {
@@ -215,6 +217,7 @@ func (o launchInstance) check(at func(field string) string) []error {
 	for k, v := range o.Volumes {
 		v.check(&wrong, fmt.Sprintf("%s[%d]", at("volumes"), k))
 	}
+	o.FloatingIP.check(&wrong, at("floating_ip"))
 	o.Options.check(&wrong, at)
 	return wrong
 }
@@ -284,6 +287,9 @@ func (in launchRequest) item(n, count int, o launchInstance) (item, []error) {
 		volumes = o.Volumes
 	}
 	i.setVolumes(boot, volumes)
+	if i.spec.FloatingIP = in.FloatingIP.ordered(); own("floating_ip", o.FloatingIP != nil) {
+		i.spec.FloatingIP = o.FloatingIP.ordered()
+	}
 	if o.UserData != nil {
 		i.userData = o.UserData.Secret
 	}

@@ -105,6 +105,9 @@ func (i item) special() map[string]string {
 			found[i.idField(n)] = v.ID
 		}
 	}
+	if i.spec.FloatingIP != nil && i.spec.FloatingIP.Address != "" {
+		found[i.fields["floating_ip"]] = "floating IP " + i.spec.FloatingIP.Address
+	}
 	return found
 }
 
@@ -116,6 +119,8 @@ func (req createOrder) checkSpecial() []error {
 		for _, field := range i.volumeFields {
 			wrong.forbid(req.connectionID != uuid.Nil, field, "cannot be combined with connection_id")
 		}
+		wrong.forbid(req.connectionID != uuid.Nil && i.spec.FloatingIP != nil, i.fields["floating_ip"],
+			"cannot be combined with connection_id")
 		special := i.special()
 		for field, what := range special {
 			wrong.forbid(req.connectionID != uuid.Nil, field, "cannot be combined with connection_id")

@@ -265,6 +265,9 @@ func (s service) specs(ctx context.Context, a access, req createOrder) ([]domain
 	if err := first(append(errs, names.check(req)...)); err != nil {
 		return nil, nil, err
 	}
+	if err := first(resolveFloatingIPs(ctx, a.cloud, req, found)); err != nil {
+		return nil, nil, err
+	}
 	specs := make([]domain.LaunchSpec, len(found))
 	for n, f := range found {
 		specs[n] = f.spec

@@ -156,7 +156,7 @@ func (e *event) work(ctx context.Context) error {
 // reconcile works on orders, and follows what Nova is changing unless another replica does. Each replica reconciles
 // orders after what it has read: the one that follows may have reconciled before that was stored.
 func (e *event) reconcile(ctx context.Context) error {
-	reconcileErr := e.reconcileOrders(ctx)
+	reconcileErr := errors.Join(e.reconcileOrders(ctx), e.releaseFloatingIPs(ctx))
 	claim, err := e.jobs.Claim(ctx, jobKind, jobKey, claimFor)
 	if err != nil || !claim.Acquired {
 		return errors.Join(reconcileErr, err)
@@ -177,7 +177,7 @@ func (e *event) follow(ctx context.Context) error {
 		if err == nil && len(moving) > 0 {
 			err = e.readMoving(ctx, moving)
 		}
-		if err = errors.Join(err, e.reconcileOrders(ctx)); err != nil || len(moving) == 0 {
+		if err = errors.Join(err, e.reconcileOrders(ctx), e.releaseFloatingIPs(ctx)); err != nil || len(moving) == 0 {
 			return err
 		}
 	}

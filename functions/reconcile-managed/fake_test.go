@@ -359,6 +359,18 @@ func (f *fakeNova) CreateServer(
 	return id, nil
 }
 
+// EnsureFloatingIP is never called: managed servers have no floating IPs.
+func (f *fakeNova) EnsureFloatingIP(
+	context.Context, string, domain.FloatingIPAttach,
+) (domain.FloatingIP, bool, error) {
+	return domain.FloatingIP{}, false, errors.New("a managed server has no floating IP")
+}
+
+// ReleaseFloatingIPs is never called, as EnsureFloatingIP is not.
+func (f *fakeNova) ReleaseFloatingIPs(context.Context, string, string) error {
+	return errors.New("a managed server has no floating IP")
+}
+
 // SetVolumes is never called: the volumes of managed servers stay as their create call leaves them.
 func (f *fakeNova) SetVolumes(context.Context, string, []domain.ServerVolume) error {
 	return errors.New("a managed server needs no step for its volumes")

@@ -59,7 +59,8 @@ type PortAddress struct {
 
 // Route is how a subnet is connected to external networks.
 type Route struct {
-	External []string // the ids of the networks that a router connects it to
+	NetworkID string
+	External  []string // the ids of the networks that a router connects it to
 	// IsPartial reports whether the project may not see all routers of the subnet.
 	IsPartial bool
 }

@@ -102,10 +102,11 @@ type Instance struct {
 	LeaseID        uuid.UUID // the open lease that it is in; zero = none
 	DisconnectedAt time.Time // zero = it is connected
 	CreatedAt      time.Time
-	NovaAt         time.Time // the server's updated_at in Nova; zero = unknown
-	DeleteTries    int       // calls to delete its server that Nova accepted or rejected
-	DeleteTriedAt  time.Time // the last one; zero = never
-	VolumesSetAt   time.Time // when StepVolumes was taken; zero = it was not
+	NovaAt         time.Time           // the server's updated_at in Nova; zero = unknown
+	DeleteTries    int                 // calls to delete its server that Nova accepted or rejected
+	DeleteTriedAt  time.Time           // the last one; zero = never
+	VolumesSetAt   time.Time           // when StepVolumes was taken; zero = it was not
+	FloatingIP     *InstanceFloatingIP // nil = StepFloatingIP was not taken
 	// CallID is the create call of ServerID. It is not stored with the instance.
 	CallID uuid.UUID
 	// IsOtherSize reports that the last Observe has changed the flavor or the image of Spec.

@@ -82,6 +82,9 @@ type OrderSpec struct {
 	// SetsVolumes says that volumes of its servers need StepVolumes.
 	SetsVolumes bool `json:"sets_volumes,omitempty"`
 
+	// FloatingIPs says that servers get floating IPs by StepFloatingIP.
+	FloatingIPs bool `json:"floating_ips,omitempty"`
+
 	// IsManaged reports whether its server is a member of a managed resource, and carries ManagedTag.
 	IsManaged bool `json:"managed,omitempty"`
 
@@ -92,7 +95,7 @@ type OrderSpec struct {
 
 // NeedsReconcile reports whether the order needs more steps than creating its servers.
 func (s OrderSpec) NeedsReconcile() bool {
-	return s.OnFailure == Rollback || s.Stopped || s.Reuse || s.SetsVolumes
+	return s.OnFailure == Rollback || s.Stopped || s.Reuse || s.SetsVolumes || s.FloatingIPs
 }
 
 // OnFailure says what happens to an order's servers when one of them fails.
@@ -126,7 +129,7 @@ func (o Order) Evaluate() OrderStatus {
 		if !o.settled(i) {
 			return OrderRunning
 		}
-		if i.State == InstanceError {
+		if i.State == InstanceError || i.lacksFloatingIP() {
 			failed++
 		}
 	}
@@ -177,7 +180,7 @@ func (o Order) settled(i Instance) bool {
 	if i.isDisconnected() {
 		return true
 	}
-	if o.IsReplaced(i) || o.awaitsVolumes(i) {
+	if o.IsReplaced(i) || o.awaitsVolumes(i) || o.awaitsFloatingIP(i) {
 		return false
 	}
 	if o.Spec.Stopped {
@@ -224,6 +227,8 @@ const (
 	StepDelete Step = "delete" // delete the server
 	// StepVolumes sets the names of the server's volumes, and which of them are deleted with it.
 	StepVolumes Step = "volumes"
+	// StepFloatingIP gives the server its floating IP.
+	StepFloatingIP Step = "floating_ip"
 	// StepSkip finds its server by tag, and records NotCreated if it has none: it is not created any more.
 	StepSkip Step = "skip"
 )
@@ -252,6 +257,10 @@ func (o Order) Next() []Step {
 		case o.awaitsVolumes(i):
 			if o.maySetVolumes(i) {
 				steps[n] = StepVolumes
+			}
+		case o.awaitsFloatingIP(i):
+			if o.mayGiveFloatingIP(i) {
+				steps[n] = StepFloatingIP
 			}
 		case o.Spec.Stopped && i.State == InstanceActive:
 			steps[n] = StepStop
@@ -313,6 +322,7 @@ type LaunchSpec struct {
 	ConfigDrive    bool              `json:"config_drive,omitempty"`
 	Hints          map[string]any    `json:"scheduler_hints,omitempty"` // texts, and lists of them
 	Volumes        []ServerVolume    `json:"volumes,omitempty"`         // that it has at its first boot
+	FloatingIP     *ServerFloatingIP `json:"floating_ip,omitempty"`     // that it gets once it runs
 }
 
 // Attachment is one connection of a server: to a network, with an address if it is given, or by an existing port.

@@ -159,6 +159,18 @@ func (v modelView) Server(ctx context.Context, id string) (domain.Server, error)
 	return s, err
 }
 
+// EnsureFloatingIP is never called: managed servers have no floating IPs.
+func (v modelView) EnsureFloatingIP(
+	context.Context, string, domain.FloatingIPAttach,
+) (domain.FloatingIP, bool, error) {
+	return domain.FloatingIP{}, false, errors.New("a managed server has no floating IP")
+}
+
+// ReleaseFloatingIPs is never called, as EnsureFloatingIP is not.
+func (v modelView) ReleaseFloatingIPs(context.Context, string, string) error {
+	return errors.New("a managed server has no floating IP")
+}
+
 // SetVolumes is never called: the volumes of managed servers stay as their create call leaves them.
 func (v modelView) SetVolumes(context.Context, string, []domain.ServerVolume) error {
 	return errors.New("a managed server needs no step for its volumes")

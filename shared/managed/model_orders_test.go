@@ -161,6 +161,13 @@ func (s storeView) RecordVolumes(context.Context, domain.Order, domain.Claim, uu
 	return errors.New("a managed server needs no step for its volumes")
 }
 
+// RecordFloatingIP is never called, as EnsureFloatingIP is not.
+func (s storeView) RecordFloatingIP(
+	context.Context, domain.Order, domain.Claim, uuid.UUID, domain.InstanceFloatingIP,
+) error {
+	return errors.New("a managed server has no floating IP")
+}
+
 func (s storeView) Decide(_ context.Context, claim domain.Claim, i domain.Instance) error {
 	return s.saveOrder("decide", i.Name, func() error {
 		o := s.orderOf(i.ID)

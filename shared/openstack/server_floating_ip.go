@@ -64,6 +64,21 @@ func (s *Session) EnsureFloatingIP(
 	return changed, err == nil, err
 }
 
+// ReleaseFloatingIPs deletes the floating IPs with a description, unless they were attached to another server meanwhile.
+func (s *Session) ReleaseFloatingIPs(ctx context.Context, serverID, description string) error {
+	found, err := s.FloatingIPs(ctx, domain.FloatingIPQuery{Description: description})
+	for _, f := range found {
+		isElsewhere := f.PortID != "" && f.ServerID != serverID
+		if f.Description != description || isElsewhere {
+			continue
+		}
+		if err := s.DeleteFloatingIP(ctx, f.ID); err != nil {
+			return err
+		}
+	}
+	return err
+}
+
 // isMapped reports of an address whether the floating IP is mapped to its port.
 func isMapped(f domain.FloatingIP) func(domain.PortAddress) bool {
 	return func(at domain.PortAddress) bool { return f.PortID == at.PortID }
@@ -246,7 +261,7 @@ func (s *Session) Routes(ctx context.Context, networkIDs []string) (map[string]d
 	routes := map[string]domain.Route{}
 	for _, subnet := range subnets {
 		if subnet.Version == 4 {
-			routes[subnet.ID] = domain.Route{IsPartial: subnet.Project != s.ownProject()}
+			routes[subnet.ID] = domain.Route{NetworkID: subnet.Network, IsPartial: subnet.Project != s.ownProject()}
 		}
 	}
 	for _, port := range interfaces {

@@ -34,6 +34,7 @@ type Cloud interface {
 	StopServer(ctx context.Context, id string) error
 	DeleteServer(ctx context.Context, id string) error
 	SetVolumes(ctx context.Context, serverID string, volumes []domain.ServerVolume) error
+	FloatingIPs
 }
 
 // KeyPairs deletes the key pair of an order, which only its owner can do.
@@ -54,6 +55,9 @@ type Store interface {
 	EndCall(ctx context.Context, order domain.Order, call domain.CreateCall) error
 	Decide(ctx context.Context, claim domain.Claim, i domain.Instance) error
 	RecordVolumes(ctx context.Context, order domain.Order, claim domain.Claim, instance uuid.UUID) error
+	RecordFloatingIP(
+		ctx context.Context, order domain.Order, claim domain.Claim, instance uuid.UUID, f domain.InstanceFloatingIP,
+	) error
 	MarkDuplicate(ctx context.Context, order domain.Order, call domain.CreateCall, serverID string) (bool, error)
 	PublishUnexpected(ctx context.Context, i domain.Instance, s domain.Server) (published bool, err error)
 	Finalize(ctx context.Context, order domain.Order) error
@@ -369,12 +373,15 @@ func (e Engine) take(
 			return err
 		}
 		return e.Orders.RecordVolumes(ctx, order, claim, i.ID)
+	case domain.StepFloatingIP:
+		return e.giveFloatingIP(ctx, cloud, order, claim, i)
 	case domain.StepStop:
 		err = cloud.StopServer(ctx, i.ServerID)
 	case domain.StepStart:
 		err = cloud.StartServer(ctx, i.ServerID)
 	case domain.StepDelete:
-		if err := resetVolumes(ctx, cloud, order, i); err != nil {
+		err := errors.Join(resetVolumes(ctx, cloud, order, i), releaseFloatingIP(ctx, cloud, order, i))
+		if err != nil {
 			return err
 		}
 		next, err = domain.InstanceDeleting, i.DeleteServer(ctx, cloud, e.Instances, order.CreatedAt)

@@ -59,7 +59,8 @@ func (e Engine) Observe(ctx context.Context, cloud Cloud, order domain.Order) (d
 // store stores changed instances and reads the order back. An order without changes is only read if time decides about
 // it: it waits for the end of a create call's fence, or is rolled back; or if steps are stored that change no state.
 func (e Engine) store(ctx context.Context, order domain.Order, changed []domain.Instance) (domain.Order, error) {
-	if len(changed) == 0 && !order.WaitsForCalls() && !order.RollingBack() && !order.Spec.SetsVolumes {
+	if len(changed) == 0 && !order.WaitsForCalls() && !order.RollingBack() &&
+		!order.Spec.SetsVolumes && !order.Spec.FloatingIPs {
 		return order, nil
 	}
 	if len(changed) > 0 {

@@ -50,6 +50,14 @@ func (f *fakeNova) CreateServer(
 	return server.ID, nil
 }
 
+func (f *fakeNova) EnsureFloatingIP(
+	context.Context, string, domain.FloatingIPAttach,
+) (ip domain.FloatingIP, isChanged bool, err error) {
+	return ip, false, nil
+}
+
+func (f *fakeNova) ReleaseFloatingIPs(context.Context, string, string) error { return nil }
+
 func (f *fakeNova) SetVolumes(context.Context, string, []domain.ServerVolume) error { return nil }
 
 func (f *fakeNova) Servers(context.Context, domain.ServerQuery) ([]domain.Server, bool, error) {

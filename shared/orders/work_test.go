@@ -27,6 +27,8 @@ type fakeBackend struct {
 	rejects  map[string]error // by call
 	once     map[string]error // by call, the first only
 	volumes  []domain.ServerVolume
+	floating *domain.ServerFloatingIP
+	marks    map[string]string                // servers by the marks of their floating IPs
 	set      map[string][]domain.ServerVolume // of a server, by the last call
 	onRecord func()
 	calls    []string
@@ -217,11 +219,12 @@ type prepareFunc func(context.Context, domain.Order, domain.Claim) (domain.Order
 // work works on an order of two instances.
 func (d *fakeBackend) work(t *testing.T, spec domain.OrderSpec, prepare prepareFunc) (domain.OrderStatus, error) {
 	t.Helper()
+	ordered := domain.LaunchSpec{Volumes: d.volumes, FloatingIP: d.floating}
 	d.order = domain.Order{
 		ID: uuid.New(), Status: domain.OrderRunning, Spec: spec, ConnectionID: uuid.New(),
 		Instances: []domain.Instance{
-			{ID: uuid.New(), Name: "a", State: domain.InstanceRequested, Spec: domain.LaunchSpec{Volumes: d.volumes}},
-			{ID: uuid.New(), Name: "b", State: domain.InstanceRequested, Spec: domain.LaunchSpec{Volumes: d.volumes}},
+			{ID: uuid.New(), Name: "a", State: domain.InstanceRequested, Spec: ordered},
+			{ID: uuid.New(), Name: "b", State: domain.InstanceRequested, Spec: ordered},
 		},
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)

@@ -882,6 +882,9 @@ type Instance struct {
 	// Error Why the instance failed, or is not there yet.
 	Error *InstanceError `json:"error,omitempty"`
 
+	// FloatingIP The address that it was given.
+	FloatingIP *string `json:"floating_ip,omitempty"`
+
 	// ID The instance's id. It is a tag of the server.
 	ID UUID `json:"id"`
 

@@ -54,6 +54,9 @@ func orderFlags(a *cli.App, cmd *cobra.Command) {
 	flags.String("server-group", "", "server group, by name or id")
 	cli.Pairs(cmd, "hint", "scheduler hint KEY=VALUE; may be repeated (lists are for --file)")
 	volumeFlags(cmd)
+	flags.String("floating-ip", "", "give each server a floating IP: of the only external network that it reaches, "+
+		"of =NETWORK, or the project's =ADDRESS")
+	flags.Lookup("floating-ip").NoOptDefVal = "true"
 	flags.Bool("no-start", false, "stop each server when it is built")
 	flags.String("on-failure", "", "keep, or rollback: all servers or none")
 	a.ConnectionFlag(cmd, "launch through this connection")
