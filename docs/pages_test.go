@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
@@ -193,6 +194,21 @@ func TestLongDeclareServers(t *testing.T) {
 	project := testkit.NewProject(t)
 	project.Network(t, "private", "10.0.0.0/24")
 	reader(t, map[string]*testkit.Project{"demo": project}).walk(t, "declare-servers.md")
+}
+
+// TestLongReachAServer runs the commands of the page, which are a server's life by the CLI and by OpenStack's.
+func TestLongReachAServer(t *testing.T) {
+	t.Parallel()
+	project := testkit.NewProject(t)
+	project.RoutedNetwork(t, "private", "10.0.0.0/24")
+	t.Cleanup(func() { project.DeleteVolumes(t) })
+	w := reader(t, map[string]*testkit.Project{"demo": project})
+	w.dir = t.TempDir()
+	w.walk(t, "reach-a-server.md")
+	testkit.Eventually(t, 3*time.Minute, "the floating IP is released", func() bool {
+		time.Sleep(time.Second)
+		return len(project.FloatingIPs(t)) == 0
+	})
 }
 
 // TestREADME runs the request in the README.

@@ -35,7 +35,7 @@ func commands(a *cli.App) []*cobra.Command {
 		resources.Command(a), resources.KeyPairs(a),
 		launch.Command(a),
 		orders.Command(a),
-		servers.Command(a),
+		servers.Command(a), servers.SSH(a),
 		volumes.Command(a), floatingips.Command(a),
 		securitygroups.Command(a),
 		stats.Command(a),

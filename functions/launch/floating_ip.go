@@ -205,7 +205,7 @@ func (f floatingFacts) route(i item, networkID string, networks []string) (strin
 func (r *launchReport) checkFloatingIPs(req createOrder, quota domain.QuotaItem, withheld string) {
 	need, field := 0, ""
 	for _, i := range req.items {
-		if i.spec.FloatingIP != nil && i.spec.FloatingIP.Address == "" {
+		if i.spec.MakesFloatingIP() {
 			need, field = need+1, i.fields["floating_ip"]
 		}
 	}

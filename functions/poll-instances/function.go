@@ -33,7 +33,7 @@ const (
 var Function = run.Event[Config]{
 	Name:    "poll-instances",
 	Summary: "Follows what Nova does with the instances.",
-	Due:     append(postgres.DueJobs(jobKind), postgres.DueFollowed()),
+	Due:     append(postgres.DueJobs(jobKind), postgres.DueFollowed(), postgres.DueReleases()),
 	Reach: run.Reach{
 		Tables: map[string]string{
 			"actions":            "select",
@@ -47,7 +47,7 @@ var Function = run.Event[Config]{
 			"unexpected_servers": "select, insert",
 			"unserved_projects":  "select",
 		},
-		Network: []string{"compute", "identity", "network"}, // network: floating IPs,
+		Network: []string{"compute", "identity", "network"}, // network: floating IPs
 		Wakes:   []string{"clock", "deliver-events"},
 	},
 	Secrets: []string{"events", "openstack"},

@@ -50,6 +50,7 @@ type outboxRow struct {
 type world struct {
 	*testkit.Project
 	database  string
+	network   string // of its servers; "" = the sandbox's
 	order     string
 	instances []string // their ids
 	servers   []string // their servers' ids

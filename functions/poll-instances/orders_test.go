@@ -1,6 +1,7 @@
 package pollinstances
 
 import (
+	stdcmp "cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -59,7 +60,7 @@ func (w *world) abandon(t *testing.T, n int, more string) {
 	p := testkit.Spawn(t, testkit.Env(t, w.database, map[string]string{"FUNCTION_TARGET": "launch"}))
 	w.order = uuid.NewString()
 	body := fmt.Sprintf(`{"id":%q,"name":"left","flavor":%q,"image":%q,"networks":[%q],"count":%d,%s}`, w.order,
-		f.FlavorID, f.ImageID, f.NetworkID, n, more)
+		f.FlavorID, f.ImageID, stdcmp.Or(w.network, f.NetworkID), n, more)
 	token := w.Token(t)
 	var all sync.WaitGroup
 	all.Go(func() {

@@ -136,15 +136,16 @@ func whileClaimed(ctx context.Context, claim domain.Claim, renew, do func(contex
 
 // work reads all projects that are due, and then follows what Nova is changing, also while reading takes long.
 func (e *event) work(ctx context.Context) error {
-	round := make(chan error, 1)
+	round, released := make(chan error, 1), make(chan error, 1)
 	go func() { round <- e.round(ctx) }()
+	go func() { released <- e.releaseFloatingIPs(ctx) }()
 	for {
 		select {
 		case err := <-round:
-			if ctx.Err() != nil {
-				return err // the next event continues
+			if ctx.Err() == nil { // else the next event continues
+				err = errors.Join(err, e.reconcile(ctx), e.releaseFloatingIPs(ctx)) // of what is deleted meanwhile
 			}
-			return errors.Join(err, e.reconcile(ctx))
+			return errors.Join(err, <-released)
 		case <-time.After(longRound):
 			if err := e.reconcile(ctx); err != nil {
 				slog.WarnContext(ctx, "the projects that Nova is changing could not be read", "error", err)
@@ -156,7 +157,7 @@ func (e *event) work(ctx context.Context) error {
 // reconcile works on orders, and follows what Nova is changing unless another replica does. Each replica reconciles
 // orders after what it has read: the one that follows may have reconciled before that was stored.
 func (e *event) reconcile(ctx context.Context) error {
-	reconcileErr := errors.Join(e.reconcileOrders(ctx), e.releaseFloatingIPs(ctx))
+	reconcileErr := e.reconcileOrders(ctx)
 	claim, err := e.jobs.Claim(ctx, jobKind, jobKey, claimFor)
 	if err != nil || !claim.Acquired {
 		return errors.Join(reconcileErr, err)
@@ -177,7 +178,7 @@ func (e *event) follow(ctx context.Context) error {
 		if err == nil && len(moving) > 0 {
 			err = e.readMoving(ctx, moving)
 		}
-		if err = errors.Join(err, e.reconcileOrders(ctx), e.releaseFloatingIPs(ctx)); err != nil || len(moving) == 0 {
+		if err = errors.Join(err, e.reconcileOrders(ctx)); err != nil || len(moving) == 0 {
 			return err
 		}
 	}

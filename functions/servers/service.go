@@ -76,7 +76,7 @@ func fillNames(ctx context.Context, cloud session, server *domain.Server) {
 	defer cancel()
 	if server.Image != nil {
 		if image, err := cloud.Image(ctx, server.Image.ID); err == nil {
-			server.Image.Name = image.Name
+			server.Image.Name, server.LoginUser = image.Name, image.LoginUser
 		}
 	}
 	if len(server.ServerGroups) > 0 {
@@ -94,6 +94,9 @@ func fillNames(ctx context.Context, cloud session, server *domain.Server) {
 			return // the others would take as long
 		}
 		server.Volumes[n].Name = volume.Name
+		if server.Image == nil && volume.IsBootable && server.LoginUser == "" {
+			server.LoginUser = volume.LoginUser
+		}
 	}
 }
 

@@ -35,6 +35,9 @@ const (
 	// rollbackGrace is how long after its Until an unanswered call still delays the end of a rollback. Servers of a
 	// final order are not deleted.
 	rollbackGrace = 30 * time.Second
+	// attachGrace is how long a rollback waits for a server that is built with volumes: one that Nova deletes while it
+	// attaches a volume leaves the volume "attaching" for good.
+	attachGrace = 5 * time.Minute
 
 	callTag = "cloudfn-call:"
 )
@@ -231,6 +234,8 @@ func (o Order) undo(i Instance) Step {
 	case !i.Decided():
 		return StepSkip
 	case i.ServerID == "", i.State == InstanceDeleting, i.State == InstanceDeleted:
+		return StepNone
+	case i.State == InstanceBuilding && len(i.Spec.Volumes) > 0 && o.ReadAt.Sub(i.CreatedAt) < attachGrace:
 		return StepNone
 	}
 	if at, exhausted := i.NextDelete(o.CreatedAt); exhausted || o.ReadAt.Before(at) {

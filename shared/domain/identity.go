@@ -235,6 +235,8 @@ var pathPart = regexp.MustCompile(`^(?:\*\*|\*|\{[^}]*\}|[^*{]+|\{)`)
 // Every path begins with **, because Nova, Glance and Neutron may be behind a prefix, such as /compute/v2.1.
 var (
 	serverAction = AccessRule{"compute", "POST", "/**/servers/*/action"}
+	// actionLog shows whether Nova has accepted an action whose answer was lost: see ActionRequest.LogName.
+	actionLog = AccessRule{"compute", "GET", "/**/servers/*/os-instance-actions"}
 
 	// accessAlways is needed whatever is permitted: to read the states of servers, and the quota.
 	accessAlways = []AccessRule{
@@ -257,15 +259,15 @@ var (
 		MayConnect: {},
 		MayStart:   {serverAction},
 		MayStop:    {serverAction},
-		MayReboot:  {serverAction},
+		MayReboot:  {serverAction, actionLog},
 		MayPause:   {serverAction},
 		MaySuspend: {serverAction},
 		MayShelve:  {serverAction},
 		MayLock:    {serverAction},
 		MayRename:  {{"compute", "PUT", "/**/servers/*"}},
-		MayResize:  {serverAction},
+		MayResize:  {serverAction, actionLog},
 		MayRebuild: {
-			serverAction,
+			serverAction, actionLog,
 			{"image", "GET", "/**/images"},
 			{"image", "GET", "/**/images/*"},
 		},
@@ -274,7 +276,7 @@ var (
 			{"image", "GET", "/**/images"},
 		},
 		MayRescue: {
-			serverAction,
+			serverAction, actionLog,
 			{"image", "GET", "/**/images"},
 			{"image", "GET", "/**/images/*"},
 		},

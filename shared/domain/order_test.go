@@ -138,6 +138,8 @@ func TestReconciledOrders(t *testing.T) {
 	withVolumes := func(s InstanceState) Instance {
 		return Instance{ServerID: "x", State: s, Spec: LaunchSpec{Volumes: []ServerVolume{{SizeGB: 1}}}}
 	}
+	attaching, attachingLong := withVolumes(InstanceBuilding), withVolumes(InstanceBuilding)
+	attachingLong.CreatedAt = time.Time{}.Add(-attachGrace)
 	for name, tc := range map[string]struct {
 		spec      OrderSpec
 		status    OrderStatus
@@ -156,6 +158,13 @@ func TestReconciledOrders(t *testing.T) {
 			all, OrderRunning, []Instance{made(InstanceActive), made(InstanceError), made(InstanceBuilding)}, []Step{
 				StepDelete, StepDelete, StepDelete,
 			}, OrderRunning,
+		},
+		"one failed while Nova attaches volumes": {
+			all, OrderRunning, []Instance{made(InstanceError), attaching}, []Step{StepDelete, ""}, OrderRunning,
+		},
+		"one failed, and volumes are attached for too long": {
+			all, OrderRunning, []Instance{made(InstanceError), attachingLong}, []Step{StepDelete, StepDelete},
+			OrderRunning,
 		},
 		"one was refused": {
 			all, OrderRunning,

@@ -29,10 +29,27 @@ type Image struct {
 	MinDiskGB    int    `json:"min_disk_gb" minimum:"0"`
 	MinRAMMB     int    `json:"min_ram_mb" minimum:"0"`
 	DiskFormat   string `json:"disk_format"`
-	ProjectID    string `json:"-"` // its owner
+	LoginUser    string `json:"login_user,omitempty"` // that its servers let in by SSH; "" = the image does not say it
+	ProjectID    string `json:"-"`                    // its owner
 
 	UpdatedAt time.Time `json:"-"`
 	ServerID  string    `json:"-"` // that it was made of; "" = none, or it is not known
+}
+
+// loginUsers are the users that the cloud images of distributions make, by Glance's os_distro, whose values are
+// libosinfo's. CentOS has had several.
+var loginUsers = map[string]string{
+	"almalinux": "almalinux", "alpine": "alpine", "arch": "arch", "cirros": "cirros", "debian": "debian",
+	"fedora": "fedora", "fedora-coreos": "core", "flatcar": "core", "freebsd": "freebsd", "opensuse": "opensuse",
+	"rhel": "cloud-user", "rocky": "rocky", "ubuntu": "ubuntu",
+}
+
+// LoginUser returns the user of an image with these properties of Glance's: os_admin_user, or the default of os_distro.
+func LoginUser(adminUser, distro string) string {
+	if adminUser != "" {
+		return adminUser
+	}
+	return loginUsers[strings.ToLower(distro)]
 }
 
 // Network is something a server can have a port on.
@@ -188,6 +205,7 @@ type Volume struct {
 	// IsMultiattach reports whether several servers may have it.
 	IsMultiattach bool
 	IsBootable    bool
+	LoginUser     string // of the image that it was made from; "" = that does not say it
 	CreatedAt     time.Time
 	UpdatedAt     time.Time // the same until its first change
 }

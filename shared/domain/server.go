@@ -38,6 +38,8 @@ type Server struct {
 	Metadata  map[string]string `json:"metadata,omitempty"` // only of a single server, and of managed ones
 	VolumeIDs []string          `json:"-"`                  // attached; as Metadata
 	Volumes   []VolumeRef       `json:"volumes,omitempty"`  // the same with names; only of a single server
+	// LoginUser is that of its image, or of the volume that it boots from; only of a single server.
+	LoginUser string `json:"login_user,omitempty"`
 	// Description is only of a single server.
 	Description string `json:"description,omitempty"`
 	// SecurityGroups are names, and ServerGroups those that Nova places it by; only of a single server.

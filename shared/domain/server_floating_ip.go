@@ -13,6 +13,9 @@ type ServerFloatingIP struct {
 	NetworkID string `json:"network_id,omitempty"` // of a new one; "" = the only external network that is reached
 }
 
+// MakesFloatingIP reports whether a floating IP is made for the server, which is released with it.
+func (s LaunchSpec) MakesFloatingIP() bool { return s.FloatingIP != nil && s.FloatingIP.Address == "" }
+
 // InstanceFloatingIP is the outcome of StepFloatingIP.
 type InstanceFloatingIP struct {
 	ID      string   `json:"id,omitempty"`
@@ -37,7 +40,7 @@ const floatingIPGrace = 90 * time.Second
 // time.
 func (i Instance) AwaitsAddress(f FloatingIP, now time.Time) bool {
 	isShown := slices.ContainsFunc(i.Addresses, func(a Address) bool { return a.IP == f.Address })
-	return !isShown && now.Sub(f.UpdatedAt) < floatingIPGrace
+	return !isShown && now.Sub(f.UpdatedAt).Abs() < floatingIPGrace // Neutron's clock may be wrong
 }
 
 // lacksFloatingIP reports whether the server could not be given its floating IP.

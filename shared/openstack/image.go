@@ -30,6 +30,8 @@ type image struct {
 	DiskFormat string `json:"disk_format"`
 	Owner      string `json:"owner"`
 	Server     string `json:"instance_uuid"` // domain.SnapshotServer
+	AdminUser  string `json:"os_admin_user"`
+	Distro     string `json:"os_distro"`
 
 	Updated time.Time `json:"updated_at"`
 }
@@ -39,6 +41,7 @@ func (i image) domain() domain.Image {
 		ID: i.ID, Name: i.Name, Status: i.Status, Visibility: i.Visibility, SizeBytes: i.Size, VirtualBytes: i.Virtual,
 		MinDiskGB: i.MinDisk, MinRAMMB: i.MinRAM, DiskFormat: i.DiskFormat,
 		ProjectID: i.Owner, UpdatedAt: i.Updated, ServerID: i.Server,
+		LoginUser: domain.LoginUser(i.AdminUser, i.Distro),
 	}
 }
 

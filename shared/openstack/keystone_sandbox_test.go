@@ -165,10 +165,11 @@ type call struct {
 // who may call.
 func calls(projectID string) []call {
 	const id = "00000000-0000-4000-8000-000000000000"
-	allocate, acting := []domain.Permission{domain.MayAllocate}, []domain.Permission{
-		domain.MayAllocate, domain.MayStart, domain.MayStop, domain.MayReboot, domain.MayDeploy, domain.MayShelve,
-		domain.MaySnapshot,
+	allocate, logged := []domain.Permission{domain.MayAllocate}, []domain.Permission{
+		domain.MayReboot, domain.MayResize, domain.MayRebuild, domain.MayRescue,
 	}
+	acting := append(logged, domain.MayAllocate, domain.MayStart, domain.MayStop, domain.MayPause, domain.MaySuspend,
+		domain.MayDeploy, domain.MayShelve, domain.MayLock, domain.MaySnapshot)
 	return []call{
 		{
 			"Server", func(ctx context.Context, s *openstack.Session) error {
@@ -197,14 +198,14 @@ func calls(projectID string) []call {
 		}, allocate},
 		{
 			"Image", func(ctx context.Context, s *openstack.Session) error { _, err := s.Image(ctx, id); return err },
-			allocate,
+			[]domain.Permission{domain.MayAllocate, domain.MayRebuild, domain.MayRescue},
 		},
 		{
 			"Images", func(ctx context.Context, s *openstack.Session) error {
 				_,
 					err := s.Images(ctx, "x")
 				return err
-			}, []domain.Permission{domain.MayAllocate, domain.MaySnapshot},
+			}, []domain.Permission{domain.MayAllocate, domain.MaySnapshot, domain.MayRebuild, domain.MayRescue},
 		},
 		{
 			"Networks", func(ctx context.Context, s *openstack.Session) error {
@@ -243,6 +244,18 @@ func calls(projectID string) []call {
 					id)
 			}, acting,
 		},
+		{"Actions", func(ctx context.Context, s *openstack.Session) error {
+			_, err := s.Actions(ctx, id)
+			return err
+		}, logged},
+		{
+			"RenameServer", func(ctx context.Context, s *openstack.Session) error { return s.RenameServer(ctx, id, "x") },
+			[]domain.Permission{domain.MayRename},
+		},
+		{"ResizeServer", func(ctx context.Context, s *openstack.Session) error {
+			return s.ResizeServer(ctx, id, "x")
+		}, acting},
+		{"LockServer", func(ctx context.Context, s *openstack.Session) error { return s.LockServer(ctx, id) }, acting},
 		{"ShelveServer", func(ctx context.Context, s *openstack.Session) error { return s.ShelveServer(ctx, id) }, acting},
 		{"SnapshotServer", func(ctx context.Context, s *openstack.Session) error {
 			_, err := s.SnapshotServer(ctx, id, "x", uuid.Nil)

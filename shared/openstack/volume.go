@@ -33,6 +33,10 @@ type volume struct {
 	Multiattach bool              `json:"multiattach"`
 	Bootable    string            `json:"bootable"` // true or false
 	Project     string            `json:"os-vol-tenant-attr:tenant_id"`
+	OfImage     struct {
+		AdminUser string `json:"os_admin_user"`
+		Distro    string `json:"os_distro"`
+	} `json:"volume_image_metadata"` // of the image that it was made from
 	Attachments []struct {
 		Server string `json:"server_id"`
 	} `json:"attachments"`
@@ -43,6 +47,7 @@ func (v *volume) domain() domain.Volume {
 		ID: v.ID, ProjectID: v.Project, Name: v.Name, Description: v.Description, Status: v.Status, SizeGB: v.Size,
 		Type: v.Type, Zone: v.Zone, Metadata: v.Metadata, CreatedAt: v.Created.Time,
 		UpdatedAt: v.Updated.Time, IsMultiattach: v.Multiattach, IsBootable: v.Bootable == "true",
+		LoginUser: domain.LoginUser(v.OfImage.AdminUser, v.OfImage.Distro),
 	}
 	if out.UpdatedAt.IsZero() {
 		out.UpdatedAt = out.CreatedAt

@@ -380,7 +380,7 @@ func (e Engine) take(
 	case domain.StepStart:
 		err = cloud.StartServer(ctx, i.ServerID)
 	case domain.StepDelete:
-		err := errors.Join(resetVolumes(ctx, cloud, order, i), releaseFloatingIP(ctx, cloud, order, i))
+		err = errors.Join(resetVolumes(ctx, cloud, order, i), releaseFloatingIP(ctx, cloud, order, i))
 		if err != nil {
 			return err
 		}

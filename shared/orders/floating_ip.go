@@ -37,7 +37,7 @@ func (e Engine) giveFloatingIP(
 // releaseFloatingIP releases what was made for the instance before a rollback deletes its server, recorded or not. An
 // address that the project had before is free when the server is deleted.
 func releaseFloatingIP(ctx context.Context, cloud Cloud, order domain.Order, i domain.Instance) error {
-	if !order.Spec.FloatingIPs || i.Spec.FloatingIP == nil || i.Spec.FloatingIP.Address != "" {
+	if !order.Spec.FloatingIPs || !i.Spec.MakesFloatingIP() {
 		return nil
 	}
 	return cloud.ReleaseFloatingIPs(ctx, i.ServerID, domain.FloatingIPMark(i.ID))

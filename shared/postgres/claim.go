@@ -92,12 +92,12 @@ func (r *claimedRow) Scan(dest ...any) error {
 	return r.CollectableRow.Scan(append(dest, &r.shares, r.at)...)
 }
 
-// acquire claims the row of a key: $1 and $2 are the key, $3 the claim's id, $4 its duration.
+// acquire claims the row of a key: $1 and $2 are the key, $3 the claim's id, $4 its duration; more follow.
 func acquire(
-	ctx context.Context, db querier, sql string, key1, key2 any, claimFor time.Duration,
+	ctx context.Context, db querier, sql string, key1, key2 any, claimFor time.Duration, more ...any,
 ) (claim domain.Claim, err error) {
 	claim = domain.NewClaim()
-	n, err := exec(ctx, db, sql, key1, key2, claim.ID, claimFor)
+	n, err := exec(ctx, db, sql, append([]any{key1, key2, claim.ID, claimFor}, more...)...)
 	claim.Acquired = n == 1
 	return claim, err
 }

@@ -19,7 +19,10 @@ func declared() []due.Declared {
 	return []due.Declared{
 		{Function: "collect-stats", SQL: postgres.DueStats()},
 		{Function: "deliver-events", SQL: append(postgres.DueJobs("deliver-events"), postgres.DueDeliveries()...)},
-		{Function: "poll-instances", SQL: append(postgres.DueJobs("poll-instances"), postgres.DueFollowed())},
+		{
+			Function: "poll-instances",
+			SQL:      append(postgres.DueJobs("poll-instances"), postgres.DueFollowed(), postgres.DueReleases()),
+		},
 		{Function: "reconcile-managed", SQL: []string{postgres.DueManaged()}},
 		{Function: "run-connections", SQL: append(postgres.DueJobs("run-connections"), postgres.DueConnections()...)},
 		{
@@ -107,6 +110,14 @@ func TestClock(t *testing.T) {
 		"an instance, and no job": {
 			instanceRow("false, null") + "; delete from jobs where kind = 'poll-instances'",
 			[]string{"poll-instances in 0s"},
+		},
+		"a floating IP of a deleted server": {
+			instanceRow("false, null") + "; update instances set state = 'deleted', floating_ip_release_at = now() + '20 seconds'",
+			[]string{"poll-instances in 20s"},
+		},
+		"a floating IP that its owner keeps": {
+			instanceRow("false, null") + "; update instances set state = 'deleted', floating_ip_release_at = now(), " +
+				"disconnected_at = now()", nil,
 		},
 		"a server in another cloud": {
 			connection("'active', null") + ";" + instanceRow("true, 'c0000000-0000-0000-0000-000000000000'"),

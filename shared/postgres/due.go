@@ -52,7 +52,6 @@ const (
 
 var hasFollowed = `(exists (select from instances i
         where i.state <> 'deleted' and ` + followed + " and " + served("i") + `)
-    or exists (select from instances i where ` + unreleased + ` and ` + served("i") + `)
     or exists (select from orders o where o.status = 'running' and o.connection_id is null and ` + served("o") + "))"
 
 const (

@@ -2,26 +2,37 @@ package postgres
 
 import (
 	"context"
+	"time"
 
 	"github.com/google/uuid"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// unreleased selects the instances (i) whose servers are deleted, and whose floating IPs may be left. After a day they
-// are left to their project: the service account may not be permitted to delete them.
-const unreleased = `i.state = 'deleted' and i.spec ? 'floating_ip' and i.floating_ip_released_at is null
-    and i.spec -> 'floating_ip' ->> 'address' is null and i.server_id is not null and i.disconnected_at is null
-    and not i.remote and i.updated_at > now() - interval '1 day'`
+const (
+	// releasable selects the instances (i) whose floating IPs are to be released within $1: their servers are deleted.
+	// Who disconnects an instance keeps its floating IP.
+	releasable = `i.state = 'deleted' and i.disconnected_at is null and i.floating_ip_release_at <= now() + $1::interval`
 
-const recordFloatingIPSQL = `
+	recordFloatingIPSQL = `
 update instances i set floating_ip = $5 from orders o
 where ` + orderClaimed + ` and i.project_id = o.project_id and i.order_id = o.id and i.id = $4`
 
-var unreleasedSQL = `
-select ` + instanceColumns + ` from instances i
-where ` + unreleased + ` and ` + served("i") + `
-order by i.updated_at limit $1`
+	finishReleaseSQL = `
+update instances set floating_ip_release_at = null where project_id = $1 and id = $2`
+)
+
+// claimReleasesSQL delays what it claims, each time for longer: the condition is checked again when the row is locked.
+var claimReleasesSQL = `
+with claimed (claimed_project, claimed_id) as (
+    select project_id, id from (
+        select i.project_id, i.id, i.floating_ip_release_at as due,
+               row_number() over (partition by i.project_id order by i.floating_ip_release_at) as n
+        from instances i where ` + releasable + ` and ` + served("i") + `) ranked
+    where n <= $2 order by due limit $3)
+update instances i set floating_ip_release_at = now() + greatest(now() - i.updated_at, interval '1 minute')
+from claimed where i.project_id = claimed_project and i.id = claimed_id and ` + releasable + `
+returning ` + instanceColumns
 
 // RecordFloatingIP writes the outcome of domain.StepFloatingIP. It is domain.ErrFenced when the claim has expired.
 func (o Orders) RecordFloatingIP(
@@ -30,15 +41,20 @@ func (o Orders) RecordFloatingIP(
 	return fenced(exec(ctx, o.DB.pool, recordFloatingIPSQL, order.ProjectID, order.ID, claim.ID, instance, f))
 }
 
-// ListUnreleased lists deleted instances of all projects whose floating IPs may be left, those first that were deleted
-// first.
-func (p Polls) ListUnreleased(ctx context.Context, limit int) ([]domain.Instance, error) {
-	return queryAll[domain.Instance](ctx, p.DB.pool, unreleasedSQL, limit)
+// DueReleases is when a floating IP is to be released.
+func DueReleases() string {
+	return "select min(i.floating_ip_release_at) from instances i where " + releasable + " and " + served("i")
 }
 
-// RecordReleased writes that no floating IP of an instance is left.
-func (i Instances) RecordReleased(ctx context.Context, projectID string, id uuid.UUID) error {
-	_, err := exec(ctx, i.DB.pool, `
-update instances set floating_ip_released_at = clock_timestamp() where project_id = $1 and id = $2`, projectID, id)
+// ClaimReleases lists deleted instances whose floating IPs are to be released, at most so many of each project and of
+// all. Those that are not finished are due again after a minute at first, and later after as long as the server has been
+// deleted.
+func (p Polls) ClaimReleases(ctx context.Context, ofProject, limit int) ([]domain.Instance, error) {
+	return queryAll[domain.Instance](ctx, p.DB.pool, claimReleasesSQL, time.Duration(0), ofProject, limit)
+}
+
+// FinishRelease writes that no floating IP of an instance is left to release.
+func (p Polls) FinishRelease(ctx context.Context, projectID string, id uuid.UUID) error {
+	_, err := exec(ctx, p.DB.pool, finishReleaseSQL, projectID, id)
 	return err
 }

@@ -36,8 +36,8 @@ values ($1, $2::uuid::text, 1, '` + domain.OrderEvent + `', clock_timestamp(), $
 	insertInstanceSQL = `
 with row as (
     insert into instances (project_id, id, order_id, position, name, state, origin, spec, key_name, key_fingerprint,
-                           connection_id, remote, lease_id, seq)
-    values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, 1)
+                           connection_id, remote, lease_id, floating_ip_release_at, seq)
+    values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, case when $14::boolean then now() end, 1)
     returning *, null::text as previous_state, ` + orderActor("$3") + ` as actor
 )
 insert into events (project_id, subject, seq, type, at, order_id, connection_id, data)
@@ -49,8 +49,7 @@ from row`
 	claimOrderSQL = `
 update orders o set claim_id = $3, claimed_until = clock_timestamp() + $4::interval, updated_at = now()
 where project_id = $1 and id = $2 and ` + unclaimed("o") + `
-  and (status = 'running' and (spec->>'on_failure' = 'rollback' or spec->>'stopped' = 'true'
-                               or spec->>'reuse' = 'true' or connection_id is not null)
+  and (status = 'running' and ($5::boolean or connection_id is not null)
        or exists (select from instances i where i.project_id = $1 and i.order_id = $2
                   and i.server_id is null and i.problem is null))`
 )
@@ -80,12 +79,12 @@ func place(ctx context.Context, tx pgx.Tx, order domain.Order, claimFor time.Dur
 	if err := checkSameBody(ctx, tx, order); err != nil || claimFor == 0 {
 		return claim, err
 	}
-	return acquire(ctx, tx, claimOrderSQL, order.ProjectID, order.ID, claimFor)
+	return acquire(ctx, tx, claimOrderSQL, order.ProjectID, order.ID, claimFor, order.Spec.NeedsReconcile())
 }
 
 // Claim claims an order that is stored, if it has work left that no one does.
 func (o Orders) Claim(ctx context.Context, order domain.Order, claimFor time.Duration) (domain.Claim, error) {
-	return acquire(ctx, o.DB.pool, claimOrderSQL, order.ProjectID, order.ID, claimFor)
+	return acquire(ctx, o.DB.pool, claimOrderSQL, order.ProjectID, order.ID, claimFor, order.Spec.NeedsReconcile())
 }
 
 // insertParts stores what belongs to a new order: first its callback, which gets every event, then its new instances,
@@ -118,7 +117,7 @@ func insertInstances(ctx context.Context, tx pgx.Tx, order domain.Order, positio
 		i := order.Instances[n]
 		batch.Queue(insertInstanceSQL, order.ProjectID, i.ID, order.ID, n, i.Name, i.State, domain.OriginLaunched,
 			i.Spec, i.KeyName, i.KeyFingerprint, orNullID(i.ConnectionID), i.Remote,
-			orNullID(i.LeaseID))
+			orNullID(i.LeaseID), i.Spec.MakesFloatingIP())
 	}
 	results := tx.SendBatch(ctx, batch)
 	for _, n := range positions {

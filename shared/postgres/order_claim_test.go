@@ -76,9 +76,12 @@ func TestClaimOrderWithWorkLeft(t *testing.T) {
 		spec domain.OrderSpec
 		held bool
 	}{
-		"plain":    {domain.OrderSpec{}, false},
-		"rollback": {domain.OrderSpec{OnFailure: domain.Rollback}, true},
-		"stopped":  {domain.OrderSpec{Stopped: true}, true},
+		"plain":        {domain.OrderSpec{}, false},
+		"rollback":     {domain.OrderSpec{OnFailure: domain.Rollback}, true},
+		"stopped":      {domain.OrderSpec{Stopped: true}, true},
+		"reuse":        {domain.OrderSpec{Reuse: true}, true},
+		"volumes":      {domain.OrderSpec{SetsVolumes: true}, true},
+		"floating IPs": {domain.OrderSpec{FloatingIPs: true}, true},
 	} {
 		o := newOrder(1)
 		o.Spec = tc.spec
@@ -105,7 +108,10 @@ func TestClaimOrderWithWorkLeft(t *testing.T) {
 		if c, err := store.Claim(t.Context(), foreign, long); err != nil || c.Acquired {
 			t.Errorf("%s, from another project: %+v %v", name, c, err)
 		}
-		i.State = domain.InstanceStopped
+		i.State = domain.InstanceActive
+		if tc.spec.Stopped {
+			i.State = domain.InstanceStopped
+		}
 		o = settle(t, store, o, i)
 		noError(t, store.Release(t.Context(), o, second))
 		if c, err := store.Claim(t.Context(), o, long); err != nil || c.Acquired {

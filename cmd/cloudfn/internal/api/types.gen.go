@@ -857,6 +857,10 @@ type Image struct {
 	DiskFormat string `json:"disk_format"`
 	ID         string `json:"id"`
 
+	// LoginUser The user to log in as by SSH: the image's property `os_admin_user`, or the default user of its `os_distro`. Absent
+	// if neither says it.
+	LoginUser *string `json:"login_user,omitempty"`
+
 	// MinDiskGb The least root disk, in GiB.
 	MinDiskGb int `json:"min_disk_gb"`
 
@@ -1884,6 +1888,10 @@ type Server struct {
 
 	// Locked Nova rejects actions of its project but `unlock`. Absent otherwise, and through a connection.
 	Locked *bool `json:"locked,omitempty"`
+
+	// LoginUser Of a single server: the user to log in as by SSH, as its image says, or the one that the volume it boots from was made
+	// of. See `login_user` of images.
+	LoginUser *string `json:"login_user,omitempty"`
 
 	// Metadata As in Nova.
 	Metadata *map[string]string `json:"metadata,omitempty"`
