@@ -3,7 +3,6 @@ package launch
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"net/netip"
 	"slices"
 
@@ -158,9 +157,9 @@ func (f floatingFacts) pick(i item) (networkID string, err error) {
 		own := f.own[wanted.Address]
 		switch {
 		case len(own) == 0:
-			return "", apperr.InvalidField(field, fmt.Sprintf("the project has no floating IP %s", wanted.Address))
+			return "", apperr.InvalidField(field, "the project has no floating IP "+wanted.Address)
 		case own[0].PortID != "":
-			refused := apperr.InvalidField(field, fmt.Sprintf("the floating IP %s is in use", wanted.Address))
+			refused := apperr.InvalidField(field, "the floating IP "+wanted.Address+" is in use")
 			refused.Code = apperr.Conflict
 			return "", refused
 		}
@@ -214,6 +213,7 @@ func (r *launchReport) checkFloatingIPs(req createOrder, quota domain.QuotaItem,
 	case withheld != "":
 		r.unchecked(field, "quota of floating IPs: "+withheld)
 	case !quota.Fits(need):
-		r.add(field, apperr.Quota, "needs %d floating IPs, %d of %d are left", need, max(0, quota.Max-quota.Used), quota.Max)
+		left := max(0, quota.Max-quota.Used)
+		r.add(field, apperr.Quota, "needs %d floating IPs, %d of %d are left", need, left, quota.Max)
 	}
 }

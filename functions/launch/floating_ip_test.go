@@ -111,7 +111,8 @@ func TestWrongFloatingIPs(t *testing.T) {
 	var report launchReport
 	dry := object{"networks": []string{"inside"}, "floating_ip": true, "count": 2}
 	app.Post(t, "/v1/launch?dry_run=true", body(t, dry)).JSON(t, &report)
-	if len(report.Problems) != 1 || !strings.Contains(report.Problems[0].Detail, "needs 2 floating IPs, 1 of 1 are left") {
+	const want = "needs 2 floating IPs, 1 of 1 are left"
+	if len(report.Problems) != 1 || !strings.Contains(report.Problems[0].Detail, want) {
 		t.Errorf("a dry run found %+v", report.Problems)
 	}
 }

@@ -238,11 +238,10 @@ func (in launchRequest) item(n, count int, o launchInstance) (item, []error) {
 			KeyName: in.KeyName, SecurityGroups: texts(in.SecurityGroups), Zone: in.AvailabilityZone,
 			Metadata: in.Metadata,
 		},
-		userData: in.UserData.Secret, fields: map[string]string{},
+		fields: map[string]string{},
 	}
-	if in.UserDataBase64 != nil {
-		i.userData, _ = in.UserDataBase64.decode() // it was checked
-	}
+	i.setUserData(&in.UserData, in.UserDataBase64)
+	i.setUserData(o.UserData, o.UserDataBase64)
 	// own reports whether the instance has a field of its own, and keeps where the request has it.
 	own := func(field string, isGiven bool) bool {
 		if i.fields[field] = field; isGiven {
@@ -290,12 +289,6 @@ func (in launchRequest) item(n, count int, o launchInstance) (item, []error) {
 	if i.spec.FloatingIP = in.FloatingIP.ordered(); own("floating_ip", o.FloatingIP != nil) {
 		i.spec.FloatingIP = o.FloatingIP.ordered()
 	}
-	if o.UserData != nil {
-		i.userData = o.UserData.Secret
-	}
-	if o.UserDataBase64 != nil {
-		i.userData, _ = o.UserDataBase64.decode()
-	}
 	wrong.forbid(i.min == nil && i.flavor.Value == "", i.flavor.Field, "is missing: it takes a flavor, or min")
 	wrong.forbid(i.min != nil && i.flavor.Value != "", i.fields["min"], "cannot be combined with flavor")
 	if i.bootsFromImage() {
@@ -304,6 +297,16 @@ func (in launchRequest) item(n, count int, o launchInstance) (item, []error) {
 		wrong.forbid(i.image.Value != "", i.image.Field, "cannot be combined with the source of "+i.volumeFields[0])
 	}
 	return i, wrong
+}
+
+// setUserData takes the text or the bytes, if one of them is given.
+func (i *item) setUserData(text *userData, encoded *userDataBase64) {
+	if text != nil {
+		i.userData = text.Secret
+	}
+	if encoded != nil {
+		i.userData, _ = encoded.decode() // it was checked
+	}
 }
 
 func texts(references []reference) []string {

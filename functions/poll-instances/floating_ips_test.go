@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/gophercloud/gophercloud/v2/openstack/networking/v2/extensions/layer3/floatingips"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
@@ -39,9 +38,12 @@ func TestLongOrderedPartsAfterCrash(t *testing.T) {
 	if len(all) != 2 {
 		t.Fatalf("the project has the floating IPs %+v", all)
 	}
-	moved := slices.IndexFunc(all, func(f floatingips.FloatingIP) bool {
-		return f.Description == domain.FloatingIPMark(uuid.MustParse(w.instances[1]))
-	})
+	moved := -1
+	for n, f := range all {
+		if f.Description == domain.FloatingIPMark(uuid.MustParse(w.instances[1])) {
+			moved = n
+		}
+	}
 	if moved < 0 {
 		t.Fatalf("none has the mark of %s: %+v", w.instances[1], all)
 	}

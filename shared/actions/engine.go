@@ -24,6 +24,7 @@ type Cloud interface {
 	StopServer(ctx context.Context, id string) error
 	RebootServer(ctx context.Context, id string, hard bool) error
 	DeleteServer(ctx context.Context, id string) error
+	ReleaseFloatingIPs(ctx context.Context, serverID, mark string) error
 	RebuildServer(ctx context.Context, id string, r domain.RebuildRequest, fromVolume bool) error
 	RescueServer(ctx context.Context, server domain.Server, imageID string) (password domain.Secret, err error)
 	Flavors(context.Context) ([]domain.Flavor, error)

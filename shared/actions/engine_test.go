@@ -23,6 +23,7 @@ type fakeNova struct {
 	offload error                  // the answer to OffloadServer
 	images  []domain.Image
 	marks   []uuid.UUID // of the images; those without are found by every mark
+	neutron error       // the answer to ReleaseFloatingIPs
 }
 
 func (f *fakeNova) call(name, task string) error {
@@ -86,6 +87,11 @@ func (f *fakeNova) Images(context.Context, string) ([]domain.Image, error) {
 }
 
 func (f *fakeNova) DeleteServer(context.Context, string) error { return f.call("delete", "deleting") }
+
+func (f *fakeNova) ReleaseFloatingIPs(_ context.Context, serverID, mark string) error {
+	f.calls = append(f.calls, "release "+serverID+" "+mark)
+	return f.neutron
+}
 
 func (f *fakeNova) RebuildServer(_ context.Context, _ string, r domain.RebuildRequest, _ bool) error {
 	f.server.Metadata = r.Metadata
@@ -319,6 +325,33 @@ func TestRename(t *testing.T) {
 	p, err := Engine{stored}.Step(t.Context(), nova, a)
 	if err != nil || p.Accepted || !p.Done || len(nova.calls) != 1 {
 		t.Errorf("the repeated one: %+v after %v: %v", p, nova.calls, err)
+	}
+}
+
+// TestDeleteReleases: a deletion that Nova accepts releases the floating IP that the order made, and succeeds also if
+// Neutron does not answer. No other action does, nor a deletion of a server that has none of its order.
+func TestDeleteReleases(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		action domain.Action
+		given  *domain.ServerFloatingIP
+		fails  error
+		calls  int
+	}{
+		"one of the order": {domain.Delete, &domain.ServerFloatingIP{}, nil, 2},
+		"no answer":        {domain.Delete, &domain.ServerFloatingIP{}, apperr.New(apperr.Unavailable, "down"), 2},
+		"one of its own":   {domain.Delete, &domain.ServerFloatingIP{Address: "203.0.113.7"}, nil, 1},
+		"none":             {domain.Delete, nil, nil, 1},
+		"stop":             {domain.Stop, &domain.ServerFloatingIP{}, nil, 1},
+	} {
+		nova := &fakeNova{server: server("ACTIVE", ""), neutron: tc.fails}
+		a := actionOf(domain.ActionRequest{Action: tc.action})
+		a.Instance.Spec.FloatingIP = tc.given
+		p, err := Engine{&fakeInstances{}}.Step(t.Context(), nova, a)
+		want := "release " + nova.server.ID + " " + domain.FloatingIPMark(a.Instance.ID)
+		if err != nil || !p.Accepted || len(nova.calls) != tc.calls || tc.calls == 2 && nova.calls[1] != want {
+			t.Errorf("%s: called %v, got %+v %v", name, nova.calls, p, err)
+		}
 	}
 }
 

@@ -105,6 +105,7 @@ func (x executor) apply(ctx context.Context, server domain.Server, state domain.
 		return Progress{}, err
 	}
 	x.recordAccepted(ctx, server)
+	x.releaseFloatingIP(ctx, server.ID)
 	isDone := x.Follow == nil || x.Action.Action != domain.Delete
 	return Progress{State: x.After(state), Accepted: true, Done: isDone, Password: password}, nil
 }
@@ -190,6 +191,23 @@ func (x executor) recordAccepted(ctx context.Context, server domain.Server) {
 	i.Observe(server)
 	i.Accepted(x.ActionRequest)
 	x.record(domain.WithActor(ctx, x.Actor.Doing(x.Action.Action, x.ID)), i)
+}
+
+// releaseTime bounds how long a deletion waits for Neutron.
+const releaseTime = 10 * time.Second
+
+// releaseFloatingIP releases the floating IP that the instance's order made, once Nova has accepted the deletion. On
+// failure poll-instances does, where its account is permitted to.
+func (x executor) releaseFloatingIP(ctx context.Context, serverID string) {
+	if x.Action.Action != domain.Delete || !x.Instance.Spec.MakesFloatingIP() {
+		return
+	}
+	releasing, cancel := context.WithTimeout(ctx, releaseTime)
+	defer cancel()
+	if err := x.cloud.ReleaseFloatingIPs(releasing, serverID, domain.FloatingIPMark(x.Instance.ID)); err != nil {
+		slog.WarnContext(ctx, "the floating IP of a server that is deleted was not released; poll-instances tries it",
+			"instance_id", x.Instance.ID, "error", err)
+	}
 }
 
 // storeServer stores the server as Nova shows it.

@@ -163,7 +163,9 @@ func TestReconciledOrders(t *testing.T) {
 			all, OrderRunning, []Instance{made(InstanceError), attaching}, []Step{StepDelete, ""}, OrderRunning,
 		},
 		"one failed, and volumes are attached for too long": {
-			all, OrderRunning, []Instance{made(InstanceError), attachingLong}, []Step{StepDelete, StepDelete},
+			all, OrderRunning,
+			[]Instance{made(InstanceError), attachingLong},
+			[]Step{StepDelete, StepDelete},
 			OrderRunning,
 		},
 		"one was refused": {

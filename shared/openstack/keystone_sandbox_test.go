@@ -248,10 +248,9 @@ func calls(projectID string) []call {
 			_, err := s.Actions(ctx, id)
 			return err
 		}, logged},
-		{
-			"RenameServer", func(ctx context.Context, s *openstack.Session) error { return s.RenameServer(ctx, id, "x") },
-			[]domain.Permission{domain.MayRename},
-		},
+		{"RenameServer", func(ctx context.Context, s *openstack.Session) error {
+			return s.RenameServer(ctx, id, "x")
+		}, []domain.Permission{domain.MayRename}},
 		{"ResizeServer", func(ctx context.Context, s *openstack.Session) error {
 			return s.ResizeServer(ctx, id, "x")
 		}, acting},

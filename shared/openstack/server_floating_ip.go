@@ -64,7 +64,7 @@ func (s *Session) EnsureFloatingIP(
 	return changed, err == nil, err
 }
 
-// ReleaseFloatingIPs deletes the floating IPs with a description, unless they were attached to another server meanwhile.
+// ReleaseFloatingIPs deletes the floating IPs with a description, unless they are attached to another server.
 func (s *Session) ReleaseFloatingIPs(ctx context.Context, serverID, description string) error {
 	found, err := s.FloatingIPs(ctx, domain.FloatingIPQuery{Description: description})
 	for _, f := range found {

@@ -76,8 +76,11 @@ func TestFloatingIPsAreGiven(t *testing.T) {
 		"all is well":     {nil, nil, 2, 2, domain.OrderDone},
 		"neutron is down": {map[string]error{"floating": down}, nil, 3, 2, domain.OrderDone},
 		"no answer":       {map[string]error{"floating": late}, nil, 3, 2, domain.OrderDone},
-		"it was not stored": {map[string]error{"record address": down}, nil, 3, 3,
-			domain.OrderDone},
+		"it was not stored": {
+			map[string]error{"record address": down},
+			nil, 3, 3,
+			domain.OrderDone,
+		},
 		"one over the quota": {map[string]error{"floating": full}, nil, 2, 2, domain.OrderPartial},
 		"no router":          {nil, map[string]error{"floating": taken}, 2, 2, domain.OrderFailed},
 		"forbidden":          {nil, map[string]error{"floating": forbidden}, 2, 0, domain.OrderRunning},

@@ -112,7 +112,8 @@ func TestClock(t *testing.T) {
 			[]string{"poll-instances in 0s"},
 		},
 		"a floating IP of a deleted server": {
-			instanceRow("false, null") + "; update instances set state = 'deleted', floating_ip_release_at = now() + '20 seconds'",
+			instanceRow("false, null") +
+				"; update instances set state = 'deleted', floating_ip_release_at = now() + interval '20 seconds'",
 			[]string{"poll-instances in 20s"},
 		},
 		"a floating IP that its owner keeps": {

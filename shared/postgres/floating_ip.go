@@ -12,7 +12,8 @@ import (
 const (
 	// releasable selects the instances (i) whose floating IPs are to be released within $1: their servers are deleted.
 	// Who disconnects an instance keeps its floating IP.
-	releasable = `i.state = 'deleted' and i.disconnected_at is null and i.floating_ip_release_at <= now() + $1::interval`
+	releasable = `i.state = 'deleted' and i.disconnected_at is null
+    and i.floating_ip_release_at <= now() + $1::interval`
 
 	recordFloatingIPSQL = `
 update instances i set floating_ip = $5 from orders o
@@ -47,8 +48,7 @@ func DueReleases() string {
 }
 
 // ClaimReleases lists deleted instances whose floating IPs are to be released, at most so many of each project and of
-// all. Those that are not finished are due again after a minute at first, and later after as long as the server has been
-// deleted.
+// all. Those that are not finished are due again after a minute, later after as long as they have been deleted.
 func (p Polls) ClaimReleases(ctx context.Context, ofProject, limit int) ([]domain.Instance, error) {
 	return queryAll[domain.Instance](ctx, p.DB.pool, claimReleasesSQL, time.Duration(0), ofProject, limit)
 }

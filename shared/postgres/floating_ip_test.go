@@ -42,7 +42,8 @@ func TestClaimReleases(t *testing.T) {
 	if got := claim(); len(got) != 0 {
 		t.Errorf("while the servers run, got %v", got)
 	}
-	exec(t, conn, "update instances set state = 'deleted', server_id = id::text, updated_at = now() - interval '10 minutes'")
+	exec(t, conn, "update instances set state = 'deleted', server_id = id::text, "+
+		"updated_at = now() - interval '10 minutes'")
 	for n, want := range []int{2, 2, 1, 0} {
 		if got := claim(); got["p1"] != want || got["p2"] != max(0, 1-n) || len(got) > 2 {
 			t.Errorf("claim %d got %v, want %d of p1", n, got, want)

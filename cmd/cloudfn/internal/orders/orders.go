@@ -41,7 +41,9 @@ var orders = cli.Noun[api.Order]{
 }
 
 var instanceTable = output.Table[api.Instance]{
-	Columns: []string{"NAME", "STATE*", "FLOATING_IP", "SERVER:server_id", "INSTANCE:id", "KEY+:key_name", "ERROR:error.detail"},
+	Columns: []string{
+		"NAME", "STATE*", "FLOATING_IP", "SERVER:server_id", "INSTANCE:id", "KEY+:key_name", "ERROR:error.detail",
+	},
 }
 
 // Command holds the commands for orders.

@@ -30,9 +30,9 @@ func SSH(a *cli.App) *cobra.Command {
 	var target sshTarget
 	cmd := &cobra.Command{
 		Use: "ssh SERVER [-- COMMAND...]", Short: "Connect to a server by SSH", Args: cobra.MinimumNArgs(1),
-		Long: `Connect to a server by SSH, with the ssh of this machine and its configuration. The address is the server's
-floating IP, or its first fixed address if it has none. The user is the one that its image names: os_admin_user, or the
-default user of os_distro. What follows -- goes to ssh: a command to run on the server.`,
+		Long: `Connect to a server by SSH, with the ssh of this machine and its configuration. The address is the
+server's floating IP, or its first fixed address if it has none. The user is the one that its image names: its
+os_admin_user, or the default user of its os_distro. What follows -- goes to ssh: a command to run on the server.`,
 		Example: "  cloudfn ssh web\n" +
 			"  cloudfn ssh web --identity web.key\n" +
 			"  cloudfn ssh web --login debian -- uptime",
