@@ -23,9 +23,10 @@ var Function = run.Event[struct{}]{
 			"connection_requests": "select (status, expires_at)",
 			"connections": "select (project_id, id, kind, status, revoked, suspended_at, created_at, last_used_at, " +
 				"idle_timeout, expires_at, not_before, next_check_at, check_until)",
-			"drains":            "select (due_at, claimed_until)",
-			"events":            "insert", // of a monitor
-			"instances":         "select (project_id, connection_id, server_id, state, remote, disconnected_at)",
+			"drains": "select (due_at, claimed_until)",
+			"events": "insert", // of a monitor
+			"instances": "select (project_id, connection_id, server_id, state, remote, disconnected_at, " +
+				"floating_ip_release_at)",
 			"jobs":              "select (kind, key, due_at, claimed_until, done_at)",
 			"leases":            "select (project_id, status, ends_at, due_at, claimed_until)",
 			"managed_projects":  "select (project_id, due_at, claimed_until)",

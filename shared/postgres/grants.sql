@@ -41,7 +41,7 @@ begin
         grant select (check_until, created_at, expires_at, id, idle_timeout, kind, last_used_at, next_check_at, not_before, project_id, revoked, status, suspended_at) on connections to cloudfn_clock;
         grant select (claimed_until, due_at) on drains to cloudfn_clock;
         grant insert on events to cloudfn_clock;
-        grant select (connection_id, disconnected_at, project_id, remote, server_id, state) on instances to cloudfn_clock;
+        grant select (connection_id, disconnected_at, floating_ip_release_at, project_id, remote, server_id, state) on instances to cloudfn_clock;
         grant select (claimed_until, done_at, due_at, key, kind) on jobs to cloudfn_clock;
         grant select (claimed_until, due_at, ends_at, project_id, status) on leases to cloudfn_clock;
         grant select (claimed_until, due_at, project_id) on managed_projects to cloudfn_clock;
