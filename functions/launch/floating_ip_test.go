@@ -1,10 +1,15 @@
 package launch
 
 import (
+	"net/http"
+	"regexp"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
@@ -114,5 +119,37 @@ func TestWrongFloatingIPs(t *testing.T) {
 	const want = "needs 2 floating IPs, 1 of 1 are left"
 	if len(report.Problems) != 1 || !strings.Contains(report.Problems[0].Detail, want) {
 		t.Errorf("a dry run found %+v", report.Problems)
+	}
+}
+
+// TestCallsOfAPlainLaunch counts what an order without volumes and floating IPs costs: no call for either.
+func TestCallsOfAPlainLaunch(t *testing.T) {
+	t.Parallel()
+	var mu sync.Mutex
+	var calls []string
+	ids := regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f-]{27}|[0-9a-f]{32}`)
+	services := map[string]string{}
+	for _, service := range []string{"compute", "image", "network", "volumev3"} {
+		services[service], _ = testkit.Intercept(t, testkit.Endpoint(t, service), func(r *http.Request) {
+			mu.Lock()
+			defer mu.Unlock()
+			calls = append(calls, service+" "+r.Method+" "+ids.ReplaceAllString(r.URL.Path, "*"))
+		})
+	}
+	p := testkit.BorrowProject(t)
+	env := testkit.Env(t, testkit.Database(t), testkit.RedirectTo(t, services).Env(t, "demo"))
+	app := testkit.Start(t, env, Function).As(p.Token(t))
+	if a := app.Post(t, "/v1/launch", body(t, nil)); a.Status != 202 {
+		t.Fatalf("got %d %s", a.Status, a.Body)
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	slices.Sort(calls)
+	want := []string{
+		"compute GET /v2.1/flavors/detail", "compute POST /v2.1/servers",
+		"image GET /v2/images", "network GET /v2.0/networks",
+	}
+	if diff := cmp.Diff(want, calls); diff != "" {
+		t.Error(diff)
 	}
 }

@@ -254,7 +254,10 @@ func (in launchRequest) item(n, count int, o launchInstance) (item, []error) {
 		wrong.add(domain.CheckName(at("name"), i.name, domain.MaxNameLength))
 	}
 	if own("min", o.Min != nil) || o.Flavor != nil {
-		i.flavor, i.min = domain.Deref(o.Flavor).at(at("flavor")), o.Min
+		i.min = o.Min
+	}
+	if o.Flavor != nil {
+		i.flavor = o.Flavor.at(at("flavor"))
 	}
 	if o.Image != nil {
 		i.image = o.Image.at(at("image"))
@@ -290,7 +293,6 @@ func (in launchRequest) item(n, count int, o launchInstance) (item, []error) {
 		i.spec.FloatingIP = o.FloatingIP.ordered()
 	}
 	wrong.forbid(i.min == nil && i.flavor.Value == "", i.flavor.Field, "is missing: it takes a flavor, or min")
-	wrong.forbid(i.min != nil && i.flavor.Value != "", i.fields["min"], "cannot be combined with flavor")
 	if i.bootsFromImage() {
 		wrong.forbid(i.image.Value == "", i.image.Field, "is missing")
 	} else {

@@ -26,7 +26,7 @@ func TestOverrides(t *testing.T) {
 		"id": uuid.NewString(), "name": "all", "user_data": "canary-for-all", "metadata": object{"role": "all"},
 		"instances": []object{
 			{"id": strings.ToUpper(mine), "user_data": "canary-for-one", "metadata": object{"role": "one"}},
-			{"name": "other", "flavor": nil, "min": object{"ram_mb": 1024}, "user_data": ""},
+			{"name": "other", "min": object{"ram_mb": 1024}, "user_data": ""},
 		},
 	})
 	a := app.Post(t, "/v1/launch", request)
@@ -71,6 +71,41 @@ func TestOverrides(t *testing.T) {
 	}
 }
 
+// TestMinBesideFlavor: sizes of min replace those of the flavor, and the smallest flavor that has all is chosen.
+func TestMinBesideFlavor(t *testing.T) {
+	t.Parallel()
+	l := catalog{}
+	l.flavors = []domain.Flavor{
+		{ID: "1", Name: "small", VCPUs: 1, RAMMB: 1024, DiskGB: 10},
+		{ID: "2", Name: "wide", VCPUs: 4, RAMMB: 1024, DiskGB: 10},
+		{ID: "3", Name: "large", VCPUs: 4, RAMMB: 8192, DiskGB: 10},
+		{ID: "4", Name: "huge", VCPUs: 8, RAMMB: 8192, DiskGB: 80},
+	}
+	for _, tc := range []struct {
+		flavor string
+		min    *MinSize
+		want   string
+	}{
+		{"wide", nil, "wide"},
+		{"wide", &MinSize{}, "wide"},
+		{"wide", &MinSize{RAMMB: 2048}, "large"},
+		{"wide", &MinSize{DiskGB: 20}, "huge"},
+		{"large", &MinSize{RAMMB: 512}, "wide"},
+		{"huge", &MinSize{VCPUs: 1, RAMMB: 512, DiskGB: 5}, "small"},
+		{"", &MinSize{VCPUs: 2}, "wide"},
+		{"", nil, ""},
+		{"nope", &MinSize{}, ""},
+		{"huge", &MinSize{VCPUs: 9}, ""},
+	} {
+		i := item{min: tc.min, fields: map[string]string{"min": "min"}}
+		i.flavor.Value = tc.flavor
+		got, err := l.flavor(i, domain.Image{})
+		if got.Name != tc.want || (err == nil) != (tc.want != "") {
+			t.Errorf("%s with %+v: got %s %v, want %q", tc.flavor, tc.min, got.Name, err, tc.want)
+		}
+	}
+}
+
 func TestOverridesRejected(t *testing.T) {
 	t.Parallel()
 	_, app, database := start(t)
@@ -105,12 +140,10 @@ func TestOverridesRejected(t *testing.T) {
 		"too much user_data": {
 			object{"instances": []object{{"user_data": strings.Repeat("x", 50_000)}}}, 400, "instances[0].user_data",
 		},
-		"flavor and min": {object{"min": object{"vcpus": 1}}, 400, "min"},
-		"flavor and min in one": {
-			object{"instances": []object{{"flavor": "1", "min": object{}}}}, 400, "instances[0].min",
-		},
-		"less than nothing":   {object{"flavor": nil, "min": object{"ram_mb": -1}}, 400, "min.ram_mb"},
-		"nothing is as large": {object{"flavor": nil, "min": object{"ram_mb": 1 << 40}}, 422, "min"},
+		"nothing is as large as flavor and min": {object{"min": object{"ram_mb": 1 << 40}}, 422, "min"},
+		"an unknown flavor with min":            {object{"flavor": "nope", "min": object{"vcpus": 1}}, 400, "flavor"},
+		"less than nothing":                     {object{"flavor": nil, "min": object{"ram_mb": -1}}, 400, "min.ram_mb"},
+		"nothing is as large":                   {object{"flavor": nil, "min": object{"ram_mb": 1 << 40}}, 422, "min"},
 		"nothing is, for one": {
 			object{"instances": []object{{}, {"min": object{"disk_gb": 1 << 30}}}}, 422, "instances[1].min",
 		},

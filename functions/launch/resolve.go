@@ -159,22 +159,35 @@ func first(errs []error) error {
 	return &all
 }
 
-func (l catalog) flavor(i item, image domain.Image) (domain.Flavor, error) {
-	if i.min != nil {
-		return l.smallest(i, image)
+// flavor is the one that is named, or the smallest that has the least sizes of the request; those that it does not give
+// are the named flavor's.
+func (l catalog) flavor(i item, image domain.Image) (base domain.Flavor, err error) {
+	if i.flavor.Value != "" || i.min == nil {
+		if base, err = l.pickFlavor(i.flavor); err != nil || i.min == nil {
+			return base, err
+		}
 	}
+	return l.smallest(i, i.min.over(base), image)
+}
+
+func (l catalog) pickFlavor(name lookup.Ref) (domain.Flavor, error) {
 	if l.reserved != nil {
-		return l.pickReserved(i.flavor)
+		return l.pickReserved(name)
 	}
-	return lookup.PickFlavor(l.flavors, i.flavor)
+	return lookup.PickFlavor(l.flavors, name)
+}
+
+// over returns the sizes, where none is given the flavor's.
+func (m MinSize) over(f domain.Flavor) MinSize {
+	return MinSize{VCPUs: cmp.Or(m.VCPUs, f.VCPUs), RAMMB: cmp.Or(m.RAMMB, f.RAMMB), DiskGB: cmp.Or(m.DiskGB, f.DiskGB)}
 }
 
 // smallest is the flavor with the least memory, then vCPUs, then disk that suffices for the request and the image. One
 // without a disk does not count: Nova's policy reserves it for servers that boot from a volume.
-func (l catalog) smallest(i item, image domain.Image) (domain.Flavor, error) {
-	field, least, leastDisk := i.fields["min"], *i.min, max(1, i.min.DiskGB)
+func (l catalog) smallest(i item, least MinSize, image domain.Image) (domain.Flavor, error) {
+	field, leastDisk := i.fields["min"], max(1, least.DiskGB)
 	if _, ok := i.spec.BootVolume(); ok {
-		leastDisk, image = i.min.DiskGB, withoutDisk(image)
+		leastDisk, image = least.DiskGB, withoutDisk(image)
 	}
 	flavors := l.flavors
 	if l.allowed != nil {

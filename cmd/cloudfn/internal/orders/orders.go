@@ -42,7 +42,7 @@ var orders = cli.Noun[api.Order]{
 
 var instanceTable = output.Table[api.Instance]{
 	Columns: []string{
-		"NAME", "STATE*", "FLOATING_IP", "SERVER:server_id", "INSTANCE:id", "KEY+:key_name", "ERROR:error.detail",
+		"NAME", "STATE*", "SERVER:server_id", "INSTANCE:id", "FLOATING_IP", "KEY+:key_name", "ERROR:error.detail",
 	},
 }
 
