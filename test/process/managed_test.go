@@ -129,7 +129,9 @@ func (d *declarer) tick(t *testing.T) {
 	t.Helper()
 	for _, minuteSQL := range []string{
 		"update instances set missed_at = missed_at - interval '1 minute'",
-		"update managed_projects set due_at = due_at - interval '1 minute'",
+		"update managed_projects set due_at = due_at - interval '1 minute', " +
+			"claimed_until = claimed_until - interval '1 minute'", // of a replica that was killed
+		"update orders set claimed_until = claimed_until - interval '1 minute'",
 		"update managed set next_at = next_at - interval '1 minute'",
 		"update managed_members set missed_at = missed_at - interval '1 minute'",
 	} {
