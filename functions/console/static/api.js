@@ -25,7 +25,7 @@ const turn = (now) => {
 export const isUnreachable = () => unreachable;
 
 let user = '';
-/** actFor sets the user whom the page shows. Requests fail once another tab has signed in as someone else. */
+/** actFor sets the user of the page. Requests fail once another tab has signed in as someone else. */
 export const actFor = (who) => { user = `${who.user.id}/${who.project.id}`; };
 
 let used = Date.now();
@@ -124,7 +124,7 @@ export function listing(field, page = 50) {
   };
 }
 
-/** newId is a UUID, also where the browser has no randomUUID because the page is not served by https. */
+/** newId is a UUID, also without randomUUID, which browsers have only with https. */
 export function newId() {
   if (crypto.randomUUID) return crypto.randomUUID();
   const b = crypto.getRandomValues(new Uint8Array(16));

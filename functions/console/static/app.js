@@ -10,7 +10,7 @@ const parts = [
   ['security-groups', 'Security groups'], ['requests', 'Requests'], ['nodes', 'Nodes'],
 ];
 
-/** seesNodes reports whether the cloud's policy lets the user list its nodes. It retries while there is no answer. */
+/** seesNodes reports whether the user may list nodes. It retries while there is no answer. */
 async function seesNodes(who) {
   for (;;) {
     try {
@@ -147,7 +147,7 @@ function showSignIn(message) {
   main.querySelector('form input').focus();
 }
 
-/** become sets the user of the page. operator is whether they may list nodes, once that is known. */
+/** become sets the user of the page. operator: whether they may list nodes, once known. */
 function become(who) {
   actFor(me = who);
   who.operator = seesNodes(who);

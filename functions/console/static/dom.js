@@ -50,10 +50,7 @@ export function swap(node, ...children) {
   if (focused) (node.querySelector(`[data-key="${focused.dataset.key}"]`) || node.querySelector('h1'))?.focus();
 }
 
-/**
- * keyed makes the children of parent those of items, and touches only what has changed: anyone who reads or has the
- * focus in a row is not disturbed by the others.
- */
+/** keyed makes the children of parent those of items, and touches only those that changed: the focus stays. */
 export function keyed(parent, items, keyOf, render) {
   const old = new Map([...parent.children].map((c) => [c.dataset.id, c]));
   const focused = parent.contains(document.activeElement) ? document.activeElement : null;
@@ -151,7 +148,7 @@ export function dialog(title, fill) {
   return node;
 }
 
-/** confirm asks before something is done that cannot be undone. more is what the act reads, below the text. */
+/** confirm asks before an act that cannot be undone. more is what the act reads, below the text. */
 export function confirm(title, text, verb, act, ...more) {
   dialog(title, (close) => {
     const said = el('p', { class: 'error', role: 'alert' });
@@ -182,7 +179,7 @@ export function showFor(promise, node) {
   return node;
 }
 
-/** secret shows what is shown only once, to be copied or saved. It stays when the session ends meanwhile. */
+/** secret shows what is shown only once, to be copied or saved, also after the session. */
 export function secret(title, text, value, file) {
   const href = file && URL.createObjectURL(new Blob([value], { type: 'text/plain' }));
   const node = dialog(title, (close) => {
