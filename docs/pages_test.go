@@ -204,8 +204,9 @@ func TestLongReachAServer(t *testing.T) {
 	w := reader(t, map[string]*testkit.Project{"demo": project})
 	w.dir = t.TempDir()
 	w.walk(t, "reach-a-server.md")
-	if left := project.FloatingIPs(t); len(left) != 0 {
-		t.Errorf("the project has the floating IPs %+v", left)
+	volumes, err := project.Session(t).Volumes(t.Context(), "", "")
+	if addresses := project.FloatingIPs(t); len(addresses) != 0 || len(volumes) != 0 || err != nil {
+		t.Errorf("the project has the floating IPs %+v and the volumes %+v, %v", addresses, volumes, err)
 	}
 }
 

@@ -62,7 +62,7 @@ var Function = run.HTTP[Config, service]{
 			"trusts_to_revoke":   "select, insert, update, delete",
 			"unexpected_servers": "select, insert",
 		}),
-		Network: []string{"compute", "identity", "image", "network", "placement"},
+		Network: []string{"compute", "identity", "image", "network", "placement", "volume"},
 		Wakes:   []string{"deliver-events", "poll-instances", "run-connections", "run-leases"},
 	},
 	Secrets: []string{"events"},

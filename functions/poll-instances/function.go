@@ -47,7 +47,7 @@ var Function = run.Event[Config]{
 			"unexpected_servers": "select, insert",
 			"unserved_projects":  "select",
 		},
-		Network: []string{"compute", "identity", "network"}, // network: floating IPs
+		Network: []string{"compute", "identity", "network", "volume"}, // of orders: floating IPs, names of volumes
 		Wakes:   []string{"clock", "deliver-events"},
 	},
 	Secrets: []string{"events", "openstack"},

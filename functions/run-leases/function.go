@@ -62,7 +62,7 @@ var Function = run.Event[Config]{
 			"reservations":      "select, insert, update",
 			"unserved_projects": "select",
 		}),
-		Network: []string{"compute", "identity", "image", "placement"},
+		Network: []string{"compute", "identity", "image", "network", "placement"}, // network: what a deletion leaves
 		Wakes:   []string{"clock", "deliver-events", "run-connections"},
 	},
 	Secrets: []string{"events", "openstack-leases"},

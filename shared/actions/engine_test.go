@@ -88,8 +88,10 @@ func (f *fakeNova) Images(context.Context, string) ([]domain.Image, error) {
 
 func (f *fakeNova) DeleteServer(context.Context, string) error { return f.call("delete", "deleting") }
 
-func (f *fakeNova) ReleaseFloatingIPs(_ context.Context, serverID, mark string) error {
-	f.calls = append(f.calls, "release "+serverID+" "+mark)
+func (f *fakeNova) ReleaseFloatingIPs(ctx context.Context, serverID, mark string) error {
+	if ctx.Err() == nil {
+		f.calls = append(f.calls, "release "+serverID+" "+mark)
+	}
 	return f.neutron
 }
 
@@ -329,9 +331,11 @@ func TestRename(t *testing.T) {
 }
 
 // TestDeleteReleases: a deletion that Nova accepts releases the floating IP that the order made, and succeeds also if
-// Neutron does not answer. No other action does, nor a deletion of a server that has none of its order.
+// Neutron does not answer or the client has hung up. No other action does, nor a deletion of a server without one.
 func TestDeleteReleases(t *testing.T) {
 	t.Parallel()
+	hungUp, cancel := context.WithCancel(t.Context())
+	cancel()
 	for name, tc := range map[string]struct {
 		action domain.Action
 		given  *domain.ServerFloatingIP
@@ -347,7 +351,7 @@ func TestDeleteReleases(t *testing.T) {
 		nova := &fakeNova{server: server("ACTIVE", ""), neutron: tc.fails}
 		a := actionOf(domain.ActionRequest{Action: tc.action})
 		a.Instance.Spec.FloatingIP = tc.given
-		p, err := Engine{&fakeInstances{}}.Step(t.Context(), nova, a)
+		p, err := Engine{&fakeInstances{}}.Step(hungUp, nova, a)
 		want := "release " + nova.server.ID + " " + domain.FloatingIPMark(a.Instance.ID)
 		if err != nil || !p.Accepted || len(nova.calls) != tc.calls || tc.calls == 2 && nova.calls[1] != want {
 			t.Errorf("%s: called %v, got %+v %v", name, nova.calls, p, err)

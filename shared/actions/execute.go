@@ -193,16 +193,13 @@ func (x executor) recordAccepted(ctx context.Context, server domain.Server) {
 	x.record(domain.WithActor(ctx, x.Actor.Doing(x.Action.Action, x.ID)), i)
 }
 
-// releaseTime bounds how long a deletion waits for Neutron.
-const releaseTime = 10 * time.Second
-
-// releaseFloatingIP releases the floating IP that the instance's order made, once Nova has accepted the deletion. On
-// failure poll-instances does, where its account is permitted to.
+// releaseFloatingIP releases the floating IP that the instance's order made, once Nova has accepted the deletion, also
+// when the client hangs up. On failure poll-instances does, where its account is permitted to.
 func (x executor) releaseFloatingIP(ctx context.Context, serverID string) {
 	if x.Action.Action != domain.Delete || !x.Instance.Spec.MakesFloatingIP() {
 		return
 	}
-	releasing, cancel := context.WithTimeout(ctx, releaseTime)
+	releasing, cancel := domain.Detached(ctx)
 	defer cancel()
 	if err := x.cloud.ReleaseFloatingIPs(releasing, serverID, domain.FloatingIPMark(x.Instance.ID)); err != nil {
 		slog.WarnContext(ctx, "the floating IP of a server that is deleted was not released; poll-instances tries it",

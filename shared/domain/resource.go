@@ -2,6 +2,7 @@ package domain
 
 import (
 	"fmt"
+	"regexp"
 	"strings"
 	"time"
 )
@@ -44,9 +45,13 @@ var loginUsers = map[string]string{
 	"rhel": "cloud-user", "rocky": "rocky", "ubuntu": "ubuntu",
 }
 
+// loginUser is what a user's name may be. Others may have shared the image, and clients give the name to ssh, whose
+// configuration may give it to a shell.
+var loginUser = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9._-]{0,31}$`)
+
 // LoginUser returns the user of an image with these properties of Glance's: os_admin_user, or the default of os_distro.
 func LoginUser(adminUser, distro string) string {
-	if adminUser != "" {
+	if loginUser.MatchString(adminUser) {
 		return adminUser
 	}
 	return loginUsers[strings.ToLower(distro)]

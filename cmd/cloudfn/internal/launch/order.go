@@ -148,6 +148,7 @@ func (l *launch) override(cmd *cobra.Command) error {
 	if err := addVolumes(cmd, given); err != nil {
 		return err
 	}
+	addFloatingIP(cmd, given)
 	maps.Copy(l.order, given)
 	if cmd.Flags().Changed("no-start") {
 		isStopped, _ := cmd.Flags().GetBool("no-start")
@@ -163,6 +164,17 @@ func (l *launch) override(cmd *cobra.Command) error {
 		delete(l.order, "flavor")
 	}
 	return nil
+}
+
+// addFloatingIP adds the floating IP, which is true without a value of its flag.
+func addFloatingIP(cmd *cobra.Command, given map[string]any) {
+	switch floating, _ := cmd.Flags().GetString("floating-ip"); floating {
+	case "":
+	case "true":
+		given["floating_ip"] = true
+	default:
+		given["floating_ip"] = floating
+	}
 }
 
 // addNetworks makes objects of the networks with an address or a port.

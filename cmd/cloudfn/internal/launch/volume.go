@@ -26,15 +26,8 @@ var volumeKeys = map[string]string{
 	"delete": "delete_on_termination",
 }
 
-// addVolumes adds the volumes and the floating IP of the flags to the fields that were given.
+// addVolumes adds the volumes of the flags to the fields that were given.
 func addVolumes(cmd *cobra.Command, given map[string]any) error {
-	switch floating, _ := cmd.Flags().GetString("floating-ip"); floating {
-	case "":
-	case "true":
-		given["floating_ip"] = true
-	default:
-		given["floating_ip"] = floating
-	}
 	boot, _ := cmd.Flags().GetString("boot-volume")
 	volumes, _ := cmd.Flags().GetStringArray("volume")
 	if boot != "" {
