@@ -114,7 +114,7 @@ func TestListFilters(t *testing.T) {
 	t.Parallel()
 	p := testkit.BorrowProject(t)
 	f := testkit.Sandbox(t)
-	first, second := p.BootWithAddress(t, "web-1", 1)[0], p.BootWithAddress(t, "web-2", 1)[0]
+	first, second := p.BootWithAddress(t, "filtered-1", 1)[0], p.BootWithAddress(t, "filtered-2", 1)[0]
 	p.Drop(t, second.ID)
 	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil), Function).As(p.Token(t))
 	testkit.Eventually(t, time.Minute, "Nova lists the deleted server no more", func() bool {
@@ -128,13 +128,13 @@ func TestListFilters(t *testing.T) {
 	ip := one.Addresses[n].IP
 	since := url.QueryEscape(one.CreatedAt.Add(-time.Minute).Format(time.RFC3339))
 	for query, want := range map[string]string{
-		"flavor=" + f.Flavor: "web-1", "flavor=" + f.FlavorID + "&image=" + f.Image: "web-1",
-		"image=" + f.ImageID: "web-1",
-		"ip=" + ip:           "web-1", "ip=" + strings.Replace(ip, ".", ":", 1): "", "ip=203.0.113.": "",
+		"flavor=" + f.Flavor: "filtered-1", "flavor=" + f.FlavorID + "&image=" + f.Image: "filtered-1",
+		"image=" + f.ImageID: "filtered-1",
+		"ip=" + ip:           "filtered-1", "ip=" + strings.Replace(ip, ".", ":", 1): "", "ip=203.0.113.": "",
 		"key_name=none":               "",
 		"key_name=none&tracked=false": "", "flavor=" + f.Flavor + "&tracked=true": "",
-		"name=web-&sort=name&changes_since=" + since:  "web-1 web-2",
-		"name=web-&sort=-name&changes_since=" + since: "web-2 web-1",
+		"name=filtered-&sort=name&changes_since=" + since:  "filtered-1 filtered-2",
+		"name=filtered-&sort=-name&changes_since=" + since: "filtered-2 filtered-1",
 		"changes_since=2099-01-01T00:00:00Z":          "",
 	} {
 		var got ServerPage

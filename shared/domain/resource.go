@@ -2,7 +2,6 @@ package domain
 
 import (
 	"fmt"
-	"regexp"
 	"strings"
 	"time"
 )
@@ -45,16 +44,20 @@ var loginUsers = map[string]string{
 	"rhel": "cloud-user", "rocky": "rocky", "ubuntu": "ubuntu",
 }
 
-// loginUser is what a user's name may be. Others may have shared the image, and clients give the name to ssh, whose
-// configuration may give it to a shell.
-var loginUser = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9._-]{0,31}$`)
-
 // LoginUser returns the user of an image with these properties of Glance's: os_admin_user, or the default of os_distro.
 func LoginUser(adminUser, distro string) string {
-	if loginUser.MatchString(adminUser) {
+	if isLoginUser(adminUser) {
 		return adminUser
 	}
 	return loginUsers[strings.ToLower(distro)]
+}
+
+// isLoginUser reports whether name is a plain name of a user. Others may have shared the image, and clients give the
+// name to ssh, whose configuration may give it to a shell.
+func isLoginUser(name string) bool {
+	const letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_"
+	return name != "" && len(name) <= 32 && strings.Contains(letters, name[:1]) &&
+		strings.Trim(name, letters+"0123456789._-") == ""
 }
 
 // Network is something a server can have a port on.
