@@ -18,9 +18,10 @@ import (
 
 // What runs in Chromium, by the names of the files in test/browser: the main job in make test, all else in test-long.
 var (
-	mainFiles = []string{"main"}
-	longFiles = []string{"console", "objects", "faults", "leases", "looks", "managed", "nodes"}
-	hostFiles = []string{"hosts"} // they take the sandbox's reservable hosts
+	mainFiles    = []string{"main"}
+	longFiles    = []string{"console", "objects", "faults", "leases", "looks", "managed", "nodes"}
+	hostFiles    = []string{"hosts"}   // they take the sandbox's reservable hosts
+	journeyFiles = []string{"journey"} // a server through its life
 )
 
 // TestEveryBrowserTestIsRun, here or, of /v1/docs, in test/contract.
@@ -32,7 +33,7 @@ func TestEveryBrowserTestIsRun(t *testing.T) {
 	}
 	for _, path := range found {
 		name := strings.TrimSuffix(filepath.Base(path), ".test.mjs")
-		if name != "docs" && !slices.Contains(slices.Concat(mainFiles, longFiles, hostFiles), name) {
+		if name != "docs" && !slices.Contains(slices.Concat(mainFiles, longFiles, hostFiles, journeyFiles), name) {
 			t.Errorf("nothing runs %s", path)
 		}
 	}
@@ -59,6 +60,13 @@ func TestLongBrowserHosts(t *testing.T) {
 	browse(t, hostFiles)
 }
 
+// TestLongBrowserJourney takes a server through its life on the page.
+func TestLongBrowserJourney(t *testing.T) {
+	t.Parallel()
+	testkit.Heavy(t)
+	browse(t, journeyFiles)
+}
+
 func browse(t *testing.T, files []string) {
 	t.Helper()
 	chromium := testkit.Chromium(t)
@@ -71,7 +79,7 @@ func browse(t *testing.T, files []string) {
 		func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
 	own := map[string]*testkit.Project{}
 	for _, file := range files {
-		p := testkit.BorrowProject(t)
+		p := projectOf(t, file)
 		own[file] = p
 		switch file {
 		case "leases":
@@ -100,6 +108,19 @@ func browse(t *testing.T, files []string) {
 	}
 	runNode(t, files, "CHROMIUM="+chromium, "CONSOLE_URL="+daemon.URL, "CONSOLE_RECEIVER="+receiver.URL,
 		"CONSOLE_ACCOUNTS="+string(given))
+}
+
+// projectOf returns the project of a file's own. What the journey makes there is deleted after it.
+func projectOf(t *testing.T, file string) *testkit.Project {
+	t.Helper()
+	if file != "journey" {
+		return testkit.BorrowProject(t)
+	}
+	p := testkit.NewProject(t)
+	p.RoutedNetwork(t, "inside", "10.53.0.0/24")
+	t.Cleanup(func() { p.DeleteVolumes(t) })
+	t.Cleanup(func() { p.DeleteImages(t) })
+	return p
 }
 
 // furnish gives a file's project what its pages show, and returns who signs in.

@@ -26,10 +26,12 @@ func (s service) ownServer(ctx context.Context, a access, id string) (domain.Ser
 	if err != nil {
 		return domain.Server{}, err
 	}
-	if isTracked {
-		id = i.ServerID
+	if !isTracked {
+		return actions.ReadServer(ctx, a.cloud, id, a.ProjectID, false)
 	}
-	return actions.ReadServer(ctx, a.cloud, id, a.ProjectID, isTracked)
+	server, err := actions.ReadServer(ctx, a.cloud, i.ServerID, a.ProjectID, true)
+	server.Instance = trackedAs(i)
+	return server, err
 }
 
 // Change changes what is written on a server, and returns the server as Get does. Nova is called only for what differs,

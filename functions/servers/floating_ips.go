@@ -19,12 +19,14 @@ type floatingIPCloud interface {
 }
 
 // FloatingIPs lists the floating IPs of a server.
-func (s service) FloatingIPs(ctx context.Context, a access, id string) ([]domain.FloatingIP, error) {
-	server, err := s.ownServer(ctx, a, id)
-	if err != nil {
-		return nil, err
+func (s service) FloatingIPs(
+	ctx context.Context, a access, id string,
+) (server domain.Server, all []domain.FloatingIP, err error) {
+	if server, err = s.ownServer(ctx, a, id); err != nil {
+		return server, nil, err
 	}
-	return a.cloud.ServerFloatingIPs(ctx, server.ID)
+	all, err = a.cloud.ServerFloatingIPs(ctx, server.ID)
+	return server, all, err
 }
 
 // AttachFloatingIP gives a server a floating IP. isNew is false when the server has it already, which a request that is
@@ -52,11 +54,7 @@ func (s service) AttachFloatingIP(
 
 // DetachFloatingIP frees a floating IP of a server, and keeps it.
 func (s service) DetachFloatingIP(ctx context.Context, a access, id, floatingIP string) error {
-	server, err := s.ownServer(ctx, a, id)
-	if err != nil {
-		return err
-	}
-	found, err := a.cloud.ServerFloatingIPs(ctx, server.ID)
+	_, found, err := s.FloatingIPs(ctx, a, id)
 	if err != nil {
 		return err
 	}

@@ -6,11 +6,12 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
 // TestFloatingIPsOfServer attaches floating IPs in the real Neutron, moves one, and detaches it. Each request may be
-// repeated.
+// repeated. What an order has made for the server stays once it is detached.
 func TestFloatingIPsOfServer(t *testing.T) {
 	t.Parallel()
 	p := testkit.NewProject(t)
@@ -66,6 +67,20 @@ func TestFloatingIPsOfServer(t *testing.T) {
 	}
 	if all := p.FloatingIPs(t); len(all) != 1 || all[0].PortID != "" {
 		t.Errorf("there are %+v", all)
+	}
+	marked, _, err := p.Session(t).EnsureFloatingIP(t.Context(), one, domain.FloatingIPAttach{
+		Description: domain.FloatingIPMark(uuid.New()),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a := app.Do(t, "DELETE", path+"/"+marked.ID, ""); a.Status != 204 {
+		t.Errorf("detached: got %d %s", a.Status, a.Body)
+	}
+	for _, f := range p.FloatingIPs(t) {
+		if f.PortID != "" || f.Description != "" {
+			t.Errorf("who deletes the server that it was ordered with would release %+v", f)
+		}
 	}
 	stranger := testkit.NewProject(t)
 	stranger.Grant(t, stranger.UserID, "admin")

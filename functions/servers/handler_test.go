@@ -135,7 +135,7 @@ func TestListFilters(t *testing.T) {
 		"key_name=none&tracked=false": "", "flavor=" + f.Flavor + "&tracked=true": "",
 		"name=filtered-&sort=name&changes_since=" + since:  "filtered-1 filtered-2",
 		"name=filtered-&sort=-name&changes_since=" + since: "filtered-2 filtered-1",
-		"changes_since=2099-01-01T00:00:00Z":          "",
+		"changes_since=2099-01-01T00:00:00Z":               "",
 	} {
 		var got ServerPage
 		a := app.Get(t, "/v1/servers?"+query)

@@ -58,6 +58,7 @@ func routes(api huma.API, s service) {
 	})
 	remove.Responses["202"] = answer[ServerActed](api,
 		"The server will be deleted through the connection. `action_id` identifies the action.")
+	remove.Responses["200"] = answer[ServerDeletion](api, "With `dry_run=true`: nothing is deleted.")
 	httpx.Serve[removeInput, struct{}](api, remove, h.remove)
 	history := operation("GET /v1/servers/history/{id}", "getServerHistory", "List a server's events", answers{
 		200: "A page of the events.",
@@ -154,6 +155,13 @@ func (h handler) remove(ctx context.Context, in *removeInput) (httpx.Response, e
 	a, err := h.access(ctx, in.ConnectionID.UUID, "")
 	if err != nil {
 		return httpx.Response{}, err
+	}
+	if in.DryRun {
+		deletion, err := h.svc.Deletion(ctx, a, in.ID.String(), in.Force)
+		if err != nil {
+			return httpx.Response{}, err
+		}
+		return httpx.JSON(http.StatusOK, deletion)
 	}
 	if in.Mode == disconnect {
 		return deleted, h.svc.Disconnect(ctx, a, in.ID.String())
@@ -281,15 +289,23 @@ type removeInput struct {
 	Mode string `query:"mode" enum:"deallocate,disconnect" default:"deallocate" doc:"Delete, or stop tracking."`
 
 	Force        bool     `query:"force" default:"false" doc:"Also a server that existed before it was connected."`
+	DryRun       bool     `query:"dry_run" default:"false" doc:"Only show what is deleted with it, and what stays."`
 	ConnectionID httpx.ID `query:"connection_id" example:"019b7c5e-1f20-7a31-b5d4-0c7e2f9a6b13"`
 }
 
 // Resolve implements huma.Resolver.
-func (in *removeInput) Resolve(huma.Context) []error {
+func (in *removeInput) Resolve(huma.Context) (faults []error) {
+	const ofDeallocate = "can be combined with the mode " + deallocate + " only"
 	if in.Mode == disconnect && in.Force {
-		return []error{apperr.InvalidField("force", "can be combined with the mode "+deallocate+" only")}
+		faults = append(faults, apperr.InvalidField("force", ofDeallocate))
 	}
-	return nil
+	if in.Mode == disconnect && in.DryRun {
+		faults = append(faults, apperr.InvalidField("dry_run", ofDeallocate))
+	}
+	if in.DryRun && in.ConnectionID.UUID != uuid.Nil {
+		faults = append(faults, apperr.InvalidField("dry_run", "takes a token of the server's project"))
+	}
+	return faults
 }
 
 // ServerPage is a page of servers.

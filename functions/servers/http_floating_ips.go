@@ -103,7 +103,7 @@ func (h handler) floatingIPs(ctx context.Context, in *ServerPath) (*httpx.Value[
 	if err != nil {
 		return nil, err
 	}
-	found, err := h.svc.FloatingIPs(ctx, a, in.ID.String())
+	_, found, err := h.svc.FloatingIPs(ctx, a, in.ID.String())
 	return &httpx.Value[ServerFloatingIPs]{Body: ServerFloatingIPs{httpx.Each(found, showFloatingIP)}}, err
 }
 

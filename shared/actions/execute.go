@@ -19,7 +19,8 @@ type executor struct {
 	cloud Cloud
 	Action
 
-	readAt time.Time // by the database's clock, before Nova is called; zero for a server that is not tracked
+	readAt  time.Time      // by the database's clock, before Nova is called; zero for a server that is not tracked
+	resized *domain.Flavor // that the instance holds a connection's quota for before Nova is called
 }
 
 // setReadAt notes the time before the server is read. What others have observed since is newer than what this step
@@ -105,6 +106,7 @@ func (x executor) apply(ctx context.Context, server domain.Server, state domain.
 		return Progress{}, err
 	}
 	x.recordAccepted(ctx, server)
+	x.keepSize(ctx)
 	x.releaseFloatingIP(ctx, server.ID)
 	isDone := x.Follow == nil || x.Action.Action != domain.Delete
 	return Progress{State: x.After(state), Accepted: true, Done: isDone, Password: password}, nil

@@ -74,6 +74,7 @@ func (x *executor) prepareResize(ctx context.Context, server domain.Server) erro
 	if !x.takesQuota() {
 		return nil
 	}
+	x.resized = &flavor
 	wanted := x.Instance
 	wanted.Spec.Resized(flavor)
 	return x.Instances.SetSize(ctx, wanted)
@@ -87,16 +88,30 @@ func (x *executor) takesQuota() bool {
 
 // restoreSize gives quota back after Nova has certainly rejected a resize. On failure the next read of the server does.
 func (x *executor) restoreSize(ctx context.Context, rejection error) {
-	if !x.takesQuota() || !apperr.Rejected(rejection) {
+	if x.resized != nil && apperr.Rejected(rejection) {
+		x.storeSize(ctx, x.Instance)
+	}
+}
+
+// keepSize stores the size again once Nova has accepted the resize: a poll may have stored the flavor that Nova showed
+// until then, and stores none while the server is resized.
+func (x *executor) keepSize(ctx context.Context) {
+	if x.resized == nil {
 		return
 	}
+	wanted := x.Instance
+	wanted.Spec.Resized(*x.resized)
+	x.storeSize(ctx, wanted)
+}
+
+// storeSize stores a size, whatever the quota is, also when the client hangs up.
+func (x *executor) storeSize(ctx context.Context, i domain.Instance) {
 	writing, cancel := domain.Detached(ctx)
 	defer cancel()
-	known := x.Instance
-	known.ConnectionID = uuid.Nil
-	if err := x.Instances.SetSize(writing, known); err != nil {
-		slog.WarnContext(ctx, "the size of an instance is not restored; the next poll restores it",
-			"instance_id", known.ID, "error", err)
+	i.ConnectionID = uuid.Nil
+	if err := x.Instances.SetSize(writing, i); err != nil {
+		slog.WarnContext(ctx, "the size of an instance is not stored; a poll stores it once Nova shows it",
+			"instance_id", i.ID, "error", err)
 	}
 }
 

@@ -58,7 +58,8 @@ func (r rejecting) ActOnServer(
 	return r.err
 }
 
-// TestResizeTakesQuota of a connection before Nova is called, and gives it back when Nova rejects the resize for sure.
+// TestResizeTakesQuota of a connection before Nova is called, again after that, because a poll may have stored the old
+// size, and gives it back when Nova rejects the resize for sure.
 func TestResizeTakesQuota(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -67,7 +68,7 @@ func TestResizeTakesQuota(t *testing.T) {
 		calls      int
 		sizes      []string
 	}{
-		"accepted":  {uuid.New(), nil, nil, 1, []string{"large"}},
+		"accepted":  {uuid.New(), nil, nil, 1, []string{"large", "large"}},
 		"the owner": {uuid.Nil, nil, nil, 1, nil},
 		"no room":   {uuid.New(), apperr.New(apperr.Quota, "full"), nil, 0, []string{"large"}},
 		"rejected":  {uuid.New(), nil, apperr.New(apperr.Conflict, "locked"), 1, []string{"large", "small"}},

@@ -3,6 +3,7 @@ package domain
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -184,8 +185,18 @@ type InstanceFloatingIP struct {
 	Problem *Problem `json:"problem,omitempty"` // why the server has none
 }
 
+const floatingIPMark = "cloudfn:"
+
 // FloatingIPMark is the description of a floating IP that was made for an instance.
-func FloatingIPMark(instance uuid.UUID) string { return "cloudfn:" + instance.String() }
+func FloatingIPMark(instance uuid.UUID) string { return floatingIPMark + instance.String() }
+
+// IsFloatingIPMark reports whether a floating IP with the description was made for an instance: it is released with it.
+func IsFloatingIPMark(description string) bool { return strings.HasPrefix(description, floatingIPMark) }
+
+// IsReleasedWith reports whether a floating IP of the server was made for it, and is released when it is deleted.
+func (f FloatingIP) IsReleasedWith(s Server) bool {
+	return s.Instance != nil && f.Description == FloatingIPMark(s.Instance.ID)
+}
 
 // FloatingIPRequest is what StepFloatingIP gives the instance's server.
 func (i Instance) FloatingIPRequest() FloatingIPAttach {

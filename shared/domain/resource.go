@@ -57,7 +57,7 @@ func LoginUser(adminUser, distro string) string {
 func isLoginUser(name string) bool {
 	const letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_"
 	return name != "" && len(name) <= 32 && strings.Contains(letters, name[:1]) &&
-		strings.Trim(name, letters+"0123456789._-") == ""
+		strings.Trim(name, letters+"0123456789.-") == ""
 }
 
 // Network is something a server can have a port on.

@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -14,7 +15,6 @@ import (
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
-	"github.com/cloudfn/cloudfn/shared/flow"
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
@@ -79,46 +79,67 @@ func (s *sandbox) list(t *testing.T) (Object, bool) {
 }
 
 const (
-	settleFor = 90 * time.Second
-	stepPause = 200 * time.Millisecond
+	settleFor  = 90 * time.Second // without any progress
+	maxUpdates = 50
+	stepPause  = 200 * time.Millisecond
 )
 
 // settle takes steps as the engine does, until the object is as declared, and returns it with the number of updates.
+// It ends the test when nothing has changed for a while: how long a step takes is the machine's.
 func (s *sandbox) settle(t *testing.T) (o Object, updates int) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), settleFor)
-	defer cancel()
-	for {
+	var before Object
+	var end time.Time
+	for ; ; time.Sleep(stepPause) {
 		found, ok := s.list(t)
-		err := error(nil)
-		switch {
-		case !ok, found.State == ObjectIncomplete:
-			desired := s.in
-			desired.Member.ObjectID = found.ID
-			_, err = s.driver.Create(ctx, s.Session, desired)
-		case found.State == ObjectReady:
-			left := s.driver.Differences(s.in, found)
-			if len(left) == 0 {
-				s.in.Made = s.revision()
-				return found, updates
-			}
-			for _, d := range left {
-				if d.Way != InPlace {
-					t.Fatalf("it needs %+v", d)
-				}
-			}
+		if end.IsZero() || !reflect.DeepEqual(found, before) {
+			before, end = found, time.Now().Add(settleFor)
+		}
+		isSettled, isUpdate := s.step(t, found, ok, end)
+		if isSettled {
+			s.in.Made = s.revision()
+			return found, updates
+		}
+		if isUpdate {
 			updates++
-			err = s.driver.Update(ctx, s.Session, s.in, found, left)
-		case found.State == ObjectError:
-			t.Fatalf("it is in error: %s", found.Reason)
 		}
-		if _, isWait := errors.AsType[WaitError](err); err != nil && !isWait {
-			t.Fatal(err)
-		}
-		if !flow.Sleep(ctx, stepPause) {
-			t.Fatalf("it does not become as declared: %+v, %+v", found, s.driver.Differences(s.in, found))
+		if time.Now().After(end) || updates > maxUpdates {
+			t.Fatalf("after %d updates it does not become as declared: %+v, %+v", updates, found,
+				s.driver.Differences(s.in, found))
 		}
 	}
+}
+
+// step makes the object or updates it, unless it is as declared, or has to be waited for.
+func (s *sandbox) step(t *testing.T, found Object, ok bool, end time.Time) (isSettled, isUpdate bool) {
+	t.Helper()
+	ctx, cancel := context.WithDeadline(t.Context(), end)
+	defer cancel()
+	var err error
+	switch {
+	case !ok, found.State == ObjectIncomplete:
+		desired := s.in
+		desired.Member.ObjectID = found.ID
+		_, err = s.driver.Create(ctx, s.Session, desired)
+	case found.State == ObjectReady:
+		left := s.driver.Differences(s.in, found)
+		if len(left) == 0 {
+			return true, false
+		}
+		for _, d := range left {
+			if d.Way != InPlace {
+				t.Fatalf("it needs %+v", d)
+			}
+		}
+		isUpdate = true
+		err = s.driver.Update(ctx, s.Session, s.in, found, left)
+	case found.State == ObjectError:
+		t.Fatalf("it is in error: %s", found.Reason)
+	}
+	if _, isWait := errors.AsType[WaitError](err); err != nil && !isWait {
+		t.Fatal(err)
+	}
+	return false, isUpdate
 }
 
 // settleNew is settle of an object that is made again.

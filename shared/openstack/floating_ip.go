@@ -146,7 +146,7 @@ func (s *Session) CreateFloatingIP(ctx context.Context, r domain.FloatingIPReque
 	return made.domain(), classify("neutron", err)
 }
 
-// DetachFloatingIP frees a floating IP that is as it was read, and keeps it.
+// DetachFloatingIP frees a floating IP that is as it was read, and keeps it, also when its order's server is deleted.
 func (s *Session) DetachFloatingIP(ctx context.Context, f domain.FloatingIP) error {
 	_, err := s.updateFloatingIP(ctx, f, "", "")
 	return err
@@ -161,10 +161,12 @@ func (s *Session) updateFloatingIP(
 	if err != nil {
 		return domain.FloatingIP{}, err
 	}
+	opts := floatingips.UpdateOpts{PortID: &portID, FixedIP: fixedAddress, RevisionNumber: &f.Revision}
+	if domain.IsFloatingIPMark(f.Description) {
+		opts.Description = new(string) // it is not released with the server that it was made for
+	}
 	var changed floatingIP
-	err = floatingips.Update(ctx, neutron, url.PathEscape(f.ID), floatingips.UpdateOpts{
-		PortID: &portID, FixedIP: fixedAddress, RevisionNumber: &f.Revision,
-	}).ExtractInto(&changed)
+	err = floatingips.Update(ctx, neutron, url.PathEscape(f.ID), opts).ExtractInto(&changed)
 	if gophercloud.ResponseCodeIs(err, http.StatusPreconditionFailed) {
 		return changed.domain(), apperr.New(apperr.Conflict, "the floating IP %s was changed meanwhile", f.Address)
 	}

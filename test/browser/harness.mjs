@@ -147,15 +147,18 @@ export async function open(page, part) {
 export const settled = (page) => page.locator('main:not([aria-busy])').waitFor();
 
 /** order fills the form in and sends it. */
-export async function order(page, { name, count = '1', more } = {}) {
+export async function order(
+  page,
+  { name, count = '1', flavor = 'm1.tiny', image = 'cirros', network = 'private', more } = {},
+) {
   await open(page, 'Launch');
   await page.getByRole('option', { name: /m1\.tiny/ }).waitFor({ state: 'attached' });
   await page.getByLabel('Name').fill(name);
   await page.getByLabel(/^How many/).fill(count);
-  await page.getByLabel('Flavor').selectOption('m1.tiny');
-  await page.getByLabel('Image').selectOption('cirros');
+  await page.getByLabel('Flavor').selectOption(flavor);
+  await page.getByLabel('Image').selectOption(image);
   const networks = page.getByRole('group', { name: /^Networks/ }).getByRole('checkbox');
-  if ((await networks.count()) > 1) await page.getByRole('checkbox', { name: /^private/ }).check();
+  if ((await networks.count()) > 1) await page.getByRole('checkbox', { name: new RegExp(`^${network}`) }).check();
   await more?.();
   await page.getByRole('button', { name: 'Launch' }).click();
 }

@@ -290,6 +290,7 @@ func (s *story) servers(t *testing.T) {
 	s.ok(t, "changeServer", 200, variant{example: "name"})
 	s.ok(t, "actOnServer", 409, variant{example: "reboot", set: map[string]any{"action": "delete", "hard": nil}})
 	s.ok(t, "deleteServer", 409, variant{})
+	s.ok(t, "deleteServer", 200, variant{query: []string{"dry_run=true", "force=true"}})
 	s.is(exampleSecond, found[1].ID)
 	s.ok(t, "actOnServers", 202, variant{example: "stop"})
 	s.project.Await(t, found[0].ID, "SHUTOFF")

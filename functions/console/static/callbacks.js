@@ -1,7 +1,7 @@
 // Webhook subscriptions and their deliveries.
-import { el, set, swap, button, heading, table, facts, keyed, empty, age, clock, confirm, dialog, secret, say,
-  uid } from './dom.js';
+import { el, set, swap, button, heading, table, facts, keyed, empty, age, clock, dialog, say, uid } from './dom.js';
 import { get, call, listing } from './api.js';
+import { confirm, secret } from './dialogs.js';
 import { mark, inMotion } from './state.js';
 
 const types = ['instance.state', 'order.state', 'callback.state', 'connection.state', 'action.state', 'agent.ready',

@@ -1,6 +1,7 @@
 // What is delegated: to whom, how far, and until when.
-import { el, set, button, heading, facts, keyed, empty, age, clock, confirm, choice, bar, say } from './dom.js';
+import { el, set, button, heading, facts, keyed, empty, age, clock, choice, bar, say } from './dom.js';
 import { call, listing } from './api.js';
+import { confirm, ask, labelled } from './dialogs.js';
 import { mark } from './state.js';
 import { panel } from './consent.js';
 
@@ -79,10 +80,11 @@ export function view({ refresh }) {
     const resume = () => change('POST', '/resume', undefined,
       `${name} is resumed.`).catch((problem) => say(problem.message));
     const extend = () => {
-      const until = el('input', { type: 'datetime-local', id: `until-${c.id}`, value: c.expires_at.slice(0, 16),
+      const until = el('input', { type: 'datetime-local', value: c.expires_at.slice(0, 16),
         required: true });
-      confirm(`Until when may ${name} be used?`, el('label', {}, 'New end, in UTC ', until), 'Change',
-        () => change('PATCH', '', { expires_at: `${until.value}:00Z` }, `${name} has another end.`));
+      ask(`Until when may ${name} be used?`, '', 'Change',
+        () => change('PATCH', '', { expires_at: `${until.value}:00Z` }, `${name} has another end.`),
+        labelled('New end, in UTC', until));
     };
     const open = !whose && (c.status === 'active' || suspended);
     return el('section', { class: 'card' },

@@ -1,7 +1,8 @@
 // Requests for connections that wait for this project: from which user, why, and for what. What they wrote is shown as
 // text.
-import { el, set, button, facts, keyed, age, clock, confirm, dialog, say, uid } from './dom.js';
+import { el, set, button, facts, keyed, age, clock, dialog, say, uid } from './dom.js';
 import { call, listing } from './api.js';
+import { confirm } from './dialogs.js';
 
 const quotas = [['instances', 'Servers'], ['vcpus', 'vCPUs'], ['ram_mb', 'Memory, in MiB']];
 

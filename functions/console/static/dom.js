@@ -148,54 +148,11 @@ export function dialog(title, fill) {
   return node;
 }
 
-/** confirm asks before an act that cannot be undone. more is what the act reads, below the text. */
-export function confirm(title, text, verb, act, ...more) {
-  dialog(title, (close) => {
-    const said = el('p', { class: 'error', role: 'alert' });
-    const go = button(verb, async () => {
-      go.disabled = true;
-      try {
-        await act();
-        close();
-      } catch (problem) {
-        set(said, problem.message);
-        go.disabled = false;
-      }
-    }, { kind: 'danger' });
-    return [el('p', {}, text), ...more, said, el('div', { class: 'row end' }, button('Cancel', close), go)];
-  });
-}
-
-/** check is a box to tick, with its words. */
-export function check(words) {
-  const input = el('input', { type: 'checkbox' });
-  return { input, node: el('div', { class: 'many' }, el('label', {}, input, el('span', {}, words))) };
-}
-
 /** showFor hides a node until a promise is true. */
 export function showFor(promise, node) {
   node.hidden = true;
   promise.then((isShown) => { node.hidden = !isShown; });
   return node;
-}
-
-/** secret shows what is shown only once, to be copied or saved, also after the session. */
-export function secret(title, text, value, file) {
-  const href = file && URL.createObjectURL(new Blob([value], { type: 'text/plain' }));
-  const node = dialog(title, (close) => {
-    const area = el('textarea', { readonly: true, class: 'mono', rows: value.includes('\n') ? 8 : 2,
-      'aria-label': title, value, onfocus: () => area.select() });
-    const copy = button('Copy', async () => {
-      area.select();
-      await navigator.clipboard?.writeText(value).catch(() => {});
-      say('Copied.');
-    });
-    return [el('p', {}, text), area, el('div', { class: 'row end' }, copy,
-      file ? el('a', { class: 'button', download: file, href }, 'Download') : null,
-        button('I have it', close, { kind: 'primary' }))];
-  });
-  node.classList.add('once');
-  if (href) node.addEventListener('close', () => URL.revokeObjectURL(href));
 }
 
 let hush;

@@ -1,6 +1,7 @@
 // The project's floating IPs.
-import { el, set, button, heading, table, keyed, empty, age, confirm, say } from './dom.js';
-import { call, listing } from './api.js';
+import { el, set, button, heading, table, keyed, empty, age, say } from './dom.js';
+import { get, call, listing } from './api.js';
+import { confirm, ask, labelled } from './dialogs.js';
 
 export function view({ refresh }) {
   const pages = listing('floating_ips');
@@ -10,7 +11,19 @@ export function view({ refresh }) {
   const nothing = el('div');
   const more = button('Show more', () => { pages.more(); refresh(); });
   list.node.hidden = more.hidden = true;
-  const node = el('div', {}, heading('Floating IPs'), list.node, nothing, more);
+  const node = el('div', {}, heading('Floating IPs', button('New floating IP', () => create().catch((problem) =>
+    say(problem.message)), { kind: 'primary' })), list.node, nothing, more);
+
+  async function create() {
+    const { networks } = await get('/v1/resources?kinds=networks');
+    const network = el('select', {}, (networks || []).filter((n) => n.external).map((n) =>
+      el('option', { value: n.id }, n.name || n.id)));
+    ask('New floating IP', network.options.length ? '' : 'There is no external network.', 'Create', async () => {
+      const made = await call('POST', '/v1/floating-ips', { network: network.value });
+      say(`${made.address} is the project's.`);
+      refresh();
+    }, labelled('External network', network));
+  }
 
   const row = (i) => list.row(i.address, i.status, i.fixed_address || '', i.server_id || '', i.description, i.id,
     age(i.created_at), el('div', { class: 'acts' }, button('Delete',

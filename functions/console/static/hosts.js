@@ -1,6 +1,7 @@
 // For the cloud's admins: which host is whose and when, and which can be reserved.
-import { el, set, age, button, heading, table, keyed, empty, confirm, say, memory } from './dom.js';
+import { el, set, age, button, heading, table, keyed, empty, say, memory } from './dom.js';
 import { listing, call } from './api.js';
+import { ask } from './dialogs.js';
 import { mark } from './state.js';
 import { timeline, during } from './timeline.js';
 
@@ -20,10 +21,10 @@ export function view({ refresh }) {
     say(`${host.name} ${done}.`);
     refresh();
   };
-  const reserve = (host) => () => confirm(`Make ${host.name} reservable?`,
+  const reserve = (host) => () => ask(`Make ${host.name} reservable?`,
     'From now on only servers of active reservations land on it.', 'Make it reservable',
     change(host, 'reservable', 'becomes reservable'));
-  const open = (host) => () => confirm(`Open ${host.name} again?`,
+  const open = (host) => () => ask(`Open ${host.name} again?`,
     'Servers of every project may land on it from then on.', 'Open it',
     change(host, 'unreservable', 'is opened again'));
 

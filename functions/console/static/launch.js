@@ -5,6 +5,7 @@ import { handOver } from './orders.js';
 
 const store = 'cloudfn-order'; // what survives a reload: never user_data, which may hold secrets
 const kinds = 'flavors,images,networks,keypairs,security_groups,zones,quota';
+const durations = [['', 'None'], ['PT1H', 'An hour'], ['PT8H', '8 hours'], ['P1D', 'A day'], ['P7D', 'A week']];
 const NEW = '\n'; // no key pair has such a name
 
 const kept = () => JSON.parse(sessionStorage.getItem(store) || 'null');
@@ -35,10 +36,21 @@ export function view({ go, refresh }) {
     field('networks', 'Networks', many(), '(none: the only one there is)'),
     el('div', { class: 'pair' }, field('key_name', 'SSH key', wait('None')),
       field('availability_zone', 'Zone', wait('Any'))),
+    el('details', {}, el('summary', {}, 'Disks and addresses'),
+      el('div', { class: 'pair' },
+        field('boot_volume', 'Boot volume in GB', el('input', { type: 'number', min: 1, inputmode: 'numeric' }),
+          '(none: an ordinary disk)'),
+        field('volumes', 'Data volumes in GB', text({ placeholder: '10 20' }),
+          '(they stay when the server is deleted)')),
+      field('floating_ip', 'Floating IP', wait('None'))),
     el('details', {}, el('summary', {}, 'More'), field('security_groups', 'Security groups', many(), '(none: default)'),
       field('user_data', 'User data',
         el('textarea', { rows: 5, class: 'mono', spellcheck: 'false', maxlength: 49149, placeholder: '#cloud-config' }),
         '(for cloud-init; stays in this tab until it is sent)'),
+      el('div', { class: 'pair' }, field('tags', 'Tags', text({ placeholder: 'web, blue' })),
+        field('metadata', 'Metadata', text({ placeholder: 'role=db, stage=test' }))),
+      field('lease', 'Lease', el('select', {}, durations.map(([value, words]) => el('option', { value }, words))),
+        '(at its end the servers are shelved: no data is lost)'),
       field('on_failure', 'If one server cannot be had',
         el('select', {}, el('option', { value: 'keep' }, 'keep the others'),
         el('option', { value: 'rollback' }, 'delete all: all or nothing')))),
@@ -62,6 +74,25 @@ export function view({ go, refresh }) {
     if (value('availability_zone')) b.availability_zone = value('availability_zone');
     if (f.user_data.input.value) b.user_data = f.user_data.input.value;
     if (value('on_failure') === 'rollback') b.on_failure = 'rollback';
+    return Object.assign(b, parts());
+  }
+
+  const words = (name) => value(name).split(/[\s,]+/).filter(Boolean);
+  const size = (text) => (/^\d+$/.test(text) ? Number(text) : 0);
+
+  /** parts are the fields of the order for what servers have beside their disk and their name. */
+  function parts() {
+    const b = {};
+    if (value('boot_volume')) b.boot_volume = { size_gb: size(value('boot_volume')) };
+    if (value('volumes')) b.volumes = words('volumes').map((text) => ({ size_gb: size(text) }));
+    const address = f.floating_ip.input.value;
+    if (address) b.floating_ip = address === NEW || address;
+    if (value('tags')) b.tags = words('tags');
+    if (value('metadata')) b.metadata = Object.fromEntries(value('metadata').split(',').map((pair) => {
+      const [key, ...rest] = pair.split('=');
+      return [key.trim(), rest.join('=').trim()];
+    }));
+    if (value('lease')) b.lease = { duration: value('lease') };
     return b;
   }
 
@@ -208,8 +239,10 @@ export function view({ go, refresh }) {
   async function load() {
     if (order.sent && !busy && !all) await find();
     if (all) return false;
-    all = await get(`/v1/resources?kinds=${kinds}`);
-    fill();
+    const [found, free] = await Promise.all([get(`/v1/resources?kinds=${kinds}`),
+      call('GET', '/v1/floating-ips?attached=false&limit=100', undefined, true).catch(() => ({ floating_ips: [] }))]);
+    all = found;
+    fill(free.floating_ips);
     restore();
     showQuota();
     check();
@@ -239,7 +272,7 @@ export function view({ go, refresh }) {
   const refs = (list) => list.map((x) => ({ ...x, ref: x.name && list.filter((y) => y.name === x.name).length === 1
     ? x.name : x.id }));
 
-  function fill() {
+  function fill(addresses) {
     const images = refs((all.images || []).filter((i) => i.status === 'active'));
     options('flavor', 'Choose a size',
       refs(all.flavors || []).map((x) => [x.ref, `${x.name}: ${x.vcpus} vCPU, ${memory(x.ram_mb)}, ${x.disk_gb} GiB`]));
@@ -249,6 +282,10 @@ export function view({ go, refresh }) {
     const nets = refs((all.networks || []).filter((n) => !n.external));
     boxes('networks', nets.map((n) => [n.ref, n.name || n.id, n.subnets.map((s) => s.cidr).join(', ')]));
     if (nets.length > 1) f.networks.input.querySelector('legend .soft').textContent = ' (one at least)';
+    const external = refs((all.networks || []).filter((n) => n.external));
+    options('floating_ip', 'None', [
+      ...external.map((n) => (external.length > 1 ? [n.ref, `A new one of ${n.name || n.id}`] : [NEW, 'A new one'])),
+      ...addresses.map((a) => [a.address, `${a.address}, which is free`])]);
     boxes('security_groups', refs(all.security_groups || []).map((g) => [g.ref, g.name || g.id, g.description]));
     const q = all.quota?.instances;
     if (q && q.max >= 0) set(f.count.said.parentElement.querySelector('label'), 'How many',

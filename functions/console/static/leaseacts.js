@@ -1,6 +1,7 @@
 // What people do with a lease: on its page, in the calendar, and on the pages of its servers.
-import { el, button, age, confirm, say } from './dom.js';
+import { el, button, age, say } from './dom.js';
 import { call, versionOf } from './api.js';
+import { confirm, ask, labelled } from './dialogs.js';
 
 /** ends says what happens to servers when their lease ends. */
 export const ends = { shelve: 'its servers are shelved, and keep their disks', stop: 'its servers are stopped',
@@ -43,14 +44,14 @@ export function acts(lease, done, quiet) {
   const has = (type) => lease.reservations.some((r) => r.type === type);
   const runs = isPending || ['starting', 'active'].includes(lease.status);
   const extend = () => {
-    const until = el('input', { type: 'datetime-local', id: `until-${lease.id}`, value: lease.end.slice(0, 19),
+    const until = el('input', { type: 'datetime-local', value: lease.end.slice(0, 19),
       step: 1, required: true });
-    confirm(`When is ${lease.name} to end?`, el('label', {}, 'New end, in UTC ', until), 'Change', async () => {
+    ask(`When is ${lease.name} to end?`, '', 'Change', async () => {
       const end = until.value.length === 16 ? `${until.value}:00Z` : `${until.value}Z`; // browsers omit seconds of 00
       await call('PATCH', path, { end }, false, versionOf(lease));
       say(`${lease.name} has another end.`);
       done();
-    });
+    }, labelled('New end, in UTC', until));
   };
   const whenCancelled = [has('host') && 'Its hosts are free for others.',
     has('instance') && 'Its instances are as before: those that ran start again.'];
@@ -63,14 +64,14 @@ export function acts(lease, done, quiet) {
     done();
   });
   const other = () => {
-    const input = el('select', { id: `on-end-${lease.id}` }, onEnds
+    const input = el('select', {}, onEnds
       .filter(([value]) => value !== 'stop' || !has('host')).map(([value, text]) => el('option', { value }, text)));
     input.value = lease.on_end;
-    confirm(`How is ${lease.name} to end?`, el('label', {}, 'At the end ', input), 'Change', async () => {
+    ask(`How is ${lease.name} to end?`, '', 'Change', async () => {
       await call('PATCH', path, { on_end: input.value }, false, versionOf(lease));
       say(`${lease.name} ends differently.`);
       done();
-    });
+    }, labelled('At the end', input));
   };
   const retry = async () => {
     try {

@@ -1,6 +1,7 @@
 // Declared resources: their conditions, what differs from the declaration, and their revisions.
-import { el, set, swap, button, heading, table, facts, keyed, empty, age, clock, confirm, choice, say } from './dom.js';
+import { el, set, swap, button, heading, table, facts, keyed, empty, age, clock, choice, say } from './dom.js';
 import { get, call, listing, versionOf } from './api.js';
+import { confirm, ask } from './dialogs.js';
 import { mark, inMotion } from './state.js';
 
 const path = (r) => `/v1/managed/${r.kind}/${r.name}`;
@@ -142,7 +143,7 @@ function one(at, refresh, go) {
   const scale = (r) => () => {
     const count = el('input', { type: 'number', min: 0, max: 100, inputmode: 'numeric', value: r.spec.count,
       'aria-label': 'How many servers' });
-    confirm(`Scale ${r.name}`, 'How many servers it has from now on.', 'Scale', async () => {
+    ask(`Scale ${r.name}`, 'How many servers it has from now on.', 'Scale', async () => {
       if (!/^\d+$/.test(count.value.trim())) throw new Error('The number of servers is missing: give 0 to 100.');
       const { labels: own, schedule, repair, max_revisions: kept, flavor, spec } = r;
       await call('PUT', path(r), { labels: own, schedule, repair, max_revisions: kept, flavor,

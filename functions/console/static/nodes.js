@@ -1,7 +1,7 @@
 // For the cloud's admins: its hosts of compute, how full they are, and taking one out for maintenance.
-import { el, set, swap, button, heading, table, facts, keyed, empty, age, confirm, dialog, bar, check,
-  say } from './dom.js';
+import { el, set, swap, button, heading, table, facts, keyed, empty, age, dialog, bar, say } from './dom.js';
 import { get, call, listing } from './api.js';
+import { confirm, ask, check } from './dialogs.js';
 import { mark } from './state.js';
 
 const path = (name, verb = '') => `/v1/nodes/${encodeURIComponent(name)}${verb && `/${verb}`}`;
@@ -42,7 +42,7 @@ function acts(node, refresh) {
     confirm(`Cordon ${name}?`, 'Nova places no new servers on it. Its servers stay.', 'Cordon',
       () => act('cordon', { force: force.input.checked }, 'is cordoned'), force.node);
   };
-  const uncordon = () => confirm(`Uncordon ${name}?`, 'Nova may place servers on it again.', 'Uncordon',
+  const uncordon = () => ask(`Uncordon ${name}?`, 'Nova may place servers on it again.', 'Uncordon',
     () => act('uncordon', undefined, 'takes servers again'));
   const cancel = () => confirm(`Stop draining ${name}?`,
     'Servers that are on their way arrive, and no other one leaves. The host stays cordoned.', 'Stop draining',

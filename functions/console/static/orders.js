@@ -1,6 +1,7 @@
 // Orders of servers: those that are running first, and one of them as it goes.
-import { el, set, swap, heading, table, keyed, empty, age, clock, secret, announce, button } from './dom.js';
+import { el, set, swap, heading, table, keyed, empty, age, clock, announce, button } from './dom.js';
 import { get, listing } from './api.js';
+import { secret } from './dialogs.js';
 import { mark, inMotion } from './state.js';
 
 let handed = null; // the answer to an order that was just placed: the only one that may hold a private key
@@ -57,7 +58,8 @@ function all(refresh) {
 
 function one(id) {
   const head = el('div', {}, heading('Order')), about = el('p', { class: 'soft' });
-  const list = table('Instances of the order', [['Name'], ['State'], ['Server', 'mono'], ['What went wrong', 'wrap']]);
+  const list = table('Instances of the order', [['Name'], ['State'], ['Floating IP', 'mono'],
+    ['Server', 'mono'], ['What went wrong', 'wrap']]);
   list.node.hidden = true;
   const end = el('div');
   const node = el('div', {}, el('p', { class: 'crumb' }, el('a', { href: '#/orders' }, 'Orders')), head, about,
@@ -66,7 +68,7 @@ function one(id) {
       : null, list.node, end);
   let before = '', states = new Map();
 
-  const row = (i) => list.row(i.name, mark(i.state), i.server_id
+  const row = (i) => list.row(i.name, mark(i.state), i.floating_ip, i.server_id
     ? el('a', { href: `#/servers/${i.server_id}`, 'data-key': 'open' }, i.server_id) : '–',
     i.error ? el('span', { class: 'error' }, i.error.detail) : '');
 

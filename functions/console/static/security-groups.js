@@ -1,6 +1,7 @@
 // The project's security groups.
-import { el, set, button, heading, table, keyed, empty, age, confirm, say } from './dom.js';
+import { el, set, button, heading, table, keyed, empty, age, say } from './dom.js';
 import { call, listing } from './api.js';
+import { confirm } from './dialogs.js';
 
 const ports = (rule) => (rule.port_min === undefined ? '' : rule.port_max === undefined
   || rule.port_max === rule.port_min ? ` ${rule.port_min}` : ` ${rule.port_min}-${rule.port_max}`);

@@ -1,9 +1,11 @@
 // The project's servers, and one of them in full.
-import { el, set, swap, button, heading, table, facts, keyed, empty, age, clock, memory, confirm, say, announce, later,
+import { el, set, swap, button, heading, table, facts, keyed, empty, age, clock, memory, say, announce, later,
   uid } from './dom.js';
 import { get, call, listing } from './api.js';
+import { confirm, ask, labelled } from './dialogs.js';
 import { mark, stateOf, inMotion, actions, allActions } from './state.js';
 import { acts, isSoon, left } from './leaseacts.js';
+import { attached } from './attached.js';
 
 const verbs = { start: 'Start', stop: 'Stop', reboot: 'Reboot', hard: 'Hard reboot', shelve: 'Shelve',
   unshelve: 'Unshelve', snapshot: 'Snapshot', pause: 'Pause', unpause: 'Unpause', suspend: 'Suspend', resume: 'Resume',
@@ -30,49 +32,57 @@ function controls(server, verbsOf, done) {
     done();
   };
   const remove = () => {
-    const found = server.instance?.origin === 'connected';
+    const found = server.instance?.origin === 'connected', path = `/v1/servers/${server.id}`;
+    const parts = el('p', { class: 'soft' });
     confirm(`Delete ${title(server)}?`, found
       ? 'This server was there before it was connected. It is deleted with its disk for good.'
       : 'The server and its disk are deleted for good.', 'Delete', async () => {
-      if (found) await call('DELETE', `/v1/servers/${server.id}?force=true`);
-      else await call('DELETE', `/v1/servers/${server.id}`);
+      // Else the dry run may find a server that is deleted.
+      await Promise.race([shown, new Promise((done) => { setTimeout(done, 2000); })]);
+      if (found) await call('DELETE', `${path}?force=true`);
+      else await call('DELETE', path);
       say(`${title(server)} is being deleted.`);
       done('delete');
-    });
+    }, parts);
+    const shown = call('DELETE', `${path}?dry_run=true&force=true`, undefined, true).then((d) => {
+      const all = [...d.volumes, ...d.floating_ips], names = (list) => list.map((i) => i.name || i.address || i.id);
+      const goes = names(all.filter((i) => i.deleted)), stays = names(all.filter((i) => !i.deleted));
+      set(parts, goes.length ? `With it: ${goes.join(', ')}. ` : '',
+        stays.length ? `These stay: ${stays.join(', ')}.` : '');
+    }).catch(() => {}); // the deletion says what is wrong
   };
   const snapshot = () => {
-    const name = el('input', { id: uid(), required: true, maxlength: 255, value: server.name });
-    confirm(`Make an image of ${title(server)}?`, el('label', {}, 'Name of the image ', name), 'Make an image',
-      async () => {
-        const { image_id: image } = await call('POST', `/v1/servers/${server.id}/actions`,
-          { action: 'snapshot', name: name.value });
-        say(`${title(server)}: the image ${image} is being made.`);
-        done('snapshot');
-      });
+    const name = el('input', { required: true, maxlength: 255, value: server.name });
+    ask(`Make an image of ${title(server)}?`, '', 'Make an image', async () => {
+      const { image_id: image } = await call('POST', `/v1/servers/${server.id}/actions`,
+        { action: 'snapshot', name: name.value });
+      say(`${title(server)}: the image ${image} is being made.`);
+      done('snapshot');
+    }, labelled('Name of the image', name));
   };
   const rename = () => {
-    const name = el('input', { id: uid(), required: true, maxlength: 255, value: server.name });
-    confirm(`Rename ${title(server)}?`, el('label', {}, 'New name ', name), 'Rename', async () => {
+    const name = el('input', { required: true, maxlength: 255, value: server.name });
+    ask(`Rename ${title(server)}`, '', 'Rename', async () => {
       await call('POST', `/v1/servers/${server.id}/actions`, { action: 'rename', name: name.value });
       say(`${title(server)} is called ${name.value} now.`);
       done('rename');
-    });
+    }, labelled('New name', name));
   };
   const resize = async () => {
     const { flavors } = await get('/v1/resources?kinds=flavors');
     const others = (flavors || []).filter((f) => f.name !== server.flavor.name);
-    const flavor = el('select', { id: uid(), required: true }, others.map((f) => el('option', { value: f.id },
+    const flavor = el('select', {}, others.map((f) => el('option', { value: f.id },
       `${f.name}: ${f.vcpus} vCPU, ${memory(f.ram_mb)}, ${f.disk_gb} GiB disk`)));
     const about = 'It restarts, and then waits until the resize is confirmed or reverted.';
-    confirm(`Resize ${title(server)}?`, about, 'Resize', async () => {
+    ask(`Resize ${title(server)}?`, about, 'Resize', async () => {
       await call('POST', `/v1/servers/${server.id}/actions`, { action: 'resize', flavor: flavor.value });
       say(`${title(server)}: resize is under way.`);
       done('resize');
-    }, el('label', {}, 'New flavor ', flavor));
+    }, labelled('New flavor', flavor));
   };
   const rebuild = async () => {
     const { images } = await get('/v1/resources?kinds=images');
-    const image = el('select', { id: uid(), required: true }, (images || []).filter((i) => i.status === 'active')
+    const image = el('select', {}, (images || []).filter((i) => i.status === 'active')
       .map((i) => el('option', { value: i.id, selected: i.id === server.image?.id }, i.name || i.id)));
     confirm(`Rebuild ${title(server)}?`, 'Its disk is recreated from the image. What is on the disk is lost for good.',
       'Rebuild', async () => {
@@ -80,19 +90,19 @@ function controls(server, verbsOf, done) {
           { action: 'rebuild', image: image.value, confirm_rebuild: true });
         say(`${title(server)}: rebuild is under way.`);
         done('rebuild');
-      }, el('label', {}, 'Image ', image));
+      }, labelled('Image', image));
   };
   const rescue = async () => {
     const { images } = await get('/v1/resources?kinds=images');
-    const image = el('select', { id: uid() }, el('option', { value: '' }, 'Nova chooses one'),
+    const image = el('select', {}, el('option', { value: '' }, 'Nova chooses one'),
       (images || []).filter((i) => i.status === 'active').map((i) => el('option', { value: i.id }, i.name || i.id)));
-    confirm(`Rescue ${title(server)}?`, 'It boots from the image, with its own disk as a second one, until it is ' +
+    ask(`Rescue ${title(server)}?`, 'It boots from the image, with its own disk as a second one, until it is ' +
       'unrescued.', 'Rescue', async () => {
         const { admin_password: password } = await call('POST', `/v1/servers/${server.id}/actions`,
           image.value ? { action: 'rescue', image: image.value } : { action: 'rescue' });
         say(`${title(server)}: rescue is under way.${password ? ` Its password is ${password}` : ''}`);
         done('rescue');
-      }, el('label', {}, 'Image ', image));
+      }, labelled('Image', image));
   };
   const own = { delete: remove, snapshot, rename, resize: () => resize().catch(refused),
     rebuild: () => rebuild().catch(refused), rescue: () => rescue().catch(refused) };
@@ -175,8 +185,9 @@ function one(id, refresh, go) {
     lines.hidden = false;
     lines.textContent = output || 'Nothing was written to it.';
   }).catch((problem) => say(`The console log: ${problem.message}.`)), { kind: 'quiet' });
+  const parts = attached(id, () => { hot.touch(); refresh(); });
   const node = el('div', {}, el('p', { class: 'crumb' }, el('a', { href: '#/servers' }, 'Servers')), head, body,
-    el('p', {}, read), lines, history);
+    parts.node, el('p', {}, read), lines, history);
   set(head, heading('Server'));
   let before = new Map(), sign = '', log = '';
 
@@ -194,6 +205,7 @@ function one(id, refresh, go) {
     const lease = of && await get(`/v1/leases/${of}`).catch(() => ({ id: of, name: of }));
     const now = JSON.stringify([server, lease]);
     if (now !== sign) draw(server, lease);
+    if ((now !== sign || hot.on) && !server.partial) await parts.load(server);
     sign = now;
     if (log !== stateOf(server)) remember(server).catch(() => {});
     log = stateOf(server);
@@ -225,8 +237,7 @@ function one(id, refresh, go) {
         ['Flavor', known && `${f.name}: ${f.vcpus} vCPU, ${memory(f.ram_mb)}, ${f.disk_gb} GiB disk`],
         ['Security groups', server.security_groups?.join(', ')],
           ['Server groups', server.server_groups?.map((g) => g.name || g.id).join(', ')],
-        ['Volumes', server.volumes?.map((v) => v.name || v.id).join(', ')],
-          ['Tags', server.tags?.join(', ')],
+        ['Tags', server.tags?.join(', ')],
         ['Metadata', server.metadata && Object.entries(server.metadata).map(([k, v]) => `${k}=${v}`).join(', ')],
         ['Image', known && el('span', { class: 'mono' },
           server.image ? server.image.name || server.image.id : 'boots from a volume')],

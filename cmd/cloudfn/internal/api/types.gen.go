@@ -608,6 +608,25 @@ type DelegatedAction struct {
 // DelegatedActionStatus `done`: Nova has accepted it; `deploy`, `shelve`, `snapshot` and `delete` have ended. `failed`: see the error.
 type DelegatedActionStatus string
 
+// DeletedFloatingIP defines model for DeletedFloatingIP.
+type DeletedFloatingIP struct {
+	Address string `json:"address"`
+
+	// Deleted Whether it is released: an order made it for the server.
+	Deleted bool   `json:"deleted"`
+	ID      string `json:"id"`
+}
+
+// DeletedVolume defines model for DeletedVolume.
+type DeletedVolume struct {
+	// Deleted Whether it is deleted, too. Cinder keeps one that has snapshots.
+	Deleted bool   `json:"deleted"`
+	ID      string `json:"id"`
+
+	// Name Empty if it has none, or Cinder does not show it.
+	Name string `json:"name"`
+}
+
 // Delivery One event on its way to one callback. Of the receiver's answers only the last status is kept.
 type Delivery struct {
 	// Answer The receiver's last status.
@@ -2065,6 +2084,12 @@ type ServerConsoleRequest struct {
 
 // ServerConsoleRequestType Nova's type of the console.
 type ServerConsoleRequestType string
+
+// ServerDeletion defines model for ServerDeletion.
+type ServerDeletion struct {
+	FloatingIps []DeletedFloatingIP `json:"floating_ips"`
+	Volumes     []DeletedVolume     `json:"volumes"`
+}
 
 // ServerEvent An event as callbacks get it.
 type ServerEvent struct {

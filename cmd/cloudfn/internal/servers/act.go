@@ -59,13 +59,6 @@ func (s *servers) unshelveCommand() *cobra.Command {
 	return s.actCommand("unshelve", "Start servers that are shelved", "  cloudfn servers unshelve web-1 --wait")
 }
 
-func (s *servers) deleteCommand() *cobra.Command {
-	cmd := s.actCommand("delete", "Delete servers, without asking", "")
-	cmd.Aliases = []string{"rm"}
-	cmd.Flags().Bool("force", false, "also servers that existed before they were connected")
-	return cmd
-}
-
 // idFlag lets a user repeat an action whose answer was lost.
 func idFlag(cmd *cobra.Command) {
 	const usage = "id of the action, to send one again whose answer was lost: it is done once (default a new one)"
