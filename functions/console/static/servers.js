@@ -255,7 +255,8 @@ function one(id, refresh, go) {
   // The request log is the history: it is looked through as far as one page of it goes.
   async function remember(server) {
     const { requests } = await get('/v1/requests?limit=1000');
-    const about = requests.filter((r) => r.method !== 'GET' &&
+    const isDry = (r) => r.method === 'DELETE' && r.status === 200;
+    const about = requests.filter((r) => r.method !== 'GET' && !isDry(r) &&
       [server.id, server.instance?.id].some((x) => x && r.path.includes(x)));
     history.hidden = !about.length;
     keyed(past.body, about, (r) => r.id,
