@@ -191,7 +191,10 @@ const floatingIPMark = "cloudfn:"
 func FloatingIPMark(instance uuid.UUID) string { return floatingIPMark + instance.String() }
 
 // IsFloatingIPMark reports whether a floating IP with the description was made for an instance: it is released with it.
-func IsFloatingIPMark(description string) bool { return strings.HasPrefix(description, floatingIPMark) }
+func IsFloatingIPMark(description string) bool {
+	instance, hasMark := strings.CutPrefix(description, floatingIPMark)
+	return hasMark && uuid.Validate(instance) == nil
+}
 
 // IsReleasedWith reports whether a floating IP of the server was made for it, and is released when it is deleted.
 func (f FloatingIP) IsReleasedWith(s Server) bool {

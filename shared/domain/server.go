@@ -126,11 +126,14 @@ type ServerQuery struct {
 }
 
 // Selects reports whether the server has what the query requires. It ignores the case of names, as Nova's usual
-// database does; Nova also lists servers whose names or addresses differ in some characters.
+// database does; Nova also lists servers whose names or addresses differ in some characters, and for a moment those
+// that it has just deleted.
 func (q ServerQuery) Selects(s Server) bool {
 	hasIP := func(a Address) bool { return strings.Contains(a.IP, q.IP) }
+	const deleted = "DELETED"
 	switch {
-	case !strings.Contains(strings.ToLower(s.Name), strings.ToLower(q.Name)),
+	case s.Status == deleted && q.Status != deleted && q.ChangedSince.IsZero(),
+		!strings.Contains(strings.ToLower(s.Name), strings.ToLower(q.Name)),
 		q.Status != "" && s.Status != q.Status,
 		q.IP != "" && !slices.ContainsFunc(s.Addresses, hasIP),
 		q.Flavor.ID != "" && s.Flavor.Name != q.Flavor.Name,
