@@ -22,7 +22,7 @@ func TestLongNew(t *testing.T) {
 	}
 	database := testkit.EmptyDatabase(t) // the copy's tests create theirs in the same cluster
 	checkout(t)
-	for _, args := range [][]string{{"floating-ips", "http"}, {"run-budgets", "event"}} {
+	for _, args := range [][]string{{"external-ips", "http"}, {"run-budgets", "event"}} {
 		var out bytes.Buffer
 		if err := run(&out, args); err != nil {
 			t.Fatal(err)
@@ -39,28 +39,28 @@ func TestLongNew(t *testing.T) {
 		t.Errorf("gofmt would change %s", unformatted)
 	}
 	contains(t, "functions/main.go",
-		"functions/deliver-events\"\n\tfloatingips \"github.com/cloudfn/cloudfn/functions/floating-ips\"\n")
+		"functions/deliver-events\"\n\texternalips \"github.com/cloudfn/cloudfn/functions/external-ips\"\n")
 	command(t, "go", "run", "./scripts/declarations")
 	for path, text := range map[string]string{
-		"functions/openapi.yaml":             "\n  cloudfn.floating_ip.state.v1:\n",
-		"shared/postgres/grants.sql":         "on floating_ips to cloudfn_floating_ips",
+		"functions/openapi.yaml":             "\n  cloudfn.external_ip.state.v1:\n",
+		"shared/postgres/grants.sql":         "on external_ips to cloudfn_external_ips",
 		"knative/services/run-budgets.yaml":  "autoscaling.knative.dev/window: 10s",
 		"functions/clock/function.go":        "\"run_budgets_jobs\": \"select (due_at, claimed_until)\"",
-		"knative/services/floating-ips.yaml": "name: floating-ips",
-		"shared/domain/floatingip.go":        "type FloatingIP struct",
+		"knative/services/external-ips.yaml": "name: external-ips",
+		"shared/domain/externalip.go":        "type ExternalIP struct",
 		"shared/postgres/runbudgets.go":      "due_at <= now() and ` + due.Unclaimed(\"j\", \"now()\")",
-		"cmd/cloudfn/internal/floatingips":   "",
+		"cmd/cloudfn/internal/externalips":   "",
 		"shared/postgres/migrations":         "",
-		"shared/postgres/kind.go":            "\t{table: \"floating_ips\"},\n",
-		"knative/README.md":                  "kn service apply floating-ips ",
-		"functions/callbacks/README.md":      "| `cloudfn.floating_ip.state.v1` | the floating IP |",
+		"shared/postgres/kind.go":            "\t{table: \"external_ips\"},\n",
+		"knative/README.md":                  "kn service apply external-ips ",
+		"functions/callbacks/README.md":      "| `cloudfn.external_ip.state.v1` | the external IP |",
 	} {
 		contains(t, path, text)
 	}
 	t.Setenv("TEST_DATABASE_URL", database)
 	t.Setenv("TEST_CLOUD", "none")
-	command(t, "go", "vet", "./functions/floating-ips", "./cmd/cloudfn/internal/cli", "./test/contract")
-	t.Log(command(t, "go", "test", "-run", "TestFloatingIPs|TestRunBudgetsJobs|TestTick",
+	command(t, "go", "vet", "./functions/external-ips", "./cmd/cloudfn/internal/cli", "./test/contract")
+	t.Log(command(t, "go", "test", "-run", "TestExternalIPs|TestRunBudgetsJobs|TestTick",
 		"./shared/postgres", "./functions/run-budgets"))
 }
 

@@ -7,7 +7,8 @@ const parts = [
   ['overview', 'Overview'], ['servers', 'Servers'], ['launch', 'Launch'], ['orders', 'Orders'],
   ['leases', 'Leases'], ['managed', 'Managed'], ['callbacks', 'Callbacks'], ['connections', 'Connections'],
   ['volumes', 'Volumes'], ['floating-ips', 'Floating IPs'],
-  ['security-groups', 'Security groups'], ['requests', 'Requests'], ['nodes', 'Nodes'],
+  ['security-groups', 'Security groups'],
+  ['requests', 'Requests'], ['nodes', 'Nodes'],
 ];
 
 /** seesNodes reports whether the user may list nodes. It retries while there is no answer. */
