@@ -17,7 +17,7 @@ var update = flag.Bool("update", false, "regenerate the index of docs/adr")
 var walked = []string{
 	"tour.md", "receive-callbacks.md", "delegate.md", "request-connection.md", "application-credential.md",
 	"devstack.md", "build.md", "reserve-hosts.md", "give-servers-an-end.md", "maintain-host.md", "declare-servers.md",
-	"reach-a-server.md", "../README.md",
+	"reach-a-server.md", "servers-by-http.md", "../README.md",
 }
 
 // texts are the Markdown files of the project, wherever they are.

@@ -195,19 +195,37 @@ func TestLongDeclareServers(t *testing.T) {
 	reader(t, map[string]*testkit.Project{"demo": project}).walk(t, "declare-servers.md")
 }
 
-// TestLongReachAServer runs the commands of the page, which are a server's life by the CLI and by OpenStack's.
+// TestLongReachAServer runs the commands of the pages, which are a server's life by the CLI and by HTTP, with OpenStack's
+// client beside it. At the end the project has no more than before.
 func TestLongReachAServer(t *testing.T) {
 	t.Parallel()
-	project := testkit.NewProject(t)
-	project.RoutedNetwork(t, "private", "10.0.0.0/24")
-	t.Cleanup(func() { project.DeleteVolumes(t) })
-	w := reader(t, map[string]*testkit.Project{"demo": project})
-	w.dir = t.TempDir()
-	w.walk(t, "reach-a-server.md")
-	volumes, err := project.Session(t).Volumes(t.Context(), "", "")
-	if addresses := project.FloatingIPs(t); len(addresses) != 0 || len(volumes) != 0 || err != nil {
-		t.Errorf("the project has the floating IPs %+v and the volumes %+v, %v", addresses, volumes, err)
+	for _, page := range []string{"reach-a-server.md", "servers-by-http.md"} {
+		t.Run(page, func(t *testing.T) {
+			t.Parallel()
+			project := testkit.NewProject(t)
+			project.RoutedNetwork(t, "private", "10.0.0.0/24")
+			t.Cleanup(func() { project.DeleteVolumes(t) })
+			w := reader(t, map[string]*testkit.Project{"demo": project})
+			w.env["OS_CLOUD"], w.dir = "demo", t.TempDir()
+			before := w.possessions(t)
+			w.walk(t, page)
+			if after := w.possessions(t); after != before {
+				t.Errorf("the project has\n%s\nand had\n%s", after, before)
+			}
+		})
 	}
+}
+
+// possessions returns the ids of what a server can leave behind in the project of OS_CLOUD, kind by kind.
+func (w *walker) possessions(t *testing.T) string {
+	t.Helper()
+	out, status := open(t, w.env).run(t, "(set -eo pipefail; for list in 'server list' 'volume list' 'volume snapshot list' "+
+		"'image list --private' 'port list' 'floating ip list' 'security group list'; do "+
+		"echo $list; openstack $list -f value -c ID | sort; done)")
+	if status != 0 {
+		t.Fatal(out)
+	}
+	return out
 }
 
 // TestREADME runs the request in the README.

@@ -107,7 +107,7 @@ func browse(t *testing.T, files []string) {
 		t.Fatal(err)
 	}
 	runNode(t, files, "CHROMIUM="+chromium, "CONSOLE_URL="+daemon.URL, "CONSOLE_RECEIVER="+receiver.URL,
-		"CONSOLE_ACCOUNTS="+string(given))
+		"CONSOLE_ACCOUNTS="+string(given), "OS_CLIENT_CONFIG_FILE="+testkit.CloudsFile(t, own))
 }
 
 // projectOf returns the project of a file's own. What the journey makes there is deleted after it.
