@@ -212,16 +212,11 @@ func (l catalog) smallest(i item, least MinSize, image domain.Image) (domain.Fla
 	}), nil
 }
 
-const gib = 1 << 30
-
 // tooSmall lists what the flavor has too little of for the image.
 func tooSmall(f domain.Flavor, image domain.Image) []string {
 	var why []string
-	if f.DiskGB > 0 && f.DiskGB < image.MinDiskGB {
-		why = append(why, fmt.Sprintf("has a disk of %d GB, the image needs %d GB", f.DiskGB, image.MinDiskGB))
-	}
-	if size := diskOf(image); f.DiskGB > 0 && f.DiskGB < size {
-		why = append(why, fmt.Sprintf("has a disk of %d GB, the image alone has %d GB", f.DiskGB, size))
+	if size := image.DiskGB(); f.DiskGB > 0 && f.DiskGB < size {
+		why = append(why, fmt.Sprintf("has a disk of %d GB, the image needs %d GB", f.DiskGB, size))
 	}
 	if f.RAMMB < image.MinRAMMB {
 		why = append(why, fmt.Sprintf("has %d MB of memory, the image needs %d MB", f.RAMMB, image.MinRAMMB))

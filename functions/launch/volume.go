@@ -182,24 +182,19 @@ func (i item) checkBootSize(image domain.Image) error {
 	if !ok || boot.Source != domain.FromImage {
 		return nil
 	}
-	if least := max(image.MinDiskGB, diskOf(image)); boot.SizeGB < least {
+	if least := image.DiskGB(); boot.SizeGB < least {
 		return apperr.InvalidField(i.volumeFields[0]+".size_gb", fmt.Sprintf("the image needs %d GB", least))
 	}
 	return nil
 }
 
-// diskOf is how many gigabytes the image takes on a disk.
-func diskOf(image domain.Image) int {
-	return int((max(image.SizeBytes, image.VirtualBytes) + gib - 1) / gib)
-}
-
 // volumeFacts are what a dry run compares the servers' volumes with. What no server has is not read.
 type volumeFacts struct {
-	types            []domain.VolumeType
-	volumes          map[string]domain.Volume         // by id
-	snapshots        map[string]domain.VolumeSnapshot // by id
-	count, gigabytes domain.QuotaItem
-	withheld         string // why they are unknown
+	types     []domain.VolumeType
+	volumes   map[string]domain.Volume         // by id
+	snapshots map[string]domain.VolumeSnapshot // by id
+	quota     domain.VolumeQuota
+	withheld  string // why they are unknown
 }
 
 // readVolumes reads what the servers' volumes are compared with. A volume or snapshot that does not exist is left out.
@@ -251,8 +246,8 @@ func readVolumes(ctx context.Context, cloud *openstack.Session, req createOrder)
 			return func() { out.types = types }, err
 		})
 		read(func() (func(), error) {
-			count, gigabytes, err := cloud.VolumeQuota(ctx)
-			return func() { out.count, out.gigabytes = count, gigabytes }, err
+			quota, err := cloud.VolumeQuota(ctx)
+			return func() { out.quota = quota }, err
 		})
 	}
 	if err = group.Wait(); err != nil {
@@ -279,15 +274,8 @@ func (r *launchReport) checkVolumes(req createOrder, facts volumeFacts) {
 			}
 		}
 	}
-	for _, line := range []struct {
-		what string
-		item domain.QuotaItem
-		need int
-	}{{"volumes", facts.count, count}, {"gigabytes of volumes", facts.gigabytes, gigabytes}} {
-		if line.need > 0 && !line.item.Fits(line.need) {
-			r.add(last, apperr.Quota, "needs %d %s, %d of %d are left", line.need, line.what,
-				max(0, line.item.Max-line.item.Used), line.item.Max)
-		}
+	for _, lack := range facts.quota.Shortages(count, gigabytes) {
+		r.add(last, apperr.Quota, "%s", lack)
 	}
 }
 

@@ -405,10 +405,20 @@ func (s service) checkQuota(ctx context.Context, cloud *openstack.Session, befor
 		size, _ = lookup.PickFlavor(flavors, lookup.Ref{Field: "spec.flavor", Value: declared.Flavor})
 	}
 	need := domain.Need{Instances: more, VCPUs: more * size.VCPUs, RAMMB: more * size.RAMMB}
-	if lacks := quota.Shortages(need); len(lacks) > 0 {
-		e := apperr.New(apperr.Quota, "the project's quota does not allow it: %s %s", field, lacks[0])
-		e.Fields = []apperr.Field{{Field: field, Detail: lacks[0]}}
-		return e
+	lacks := quota.Shortages(need)
+	if boot := declared.BootVolume; boot != nil && len(lacks) == 0 {
+		field = "spec.boot_volume"
+		quota, err := cloud.VolumeQuota(ctx)
+		if err != nil {
+			slog.WarnContext(ctx, "the quota of volumes is not checked", "project_id", made.ProjectID, "error", err)
+			return nil
+		}
+		lacks = quota.Shortages(more, more*boot.SizeGB)
 	}
-	return nil
+	if len(lacks) == 0 {
+		return nil
+	}
+	e := apperr.New(apperr.Quota, "the project's quota does not allow it: %s %s", field, lacks[0])
+	e.Fields = []apperr.Field{{Field: field, Detail: lacks[0]}}
+	return e
 }

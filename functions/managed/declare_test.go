@@ -318,4 +318,9 @@ select project_id, gen_random_uuid(), id, n, 2, 's' || n, 'ready' from managed, 
 	declared(t, declare(t, f.Client, path, spec(5)), http.StatusOK) // again, and two are not made yet
 	over(declare(t, f.Client, machines+"web?dry_run=true", `{"spec": `+machine+`}`), "spec.flavor")
 	declared(t, declare(t, f.Client, path, spec(1)), http.StatusOK)
+	f.project.SetQuota(t, 9)
+	f.project.SetVolumeQuota(t, 3)
+	boots := strings.Replace(spec(3), `"count"`, `"boot_volume": {"size_gb": 2}, "count"`, 1)
+	over(declare(t, f.Client, deployments+"disks", boots), "spec.boot_volume")
+	declared(t, declare(t, f.Client, deployments+"disks", strings.Replace(boots, ": 2}", ": 1}", 1)), http.StatusCreated)
 }

@@ -45,7 +45,7 @@ var Function = run.HTTP[Config, service]{
 			"rate_limits":       "select, insert, update",
 			"trusts_to_revoke":  "select, insert, update, delete",
 		},
-		Network: []string{"compute", "identity", "image", "network"}, // what a dry run's declaration names
+		Network: []string{"compute", "identity", "image", "network", "volume"}, // what a dry run's declaration names
 		Wakes:   []string{"deliver-events", "reconcile-managed", "run-connections"},
 	},
 	Secrets: []string{"events"},

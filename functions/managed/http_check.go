@@ -376,7 +376,7 @@ func checkMove(ctx context.Context, cloud *openstack.Session, before domain.Mana
 	if before.ID == uuid.Nil || from == to {
 		return nil
 	}
-	_, own, err := cloud.Regions(ctx)
+	_, own, err := regions(ctx, cloud)
 	if err != nil || cmp.Or(from, own) == cmp.Or(to, own) {
 		return err
 	}

@@ -162,11 +162,22 @@ func checkRegion(ctx context.Context, cloud *openstack.Session, field, region st
 	if region == "" {
 		return nil
 	}
-	all, _, err := cloud.Regions(ctx)
+	all, _, err := regions(ctx, cloud)
 	if err == nil && !slices.Contains(all, region) {
 		err = apperr.Unknown(field, "region", region, all...)
 	}
 	return err
+}
+
+// regions lists the regions of the catalog, and the one of this process; "" = unknown.
+func regions(ctx context.Context, cloud *openstack.Session) (names []string, own string, err error) {
+	all, err := cloud.Regions(ctx)
+	for _, r := range all {
+		if names = append(names, r.Name); r.Default {
+			own = r.Name
+		}
+	}
+	return names, own, err
 }
 
 // CreateFlavor stores a flavor.

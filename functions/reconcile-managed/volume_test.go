@@ -73,6 +73,54 @@ func TestLongReplaceWithVolume(t *testing.T) {
 	}
 }
 
+// TestLongBootVolume: where flavors have no disk, servers boot from volumes, which are deleted with them. Only another
+// server can have another volume or image.
+func TestLongBootVolume(t *testing.T) {
+	t.Parallel()
+	w, here := newWorld(t), testkit.Sandbox(t)
+	t.Cleanup(func() { w.DeleteVolumes(t) })
+	cloud, by := w.Session(t), w.trust(t)
+	spec := domain.MachineSpec{
+		Flavor: w.DisklessFlavor(t), Image: here.Image, Networks: []string{here.Network},
+		Volumes: []string{"data"}, BootVolume: &domain.BootVolumeSpec{SizeGB: 1},
+	}
+	w.declare(t, domain.KindVolume, "data", domain.VolumeSpec{SizeGB: 1}, by, time.Now())
+	w.declare(t, domain.KindMachine, "db", spec, by, time.Now())
+	server := w.settled(t, "db")[0]
+	w.has(t, server, true)
+	// boots returns the size of the volume that the server boots from.
+	boots := func(server string) (gigabytes int) {
+		t.Helper()
+		attached, err := cloud.Attachments(t.Context(), server)
+		if err != nil || len(attached) != 2 {
+			t.Fatalf("it has the volumes %+v, %v", attached, err)
+		}
+		for _, a := range attached {
+			if v, err := cloud.Volume(t.Context(), a.VolumeID); err == nil && v.IsBootable && a.DeleteOnTermination {
+				gigabytes = v.SizeGB
+			}
+		}
+		return gigabytes
+	}
+	if n := boots(server); n != 1 {
+		t.Errorf("it boots from %d GB", n)
+	}
+	spec.Update, spec.BootVolume = domain.UpdateReplace, &domain.BootVolumeSpec{SizeGB: 2}
+	w.declare(t, domain.KindMachine, "db", spec, by, time.Now())
+	if after := w.settled(t, "db")[0]; after == server || boots(after) != 2 {
+		t.Errorf("the server %s took the place of %s, and boots from %d GB", after, server, boots(after))
+	}
+	m := w.get(t, domain.KindMachine, "db")
+	if _, err := w.store.Delete(t.Context(), m, nil); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Eventually(t, 2*time.Minute, "only data is left", func() bool {
+		w.round(t, nil)
+		left, err := cloud.Volumes(t.Context(), "", "")
+		return err == nil && len(left) == 1 && left[0].Name == "data" && left[0].Status == "available"
+	})
+}
+
 // TestLongMultiattach: servers get a volume that others have, if its type allows it: in their create call, and later.
 func TestLongMultiattach(t *testing.T) {
 	t.Parallel()

@@ -66,7 +66,7 @@ func TestResourcesWithANULInAName(t *testing.T) {
 func TestResourcesByKind(t *testing.T) {
 	t.Parallel()
 	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil), Function).As(testkit.Token(t, "demo"))
-	a := app.Get(t, "/v1/resources?kinds=keypairs,security_groups,zones,quota,keypairs")
+	a := app.Get(t, "/v1/resources?kinds=keypairs,security_groups,regions,zones,quota,keypairs")
 	var got Resources
 	a.JSON(t, &got)
 	switch {
@@ -74,6 +74,8 @@ func TestResourcesByKind(t *testing.T) {
 		t.Errorf("got %d %s", a.Status, a.Body)
 	case len(got.SecurityGroups) == 0 || len(got.Zones) == 0 || got.Quota == nil || got.Quota.Instances.Max == 0:
 		t.Errorf("something is missing: %s", a.Body)
+	case len(got.Regions) == 0 || !slices.Contains(got.Regions[0].Services, "compute"):
+		t.Errorf("the regions are %+v", got.Regions)
 	}
 	for path, field := range map[string]string{
 		"/v1/resources?kinds=flavors,volumes": "kinds[1]",

@@ -115,6 +115,7 @@ type Resources struct {
 	Networks       []domain.Network         `json:"networks,omitzero" doc:"External ones come last, each part by name."`
 	KeyPairs       []domain.KeyPair         `json:"keypairs,omitzero"`
 	SecurityGroups []domain.SecurityGroup   `json:"security_groups,omitzero"`
+	Regions        []domain.Region          `json:"regions,omitzero"`
 	Zones          []domain.Zone            `json:"zones,omitzero"`
 	Quota          *domain.Quota            `json:"quota,omitempty"`
 	Errors         map[string]httpx.Problem `json:"errors,omitempty" minProperties:"1" doc:"The kinds that failed."`

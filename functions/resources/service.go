@@ -45,6 +45,10 @@ var kinds = map[string]func(context.Context, *openstack.Session, *Resources) err
 		r.SecurityGroups, err = s.SecurityGroups(ctx)
 		return err
 	},
+	"regions": func(ctx context.Context, s *openstack.Session, r *Resources) (err error) {
+		r.Regions, err = s.Regions(ctx)
+		return err
+	},
 	"zones": func(ctx context.Context, s *openstack.Session, r *Resources) (err error) {
 		r.Zones, err = s.Zones(ctx)
 		return err

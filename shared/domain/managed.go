@@ -332,10 +332,18 @@ type MachineSpec struct {
 	Metadata       map[string]string `json:"metadata,omitempty"`
 	Tags           []string          `json:"tags,omitempty" maxItems:"40" uniqueItems:"true"`
 	Volumes        []string          `json:"volumes,omitempty" maxItems:"20" doc:"Managed volumes, to attach."`
+	BootVolume     *BootVolumeSpec   `json:"boot_volume,omitempty"`
 	// Configmaps are written as files at the first boot.
 	Configmaps []string `json:"configmaps,omitempty" maxItems:"20" doc:"Managed files."`
 	// Update says how a change of flavor or image is made: in_place (resize, rebuild; the default) or replace.
 	Update string `json:"update,omitempty" enum:"in_place,replace"`
+}
+
+// BootVolumeSpec declares the volume that a server boots from, instead of a disk of its flavor's size. Nova makes it of
+// the server's image, and deletes it with the server.
+type BootVolumeSpec struct {
+	SizeGB int    `json:"size_gb" minimum:"1" maximum:"1000000"`
+	Type   string `json:"type,omitempty" maxLength:"255" doc:"Of Cinder's volume types."`
 }
 
 // The ways to update a server.

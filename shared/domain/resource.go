@@ -36,6 +36,12 @@ type Image struct {
 	ServerID  string    `json:"-"` // that it was made of; "" = none, or it is not known
 }
 
+// DiskGB is how many gigabytes of a disk the image needs.
+func (i Image) DiskGB() int {
+	const gib = 1 << 30
+	return max(i.MinDiskGB, int((max(i.SizeBytes, i.VirtualBytes)+gib-1)/gib))
+}
+
 // loginUsers are the users that the cloud images of distributions make, by Glance's os_distro, whose values are
 // libosinfo's. CentOS has had several.
 var loginUsers = map[string]string{
@@ -115,6 +121,13 @@ type Zone struct {
 	Available bool   `json:"available"`
 }
 
+// Region is a region of the cloud, as the catalog of the caller's token has it.
+type Region struct {
+	Name     string   `json:"name" minLength:"1"`
+	Default  bool     `json:"default" doc:"Requests that name no region are for this one."`
+	Services []string `json:"services" doc:"The types of its services."`
+}
+
 // Quota is what the project may use of compute, and uses. A max of -1 is unlimited.
 type Quota struct {
 	Instances QuotaItem `json:"instances"`
@@ -145,21 +158,29 @@ func (q Quota) Fits(n Need) bool {
 
 // Shortages says of what the quota has too little for the need, and how much of it is left.
 func (q Quota) Shortages(n Need) (all []string) {
-	for _, line := range []struct {
-		what string
-		item QuotaItem
-		need int
-	}{{"instances", q.Instances, n.Instances}, {"vcpus", q.VCPUs, n.VCPUs}, {"ram_mb", q.RAMMB, n.RAMMB}} {
-		if line.need > 0 && !line.item.Fits(line.need) {
-			left := max(0, line.item.Max-line.item.Used)
-			all = append(all, fmt.Sprintf("needs %d %s, %d of %d are left", line.need, line.what, left, line.item.Max))
-		}
-	}
-	return all
+	all = append(all, q.Instances.Shortage("instances", n.Instances)...)
+	all = append(all, q.VCPUs.Shortage("vcpus", n.VCPUs)...)
+	return append(all, q.RAMMB.Shortage("ram_mb", n.RAMMB)...)
 }
 
 // Fits reports whether n more are within the quota.
 func (q QuotaItem) Fits(n int) bool { return q.Max < 0 || q.Used+n <= q.Max }
+
+// Shortage says how much is left for n more that the quota has too little for; nil = they fit.
+func (q QuotaItem) Shortage(what string, n int) []string {
+	if n <= 0 || q.Fits(n) {
+		return nil
+	}
+	return []string{fmt.Sprintf("needs %d %s, %d of %d are left", n, what, max(0, q.Max-q.Used), q.Max)}
+}
+
+// VolumeQuota is how many volumes and gigabytes of them a project may have, and has.
+type VolumeQuota struct{ Volumes, Gigabytes QuotaItem }
+
+// Shortages says of what the quota has too little for a number of volumes, and how much of it is left.
+func (q VolumeQuota) Shortages(volumes, gigabytes int) []string {
+	return append(q.Volumes.Shortage("volumes", volumes), q.Gigabytes.Shortage("gigabytes of volumes", gigabytes)...)
+}
 
 // VolumeType is a type of Cinder's volumes.
 type VolumeType struct {

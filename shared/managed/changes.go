@@ -36,12 +36,15 @@ func (s Session) declaredObject(ctx context.Context, m, next domain.Managed) (Dr
 		spec, other := read[domain.MachineSpec](m.Spec), read[domain.MachineSpec](next.Spec)
 		server := domain.Server{Zone: m.Schedule.Zone, Image: &domain.ImageRef{ID: spec.Image}}
 		server.Flavor.Name = spec.Flavor
+		if spec.BootVolume != nil {
+			server.Image = nil
+		}
 		if spec.Flavor != other.Flavor {
 			if found, err := findFlavor(ctx, s, spec.Flavor); err == nil {
 				server.Flavor.ID, server.Flavor.Name = found.ID, found.Name
 			}
 		}
-		if spec.Image != other.Image {
+		if server.Image != nil && spec.Image != other.Image {
 			if id, err := volumeImage(ctx, s, Desired{}, spec.Image); err == nil {
 				server.Image.ID = id
 			}

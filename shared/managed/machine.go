@@ -245,9 +245,11 @@ func (d *MachineDriver) order(
 	if err != nil {
 		return order, unsent(err)
 	}
-	if launch.Volumes, err = freeVolumes(in, spec); err != nil {
+	volumes, err := freeVolumes(in, spec)
+	if err != nil {
 		return order, unsent(err)
 	}
+	launch.Volumes = append(launch.Volumes, volumes...)
 	if launch.ServerGroup, err = s.serverGroup(ctx, in.Resource); err != nil {
 		return order, groupError(err)
 	}

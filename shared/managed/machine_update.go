@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/lookup"
 )
@@ -24,7 +25,12 @@ func launchSpec(
 		return out, err
 	}
 	out.Sized(flavor)
-	if out.ImageID, err = volumeImage(ctx, s, in, spec.Image); err != nil {
+	image, err := findImage(ctx, s, in, spec.Image)
+	if err != nil {
+		return out, err
+	}
+	out.ImageID = image.ID
+	if out.Volumes, err = bootVolume(spec, image); err != nil {
 		return out, err
 	}
 	networks, err := s.networks(ctx)
@@ -49,6 +55,21 @@ func launchSpec(
 	out.KeyName, out.Metadata = spec.KeyName, spec.Metadata
 	out.Zone, err = zoneFor(in)
 	return out, err
+}
+
+// bootVolume is the volume that a server boots from, if one is declared.
+func bootVolume(spec domain.MachineSpec, image domain.Image) ([]domain.ServerVolume, error) {
+	boot := spec.BootVolume
+	if boot == nil {
+		return nil, nil
+	}
+	if least := image.DiskGB(); boot.SizeGB < least {
+		return nil, apperr.InvalidField("spec.boot_volume.size_gb", fmt.Sprintf("the image needs %d GB", least))
+	}
+	return []domain.ServerVolume{{
+		IsBoot: true, Source: domain.FromImage, SourceID: image.ID, SizeGB: boot.SizeGB, Type: boot.Type,
+		DeleteOnTermination: true,
+	}}, nil
 }
 
 func findFlavor(ctx context.Context, s Session, name string) (domain.Flavor, error) {
@@ -181,6 +202,9 @@ func fixedDifferences(in Desired, spec, made domain.MachineSpec, server domain.S
 	isOnSame := slices.Equal(spec.Networks, made.Networks) ||
 		slices.Equal(in.names.networkIDs(spec.Networks), in.names.networkIDs(made.Networks))
 	add("networks", isOnSame, spec.Networks, made.Networks)
+	add("boot_volume", domain.Deref(spec.BootVolume) == domain.Deref(made.BootVolume), spec.BootVolume, made.BootVolume)
+	// Nova shows no image of a server that boots from a volume: whether it was rebuilt could not be seen.
+	add("image", made.BootVolume == nil || in.names.isMadeOf(spec, made, server), spec.Image, made.Image)
 	add("key_name", spec.KeyName == made.KeyName, spec.KeyName, made.KeyName)
 	add("security_groups", slices.Equal(in.names.groupIDs(spec.SecurityGroups), in.names.groupIDs(made.SecurityGroups)),
 		spec.SecurityGroups, made.SecurityGroups)

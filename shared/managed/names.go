@@ -149,6 +149,7 @@ type names struct {
 	networks []domain.Network
 	groups   []domain.SecurityGroup
 	image    string // the id of the declared image; "" = not known
+	wasImage string // the id of the image that had the name of the former one; "" = not known, or not needed
 }
 
 // resolve looks up the names in which the two specs of a server differ, for Differences. Names that both specs have are
@@ -179,6 +180,11 @@ func (s Session) resolve(ctx context.Context, in Desired, o Object) (n names, er
 	}
 	if spec.Image != made.Image || in.Member.IsRebuilt {
 		if n.image, err = volumeImage(ctx, s, in, spec.Image); isUnknown(err) {
+			return n, err
+		}
+	}
+	if spec.Image != made.Image && made.BootVolume != nil {
+		if n.wasImage, err = volumeImage(ctx, s, in, made.Image); isUnknown(err) {
 			return n, err
 		}
 	}
@@ -240,6 +246,12 @@ func (n names) groupIDs(given []string) []string {
 // isImageOf reports whether the declared image is the server's, by whichever name.
 func (n names) isImageOf(server domain.Server) bool {
 	return n.image != "" && server.Image != nil && strings.EqualFold(n.image, server.Image.ID)
+}
+
+// isMadeOf reports whether a server that boots from a volume was made of the declared image, by whichever name.
+func (n names) isMadeOf(spec, made domain.MachineSpec, server domain.Server) bool {
+	isFormer := n.image == n.wasImage || server.MadeOf != nil && n.image == server.MadeOf.ImageID
+	return spec.Image == made.Image || n.image != "" && isFormer
 }
 
 // nameSet is the set of names, in their order.

@@ -135,19 +135,23 @@ func volumeImage(ctx context.Context, s Session, in Desired, name string) (strin
 	if name == "" {
 		return "", nil
 	}
+	image, err := findImage(ctx, s, in, name)
+	return image.ID, err
+}
+
+// findImage finds an image by its id or name. It waits for one that is declared, too.
+func findImage(ctx context.Context, s Session, in Desired, name string) (image domain.Image, err error) {
 	found, err := s.images(ctx, name)
 	if err != nil {
-		return "", err
+		return image, err
 	}
-	image, err := lookup.PickImage(found, lookup.Ref{Field: "spec.image", Value: name})
+	image, err = lookup.PickImage(found, lookup.Ref{Field: "spec.image", Value: name})
 	_, isManaged := in.Inventory.Resource(domain.KindImage, name)
 	switch {
 	case isManaged && (apperr.CodeOf(err) == apperr.Invalid || err == nil && !lookup.IsActive(image)):
-		return "", Waits("ImageNotReady", "image %s is not ready", name)
-	case err != nil:
-		return "", err
+		return domain.Image{}, Waits("ImageNotReady", "image %s is not ready", name)
 	}
-	return image.ID, nil
+	return image, err
 }
 
 // Differences implements Driver.

@@ -17,6 +17,7 @@ import (
 	lru "github.com/hashicorp/golang-lru/v2"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
 // catalog is Keystone's service catalog, with only what choosing an endpoint needs.
@@ -158,17 +159,24 @@ func (c catalog) interfaces(service string) []string {
 // allRegions lists the regions of all services.
 func (c catalog) allRegions() []string { return c.list(func(e offer) string { return e.region }) }
 
-// Regions lists the regions of the catalog by name, and returns that of this process; "" = unknown.
-func (s *Session) Regions(ctx context.Context) (all []string, own string, err error) {
+// Regions lists the regions of the catalog, by name.
+func (s *Session) Regions(ctx context.Context) ([]domain.Region, error) {
 	found, err := s.services(ctx)
 	if err != nil {
-		return nil, "", err
+		return nil, err
 	}
-	all, own = found.allRegions(), s.cloud.region
-	if own == "" && len(all) == 1 {
-		own = all[0]
+	names := found.allRegions()
+	all := make([]domain.Region, len(names))
+	for n, name := range names {
+		isDefault := name == s.cloud.region || s.cloud.region == "" && len(names) == 1
+		all[n] = domain.Region{Name: name, Default: isDefault, Services: found.list(func(o offer) string {
+			if o.region != name {
+				return ""
+			}
+			return o.service
+		})}
 	}
-	return all, own, nil
+	return all, nil
 }
 
 // serviceTypes are the types under which catalogs list a service, other than its usual one.

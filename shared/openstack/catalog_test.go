@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -429,6 +430,12 @@ func TestInRegion(t *testing.T) {
 	if _, err := cloud.As(theToken, "p1").InRegion("r2").Image(t.Context(),
 		"id"); apperr.CodeOf(err) != apperr.Unsupported {
 		t.Errorf("a service that the region lacks: %v", err)
+	}
+	all, err := cloud.As(theToken, "p1").Regions(t.Context())
+	if want := []domain.Region{
+		{Name: "r1", Default: true, Services: []string{"compute", "image"}}, {Name: "r2", Services: []string{"compute"}},
+	}; err != nil || !reflect.DeepEqual(all, want) {
+		t.Errorf("the regions are %+v, %v", all, err)
 	}
 	session := cloud.As(theToken, "p1")
 	session.actsAs = domain.ActsAs{UserID: "u", ProjectID: "p1"}

@@ -158,11 +158,11 @@ func (s *Session) VolumeSnapshot(ctx context.Context, id string) (domain.VolumeS
 	}, err
 }
 
-// VolumeQuota is how many volumes and gigabytes the project may have, and has.
-func (s *Session) VolumeQuota(ctx context.Context) (count, gigabytes domain.QuotaItem, err error) {
+// VolumeQuota reads how many volumes the project may have, and has.
+func (s *Session) VolumeQuota(ctx context.Context) (domain.VolumeQuota, error) {
 	cinder, err := s.cinder(ctx, cinderBase)
 	if err != nil {
-		return count, gigabytes, err
+		return domain.VolumeQuota{}, err
 	}
 	var found struct {
 		Limits struct {
@@ -176,8 +176,10 @@ func (s *Session) VolumeQuota(ctx context.Context) (count, gigabytes domain.Quot
 	}
 	err = get(ctx, cinder, cinder.ServiceURL("limits"), &found)
 	a := found.Limits.Absolute
-	return domain.QuotaItem{Max: a.Volumes, Used: a.VolumesUsed},
-		domain.QuotaItem{Max: a.Gigabytes, Used: a.GigabytesUsed}, err
+	return domain.VolumeQuota{
+		Volumes:   domain.QuotaItem{Max: a.Volumes, Used: a.VolumesUsed},
+		Gigabytes: domain.QuotaItem{Max: a.Gigabytes, Used: a.GigabytesUsed},
+	}, err
 }
 
 type attachment struct {

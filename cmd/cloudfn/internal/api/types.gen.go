@@ -1620,6 +1620,16 @@ type QuotaItem struct {
 	Used int `json:"used"`
 }
 
+// Region A region of the cloud, as the catalog of the caller's token has it.
+type Region struct {
+	// Default Requests that name no region are for this one.
+	Default bool   `json:"default"`
+	Name    string `json:"name"`
+
+	// Services The types of its services.
+	Services []string `json:"services"`
+}
+
 // RegistryLogin Of deploy: the login to the image's registry. It is used for the pull and not stored.
 type RegistryLogin struct {
 	Password string `json:"password"`
@@ -1789,6 +1799,7 @@ type Resources struct {
 
 	// Quota What the project may use of compute, and uses.
 	Quota          *Quota           `json:"quota,omitempty"`
+	Regions        *[]Region        `json:"regions,omitempty"`
 	SecurityGroups *[]SecurityGroup `json:"security_groups,omitempty"`
 
 	// Truncated Through a connection: the kinds that are not stored completely (1000 of each, 1 MiB in total).

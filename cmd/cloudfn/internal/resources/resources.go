@@ -24,7 +24,7 @@ import (
 const path = "/v1/resources"
 
 // kinds are those that every launch needs, and then the others.
-var kinds = []string{"flavors", "images", "networks", "keypairs", "security_groups", "zones", "quota"}
+var kinds = []string{"flavors", "images", "networks", "keypairs", "security_groups", "regions", "zones", "quota"}
 
 // Command lists them.
 func Command(a *cli.App) *cobra.Command {
@@ -131,6 +131,9 @@ func showKind(p *output.Printer, kind string, r api.Resources) error {
 		return list(p, r.Keypairs, nil, "NAME", "FINGERPRINT")
 	case "security_groups":
 		return list(p, r.SecurityGroups, nil, "NAME", "DESCRIPTION", "ID")
+	case "regions":
+		texts := map[string]func(api.Region) string{"SERVICES": services}
+		return list(p, r.Regions, texts, "NAME", "DEFAULT", "SERVICES+")
 	case "zones":
 		texts := map[string]func(api.Zone) string{"AVAILABLE": availability}
 		return list(p, r.Zones, texts, "NAME", "AVAILABLE*")
@@ -163,6 +166,8 @@ func failures(r api.Resources) error {
 	}
 	return exit.Failedf("not all could be listed: %s", strings.Join(texts, "; "))
 }
+
+func services(r api.Region) string { return strings.Join(r.Services, ",") }
 
 func subnets(n api.Network) string {
 	var ranges []string
