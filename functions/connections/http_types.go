@@ -120,6 +120,8 @@ type QuotaRequest struct {
 	Instances *int `json:"instances,omitempty" nullable:"true" minimum:"0"`
 	VCPUs     *int `json:"vcpus,omitempty" nullable:"true" minimum:"0"`
 	RAMMB     *int `json:"ram_mb,omitempty" nullable:"true" minimum:"0" doc:"Memory, in MiB."`
+	Volumes   *int `json:"volumes,omitempty" nullable:"true" minimum:"0" doc:"That are made with servers."`
+	Gigabytes *int `json:"gigabytes,omitempty" nullable:"true" minimum:"0" doc:"Of these volumes."`
 }
 
 // LimitsRequest is `limits` of a request.
@@ -313,6 +315,8 @@ type ConnectionUse struct {
 	Instances int `json:"instances" minimum:"0"`
 	VCPUs     int `json:"vcpus" minimum:"0"`
 	RAMMB     int `json:"ram_mb" minimum:"0" doc:"Memory, in MiB."`
+	Volumes   int `json:"volumes" minimum:"0" doc:"That were made with the instances."`
+	Gigabytes int `json:"gigabytes" minimum:"0" doc:"Of these volumes."`
 }
 
 // nullTime is null while it is zero.

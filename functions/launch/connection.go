@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -35,10 +36,14 @@ func (s service) access(
 
 // permissions are those that the order needs. Servers that are not stopped are started.
 func (req createOrder) permissions() []domain.Permission {
-	if req.spec.Stopped {
-		return []domain.Permission{domain.MayAllocate}
+	needed := []domain.Permission{domain.MayAllocate}
+	if !req.spec.Stopped {
+		needed = append(needed, domain.MayStart)
 	}
-	return []domain.Permission{domain.MayAllocate, domain.MayStart}
+	if slices.ContainsFunc(req.items, func(i item) bool { return len(i.spec.Volumes) > 0 }) {
+		needed = append(needed, domain.MayAttach)
+	}
+	return needed
 }
 
 // withinLimits lists violations of the connection's limits, as far as the request has ids: names of images and networks
@@ -147,6 +152,9 @@ func (s service) checkConnection(ctx context.Context, a access, req createOrder,
 		if i.spec.Zone != "" {
 			out.unchecked(i.fields["availability_zone"], withTheOrder)
 		}
+		if len(i.volumeFields) > 0 {
+			out.unchecked(i.volumeFields[0], "types, and the project's quota of volumes: "+withTheOrder)
+		}
 	}
 	return nil
 }
@@ -184,6 +192,9 @@ func (r *launchReport) checkSpecs(
 		isResolved = r.resolveNetworks(c, i, &f, stored) && isResolved
 		if f.image.ID != "" {
 			r.checkImage(i, f)
+			if err := f.spec.BootFrom(f.image, i.fields["boot_volume"]); err != nil {
+				r.addError(err)
+			}
 		}
 		r.checkDisk(acts, i, f)
 		r.checkNetworks(acts, f.networks, stored.Networks)

@@ -32,8 +32,17 @@ func TestLaunchByConnectionRejected(t *testing.T) {
 		status  int
 		want    string // a field, or a part of the Order
 	}{
-		"no start":           {object{}, 403, "does not permit to start, only to allocate, deploy"},
-		"no such connection": {object{"connection_id": uuid.NewString()}, 404, "there is no connection"},
+		"no start": {object{}, 403, "does not permit to start, only to allocate, deploy"},
+		"no volumes": {
+			object{"start": false, "boot_volume": object{"size_gb": 1}}, 403, "does not permit to attach, only to",
+		},
+		"a volume that exists": {
+			object{"start": false, "volumes": []object{{"volume_id": uuid.NewString(), "delete_on_termination": true}}},
+			400, `"volumes[0]"`,
+		},
+		"a volume that stays":    {object{"start": false, "volumes": []object{{"size_gb": 1}}}, 400, `"volumes[0]"`},
+		"reuse and a new volume": {with(object{"boot_volume": object{"size_gb": 1}}), 400, `"boot_volume"`},
+		"no such connection":     {object{"connection_id": uuid.NewString()}, 404, "there is no connection"},
 		"an unknown flavor": {
 			object{"start": false, "flavor": "nope"}, 400, `"allowed":["diskless","large","small","tiny"]`,
 		},

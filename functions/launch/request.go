@@ -173,6 +173,8 @@ func (in launchRequest) check() []error {
 	return wrong
 }
 
+const kept = "cannot be combined with reuse: an idle server keeps what it has"
+
 // checkReuse reports what an idle server cannot be given any more.
 func (in launchRequest) checkReuse(wrong *faults) {
 	const booted = "cannot be combined with reuse: an idle server has booted already"
@@ -184,11 +186,15 @@ func (in launchRequest) checkReuse(wrong *faults) {
 	wrong.forbid(in.GenerateKey, "generate_key", booted)
 	wrong.forbid(in.UserData.Secret != "", "user_data", booted)
 	wrong.forbid(domain.Deref(in.UserDataBase64).Secret != "", "user_data_base64", booted)
+	wrong.forbid(in.BootVolume != nil, "boot_volume", kept)
+	wrong.forbid(len(in.Volumes) > 0, "volumes", kept)
 	for n, o := range in.Instances {
 		at := inInstance(n)
 		wrong.forbid(o.ID != "", at("id"), "cannot be combined with reuse: an idle instance keeps its id")
 		wrong.forbid(domain.Deref(o.UserData).Secret != "", at("user_data"), booted)
 		wrong.forbid(domain.Deref(o.UserDataBase64).Secret != "", at("user_data_base64"), booted)
+		wrong.forbid(o.BootVolume != nil, at("boot_volume"), kept)
+		wrong.forbid(len(o.Volumes) > 0, at("volumes"), kept)
 	}
 }
 
@@ -437,7 +443,6 @@ func (o Options) canonical() (out Options) {
 // checkOptions reports options that cannot be combined with the order. Where servers are placed is for the project's
 // own users: a connection has no permission for it.
 func (in launchRequest) checkOptions(wrong *faults) {
-	const kept = "cannot be combined with reuse: an idle server keeps what it has"
 	check := func(o Options, at func(string) string) {
 		for _, field := range o.given() {
 			isPlacement := field == "server_group" || field == "scheduler_hints"

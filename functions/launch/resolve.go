@@ -122,7 +122,7 @@ func (l catalog) resolve(i item) (resolved, []error) {
 	if i.bootsFromImage() {
 		out.image, err = lookup.PickImage(l.images[i.image.Value], i.image)
 		wrong.add(err)
-		wrong.add(i.checkBootSize(out.image))
+		wrong.add(out.spec.BootFrom(out.image, i.fields["boot_volume"]))
 	}
 	out.flavor, err = l.flavor(i, out.image)
 	wrong.add(err)
@@ -138,7 +138,6 @@ func (l catalog) resolve(i item) (resolved, []error) {
 	l.sized(&out.spec, out.flavor)
 	out.spec.ImageID = out.image.ID
 	i.attach(&out.spec, out.networks)
-	i.bootFrom(&out.spec, out.image)
 	return out, wrong
 }
 

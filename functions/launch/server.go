@@ -116,8 +116,10 @@ func (req createOrder) checkSpecial() []error {
 	var wrong faults
 	taken := map[string]bool{}
 	for _, i := range req.items {
-		for _, field := range i.volumeFields {
-			wrong.forbid(req.connectionID != uuid.Nil, field, "cannot be combined with connection_id")
+		for n, field := range i.volumeFields {
+			wrong.forbid(req.connectionID != uuid.Nil && !i.spec.Volumes[n].IsDelegable(), field, "with connection_id a "+
+				"volume must be new and deleted with its server (delete_on_termination), have no name, and no source but "+
+				"the order's image")
 		}
 		wrong.forbid(req.connectionID != uuid.Nil && i.spec.FloatingIP != nil, i.fields["floating_ip"],
 			"cannot be combined with connection_id")

@@ -160,32 +160,10 @@ func (i item) bootsFromImage() bool {
 	return !ok || boot.Source == domain.FromImage
 }
 
-// bootFrom makes the image the source of the server's boot volume.
-func (i item) bootFrom(spec *domain.LaunchSpec, image domain.Image) {
-	spec.Volumes = slices.Clone(spec.Volumes) // several servers may share the order's
-	for n := range spec.Volumes {
-		if v := &spec.Volumes[n]; v.IsBoot && v.Source == domain.FromImage {
-			v.SourceID = image.ID
-		}
-	}
-}
-
 // withoutDisk is the image without what it needs of a flavor's disk.
 func withoutDisk(image domain.Image) domain.Image {
 	image.MinDiskGB, image.SizeBytes, image.VirtualBytes = 0, 0, 0
 	return image
-}
-
-// checkBootSize rejects a boot volume that is too small for its image.
-func (i item) checkBootSize(image domain.Image) error {
-	boot, ok := i.spec.BootVolume()
-	if !ok || boot.Source != domain.FromImage {
-		return nil
-	}
-	if least := image.DiskGB(); boot.SizeGB < least {
-		return apperr.InvalidField(i.volumeFields[0]+".size_gb", fmt.Sprintf("the image needs %d GB", least))
-	}
-	return nil
 }
 
 // volumeFacts are what a dry run compares the servers' volumes with. What no server has is not read.

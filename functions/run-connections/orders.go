@@ -282,7 +282,7 @@ func (p preparing) pick(
 	for _, ref := range chosen {
 		spec.NetworkIDs = append(spec.NetworkIDs, ref.Value)
 	}
-	return nil
+	return spec.BootFrom(image, "boot_volume")
 }
 
 // giveKey gives the public half of the order's key pair to the delegating user, and records the fingerprints of the

@@ -115,6 +115,55 @@ func TestLongStoppedAndReused(t *testing.T) {
 	}
 }
 
+// TestLongVolumesByConnection: a server that is ordered through a connection boots from a volume, and has another one.
+// Both count for the quota until they are deleted with it.
+func TestLongVolumesByConnection(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	t.Cleanup(func() { w.DeleteVolumes(t) })
+	diskless := w.DisklessFlavor(t)
+	c, p := w.trust(t), w.function(t, nil)
+	with := func(bootGB int) domain.Order {
+		return w.place(t, c, 1, func(o *domain.Order, _ *domain.DelegatedOrder) {
+			spec := &o.Instances[0].Spec
+			for _, flavor := range c.Flavors {
+				if flavor.Name == diskless {
+					spec.Sized(flavor)
+				}
+			}
+			spec.Volumes = []domain.ServerVolume{
+				{IsBoot: true, Source: domain.FromImage, SizeGB: bootGB, DeleteOnTermination: true},
+				{SizeGB: 1, DeleteOnTermination: true},
+			}
+		})
+	}
+	uses := func(volumes, gigabytes int) {
+		t.Helper()
+		_, who := w.member(t)
+		found, err := postgres.Connections{DB: w.db}.Get(t.Context(), who, c.ID)
+		if err != nil || found.Used.Volumes != volumes || found.Used.Gigabytes != gigabytes {
+			t.Errorf("the connection uses %+v, %v", found.Used, err)
+		}
+	}
+	order := w.finish(t, p, with(2).ID)
+	if order.Status != domain.OrderDone {
+		t.Fatalf("the order is %s: %+v", order.Status, order.Instances)
+	}
+	uses(2, 3)
+	cloud, _ := w.member(t)
+	server := order.Instances[0].ServerID
+	if attached, err := cloud.Attachments(t.Context(), server); err != nil || len(attached) != 2 ||
+		!attached[0].DeleteOnTermination || !attached[1].DeleteOnTermination {
+		t.Errorf("it has the volumes %+v, %v", attached, err)
+	}
+	wants(t, w.done(t, p, w.act(t, c, order.Instances[0].ID, domain.ActionRequest{Action: domain.Delete}, nil)), "")
+	uses(0, 0)
+	testkit.Eventually(t, time.Minute, "no volume is left", func() bool {
+		left, err := cloud.Volumes(t.Context(), "", "")
+		return err == nil && len(left) == 0
+	})
+}
+
 // TestUnknownNames fail the order with their problem. So does another key pair of the same name.
 func TestUnknownNames(t *testing.T) {
 	t.Parallel()

@@ -26,8 +26,9 @@ func TestMain(m *testing.M) {
 
 // everything is what a connection may permit.
 var everything = []domain.Permission{
-	domain.MayAllocate, domain.MayConnect, domain.MayStart, domain.MayStop, domain.MayReboot, domain.MayDeploy,
-	domain.MayShelve, domain.MaySnapshot, domain.MayResize, domain.MayRebuild, domain.MayRescue, domain.MayDeallocate,
+	domain.MayAllocate, domain.MayAttach, domain.MayConnect, domain.MayStart, domain.MayStop, domain.MayReboot,
+	domain.MayDeploy, domain.MayShelve, domain.MaySnapshot, domain.MayResize, domain.MayRebuild, domain.MayRescue,
+	domain.MayDeallocate,
 }
 
 // world is a project whose user delegates, and a database.

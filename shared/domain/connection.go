@@ -71,6 +71,7 @@ type Permission string
 const (
 	// MayAllocate permits to launch servers, and to reuse idle ones of the connection or marked as reusable.
 	MayAllocate   Permission = "allocate"
+	MayAttach     Permission = "attach"  // new volumes to the servers that are launched
 	MayConnect    Permission = "connect" // adopt any server of the project
 	MayStart      Permission = "start"
 	MayStop       Permission = "stop"
@@ -90,8 +91,8 @@ const (
 
 // Permissions lists every permission, for messages and checks.
 func Permissions() []string {
-	return texts(MayAllocate, MayConnect, MayStart, MayStop, MayReboot, MayPause, MaySuspend, MayShelve, MaySnapshot,
-		MayLock, MayRename, MayResize, MayRebuild, MayRescue, MayDeploy, MayDeallocate)
+	return texts(MayAllocate, MayAttach, MayConnect, MayStart, MayStop, MayReboot, MayPause, MaySuspend, MayShelve,
+		MaySnapshot, MayLock, MayRename, MayResize, MayRebuild, MayRescue, MayDeploy, MayDeallocate)
 }
 
 // Connection is a stored delegation: a right to act in its owner's project, with limits.
@@ -243,6 +244,8 @@ type ConnectionQuota struct {
 	Instances *int `json:"instances,omitempty"`
 	VCPUs     *int `json:"vcpus,omitempty"`
 	RAMMB     *int `json:"ram_mb,omitempty"`
+	Volumes   *int `json:"volumes,omitempty"`   // that are made with servers
+	Gigabytes *int `json:"gigabytes,omitempty"` // of them
 }
 
 // Check fails if more does not fit in the quota besides what is used.
@@ -255,6 +258,8 @@ func (q ConnectionQuota) Check(used, more Need) error {
 		{"instances", q.Instances, used.Instances, more.Instances},
 		{"vcpus", q.VCPUs, used.VCPUs, more.VCPUs},
 		{"ram_mb", q.RAMMB, used.RAMMB, more.RAMMB},
+		{"volumes", q.Volumes, used.Volumes, more.Volumes},
+		{"gigabytes", q.Gigabytes, used.Gigabytes, more.Gigabytes},
 	} {
 		if line.most != nil && line.used+line.more > *line.most {
 			return apperr.New(apperr.Quota, "the connection's quota of %s is %d: %d are used, and this takes %d more",
@@ -335,7 +340,8 @@ func (c Connection) Widens(to Connection) (fields []string) {
 		fields = append(fields, "idle_timeout")
 	}
 	if more(c.Quota.Instances, to.Quota.Instances) || more(c.Quota.VCPUs, to.Quota.VCPUs) ||
-		more(c.Quota.RAMMB, to.Quota.RAMMB) {
+		more(c.Quota.RAMMB, to.Quota.RAMMB) || more(c.Quota.Volumes, to.Quota.Volumes) ||
+		more(c.Quota.Gigabytes, to.Quota.Gigabytes) {
 		fields = append(fields, "quota")
 	}
 	if c.Limits.widens(to.Limits) {
@@ -355,7 +361,8 @@ func more(before, after *int) bool { return before != nil && (after == nil || *a
 
 func (q ConnectionQuota) equal(other ConnectionQuota) bool {
 	same := func(a, b *int) bool { return a == b || a != nil && b != nil && *a == *b }
-	return same(q.Instances, other.Instances) && same(q.VCPUs, other.VCPUs) && same(q.RAMMB, other.RAMMB)
+	return same(q.Instances, other.Instances) && same(q.VCPUs, other.VCPUs) && same(q.RAMMB, other.RAMMB) &&
+		same(q.Volumes, other.Volumes) && same(q.Gigabytes, other.Gigabytes)
 }
 
 // MayWiden reports whether the caller, of the connection's project, may widen it: the delegating user, or a user with

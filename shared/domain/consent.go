@@ -126,6 +126,8 @@ func (t Terms) Grant(given Terms, now time.Time) (granted Terms, err error) {
 		{"quota.instances", t.Quota.Instances, given.Quota.Instances, &granted.Quota.Instances},
 		{"quota.vcpus", t.Quota.VCPUs, given.Quota.VCPUs, &granted.Quota.VCPUs},
 		{"quota.ram_mb", t.Quota.RAMMB, given.Quota.RAMMB, &granted.Quota.RAMMB},
+		{"quota.volumes", t.Quota.Volumes, given.Quota.Volumes, &granted.Quota.Volumes},
+		{"quota.gigabytes", t.Quota.Gigabytes, given.Quota.Gigabytes, &granted.Quota.Gigabytes},
 	} {
 		*line.into = line.requested
 		if line.given == nil {

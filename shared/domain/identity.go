@@ -256,6 +256,7 @@ var (
 			{"network", "GET", "/**/networks"},
 			{"network", "GET", "/**/subnets"},
 		},
+		MayAttach:  {},
 		MayConnect: {},
 		MayStart:   {serverAction},
 		MayStop:    {serverAction},

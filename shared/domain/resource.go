@@ -143,12 +143,17 @@ type QuotaItem struct {
 	Used int `json:"used"`
 }
 
-// Need is the part of a quota that servers use.
-type Need struct{ Instances, VCPUs, RAMMB int }
+// Need is the part of a quota that servers use, with the volumes that are made with them.
+type Need struct{ Instances, VCPUs, RAMMB, Volumes, Gigabytes int }
 
 // Add counts one more server.
 func (n *Need) Add(s LaunchSpec) {
 	n.Instances, n.VCPUs, n.RAMMB = n.Instances+1, n.VCPUs+s.VCPUs, n.RAMMB+s.RAMMB
+	for _, v := range s.Volumes {
+		if v.IsNew() {
+			n.Volumes, n.Gigabytes = n.Volumes+1, n.Gigabytes+v.SizeGB
+		}
+	}
 }
 
 // Fits reports whether the need is within the quota.

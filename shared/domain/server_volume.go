@@ -1,7 +1,10 @@
 package domain
 
 import (
+	"fmt"
 	"slices"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
 )
 
 // ServerVolume is a volume that a server has at its first boot: an existing one, or one that Nova makes with the
@@ -58,6 +61,28 @@ func (s LaunchSpec) BootVolume() (v ServerVolume, ok bool) {
 		return v, false
 	}
 	return s.Volumes[n], true
+}
+
+// BootFrom makes the volume that the server boots from of the image. A volume that is too small for it is Invalid; field
+// is where the request has the volume.
+func (s *LaunchSpec) BootFrom(image Image, field string) error {
+	n := slices.IndexFunc(s.Volumes, func(v ServerVolume) bool { return v.IsBoot && v.Source == FromImage })
+	if n < 0 {
+		return nil
+	}
+	s.Volumes = slices.Clone(s.Volumes) // several servers may share them
+	s.Volumes[n].SourceID = image.ID
+	if least := image.DiskGB(); s.Volumes[n].SizeGB < least {
+		return apperr.InvalidField(field+".size_gb", fmt.Sprintf("the image needs %d GB", least))
+	}
+	return nil
+}
+
+// IsDelegable reports whether a connection may make the volume: only the order's image is in it, and it is deleted with
+// its server, which counts for the connection's quota.
+func (v ServerVolume) IsDelegable() bool {
+	isOfOrder := v.Source == "" || v.IsBoot && v.Source == FromImage
+	return v.IsNew() && isOfOrder && v.DeleteOnTermination && v.Name == ""
 }
 
 // awaitsVolumes reports whether StepVolumes is to be taken for the instance. The volumes of a server in ERROR stay as

@@ -11,7 +11,6 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/lookup"
 )
@@ -30,7 +29,12 @@ func launchSpec(
 		return out, err
 	}
 	out.ImageID = image.ID
-	if out.Volumes, err = bootVolume(spec, image); err != nil {
+	if boot := spec.BootVolume; boot != nil {
+		out.Volumes = []domain.ServerVolume{{
+			IsBoot: true, Source: domain.FromImage, SizeGB: boot.SizeGB, Type: boot.Type, DeleteOnTermination: true,
+		}}
+	}
+	if err := out.BootFrom(image, "spec.boot_volume"); err != nil {
 		return out, err
 	}
 	networks, err := s.networks(ctx)
@@ -55,21 +59,6 @@ func launchSpec(
 	out.KeyName, out.Metadata = spec.KeyName, spec.Metadata
 	out.Zone, err = zoneFor(in)
 	return out, err
-}
-
-// bootVolume is the volume that a server boots from, if one is declared.
-func bootVolume(spec domain.MachineSpec, image domain.Image) ([]domain.ServerVolume, error) {
-	boot := spec.BootVolume
-	if boot == nil {
-		return nil, nil
-	}
-	if least := image.DiskGB(); boot.SizeGB < least {
-		return nil, apperr.InvalidField("spec.boot_volume.size_gb", fmt.Sprintf("the image needs %d GB", least))
-	}
-	return []domain.ServerVolume{{
-		IsBoot: true, Source: domain.FromImage, SourceID: image.ID, SizeGB: boot.SizeGB, Type: boot.Type,
-		DeleteOnTermination: true,
-	}}, nil
 }
 
 func findFlavor(ctx context.Context, s Session, name string) (domain.Flavor, error) {

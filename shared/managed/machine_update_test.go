@@ -142,10 +142,6 @@ func TestBootVolume(t *testing.T) {
 			}
 		}
 	}
-	spec := domain.MachineSpec{BootVolume: &domain.BootVolumeSpec{SizeGB: 2}}
-	if _, err := bootVolume(spec, domain.Image{MinDiskGB: 3}); apperr.CodeOf(err) != apperr.Invalid {
-		t.Errorf("a volume that is too small for its image: %v", err)
-	}
 }
 
 // TestHalfDeclared: what a revision has changed of a server that was never as it declared is a difference from the next

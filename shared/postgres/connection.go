@@ -42,12 +42,17 @@ func idleBy(moment string) string {
 		" order by " + idleEnd
 }
 
-// usedBy counts what runs through a connection: every instance that has, or may have, a server.
+// usedBy counts what runs through a connection: every instance that has, or may have, a server, with the volumes that
+// are made with it. Those are deleted with it.
 func usedBy(projectID, id string) string {
 	return `
 select count(*)::int as instances, coalesce(sum((spec->>'vcpus')::int), 0)::int as vcpus,
-       coalesce(sum((spec->>'ram_mb')::int), 0)::int as ram_mb
+       coalesce(sum((spec->>'ram_mb')::int), 0)::int as ram_mb,
+       coalesce(sum(v.volumes), 0)::int as volumes, coalesce(sum(v.gigabytes), 0)::int as gigabytes
 from instances
+cross join lateral (
+    select count(*) as volumes, sum((one->>'size_gb')::int) as gigabytes
+    from jsonb_array_elements(spec->'volumes') one where not one ? 'id') v
 where project_id = ` + projectID + ` and connection_id = ` + id + ` and state <> 'deleted'
   and (server_id is not null or problem is null)`
 }
@@ -247,7 +252,11 @@ from connections where project_id = $1 and id = $2 for no key update`, projectID
 	if err != nil {
 		return orNotFound(err, "there is no connection %s", id)
 	}
-	if err := connection.Permits(connection.Now, permission); err != nil {
+	needs := []domain.Permission{permission}
+	if slices.ContainsFunc(specs, func(s domain.LaunchSpec) bool { return len(s.Volumes) > 0 }) {
+		needs = append(needs, domain.MayAttach)
+	}
+	if err := connection.Permits(connection.Now, needs...); err != nil {
 		return err
 	}
 	for _, spec := range specs {

@@ -148,6 +148,35 @@ func TestQuotaHoldsConcurrently(t *testing.T) {
 	}
 }
 
+// TestQuotaOfVolumes: new volumes of servers take a permission, and count.
+func TestQuotaOfVolumes(t *testing.T) {
+	t.Parallel()
+	l := newTestDB(t)
+	place := func(c domain.Connection) error {
+		order := connectedOrder(c, 1)
+		order.Instances[0].Spec.Volumes = []domain.ServerVolume{{IsBoot: true, SizeGB: 7}, {ID: "is there already"}}
+		_, err := l.Place(t.Context(), order, 0)
+		return err
+	}
+	if err := place(l.storeConnection(t, domain.ConnectionQuota{}, nil)); apperr.CodeOf(err) != apperr.Forbidden {
+		t.Errorf("without the permission: %v", err)
+	}
+	one, ten := 1, 10
+	for name, quota := range map[string]domain.ConnectionQuota{
+		"quota of volumes is 1: 1 are used, and this takes 1 more":    {Volumes: &one},
+		"quota of gigabytes is 10: 7 are used, and this takes 7 more": {Gigabytes: &ten},
+	} {
+		c := l.storeConnection(t, quota, func(c *domain.Connection) { c.Actions = append(c.Actions, domain.MayAttach) })
+		if first, err := place(c), place(c); first != nil || apperr.CodeOf(err) != apperr.Quota ||
+			!strings.Contains(err.Error(), name) {
+			t.Errorf("got %v, then %v, want %s", first, err, name)
+		}
+		if got := l.used(t, c); got.Volumes != 1 || got.Gigabytes != 7 {
+			t.Errorf("%+v is used", got)
+		}
+	}
+}
+
 // TestWhatCountsAgainstQuota: instances count that have a server, or may have one.
 func TestWhatCountsAgainstQuota(t *testing.T) {
 	t.Parallel()

@@ -17,7 +17,8 @@ const (
 
 	// An idle instance is stopped, and has no running order or action. The smallest that suffices is taken, of those
 	// that the connection has launched or their owner has marked as reusable. An image's name is compared where it is
-	// known: run-connections compares the image itself before it uses the server.
+	// known: run-connections compares the image itself before it uses the server. Nova shows none of a server that boots
+	// from a volume.
 	reuseSQL = `
 with idle as (
     select i.project_id, i.id from instances i
@@ -27,7 +28,7 @@ with idle as (
       and coalesce(i.spec->'metadata', '{}') @> $5
       and (i.spec->>'vcpus')::int >= $6 and (i.spec->>'ram_mb')::int >= $7
       and coalesce((i.spec->>'disk_gb')::int, 0) >= $8
-      and coalesce(i.spec->>'image_id', '') <> ''
+      and coalesce(i.spec->>'image_id', '') <> '' and not coalesce(i.spec->'volumes', '[]') @> '[{"boot": true}]'
       and ($9 in (i.spec->>'image_id', i.spec->>'image')
            or $9 !~ ` + imageIDSQL + ` and (i.spec->>'image' is null or i.spec->>'image' ~ ` + imageIDSQL + `))
       and not exists (select from actions a where a.project_id = i.project_id and a.instance_id = i.id

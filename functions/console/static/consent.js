@@ -4,7 +4,8 @@ import { el, set, button, facts, keyed, age, clock, dialog, say, uid } from './d
 import { call, listing } from './api.js';
 import { confirm } from './dialogs.js';
 
-const quotas = [['instances', 'Servers'], ['vcpus', 'vCPUs'], ['ram_mb', 'Memory, in MiB']];
+const quotas = [['instances', 'Servers'], ['vcpus', 'vCPUs'], ['ram_mb', 'Memory, in MiB'],
+  ['volumes', 'Volumes'], ['gigabytes', 'Of volumes, in GB']];
 
 const limits = (r) => Object.entries(r.terms.limits).map(([name, values]) => `${name} ${values.join(', ')}`).join('; ');
 

@@ -506,11 +506,16 @@ type ConnectionLimits struct {
 
 // ConnectionQuota How much may run through the connection at the same time. What is absent is not counted.
 type ConnectionQuota struct {
+	// Gigabytes Of these volumes.
+	Gigabytes *int `json:"gigabytes,omitempty"`
 	Instances *int `json:"instances,omitempty"`
 
 	// RAMMb Memory, in MiB.
 	RAMMb *int `json:"ram_mb,omitempty"`
 	Vcpus *int `json:"vcpus,omitempty"`
+
+	// Volumes That are made with servers.
+	Volumes *int `json:"volumes,omitempty"`
 }
 
 // ConnectionRequest A request for a connection.
@@ -569,11 +574,16 @@ type ConnectionStatus string
 
 // ConnectionUse How much runs through a connection now.
 type ConnectionUse struct {
+	// Gigabytes Of these volumes.
+	Gigabytes int `json:"gigabytes"`
 	Instances int `json:"instances"`
 
 	// RAMMb Memory, in MiB.
 	RAMMb int `json:"ram_mb"`
 	Vcpus int `json:"vcpus"`
+
+	// Volumes That were made with the instances.
+	Volumes int `json:"volumes"`
 }
 
 // DelegatedAction defines model for DelegatedAction.
@@ -1543,7 +1553,7 @@ type PartProblem struct {
 	Type   interface{} `json:"type"`
 }
 
-// Permission `allocate`: launch servers, and reuse idle ones of the connection. `connect`: adopt any server of the project. `start`, `stop`,
+// Permission `allocate`: launch servers, and reuse idle ones of the connection. `attach`: new volumes to servers that are launched. `connect`: adopt any server of the project. `start`, `stop`,
 // `reboot`, `pause` (and unpause), `suspend` (and resume), `shelve` (unshelving takes `start`), `snapshot`: make images of servers, `lock` (and unlock), `rename`, `resize` (and confirm and revert it), `rebuild`: wipe disks, `rescue` (and unrescue), `deploy` an agent, `deallocate`: delete. Disconnecting a server takes no permission.
 type Permission string
 

@@ -265,7 +265,8 @@ terminal, and never from the command line.`
 	limitFlags(flags, "none lifts the limit")
 	flags.String("id", "", "of an application credential, with its secret: the id of another one")
 	cli.SecretFileFlag(cmd, "of an application credential: the file with its secret (- for stdin)")
-	cli.OrNone(flags, "idle-timeout", "quota-instances", "quota-vcpus", "quota-ram-mb", "image", "network", "flavor",
+	cli.OrNone(flags, "idle-timeout", "quota-instances", "quota-vcpus", "quota-ram-mb",
+		"quota-volumes", "quota-gigabytes", "image", "network", "flavor",
 		"only-region")
 	return cmd
 }
@@ -358,6 +359,7 @@ var fields = []string{
 	"project:project_id", "why", "kind", "name", "for", "actions", "expires:expires_at", "idle-timeout", "role:roles",
 	"id", "auth-url", "region",
 	"quota-instances:quota.instances", "quota-vcpus:quota.vcpus", "quota-ram-mb:quota.ram_mb",
+	"quota-volumes:quota.volumes", "quota-gigabytes:quota.gigabytes",
 	"image:limits.images", "network:limits.networks", "flavor:limits.flavors", "only-region:limits.regions",
 }
 
@@ -366,6 +368,8 @@ func quotaFlags(flags *pflag.FlagSet, byDefault string) {
 	flags.Int("quota-instances", 0, "how many servers at the same time ("+byDefault+")")
 	flags.Int("quota-vcpus", 0, "how many vCPUs at the same time ("+byDefault+")")
 	flags.Int("quota-ram-mb", 0, "how much memory at the same time ("+byDefault+")")
+	flags.Int("quota-volumes", 0, "how many volumes of servers at the same time ("+byDefault+")")
+	flags.Int("quota-gigabytes", 0, "how many GB of these volumes at the same time ("+byDefault+")")
 }
 
 func limitFlags(flags *pflag.FlagSet, byDefault string) {
