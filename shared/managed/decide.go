@@ -34,6 +34,7 @@ type observed struct {
 	object       Object
 	isFound      bool
 	isMissed     bool // it is not found, and not for long enough to count as deleted
+	isUnseen     bool // no list shows its object, which may exist
 	isOld        bool // a new object would have what it does not get any more
 	isUnrecorded bool // its object works, which is not stored yet
 	differences  []Difference
@@ -255,21 +256,23 @@ func (s observed) isAvailable() bool {
 }
 
 // rank orders the members beyond the declared number: what is deleted anyway goes first, then what is broken and not
-// kept, then what has to be replaced.
+// kept, then what no list shows, which others may have deleted, and then what has to be replaced.
 func (d *planner) rank(s observed) int {
 	switch {
 	case !s.isFound || s.isMissed || s.object.State == ObjectDeleting:
 		return 0
 	case s.object.State == ObjectError && (d.isDeployment || !d.isKept(s)):
 		return 1
-	case !s.isAvailable() && (d.isDeployment || !s.member.MayHaveData): // what has data may work again
+	case s.isUnseen && d.isDeployment:
 		return 2
-	case d.mustReplace(s) && s.member.Revision != d.revision:
+	case !s.isAvailable() && (d.isDeployment || !s.member.MayHaveData): // what has data may work again
 		return 3
-	case d.mustReplace(s):
+	case d.mustReplace(s) && s.member.Revision != d.revision:
 		return 4
+	case d.mustReplace(s):
+		return 5
 	}
-	return 5
+	return 6
 }
 
 // removeExcess deletes members until no more than allowed are left: broken ones, then those of the highest ordinals. Of

@@ -129,6 +129,8 @@ func TestDecide(t *testing.T) {
 		}
 		return members
 	}
+	unseen := func(s *observed) { s.isUnseen = true }
+	rebuilding := status(domain.MemberUpdating)
 	repairs := changed(single(), func(t *target) { t.repairs = true })
 	follows := func(s *observed) { s.differences = []Difference{{Way: InPlace, Follows: true}} }
 	rolls := func(s *observed) { s.differences = []Difference{{Way: Replace, Follows: true}} }
@@ -166,6 +168,13 @@ func TestDecide(t *testing.T) {
 		"scaled down":       {of(1, 1), []observed{member(0), member(1), member(2)}, "delete 1, delete 2"},
 		"the broken first":  {of(1, 1), []observed{member(0, state(ObjectError)), member(1)}, "delete 0"},
 		"the stopped first": {of(1, 1), []observed{member(0, off), member(1)}, "delete 0"},
+		"the unseen before the rebuilt": {
+			of(1, 1), []observed{member(0, state(ObjectWorking), unseen), member(1, rebuilding, state(ObjectWorking))},
+			"delete 0",
+		},
+		"the broken before the unseen": {
+			of(1, 1), []observed{member(0, state(ObjectError)), member(1, state(ObjectWorking), unseen)}, "delete 0",
+		},
 		"the deleted first": {
 			of(1, 1), []observed{member(0, state(ObjectDeleting)), member(1, off)}, "delete 0, record 1",
 		},
