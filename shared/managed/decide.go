@@ -276,7 +276,8 @@ func (d *planner) rank(s observed) int {
 }
 
 // removeExcess deletes members until no more than allowed are left: broken ones, then those of the highest ordinals. Of
-// one ordinal the younger goes, when the replacement of the older one is not declared any more.
+// one ordinal the younger goes, when the replacement of the older one is not declared any more. One that no list shows
+// stays until it is known whether it exists.
 func (d *planner) removeExcess(kept []observed, allowed int) []observed {
 	if len(kept) <= allowed {
 		return kept
@@ -289,6 +290,10 @@ func (d *planner) removeExcess(kept []observed, allowed int) []observed {
 	})
 	excess := len(kept) - allowed
 	for _, s := range sorted[:excess] {
+		if s.isUnseen && !s.isMissed && d.count > 0 { // of several that no list shows, some may be deleted already
+			d.follow(s)
+			continue
+		}
 		d.remove(s)
 	}
 	return sorted[excess:]

@@ -168,9 +168,11 @@ func TestDecide(t *testing.T) {
 		"scaled down":       {of(1, 1), []observed{member(0), member(1), member(2)}, "delete 1, delete 2"},
 		"the broken first":  {of(1, 1), []observed{member(0, state(ObjectError)), member(1)}, "delete 0"},
 		"the stopped first": {of(1, 1), []observed{member(0, off), member(1)}, "delete 0"},
-		"the unseen before the rebuilt": {
-			of(1, 1), []observed{member(0, state(ObjectWorking), unseen), member(1, rebuilding, state(ObjectWorking))},
-			"delete 0",
+		"no rebuilt one before the unseen": {
+			of(1, 1), []observed{member(0, state(ObjectWorking), unseen), member(1, rebuilding, state(ObjectWorking))}, "",
+		},
+		"which of the unseen is not known": {
+			of(1, 1), []observed{member(0, state(ObjectWorking), unseen), member(1, state(ObjectWorking), unseen)}, "",
 		},
 		"the broken before the unseen": {
 			of(1, 1), []observed{member(0, state(ObjectError)), member(1, state(ObjectWorking), unseen)}, "delete 0",
