@@ -261,6 +261,8 @@ func (d *planner) rank(s observed) int {
 	switch {
 	case !s.isFound || s.isMissed || s.object.State == ObjectDeleting:
 		return 0
+	case s.isUnseen && !s.member.MissedAt.IsZero(): // it was not found before, and is not read now
+		return 0
 	case s.object.State == ObjectError && (d.isDeployment || !d.isKept(s)):
 		return 1
 	case s.isUnseen && d.isDeployment:

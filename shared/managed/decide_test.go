@@ -171,6 +171,11 @@ func TestDecide(t *testing.T) {
 		"no rebuilt one before the unseen": {
 			of(1, 1), []observed{member(0, state(ObjectWorking), unseen), member(1, rebuilding, state(ObjectWorking))}, "",
 		},
+		"no broken one before what was not found": {
+			of(1, 1), []observed{member(0, state(ObjectError)), member(1, state(ObjectWorking), unseen, func(s *observed) {
+				s.member.MissedAt = testNow.Add(-time.Second)
+			})}, "record 0",
+		},
 		"which of the unseen is not known": {
 			of(1, 1), []observed{member(0, state(ObjectWorking), unseen), member(1, state(ObjectWorking), unseen)}, "",
 		},
