@@ -67,6 +67,7 @@ func (c cleaned) Run() int {
 //	credential                          make an application credential: $CREDENTIAL_ID, _NAME, _SECRET
 //	expand FILE...                      put environment variables into files
 //	kept WHAT                           do something to the token that is kept
+//	routed NAME                         make a network that a router connects to the external one
 //	huge                                make $HUGE, a flavor for which there is no host
 //	examples FILE                       write the commands of README.md to a file
 //	forge URL                           post an event that is not signed with the right secret
@@ -108,7 +109,7 @@ func runScripts(t *testing.T, d daemon, folders ...string) bool {
 				"forge": forge, "interrupt": interrupt, "admin": admin, "reservable-host": reservableHost,
 				"failed-lease": d.failedLease,
 				"breaks":       d.breaks, "holds": d.holds, "weakens": d.weakens, "counted": counted, "called": called,
-				"credential": credential, "expand": expand, "kept": kept, "huge": huge, "examples": examples,
+				"credential": credential, "expand": expand, "kept": kept, "routed": routed, "huge": huge, "examples": examples,
 			},
 		})
 	})
@@ -286,6 +287,11 @@ func noSecrets(ts *testscript.TestScript, neg bool, args []string) {
 	for _, file := range args {
 		testkit.NoSecretsIn(tb(ts), file, []byte(ts.ReadFile(file)))
 	}
+}
+
+func routed(ts *testscript.TestScript, neg bool, args []string) {
+	needs(ts, neg, args, 1, "routed NAME")
+	project(ts).RoutedNetwork(tb(ts), args[0], "10.54.0.0/24")
 }
 
 func huge(ts *testscript.TestScript, neg bool, args []string) {
