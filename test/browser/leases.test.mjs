@@ -108,7 +108,9 @@ test('an instance is leased, extended and given back', { timeout: 2 * timeLimit 
   await extend(48);
   await calendar.getByRole('button', { name: 'Cancel' }).click();
   await page.getByRole('dialog').getByRole('button', { name: 'Cancel the lease' }).click();
-  await calendar.waitFor({ state: 'detached' });
+  await calendar.waitFor({ state: 'detached' }).catch(async (late) => {
+    throw new Error(`it is not cancelled yet: ${await calendar.innerText()}`, { cause: late });
+  });
   await close();
 });
 
