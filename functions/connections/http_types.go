@@ -122,6 +122,8 @@ type QuotaRequest struct {
 	RAMMB     *int `json:"ram_mb,omitempty" nullable:"true" minimum:"0" doc:"Memory, in MiB."`
 	Volumes   *int `json:"volumes,omitempty" nullable:"true" minimum:"0" doc:"That are made with servers."`
 	Gigabytes *int `json:"gigabytes,omitempty" nullable:"true" minimum:"0" doc:"Of these volumes."`
+
+	FloatingIPs *int `json:"floating_ips,omitempty" nullable:"true" minimum:"0" doc:"That are made for servers."`
 }
 
 // LimitsRequest is `limits` of a request.
@@ -317,6 +319,8 @@ type ConnectionUse struct {
 	RAMMB     int `json:"ram_mb" minimum:"0" doc:"Memory, in MiB."`
 	Volumes   int `json:"volumes" minimum:"0" doc:"That were made with the instances."`
 	Gigabytes int `json:"gigabytes" minimum:"0" doc:"Of these volumes."`
+
+	FloatingIPs int `json:"floating_ips" minimum:"0" doc:"That were made for the instances."`
 }
 
 // nullTime is null while it is zero.

@@ -40,7 +40,7 @@ func (req createOrder) permissions() []domain.Permission {
 	if !req.spec.Stopped {
 		needed = append(needed, domain.MayStart)
 	}
-	if slices.ContainsFunc(req.items, func(i item) bool { return len(i.spec.Volumes) > 0 }) {
+	if slices.ContainsFunc(req.items, func(i item) bool { return i.spec.Attaches() }) {
 		needed = append(needed, domain.MayAttach)
 	}
 	return needed
@@ -62,6 +62,9 @@ func (s service) withinLimits(c domain.Connection, req createOrder, specs []doma
 			if isID(network.Value) {
 				wrong.add(c.Limits.CheckNetwork(network.Field, network.Value))
 			}
+		}
+		if f := i.spec.FloatingIP; f != nil && isID(f.NetworkID) {
+			wrong.add(c.Limits.CheckNetwork(i.fields["floating_ip"], f.NetworkID))
 		}
 	}
 	return distinct(wrong)
@@ -154,6 +157,9 @@ func (s service) checkConnection(ctx context.Context, a access, req createOrder,
 		}
 		if len(i.volumeFields) > 0 {
 			out.unchecked(i.volumeFields[0], "types, and the project's quota of volumes: "+withTheOrder)
+		}
+		if i.spec.FloatingIP != nil {
+			out.unchecked(i.fields["floating_ip"], withTheOrder)
 		}
 	}
 	return nil

@@ -36,6 +36,9 @@ func TestLaunchByConnectionRejected(t *testing.T) {
 		"no volumes": {
 			object{"start": false, "boot_volume": object{"size_gb": 1}}, 403, "does not permit to attach, only to",
 		},
+		"no floating IP":       {object{"start": false, "floating_ip": true}, 403, "does not permit to attach, only to"},
+		"an address":           {object{"start": false, "floating_ip": "203.0.113.7"}, 400, `"floating_ip"`},
+		"reuse and an address": {with(object{"floating_ip": true}), 400, `"floating_ip"`},
 		"a volume that exists": {
 			object{"start": false, "volumes": []object{{"volume_id": uuid.NewString(), "delete_on_termination": true}}},
 			400, `"volumes[0]"`,

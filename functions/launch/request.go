@@ -188,6 +188,7 @@ func (in launchRequest) checkReuse(wrong *faults) {
 	wrong.forbid(domain.Deref(in.UserDataBase64).Secret != "", "user_data_base64", booted)
 	wrong.forbid(in.BootVolume != nil, "boot_volume", kept)
 	wrong.forbid(len(in.Volumes) > 0, "volumes", kept)
+	wrong.forbid(in.FloatingIP.ordered() != nil, "floating_ip", kept)
 	for n, o := range in.Instances {
 		at := inInstance(n)
 		wrong.forbid(o.ID != "", at("id"), "cannot be combined with reuse: an idle instance keeps its id")
@@ -195,6 +196,7 @@ func (in launchRequest) checkReuse(wrong *faults) {
 		wrong.forbid(domain.Deref(o.UserDataBase64).Secret != "", at("user_data_base64"), booted)
 		wrong.forbid(o.BootVolume != nil, at("boot_volume"), kept)
 		wrong.forbid(len(o.Volumes) > 0, at("volumes"), kept)
+		wrong.forbid(o.FloatingIP.ordered() != nil, at("floating_ip"), kept)
 	}
 }
 

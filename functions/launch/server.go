@@ -121,8 +121,6 @@ func (req createOrder) checkSpecial() []error {
 				"volume must be new and deleted with its server (delete_on_termination), have no name, and no source but "+
 				"the order's image")
 		}
-		wrong.forbid(req.connectionID != uuid.Nil && i.spec.FloatingIP != nil, i.fields["floating_ip"],
-			"cannot be combined with connection_id")
 		special := i.special()
 		for field, what := range special {
 			wrong.forbid(req.connectionID != uuid.Nil, field, "cannot be combined with connection_id")

@@ -246,6 +246,9 @@ func (p preparing) resolve(ctx context.Context, order domain.Order, places []int
 		if err := p.pick(spec, server, images[server.Image], networks); err != nil {
 			return err
 		}
+		if err := p.pickExternal(ctx, spec); err != nil {
+			return err
+		}
 		ids, err := lookup.FindSecurityGroups(ctx, listGroups, "security_groups", spec.SecurityGroups)
 		if err != nil {
 			return err
@@ -283,6 +286,22 @@ func (p preparing) pick(
 		spec.NetworkIDs = append(spec.NetworkIDs, ref.Value)
 	}
 	return spec.BootFrom(image, "boot_volume")
+}
+
+// pickExternal resolves the network of a floating IP. Without one it is chosen later, when the server has its ports,
+// unless the connection's limits have to be held.
+func (p preparing) pickExternal(ctx context.Context, spec *domain.LaunchSpec) error {
+	f := spec.FloatingIP
+	if f == nil || f.NetworkID == "" && len(p.connection.Limits.Networks) == 0 {
+		return nil
+	}
+	external, err := p.cloud.ExternalNetworks(ctx)
+	if err != nil {
+		return err
+	}
+	picked, err := lookup.PickExternalNetwork(external, lookup.Ref{Field: "floating_ip", Value: f.NetworkID})
+	spec.FloatingIP = &domain.ServerFloatingIP{NetworkID: picked.ID}
+	return err
 }
 
 // giveKey gives the public half of the order's key pair to the delegating user, and records the fingerprints of the

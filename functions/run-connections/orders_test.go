@@ -115,17 +115,20 @@ func TestLongStoppedAndReused(t *testing.T) {
 	}
 }
 
-// TestLongVolumesByConnection: a server that is ordered through a connection boots from a volume, and has another one.
-// Both count for the quota until they are deleted with it.
-func TestLongVolumesByConnection(t *testing.T) {
+// TestLongAttachedByConnection: a server that is ordered through a connection boots from a volume, has another one, and
+// a floating IP. All count for the quota until they are deleted with it.
+func TestLongAttachedByConnection(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	t.Cleanup(func() { w.DeleteVolumes(t) })
+	w.RoutedNetwork(t, "inside", "10.55.0.0/24")
 	diskless := w.DisklessFlavor(t)
 	c, p := w.trust(t), w.function(t, nil)
 	with := func(bootGB int) domain.Order {
-		return w.place(t, c, 1, func(o *domain.Order, _ *domain.DelegatedOrder) {
+		return w.place(t, c, 1, func(o *domain.Order, d *domain.DelegatedOrder) {
+			o.Spec.FloatingIPs, d.Servers[0].Networks = true, []string{"inside"}
 			spec := &o.Instances[0].Spec
+			spec.FloatingIP = &domain.ServerFloatingIP{NetworkID: "public"}
 			for _, flavor := range c.Flavors {
 				if flavor.Name == diskless {
 					spec.Sized(flavor)
@@ -137,11 +140,12 @@ func TestLongVolumesByConnection(t *testing.T) {
 			}
 		})
 	}
-	uses := func(volumes, gigabytes int) {
+	uses := func(volumes, gigabytes, addresses int) {
 		t.Helper()
 		_, who := w.member(t)
 		found, err := postgres.Connections{DB: w.db}.Get(t.Context(), who, c.ID)
-		if err != nil || found.Used.Volumes != volumes || found.Used.Gigabytes != gigabytes {
+		if err != nil || found.Used.Volumes != volumes || found.Used.Gigabytes != gigabytes ||
+			found.Used.FloatingIPs != addresses {
 			t.Errorf("the connection uses %+v, %v", found.Used, err)
 		}
 	}
@@ -149,7 +153,10 @@ func TestLongVolumesByConnection(t *testing.T) {
 	if order.Status != domain.OrderDone {
 		t.Fatalf("the order is %s: %+v", order.Status, order.Instances)
 	}
-	uses(2, 3)
+	uses(2, 3, 1)
+	if f := order.Instances[0].FloatingIP; f == nil || f.Address == "" || len(w.FloatingIPs(t)) != 1 {
+		t.Errorf("it has the floating IP %+v", f)
+	}
 	cloud, _ := w.member(t)
 	server := order.Instances[0].ServerID
 	if attached, err := cloud.Attachments(t.Context(), server); err != nil || len(attached) != 2 ||
@@ -157,7 +164,10 @@ func TestLongVolumesByConnection(t *testing.T) {
 		t.Errorf("it has the volumes %+v, %v", attached, err)
 	}
 	wants(t, w.done(t, p, w.act(t, c, order.Instances[0].ID, domain.ActionRequest{Action: domain.Delete}, nil)), "")
-	uses(0, 0)
+	uses(0, 0, 0)
+	if left := w.FloatingIPs(t); len(left) > 0 {
+		t.Errorf("the floating IPs %+v are left", left)
+	}
 	testkit.Eventually(t, time.Minute, "no volume is left", func() bool {
 		left, err := cloud.Volumes(t.Context(), "", "")
 		return err == nil && len(left) == 0

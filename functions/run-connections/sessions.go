@@ -25,6 +25,7 @@ type session interface {
 	Networks(context.Context) ([]domain.Network, error)
 	SecurityGroups(context.Context) ([]domain.SecurityGroup, error)
 	NetworkNames(context.Context) ([]domain.Network, error)
+	ExternalNetworks(context.Context) ([]domain.Network, error)
 	Flavors(context.Context) ([]domain.Flavor, error)
 	KeyPairs(context.Context) ([]domain.KeyPair, error)
 	ImportKeyPair(ctx context.Context, name, publicKey string) (domain.KeyPair, error)

@@ -71,7 +71,7 @@ type Permission string
 const (
 	// MayAllocate permits to launch servers, and to reuse idle ones of the connection or marked as reusable.
 	MayAllocate   Permission = "allocate"
-	MayAttach     Permission = "attach"  // new volumes to the servers that are launched
+	MayAttach     Permission = "attach"  // new volumes and floating IPs to the servers that are launched
 	MayConnect    Permission = "connect" // adopt any server of the project
 	MayStart      Permission = "start"
 	MayStop       Permission = "stop"
@@ -246,6 +246,8 @@ type ConnectionQuota struct {
 	RAMMB     *int `json:"ram_mb,omitempty"`
 	Volumes   *int `json:"volumes,omitempty"`   // that are made with servers
 	Gigabytes *int `json:"gigabytes,omitempty"` // of them
+
+	FloatingIPs *int `json:"floating_ips,omitempty"` // that are made for servers
 }
 
 // Check fails if more does not fit in the quota besides what is used.
@@ -260,6 +262,7 @@ func (q ConnectionQuota) Check(used, more Need) error {
 		{"ram_mb", q.RAMMB, used.RAMMB, more.RAMMB},
 		{"volumes", q.Volumes, used.Volumes, more.Volumes},
 		{"gigabytes", q.Gigabytes, used.Gigabytes, more.Gigabytes},
+		{"floating_ips", q.FloatingIPs, used.FloatingIPs, more.FloatingIPs},
 	} {
 		if line.most != nil && line.used+line.more > *line.most {
 			return apperr.New(apperr.Quota, "the connection's quota of %s is %d: %d are used, and this takes %d more",
@@ -341,7 +344,7 @@ func (c Connection) Widens(to Connection) (fields []string) {
 	}
 	if more(c.Quota.Instances, to.Quota.Instances) || more(c.Quota.VCPUs, to.Quota.VCPUs) ||
 		more(c.Quota.RAMMB, to.Quota.RAMMB) || more(c.Quota.Volumes, to.Quota.Volumes) ||
-		more(c.Quota.Gigabytes, to.Quota.Gigabytes) {
+		more(c.Quota.Gigabytes, to.Quota.Gigabytes) || more(c.Quota.FloatingIPs, to.Quota.FloatingIPs) {
 		fields = append(fields, "quota")
 	}
 	if c.Limits.widens(to.Limits) {
@@ -362,7 +365,7 @@ func more(before, after *int) bool { return before != nil && (after == nil || *a
 func (q ConnectionQuota) equal(other ConnectionQuota) bool {
 	same := func(a, b *int) bool { return a == b || a != nil && b != nil && *a == *b }
 	return same(q.Instances, other.Instances) && same(q.VCPUs, other.VCPUs) && same(q.RAMMB, other.RAMMB) &&
-		same(q.Volumes, other.Volumes) && same(q.Gigabytes, other.Gigabytes)
+		same(q.Volumes, other.Volumes) && same(q.Gigabytes, other.Gigabytes) && same(q.FloatingIPs, other.FloatingIPs)
 }
 
 // MayWiden reports whether the caller, of the connection's project, may widen it: the delegating user, or a user with

@@ -128,6 +128,7 @@ func (t Terms) Grant(given Terms, now time.Time) (granted Terms, err error) {
 		{"quota.ram_mb", t.Quota.RAMMB, given.Quota.RAMMB, &granted.Quota.RAMMB},
 		{"quota.volumes", t.Quota.Volumes, given.Quota.Volumes, &granted.Quota.Volumes},
 		{"quota.gigabytes", t.Quota.Gigabytes, given.Quota.Gigabytes, &granted.Quota.Gigabytes},
+		{"quota.floating_ips", t.Quota.FloatingIPs, given.Quota.FloatingIPs, &granted.Quota.FloatingIPs},
 	} {
 		*line.into = line.requested
 		if line.given == nil {

@@ -178,6 +178,9 @@ type ServerFloatingIP struct {
 // MakesFloatingIP reports whether a floating IP is made for the server, which is released with it.
 func (s LaunchSpec) MakesFloatingIP() bool { return s.FloatingIP != nil && s.FloatingIP.Address == "" }
 
+// Attaches reports whether the server gets volumes or a floating IP.
+func (s LaunchSpec) Attaches() bool { return len(s.Volumes) > 0 || s.FloatingIP != nil }
+
 // InstanceFloatingIP is the outcome of StepFloatingIP.
 type InstanceFloatingIP struct {
 	ID      string   `json:"id,omitempty"`

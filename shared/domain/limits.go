@@ -125,6 +125,9 @@ func (l ConnectionLimits) CheckSpec(s LaunchSpec) error {
 			return err
 		}
 	}
+	if s.FloatingIP != nil && (len(s.NetworkIDs) > 0 || uuid.Validate(s.FloatingIP.NetworkID) == nil) { // else a name
+		return l.CheckNetwork("floating_ip", s.FloatingIP.NetworkID)
+	}
 	return nil
 }
 

@@ -143,8 +143,8 @@ type QuotaItem struct {
 	Used int `json:"used"`
 }
 
-// Need is the part of a quota that servers use, with the volumes that are made with them.
-type Need struct{ Instances, VCPUs, RAMMB, Volumes, Gigabytes int }
+// Need is the part of a quota that servers use, with the volumes and floating IPs that are made for them.
+type Need struct{ Instances, VCPUs, RAMMB, Volumes, Gigabytes, FloatingIPs int }
 
 // Add counts one more server.
 func (n *Need) Add(s LaunchSpec) {
@@ -153,6 +153,9 @@ func (n *Need) Add(s LaunchSpec) {
 		if v.IsNew() {
 			n.Volumes, n.Gigabytes = n.Volumes+1, n.Gigabytes+v.SizeGB
 		}
+	}
+	if s.MakesFloatingIP() {
+		n.FloatingIPs++
 	}
 }
 

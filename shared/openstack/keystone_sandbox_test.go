@@ -212,12 +212,31 @@ func calls(projectID string) []call {
 				_,
 					err := s.Networks(ctx)
 				return err
-			}, allocate,
+			}, []domain.Permission{domain.MayAllocate, domain.MayAttach},
 		},
+		{"ExternalNetworks", func(ctx context.Context, s *openstack.Session) error {
+			_, err := s.ExternalNetworks(ctx)
+			return err
+		}, []domain.Permission{domain.MayAllocate, domain.MayAttach}},
+		{"Routes", func(ctx context.Context, s *openstack.Session) error {
+			_, err := s.Routes(ctx, []string{id})
+			return err
+		}, []domain.Permission{domain.MayAttach}},
+		{"FloatingIPs", func(ctx context.Context, s *openstack.Session) error {
+			_, err := s.FloatingIPs(ctx, domain.FloatingIPQuery{Description: "x"})
+			return err
+		}, []domain.Permission{domain.MayAttach}},
+		{"CreateFloatingIP", func(ctx context.Context, s *openstack.Session) error {
+			_, err := s.CreateFloatingIP(ctx, domain.FloatingIPRequest{NetworkID: id})
+			return err
+		}, []domain.Permission{domain.MayAttach}},
+		{"DeleteFloatingIP", func(ctx context.Context, s *openstack.Session) error {
+			return s.DeleteFloatingIP(ctx, id)
+		}, []domain.Permission{domain.MayAttach}},
 		{"NetworkNames", func(ctx context.Context, s *openstack.Session) error {
 			_, err := s.NetworkNames(ctx)
 			return err
-		}, allocate},
+		}, []domain.Permission{domain.MayAllocate, domain.MayAttach}},
 		{
 			"KeyPairs", func(ctx context.Context, s *openstack.Session) error {
 				_,
@@ -276,7 +295,7 @@ func calls(projectID string) []call {
 		},
 		{
 			"Ports", func(ctx context.Context, s *openstack.Session) error { _, err := s.Ports(ctx, id); return err },
-			[]domain.Permission{domain.MayDeallocate},
+			[]domain.Permission{domain.MayAttach, domain.MayDeallocate},
 		},
 	}
 }

@@ -42,13 +42,14 @@ func idleBy(moment string) string {
 		" order by " + idleEnd
 }
 
-// usedBy counts what runs through a connection: every instance that has, or may have, a server, with the volumes that
-// are made with it. Those are deleted with it.
+// usedBy counts what runs through a connection: every instance that has, or may have, a server, with the volumes and
+// the floating IP that are made for it, and deleted with it.
 func usedBy(projectID, id string) string {
 	return `
 select count(*)::int as instances, coalesce(sum((spec->>'vcpus')::int), 0)::int as vcpus,
        coalesce(sum((spec->>'ram_mb')::int), 0)::int as ram_mb,
-       coalesce(sum(v.volumes), 0)::int as volumes, coalesce(sum(v.gigabytes), 0)::int as gigabytes
+       coalesce(sum(v.volumes), 0)::int as volumes, coalesce(sum(v.gigabytes), 0)::int as gigabytes,
+       count(*) filter (where spec ? 'floating_ip' and not spec->'floating_ip' ? 'address')::int as floating_ips
 from instances
 cross join lateral (
     select count(*) as volumes, sum((one->>'size_gb')::int) as gigabytes
@@ -253,7 +254,7 @@ from connections where project_id = $1 and id = $2 for no key update`, projectID
 		return orNotFound(err, "there is no connection %s", id)
 	}
 	needs := []domain.Permission{permission}
-	if slices.ContainsFunc(specs, func(s domain.LaunchSpec) bool { return len(s.Volumes) > 0 }) {
+	if slices.ContainsFunc(specs, domain.LaunchSpec.Attaches) {
 		needs = append(needs, domain.MayAttach)
 	}
 	if err := connection.Permits(connection.Now, needs...); err != nil {

@@ -148,13 +148,15 @@ func TestQuotaHoldsConcurrently(t *testing.T) {
 	}
 }
 
-// TestQuotaOfVolumes: new volumes of servers take a permission, and count.
-func TestQuotaOfVolumes(t *testing.T) {
+// TestQuotaOfAttached: new volumes and floating IPs of servers take a permission, and count.
+func TestQuotaOfAttached(t *testing.T) {
 	t.Parallel()
 	l := newTestDB(t)
 	place := func(c domain.Connection) error {
 		order := connectedOrder(c, 1)
-		order.Instances[0].Spec.Volumes = []domain.ServerVolume{{IsBoot: true, SizeGB: 7}, {ID: "is there already"}}
+		spec := &order.Instances[0].Spec
+		spec.Volumes = []domain.ServerVolume{{IsBoot: true, SizeGB: 7}, {ID: "is there already"}}
+		spec.FloatingIP = &domain.ServerFloatingIP{NetworkID: "public"}
 		_, err := l.Place(t.Context(), order, 0)
 		return err
 	}
@@ -165,13 +167,14 @@ func TestQuotaOfVolumes(t *testing.T) {
 	for name, quota := range map[string]domain.ConnectionQuota{
 		"quota of volumes is 1: 1 are used, and this takes 1 more":    {Volumes: &one},
 		"quota of gigabytes is 10: 7 are used, and this takes 7 more": {Gigabytes: &ten},
+		"quota of floating_ips is 1: 1 are used, and this takes 1":    {FloatingIPs: &one},
 	} {
 		c := l.storeConnection(t, quota, func(c *domain.Connection) { c.Actions = append(c.Actions, domain.MayAttach) })
 		if first, err := place(c), place(c); first != nil || apperr.CodeOf(err) != apperr.Quota ||
 			!strings.Contains(err.Error(), name) {
 			t.Errorf("got %v, then %v, want %s", first, err, name)
 		}
-		if got := l.used(t, c); got.Volumes != 1 || got.Gigabytes != 7 {
+		if got := l.used(t, c); got.Volumes != 1 || got.Gigabytes != 7 || got.FloatingIPs != 1 {
 			t.Errorf("%+v is used", got)
 		}
 	}

@@ -39,7 +39,8 @@ export function view({ refresh }) {
     const row = (name, label, unit) => (c.quota[name] ?? -1) < 0 && !c.used[name] && name !== 'instances' ? null
       : bar(label, c.used[name], c.quota[name] ?? -1, unit);
     return el('div', { class: 'gauges' }, row('instances', 'Servers'), row('vcpus', 'vCPUs'),
-      row('ram_mb', 'Memory', ' MiB'), row('volumes', 'Volumes'), row('gigabytes', 'Of volumes', ' GB'));
+      row('ram_mb', 'Memory', ' MiB'), row('volumes', 'Volumes'), row('gigabytes', 'Of volumes', ' GB'),
+      row('floating_ips', 'Floating IPs'));
   };
 
   const until = (c) => {

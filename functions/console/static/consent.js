@@ -5,7 +5,7 @@ import { call, listing } from './api.js';
 import { confirm } from './dialogs.js';
 
 const quotas = [['instances', 'Servers'], ['vcpus', 'vCPUs'], ['ram_mb', 'Memory, in MiB'],
-  ['volumes', 'Volumes'], ['gigabytes', 'Of volumes, in GB']];
+  ['volumes', 'Volumes'], ['gigabytes', 'Of volumes, in GB'], ['floating_ips', 'Floating IPs']];
 
 const limits = (r) => Object.entries(r.terms.limits).map(([name, values]) => `${name} ${values.join(', ')}`).join('; ');
 

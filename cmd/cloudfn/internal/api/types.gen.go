@@ -506,6 +506,9 @@ type ConnectionLimits struct {
 
 // ConnectionQuota How much may run through the connection at the same time. What is absent is not counted.
 type ConnectionQuota struct {
+	// FloatingIps That are made for servers.
+	FloatingIps *int `json:"floating_ips,omitempty"`
+
 	// Gigabytes Of these volumes.
 	Gigabytes *int `json:"gigabytes,omitempty"`
 	Instances *int `json:"instances,omitempty"`
@@ -574,6 +577,9 @@ type ConnectionStatus string
 
 // ConnectionUse How much runs through a connection now.
 type ConnectionUse struct {
+	// FloatingIps That were made for the instances.
+	FloatingIps int `json:"floating_ips"`
+
 	// Gigabytes Of these volumes.
 	Gigabytes int `json:"gigabytes"`
 	Instances int `json:"instances"`
@@ -1553,7 +1559,7 @@ type PartProblem struct {
 	Type   interface{} `json:"type"`
 }
 
-// Permission `allocate`: launch servers, and reuse idle ones of the connection. `attach`: new volumes to servers that are launched. `connect`: adopt any server of the project. `start`, `stop`,
+// Permission `allocate`: launch servers, and reuse idle ones of the connection. `attach`: new volumes and floating IPs to servers that are launched. `connect`: adopt any server of the project. `start`, `stop`,
 // `reboot`, `pause` (and unpause), `suspend` (and resume), `shelve` (unshelving takes `start`), `snapshot`: make images of servers, `lock` (and unlock), `rename`, `resize` (and confirm and revert it), `rebuild`: wipe disks, `rescue` (and unrescue), `deploy` an agent, `deallocate`: delete. Disconnecting a server takes no permission.
 type Permission string
 

@@ -266,7 +266,7 @@ terminal, and never from the command line.`
 	flags.String("id", "", "of an application credential, with its secret: the id of another one")
 	cli.SecretFileFlag(cmd, "of an application credential: the file with its secret (- for stdin)")
 	cli.OrNone(flags, "idle-timeout", "quota-instances", "quota-vcpus", "quota-ram-mb",
-		"quota-volumes", "quota-gigabytes", "image", "network", "flavor",
+		"quota-volumes", "quota-gigabytes", "quota-floating-ips", "image", "network", "flavor",
 		"only-region")
 	return cmd
 }
@@ -360,6 +360,7 @@ var fields = []string{
 	"id", "auth-url", "region",
 	"quota-instances:quota.instances", "quota-vcpus:quota.vcpus", "quota-ram-mb:quota.ram_mb",
 	"quota-volumes:quota.volumes", "quota-gigabytes:quota.gigabytes",
+	"quota-floating-ips:quota.floating_ips",
 	"image:limits.images", "network:limits.networks", "flavor:limits.flavors", "only-region:limits.regions",
 }
 
@@ -370,6 +371,7 @@ func quotaFlags(flags *pflag.FlagSet, byDefault string) {
 	flags.Int("quota-ram-mb", 0, "how much memory at the same time ("+byDefault+")")
 	flags.Int("quota-volumes", 0, "how many volumes of servers at the same time ("+byDefault+")")
 	flags.Int("quota-gigabytes", 0, "how many GB of these volumes at the same time ("+byDefault+")")
+	flags.Int("quota-floating-ips", 0, "how many floating IPs of servers at the same time ("+byDefault+")")
 }
 
 func limitFlags(flags *pflag.FlagSet, byDefault string) {
