@@ -63,8 +63,8 @@ func (s LaunchSpec) BootVolume() (v ServerVolume, ok bool) {
 	return s.Volumes[n], true
 }
 
-// BootFrom makes the volume that the server boots from of the image. A volume that is too small for it is Invalid; field
-// is where the request has the volume.
+// BootFrom makes the volume that the server boots from of the image. One that is too small for it is Invalid; field is
+// where the request has the volume.
 func (s *LaunchSpec) BootFrom(image Image, field string) error {
 	n := slices.IndexFunc(s.Volumes, func(v ServerVolume) bool { return v.IsBoot && v.Source == FromImage })
 	if n < 0 {

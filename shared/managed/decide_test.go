@@ -169,7 +169,9 @@ func TestDecide(t *testing.T) {
 		"the broken first":  {of(1, 1), []observed{member(0, state(ObjectError)), member(1)}, "delete 0"},
 		"the stopped first": {of(1, 1), []observed{member(0, off), member(1)}, "delete 0"},
 		"no rebuilt one before the unseen": {
-			of(1, 1), []observed{member(0, state(ObjectWorking), unseen), member(1, rebuilding, state(ObjectWorking))}, "",
+			of(1, 1),
+			[]observed{member(0, state(ObjectWorking), unseen), member(1, rebuilding, state(ObjectWorking))},
+			"",
 		},
 		"no broken one before what was not found": {
 			of(1, 1), []observed{member(0, state(ObjectError)), member(1, state(ObjectWorking), unseen, func(s *observed) {

@@ -135,7 +135,8 @@ func (c partsCloud) CreateServer(
 		defer c.parts.mu.Unlock()
 		id = uuid.NewString()
 		server := domain.Server{
-			ID: id, ProjectID: "p1", Name: name, Status: "ACTIVE", CreatedAt: time.Now(), UpdatedAt: time.Now(), Tags: tags,
+			ID: id, ProjectID: "p1", Name: name, Status: "ACTIVE", CreatedAt: time.Now(), UpdatedAt: time.Now(),
+			Tags: tags,
 		}
 		if name == "bad" {
 			server.Status = "ERROR"
@@ -250,7 +251,8 @@ type crashLife struct {
 
 var crashLives = map[string]crashLife{
 	"launched": {
-		[]string{"web"}, domain.Keep, false, "done",
+		[]string{"web"},
+		domain.Keep, false, "done",
 		"address, server web, volume boot, volume data stays, volume old stays",
 	},
 	"rolled back": {[]string{"web", "bad"}, domain.Rollback, false, "rolled_back", "detached volume old"},
@@ -291,7 +293,9 @@ func (l crashLife) run(t *testing.T, store postgres.Orders, engine orders.Engine
 		i := domain.Instance{ID: uuid.New(), ProjectID: "p1", Name: name, State: domain.InstanceRequested}
 		if i.Spec.FloatingIP = (&domain.ServerFloatingIP{NetworkID: "public"}); n == 0 {
 			i.Spec.Volumes = []domain.ServerVolume{
-				{IsBoot: true, Name: "boot", SizeGB: 1, DeleteOnTermination: true}, {Name: "data", SizeGB: 1}, {ID: "old"},
+				{IsBoot: true, Name: "boot", SizeGB: 1, DeleteOnTermination: true},
+				{Name: "data", SizeGB: 1},
+				{ID: "old"},
 			}
 		}
 		order.Instances = append(order.Instances, i)
@@ -322,7 +326,8 @@ func (l crashLife) run(t *testing.T, store postgres.Orders, engine orders.Engine
 		l.delete(t, engine, dies, p, order)
 		l.delete(t, engine, &mortal{}, p, order)
 		instances, _ := engine.Instances.(postgres.Instances)
-		for end := time.Now().Add(10 * time.Second); strings.Contains(p.String(), "address") && time.Now().Before(end); {
+		for end := time.Now().Add(10 * time.Second); strings.Contains(p.String(), "address") &&
+			time.Now().Before(end); {
 			l.poll(t, store, instances, p, order)
 		}
 	}
@@ -375,7 +380,7 @@ func (crashLife) poll(t *testing.T, store postgres.Orders, instances postgres.In
 			t.Fatal(err)
 		}
 	}
-	polls := postgres.Polls{DB: store.DB}
+	polls := postgres.Polls(store)
 	claimed, err := polls.ClaimReleases(t.Context(), 20, 200)
 	if err != nil {
 		t.Fatal(err)
@@ -383,7 +388,8 @@ func (crashLife) poll(t *testing.T, store postgres.Orders, instances postgres.In
 	for _, one := range claimed {
 		found, _ := releases.Load(one.ID)
 		if of, ok := found.(*parts); ok {
-			_ = partsCloud{mortal: &mortal{}, parts: of}.ReleaseFloatingIPs(t.Context(), "", domain.FloatingIPMark(one.ID))
+			cloud := partsCloud{mortal: &mortal{}, parts: of}
+			_ = cloud.ReleaseFloatingIPs(t.Context(), "", domain.FloatingIPMark(one.ID))
 		}
 		if err := polls.FinishRelease(t.Context(), one.ProjectID, one.ID); err != nil {
 			t.Fatal(err)

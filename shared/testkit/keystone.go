@@ -188,10 +188,19 @@ func (p *Project) appCredential(t testing.TB, end *time.Time, rules []AccessRule
 	return made.ID, remember("an application credential's secret", made.Secret)
 }
 
-// DropAppCredential deletes an application credential as the member.
+// DropAppCredential deletes an application credential as the member. A token that Keystone has issued in the same second
+// in which it has revoked the user's tokens is refused: the next one is not.
 func (p *Project) DropAppCredential(t testing.TB, id string) {
 	t.Helper()
-	check(t, applicationcredentials.Delete(context.Background(), Identity(t, p.Login(t)), p.UserID, id).ExtractErr())
+	Eventually(t, 10*time.Second, "the member's token is valid", func() bool {
+		err := applicationcredentials.Delete(t.Context(), Identity(t, p.Login(t)), p.UserID, id).ExtractErr()
+		if gophercloud.ResponseCodeIs(err, http.StatusUnauthorized) {
+			time.Sleep(500 * time.Millisecond)
+			return false
+		}
+		check(t, err)
+		return true
+	})
 }
 
 // Trust makes a trust that lets another user act with the role member, or with the given ones, and returns its id.
