@@ -34,7 +34,7 @@ type observed struct {
 	object       Object
 	isFound      bool
 	isMissed     bool // it is not found, and not for long enough to count as deleted
-	isUnseen     bool // no list shows its object, which may exist
+	isUnlisted     bool // no list shows its object, which may exist
 	isOld        bool // a new object would have what it does not get any more
 	isUnrecorded bool // its object works, which is not stored yet
 	differences  []Difference
@@ -261,11 +261,11 @@ func (d *planner) rank(s observed) int {
 	switch {
 	case !s.isFound || s.isMissed || s.object.State == ObjectDeleting:
 		return 0
-	case s.isUnseen && !s.member.MissedAt.IsZero(): // it was not found before, and is not read now
+	case s.isUnlisted && !s.member.MissedAt.IsZero(): // it was not found before, and is not read now
 		return 0
 	case s.object.State == ObjectError && (d.isDeployment || !d.isKept(s)):
 		return 1
-	case s.isUnseen && d.isDeployment:
+	case s.isUnlisted && d.isDeployment:
 		return 2
 	case !s.isAvailable() && (d.isDeployment || !s.member.MayHaveData): // what has data may work again
 		return 3
@@ -292,7 +292,7 @@ func (d *planner) removeExcess(kept []observed, allowed int) []observed {
 	})
 	excess := len(kept) - allowed
 	for _, s := range sorted[:excess] {
-		if s.isUnseen && !s.isMissed && d.count > 0 { // of several that no list shows, some may be deleted already
+		if s.isUnlisted && !s.isMissed && d.count > 0 { // of several that no list shows, some may be deleted already
 			d.follow(s)
 			continue
 		}

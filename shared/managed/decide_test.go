@@ -129,7 +129,7 @@ func TestDecide(t *testing.T) {
 		}
 		return members
 	}
-	unseen := func(s *observed) { s.isUnseen = true }
+	unlisted := func(s *observed) { s.isUnlisted = true }
 	rebuilding := status(domain.MemberUpdating)
 	repairs := changed(single(), func(t *target) { t.repairs = true })
 	follows := func(s *observed) { s.differences = []Difference{{Way: InPlace, Follows: true}} }
@@ -168,21 +168,21 @@ func TestDecide(t *testing.T) {
 		"scaled down":       {of(1, 1), []observed{member(0), member(1), member(2)}, "delete 1, delete 2"},
 		"the broken first":  {of(1, 1), []observed{member(0, state(ObjectError)), member(1)}, "delete 0"},
 		"the stopped first": {of(1, 1), []observed{member(0, off), member(1)}, "delete 0"},
-		"no rebuilt one before the unseen": {
+		"no rebuilt one before the unlisted": {
 			of(1, 1),
-			[]observed{member(0, state(ObjectWorking), unseen), member(1, rebuilding, state(ObjectWorking))},
+			[]observed{member(0, state(ObjectWorking), unlisted), member(1, rebuilding, state(ObjectWorking))},
 			"",
 		},
 		"no broken one before what was not found": {
-			of(1, 1), []observed{member(0, state(ObjectError)), member(1, state(ObjectWorking), unseen, func(s *observed) {
+			of(1, 1), []observed{member(0, state(ObjectError)), member(1, state(ObjectWorking), unlisted, func(s *observed) {
 				s.member.MissedAt = testNow.Add(-time.Second)
 			})}, "record 0",
 		},
-		"which of the unseen is not known": {
-			of(1, 1), []observed{member(0, state(ObjectWorking), unseen), member(1, state(ObjectWorking), unseen)}, "",
+		"which of the unlisted is not known": {
+			of(1, 1), []observed{member(0, state(ObjectWorking), unlisted), member(1, state(ObjectWorking), unlisted)}, "",
 		},
-		"the broken before the unseen": {
-			of(1, 1), []observed{member(0, state(ObjectError)), member(1, state(ObjectWorking), unseen)}, "delete 0",
+		"the broken before the unlisted": {
+			of(1, 1), []observed{member(0, state(ObjectError)), member(1, state(ObjectWorking), unlisted)}, "delete 0",
 		},
 		"the deleted first": {
 			of(1, 1), []observed{member(0, state(ObjectDeleting)), member(1, off)}, "delete 0, record 1",

@@ -106,44 +106,6 @@ func TestSameSpecWrittenOtherwise(t *testing.T) {
 	}
 }
 
-// TestBootVolume: another volume to boot from, and another image on one, take another server. The same image in other
-// words does not.
-func TestBootVolume(t *testing.T) {
-	t.Parallel()
-	const boot = `"boot_volume": {"size_gb": 1}, "image": `
-	for name, tc := range map[string]struct {
-		made, declared string // fields
-		madeOf         string // the image of the stored order
-		differs        []string
-	}{
-		"same":          {boot + `"cirros"`, boot + `"cirros"`, imageOne, nil},
-		"larger":        {boot + `"cirros"`, `"boot_volume": {"size_gb": 2}, "image": "cirros"`, "", []string{"boot_volume"}},
-		"no more":       {boot + `"cirros"`, `"image": "cirros"`, "", []string{"boot_volume"}},
-		"other image":   {boot + `"cirros"`, boot + `"` + imageTwo + `"`, imageOne, []string{"image"}},
-		"absent image":  {boot + `"cirros"`, boot + `"absent"`, imageOne, []string{"image"}},
-		"image by id":   {boot + `"cirros"`, boot + `"` + imageOne + `"`, "", nil},
-		"image by name": {boot + `"` + imageOne + `"`, boot + `"cirros"`, "", nil},
-		"as it was":     {boot + `"then"`, boot + `"cirros"`, imageOne, nil},
-	} {
-		for update, way := range map[string]Way{domain.UpdateReplace: Replace, domain.UpdateInPlace: Refused} {
-			base := `{"flavor": "tiny", "update": "` + update + `", `
-			in, o := redeclared(base+tc.made+"}", base+tc.declared+"}")
-			server, _ := o.Raw.(domain.Server)
-			server.Image, server.MadeOf = nil, &domain.LaunchSpec{ImageID: tc.madeOf}
-			o.Raw = server
-			var got []string
-			for _, one := range matchedInPass(t, sameCloud{}, in, o).members[0].differences {
-				if got = append(got, one.Field); one.Way != way {
-					t.Errorf("%s: %s is %s", name, one.Field, one.Way)
-				}
-			}
-			if !slices.Equal(got, tc.differs) {
-				t.Errorf("%s, %s: it differs in %q, want %q", name, update, got, tc.differs)
-			}
-		}
-	}
-}
-
 // TestHalfDeclared: what a revision has changed of a server that was never as it declared is a difference from the next
 // one, although the server's own revision declares what the next one does.
 func TestHalfDeclared(t *testing.T) {

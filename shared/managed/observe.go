@@ -326,7 +326,7 @@ func (p *pass) match(ctx context.Context, m *resource, objects map[uuid.UUID]Obj
 	for _, member := range m.Members {
 		s := observed{member: member, isMissed: p.missed[member.ID]}
 		s.object, s.isFound = objects[member.ID]
-		s.isUnseen = s.isFound && s.object.Raw == nil
+		s.isUnlisted = s.isFound && s.object.Raw == nil
 		isReady := s.isFound && s.object.State == ObjectReady
 		if isReady {
 			s.isUnrecorded, s.member.MayHaveData = !member.MayHaveData, true
