@@ -34,7 +34,7 @@ type observed struct {
 	object       Object
 	isFound      bool
 	isMissed     bool // it is not found, and not for long enough to count as deleted
-	isUnlisted     bool // no list shows its object, which may exist
+	isUnlisted   bool // no list shows its object, which may exist
 	isOld        bool // a new object would have what it does not get any more
 	isUnrecorded bool // its object works, which is not stored yet
 	differences  []Difference
