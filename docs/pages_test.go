@@ -219,8 +219,8 @@ func TestLongReachAServer(t *testing.T) {
 // possessions returns the ids of what a server can leave behind in the project of OS_CLOUD, kind by kind.
 func (w *walker) possessions(t *testing.T) string {
 	t.Helper()
-	out, status := open(t, w.env).run(t, "(set -eo pipefail; for list in 'server list' 'volume list' 'volume snapshot list' "+
-		"'image list --private' 'port list' 'floating ip list' 'security group list'; do "+
+	out, status := open(t, w.env).run(t, "(set -eo pipefail; "+
+		"for list in 'server list' 'volume list' 'volume snapshot list' 'image list --private' 'port list' 'floating ip list' 'security group list'; do "+
 		"echo $list; openstack $list -f value -c ID | sort; done)")
 	if status != 0 {
 		t.Fatal(out)

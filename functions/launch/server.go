@@ -111,15 +111,16 @@ func (i item) special() map[string]string {
 	return found
 }
 
+const notDelegable = "with connection_id a volume must be new and deleted with its server (delete_on_termination), have " +
+	"no name, and no source but the order's image"
+
 // checkSpecial reports addresses and ports that several servers would get, or that a connection does not permit.
 func (req createOrder) checkSpecial() []error {
 	var wrong faults
 	taken := map[string]bool{}
 	for _, i := range req.items {
 		for n, field := range i.volumeFields {
-			wrong.forbid(req.connectionID != uuid.Nil && !i.spec.Volumes[n].IsDelegable(), field, "with connection_id a "+
-				"volume must be new and deleted with its server (delete_on_termination), have no name, and no source but "+
-				"the order's image")
+			wrong.forbid(req.connectionID != uuid.Nil && !i.spec.Volumes[n].IsDelegable(), field, notDelegable)
 		}
 		special := i.special()
 		for field, what := range special {

@@ -322,5 +322,6 @@ select project_id, gen_random_uuid(), id, n, 2, 's' || n, 'ready' from managed, 
 	f.project.SetVolumeQuota(t, 3)
 	boots := strings.Replace(spec(3), `"count"`, `"boot_volume": {"size_gb": 2}, "count"`, 1)
 	over(declare(t, f.Client, deployments+"disks", boots), "spec.boot_volume")
-	declared(t, declare(t, f.Client, deployments+"disks", strings.Replace(boots, ": 2}", ": 1}", 1)), http.StatusCreated)
+	boots = strings.Replace(boots, ": 2}", ": 1}", 1)
+	declared(t, declare(t, f.Client, deployments+"disks", boots), http.StatusCreated)
 }

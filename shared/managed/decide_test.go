@@ -174,12 +174,14 @@ func TestDecide(t *testing.T) {
 			"",
 		},
 		"no broken one before what was not found": {
-			of(1, 1), []observed{member(0, state(ObjectError)), member(1, state(ObjectWorking), unlisted, func(s *observed) {
-				s.member.MissedAt = testNow.Add(-time.Second)
-			})}, "record 0",
+			of(1, 1), []observed{
+				member(0, state(ObjectError)),
+				member(1, state(ObjectWorking), unlisted, func(s *observed) { s.member.MissedAt = testNow }),
+			}, "record 0",
 		},
 		"which of the unlisted is not known": {
-			of(1, 1), []observed{member(0, state(ObjectWorking), unlisted), member(1, state(ObjectWorking), unlisted)}, "",
+			of(1, 1),
+			[]observed{member(0, state(ObjectWorking), unlisted), member(1, state(ObjectWorking), unlisted)}, "",
 		},
 		"the broken before the unlisted": {
 			of(1, 1), []observed{member(0, state(ObjectError)), member(1, state(ObjectWorking), unlisted)}, "delete 0",

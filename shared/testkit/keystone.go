@@ -188,8 +188,8 @@ func (p *Project) appCredential(t testing.TB, end *time.Time, rules []AccessRule
 	return made.ID, remember("an application credential's secret", made.Secret)
 }
 
-// DropAppCredential deletes an application credential as the member. A token that Keystone has issued in the same second
-// in which it has revoked the user's tokens is refused: the next one is not.
+// DropAppCredential deletes an application credential as the member. Keystone refuses a token that it has issued in the
+// second in which it has revoked the user's tokens, and not the next one.
 func (p *Project) DropAppCredential(t testing.TB, id string) {
 	t.Helper()
 	Eventually(t, 10*time.Second, "the member's token is valid", func() bool {

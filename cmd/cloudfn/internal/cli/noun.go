@@ -89,7 +89,7 @@ func (n Noun[T]) Resolve(ctx context.Context, a *App, arg string, query url.Valu
 	}
 	id, err := all[0].ID, all[0].Err
 	if isAbsent(err) && !strings.Contains(err.Error(), didYouMean) {
-		err = exit.Errorf(exit.NotFound, "%w: give its id, as %s %s list shows it", err, a.Name, n.Key)
+		err = exit.Errorf(exit.NotFound, "%w: %s %s list shows those that there are", err, a.Name, n.Key)
 	}
 	return id, err
 }

@@ -78,7 +78,7 @@ func TestLeaseByName(t *testing.T) {
 	}{
 		"workshop": {0, ""},
 		"twice":    {exit.Conflict, `2 leases are named "twice": give one of the ids `},
-		"nope":     {exit.NotFound, `there is no lease "nope": give its id, as cloudfn leases list shows it`},
+		"nope":     {exit.NotFound, `there is no lease "nope": cloudfn leases list shows those that there are`},
 	} {
 		_, out, code, err := runCommand(t, show, name)
 		if code != want.code || want.says != "" && !strings.Contains(err.Error(), want.says) ||

@@ -47,7 +47,7 @@ func TestOrderByName(t *testing.T) {
 	}
 	for arg, want := range map[string]string{
 		"web": running, "db": pair, done: done, "dbs": `there is no order "dbs"; did you mean "db"?`,
-		"nothing": `there is no order "nothing": give its id, as cloudfn orders list shows it`,
+		"nothing": `there is no order "nothing": cloudfn orders list shows those that there are`,
 	} {
 		a, out, _ := clitest.New(t, serve)
 		cmd := show(a)

@@ -31,6 +31,9 @@ const (
 	minWidth = 12    // of a column that is narrowed
 )
 
+// wholeColumns are of no use when they are cut.
+var wholeColumns = []string{"ID", "FIELDS"}
+
 // whole is what a cell is of no use without: an id, or a time.
 var whole = regexp.MustCompile(`^([0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)$`)
 
@@ -38,7 +41,7 @@ var whole = regexp.MustCompile(`^([0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|\d{4
 func (g grid) fit(widths []int) {
 	isWhole := make([]bool, len(widths))
 	for i := range isWhole {
-		isWhole[i] = g.head[i] == "ID" ||
+		isWhole[i] = slices.Contains(wholeColumns, g.head[i]) ||
 			slices.ContainsFunc(g.rows, func(row []string) bool { return whole.MatchString(row[i]) })
 	}
 	excess := len(gap)*(len(widths)-1) - g.width

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
@@ -30,6 +31,7 @@ type result struct {
 	Password string             `json:"admin_password,omitempty"`
 	Error    *api.ServerRefusal `json:"error,omitempty"`
 	isDone   bool               // the command has waited for it
+	next     string             // what has to be done then
 }
 
 func (s *servers) startCommand() *cobra.Command {
@@ -220,6 +222,8 @@ func (r result) text() string {
 		return r.Error.Detail
 	case r.Password != "":
 		return "the password is " + r.Password
+	case r.isDone && r.next != "":
+		return "done: " + r.next
 	case r.isDone && r.ImageID != "":
 		return "done: image " + r.ImageID
 	case r.isDone:
@@ -262,6 +266,8 @@ type waiter struct {
 	flavor     string // of a server that is being resized, before
 	hasRebuilt bool   // Nova has begun to rebuild it
 	note       string // what is still to come, besides its state
+
+	restsSince time.Time // when it was first seen in a state that no deletion leads to
 }
 
 // goals are the states that actions lead to. An action without one is done when Nova has accepted it; a snapshot has an
@@ -412,9 +418,24 @@ func (w *waiter) update(server api.Server) {
 	case state == domain.InstanceError && (w.hasMoved || w.action == api.ServerActionActionStart):
 		detail := cmp.Or(domain.Deref(server.Fault).Message, "the server is in ERROR")
 		w.fail(api.Code(api.InstanceErrorCodeNovaFault), detail)
-	case w.ActionID == "" && server.Instance != nil && state != domain.InstanceError && slices.Contains(stable, state):
+	case w.ActionID != "" || server.Instance == nil || state == domain.InstanceError || !slices.Contains(stable, state):
+		w.restsSince = time.Time{}
+	case isDelete && w.rests() < deleteGrace: // Nova ends a resize before it deletes a server
+		w.note = ", and Nova has not deleted it"
+	default:
 		w.fail(api.CodeConflict, "the server is "+w.State+" again")
 	}
+}
+
+// deleteGrace is how long a server may run on after Nova has accepted its deletion.
+const deleteGrace = 30 * time.Second
+
+// rests returns for how long the server has been in a state that lasts.
+func (w *waiter) rests() time.Duration {
+	if w.restsSince.IsZero() {
+		w.restsSince = time.Now()
+	}
+	return time.Since(w.restsSince)
 }
 
 // updateResize judges a server whose resize begins or ends; false when that needs no other judgement than update's.
@@ -427,7 +448,7 @@ func (w *waiter) updateResize(server api.Server, state domain.InstanceState) boo
 	case action != domain.Resize:
 		return false
 	case server.Status == verifyResize:
-		w.isDone = true
+		w.isDone, w.next = true, "confirm-resize or revert-resize ends it"
 	case state == domain.InstanceResizing:
 		w.flavor = cmp.Or(w.flavor, server.Flavor.Name)
 		w.note = ", and Nova has not finished it"

@@ -152,6 +152,21 @@ func TestGoals(t *testing.T) {
 	}
 }
 
+// TestDeletedWhileResized: Nova confirms a resize before it deletes the server, which is active meanwhile. One that stays
+// so was not deleted.
+func TestDeletedWhileResized(t *testing.T) {
+	t.Parallel()
+	w := &waiter{result: &result{}, action: api.ServerActionActionDelete}
+	server := api.Server{Status: "ACTIVE", Instance: &api.ServerInstance{State: api.InstanceState(domain.InstanceActive)}}
+	if w.update(server); w.isDone || w.Error != nil {
+		t.Errorf("it ends with %+v", w.Error)
+	}
+	w.restsSince = time.Now().Add(-deleteGrace)
+	if w.update(server); w.Error == nil || w.Error.Code != api.CodeConflict {
+		t.Errorf("after a while it is %+v", w.Error)
+	}
+}
+
 // TestResizeGoals: a resize is done when it waits for its end, or the cloud has ended it; an end when the server is as
 // before.
 func TestResizeGoals(t *testing.T) {
