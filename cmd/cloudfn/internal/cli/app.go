@@ -362,7 +362,7 @@ func arguments(check cobra.PositionalArgs) cobra.PositionalArgs {
 		usage := cmd.CommandPath() + strings.TrimPrefix(cmd.Use, cmd.Name())
 		if count := argumentCount.FindStringSubmatch(err.Error()); count != nil {
 			if wanted, _ := strconv.Atoi(count[1]); len(args) > wanted {
-				return fmt.Errorf("unexpected argument %q: %s", args[wanted], usage)
+				return fmt.Errorf("unexpected argument %q: %s%s", args[wanted], usage, withValue(cmd, args[wanted]))
 			}
 			return fmt.Errorf("an argument is missing: %s", usage)
 		}
@@ -380,6 +380,16 @@ func arguments(check cobra.PositionalArgs) cobra.PositionalArgs {
 		}
 		return suggest(err, args[0], names, "")
 	}
+}
+
+// withValue suggests a flag whose value is optional, and takes it after = only.
+func withValue(cmd *cobra.Command, value string) (hint string) {
+	cmd.Flags().Visit(func(f *pflag.Flag) {
+		if f.Value.Type() == "string" && f.NoOptDefVal != "" && f.Value.String() == f.NoOptDefVal {
+			hint = fmt.Sprintf("; did you mean --%s=%s?", f.Name, value)
+		}
+	})
+	return hint
 }
 
 var (
