@@ -94,7 +94,8 @@ update leases set due_at = clock_timestamp() where due_at is not null and claim_
 	testkit.ForceDown(t, held()[0], false)
 	until("the lease is whole", func() bool { return !l.show(t, id).Degraded })
 	if got := l.events(t, id); got != "pending starting active active active active" {
-		t.Errorf("its events are %q", got)
+		t.Errorf("its events are %q: %s", got, testkit.Scalar[string](t, l.conn,
+			"select string_agg(data::text, ' ' order by seq) from events where subject = $1", id))
 	}
 	l.at(t, id, "ends_at = clock_timestamp()")
 	l.becomes(t, id, domain.LeaseEnded)
