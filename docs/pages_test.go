@@ -195,8 +195,8 @@ func TestLongDeclareServers(t *testing.T) {
 	reader(t, map[string]*testkit.Project{"demo": project}).walk(t, "declare-servers.md")
 }
 
-// TestLongReachAServer runs the commands of the pages, which are a server's life by the CLI and by HTTP, with OpenStack's
-// client beside it. At the end the project has no more than before.
+// TestLongReachAServer runs the commands of the pages, which are a server's life by the CLI and by HTTP, with
+// OpenStack's client beside it. At the end the project has no more than before.
 func TestLongReachAServer(t *testing.T) {
 	t.Parallel()
 	for _, page := range []string{"reach-a-server.md", "servers-by-http.md"} {
@@ -220,7 +220,8 @@ func TestLongReachAServer(t *testing.T) {
 func (w *walker) possessions(t *testing.T) string {
 	t.Helper()
 	out, status := open(t, w.env).run(t, "(set -eo pipefail; "+
-		"for list in 'server list' 'volume list' 'volume snapshot list' 'image list --private' 'port list' 'floating ip list' 'security group list'; do "+
+		"for list in 'server list' 'volume list' 'volume snapshot list' 'image list --private' 'port list' "+
+		"'floating ip list' 'security group list'; do "+
 		"echo $list; openstack $list -f value -c ID | sort; done)")
 	if status != 0 {
 		t.Fatal(out)

@@ -111,8 +111,8 @@ func (i item) special() map[string]string {
 	return found
 }
 
-const notDelegable = "with connection_id a volume must be new and deleted with its server (delete_on_termination), have " +
-	"no name, and no source but the order's image"
+const notDelegable = "with connection_id a volume must be new and deleted with its server (delete_on_termination), " +
+	"have no name, and no source but the order's image"
 
 // checkSpecial reports addresses and ports that several servers would get, or that a connection does not permit.
 func (req createOrder) checkSpecial() []error {

@@ -181,7 +181,8 @@ func TestDecide(t *testing.T) {
 		},
 		"which of the unlisted is not known": {
 			of(1, 1),
-			[]observed{member(0, state(ObjectWorking), unlisted), member(1, state(ObjectWorking), unlisted)}, "",
+			[]observed{member(0, state(ObjectWorking), unlisted), member(1, state(ObjectWorking), unlisted)},
+			"",
 		},
 		"the broken before the unlisted": {
 			of(1, 1), []observed{member(0, state(ObjectError)), member(1, state(ObjectWorking), unlisted)}, "delete 0",

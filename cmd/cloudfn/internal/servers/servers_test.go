@@ -152,12 +152,12 @@ func TestGoals(t *testing.T) {
 	}
 }
 
-// TestDeletedWhileResized: Nova confirms a resize before it deletes the server, which is active meanwhile. One that stays
-// so was not deleted.
+// TestDeletedWhileResized: Nova confirms a resize before it deletes the server, which is active meanwhile. One that
+// stays so was not deleted.
 func TestDeletedWhileResized(t *testing.T) {
 	t.Parallel()
 	w := &waiter{result: &result{}, action: api.ServerActionActionDelete}
-	server := api.Server{Status: "ACTIVE", Instance: &api.ServerInstance{State: api.InstanceState(domain.InstanceActive)}}
+	server := api.Server{Status: "ACTIVE", Instance: &api.ServerInstance{State: "active"}}
 	if w.update(server); w.isDone || w.Error != nil {
 		t.Errorf("it ends with %+v", w.Error)
 	}
