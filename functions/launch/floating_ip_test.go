@@ -104,7 +104,7 @@ func TestWrongFloatingIPs(t *testing.T) {
 		"no such address": {object{"networks": []string{"inside"}, "floating_ip": "203.0.113.1"}, 400, "floating_ip"},
 		"not IPv4":        {object{"networks": []string{"inside"}, "floating_ip": "::1"}, 400, "floating_ip"},
 		"no router":       {object{"networks": []string{"alone"}, "floating_ip": true}, 409, "floating_ip"},
-		"through another": {object{"connection_id": uuid.NewString(), "floating_ip": true}, 400, "floating_ip"},
+		"through another": {object{"connection_id": uuid.NewString(), "floating_ip": "203.0.113.1"}, 400, "floating_ip"},
 		"one for two":     {object{"count": 2, "floating_ip": "203.0.113.1"}, 400, "floating_ip"},
 		"in an instance":  {object{"instances": []object{{"floating_ip": "::1"}}}, 400, "instances[0].floating_ip"},
 		"of a wrong type": {object{"floating_ip": 1}, 400, "floating_ip"},

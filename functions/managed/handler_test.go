@@ -307,7 +307,7 @@ func TestNearestField(t *testing.T) {
 	const unknown = " is not a field of this request; "
 	for fields, want := range map[string]string{
 		`"flavr": "a", "image": "a"`:    "spec.flavr:" + unknown + `did you mean "flavor"?`,
-		`"shade": 1, "flavor": "a"`:     "spec.shade:" + unknown + "expected one of configmaps, flavor, ",
+		`"shade": 1, "flavor": "a"`:     "spec.shade:" + unknown + "expected one of boot_volume, configmaps, ",
 		`"Key_name": "x", "image": "a"`: `did you mean "key_name"?`,
 	} {
 		var problem struct{ Detail string }

@@ -287,6 +287,9 @@ func (p *pass) isAbsent(m *resource, member domain.Member, objects map[uuid.UUID
 	return member.IsRequested && objects[member.ID].ID == "" && m.unknown == nil
 }
 
+// unlisted is the reason of an object that is not read: a list may be short, or its service does not answer.
+const unlisted = "no list shows it"
+
 // findStored takes the stored object of a member from what was read by its id, unless a list has shown it, and reports
 // whether OpenStack does not find it.
 func (p *pass) findStored(member domain.Member, objects map[uuid.UUID]Object) (isAbsent bool) {
@@ -298,7 +301,7 @@ func (p *pass) findStored(member domain.Member, objects map[uuid.UUID]Object) (i
 	case apperr.CodeOf(one.err) == apperr.NotFound:
 		return true
 	case one.err != nil || one.object.Raw == nil:
-		one.object = Object{ID: member.ObjectID, State: ObjectWorking, Reason: "no list shows it"}
+		one.object = Object{ID: member.ObjectID, State: ObjectWorking, Reason: unlisted}
 	}
 	objects[member.ID] = one.object
 	return false
@@ -326,7 +329,7 @@ func (p *pass) match(ctx context.Context, m *resource, objects map[uuid.UUID]Obj
 	for _, member := range m.Members {
 		s := observed{member: member, isMissed: p.missed[member.ID]}
 		s.object, s.isFound = objects[member.ID]
-		s.isUnlisted = s.isFound && s.object.Raw == nil
+		s.isUnlisted = s.isFound && s.object.Raw == nil && s.object.Reason == unlisted
 		isReady := s.isFound && s.object.State == ObjectReady
 		if isReady {
 			s.isUnrecorded, s.member.MayHaveData = !member.MayHaveData, true

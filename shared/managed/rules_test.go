@@ -108,6 +108,9 @@ func serverOf(text json.RawMessage) any {
 		Image: &domain.ImageRef{ID: spec.Image}, KeyName: spec.KeyName, Metadata: spec.Metadata,
 		Tags: append([]string{tried.String(), markTag}, spec.Tags...),
 	}
+	if spec.BootVolume != nil {
+		s.Image = nil
+	}
 	port := domain.Port{ID: "port", DeviceID: "server"}
 	for _, name := range spec.SecurityGroups {
 		port.Groups = append(port.Groups, triedIDs[name])
@@ -129,7 +132,8 @@ var machineRules = ruled{
 	others: map[string]string{
 		"flavor": `"b"`, "image": `"` + imageTwo + `"`, "networks": `["b"]`, "key_name": `"b"`, "security_groups": `["b"]`,
 		"metadata": `{"k": "b"}`, "tags": `["b"]`, "volumes": `["more"]`, "configmaps": `["b"]`, "update": `"replace"`,
-		"count": `3`, "max_unavailable": `2`,
+		"boot_volume": `{"size_gb": 2}`,
+		"count":       `3`, "max_unavailable": `2`,
 	},
 	more: map[string]string{
 		"metadata": `{"k": "a", "l": "b"}`, "tags": `["a", "b"]`, "volumes": `["data", "more"]`,
