@@ -139,7 +139,8 @@ func TestFaultPollNovaStopped(t *testing.T) {
 				}
 				// As if Nova had been unavailable for minutes.
 				if _, err := conn.Exec(context.Background(), `
-update polls set since = since - interval '1 min', failing_since = failing_since - interval '1 min', not_before = null;
+update polls set since = since - interval '1 min', full_at = full_at - interval '1 min',
+  failing_since = failing_since - interval '1 min', not_before = null;
 update instances set seen_at = seen_at - interval '1 min'`); err != nil {
 					t.Fatal(err)
 				}
