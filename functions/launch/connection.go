@@ -63,9 +63,12 @@ func (s service) withinLimits(c domain.Connection, req createOrder, specs []doma
 				wrong.add(c.Limits.CheckNetwork(network.Field, network.Value))
 			}
 		}
-		if f := i.spec.FloatingIP; f != nil && isID(f.NetworkID) {
+		f := i.spec.FloatingIP
+		if f != nil && isID(f.NetworkID) {
 			wrong.add(c.Limits.CheckNetwork(i.fields["floating_ip"], f.NetworkID))
 		}
+		wrong.forbid(f != nil && c.Remote(), i.fields["floating_ip"], "cannot be combined with a connection to "+
+			"another cloud or region: no one would release it if others delete its server")
 	}
 	return distinct(wrong)
 }

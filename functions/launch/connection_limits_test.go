@@ -81,6 +81,11 @@ func TestLaunchByConnectionRejected(t *testing.T) {
 	if a := stranger.Post(t, "/v1/launch", d.body(t, object{"start": false})); a.Status != 404 {
 		t.Errorf("a stranger: got %d %s", a.Status, a.Body)
 	}
+	exec(t, d.conn, "update connections set region = 'west', actions = actions || '{attach}'")
+	elsewhere := d.app.Post(t, "/v1/launch", d.body(t, object{"start": false, "floating_ip": true}))
+	if elsewhere.Status != 400 || !testkit.Names(t, elsewhere, "floating_ip") {
+		t.Errorf("in another region: got %d %s", elsewhere.Status, elsewhere.Body)
+	}
 	exec(t, d.conn, "update connections set expires_at = now()")
 	if a := d.app.Post(t, "/v1/launch", d.body(t, object{"start": false})); a.Status != 403 ||
 		!strings.Contains(string(a.Body), "the connection ended at") {

@@ -17,8 +17,8 @@ const (
 
 	// An idle instance is stopped, and has no running order or action. The smallest that suffices is taken, of those
 	// that the connection has launched or their owner has marked as reusable. An image's name is compared where it is
-	// known: run-connections compares the image itself before it uses the server. Nova shows no
-	// image of a server that boots from a volume.
+	// known: run-connections compares the image itself before it uses the server. Nova shows no image
+	// of a server that boots from a volume.
 	reuseSQL = `
 with idle as (
     select i.project_id, i.id from instances i
