@@ -19,7 +19,7 @@ import (
 // What runs in Chromium, by the names of the files in test/browser: the main job in make test, all else in test-long.
 var (
 	mainFiles    = []string{"main"}
-	longFiles    = []string{"console", "objects", "faults", "looks", "managed", "nodes"}
+	longFiles    = []string{"console", "objects", "faults", "looks", "managed", "nodes", "slow"}
 	leaseFiles   = []string{"leases"}  // they wait for Nova, whose clock is the database's
 	hostFiles    = []string{"hosts"}   // they take the sandbox's reservable hosts
 	journeyFiles = []string{"journey"} // a server through its life

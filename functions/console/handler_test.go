@@ -11,6 +11,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
@@ -467,5 +470,20 @@ func TestFilesWithoutPostgres(t *testing.T) {
 	if a := app.Get(t, "/console/session", "Cookie", cookieName+"=x"); a.Status != 503 ||
 		a.Header.Get("Retry-After") == "" {
 		t.Errorf("the session: got %d %s", a.Status, a.Body)
+	}
+}
+
+// TestEveryEventIsOffered: the form for a callback has all types of events that one may subscribe to.
+func TestEveryEventIsOffered(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("static/callbacks.js")
+	_, list, _ := strings.Cut(string(text), "const types = [")
+	list, _, isFound := strings.Cut(list, "]")
+	var offered []string
+	for name := range strings.FieldsSeq(strings.ReplaceAll(list, ",", " ")) {
+		offered = append(offered, "cloudfn."+strings.Trim(name, "'")+".v1")
+	}
+	if diff := cmp.Diff(domain.EventTypes(), offered); err != nil || !isFound || diff != "" {
+		t.Error(err, diff)
 	}
 }

@@ -112,6 +112,8 @@ type requestsInput struct {
 	Marker httpx.ID         `query:"marker" example:"019b7c5e-7bd4-703e-8325-28b622c8c15f" doc:"The last id before."`
 	Since  httpx.Time       `query:"since" example:"2026-01-02T00:00:00Z" doc:"Only rows from then on, in RFC 3339."`
 	Acted  connectionFilter `query:"acted_through" example:"019b7c5e-1f20-7a31-b5d4-0c7e2f9a6b13"`
+
+	Only domain.RequestKind `query:"only" enum:"changes,errors" example:"errors"`
 }
 
 // connectionFilter is the id of a connection, or any.
@@ -152,7 +154,9 @@ func (h handler) requests(ctx context.Context, in *requestsInput) (httpx.Respons
 	if err != nil {
 		return httpx.Response{}, err
 	}
-	q := domain.RequestQuery{Limit: in.Limit, Marker: in.Marker.UUID, Since: in.Since.Time, Acted: in.Acted != ""}
+	q := domain.RequestQuery{
+		Limit: in.Limit, Marker: in.Marker.UUID, Since: in.Since.Time, Acted: in.Acted != "", Only: in.Only,
+	}
 	if q.ConnectionID, err = in.Acted.connection(); err != nil {
 		return httpx.Response{}, err
 	}

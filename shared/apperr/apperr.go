@@ -203,23 +203,26 @@ func Nearest(name string, known []string) string {
 	return best
 }
 
-// edits counts the insertions, deletions and replacements of bytes that make b of a (Levenshtein).
+// edits counts the insertions, deletions and replacements of bytes, and the exchanges of two neighbors, that make b of
+// a (optimal string alignment).
 func edits(a, b string) int {
-	row := make([]int, len(b)+1)
-	for n := range row {
-		row[n] = n
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0]++
-		for j := range len(b) {
-			replaced := diagonal
-			if a[i] != b[j] {
-				replaced++
+	rows := make([][]int, len(a)+1) // rows[i][j] is for the first i bytes of a and the first j of b
+	for i := range rows {
+		rows[i] = make([]int, len(b)+1)
+		for j := range rows[i] {
+			switch {
+			case i == 0 || j == 0:
+				rows[i][j] = i + j
+				continue
+			case a[i-1] == b[j-1]:
+				rows[i][j] = rows[i-1][j-1]
+			default:
+				rows[i][j] = 1 + min(rows[i-1][j-1], rows[i-1][j], rows[i][j-1])
 			}
-			diagonal = row[j+1]
-			row[j+1] = min(replaced, row[j]+1, row[j+1]+1)
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				rows[i][j] = min(rows[i][j], rows[i-2][j-2]+1)
+			}
 		}
 	}
-	return row[len(b)]
+	return rows[len(a)][len(b)]
 }

@@ -82,7 +82,7 @@ func TestNearest(t *testing.T) {
 	known := []string{"count", "flavor", "image", "key_name", "networks"}
 	for name, want := range map[string]string{
 		"counts": "count", "Key_name": "key_name", "falvor": "flavor", "netwoks": "networks", "shade": "", "": "",
-		"size": "", "keyname": "key_name",
+		"size": "", "keyname": "key_name", "imgae": "image",
 	} {
 		if got := Nearest(name, known); got != want {
 			t.Errorf("%q is near to %q, want %q", name, got, want)

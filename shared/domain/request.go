@@ -38,6 +38,15 @@ type Request struct {
 	Used UsedConnection // zero = no connection
 }
 
+// RequestKind is a part of the request log.
+type RequestKind string
+
+// The parts that can be listed on their own.
+const (
+	RequestChanges RequestKind = "changes" // all methods but GET, HEAD and OPTIONS, without the console's sessions
+	RequestErrors  RequestKind = "errors"  // status 400 or more
+)
+
 // RequestQuery selects rows of the request log.
 type RequestQuery struct {
 	View   View
@@ -48,6 +57,7 @@ type RequestQuery struct {
 	// connection; zero = any.
 	Acted        bool
 	ConnectionID uuid.UUID
+	Only         RequestKind // "" = all
 }
 
 // ShowsOrigin reports whether the view may show where a request came from: not of a request by another project through

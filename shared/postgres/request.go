@@ -87,16 +87,20 @@ from requests
 where ($3::timestamptz is null or at >= $3) and ($4::uuid is null or id < $4)`
 
 	listRequestsSQL = requestColumnsSQL + `
-  and ($1 = '' or project_id = $1) and ($2 = '' or domain_id = $2)
-order by id desc
-limit $5`
+  and ($1 = '' or project_id = $1) and ($2 = '' or domain_id = $2)`
 
 	listActedSQL = requestColumnsSQL + `
   and connection_id is not null and ($1 = '' or acted_in = $1) and ($2 = '' or acted_in_domain = $2)
-  and ($6::uuid is null or connection_id = $6)
-order by id desc
-limit $5`
+  and ($6::uuid is null or connection_id = $6)`
 )
+
+// onlySQL selects a part of the log, in the words of the partial indexes.
+var onlySQL = map[domain.RequestKind]string{
+	domain.RequestChanges: `
+  and method not in ('GET', 'HEAD', 'OPTIONS') and path not like '/console/%'`,
+	domain.RequestErrors: `
+  and status >= 400`,
+}
 
 // List reads the newest rows of a view first, at most q.Limit.
 func (r Requests) List(ctx context.Context, q domain.RequestQuery) ([]domain.Request, error) {
@@ -108,6 +112,7 @@ func (r Requests) List(ctx context.Context, q domain.RequestQuery) ([]domain.Req
 	if q.Acted {
 		sql, args = listActedSQL, append(args, orNullID(q.ConnectionID))
 	}
+	sql += onlySQL[q.Only] + "\norder by id desc\nlimit $5"
 	type requestRow struct {
 		domain.Request
 

@@ -41,8 +41,9 @@ func TestListRequests(t *testing.T) {
 	}
 	rows := []domain.Request{
 		full, of("/2", "p1", "d1"), of("/3", "p2", "d1"), of("/4", "p3", "d2"), of("/5", "", ""),
-		of("/6", "p1", "d1"),
+		of("/6", "p1", "d1"), of("/console/session", "p4", "d2"),
 	}
+	rows[5].Method, rows[6].Method = "DELETE", "POST"
 	insert(t, store, rows...)
 	// A project's row is in its view only; one of no one (a refused token) in the cloud's only.
 	projectOf := func(id, domainID string) domain.View {
@@ -59,7 +60,7 @@ func TestListRequests(t *testing.T) {
 		"a project of another":      {domain.RequestQuery{View: projectOf("p1", "d2")}, ""},
 		"a project without any":     {domain.RequestQuery{View: projectOf("p9", "")}, ""},
 		"a domain":                  {domain.RequestQuery{View: ofDomain}, "/6,/3,/2,/ä ✓"},
-		"the cloud":                 {domain.RequestQuery{View: cloud}, "/6,/5,/4,/3,/2,/ä ✓"},
+		"the cloud":                 {domain.RequestQuery{View: cloud}, "/console/session,/6,/5,/4,/3,/2,/ä ✓"},
 		"the first page":            {domain.RequestQuery{View: project, Limit: 2}, "/6,/2"},
 		"the next page":             {domain.RequestQuery{View: project, Limit: 2, Marker: rows[1].ID}, "/ä ✓"},
 		"after the last":            {domain.RequestQuery{View: project, Marker: full.ID}, ""},
@@ -67,6 +68,8 @@ func TestListRequests(t *testing.T) {
 		"since long ago": {
 			domain.RequestQuery{View: project, Limit: 1, Since: time.Now().Add(-time.Hour)}, "/6",
 		},
+		"errors":                 {domain.RequestQuery{View: project, Only: domain.RequestErrors}, "/ä ✓"},
+		"changes":                {domain.RequestQuery{View: cloud, Only: domain.RequestChanges}, "/6"},
 		"since a moment to come": {domain.RequestQuery{View: project, Since: time.Now().Add(time.Hour)}, ""},
 	} {
 		if tc.q.Limit == 0 {

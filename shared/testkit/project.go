@@ -138,7 +138,8 @@ func (p *Project) Revoke(t testing.TB, token string) {
 // Servers lists the project's servers.
 func (p *Project) Servers(t testing.TB) []servers.Server {
 	t.Helper()
-	return list(t, Compute(t, p.Login(t)))
+	return slices.DeleteFunc(list(t, Compute(t, p.Login(t))),
+		func(s servers.Server) bool { return s.Status == "DELETED" })
 }
 
 func list(t testing.TB, nova *gophercloud.ServiceClient) []servers.Server {

@@ -28,7 +28,7 @@ test('an unreachable API is reported, what was read stays, and it goes on again'
   await open(page, 'Requests');
   await page.getByRole('row').nth(2).waitFor();
   await page.route('**/console/api/**', (route) => route.abort('connectionrefused'));
-  await page.getByLabel('Which').selectOption('');
+  await page.getByLabel('Which').selectOption('all');
   await page.getByLabel('Since').selectOption('60');
   await page
     .locator('#banner')
@@ -138,12 +138,15 @@ test(
     const calls = [];
     page.on('request', (r) => calls.push(new URL(r.url()).pathname));
     await page.goto(`${base}/console/#/callbacks/..\\..\\session`);
-    await page.getByRole('heading', { level: 1, name: 'Overview' }).waitFor();
+    await page.getByRole('heading', { level: 1, name: 'No such page' }).waitFor();
     await settled(page);
     assert.deepEqual(
       calls.filter((path) => path.startsWith('/console/api/') && !/^\/console\/api\/v1\/(stats|resources)$/.test(path)),
       [],
     );
+    await page.goto(`${base}/console/#/nonsense`);
+    await page.getByRole('link', { name: 'Go to the overview' }).click();
+    await page.getByRole('heading', { level: 1, name: 'Overview' }).waitFor();
     await page.route('**/console/api/v1/requests*', (route) =>
       route.fulfill({ status: 200, contentType: 'application/json', body: '{"requests": [' }),
     );

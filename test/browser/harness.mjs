@@ -67,7 +67,6 @@ export async function visit(chrome, { size = 'light', expected = [], signedIn = 
     if (
       m.type() === 'error' &&
       !(status && allowed.has(Number(status[1]))) &&
-      !(status?.[1] === '403' && m.location().url.endsWith('/v1/nodes?limit=1')) && // who may list nodes?
       !(expected.includes(0) && /ERR_/.test(m.text()))
     )
       seen.faults.push(`console: ${m.text()} (${m.location().url})`);

@@ -2,7 +2,7 @@
 // The other files here run in make test-long.
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
-import { browser, faultless, open, order, timeLimit, row, settled, signIn, visit } from './harness.mjs';
+import { account, browser, faultless, open, order, timeLimit, row, settled, signIn, visit } from './harness.mjs';
 
 let chrome;
 before(async () => {
@@ -51,7 +51,18 @@ test(
     await page.getByRole('heading', { level: 1, name: 'web' }).waitFor();
     await page.getByText('m1.tiny: 1 vCPU').waitFor();
     await look(page, 'server');
-    await page.getByRole('table', { name: 'Actions on it' }).getByText('/actions').first().waitFor();
+    const states = page.getByRole('table', { name: /^States of the server/ });
+    await states.getByRole('row').filter({ hasText: 'stop' }).filter({ hasText: account.user }).first().waitFor();
+    await page.getByRole('radio', { name: 'Requests' }).check();
+    await page
+      .getByRole('table', { name: /^Requests about the server/ })
+      .getByText('/actions')
+      .first()
+      .waitFor();
+    await page.goBack();
+    await page.waitForURL(/#\/servers\?name=we$/);
+    await page.getByRole('heading', { level: 1, name: 'Servers' }).waitFor();
+    assert.equal(await page.getByLabel('Name contains').inputValue(), 'we', 'Back finds the filter');
     await open(page, 'Servers');
     await page.getByRole('button', { name: 'Delete web', exact: true }).click();
     const dialog = page.getByRole('dialog', { name: 'Delete web?' });

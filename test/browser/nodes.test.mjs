@@ -83,7 +83,7 @@ test('a drain is shown as it goes on, without a reload', { timeout: timeLimit },
 });
 
 test('policy decides who gets the nodes, whatever the role', { timeout: timeLimit }, async () => {
-  const { page, close } = await visit(chrome, { signedIn: false });
+  const { page, close } = await visit(chrome, { signedIn: false, expected: [403] });
   const answers = [];
   await page.route(/\/console\/api\/v1\/nodes\?limit=1$/, async (route) => {
     answers.push(403);

@@ -107,6 +107,9 @@ test('the request log, and its errors only', { timeout: timeLimit }, async () =>
   await page.goto(`${base}/console/#/orders/00000000-0000-4000-8000-000000000000`);
   await page.getByText('There is no such order').waitFor();
   await open(page, 'Requests');
+  await page.getByRole('row').filter({ hasText: '/v1/connections' }).first().waitFor();
+  assert.equal(await page.getByRole('row').filter({ hasText: 'GET' }).count(), 0, 'changes come first');
+  await page.getByLabel('Which').selectOption('all');
   await page.getByRole('row').filter({ hasText: '/v1/stats' }).first().waitFor();
   await page.getByLabel('Which').selectOption('errors');
   const first = page.getByRole('row').filter({ hasText: '/v1/launch/00000000-0000-4000-8000-000000000000' }).first();
@@ -114,6 +117,10 @@ test('the request log, and its errors only', { timeout: timeLimit }, async () =>
   await page.locator('td[data-label=Status]', { hasText: /^200$/ }).first().waitFor({ state: 'detached' });
   await page.getByLabel('Since').selectOption('15');
   await first.waitFor();
+  await page.reload();
+  await first.waitFor();
+  assert.equal(await page.getByLabel('Since').inputValue(), '15', 'the address has the filters');
+  assert.equal(await page.getByLabel('Which').inputValue(), 'errors');
   const [file] = await Promise.all([
     page.waitForEvent('download'),
     page.getByRole('button', { name: 'Export CSV' }).click(),

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -97,12 +98,20 @@ func (p policed) serve(t *testing.T, cmd *exec.Cmd) {
 	})
 }
 
+// policies counts those that were written.
+var policies atomic.Int32
+
 // allow replaces the policy. The service reads it before the next call, when the file's time has changed.
 func (p policed) allow(t *testing.T, lines ...string) {
 	t.Helper()
 	text := []byte(strings.Join(append(lines, `"unused": "@"`), "\n") + "\n")
 	next := p.policy + ".next"
 	if err := os.WriteFile(next, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	// A later time than that of any policy before, also within one tick of the file system's clock.
+	at := time.Now().Add(time.Duration(policies.Add(1)) * time.Second)
+	if err := os.Chtimes(next, at, at); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Rename(next, p.policy); err != nil {

@@ -1,6 +1,8 @@
 // Calls to the API through the console's own origin. The token stays on the server: the browser has a cookie that
 // no script can read.
 
+import { filter, keep } from './address.js';
+
 /** Problem is an answer that was no success (RFC 9457), or no answer at all (status 0). */
 export class Problem extends Error {
   constructor(status, body) {
@@ -43,6 +45,7 @@ export const versionOf = (value) => versions.get(value);
 
 async function send(url, method, body, aside, version) {
   const headers = { 'X-Cloudfn-Console': sender(), Accept: 'application/json' };
+  if (method === 'POST') headers['Idempotency-Key'] = newId(); // a browser sends again what a lost connection took
   if (version) headers['If-Match'] = version;
   if (user) headers['X-Cloudfn-User'] = user;
   if (body !== undefined) headers['Content-Type'] = 'application/json';
@@ -103,9 +106,11 @@ export const session = (method, body) => send('session', method, body);
 /** endSessions signs the user out in all browsers. */
 export const endSessions = () => send('session?all=true', 'DELETE');
 
-/** listing reads a list as far as it was requested: more() makes it longer by a page. */
-export function listing(field, page = 50) {
-  let want = page, next = null;
+/** listing reads a list as far as it was requested: more() makes it longer by a page. How long it is, is the filter key
+  of the address. */
+export function listing(field, page = 50, key = 'rows') {
+  const given = Number(filter(key));
+  let want = Number.isInteger(given) && given > page ? Math.min(given, 1000) : page, next = null;
   return {
     async load(path) {
       const join = path.includes('?') ? '&' : '?';
@@ -118,8 +123,8 @@ export function listing(field, page = 50) {
       next = answer.next;
       return items;
     },
-    more: () => { want += page; },
-    reset: () => { want = page; },
+    more: () => keep({ [key]: want += page }),
+    reset: () => keep({ [key]: (want = page) && '' }),
     get rest() { return next !== null; },
   };
 }

@@ -1,6 +1,7 @@
 // The frame around the views: who is signed in, which part is shown, and when it is read again.
-import { el, byId, set, button, dialog, facts, heading, say, announce, clock, showFor, span } from './dom.js';
-import { actFor, call, endSessions, events, isUnreachable, session } from './api.js';
+import { el, byId, set, button, empty, heading, say, announce, showFor, span } from './dom.js';
+import { actFor, call, events, isUnreachable, session } from './api.js';
+import { here } from './address.js';
 import { signIn } from './signin.js';
 
 const parts = [
@@ -11,8 +12,12 @@ const parts = [
   ['requests', 'Requests'], ['nodes', 'Nodes'],
 ];
 
+/** ordinary are roles that list no nodes on any cloud. */
+const ordinary = ['member', 'reader', '_member_', 'creator', 'load-balancer_member'];
+
 /** seesNodes reports whether the user may list nodes. It retries while there is no answer. */
 async function seesNodes(who) {
+  if (who.roles.every((role) => ordinary.includes(role))) return false;
   for (;;) {
     try {
       await call('GET', '/v1/nodes?limit=1', undefined, true);
@@ -26,18 +31,21 @@ async function seesNodes(who) {
 
 const main = byId('main');
 let me = null; // who is signed in
-let shown = null; // the view on the page: {node, load, leave?}
+let shown = null; // the view on the page: {node, load}; of a list that was read, with its address
+const lists = new Map(); // the list of each part that was shown, for the user's return
+let held = false; // a filter is still being typed
 let kept = null; // the view that waits behind the sign-in form after a session has ended
 let round = 0; // which polling is the current one
 let reading = 0, again = false; // the polling that waits for an answer, and whether it is to call once more
 let timer, loaded;
 
+/** route is what the address names, or nothing. An id becomes part of a path of the API, and must lead to no other. */
 const route = () => {
-  const [part, id] = location.hash.replace(/^#\/?/, '').split('/');
-  // An id becomes part of a path of the API: a link must not lead to another one.
-  const isKnown = parts.some(([name]) => name === part) && /^([\w-]+(\.[\w-]+)*)?$/.test(id || '');
-  return isKnown ? { part, id } : { part: 'overview' };
+  const { part, id } = here();
+  return parts.some(([name]) => name === part) && /^([\w-]+(\.[\w-]+)*)?$/.test(id || '') ? { part, id } : {};
 };
+
+const titleOf = (part) => parts.find(([name]) => name === part)?.[1] || 'No such page';
 
 function frame() {
   byId('nav').hidden = byId('who').hidden = !me;
@@ -49,8 +57,10 @@ function frame() {
   set(byId('nav'), list);
   const here = list.querySelector('[aria-current]');
   if (here) list.scrollLeft = here.offsetLeft - list.clientWidth / 2; // scrollIntoView would begin Tab here, too
-  return set(byId('who'), el('button', { type: 'button', class: 'quiet name', title: 'Your session', onclick: account },
-    el('b', {}, me.project.name), el('span', { class: 'soft' }, me.user.name)),
+  const name = [el('b', {}, me.project.name), el('span', { class: 'soft' }, me.user.name)];
+  return set(byId('who'), el('button', { type: 'button', class: 'quiet name', title: 'Your session',
+    onclick: () => import('./account.js').then(({ account }) => account(me, signOut)).catch((e) => say(e.message)) },
+  name),
   button('Sign out', () => signOut(), { kind: 'quiet' }));
 }
 
@@ -62,30 +72,52 @@ function title(text) {
 async function open(first) {
   const mine = ++round;
   clearTimeout(timer);
-  shown?.leave?.();
   shown = null;
   if (!me) return showSignIn();
   frame();
   const { part, id } = route();
-  title(parts.find(([name]) => name === part)[1]);
-  let view;
-  try {
-    view = (await import(`./${part}.js`)).view({ id, me, refresh, go });
-  } catch (e) {
-    if (e instanceof TypeError) view = { node: el('div', {}, heading('This part did not load'),
-      el('p', {}, 'Look at the connection and load the page again.')) };
-    else throw e;
-  }
+  title(titleOf(part));
+  const old = lists.get(part), isKnown = !id && old?.address === location.hash && !old.isReading;
+  const view = isKnown ? old : await make(part, { id, me, refresh, hold, go });
   if (mine !== round) return undefined;
   shown = view;
-  loaded = null;
+  loaded = isKnown ? view.loaded : null;
+  held = false;
+  if (!id && view.load && part !== 'launch') lists.set(part, view);
   set(main, view.node);
+  if (isKnown) stale(true);
+  else if (view.load && !view.node.querySelector('form')) view.node.append(bones);
   if (first !== true) {
     main.querySelector('h1').focus({ preventScroll: true });
     scrollTo(0, 0);
   }
   return tick(mine);
 }
+
+/** make makes the view of a part. */
+async function make(part, given) {
+  if (!part) return { node: el('div', {}, heading('No such page'), empty('There is nothing at this address',
+    el('a', { href: '#/overview' }, 'Go to the overview'), '.')) };
+  try {
+    return (await import(`./${part}.js`)).view(given);
+  } catch (e) {
+    if (e instanceof TypeError) return { node: el('div', {}, heading('This part did not load'),
+      el('p', {}, 'Look at the connection and load the page again.')) };
+    throw e;
+  }
+}
+
+/** bones stand where a list will be, until it has been read. */
+const bones = el('div', { class: 'bones', 'aria-hidden': 'true' }, el('p'), el('p'), el('p'));
+
+/** stale keeps people from acting on what is being read again: it may be another list, or have changed. */
+function stale(is) {
+  if (is) main.setAttribute('aria-busy', 'true');
+  shown?.node.querySelectorAll('.box, .cards, .tracks, .empty').forEach((n) => { n.inert = is; });
+}
+
+/** hold is for a filter that is still being typed. */
+const hold = () => stale((held = true));
 
 /** tick reads the view again: every 2 s while something moves, every 15 s otherwise, not at all while no one looks. */
 async function tick(mine = round) {
@@ -98,25 +130,42 @@ async function tick(mine = round) {
   reading = mine;
   again = false;
   let moves = false;
+  const view = shown;
   if (!loaded) main.setAttribute('aria-busy', 'true');
+  view.isReading = true;
   try {
-    moves = await shown.load?.();
+    moves = await view.load?.();
     if (mine === round) {
-      loaded = Date.now();
+      view.loaded = loaded = Date.now();
       byId('trouble')?.remove();
+      if (!again && !held) {
+        view.address = location.hash;
+        bones.remove();
+        stale(false);
+      }
     }
   } catch (problem) {
     if (mine === round && problem.status !== 401) trouble(problem);
+    if (mine === round && !isUnreachable()) bones.remove();
+  } finally {
+    view.isReading = false;
   }
   if (mine !== round) return;
   reading = 0;
-  main.removeAttribute('aria-busy');
+  if (!again && !held) main.removeAttribute('aria-busy');
   banner();
   timer = setTimeout(tick, again ? 0 : moves || isUnreachable() ? 2000 : 15000, mine);
 }
 
-/** refresh reads the view again immediately: after something was done. */
-const refresh = () => tick(round);
+/** refresh reads the view again immediately: after something was done. isOther: a filter has changed. */
+const refresh = (isOther) => {
+  if (isOther === true) {
+    held = false;
+    if (shown) shown.address = undefined;
+    stale(true);
+  }
+  return tick(round);
+};
 
 const go = (hash) => {
   if (location.hash === hash) open();
@@ -159,12 +208,13 @@ function signedIn(who) {
   become(who);
   if (!same) {
     sessionStorage.clear();
+    lists.clear();
     kept = null;
     open();
     return;
   }
   frame();
-  title(parts.find(([name]) => name === route().part)[1]);
+  title(titleOf(route().part));
   set(main, kept.view.node);
   shown = kept.view;
   kept = null;
@@ -183,27 +233,17 @@ function over() {
   showSignIn('Your session has expired. Sign in again to go on.');
 }
 
-/** account shows who is signed in, and ends the user's sessions. */
-function account() {
-  dialog('Your session', (close) => [
-    facts([['Project', me.project.name], ['User', me.user.name], ['Roles', me.roles.join(', ')],
-      ['Ends', `${clock(me.expires_at)} UTC, or earlier when you do not use it`]]),
-    el('p', {}, 'If someone may use a browser in which you are signed in, end all your sessions.'),
-    el('div', { class: 'row end' }, button('Cancel', close),
-      button('End all my sessions', () => { close(); signOut(endSessions); }, { kind: 'danger' }))]);
-}
-
 async function signOut(end = () => session('DELETE')) {
   try {
     await end();
   } catch (problem) {
     if (problem.status !== 401) return say(`You are still signed in: ${problem.message}`);
   }
-  shown?.leave?.();
   me = shown = kept = null;
   round++;
   clearTimeout(timer);
   sessionStorage.clear();
+  lists.clear();
   history.replaceState(null, '', '#/');
   announce('You are signed out.');
   return showSignIn();

@@ -1,5 +1,6 @@
 // What is attached to a server: its volumes and floating IPs.
-import { el, set, button, table, keyed, say } from './dom.js';
+import { el, button, table, say } from './dom.js';
+import { keyed } from './lists.js';
 import { get, call } from './api.js';
 import { confirm, ask, labelled } from './dialogs.js';
 

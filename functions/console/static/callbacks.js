@@ -1,11 +1,14 @@
 // Webhook subscriptions and their deliveries.
-import { el, set, swap, button, heading, table, facts, keyed, empty, age, clock, dialog, say, uid } from './dom.js';
+import { el, set, button, heading, table, empty, clock, say, uid } from './dom.js';
+import { swap, facts, keyed, age } from './lists.js';
 import { get, call, listing } from './api.js';
-import { confirm, secret } from './dialogs.js';
+import { dialog, confirm, secret } from './dialogs.js';
 import { mark, inMotion } from './state.js';
 
-const types = ['instance.state', 'order.state', 'callback.state', 'connection.state', 'action.state', 'agent.ready',
-  'instance.unexpected_server', 'lease.state', 'lease.changed', 'lease.before_end'].map((t) => `cloudfn.${t}.v1`);
+const types = ['instance.state', 'order.state', 'callback.state', 'connection.state', 'connection.changed',
+  'connection.revocation', 'connection.request', 'action.state', 'agent.ready', 'instance.unexpected_server',
+  'lease.state', 'lease.changed', 'lease.before_end', 'node.state', 'node.drain', 'monitor.failed', 'managed.state',
+  'managed.unexpected_object'].map((t) => `cloudfn.${t}.v1`);
 const short = (type) => type.replace(/^cloudfn\.|\.v1$/g, '');
 const what = (c) => (c.events.length ? c.events.map(short).join(', ') : 'everything');
 const about = (c) => (c.instance_id ? 'one instance' : c.order_id ? 'one order' : c.connection_id ? 'one connection'

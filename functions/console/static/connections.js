@@ -1,9 +1,11 @@
 // What is delegated: to whom, how far, and until when.
-import { el, set, button, heading, facts, keyed, empty, age, clock, choice, bar, say } from './dom.js';
+import { el, set, button, heading, empty, clock, choice, bar, say } from './dom.js';
+import { facts, keyed, age } from './lists.js';
 import { call, listing } from './api.js';
 import { confirm, ask, labelled } from './dialogs.js';
 import { mark } from './state.js';
 import { panel } from './consent.js';
+import { filter, keep } from './address.js';
 
 const trusts = { pending: 'Keystone may still have it; it is tried again until it is deleted',
   done: 'deleted in Keystone' };
@@ -22,8 +24,12 @@ function limits(c) {
   return parts.length ? el('span', { class: 'mono' }, parts.join('; ')) : null;
 }
 
+const filters = { '': '', ended: '?status=expired,lost,deleted', usable: '?usable=true', lease: '?of=lease',
+  managed: '?of=managed' };
+
 export function view({ refresh }) {
-  let whose = '';
+  const given = Object.keys(filters).find((name) => name === filter('which')) || '';
+  let whose = filters[given];
   const pages = listing('connections');
   const list = el('div', { class: 'cards' });
   const waiting = panel({ refresh });
@@ -31,9 +37,12 @@ export function view({ refresh }) {
   const more = button('Show more', () => { pages.more(); refresh(); });
   more.hidden = true;
   const node = el('div', {}, heading('Connections',
-    choice('Which', [['', 'Of this project'], ['?status=expired,lost,deleted', 'Ended'],
-    ['?usable=true', 'That I may use'], ['?of=lease', 'Of leases'], ['?of=managed', 'Of declared resources']], whose,
-    (v) => { whose = v; refresh(); })), waiting.node, list, nothing, more);
+    choice('Which', [['', 'Of this project'], ['ended', 'Ended'], ['usable', 'That I may use'], ['lease', 'Of leases'],
+      ['managed', 'Of declared resources']], given, (v) => {
+      whose = filters[v];
+      keep({ which: v });
+      refresh(true);
+    })), waiting.node, list, nothing, more);
 
   const quota = (c) => {
     const row = (name, label, unit) => (c.quota[name] ?? -1) < 0 && !c.used[name] && name !== 'instances' ? null
@@ -115,17 +124,17 @@ export function view({ refresh }) {
   }
 
   async function load() {
-    const filter = whose;
-    const [connections] = await Promise.all([pages.load(`/v1/connections${filter}`), waiting.load()]);
-    if (filter !== whose) return false;
+    const wanted = whose;
+    const [connections] = await Promise.all([pages.load(`/v1/connections${wanted}`), waiting.load()]);
+    if (wanted !== whose) return false;
     keyed(list, connections, (c) => c.id, card);
     more.hidden = !pages.rest;
-    set(nothing, connections.length ? null : filter === '?status=expired,lost,deleted'
+    set(nothing, connections.length ? null : wanted === '?status=expired,lost,deleted'
       ? empty('Nothing has ended',
         'Connections that ended are listed here for 90 days, with the state of their trusts.')
-      : filter.startsWith('?of=') ? empty('Nothing is delegated',
+      : wanted.startsWith('?of=') ? empty('Nothing is delegated',
         'What open leases and declared resources act through shows up here, and ends with them.')
-      : filter ? empty('No one has delegated anything to you',
+      : wanted ? empty('No one has delegated anything to you',
         'What others let you do in their projects is listed here.')
       : empty('Nothing is delegated',
         'A connection lets a program act in this project: what you permit, up to a quota, until you end it. '

@@ -1,8 +1,9 @@
 // Requests for connections that wait for this project: from which user, why, and for what. What they wrote is shown as
 // text.
-import { el, set, button, facts, keyed, age, clock, dialog, say, uid } from './dom.js';
+import { el, set, button, clock, say, uid } from './dom.js';
+import { facts, keyed, age } from './lists.js';
 import { call, listing } from './api.js';
-import { confirm } from './dialogs.js';
+import { dialog, confirm } from './dialogs.js';
 
 const quotas = [['instances', 'Servers'], ['vcpus', 'vCPUs'], ['ram_mb', 'Memory, in MiB'],
   ['volumes', 'Volumes'], ['gigabytes', 'Of volumes, in GB'], ['floating_ips', 'Floating IPs']];
@@ -66,7 +67,7 @@ function grant(r, done) {
 
 /** panel shows the requests that wait, and nothing without any. */
 export function panel({ refresh }) {
-  const pages = listing('requests');
+  const pages = listing('requests', 50, 'asked');
   const list = el('div', { class: 'cards' });
   const title = el('h2', {}, 'Requests that wait for you');
   const more = button('Show more requests', () => { pages.more(); refresh(); });

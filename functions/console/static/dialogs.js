@@ -1,24 +1,43 @@
 // The dialogs that ask: before an act that destroys, and for what an act needs.
-import { el, set, button, dialog, say, uid } from './dom.js';
+import { el, set, button, say, uid } from './dom.js';
+import { refocus } from './lists.js';
+
+/** dialog shows a modal dialog; fill gets its close function and gives what is in it. */
+export function dialog(title, fill) {
+  const id = uid(), focused = document.activeElement, row = focused?.closest?.('[data-id]');
+  const list = row?.parentElement, at = list ? [...list.children].indexOf(row) : 0;
+  const node = el('dialog', { 'aria-labelledby': id });
+  node.append(el('h2', { id }, title), ...[fill(() => node.close())].flat());
+  document.body.append(node);
+  node.addEventListener('close', () => {
+    node.remove();
+    if (list && !focused.isConnected) refocus(list, row.dataset.id, focused.dataset.key, at);
+    else focused?.focus?.();
+  });
+  node.showModal();
+  return node;
+}
 
 function question(kind, title, text, verb, act, fields) {
   dialog(title, (close) => {
-    const said = el('p', { class: 'error', role: 'alert' });
+    const said = el('p', { class: 'error', role: 'alert' }), wait = el('span', { class: 'waits', role: 'status' });
     const go = el('button', { type: 'submit', class: kind }, verb);
     const submit = async (event) => {
       event.preventDefault();
       if (go.disabled) return;
       go.disabled = true;
+      set(wait, 'Waiting for the answer…');
       try {
         await act();
         close();
       } catch (problem) {
+        set(wait);
         set(said, problem.message);
         go.disabled = false;
       }
     };
     return el('form', { novalidate: true, onsubmit: submit }, text ? el('p', {}, text) : null, fields, said,
-      el('div', { class: 'row end' }, button('Cancel', close), go));
+      el('div', { class: 'row end' }, wait, button('Cancel', close), go));
   });
 }
 

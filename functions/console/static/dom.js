@@ -25,9 +25,20 @@ export const uid = () => `u${++ids}`;
 
 export const byId = (id) => document.getElementById(id);
 
-/** button makes a button that does one thing. key finds it again after its row was redrawn. */
+/** button makes a button that does one thing, and waits while that is under way: three clicks are one. key finds it
+  again after its row was redrawn. */
 export function button(text, onclick, { kind = '', key, label } = {}) {
-  return el('button', { type: 'button', class: kind, 'data-key': key, 'aria-label': label, onclick }, text);
+  const node = el('button', { type: 'button', class: kind, 'data-key': key, 'aria-label': label, onclick: (event) => {
+    if (node.hasAttribute('aria-disabled')) return;
+    const work = onclick(event);
+    if (!work?.finally) return;
+    node.setAttribute('aria-disabled', 'true');
+    work.finally(() => {
+      node.removeAttribute('aria-disabled');
+      node.closest('.acts')?.paint?.(); // of a server: it may wait for longer
+    });
+  } }, text);
+  return node;
 }
 
 /** heading is the one h1 of a view, with what stands beside it. */
@@ -40,48 +51,6 @@ export function heading(text, ...beside) {
 export function set(node, ...children) {
   node.replaceChildren(...children.flat(2).filter((c) => c !== null && c !== undefined && c !== false));
   return node;
-}
-
-/** swap replaces what an element holds and leaves the focus where it was: on the control of the same key,
-  else on the heading. */
-export function swap(node, ...children) {
-  const focused = node.contains(document.activeElement) && document.activeElement;
-  set(node, ...children);
-  if (focused) (node.querySelector(`[data-key="${focused.dataset.key}"]`) || node.querySelector('h1'))?.focus();
-}
-
-/** keyed makes the children of parent those of items, and touches only those that changed: the focus stays. */
-export function keyed(parent, items, keyOf, render) {
-  const old = new Map([...parent.children].map((c) => [c.dataset.id, c]));
-  const focused = parent.contains(document.activeElement) ? document.activeElement : null;
-  const row = focused?.closest('[data-id]');
-  const at = [...parent.children].indexOf(row);
-  let before = null;
-  items.forEach((item) => {
-    const key = String(keyOf(item)), sign = JSON.stringify(item);
-    let node = old.get(key);
-    old.delete(key);
-    if (!node || node.sign !== sign) {
-      const next = render(item);
-      next.dataset.id = key;
-      next.sign = sign;
-      node?.replaceWith(next);
-      node = next;
-    }
-    const place = before ? before.nextElementSibling : parent.firstElementChild;
-    if (place !== node) parent.insertBefore(node, place);
-    before = node;
-  });
-  old.forEach((node) => node.remove());
-  if (focused && !focused.isConnected) refocus(parent, row?.dataset.id, focused.dataset.key, at);
-}
-
-/** refocus gives the focus to the control that took the place of a removed one. */
-export function refocus(parent, id, key, at = 0) {
-  const rows = [...parent.children];
-  const row = rows.find((r) => r.dataset.id === id) || rows[Math.min(at, rows.length - 1)];
-  const control = row?.querySelector(`[data-key="${key}"]`) || row?.querySelector('a, button');
-  (control || document.querySelector('h1'))?.focus();
 }
 
 /** table makes a table that becomes cards on a narrow screen. columns: [[title, class]...]. */
@@ -97,12 +66,6 @@ export function table(caption, columns) {
       : el('td', { role: 'cell', class: columns[i][1], 'data-label': columns[i][0] },
         (c ?? '') === '' || c.length === 0 ? null : el('div', {}, c))))),
   };
-}
-
-/** facts makes a list of names and values; what has no value is left out. */
-export function facts(pairs) {
-  return el('dl', { class: 'facts' }, pairs.filter(([, v]) => v !== undefined && v !== null && v !== '' && v !== false)
-    .map(([k, v]) => el('div', {}, el('dt', {}, k), el('dd', {}, v))));
 }
 
 /** empty shows that a list is empty, and what to do about it. */
@@ -130,22 +93,6 @@ export function bar(label, used, max, unit = '') {
     svg('svg', { viewBox: '0 0 100 4', preserveAspectRatio: 'none', 'aria-hidden': 'true', class: share >= 90 ? 'full'
       : '' },
       svg('rect', { class: 'rail', width: 100, height: 4 }), svg('rect', { class: 'fill', width: share, height: 4 })));
-}
-
-/** dialog shows a modal dialog; fill gets its close function and gives what is in it. */
-export function dialog(title, fill) {
-  const id = uid(), focused = document.activeElement, row = focused?.closest?.('[data-id]');
-  const list = row?.parentElement, at = list ? [...list.children].indexOf(row) : 0;
-  const node = el('dialog', { 'aria-labelledby': id });
-  node.append(el('h2', { id }, title), ...[fill(() => node.close())].flat());
-  document.body.append(node);
-  node.addEventListener('close', () => {
-    node.remove();
-    if (list && !focused.isConnected) refocus(list, row.dataset.id, focused.dataset.key, at);
-    else focused?.focus?.();
-  });
-  node.showModal();
-  return node;
 }
 
 /** showFor hides a node until a promise is true. */
@@ -182,22 +129,4 @@ export function span(ms) {
   if (s < 60) return `${s} s`;
   if (s < 3600) return `${Math.floor(s / 60)} min`;
   return s < 172800 ? `${Math.floor(s / 3600)} h` : `${Math.floor(s / 86400)} d`;
-}
-
-/** age is how long ago something was (or how long it is until then); it goes on automatically. */
-export const age = (at) => el('time', { datetime: at, title: `${clock(at, true)} UTC`, class: 'age' },
-  span(Math.abs(Date.now() - new Date(at))));
-
-setInterval(() => document.querySelectorAll('time.age').forEach((t) => {
-  const text = span(Math.abs(Date.now() - new Date(t.dateTime)));
-  if (t.textContent !== text) t.textContent = text;
-}), 1000);
-
-/** memory writes MiB as people say it. */
-export const memory = (mb) => (mb >= 1024 && mb % 512 === 0 ? `${mb / 1024} GiB` : `${mb} MiB`);
-
-/** later calls f once nothing has called it for a while. */
-export function later(f, ms) {
-  let timer;
-  return () => { clearTimeout(timer); timer = setTimeout(f, ms); };
 }

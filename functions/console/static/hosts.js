@@ -1,5 +1,6 @@
 // For the cloud's admins: which host is whose and when, and which can be reserved.
-import { el, set, age, button, heading, table, keyed, empty, say, memory } from './dom.js';
+import { el, set, button, heading, table, empty, say } from './dom.js';
+import { keyed, age, memory } from './lists.js';
 import { listing, call } from './api.js';
 import { ask } from './dialogs.js';
 import { mark } from './state.js';

@@ -1,5 +1,6 @@
 // The form for an order. It is checked while it is filled in, and can be sent twice without making anything twice.
-import { el, set, heading, uid, bar, memory, later, button, say } from './dom.js';
+import { el, set, heading, uid, bar, button, say } from './dom.js';
+import { memory, later } from './lists.js';
 import { get, call, newId } from './api.js';
 import { handOver } from './orders.js';
 
@@ -7,6 +8,7 @@ const store = 'cloudfn-order'; // what survives a reload: never user_data, which
 const kinds = 'flavors,images,networks,keypairs,security_groups,zones,quota';
 const durations = [['', 'None'], ['PT1H', 'An hour'], ['PT8H', '8 hours'], ['P1D', 'A day'], ['P7D', 'A week']];
 const NEW = '\n'; // no key pair has such a name
+const needed = 'This is needed.';
 
 const kept = () => JSON.parse(sessionStorage.getItem(store) || 'null');
 
@@ -119,7 +121,12 @@ export function view({ go, refresh }) {
     go('#/launch');
   }
 
-  function edited() {
+  function edited(event) {
+    const at = Object.values(f).find(({ input }) => input.contains(event.target));
+    if (at?.input.value && at.said.textContent === needed) {
+      set(at.said);
+      at.input.removeAttribute('aria-invalid');
+    }
     if (order.sent) { // another body is another order
       order.id = newId();
       order.sent = false;
@@ -191,7 +198,7 @@ export function view({ go, refresh }) {
   function missing() {
     const names = ['name', 'flavor', 'image'].filter((n) => !value(n));
     if (names.length) clear();
-    names.forEach((n) => place(n, 'This is needed.'));
+    names.forEach((n) => place(n, needed));
     if (names.length) f[names[0]].input.focus();
     return names.length > 0;
   }

@@ -1,5 +1,6 @@
 // What people do with a lease: on its page, in the calendar, and on the pages of its servers.
-import { el, button, age, say } from './dom.js';
+import { el, button, say } from './dom.js';
+import { age } from './lists.js';
 import { call, versionOf } from './api.js';
 import { confirm, ask, labelled } from './dialogs.js';
 

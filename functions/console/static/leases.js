@@ -1,14 +1,16 @@
 // Leases: a calendar of the project's, one of them with its steps, and what may be done with it.
-import { el, set, swap, button, heading, table, facts, keyed, empty, age, clock, choice, showFor } from './dom.js';
+import { el, set, button, heading, table, empty, clock, choice, showFor } from './dom.js';
+import { swap, facts, keyed, age } from './lists.js';
 import { get, listing } from './api.js';
 import { mark, kindOf, inMotion } from './state.js';
 import { timeline, during } from './timeline.js';
 import { acts, ends, isSoon, left, release } from './leaseacts.js';
 import { view as form } from './leaseform.js';
+import { filter, keep } from './address.js';
 import { view as hosts } from './hosts.js';
 
 const steps = { start: 'Start', before_end: 'Warning', end: 'End' };
-const open = ['pending', 'starting', 'active', 'ending', 'error'];
+const open = ['pending', 'starting', 'active', 'ending', 'error'], ended = 'ended,cancelled';
 
 export function view({ id, me, refresh, go }) {
   if (id === 'new') return form({ go });
@@ -31,14 +33,18 @@ const troubles = (lease) => [lease.reason?.detail,
 
 function all(me, refresh) {
   const pages = listing('leases');
-  let which = open.join(',');
+  let which = filter('which') === ended ? ended : open.join(',');
   const calendar = timeline('Leases of the project');
   calendar.node.hidden = true;
   const nothing = el('div');
   const more = button('Show more', () => { pages.more(); refresh(); });
   more.hidden = true;
   const node = el('div', {}, heading('Leases',
-    choice('Which', [[open.join(','), 'Open'], ['ended,cancelled', 'Over']], which, (v) => { which = v; refresh(); }),
+    choice('Which', [[open.join(','), 'Open'], [ended, 'Over']], which, (v) => {
+      which = v;
+      keep({ which: which === ended && ended });
+      refresh(true);
+    }),
     showFor(me.operator, el('a', { class: 'button', href: '#/leases/hosts' }, 'Hosts')),
     el('a', { class: 'button primary', href: '#/leases/new' }, 'New lease')), calendar.node, nothing, more);
 

@@ -1,8 +1,10 @@
 // Declared resources: their conditions, what differs from the declaration, and their revisions.
-import { el, set, swap, button, heading, table, facts, keyed, empty, age, clock, choice, say } from './dom.js';
+import { el, set, button, heading, table, empty, clock, choice, say } from './dom.js';
+import { swap, facts, keyed, age } from './lists.js';
 import { get, call, listing, versionOf } from './api.js';
 import { confirm, ask } from './dialogs.js';
 import { mark, inMotion } from './state.js';
+import { filter, keep } from './address.js';
 
 const path = (r) => `/v1/managed/${r.kind}/${r.name}`;
 const link = (r) => `#/managed/${r.kind}.${r.name}`;
@@ -26,13 +28,17 @@ const ready = (r) => (r.kind === 'VirtualMachineDeployment'
 
 function all(refresh) {
   const pages = listing('managed');
-  let kind = '';
+  let kind = kinds.find(([value]) => value === filter('kind'))?.[0] || '';
   const list = table('Managed resources of the project', [['Name'], ['Kind'], ['Status'], ['Ready'], ['Revision', 'n'],
     ['Labels', 'wrap'], ['What is wrong', 'wrap'], ['Age', 'n']]);
   const nothing = el('div');
   const more = button('Show more', () => { pages.more(); refresh(); });
   more.hidden = list.node.hidden = true;
-  const node = el('div', {}, heading('Managed', choice('Which', kinds, kind, (v) => { kind = v; refresh(); })),
+  const node = el('div', {}, heading('Managed', choice('Which', kinds, kind, (v) => {
+    kind = v;
+    keep({ kind });
+    refresh(true);
+  })),
     list.node, nothing, more);
   const row = (r) => list.row(el('a', { href: link(r), 'data-key': 'open' }, r.name), kindName(r), mark(r.status),
     ready(r) || '–', r.revision, labels(r) || '–',

@@ -1,7 +1,8 @@
 // For the cloud's admins: its hosts of compute, how full they are, and taking one out for maintenance.
-import { el, set, swap, button, heading, table, facts, keyed, empty, age, dialog, bar, say } from './dom.js';
+import { el, set, button, heading, table, empty, bar, say } from './dom.js';
+import { swap, facts, keyed, age } from './lists.js';
 import { get, call, listing } from './api.js';
-import { confirm, ask, check } from './dialogs.js';
+import { dialog, confirm, ask, check } from './dialogs.js';
 import { mark } from './state.js';
 
 const path = (name, verb = '') => `/v1/nodes/${encodeURIComponent(name)}${verb && `/${verb}`}`;

@@ -1,5 +1,6 @@
 // Orders of servers: those that are running first, and one of them as it goes.
-import { el, set, swap, heading, table, keyed, empty, age, clock, announce, button } from './dom.js';
+import { el, set, heading, table, empty, clock, announce, button } from './dom.js';
+import { swap, keyed, age } from './lists.js';
 import { get, listing } from './api.js';
 import { secret } from './dialogs.js';
 import { mark, inMotion } from './state.js';

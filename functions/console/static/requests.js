@@ -1,27 +1,35 @@
 // The request log: every request of the project, refused ones too.
-import { el, set, button, heading, table, keyed, empty, clock, say } from './dom.js';
+import { el, set, button, heading, table, empty, clock, say } from './dom.js';
+import { keyed } from './lists.js';
 import { listing, download } from './api.js';
-
-const changes = (r) => !['GET', 'HEAD', 'OPTIONS'].includes(r.method) && !r.path.startsWith('/console/');
+import { filter, keep } from './address.js';
 
 export function view({ refresh }) {
   const pages = listing('requests');
-  const reload = () => { pages.reset(); refresh(); };
-  const select = (label, options) => el('select', { 'aria-label': label, onchange: reload },
-    options.map(([v, t]) => el('option', { value: v }, t)));
-  const kind = select('Which', [['', 'All requests'], ['changes', 'Changes only'], ['errors', 'Errors only']]);
-  const since = select('Since', [['', 'Any time'], ['15', 'Last 15 minutes'], ['60', 'Last hour'],
+  const reload = () => {
+    pages.reset();
+    keep({ kind: kind.value, since: since.value, whose: whose.value });
+    refresh(true);
+  };
+  const select = (name, label, options) => {
+    const node = el('select', { 'aria-label': label, onchange: reload },
+      options.map(([v, t]) => el('option', { value: v }, t)));
+    if (options.some(([v]) => v === filter(name))) node.value = filter(name);
+    return node;
+  };
+  const kind = select('kind', 'Which', [['changes', 'Changes'], ['errors', 'Errors'], ['all', 'All requests']]);
+  const since = select('since', 'Since', [['', 'Any time'], ['15', 'Last 15 minutes'], ['60', 'Last hour'],
     ['1440', 'Last day']]);
-  const whose = select('Whose', [['', 'Of this project'], ['any', 'Through its connections']]);
+  const whose = select('whose', 'Whose', [['', 'Of this project'], ['any', 'Through its connections']]);
   const list = table('Requests of the project, the newest first',
     [['When (UTC)'], ['Request', 'mono wrap'], ['Status', 'n'], ['Who'], ['Code'], ['ms', 'n'], ['Function', 'aside'],
     ['Request id', 'mono aside']]);
   list.node.hidden = true;
-  const nothing = el('div'), said = el('p', { class: 'soft' });
+  const nothing = el('div');
   const more = button('Show more', () => { pages.more(); refresh(); });
   more.hidden = true;
   const node = el('div', {}, heading('Requests', whose, kind, since,
-    button('Export CSV', save, { kind: 'quiet', key: 'export' })), said, list.node, nothing, more);
+    button('Export CSV', save, { kind: 'quiet', key: 'export' })), list.node, nothing, more);
 
   const row = (r) => list.row(clock(r.at, true), [el('b', {}, r.method), ` ${r.path}`],
     el('span', { class: r.status >= 400 ? 'error' : '' }, r.status),
@@ -34,6 +42,7 @@ export function view({ refresh }) {
     const query = new URLSearchParams();
     if (since.value) query.set('since', new Date(Date.now() - since.value * 60000).toISOString());
     if (whose.value) query.set('acted_through', whose.value);
+    if (kind.value !== 'all') query.set('only', kind.value);
     return query.size ? `/v1/requests?${query}` : '/v1/requests';
   }
 
@@ -48,16 +57,11 @@ export function view({ refresh }) {
   }
 
   async function load() {
-    const requested = whose.value;
-    const read = await pages.load(path());
-    if (requested !== whose.value) return false;
-    const rows = read.filter((r) => !kind.value || (kind.value === 'errors' ? r.status >= 400 : changes(r)));
+    const rows = await pages.load(path());
     list.node.hidden = !rows.length;
     keyed(list.body, rows, (r) => r.id, row);
     more.hidden = !pages.rest;
-    set(said, kind.value ? `${rows.length} of the ${read.length} requests read` : '');
-    set(nothing, rows.length ? null : empty('No such requests', pages.rest ? 'Not among those read so far.'
-      : 'Nothing of the kind is in the log.'));
+    set(nothing, rows.length ? null : empty('No such requests', 'Nothing of the kind is in the log.'));
     return false;
   }
   return { node, load };

@@ -1,5 +1,6 @@
 // The project's security groups.
-import { el, set, button, heading, table, keyed, empty, age, say } from './dom.js';
+import { el, set, button, heading, table, empty, say } from './dom.js';
+import { keyed, age } from './lists.js';
 import { call, listing } from './api.js';
 import { confirm } from './dialogs.js';
 

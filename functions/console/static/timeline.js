@@ -1,6 +1,7 @@
 // A calendar of bars: one row for each thing, one bar for each period, and a line at the present. What the bars show is
 // also in words, so that no one has to see them.
-import { el, svg, set, button, choice, clock, keyed } from './dom.js';
+import { el, svg, set, button, choice, clock } from './dom.js';
+import { keyed } from './lists.js';
 
 const HOUR = 3600_000, DAY = 24 * HOUR;
 const two = (n) => String(n).padStart(2, '0');

@@ -27,6 +27,10 @@ create index requests_project on requests (project_id, id desc);
 create index requests_domain on requests (domain_id, id desc);
 create index requests_id on requests (id desc);
 create index requests_acted on requests (acted_in, id desc) where connection_id is not null;
+-- The changes and the errors of a project are few among its requests.
+create index requests_changes on requests (project_id, id desc)
+    where method not in ('GET', 'HEAD', 'OPTIONS') and path not like '/console/%';
+create index requests_errors on requests (project_id, id desc) where status >= 400;
 -- Rows of months without a partition. The hourly tick moves them.
 create table requests_default partition of requests default;
 

@@ -337,7 +337,8 @@ func (s *source) deletions(ctx context.Context, a *cli.App, all []documents.Docu
 	if err != nil {
 		return nil, err
 	}
-	var gone []documents.Document
+	members := map[string][]api.Member{}
+	var surplus []documents.Document
 	for _, item := range found {
 		m := item.Value
 		if id := m.Kind + "/" + m.Name; declared[id] || m.Status == "deleting" || !s.selects(m.Labels) {
@@ -347,13 +348,14 @@ func (s *source) deletions(ctx context.Context, a *cli.App, all []documents.Docu
 		if err != nil {
 			return nil, err
 		}
-		gone = append(gone, d)
+		members[d.ID()] = m.Members
+		surplus = append(surplus, d)
 	}
-	documents.Sort(gone)
-	slices.Reverse(gone)
+	documents.Sort(surplus)
+	slices.Reverse(surplus)
 	var steps []step
-	for _, d := range gone {
-		steps = append(steps, step{Change: managed.Deletion(d)})
+	for _, d := range surplus {
+		steps = append(steps, step{Change: managed.Deletion(d, members[d.ID()])})
 	}
 	return steps, nil
 }

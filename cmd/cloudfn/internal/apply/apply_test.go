@@ -77,7 +77,8 @@ func (s *service) serve(w http.ResponseWriter, r *http.Request) {
 			{"kind": "Volume", "name": "old", "labels": {"app": "web"}, "status": "ready", "spec": {"size_gb": 1}},
 			{"kind": "Volume", "name": "other", "labels": {"app": "db"}, "status": "ready", "spec": {}},
 			{"kind": "Volume", "name": "going", "labels": {"app": "web"}, "status": "deleting", "spec": {}},
-			{"kind": "VirtualMachine", "name": "old", "labels": {"app": "web"}, "status": "ready", "spec": {}}],
+			{"kind": "VirtualMachine", "name": "old", "labels": {"app": "web"}, "status": "ready", "spec": {},
+				"members": [{"name": "old"}]}],
 			"next": null}`)
 	default:
 		fmt.Fprint(w, `{"revision": 2, "status": "pending"}`)
@@ -149,7 +150,7 @@ Volume          old    deleted  -         -
 func TestDryRun(t *testing.T) {
 	t.Parallel()
 	s := &service{}
-	out, _, err := run(t, s, "apply", "--dry-run", "--prune", "-l", "app=web")
+	out, notes, err := run(t, s, "apply", "--dry-run", "--prune", "-l", "app=web")
 	const want = `ACTION  KIND            NAME   FIELDS
 create  ResourceFlavor  small  for_kind: VirtualMachine, spec.text: "a\nb"
 update  Volume          data   spec.size_gb: 10 -> 20
@@ -159,6 +160,9 @@ delete  Volume          old    spec.size_gb: 1 -> (none)
 `
 	if diff := cmp.Diff(want, out); diff != "" || err != nil {
 		t.Error(diff, err)
+	}
+	if !strings.Contains(notes, "VirtualMachine/old: deletes 1 object: old\n") {
+		t.Errorf("the notes are %q", notes)
 	}
 	for _, call := range s.calls {
 		if !strings.Contains(call, "dry_run=true") && !strings.HasPrefix(call, "GET ") {

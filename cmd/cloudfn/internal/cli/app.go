@@ -25,6 +25,7 @@ import (
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/login"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/output"
 	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/buildinfo"
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
@@ -117,6 +118,7 @@ conflict; 6 a service does not answer, or not in time; 130 interrupted.`,
 	root.SetOut(a.Out)
 	root.SetErr(a.Err)
 	root.SetFlagErrorFunc(flagError)
+	root.Version = buildinfo.Version()
 	a.globalFlags(root)
 	root.AddCommand(commands(a)...)
 	a.watch(root)
@@ -134,8 +136,12 @@ func (a *App) globalFlags(root *cobra.Command) {
 	}
 	flags.StringVar(&a.URL, "url", url, "where cloudfn is, with {function} for one URL per function (CLOUDFN_URL)")
 	flags.StringVar(&a.cloud, "os-cloud", "", "name in clouds.yaml (OS_CLOUD)")
-	flags.VarP(choice(&a.Print.Format, output.Formats), "output", "o", "table (cut to fit), wide, json, yaml or name")
-	flags.StringSliceVar(&a.Print.Columns, "columns", nil, "only these columns of a table, or fields of JSON and YAML")
+	flags.VarP(choice(&a.Print.Format, output.Formats), "output", "o",
+		"table (cut to fit), wide, json, yaml, name, csv or value")
+	flags.StringSliceVarP(&a.Print.Columns, "columns", "c", nil,
+		"only these columns of a table, or fields of JSON and YAML")
+	flags.StringVar(&a.Print.Sort, "sort", "", "sort a list by this column of its table; COLUMN:desc: the other order")
+	flags.BoolVar(&a.Print.NoHeaders, "no-headers", false, "no titles above the columns of a table or CSV")
 	flags.BoolVar(&a.noColor, "no-color", false, "no colors, not even on a terminal (NO_COLOR)")
 	flags.BoolVar(&a.debug, "debug", false, "show requests and answers on stderr, without secrets")
 	Choices(root, "output", output.Formats...)
@@ -153,6 +159,16 @@ func (a *App) watch(cmd *cobra.Command) {
 	if cmd.Args != nil {
 		cmd.Args = arguments(cmd.Args)
 	}
+	if cmd.Runnable() && cmd.Flags().Lookup("file") == nil && cmd.Flags().Lookup("format") == nil {
+		// As with openstackclient, where a file needs no -f.
+		cmd.Flags().VarP(choice(&a.Print.Format, output.Formats), "format", "f", "the same as --output")
+		_ = cmd.Flags().MarkHidden("format")
+		Choices(cmd, "format", output.Formats...)
+	}
+	if cmd.Name() == "delete" {
+		cmd.Aliases = append(cmd.Aliases, "rm")
+	}
+	a.ask(cmd)
 	if run := cmd.RunE; run != nil {
 		cmd.RunE = func(cmd *cobra.Command, args []string) error {
 			a.Begin()

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -232,4 +233,87 @@ func TestNear(t *testing.T) {
 			t.Errorf("%v became %v", other, err)
 		}
 	}
+}
+
+// TestDeletionIsConfirmed at a terminal, unless --yes or --dry-run is given.
+func TestDeletionIsConfirmed(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		args   string
+		answer bool
+		asked  string
+		isDone bool
+	}{
+		{"things delete web-1 web-2", true, "Delete web-1 web-2?", true},
+		{"things delete web-1", false, "Delete web-1?", false},
+		{"things delete web-1 -y", false, "", true},
+		{"things delete web-1 --dry-run", false, "", true},
+		{"things list", false, "", true},
+	} {
+		var asked string
+		var isDone bool
+		done := func(*cobra.Command, []string) error {
+			if isDone {
+				return errors.New("it is done twice")
+			}
+			isDone = true
+			return nil
+		}
+		remove := &cobra.Command{Use: "delete THING...", RunE: done}
+		remove.Flags().Bool("dry-run", false, "")
+		a := &App{Env: func(string) (string, bool) { return "", false }}
+		a.Confirm = func(_ context.Context, question string) (bool, error) {
+			asked = question
+			return c.answer, nil
+		}
+		root := a.Root("cloudfn", func(*App) []*cobra.Command {
+			return []*cobra.Command{Group("things", "", remove, &cobra.Command{Use: "list", RunE: done})}
+		})
+		root.SetArgs(strings.Fields(c.args))
+		err := root.ExecuteContext(t.Context())
+		if asked != c.asked || isDone != c.isDone || (err == nil) != c.isDone {
+			t.Errorf("%s: asked %q, done %t, %v", c.args, asked, isDone, err)
+		}
+	}
+}
+
+// TestWatchedList prints the list, and then what is new or has changed, until it is interrupted.
+func TestWatchedList(t *testing.T) {
+	t.Parallel()
+	type thing struct {
+		Name  string `json:"name"`
+		State string `json:"state"`
+	}
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		var out bytes.Buffer
+		a := &App{Print: output.Printer{Out: &out, Format: "table"}}
+		cmd := &cobra.Command{}
+		cmd.SetContext(ctx)
+		WatchFlag(cmd)
+		if err := cmd.Flags().Set("watch", "true"); err != nil {
+			t.Fatal(err)
+		}
+		reads := 0
+		err := PrintList(cmd, a, func() ([]api.Item[thing], output.Table[thing], error) {
+			all := []thing{{"web", "building"}, {"db", "active"}}
+			switch reads++; reads {
+			case 2:
+				return nil, output.Table[thing]{}, &api.Error{Status: http.StatusServiceUnavailable}
+			case 3, 4:
+				all[0].State = "active"
+			case 5:
+				cancel(ErrInterrupted)
+			}
+			var items []api.Item[thing]
+			for _, one := range all {
+				items = append(items, api.Item[thing]{Value: one, Raw: []byte(one.Name + one.State)})
+			}
+			return items, output.Table[thing]{Columns: []string{"NAME", "STATE"}}, nil
+		})
+		const want = "NAME  STATE\nweb   building\ndb    active\nweb   active\nweb   building\n"
+		if !errors.Is(err, ErrInterrupted) || out.String() != want {
+			t.Errorf("got %q, %v", out.String(), err)
+		}
+	})
 }

@@ -47,10 +47,13 @@ func Calls(operations ...string) map[string]string {
 	return map[string]string{"operations": strings.Join(operations, ",")}
 }
 
-// Group is a command that only holds others.
+// Group is a command that only holds others. What is named in the plural has the singular as its alias.
 func Group(use, short string, commands ...*cobra.Command) *cobra.Command {
 	help := func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 	c := &cobra.Command{Use: use, Short: short, Args: cobra.NoArgs, RunE: help}
+	if singular, isPlural := strings.CutSuffix(use, "s"); isPlural {
+		c.Aliases = []string{singular}
+	}
 	c.AddCommand(commands...)
 	return c
 }
@@ -152,22 +155,74 @@ func (n Noun[T]) SendOnce(ctx context.Context, a *App, path string, body any) er
 // List is the command that lists them. fields are the flags that the API filters by, as for Query; the caller adds
 // them.
 func (n Noun[T]) List(a *App, short, operation string, fields ...string) *cobra.Command {
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use: "list", Aliases: []string{"ls"}, Short: short, Args: cobra.NoArgs, Annotations: Calls(operation),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return n.PrintList(cmd, a, Query(cmd.Flags(), fields...))
 		},
 	}
+	WatchFlag(cmd)
+	return cmd
 }
 
 // PrintList reads the list, up to the command's limit, and prints it.
 func (n Noun[T]) PrintList(cmd *cobra.Command, a *App, query url.Values) error {
-	found, err := n.Find(cmd.Context(), a, query, Limit(cmd))
-	if err != nil {
+	return PrintList(cmd, a, func() ([]api.Item[T], output.Table[T], error) {
+		found, err := n.Find(cmd.Context(), a, query, Limit(cmd))
+		return found, n.Table, err
+	})
+}
+
+// WatchFlag adds --watch to a list that PrintList prints.
+func WatchFlag(cmd *cobra.Command) {
+	cmd.Flags().BoolP("watch", "w", false, "go on, and print what is new or has changed, until Ctrl-C")
+}
+
+// watchPause is the time between two reads of a list that is watched.
+const watchPause = 2 * time.Second
+
+// PrintList prints a list. With --watch it goes on with the rows that are new or have changed.
+func PrintList[T any](
+	cmd *cobra.Command, a *App, read func() ([]api.Item[T], output.Table[T], error),
+) error {
+	items, table, err := read()
+	if err == nil {
+		err = output.List(&a.Print, items, table)
+	}
+	if isWatch, _ := cmd.Flags().GetBool("watch"); err != nil || !isWatch {
 		return err
 	}
-	return output.List(&a.Print, found, n.Table)
+	changes := a.Print
+	changes.NoHeaders = true
+	for known := raws(items); ; {
+		select {
+		case <-time.After(watchPause):
+		case <-cmd.Context().Done():
+			return context.Cause(cmd.Context())
+		}
+		items, table, err := read()
+		if api.IsTransient(err) {
+			continue
+		}
+		changed := slices.DeleteFunc(slices.Clone(items), func(i api.Item[T]) bool { return known[string(i.Raw)] })
+		if err == nil && len(changed) > 0 {
+			err = output.List(&changes, changed, table)
+		}
+		if err != nil {
+			return err
+		}
+		known = raws(items)
+	}
+}
+
+// raws are the things of a list, as they came.
+func raws[T any](items []api.Item[T]) map[string]bool {
+	all := map[string]bool{}
+	for _, i := range items {
+		all[string(i.Raw)] = true
+	}
+	return all
 }
 
 // One is a command for one of them.

@@ -72,6 +72,32 @@ func (a *App) confirmer() func(ctx context.Context, question string) (bool, erro
 	}
 }
 
+// destructive are the names of commands that take away what cannot be had again, with their questions.
+var destructive = map[string]string{"delete": "Delete", "rollback": "Roll back"}
+
+// ask has a destructive command confirmed at a terminal, unless --yes was given.
+func (a *App) ask(cmd *cobra.Command) {
+	verb, run := destructive[cmd.Name()], cmd.RunE
+	if verb == "" || cmd.HasSubCommands() {
+		return
+	}
+	cmd.Flags().BoolP("yes", "y", false, "do not ask, at a terminal, before it is done")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		isSure, _ := cmd.Flags().GetBool("yes")
+		if isDry, err := cmd.Flags().GetBool("dry-run"); isSure || err == nil && isDry || a.Confirm == nil {
+			return run(cmd, args)
+		}
+		isWanted, err := a.Confirm(cmd.Context(), output.Clean(verb+" "+strings.Join(args, " "))+"?")
+		if err == nil && !isWanted {
+			err = exit.Failedf("nothing was changed")
+		}
+		if err != nil {
+			return err
+		}
+		return run(cmd, args)
+	}
+}
+
 // terminalSize reads a terminal's size at each call; nil when the file is no terminal.
 func terminalSize(file *os.File) func() (width, height int) {
 	fd := int(file.Fd())

@@ -41,7 +41,6 @@ func Command(a *cli.App) *cobra.Command {
 	cli.Choices(list, "attached", "true", "false")
 	c := cli.Group("floating-ips", "List, show, create and delete floating IPs",
 		list, Noun.Show(a, "Show a floating IP", "getFloatingIP"), create(a), remove(a))
-	c.Aliases = []string{"floating-ip"}
 	c.Long = `List, show, create and delete floating IPs. FLOATING_IP is an id or an address. "servers attach-ip" and
 "servers detach-ip" attach them to servers.`
 	return c

@@ -132,6 +132,9 @@ func (l *launch) connection() string { return l.order.text("connection_id") }
 
 func (l *launch) followHint() string { return orders.FollowHint(l.App, l.id, l.connection()) }
 
+// quiet is how long a terminal shows nothing while an order is being sent.
+const quiet = 2 * time.Second
+
 // grace is how long the answer may take after Ctrl-C.
 const grace = 20 * time.Second
 
@@ -155,6 +158,11 @@ func (l *launch) send(ctx context.Context) (order api.Item[api.Order], err error
 		}
 		cancel(context.Cause(ctx))
 	})()
+	if l.ErrSize != nil {
+		defer time.AfterFunc(quiet, func() {
+			l.Notef("The order is sent; its answer comes when Nova has accepted the servers.")
+		}).Stop()
+	}
 	isLost, err := l.Resend(ctx, "order", func() (err error) {
 		order, err = api.Send[api.Order](sending, l.API(), http.MethodPost, "/v1/launch", l.order)
 		return err
@@ -238,12 +246,17 @@ func (l *launch) dryRun(ctx context.Context) error {
 	return err
 }
 
-// reportText has a line for each finding.
+// reportText has a line for each finding: first what fails, then what would be launched, then what is not known.
 func reportText(r api.LaunchReport, color bool) string {
 	var text strings.Builder
 	for _, p := range r.Problems {
 		line := api.WithAllowed(p.Field+": "+p.Detail, "", domain.Deref(p.Allowed))
 		fmt.Fprintln(&text, output.Paint(color, "error")+"  "+output.Clean(line))
+	}
+	if r.Ok {
+		for _, line := range launches(domain.Deref(r.Resolved)) {
+			fmt.Fprintln(&text, output.Paint(color, "ok")+"  "+output.Clean(line))
+		}
 	}
 	for _, u := range r.Unchecked {
 		fmt.Fprintln(&text, output.Dim(color, "unchecked")+"  "+output.Clean(u.Field+": "+u.Detail))
@@ -251,18 +264,38 @@ func reportText(r api.LaunchReport, color bool) string {
 	if r.AsOf != nil {
 		fmt.Fprintln(&text, output.Dim(color, "as of "+output.Time(*r.AsOf)))
 	}
-	if !r.Ok {
-		return text.String()
-	}
-	for _, s := range domain.Deref(r.Resolved) {
-		line := "would launch " + s.Name + " with flavor " + s.FlavorID
-		if s.ImageID != nil {
-			line += ", image " + *s.ImageID
-		}
-		if networks := domain.Deref(s.NetworkIds); len(networks) > 0 {
-			line += ", " + output.Plural(len(networks), "network") + " " + strings.Join(networks, ", ")
-		}
-		fmt.Fprintln(&text, output.Paint(color, "ok")+"  "+output.Clean(line))
-	}
 	return text.String()
+}
+
+// launches has a line for each run of servers that are alike.
+func launches(all []api.LaunchResolved) []string {
+	var lines []string
+	for begin := 0; begin < len(all); {
+		of, end := ingredients(all[begin]), begin+1
+		for end < len(all) && ingredients(all[end]) == of {
+			end++
+		}
+		names := all[begin].Name
+		switch n := end - begin; {
+		case n == 2:
+			names += " and " + all[end-1].Name
+		case n > 2:
+			names = fmt.Sprintf("%d servers, %s to %s,", n, names, all[end-1].Name)
+		}
+		lines = append(lines, "would launch "+names+of)
+		begin = end
+	}
+	return lines
+}
+
+// ingredients are what a server is launched with.
+func ingredients(s api.LaunchResolved) string {
+	text := " with flavor " + s.FlavorID
+	if s.ImageID != nil {
+		text += ", image " + *s.ImageID
+	}
+	if networks := domain.Deref(s.NetworkIds); len(networks) > 0 {
+		text += ", " + output.Plural(len(networks), "network") + " " + strings.Join(networks, ", ")
+	}
+	return text
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/api"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/cli"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/clitest"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/exit"
@@ -102,5 +103,27 @@ func TestVolumes(t *testing.T) {
 		if !strings.Contains(string(got), tc.want) {
 			t.Errorf("%q gives %s, not %s", tc.args, got, tc.want)
 		}
+	}
+}
+
+// TestLaunches: servers that are alike share a line, whatever their count.
+func TestLaunches(t *testing.T) {
+	t.Parallel()
+	image := "i"
+	all := []api.LaunchResolved{{Name: "db", FlavorID: "1"}}
+	for n := range 100 {
+		all = append(all, api.LaunchResolved{Name: fmt.Sprintf("web-%d", n+1), FlavorID: "2", ImageID: &image})
+	}
+	all = append(all, api.LaunchResolved{Name: "a", FlavorID: "1"}, api.LaunchResolved{Name: "b", FlavorID: "1"})
+	report := api.LaunchReport{
+		Ok: true, Resolved: &all, Unchecked: []api.LaunchUnchecked{{Field: "quota", Detail: "it is not shown"}},
+	}
+	const want = `ok  would launch db with flavor 1
+ok  would launch 100 servers, web-1 to web-100, with flavor 2, image i
+ok  would launch a and b with flavor 1
+unchecked  quota: it is not shown
+`
+	if got := reportText(report, false); got != want {
+		t.Errorf("got %s", got)
 	}
 }

@@ -31,18 +31,20 @@ var leases = cli.Noun[api.Lease]{
 			a.Notef("warning: %s", warning)
 		}
 	},
+	Below: func(a *cli.App, l api.Item[api.Lease]) error {
+		return output.Below(&a.Print, l.Value.Events, stepTable)
+	},
 	Table: output.Table[api.Lease]{
 		Columns: []string{
 			"ID", "NAME", "STATUS*", "START", "END", "RESERVES", "REASON", "ON_END+", "DEGRADED+",
 			"CREATED+:created_at",
 		},
 		Details: []string{
-			"WARNS:before_end", "ISOLATION*", "EVENTS", "SERVERS", "FLAVORS", "ORDER:order_id", "USER:user_id",
+			"WARNS:before_end", "ISOLATION*", "SERVERS", "FLAVORS", "ORDER:order_id", "USER:user_id",
 		},
 		Texts: map[string]func(api.Lease) string{
 			"END":      func(l api.Lease) string { return output.Time(endOf(l)) },
-			"RESERVES": reserves, "REASON": reason, "EVENTS": steps, "FLAVORS": flavors,
-			"SERVERS": changed,
+			"RESERVES": reserves, "REASON": reason, "FLAVORS": flavors, "SERVERS": changed,
 			"DEGRADED": func(l api.Lease) string {
 				if l.Degraded {
 					return "yes"
@@ -51,6 +53,11 @@ var leases = cli.Noun[api.Lease]{
 			},
 		},
 	},
+}
+
+// stepTable is when each step of a lease is due, and how it went.
+var stepTable = output.Table[api.LeaseEvent]{
+	Columns: []string{"EVENT:type", "STATUS*", "DUE:due_at", "DONE:at", "RETRY:retry_at", "FAILED+:attempts"},
 }
 
 // reserves lists the reservations: hosts by their number, instances by their ids.
@@ -76,19 +83,6 @@ func reasonText(r *api.LeaseReason) string {
 		return ""
 	}
 	return r.Code + ": " + r.Detail
-}
-
-// steps says of each step when it is due, and how it went.
-func steps(l api.Lease) string {
-	var all []string
-	for _, e := range l.Events {
-		at := e.DueAt
-		if e.At != nil {
-			at = *e.At
-		}
-		all = append(all, string(e.Type)+" "+string(e.Status)+" "+output.Time(at))
-	}
-	return strings.Join(all, ", ")
 }
 
 // changed says what the end did to servers besides on_end.

@@ -332,7 +332,7 @@ func remove(a *cli.App) *cobra.Command {
 	var wait cli.Wait
 	var isOrphan bool
 	cmd := &cobra.Command{
-		Use: "delete (KIND NAME... | KIND/NAME...)", Aliases: []string{"rm"},
+		Use:   "delete (KIND NAME... | KIND/NAME...)",
 		Short: "Delete managed resources, with what they are made of", Args: cobra.MinimumNArgs(1),
 		Long: `Delete managed resources, with their servers, volumes and other objects. What others still need waits for
 them.`,

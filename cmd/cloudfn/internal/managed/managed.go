@@ -189,13 +189,13 @@ func list(a *cli.App) *cobra.Command {
 		Args:    cobra.MaximumNArgs(1), Annotations: cli.Calls("listManaged", "listManagedOfKind"),
 		ValidArgsFunction: a.Complete(1, Finder(a)),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			found, err := Find(cmd, a, args)
-			if err != nil {
-				return err
-			}
-			return output.List(&a.Print, found, Noun.Table)
+			return cli.PrintList(cmd, a, func() ([]api.Item[api.Managed], output.Table[api.Managed], error) {
+				found, err := Find(cmd, a, args)
+				return found, Noun.Table, err
+			})
 		},
 	}
+	cli.WatchFlag(cmd)
 	FilterFlags(cmd)
 	return cmd
 }

@@ -73,10 +73,29 @@ func Plan(ctx context.Context, a *cli.App, d documents.Document) (Change, error)
 	return change, nil
 }
 
-// Deletion is the end of what a document declares.
-func Deletion(d documents.Document) Change {
+// Deletion is the end of what a document declares, with its members.
+func Deletion(d documents.Document, members []api.Member) Change {
 	fields := differences(documents.Document{Fields: map[string]any{"spec": d.Spec()}}, documents.Document{})
-	return Change{Kind: d.Kind, Name: d.Name, Action: ActionDelete, Fields: fields}
+	change := Change{Kind: d.Kind, Name: d.Name, Action: ActionDelete, Fields: fields}
+	if n := len(members); n > 0 {
+		change.Note = fmt.Sprintf("deletes %s: %s", output.Count(n, "object"), objects(members))
+	}
+	return change
+}
+
+// named is how many objects a note names.
+const named = 5
+
+// objects are the names of members, as far as a note has room for them.
+func objects(members []api.Member) string {
+	var names []string
+	for _, m := range members[:min(len(members), named)] {
+		names = append(names, m.Name)
+	}
+	if rest := len(members) - named; rest > 0 {
+		return strings.Join(names, ", ") + fmt.Sprintf(" and %d more", rest)
+	}
+	return strings.Join(names, ", ")
 }
 
 // compare compares a flavor as it would be with the one that is there: its dry run answers what it would be.
@@ -294,7 +313,7 @@ func memberNames(ctx context.Context, a *cli.App, r Reference, diff api.ManagedD
 
 // ShowChanges prints what declarations change: for people as lines that are removed and added.
 func ShowChanges(a *cli.App, all []Change) error {
-	if a.Print.Format != "table" && a.Print.Format != "wide" {
+	if !a.Print.IsTable() {
 		return PrintChanges(a, all)
 	}
 	var text strings.Builder

@@ -1,5 +1,5 @@
-// Package output prints what the API gave: as a table for people, as JSON or YAML for programs, or as names for
-// scripts.
+// Package output prints what the API gave: as a table for people, as JSON, YAML or CSV for programs, or as names and
+// values for scripts.
 package output
 
 import (
@@ -23,7 +23,7 @@ import (
 )
 
 // Formats are what -o takes.
-var Formats = []string{"table", "wide", "json", "yaml", "name"}
+var Formats = []string{"table", "wide", "json", "yaml", "name", "csv", "value"}
 
 // Printer prints to one place in one format.
 type Printer struct {
@@ -32,18 +32,26 @@ type Printer struct {
 	Columns []string // only these, by their titles in a table and by their fields in JSON and YAML
 	Color   bool
 	Width   int // of the terminal, which a table keeps to; 0 = unlimited
+
+	Sort      string // the column by which lists are sorted, with :desc for the other order; "" = as the API has them
+	NoHeaders bool
 }
 
 // IsData reports whether the format is for programs: JSON or YAML.
 func (p *Printer) IsData() bool { return p.Format == "json" || p.Format == "yaml" }
 
+// IsTable reports whether the format is for people.
+func (p *Printer) IsTable() bool { return p.Format == "table" || p.Format == "wide" }
+
 // IsWhole reports whether all of a thing is printed for people.
-func (p *Printer) IsWhole() bool {
-	return (p.Format == "table" || p.Format == "wide") && len(p.Columns) == 0
-}
+func (p *Printer) IsWhole() bool { return p.IsTable() && len(p.Columns) == 0 }
 
 // List prints many things.
 func List[T any](p *Printer, items []api.Item[T], t Table[T]) error {
+	items, err := sorted(p, items, t)
+	if err != nil {
+		return err
+	}
 	if p.IsData() {
 		raw := make([]json.RawMessage, len(items))
 		for i, item := range items {
@@ -63,7 +71,7 @@ func List[T any](p *Printer, items []api.Item[T], t Table[T]) error {
 	if err != nil {
 		return err
 	}
-	g := grid{hasColor: p.Color}
+	g := grid{hasColor: p.Color, noHead: p.NoHeaders}
 	if p.Format == "table" {
 		g.width = p.Width
 	}
@@ -77,6 +85,9 @@ func List[T any](p *Printer, items []api.Item[T], t Table[T]) error {
 			row[i] = t.Text(c.path, item.Value)
 		}
 		g.rows = append(g.rows, row)
+	}
+	if !p.IsTable() {
+		return p.plain(g.head, g.rows)
 	}
 	return g.write(p.Out)
 }
@@ -118,6 +129,9 @@ func One[T any](p *Printer, item api.Item[T], t Table[T]) error {
 		if all, err = choose(p, all); err != nil {
 			return err
 		}
+	}
+	if !p.IsTable() {
+		return p.plainOne(all, func(c column) string { return t.Text(c.path, item.Value) })
 	}
 	g := grid{hasColor: p.Color}
 	for _, c := range all {
@@ -269,7 +283,7 @@ var abbreviations = strings.NewReplacer("Vcpus", "vCPUs", " vcpus", " vCPUs", "R
 // choose gives the columns that the user wants, in that order; by default those that are not wide.
 func choose(p *Printer, all []column) ([]column, error) {
 	if len(p.Columns) == 0 {
-		if p.Format == "wide" {
+		if p.Format == "wide" || p.Format == "csv" {
 			return all, nil
 		}
 		return slices.DeleteFunc(all, func(c column) bool { return c.isWide }), nil

@@ -55,8 +55,14 @@ func TestFormats(t *testing.T) {
 			Printer{Format: "table", Color: true, Columns: []string{"state"}},
 			"\x1b[1mSTATE\x1b[0m\n\x1b[32mactive\x1b[0m\n-\n",
 		},
-		"name": {Printer{Format: "name"}, "web\nréseau\n"},
-		"yaml": {Printer{Format: "yaml"}, "- name: web\n  state: active\n- name: réseau\n  state: \"\"\n"},
+		"sorted": {Printer{Format: "name", Sort: "Name"}, "réseau\nweb\n"},
+		"sorted in the other order": {
+			Printer{Format: "table", Sort: "state:desc", NoHeaders: true}, "web     active\nréseau  -\n",
+		},
+		"csv":   {Printer{Format: "csv"}, "name,state,more\nweb,active,\nréseau,,\n"},
+		"value": {Printer{Format: "value", Columns: []string{"state", "name"}}, "active web\n réseau\n"},
+		"name":  {Printer{Format: "name"}, "web\nréseau\n"},
+		"yaml":  {Printer{Format: "yaml"}, "- name: web\n  state: active\n- name: réseau\n  state: \"\"\n"},
 		"json": {
 			Printer{Format: "json", Columns: []string{"NAME"}},
 			"[\n  {\n    \"name\": \"web\"\n  },\n  {\n    \"name\": \"réseau\"\n  }\n]\n",
@@ -397,5 +403,26 @@ func TestBarsInColor(t *testing.T) {
 	}
 	if got := (Bars{ASCII: true}).Legend("running", "not running"); got != "# running  - not running" {
 		t.Errorf("the legend in ASCII is %q", got)
+	}
+}
+
+// TestPlain: a cell is no formula of a spreadsheet, numbers have their order, and one thing has a value in each line.
+func TestPlain(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	p := Printer{Out: &out, Format: "csv", Sort: "state", NoHeaders: true}
+	all := things(t, thing{"=1+1", "10"}, thing{`a,"b"`, "9"}, thing{"\x1b[1m", "-1"})
+	const want = "\uFFFD[1m,-1,\n\"a,\"\"b\"\"\",9,\n'=1+1,10,\n"
+	if err := List(&p, all, thingTable); err != nil || out.String() != want {
+		t.Errorf("got %q, %v", out.String(), err)
+	}
+	out.Reset()
+	p = Printer{Out: &out, Format: "value"}
+	if err := One(&p, all[0], thingTable); err != nil || out.String() != "=1+1\n10\n\n" {
+		t.Errorf("got %q, %v", out.String(), err)
+	}
+	p = Printer{Out: &out, Format: "table", Sort: "size"}
+	if err := List(&p, all, thingTable); err == nil || !strings.Contains(err.Error(), "name, state, more") {
+		t.Errorf("got %v", err)
 	}
 }

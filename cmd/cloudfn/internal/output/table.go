@@ -24,6 +24,7 @@ type grid struct {
 	isState  []bool // which columns are colored
 	hasColor bool
 	width    int // that the table may have; 0 = any
+	noHead   bool
 }
 
 const (
@@ -84,6 +85,9 @@ func (g grid) write(out io.Writer) error {
 	g.fit(widths)
 	w := bufio.NewWriter(out)
 	for n, row := range all {
+		if n == 0 && g.noHead {
+			continue
+		}
 		for i, cell := range row {
 			cell = shorten(cell, widths[i])
 			padding := strings.Repeat(" ", widths[i]-cells(cell))

@@ -4,7 +4,6 @@ package requests
 import (
 	"cmp"
 	"io"
-	"net/http"
 	"net/url"
 
 	"github.com/spf13/cobra"
@@ -20,7 +19,6 @@ const path = "/v1/requests"
 
 // Command reads the log.
 func Command(a *cli.App) *cobra.Command {
-	var onlyErrors bool
 	cmd := &cobra.Command{
 		Use: "requests", Short: "Read the request log, the newest first", Args: cobra.NoArgs,
 		Example: "  cloudfn requests --since 1h --errors\n" +
@@ -31,19 +29,15 @@ func Command(a *cli.App) *cobra.Command {
 			list := api.List[api.Request]{
 				Path: path, Key: "requests", Query: query(cmd.Flags()), Limit: cli.Limit(cmd),
 			}
-			if onlyErrors {
-				list.Keep = func(r api.Request) bool { return r.Status >= http.StatusBadRequest }
-			}
-			found, err := list.Read(cmd.Context(), a.API())
-			if err != nil {
-				return err
-			}
-			return output.List(&a.Print, found, table)
+			return cli.PrintList(cmd, a, func() ([]api.Item[api.Request], output.Table[api.Request], error) {
+				found, err := list.Read(cmd.Context(), a.API())
+				return found, table, err
+			})
 		},
 	}
+	cli.WatchFlag(cmd)
 	filterFlags(a, cmd)
 	cli.LimitFlag(cmd, 50)
-	cmd.Flags().BoolVar(&onlyErrors, "errors", false, "only requests that were answered with 400 or more")
 	cmd.AddCommand(export(a))
 	return cmd
 }
@@ -54,10 +48,19 @@ func filterFlags(a *cli.App, cmd *cobra.Command) {
 		"only from then on: a time such as 2026-01-02T03:04:05Z, or how long ago, such as 90m, 24h or 7d")
 	cmd.Flags().String("acted-through", "", "only requests through this connection of the project (any = through any)")
 	cli.Choices(cmd, "acted-through", "any")
+	cmd.Flags().Bool(string(domain.RequestErrors), false, "only requests that were answered with 400 or more")
+	cmd.Flags().Bool(string(domain.RequestChanges), false, "only requests that may have changed something")
+	cmd.MarkFlagsMutuallyExclusive(string(domain.RequestErrors), string(domain.RequestChanges))
 }
 
 func query(flags *pflag.FlagSet) url.Values {
-	return cli.Query(flags, "scope", "project:project_id", "since", "acted-through")
+	selected := cli.Query(flags, "scope", "project:project_id", "since", "acted-through")
+	for _, kind := range []domain.RequestKind{domain.RequestErrors, domain.RequestChanges} {
+		if isOn, _ := flags.GetBool(string(kind)); isOn {
+			selected.Set("only", string(kind))
+		}
+	}
+	return selected
 }
 
 func export(a *cli.App) *cobra.Command {

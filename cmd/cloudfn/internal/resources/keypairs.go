@@ -3,6 +3,8 @@ package resources
 import (
 	"encoding/json"
 	"errors"
+	"net/http"
+	"net/url"
 	"os"
 	"strings"
 
@@ -12,6 +14,7 @@ import (
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/cli"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/exit"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/output"
+	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
 var keyPairTable = output.Table[api.KeyPairCreated]{
@@ -21,10 +24,47 @@ var keyPairTable = output.Table[api.KeyPairCreated]{
 
 // KeyPairs holds the commands for key pairs.
 func KeyPairs(a *cli.App) *cobra.Command {
-	c := cli.Group("keypairs", "Create SSH key pairs", createKeyPair(a))
-	c.Aliases = []string{"keypair"}
-	c.Long = `Create SSH key pairs of yours. "resources keypairs" lists them, "resources delete-keypair" deletes them.`
-	return c
+	return cli.Group("keypairs", "Manage your SSH key pairs", listKeyPairs(a), createKeyPair(a), deleteKeyPair(a))
+}
+
+func listKeyPairs(a *cli.App) *cobra.Command {
+	return &cobra.Command{
+		Use: "list", Short: "List your SSH key pairs", Args: cobra.NoArgs, Aliases: []string{"ls"},
+		Annotations: cli.Calls("listResources"), ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			r, err := get(cmd.Context(), a, "keypairs")
+			if err == nil {
+				err = failures(r)
+			}
+			if err != nil {
+				return err
+			}
+			return list(&a.Print, r.Keypairs, nil, "NAME", "FINGERPRINT", "TYPE")
+		},
+	}
+}
+
+func deleteKeyPair(a *cli.App) *cobra.Command {
+	return &cobra.Command{
+		Use: "delete KEYPAIR...", Short: "Delete SSH key pairs, such as those that launches generated",
+		Long: `Delete SSH key pairs of yours. One that a launch generated is named cloudfn- and the id of the order:
+orders show shows it. It stays when its servers are deleted. Servers keep the public key that they have.`,
+		Example: "  cloudfn keypairs delete cloudfn-019b7c5e-2a10-7c44-9d0b-2f6a1c0e9a11",
+		Args:    cobra.MinimumNArgs(1), Annotations: cli.Calls("deleteKeyPair"),
+		ValidArgsFunction: a.Complete(0, Finder(a, "keypairs")),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.Each(args, func(name string) error {
+				err := a.API().Do(cmd.Context(), http.MethodDelete, path+"/keypairs/"+url.PathEscape(name), nil, nil)
+				return cli.Near(err, name, func() (names []string) {
+					r, _ := get(cmd.Context(), a, "keypairs")
+					for _, pair := range domain.Deref(r.Keypairs) {
+						names = append(names, pair.Name)
+					}
+					return names
+				})
+			})
+		},
+	}
 }
 
 func createKeyPair(a *cli.App) *cobra.Command {

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
@@ -54,32 +53,8 @@ func Command(a *cli.App) *cobra.Command {
 			return failures(found.Value)
 		},
 	}
-	cmd.AddCommand(deleteKeyPair(a))
 	a.ConnectionFlag(cmd, "what can be ordered through this connection: flavors, images, networks, quota")
 	return cmd
-}
-
-func deleteKeyPair(a *cli.App) *cobra.Command {
-	return &cobra.Command{
-		Use: "delete-keypair NAME...", Short: "Delete SSH key pairs, such as those that launches generated",
-		Long: `Delete SSH key pairs of yours. One that a launch generated is named cloudfn- and the id of the order:
-orders show shows it, and "resources keypairs" lists all. Servers keep the public key that they have.`,
-		Example: "  cloudfn resources delete-keypair cloudfn-019b7c5e-2a10-7c44-9d0b-2f6a1c0e9a11",
-		Args:    cobra.MinimumNArgs(1), Annotations: cli.Calls("deleteKeyPair"),
-		ValidArgsFunction: a.Complete(0, Finder(a, "keypairs")),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.Each(args, func(name string) error {
-				err := a.API().Do(cmd.Context(), http.MethodDelete, path+"/keypairs/"+url.PathEscape(name), nil, nil)
-				return cli.Near(err, name, func() (names []string) {
-					r, _ := get(cmd.Context(), a, "keypairs")
-					for _, pair := range domain.Deref(r.Keypairs) {
-						names = append(names, pair.Name)
-					}
-					return names
-				})
-			})
-		},
-	}
 }
 
 // noteAge says how old an answer about a connection is, and which of its lists are cut.
@@ -103,7 +78,7 @@ func show(a *cli.App, wanted []string, found api.Item[api.Resources]) error {
 		return output.One(&a.Print, found, output.Table[api.Resources]{})
 	}
 	for i, kind := range wanted {
-		if len(wanted) > 1 && a.Print.Format != "name" {
+		if len(wanted) > 1 && a.Print.IsTable() {
 			if i > 0 {
 				fmt.Fprintln(a.Out)
 			}

@@ -68,7 +68,6 @@ func Command(a *cli.App) *cobra.Command {
 		create(a),
 		Noun.Delete(a, "Delete security groups and their rules", "deleteSecurityGroup"),
 		listRules(a), addRule(a), removeRule(a))
-	c.Aliases = []string{"security-group"}
 	c.Long = `List, show, create and delete security groups, and change their rules. SECURITY-GROUP is an id, or a name
 that only one security group has.`
 	return c

@@ -12,8 +12,7 @@ import (
 )
 
 func (s *servers) deleteCommand() *cobra.Command {
-	cmd := s.actCommand("delete", "Delete servers, without asking", "")
-	cmd.Aliases = []string{"rm"}
+	cmd := s.actCommand("delete", "Delete servers", "")
 	cmd.Flags().Bool("force", false, "also servers that existed before they were connected")
 	cmd.Flags().Bool("dry-run", false, "only show what is deleted with them, and what stays")
 	act := cmd.RunE

@@ -42,7 +42,6 @@ func Command(a *cli.App) *cobra.Command {
 	c.AddCommand(s.stateCommands()...)
 	c.AddCommand(s.networkCommands()...)
 	c.AddCommand(s.floatingIPCommands()...)
-	c.Aliases = []string{"server"}
 	c.Long = `List, show and act on servers. SERVER is the id of a server, or of the instance that it is tracked as,
 or a name that only one server has. -o name prints for each server what other commands take: its name, or its id where
 the name is not enough.`
@@ -92,13 +91,13 @@ func (s *servers) listCommand() *cobra.Command {
 			if err := f.normalize(); err != nil {
 				return err
 			}
-			found, err := s.find(cmd.Context(), f)
-			if err != nil {
-				return err
-			}
-			return output.List(&s.Print, found, serverTable(found, s.Now()))
+			return cli.PrintList(cmd, s.App, func() ([]api.Item[api.Server], output.Table[api.Server], error) {
+				found, err := s.find(cmd.Context(), f)
+				return found, serverTable(found, s.Now()), err
+			})
 		},
 	}
+	cli.WatchFlag(cmd)
 	cmd.Flags().StringSliceVar(&f.statuses, "status", nil, "only these statuses, such as ACTIVE or SHUTOFF")
 	cmd.Flags().StringVar(&f.name, "name", "", "only servers whose name contains this")
 	cmd.Flags().Bool("tracked", false, "only those that are tracked as instances (=false: only the others)")
@@ -312,9 +311,9 @@ func (s *servers) historyCommand() *cobra.Command {
 
 var historyTable = output.Table[api.ServerEvent]{
 	Columns: []string{
-		"AT", "STATE*:data.state", "BEFORE:data.previous_state", "USER", "PROJECT:data.actor.project_id",
-		"ACTION:data.actor.action", "CONNECTION+:data.actor.connection_id", "ORDER+:data.actor.order_id", "TYPE+",
-		"ID+",
+		"AT", "STATE*:data.state", "BEFORE:data.previous_state", "STATUS:data.status", "USER",
+		"PROJECT:data.actor.project_id", "ACTION:data.actor.action", "CONNECTION+:data.actor.connection_id",
+		"ORDER+:data.actor.order_id", "TYPE+", "ID+",
 	},
 	Texts: map[string]func(api.ServerEvent) string{"USER": user},
 }

@@ -45,7 +45,6 @@ func Command(a *cli.App) *cobra.Command {
 		Noun.Show(a, "Show a volume", "getVolume"),
 		create(a),
 		Noun.Delete(a, "Delete volumes, and what is on them", "deleteVolume"))
-	c.Aliases = []string{"volume"}
 	c.Long = "List, show, create and delete volumes. VOLUME is an id, or a name that only one volume has."
 	return c
 }
