@@ -1,5 +1,6 @@
 // What people do with the console, against the real daemon and the real sandbox cloud.
 import assert from 'node:assert/strict';
+import { readFileSync } from 'node:fs';
 import { after, before, test } from 'node:test';
 import { account, browser, open, order, passwordField, timeLimit, row, userField, visit } from './harness.mjs';
 
@@ -75,6 +76,14 @@ test('the chart tells each hour to the mouse and to the keyboard', { timeout: ti
   assert.equal(await hours.first().getAttribute('tabindex'), '0');
   await page.getByText('The same as a table').click();
   assert.equal(await page.getByRole('row').filter({ hasText: 'missing' }).count(), 3);
+  const [file] = await Promise.all([
+    page.waitForEvent('download'),
+    page.getByRole('button', { name: 'Save as CSV' }).click(),
+  ]);
+  const lines = readFileSync(await file.path(), 'utf8').trimEnd().split('\r\n');
+  assert.equal(lines.length, 25);
+  assert.match(lines.at(-1), /^\d{4}-\d\d-\d\dT\d\d:00:00Z,7,8,0,0,sampled$/);
+  assert.match(lines.at(-9), /Z,,,,\d*,missing$/);
   await page.getByRole('radio', { name: '7 days' }).check();
   await page.locator('.hour').nth(167).waitFor();
   await page.locator('.gauge').getByText('Servers').waitFor();

@@ -82,6 +82,13 @@ test('selected servers are stopped and started together', { timeout: 3 * timeLim
   await many.getByRole('button', { name: 'Clear' }).click();
   await many.waitFor({ state: 'hidden' });
   assert.equal(await page.getByLabel('Select slow-1').isChecked(), false);
+  for (const [order, first] of [
+    ['name', 'slow-1'],
+    ['-name', 'slow-2'],
+  ]) {
+    await page.getByLabel('Order').selectOption(order);
+    await page.locator('.box:not([inert]) tbody tr:first-child', { hasText: first }).waitFor();
+  }
   await page.getByLabel('Select slow-2').check();
   await many.getByRole('button', { name: 'Stop the selected servers' }).click();
   await page.locator('#toast', { hasText: 'Stop is under way for 1 server.' }).waitFor();

@@ -20,7 +20,7 @@ export function past() {
 
   async function readStates() {
     const { events } = await get(`/v1/servers/history/${server.instance.id}?limit=100`);
-    const all = events.map((e, n) => ({ ...e, isLast: n === 0 })); // what is over moves no more
+    const all = events.map((e, n) => ({ ...e, isLast: n === 0 })); // only the last state may still move
     keyed(states.body, all, (e) => e.id, ({ at, type, data, isLast }) => states.row(clock(at, true),
       data.state && isLast ? mark(data.state) : data.state || type, data.status, data.actor?.action,
       data.actor ? data.actor.user_name || data.actor.user_id : '–',

@@ -1,5 +1,5 @@
 // What runs now, what ran in each hour, and how much of the quota is used.
-import { el, set, heading, choice, bar, table, clock, empty } from './dom.js';
+import { el, set, button, heading, choice, bar, table, clock, empty } from './dom.js';
 import { call, get } from './api.js';
 import { filter, keep } from './address.js';
 import { chart, words } from './chart.js';
@@ -7,7 +7,7 @@ import { chart, words } from './chart.js';
 const ranges = [['24', '24 hours'], ['168', '7 days'], ['720', '30 days']];
 
 export function view({ refresh }) {
-  let hours = ranges.find(([value]) => value === filter('hours'))?.[0] || '24', sign = '';
+  let hours = ranges.find(([value]) => value === filter('hours'))?.[0] || '24', sign = '', drawn = [];
   const picture = chart();
   const now = el('div', { class: 'figures' });
   const quota = el('div', { class: 'gauges' });
@@ -21,8 +21,19 @@ export function view({ refresh }) {
       refresh();
     })),
     nothing, el('section', { class: 'card', 'aria-label': 'Servers per hour' }, now, picture.node,
-      el('details', {}, el('summary', {}, 'The same as a table'), list.node)),
+      el('details', {}, el('summary', {}, 'The same as a table'), list.node,
+        button('Save as CSV', save, { kind: 'quiet' }))),
     el('section', { class: 'card' }, el('h2', {}, 'Quota'), quota));
+
+  /** save writes the hours that are shown into a file. */
+  function save() {
+    const lines = drawn.map((h) => [h.hour, h.running, h.total, h.launched, h.uncertain, h.source].join(','));
+    const text = ['hour,running,total,launched,uncertain,source', ...lines, ''].join('\r\n');
+    const href = URL.createObjectURL(new Blob([text], { type: 'text/csv' }));
+    const link = el('a', { href, download: 'servers.csv' });
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(href), 60_000);
+  }
 
   async function load() {
     const requested = hours;
@@ -49,7 +60,7 @@ export function view({ refresh }) {
       peak ? figure('Most running', peak.running, `of ${peak.total}`, `${clock(peak.hour)} UTC`) : null,
       figure('Hours known', stats.hours.length - lost, `of ${stats.hours.length}`,
         `${rebuilt} rebuilt, ${lost} missing`));
-    picture.draw(stats.hours);
+    picture.draw(drawn = stats.hours);
     set(list.body, [...stats.hours].reverse().map((h) => list.row(clock(h.hour), h.running ?? '–', h.total ?? '–',
       h.launched ?? '–', words(h), h.source)));
     set(nothing, last?.total || used?.used ? null : empty(last ? `No servers at ${clock(last.hour)} UTC`

@@ -163,6 +163,9 @@ function changes(before, servers) {
 const warm = () => ({ until: 0, touch() { this.until = Date.now() + 15000; },
   get on() { return Date.now() < this.until; } });
 
+const sorts = [['', 'Newest first'], ['created_at', 'Oldest first'], ['name', 'By name'], ['-name', 'By name, Z to A'],
+  ['-updated_at', 'Changed last']];
+
 /** selection is what people have selected of the list, and what they can do with all of it. */
 function selection(done) {
   const chosen = new Set(), node = el('div', { class: 'row', role: 'group', 'aria-label': 'Selected servers' });
@@ -238,7 +241,7 @@ function all(refresh, hold) {
   const reload = () => {
     if (!node.isConnected) return; // the user has left while the name was typed
     pages.reset();
-    keep({ name: name.value.trim(), status: status.value });
+    keep({ name: name.value.trim(), status: status.value, sort: order.value });
     refresh(true);
   };
   const typed = later(reload, 300);
@@ -249,15 +252,18 @@ function all(refresh, hold) {
     ['ERROR', 'Error'], ['REBOOT', 'Rebooting'], ['SHELVED_OFFLOADED', 'Shelved'], ['PAUSED', 'Paused'],
       ['SUSPENDED', 'Suspended']].map(([v, text]) => el('option', { value: v }, text)));
   if ([...status.options].some((o) => o.value === filter('status'))) status.value = filter('status');
+  const order = el('select', { 'aria-label': 'Order', onchange: reload }, sorts.map(([v, text]) => el('option',
+    { value: v }, text)));
+  if (sorts.some(([v]) => v === filter('sort'))) order.value = filter('sort');
   const many = selection(() => { hot.touch(); refresh(); });
-  const list = table('Servers of the project, the newest first',
+  const list = table('Servers of the project',
     [['Name'], ['Status'], ['Addresses'], ['Flavor'], ['Age', 'n'], ['Actions', 'acting'], ['Select', 'n']]);
   list.node.hidden = true;
   const nothing = el('div');
   const more = button('Show more', () => { pages.more(); refresh(); });
   more.hidden = true;
-  const node = el('div', {}, heading('Servers', name, status, el('a', { class: 'button primary', href: '#/launch' },
-    'Launch')), many.node, list.node, nothing, more);
+  const launch = el('a', { class: 'button primary', href: '#/launch' }, 'Launch');
+  const node = el('div', {}, heading('Servers', name, status, order, launch), many.node, list.node, nothing, more);
 
   const row = (server) => list.row(el('a', { href: `#/servers/${server.id}`, 'data-key': 'open' }, title(server)),
     mark(stateOf(server), server.partial ? 'cell is down' : word(server, stateOf(server))), addresses(server),
@@ -271,7 +277,8 @@ function all(refresh, hold) {
     if (name.value.trim()) query.set('name', name.value.trim());
     if (status.value) query.set('status', status.value);
     const requested = String(query), done = answered();
-    const servers = await pages.load(`/v1/servers${requested ? `?${requested}` : ''}`);
+    if (order.value) query.set('sort', order.value);
+    const servers = await pages.load(`/v1/servers${query.size ? `?${query}` : ''}`);
     before = changes(before, servers);
     list.node.hidden = !servers.length;
     keyed(list.body, servers, (s) => s.id, row);
