@@ -191,7 +191,7 @@ func TestOrdersOfOtherReplicas(t *testing.T) {
 			return (&event{service: s}).reconcile(t.Context())
 		},
 		"the one that follows": func(t *testing.T, s *service) error {
-			s.followFor = time.Minute
+			s.followFor, s.pause = 3*time.Hour, time.Hour // it waits only while something is changing
 			return (&event{service: s}).follow(t.Context())
 		},
 	} {

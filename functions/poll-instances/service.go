@@ -170,19 +170,22 @@ func (e *event) reconcile(ctx context.Context) error {
 }
 
 // follow polls with growing pauses while Nova is changing instances. It reconciles orders also after the last change,
-// which another replica may have stored.
+// which another replica may have stored. When nothing is changing it waits for nothing.
 func (e *event) follow(ctx context.Context) error {
 	end := time.Now().Add(e.followFor)
-	for wait := e.pause; time.Now().Add(wait).Before(end) && flow.Sleep(ctx, wait); wait = min(wait*5/4, longestPause) {
+	for wait := e.pause; ; wait = min(wait*5/4, longestPause) {
 		moving, err := e.polls.ListMoving(ctx, movingFor)
-		if err == nil && len(moving) > 0 {
-			err = e.readMoving(ctx, moving)
+		if err != nil || len(moving) == 0 {
+			return errors.Join(err, e.reconcileOrders(ctx))
 		}
-		if err = errors.Join(err, e.reconcileOrders(ctx)); err != nil || len(moving) == 0 {
+		if !time.Now().Add(wait).Before(end) || !flow.Sleep(ctx, wait) {
+			return nil
+		}
+		err = e.readMoving(ctx, moving)
+		if err = errors.Join(err, e.reconcileOrders(ctx)); err != nil {
 			return err
 		}
 	}
-	return nil
 }
 
 // change stores what is known of instances, and wakes deliver-events when that made events.
