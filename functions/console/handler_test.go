@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -32,10 +33,10 @@ type browser struct {
 // fromPage are the headers that the page's own script sends with each request.
 var fromPage = []string{pageHeader, "1", "Sec-Fetch-Site", "same-origin"}
 
-// send sends a request as the page does.
-func (b *browser) send(t *testing.T, method, path, body string) testkit.Answer {
+// send sends a request as the page does, with more headers or others.
+func (b *browser) send(t *testing.T, method, path, body string, more ...string) testkit.Answer {
 	t.Helper()
-	header := append([]string{"Content-Type", "application/json"}, fromPage...)
+	header := slices.Concat([]string{"Content-Type", "application/json"}, fromPage, more)
 	if b.cookie != "" {
 		header = append(header, "Cookie", cookieName+"="+b.cookie)
 	}

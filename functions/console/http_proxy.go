@@ -18,7 +18,7 @@ const maxAnswer = 32 << 20
 
 // requestHeaders are forwarded, beside the method, the path and the body. Cookies and other headers that identify the
 // sender are not.
-var requestHeaders = []string{"Accept", "Content-Type", "Idempotency-Key", "If-Match"}
+var requestHeaders = []string{"Accept", "Content-Type", "Idempotency-Key", "If-Match", "If-None-Match"}
 
 // answerHeaders are returned, beside the status and the body. The edge sets the request's id, which is the same.
 var answerHeaders = []string{

@@ -177,7 +177,7 @@ func TestProxyDropsIdentityHeaders(t *testing.T) {
 		"X-Auth-Token": other.Token(t), "Cookie": cookieName + "=" + b.cookie + "; other=1", "Authorization": "Bearer x",
 		"Content-Type": "application/json",
 		"Accept":       "text/plain", "X-Forwarded-For": "192.0.2.1", pageHeader: "1", "Idempotency-Key": "x",
-		"Sec-Fetch-Site": "same-origin", "If-Match": `"3"`,
+		"Sec-Fetch-Site": "same-origin", "If-Match": `"3"`, "If-None-Match": `"4"`,
 	} {
 		r.Header.Set(name, value)
 	}
@@ -188,6 +188,7 @@ func TestProxyDropsIdentityHeaders(t *testing.T) {
 	want := http.Header{
 		"X-Auth-Token": {stored(t, database, b.cookie).Token.Reveal()},
 		"Content-Type": {"application/json"}, "Accept": {"text/plain"}, "If-Match": {`"3"`},
+		"If-None-Match":   {`"4"`},
 		"X-Forwarded-For": {""}, // the edge's address of the client, and never the one that its header has
 		"Idempotency-Key": {"x"},
 	}

@@ -1,6 +1,7 @@
 package console
 
 import (
+	"cmp"
 	"context"
 	"crypto/aes"
 	"crypto/cipher"
@@ -99,6 +100,56 @@ func (s service) start(
 	return cookie, session, err
 }
 
+// Projects lists the projects of a session's user that are served here, by name.
+func (s service) Projects(ctx context.Context, session domain.Session) ([]domain.Project, error) {
+	own, err := s.cloud.ProjectsOf(ctx, session.Token)
+	served := s.served(own)
+	slices.SortFunc(served, func(a, b domain.Project) int {
+		return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(a.ID, b.ID))
+	})
+	return served, err
+}
+
+// Switch makes a session in another project, with a token of its own, which ends with the first. The session that it
+// gets stays.
+func (s service) Switch(
+	ctx context.Context, old domain.Session, projectID string,
+) (cookie domain.Secret, made domain.Session, err error) {
+	served, err := s.Projects(ctx, old)
+	if err != nil {
+		return "", made, err
+	}
+	if !slices.ContainsFunc(served, func(p domain.Project) bool { return p.ID == projectID }) {
+		ids := make([]string, len(served))
+		for n, p := range served {
+			ids[n] = p.ID
+		}
+		return "", made, apperr.InvalidField("project_id", "is no project of the user that is served here", ids...)
+	}
+	token, who, err := s.cloud.Choose(ctx, old.Token, projectID)
+	if apperr.CodeOf(err) == apperr.Unauthenticated { // such as the token of an application credential
+		err = apperr.Wrap(apperr.Forbidden, err, "Keystone gives no token of another project for the one that you have "+
+			"signed in with: sign in again, with a password")
+	}
+	if err != nil {
+		return "", made, err
+	}
+	if cookie, made, err = s.start(ctx, domain.Session{Token: token, Ours: true, Who: who}); err != nil {
+		s.revoke(ctx, token)
+	}
+	return cookie, made, err
+}
+
+// served are the projects that are served here.
+func (s service) served(own []domain.Project) (served []domain.Project) {
+	for _, p := range own {
+		if s.admit(domain.Identity{ProjectID: p.ID, DomainID: p.DomainID}) == nil {
+			served = append(served, p)
+		}
+	}
+	return served
+}
+
 // login gets a token for a project: the one given with its domain, or one of the user's own.
 func (s service) login(ctx context.Context, l domain.Login) (domain.Secret, domain.Identity, error) {
 	if l.Project != "" && l.ProjectDomain != "" {
@@ -124,13 +175,11 @@ func (s service) login(ctx context.Context, l domain.Login) (domain.Secret, doma
 
 // choose finds a project of the user by its id or name; empty is the only one that is served here.
 func (s service) choose(own []domain.Project, name string) (domain.Project, error) {
-	var matching, served []domain.Project
+	served := s.served(own)
+	var matching []domain.Project
 	for _, p := range own {
 		if name != "" && (p.ID == name || p.Name == name) {
 			matching = append(matching, p)
-		}
-		if s.admit(domain.Identity{ProjectID: p.ID, DomainID: p.DomainID}) == nil {
-			served = append(served, p)
 		}
 	}
 	switch {

@@ -182,7 +182,8 @@ func (h handler) page(ctx context.Context, in *requestsInput, q domain.RequestQu
 		return httpx.Response{}, err
 	}
 	shown := httpx.Each(page.Items, func(r domain.Request) Request { return show(q.View, r) })
-	return httpx.JSON(http.StatusOK, RequestPage{shown, page.Next}, "Vary", "Accept, X-Auth-Token")
+	return httpx.JSON(http.StatusOK, RequestPage{shown, page.Next}, "Vary", "Accept, X-Auth-Token",
+		"Link", httpx.Link(page.Next))
 }
 
 // Stats are the hours of a scope.

@@ -50,6 +50,10 @@ const jsonType = "application/json"
 // with a Security of its own needs no Keystone token.
 func Register[I, O any](api huma.API, op huma.Operation, handler func(context.Context, *I) (*O, error)) {
 	op.MaxBodyBytes = -1 // Edge has limited it, and set the deadline for reading it
+	nextPage := nextPageOf[O]()
+	if nextPage != nil {
+		op.Metadata = map[string]any{isPage: true}
+	}
 	op.Middlewares = append(slices.Clone(op.Middlewares), read)
 	huma.Register(api, op, func(ctx context.Context, in *I) (*O, error) {
 		c := of(ctx)
@@ -60,8 +64,39 @@ func Register[I, O any](api huma.API, op huma.Operation, handler func(context.Co
 		if err != nil || c.response != nil {
 			return nil, err
 		}
-		return handler(ctx, in)
+		out, err := handler(ctx, in)
+		if nextPage != nil && err == nil && out != nil {
+			next, _ := reflect.TypeAssert[*string](reflect.ValueOf(out).Elem().FieldByIndex(nextPage))
+			if link := Link(next); link != "" {
+				c.SetHeader("Link", link)
+			}
+		}
+		return out, err
 	})
+}
+
+// isPage is in the metadata of an operation that answers with pages of a list.
+const isPage = "page"
+
+// nextPageOf is where an answer's type has the URL of the next page; nil = it is no page of a list.
+func nextPageOf[O any]() []int {
+	body, hasBody := reflect.TypeFor[O]().FieldByName("Body")
+	if !hasBody || body.Type.Kind() != reflect.Struct {
+		return nil
+	}
+	next, isPage := body.Type.FieldByName("Next")
+	if !isPage || next.Type != reflect.TypeFor[*string]() {
+		return nil
+	}
+	return append(slices.Clone(body.Index), next.Index...)
+}
+
+// Link is the header of a page that leads to the next one (RFC 8288); "" for none.
+func Link(next *string) string {
+	if next == nil {
+		return ""
+	}
+	return "<" + *next + `>; rel="next"`
 }
 
 // Serve adds an operation that makes its answer itself: of another content type, or a stream. O only describes it.
@@ -383,10 +418,26 @@ func complete(op *huma.Operation) {
 	for _, p := range op.Parameters {
 		describeParameter(p)
 	}
+	describeRead(op)
 	op.Parameters = slices.Insert(op.Parameters, 0, &huma.Param{Ref: "#/components/parameters/RequestId"})
 	if isIdempotent(op) {
 		op.Parameters = append(op.Parameters, &huma.Param{Ref: "#/components/parameters/IdempotencyKey"})
 	}
+}
+
+// describeRead adds what the answers of reads have in common.
+func describeRead(op *huma.Operation) {
+	found := op.Responses[strconv.Itoa(http.StatusOK)]
+	if op.Metadata[isPage] != nil {
+		found.Headers["Link"] = &huma.Header{Ref: "#/components/headers/Link"}
+	}
+	if op.Method != http.MethodGet || op.Security != nil || found == nil || found.Content[jsonType] == nil ||
+		found.Headers["ETag"] != nil {
+		return
+	}
+	found.Headers["ETag"] = &huma.Header{Ref: "#/components/headers/ContentETag"}
+	op.Parameters = append(op.Parameters, &huma.Param{Ref: "#/components/parameters/IfNoneMatch"})
+	op.Responses[strconv.Itoa(http.StatusNotModified)] = &huma.Response{Ref: "#/components/responses/Unchanged"}
 }
 
 // describeParameter says at the parameter what its field's tags say of the schema.

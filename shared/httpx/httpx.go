@@ -6,10 +6,12 @@ package httpx
 
 import (
 	"bytes"
+	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/base64"
 	"encoding/json"
 	"io"
-	"log/slog"
 	"maps"
 	"math"
 	"mime"
@@ -90,22 +92,50 @@ func encode(w io.Writer, v any) error {
 	return enc.Encode(v)
 }
 
-func (resp Response) write(w http.ResponseWriter, head bool) {
+// write sends the answer. An error reports that its body is not whole.
+func (resp Response) write(ctx context.Context, w http.ResponseWriter, head bool) error {
 	h := w.Header()
+	vary := append(slices.Clone(resp.Header.Values("Vary")), h.Values("Vary")...)
 	maps.Copy(h, resp.Header)
-	contentType := resp.ContentType
-	if contentType == "" {
-		contentType = "application/json"
+	h["Vary"] = vary
+	if resp.Status != http.StatusNotModified {
+		h.Set("Content-Type", cmp.Or(resp.ContentType, "application/json"))
 	}
-	h.Set("Content-Type", contentType)
 	h.Set("X-Content-Type-Options", "nosniff")
 	if h.Get("Cache-Control") == "" {
 		h.Set("Cache-Control", "no-store") // answers depend on the token
 	}
 	w.WriteHeader(resp.Status)
-	if !head {
-		_, _ = w.Write(resp.Body) // the client may have disconnected; the row is written
+	switch {
+	case head:
+		return nil
+	case resp.Stream != nil:
+		return resp.Stream(ctx, w)
 	}
+	_, _ = w.Write(resp.Body) // the client may have disconnected; the row is written
+	return nil
+}
+
+// conditional gives a read's answer the ETag of its content, and is 304 if the client has that already. The ETag of an
+// answer that has one says which version of a thing If-Match has to expect: the rest of such an answer may have changed.
+func (resp Response) conditional(x *exchange) Response {
+	isWhole := resp.Status == http.StatusOK && resp.Stream == nil && !resp.Relayed
+	isOfAPI := x.route != nil && x.route.Document != nil && !x.route.isAnonymous
+	if !isWhole || !isOfAPI || !isRead(x.request) || resp.Header.Get("ETag") != "" {
+		return resp
+	}
+	sum := sha256.Sum256(resp.Body)
+	tag := `"` + base64.RawURLEncoding.EncodeToString(sum[:15]) + `"`
+	resp.Header = resp.Header.Clone()
+	if resp.Header == nil {
+		resp.Header = http.Header{}
+	}
+	resp.Header.Set("ETag", "W/"+tag)
+	if VersionsOf(x.request, "If-None-Match").Has(tag) {
+		resp.Status, resp.Body = http.StatusNotModified, nil
+		resp.Header.Del("Content-Type")
+	}
+	return resp
 }
 
 // router finds the route of a request. A literal segment comes before a wildcard, from left to right:
@@ -170,16 +200,6 @@ func (route Route) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // Stream writes the body of an answer that may be too long to be made whole. It is called once the answer's row is
 // durable. When it fails, the connection ends, so that the client does not take a part for the whole.
 type Stream func(ctx context.Context, w io.Writer) error
-
-// stream sends the body of an answer that has begun.
-func (resp Response) stream(ctx context.Context, w http.ResponseWriter) {
-	err := resp.Stream(ctx, w)
-	if err == nil {
-		return
-	}
-	slog.WarnContext(ctx, "an answer broke off", "error", err)
-	abort(w)
-}
 
 // abort ends the connection under an answer that has begun. The functions framework makes a whole answer of a panic, so
 // that is for when there is no connection to be had, as of HTTP/2.

@@ -122,7 +122,7 @@ func limitHeaders(h http.Header, limit apperr.Limit, retryAfter time.Duration) {
 func WriteError(w http.ResponseWriter, r *http.Request, err error) {
 	id := RequestID(r.Context())
 	w.Header().Set("X-Request-Id", id)
-	failure(err, id, "").write(w, r.Method == http.MethodHead)
+	_ = failure(err, id, "").write(r.Context(), w, r.Method == http.MethodHead)
 }
 
 func seconds(d time.Duration) string { return strconv.Itoa(int(math.Ceil(d.Seconds()))) }

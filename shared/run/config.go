@@ -43,6 +43,9 @@ type Config struct {
 	// Keystone's URL as callers reach it, such as `https://keystone.example.com/v3`: 401 names it in
 	// `WWW-Authenticate`. When empty, the URL by which this process reaches Keystone.
 	PublicAuthURL string `env:"PUBLIC_AUTH_URL"`
+	// Sites whose pages may call the API from a browser, separated by commas, such as `https://portal.example.com`; `*`
+	// is any site. When empty, no page but the console, which needs none.
+	CORSOrigins []string `env:"CORS_ORIGINS"`
 
 	Postgres  postgres.Config
 	OpenStack openstack.Config
@@ -53,7 +56,20 @@ type Config struct {
 
 // Validate reports every value of the process's own variables that cannot work.
 func (c Config) Validate() error {
-	return errors.Join(c.validateWakes(), c.validatePublicURL(), c.Listen.Validate())
+	return errors.Join(c.validateWakes(), c.validatePublicURL(), c.validateOrigins(), c.Listen.Validate())
+}
+
+func (c Config) validateOrigins() error {
+	for _, origin := range c.CORSOrigins {
+		u, err := url.Parse(origin)
+		isOrigin := err == nil && (u.Scheme == "https" || u.Scheme == "http") && u.Host != "" &&
+			origin == u.Scheme+"://"+u.Host && !strings.Contains(u.Host, "*")
+		if !isOrigin && origin != "*" {
+			return fmt.Errorf("CORS_ORIGINS has %q: an origin must be like https://portal.example.com, without a path, "+
+				"or *", origin)
+		}
+	}
+	return nil
 }
 
 func (c Config) validatePublicURL() error {

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	cloudevents "github.com/cloudevents/sdk-go/v2"
+	"github.com/rs/cors"
 	"github.com/sethvargo/go-envconfig"
 
 	"github.com/cloudfn/cloudfn/shared/audit"
@@ -242,7 +243,7 @@ func (p *Process) build(ctx context.Context, env envconfig.Lookuper, targets []f
 		Keys:        postgres.KeyedRequests{DB: p.db},
 		KeystoneURL: cmp.Or(p.cfg.PublicAuthURL, p.cloud.IdentityURL()), Timeout: p.cfg.RequestTimeout,
 	}
-	p.api = edge.Handler(p.routes)
+	p.api = withCORS(edge.Handler(p.routes), p.cfg.CORSOrigins)
 	return nil
 }
 
@@ -257,6 +258,31 @@ func (p *Process) Handler() http.Handler {
 		p.api.ServeHTTP(w, r)
 	}), serviceName(p.cfg.Target), p.isEvent)
 }
+
+// withCORS has browsers let the pages of some origins call the API: with a token in X-Auth-Token, and never with the
+// console's cookie. A preflight request is answered before any limit, and without a row in the request log.
+func withCORS(api http.Handler, origins []string) http.Handler {
+	if len(origins) == 0 {
+		return api
+	}
+	return cors.New(cors.Options{
+		AllowedOrigins: origins,
+		AllowedMethods: []string{
+			http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete,
+		},
+		AllowedHeaders: []string{
+			"Accept", "Content-Type", "Idempotency-Key", "If-Match", "If-None-Match", "X-Auth-Token", "X-Request-Id",
+		},
+		ExposedHeaders: []string{
+			"ETag", "Idempotency-Replayed", "Link", "Location", "RateLimit", "RateLimit-Policy", "Retry-After",
+			"X-Request-Id",
+		},
+		MaxAge: int(preflightFor.Seconds()),
+	}).Handler(api)
+}
+
+// preflightFor is how long a browser need not ask again: as long as any does without.
+const preflightFor = 2 * time.Hour
 
 // isEvent reports whether a request has the key of events, so that another function has sent it.
 func (p *Process) isEvent(r *http.Request) bool {

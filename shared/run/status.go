@@ -143,7 +143,6 @@ func (p *Process) docs(r *http.Request) (httpx.Response, error) {
 	header.Set("Content-Security-Policy", docsPolicy)
 	header.Set("Referrer-Policy", "no-referrer")
 	header.Set("Cache-Control", "max-age=3600")
-	header.Set("Vary", "Accept-Encoding")
 	file, isZipped, err := openDocs(name)
 	if err != nil {
 		return httpx.Response{}, apperr.New(apperr.NotFound, "unknown file %.64q of the reference", name)

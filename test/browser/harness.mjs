@@ -80,8 +80,8 @@ export async function visit(chrome, { size = 'light', expected = [], signedIn = 
     seen.checks.push(
       r
         .body()
-        .then((body) => {
-          seen.bytes += body.length;
+        .then(async (body) => {
+          seen.bytes += (await r.request().sizes()).responseBodySize; // as it was sent
           if (token.test(body.toString())) seen.faults.push(`a token is in the answer to ${r.url()}`);
         })
         .catch(() => {}),

@@ -41,6 +41,14 @@ func (s *story) console(t *testing.T) {
 		s.ok(t, operation, 401, variant{path: callback})
 	}
 
+	s.ok(t, "listSessionProjects", 200, variant{header: session})
+	s.ok(t, "listSessionProjects", 400, variant{header: session, query: []string{"nonsense=1"}})
+	s.ok(t, "listSessionProjects", 401, variant{})
+	s.ok(t, "switchProject", 400, variant{header: session})
+	s.ok(t, "switchProject", 401, variant{})
+	s.ok(t, "switchProject", 403, variant{header: append(anothers, session...)})
+	own := variant{header: session, set: map[string]any{"project_id": s.project.ID}}
+	session[1], _, _ = strings.Cut(s.ok(t, "switchProject", 200, own).Header.Get("Set-Cookie"), ";")
 	s.ok(t, "signOut", 401, variant{query: []string{"all=true"}})
 	s.ok(t, "signOut", 403, variant{header: append(anothers, session...)})
 	s.ok(t, "signOut", 204, variant{header: session})
@@ -50,7 +58,7 @@ func (s *story) console(t *testing.T) {
 func (e *examples) consoleDown(t *testing.T, status int, a variant) {
 	t.Helper()
 	a.header = []string{"Cookie", fmt.Sprintf("cloudfn_session=%043d", 0)}
-	for _, operation := range []string{"getSession", "signOut"} {
+	for _, operation := range []string{"getSession", "listSessionProjects", "switchProject", "signOut"} {
 		e.send(t, operation, status, a)
 	}
 	a.path = "/console/api/v1/callbacks/" + exampleCallback

@@ -210,6 +210,8 @@ func (s *story) callbacks(t *testing.T) {
 	s.ok(t, "listDeliveries", 200, variant{query: []string{"status", "limit=5"}})
 	s.ok(t, "redeliver", 202, variant{})
 	s.exec(t, "update callbacks set status = 'gone'")
+	s.ok(t, "getCallback", 200, variant{}) // which nothing changes meanwhile
+	s.ok(t, "listCallbacks", 200, variant{})
 	s.ok(t, "testCallback", 409, variant{})
 	s.ok(t, "changeCallback", 409, variant{example: "suspend"})
 	s.exec(t, `insert into callbacks (project_id, id, user_id, url, events, status, secret, of_project)
@@ -410,6 +412,7 @@ var never = map[string]string{
 	"detachVolume 409":            "since the story of leases its member is an admin, whom no lock of a server holds",
 	"detachInterface 409":         "the same",
 	"removeSecurityGroup 409":     "five others would have to change the port meanwhile",
+	"findFreeHosts 304":           "its first slot begins when it is requested",
 	"getStatus 500":               onlyByMistake,
 	"listProviders 500":           onlyByMistake,
 	"getDescription 500":          onlyByMistake,
@@ -422,7 +425,11 @@ var never = map[string]string{
 	"agentReady 429":              onlyByFlood,
 	"reportNode 429":              onlyByFlood,
 	"getSession 429":              onlyByFlood,
+	"listSessionProjects 429":     onlyByFlood,
+	"listSessionProjects 502":     "a Keystone that answers nonsense has made no session (shared/openstack)",
 	"signOut 429":                 onlyByFlood,
+	"switchProject 429":           onlyByFlood,
+	"switchProject 502":           "the same",
 	"getDescription 429":          onlyByFlood,
 	"getReference 429":            onlyByFlood,
 	"getReferenceFile 429":        onlyByFlood,

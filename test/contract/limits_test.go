@@ -20,6 +20,7 @@ var withoutToken = map[string]string{
 	"reportNode":    "a report writes an event when the host's state changes",
 	"signIn":        "SIGN_IN_RATE_LIMIT",
 	"signOut":       "a session ends once",
+	"switchProject": "SIGN_IN_RATE_LIMIT",
 }
 
 // TestEveryWriteIsLimited: of a project that has written as many events as it may, no operation that writes is served,

@@ -43,18 +43,30 @@ const versions = new WeakMap();
 /** versionOf is the ETag of an answer, for a call that changes only what the page shows. */
 export const versionOf = (value) => versions.get(value);
 
+const bodies = new Map(); // by path, the latest last: {tag, text} of what was read, which is sent again only when changed
+
+/** remember keeps the body of a read for the next one of the same path. */
+function remember(url, tag, text) {
+  bodies.delete(url);
+  if (tag?.startsWith('W/')) bodies.set(url, { tag, text });
+  if (bodies.size > 20) bodies.delete(bodies.keys().next().value);
+}
+
 async function send(url, method, body, aside, version) {
   const headers = { 'X-Cloudfn-Console': sender(), Accept: 'application/json' };
   if (method === 'POST') headers['Idempotency-Key'] = newId(); // a browser sends again what a lost connection took
   if (version) headers['If-Match'] = version;
   if (user) headers['X-Cloudfn-User'] = user;
   if (body !== undefined) headers['Content-Type'] = 'application/json';
+  const known = method === 'GET' && bodies.get(url);
+  if (known) headers['If-None-Match'] = known.tag;
   let answer, value = {};
   try {
     answer = await fetch(url, { method, headers, body: body === undefined ? undefined : JSON.stringify(body),
       credentials: 'same-origin', cache: 'no-store', signal: AbortSignal.timeout(longest) });
-    const text = await answer.text();
+    const text = answer.status === 304 ? known.text : await answer.text();
     if (text) value = JSON.parse(text);
+    if (answer.ok && method === 'GET') remember(url, answer.headers.get('ETag'), text);
   } catch {
     if (!answer || answer.ok) { // an incomplete answer is an error; but a proxy's rejection need not be JSON
       if (!aside) turn(true);
@@ -63,7 +75,7 @@ async function send(url, method, body, aside, version) {
   }
   const none = [502, 503, 504].includes(answer.status);
   if (!aside && (!none || method === 'GET')) turn(none); // what could not be done says nothing about what can be read
-  if (answer.ok) {
+  if (answer.ok || answer.status === 304) {
     if (answer.headers.has('ETag')) versions.set(value, answer.headers.get('ETag'));
     return value;
   }
@@ -100,8 +112,8 @@ export async function download(path, type) {
   throw new Problem(answer.status, await answer.json().catch(() => ({})));
 }
 
-/** session is the signed-in user's: GET to see it, POST to sign in, DELETE to sign out. */
-export const session = (method, body) => send('session', method, body);
+/** session is the signed-in user's: GET to see it, POST to sign in, PATCH to switch projects, DELETE to sign out. */
+export const session = (method, body, part = '') => send(`session${part}`, method, body);
 
 /** endSessions signs the user out in all browsers. */
 export const endSessions = () => send('session?all=true', 'DELETE');

@@ -12,7 +12,7 @@ const parts = [
   ['requests', 'Requests'], ['nodes', 'Nodes'],
 ];
 
-/** ordinary are roles that list no nodes on any cloud. */
+/** ordinary are roles that list no nodes on a usual cloud. */
 const ordinary = ['member', 'reader', '_member_', 'creator', 'load-balancer_member'];
 
 /** seesNodes reports whether the user may list nodes. It retries while there is no answer. */
@@ -59,8 +59,8 @@ function frame() {
   if (here) list.scrollLeft = here.offsetLeft - list.clientWidth / 2; // scrollIntoView would begin Tab here, too
   const name = [el('b', {}, me.project.name), el('span', { class: 'soft' }, me.user.name)];
   return set(byId('who'), el('button', { type: 'button', class: 'quiet name', title: 'Your session',
-    onclick: () => import('./account.js').then(({ account }) => account(me, signOut)).catch((e) => say(e.message)) },
-  name),
+    onclick: () => import('./account.js').then(({ account }) => account(me, signOut, switched))
+      .catch((e) => say(e.message)) }, name),
   button('Sign out', () => signOut(), { kind: 'quiet' }));
 }
 
@@ -222,15 +222,25 @@ function signedIn(who) {
   tick(++round);
 }
 
+/** switched shows another project of the user, and the list of what was shown. */
+function switched(who) {
+  history.replaceState(null, '', `#/${here().part}`);
+  signedIn(who);
+  say(`This is the project ${who.project.name}.`);
+}
+
 /** over is for when the session has ended automatically: what was typed in is kept for who signs in again. */
-function over() {
-  if (!me) return;
+async function over() {
+  const before = me;
+  const now = me && await session('GET').catch(() => null);
+  if (!me || me !== before) return undefined;
+  if (now?.user.id === me.user.id && now.project.id !== me.project.id) return switched(now); // by another tab
   kept = shown && { me, view: shown };
   shown = me = null;
   round++;
   clearTimeout(timer);
   document.querySelectorAll('dialog:not(.once)').forEach((d) => d.close());
-  showSignIn('Your session has expired. Sign in again to go on.');
+  return showSignIn('Your session has expired. Sign in again to go on.');
 }
 
 async function signOut(end = () => session('DELETE')) {

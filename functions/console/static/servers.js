@@ -18,6 +18,9 @@ const title = (server) => server.name || server.id;
 const word = (server, state) => (state === 'updating' && server.instance?.state !== 'updating'
   ? server.status.toLowerCase().replaceAll('_', ' ') : state);
 
+/** order is the body that requests an action by its verb here. */
+const order = (verb) => (verb === 'hard' ? { action: 'reboot', hard: true } : { action: verb });
+
 const pending = new Map(); // by the id of a server: {verb, answered} of the action that was requested
 const paint = (id) => document.querySelectorAll(`.acts[data-server="${id}"]`).forEach((box) => box.paint());
 
@@ -49,9 +52,9 @@ function settle(actions, node) {
 /** controls are the buttons of actions on the server. done is called after each. */
 function controls(server, verbsOf, done) {
   const send = (verb, body) => requested(server, verb,
-    () => call('POST', `/v1/servers/${server.id}/actions`, { action: verb, ...body }));
+    () => call('POST', `/v1/servers/${server.id}/actions`, { ...order(verb), ...body }));
   const act = async (verb) => {
-    const answer = await (verb === 'hard' ? send('reboot', { hard: true }) : send(verb));
+    const answer = await send(verb);
     say(answer.changed ? `${title(server)}: ${verbs[verb].toLowerCase()} is under way.`
       : ['lock', 'unlock'].includes(verb) ? `${title(server)} is ${verb}ed already.`
         : `${title(server)} is ${answer.state} already.`);
@@ -187,8 +190,7 @@ function selection(done) {
   }
 
   function act(verb, all) {
-    if (verb !== 'delete') return each(verb, all, ({ id }) => call('POST', `/v1/servers/${id}/actions`,
-      verb === 'hard' ? { action: 'reboot', hard: true } : { action: verb }));
+    if (verb !== 'delete') return each(verb, all, ({ id }) => call('POST', `/v1/servers/${id}/actions`, order(verb)));
     return confirm(`Delete ${all.length} servers?`, `${all.map(title).join(', ')}: they and their disks are deleted ` +
       'for good.', 'Delete', () => each(verb, all, ({ id }) => call('DELETE', `/v1/servers/${id}`)));
   }
@@ -241,7 +243,7 @@ function all(refresh, hold) {
   const reload = () => {
     if (!node.isConnected) return; // the user has left while the name was typed
     pages.reset();
-    keep({ name: name.value.trim(), status: status.value, sort: order.value });
+    keep({ name: name.value.trim(), status: status.value, sort: sort.value });
     refresh(true);
   };
   const typed = later(reload, 300);
@@ -252,9 +254,9 @@ function all(refresh, hold) {
     ['ERROR', 'Error'], ['REBOOT', 'Rebooting'], ['SHELVED_OFFLOADED', 'Shelved'], ['PAUSED', 'Paused'],
       ['SUSPENDED', 'Suspended']].map(([v, text]) => el('option', { value: v }, text)));
   if ([...status.options].some((o) => o.value === filter('status'))) status.value = filter('status');
-  const order = el('select', { 'aria-label': 'Order', onchange: reload }, sorts.map(([v, text]) => el('option',
+  const sort = el('select', { 'aria-label': 'Order', onchange: reload }, sorts.map(([v, text]) => el('option',
     { value: v }, text)));
-  if (sorts.some(([v]) => v === filter('sort'))) order.value = filter('sort');
+  if (sorts.some(([v]) => v === filter('sort'))) sort.value = filter('sort');
   const many = selection(() => { hot.touch(); refresh(); });
   const list = table('Servers of the project',
     [['Name'], ['Status'], ['Addresses'], ['Flavor'], ['Age', 'n'], ['Actions', 'acting'], ['Select', 'n']]);
@@ -263,7 +265,7 @@ function all(refresh, hold) {
   const more = button('Show more', () => { pages.more(); refresh(); });
   more.hidden = true;
   const launch = el('a', { class: 'button primary', href: '#/launch' }, 'Launch');
-  const node = el('div', {}, heading('Servers', name, status, order, launch), many.node, list.node, nothing, more);
+  const node = el('div', {}, heading('Servers', name, status, sort, launch), many.node, list.node, nothing, more);
 
   const row = (server) => list.row(el('a', { href: `#/servers/${server.id}`, 'data-key': 'open' }, title(server)),
     mark(stateOf(server), server.partial ? 'cell is down' : word(server, stateOf(server))), addresses(server),
@@ -277,7 +279,7 @@ function all(refresh, hold) {
     if (name.value.trim()) query.set('name', name.value.trim());
     if (status.value) query.set('status', status.value);
     const requested = String(query), done = answered();
-    if (order.value) query.set('sort', order.value);
+    if (sort.value) query.set('sort', sort.value);
     const servers = await pages.load(`/v1/servers${query.size ? `?${query}` : ''}`);
     before = changes(before, servers);
     list.node.hidden = !servers.length;
