@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
@@ -109,6 +110,41 @@ func TestDeliveries(t *testing.T) {
 	}
 	if a := app.Get(t, path+"/deliveries?marker="+uuid.NewString()); a.Status != 400 || !testkit.Names(t, a, "marker") {
 		t.Errorf("an unknown marker: got %d %s", a.Status, a.Body)
+	}
+}
+
+// TestDeliveredEvent: a delivery is shown with the CloudEvent that its receiver gets, to the callback's project alone.
+func TestDeliveredEvent(t *testing.T) {
+	t.Parallel()
+	p, q := testkit.BorrowProject(t), testkit.BorrowProject(t)
+	database := testkit.Database(t)
+	server := testkit.Start(t, testkit.Env(t, database, nil), Function)
+	app := server.As(p.Token(t))
+	c, other := create(t, app, `{"url": "https://receiver.example.com"}`), create(t, app, `{"url": "https://b.example.com"}`)
+	exec(t, testkit.Connect(t, database), "insert into events (project_id, subject, seq, type, at, data) values "+
+		`($1, 'subject', 7, $2, '2026-01-02T03:04:05.678901Z', '{"name": "a <b>", "n": [1, null]}')`, p.ID,
+		domain.InstanceEvent)
+	path := "/v1/callbacks/" + c.ID.String() + "/deliveries"
+	var page DeliveryPage
+	app.Get(t, path).JSON(t, &page)
+	path += "/" + page.Deliveries[0].ID.String()
+	var got DeliveryWithEvent
+	app.Get(t, path).JSON(t, &got)
+	want := CloudEvent{
+		SpecVersion: "1.0", ID: "subject:7", Source: "/cloudfn/projects/" + p.ID, Type: domain.InstanceEvent,
+		Subject: "subject", Time: time.Date(2026, 1, 2, 3, 4, 5, 678901000, time.UTC), Sequence: "00000000000000000007",
+		DataContentType: "application/json", Data: map[string]any{"name": "a <b>", "n": []any{1.0, nil}},
+	}
+	if diff := cmp.Diff(want, got.Event); diff != "" || got.Delivery != page.Deliveries[0] {
+		t.Errorf("got %+v %s", got, diff)
+	}
+	for path, client := range map[string]*testkit.Client{
+		path: server.As(q.Token(t)), strings.Replace(path, c.ID.String(), other.ID.String(), 1): app,
+		strings.Replace(path, page.Deliveries[0].ID.String(), uuid.NewString(), 1): app,
+	} {
+		if a := client.Get(t, path); a.Status != 404 {
+			t.Errorf("%s: got %d %s", path, a.Status, a.Body)
+		}
 	}
 }
 

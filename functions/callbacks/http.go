@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"time"
 
+	cloudevents "github.com/cloudevents/sdk-go/v2"
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/google/uuid"
 
@@ -12,6 +13,7 @@ import (
 	"github.com/cloudfn/cloudfn/shared/auth"
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/httpx"
+	"github.com/cloudfn/cloudfn/shared/webhook"
 )
 
 // routes declares what the function serves.
@@ -91,6 +93,14 @@ func deliveryRoutes(api huma.API, h handler, tags []string) {
 			200: "A page of deliveries, the newest first.", 404: noCallback,
 		}),
 	}, h.deliveries)
+	httpx.Register(api, huma.Operation{
+		OperationID: "getDelivery", Method: http.MethodGet, Path: "/v1/callbacks/{id}/deliveries/{delivery}",
+		Tags: tags, Middlewares: reads,
+		Summary: "Show a delivery with its event",
+		Responses: httpx.Answers(map[int]string{
+			200: "The delivery and its event.", 404: "The project has no such callback or delivery.",
+		}),
+	}, h.delivery)
 	httpx.Register(api, httpx.Idempotent(huma.Operation{
 		OperationID: "redeliver", Method: http.MethodPost, Path: "/v1/callbacks/{id}/deliveries/{delivery}/redeliver",
 		DefaultStatus: http.StatusAccepted, Tags: tags, Middlewares: writes,
@@ -202,12 +212,21 @@ func (h handler) deliveries(ctx context.Context, in *deliveriesInput) (*httpx.Va
 	return &httpx.Value[DeliveryPage]{Body: DeliveryPage{httpx.Each(page.Items, showDelivery), page.Next}}, err
 }
 
-type redeliverInput struct {
+type deliveryInput struct {
 	CallbackPath
 	Delivery httpx.ID `path:"delivery" example:"019b7c5e-5d40-7e66-9f2d-4b8c3e2a1c33" doc:"The delivery's id."`
 }
 
-func (h handler) redeliver(ctx context.Context, in *redeliverInput) (*httpx.Value[Delivery], error) {
+func (h handler) delivery(ctx context.Context, in *deliveryInput) (*httpx.Value[DeliveryWithEvent], error) {
+	d, event, err := h.svc.DeliveredEvent(ctx, project(ctx), in.ID.UUID, in.Delivery.UUID)
+	if err != nil {
+		return nil, err
+	}
+	shown, err := showEvent(webhook.EventOf(event))
+	return &httpx.Value[DeliveryWithEvent]{Body: DeliveryWithEvent{showDelivery(d), shown}}, err
+}
+
+func (h handler) redeliver(ctx context.Context, in *deliveryInput) (*httpx.Value[Delivery], error) {
 	return replyDelivery(h.svc.Redeliver(ctx, project(ctx), in.ID.UUID, in.Delivery.UUID))
 }
 
@@ -339,6 +358,34 @@ type Delivery struct {
 	Error       string                `json:"error,omitempty" minLength:"1" doc:"What was wrong with the last attempt."`
 	CreatedAt   time.Time             `json:"created_at"`
 	AttemptedAt time.Time             `json:"attempted_at,omitzero" doc:"When it was last tried."`
+}
+
+// DeliveryWithEvent is a delivery, and what it delivers.
+type DeliveryWithEvent struct {
+	Delivery
+	Event CloudEvent `json:"event" doc:"What its receiver gets, in the JSON format of CloudEvents."`
+}
+
+// CloudEvent is an event in the JSON format of CloudEvents 1.0. Receivers get the same in HTTP's binary mode.
+type CloudEvent struct {
+	SpecVersion     string         `json:"specversion" enum:"1.0"`
+	ID              string         `json:"id" minLength:"1"`
+	Source          string         `json:"source" pattern:"^/cloudfn"`
+	Type            string         `json:"type" pattern:"^cloudfn\\."`
+	Subject         string         `json:"subject" minLength:"1"`
+	Time            time.Time      `json:"time"`
+	Sequence        string         `json:"sequence" pattern:"^[0-9]{20}$" doc:"Counts the events of the subject."`
+	DataContentType string         `json:"datacontenttype" enum:"application/json"`
+	Data            map[string]any `json:"data" doc:"By the type, as in the webhooks of this document."`
+}
+
+func showEvent(e cloudevents.Event) (CloudEvent, error) {
+	sequence, _ := e.Extensions()["sequence"].(string)
+	out := CloudEvent{
+		SpecVersion: e.SpecVersion(), ID: e.ID(), Source: e.Source(), Type: e.Type(), Subject: e.Subject(),
+		Time: e.Time().UTC(), Sequence: sequence, DataContentType: e.DataContentType(),
+	}
+	return out, e.DataAs(&out.Data)
 }
 
 // DeliveryPage is a page of deliveries.

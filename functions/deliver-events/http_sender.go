@@ -3,13 +3,11 @@ package deliverevents
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
 	"net/url"
 	"strings"
 	"time"
 
-	cloudevents "github.com/cloudevents/sdk-go/v2"
 	"github.com/google/uuid"
 
 	"github.com/cloudfn/cloudfn/shared/apperr"
@@ -18,24 +16,6 @@ import (
 	"github.com/cloudfn/cloudfn/shared/seal"
 	"github.com/cloudfn/cloudfn/shared/webhook"
 )
-
-// eventOf is the CloudEvent of an event: the same on every attempt, to the byte.
-func eventOf(e domain.Event) cloudevents.Event {
-	event := cloudevents.NewEvent()
-	event.SetID(fmt.Sprintf("%s:%d", e.Subject, e.Seq))
-	event.SetType(e.Type)
-	event.SetSource("/cloudfn")
-	if e.ProjectID != "" {
-		event.SetSource("/cloudfn/projects/" + e.ProjectID)
-	}
-	event.SetSubject(e.Subject)
-	event.SetTime(e.At)
-	// It sorts as text, as the extension's specification requires.
-	event.SetExtension("sequence", fmt.Sprintf("%020d", e.Seq))
-	event.SetDataContentType(cloudevents.ApplicationJSON)
-	event.DataEncoded = e.Data
-	return event
-}
 
 // sender sends events to receivers.
 type sender struct {
@@ -47,7 +27,7 @@ type sender struct {
 
 // Send makes one attempt. It fails when no answer came.
 func (p sender) Send(ctx context.Context, a domain.Attempt) (answer, error) {
-	event := eventOf(a.Event)
+	event := webhook.EventOf(a.Event)
 	if isSink(a.Callback) {
 		if p.sink == nil {
 			return answer{}, apperr.New(apperr.Unavailable, "this replica has no K_SINK")

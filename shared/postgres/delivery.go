@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -113,6 +114,32 @@ where d.project_id = $1 and d.callback_id = $2 and d.id = $3`
 func (c Callbacks) Delivery(ctx context.Context, projectID string, id, delivery uuid.UUID) (domain.Delivery, error) {
 	found, err := queryOne[domain.Delivery](ctx, c.DB.pool, deliverySQL, projectID, id, delivery)
 	return found, orNotFound(err, "there is no delivery %s of this callback", delivery)
+}
+
+const deliveredEventSQL = `
+select ` + deliveryColumns + `, e.project_id as event_project, e.seq as event_seq, e.at as event_at, e.data as event_data
+from deliveries d join events e on e.project_id = d.event_project and e.subject = d.subject and e.seq = d.event_seq
+where d.project_id = $1 and d.callback_id = $2 and d.id = $3`
+
+// deliveredRow is a row of deliveredEventSQL.
+type deliveredRow struct {
+	domain.Delivery
+
+	EventProject string
+	EventSeq     int64
+	EventAt      time.Time
+	EventData    []byte
+}
+
+// DeliveredEvent reads a delivery of a callback, and the event that it delivers.
+func (c Callbacks) DeliveredEvent(
+	ctx context.Context, projectID string, id, delivery uuid.UUID,
+) (domain.Delivery, domain.Event, error) {
+	r, err := queryOne[deliveredRow](ctx, c.DB.pool, deliveredEventSQL, projectID, id, delivery)
+	return r.Delivery, domain.Event{
+		ProjectID: r.EventProject, Subject: r.Subject, Seq: r.EventSeq, Type: r.EventType, At: r.EventAt,
+		Data: r.EventData,
+	}, orNotFound(err, "there is no delivery %s of this callback", delivery)
 }
 
 // alone makes a delivery in a stream of its own, or finds out why there can be none.

@@ -208,6 +208,7 @@ func (s *story) callbacks(t *testing.T) {
 	s.ok(t, "redeliver", 409, variant{})
 	s.exec(t, "update deliveries set status = 'dead' where id = $1", delivery)
 	s.ok(t, "listDeliveries", 200, variant{query: []string{"status", "limit=5"}})
+	s.ok(t, "getDelivery", 200, variant{})
 	s.ok(t, "redeliver", 202, variant{})
 	s.exec(t, "update callbacks set status = 'gone'")
 	s.ok(t, "getCallback", 200, variant{}) // which nothing changes meanwhile

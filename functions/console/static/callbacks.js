@@ -123,10 +123,15 @@ function one(id, refresh, go) {
         ['Created', [age(c.created_at), ' ago']]])));
   }
 
+  /** show shows what the receiver gets. */
+  const show = (d) => get(`${path}/deliveries/${d.id}`).then(({ event }) => dialog(d.event_type, (close) => [
+    el('pre', { class: 'mono', tabindex: 0, 'aria-label': 'The event' }, JSON.stringify(event, null, 2)),
+    el('div', { class: 'row end' }, button('Close', close))])).catch((problem) => say(problem.message));
+
   const row = (d) => list.row(short(d.event_type), mark(d.status), d.attempts, d.answer || '–', d.error || '',
     d.subject.slice(-8), age(d.created_at),
-    el('div', { class: 'acts' }, d.status === 'due' ? null
-      : button('Redeliver', act('It is delivered again.', () => call('POST', `${path}/deliveries/${d.id}/redeliver`)),
+    el('div', { class: 'acts' }, button('Event', () => show(d), { kind: 'quiet', key: 'event',
+      label: `Event ${short(d.event_type)} ${d.event_id}` }), d.status === 'due' ? null : button('Redeliver', act('It is delivered again.', () => call('POST', `${path}/deliveries/${d.id}/redeliver`)),
       { kind: 'quiet', key: 'redeliver', label: `Redeliver ${short(d.event_type)} ${d.event_id}` })));
 
   async function load() {

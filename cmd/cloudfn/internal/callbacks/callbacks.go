@@ -2,7 +2,10 @@
 package callbacks
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
+	"fmt"
 	"net/http"
 	"strconv"
 	"strings"
@@ -64,7 +67,7 @@ func Command(a *cli.App) *cobra.Command {
 		callbacks.Show(a, "Show a callback", "getCallback"),
 		create(a), update(a),
 		callbacks.Delete(a, "Delete callbacks and their pending deliveries", "deleteCallback"),
-		rotateSecret(a), test(a), deliveries(a), redeliver(a), listen(a))
+		rotateSecret(a), test(a), deliveries(a), showDelivery(a), redeliver(a), listen(a))
 }
 
 func test(a *cli.App) *cobra.Command {
@@ -83,6 +86,38 @@ var deliveryTable = output.Table[api.Delivery]{Columns: []string{
 func deliveriesOf(callback string) cli.Noun[api.Delivery] {
 	return cli.Noun[api.Delivery]{
 		Path: callbacks.URL(callback, "deliveries"), Key: "deliveries", Table: deliveryTable,
+	}
+}
+
+// delivery is one with its event.
+type delivery struct {
+	api.Delivery
+	Event json.RawMessage `json:"event"`
+}
+
+// showDelivery shows a delivery, and its event below.
+func showDelivery(a *cli.App) *cobra.Command {
+	one := cli.Noun[delivery]{
+		Table: output.Table[delivery]{Columns: deliveryTable.Columns},
+		Below: func(a *cli.App, item api.Item[delivery]) error {
+			var event bytes.Buffer
+			if err := json.Indent(&event, item.Value.Event, "", "  "); err != nil {
+				return err
+			}
+			_, err := fmt.Fprintf(a.Print.Out, "\n%s\n", output.Escape(event.Bytes()))
+			return err
+		},
+	}
+	return &cobra.Command{
+		Use: "delivery CALLBACK DELIVERY", Short: "Show a delivery with its event", Args: cobra.ExactArgs(2),
+		Annotations: cli.Calls("getDelivery"), ValidArgsFunction: a.Complete(2, completeDelivery(a, true)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			callback, err := callbacks.Resolve(cmd.Context(), a, args[0], nil)
+			if err != nil {
+				return err
+			}
+			return one.Send(cmd.Context(), a, http.MethodGet, callbacks.URL(callback, "deliveries", args[1]), nil)
+		},
 	}
 }
 
@@ -107,7 +142,7 @@ func deliveries(a *cli.App) *cobra.Command {
 func redeliver(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use: "redeliver CALLBACK DELIVERY...", Short: "Deliver events once more", Args: cobra.MinimumNArgs(2),
-		Annotations: cli.Calls("redeliver"), ValidArgsFunction: a.Complete(0, redeliverable(a)),
+		Annotations: cli.Calls("redeliver"), ValidArgsFunction: a.Complete(0, completeDelivery(a, false)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			callback, err := callbacks.Resolve(cmd.Context(), a, args[0], nil)
 			if err != nil {
@@ -120,8 +155,8 @@ func redeliver(a *cli.App) *cobra.Command {
 	}
 }
 
-// redeliverable completes a callback, and then those of its deliveries that are not pending.
-func redeliverable(a *cli.App) cli.Finder {
+// completeDelivery completes a callback, and then its deliveries: all, or those that are not pending.
+func completeDelivery(a *cli.App, all bool) cli.Finder {
 	return func(ctx context.Context, args []string, begun string) ([]string, error) {
 		if len(args) == 0 {
 			return callbacks.Finder(a, nil, 0)(ctx, args, begun)
@@ -129,7 +164,7 @@ func redeliverable(a *cli.App) cli.Finder {
 		found, err := deliveriesOf(args[0]).Find(ctx, a, nil, 50)
 		var ids []string
 		for _, d := range found {
-			if d.Value.Status != api.Due {
+			if all || d.Value.Status != api.Due {
 				ids = append(ids, d.Value.ID+"\t"+string(d.Value.Status)+", "+d.Value.EventType)
 			}
 		}
