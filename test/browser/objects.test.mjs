@@ -31,6 +31,9 @@ test('callbacks: made, tried, suspended, resumed, redelivered and deleted', { ti
   const delivery = row(page, 'callback.test').first();
   await delivery.getByText('delivered').waitFor({ timeout: timeLimit });
   await delivery.getByText('204').waitFor();
+  await delivery.getByRole('button', { name: /^Event/ }).click();
+  await page.getByRole('dialog').getByText('"type": "cloudfn.callback.test.v1"').waitFor();
+  await page.getByRole('dialog').getByRole('button', { name: 'Close' }).click();
   await delivery.getByRole('button', { name: /^Redeliver/ }).click();
   await row(page, 'callback.test').nth(1).getByText('delivered').waitFor({ timeout: timeLimit });
   await page.getByRole('button', { name: 'Suspend' }).click();
