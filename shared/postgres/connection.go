@@ -43,13 +43,16 @@ func idleBy(moment string) string {
 }
 
 // usedBy counts what runs through a connection: every instance that has, or may have, a server, with the volumes and
-// the floating IP that are made for it, and deleted with it.
+// the floating IP that are made for it, and deleted with it. The floating IP counts until it is released.
 func usedBy(projectID, id string) string {
 	return `
 select count(*)::int as instances, coalesce(sum((spec->>'vcpus')::int), 0)::int as vcpus,
        coalesce(sum((spec->>'ram_mb')::int), 0)::int as ram_mb,
        coalesce(sum(v.volumes), 0)::int as volumes, coalesce(sum(v.gigabytes), 0)::int as gigabytes,
-       count(*) filter (where spec ? 'floating_ip' and not spec->'floating_ip' ? 'address')::int as floating_ips
+       count(*) filter (where spec ? 'floating_ip' and not spec->'floating_ip' ? 'address')::int + (
+           select count(*) from instances
+           where project_id = ` + projectID + ` and connection_id = ` + id + ` and state = 'deleted'
+             and disconnected_at is null and floating_ip_release_at is not null)::int as floating_ips
 from instances
 cross join lateral (
     select count(*) as volumes, sum((one->>'size_gb')::int) as gigabytes

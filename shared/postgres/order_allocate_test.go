@@ -180,6 +180,36 @@ func TestQuotaOfAttached(t *testing.T) {
 	}
 }
 
+// TestQuotaUntilTheRelease: the floating IP of a deleted server counts until it is released, else a connection could
+// hold more than its quota while Neutron is unavailable.
+func TestQuotaUntilTheRelease(t *testing.T) {
+	t.Parallel()
+	l := newTestDB(t)
+	one := 1
+	c := l.storeConnection(t, domain.ConnectionQuota{FloatingIPs: &one}, func(c *domain.Connection) {
+		c.Actions = append(c.Actions, domain.MayAttach)
+	})
+	order := func() domain.Order {
+		o := connectedOrder(c, 1)
+		o.Instances[0].Spec.FloatingIP = &domain.ServerFloatingIP{NetworkID: "public"}
+		return o
+	}
+	first := order()
+	_, err := l.Place(t.Context(), first, 0)
+	noError(t, err)
+	noError(t, change(t, l.Orders, []domain.Instance{with(first.Instances[0], "s1", domain.InstanceDeleted)}))
+	if got := l.used(t, c); got.Instances != 0 || got.FloatingIPs != 1 {
+		t.Errorf("before the release %+v is used", got)
+	}
+	if _, err := l.Place(t.Context(), order(), 0); apperr.CodeOf(err) != apperr.Quota {
+		t.Errorf("before the release: %v", err)
+	}
+	noError(t, postgres.Polls{DB: l.DB}.FinishRelease(t.Context(), "p1", first.Instances[0].ID))
+	if _, err := l.Place(t.Context(), order(), 0); err != nil {
+		t.Errorf("after the release: %v", err)
+	}
+}
+
 // TestWhatCountsAgainstQuota: instances count that have a server, or may have one.
 func TestWhatCountsAgainstQuota(t *testing.T) {
 	t.Parallel()
