@@ -38,12 +38,13 @@ func sessionRoutes(api huma.API, h handler) {
 			200: "The session.", 400: "", 401: "No session, or the session has expired.",
 		}),
 	}, h.session)
-	httpx.Serve[struct{}, httpx.Value[Projects]](api, huma.Operation{
+	httpx.Serve[projectsInput, httpx.Value[Projects]](api, huma.Operation{
 		OperationID: "listSessionProjects", Method: http.MethodGet, Path: "/console/session/projects", Tags: tags,
-		Security: []map[string][]string{withSession},
-		Summary:  "List the projects of who is signed in",
+		Security: []map[string][]string{withSession}, Middlewares: httpx.Before(isFromPage),
+		Summary: "List the projects of who is signed in",
 		Responses: httpx.Answers(map[int]string{
-			200: "Those that are served here, by name.", 400: "", 401: "No session, or the session has expired.", 502: "",
+			200: "Those that are served here, by name.", 400: "", 401: "No session, or the session has expired.",
+			403: "The request is another page's.", 502: "",
 		}),
 	}, h.projects)
 	httpx.Serve[switchInput, httpx.Value[Session]](api, huma.Operation{
@@ -199,7 +200,9 @@ type Projects struct {
 	Projects []Named `json:"projects"`
 }
 
-func (h handler) projects(ctx context.Context, _ *struct{}) (httpx.Response, error) {
+type projectsInput struct{ PageInput }
+
+func (h handler) projects(ctx context.Context, _ *projectsInput) (httpx.Response, error) {
 	r := httpx.RequestOf(ctx)
 	session, err := h.svc.Open(ctx, cookieOf(r), isUse(r))
 	if err != nil {

@@ -43,8 +43,8 @@ func listing(list *things) []Route {
 	})
 }
 
-// ask sends a request to the routes. headers are names and values in turn.
-func ask(j *recorder, routes []Route, method, path string, headers ...string) *httptest.ResponseRecorder {
+// request sends a request to the routes. headers are names and values in turn.
+func request(j *recorder, routes []Route, method, path string, headers ...string) *httptest.ResponseRecorder {
 	r, w := httptest.NewRequest(method, path, nil), httptest.NewRecorder()
 	for n := 0; n < len(headers); n += 2 {
 		r.Header.Set(headers[n], headers[n+1])
@@ -75,8 +75,8 @@ func TestCompression(t *testing.T) {
 		{long, "gzip;q=0", ""},
 		{short, "gzip, zstd", ""},
 	} {
-		w := ask(&recorder{}, listing(c.list), http.MethodGet, "/things", "Accept-Encoding", c.accept)
-		plain := ask(&recorder{}, listing(c.list), http.MethodGet, "/things")
+		w := request(&recorder{}, listing(c.list), http.MethodGet, "/things", "Accept-Encoding", c.accept)
+		plain := request(&recorder{}, listing(c.list), http.MethodGet, "/things")
 		got := w.Header().Get("Content-Encoding")
 		if w.Code != http.StatusOK || got != c.want || w.Header().Get("Vary") != "Accept-Encoding" ||
 			w.Header().Get("ETag") != plain.Header().Get("ETag") {
@@ -126,7 +126,7 @@ func TestCompressedStreamBreaksOff(t *testing.T) {
 func TestConditionalRead(t *testing.T) {
 	t.Parallel()
 	list := &things{Items: []string{"a"}}
-	tag := ask(&recorder{}, listing(list), http.MethodGet, "/things").Header().Get("ETag")
+	tag := request(&recorder{}, listing(list), http.MethodGet, "/things").Header().Get("ETag")
 	if !strings.HasPrefix(tag, `W/"`) {
 		t.Fatalf("the ETag is %s", tag)
 	}
@@ -138,7 +138,7 @@ func TestConditionalRead(t *testing.T) {
 	} {
 		j := &recorder{}
 		for _, method := range []string{http.MethodGet, http.MethodHead} {
-			w := ask(j, listing(list), method, "/things", "If-None-Match", given)
+			w := request(j, listing(list), method, "/things", "If-None-Match", given)
 			if w.Code != want || w.Header().Get("ETag") != tag || w.Header().Get("X-Request-Id") == "" ||
 				w.Code == http.StatusNotModified && (w.Body.Len() > 0 || w.Header().Get("Content-Type") != "") {
 				t.Errorf("%s, %s: got %d %v %s", method, given, w.Code, w.Header(), w.Body)
@@ -149,11 +149,11 @@ func TestConditionalRead(t *testing.T) {
 		}
 	}
 	list.Items = []string{"b"}
-	if w := ask(&recorder{}, listing(list), http.MethodGet, "/things", "If-None-Match", tag); w.Code != http.StatusOK {
+	if w := request(&recorder{}, listing(list), http.MethodGet, "/things", "If-None-Match", tag); w.Code != http.StatusOK {
 		t.Errorf("after a change: got %d", w.Code)
 	}
 	// The ETag of a version says nothing about the rest.
-	w := ask(&recorder{}, listing(list), http.MethodGet, "/things/one", "If-None-Match", `"3"`)
+	w := request(&recorder{}, listing(list), http.MethodGet, "/things/one", "If-None-Match", `"3"`)
 	if w.Code != http.StatusOK || w.Header().Get("ETag") != `"3"` {
 		t.Errorf("of a version: got %d %v", w.Code, w.Header())
 	}
@@ -166,7 +166,7 @@ func TestLink(t *testing.T) {
 	for link, list := range map[string]*things{
 		"": {Items: []string{"a"}}, "<" + next + `>; rel="next"`: {Items: []string{"a"}, Next: &next},
 	} {
-		if w := ask(&recorder{}, listing(list), http.MethodGet, "/things"); w.Header().Get("Link") != link {
+		if w := request(&recorder{}, listing(list), http.MethodGet, "/things"); w.Header().Get("Link") != link {
 			t.Errorf("got %v, want %q", w.Header(), link)
 		}
 	}

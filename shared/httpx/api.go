@@ -52,7 +52,7 @@ func Register[I, O any](api huma.API, op huma.Operation, handler func(context.Co
 	op.MaxBodyBytes = -1 // Edge has limited it, and set the deadline for reading it
 	nextPage := nextPageOf[O]()
 	if nextPage != nil {
-		op.Metadata = map[string]any{isPage: true}
+		op.Metadata = map[string]any{pageKey: true}
 	}
 	op.Middlewares = append(slices.Clone(op.Middlewares), read)
 	huma.Register(api, op, func(ctx context.Context, in *I) (*O, error) {
@@ -75,8 +75,8 @@ func Register[I, O any](api huma.API, op huma.Operation, handler func(context.Co
 	})
 }
 
-// isPage is in the metadata of an operation that answers with pages of a list.
-const isPage = "page"
+// pageKey is in the metadata of an operation that answers with pages of a list.
+const pageKey = "page"
 
 // nextPageOf is where an answer's type has the URL of the next page; nil = it is no page of a list.
 func nextPageOf[O any]() []int {
@@ -428,7 +428,7 @@ func complete(op *huma.Operation) {
 // describeRead adds what the answers of reads have in common.
 func describeRead(op *huma.Operation) {
 	found := op.Responses[strconv.Itoa(http.StatusOK)]
-	if op.Metadata[isPage] != nil {
+	if op.Metadata[pageKey] != nil {
 		found.Headers["Link"] = &huma.Header{Ref: "#/components/headers/Link"}
 	}
 	if op.Method != http.MethodGet || op.Security != nil || found == nil || found.Content[jsonType] == nil ||

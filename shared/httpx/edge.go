@@ -66,7 +66,8 @@ func (e Edge) Handler(routes []Route) http.Handler {
 }
 
 // compression has answers of 1 KiB or more compressed, by zstd or gzip, for clients that accept that. A page of another
-// site learns nothing of their length: without X-Auth-Token, or the console's own header, there is no answer.
+// site cannot learn a secret from their length: it can send neither X-Auth-Token nor the console's own header, and no
+// answer without both repeats what the request has.
 func compression() func(http.Handler) http.HandlerFunc {
 	compress, err := gzhttp.NewWrapper(gzhttp.MinSize(1<<10), gzhttp.CompressionLevel(flate.BestSpeed))
 	if err != nil {

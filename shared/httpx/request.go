@@ -118,7 +118,7 @@ func parseQuery(r *http.Request, names []string) (url.Values, []apperr.Field) {
 func next(u url.URL, marker string) *string {
 	query := u.Query()
 	query.Set("marker", marker)
-	next := u.Path + "?" + query.Encode()
+	next := u.EscapedPath() + "?" + query.Encode()
 	return &next
 }
 

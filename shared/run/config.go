@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/netip"
 	"net/url"
 	"reflect"
@@ -43,9 +44,6 @@ type Config struct {
 	// Keystone's URL as callers reach it, such as `https://keystone.example.com/v3`: 401 names it in
 	// `WWW-Authenticate`. When empty, the URL by which this process reaches Keystone.
 	PublicAuthURL string `env:"PUBLIC_AUTH_URL"`
-	// Sites whose pages may call the API from a browser, separated by commas, such as `https://portal.example.com`; `*`
-	// is any site. When empty, no page but the console, which needs none.
-	CORSOrigins []string `env:"CORS_ORIGINS"`
 
 	Postgres  postgres.Config
 	OpenStack openstack.Config
@@ -56,20 +54,7 @@ type Config struct {
 
 // Validate reports every value of the process's own variables that cannot work.
 func (c Config) Validate() error {
-	return errors.Join(c.validateWakes(), c.validatePublicURL(), c.validateOrigins(), c.Listen.Validate())
-}
-
-func (c Config) validateOrigins() error {
-	for _, origin := range c.CORSOrigins {
-		u, err := url.Parse(origin)
-		isOrigin := err == nil && (u.Scheme == "https" || u.Scheme == "http") && u.Host != "" &&
-			origin == u.Scheme+"://"+u.Host && !strings.Contains(u.Host, "*")
-		if !isOrigin && origin != "*" {
-			return fmt.Errorf("CORS_ORIGINS has %q: an origin must be like https://portal.example.com, without a path, "+
-				"or *", origin)
-		}
-	}
-	return nil
+	return errors.Join(c.validateWakes(), c.validatePublicURL(), c.Listen.Validate())
 }
 
 func (c Config) validatePublicURL() error {
@@ -107,6 +92,9 @@ type Listen struct {
 	Port string `env:"PORT, default=8080"`
 	// Time limit of an API request.
 	RequestTimeout time.Duration `env:"REQUEST_TIMEOUT, default=60s" min:"1s" max:"10m"`
+	// Sites whose pages may call the API from a browser, separated by commas, such as `https://portal.example.com`; `*`
+	// is any site. When empty, no page but the console, which needs none. The gateway has it for its own errors.
+	CORSOrigins []string `env:"CORS_ORIGINS"`
 }
 
 // isHostName reports whether a text can be a host name. One of digits and dots only would be an address.
@@ -127,7 +115,30 @@ func (l Listen) Validate() error {
 	if l.Host != "" && err != nil && !isHostName(l.Host) {
 		return fmt.Errorf("HOST is %q: it must be an address or a name of this machine, such as 127.0.0.1", l.Host)
 	}
-	return nil
+	return l.validateOrigins()
+}
+
+func (l Listen) validateOrigins() error {
+	var errs []error
+	for _, origin := range l.CORSOrigins {
+		if origin != "*" && !isOrigin(origin) {
+			errs = append(errs, fmt.Errorf("CORS_ORIGINS has %q: an origin must be as browsers send it, like "+
+				"https://portal.example.com, or *", origin))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// isOrigin reports whether browsers send a text as an origin: in ASCII, without a path and the scheme's own port.
+func isOrigin(text string) bool {
+	u, err := url.Parse(text)
+	if err != nil || text != u.Scheme+"://"+u.Host || strings.ToLower(text) != text || !isHostName(u.Hostname()) &&
+		net.ParseIP(u.Hostname()) == nil {
+		return false
+	}
+	isASCII := !strings.ContainsFunc(text, func(r rune) bool { return r > unicode.MaxASCII })
+	return isASCII && !strings.HasSuffix(u.Host, ":") &&
+		(u.Scheme == "https" && u.Port() != "443" || u.Scheme == "http" && u.Port() != "80")
 }
 
 // load reads a configuration from the environment and validates it.

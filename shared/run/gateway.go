@@ -145,7 +145,8 @@ func (g *gateway) pass(w http.ResponseWriter, r *http.Request, client http.Round
 			if upload.End(w.Header()); ctx.Err() != nil {
 				w.Header().Set("Connection", "close")
 			}
-			httpx.WriteError(w, r, err)
+			refusal := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { httpx.WriteError(w, r, err) })
+			withCORS(refusal, g.cfg.CORSOrigins).ServeHTTP(w, r)
 		},
 		ErrorLog: log.New(io.Discard, "", 0), // an answer that breaks off has its line here
 	}

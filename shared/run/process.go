@@ -281,7 +281,7 @@ func withCORS(api http.Handler, origins []string) http.Handler {
 	}).Handler(api)
 }
 
-// preflightFor is how long a browser need not ask again: as long as any does without.
+// preflightFor is how long browsers keep the answer to a preflight request: none does so for longer.
 const preflightFor = 2 * time.Hour
 
 // isEvent reports whether a request has the key of events, so that another function has sent it.

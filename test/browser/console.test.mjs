@@ -53,9 +53,13 @@ test('who has several projects switches between them, in all tabs', { timeout: t
   await page.getByRole('group', { name: 'Switch to another project' }).getByText(account.second).click();
   await page.locator('#who').getByText(account.second).waitFor();
   await page.getByText('No servers yet').waitFor();
-  await open(tab, 'Volumes'); // which it requests for the first project
-  await tab.getByText(`This is the project ${account.second}.`).waitFor();
-  await tab.locator('#who').getByText(account.second).waitFor();
+  await open(tab, 'Launch'); // which the tab requests for the first project
+  await tab.getByRole('button', { name: `Go on in ${account.second}` }).waitFor();
+  await tab.getByRole('button', { name: `Back to ${account.project}` }).click();
+  await tab.locator('#who').getByText(account.project).waitFor();
+  await tab.getByRole('heading', { name: 'Launch' }).waitFor();
+  await page.getByRole('button', { name: `Go on in ${account.project}` }).click(); // at its next request
+  await page.locator('#who').getByText(account.project).waitFor();
   await tab.close();
   await close();
 });
@@ -91,6 +95,11 @@ test('the chart tells each hour to the mouse and to the keyboard', { timeout: ti
   await readout.getByText('3 running').waitFor();
   for (const text of ['5 in all', '2 launched', '1 uncertain', '3 ACTIVE', '2 SHUTOFF', 'counted at the hour'])
     await readout.getByText(text).waitFor();
+  await page.getByText('By status').click();
+  assert.equal(await hours.nth(20).locator('.of.run, .of.stop').count(), 2);
+  await page.getByRole('listitem').filter({ hasText: 'stopped' }).waitFor();
+  assert.match(page.url(), /bars=status/);
+  await page.getByText('Running', { exact: true }).first().click();
   await page.mouse.move(0, 0);
   await hours.nth(23).focus();
   await readout.getByText('7 running').waitFor();

@@ -81,8 +81,8 @@ export async function visit(chrome, { size = 'light', expected = [], signedIn = 
       r
         .body()
         .then(async (body) => {
-          seen.bytes += (await r.request().sizes()).responseBodySize; // as it was sent
           if (token.test(body.toString())) seen.faults.push(`a token is in the answer to ${r.url()}`);
+          seen.bytes += (await r.request().sizes()).responseBodySize; // as it was sent
         })
         .catch(() => {}),
     ),

@@ -44,6 +44,7 @@ func (s *story) console(t *testing.T) {
 	s.ok(t, "listSessionProjects", 200, variant{header: session})
 	s.ok(t, "listSessionProjects", 400, variant{header: session, query: []string{"nonsense=1"}})
 	s.ok(t, "listSessionProjects", 401, variant{})
+	s.ok(t, "listSessionProjects", 403, variant{header: append(anothers, session...)})
 	s.ok(t, "switchProject", 400, variant{header: session})
 	s.ok(t, "switchProject", 401, variant{})
 	s.ok(t, "switchProject", 403, variant{header: append(anothers, session...)})

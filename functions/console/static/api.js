@@ -28,7 +28,10 @@ export const isUnreachable = () => unreachable;
 
 let user = '';
 /** actFor sets the user of the page. Requests fail once another tab has signed in as someone else. */
-export const actFor = (who) => { user = `${who.user.id}/${who.project.id}`; };
+export function actFor(who) {
+  bodies.clear();
+  user = `${who.user.id}/${who.project.id}`;
+}
 
 let used = Date.now();
 for (const event of ['pointerdown', 'keydown', 'wheel']) {
@@ -43,7 +46,7 @@ const versions = new WeakMap();
 /** versionOf is the ETag of an answer, for a call that changes only what the page shows. */
 export const versionOf = (value) => versions.get(value);
 
-const bodies = new Map(); // by path, the latest last: {tag, text} of what was read, which is sent again only when changed
+const bodies = new Map(); // by path, the latest last: {tag, text} of what was read, and is sent again when it changes
 
 /** remember keeps the body of a read for the next one of the same path. */
 function remember(url, tag, text) {
@@ -82,13 +85,19 @@ async function send(url, method, body, aside, version) {
   throw new Problem(answer.status, value);
 }
 
+let switching = 0; // how many requests for another project are under way: the old session ends before their answer
+
+/** expired tells of a 401, unless the page has another user than the request by now, or is about to. */
+const expired = (sender) => sender === user && !switching && events.dispatchEvent(new Event('over'));
+
 /** call sends a request to the API: call('GET', '/v1/servers'). aside: the view can do without,
   and it tells of no outage. version: the call fails if what it changes has another one by now. */
 export async function call(method, path, body, aside = false, version = '') {
+  const by = user;
   try {
     return await send(`api${path}`, method, body, aside, version);
   } catch (problem) {
-    if (problem.status === 401) events.dispatchEvent(new Event('over'));
+    if (problem.status === 401) expired(by);
     throw problem;
   }
 }
@@ -98,6 +107,7 @@ export const get = (path) => call('GET', path);
 /** download reads a file of any length, which is whole or a Problem. */
 export async function download(path, type) {
   const headers = { 'X-Cloudfn-Console': sender(), Accept: type };
+  const by = user;
   if (user) headers['X-Cloudfn-User'] = user;
   let answer;
   try {
@@ -108,12 +118,25 @@ export async function download(path, type) {
     throw new Problem(0, { detail: answer ? 'The export broke off before its end: choose a shorter time.'
       : 'cloudfn cannot be reached' });
   }
-  if (answer.status === 401) events.dispatchEvent(new Event('over'));
+  if (answer.status === 401) expired(by);
   throw new Problem(answer.status, await answer.json().catch(() => ({})));
 }
 
-/** session is the signed-in user's: GET to see it, POST to sign in, PATCH to switch projects, DELETE to sign out. */
-export const session = (method, body, part = '') => send(`session${part}`, method, body);
+/** session is the signed-in user's: GET to see it, POST to sign in, DELETE to sign out. */
+export const session = (method, body) => send('session', method, body);
+
+/** projects lists those that the user may switch to. */
+export const projects = () => send('session/projects', 'GET');
+
+/** switchTo makes the session one of another project, and calls done with who is signed in then. */
+export async function switchTo(project, done) {
+  switching++;
+  try {
+    done(await send('session', 'PATCH', { project_id: project.id }));
+  } finally {
+    switching--;
+  }
+}
 
 /** endSessions signs the user out in all browsers. */
 export const endSessions = () => send('session?all=true', 'DELETE');

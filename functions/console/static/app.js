@@ -1,6 +1,6 @@
 // The frame around the views: who is signed in, which part is shown, and when it is read again.
 import { el, byId, set, button, empty, heading, say, announce, showFor, span } from './dom.js';
-import { actFor, call, events, isUnreachable, session } from './api.js';
+import { actFor, call, events, isUnreachable, session, switchTo } from './api.js';
 import { here } from './address.js';
 import { signIn } from './signin.js';
 
@@ -222,8 +222,12 @@ function signedIn(who) {
   tick(++round);
 }
 
+/** close closes the dialogs, but for those that show something once. */
+const close = () => document.querySelectorAll('dialog:not(.once)').forEach((d) => d.close());
+
 /** switched shows another project of the user, and the list of what was shown. */
 function switched(who) {
+  close();
   history.replaceState(null, '', `#/${here().part}`);
   signedIn(who);
   say(`This is the project ${who.project.name}.`);
@@ -232,15 +236,30 @@ function switched(who) {
 /** over is for when the session has ended automatically: what was typed in is kept for who signs in again. */
 async function over() {
   const before = me;
-  const now = me && await session('GET').catch(() => null);
+  const now = await session('GET').catch(() => null);
   if (!me || me !== before) return undefined;
-  if (now?.user.id === me.user.id && now.project.id !== me.project.id) return switched(now); // by another tab
   kept = shown && { me, view: shown };
   shown = me = null;
   round++;
   clearTimeout(timer);
-  document.querySelectorAll('dialog:not(.once)').forEach((d) => d.close());
+  close();
+  if (now?.user.id === before.user.id && now.project.id !== before.project.id) return moved(before, now);
   return showSignIn('Your session has expired. Sign in again to go on.');
+}
+
+/** moved is for when another tab has switched to the project of now: what was typed in here is of the one before. */
+function moved(before, now) {
+  actFor(now);
+  frame();
+  title('Another project');
+  const back = () => switchTo(before.project, signedIn).catch((problem) => say(problem.message));
+  const said = heading('Another project');
+  set(main, el('div', { class: 'signin' }, said, el('p', {}, 'Another tab has switched this browser to the project ',
+    el('b', {}, now.project.name), '. What was shown here is of ', el('b', {}, before.project.name), '.'),
+  el('div', { class: 'row' }, button(`Go on in ${now.project.name}`, () => switched(now), { kind: 'primary' }),
+    button(`Back to ${before.project.name}`, back))));
+  main.removeAttribute('aria-busy');
+  said.querySelector('h1').focus();
 }
 
 async function signOut(end = () => session('DELETE')) {

@@ -131,8 +131,9 @@ function one(id, refresh, go) {
   const row = (d) => list.row(short(d.event_type), mark(d.status), d.attempts, d.answer || '–', d.error || '',
     d.subject.slice(-8), age(d.created_at),
     el('div', { class: 'acts' }, button('Event', () => show(d), { kind: 'quiet', key: 'event',
-      label: `Event ${short(d.event_type)} ${d.event_id}` }), d.status === 'due' ? null : button('Redeliver', act('It is delivered again.', () => call('POST', `${path}/deliveries/${d.id}/redeliver`)),
-      { kind: 'quiet', key: 'redeliver', label: `Redeliver ${short(d.event_type)} ${d.event_id}` })));
+      label: `Event ${short(d.event_type)} ${d.event_id}` }), d.status === 'due' ? null
+      : button('Redeliver', act('It is delivered again.', () => call('POST', `${path}/deliveries/${d.id}/redeliver`)),
+        { kind: 'quiet', key: 'redeliver', label: `Redeliver ${short(d.event_type)} ${d.event_id}` })));
 
   async function load() {
     let callback, deliveries;

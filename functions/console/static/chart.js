@@ -4,6 +4,20 @@ import { el, svg, set, clock } from './dom.js';
 const top = 14, plot = 190, foot = 30, left = 34;
 const base = top + plot;
 
+// What bars by status are made of, from below: a kind, its word, and Nova's statuses.
+const kinds = [['run', 'active', 'ACTIVE'], ['stop', 'stopped', 'SHUTOFF'],
+  ['away', 'shelved, paused or suspended', 'SHELVED', 'SHELVED_OFFLOADED', 'PAUSED', 'SUSPENDED'],
+  ['bad', 'error', 'ERROR'], ['other', 'other']];
+
+/** split counts the servers of an hour by kind. */
+function split(h) {
+  const count = Object.fromEntries(kinds.map(([kind]) => [kind, 0]));
+  for (const [status, n] of Object.entries(h.by_status)) {
+    count[(kinds.find((k) => k.indexOf(status) > 1) || ['other'])[0]] += n;
+  }
+  return Object.entries(count);
+}
+
 /** words say an hour in full. */
 export function words(h) {
   if (h.running === null) return 'not known';
@@ -17,11 +31,12 @@ function niceTick(most) {
   for (let size = 1; ; size *= 10) for (const n of [1, 2, 5]) if (n * size * 4 >= most) return n * size;
 }
 
-/** chart makes the drawing with its readout; draw(hours) shows other hours. */
+/** chart makes the drawing with its readout; draw(hours, byStatus) shows other hours, or their servers by status. */
 export function chart() {
   const readout = el('p', { class: 'readout', id: 'readout' });
   const box = el('div', { class: 'plot' });
-  let hours = [], at = -1, width = 0;
+  const below = el('div', {}, legend(false));
+  let hours = [], at = -1, width = 0, isByStatus = false;
 
   const show = (i) => {
     const h = hours[i];
@@ -72,16 +87,22 @@ export function chart() {
       return svg('text', { class: hour ? '' : 'day', x: x(i) + step / 2, y: base + 20, 'text-anchor': 'middle' },
         hour ? `${String(hour).padStart(2, '0')}:00` : clock(h.hour).replace(/ \d\d:.*/, ''));
     }).filter(Boolean);
+    const stack = (h, i) => {
+      let sum = 0;
+      return split(h).filter(([, n]) => n).map(([kind, n]) => svg('rect', { class: `of ${kind}`, x: x(i) + gap / 2,
+        y: y(sum += n), width: step - gap, height: base - y(n) }));
+    };
     const bars = hours.map((h, i) => svg('g',
       { class: `hour ${h.source}`, role: 'img', tabindex: i === (at < 0 ? hours.length - 1 : at) ? 0 : -1,
       'aria-label': `${clock(h.hour)} UTC: ${words(h)}`, onmouseenter: () => show(i), onclick: () => focusOn(i),
         onfocus: () => { at = i; show(i); } },
     svg('rect', { class: 'hit', x: x(i), y: top, width: step, height: plot }),
     h.running === null ? svg('rect', { class: 'lost', x: x(i), y: top, width: step, height: plot })
-      : svg('rect', { class: 'bar', x: x(i) + gap / 2, y: Math.min(y(h.running), base - 1), width: step - gap,
-        height: Math.max(base - y(h.running), 1), rx: step > 14 ? 2 : 0 }),
-    h.uncertain ? svg('rect', { class: 'maybe', x: x(i) + gap / 2, y: y(h.running + h.uncertain), width: step - gap,
-      height: y(0) - y(h.uncertain) }) : '',
+      : isByStatus ? stack(h, i)
+        : svg('rect', { class: 'bar', x: x(i) + gap / 2, y: Math.min(y(h.running), base - 1), width: step - gap,
+          height: Math.max(base - y(h.running), 1), rx: step > 14 ? 2 : 0 }),
+    h.uncertain && !isByStatus ? svg('rect', { class: 'maybe', x: x(i) + gap / 2, y: y(h.running + h.uncertain),
+      width: step - gap, height: y(0) - y(h.uncertain) }) : '',
     h.launched ? svg('circle', { class: 'new', cx: x(i) + step / 2, cy: y(h.launched), r: Math.max(1.5,
       Math.min(4, step / 4)) }) : ''));
     let line = '', on = false;
@@ -105,8 +126,14 @@ export function chart() {
     if (now !== width) { width = now; draw(); }
   }).observe(box);
   return {
-    node: el('div', {}, readout, box, legend()),
-    draw(next) { if (next.length !== hours.length) at = -1; hours = next; draw(); },
+    node: el('div', {}, readout, box, below),
+    draw(next, byStatus) {
+      if (next.length !== hours.length) at = -1;
+      if (byStatus !== isByStatus) set(below, legend(byStatus));
+      hours = next;
+      isByStatus = byStatus;
+      draw();
+    },
   };
 }
 
@@ -117,15 +144,16 @@ function hatches() {
   return svg('defs', {}, stripes('lost', 'lost'), stripes('rebuilt', 'rebuilt'));
 }
 
-function legend() {
+function legend(byStatus) {
   const box = (kind, inner) => svg('svg', { viewBox: '0 0 18 12', class: `chart ${kind}`, 'aria-hidden': 'true' },
     inner);
   const entry = (kind, inner, text) => el('li', {}, box(kind, inner), text);
+  const area = (kind) => svg('rect', { class: kind, width: 18, height: 12, rx: 2 });
   return el('ul', { class: 'legend' },
-    entry('sampled', svg('rect', { class: 'bar', width: 18, height: 12, rx: 2 }), 'running'),
+    byStatus ? kinds.map(([kind, text]) => entry('', area(`of ${kind}`), text)) : [
+      entry('sampled', area('bar'), 'running'), entry('rebuilt', area('bar'), 'rebuilt from history'),
+      entry('', svg('rect', { class: 'maybe', width: 18, height: 12 }), 'uncertain')],
     entry('', svg('path', { class: 'total', d: 'M0 6h18' }), 'in all'),
     entry('', svg('circle', { class: 'new', cx: 9, cy: 6, r: 4 }), 'launched in the hour'),
-    entry('rebuilt', svg('rect', { class: 'bar', width: 18, height: 12, rx: 2 }), 'rebuilt from history'),
-    entry('', svg('rect', { class: 'maybe', width: 18, height: 12 }), 'uncertain'),
     entry('missing', svg('rect', { class: 'lost', width: 18, height: 12 }), 'not known'));
 }

@@ -6,15 +6,21 @@ import { chart, words } from './chart.js';
 
 const ranges = [['24', '24 hours'], ['168', '7 days'], ['720', '30 days']];
 
+const bars = [['', 'Running'], ['status', 'By status']];
+
 export function view({ refresh }) {
-  let hours = ranges.find(([value]) => value === filter('hours'))?.[0] || '24', sign = '', drawn = [];
+  let hours = ranges.find(([value]) => value === filter('hours'))?.[0] || '24', sign = '', drawn = [],
+    by = filter('bars') === 'status' ? 'status' : '';
   const picture = chart();
   const now = el('div', { class: 'figures' });
   const quota = el('div', { class: 'gauges' });
   const nothing = el('div');
   const list = table('Servers per hour in UTC, the newest first',
     [['Hour'], ['Running', 'n'], ['In all', 'n'], ['Launched', 'n'], ['What is known'], ['Source']]);
-  const node = el('div', {}, heading('Overview', choice('How far back', ranges, hours,
+  const node = el('div', {}, heading('Overview', choice('What the bars show', bars, by, (v) => {
+    keep({ bars: by = v });
+    picture.draw(drawn, by === 'status');
+  }), choice('How far back', ranges, hours,
     (v) => {
       hours = v;
       keep({ hours: v === '24' ? '' : v });
@@ -60,7 +66,7 @@ export function view({ refresh }) {
       peak ? figure('Most running', peak.running, `of ${peak.total}`, `${clock(peak.hour)} UTC`) : null,
       figure('Hours known', stats.hours.length - lost, `of ${stats.hours.length}`,
         `${rebuilt} rebuilt, ${lost} missing`));
-    picture.draw(drawn = stats.hours);
+    picture.draw(drawn = stats.hours, by === 'status');
     set(list.body, [...stats.hours].reverse().map((h) => list.row(clock(h.hour), h.running ?? '–', h.total ?? '–',
       h.launched ?? '–', words(h), h.source)));
     set(nothing, last?.total || used?.used ? null : empty(last ? `No servers at ${clock(last.hour)} UTC`

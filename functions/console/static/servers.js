@@ -18,8 +18,8 @@ const title = (server) => server.name || server.id;
 const word = (server, state) => (state === 'updating' && server.instance?.state !== 'updating'
   ? server.status.toLowerCase().replaceAll('_', ' ') : state);
 
-/** order is the body that requests an action by its verb here. */
-const order = (verb) => (verb === 'hard' ? { action: 'reboot', hard: true } : { action: verb });
+/** actionRequest is the body that requests an action by its verb here. */
+const actionRequest = (verb) => (verb === 'hard' ? { action: 'reboot', hard: true } : { action: verb });
 
 const pending = new Map(); // by the id of a server: {verb, answered} of the action that was requested
 const paint = (id) => document.querySelectorAll(`.acts[data-server="${id}"]`).forEach((box) => box.paint());
@@ -52,7 +52,7 @@ function settle(actions, node) {
 /** controls are the buttons of actions on the server. done is called after each. */
 function controls(server, verbsOf, done) {
   const send = (verb, body) => requested(server, verb,
-    () => call('POST', `/v1/servers/${server.id}/actions`, { ...order(verb), ...body }));
+    () => call('POST', `/v1/servers/${server.id}/actions`, { ...actionRequest(verb), ...body }));
   const act = async (verb) => {
     const answer = await send(verb);
     say(answer.changed ? `${title(server)}: ${verbs[verb].toLowerCase()} is under way.`
@@ -190,7 +190,8 @@ function selection(done) {
   }
 
   function act(verb, all) {
-    if (verb !== 'delete') return each(verb, all, ({ id }) => call('POST', `/v1/servers/${id}/actions`, order(verb)));
+    if (verb !== 'delete') return each(verb, all, ({ id }) => call('POST', `/v1/servers/${id}/actions`,
+      actionRequest(verb)));
     return confirm(`Delete ${all.length} servers?`, `${all.map(title).join(', ')}: they and their disks are deleted ` +
       'for good.', 'Delete', () => each(verb, all, ({ id }) => call('DELETE', `/v1/servers/${id}`)));
   }
