@@ -11,6 +11,7 @@ import (
 
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/api"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/exit"
+	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
 // sorted sorts things by the column that the user wants, numbers by their size.
@@ -64,7 +65,7 @@ func (p *Printer) plain(head []string, rows [][]string) error {
 	}
 	for n, row := range rows {
 		for i, cell := range row {
-			if row[i] = noFormula(Clean(cell)); n == 0 && !p.NoHeaders {
+			if row[i] = domain.CSVCell(Clean(cell)); n == 0 && !p.NoHeaders {
 				row[i] = strings.ToLower(cell)
 			}
 		}
@@ -90,12 +91,4 @@ func (p *Printer) plainOne(all []column, text func(column) string) error {
 		rows[n] = []string{value}
 	}
 	return p.plain(nil, rows)
-}
-
-// noFormula puts an apostrophe before what a spreadsheet would take for a formula.
-func noFormula(cell string) string {
-	if _, err := strconv.ParseFloat(cell, 64); err != nil && cell != "" && strings.Contains("=+-@", cell[:1]) {
-		return "'" + cell
-	}
-	return cell
 }
