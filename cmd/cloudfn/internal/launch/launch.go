@@ -55,6 +55,11 @@ With --wait, Ctrl-C leaves the launch running and says how to follow it.`,
 		Annotations: cli.Calls("launch", "getOrder"), Args: cobra.MaximumNArgs(1),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if l.isDryRun {
+				if err := l.TextOnly(cmd, "table", "wide", "json", "yaml"); err != nil {
+					return err
+				}
+			}
 			if err := l.read(cmd, args); err != nil {
 				return err
 			}

@@ -16,7 +16,7 @@ import (
 
 // sorted sorts things by the column that the user wants, numbers by their size.
 func sorted[T any](p *Printer, items []api.Item[T], t Table[T]) ([]api.Item[T], error) {
-	if p.Sort == "" {
+	if p.used.sort = true; p.Sort == "" {
 		return items, nil
 	}
 	title, order, _ := strings.Cut(p.Sort, ":")
@@ -60,6 +60,7 @@ func (p *Printer) plain(head []string, rows [][]string) error {
 		return err
 	}
 	w := csv.NewWriter(&text)
+	p.used.noHeaders = true
 	if !p.NoHeaders {
 		rows = slices.Concat([][]string{head}, rows)
 	}

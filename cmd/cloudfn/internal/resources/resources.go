@@ -40,6 +40,9 @@ func Command(a *cli.App) *cobra.Command {
 			if len(wanted) == 0 {
 				wanted = kinds[:3]
 			}
+			if format := a.Print.Format; len(wanted) > 1 && (format == "csv" || format == "value") {
+				return exit.Usagef("-o %s takes one kind: %s -o %s", format, a.Name+" resources "+wanted[0], format)
+			}
 			query := cli.Query(cmd.Flags(), "connection:connection_id")
 			query.Set("kinds", strings.Join(wanted, ","))
 			found, err := api.Get[api.Resources](cmd.Context(), a.API(), path, query)

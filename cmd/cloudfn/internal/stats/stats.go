@@ -63,7 +63,7 @@ func show(a *cli.App, found api.Item[api.Stats], isASCII bool) error {
 	switch {
 	case p.IsData():
 		return output.One(p, found, output.Table[api.Stats]{})
-	case p.Format != "table" || len(p.Columns) > 0:
+	case p.Format != "table" || len(p.Columns) > 0 || p.Sort != "" || p.NoHeaders:
 		return output.Values(p, stats.Hours, hourTable)
 	}
 	from, to := stats.From.UTC().Format(minutes), stats.To.UTC().Format(minutes)

@@ -55,7 +55,10 @@ func dependency(d api.Dependency) string {
 func Version(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use: "version", Short: "Print this program's version", Args: cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := a.TextOnly(cmd, "table", "wide", "value"); err != nil {
+				return err
+			}
 			_, err := fmt.Fprintln(a.Out, "cloudfn", buildinfo.Version())
 			return err
 		},

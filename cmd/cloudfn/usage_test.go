@@ -1,0 +1,75 @@
+package main
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/clitest"
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/exit"
+)
+
+// run runs a command line against an API that a test makes up, and gives its output, its notes and its error.
+func run(t *testing.T, serve http.HandlerFunc, args ...string) (out, notes string, code int, err error) {
+	t.Helper()
+	a, stdout, stderr := clitest.New(t, serve)
+	a.Env = func(string) (string, bool) { return "", false }
+	root := a.Root("cloudfn", commands)
+	root.SetArgs(args)
+	err = root.ExecuteContext(t.Context())
+	if err != nil {
+		code = a.Code(err)
+	}
+	return stdout.String(), stderr.String(), code, err
+}
+
+// TestNoFormatIsIgnored: a command that prints a text rejects what only tables have, before it does anything.
+func TestNoFormatIsIgnored(t *testing.T) {
+	t.Parallel()
+	for args, want := range map[string]string{
+		"callbacks listen -o csv":                                     "-o csv: cloudfn callbacks listen takes only table, wide, json, yaml, name",
+		"callbacks listen --sort name":                                "--sort requires a table: cloudfn callbacks listen prints a text",
+		"launch web --dry-run -f value":                               "-o value: cloudfn launch takes only table, wide, json, yaml",
+		"launch web --dry-run --no-headers":                           "--no-headers requires a table",
+		"managed diff VirtualMachineDeployment w -ocsv":               "-o csv: cloudfn managed diff takes only table, wide, json, yaml",
+		"managed diff VirtualMachineDeployment w -c x":                "--columns requires a table",
+		"servers console 019b7c5e-7f60-7a88-b14f-6d0e5a4c3e01 -o csv": "-o csv: cloudfn servers console takes only",
+		"nodes token n -o json":                                       "-o json: cloudfn nodes token takes only table, wide, value",
+		"requests export -o json":                                     "-o json: cloudfn requests export takes only table; --format csv and ndjson",
+		"resources -o csv":                                            "-o csv takes one kind: cloudfn resources flavors -o csv",
+		"resources images zones -f value":                             "-o value takes one kind: cloudfn resources images -o value",
+		"version -o yaml":                                             "-o yaml: cloudfn version takes only table, wide, value",
+	} {
+		out, _, code, err := run(t, func(_ http.ResponseWriter, r *http.Request) {
+			t.Errorf("%s calls %s %s", args, r.Method, r.URL)
+		}, strings.Fields(args)...)
+		if code != exit.Usage || !strings.Contains(err.Error(), want) || out != "" {
+			t.Errorf("%s: %d, %v, %q", args, code, err, out)
+		}
+	}
+}
+
+// TestFlagsWithoutEffect are named: one thing is not sorted, and JSON of one kind has no order of its own.
+func TestFlagsWithoutEffect(t *testing.T) {
+	t.Parallel()
+	serve := func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprint(w, `{"id": "c", "status": "active", "flavors": [{"name": "b"}, {"name": "a"}],
+			"callbacks": [{"id": "2"}, {"id": "1"}], "next": null}`)
+	}
+	for args, want := range map[string]string{
+		"callbacks show 019b7c5e-7f60-7a88-b14f-6d0e5a4c3e01 --sort id":     "--sort has no effect on what cloudfn callbacks show prints\n",
+		"callbacks show 019b7c5e-7f60-7a88-b14f-6d0e5a4c3e01 --no-headers":  "--no-headers has no effect on what cloudfn callbacks show prints\n",
+		"callbacks show 019b7c5e-7f60-7a88-b14f-6d0e5a4c3e01 -c id -o json": "",
+		"callbacks list -o name -c id":                                      "--columns has no effect on what cloudfn callbacks list prints\n",
+		"callbacks list --sort id --no-headers -c id":                       "",
+		"callbacks list --sort id --no-headers -o json":                     "",
+		"callbacks list --sort id --no-headers -o csv":                      "",
+		"resources flavors --sort name -o json":                             "--sort has no effect on what cloudfn resources prints\n",
+		"resources flavors --sort name":                                     "",
+	} {
+		if _, notes, _, err := run(t, serve, strings.Fields(args)...); err != nil || notes != want {
+			t.Errorf("%s: %q, %v", args, notes, err)
+		}
+	}
+}
