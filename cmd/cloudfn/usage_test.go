@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"net/http"
+	"os"
 	"strings"
 	"testing"
 
@@ -70,6 +71,56 @@ func TestFlagsWithoutEffect(t *testing.T) {
 	} {
 		if _, notes, _, err := run(t, serve, strings.Fields(args)...); err != nil || notes != want {
 			t.Errorf("%s: %q, %v", args, notes, err)
+		}
+	}
+}
+
+// TestErrorsNameFlags: what the API says of a field is said of the flag that set it, and of no flag where a file or an
+// argument did.
+func TestErrorsNameFlags(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	order := dir + "/order.yaml"
+	if err := os.WriteFile(order, []byte("{name: w, flavor: f, image: i, networks: [a]}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	const launch, lease = "launch w --flavor f --image i ", "leases create l --duration 1h "
+	for _, c := range []struct{ args, field, want string }{
+		{launch + "--network a --network b", "networks[1]", "--network b"},
+		{launch + "--network a --port p", "networks[1].port_id", "--port p"},
+		{launch, "networks", "--network"},
+		{launch + "--boot-volume 20", "boot_volume.size_gb", "--boot-volume (size_gb)"},
+		{launch + "--volume 5 --volume size=9,type=x", "volumes[1].type", "--volume size=9,type=x (type)"},
+		{launch + "--metadata k=v", "metadata.k", "--metadata k"},
+		{launch + "--lease 2d", "lease.duration", "--lease"},
+		{launch + "--min-vcpus 3", "min.vcpus", "--min-vcpus"},
+		{launch, "name", "name"},
+		{launch, "flavors", "flavors"},
+		{"launch --file " + order, "networks[0]", "networks[0]"},
+		{"launch --image x --file " + order, "image", "--image"},
+		{lease + "--hosts 2 --vcpus 1", "reservations[0].min", "--hosts"},
+		{lease + "--hosts 2 --vcpus 1", "reservations[0].vcpus", "--vcpus"},
+		{lease + "--hosts 2 --instance 019b7c5e-7f60-7a88-b14f-6d0e5a4c3e01", "reservations[1].instance_id", "--instance"},
+		{lease + "--hosts 2", "duration", "--duration"},
+		{
+			"connections create --kind trust --actions stop --expires 1h --image 019b7c5e-7f60-7a88-b14f-6d0e5a4c3e01",
+			"limits.images[0]", "--image 019b7c5e-7f60-7a88-b14f-6d0e5a4c3e01",
+		},
+		{"managed put Volume v --set size_gb=x", "spec.size_gb", "--set size_gb"},
+		{"managed put Volume v --set size_gb=x", "spec.type", "spec.type"},
+		{"orders list --status x", "status", "--status"},
+	} {
+		_, _, code, err := run(t, func(w http.ResponseWriter, r *http.Request) {
+			if r.Method == http.MethodGet && strings.HasPrefix(r.URL.Path, "/v1/servers") {
+				fmt.Fprint(w, `{"id": "s", "name": "s", "instance": {"id": "019b7c5e-7f60-7a88-b14f-6d0e5a4c3e01"}}`)
+				return
+			}
+			w.WriteHeader(http.StatusBadRequest)
+			fmt.Fprintf(w, `{"detail": "other: is wrong; %[1]s: is wrong, too", "code": "invalid", "errors": [
+				{"field": "other", "detail": "is wrong"}, {"field": %[1]q, "detail": "is wrong, too"}]}`, c.field)
+		}, strings.Fields(c.args)...)
+		if want := "other: is wrong; " + c.want + ": is wrong, too"; code != exit.Usage || err.Error() != want {
+			t.Errorf("%s, %s: %d, %v, want %s", c.args, c.field, code, err, want)
 		}
 	}
 }

@@ -50,7 +50,8 @@ type App struct {
 	isCompleting   bool // a shell completes a command line: no one answers questions
 	hasBegun       bool // the command line was right, and the command runs
 
-	Client  *api.Client // made by API
+	Client  *api.Client    // made by API
+	command *cobra.Command // that runs
 	session *login.Login
 }
 
@@ -169,6 +170,7 @@ func (a *App) watch(cmd *cobra.Command) {
 	if run := cmd.RunE; run != nil {
 		cmd.RunE = func(cmd *cobra.Command, args []string) error {
 			a.Begin()
+			a.command = cmd
 			err := run(cmd, args)
 			for _, flag := range a.Print.Unused() {
 				if err == nil {
@@ -219,7 +221,9 @@ func (a *App) API() *api.Client {
 
 // NewClient calls cloudfn with another token, or with none.
 func (a *App) NewClient(token api.TokenFunc) *api.Client {
-	return api.New(api.Options{URL: a.URL, CACert: a.Getenv("CLOUDFN_CACERT"), Token: token, Debug: a.debugger()})
+	return api.New(api.Options{
+		URL: a.URL, CACert: a.Getenv("CLOUDFN_CACERT"), Token: token, Debug: a.debugger(), NameField: a.FlagOf,
+	})
 }
 
 func (a *App) token(ctx context.Context, renew bool) (domain.Secret, error) {

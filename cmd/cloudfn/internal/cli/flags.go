@@ -65,12 +65,19 @@ func Query(flags *pflag.FlagSet, fields ...string) url.Values {
 	return query
 }
 
+// flagAndField reads an entry of Body's fields.
+func flagAndField(text string) (flag, field string) {
+	flag, field, isRenamed := strings.Cut(text, ":")
+	if !isRenamed {
+		field = strings.ReplaceAll(flag, "-", "_")
+	}
+	return flag, field
+}
+
 func visit(flags *pflag.FlagSet, fields []string, do func(field string, value any)) {
+	SetBy(flags, "", fields...)
 	for _, text := range fields {
-		name, field, isRenamed := strings.Cut(text, ":")
-		if !isRenamed {
-			field = strings.ReplaceAll(name, "-", "_")
-		}
+		name, field := flagAndField(text)
 		if flags.Changed(name) {
 			do(field, fieldOf(flags.Lookup(name).Value))
 		}
@@ -249,7 +256,7 @@ func ParsePeriod(text string) (domain.Period, error) {
 
 // AddPeriod adds the duration of a flag that was given to a request, as ISO 8601 has it.
 func AddPeriod(cmd *cobra.Command, body map[string]any, flag, field string) error {
-	if !cmd.Flags().Changed(flag) {
+	if SetBy(cmd.Flags(), "", flag+":"+field); !cmd.Flags().Changed(flag) {
 		return nil
 	}
 	text, _ := cmd.Flags().GetString(flag)

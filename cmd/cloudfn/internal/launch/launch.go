@@ -239,6 +239,9 @@ func (l *launch) dryRun(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	for n, problem := range report.Value.Problems {
+		report.Value.Problems[n].Field = l.FlagOf(problem.Field)
+	}
 	if l.Print.IsData() {
 		err = output.One(&l.Print, report, output.Table[api.LaunchReport]{})
 	} else {
