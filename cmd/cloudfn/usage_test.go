@@ -1,8 +1,10 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"strings"
 	"testing"
@@ -121,6 +123,58 @@ func TestErrorsNameFlags(t *testing.T) {
 		}, strings.Fields(c.args)...)
 		if want := "other: is wrong; " + c.want + ": is wrong, too"; code != exit.Usage || err.Error() != want {
 			t.Errorf("%s, %s: %d, %v, want %s", c.args, c.field, code, err, want)
+		}
+	}
+}
+
+// TestConnectionsTakeNames of images and networks, and send their ids.
+func TestConnectionsTakeNames(t *testing.T) {
+	t.Parallel()
+	const id = "019b7c5e-7f60-7a88-b14f-6d0e5a4c3e0"
+	create := "connections create --kind trust --actions allocate --expires 1h "
+	update := "connections update " + id + "9 "
+	for args, want := range map[string]string{
+		create + "--image cirros --image " + id + "2 --network private":                               `{"images":["` + id + `1","` + id + `2"],"networks":["` + id + `3"]}`,
+		"connections requests create --project p --why w --actions start --expires 1h --image cirros": `{"images":["` + id + `1"]}`,
+		update + "--image none":                  `{"images":null}`,
+		update + "--image cirros":                `{"images":["` + id + `1"]}`,
+		create + "--image cirrus":                `--image: there is no image "cirrus"; did you mean "cirros"?`,
+		create + "--image twice":                 `--image: 2 images are named "twice"`,
+		create + "--image x --auth-url http://k": "--image must be ids: they are those of the cloud of --auth-url",
+	} {
+		var sent struct{ Limits json.RawMessage }
+		_, _, _, err := run(t, func(w http.ResponseWriter, r *http.Request) {
+			if r.Method != http.MethodGet {
+				_ = json.NewDecoder(r.Body).Decode(&sent)
+			}
+			fmt.Fprintf(w, `{"images": [{"id": "%[1]s1", "name": "cirros"}, {"id": "%[1]s4", "name": "twice"},
+				{"id": "%[1]s5", "name": "twice"}], "networks": [{"id": "%[1]s3", "name": "private"}]}`, id)
+		}, strings.Fields(args)...)
+		got := string(sent.Limits)
+		if err != nil {
+			got = err.Error()
+		}
+		if !strings.HasPrefix(got, want) {
+			t.Errorf("%s: %s", args, got)
+		}
+	}
+}
+
+// TestStatusOfTheDaemon has no function: it runs them all.
+func TestStatusOfTheDaemon(t *testing.T) {
+	t.Parallel()
+	serve := func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprint(w, `{"version": "v1", "function": "", "postgres": {"reachable": true}, "keystone": {"reachable": true}}`)
+	}
+	for _, format := range []string{"yaml", "json", "table"} {
+		a, out, _ := clitest.New(t, nil)
+		server := httptest.NewServer(http.HandlerFunc(serve))
+		defer server.Close()
+		a.Env = func(string) (string, bool) { return "", false }
+		root := a.Root("cloudfn", commands)
+		root.SetArgs([]string{"status", "--url", server.URL, "-o", format})
+		if err := root.ExecuteContext(t.Context()); err != nil || strings.Contains(strings.ToLower(out.String()), "function") {
+			t.Errorf("%s: %s, %v", format, out, err)
 		}
 	}
 }

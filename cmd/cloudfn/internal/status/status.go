@@ -2,6 +2,7 @@
 package status
 
 import (
+	"encoding/json"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -22,6 +23,12 @@ func Command(a *cli.App) *cobra.Command {
 			status, err := api.Get[api.Status](cmd.Context(), a.NewClient(nil), "/v1/status", nil)
 			if err != nil {
 				return err
+			}
+			if status.Value.Function == "" { // the daemon runs them all
+				var fields map[string]json.RawMessage
+				_ = json.Unmarshal(status.Raw, &fields) // it was read before
+				delete(fields, "function")
+				status.Raw, _ = json.Marshal(fields)
 			}
 			if err := output.One(&a.Print, status, table); err != nil {
 				return err
