@@ -108,6 +108,10 @@ func TestErrorsNameFlags(t *testing.T) {
 			"connections create --kind trust --actions stop --expires 1h --image 019b7c5e-7f60-7a88-b14f-6d0e5a4c3e01",
 			"limits.images[0]", "--image 019b7c5e-7f60-7a88-b14f-6d0e5a4c3e01",
 		},
+		{
+			"connections create --kind trust --actions stop --expires 1h --usable-by user:a --usable-by user:b",
+			"usable_by[1]", "--usable-by user:b",
+		},
 		{"managed put Volume v --set size_gb=x", "spec.size_gb", "--set size_gb"},
 		{"managed put Volume v --set size_gb=x", "spec.type", "spec.type"},
 		{"orders list --status x", "status", "--status"},

@@ -38,7 +38,7 @@ func Login(a *cli.App) *cobra.Command {
 				return err
 			}
 			who := session.Identity
-			_, err = fmt.Fprintf(a.Out, "%s in %s at %s, until %s UTC\n", output.Clean(who.UserName),
+			_, err = fmt.Fprintf(a.Out, "%s in %s at %s, until %s\n", output.Clean(who.UserName),
 				output.Clean(scope(who)), user.IdentityURL(), output.Time(who.ExpiresAt))
 			return err
 		})

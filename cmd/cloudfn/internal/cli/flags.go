@@ -207,9 +207,9 @@ func (m *Moment) set(text string) error {
 	if m.isNow = m.takesNow && text == "now"; m.isNow {
 		return nil
 	}
-	if at, err := time.Parse(time.RFC3339, text); err == nil {
+	if at, isTime, err := ParseTime(text, m.now().Location()); isTime {
 		m.At, m.Span = at.UTC(), 0
-		return nil
+		return err
 	}
 	span, err := duration(text)
 	if err != nil && !m.isPast {
@@ -232,6 +232,24 @@ func (m *Moment) set(text string) error {
 		m.At, m.Span = m.now().Add(span).UTC().Truncate(time.Second), span
 	}
 	return nil
+}
+
+// ParseTime reads a time as RFC 3339 has it, or as tables show it. isTime reports whether the text is meant as a time. The
+// error for one without an offset has the same time with that of the zone.
+func ParseTime(text string, zone *time.Location) (at time.Time, isTime bool, err error) {
+	for _, layout := range []string{time.RFC3339, "2006-01-02 15:04:05Z07:00"} {
+		if at, err = time.Parse(layout, text); err == nil {
+			return at, true, nil
+		}
+	}
+	for _, layout := range []string{"2006-01-02T15:04:05", time.DateTime, "2006-01-02T15:04", "2006-01-02 15:04", time.DateOnly} {
+		if at, err = time.ParseInLocation(layout, text, zone); err == nil {
+			const local = "2006-01-02T15:04:05-07:00"
+			return at, true, fmt.Errorf("must have an offset from UTC: %s is that time here, and %sZ in UTC",
+				at.Format(local), at.Format("2006-01-02T15:04:05"))
+		}
+	}
+	return at, false, nil
 }
 
 // PeriodForms are examples of what ParsePeriod takes.

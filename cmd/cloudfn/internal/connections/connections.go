@@ -450,6 +450,7 @@ func addUsableBy(a *cli.App, cmd *cobra.Command, body map[string]any) {
 	if !cmd.Flags().Changed("usable-by") {
 		return
 	}
+	cli.SetBy(cmd.Flags(), "", "usable-by")
 	given, _ := cmd.Flags().GetStringSlice("usable-by")
 	entries := []any{}
 	for _, text := range given {

@@ -304,7 +304,9 @@ func addLease(cmd *cobra.Command, given map[string]any) error {
 		lease = map[string]any{}
 	}
 	end, _ := cmd.Flags().GetString("lease")
-	if at, err := time.Parse(time.RFC3339, end); err == nil {
+	if at, isTime, err := cli.ParseTime(end, time.Local); err != nil {
+		return exit.Usagef("--lease: %w", err)
+	} else if isTime {
 		lease["end"] = at.UTC().Format(time.RFC3339)
 	} else if err := cli.AddPeriod(cmd, lease, "lease", "duration"); err != nil {
 		return fmt.Errorf("%w; or until when: a time such as 2027-01-01T18:00:00Z", err)

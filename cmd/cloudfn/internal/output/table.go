@@ -29,14 +29,15 @@ type grid struct {
 
 const (
 	ellipsis = "..." // ends a text that is not shown whole
-	minWidth = 12    // of a column that is narrowed
+	minWidth = 12    // of a column that is narrowed, as long as that is enough
+	least    = 6     // of one that is narrowed further, down to its title
 )
 
 // wholeColumns are of no use when they are cut.
 var wholeColumns = []string{"ID", "FIELDS"}
 
-// whole is what a cell is of no use without: an id, or a time.
-var whole = regexp.MustCompile(`^([0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)$`)
+// whole is what a cell is of no use without: an id, that of a request, too, or a time.
+var whole = regexp.MustCompile(`^((req-)?[0-9a-f]{8}(-?[0-9a-f]{4}){3}-?[0-9a-f]{12}|\d{4}-\d\d-\d\d \d\d:\d\d(:\d\d)?Z)$`)
 
 // fit narrows the widest columns until the table has its width. Ids and times stay whole.
 func (g grid) fit(widths []int) {
@@ -49,17 +50,20 @@ func (g grid) fit(widths []int) {
 	for _, width := range widths {
 		excess += width
 	}
-	for ; g.width > 0 && excess > 0; excess-- {
-		widest := -1
-		for i, width := range widths {
-			if width > minWidth && !isWhole[i] && (widest < 0 || width > widths[widest]) {
-				widest = i
+	for _, narrowest := range []int{minWidth, least} {
+		for ; g.width > 0 && excess > 0; excess-- {
+			widest := -1
+			for i, width := range widths {
+				isNarrow := width <= narrowest || narrowest < minWidth && width <= cells(g.head[i])
+				if !isNarrow && !isWhole[i] && (widest < 0 || width > widths[widest]) {
+					widest = i
+				}
 			}
+			if widest < 0 {
+				break
+			}
+			widths[widest]--
 		}
-		if widest < 0 {
-			return
-		}
-		widths[widest]--
 	}
 }
 

@@ -93,7 +93,7 @@ var table = output.Table[api.Request]{
 	Columns: []string{
 		"AT", "FUNCTION", "METHOD", "PATH", "STATUS*", "CODE+", "COUNT+", "MS", "USER", "USER_ID+",
 		"PROJECT+:project_id",
-		"DOMAIN+:domain_id", "REMOTE+", "CONNECTION+:connection_id", "ACTED_IN+", "REQUEST_ID",
+		"DOMAIN+:domain_id", "REMOTE+", "CONNECTION+:connection_id", "ACTED_IN+", "REQUEST_ID+",
 	},
 	Texts: map[string]func(api.Request) string{
 		"USER": func(r api.Request) string { return cmp.Or(domain.Deref(r.UserName), r.UserID) },

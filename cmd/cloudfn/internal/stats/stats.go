@@ -82,7 +82,7 @@ var hourTable = output.Table[api.HourStat]{
 	Name:    func(h api.HourStat) string { return h.Hour.UTC().Format(time.RFC3339) },
 	Columns: []string{"HOUR", "RUNNING", "TOTAL", "LAUNCHED", "UNCERTAIN", "SOURCE*", "BY_STATUS"},
 	Texts: map[string]func(api.HourStat) string{
-		"HOUR":      func(h api.HourStat) string { return h.Hour.UTC().Format(minutes) },
+		"HOUR":      func(h api.HourStat) string { return h.Hour.UTC().Format(minutes) + "Z" },
 		"UNCERTAIN": uncertain,
 		"BY_STATUS": byStatus,
 	},
