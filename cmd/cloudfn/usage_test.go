@@ -182,3 +182,53 @@ func TestStatusOfTheDaemon(t *testing.T) {
 		}
 	}
 }
+
+// TestGet lists and shows nouns as kubectl does, with the flags of list and show.
+func TestGet(t *testing.T) {
+	t.Parallel()
+	const id = "019b7c5e-7f60-7a88-b14f-6d0e5a4c3e01"
+	serve := func(w http.ResponseWriter, r *http.Request) {
+		text := `{"id": "` + id + `", "name": "web", "status": "ACTIVE"}`
+		switch path := strings.TrimPrefix(r.URL.Path, "/v1/"); {
+		case strings.HasSuffix(path, id):
+		case path == "resources":
+			text = `{"images": [{"id": "1", "name": "cirros"}], "keypairs": [{"name": "laptop"}]}`
+		case path == "servers" && r.URL.Query().Get("status") == "ERROR":
+			text = `{"servers": [], "next": null}`
+		default:
+			text = fmt.Sprintf(`{%q: [%s], "next": null}`, strings.ReplaceAll(path, "-", "_"), text)
+		}
+		fmt.Fprint(w, text)
+	}
+	statuses, _, _, _ := run(t, serve, "__complete", "servers", "list", "--status", "")
+	for args, want := range map[string]string{
+		"__complete get servers --status ":     statuses,
+		"get servers -o name":                  "web\n",
+		"get srv -o json -c name":              "[\n  {\n    \"name\": \"web\"\n  }\n]\n",
+		"get servers --status error -o name":   "",
+		"get server web -f value -c id":        id + "\n",
+		"get volumes -o name":                  id + "\n",
+		"get vol web -o value -c name":         "web\n",
+		"get images -o name":                   "cirros\n",
+		"get keypairs -o name":                 "laptop\n",
+		"get leases -o name":                   id + "\n",
+		"get lease " + id + " -o name":         id + "\n",
+		"get server web --status error":        "--status does nothing here: see cloudfn servers show --help",
+		"get server web -w":                    "--watch does nothing here: see cloudfn servers show --help",
+		"get order web --wait --limit 3":       "--limit does nothing here: see cloudfn orders show --help",
+		"get orders --wait":                    "--wait does nothing here: see cloudfn orders list --help",
+		"get keypairs laptop":                  `unexpected argument "laptop": cloudfn get keypairs`,
+		"get server web db":                    `unexpected argument "db": cloudfn get servers [NAME]`,
+		"get sevrers":                          `unknown command "sevrers" for "cloudfn get"; did you mean "servers"?`,
+		"__complete get server w":              "web\tactive\n:4\n",
+		"__complete get servers --connection ": id + "\t ACTIVE\n:4\n",
+	} {
+		out, _, _, err := run(t, serve, strings.Split(args, " ")...)
+		if err != nil {
+			out = err.Error()
+		}
+		if out != want {
+			t.Errorf("%s: %q, want %q", args, out, want)
+		}
+	}
+}

@@ -119,6 +119,7 @@ conflict; 6 a service does not answer, or not in time; 130 interrupted.`,
 	root.Version = buildinfo.Version()
 	a.globalFlags(root)
 	root.AddCommand(commands(a)...)
+	completeGet(root)
 	a.watch(root)
 	return root
 }
