@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -229,6 +231,67 @@ func TestGet(t *testing.T) {
 		}
 		if out != want {
 			t.Errorf("%s: %q, want %q", args, out, want)
+		}
+	}
+}
+
+// TestUnknownCommands name the right one: of other tools, in another order of words, and with flags of theirs.
+func TestUnknownCommands(t *testing.T) {
+	t.Parallel()
+	program := root()
+	quoted := regexp.MustCompile(`"cloudfn ([^"]+)"`)
+	for args, want := range map[string]string{
+		"resize web --flavor x":       `did you mean "cloudfn servers resize"?`,
+		"resume x":                    `did you mean "cloudfn servers resume" or "cloudfn connections resume"?`,
+		"delete":                      `did you mean "cloudfn servers delete" or "cloudfn callbacks delete" or "cloudfn co`,
+		"list servers":                `"cloudfn servers list"?`,
+		"create volume x --size-gb 3": `"cloudfn volumes create"?`,
+		"describe server x":           `"cloudfn servers show"?`,
+		"image list --public":         `"cloudfn resources images"?`,
+		"networks list":               `"cloudfn resources networks"?`,
+		"floating ip list":            `"cloudfn floating-ips list"?`,
+		"security group rule create":  `"cloudfn security-groups"?`,
+		"server add security group w": `"cloudfn servers add-security-group"?`,
+		"server add floating ip w":    `"cloudfn servers attach-ip"?`,
+		"server add port w":           `"cloudfn servers add-interface"?`,
+		"server remove volume w v":    `"cloudfn servers detach"?`,
+		"server remove floating ip w": `"cloudfn servers detach-ip"?`,
+		"server remove network w":     `"cloudfn servers remove-interface"?`,
+		"server add volume w v":       `"cloudfn servers attach"?`,
+		"server create w --image i":   `"cloudfn launch"?`,
+		"server ssh w":                `"cloudfn ssh"?`,
+		"server image create w":       `"cloudfn servers snapshot"?`,
+		"server event list w":         `"cloudfn servers history"?`,
+		"console log show w":          `"cloudfn servers console"?`,
+		"compute service list":        `"cloudfn nodes"?`,
+		"availability zone list":      `"cloudfn resources zones"?`,
+		"usage show":                  `"cloudfn stats"?`,
+		"quota show":                  `"cloudfn resources quota"?`,
+		"trust create":                `"cloudfn connections"?`,
+		"reservation lease create":    `"cloudfn leases"?`,
+		"stack create":                `"cloudfn apply"?`,
+		"whoami":                      `"cloudfn login"?`,
+		"server migrate w":            `, and cloudfn has none such: use openstack server migrate`,
+		"network create secret":       `, and cloudfn has none such: use openstack network create`,
+		"volume snapshot create s":    `, and cloudfn has none such: use openstack volume snapshot create`,
+		"server group create g":       `, and cloudfn has none such: use openstack server group create`,
+		"servrs":                      `did you mean "servers"?`,
+		"volumes lst":                 `did you mean "list"?`,
+		"nonsense":                    `unknown command "nonsense" for "cloudfn"`,
+		"volumes nonsense":            `unknown command "nonsense" for "cloudfn volumes"`,
+		"--nonsense":                  `unknown flag: --nonsense`,
+	} {
+		_, _, _, err := run(t, nil, strings.Fields(args)...)
+		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%s: %v, want %s", args, err, want)
+			continue
+		}
+		_, meant, _ := strings.Cut(err.Error(), "; ")
+		for _, path := range quoted.FindAllStringSubmatch(meant, -1) {
+			found, rest, err := program.Find(strings.Fields(path[1]))
+			if err != nil || found == program || len(rest) > 0 && !slices.Contains(found.ValidArgs, rest[0]) {
+				t.Errorf("%s: there is no command %s", args, path[0])
+			}
 		}
 	}
 }

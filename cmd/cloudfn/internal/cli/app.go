@@ -106,6 +106,7 @@ apart.
 Exit codes: 0 done; 1 it was begun and failed; 2 wrong usage or input; 3 not signed in, or not allowed; 4 not found; 5
 conflict; 6 a service does not answer, or not in time; 130 interrupted.`,
 		SilenceErrors: true, SilenceUsage: true,
+		Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 		PersistentPreRun: func(*cobra.Command, []string) { a.settle() },
 	}
 	if filepath.Base(program) == "kn-cloud" {

@@ -31,6 +31,9 @@ func flagError(cmd *cobra.Command, err error) error {
 			return fmt.Errorf("invalid argument %q for %q flag: must be %s", wrong.GetValue(), "--"+flag.Name, must)
 		}
 	}
+	if words := cmd.Flags().Args(); cmd.HasSubCommands() && len(words) > 0 { // its flags are those of another command
+		return unknownCommand(cmd, words)
+	}
 	if absent, ok := errors.AsType[*pflag.NotExistError](err); ok && absent.GetSpecifiedShortnames() == "" {
 		var names []string
 		cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
@@ -41,15 +44,21 @@ func flagError(cmd *cobra.Command, err error) error {
 
 // suggest adds the known name that is nearest to a wrong one.
 func suggest(err error, name string, known []string, prefix string) error {
-	near := apperr.Nearest(name, known)
-	if near == "" { // --keypair is far from --key-name, and begins alike
-		n := slices.IndexFunc(known, func(k string) bool { return commonPrefix(k, name) >= minPrefix })
-		if n < 0 {
-			return err
-		}
-		near = known[n]
+	if near := nearest(name, known); near != "" {
+		return fmt.Errorf("%w; %s %q?", err, didYouMean, prefix+near)
 	}
-	return fmt.Errorf("%w; did you mean %q?", err, prefix+near)
+	return err
+}
+
+// nearest is the known name that takes the fewest edits, or begins alike: --keypair is far from --key-name.
+func nearest(name string, known []string) string {
+	if near := apperr.Nearest(name, known); near != "" {
+		return near
+	}
+	if n := slices.IndexFunc(known, func(k string) bool { return commonPrefix(k, name) >= minPrefix }); n >= 0 {
+		return known[n]
+	}
+	return ""
 }
 
 // minPrefix is how many letters two names must share at their begin to be alike.
@@ -86,11 +95,7 @@ func arguments(check cobra.PositionalArgs) cobra.PositionalArgs {
 		case !cmd.HasSubCommands():
 			return fmt.Errorf("unexpected argument %q: %s", args[0], usage)
 		}
-		var names []string
-		for _, sub := range cmd.Commands() {
-			names = append(names, sub.Name())
-		}
-		return suggest(err, args[0], names, "")
+		return unknownCommand(cmd, args)
 	}
 }
 
