@@ -18,7 +18,8 @@ import (
 
 // Get holds the commands that write files for apply.
 func Get(a *cli.App) *cobra.Command {
-	return cli.Group("get", "List or show what there is; what is declared, in the form that apply takes", getManaged(a), getFlavors(a))
+	return cli.Group("get", "List or show what there is; what is declared, in the form that apply takes",
+		getManaged(a), getFlavors(a))
 }
 
 func getManaged(a *cli.App) *cobra.Command {

@@ -234,19 +234,18 @@ func (m *Moment) set(text string) error {
 	return nil
 }
 
-// ParseTime reads a time as RFC 3339 has it, or as tables show it. isTime reports whether the text is meant as a time. The
-// error for one without an offset has the same time with that of the zone.
+// ParseTime reads a time as RFC 3339 has it, or as tables show it. isTime reports whether the text is meant as a time.
+// The error for one without an offset has the same time with that of the zone.
 func ParseTime(text string, zone *time.Location) (at time.Time, isTime bool, err error) {
-	for _, layout := range []string{time.RFC3339, "2006-01-02 15:04:05Z07:00"} {
-		if at, err = time.Parse(layout, text); err == nil {
-			return at, true, nil
-		}
+	text = strings.Replace(text, " ", "T", 1)
+	if at, err = time.Parse(time.RFC3339, text); err == nil {
+		return at, true, nil
 	}
-	for _, layout := range []string{"2006-01-02T15:04:05", time.DateTime, "2006-01-02T15:04", "2006-01-02 15:04", time.DateOnly} {
+	const noOffset = "2006-01-02T15:04:05"
+	for _, layout := range []string{noOffset, "2006-01-02T15:04", time.DateOnly} {
 		if at, err = time.ParseInLocation(layout, text, zone); err == nil {
-			const local = "2006-01-02T15:04:05-07:00"
 			return at, true, fmt.Errorf("must have an offset from UTC: %s is that time here, and %sZ in UTC",
-				at.Format(local), at.Format("2006-01-02T15:04:05"))
+				at.Format(noOffset+"-07:00"), at.Format(noOffset))
 		}
 	}
 	return at, false, nil

@@ -28,8 +28,8 @@ var otherVerbs = map[string]string{"describe": "show", "remove": "delete", "edit
 var (
 	openstackNouns = strings.Fields(`aggregate container domain flavor image keypair loadbalancer network object port
 		project recordset role router secret server share subnet user volume`)
-	openstackWords = strings.Fields(`add backup create delete dump evacuate group list migrate migration remove restore save set
-		show snapshot type unset`)
+	openstackWords = strings.Fields(`add backup create delete dump evacuate group list migrate migration remove restore
+		save set show snapshot type unset`)
 )
 
 // unknownCommand is the error for words that are no command of a group: with the command that they mean, if they are

@@ -140,8 +140,8 @@ func parse(name string, text []byte) (order, error) {
 func (l *launch) override(cmd *cobra.Command) error {
 	given := cli.Body(cmd.Flags(), slices.Concat(fields, leaseFields)...)
 	cli.SetBy(cmd.Flags(), "", "port:networks", "fixed-ip:networks[0].fixed_ip", "boot-volume:boot_volume",
-		"volume:volumes", "floating-ip:floating_ip", "no-start:start", "generate-key:generate_key", "user-data:user_data",
-		"user-data:user_data_base64", "lease:lease", "lease:lease.end", "lease:lease.duration",
+		"volume:volumes", "floating-ip:floating_ip", "no-start:start", "generate-key:generate_key",
+		"user-data:user_data", "user-data:user_data_base64", "lease:lease", "lease:lease.end", "lease:lease.duration",
 		"before-end:lease.before_end")
 	if err := addLease(cmd, given); err != nil {
 		return err

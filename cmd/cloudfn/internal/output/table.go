@@ -37,7 +37,8 @@ const (
 var wholeColumns = []string{"ID", "FIELDS"}
 
 // whole is what a cell is of no use without: an id, that of a request, too, or a time.
-var whole = regexp.MustCompile(`^((req-)?[0-9a-f]{8}(-?[0-9a-f]{4}){3}-?[0-9a-f]{12}|\d{4}-\d\d-\d\d \d\d:\d\d(:\d\d)?Z)$`)
+var whole = regexp.MustCompile(
+	`^((req-)?[0-9a-f]{8}(-?[0-9a-f]{4}){3}-?[0-9a-f]{12}|\d{4}-\d\d-\d\d \d\d:\d\d(:\d\d)?Z)$`)
 
 // fit narrows the widest columns until the table has its width. Ids and times stay whole.
 func (g grid) fit(widths []int) {
