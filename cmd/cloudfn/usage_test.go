@@ -106,6 +106,7 @@ func TestErrorsNameFlags(t *testing.T) {
 		{lease + "--hosts 2 --vcpus 1", "reservations[0].vcpus", "--vcpus"},
 		{lease + "--hosts 2 --instance 019b7c5e-7f60-7a88-b14f-6d0e5a4c3e01", "reservations[1].instance_id", "--instance"},
 		{lease + "--hosts 2", "duration", "--duration"},
+		{lease + "--hosts 2 --capability a", "reservations[0].capabilities[0]", "--capability a"},
 		{
 			"connections create --kind trust --actions stop --expires 1h --image 019b7c5e-7f60-7a88-b14f-6d0e5a4c3e01",
 			"limits.images[0]", "--image 019b7c5e-7f60-7a88-b14f-6d0e5a4c3e01",

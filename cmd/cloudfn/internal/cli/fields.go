@@ -93,7 +93,11 @@ func ofEntry(flags []*pflag.Flag, rest string) (given, inner string) {
 	for _, f := range flags {
 		values, ok := fieldOf(f.Value).([]string)
 		if ok && n < len(values) {
-			return "--" + f.Name + " " + values[n], inner
+			value := values[n]
+			if strings.Contains(value, " ") {
+				value = strconv.Quote(value)
+			}
+			return "--" + f.Name + " " + value, inner
 		}
 		n -= len(values)
 	}
