@@ -32,19 +32,20 @@ func run(t *testing.T, serve http.HandlerFunc, args ...string) (out, notes strin
 // TestNoFormatIsIgnored: a command that prints a text rejects what only tables have, before it does anything.
 func TestNoFormatIsIgnored(t *testing.T) {
 	t.Parallel()
+	const server = "019b7c5e-7f60-7a88-b14f-6d0e5a4c3e01"
 	for args, want := range map[string]string{
-		"callbacks listen -o csv":                                     "-o csv: cloudfn callbacks listen takes only table, wide, json, yaml, name",
-		"callbacks listen --sort name":                                "--sort requires a table: cloudfn callbacks listen prints a text",
-		"launch web --dry-run -f value":                               "-o value: cloudfn launch takes only table, wide, json, yaml",
-		"launch web --dry-run --no-headers":                           "--no-headers requires a table",
-		"managed diff VirtualMachineDeployment w -ocsv":               "-o csv: cloudfn managed diff takes only table, wide, json, yaml",
-		"managed diff VirtualMachineDeployment w -c x":                "--columns requires a table",
-		"servers console 019b7c5e-7f60-7a88-b14f-6d0e5a4c3e01 -o csv": "-o csv: cloudfn servers console takes only",
-		"nodes token n -o json":                                       "-o json: cloudfn nodes token takes only table, wide, value",
-		"requests export -o json":                                     "-o json: cloudfn requests export takes only table; --format csv and ndjson",
-		"resources -o csv":                                            "-o csv takes one kind: cloudfn resources flavors -o csv",
-		"resources images zones -f value":                             "-o value takes one kind: cloudfn resources images -o value",
-		"version -o yaml":                                             "-o yaml: cloudfn version takes only table, wide, value",
+		"callbacks listen -o csv":           "cloudfn callbacks listen takes only table, wide, json, yaml, name",
+		"callbacks listen --sort name":      "--sort requires a table: cloudfn callbacks listen prints a text",
+		"launch web --dry-run -f value":     "-o value: cloudfn launch takes only table, wide, json, yaml",
+		"launch web --dry-run --no-headers": "--no-headers requires a table",
+		"managed diff Volume v -ocsv":       "-o csv: cloudfn managed diff takes only table, wide, json, yaml",
+		"managed diff Volume v -c x":        "--columns requires a table",
+		"servers console -o csv " + server:  "-o csv: cloudfn servers console takes only",
+		"nodes token n -o json":             "-o json: cloudfn nodes token takes only table, wide, value",
+		"requests export -o json":           "cloudfn requests export takes only table; --format csv and ndjson",
+		"resources -o csv":                  "one kind: cloudfn resources flavors -o csv",
+		"resources images zones -f value":   "one kind: cloudfn resources images -o value",
+		"version -o yaml":                   "-o yaml: cloudfn version takes only table, wide, value",
 	} {
 		out, _, code, err := run(t, func(_ http.ResponseWriter, r *http.Request) {
 			t.Errorf("%s calls %s %s", args, r.Method, r.URL)
@@ -62,18 +63,20 @@ func TestFlagsWithoutEffect(t *testing.T) {
 		fmt.Fprint(w, `{"id": "c", "status": "active", "flavors": [{"name": "b"}, {"name": "a"}],
 			"callbacks": [{"id": "2"}, {"id": "1"}], "next": null}`)
 	}
-	for args, want := range map[string]string{
-		"callbacks show 019b7c5e-7f60-7a88-b14f-6d0e5a4c3e01 --sort id":     "--sort has no effect on what cloudfn callbacks show prints\n",
-		"callbacks show 019b7c5e-7f60-7a88-b14f-6d0e5a4c3e01 --no-headers":  "--no-headers has no effect on what cloudfn callbacks show prints\n",
-		"callbacks show 019b7c5e-7f60-7a88-b14f-6d0e5a4c3e01 -c id -o json": "",
-		"callbacks list -o name -c id":                                      "--columns has no effect on what cloudfn callbacks list prints\n",
-		"callbacks list --sort id --no-headers -c id":                       "",
-		"callbacks list --sort id --no-headers -o json":                     "",
-		"callbacks list --sort id --no-headers -o csv":                      "",
-		"resources flavors --sort name -o json":                             "--sort has no effect on what cloudfn resources prints\n",
-		"resources flavors --sort name":                                     "",
+	const callback = "019b7c5e-7f60-7a88-b14f-6d0e5a4c3e01"
+	for args, flag := range map[string]string{
+		"callbacks show --sort id " + callback:          "--sort",
+		"callbacks show --no-headers " + callback:       "--no-headers",
+		"callbacks show -c id -o json " + callback:      "",
+		"callbacks list -o name -c id":                  "--columns",
+		"callbacks list --sort id --no-headers -c id":   "",
+		"callbacks list --sort id --no-headers -o json": "",
+		"callbacks list --sort id --no-headers -o csv":  "",
+		"resources flavors --sort name -o json":         "--sort",
+		"resources flavors --sort name":                 "",
 	} {
-		if _, notes, _, err := run(t, serve, strings.Fields(args)...); err != nil || notes != want {
+		_, notes, _, err := run(t, serve, strings.Fields(args)...)
+		if err != nil || !strings.HasPrefix(notes, flag) || (notes == "") != (flag == "") {
 			t.Errorf("%s: %q, %v", args, notes, err)
 		}
 	}
@@ -89,6 +92,7 @@ func TestErrorsNameFlags(t *testing.T) {
 		t.Fatal(err)
 	}
 	const launch, lease = "launch w --flavor f --image i ", "leases create l --duration 1h "
+	const id = "019b7c5e-7f60-7a88-b14f-6d0e5a4c3e01"
 	for _, c := range []struct{ args, field, want string }{
 		{launch + "--network a --network b", "networks[1]", "--network b"},
 		{launch + "--network a --port p", "networks[1].port_id", "--port p"},
@@ -104,12 +108,12 @@ func TestErrorsNameFlags(t *testing.T) {
 		{"launch --image x --file " + order, "image", "--image"},
 		{lease + "--hosts 2 --vcpus 1", "reservations[0].min", "--hosts"},
 		{lease + "--hosts 2 --vcpus 1", "reservations[0].vcpus", "--vcpus"},
-		{lease + "--hosts 2 --instance 019b7c5e-7f60-7a88-b14f-6d0e5a4c3e01", "reservations[1].instance_id", "--instance"},
+		{lease + "--hosts 2 --instance " + id, "reservations[1].instance_id", "--instance"},
 		{lease + "--hosts 2", "duration", "--duration"},
 		{lease + "--hosts 2 --capability a", "reservations[0].capabilities[0]", "--capability a"},
 		{
-			"connections create --kind trust --actions stop --expires 1h --image 019b7c5e-7f60-7a88-b14f-6d0e5a4c3e01",
-			"limits.images[0]", "--image 019b7c5e-7f60-7a88-b14f-6d0e5a4c3e01",
+			"connections create --kind trust --actions stop --expires 1h --image " + id,
+			"limits.images[0]", "--image " + id,
 		},
 		{
 			"connections create --kind trust --actions stop --expires 1h --usable-by user:a --usable-by user:b",
@@ -180,7 +184,8 @@ func TestStatusOfTheDaemon(t *testing.T) {
 		a.Env = func(string) (string, bool) { return "", false }
 		root := a.Root("cloudfn", commands)
 		root.SetArgs([]string{"status", "--url", server.URL, "-o", format})
-		if err := root.ExecuteContext(t.Context()); err != nil || strings.Contains(strings.ToLower(out.String()), "function") {
+		err := root.ExecuteContext(t.Context())
+		if err != nil || strings.Contains(strings.ToLower(out.String()), "function") {
 			t.Errorf("%s: %s, %v", format, out, err)
 		}
 	}
