@@ -320,7 +320,8 @@ func TestIDsAndTimesAreWhole(t *testing.T) {
 	}
 }
 
-// TestManyColumnsFit: when columns of the usual least width are too many, they are narrowed down to their titles.
+// TestManyColumnsFit: when columns of the usual least width are too many, they are narrowed down to their titles, and
+// times lose their seconds.
 func TestManyColumnsFit(t *testing.T) {
 	t.Parallel()
 	type request struct {
@@ -335,12 +336,35 @@ func TestManyColumnsFit(t *testing.T) {
 	table := Table[request]{Columns: []string{"AT", "FUNCTION", "PATH", "USER", "REQUEST_ID"}}
 	for width, want := range map[int]string{
 		110: "2026-11-28 14:00:00Z  xxxxxxxxxxx...  xxxxxxxxxxx...  xxxxxxxxxxx...  req-",
-		90:  "2026-11-28 14:00:00Z  xxxxx...  xxxx...  xxxx...  req-",
+		90:  "2026-11-28 14:00Z  xxxxx...  xxxxx...  xxxxxx...  req-",
 	} {
 		var out bytes.Buffer
 		printer := Printer{Format: "table", Width: width, Out: &out}
 		if err := Values(&printer, []request{one}, table); err != nil || !strings.Contains(out.String(), want) ||
 			!strings.Contains(out.String(), one.Request) {
+			t.Errorf("%d: %s, %v", width, &out, err)
+		}
+	}
+}
+
+// TestTitlesAreCutLast, and only where that lets the table fit.
+func TestTitlesAreCutLast(t *testing.T) {
+	t.Parallel()
+	type node struct {
+		Name string `json:"name"`
+		By   string `json:"by"`
+		More string `json:"more"`
+	}
+	table := Table[node]{Columns: []string{"NAME", "CORDONED_BY:by", "RESERVABLE:more"}}
+	for width, want := range map[int]string{
+		35: "NAME        CORDONED_BY  RESERVABLE\nxxxxxxx...  ",
+		25: "NAME     CORD...  RESE...\nxxxx...  ",
+		20: "NAME    CORDONED_BY  RESERVABLE\nxxx...  ",
+	} {
+		var out bytes.Buffer
+		printer := Printer{Format: "table", Width: width, Out: &out}
+		if err := Values(&printer, []node{{strings.Repeat("x", 30), "a", "b"}}, table); err != nil ||
+			!strings.HasPrefix(out.String(), want) {
 			t.Errorf("%d: %s, %v", width, &out, err)
 		}
 	}
