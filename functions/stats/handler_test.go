@@ -294,15 +294,6 @@ func TestExportFails(t *testing.T) {
 // TestExportEscapesFormulas in text that clients choose.
 func TestExportEscapesFormulas(t *testing.T) {
 	t.Parallel()
-	for given, want := range map[string]string{
-		"": "", "/v1/servers": "/v1/servers", "=1+1": "'=1+1", "+1": "'+1", "-1": "'-1", "@SUM(A1)": "'@SUM(A1)",
-		"\t=1": "'\t=1", "\r=1": "'\r=1",
-		"a=1": "a=1", "ä": "ä",
-	} {
-		if got := cell(given); got != want {
-			t.Errorf("%q is %q, want %q", given, got, want)
-		}
-	}
 	var body bytes.Buffer
 	out := newRowWriter(csvType, &body)
 	if err := errors.Join(out.write(Request{Method: `=HYPERLINK("http://x","y")`, Path: "/a,b\n\"c\"", UserName: "@joe"}),

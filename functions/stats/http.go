@@ -8,7 +8,6 @@ import (
 	"io"
 	"net/http"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -318,20 +317,15 @@ var csvHead = []string{
 }
 
 func csvRow(r Request) []string {
-	return []string{
-		r.ID.String(), r.At.Format(time.RFC3339Nano), cell(r.Function), cell(r.Method), cell(r.Path),
-		strconv.Itoa(r.Status), strconv.Itoa(r.MS), cell(r.UserID), cell(r.UserName), cell(r.ProjectID),
-		cell(r.DomainID), cell(r.RequestID), cell(r.Remote), cell(string(r.Code)), text(r.ConnectionID),
-		cell(r.ActedIn), strconv.Itoa(r.Count),
+	row := []string{
+		r.ID.String(), r.At.Format(time.RFC3339Nano), r.Function, r.Method, r.Path, strconv.Itoa(r.Status),
+		strconv.Itoa(r.MS), r.UserID, r.UserName, r.ProjectID, r.DomainID, r.RequestID, r.Remote, string(r.Code),
+		text(r.ConnectionID), r.ActedIn, strconv.Itoa(r.Count),
 	}
-}
-
-// cell escapes what a spreadsheet would take for a formula: an apostrophe makes it text.
-func cell(s string) string {
-	if s != "" && strings.ContainsRune("=+-@\t\r\n", rune(s[0])) {
-		return "'" + s
+	for i, cell := range row {
+		row[i] = domain.CSVCell(cell)
 	}
-	return s
+	return row
 }
 
 func text(id uuid.UUID) string {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -34,6 +35,18 @@ func Unstorable(text string) string {
 // payloads of create calls.
 func Stripped(text string) string {
 	return strings.TrimFunc(text, func(r rune) bool { return unicode.IsSpace(r) || '\x1c' <= r && r <= '\x1f' })
+}
+
+// CSVCell is a text for a cell of CSV. An apostrophe is put before what a spreadsheet would take for a formula; numbers
+// stay as they are.
+func CSVCell(text string) string {
+	if text == "" || !strings.ContainsRune("=+-@\t\r\n", rune(text[0])) {
+		return text
+	}
+	if _, err := strconv.ParseFloat(text, 64); err == nil {
+		return text
+	}
+	return "'" + text
 }
 
 // CheckStorable fails on text that OpenStack's tables cannot hold.

@@ -58,3 +58,16 @@ func TestStorable(t *testing.T) {
 		t.Errorf("got %s, want %s", got, want)
 	}
 }
+
+// TestCSVCell: no text is a formula of a spreadsheet, and numbers stay.
+func TestCSVCell(t *testing.T) {
+	t.Parallel()
+	for given, want := range map[string]string{
+		"": "", "/v1/servers": "/v1/servers", "=1+1": "'=1+1", "+1+1": "'+1+1", "-1": "-1", "+1.5": "+1.5", "-x": "'-x",
+		"@SUM(A1)": "'@SUM(A1)", "\t=1": "'\t=1", "\r=1": "'\r=1", "\n1": "'\n1", "a=1": "a=1", "ä": "ä",
+	} {
+		if got := CSVCell(given); got != want {
+			t.Errorf("%q is %q, want %q", given, got, want)
+		}
+	}
+}

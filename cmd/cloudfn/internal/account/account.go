@@ -30,12 +30,15 @@ func command(a *cli.App, use, short string, run func(cmd *cobra.Command, user *l
 func Login(a *cli.App) *cobra.Command {
 	cmd := command(a, "login", "Get a token from Keystone, and say who you are",
 		func(cmd *cobra.Command, user *login.Login) error {
+			if err := a.TextOnly(cmd, "table", "wide"); err != nil {
+				return err
+			}
 			session, err := user.Renew(cmd.Context())
 			if err != nil {
 				return err
 			}
 			who := session.Identity
-			_, err = fmt.Fprintf(a.Out, "%s in %s at %s, until %s UTC\n", output.Clean(who.UserName),
+			_, err = fmt.Fprintf(a.Out, "%s in %s at %s, until %s\n", output.Clean(who.UserName),
 				output.Clean(scope(who)), user.IdentityURL(), output.Time(who.ExpiresAt))
 			return err
 		})
@@ -67,6 +70,9 @@ func Logout(a *cli.App) *cobra.Command {
 // Token prints a token.
 func Token(a *cli.App) *cobra.Command {
 	cmd := command(a, "token", "Print a token, for curl", func(cmd *cobra.Command, user *login.Login) error {
+		if err := a.TextOnly(cmd, "table", "wide", "value"); err != nil {
+			return err
+		}
 		token, err := user.Token(cmd.Context(), false)
 		if err == nil {
 			_, err = fmt.Fprintln(a.Out, token.Reveal())

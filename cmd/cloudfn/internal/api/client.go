@@ -34,6 +34,8 @@ type Options struct {
 	CACert string    // file with the certificate authorities to trust; "" = the system's
 	Token  TokenFunc // nil = requests carry no token
 	Debug  Debug     // nil = nothing is shown
+
+	NameField func(field string) string // what the user calls a field of a request; nil = as the API does
 }
 
 // TokenFunc gives the user's token. renew requests another one, after cloudfn has rejected the last.
@@ -263,7 +265,9 @@ func (c *Client) attempt(ctx context.Context, r request, renew bool) (*http.Resp
 	if err != nil {
 		return nil, err
 	}
-	return nil, newError(resp, text)
+	failure := newError(resp, text)
+	failure.nameField = c.options.NameField
+	return nil, failure
 }
 
 // maxAnswer is more than any answer of the API has, in bytes.

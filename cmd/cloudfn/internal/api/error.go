@@ -23,6 +23,8 @@ type Error struct {
 	RequestID  string
 	RetryAfter string // in seconds
 	IsCutOff   bool   // no answer came, or an unknown outcome: cloudfn may have done what was requested
+
+	nameField func(string) string // as of Options
 }
 
 // newError reads a problem. Of any other answer (a proxy's page, say) only the status is shown.
@@ -60,6 +62,11 @@ func (e *Error) isWrongPath() bool {
 func (e *Error) Error() string {
 	text := e.Detail
 	for _, f := range e.Fields {
+		if e.nameField != nil {
+			name := e.nameField(f.Field)
+			text = strings.ReplaceAll("; "+text, "; "+f.Field+": ", "; "+name+": ")[len("; "):]
+			f.Field = name
+		}
 		if !strings.Contains(text, f.Detail) {
 			text += fmt.Sprintf("; %s %s", f.Field, f.Detail)
 		}

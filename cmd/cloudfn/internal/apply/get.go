@@ -16,9 +16,14 @@ import (
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/output"
 )
 
-// Get holds the commands that write files for apply.
+// Get holds the commands that write files for apply. cli adds those that list and show other nouns.
 func Get(a *cli.App) *cobra.Command {
-	return cli.Group("get", "Get what is declared, in the form that apply takes", getManaged(a), getFlavors(a))
+	c := cli.Group("get", "List or show what there is; what is declared, in the form that apply takes",
+		getManaged(a), getFlavors(a))
+	c.Example = `  cloudfn get servers
+  cloudfn get server web -o yaml
+  cloudfn get managed -o yaml > servers.yaml`
+	return c
 }
 
 func getManaged(a *cli.App) *cobra.Command {

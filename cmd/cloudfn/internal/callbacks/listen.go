@@ -58,6 +58,9 @@ CALLBACK_ALLOW=127.0.0.0/8. For one elsewhere, route a public address to the por
 			"createCallback", "getCallback", "listCallbacks", "listDeliveries", "deleteCallback", "getOrder"),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := a.TextOnly(cmd, "table", "wide", "json", "yaml", "name"); err != nil {
+				return err
+			}
 			if isOnce {
 				l.count = 1
 			}

@@ -9,9 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -24,7 +22,6 @@ import (
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/exit"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/login"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/output"
-	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/buildinfo"
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
@@ -53,7 +50,8 @@ type App struct {
 	isCompleting   bool // a shell completes a command line: no one answers questions
 	hasBegun       bool // the command line was right, and the command runs
 
-	Client  *api.Client // made by API
+	Client  *api.Client    // made by API
+	command *cobra.Command // that runs
 	session *login.Login
 }
 
@@ -108,6 +106,7 @@ apart.
 Exit codes: 0 done; 1 it was begun and failed; 2 wrong usage or input; 3 not signed in, or not allowed; 4 not found; 5
 conflict; 6 a service does not answer, or not in time; 130 interrupted.`,
 		SilenceErrors: true, SilenceUsage: true,
+		Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 		PersistentPreRun: func(*cobra.Command, []string) { a.settle() },
 	}
 	if filepath.Base(program) == "kn-cloud" {
@@ -121,6 +120,7 @@ conflict; 6 a service does not answer, or not in time; 130 interrupted.`,
 	root.Version = buildinfo.Version()
 	a.globalFlags(root)
 	root.AddCommand(commands(a)...)
+	completeGet(root)
 	a.watch(root)
 	return root
 }
@@ -159,8 +159,8 @@ func (a *App) watch(cmd *cobra.Command) {
 	if cmd.Args != nil {
 		cmd.Args = arguments(cmd.Args)
 	}
-	if cmd.Runnable() && cmd.Flags().Lookup("file") == nil && cmd.Flags().Lookup("format") == nil {
-		// As with openstackclient, where a file needs no -f.
+	if cmd.Runnable() && cmd.Flags().ShorthandLookup("f") == nil && cmd.Flags().Lookup("format") == nil {
+		// As with openstackclient, where no file has -f.
 		cmd.Flags().VarP(choice(&a.Print.Format, output.Formats), "format", "f", "the same as --output")
 		_ = cmd.Flags().MarkHidden("format")
 		Choices(cmd, "format", output.Formats...)
@@ -172,7 +172,14 @@ func (a *App) watch(cmd *cobra.Command) {
 	if run := cmd.RunE; run != nil {
 		cmd.RunE = func(cmd *cobra.Command, args []string) error {
 			a.Begin()
-			return run(cmd, args)
+			a.command = cmd
+			err := run(cmd, args)
+			for _, flag := range a.Print.Unused() {
+				if err == nil {
+					a.Notef("--%s has no effect on what %s prints", flag, cmd.CommandPath())
+				}
+			}
+			return err
 		}
 	}
 	for _, sub := range cmd.Commands() {
@@ -216,7 +223,9 @@ func (a *App) API() *api.Client {
 
 // NewClient calls cloudfn with another token, or with none.
 func (a *App) NewClient(token api.TokenFunc) *api.Client {
-	return api.New(api.Options{URL: a.URL, CACert: a.Getenv("CLOUDFN_CACERT"), Token: token, Debug: a.debugger()})
+	return api.New(api.Options{
+		URL: a.URL, CACert: a.Getenv("CLOUDFN_CACERT"), Token: token, Debug: a.debugger(), NameField: a.FlagOf,
+	})
 }
 
 func (a *App) token(ctx context.Context, renew bool) (domain.Secret, error) {
@@ -318,111 +327,3 @@ func (a *App) Each(names []string, do func(name string) error) error {
 	}
 	return exit.Failedf("it failed for %d of %d: %s", len(failed), len(names), strings.Join(failed, ", "))
 }
-
-// cobra, pflag and what they call have words for programmers. Those here are for who types a command.
-
-// flagTypes are what flags take, by pflag's names of their types.
-var flagTypes = map[string]string{
-	"int": "a whole number", "bool": "true or false", "duration": "a duration such as 30s, 10m or 2h",
-}
-
-// flagError gives an error about a flag: what would be right, or the flag with the nearest name.
-func flagError(cmd *cobra.Command, err error) error {
-	if wrong, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
-		_, isNumber := errors.AsType[*strconv.NumError](err)
-		flag := wrong.GetFlag()
-		if must := flagTypes[flag.Value.Type()]; must != "" && (isNumber || flag.Value.Type() == "duration") {
-			return fmt.Errorf("invalid argument %q for %q flag: must be %s", wrong.GetValue(), "--"+flag.Name, must)
-		}
-	}
-	if absent, ok := errors.AsType[*pflag.NotExistError](err); ok && absent.GetSpecifiedShortnames() == "" {
-		var names []string
-		cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
-		return suggest(err, absent.GetSpecifiedName(), names, "--")
-	}
-	return err
-}
-
-// suggest adds the known name that is nearest to a wrong one.
-func suggest(err error, name string, known []string, prefix string) error {
-	near := apperr.Nearest(name, known)
-	if near == "" { // --keypair is far from --key-name, and begins alike
-		n := slices.IndexFunc(known, func(k string) bool { return commonPrefix(k, name) >= minPrefix })
-		if n < 0 {
-			return err
-		}
-		near = known[n]
-	}
-	return fmt.Errorf("%w; did you mean %q?", err, prefix+near)
-}
-
-// minPrefix is how many letters two names must share at their begin to be alike.
-const minPrefix = 3
-
-func commonPrefix(a, b string) (n int) {
-	for n < min(len(a), len(b)) && a[n] == b[n] {
-		n++
-	}
-	return n
-}
-
-var argumentCount = regexp.MustCompile(`(\d+) arg\(s\), (?:only )?received (\d+)$`)
-
-// arguments is a command's check of its arguments, in other words than cobra's.
-func arguments(check cobra.PositionalArgs) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error {
-		err := check(cmd, args)
-		if err == nil {
-			return nil
-		}
-		usage := cmd.CommandPath() + strings.TrimPrefix(cmd.Use, cmd.Name())
-		if count := argumentCount.FindStringSubmatch(err.Error()); count != nil {
-			if wanted, _ := strconv.Atoi(count[1]); len(args) > wanted {
-				return fmt.Errorf("unexpected argument %q: %s%s", args[wanted], usage, withValue(cmd, args[wanted]))
-			}
-			return fmt.Errorf("an argument is missing: %s", usage)
-		}
-		switch {
-		case strings.HasPrefix(err.Error(), "invalid argument ") && len(cmd.ValidArgs) > 0:
-			return fmt.Errorf("%w; expected one of %s", err, strings.Join(cmd.ValidArgs, ", "))
-		case !strings.HasPrefix(err.Error(), "unknown command "):
-			return err
-		case !cmd.HasSubCommands():
-			return fmt.Errorf("unexpected argument %q: %s", args[0], usage)
-		}
-		var names []string
-		for _, sub := range cmd.Commands() {
-			names = append(names, sub.Name())
-		}
-		return suggest(err, args[0], names, "")
-	}
-}
-
-// withValue suggests a flag whose value is optional, and takes it after = only.
-func withValue(cmd *cobra.Command, value string) (hint string) {
-	cmd.Flags().Visit(func(f *pflag.Flag) {
-		if f.Value.Type() == "string" && f.NoOptDefVal != "" && f.Value.String() == f.NoOptDefVal {
-			hint = fmt.Sprintf("; did you mean --%s=%s?", f.Name, value)
-		}
-	})
-	return hint
-}
-
-var (
-	requiredFlags  = regexp.MustCompile(`^required flag\(s\) (.*) not set$`)
-	exclusiveFlags = regexp.MustCompile(`^if any flags in the group \[.*\] are set none .*; \[(.*)\] were all set$`)
-)
-
-// plainUsage rewrites the errors that cobra finds last.
-func plainUsage(text string) string {
-	if found := requiredFlags.FindStringSubmatch(text); found != nil {
-		names := strings.Split(strings.ReplaceAll(found[1], `"`, ""), ", ")
-		return listFlags(names) + map[bool]string{true: " is missing", false: " are missing"}[len(names) == 1]
-	}
-	if found := exclusiveFlags.FindStringSubmatch(text); found != nil {
-		return listFlags(strings.Fields(found[1])) + " cannot be combined"
-	}
-	return text
-}
-
-func listFlags(names []string) string { return "--" + strings.Join(names, " and --") }

@@ -120,6 +120,15 @@ func TestMoment(t *testing.T) {
 			}
 		}
 	}
+	if err := future.set("2026-01-02 03:04:05Z"); err != nil || !future.At.Equal(want.Add(time.Hour)) {
+		t.Errorf("a time as tables have it is %s, %v", future.At, err)
+	}
+	now = now.In(time.FixedZone("here", 3600))
+	const remedy = "must have an offset from UTC: 2026-01-02T03:04:00+01:00 is that time here, and " +
+		"2026-01-02T03:04:00Z in UTC"
+	if err := future.set("2026-01-02T03:04"); err == nil || err.Error() != remedy {
+		t.Errorf("a time without an offset: %v", err)
+	}
 	if err := future.set("0s"); err == nil {
 		t.Error("now is a time to come")
 	}

@@ -65,12 +65,19 @@ func Query(flags *pflag.FlagSet, fields ...string) url.Values {
 	return query
 }
 
+// flagAndField reads an entry of Body's fields.
+func flagAndField(text string) (flag, field string) {
+	flag, field, isRenamed := strings.Cut(text, ":")
+	if !isRenamed {
+		field = strings.ReplaceAll(flag, "-", "_")
+	}
+	return flag, field
+}
+
 func visit(flags *pflag.FlagSet, fields []string, do func(field string, value any)) {
+	SetBy(flags, "", fields...)
 	for _, text := range fields {
-		name, field, isRenamed := strings.Cut(text, ":")
-		if !isRenamed {
-			field = strings.ReplaceAll(name, "-", "_")
-		}
+		name, field := flagAndField(text)
 		if flags.Changed(name) {
 			do(field, fieldOf(flags.Lookup(name).Value))
 		}
@@ -200,9 +207,9 @@ func (m *Moment) set(text string) error {
 	if m.isNow = m.takesNow && text == "now"; m.isNow {
 		return nil
 	}
-	if at, err := time.Parse(time.RFC3339, text); err == nil {
+	if at, isTime, err := ParseTime(text, m.now().Location()); isTime {
 		m.At, m.Span = at.UTC(), 0
-		return nil
+		return err
 	}
 	span, err := duration(text)
 	if err != nil && !m.isPast {
@@ -227,6 +234,23 @@ func (m *Moment) set(text string) error {
 	return nil
 }
 
+// ParseTime reads a time as RFC 3339 has it, or as tables show it. isTime reports whether the text is meant as a time.
+// The error for one without an offset has the same time with that of the zone.
+func ParseTime(text string, zone *time.Location) (at time.Time, isTime bool, err error) {
+	text = strings.Replace(text, " ", "T", 1)
+	if at, err = time.Parse(time.RFC3339, text); err == nil {
+		return at, true, nil
+	}
+	const noOffset = "2006-01-02T15:04:05"
+	for _, layout := range []string{noOffset, "2006-01-02T15:04", time.DateOnly} {
+		if at, err = time.ParseInLocation(layout, text, zone); err == nil {
+			return at, true, fmt.Errorf("must have an offset from UTC: %s is that time here, and %sZ in UTC",
+				at.Format(noOffset+"-07:00"), at.Format(noOffset))
+		}
+	}
+	return at, false, nil
+}
+
 // PeriodForms are examples of what ParsePeriod takes.
 const PeriodForms = "90m, 8h, 1d12h, 2w, or an ISO 8601 duration such as P1M (a month)"
 
@@ -249,7 +273,7 @@ func ParsePeriod(text string) (domain.Period, error) {
 
 // AddPeriod adds the duration of a flag that was given to a request, as ISO 8601 has it.
 func AddPeriod(cmd *cobra.Command, body map[string]any, flag, field string) error {
-	if !cmd.Flags().Changed(flag) {
+	if SetBy(cmd.Flags(), "", flag+":"+field); !cmd.Flags().Changed(flag) {
 		return nil
 	}
 	text, _ := cmd.Flags().GetString(flag)

@@ -26,7 +26,7 @@ func New(t *testing.T, serve http.HandlerFunc) (a *cli.App, out, notes *bytes.Bu
 		server := httptest.NewServer(serve)
 		t.Cleanup(server.Close)
 		token := func(context.Context, bool) (domain.Secret, error) { return "token", nil }
-		a.Client = api.New(api.Options{URL: server.URL, Token: token})
+		a.Client = api.New(api.Options{URL: server.URL, Token: token, NameField: a.FlagOf})
 	}
 	return a, out, notes
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/cli"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/exit"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/output"
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/resources"
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
@@ -205,7 +206,7 @@ from a file, from stdin, or from the terminal, and never from the command line.`
     --quota-instances 3 --usable-by USER_ID --expires 24h
   cloudfn connections create --kind application_credential --id ID --secret-file secret \
     --actions allocate,deallocate --expires 2027-01-01T00:00:00Z
-  cloudfn connections create --kind trust --actions allocate,start --flavor m1.small --network NETWORK_ID \
+  cloudfn connections create --kind trust --actions allocate,start --flavor m1.small --image cirros --network private \
     --usable-by project:web --expires 7d`,
 		Annotations: cli.Calls("createConnection"), ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -223,7 +224,7 @@ from a file, from stdin, or from the terminal, and never from the command line.`
 	quotaFlags(cmd.Flags(), "default any number")
 	cmd.Flags().StringSlice("usable-by", nil,
 		"who may use it, besides you: ids of users and projects, or user:NAME, project:NAME, user:DOMAIN/NAME")
-	limitFlags(cmd.Flags(), "default any")
+	limitFlags(a, cmd, "default any")
 	for _, flag := range []string{"kind", "actions", "expires"} {
 		_ = cmd.MarkFlagRequired(flag)
 	}
@@ -233,7 +234,10 @@ from a file, from stdin, or from the terminal, and never from the command line.`
 func update(a *cli.App) *cobra.Command {
 	cmd := connections.One(a, "update", "Change a connection behind its id", "changeConnection",
 		func(cmd *cobra.Command, id string) error {
-			body := cli.Body(cmd.Flags(), fields...)
+			body, err := request(a, cmd)
+			if err != nil {
+				return err
+			}
 			addUsableBy(a, cmd, body)
 			if cmd.Flags().Changed("id") || cmd.Flags().Changed("secret-file") {
 				if err := addSecret(a, cmd, body); err != nil {
@@ -262,7 +266,7 @@ terminal, and never from the command line.`
 	actionsFlag(cmd, "all that is permitted: ")
 	flags.StringSlice("usable-by", nil,
 		`all that may act through it, besides you: ids, or user:NAME, project:NAME; "" is no one`)
-	limitFlags(flags, "none lifts the limit")
+	limitFlags(a, cmd, "none lifts the limit")
 	flags.String("id", "", "of an application credential, with its secret: the id of another one")
 	cli.SecretFileFlag(cmd, "of an application credential: the file with its secret (- for stdin)")
 	cli.OrNone(flags, "idle-timeout", "quota-instances", "quota-vcpus", "quota-ram-mb",
@@ -374,11 +378,15 @@ func quotaFlags(flags *pflag.FlagSet, byDefault string) {
 	flags.Int("quota-floating-ips", 0, "how many floating IPs of servers at the same time ("+byDefault+")")
 }
 
-func limitFlags(flags *pflag.FlagSet, byDefault string) {
-	flags.StringSlice("image", nil, "only these images, by id ("+byDefault+")")
-	flags.StringSlice("network", nil, "only these networks, by id ("+byDefault+")")
+func limitFlags(a *cli.App, cmd *cobra.Command, byDefault string) {
+	flags := cmd.Flags()
+	flags.StringSlice("image", nil, "only these images, by id or name ("+byDefault+")")
+	flags.StringSlice("network", nil, "only these networks, by id or name ("+byDefault+")")
 	flags.StringSlice("flavor", nil, "only these flavors, by id or name ("+byDefault+")")
 	flags.StringSlice("only-region", nil, "only these regions ("+byDefault+")")
+	for _, flag := range []string{"image", "network", "flavor"} {
+		a.CompleteFlag(cmd, flag, resources.Finder(a, flag+"s"))
+	}
 }
 
 // delegationFlags add how a new connection reaches OpenStack. usual is the kind without --kind.
@@ -399,9 +407,34 @@ func addSecret(a *cli.App, cmd *cobra.Command, body map[string]any) error {
 	return a.Secret(cmd.Context(), cmd, "Secret of the application credential: ", body)
 }
 
+// request is what flags set of a connection, or of a request for one. The API takes images and networks by their ids.
+func request(a *cli.App, cmd *cobra.Command) (map[string]any, error) {
+	body := cli.Body(cmd.Flags(), fields...)
+	limits, _ := body["limits"].(map[string]any)
+	for _, thing := range []string{"image", "network"} {
+		given, ok := limits[thing+"s"].([]string)
+		isName := func(text string) bool { return !cli.IsID(text) }
+		if !ok || !slices.ContainsFunc(given, isName) {
+			continue
+		}
+		if body["auth_url"] != nil {
+			return nil, exit.Usagef("--%s must be ids: they are those of the cloud of --auth-url", thing)
+		}
+		ids, err := resources.IDs(cmd.Context(), a, thing, given)
+		if err != nil {
+			return nil, fmt.Errorf("--%s: %w", thing, err)
+		}
+		limits[thing+"s"] = ids
+	}
+	return body, nil
+}
+
 // delegation is the request that flags make. It has the secret of an application credential.
 func delegation(a *cli.App, cmd *cobra.Command) (map[string]any, error) {
-	body := cli.Body(cmd.Flags(), fields...)
+	body, err := request(a, cmd)
+	if err != nil {
+		return nil, err
+	}
 	addUsableBy(a, cmd, body)
 	if body["kind"] != string(api.ApplicationCredential) && !cmd.Flags().Changed("secret-file") {
 		return body, nil
@@ -417,6 +450,7 @@ func addUsableBy(a *cli.App, cmd *cobra.Command, body map[string]any) {
 	if !cmd.Flags().Changed("usable-by") {
 		return
 	}
+	cli.SetBy(cmd.Flags(), "", "usable-by")
 	given, _ := cmd.Flags().GetStringSlice("usable-by")
 	entries := []any{}
 	for _, text := range given {

@@ -94,7 +94,10 @@ Nothing checks that the project exists. After 14 days without a decision the req
     --why "builds at night" --actions allocate,deallocate --quota-instances 3 --expires 30d`,
 		Annotations: cli.Calls("requestConnection"), ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			body := cli.Body(cmd.Flags(), fields...)
+			body, err := request(a, cmd)
+			if err != nil {
+				return err
+			}
 			if expires.Span > 0 { // counted from the grant
 				body["duration"] = expires.Span.String()
 				delete(body, "expires_at")
@@ -111,7 +114,7 @@ Nothing checks that the project exists. After 14 days without a decision the req
 	flags.String("name", "", "a name for the connection")
 	flags.String("for", "", "who may use it: user (you) or project (yours; default user)")
 	quotaFlags(flags, "default any number")
-	limitFlags(flags, "default any")
+	limitFlags(a, cmd, "default any")
 	for _, flag := range []string{"project", "why", "actions", "expires"} {
 		_ = cmd.MarkFlagRequired(flag)
 	}
@@ -139,7 +142,7 @@ application_credential).`
 	a.Until(cmd, "expires", expiresUsage+", if earlier than it requests")
 	delegationFlags(cmd, " (default trust)")
 	quotaFlags(cmd.Flags(), "default as requested")
-	limitFlags(cmd.Flags(), "default as requested")
+	limitFlags(a, cmd, "default as requested")
 	return cmd
 }
 

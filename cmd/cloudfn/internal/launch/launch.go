@@ -55,6 +55,11 @@ With --wait, Ctrl-C leaves the launch running and says how to follow it.`,
 		Annotations: cli.Calls("launch", "getOrder"), Args: cobra.MaximumNArgs(1),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if l.isDryRun {
+				if err := l.TextOnly(cmd, "table", "wide", "json", "yaml"); err != nil {
+					return err
+				}
+			}
 			if err := l.read(cmd, args); err != nil {
 				return err
 			}
@@ -233,6 +238,9 @@ func (l *launch) dryRun(ctx context.Context) error {
 	report, err := api.Send[api.LaunchReport](ctx, l.API(), http.MethodPost, "/v1/launch?dry_run=true", l.order)
 	if err != nil {
 		return err
+	}
+	for n, problem := range report.Value.Problems {
+		report.Value.Problems[n].Field = l.FlagOf(problem.Field)
 	}
 	if l.Print.IsData() {
 		err = output.One(&l.Print, report, output.Table[api.LaunchReport]{})

@@ -35,18 +35,25 @@ func TestAWaitThatBreaksOff(t *testing.T) {
 	}
 }
 
-// TestWrongLease: the error has all that --lease takes. A date is neither a duration nor a time.
+// TestWrongLease: the error has all that --lease takes, or what a time lacks.
 func TestWrongLease(t *testing.T) {
 	t.Parallel()
-	cmd := Command(&cli.App{Now: time.Now})
-	if err := cmd.ParseFlags([]string{"--lease", "2026-12-01"}); err != nil {
-		t.Fatal(err)
-	}
-	a, _, _ := clitest.New(t, nil)
-	err := addLease(cmd, map[string]any{})
-	if a.Code(err) != exit.Usage || !strings.Contains(err.Error(), "P1M (a month)") ||
-		!strings.Contains(err.Error(), "2027-01-01T18:00:00Z") {
-		t.Errorf("got %v", err)
+	for given, wants := range map[string][]string{
+		"soon":             {"P1M (a month)", "2027-01-01T18:00:00Z"},
+		"2026-12-01":       {"--lease: must have an offset from UTC", "2026-12-01T00:00:00Z in UTC"},
+		"2026-12-01 18:00": {"2026-12-01T18:00:00Z in UTC"},
+	} {
+		cmd := Command(&cli.App{Now: time.Now})
+		if err := cmd.ParseFlags([]string{"--lease", given}); err != nil {
+			t.Fatal(err)
+		}
+		a, _, _ := clitest.New(t, nil)
+		err := addLease(cmd, map[string]any{})
+		for _, want := range wants {
+			if a.Code(err) != exit.Usage || !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: got %v", given, err)
+			}
+		}
 	}
 }
 

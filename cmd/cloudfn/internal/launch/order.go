@@ -139,6 +139,10 @@ func parse(name string, text []byte) (order, error) {
 // override sets the fields of the flags. A flavor and a minimum size exclude each other.
 func (l *launch) override(cmd *cobra.Command) error {
 	given := cli.Body(cmd.Flags(), slices.Concat(fields, leaseFields)...)
+	cli.SetBy(cmd.Flags(), "", "port:networks", "fixed-ip:networks[0].fixed_ip", "boot-volume:boot_volume",
+		"volume:volumes", "floating-ip:floating_ip", "no-start:start", "generate-key:generate_key",
+		"user-data:user_data", "user-data:user_data_base64", "lease:lease", "lease:lease.end", "lease:lease.duration",
+		"before-end:lease.before_end")
 	if err := addLease(cmd, given); err != nil {
 		return err
 	}
@@ -300,7 +304,9 @@ func addLease(cmd *cobra.Command, given map[string]any) error {
 		lease = map[string]any{}
 	}
 	end, _ := cmd.Flags().GetString("lease")
-	if at, err := time.Parse(time.RFC3339, end); err == nil {
+	if at, isTime, err := cli.ParseTime(end, time.Local); err != nil {
+		return exit.Usagef("--lease: %w", err)
+	} else if isTime {
 		lease["end"] = at.UTC().Format(time.RFC3339)
 	} else if err := cli.AddPeriod(cmd, lease, "lease", "duration"); err != nil {
 		return fmt.Errorf("%w; or until when: a time such as 2027-01-01T18:00:00Z", err)

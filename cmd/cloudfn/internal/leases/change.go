@@ -2,6 +2,7 @@ package leases
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -92,6 +93,8 @@ func request(cmd *cobra.Command, name string) (map[string]any, error) {
 	reservations := []map[string]any{}
 	hosts, _ := flags.GetString("hosts")
 	wanted := cli.Body(flags, hostFields...)
+	cli.SetBy(flags, "reservations[0].", hostFields...)
+	cli.SetBy(flags, "reservations[0].", "hosts:min", "hosts:max")
 	switch {
 	case hosts != "":
 		least, most, err := hostRange(hosts)
@@ -105,6 +108,7 @@ func request(cmd *cobra.Command, name string) (map[string]any, error) {
 	}
 	instances, _ := flags.GetStringSlice("instance")
 	for _, id := range instances {
+		cli.SetBy(flags, "", fmt.Sprintf("instance:reservations[%d]", len(reservations)))
 		reservations = append(reservations, map[string]any{"type": domain.InstanceReservation, "instance_id": id})
 	}
 	if len(reservations) == 0 {

@@ -260,14 +260,14 @@ func TestEndedLease(t *testing.T) {
 			{Type: api.LeaseEventTypeStart, At: new(at.Add(-time.Hour))}, {Type: api.LeaseEventTypeEnd},
 		},
 	}
-	if got := leases.Table.Text("END", l); got != "2026-01-02 04:04:05" || !deletes(l) {
+	if got := leases.Table.Text("END", l); got != "2026-01-02 04:04:05Z" || !deletes(l) {
 		t.Errorf("an active lease ends at %s, and deletes is %t", got, deletes(l))
 	}
 	if l.Status = api.LeaseStatusEnding; deletes(l) {
 		t.Error("it is ending already")
 	}
 	l.Status, l.Events[1].At = api.LeaseStatusEnded, &at
-	if got := leases.Table.Text("END", l); got != "2026-01-02 03:04:05" {
+	if got := leases.Table.Text("END", l); got != "2026-01-02 03:04:05Z" {
 		t.Errorf("an ended lease shows %s", got)
 	}
 }

@@ -63,6 +63,7 @@ func SpecFlags(cmd *cobra.Command) {
 // SpecOf is a spec with the fields that the flags set.
 func SpecOf(a *cli.App, cmd *cobra.Command, before any) (map[string]any, error) {
 	changes := map[string]any{}
+	cli.SetBy(cmd.Flags(), "", "set:spec", "set-file:spec")
 	set, _ := cli.Body(cmd.Flags(), "set")["set"].(map[string]string)
 	for field, text := range set {
 		value, err := documents.Value(text)

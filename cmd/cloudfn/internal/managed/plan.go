@@ -222,6 +222,9 @@ func diff(a *cli.App) *cobra.Command {
 	cmd := one(a, "diff", "[FROM [TO]]", "Compare revisions of a managed resource, or one with what is real",
 		"diffManaged", 2,
 		func(cmd *cobra.Command, r Reference, rest []string) error {
+			if err := a.TextOnly(cmd, "table", "wide", "json", "yaml"); err != nil {
+				return err
+			}
 			query := url.Values{}
 			for n, text := range rest {
 				if _, err := number(text); err != nil {

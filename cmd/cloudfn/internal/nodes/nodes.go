@@ -255,6 +255,9 @@ func periodOf(flag, text string) (string, error) {
 func token(a *cli.App) *cobra.Command {
 	cmd := noun.One(a, "token", "Make the token of a host's agent, or revoke it", "createNodeToken",
 		func(cmd *cobra.Command, name string) error {
+			if err := a.TextOnly(cmd, "table", "wide", "value"); err != nil {
+				return err
+			}
 			path := noun.URL(name, "token")
 			if isRevoked, _ := cmd.Flags().GetBool("revoke"); isRevoked {
 				return a.API().Do(cmd.Context(), http.MethodDelete, path, nil, nil)

@@ -35,6 +35,26 @@ type Printer struct {
 
 	Sort      string // the column by which lists are sorted, with :desc for the other order; "" = as the API has them
 	NoHeaders bool
+
+	used struct{ sort, columns, noHeaders bool } // which of these had an effect
+}
+
+// Unused are the flags that were given and had no effect on what was printed. JSON, names and values have no titles.
+func (p *Printer) Unused() (flags []string) {
+	hasTitles := p.IsTable() || p.Format == "csv"
+	for _, f := range []struct {
+		name             string
+		isGiven, wasUsed bool
+	}{
+		{"sort", p.Sort != "", p.used.sort},
+		{"columns", len(p.Columns) > 0, p.used.columns},
+		{"no-headers", p.NoHeaders && hasTitles, p.used.noHeaders},
+	} {
+		if f.isGiven && !f.wasUsed {
+			flags = append(flags, f.name)
+		}
+	}
+	return flags
 }
 
 // IsData reports whether the format is for programs: JSON or YAML.
@@ -71,6 +91,7 @@ func List[T any](p *Printer, items []api.Item[T], t Table[T]) error {
 	if err != nil {
 		return err
 	}
+	p.used.noHeaders = true
 	g := grid{hasColor: p.Color, noHead: p.NoHeaders}
 	if p.Format == "table" {
 		g.width = p.Width
@@ -189,7 +210,7 @@ func Escape(text []byte) []byte {
 
 // pick keeps the chosen fields of each object. The type says which fields exist: an optional one may be in no object.
 func (p *Printer) pick(text []byte, of reflect.Type) ([]byte, error) {
-	if len(p.Columns) == 0 {
+	if p.used.columns = true; len(p.Columns) == 0 {
 		return text, nil
 	}
 	var known []string
@@ -282,7 +303,7 @@ var abbreviations = strings.NewReplacer("Vcpus", "vCPUs", " vcpus", " vCPUs", "R
 
 // choose gives the columns that the user wants, in that order; by default those that are not wide.
 func choose(p *Printer, all []column) ([]column, error) {
-	if len(p.Columns) == 0 {
+	if p.used.columns = true; len(p.Columns) == 0 {
 		if p.Format == "wide" || p.Format == "csv" {
 			return all, nil
 		}
@@ -376,7 +397,7 @@ func Time(t time.Time) string {
 	if t.IsZero() {
 		return ""
 	}
-	return t.UTC().Format("2006-01-02 15:04:05")
+	return t.UTC().Format("2006-01-02 15:04:05Z")
 }
 
 // Count is a number of things: 1 server, 2 servers.

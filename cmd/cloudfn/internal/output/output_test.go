@@ -109,7 +109,7 @@ func TestFields(t *testing.T) {
 		Data: map[string]any{"actor": map[string]any{"id": "me"}, "null": nil},
 	}
 	for path, want := range map[string]string{
-		"name": "outer", "at": "2026-01-02 03:04:05", "never": "", "n": "", "inner.name": "web", "none.name": "",
+		"name": "outer", "at": "2026-01-02 03:04:05Z", "never": "", "n": "", "inner.name": "web", "none.name": "",
 		"kinds":         "a,b",
 		"data.actor.id": "me", "data.actor.absent": "", "data.absent.id": "", "data.null": "", "active": "true",
 	} {
@@ -309,7 +309,7 @@ func TestIDsAndTimesAreWhole(t *testing.T) {
 		Reason string `json:"reason"`
 	}
 	var out bytes.Buffer
-	one := lease{"019b7c5e-7f60-7a88-b14f-6d0e5a4c3e01", "2026-11-28 14:00:00", strings.Repeat("x", 80)}
+	one := lease{"019b7c5e-7f60-7a88-b14f-6d0e5a4c3e01", "2026-11-28 14:00:00Z", strings.Repeat("x", 80)}
 	printer := Printer{Format: "table", Width: 80, Out: &out}
 	table := Table[lease]{Columns: []string{"SERVER:server_id", "END:end", "REASON:reason"}}
 	if err := Values(&printer, []lease{one}, table); err != nil {
@@ -317,6 +317,56 @@ func TestIDsAndTimesAreWhole(t *testing.T) {
 	}
 	if !strings.Contains(out.String(), one.Server+"  "+one.End+"  xxx") || !strings.Contains(out.String(), "x...") {
 		t.Errorf("%s", &out)
+	}
+}
+
+// TestManyColumnsFit: when columns of the usual least width are too many, they are narrowed down to their titles, and
+// times lose their seconds.
+func TestManyColumnsFit(t *testing.T) {
+	t.Parallel()
+	type request struct {
+		At       string `json:"at"`
+		Function string `json:"function"`
+		Path     string `json:"path"`
+		User     string `json:"user"`
+		Request  string `json:"request_id"`
+	}
+	long := strings.Repeat("x", 30)
+	one := request{"2026-11-28 14:00:00Z", long, long, long, "req-019b7c5e-7f60-7a88-b14f-6d0e5a4c3e01"}
+	table := Table[request]{Columns: []string{"AT", "FUNCTION", "PATH", "USER", "REQUEST_ID"}}
+	for width, want := range map[int]string{
+		110: "2026-11-28 14:00:00Z  xxxxxxxxxxx...  xxxxxxxxxxx...  xxxxxxxxxxx...  req-",
+		90:  "2026-11-28 14:00Z  xxxxx...  xxxxx...  xxxxxx...  req-",
+	} {
+		var out bytes.Buffer
+		printer := Printer{Format: "table", Width: width, Out: &out}
+		if err := Values(&printer, []request{one}, table); err != nil || !strings.Contains(out.String(), want) ||
+			!strings.Contains(out.String(), one.Request) {
+			t.Errorf("%d: %s, %v", width, &out, err)
+		}
+	}
+}
+
+// TestTitlesAreCutLast, and only where that lets the table fit.
+func TestTitlesAreCutLast(t *testing.T) {
+	t.Parallel()
+	type node struct {
+		Name string `json:"name"`
+		By   string `json:"by"`
+		More string `json:"more"`
+	}
+	table := Table[node]{Columns: []string{"NAME", "CORDONED_BY:by", "RESERVABLE:more"}}
+	for width, want := range map[int]string{
+		35: "NAME        CORDONED_BY  RESERVABLE\nxxxxxxx...  ",
+		25: "NAME     CORD...  RESE...\nxxxx...  ",
+		20: "NAME    CORDONED_BY  RESERVABLE\nxxx...  ",
+	} {
+		var out bytes.Buffer
+		printer := Printer{Format: "table", Width: width, Out: &out}
+		if err := Values(&printer, []node{{strings.Repeat("x", 30), "a", "b"}}, table); err != nil ||
+			!strings.HasPrefix(out.String(), want) {
+			t.Errorf("%d: %s, %v", width, &out, err)
+		}
 	}
 }
 

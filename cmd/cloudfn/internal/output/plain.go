@@ -11,11 +11,12 @@ import (
 
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/api"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/exit"
+	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
 // sorted sorts things by the column that the user wants, numbers by their size.
 func sorted[T any](p *Printer, items []api.Item[T], t Table[T]) ([]api.Item[T], error) {
-	if p.Sort == "" {
+	if p.used.sort = true; p.Sort == "" {
 		return items, nil
 	}
 	title, order, _ := strings.Cut(p.Sort, ":")
@@ -59,12 +60,13 @@ func (p *Printer) plain(head []string, rows [][]string) error {
 		return err
 	}
 	w := csv.NewWriter(&text)
+	p.used.noHeaders = true
 	if !p.NoHeaders {
 		rows = slices.Concat([][]string{head}, rows)
 	}
 	for n, row := range rows {
 		for i, cell := range row {
-			if row[i] = noFormula(Clean(cell)); n == 0 && !p.NoHeaders {
+			if row[i] = domain.CSVCell(Clean(cell)); n == 0 && !p.NoHeaders {
 				row[i] = strings.ToLower(cell)
 			}
 		}
@@ -90,12 +92,4 @@ func (p *Printer) plainOne(all []column, text func(column) string) error {
 		rows[n] = []string{value}
 	}
 	return p.plain(nil, rows)
-}
-
-// noFormula puts an apostrophe before what a spreadsheet would take for a formula.
-func noFormula(cell string) string {
-	if _, err := strconv.ParseFloat(cell, 64); err != nil && cell != "" && strings.Contains("=+-@", cell[:1]) {
-		return "'" + cell
-	}
-	return cell
 }

@@ -29,22 +29,49 @@ type grid struct {
 
 const (
 	ellipsis = "..." // ends a text that is not shown whole
-	minWidth = 12    // of a column that is narrowed
+	// The least widths of a column that is narrowed: the next one where that is not enough.
+	minWidth   = 12
+	least      = 6 // of a cell, but not of a title
+	leastTitle = 7 // of a title, too
 )
 
 // wholeColumns are of no use when they are cut.
 var wholeColumns = []string{"ID", "FIELDS"}
 
-// whole is what a cell is of no use without: an id, or a time.
-var whole = regexp.MustCompile(`^([0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)$`)
+// whole is what a cell is of no use without: an id, that of a request, too, or a time.
+var whole = regexp.MustCompile(
+	`^((req-)?[0-9a-f]{8}(-?[0-9a-f]{4}){3}-?[0-9a-f]{12}|\d{4}-\d\d-\d\d \d\d:\d\d(:\d\d)?Z)$`)
 
-// fit narrows the widest columns until the table has its width. Ids and times stay whole.
+// withSeconds is a time as Time shows it.
+var withSeconds = regexp.MustCompile(`^(\d{4}-\d\d-\d\d \d\d:\d\d):\d\dZ$`)
+
+// fit narrows the widest columns until the table has its width. Ids stay whole, and times but for their seconds.
 func (g grid) fit(widths []int) {
 	isWhole := make([]bool, len(widths))
 	for i := range isWhole {
 		isWhole[i] = slices.Contains(wholeColumns, g.head[i]) ||
 			slices.ContainsFunc(g.rows, func(row []string) bool { return whole.MatchString(row[i]) })
 	}
+	if g.narrow(widths, isWhole, minWidth) {
+		return
+	}
+	for i := range widths {
+		if !isWhole[i] {
+			continue
+		}
+		widths[i] = cells(g.head[i])
+		for _, row := range g.rows {
+			row[i] = withSeconds.ReplaceAllString(row[i], "${1}Z")
+			widths[i] = max(widths[i], cells(row[i]))
+		}
+	}
+	if titled := slices.Clone(widths); g.narrow(titled, isWhole, least) || !g.narrow(widths, isWhole, leastTitle) {
+		copy(widths, titled)
+	}
+}
+
+// narrow narrows columns down to a width; for least, not below their titles. It reports whether that is enough.
+func (g grid) narrow(widths []int, isWhole []bool, narrowest int) bool {
 	excess := len(gap)*(len(widths)-1) - g.width
 	for _, width := range widths {
 		excess += width
@@ -52,15 +79,17 @@ func (g grid) fit(widths []int) {
 	for ; g.width > 0 && excess > 0; excess-- {
 		widest := -1
 		for i, width := range widths {
-			if width > minWidth && !isWhole[i] && (widest < 0 || width > widths[widest]) {
+			isNarrow := width <= narrowest || narrowest == least && width <= cells(g.head[i])
+			if !isNarrow && !isWhole[i] && (widest < 0 || width > widths[widest]) {
 				widest = i
 			}
 		}
 		if widest < 0 {
-			return
+			return false
 		}
 		widths[widest]--
 	}
+	return true
 }
 
 // shorten marks a text that is cut, because it is wider than its column.

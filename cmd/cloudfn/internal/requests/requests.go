@@ -3,6 +3,7 @@ package requests
 
 import (
 	"cmp"
+	"fmt"
 	"io"
 	"net/url"
 
@@ -72,6 +73,9 @@ func export(a *cli.App) *cobra.Command {
 			"  cloudfn requests export --acted-through any --format ndjson | jq .user_name",
 		Annotations: cli.Calls("listRequests"),
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := a.TextOnly(cmd, "table"); err != nil {
+				return fmt.Errorf("%w; --format csv and ndjson say what the file has", err)
+			}
 			accept := map[string]string{"csv": "text/csv", "ndjson": "application/x-ndjson"}[*format]
 			return a.WriteFile(*file, func(w io.Writer) error {
 				return a.API().Copy(cmd.Context(), w, path, query(cmd.Flags()), accept)
@@ -89,7 +93,7 @@ var table = output.Table[api.Request]{
 	Columns: []string{
 		"AT", "FUNCTION", "METHOD", "PATH", "STATUS*", "CODE+", "COUNT+", "MS", "USER", "USER_ID+",
 		"PROJECT+:project_id",
-		"DOMAIN+:domain_id", "REMOTE+", "CONNECTION+:connection_id", "ACTED_IN+", "REQUEST_ID",
+		"DOMAIN+:domain_id", "REMOTE+", "CONNECTION+:connection_id", "ACTED_IN+", "REQUEST_ID+",
 	},
 	Texts: map[string]func(api.Request) string{
 		"USER": func(r api.Request) string { return cmp.Or(domain.Deref(r.UserName), r.UserID) },

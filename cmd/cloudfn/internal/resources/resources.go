@@ -2,6 +2,7 @@
 package resources
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -39,6 +40,9 @@ func Command(a *cli.App) *cobra.Command {
 		RunE: func(cmd *cobra.Command, wanted []string) error {
 			if len(wanted) == 0 {
 				wanted = kinds[:3]
+			}
+			if format := a.Print.Format; len(wanted) > 1 && (format == "csv" || format == "value") {
+				return exit.Usagef("-o %s takes one kind: %s -o %s", format, a.Name+" resources "+wanted[0], format)
 			}
 			query := cli.Query(cmd.Flags(), "connection:connection_id")
 			query.Set("kinds", strings.Join(wanted, ","))
@@ -208,11 +212,32 @@ func Finder(a *cli.App, kind string) cli.Finder {
 
 // ImageID gives the id of an image that is given by its id or name.
 func ImageID(ctx context.Context, a *cli.App, image string) (string, error) {
-	ref := func(i api.Image) (id, name string, isOver bool) { return i.ID, i.Name, false }
-	return cli.One(cli.Resolve([]string{image}, "image", ref, func([]string) ([]api.Image, error) {
-		r, err := get(ctx, a, "images")
-		return domain.Deref(r.Images), err
-	}))
+	return cli.One(find(ctx, a, "image", image))
+}
+
+// IDs gives the ids of things that are given by their ids or names. thing is image or network.
+func IDs(ctx context.Context, a *cli.App, thing string, given []string) ([]string, error) {
+	targets, err := find(ctx, a, thing, given...)
+	ids := make([]string, len(targets))
+	for n, target := range targets {
+		ids[n], err = target.ID, cmp.Or(err, target.Err)
+	}
+	return ids, err
+}
+
+func find(ctx context.Context, a *cli.App, thing string, given ...string) ([]cli.Target, error) {
+	type one struct{ id, name string }
+	ref := func(o one) (id, name string, isOver bool) { return o.id, o.name, false }
+	return cli.Resolve(given, thing, ref, func([]string) (all []one, err error) {
+		r, err := get(ctx, a, thing+"s")
+		for _, i := range domain.Deref(r.Images) {
+			all = append(all, one{i.ID, i.Name})
+		}
+		for _, n := range domain.Deref(r.Networks) {
+			all = append(all, one{n.ID, n.Name})
+		}
+		return all, err
+	})
 }
 
 func get(ctx context.Context, a *cli.App, kind string) (api.Resources, error) {

@@ -291,6 +291,9 @@ func (s *servers) consoleCommand() *cobra.Command {
 	var kind string
 	cmd := s.oneCommand("console", "Print the end of a server's console log",
 		[]string{"getServerConsole", "openServerConsole"}, func(cmd *cobra.Command, id string) error {
+			if err := s.TextOnly(cmd, "table", "wide", "value", "json", "yaml"); err != nil {
+				return err
+			}
 			if cmd.Flags().Changed("url") {
 				return s.openConsole(cmd, id, kind)
 			}

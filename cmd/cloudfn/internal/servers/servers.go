@@ -71,7 +71,7 @@ func (s *servers) oneCommand(
 var listFlags = []string{"ip", "flavor", "image", "key-name", "host", "changes-since", "sort"}
 
 func (s *servers) listCommand() *cobra.Command {
-	f := filter{more: url.Values{}}
+	f := filter{}
 	cmd := &cobra.Command{
 		Use: "list", Short: "List the project's servers, the newest first", Args: cobra.NoArgs, Aliases: []string{"ls"},
 		Example: "  cloudfn servers list --status ACTIVE -o wide\n" +
@@ -83,11 +83,7 @@ func (s *servers) listCommand() *cobra.Command {
 				isTracked, _ := cmd.Flags().GetBool("tracked")
 				f.isTracked = &isTracked
 			}
-			for _, flag := range listFlags {
-				if value, _ := cmd.Flags().GetString(flag); value != "" {
-					f.more.Set(strings.ReplaceAll(flag, "-", "_"), value)
-				}
-			}
+			f.more = cli.Query(cmd.Flags(), listFlags...)
 			if err := f.normalize(); err != nil {
 				return err
 			}
@@ -108,8 +104,8 @@ func (s *servers) listCommand() *cobra.Command {
 	flags.String("image", "", "only servers of this image, by name or id")
 	flags.String("key-name", "", "only servers with this key pair")
 	flags.String("host", "", "only servers on this host (for admins)")
-	flags.String("changes-since", "",
-		"only what changed since this time, such as 2027-01-01T18:00:00Z; deleted servers, too")
+	s.Since(cmd, "changes-since", "only what changed since a time such as 2027-01-01T18:00:00Z, or how long "+
+		"ago, such as 1h; deleted servers, too")
 	flags.String("sort", "", "the order: "+strings.Join(domain.ServerSorts(), ", "))
 	cli.Choices(cmd, "sort", domain.ServerSorts()...)
 	for flag, kind := range map[string]string{"flavor": "flavors", "image": "images", "key-name": "keypairs"} {

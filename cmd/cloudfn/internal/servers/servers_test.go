@@ -300,7 +300,7 @@ func TestShowHasAll(t *testing.T) {
 	const id, lease, image, group = "019b7c5e-7f60-7a88-b14f-6d0e5a4c3e01", "019b7c5e-7f60-7a88-b14f-6d0e5a4c3e02",
 		"019b7c5e-7f60-7a88-b14f-6d0e5a4c3e03", "019b7c5e-7f60-7a88-b14f-6d0e5a4c3e04"
 	for isReadable, want := range map[bool]string{
-		true:  "Lease: trial, active, until 2026-01-02 03:04:05, then shelve (" + lease + ")",
+		true:  "Lease: trial, active, until 2026-01-02 03:04:05Z, then shelve (" + lease + ")",
 		false: "Lease: " + lease,
 	} {
 		a, out, _ := clitest.New(t, func(w http.ResponseWriter, r *http.Request) {

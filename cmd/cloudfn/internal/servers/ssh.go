@@ -39,6 +39,9 @@ os_admin_user, or the default user of its os_distro. What follows -- goes to ssh
 		ValidArgsFunction: s.Complete(1, s.finder(filter{})),
 		Annotations:       cli.Calls("listServers", "getServer"),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := a.TextOnly(cmd, "table"); err != nil {
+				return err
+			}
 			id, err := cli.One(s.resolve(cmd.Context(), args[0]))
 			if err != nil {
 				return err

@@ -63,7 +63,7 @@ func show(a *cli.App, found api.Item[api.Stats], isASCII bool) error {
 	switch {
 	case p.IsData():
 		return output.One(p, found, output.Table[api.Stats]{})
-	case p.Format != "table" || len(p.Columns) > 0:
+	case p.Format != "table" || len(p.Columns) > 0 || p.Sort != "" || p.NoHeaders:
 		return output.Values(p, stats.Hours, hourTable)
 	}
 	from, to := stats.From.UTC().Format(minutes), stats.To.UTC().Format(minutes)
@@ -82,7 +82,7 @@ var hourTable = output.Table[api.HourStat]{
 	Name:    func(h api.HourStat) string { return h.Hour.UTC().Format(time.RFC3339) },
 	Columns: []string{"HOUR", "RUNNING", "TOTAL", "LAUNCHED", "UNCERTAIN", "SOURCE*", "BY_STATUS"},
 	Texts: map[string]func(api.HourStat) string{
-		"HOUR":      func(h api.HourStat) string { return h.Hour.UTC().Format(minutes) },
+		"HOUR":      func(h api.HourStat) string { return h.Hour.UTC().Format(minutes) + "Z" },
 		"UNCERTAIN": uncertain,
 		"BY_STATUS": byStatus,
 	},

@@ -2,6 +2,7 @@
 package status
 
 import (
+	"encoding/json"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -22,6 +23,12 @@ func Command(a *cli.App) *cobra.Command {
 			status, err := api.Get[api.Status](cmd.Context(), a.NewClient(nil), "/v1/status", nil)
 			if err != nil {
 				return err
+			}
+			if status.Value.Function == "" { // the daemon runs them all
+				var fields map[string]json.RawMessage
+				_ = json.Unmarshal(status.Raw, &fields) // it was read before
+				delete(fields, "function")
+				status.Raw, _ = json.Marshal(fields)
 			}
 			if err := output.One(&a.Print, status, table); err != nil {
 				return err
@@ -55,7 +62,10 @@ func dependency(d api.Dependency) string {
 func Version(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use: "version", Short: "Print this program's version", Args: cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := a.TextOnly(cmd, "table", "wide", "value"); err != nil {
+				return err
+			}
 			_, err := fmt.Fprintln(a.Out, "cloudfn", buildinfo.Version())
 			return err
 		},
