@@ -55,7 +55,7 @@ lint: ## Check the code, its words, the import walls, the scripts, openapi.yaml 
 	shellcheck -x -P SCRIPTDIR scripts/apt scripts/run scripts/postgres scripts/pgbouncer scripts/openapi scripts/npm scripts/gotest scripts/test-all scripts/browser scripts/image scripts/version scripts/deploy scripts/e2e scripts/cloud-init scripts/style scripts/sandbox scripts/sandbox.d/*.sh scripts/cluster scripts/cluster.d/*.sh .ci/run
 	scripts/style
 	scripts/openapi
-	go test -run UpToDate ./scripts/types # what make generate writes
+	go test -run UpToDate ./scripts/types ./cmd/cloudfn # what make generate writes
 	go run ./scripts/declarations -check
 	go mod tidy -diff
 	go mod verify
@@ -69,9 +69,10 @@ vulncheck: ## Look for vulnerabilities with the newest database; lint has a pinn
 new: ## Begin a function: NAME=leases KIND=http, or NAME=run-leases KIND=event
 	@go run ./scripts/new '$(NAME)' '$(KIND)'
 
-generate: ## Make what follows from openapi.yaml and the functions' declarations: types, manifests, grants, tables
+generate: ## Make what follows from openapi.yaml and the functions' declarations: types, manifests, grants, tables, commands
 	go run ./scripts/declarations
 	go run ./scripts/types
+	go test ./cmd/cloudfn -run '^TestReferenceCommandsUpToDate$$' -update
 
 bench: sandbox ## Measure, side by side with what we compare to, and print the tables; ROWS="4 13c" measures some lines
 	@scripts/postgres up > /dev/null

@@ -1,9 +1,13 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"context"
+	"encoding/json"
+	"flag"
 	"maps"
+	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -94,7 +98,7 @@ func TestEveryOperationHasACommand(t *testing.T) {
 	t.Parallel()
 	called, without, known := map[string]bool{}, withoutCommand(t), map[string]bool{}
 	each(root(), func(cmd *cobra.Command) {
-		for _, id := range strings.FieldsFunc(cmd.Annotations["operations"], func(r rune) bool { return r == ',' }) {
+		for _, id := range calls(cmd) {
 			called[id] = true
 		}
 	})
@@ -115,6 +119,69 @@ func TestEveryOperationHasACommand(t *testing.T) {
 			t.Errorf("not-commands.yaml has %s, which is no operation", id)
 		}
 	}
+}
+
+var update = flag.Bool("update", false, "write the commands of the API reference")
+
+// TestReferenceCommandsUpToDate: the API reference shows the usages of an operation's commands. With -update, as in
+// make generate, it writes them.
+func TestReferenceCommandsUpToDate(t *testing.T) {
+	t.Parallel()
+	all, usages := operations(t), map[string][]string{}
+	methods := map[string]string{}
+	for _, o := range all {
+		methods[o.id] = o.method
+	}
+	for _, o := range all {
+		for _, cmd := range commandsOf(o, methods) {
+			usages[o.id] = append(usages[o.id], strings.TrimSuffix(cmd.UseLine(), " [flags]"))
+		}
+	}
+	text := bytes.NewBufferString("// Made from cmd/cloudfn by `make generate`: the commands of each operation.\n" +
+		"export default ")
+	list := json.NewEncoder(text)
+	list.SetEscapeHTML(false)
+	list.SetIndent("", "  ")
+	if err := list.Encode(usages); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(testkit.Root(), "shared", "run", "docs", "commands.mjs")
+	if *update {
+		if err := os.WriteFile(path, text.Bytes(), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, err := os.ReadFile(path); err != nil || !bytes.Equal(got, text.Bytes()) {
+		t.Errorf("%s is stale (%v): run make generate", path, err)
+	}
+}
+
+// commandsOf returns the commands for an operation. Many commands also read something, such as the server that a name
+// refers to. So an operation that reads has those that call the fewest operations, and none that writes if another one
+// only reads.
+func commandsOf(o operation, methods map[string]string) (found []*cobra.Command) {
+	writes := func(cmd *cobra.Command) bool {
+		return slices.ContainsFunc(calls(cmd), func(id string) bool { return methods[id] != http.MethodGet })
+	}
+	each(root(), func(cmd *cobra.Command) {
+		if slices.Contains(calls(cmd), o.id) && cmd.Name() != "ssh" { // ssh reads a server only to connect to it
+			found = append(found, cmd)
+		}
+	})
+	slices.SortStableFunc(found, func(a, b *cobra.Command) int { return cmp.Compare(len(calls(a)), len(calls(b))) })
+	if o.method != http.MethodGet || len(found) == 0 {
+		return found
+	}
+	if reads := slices.DeleteFunc(slices.Clone(found), writes); len(reads) > 0 {
+		found = reads
+	}
+	fewest := len(calls(found[0]))
+	return slices.DeleteFunc(found, func(cmd *cobra.Command) bool { return len(calls(cmd)) > fewest })
+}
+
+// calls returns the operations that a command calls.
+func calls(cmd *cobra.Command) []string {
+	return strings.FieldsFunc(cmd.Annotations["operations"], func(r rune) bool { return r == ',' })
 }
 
 // TestEveryCommandHasHelp, without a full stop.

@@ -142,10 +142,13 @@ func (p *Process) docs(r *http.Request) (httpx.Response, error) {
 	header := http.Header{}
 	header.Set("Content-Security-Policy", docsPolicy)
 	header.Set("Referrer-Policy", "no-referrer")
-	header.Set("Cache-Control", "max-age=3600")
 	file, isZipped, err := openDocs(name)
 	if err != nil {
 		return httpx.Response{}, apperr.New(apperr.NotFound, "unknown file %.64q of the reference", name)
+	}
+	header.Set("Cache-Control", "no-cache") // our files fit each other, also after an upgrade
+	if isZipped {
+		header.Set("Cache-Control", "max-age=3600")
 	}
 	unzip := isZipped && !strings.Contains(r.Header.Get("Accept-Encoding"), "gzip")
 	if isZipped && !unzip {

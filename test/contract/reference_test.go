@@ -2,6 +2,7 @@ package contract_test
 
 import (
 	"context"
+	"encoding/json"
 	"maps"
 	"os"
 	"os/exec"
@@ -15,15 +16,17 @@ import (
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
-// TestLongReference is served whole to anyone, under a policy that allows only its own files, and draws every
-// operation in a real Chromium.
+// TestLongReference: the reference is served whole to anyone, under a policy that allows only its own files. In a real
+// Chromium it draws every operation and sends requests; its snippets are run.
 func TestLongReference(t *testing.T) {
 	t.Parallel()
 	chromium := testkit.Chromium(t)
-	app := testkit.Spawn(t, testkit.DaemonEnv(t, testkit.Database(t)))
+	project, database := testkit.BorrowProject(t), testkit.Database(t)
+	app := testkit.Spawn(t, testkit.DaemonEnv(t, database))
+	alone := testkit.Spawn(t, testkit.Env(t, database, map[string]string{"FUNCTION_TARGET": "stats"}))
 	for path, kind := range map[string]string{
 		"/v1/docs": "text/html", "/v1/docs/docs.js": "javascript", "/v1/docs/swagger-ui.css": "text/css",
-		"/v1/docs/favicon-32x32.png": "image/png",
+		"/v1/docs/snippets.mjs": "javascript", "/v1/docs/docs.css": "text/css", "/v1/docs/favicon-32x32.png": "image/png",
 	} {
 		a := app.Do(t, "GET", path, "", "Accept-Encoding", "identity")
 		policy := a.Header.Get("Content-Security-Policy")
@@ -41,9 +44,21 @@ func TestLongReference(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, "node", "--test", "--test-reporter=spec", "docs.test.mjs")
+	account, err := json.Marshal(map[string]string{
+		"user": project.Name, "password": project.Environment()["OS_PASSWORD"], "project": project.Name,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cache, err := exec.CommandContext(ctx, "go", "env", "GOCACHE").Output() // for a snippet in Go
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(ctx, "node", "--test", "--test-reporter=spec", "docs.test.mjs", "snippets.test.mjs")
 	cmd.Dir = filepath.Join(testkit.Root(), "test", "browser")
-	cmd.Env = append(os.Environ(), "NO_PROXY=*", "HOME="+t.TempDir(), "CHROMIUM="+chromium, "DOCS_URL="+app.URL,
+	cmd.Env = append(os.Environ(), "NO_PROXY=*", "HOME="+t.TempDir(), "GOCACHE="+strings.TrimSpace(string(cache)),
+		"CHROMIUM="+chromium, "DOCS_URL="+app.URL, "DOCS_ALONE="+alone.URL, "DOCS_TOKEN="+project.Token(t),
+		"DOCS_ACCOUNT="+string(account),
 		"DOCS_OPERATIONS="+strings.Join(slices.Sorted(maps.Keys(newExamples(t).operations)), ","))
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, out)
