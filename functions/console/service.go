@@ -128,8 +128,8 @@ func (s service) Switch(
 	}
 	token, who, err := s.cloud.Choose(ctx, old.Token, projectID)
 	if apperr.CodeOf(err) == apperr.Unauthenticated { // such as the token of an application credential
-		err = apperr.Wrap(apperr.Forbidden, err, "Keystone gives no token of another project for the one that you have "+
-			"signed in with: sign in again, with a password")
+		err = apperr.Wrap(apperr.Forbidden, err, "Keystone gives no token of another project for the one that you "+
+			"have signed in with: sign in again, with a password")
 	}
 	if err != nil {
 		return "", made, err

@@ -93,8 +93,8 @@ func alive(t *testing.T, token domain.Secret) bool {
 		fmt.Sprintf(`{"token": %q}`, token.Reveal())).Status == 201
 }
 
-// TestSwitchProject: who has signed in with a password or a token chooses among their projects that are served here. The
-// old session and its token end; a token that they gave stays.
+// TestSwitchProject: a user who has signed in with a password or a token chooses among the own projects that are served
+// here. The old session and its token end; a token that the user gave stays.
 func TestSwitchProject(t *testing.T) {
 	t.Parallel()
 	p, second, strange, closed := testkit.BorrowProject(t), testkit.BorrowProject(t), testkit.BorrowProject(t),

@@ -25,7 +25,8 @@ type things struct {
 func listing(list *things) []Route {
 	return Routes(func(api huma.API) {
 		Register(api, huma.Operation{
-			OperationID: "listThings", Method: http.MethodGet, Path: "/things", Responses: Answers(map[int]string{200: "x"}),
+			OperationID: "listThings", Method: http.MethodGet, Path: "/things",
+			Responses: Answers(map[int]string{200: "x"}),
 		}, func(context.Context, *struct{}) (*Value[things], error) { return &Value[things]{*list}, nil })
 		Register(api, huma.Operation{
 			OperationID: "oneThing", Method: http.MethodGet, Path: "/things/one",
@@ -149,11 +150,12 @@ func TestConditionalRead(t *testing.T) {
 		}
 	}
 	list.Items = []string{"b"}
-	if w := request(&recorder{}, listing(list), http.MethodGet, "/things", "If-None-Match", tag); w.Code != http.StatusOK {
+	w := request(&recorder{}, listing(list), http.MethodGet, "/things", "If-None-Match", tag)
+	if w.Code != http.StatusOK {
 		t.Errorf("after a change: got %d", w.Code)
 	}
 	// The ETag of a version says nothing about the rest.
-	w := request(&recorder{}, listing(list), http.MethodGet, "/things/one", "If-None-Match", `"3"`)
+	w = request(&recorder{}, listing(list), http.MethodGet, "/things/one", "If-None-Match", `"3"`)
 	if w.Code != http.StatusOK || w.Header().Get("ETag") != `"3"` {
 		t.Errorf("of a version: got %d %v", w.Code, w.Header())
 	}

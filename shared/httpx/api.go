@@ -75,30 +75,6 @@ func Register[I, O any](api huma.API, op huma.Operation, handler func(context.Co
 	})
 }
 
-// pageKey is in the metadata of an operation that answers with pages of a list.
-const pageKey = "page"
-
-// nextPageOf is where an answer's type has the URL of the next page; nil = it is no page of a list.
-func nextPageOf[O any]() []int {
-	body, hasBody := reflect.TypeFor[O]().FieldByName("Body")
-	if !hasBody || body.Type.Kind() != reflect.Struct {
-		return nil
-	}
-	next, isPage := body.Type.FieldByName("Next")
-	if !isPage || next.Type != reflect.TypeFor[*string]() {
-		return nil
-	}
-	return append(slices.Clone(body.Index), next.Index...)
-}
-
-// Link is the header of a page that leads to the next one (RFC 8288); "" for none.
-func Link(next *string) string {
-	if next == nil {
-		return ""
-	}
-	return "<" + *next + `>; rel="next"`
-}
-
 // Serve adds an operation that makes its answer itself: of another content type, or a stream. O only describes it.
 func Serve[I, O any](api huma.API, op huma.Operation, handler func(context.Context, *I) (Response, error)) {
 	Register(api, op, func(ctx context.Context, in *I) (*O, error) {

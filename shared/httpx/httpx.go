@@ -117,7 +117,7 @@ func (resp Response) write(ctx context.Context, w http.ResponseWriter, head bool
 }
 
 // conditional gives a read's answer the ETag of its content, and is 304 if the client has that already. The ETag of an
-// answer that has one says which version of a thing If-Match has to expect: the rest of such an answer may have changed.
+// answer that has one says which version of a thing If-Match has to expect: the rest of the answer may have changed.
 func (resp Response) conditional(x *exchange) Response {
 	isWhole := resp.Status == http.StatusOK && resp.Stream == nil && !resp.Relayed
 	isOfAPI := x.route != nil && x.route.Document != nil && !x.route.isAnonymous

@@ -1,7 +1,6 @@
 package httpx
 
 import (
-	"context"
 	"encoding/json"
 	"reflect"
 	"slices"
@@ -77,33 +76,6 @@ func (t *Time) UnmarshalText(text []byte) error {
 func (Time) Schema(huma.Registry) *huma.Schema {
 	return &huma.Schema{Type: huma.TypeString, Format: "date-time"}
 }
-
-// PageRequest is the part of a list's request that bounds it. Such requests embed it, and have a marker of their own.
-type PageRequest struct {
-	Limit int `query:"limit" minimum:"1" maximum:"1000" default:"100" doc:"The number of entries of a page, at most."`
-}
-
-// Page is a part of a list, and the URL of the next one; nil at the end.
-type Page[T any] struct {
-	Items []T
-	Next  *string
-}
-
-// ReadPage reads a page of at most limit entries. It reads one entry more, which shows that another page follows. The
-// next page begins after the marker of the last entry.
-func ReadPage[T any](
-	ctx context.Context, limit int, read func(limit int) ([]T, error), marker func(T) string,
-) (Page[T], error) {
-	found, err := read(limit + 1)
-	page := Page[T]{Items: found}
-	if err == nil && len(found) > limit {
-		page.Items, page.Next = found[:limit], NextPage(ctx, marker(found[limit-1]))
-	}
-	return page, err
-}
-
-// NextPage is the URL of the next page: the same request with another marker.
-func NextPage(ctx context.Context, marker string) *string { return next(*RequestOf(ctx).URL, marker) }
 
 // Each is what an answer shows of the entries of a list; never nil.
 func Each[T, V any](list []T, show func(T) V) []V {

@@ -114,14 +114,6 @@ func parseQuery(r *http.Request, names []string) (url.Values, []apperr.Field) {
 	return values, faults
 }
 
-// next is the URL of the next page: the same request with another marker.
-func next(u url.URL, marker string) *string {
-	query := u.Query()
-	query.Set("marker", marker)
-	next := u.EscapedPath() + "?" + query.Encode()
-	return &next
-}
-
 // scan finds what readers of a JSON value do not agree on, at any depth. For a key that an object has twice,
 // encoding/json takes the last value and other readers take the first. A NUL in a text cannot be stored in Postgres.
 // Half of a surrogate pair is replaced by encoding/json. The value must be valid JSON. A value that would take much

@@ -26,7 +26,8 @@ func TestLongReference(t *testing.T) {
 	alone := testkit.Spawn(t, testkit.Env(t, database, map[string]string{"FUNCTION_TARGET": "stats"}))
 	for path, kind := range map[string]string{
 		"/v1/docs": "text/html", "/v1/docs/docs.js": "javascript", "/v1/docs/swagger-ui.css": "text/css",
-		"/v1/docs/snippets.mjs": "javascript", "/v1/docs/docs.css": "text/css", "/v1/docs/favicon-32x32.png": "image/png",
+		"/v1/docs/snippets.mjs": "javascript", "/v1/docs/docs.css": "text/css",
+		"/v1/docs/favicon-32x32.png": "image/png",
 	} {
 		a := app.Do(t, "GET", path, "", "Accept-Encoding", "identity")
 		policy := a.Header.Get("Content-Security-Policy")
