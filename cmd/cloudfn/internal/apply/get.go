@@ -2,7 +2,6 @@ package apply
 
 import (
 	"cmp"
-	"encoding/json"
 	"slices"
 
 	"github.com/spf13/cobra"
@@ -94,10 +93,5 @@ func write[T any](a *cli.App, found []api.Item[T], t output.Table[T], kind func(
 	if a.Print.Format == "yaml" {
 		return documents.Write(a.Out, all)
 	}
-	text, err := json.MarshalIndent(all, "", "  ")
-	if err != nil {
-		return err
-	}
-	_, err = a.Out.Write(append(output.Escape(text), '\n'))
-	return err
+	return output.Data(&a.Print, all)
 }

@@ -136,8 +136,9 @@ func (a *App) globalFlags(root *cobra.Command) {
 	}
 	flags.StringVar(&a.URL, "url", url, "where cloudfn is, with {function} for one URL per function (CLOUDFN_URL)")
 	flags.StringVar(&a.cloud, "os-cloud", "", "name in clouds.yaml (OS_CLOUD)")
-	flags.VarP(choice(&a.Print.Format, output.Formats), "output", "o",
-		"table (cut to fit), wide, json, yaml, name, csv or value")
+	a.Print.Format = output.Formats[0]
+	flags.VarP(a.formatFlag(), "output", "o",
+		"table (cut to fit), wide, json, yaml, name, csv, value, jsonpath={.PATH} or custom-columns=TITLE:.PATH,...")
 	flags.StringSliceVarP(&a.Print.Columns, "columns", "c", nil,
 		"only these columns of a table, or fields of JSON and YAML")
 	flags.StringVar(&a.Print.Sort, "sort", "", "sort a list by this column of its table; COLUMN:desc: the other order")
@@ -146,6 +147,13 @@ func (a *App) globalFlags(root *cobra.Command) {
 	flags.BoolVar(&a.debug, "debug", false, "show requests and answers on stderr, without secrets")
 	Choices(root, "output", output.Formats...)
 	a.CompleteFlag(root, "os-cloud", a.clouds)
+}
+
+// formatFlag is a flag for the format.
+func (a *App) formatFlag() pflag.Value {
+	return &value{
+		kind: "string", text: output.Formats[0], field: func() any { return a.Print.Format }, set: a.Print.SetFormat,
+	}
 }
 
 // watch notes that a command begins. cobra checks for required flags right before it, after all other hooks. Flags that
@@ -161,7 +169,7 @@ func (a *App) watch(cmd *cobra.Command) {
 	}
 	if cmd.Runnable() && cmd.Flags().ShorthandLookup("f") == nil && cmd.Flags().Lookup("format") == nil {
 		// As with openstackclient, where no file has -f.
-		cmd.Flags().VarP(choice(&a.Print.Format, output.Formats), "format", "f", "the same as --output")
+		cmd.Flags().VarP(a.formatFlag(), "format", "f", "the same as --output")
 		_ = cmd.Flags().MarkHidden("format")
 		Choices(cmd, "format", output.Formats...)
 	}

@@ -36,12 +36,13 @@ type Printer struct {
 	Sort      string // the column by which lists are sorted, with :desc for the other order; "" = as the API has them
 	NoHeaders bool
 
-	used struct{ sort, columns, noHeaders bool } // which of these had an effect
+	template template                                // of the formats that have one
+	used     struct{ sort, columns, noHeaders bool } // which of these had an effect
 }
 
 // Unused are the flags that were given and had no effect on what was printed. JSON, names and values have no titles.
 func (p *Printer) Unused() (flags []string) {
-	hasTitles := p.IsTable() || p.Format == "csv"
+	hasTitles := p.IsTable() || p.Format == "csv" || p.Format == customColumns
 	for _, f := range []struct {
 		name             string
 		isGiven, wasUsed bool
@@ -57,8 +58,8 @@ func (p *Printer) Unused() (flags []string) {
 	return flags
 }
 
-// IsData reports whether the format is for programs: JSON or YAML.
-func (p *Printer) IsData() bool { return p.Format == "json" || p.Format == "yaml" }
+// IsData reports whether the format is for programs: JSON, YAML, or what a template chooses of it.
+func (p *Printer) IsData() bool { return p.Format == "json" || p.Format == "yaml" || p.hasTemplate() }
 
 // IsTable reports whether the format is for people.
 func (p *Printer) IsTable() bool { return p.Format == "table" || p.Format == "wide" }
@@ -180,6 +181,9 @@ func (p *Printer) data(v any, of reflect.Type) error {
 	if text, err = p.pick(text, of); err != nil {
 		return err
 	}
+	if p.hasTemplate() {
+		return p.apply(text)
+	}
 	if p.Format == "yaml" && bytes.Equal(Escape(text), text) {
 		if text, err = yaml.JSONToYAML(text); err != nil {
 			return err
@@ -194,6 +198,9 @@ func (p *Printer) data(v any, of reflect.Type) error {
 	_, err = fmt.Fprintf(p.Out, "%s\n", Escape(pretty.Bytes()))
 	return err
 }
+
+// Data prints a value in a format for programs.
+func Data[T any](p *Printer, v T) error { return p.data(v, reflect.TypeFor[T]()) }
 
 // Escape gives the same JSON without characters that could command a terminal. JSON's writers leave those beyond ASCII.
 func Escape(text []byte) []byte {

@@ -164,13 +164,13 @@ func widths(rows [][]string) []int {
 func cells(text string) int { return uniseg.StringWidth(text) }
 
 // Clean replaces characters that could command a terminal: anybody may choose a server's name.
-func Clean(text string) string {
-	return strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) || r == utf8.RuneError || unicode.Is(unicode.Bidi_Control, r) {
-			return '\uFFFD'
-		}
-		return r
-	}, text)
+func Clean(text string) string { return strings.Map(cleanRune, text) }
+
+func cleanRune(r rune) rune {
+	if unicode.IsControl(r) || r == utf8.RuneError || unicode.Is(unicode.Bidi_Control, r) {
+		return '\uFFFD'
+	}
+	return r
 }
 
 // Bar is one of a chart: Part of All.
