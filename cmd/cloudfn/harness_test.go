@@ -136,11 +136,14 @@ func (d daemon) holds(ts *testscript.TestScript, neg bool, args []string) {
 var gates sync.Map // of func() by script
 
 // weakens stands before the daemon and does to its answers what nginx does with `gzip on`: it compresses JSON for
-// clients that accept that, and makes the ETag of what it has compressed weak.
+// clients that accept that, unless it is compressed already, and makes ETags weak.
 func (d daemon) weakens(ts *testscript.TestScript, neg bool, args []string) {
 	needs(ts, neg, args, 1, "weakens NAME")
 	stand(ts, args[0], d.proxy(ts, func(resp *http.Response) error {
-		if resp.Header.Get("Content-Type") != "application/json" ||
+		if tag := resp.Header.Get("ETag"); strings.HasPrefix(tag, `"`) {
+			resp.Header.Set("ETag", "W/"+tag)
+		}
+		if resp.Header.Get("Content-Type") != "application/json" || resp.Header.Get("Content-Encoding") != "" ||
 			!strings.Contains(resp.Request.Header.Get("Accept-Encoding"), "gzip") {
 			return nil
 		}
@@ -153,9 +156,6 @@ func (d daemon) weakens(ts *testscript.TestScript, neg bool, args []string) {
 		resp.Body, resp.ContentLength = io.NopCloser(&compressed), int64(compressed.Len())
 		resp.Header.Set("Content-Encoding", "gzip")
 		resp.Header.Set("Content-Length", strconv.Itoa(compressed.Len()))
-		if tag := resp.Header.Get("ETag"); strings.HasPrefix(tag, `"`) {
-			resp.Header.Set("ETag", "W/"+tag)
-		}
 		return nil
 	}))
 }
