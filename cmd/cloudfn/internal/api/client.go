@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"maps"
 	"net"
 	"net/http"
@@ -343,6 +344,18 @@ type List[T any] struct {
 
 // Read reads as many pages as it takes.
 func (l List[T]) Read(ctx context.Context, c *Client) ([]Item[T], error) {
+	items := []Item[T]{}
+	for page, err := range l.Pages(ctx, c) {
+		if err != nil {
+			return nil, err
+		}
+		items = append(items, page...)
+	}
+	return items, nil
+}
+
+// Pages reads one page after the other, until an error.
+func (l List[T]) Pages(ctx context.Context, c *Client) iter.Seq2[[]Item[T], error] {
 	query := url.Values{}
 	maps.Copy(query, l.Query)
 	if !l.HasNoPages {
@@ -351,33 +364,41 @@ func (l List[T]) Read(ctx context.Context, c *Client) ([]Item[T], error) {
 	if l.Limit > 0 && (l.HasNoPages || l.Limit < largestPage && l.Keep == nil) {
 		query.Set("limit", strconv.Itoa(l.Limit))
 	}
-	items := []Item[T]{}
-	for next := withQuery(l.Path, query); next != ""; {
-		var page map[string]json.RawMessage
-		if err := c.Do(ctx, http.MethodGet, next, nil, &page); err != nil {
-			return nil, err
-		}
-		var found []Item[T]
-		if err := json.Unmarshal(page[l.Key], &found); err != nil {
-			return nil, fmt.Errorf("%s gave an answer that its description does not allow: %w", l.Path, err)
-		}
-		for _, item := range found {
-			if l.Keep != nil && !l.Keep(item.Value) {
-				continue
+	return func(yield func([]Item[T], error) bool) {
+		left := l.Limit
+		for at := withQuery(l.Path, query); at != ""; {
+			found, next, err := l.page(ctx, c, at)
+			if l.Limit > 0 && len(found) >= left {
+				found, next = found[:left], ""
 			}
-			if items = append(items, item); len(items) == l.Limit {
-				return items, nil
+			left -= len(found)
+			if !yield(found, err) || err != nil {
+				return
 			}
-		}
-		if l.HasNoPages {
-			return items, nil
-		}
-		next = "" // what null leaves, which the last page has
-		if err := json.Unmarshal(page["next"], &next); err != nil {
-			return nil, fmt.Errorf("%s: field \"next\" of the answer: %w", l.Path, err)
+			at = next
 		}
 	}
-	return items, nil
+}
+
+// page reads a page, and where the next one is; "" at the end.
+func (l List[T]) page(ctx context.Context, c *Client, at string) (found []Item[T], next string, err error) {
+	var page map[string]json.RawMessage
+	if err := c.Do(ctx, http.MethodGet, at, nil, &page); err != nil {
+		return nil, "", err
+	}
+	if err := json.Unmarshal(page[l.Key], &found); err != nil {
+		return nil, "", fmt.Errorf("%s gave an answer that its description does not allow: %w", l.Path, err)
+	}
+	if l.Keep != nil {
+		found = slices.DeleteFunc(found, func(i Item[T]) bool { return !l.Keep(i.Value) })
+	}
+	if l.HasNoPages {
+		return found, "", nil
+	}
+	if err := json.Unmarshal(page["next"], &next); err != nil { // null leaves ""
+		return nil, "", fmt.Errorf("%s: field \"next\" of the answer: %w", l.Path, err)
+	}
+	return found, next, nil
 }
 
 const redacted = "[redacted]"

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,6 +20,7 @@ import (
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/api"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/exit"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/output"
+	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
 // TestWait waits through transient errors, and no longer than it may.
@@ -283,6 +285,42 @@ func TestDeletionIsConfirmed(t *testing.T) {
 		if asked != c.asked || isDone != c.isDone || (err == nil) != c.isDone {
 			t.Errorf("%s: asked %q, done %t, %v", c.args, asked, isDone, err)
 		}
+	}
+}
+
+// TestListByPages: CSV of a list is printed while it is read, and has its titles once.
+func TestListByPages(t *testing.T) {
+	t.Parallel()
+	type thing struct {
+		Name string `json:"name"`
+	}
+	var out bytes.Buffer
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		page, _ := strconv.Atoi(r.URL.Query().Get("marker"))
+		if lines := strings.Count(out.String(), "\n"); page > 0 && lines != 2*page+1 {
+			t.Errorf("before page %d %d lines are printed", page, lines)
+		}
+		next := fmt.Sprintf(`"/v1/things?marker=%d"`, page+1)
+		if page == 2 {
+			next = "null"
+		}
+		fmt.Fprintf(w, `{"things": [{"name": "a%d"}, {"name": "b%d"}], "next": %s}`, page, page, next)
+	}))
+	defer server.Close()
+	a := &App{URL: server.URL, Print: output.Printer{Out: &out, Format: "csv"}}
+	a.Env = func(string) (string, bool) { return "", false }
+	a.Client = a.NewClient(func(context.Context, bool) (domain.Secret, error) { return "token", nil })
+	cmd := &cobra.Command{}
+	cmd.SetContext(t.Context())
+	things := Noun[thing]{Path: "/v1/things", Key: "things", Table: output.Table[thing]{Columns: []string{"NAME"}}}
+	const want = "name\na0\nb0\na1\nb1\na2\nb2\n"
+	if err := things.PrintList(cmd, a, nil); err != nil || out.String() != want {
+		t.Errorf("got %q, %v", out.String(), err)
+	}
+	LimitFlag(cmd, 3)
+	out.Reset()
+	if err := things.PrintList(cmd, a, nil); err != nil || out.String() != "name\na0\nb0\na1\n" {
+		t.Errorf("three of them: got %q, %v", out.String(), err)
 	}
 }
 

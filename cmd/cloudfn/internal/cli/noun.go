@@ -69,8 +69,11 @@ func (n Noun[T]) URL(id string, more ...string) string {
 
 // Find reads the list.
 func (n Noun[T]) Find(ctx context.Context, a *App, query url.Values, limit int) ([]api.Item[T], error) {
-	list := api.List[T]{Path: n.Path, Key: n.Key, Query: query, Limit: limit, HasNoPages: n.HasNoPages}
-	return list.Read(ctx, a.API())
+	return n.list(query, limit).Read(ctx, a.API())
+}
+
+func (n Noun[T]) list(query url.Values, limit int) api.List[T] {
+	return api.List[T]{Path: n.Path, Key: n.Key, Query: query, Limit: limit, HasNoPages: n.HasNoPages}
 }
 
 // Get reads one.
@@ -166,8 +169,23 @@ func (n Noun[T]) List(a *App, short, operation string, fields ...string) *cobra.
 	return cmd
 }
 
-// PrintList reads the list, up to the command's limit, and prints it.
+// PrintList reads the list, up to the command's limit, and prints it: page by page where no row depends on others, so
+// that a long list takes no more memory than a short one.
 func (n Noun[T]) PrintList(cmd *cobra.Command, a *App, query url.Values) error {
+	if isWatch, _ := cmd.Flags().GetBool("watch"); a.Print.IsPerRow() && !isWatch {
+		given := a.Print.NoHeaders
+		defer func() { a.Print.NoHeaders = given }()
+		for page, err := range n.list(query, Limit(cmd)).Pages(cmd.Context(), a.API()) {
+			if err != nil {
+				return err
+			}
+			if err := output.List(&a.Print, page, n.Table); err != nil {
+				return err
+			}
+			a.Print.NoHeaders = true
+		}
+		return nil
+	}
 	return PrintList(cmd, a, func() ([]api.Item[T], output.Table[T], error) {
 		found, err := n.Find(cmd.Context(), a, query, Limit(cmd))
 		return found, n.Table, err

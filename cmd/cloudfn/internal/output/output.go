@@ -64,6 +64,11 @@ func (p *Printer) IsData() bool { return p.Format == "json" || p.Format == "yaml
 // IsTable reports whether the format is for people.
 func (p *Printer) IsTable() bool { return p.Format == "table" || p.Format == "wide" }
 
+// IsPerRow reports whether what is printed of a list's entry depends on no other entry.
+func (p *Printer) IsPerRow() bool {
+	return p.Sort == "" && (p.Format == "csv" || p.Format == "value" || p.Format == "name")
+}
+
 // IsWhole reports whether all of a thing is printed for people.
 func (p *Printer) IsWhole() bool { return p.IsTable() && len(p.Columns) == 0 }
 
