@@ -46,7 +46,7 @@ func commands(a *cli.App) []*cobra.Command {
 		leases.Command(a),
 		managed.Command(a), flavors.Command(a),
 		apply.Apply(a), apply.Diff(a), apply.Get(a),
-		status.Command(a), status.Version(a),
+		cli.ConfigCommand(a), status.Command(a), status.Version(a),
 		account.Login(a), account.Logout(a), account.Token(a),
 	}
 }

@@ -2,6 +2,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -45,6 +46,9 @@ type App struct {
 
 	URL            string
 	cloud          string
+	context        string // that a flag names
+	caCert         string // of the context
+	flags          *pflag.FlagSet
 	debug, noColor bool
 	isTerminal     bool // Out is one
 	isCompleting   bool // a shell completes a command line: no one answers questions
@@ -107,7 +111,13 @@ Exit codes: 0 done; 1 it was begun and failed; 2 wrong usage or input; 3 not sig
 conflict; 6 a service does not answer, or not in time; 130 interrupted.`,
 		SilenceErrors: true, SilenceUsage: true,
 		Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-		PersistentPreRun: func(*cobra.Command, []string) { a.settle() },
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			a.settle()
+			if isConfig := cmd.HasParent() && cmd.Parent().Name() == "config"; isConfig { // it repairs a wrong file
+				return nil
+			}
+			return a.useContext()
+		},
 	}
 	if filepath.Base(program) == "kn-cloud" {
 		a.Name = "kn cloud"
@@ -136,6 +146,8 @@ func (a *App) globalFlags(root *cobra.Command) {
 	}
 	flags.StringVar(&a.URL, "url", url, "where cloudfn is, with {function} for one URL per function (CLOUDFN_URL)")
 	flags.StringVar(&a.cloud, "os-cloud", "", "name in clouds.yaml (OS_CLOUD)")
+	flags.StringVar(&a.context, "context", "", "name of config list to take both from (CLOUDFN_CONTEXT)")
+	a.flags = flags
 	a.Print.Format = output.Formats[0]
 	flags.VarP(a.formatFlag(), "output", "o",
 		"table (cut to fit), wide, json, yaml, name, csv, value, jsonpath={.PATH} or custom-columns=TITLE:.PATH,...")
@@ -147,6 +159,7 @@ func (a *App) globalFlags(root *cobra.Command) {
 	flags.BoolVar(&a.debug, "debug", false, "show requests and answers on stderr, without secrets")
 	Choices(root, "output", output.Formats...)
 	a.CompleteFlag(root, "os-cloud", a.clouds)
+	a.CompleteFlag(root, "context", a.contextNames)
 }
 
 // formatFlag is a flag for the format.
@@ -232,7 +245,8 @@ func (a *App) API() *api.Client {
 // NewClient calls cloudfn with another token, or with none.
 func (a *App) NewClient(token api.TokenFunc) *api.Client {
 	return api.New(api.Options{
-		URL: a.URL, CACert: a.Getenv("CLOUDFN_CACERT"), Token: token, Debug: a.debugger(), NameField: a.FlagOf,
+		URL: a.URL, CACert: cmp.Or(a.caCert, a.Getenv("CLOUDFN_CACERT")), Token: token, Debug: a.debugger(),
+		NameField: a.FlagOf,
 	})
 }
 

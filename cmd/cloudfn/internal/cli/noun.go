@@ -437,6 +437,7 @@ func (a *App) Complete(most int, find Finder) cobra.CompletionFunc {
 		ctx, cancel := context.WithTimeout(cmd.Context(), completionTime)
 		defer cancel()
 		a.isCompleting = true
+		_ = a.useContext() // what is wrong with it shows when the command runs
 		found, err := find(ctx, args, begun)
 		if err != nil {
 			return cobra.AppendActiveHelp(nil, output.Clean(a.noCompletions(err))), cobra.ShellCompDirectiveNoFileComp

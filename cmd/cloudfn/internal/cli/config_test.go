@@ -1,0 +1,91 @@
+package cli
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+)
+
+// TestContexts: flags go before the context that --context names, that goes before the environment, and that before the
+// current context.
+func TestContexts(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "a", "config.yaml")
+	var out bytes.Buffer
+	run := func(env map[string]string, args ...string) (a *App, err error) {
+		t.Helper()
+		out.Reset()
+		a = &App{Out: &out, Err: &bytes.Buffer{}, Env: func(name string) (string, bool) {
+			if name == "CLOUDFN_CONFIG" {
+				return file, true
+			}
+			value, found := env[name]
+			return value, found
+		}}
+		seen := &cobra.Command{Use: "seen", RunE: func(*cobra.Command, []string) error { return nil }}
+		root := a.Root("cloudfn", func(a *App) []*cobra.Command { return []*cobra.Command{ConfigCommand(a), seen} })
+		root.SetArgs(args)
+		return a, root.ExecuteContext(t.Context())
+	}
+	done := func(args ...string) string {
+		t.Helper()
+		if _, err := run(nil, args...); err != nil {
+			t.Fatalf("%v: %v", args, err)
+		}
+		return out.String()
+	}
+	if text := done("config", "list", "-o", "name"); text != "" {
+		t.Errorf("without a file: %q", text)
+	}
+	done("config", "set", "prod", "--url", "https://prod.example.com", "--os-cloud", "prod", "--cacert", "/ca.pem")
+	done("config", "set", "test", "--url", "https://test.example.com")
+	done("config", "set", "prod", "--os-cloud", "p2") // the rest stays
+	for _, c := range []struct {
+		args            string
+		env             map[string]string
+		url, cloud, pem string
+	}{
+		{"", nil, "https://prod.example.com", "p2", "/ca.pem"},
+		{"--context test", nil, "https://test.example.com", "", ""},
+		{"--os-cloud x --url http://u", nil, "http://u", "x", "/ca.pem"},
+		{"", map[string]string{"CLOUDFN_URL": "http://env", "OS_CLOUD": "env"}, "http://env", "", "/ca.pem"},
+		{"", map[string]string{"CLOUDFN_CONTEXT": "test", "OS_TOKEN": "t"}, "https://test.example.com", "", ""},
+		{"--context prod", map[string]string{
+			"CLOUDFN_URL": "http://env", "OS_CLOUD": "env", "CLOUDFN_CACERT": "/env.pem",
+		}, "https://prod.example.com", "p2", "/ca.pem"},
+		{"--context prod --url http://u", nil, "http://u", "p2", "/ca.pem"},
+	} {
+		a, err := run(c.env, strings.Fields("seen "+c.args)...)
+		if err != nil || a.URL != c.url || a.cloud != c.cloud || a.caCert != c.pem {
+			t.Errorf("%q with %v: got %s, %s, %s, %v", c.args, c.env, a.URL, a.cloud, a.caCert, err)
+		}
+	}
+	done("config", "use", "test")
+	if text := done("config", "list", "-o", "csv"); text != "current,name,url,os_cloud,cacert\n"+
+		",prod,https://prod.example.com,p2,/ca.pem\n*,test,https://test.example.com,,\n" {
+		t.Errorf("got %q", text)
+	}
+	for args, words := range map[string]string{
+		"config use absent": "there are prod, test", "seen --context absent": "there are prod, test",
+		"config delete absent": "there are prod, test",
+	} {
+		if _, err := run(nil, strings.Fields(args)...); err == nil || !strings.Contains(err.Error(), words) {
+			t.Errorf("%s: %v", args, err)
+		}
+	}
+	done("config", "delete", "test", "prod")
+	if a, err := run(nil, "seen"); err != nil || a.URL != DefaultURL {
+		t.Errorf("without a context: %s, %v", a.URL, err)
+	}
+	if err := os.WriteFile(file, []byte("contexts: {x: {uri: wrong}}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := run(nil, "seen"); err == nil || !strings.Contains(err.Error(), file) ||
+		!strings.Contains(err.Error(), "uri") {
+		t.Errorf("a wrong file: %v", err)
+	}
+}
