@@ -226,7 +226,7 @@ type switchInput struct {
 
 // SwitchProject is the body of PATCH /console/session.
 type SwitchProject struct {
-	ProjectID string `json:"project_id" minLength:"1" maxLength:"64" doc:"The project to switch to."`
+	ProjectID string `json:"project_id" maxLength:"64" pattern:"^[!-~]+$" doc:"The project to switch to."`
 }
 
 func (h handler) switchProject(ctx context.Context, in *switchInput) (httpx.Response, error) {

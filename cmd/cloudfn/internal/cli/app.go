@@ -112,7 +112,9 @@ conflict; 6 a service does not answer, or not in time; 130 interrupted.`,
 		SilenceErrors: true, SilenceUsage: true,
 		Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
-			a.settle()
+			if err := a.settle(); err != nil {
+				return err
+			}
 			if isConfig := cmd.HasParent() && cmd.Parent().Name() == "config"; isConfig { // it repairs a wrong file
 				return nil
 			}
@@ -151,6 +153,7 @@ func (a *App) globalFlags(root *cobra.Command) {
 	a.Print.Format = output.Formats[0]
 	flags.VarP(a.formatFlag(), "output", "o",
 		"table (cut to fit), wide, json, yaml, name, csv, value, jsonpath={.PATH} or custom-columns=TITLE:.PATH,...")
+	flags.BoolP("quiet", "q", false, "only names or ids: the same as -o name")
 	flags.StringSliceVarP(&a.Print.Columns, "columns", "c", nil,
 		"only these columns of a table, or fields of JSON and YAML")
 	flags.StringVar(&a.Print.Sort, "sort", "", "sort a list by this column of its table; COLUMN:desc: the other order")
@@ -216,7 +219,13 @@ func namesFile(flag string) bool {
 func (a *App) Begin() { a.hasBegun = true }
 
 // settle sets what holds for every command.
-func (a *App) settle() {
+func (a *App) settle() error {
+	if isQuiet, _ := a.flags.GetBool("quiet"); isQuiet {
+		if a.Print.Format != output.Formats[0] {
+			return exit.Usagef("--quiet cannot be combined with a format: it is -o name")
+		}
+		a.Print.Format = "name"
+	}
 	isDumb := a.Getenv("TERM") == "dumb"
 	a.HasColors = !a.noColor && !isDumb && a.Getenv("NO_COLOR") == "" // no-color.org: any value but the empty one
 	if isDumb {
@@ -226,6 +235,7 @@ func (a *App) settle() {
 	if a.isTerminal {
 		a.Print.Width = a.Width()
 	}
+	return nil
 }
 
 // Getenv is a variable of the environment, or "".

@@ -64,6 +64,12 @@ func TestContexts(t *testing.T) {
 			t.Errorf("%q with %v: got %s, %s, %s, %v", c.args, c.env, a.URL, a.cloud, a.caCert, err)
 		}
 	}
+	if text := done("config", "list", "-q"); text != "prod\ntest\n" {
+		t.Errorf("quiet: %q", text)
+	}
+	if _, err := run(nil, "config", "list", "-q", "-o", "json"); err == nil {
+		t.Error("quiet JSON was printed")
+	}
 	done("config", "use", "test")
 	if text := done("config", "list", "-o", "csv"); text != "current,name,url,os_cloud,cacert\n"+
 		",prod,https://prod.example.com,p2,/ca.pem\n*,test,https://test.example.com,,\n" {

@@ -23,7 +23,8 @@ func completeGet(root *cobra.Command) {
 		return
 	}
 	for _, noun := range root.Commands() {
-		if list := child(noun, "list"); list != nil && child(get, noun.Name()) == nil {
+		list, isOfAPI := child(noun, "list"), noun.Name() != "config"
+		if list != nil && isOfAPI && child(get, noun.Name()) == nil {
 			get.AddCommand(getNoun(noun, list, child(noun, "show")))
 		}
 	}
