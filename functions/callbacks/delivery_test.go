@@ -138,6 +138,25 @@ func TestDeliveredEvent(t *testing.T) {
 	if diff := cmp.Diff(want, got.Event); diff != "" || got.Delivery != page.Deliveries[0] {
 		t.Errorf("got %+v %s", got, diff)
 	}
+	// An event of another project, as a callback of a connection gets it: without the actors of others.
+	exec(t, testkit.Connect(t, database), `with e as (insert into events (project_id, subject, seq, type, at, data)
+		values ('another', 'theirs', 1, $3, now(), jsonb_build_object('actor', jsonb_build_object('project_id', $4::text))),
+			('another', 'ours', 1, $3, now(), jsonb_build_object('actor', jsonb_build_object('project_id', $1::text)))
+		returning *)
+		insert into deliveries (project_id, callback_id, stream, seq, event_project, subject, event_seq, created_at)
+		select $1, $2, subject, 1, project_id, subject, seq, now() from e`, p.ID, c.ID, domain.InstanceEvent, q.ID)
+	var all DeliveryPage
+	app.Get(t, "/v1/callbacks/"+c.ID.String()+"/deliveries").JSON(t, &all)
+	if len(all.Deliveries) != 3 {
+		t.Errorf("got %+v", all)
+	}
+	for _, d := range all.Deliveries {
+		var got DeliveryWithEvent
+		app.Get(t, "/v1/callbacks/"+c.ID.String()+"/deliveries/"+d.ID.String()).JSON(t, &got)
+		if _, hasActor := got.Event.Data["actor"]; hasActor != (d.Subject == "ours") {
+			t.Errorf("%s: %v", d.Subject, got.Event.Data)
+		}
+	}
 	for path, client := range map[string]*testkit.Client{
 		path: server.As(q.Token(t)), strings.Replace(path, c.ID.String(), other.ID.String(), 1): app,
 		strings.Replace(path, page.Deliveries[0].ID.String(), uuid.NewString(), 1): app,

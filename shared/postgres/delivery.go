@@ -116,8 +116,15 @@ func (c Callbacks) Delivery(ctx context.Context, projectID string, id, delivery 
 	return found, orNotFound(err, "there is no delivery %s of this callback", delivery)
 }
 
+// sentData is what a callback gets of an event e by a delivery d of its project. A user who acts through a connection must
+// not see its other actors.
+const sentData = `
+(case when d.project_id in ('', e.project_id) or e.data #>> '{actor,project_id}' = d.project_id
+      then e.data else e.data - 'actor' end)::text`
+
 const deliveredEventSQL = `
-select ` + deliveryColumns + `, e.project_id as event_project, e.seq as event_seq, e.at as event_at, e.data as event_data
+select ` + deliveryColumns + `, e.project_id as event_project, e.seq as event_seq, e.at as event_at,
+` + sentData + ` as event_data
 from deliveries d join events e on e.project_id = d.event_project and e.subject = d.subject and e.seq = d.event_seq
 where d.project_id = $1 and d.callback_id = $2 and d.id = $3`
 
@@ -131,7 +138,7 @@ type deliveredRow struct {
 	EventData    []byte
 }
 
-// DeliveredEvent reads a delivery of a callback, and the event that it delivers.
+// DeliveredEvent reads a delivery of a callback, and the event as its receiver gets it.
 func (c Callbacks) DeliveredEvent(
 	ctx context.Context, projectID string, id, delivery uuid.UUID,
 ) (domain.Delivery, domain.Event, error) {

@@ -87,9 +87,7 @@ case when c.previous_until > now() then c.older_secrets else '{}' end as older_s
 coalesce(c.allowed_rate, 0) as allowed_rate, s.stream, d.seq, d.id as delivery, s.attempts as tries,
     c.failures as silences,
 e.project_id as event_project, e.subject, e.seq as event_seq, e.type as event_type, e.at as event_at,
--- A user who acts through a connection must not see its other actors.
-(case when c.project_id in ('', e.project_id) or e.data #>> '{actor,project_id}' = c.project_id
-      then e.data else e.data - 'actor' end)::text as event_data`
+` + sentData + ` as event_data`
 
 	attemptTables = `
 join callbacks c on c.project_id = s.project_id and c.id = s.callback_id

@@ -252,7 +252,8 @@ function moved(before, now) {
   actFor(now);
   frame();
   title('Another project');
-  const back = () => switchTo(before.project, signedIn).catch((problem) => say(problem.message));
+  const back = () => switchTo(before.project, signedIn).catch((problem) => (problem.status === 401
+    ? showSignIn('Your session has expired. Sign in again to go on.') : say(problem.message)));
   const said = heading('Another project');
   set(main, el('div', { class: 'signin' }, said, el('p', {}, 'Another tab has switched this browser to the project ',
     el('b', {}, now.project.name), '. What was shown here is of ', el('b', {}, before.project.name), '.'),
@@ -269,6 +270,7 @@ async function signOut(end = () => session('DELETE')) {
     if (problem.status !== 401) return say(`You are still signed in: ${problem.message}`);
   }
   me = shown = kept = null;
+  close();
   round++;
   clearTimeout(timer);
   sessionStorage.clear();

@@ -124,7 +124,8 @@ function one(id, refresh, go) {
   }
 
   /** show shows what the receiver gets. */
-  const show = (d) => get(`${path}/deliveries/${d.id}`).then(({ event }) => dialog(d.event_type, (close) => [
+  const show = (d) => get(`${path}/deliveries/${d.id}`).then(({ event }) => node.isConnected &&
+    dialog(d.event_type, (close) => [
     el('pre', { class: 'mono', tabindex: 0, 'aria-label': 'The event' }, JSON.stringify(event, null, 2)),
     el('div', { class: 'row end' }, button('Close', close))])).catch((problem) => say(problem.message));
 

@@ -98,7 +98,7 @@ const textOf = (body) => (typeof body === 'string' ? body : JSON.stringify(body,
 const inShell = (text) => text.replace(/[\\"$`]/g, '\\$&');
 
 function curl({ method, path, headers, body }) {
-  const lines = [`curl -X ${method} "$CLOUDFN_URL${inShell(path)}"`];
+  const lines = [`curl -X ${method} "$CLOUDFN_URL${inShell(path.replaceAll('!', '%21'))}"`];
   for (const { name, value, env } of headers) lines.push(`-H "${name}: ${inShell(value)}${env ? `$${env}` : ''}"`);
   if (body !== undefined) lines.push(`--data-raw '${textOf(body).replaceAll("'", "'\\''")}'`);
   return lines.join(' \\\n  ');
@@ -117,7 +117,8 @@ function python({ method, path, headers, body }) {
     '    headers={',
     ...headers.map((h) => `        ${JSON.stringify(h.name)}: ${value(h)},`),
     '    },',
-    ...(body === undefined ? [] : [`    data=json.dumps(${indent(literal, '    ')}).encode(),`]),
+    ...(body === undefined ? [] : [typeof body === 'string' ? `    data=${literal}.encode(),` :
+      `    data=json.dumps(${indent(literal, '    ')}).encode(),`]),
     ')',
     'with urllib.request.urlopen(request) as response:',
     '    print(response.status, response.read().decode())',
@@ -155,7 +156,8 @@ function javascript({ method, path, headers, body }) {
     '  headers: {',
     ...headers.map((h) => `    ${JSON.stringify(h.name)}: ${value(h)},`),
     '  },',
-    ...(body === undefined ? [] : [`  body: JSON.stringify(${indent(JSON.stringify(body, null, 2), '  ')}),`]),
+    ...(body === undefined ? [] : [typeof body === 'string' ? `  body: ${JSON.stringify(body)},` :
+      `  body: JSON.stringify(${indent(JSON.stringify(body, null, 2), '  ')}),`]),
     '});',
     'console.log(response.status, await response.text());',
   ].join('\n');

@@ -89,11 +89,11 @@ func certificates(file string) (*x509.CertPool, error) {
 	}
 	pem, err := os.ReadFile(file) //nolint:gosec // the user names it
 	if err != nil {
-		return nil, exit.Usagef("CLOUDFN_CACERT: %w", err)
+		return nil, exit.Usagef("certificate authorities: %w", err)
 	}
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(pem) {
-		return nil, exit.Usagef("CLOUDFN_CACERT: %s holds no certificate", file)
+		return nil, exit.Usagef("certificate authorities: %s holds no certificate", file)
 	}
 	return pool, nil
 }
@@ -361,7 +361,7 @@ func (l List[T]) Pages(ctx context.Context, c *Client) iter.Seq2[[]Item[T], erro
 	if !l.HasNoPages {
 		query.Set("limit", strconv.Itoa(largestPage))
 	}
-	if l.Limit > 0 && (l.HasNoPages || l.Limit < largestPage && l.Keep == nil) {
+	if l.Limit > 0 && l.Keep == nil && (l.HasNoPages || l.Limit < largestPage) {
 		query.Set("limit", strconv.Itoa(l.Limit))
 	}
 	return func(yield func([]Item[T], error) bool) {

@@ -112,13 +112,14 @@ conflict; 6 a service does not answer, or not in time; 130 interrupted.`,
 		SilenceErrors: true, SilenceUsage: true,
 		Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
-			if err := a.settle(); err != nil {
+			if err := a.settle(cmd); err != nil || !needsContext(cmd) {
 				return err
 			}
-			if isConfig := cmd.HasParent() && cmd.Parent().Name() == "config"; isConfig { // it repairs a wrong file
-				return nil
+			err := a.useContext()
+			if err != nil {
+				a.Begin() // the command line is right
 			}
-			return a.useContext()
+			return err
 		},
 	}
 	if filepath.Base(program) == "kn-cloud" {
@@ -219,9 +220,9 @@ func namesFile(flag string) bool {
 func (a *App) Begin() { a.hasBegun = true }
 
 // settle sets what holds for every command.
-func (a *App) settle() error {
+func (a *App) settle(cmd *cobra.Command) error {
 	if isQuiet, _ := a.flags.GetBool("quiet"); isQuiet {
-		if a.Print.Format != output.Formats[0] {
+		if cmd.Flags().Changed("output") || cmd.Flags().Changed("format") {
 			return exit.Usagef("--quiet cannot be combined with a format: it is -o name")
 		}
 		a.Print.Format = "name"
@@ -230,6 +231,9 @@ func (a *App) settle() error {
 	a.HasColors = !a.noColor && !isDumb && a.Getenv("NO_COLOR") == "" // no-color.org: any value but the empty one
 	if isDumb {
 		a.ErrSize = nil // it cannot draw over lines
+	}
+	if a.context != "" && cmd.HasParent() && cmd.Parent().Name() == "config" {
+		return exit.Usagef("--context has no effect on %s", cmd.CommandPath())
 	}
 	a.Print.Out, a.Print.Color = a.Out, a.isTerminal && a.HasColors
 	if a.isTerminal {

@@ -90,7 +90,8 @@ func (a *App) changeContexts(change func(*contexts) error) error {
 	return files.Replace(file, func(w io.Writer) error { _, err := w.Write(text); return err })
 }
 
-// useContext sets what neither a flag nor, unless the flag --context names the context, the environment sets.
+// useContext sets what the context in force has, unless a flag does. That is the context that --context or
+// CLOUDFN_CONTEXT names, or else the current one: --url and CLOUDFN_URL set that one aside.
 func (a *App) useContext() error {
 	if a.flags == nil { // of a test
 		return nil
@@ -99,7 +100,11 @@ func (a *App) useContext() error {
 	if err != nil {
 		return err
 	}
-	name := cmp.Or(a.context, a.Getenv("CLOUDFN_CONTEXT"), found.Current)
+	hasURL := a.flags.Changed("url")
+	name := cmp.Or(a.context, a.Getenv("CLOUDFN_CONTEXT"))
+	if name == "" && !hasURL && a.Getenv("CLOUDFN_URL") == "" {
+		name = found.Current
+	}
 	if name == "" {
 		return nil
 	}
@@ -107,29 +112,31 @@ func (a *App) useContext() error {
 	if !known {
 		return found.unknown(name)
 	}
-	isNamed := a.context != ""
-	hasLogin := slices.ContainsFunc([]string{"OS_CLOUD", "OS_AUTH_URL", "OS_TOKEN"}, func(name string) bool {
-		return a.Getenv(name) != ""
-	})
-	if c.URL != "" && !a.flags.Changed("url") && (isNamed || a.Getenv("CLOUDFN_URL") == "") {
-		a.URL = c.URL
+	if c.URL != "" && !hasURL {
+		a.URL, a.caCert = c.URL, c.CACert
 	}
-	if !a.flags.Changed("os-cloud") && (isNamed || !hasLogin) {
+	if c.Cloud != "" && !a.flags.Changed("os-cloud") {
 		a.cloud = c.Cloud
-	}
-	if isNamed || a.Getenv("CLOUDFN_CACERT") == "" {
-		a.caCert = c.CACert
 	}
 	return nil
 }
 
-func (c contexts) unknown(name string) error {
-	err := exit.Errorf(exit.NotFound, "there is no context %q: cloudfn config set %s makes one", name, name)
-	if len(c.Contexts) > 0 {
-		err = exit.Errorf(exit.NotFound, "there is no context %q; there are %s", name,
-			strings.Join(slices.Sorted(maps.Keys(c.Contexts)), ", "))
+// needsContext reports whether a command may call cloudfn. Completions read the context themselves.
+func needsContext(cmd *cobra.Command) bool {
+	for cmd.HasParent() && cmd.Parent().HasParent() {
+		cmd = cmd.Parent()
 	}
-	return err
+	return cmd.HasParent() && !slices.Contains([]string{
+		"config", "completion", "version", "help", cobra.ShellCompRequestCmd,
+	}, cmd.Name())
+}
+
+func (c contexts) unknown(name string) error {
+	all := slices.Sorted(maps.Keys(c.Contexts))
+	if len(all) == 0 {
+		return exit.Errorf(exit.NotFound, "unknown context %q: config set makes contexts", name)
+	}
+	return exit.Errorf(exit.NotFound, "unknown context %q; expected one of %s", name, strings.Join(all, ", "))
 }
 
 // contextRow is a context as config list prints it.
@@ -150,11 +157,11 @@ var contextTable = output.Table[contextRow]{
 // ConfigCommand holds the commands for contexts.
 func ConfigCommand(a *App) *cobra.Command {
 	cmd := Group("config", "Keep several installations of cloudfn as contexts",
-		listContexts(a), setContext(a), useNamed(a), deleteContext(a))
+		listContexts(a), setContext(a), chooseContext(a), deleteContext(a))
 	cmd.Long = `Keep several installations of cloudfn as contexts: a URL, a name in clouds.yaml and a file of certificate
-authorities each, in CLOUDFN_CONFIG or ~/.config/cloudfn/config.yaml. The current one holds where neither flags nor
-CLOUDFN_URL, CLOUDFN_CACERT and the OS_ variables say otherwise; --context names another one, and goes before these
-variables.`
+authorities each, in CLOUDFN_CONFIG or ~/.config/cloudfn/config.yaml. --context or CLOUDFN_CONTEXT name the one to use,
+else it is the current one, unless --url or CLOUDFN_URL say where cloudfn is. A context goes before the other variables;
+one without a name in clouds.yaml takes the login that these have.`
 	cmd.Example = "  cloudfn config set prod --url https://cloudfn.example.com --os-cloud prod\n" +
 		"  cloudfn config use prod\n  cloudfn --context test servers list"
 	return cmd
@@ -169,9 +176,10 @@ func listContexts(a *App) *cobra.Command {
 			if err != nil {
 				return err
 			}
+			current := cmp.Or(a.Getenv("CLOUDFN_CONTEXT"), found.Current)
 			rows := []contextRow{}
 			for _, name := range slices.Sorted(maps.Keys(found.Contexts)) {
-				rows = append(rows, contextRow{name == found.Current, name, found.Contexts[name]})
+				rows = append(rows, contextRow{name == current, name, found.Contexts[name]})
 			}
 			return output.Values(&a.Print, rows, contextTable)
 		},
@@ -192,6 +200,13 @@ func setContext(a *App) *cobra.Command {
 				if cmd.Flags().Changed("os-cloud") {
 					one.Cloud = a.cloud
 				}
+				if cmd.Flags().Changed("cacert") && cacert != "" { // else it would depend on the folder
+					absolute, err := filepath.Abs(cacert)
+					if err != nil {
+						return err
+					}
+					cacert = absolute
+				}
 				if cmd.Flags().Changed("cacert") {
 					one.CACert = cacert
 				}
@@ -201,12 +216,13 @@ func setContext(a *App) *cobra.Command {
 			})
 		},
 	}
-	cmd.Long = "Create or change a context, by --url, --os-cloud and --cacert. What is not given stays; \"\" removes it."
+	cmd.Long = "Create or change a context, by --url, --os-cloud and --cacert.\n" +
+		"Flags left out keep their values; \"\" removes one."
 	cmd.Flags().StringVar(&cacert, "cacert", "", "file with the certificate authorities to trust (CLOUDFN_CACERT)")
 	return cmd
 }
 
-func useNamed(a *App) *cobra.Command {
+func chooseContext(a *App) *cobra.Command {
 	return &cobra.Command{
 		Use: "use NAME", Short: "Make a context the current one", Args: cobra.ExactArgs(1),
 		ValidArgsFunction: a.Complete(1, a.contextNames),

@@ -8,10 +8,11 @@ import (
 	"testing"
 
 	"github.com/spf13/cobra"
+
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/exit"
 )
 
-// TestContexts: flags go before the context that --context names, that goes before the environment, and that before the
-// current context.
+// TestContexts: flags go before the context that a flag or a variable names, and CLOUDFN_URL before the current one.
 func TestContexts(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "a", "config.yaml")
@@ -51,13 +52,13 @@ func TestContexts(t *testing.T) {
 	}{
 		{"", nil, "https://prod.example.com", "p2", "/ca.pem"},
 		{"--context test", nil, "https://test.example.com", "", ""},
-		{"--os-cloud x --url http://u", nil, "http://u", "x", "/ca.pem"},
-		{"", map[string]string{"CLOUDFN_URL": "http://env", "OS_CLOUD": "env"}, "http://env", "", "/ca.pem"},
-		{"", map[string]string{"CLOUDFN_CONTEXT": "test", "OS_TOKEN": "t"}, "https://test.example.com", "", ""},
-		{"--context prod", map[string]string{
-			"CLOUDFN_URL": "http://env", "OS_CLOUD": "env", "CLOUDFN_CACERT": "/env.pem",
-		}, "https://prod.example.com", "p2", "/ca.pem"},
-		{"--context prod --url http://u", nil, "http://u", "p2", "/ca.pem"},
+		{"", map[string]string{"OS_CLOUD": "env", "CLOUDFN_CACERT": "/env.pem"}, "https://prod.example.com", "p2", "/ca.pem"},
+		{"--os-cloud x", nil, "https://prod.example.com", "x", "/ca.pem"},
+		{"--url http://u", nil, "http://u", "", ""},
+		{"", map[string]string{"CLOUDFN_URL": "http://env", "OS_CLOUD": "env"}, "http://env", "", ""},
+		{"", map[string]string{"CLOUDFN_CONTEXT": "test", "CLOUDFN_URL": "http://env"}, "https://test.example.com", "", ""},
+		{"--context prod", map[string]string{"CLOUDFN_CONTEXT": "test"}, "https://prod.example.com", "p2", "/ca.pem"},
+		{"--context prod --url http://u", nil, "http://u", "p2", ""},
 	} {
 		a, err := run(c.env, strings.Fields("seen "+c.args)...)
 		if err != nil || a.URL != c.url || a.cloud != c.cloud || a.caCert != c.pem {
@@ -75,11 +76,14 @@ func TestContexts(t *testing.T) {
 		",prod,https://prod.example.com,p2,/ca.pem\n*,test,https://test.example.com,,\n" {
 		t.Errorf("got %q", text)
 	}
-	for args, words := range map[string]string{
-		"config use absent": "there are prod, test", "seen --context absent": "there are prod, test",
-		"config delete absent": "there are prod, test",
-	} {
-		if _, err := run(nil, strings.Fields(args)...); err == nil || !strings.Contains(err.Error(), words) {
+	for _, args := range []string{"config use absent", "seen --context absent", "config delete absent"} {
+		a, err := run(nil, strings.Fields(args)...)
+		if err == nil || !strings.Contains(err.Error(), "expected one of prod, test") || a.Code(err) != exit.NotFound {
+			t.Errorf("%s: %v", args, err)
+		}
+	}
+	for _, args := range []string{"config list --context test", "config list -q -o table"} {
+		if a, err := run(nil, strings.Fields(args)...); a.Code(err) != exit.Usage {
 			t.Errorf("%s: %v", args, err)
 		}
 	}
@@ -93,5 +97,10 @@ func TestContexts(t *testing.T) {
 	if _, err := run(nil, "seen"); err == nil || !strings.Contains(err.Error(), file) ||
 		!strings.Contains(err.Error(), "uri") {
 		t.Errorf("a wrong file: %v", err)
+	}
+	for _, args := range []string{"config", "config list --help", "completion bash", "__complete config use "} {
+		if _, err := run(nil, strings.Split(args, " ")...); err != nil {
+			t.Errorf("%s, with a wrong file: %v", args, err)
+		}
 	}
 }

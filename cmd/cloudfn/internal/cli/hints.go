@@ -56,7 +56,7 @@ func unknownCommand(group *cobra.Command, words []string) error {
 		end++
 	}
 	if end > 1 && slices.Contains(openstackNouns, all[0]) {
-		return fmt.Errorf("%w, and cloudfn has none such: use openstack %s", err, strings.Join(all[:end], " "))
+		return fmt.Errorf("%w, and cloudfn has no such command: use openstack %s", err, strings.Join(all[:end], " "))
 	}
 	return err
 }

@@ -99,7 +99,7 @@ func (p *Printer) apply(text []byte) error {
 		cells := make([]string, len(p.template.paths))
 		for n, path := range p.template.paths {
 			found, err := evaluate(path, row)
-			if err != nil {
+			if err != nil && !strings.Contains(err.Error(), "array index out of bounds") { // else nothing is there
 				return err
 			}
 			cells[n] = found

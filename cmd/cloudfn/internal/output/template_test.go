@@ -22,7 +22,7 @@ func TestTemplates(t *testing.T) {
 	var items []api.Item[sized]
 	for _, text := range []string{
 		`{"name": "web", "size": 10000000, "share": 0.5, "tags": ["a", "b"]}`,
-		`{"name": "\u001b[31mdb", "size": 7, "share": 1, "more": {"deep": "x"}}`,
+		`{"name": "\u001b[31mdb", "size": 7, "share": 1, "tags": [], "more": {"deep": "x"}}`,
 	} {
 		item := api.Item[sized]{Raw: json.RawMessage(text)}
 		if err := json.Unmarshal(item.Raw, &item.Value); err != nil {
@@ -39,6 +39,7 @@ func TestTemplates(t *testing.T) {
 		`jsonpath={[*].absent}`:                               "",
 		`custom-columns=NAME:.name,SIZE:.size,DEEP:{.more.deep}`: "NAME     SIZE      DEEP\n" +
 			"web      10000000  -\n\uFFFD[31mdb  7         x\n",
+		`custom-columns=FIRST:.tags[0],NULL:.none`:  "FIRST  NULL\na      -\n-      -\n",
 		`custom-columns=SHARE:.share,TAGS:.tags[*]`: "SHARE  TAGS\n0.5    a b\n1      -\n",
 	} {
 		var out bytes.Buffer
