@@ -33,7 +33,7 @@ type contexts struct {
 	Contexts map[string]Context `json:"contexts"`
 }
 
-// contextFile is CLOUDFN_CONFIG, or else the system's place for such files; "" = there is none.
+// contextFile is CLOUDFN_CONFIG, or else a file in the system's folder for settings; "" = without such a folder.
 func (a *App) contextFile() string {
 	if file := a.Getenv("CLOUDFN_CONFIG"); file != "" {
 		return file
