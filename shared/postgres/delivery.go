@@ -116,8 +116,8 @@ func (c Callbacks) Delivery(ctx context.Context, projectID string, id, delivery 
 	return found, orNotFound(err, "there is no delivery %s of this callback", delivery)
 }
 
-// sentData is what a callback gets of an event e by a delivery d of its project. A user who acts through a connection must
-// not see its other actors.
+// sentData is what a callback gets of an event e by a delivery d of its project. A user who acts through a connection
+// must not see its other actors.
 const sentData = `
 (case when d.project_id in ('', e.project_id) or e.data #>> '{actor,project_id}' = d.project_id
       then e.data else e.data - 'actor' end)::text`

@@ -158,10 +158,10 @@ var contextTable = output.Table[contextRow]{
 func ConfigCommand(a *App) *cobra.Command {
 	cmd := Group("config", "Keep several installations of cloudfn as contexts",
 		listContexts(a), setContext(a), chooseContext(a), deleteContext(a))
-	cmd.Long = `Keep several installations of cloudfn as contexts: a URL, a name in clouds.yaml and a file of certificate
-authorities each, in CLOUDFN_CONFIG or ~/.config/cloudfn/config.yaml. --context or CLOUDFN_CONTEXT name the one to use,
-else it is the current one, unless --url or CLOUDFN_URL say where cloudfn is. A context goes before the other variables;
-one without a name in clouds.yaml takes the login that these have.`
+	cmd.Long = `Keep several installations of cloudfn as contexts: a URL, a name in clouds.yaml and a file of
+certificate authorities each, in CLOUDFN_CONFIG or ~/.config/cloudfn/config.yaml. --context or CLOUDFN_CONTEXT name the
+one to use, else it is the current one, unless --url or CLOUDFN_URL say where cloudfn is. A context goes before the
+other variables; one without a name in clouds.yaml takes the login that these have.`
 	cmd.Example = "  cloudfn config set prod --url https://cloudfn.example.com --os-cloud prod\n" +
 		"  cloudfn config use prod\n  cloudfn --context test servers list"
 	return cmd
@@ -189,7 +189,8 @@ func listContexts(a *App) *cobra.Command {
 func setContext(a *App) *cobra.Command {
 	var cacert string
 	cmd := &cobra.Command{
-		Use: "set NAME", Short: "Create or change a context; the first one is the current one", Args: cobra.ExactArgs(1),
+		Use: "set NAME", Args: cobra.ExactArgs(1),
+		Short:             "Create or change a context; the first one is the current one",
 		ValidArgsFunction: a.Complete(1, a.contextNames),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.changeContexts(func(c *contexts) error {
