@@ -41,7 +41,7 @@ var Function = run.HTTP[Config, service]{
 			"reservations":     "select, insert, update",
 			"trusts_to_revoke": "select, insert, update, delete",
 		}),
-		Network: []string{"compute", "identity"}, // compute: servers, flavors, and who may see hosts
+		Network: []string{"compute", "identity", "volume"}, // compute: servers, flavors, and who may see hosts
 		Wakes:   []string{"deliver-events", "run-connections", "run-leases"},
 	},
 	Secrets: []string{"events"},

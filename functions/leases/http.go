@@ -37,13 +37,13 @@ func routes(api huma.API, s service) {
 	httpx.Serve[createInput, createOutput](api, httpx.Idempotent(huma.Operation{
 		OperationID: "createLease", Method: http.MethodPost, Path: "/v1/leases", DefaultStatus: http.StatusCreated,
 		Tags: tags, Middlewares: writes,
-		Summary: "Reserve instances and hosts for a period",
+		Summary: "Reserve instances, their volumes and hosts for a period",
 		Responses: httpx.Answers(map[int]string{
 			200: "With `dry_run=true`: the lease as it would be; nothing is stored. Or the lease that the same " +
 				"request, with its `id`, had created before.",
 			201: "The lease is stored, with its hosts.",
 			403: mayNot + " Or the connection does not permit what the lease needs.",
-			409: "An instance is in another lease then, the id is another lease's, the connection ends before the " +
+			409: "An instance or a volume is in another lease then, the id is another lease's, the connection ends before the " +
 				"lease, too few hosts are free, the project has as many leases as it may " +
 				"have, or " + delegated,
 			422: "Fewer hosts than that are reservable and match.",
@@ -113,7 +113,7 @@ func (h handler) caller(ctx context.Context) (context.Context, caller) {
 type listInput struct {
 	Status     []domain.LeaseStatus   `query:"status" minItems:"1" example:"[\"active\",\"error\"]"`
 	Name       string                 `query:"name" maxLength:"255" example:"workshop" doc:"A part of the name."`
-	Type       domain.ReservationType `query:"type" enum:"instance,host" example:"host"`
+	Type       domain.ReservationType `query:"type" enum:"instance,host,volume" example:"host"`
 	InstanceID httpx.ID               `query:"instance_id" example:"019b7c5e-3a10-7c44-9d0b-2f6a1c0e9a11"`
 	httpx.PageRequest
 	Marker httpx.ID `query:"marker" example:"019b7c5e-7f60-7a88-b14f-6d0e5a4c3e55" doc:"The last id before."`

@@ -2,6 +2,7 @@ package leases
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"reflect"
 	"slices"
@@ -28,9 +29,14 @@ type CreateLease struct {
 
 // ReservationRequest is one reservation of a request.
 type ReservationRequest struct {
-	Type         domain.ReservationType `json:"type" enum:"instance,host"`
+	Type         domain.ReservationType `json:"type" enum:"instance,host,volume"`
 	InstanceID   *httpx.ID              `json:"instance_id,omitempty" doc:"Of an instance: its id here, not Nova's."`
 	ServerID     *httpx.ID              `json:"server_id,omitempty" doc:"Or Nova's id: the server is connected first."`
+	VolumeID     *httpx.ID              `json:"volume_id,omitempty" doc:"Of a volume: an existing one."`
+	SizeGB       int                    `json:"size_gb,omitempty" minimum:"1" maximum:"1000000" doc:"Or a new one's."`
+	VolumeType   string                 `json:"volume_type,omitempty" minLength:"1" maxLength:"255" doc:"Id or name."`
+	Name         string                 `json:"name,omitempty" minLength:"1" maxLength:"255" doc:"Of a new volume."`
+	OnEnd        domain.VolumeEnd       `json:"on_end,omitempty" enum:"keep,snapshot,delete" doc:"Of a volume; keep."`
 	Min          *int                   `json:"min,omitempty" minimum:"1" maximum:"1000" doc:"Hosts. 1 by default."`
 	Max          *int                   `json:"max,omitempty" minimum:"1" maximum:"1000" doc:"As min by default."`
 	VCPUs        int                    `json:"vcpus,omitempty" minimum:"0" maximum:"1000000" doc:"Of each host."`
@@ -50,57 +56,136 @@ func (c *CreateLease) Resolve(huma.Context) []error {
 	if err := (domain.Lease{Name: c.Name}).Validate(); err != nil && c.Name != "" {
 		faults = append(faults, err)
 	}
-	isOfHosts := !slices.ContainsFunc(c.Reservations, func(r ReservationRequest) bool {
-		return r.Type == domain.InstanceReservation
-	})
-	if c.ConnectionID != nil && isOfHosts {
-		faults = append(faults, apperr.InvalidField("connection_id", "cannot be combined with hosts alone"))
+	if c.ConnectionID != nil {
+		if c.count(domain.InstanceReservation) == 0 {
+			faults = append(faults, apperr.InvalidField("connection_id", "cannot be combined with hosts alone"))
+		}
+		if c.count(domain.VolumeReservation) > 0 {
+			faults = append(faults, apperr.InvalidField("connection_id", "cannot be combined with volumes: leave it "+
+				"out, and the lease gets a connection of its own"))
+		}
 	}
 	seen := map[httpx.ID]int{}
 	for n, r := range c.Reservations {
 		field := func(name string) string { return fmt.Sprintf("reservations[%d].%s", n, name) }
 		faults = append(faults, r.check(field)...)
-		if r.InstanceID == nil {
+		id, name := r.InstanceID, "instance_id"
+		if r.Type == domain.VolumeReservation {
+			id, name = r.VolumeID, "volume_id"
+			if _, err := c.instanceOf(r); err != nil {
+				faults = append(faults, apperr.InvalidField(field("instance_id"), err.Error()))
+			}
+		}
+		if id == nil {
 			continue
 		}
-		if first, isRepeated := seen[*r.InstanceID]; isRepeated {
-			faults = append(faults, apperr.InvalidField(field("instance_id"),
+		if first, isRepeated := seen[*id]; isRepeated {
+			faults = append(faults, apperr.InvalidField(field(name),
 				fmt.Sprintf("is the one of reservations[%d], too", first)))
 			continue
 		}
-		seen[*r.InstanceID] = n
+		seen[*id] = n
 	}
 	return faults
 }
 
-// check finds the fields that do not fit the type.
-func (r ReservationRequest) check(field func(string) string) (faults []error) {
-	if r.Type == domain.HostReservation {
-		for name, id := range map[string]*httpx.ID{"instance_id": r.InstanceID, "server_id": r.ServerID} {
-			if id != nil {
-				faults = append(faults, apperr.InvalidField(field(name), "cannot be combined with the type host"))
-			}
+func (c *CreateLease) count(kind domain.ReservationType) (n int) {
+	for _, r := range c.Reservations {
+		if r.Type == kind {
+			n++
 		}
-		if err := r.want().Validate(strings.TrimSuffix(field(""), ".")); err != nil {
-			faults = append(faults, err)
+	}
+	return n
+}
+
+// instanceOf is the index of the reservation whose instance gets a volume: the one that it names, or the only one.
+func (c *CreateLease) instanceOf(volume ReservationRequest) (int, error) {
+	found := -1
+	for n, r := range c.Reservations {
+		isNamed := volume.InstanceID != nil && r.InstanceID != nil && *volume.InstanceID == *r.InstanceID ||
+			volume.ServerID != nil && r.ServerID != nil && *volume.ServerID == *r.ServerID
+		isAny := volume.InstanceID == nil && volume.ServerID == nil
+		switch {
+		case r.Type != domain.InstanceReservation || !isNamed && !isAny:
+		case found >= 0:
+			return found, errors.New("is missing: the lease has several instances, so say which gets the volume")
+		default:
+			found = n
 		}
-		return faults
 	}
 	switch {
-	case r.InstanceID == nil && r.ServerID == nil:
-		faults = append(faults, apperr.InvalidField(field("instance_id"), "is missing: give it, or server_id"))
-	case r.InstanceID != nil && r.ServerID != nil:
+	case found >= 0:
+		return found, nil
+	case c.count(domain.InstanceReservation) == 0:
+		return found, errors.New("has no reservation: a volume needs one of the type instance in the same lease")
+	}
+	return found, errors.New("must be of a reservation of the type instance in the same lease")
+}
+
+// typesOf are the types that have a field; those that every type has are absent.
+var typesOf = map[string][]domain.ReservationType{
+	"instance_id": {domain.InstanceReservation, domain.VolumeReservation},
+	"server_id":   {domain.InstanceReservation, domain.VolumeReservation},
+	"volume_id":   {domain.VolumeReservation}, "size_gb": {domain.VolumeReservation},
+	"volume_type": {domain.VolumeReservation}, "name": {domain.VolumeReservation},
+	"on_end": {domain.VolumeReservation},
+	"min":    {domain.HostReservation}, "max": {domain.HostReservation}, "vcpus": {domain.HostReservation},
+	"ram_mb": {domain.HostReservation}, "disk_gb": {domain.HostReservation}, "zone": {domain.HostReservation},
+	"region": {domain.HostReservation}, "traits": {domain.HostReservation},
+	"capabilities": {domain.HostReservation}, "flavors": {domain.HostReservation}, "heal": {domain.HostReservation},
+}
+
+// given are the fields that have a value.
+func (r ReservationRequest) given() (names []string) {
+	value := reflect.ValueOf(r)
+	for n := range value.NumField() {
+		if name, _, _ := strings.Cut(value.Type().Field(n).Tag.Get("json"), ","); !value.Field(n).IsZero() {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// check finds the fields that do not fit the type.
+func (r ReservationRequest) check(field func(string) string) (faults []error) {
+	for _, name := range r.given() {
+		if types := typesOf[name]; types != nil && !slices.Contains(types, r.Type) {
+			faults = append(faults,
+				apperr.InvalidField(field(name), "cannot be combined with the type "+string(r.Type)))
+		}
+	}
+	isNamed := r.InstanceID != nil || r.ServerID != nil
+	if r.InstanceID != nil && r.ServerID != nil && r.Type != domain.HostReservation {
 		faults = append(faults,
 			apperr.InvalidField(field("server_id"), "cannot be combined with instance_id: give one"))
 	}
-	const other = "cannot be combined with the type instance"
-	for name, isGiven := range map[string]bool{
-		"min": r.Min != nil, "max": r.Max != nil, "vcpus": r.VCPUs != 0, "ram_mb": r.RAMMB != 0,
-		"disk_gb": r.DiskGB != 0, "zone": r.Zone != "", "region": r.Region != "", "traits": r.Traits != nil,
-		"capabilities": r.Capabilities != nil, "flavors": r.Flavors != nil, "heal": r.Heal != "",
-	} {
-		if isGiven {
-			faults = append(faults, apperr.InvalidField(field(name), other))
+	switch r.Type {
+	case domain.HostReservation:
+		if err := r.want().Validate(strings.TrimSuffix(field(""), ".")); err != nil {
+			faults = append(faults, err)
+		}
+	case domain.InstanceReservation:
+		if !isNamed {
+			faults = append(faults, apperr.InvalidField(field("instance_id"), "is missing: give it, or server_id"))
+		}
+	case domain.VolumeReservation:
+		faults = append(faults, r.checkVolume(field)...)
+	}
+	return faults
+}
+
+// checkVolume rejects a volume that is neither an existing one nor a new one, or both.
+func (r ReservationRequest) checkVolume(field func(string) string) (faults []error) {
+	if r.VolumeID == nil {
+		if r.SizeGB == 0 {
+			faults = append(faults, apperr.InvalidField(field("volume_id"),
+				"is missing: give it, or the size_gb of a new volume"))
+		}
+		return faults
+	}
+	for _, name := range r.given() {
+		if slices.Contains([]string{"size_gb", "volume_type", "name"}, name) {
+			faults = append(faults, apperr.InvalidField(field(name), "is for a new volume: leave volume_id out"))
 		}
 	}
 	return faults
@@ -113,6 +198,9 @@ func (c CreateLease) hash() []byte {
 		if r.Type == domain.HostReservation {
 			want := r.want()
 			c.Reservations[n].Min, c.Reservations[n].Max, c.Reservations[n].Heal = &want.Min, &want.Max, want.Heal
+		}
+		if r.OnEnd == domain.VolumeEndKeep {
+			c.Reservations[n].OnEnd = ""
 		}
 	}
 	hash := domain.RequestHash(c)
@@ -221,10 +309,16 @@ type LeaseEvent struct {
 // Reservation is one part of a lease. Which hosts a reservation has is the operator's matter.
 type Reservation struct {
 	ID           uuid.UUID                `json:"id"`
-	Type         domain.ReservationType   `json:"type" enum:"instance,host"`
+	Type         domain.ReservationType   `json:"type" enum:"instance,host,volume"`
 	Status       domain.ReservationStatus `json:"status" enum:"pending,active,ended"`
 	Reason       *LeaseReason             `json:"reason,omitempty"`
-	InstanceID   uuid.UUID                `json:"instance_id,omitzero"`
+	InstanceID   uuid.UUID                `json:"instance_id,omitzero" doc:"The instance, or the volume's."`
+	VolumeID     string                   `json:"volume_id,omitempty" minLength:"1" doc:"A new one has it once made."`
+	SizeGB       int                      `json:"size_gb,omitzero" minimum:"1" doc:"Of a new volume."`
+	VolumeType   string                   `json:"volume_type,omitempty" minLength:"1"`
+	Name         string                   `json:"name,omitempty" minLength:"1"`
+	OnEnd        domain.VolumeEnd         `json:"on_end,omitempty" enum:"keep,snapshot,delete"`
+	SnapshotID   string                   `json:"snapshot_id,omitempty" minLength:"1" doc:"Made at the end."`
 	Min          int                      `json:"min,omitzero" minimum:"1"`
 	Max          int                      `json:"max,omitzero" minimum:"1"`
 	VCPUs        int                      `json:"vcpus,omitzero" minimum:"1"`
@@ -285,7 +379,11 @@ func show(d domain.Lease, isolation domain.Isolation) Lease {
 		}
 	}
 	for _, r := range d.Reservations {
-		out.Reservations = append(out.Reservations, showReservation(r))
+		shown := showReservation(r)
+		if r.Volume != nil {
+			shown.InstanceID = d.InstanceOf(r).InstanceID
+		}
+		out.Reservations = append(out.Reservations, shown)
 	}
 	return out
 }
@@ -293,6 +391,10 @@ func show(d domain.Lease, isolation domain.Isolation) Lease {
 func showReservation(r domain.Reservation) Reservation {
 	out := Reservation{
 		ID: r.ID, Type: r.Type, Status: r.Status, Reason: (*LeaseReason)(r.Problem), InstanceID: r.InstanceID,
+	}
+	if v := r.Volume; v != nil {
+		out.VolumeID, out.SizeGB, out.VolumeType, out.Name = v.ID, v.SizeGB, v.Type, v.Name
+		out.OnEnd, out.SnapshotID = v.OnEnd, v.SnapshotID
 	}
 	if r.Request == nil {
 		return out

@@ -213,7 +213,18 @@ func (s service) draft(ctx context.Context, who caller, in CreateLease) (made do
 	made.BodySHA256 = in.identified(who).BodySHA256
 	lease := &made.Lease
 	var pool hostPool
+	volumes := volumePool{
+		cloud: who.cloud, instances: s.instances, projectID: who.ProjectID, isNow: !lease.StartsAt.After(now),
+	}
 	for n, r := range in.Reservations {
+		if r.Type == domain.VolumeReservation {
+			reservation, err := volumes.reservation(ctx, in, n)
+			if err != nil {
+				return made, err
+			}
+			lease.Reservations = append(lease.Reservations, reservation)
+			continue
+		}
 		if r.Type == domain.HostReservation && pool.all == nil {
 			if pool, err = s.hostPool(ctx, who.cloud); err != nil {
 				return made, err

@@ -142,10 +142,13 @@ func (s *service) step(
 		}
 	}
 	err = s.cloud.Use(ctx, c, func(cloud session) (err error) {
-		if action.Request.Action == domain.Connect {
+		switch {
+		case action.Request.Action == domain.Connect:
 			err = s.connect(ctx, cloud, c, *action, now)
 			done = err == nil
-		} else {
+		case action.Arguments.Volume != nil:
+			done, err = s.doVolume(ctx, cloud, c, action)
+		default:
 			done, err = s.do(ctx, cloud, c, action, now)
 		}
 		return err
@@ -191,6 +194,24 @@ func (s *service) do(
 	progress, err := actions.Engine{Instances: s.instances}.Step(ctx, cloud, action)
 	stored.ImageID = progress.ImageID
 	return progress.Done, err
+}
+
+// doVolume does the next step for a volume of a lease. Its instance may have been deleted, or be in the next lease.
+func (s *service) doVolume(
+	ctx context.Context, cloud session, c domain.Connection, stored *domain.DelegatedAction,
+) (done bool, err error) {
+	found, err := s.instances.Find(ctx, domain.Filter{ProjectID: c.ProjectID}, []string{stored.InstanceID.String()})
+	if err != nil {
+		return false, err
+	}
+	volume := actions.Volume{VolumeTask: *stored.Arguments.Volume, ServerID: found[0].ServerID}
+	step := volume.Detach
+	if stored.Request.Action == domain.AttachVolume {
+		step = volume.Attach
+	}
+	outcome, done, err := step(ctx, cloud)
+	stored.Outcome = stored.Outcome.Merge(outcome)
+	return done, err
 }
 
 // deployment decrypts the action's deployment.

@@ -48,7 +48,8 @@ var Function = run.Event[Config]{
 			"trusts_to_revoke":     "select, insert, update, delete",
 			"unexpected_servers":   "select, insert",
 		}),
-		Network: []string{"compute", "identity", "image", "network"}, // image: orders name images and networks
+		// image and network: orders name images and networks. volume: volumes of leases.
+		Network: []string{"compute", "identity", "image", "network", "volume"},
 		Wakes:   []string{"clock", "deliver-events", "poll-instances", "run-leases"},
 	},
 	Secrets: []string{"connections", "events", "openstack-delegate"},

@@ -21,6 +21,7 @@ import (
 type session interface {
 	orders.Cloud
 	actions.Cloud
+	actions.VolumeCloud
 	lookup.Images
 	Networks(context.Context) ([]domain.Network, error)
 	SecurityGroups(context.Context) ([]domain.SecurityGroup, error)

@@ -1,7 +1,6 @@
 package servers
 
 import (
-	"cmp"
 	"context"
 	"slices"
 
@@ -29,22 +28,7 @@ func (s service) attachments(
 		return server, nil, "", err
 	}
 	all, err = a.cloud.Attachments(ctx, server.ID)
-	return server, all, bootVolume(server, all), err
-}
-
-// bootVolume finds the volume that a server without an image boots from. Only admins may read the name of its root
-// device, but no other device has one before it: /dev/vda, /dev/vdb, ..., /dev/vdaa.
-func bootVolume(server domain.Server, all []domain.VolumeAttachment) string {
-	if server.Image != nil || len(all) == 0 {
-		return ""
-	}
-	first := slices.MinFunc(all, func(a, b domain.VolumeAttachment) int {
-		return cmp.Or(cmp.Compare(len(a.Device), len(b.Device)), cmp.Compare(a.Device, b.Device))
-	})
-	if first.Device == "" { // Nova has not chosen it yet
-		return ""
-	}
-	return first.VolumeID
+	return server, all, server.BootVolume(all), err
 }
 
 // Volumes lists the volumes of a server. One that Cinder does not show has no name and no size.

@@ -107,20 +107,3 @@ func TestBootVolume(t *testing.T) {
 		t.Errorf("got %+v", all.Volumes)
 	}
 }
-
-// TestFirstDevice: the volume of a server without an image whose device comes first is the one that it boots from.
-func TestFirstDevice(t *testing.T) {
-	t.Parallel()
-	all := []domain.VolumeAttachment{
-		{VolumeID: "ab", Device: "/dev/vdab"}, {VolumeID: "b", Device: "/dev/vdb"}, {VolumeID: "a", Device: "/dev/vda"},
-	}
-	if got := bootVolume(domain.Server{}, all); got != "a" {
-		t.Errorf("got %q", got)
-	}
-	if got := bootVolume(domain.Server{Image: &domain.ImageRef{}}, all[1:2]); got != "" {
-		t.Errorf("with an image: got %q", got)
-	}
-	if got := bootVolume(domain.Server{}, nil); got != "" {
-		t.Errorf("without volumes: got %q", got)
-	}
-}

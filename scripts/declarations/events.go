@@ -26,7 +26,8 @@ func addEvents(root *yaml.Node) error {
 		return err
 	}
 	schemas := lookup(root, "components", "schemas")
-	actions := append(domain.Actions(), string(domain.Connect), string(domain.Disconnect))
+	actions := append(domain.Actions(), string(domain.Connect), string(domain.Disconnect),
+		string(domain.AttachVolume), string(domain.DetachVolume))
 	made := map[string]any{
 		"EventActor":       described(object(schemas, reflect.TypeFor[domain.Actor]()), actor),
 		"EventActorAction": described(textOf(actions), "What was done to the server."),

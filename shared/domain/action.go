@@ -145,6 +145,7 @@ type DelegatedAction struct {
 	ServerID     string    // of Connect: the server to adopt
 	Arguments    ActionArguments
 	ImageID      string // of a Snapshot that has ended
+	Outcome      ActionOutcome
 	UserID       string // the caller
 	Actor        *Actor // the caller in events
 	Request      ActionRequest

@@ -54,6 +54,8 @@ type ActionArguments struct {
 	Reason string `json:"reason,omitempty"` // of Lock
 	Flavor string `json:"flavor,omitempty"` // of Resize: an id or a name; an id in a call to Nova
 	Image  string `json:"image,omitempty"`  // of Rebuild and Rescue: an id or a name, "" = the server's own, or Nova's
+
+	Volume *VolumeTask `json:"volume,omitempty"` // of AttachVolume and DetachVolume
 }
 
 // actionRule says what an action needs and does. Nova's calls are in shared/openstack, in a table of the same actions.
@@ -305,8 +307,11 @@ func (a ActionRequest) LogName() string { return a.rule().log }
 
 // PermissionFor returns the permission that an action needs. ok is false if it needs none.
 func PermissionFor(action Action) (p Permission, ok bool) {
-	if action == Connect {
+	switch action {
+	case Connect:
 		return MayConnect, true
+	case AttachVolume, DetachVolume:
+		return MayAttach, true
 	}
 	p = ActionRequest{Action: action}.rule().needs
 	return p, p != ""

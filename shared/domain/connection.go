@@ -71,7 +71,7 @@ type Permission string
 const (
 	// MayAllocate permits to launch servers, and to reuse idle ones of the connection or marked as reusable.
 	MayAllocate   Permission = "allocate"
-	MayAttach     Permission = "attach"  // new volumes and floating IPs to the servers that are launched
+	MayAttach     Permission = "attach"  // new volumes and floating IPs of orders, and volumes of leases
 	MayConnect    Permission = "connect" // adopt any server of the project
 	MayStart      Permission = "start"
 	MayStop       Permission = "stop"

@@ -24,6 +24,7 @@ type LeaseEventData struct {
 	Start          time.Time      `json:"start"`
 	End            time.Time      `json:"end"`
 	InstanceIDs    []uuid.UUID    `json:"instance_ids,omitempty" minItems:"1" doc:"What it reserves of instances."`
+	VolumeIDs      []string       `json:"volume_ids,omitempty" minItems:"1" doc:"Its volumes that exist."`
 	Servers        []LeasedServer `json:"servers,omitempty" minItems:"1" doc:"What its end did besides on_end."`
 	// MovedReservation is the reservation that has another host in the place of a failed one.
 	MovedReservation *uuid.UUID `json:"moved_reservation_id,omitempty" doc:"It has another host for a failed one."`

@@ -44,10 +44,14 @@ var LeaseTransitions = map[LeaseStatus][]LeaseStatus{
 
 // Permissions are those that a connection needs to handle the lease's instances.
 func (l Lease) Permissions() []Permission {
+	all := []Permission{MayStart, MayStop, MayShelve}
 	if l.OnEnd == OnEndDelete || l.OnEnd == OnEndSnapshotDelete {
-		return []Permission{MayStart, MayStop, MayShelve, MaySnapshot, MayDeallocate}
+		all = append(all, MaySnapshot, MayDeallocate)
 	}
-	return []Permission{MayStart, MayStop, MayShelve}
+	if l.Volumes() {
+		all = append(all, MayAttach)
+	}
+	return all
 }
 
 // HandledBy reports whether a connection lasts for the lease, and permits what its instances need.
@@ -145,6 +149,7 @@ type ReservationType string
 const (
 	InstanceReservation ReservationType = "instance" // time: shelving does not hold capacity
 	HostReservation     ReservationType = "host"     // capacity
+	VolumeReservation   ReservationType = "volume"   // of an instance of the same lease
 )
 
 // ReservationStatus is the status of one reservation.
@@ -169,9 +174,10 @@ type Reservation struct {
 	Connect     *Instance      // of a new reservation: the server to connect, which gives InstanceID
 	WasRunning  bool           // before the lease shelved the instance
 	WaitsFor    uuid.UUID      // the earlier lease in which the instance is; zero = none
-	ActionID    uuid.UUID      // what run-connections does to the instance now; zero = nothing
+	ActionID    uuid.UUID      // what run-connections does to the instance or volume now; zero = nothing
 	ActionsDone int            // how many before that have ended
-	PreparedAt  time.Time      // when the instance was first where it waits for the start; zero = not yet
+	PreparedAt  time.Time      // when the instance first waited for the start, or had the volume; zero = not yet
+	Volume      *LeasedVolume  // of a volume reservation
 	Request     *HostRequest   // of a host reservation
 	Flavors     []LeasedFlavor // of a host reservation
 	AggregateID int            // Nova's; 0 = not made yet

@@ -201,6 +201,8 @@ type VolumeSnapshot struct {
 	ID     string
 	Status string // Cinder's, raw
 	SizeGB int    // of its volume
+
+	Metadata map[string]string
 }
 
 // VolumeStatuses are Cinder's statuses of volumes.

@@ -1,6 +1,7 @@
 package domain
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -111,4 +112,20 @@ type VolumeAttachment struct {
 	VolumeID            string
 	Device              string // by which Nova has asked the hypervisor for it, such as /dev/vdb; "" = not known
 	DeleteOnTermination bool
+}
+
+// BootVolume finds the volume that the server boots from; "" = it boots from an image, or Nova has not chosen the
+// device yet. Only admins may read the name of its root device, but no other device has one before it: /dev/vda,
+// /dev/vdb, ..., /dev/vdaa.
+func (s Server) BootVolume(attached []VolumeAttachment) string {
+	if s.Image != nil || len(attached) == 0 {
+		return ""
+	}
+	first := slices.MinFunc(attached, func(a, b VolumeAttachment) int {
+		return cmp.Or(cmp.Compare(len(a.Device), len(b.Device)), cmp.Compare(a.Device, b.Device))
+	})
+	if first.Device == "" {
+		return ""
+	}
+	return first.VolumeID
 }

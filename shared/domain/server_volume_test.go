@@ -22,3 +22,20 @@ func TestNeedsStep(t *testing.T) {
 		}
 	}
 }
+
+// TestFirstDevice: the volume of a server without an image whose device comes first is the one that it boots from.
+func TestFirstDevice(t *testing.T) {
+	t.Parallel()
+	all := []VolumeAttachment{
+		{VolumeID: "ab", Device: "/dev/vdab"}, {VolumeID: "b", Device: "/dev/vdb"}, {VolumeID: "a", Device: "/dev/vda"},
+	}
+	if got := (Server{}).BootVolume(all); got != "a" {
+		t.Errorf("got %q", got)
+	}
+	if got := (Server{Image: &ImageRef{}}).BootVolume(all[1:2]); got != "" {
+		t.Errorf("with an image: got %q", got)
+	}
+	if got := (Server{}).BootVolume(nil); got != "" {
+		t.Errorf("without volumes: got %q", got)
+	}
+}

@@ -154,6 +154,8 @@ func (p *pass) steps(ctx context.Context, todo work) error {
 		case r.Status == domain.ReservationEnded:
 		case r.Type == domain.InstanceReservation:
 			err = p.instance(ctx, todo, r)
+		case r.Type == domain.VolumeReservation:
+			err = p.volume(ctx, todo, r)
 		default:
 			err = p.hosts(ctx, todo, r)
 		}
@@ -372,9 +374,9 @@ type work string
 const (
 	workNone     work = "none"     // until the due time
 	workPrepare  work = "prepare"  // shelve its instances, which do not run before the start
-	workStart    work = "start"    // unshelve its instances, prepare its hosts
+	workStart    work = "start"    // unshelve its instances, attach their volumes, prepare its hosts
 	workMaintain work = "maintain" // replace hosts that are down
-	workFinish   work = "finish"   // do what on_end says, return its hosts
+	workFinish   work = "finish"   // do what on_end says, detach its volumes, return its hosts
 )
 
 // decision is what a lease needs at a time.

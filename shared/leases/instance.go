@@ -29,7 +29,7 @@ func (p *pass) instance(ctx context.Context, todo work, r *domain.Reservation) e
 	if r.WaitsFor != uuid.Nil {
 		return waitsForLease(todo, r)
 	}
-	step := instanceStep{pass: p, r: r, i: i}
+	step := instanceStep{step{p, r}, i}
 	if p.lost != nil {
 		return step.withoutDelegation()
 	}
@@ -64,9 +64,8 @@ func isGone(i domain.Instance) bool {
 
 // instanceStep is the next step for one instance.
 type instanceStep struct {
-	*pass
+	step
 
-	r *domain.Reservation
 	i domain.Instance
 }
 
@@ -121,17 +120,6 @@ func (s instanceStep) snapshotDelete(ctx context.Context) (bool, error) {
 	return s.ensureState(ctx, domain.Delete)
 }
 
-// longAction is after what an action for a lease usually takes. Then its reason says what it waits for.
-const longAction = 2 * time.Minute
-
-// waits has the lease say what it waits for, if that takes long.
-func (s instanceStep) waits(since time.Time, what string, args ...any) {
-	if s.now.Sub(since) > longAction {
-		what += " since " + since.UTC().Format(time.RFC3339)
-		s.reason = domain.ProblemOf(apperr.New(apperr.Conflict, what, args...))
-	}
-}
-
 // waitsForNova is waits for the end of what Nova does to the instance.
 func (s instanceStep) waitsForNova() {
 	status := s.i.RawStatus
@@ -154,10 +142,7 @@ func (s instanceStep) ensureState(ctx context.Context, action domain.Action) (is
 	switch {
 	case current != nil && current.Status == domain.ActionRunning && !isOwn && s.lease.Status == domain.LeaseEnding &&
 		current.Request.Action == domain.Start:
-		s.isMoving = true // a start that does not succeed keeps no end waiting
-		return false, s.Actions.Abandon(ctx, *current, &domain.Problem{
-			Code: string(apperr.Conflict), Detail: "the lease has ended meanwhile",
-		})
+		return false, s.abandon(ctx, *current)
 	case current != nil && current.Status == domain.ActionRunning:
 		s.isMoving = true
 		s.waits(current.CreatedAt, "the action %s of the instance %s is under way", current.Request.Action, s.i.ID)
@@ -176,15 +161,7 @@ func (s instanceStep) ensureState(ctx context.Context, action domain.Action) (is
 		s.forgetAction()
 		return false, s.stateNotReached(action)
 	}
-	return false, s.request(ctx, action)
-}
-
-// forgetAction makes the next action another one, also when it is the same.
-func (s instanceStep) forgetAction() {
-	if s.r.ActionID != uuid.Nil {
-		s.r.ActionID = uuid.Nil
-		s.r.ActionsDone++
-	}
+	return false, s.request(ctx, s.i.ID, action, domain.ActionArguments{})
 }
 
 // isIn reports whether the instance is where the action leads to. A server that is shelved may still be on its host:
@@ -218,52 +195,6 @@ func (s instanceStep) stateNotReached(action domain.Action) error {
 		detail = ": Nova has found no host with room for it"
 	}
 	return apperr.New(apperr.Conflict, "the instance %s is %s after the action %s%s", s.i.ID, s.i.State, action, detail)
-}
-
-// current is the action that run-connections does or has done for the reservation; nil = none.
-func (s instanceStep) current(ctx context.Context) (*domain.DelegatedAction, error) {
-	if s.r.ActionID == uuid.Nil || s.lease.ConnectionID == uuid.Nil {
-		return nil, nil //nolint:nilnil // nothing is under way
-	}
-	filter := domain.Filter{ProjectID: s.lease.ProjectID, ConnectionID: s.lease.ConnectionID}
-	found, err := s.Actions.Get(ctx, filter, s.r.ActionID)
-	if apperr.CodeOf(err) == apperr.NotFound { // of the connection before, or too old
-		return nil, nil //nolint:nilnil // nothing is under way
-	}
-	return &found, err
-}
-
-// request has run-connections do the action. Its id follows from what it is for, so that a process that dies before the
-// reservation is stored makes no second one.
-func (s instanceStep) request(ctx context.Context, action domain.Action) error {
-	s.r.ActionID = s.actionID(action)
-	s.isMoving = true
-	if current, err := s.current(ctx); err != nil || current != nil {
-		return err
-	}
-	_, err := s.Actions.Create(ctx, domain.DelegatedAction{
-		ID: s.r.ActionID, ProjectID: s.lease.ProjectID, ConnectionID: s.lease.ConnectionID, InstanceID: s.i.ID,
-		UserID: s.lease.UserID, Actor: s.lease.Actor, Request: domain.ActionRequest{Action: action},
-	})
-	s.Wake("run-connections")
-	if err != nil {
-		s.r.ActionID, s.isMoving = uuid.Nil, false
-	}
-	return err
-}
-
-func (s instanceStep) actionID(action domain.Action) uuid.UUID {
-	name := fmt.Sprintf("%s/%s/%d/%d/%d", s.lease.ConnectionID, action, s.lease.Version, s.lease.Attempts,
-		s.r.ActionsDone)
-	return uuid.NewSHA1(s.r.ID, []byte(name))
-}
-
-// failed is the error of an action that failed.
-func failed(problem *domain.Problem) error {
-	if problem == nil {
-		return apperr.New(apperr.Conflict, "the action failed")
-	}
-	return apperr.New(apperr.Code(problem.Code), "%s", problem.Detail)
 }
 
 // ensureDirectly does the action with the service account.

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/gophercloud/gophercloud/v2"
+	"github.com/gophercloud/gophercloud/v2/openstack/blockstorage/v3/snapshots"
 	"github.com/gophercloud/gophercloud/v2/openstack/blockstorage/v3/volumes"
 	"github.com/gophercloud/gophercloud/v2/openstack/compute/v2/servers"
 
@@ -139,6 +140,17 @@ func (s *Session) VolumeTypes(ctx context.Context) ([]domain.VolumeType, error) 
 		func(t domain.VolumeType) string { return t.ID })
 }
 
+type volumeSnapshot struct {
+	ID       string            `json:"id"`
+	Status   string            `json:"status"`
+	Size     int               `json:"size"`
+	Metadata map[string]string `json:"metadata"`
+}
+
+func (v volumeSnapshot) domain() domain.VolumeSnapshot {
+	return domain.VolumeSnapshot{ID: v.ID, Status: v.Status, SizeGB: v.Size, Metadata: v.Metadata}
+}
+
 // VolumeSnapshot reads a snapshot of a volume.
 func (s *Session) VolumeSnapshot(ctx context.Context, id string) (domain.VolumeSnapshot, error) {
 	cinder, err := s.cinder(ctx, cinderBase)
@@ -146,16 +158,43 @@ func (s *Session) VolumeSnapshot(ctx context.Context, id string) (domain.VolumeS
 		return domain.VolumeSnapshot{}, err
 	}
 	var found struct {
-		Snapshot struct {
-			ID     string `json:"id"`
-			Status string `json:"status"`
-			Size   int    `json:"size"`
-		} `json:"snapshot"`
+		Snapshot volumeSnapshot `json:"snapshot"`
 	}
 	err = get(ctx, cinder, cinder.ServiceURL("snapshots", url.PathEscape(id)), &found)
-	return domain.VolumeSnapshot{
-		ID: found.Snapshot.ID, Status: found.Snapshot.Status, SizeGB: found.Snapshot.Size,
-	}, err
+	return found.Snapshot.domain(), err
+}
+
+// VolumeSnapshots lists the snapshots of a volume.
+func (s *Session) VolumeSnapshots(ctx context.Context, volumeID string) ([]domain.VolumeSnapshot, error) {
+	cinder, err := s.cinder(ctx, cinderBase)
+	if err != nil {
+		return nil, err
+	}
+	type page struct {
+		Snapshots []volumeSnapshot `json:"snapshots"`
+		Links     []link           `json:"snapshots_links"`
+	}
+	found, err := everyPage(ctx, cinder, cinder.ServiceURL("snapshots", "detail"), url.Values{"volume_id": {volumeID}},
+		func(p *page) ([]volumeSnapshot, string) { return p.Snapshots, linkTo(p.Links) },
+		func(v volumeSnapshot) string { return v.ID })
+	return convert(found, err, volumeSnapshot.domain)
+}
+
+// SnapshotVolume begins to make a snapshot of a volume that is attached to no server.
+func (s *Session) SnapshotVolume(
+	ctx context.Context, volumeID, name string, metadata map[string]string,
+) (domain.VolumeSnapshot, error) {
+	cinder, err := s.cinder(ctx, cinderBase)
+	if err != nil {
+		return domain.VolumeSnapshot{}, err
+	}
+	var made volumeSnapshot
+	err = snapshots.Create(ctx, cinder, snapshots.CreateOpts{
+		VolumeID: volumeID, Name: name, Metadata: metadata,
+	}).ExtractInto(&struct {
+		Snapshot *volumeSnapshot `json:"snapshot"`
+	}{&made})
+	return made.domain(), classify("cinder", err)
 }
 
 // VolumeQuota reads how many volumes the project may have, and has.

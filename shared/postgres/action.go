@@ -20,7 +20,7 @@ type Actions struct{ DB *DB }
 
 const actionColumns = `
 id, project_id, connection_id, instance_id, server_id, user_id, verb, hard, payload, status, problem, created_at,
-updated_at, actor, arguments, image_id`
+updated_at, actor, arguments, image_id, outcome`
 
 // actionRow is a row of actionColumns.
 type actionRow struct {
@@ -178,20 +178,20 @@ func (a Actions) Claim(
 	return claim, claimed, err
 }
 
-// Release ends the claim of an action after a pause.
+// Release ends the claim of an action after a pause, and stores its outcome so far.
 func (a Actions) Release(
 	ctx context.Context, action domain.DelegatedAction, claim domain.Claim, pause time.Duration,
 ) error {
 	_, err := exec(ctx, a.DB.pool, `
-update actions set claimed_until = clock_timestamp() + $4::interval
-where project_id = $1 and id = $2 and claim_id = $3`, action.ProjectID, action.ID, claim.ID, pause)
+update actions set claimed_until = clock_timestamp() + $4::interval, outcome = $5
+where project_id = $1 and id = $2 and claim_id = $3`, action.ProjectID, action.ID, claim.ID, pause, action.Outcome)
 	return err
 }
 
 const endActionSQL = `
 with after as (
     update actions
-    set status = $4, problem = $5, payload = null, image_id = $6, seq = seq + 1, ` + due.ReleaseSQL + `,
+    set status = $4, problem = $5, payload = null, image_id = $6, outcome = $7, seq = seq + 1, ` + due.ReleaseSQL + `,
         updated_at = clock_timestamp()
     where project_id = $1 and id = $2 and claim_id = $3 and status = 'running'
     returning *, 'running' as previous_status
@@ -225,7 +225,7 @@ func (a Actions) End(
 		status = domain.ActionFailed
 	}
 	return fenced(write(ctx, a.DB, queryValue[int64], endActionSQL, action.ProjectID, action.ID, claim.ID, status,
-		problem, action.ImageID))
+		problem, action.ImageID, action.Outcome))
 }
 
 // connectingSQL selects the running actions that connect the server ($2): all of them, or those of a connection ($3).

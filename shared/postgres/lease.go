@@ -34,12 +34,18 @@ seq, version, due_at, attempts, created_at, updated_at`
 	leaseEventData = `jsonb_strip_nulls(jsonb_build_object(
                'lease_id', id, 'name', name, 'status', status, 'previous_status', previous_status, 'reason', problem,
                'degraded', degraded, 'start', ` + startText + `, 'end', ` + endText + `,
-               'instance_ids', ` + leasedInstances + `, 'servers', ` + changedServers + `, 'actor', actor))`
+               'instance_ids', ` + leasedInstances + `, 'volume_ids', ` + leasedVolumes + `,
+               'servers', ` + changedServers + `, 'actor', actor))`
 
 	// leasedInstances are the instances of a lease in the row "after"; null = none.
 	leasedInstances = `(
     select jsonb_agg(r.instance_id order by r.position) from reservations r
     where r.project_id = after.project_id and r.lease_id = after.id and r.instance_id is not null)`
+
+	// leasedVolumes are the volumes of a lease in the row "after", as far as they are made; null = none.
+	leasedVolumes = `(
+    select jsonb_agg(r.volume->'id' order by r.position) from reservations r
+    where r.project_id = after.project_id and r.lease_id = after.id and r.volume ? 'id')`
 
 	// changedServers are the servers that the end of a lease in the row "after" did more to than on_end; null = none.
 	changedServers = `(

@@ -92,7 +92,7 @@ where project_id = $1 and id = $2 and claim_id = $3`
 
 	saveReservationSQL = `
 update reservations set status = $3, problem = $4, action_id = $5, aggregate_id = nullif($6::bigint, 0), flavors = $7,
-    was_running = $8, prepared_at = $9, servers = $10, actions_done = $11
+    was_running = $8, prepared_at = $9, servers = $10, actions_done = $11, volume = $12
 where project_id = $1 and id = $2 and is_open`
 )
 
@@ -177,7 +177,7 @@ func saveReservations(ctx context.Context, tx pgx.Tx, stored, lease domain.Lease
 		}
 		old := stored.Reservations[n]
 		differs := old.Status != r.Status || !sameProblem(old.Problem, r.Problem) ||
-			!slices.Equal(old.Flavors, r.Flavors)
+			!slices.Equal(old.Flavors, r.Flavors) || !sameVolume(old.Volume, r.Volume)
 		isShown = isShown || differs
 		if !differs && old.ActionID == r.ActionID && old.AggregateID == r.AggregateID &&
 			old.WasRunning == r.WasRunning && old.PreparedAt.Equal(r.PreparedAt) &&
@@ -186,7 +186,7 @@ func saveReservations(ctx context.Context, tx pgx.Tx, stored, lease domain.Lease
 		}
 		if _, err = exec(ctx, tx, saveReservationSQL, lease.ProjectID, r.ID, r.Status, r.Problem, orNullID(r.ActionID),
 			r.AggregateID, orEmpty(r.Flavors), r.WasRunning, orNull(r.PreparedAt), orEmpty(r.Servers),
-			r.ActionsDone); err != nil {
+			r.ActionsDone, r.Volume); err != nil {
 			return isShown, err
 		}
 	}
@@ -194,6 +194,8 @@ func saveReservations(ctx context.Context, tx pgx.Tx, stored, lease domain.Lease
 }
 
 func sameProblem(a, b *domain.Problem) bool { return a == b || a != nil && b != nil && *a == *b }
+
+func sameVolume(a, b *domain.LeasedVolume) bool { return a == b || a != nil && b != nil && *a == *b }
 
 func saveLease(
 	ctx context.Context, tx pgx.Tx, claim domain.Claim, stored, lease domain.Lease, isShown bool,

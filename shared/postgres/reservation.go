@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -18,7 +19,7 @@ const (
 	reservationsSQL = `
 select r.id, r.project_id, r.lease_id, r.type, r.status, r.problem, r.instance_id, r.action_id, r.want as request,
        r.flavors, r.was_running, coalesce(r.aggregate_id, 0) as aggregate_id, r.trait, r.prepared_at, r.servers,
-       r.actions_done, ` + waitsFor + ` as waits_for
+       r.actions_done, r.volume, ` + waitsFor + ` as waits_for
 from unnest($1::text[], $2::uuid[]) l (project_id, id) join reservations r
   on r.project_id = l.project_id and r.lease_id = l.id
 order by r.lease_id, r.position`
@@ -59,9 +60,10 @@ func reservationsOf(l domain.Lease, all []domain.Reservation, hosts []domain.All
 }
 
 const insertReservationSQL = `
-insert into reservations (project_id, id, lease_id, position, type, instance_id, want, flavors, status, during)
+insert into reservations (project_id, id, lease_id, position, type, instance_id, want, flavors, status, during, volume,
+                          volume_id)
 values ($1, $2, $3, $4, $5, $6, $7, $8, case when $9 then 'active' else 'pending' end,
-        case when $6::uuid is not null then tstzrange($10, $11) end)
+        case when $5 <> 'host' then tstzrange($10, $11) end, $12, $12::jsonb->>'id')
 on conflict do nothing`
 
 // insertReservation stores the nth reservation of a lease, without hosts. One of a server connects it.
@@ -74,7 +76,7 @@ func insertReservation(ctx context.Context, tx pgx.Tx, lease domain.Lease, n int
 	}
 	stored, err := exec(ctx, tx, insertReservationSQL, lease.ProjectID, r.ID, lease.ID, n, r.Type,
 		orNullID(r.InstanceID), r.Request, orEmpty(r.Flavors), lease.Status == domain.LeaseActive, lease.StartsAt,
-		lease.EndsAt)
+		lease.EndsAt, r.Volume)
 	switch {
 	case err != nil:
 		return err
@@ -84,7 +86,7 @@ func insertReservation(ctx context.Context, tx pgx.Tx, lease domain.Lease, n int
 			err = errTaken(fmt.Sprintf("reservations[%d].id", n), nil)
 		}
 		return err
-	case r.Type == domain.HostReservation:
+	case r.Type != domain.InstanceReservation:
 		return nil
 	}
 	return setLeases(ctx, tx, lease.ProjectID, r.InstanceID)
@@ -110,22 +112,25 @@ where r.project_id = $1 and r.instance_id = any($2) and r.is_open and l.project_
 
 	moveInstancesSQL = `
 update reservations set during = tstzrange($3, $4)
-where project_id = $1 and lease_id = $2 and instance_id is not null and is_open`
+where project_id = $1 and lease_id = $2 and type <> 'host' and is_open`
+)
 
-	// The first lease of the instance within a period, and the first time at which a lease of the length fits.
-	leasedThenSQL = `
+// leasedThenSQL selects the first lease of what a column ($2) names within a period, and the first time at which a
+// lease of the length fits.
+func leasedThenSQL(column string) string {
+	return strings.ReplaceAll(`
 select r.lease_id, lower(r.during) as "from", (
     select min(upper(a.during)) from reservations a
-    where a.project_id = $1 and a.instance_id = $2 and a.is_open and a.lease_id <> $3 and upper(a.during) > $4
+    where a.project_id = $1 and a.NAMED = $2 and a.is_open and a.lease_id <> $3 and upper(a.during) > $4
       and not exists (
           select from reservations b
-          where b.project_id = $1 and b.instance_id = $2 and b.is_open and b.lease_id <> $3
+          where b.project_id = $1 and b.NAMED = $2 and b.is_open and b.lease_id <> $3
             and b.during && tstzrange(upper(a.during), upper(a.during) + ($5::timestamptz - $4::timestamptz)))
 ) as free_at
 from reservations r
-where r.project_id = $1 and r.instance_id = $2 and r.is_open and r.lease_id <> $3 and r.during && tstzrange($4, $5)
-order by lower(r.during) limit 1`
-)
+where r.project_id = $1 and r.NAMED = $2 and r.is_open and r.lease_id <> $3 and r.during && tstzrange($4, $5)
+order by lower(r.during) limit 1`, "NAMED", column)
+}
 
 // chooseInstance connects the server of the nth reservation, and rejects an instance that cannot be in the lease.
 func chooseInstance(ctx context.Context, tx pgx.Tx, lease domain.Lease, n int) error {
@@ -161,8 +166,8 @@ func chooseInstance(ctx context.Context, tx pgx.Tx, lease domain.Lease, n int) e
 	return err
 }
 
-// leasedThen says which other lease the instance of the nth reservation is in during the lease, and when it is free;
-// nil = in none.
+// leasedThen says which other lease the instance or the volume of the nth reservation is in during the lease, and when
+// it is free; nil = in none.
 func leasedThen(ctx context.Context, tx pgx.Tx, lease domain.Lease, n int) error {
 	type other struct {
 		LeaseID uuid.UUID
@@ -170,19 +175,23 @@ func leasedThen(ctx context.Context, tx pgx.Tx, lease domain.Lease, n int) error
 		FreeAt  time.Time
 	}
 	r := lease.Reservations[n]
-	found, isLeased, err := queryFound[other](ctx, tx, leasedThenSQL, lease.ProjectID, r.InstanceID, lease.ID,
+	what, id := "instance", r.InstanceID.String()
+	if r.Volume != nil {
+		what, id = "volume", r.Volume.ID
+	}
+	found, isLeased, err := queryFound[other](ctx, tx, leasedThenSQL(what+"_id"), lease.ProjectID, id, lease.ID,
 		lease.StartsAt, lease.EndsAt)
 	if err != nil || !isLeased {
 		return err
 	}
 	if lease.Status == domain.LeaseStarting || lease.Status == domain.LeaseActive { // it can only be extended
-		refusal := apperr.InvalidField("end", fmt.Sprintf("instance %s is in lease %s from %s: this one can end then "+
-			"at the latest", r.InstanceID, found.LeaseID, found.From.UTC().Format(time.RFC3339Nano)))
+		refusal := apperr.InvalidField("end", fmt.Sprintf("%s %s is in lease %s from %s: this one can end then "+
+			"at the latest", what, id, found.LeaseID, found.From.UTC().Format(time.RFC3339Nano)))
 		refusal.Code = apperr.Conflict
 		return &domain.FreeError{Refusal: refusal, EndsBy: found.From}
 	}
-	refusal := apperr.InvalidField(fmt.Sprintf("reservations[%d].instance_id", n), fmt.Sprintf(
-		"instance %s is in lease %s then: begin later, or change or delete that lease", r.InstanceID, found.LeaseID))
+	refusal := apperr.InvalidField(fmt.Sprintf("reservations[%d].%s_id", n, what), fmt.Sprintf(
+		"%s %s is in lease %s then: begin later, or change or delete that lease", what, id, found.LeaseID))
 	refusal.Code = apperr.Conflict
 	return &domain.FreeError{Refusal: refusal, FreeAt: found.FreeAt}
 }
@@ -193,7 +202,7 @@ func setLeases(ctx context.Context, tx pgx.Tx, projectID string, instances ...uu
 	return err
 }
 
-// moveInstances moves the reservations of a lease's instances to its new period.
+// moveInstances moves the reservations of a lease's instances and volumes to its new period.
 func moveInstances(ctx context.Context, tx pgx.Tx, lease domain.Lease) error {
 	err := pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) error {
 		_, err := exec(ctx, tx, moveInstancesSQL, lease.ProjectID, lease.ID, lease.StartsAt, lease.EndsAt)
@@ -209,11 +218,11 @@ func moveInstances(ctx context.Context, tx pgx.Tx, lease domain.Lease) error {
 		return err
 	}
 	for n, r := range lease.Reservations {
-		if r.Type == domain.InstanceReservation {
+		if r.Type != domain.HostReservation {
 			if err := leasedThen(ctx, tx, lease, n); err != nil {
 				return err
 			}
 		}
 	}
-	return apperr.Wrap(apperr.Conflict, err, "others change the leases of its instances at the same time: repeat it")
+	return apperr.Wrap(apperr.Conflict, err, "others change the leases of its instances or volumes at the same time: repeat it")
 }

@@ -164,6 +164,7 @@ const (
 const (
 	ReservationTypeHost     ReservationType = "host"
 	ReservationTypeInstance ReservationType = "instance"
+	ReservationTypeVolume   ReservationType = "volume"
 )
 
 // Defines values for Revocation.
@@ -1746,25 +1747,40 @@ type Reservation struct {
 	// ID A UUID in lower case.
 	ID UUID `json:"id"`
 
-	// InstanceID A UUID in lower case.
-	InstanceID *UUID        `json:"instance_id,omitempty"`
-	Max        *int         `json:"max,omitempty"`
-	Min        *int         `json:"min,omitempty"`
-	RAMMb      *int         `json:"ram_mb,omitempty"`
-	Reason     *LeaseReason `json:"reason,omitempty"`
-	Region     *string      `json:"region,omitempty"`
+	// InstanceID The instance, or the volume's.
+	InstanceID *UUID             `json:"instance_id,omitempty"`
+	Max        *int              `json:"max,omitempty"`
+	Min        *int              `json:"min,omitempty"`
+	Name       *string           `json:"name,omitempty"`
+	OnEnd      *ReservationOnEnd `json:"on_end,omitempty"`
+	RAMMb      *int              `json:"ram_mb,omitempty"`
+	Reason     *LeaseReason      `json:"reason,omitempty"`
+	Region     *string           `json:"region,omitempty"`
 
 	// Servers Those that its end did more to.
-	Servers *[]LeaseServer    `json:"servers,omitempty"`
-	Status  ReservationStatus `json:"status"`
-	Traits  *[]string         `json:"traits,omitempty"`
-	Type    ReservationType   `json:"type"`
-	Vcpus   *int              `json:"vcpus,omitempty"`
-	Zone    *string           `json:"zone,omitempty"`
+	Servers *[]LeaseServer `json:"servers,omitempty"`
+
+	// SizeGb Of a new volume.
+	SizeGb *int `json:"size_gb,omitempty"`
+
+	// SnapshotID Made at the end.
+	SnapshotID *string           `json:"snapshot_id,omitempty"`
+	Status     ReservationStatus `json:"status"`
+	Traits     *[]string         `json:"traits,omitempty"`
+	Type       ReservationType   `json:"type"`
+	Vcpus      *int              `json:"vcpus,omitempty"`
+
+	// VolumeID A new one has it once made.
+	VolumeID   *string `json:"volume_id,omitempty"`
+	VolumeType *string `json:"volume_type,omitempty"`
+	Zone       *string `json:"zone,omitempty"`
 }
 
 // ReservationHeal When a host fails.
 type ReservationHeal string
+
+// ReservationOnEnd defines model for Reservation.OnEnd.
+type ReservationOnEnd string
 
 // ReservationStatus defines model for Reservation.Status.
 type ReservationStatus string

@@ -1,0 +1,175 @@
+package actions
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strings"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+// VolumeCloud is the part of OpenStack that volumes of leases need.
+type VolumeCloud interface {
+	Volume(ctx context.Context, id string) (domain.Volume, error)
+	Volumes(ctx context.Context, key, value string) ([]domain.Volume, error)
+	VolumeFault(ctx context.Context, id string) (string, error)
+	MakeVolume(ctx context.Context, r domain.VolumeRequest) (domain.Volume, error)
+	DeleteVolume(ctx context.Context, id string) error
+	AttachVolume(ctx context.Context, serverID string, v domain.ServerVolume) error
+	DetachVolume(ctx context.Context, serverID, volumeID string) error
+	SetVolumes(ctx context.Context, serverID string, ordered []domain.ServerVolume) error
+	VolumeSnapshots(ctx context.Context, volumeID string) ([]domain.VolumeSnapshot, error)
+	SnapshotVolume(ctx context.Context, volumeID, name string, metadata map[string]string) (domain.VolumeSnapshot, error)
+}
+
+// Volume is a volume of a lease, and the server that it is attached to. Its steps may be repeated: what was made is
+// found by its domain.VolumeMark.
+type Volume struct {
+	domain.VolumeTask
+
+	ServerID string // "" = there is none any more
+}
+
+// Attach does the next step until the server has the volume. isDone reports that it was the last one.
+func (v Volume) Attach(
+	ctx context.Context, cloud VolumeCloud,
+) (out domain.ActionOutcome, isDone bool, err error) {
+	found, ok, err := v.find(ctx, cloud)
+	switch {
+	case err != nil:
+		return out, false, err
+	case !ok && !v.IsNew:
+		return out, false, apperr.New(apperr.NotFound, "there is no volume %s", v.ID)
+	case !ok && v.IsUsed:
+		return out, false, apperr.New(apperr.NotFound, "the volume %s was deleted", v.ID)
+	case !ok:
+		made, err := cloud.MakeVolume(ctx, domain.VolumeRequest{
+			Name: v.Name, SizeGB: v.SizeGB, Type: v.Type, Metadata: v.marks(),
+		})
+		if apperr.CodeOf(err) == apperr.NotFound { // of its type; nothing else in the request is looked up so
+			err = apperr.Wrap(apperr.Conflict, err, "%s", apperr.As(err).Message)
+		}
+		return domain.ActionOutcome{VolumeID: made.ID}, false, err
+	}
+	hasServer := slices.Contains(found.Servers, v.ServerID)
+	out = domain.ActionOutcome{VolumeID: found.ID, IsUsed: hasServer || isAttaching(found)}
+	switch {
+	case hasServer && found.Status == "in-use": // it stays when its server is deleted: OnEnd alone decides
+		return out, true, cloud.SetVolumes(ctx, v.ServerID, []domain.ServerVolume{{ID: found.ID}})
+	case strings.HasPrefix(found.Status, "error"):
+		return out, false, v.failed(ctx, cloud, found)
+	case found.Status == "available", found.Status == "in-use" && found.IsMultiattach && !hasServer:
+		err = cloud.AttachVolume(ctx, v.ServerID, domain.ServerVolume{ID: found.ID, IsMultiattach: found.IsMultiattach})
+		out.IsUsed = !apperr.Final(err)
+		return out, false, err
+	case found.Status == "in-use" && len(found.Servers) > 0:
+		return out, false, elsewhere(found)
+	}
+	return out, false, nil // Cinder or Nova is at work on it
+}
+
+// isAttaching reports whether Nova is about to attach the volume.
+func isAttaching(v domain.Volume) bool { return v.Status == "reserved" || v.Status == "attaching" }
+
+// failed is why a volume cannot be attached. A new one that Cinder could not make is deleted first, so that the next
+// attempt makes another.
+func (v Volume) failed(ctx context.Context, cloud VolumeCloud, found domain.Volume) error {
+	reason := "Cinder's status of the volume " + found.ID + " is " + found.Status
+	if fault, err := cloud.VolumeFault(ctx, found.ID); err == nil && fault != "" {
+		reason += ": " + fault
+	}
+	if v.IsNew && !v.IsUsed && found.Status == "error" {
+		if err := cloud.DeleteVolume(ctx, found.ID); err != nil {
+			return err
+		}
+	}
+	return apperr.New(apperr.Conflict, "%s", reason)
+}
+
+// Detach does the next step until the server does not have the volume, and what its OnEnd says is done. A volume that
+// its owner has deleted needs nothing.
+func (v Volume) Detach(
+	ctx context.Context, cloud VolumeCloud,
+) (out domain.ActionOutcome, isDone bool, err error) {
+	found, ok, err := v.find(ctx, cloud)
+	if err != nil || !ok {
+		return out, err == nil, err
+	}
+	onEnd := v.OnEnd
+	if !v.IsUsed {
+		if onEnd = domain.VolumeEndKeep; v.IsNew { // it is empty
+			onEnd = domain.VolumeEndDelete
+		}
+	}
+	switch {
+	case isAttaching(found), slices.Contains([]string{"detaching", "deleting", "creating"}, found.Status):
+		return out, false, nil
+	case v.ServerID != "" && slices.Contains(found.Servers, v.ServerID):
+		return out, false, cloud.DetachVolume(ctx, v.ServerID, found.ID)
+	case onEnd == domain.VolumeEndKeep:
+		return out, true, nil
+	case len(found.Servers) > 0:
+		return out, false, elsewhere(found)
+	case onEnd == domain.VolumeEndSnapshot:
+		return v.snapshot(ctx, cloud, found)
+	case found.Status == "error_deleting":
+		return out, false, v.failed(ctx, cloud, found)
+	}
+	return out, false, cloud.DeleteVolume(ctx, found.ID)
+}
+
+// snapshot waits for the volume's snapshot, and makes it once.
+func (v Volume) snapshot(
+	ctx context.Context, cloud VolumeCloud, of domain.Volume,
+) (out domain.ActionOutcome, isDone bool, err error) {
+	all, err := cloud.VolumeSnapshots(ctx, of.ID)
+	if err != nil {
+		return out, false, err
+	}
+	n := slices.IndexFunc(all, func(s domain.VolumeSnapshot) bool { return v.isMarked(s.Metadata) })
+	if n < 0 {
+		made, err := cloud.SnapshotVolume(ctx, of.ID, cmp.Or(of.Name, of.ID), v.marks())
+		return domain.ActionOutcome{SnapshotID: made.ID}, false, err
+	}
+	out.SnapshotID = all[n].ID
+	if strings.HasPrefix(all[n].Status, "error") {
+		return out, false, apperr.New(apperr.Conflict, "the snapshot %s of the volume %s is in %s: delete it, and "+
+			"another is made", out.SnapshotID, of.ID, all[n].Status)
+	}
+	return out, all[n].Status == "available", nil
+}
+
+// find finds the volume. ok is false if there is none. Of several with the mark, which a lost answer does not make, it
+// is the oldest.
+func (v Volume) find(ctx context.Context, cloud VolumeCloud) (found domain.Volume, ok bool, err error) {
+	if v.ID != "" {
+		found, err = cloud.Volume(ctx, v.ID)
+		if apperr.CodeOf(err) == apperr.NotFound {
+			return found, false, nil
+		}
+		return found, err == nil, err
+	}
+	all, err := cloud.Volumes(ctx, domain.VolumeMark, v.Reservation.String())
+	all = slices.DeleteFunc(all, func(other domain.Volume) bool {
+		return !v.isMarked(other.Metadata) || other.Status == "deleting"
+	})
+	if err != nil || len(all) == 0 {
+		return found, false, err
+	}
+	return slices.MinFunc(all, func(a, b domain.Volume) int { return a.CreatedAt.Compare(b.CreatedAt) }), true, nil
+}
+
+func (v Volume) isMarked(metadata map[string]string) bool {
+	return metadata[domain.VolumeMark] == v.Reservation.String()
+}
+
+func (v Volume) marks() map[string]string {
+	return map[string]string{domain.VolumeMark: v.Reservation.String()}
+}
+
+// elsewhere is the refusal of a volume that its owner has attached to another server.
+func elsewhere(v domain.Volume) error {
+	return apperr.New(apperr.Conflict, "the volume %s is attached to the server %s: detach it first", v.ID, v.Servers[0])
+}
