@@ -101,7 +101,7 @@ func TestCreateScenarios(t *testing.T) {
 			}
 			const id = `"instance_id": "019b7c5e-3a10-7c44-9d0b-2f6a1c0e9a11"`
 			for reservations, field := range map[string]string{
-				`{"type": "volume"}`: "[0].type", `{"type": "instance"}`: "[0].instance_id",
+				`{"type": "disk"}`: "[0].type", `{"type": "instance"}`: "[0].instance_id",
 				`{"type": "host", "min": ""}`: "[0].min", `{"type": "host", "min": 1.5}`: "[0].min",
 				`{"type": "host", "min": 2, "max": 1}`: "[0].max", `{"type": "host", ` + id + `}`: "[0].instance_id",
 				`{"type": "instance", ` + id + `}, {"type": "instance", ` + id + `}`: "[1].instance_id",

@@ -25,7 +25,7 @@ type crashWorld struct {
 	lease uuid.UUID
 }
 
-func newCrashWorld(t *testing.T, onEnd domain.OnEnd) crashWorld {
+func newCrashWorld(t *testing.T, onEnd domain.OnEnd, more ...domain.Reservation) crashWorld {
 	t.Helper()
 	database := testkit.Database(t)
 	db, err := postgres.Open(postgres.Config{URL: domain.Secret(database), MaxConns: 2}, nil)
@@ -42,14 +42,14 @@ values ('p', $1, 'vm', 's', 'active', 'ACTIVE', 'connected', '{}', 1, 0)`, w.ins
 			ID: uuid.Must(uuid.NewV7()), ProjectID: "p", DomainID: "d", UserID: "u", Name: "lease", DelegationID: "t",
 			Kind: domain.TrustConnection, UsableBy: []string{}, Flavors: []domain.Flavor{},
 			ExpiresAt: time.Now().Add(time.Hour),
-			Actions:   []domain.Permission{domain.MayStart, domain.MayStop, domain.MayDeallocate},
+			Actions:   []domain.Permission{domain.MayStart, domain.MayStop, domain.MayDeallocate, domain.MayAttach},
 		},
 		Lease: domain.Lease{
 			ID: w.lease, ProjectID: "p", DomainID: "d", UserID: "u", Name: "nightly", OnEnd: onEnd,
 			StartsAt: time.Now().Add(time.Hour), EndsAt: time.Now().Add(2 * time.Hour), BeforeEnd: 10 * time.Minute,
-			Reservations: []domain.Reservation{{
+			Reservations: append([]domain.Reservation{{
 				ID: uuid.New(), Type: domain.InstanceReservation, InstanceID: w.instance(),
-			}},
+			}}, more...),
 		},
 	})
 	if err != nil {
@@ -114,7 +114,10 @@ func (w crashWorld) act(t *testing.T) {
 	t.Helper()
 	w.exec(t, `
 with done as (
-    update actions set status = 'done' where status = 'running' returning instance_id, verb
+    update actions set status = 'done', outcome = case verb
+        when 'attach_volume' then '{"volume_id": "v", "used": true}'
+        when 'detach_volume' then '{"volume_id": "v", "snapshot_id": "s", "used": true}' else '{}' end::jsonb
+    where status = 'running' returning instance_id, verb
 )
 update instances i set (state, raw_status) = (
     case d.verb when 'shelve' then 'shelved' when 'start' then 'active' when 'stop' then 'stopped'

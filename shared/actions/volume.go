@@ -141,10 +141,10 @@ func (v Volume) snapshot(
 	return out, all[n].Status == "available", nil
 }
 
-// find finds the volume. ok is false if there is none. Of several with the mark, which a lost answer does not make, it
-// is the oldest.
+// find finds the volume. ok is false if there is none. A new one that was never attached is found by its mark: another
+// one may have replaced it. Of several, which a lost answer does not make, it is the oldest.
 func (v Volume) find(ctx context.Context, cloud VolumeCloud) (found domain.Volume, ok bool, err error) {
-	if v.ID != "" {
+	if v.ID != "" && (v.IsUsed || !v.IsNew) {
 		found, err = cloud.Volume(ctx, v.ID)
 		if apperr.CodeOf(err) == apperr.NotFound {
 			return found, false, nil

@@ -68,6 +68,8 @@ type shownLease struct {
 	Reason       *struct{ Code, Detail string }
 	Reservations []struct {
 		ID, Status string
+		VolumeID   string `json:"volume_id"`
+		SnapshotID string `json:"snapshot_id"`
 		Flavors    []struct{ ID, Name string }
 	}
 	Events []struct{ Type, Status string }
@@ -231,6 +233,43 @@ func TestLongVolumesFollowLease(t *testing.T) {
 	})
 	l.Await(t, server, "ACTIVE")
 	is("when it is started again", "in-use")
+}
+
+// TestLongLeaseOfVolumes: a lease makes a volume and takes another one. Both are attached while its instance runs. When
+// that is stopped, they are detached, and the one is kept with a snapshot, the other deleted.
+func TestLongLeaseOfVolumes(t *testing.T) {
+	t.Parallel()
+	l := newLessee(t, nil)
+	t.Cleanup(func() { l.DeleteVolumes(t) })
+	instance, server := l.launch(t, "")
+	var existing struct{ ID string }
+	l.client().Post(t, "/v1/volumes", `{"name": "existing", "size_gb": 1}`).JSON(t, &existing)
+	lease := l.lease(t, fmt.Sprintf(`{"name": "with data", "duration": "PT1H", "on_end": "stop", "reservations": [
+		{"type": "instance", "instance_id": %q}, {"type": "volume", "size_gb": 1, "on_end": "snapshot"},
+		{"type": "volume", "volume_id": %q, "on_end": "delete"}]}`, instance, existing.ID))
+	lease = l.becomes(t, lease.ID, domain.LeaseActive)
+	made := lease.Reservations[1].VolumeID
+	for _, id := range []string{made, existing.ID} {
+		if status, isAttached := l.Attached(t, id, server); status != "in-use" || !isAttached {
+			t.Errorf("during the lease the volume %s is %s, and attached: %t", id, status, isAttached)
+		}
+	}
+	l.at(t, lease.ID, "ends_at = clock_timestamp()")
+	lease = l.becomes(t, lease.ID, domain.LeaseEnded)
+	l.Await(t, server, "SHUTOFF")
+	if status, isAttached := l.Attached(t, made, server); status != "available" || isAttached {
+		t.Errorf("after the end the volume is %s, and attached: %t", status, isAttached)
+	}
+	if lease.Reservations[1].SnapshotID == "" {
+		t.Errorf("no snapshot: got %+v", lease)
+	}
+	a := l.client().Do(t, http.MethodDelete, "/v1/volumes/"+made, "")
+	if a.Status < 400 || !strings.Contains(string(a.Body), "snapshot") {
+		t.Errorf("the volume has no snapshot: got %d %s", a.Status, a.Body)
+	}
+	if a := l.client().Get(t, "/v1/volumes/"+existing.ID); a.Status != http.StatusNotFound {
+		t.Errorf("the other volume: got %d %s", a.Status, a.Body)
+	}
 }
 
 // TestLongLeasesOfLaunches goes to the end with leases that the service account handles: that of a server that was made

@@ -1,0 +1,108 @@
+package leases
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/testkit"
+)
+
+// TestVolumeFields: what a reservation of a volume may have, and must.
+func TestVolumeFields(t *testing.T) {
+	t.Parallel()
+	f := start(t, nil)
+	a, b := f.instance(t, f.project.ID, "active"), f.instance(t, f.project.ID, "active")
+	one, other := fmt.Sprintf(`{"type": "instance", "instance_id": %q}`, a), fmt.Sprintf(
+		`{"type": "instance", "instance_id": %q}`, b)
+	named := fmt.Sprintf(`{"type": "volume", "volume_id": %q}`, uuid.New())
+	for reservations, field := range map[string]string{
+		`{"type": "volume", "size_gb": 1}`:                                              "[0].instance_id",
+		`{"type": "host"}, {"type": "volume", "size_gb": 1}`:                            "[1].instance_id",
+		one + `, {"type": "volume"}`:                                                    "[1].volume_id",
+		one + `, {"type": "volume", "size_gb": 0}`:                                      "[1].size_gb",
+		one + `, {"type": "volume", "size_gb": 1, "on_end": "shelve"}`:                  "[1].on_end",
+		one + `, {"type": "volume", "size_gb": 1, "vcpus": 2}`:                          "[1].vcpus",
+		one + `, {"type": "volume", "size_gb": 1, "volume_type": "none-such"}`:          "[1].volume_type",
+		one + `, {"type": "volume", "size_gb": 1, "instance_id": "` + b.String() + `"}`: "[1].instance_id",
+		one + ", " + other + `, {"type": "volume", "size_gb": 1}`:                       "[2].instance_id",
+		one + ", " + named:                                             "[1].volume_id",
+		one + ", " + named + ", " + named:                              "[2].volume_id",
+		one + ", " + strings.Replace(named, "}", `, "size_gb": 1}`, 1): "[1].size_gb",
+		strings.Replace(one, "}", `, "on_end": "delete"}`, 1):          "[0].on_end",
+	} {
+		body := `{"name": "x", "duration": "PT1H", "reservations": [` + reservations + "]}"
+		refused(t, f.Post(t, "/v1/leases", body), http.StatusBadRequest, "reservations"+field)
+	}
+	f.nothing(t)
+	c := f.connection(t, f.project.ID, "{start,stop,shelve,attach}")
+	refused(t, f.Post(t, "/v1/leases", fmt.Sprintf(`{"name": "x", "duration": "PT1H", "connection_id": %q,
+		"reservations": [%s, {"type": "volume", "size_gb": 1}]}`, c, one)), http.StatusBadRequest, "connection_id")
+}
+
+// ofVolume is the body of a lease of an instance, and of a volume for it.
+func ofVolume(instance uuid.UUID, volume, more string) string {
+	return fmt.Sprintf(`{"name": "x", "start": %q, "duration": "PT2H"%s, "reservations": [
+		{"type": "volume", %s}, {"type": "instance", "instance_id": %q}]}`, in(time.Hour), more, volume, instance)
+}
+
+// TestLeaseOfVolumes: new volumes and existing ones, of the lease's instance. Its connection permits to attach.
+func TestLeaseOfVolumes(t *testing.T) {
+	t.Parallel()
+	f := start(t, nil)
+	server := f.project.Boot(t, "with-a-disk", 1)[0].ID
+	volume := f.project.AttachVolume(t, server)
+	named := fmt.Sprintf(`"volume_id": %q, "on_end": "delete"`, volume)
+	instance := f.instance(t, f.project.ID, "active")
+	f.exec(t, "update instances set server_id = $1 where id = $2", server, instance)
+
+	made := f.make(t, ofVolume(instance, `"size_gb": 2, "volume_type": "standard"`, ""))
+	r := made.Reservations[0]
+	if r.InstanceID != instance || r.SizeGB != 2 || r.Name != "x" || r.OnEnd != domain.VolumeEndKeep ||
+		r.Type != domain.VolumeReservation || r.VolumeID != "" {
+		t.Errorf("got %+v", r)
+	}
+	actions := testkit.Scalar[string](t, f.conn, "select array_to_string(actions, ' ') from connections")
+	if actions != "start stop shelve attach" {
+		t.Errorf("its connection permits %s", actions)
+	}
+	var found LeasePage
+	f.Get(t, "/v1/leases?type=volume").JSON(t, &found)
+	if len(found.Items) != 1 {
+		t.Errorf("of the type volume: got %+v", found)
+	}
+	if a := f.Do(t, "DELETE", path(made), ""); a.Status != http.StatusOK {
+		t.Errorf("got %d %s", a.Status, a.Body)
+	}
+
+	made = f.make(t, ofVolume(instance, named, ""))
+	if r := made.Reservations[0]; r.VolumeID != volume || r.OnEnd != domain.VolumeEndDelete || r.SizeGB != 0 {
+		t.Errorf("got %+v", r)
+	}
+	other := f.instance(t, f.project.ID, "active")
+	a := f.Post(t, "/v1/leases", ofVolume(other, named, ""))
+	refused(t, a, http.StatusConflict, "reservations[0].volume_id")
+	if !contains(a.Body, made.ID.String()) || !contains(a.Body, `"start"`) {
+		t.Errorf("the same volume then: %s", a.Body)
+	}
+	// Later it is free, and a lease cannot be extended over that time.
+	later := strings.Replace(ofVolume(other, named, ""), in(time.Hour), in(4*time.Hour), 1)
+	f.make(t, later)
+	refused(t, patch(t, f.Client, path(made), `{"duration": "PT5H"}`), http.StatusConflict, "reservations[0].volume_id")
+
+	// Of a lease that begins now the volume is free now.
+	now := strings.Replace(ofVolume(other, named, ""), `"start": "`+in(time.Hour)+`", `, "", 1)
+	now = strings.Replace(now, "PT2H", "PT1M", 1)
+	a = f.Post(t, "/v1/leases", now)
+	refused(t, a, http.StatusConflict, "reservations[0].volume_id")
+	if !contains(a.Body, server) {
+		t.Errorf("got %s", a.Body)
+	}
+	stranger := f.server.As(testkit.BorrowProject(t).Token(t))
+	refused(t, stranger.Post(t, "/v1/leases", later), http.StatusBadRequest, "reservations[0].volume_id")
+}

@@ -1,0 +1,147 @@
+package runleases
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/uuid"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/postgres"
+	"github.com/cloudfn/cloudfn/shared/testkit"
+)
+
+func newVolume(onEnd domain.VolumeEnd) domain.Reservation {
+	return domain.Reservation{
+		ID: uuid.New(), Type: domain.VolumeReservation,
+		Volume: &domain.LeasedVolume{IsNew: true, SizeGB: 1, Name: "data", OnEnd: onEnd},
+	}
+}
+
+// TestVolumeCrashPoints: a replica dies after each write that a volume adds to a lease's life, and another one
+// continues: the volume is attached once its instance runs, and detached once it is shelved, each requested once.
+func TestVolumeCrashPoints(t *testing.T) {
+	t.Parallel()
+	writes := strings.Split("save step starting, action start, save starting, action attach_volume, save starting, "+
+		"save active, save active, save step ending, action shelve, save ending, action detach_volume, save ending, "+
+		"finish ended", ", ")
+	for at := range len(writes) + 1 { // 0 = no one dies
+		name := "no one dies"
+		if at > 0 {
+			name = fmt.Sprintf("%d after %s", at, writes[at-1])
+		}
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w, c := newCrashWorld(t, domain.OnEndShelve, newVolume(domain.VolumeEndSnapshot)), &crasher{at: at}
+			w.exec(t, "update instances set state = 'shelved', raw_status = 'SHELVED_OFFLOADED'")
+			w.exec(t, "update leases set starts_at = now(), before_end = '0'")
+			w.becomes(t, c, "active", "active")
+			w.exec(t, "update leases set due_at = now(), claimed_until = null")
+			w.replica(c).pass(t) // upkeep
+			w.exec(t, "update leases set due_at = now(), claimed_until = null, ends_at = now()")
+			w.becomes(t, c, "ended", "shelved")
+			for sql, want := range map[string]string{
+				"select string_agg(verb, ' ' order by created_at) from actions": "start attach_volume shelve detach_volume",
+				`select concat_ws(' ', status, is_open::text, volume->>'id', volume->>'snapshot_id') from reservations
+				where type = 'volume'`: "ended false v s",
+				`select string_agg(concat_ws(' ', data->>'status', data->>'volume_ids'), ', ' order by seq) from events
+				where subject = (select id::text from leases)`: `pending, starting, active ["v"], ending ["v"], ended ["v"]`,
+				"select concat_ws(' ', start_result, end_result, due_at) from leases": "done done",
+			} {
+				if got := testkit.Scalar[string](t, w.rows, sql); got != want {
+					t.Errorf("%s: got %q, want %q", sql, got, want)
+				}
+			}
+			if at == 0 && !slices.Equal(c.names, writes) {
+				t.Errorf("it wrote\n%v, the table has\n%v", c.names, writes)
+			}
+			if at > len(c.names) {
+				t.Errorf("it did not die: it wrote %v", c.names)
+			}
+		})
+	}
+}
+
+// TestVolumesBesideThePath: what becomes of a lease's volume when its user ends the lease early, its instance is
+// deleted, or what was done for it has failed.
+func TestVolumesBesideThePath(t *testing.T) {
+	t.Parallel()
+	const verbs = "select coalesce(string_agg(verb, ' ' order by created_at), '') from actions"
+	begun := func(t *testing.T) crashWorld {
+		t.Helper()
+		w := newCrashWorld(t, domain.OnEndStop, newVolume(domain.VolumeEndDelete))
+		w.exec(t, "update leases set starts_at = now(), before_end = '0'")
+		return w
+	}
+	end := func(t *testing.T, w crashWorld, onEnd domain.OnEnd) {
+		t.Helper()
+		if _, err := (postgres.Leases{DB: w.db}).End(t.Context(), "p", w.lease, onEnd, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, tc := range map[string]struct {
+		play  func(t *testing.T, w crashWorld)
+		verbs string
+		left  string // of the volume
+	}{
+		"ended before its start": {func(t *testing.T, w crashWorld) {
+			w.exec(t, "update leases set starts_at = now() + interval '1 hour'")
+			end(t, w, "")
+		}, "", "ended"},
+		"ended by its user": {func(t *testing.T, w crashWorld) {
+			w.becomes(t, &crasher{}, "active", "active")
+			end(t, w, "")
+			w.becomes(t, &crasher{}, "ended", "stopped")
+		}, "attach_volume stop detach_volume", "ended v"},
+		"ended by its user, who leaves all as it is": {func(t *testing.T, w crashWorld) {
+			w.becomes(t, &crasher{}, "active", "active")
+			end(t, w, domain.OnEndNone)
+			w.becomes(t, &crasher{}, "ended", "active")
+		}, "attach_volume", "ended v"},
+		"its instance is deleted during the lease": {func(t *testing.T, w crashWorld) {
+			w.becomes(t, &crasher{}, "active", "active")
+			w.exec(t, "update instances set state = 'deleted'")
+			w.becomes(t, &crasher{}, "active", "deleted")
+			w.exec(t, "update leases set ends_at = now(), due_at = now()")
+			w.becomes(t, &crasher{}, "ended", "deleted")
+		}, "attach_volume detach_volume", "ended v"},
+		"its instance is deleted before the start": {func(t *testing.T, w crashWorld) {
+			w.exec(t, "update instances set state = 'deleted'")
+			w.becomes(t, &crasher{}, "cancelled", "deleted")
+		}, "", "ended"},
+		"attaching it fails once": {func(t *testing.T, w crashWorld) {
+			w.replica(&crasher{}).pass(t)
+			w.exec(t, `update actions set status = 'failed', outcome = '{"volume_id": "broken"}',
+				problem = '{"code": "conflict", "detail": "no backend has room"}'`)
+			w.exec(t, "update leases set due_at = now()")
+			w.replica(&crasher{}).pass(t)
+			reason := testkit.Scalar[string](t, w.rows, "select problem->>'detail' from leases")
+			if reason != "no backend has room" {
+				t.Errorf("the reason is %q", reason)
+			}
+			w.exec(t, "update leases set due_at = now()")
+			w.becomes(t, &crasher{}, "active", "active")
+		}, "attach_volume attach_volume", "active v"},
+		"its user ends it while it is attached": {func(t *testing.T, w crashWorld) {
+			w.replica(&crasher{}).pass(t) // requests it
+			end(t, w, "")
+			w.becomes(t, &crasher{}, "cancelled", "shelved")
+		}, "attach_volume shelve detach_volume", "ended v"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := begun(t)
+			tc.play(t, w)
+			if got := testkit.Scalar[string](t, w.rows, verbs); got != tc.verbs {
+				t.Errorf("requested %q, want %q", got, tc.verbs)
+			}
+			left := testkit.Scalar[string](t, w.rows,
+				"select concat_ws(' ', status, volume->>'id') from reservations where type = 'volume'")
+			if left != tc.left {
+				t.Errorf("its reservation is %q, want %q", left, tc.left)
+			}
+		})
+	}
+}
