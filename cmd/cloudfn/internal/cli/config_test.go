@@ -2,9 +2,11 @@ package cli
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/spf13/cobra"
@@ -102,5 +104,35 @@ func TestContexts(t *testing.T) {
 		if _, err := run(nil, strings.Split(args, " ")...); err != nil {
 			t.Errorf("%s, with a wrong file: %v", args, err)
 		}
+	}
+}
+
+// TestConcurrentContexts: of many commands that change the file, each finds the changes of those before.
+func TestConcurrentContexts(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "config.yaml")
+	run := func(args ...string) error {
+		a := &App{Out: &bytes.Buffer{}, Err: &bytes.Buffer{}, Env: func(name string) (string, bool) {
+			return file, name == "CLOUDFN_CONFIG"
+		}}
+		root := a.Root("cloudfn", func(a *App) []*cobra.Command { return []*cobra.Command{ConfigCommand(a)} })
+		root.SetArgs(args)
+		return root.ExecuteContext(t.Context())
+	}
+	var all sync.WaitGroup
+	for n := range 20 {
+		all.Go(func() {
+			if err := run("config", "set", fmt.Sprintf("c%02d", n)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	a := &App{Env: func(string) (string, bool) { return file, true }}
+	if found, err := a.readContexts(); err != nil || len(found.Contexts) != 20 {
+		t.Errorf("%d contexts are left of 20: %v", len(found.Contexts), err)
+	}
+	if left, _ := os.ReadDir(filepath.Dir(file)); len(left) != 1 {
+		t.Errorf("%d files are left", len(left))
 	}
 }
