@@ -133,7 +133,7 @@ func (a *App) useContext() error {
 	return nil
 }
 
-// needsContext reports whether a command may call cloudfn. Completions read the context themselves.
+// needsContext reports whether a command may call cloudfn. Cached reads the context for completions.
 func needsContext(cmd *cobra.Command) bool {
 	for cmd.HasParent() && cmd.Parent().HasParent() {
 		cmd = cmd.Parent()

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -30,6 +31,9 @@ func TestContexts(t *testing.T) {
 			return value, found
 		}}
 		seen := &cobra.Command{Use: "seen", RunE: func(*cobra.Command, []string) error { return nil }}
+		seen.ValidArgsFunction = a.Complete(1, a.Cached("", func(context.Context) ([]string, error) {
+			return []string{a.URL}, nil
+		}))
 		root := a.Root("cloudfn", func(a *App) []*cobra.Command { return []*cobra.Command{ConfigCommand(a), seen} })
 		root.SetArgs(args)
 		return a, root.ExecuteContext(t.Context())
@@ -77,6 +81,14 @@ func TestContexts(t *testing.T) {
 	if text := done("config", "list", "-o", "csv"); text != "current,name,url,os_cloud,cacert\n"+
 		",prod,https://prod.example.com,p2,/ca.pem\n*,test,https://test.example.com,,\n" {
 		t.Errorf("got %q", text)
+	}
+	for name, want := range map[string]string{ // no login is sent where it was not meant to go
+		"prod": "https://prod.example.com\n", "test": "https://test.example.com\n",
+		"absent": "_activeHelp_ no completions: unknown context",
+	} {
+		if text := done("__complete", "--context", name, "seen", ""); !strings.HasPrefix(text, want) {
+			t.Errorf("completion in the context %s: %q", name, text)
+		}
 	}
 	for _, args := range []string{"config use absent", "seen --context absent", "config delete absent"} {
 		a, err := run(nil, strings.Fields(args)...)
