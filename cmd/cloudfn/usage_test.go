@@ -56,6 +56,34 @@ func TestNoFormatIsIgnored(t *testing.T) {
 	}
 }
 
+// TestListsFitTerminals of 80 columns: ids and times are whole, and -o wide has the rest.
+func TestListsFitTerminals(t *testing.T) {
+	t.Parallel()
+	const id, ends = "019b7c5e-7f60-7a88-b14f-6d0e5a4c3e01", "2026-12-01T10:00:00Z"
+	serve := func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprintf(w, `{"leases": [{"id": %[1]q, "name": "workshop", "status": "pending", "start": %[2]q, "end": %[2]q,
+			"reservations": [{"id": %[1]q, "type": "instance", "instance_id": %[1]q}], "events": []}],
+			"connections": [{"id": %[1]q, "name": "build-farm", "status": "active", "ends_at": %[2]q,
+				"actions": ["allocate", "start", "stop", "deallocate"], "quota": {"instances": 3}}], "next": null}`, id, ends)
+	}
+	for noun, rest := range map[string]string{
+		"leases": "instance " + id, "connections": "allocate,start,stop,deallocate  0 of 3",
+	} {
+		out, _, _, err := run(t, serve, noun, "list")
+		if err != nil || !strings.Contains(out, id) || !strings.Contains(out, "2026-12-01 10:00:00Z") {
+			t.Errorf("%s: %v\n%s", noun, err, out)
+		}
+		for line := range strings.Lines(out) {
+			if len(line) > 80+len("\n") {
+				t.Errorf("%s: %d columns: %s", noun, len(line)-1, line)
+			}
+		}
+		if out, _, _, err := run(t, serve, noun, "list", "-o", "wide"); err != nil || !strings.Contains(out, rest) {
+			t.Errorf("%s, wide: %v\n%s", noun, err, out)
+		}
+	}
+}
+
 // TestFlagsWithoutEffect are named: one thing is not sorted, and JSON of one kind has no order of its own.
 func TestFlagsWithoutEffect(t *testing.T) {
 	t.Parallel()

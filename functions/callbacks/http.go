@@ -2,6 +2,7 @@ package callbacks
 
 import (
 	"context"
+	"encoding/json"
 	"net/http"
 	"time"
 
@@ -379,13 +380,12 @@ type CloudEvent struct {
 	Data            map[string]any `json:"data" doc:"By the type, as in the webhooks of this document."`
 }
 
-func showEvent(e cloudevents.Event) (CloudEvent, error) {
-	sequence, _ := e.Extensions()["sequence"].(string)
-	out := CloudEvent{
-		SpecVersion: e.SpecVersion(), ID: e.ID(), Source: e.Source(), Type: e.Type(), Subject: e.Subject(),
-		Time: e.Time().UTC(), Sequence: sequence, DataContentType: e.DataContentType(),
+func showEvent(e cloudevents.Event) (shown CloudEvent, err error) {
+	text, err := e.MarshalJSON()
+	if err != nil {
+		return shown, err
 	}
-	return out, e.DataAs(&out.Data)
+	return shown, json.Unmarshal(text, &shown)
 }
 
 // DeliveryPage is a page of deliveries.

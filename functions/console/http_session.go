@@ -179,19 +179,18 @@ func (h handler) signIn(ctx context.Context, in *signInInput) (httpx.Response, e
 	if err != nil {
 		return httpx.Response{}, err
 	}
-	return h.begin(ctx, http.StatusCreated, cookie, session)
-}
-
-// begin answers with a new session, and ends the one of the request.
-func (h handler) begin(
-	ctx context.Context, status int, cookie domain.Secret, session domain.Session,
-) (httpx.Response, error) {
-	r := httpx.RequestOf(ctx)
-	if _, err := h.svc.SignOut(ctx, cookieOf(r)); err != nil { // the new session exists, so its cookie must be sent
+	if _, err := h.svc.SignOut(ctx, cookieOf(httpx.RequestOf(ctx))); err != nil { // the new cookie must be sent
 		slog.WarnContext(ctx, "the replaced session could not be ended: it ends when it expires", "error", err)
 	}
+	return begin(ctx, http.StatusCreated, cookie, session)
+}
+
+// begin answers with a new session and its cookie.
+func begin(
+	ctx context.Context, status int, cookie domain.Secret, session domain.Session,
+) (httpx.Response, error) {
 	resp, err := show(status, session)
-	setCookie(resp.Header, r, cookie)
+	setCookie(resp.Header, httpx.RequestOf(ctx), cookie)
 	return resp, err
 }
 
@@ -241,11 +240,11 @@ func (h handler) switchProject(ctx context.Context, in *switchInput) (httpx.Resp
 	if err := h.signIns.Take(ctx, domain.AddressSource(httpx.ClientAddress(ctx)), "this address"); err != nil {
 		return httpx.Response{}, err
 	}
-	cookie, session, err := h.svc.Switch(ctx, old, in.Body.ProjectID)
+	cookie, session, err := h.svc.Switch(ctx, cookieOf(r), old, in.Body.ProjectID)
 	if err != nil {
 		return httpx.Response{}, err
 	}
-	return h.begin(ctx, http.StatusOK, cookie, session)
+	return begin(ctx, http.StatusOK, cookie, session)
 }
 
 func (h handler) session(ctx context.Context, _ *struct{}) (httpx.Response, error) {

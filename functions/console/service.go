@@ -59,7 +59,7 @@ func (s service) SignIn(ctx context.Context, l domain.Login) (cookie domain.Secr
 	if err != nil {
 		return "", domain.Session{}, err
 	}
-	if cookie, made, err = s.start(ctx, domain.Session{Token: token, Ours: true, Who: who}); err != nil {
+	if cookie, made, err = s.start(ctx, domain.Session{Token: token, Ours: true, Who: who}, ""); err != nil {
 		s.revoke(ctx, token)
 	}
 	return cookie, made, err
@@ -74,11 +74,12 @@ func (s service) SignInWith(
 	if err != nil {
 		return "", domain.Session{}, err
 	}
-	return s.start(ctx, domain.Session{Token: token, Who: who})
+	return s.start(ctx, domain.Session{Token: token, Who: who}, "")
 }
 
+// start stores a session: in place of the one with the cookie old, if there is one.
 func (s service) start(
-	ctx context.Context, session domain.Session,
+	ctx context.Context, session domain.Session, old domain.Secret,
 ) (cookie domain.Secret, made domain.Session, err error) {
 	if err := s.admit(session.Who); err != nil {
 		return "", session, err
@@ -95,8 +96,19 @@ func (s service) start(
 	if err != nil {
 		return "", session, err
 	}
-	session.Until, err = s.store.Start(ctx, session.Who.UserID, key.id, sealed, session.Who.ExpiresAt,
-		domain.MaxSession)
+	if old == "" {
+		session.Until, err = s.store.Start(ctx, session.Who.UserID, key.id, sealed, session.Who.ExpiresAt,
+			domain.MaxSession)
+		return cookie, session, err
+	}
+	replaced, err := keyOf(old)
+	if err != nil {
+		return "", session, err
+	}
+	session.Until, err = s.store.Replace(ctx, replaced.id, key.id, sealed, session.Who.ExpiresAt, domain.MaxSession)
+	if apperr.CodeOf(err) == apperr.NotFound { // another request was first
+		err = notSignedIn(err)
+	}
 	return cookie, session, err
 }
 
@@ -110,10 +122,10 @@ func (s service) Projects(ctx context.Context, session domain.Session) ([]domain
 	return served, err
 }
 
-// Switch makes a session in another project, with a token of its own, which ends with the first. The session that it
-// gets stays.
+// Switch replaces the session of a cookie by one in another project, with a token of its own, which ends with the
+// first. If the process is killed before the answer, neither cookie has a session, and the user signs in again.
 func (s service) Switch(
-	ctx context.Context, old domain.Session, projectID string,
+	ctx context.Context, oldCookie domain.Secret, old domain.Session, projectID string,
 ) (cookie domain.Secret, made domain.Session, err error) {
 	served, err := s.Projects(ctx, old)
 	if err != nil {
@@ -134,8 +146,12 @@ func (s service) Switch(
 	if err != nil {
 		return "", made, err
 	}
-	if cookie, made, err = s.start(ctx, domain.Session{Token: token, Ours: true, Who: who}); err != nil {
+	cookie, made, err = s.start(ctx, domain.Session{Token: token, Ours: true, Who: who}, oldCookie)
+	switch {
+	case err != nil:
 		s.revoke(ctx, token)
+	case old.Ours:
+		s.revoke(ctx, old.Token)
 	}
 	return cookie, made, err
 }

@@ -2,7 +2,6 @@ package console
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -91,83 +90,6 @@ func alive(t *testing.T, token domain.Secret) bool {
 	app := testkit.Start(t, testkit.Env(t, testkit.Database(t), nil), Function)
 	return (&browser{Client: app}).send(t, "POST", "/console/session",
 		fmt.Sprintf(`{"token": %q}`, token.Reveal())).Status == 201
-}
-
-// TestSwitchProject: a user who has signed in with a password or a token chooses among the own projects that are served
-// here. The old session and its token end; a token that the user gave stays.
-func TestSwitchProject(t *testing.T) {
-	t.Parallel()
-	p, second, strange, closed := testkit.BorrowProject(t), testkit.BorrowProject(t), testkit.BorrowProject(t),
-		testkit.BorrowProject(t)
-	second.Grant(t, p.UserID, "member")
-	closed.Grant(t, p.UserID, "member")
-	database := testkit.Database(t)
-	app := testkit.Start(t, testkit.Env(t, database, map[string]string{
-		"ALLOWED_PROJECTS": strings.Join([]string{p.ID, second.ID, strange.ID}, ","),
-	}), Function)
-	change := func(b *browser, id string, header ...string) testkit.Answer {
-		return b.send(t, "PATCH", "/console/session", fmt.Sprintf(`{"project_id": %q}`, id), header...)
-	}
-	given := p.Token(t)
-	for _, body := range []string{
-		password(p, fmt.Sprintf(`, "project": %q`, p.Name)), fmt.Sprintf(`{"token": %q}`, given),
-	} {
-		b := signInTo(t, app, body)
-		var list Projects
-		b.send(t, "GET", "/console/session/projects", "").JSON(t, &list)
-		want := []Named{{p.ID, p.Name}, {second.ID, second.Name}}
-		slices.SortFunc(want, func(a, b Named) int { return strings.Compare(a.Name, b.Name) })
-		if !slices.Equal(list.Projects, want) {
-			t.Errorf("the projects are %v, want %v", list.Projects, want)
-		}
-		for name, refused := range map[string]testkit.Answer{
-			"of others":  change(b, strange.ID),
-			"not served": change(b, closed.ID),
-			"unknown":    change(b, "nothing"),
-		} {
-			if refused.Status != 400 || !testkit.Names(t, refused, "project_id") ||
-				!strings.Contains(string(refused.Body), second.ID) {
-				t.Errorf("%s: got %d %s", name, refused.Status, refused.Body)
-			}
-		}
-		if a := change(b, second.ID, userHeader, p.UserID+"/"+second.ID); a.Status != 401 {
-			t.Errorf("of a page that shows another project: got %d %s", a.Status, a.Body)
-		}
-		if a := b.Do(t, "PATCH", "/console/session", fmt.Sprintf(`{"project_id": %q}`, second.ID), "Content-Type",
-			"application/json", "Cookie", cookieName+"="+b.cookie); a.Status != 403 {
-			t.Errorf("of another site's page: got %d %s", a.Status, a.Body)
-		}
-		old, first := b.cookie, stored(t, database, b.cookie)
-		var made Session
-		a := change(b, second.ID, userHeader, p.UserID+"/"+p.ID)
-		if a.JSON(t, &made); a.Status != 200 || made.Project.ID != second.ID || made.User.ID != p.UserID ||
-			b.cookie == old {
-			t.Fatalf("got %d %s", a.Status, a.Body)
-		}
-		now := stored(t, database, b.cookie)
-		if !now.Ours || now.Who.ProjectID != second.ID || now.Who.ExpiresAt.After(first.Who.ExpiresAt) ||
-			!alive(t, now.Token) || alive(t, first.Token) == first.Ours {
-			t.Errorf("the session is %+v after %+v", now.Who, first.Who)
-		}
-		kept := b.cookie
-		b.cookie = old
-		if a := b.send(t, "GET", "/console/session", ""); a.Status != 401 {
-			t.Errorf("the old session: got %d %s", a.Status, a.Body)
-		}
-		b.cookie = kept
-		if a := change(b, p.ID); a.Status != 200 { // and back
-			t.Errorf("back: got %d %s", a.Status, a.Body)
-		}
-	}
-	id, secret := p.AppCredential(t)
-	b := signInTo(t, app, fmt.Sprintf(`{"token": %q}`, p.AppCredentialToken(t, id, secret)))
-	// Keystone makes no other token of it: some releases say so, others answer 500.
-	if a := change(b, second.ID); a.Status != 403 && a.Status != 503 {
-		t.Errorf("of an application credential: got %d %s", a.Status, a.Body)
-	}
-	if a := b.send(t, "GET", "/console/session", ""); a.Status != 200 {
-		t.Errorf("after a refusal: got %d %s", a.Status, a.Body)
-	}
 }
 
 // TestSignOutKeepsGivenToken because others may use it.

@@ -22,6 +22,13 @@ with ended as (
 insert into sessions (id, sealed, expires_at, user_id) values ($1, $2, least($3, now() + $4::interval), $7)
 returning expires_at`
 
+	// Of two who replace a session, the second finds no row to delete, and inserts none.
+	replaceSessionSQL = `
+with old as (delete from sessions where id = $1 returning user_id)
+insert into sessions (id, sealed, expires_at, user_id)
+select $2, $3, least($4, now() + $5::interval), user_id from old
+returning expires_at`
+
 	// A session's use is written once a minute at most.
 	useSessionSQL = `
 with used as (
@@ -38,6 +45,15 @@ func (s Sessions) Start(
 ) (until time.Time, err error) {
 	return queryValue[time.Time](ctx, s.DB.pool, startSessionSQL, id, sealed, tokenEnds, longest, int64(sessionLock),
 		maxEnded, userID)
+}
+
+// Replace deletes a session and stores another one of its user, as Start does. Of two callers who replace it, one gets
+// NotFound.
+func (s Sessions) Replace(
+	ctx context.Context, old, id, sealed []byte, tokenEnds time.Time, longest time.Duration,
+) (until time.Time, err error) {
+	until, err = queryValue[time.Time](ctx, s.DB.pool, replaceSessionSQL, old, id, sealed, tokenEnds, longest)
+	return until, orNotFound(err, "unknown session")
 }
 
 // Get reads a session that has not expired and was used within the time of idle. isUse keeps it alive. NotFound

@@ -2,6 +2,8 @@ package postgres_test
 
 import (
 	"crypto/sha256"
+	"strconv"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -43,6 +45,34 @@ func TestSessions(t *testing.T) {
 		t.Errorf("%q %v", sealed, err)
 	}
 	wantCode(t, "ended twice", errOf(sessions.End(ctx, sessionID("a"))), apperr.NotFound)
+}
+
+// TestReplaceSession: of those who replace a session concurrently, one does. The new session is the same user's.
+func TestReplaceSession(t *testing.T) {
+	t.Parallel()
+	ctx, database := t.Context(), testkit.Database(t)
+	sessions, conn := postgres.Sessions{DB: open(t, database)}, testkit.Connect(t, database)
+	ends := time.Now().Add(time.Hour).UTC().Truncate(time.Second)
+	must(sessions.Start(ctx, "u1", sessionID("old"), []byte("old"), ends, 12*time.Hour))(t)
+	must(sessions.Start(ctx, "u1", sessionID("other"), []byte("x"), ends, 12*time.Hour))(t)
+	replace := func(n int) (time.Time, error) {
+		return sessions.Replace(ctx, sessionID("old"), sessionID(strconv.Itoa(n)), []byte("new"), ends, 12*time.Hour)
+	}
+	var won atomic.Int32
+	concurrently(8, func(n int) {
+		if until, err := replace(n); err == nil && until.Equal(ends) {
+			won.Add(1)
+		} else {
+			wantCode(t, "a session that was replaced", err, apperr.NotFound)
+		}
+	})
+	if won.Load() != 1 {
+		t.Errorf("%d have replaced it", won.Load())
+	}
+	wantValue(t, conn, 2, "%d sessions of the user, want the new and the other one",
+		"select count(*)::int from sessions where user_id = 'u1'")
+	wantValue(t, conn, 1, "%d new sessions", "select count(*)::int from sessions where sealed = 'new'")
+	wantCode(t, "the old session", errOf2(sessions.Get(ctx, sessionID("old"), time.Hour, true)), apperr.NotFound)
 }
 
 // TestEndedSessionsAreDeleted by those that begin, a thousand at a time, however many begin concurrently; none of them

@@ -177,7 +177,7 @@ function begin(system) {
 }
 
 document.addEventListener('keydown', (e) => {
-  if (e.key !== '/' || e.ctrlKey || e.metaKey || e.altKey || e.target.closest('input, textarea, select')) return;
+  if (e.key !== '/' || !(e.ctrlKey || e.metaKey) || e.altKey) return;
   e.preventDefault();
   $('search').select();
 });

@@ -62,7 +62,7 @@ func scope(who domain.Identity) string {
 
 // Logout removes the token.
 func Logout(a *cli.App) *cobra.Command {
-	return command(a, "logout", "Remove the stored token", func(_ *cobra.Command, user *login.Login) error {
+	return command(a, "logout", "Remove the stored token and names", func(_ *cobra.Command, user *login.Login) error {
 		return user.Forget()
 	})
 }

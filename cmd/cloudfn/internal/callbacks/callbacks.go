@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 
@@ -30,12 +31,21 @@ type callback struct {
 var callbacks = cli.Noun[callback]{
 	Path: "/v1/callbacks", Key: "callbacks", Arg: "CALLBACK",
 	Ref:   func(c callback) (id, name string, isOver bool) { return c.ID, "", false },
-	Offer: func(c callback) string { return c.ID + "\t" + string(c.Status) + ", " + c.URL },
+	Offer: func(c callback) string { return c.ID + "\t" + string(c.Status) + ", " + host(c.URL) },
 	Table: output.Table[callback]{
 		Columns: []string{"ID", "STATUS*", "URL", "EVENTS+", "OF", "CREATED+:created_at"},
 		Details: []string{"SECRET", "REASON", "RATE", "SECRET_BEFORE_UNTIL:previous_secret_until"},
 		Texts:   map[string]func(callback) string{"OF": scope, "RATE": rate},
 	},
+}
+
+// host is that of a URL, whose rest may be a secret: completions are kept in files.
+func host(address string) string {
+	u, err := url.Parse(address)
+	if err != nil {
+		return ""
+	}
+	return u.Host
 }
 
 // scope says whose events a callback gets.
@@ -161,14 +171,15 @@ func completeDelivery(a *cli.App, all bool) cli.Finder {
 		if len(args) == 0 {
 			return callbacks.Finder(a, nil, 0)(ctx, args, begun)
 		}
-		found, err := deliveriesOf(args[0]).Find(ctx, a, nil, 50)
-		var ids []string
-		for _, d := range found {
-			if all || d.Value.Status != api.Due {
-				ids = append(ids, d.Value.ID+"\t"+string(d.Value.Status)+", "+d.Value.EventType)
+		return a.Cached(fmt.Sprint("deliveries ", args[0], all), func(ctx context.Context) (ids []string, err error) {
+			found, err := deliveriesOf(args[0]).Find(ctx, a, nil, 50)
+			for _, d := range found {
+				if all || d.Value.Status != api.Due {
+					ids = append(ids, d.Value.ID+"\t"+string(d.Value.Status)+", "+d.Value.EventType)
+				}
 			}
-		}
-		return ids, err
+			return ids, err
+		})(ctx, args, begun)
 	}
 }
 

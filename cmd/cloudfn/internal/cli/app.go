@@ -54,6 +54,10 @@ type App struct {
 	isCompleting   bool // a shell completes a command line: no one answers questions
 	hasBegun       bool // the command line was right, and the command runs
 
+	findTime     time.Duration // how long a completion may ask the API; 0 = unlimited
+	startRefresh func()        // starts a process for the names that Cached keeps; nil = none are kept
+	isRefreshing bool          // this is such a process
+
 	Client  *api.Client    // made by API
 	command *cobra.Command // that runs
 	session *login.Login
@@ -68,12 +72,13 @@ func Main(args []string, in, out, err *os.File, commands func(*App) []*cobra.Com
 	ctx, stop := interruptible()
 	defer stop()
 	a := &App{
-		In: in, Out: out, Err: err, Env: os.LookupEnv, Now: time.Now, Args: args[1:],
+		In: in, Out: out, Err: err, Env: os.LookupEnv, Now: time.Now, Args: slices.Clone(args[1:]),
 		isTerminal: term.IsTerminal(int(out.Fd())), ErrSize: terminalSize(err),
 	}
 	a.Confirm = a.confirmer()
+	a.bindCompletions()
 	root := a.Root(args[0], commands)
-	root.SetArgs(args[1:])
+	root.SetArgs(a.Args)
 	command, failure := root.ExecuteContextC(ctx)
 	return a.exit(failure, command.CommandPath())
 }

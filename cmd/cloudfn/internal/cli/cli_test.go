@@ -175,10 +175,10 @@ func TestBody(t *testing.T) {
 // TestFailedCompletionSaysSo: bash and zsh show why nothing is offered.
 func TestFailedCompletionSaysSo(t *testing.T) {
 	t.Parallel()
-	a := &App{URL: "http://cloud.example.com"}
+	a := &App{URL: "http://cloud.example.com", findTime: 2 * time.Second}
 	for want, err := range map[string]error{
-		"no completions: http://cloud.example.com did not answer within 2s": fmt.Errorf("x: %w", context.DeadlineExceeded),
-		"no completions: not \ufffd signed in":                              errors.New("not \x1b signed in"),
+		"//cloud.example.com did not answer within 2s; try again": fmt.Errorf("x: %w", context.DeadlineExceeded),
+		"no completions: not \ufffd signed in":                    errors.New("not \x1b signed in"),
 	} {
 		cmd := &cobra.Command{}
 		cmd.SetContext(t.Context())

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"sigs.k8s.io/yaml"
@@ -67,12 +68,26 @@ func (a *App) readContexts() (found contexts, err error) {
 	return found, nil
 }
 
+// lockTime is how long a command waits for another one that changes the file.
+const lockTime = 5 * time.Second
+
 // changeContexts changes the file.
 func (a *App) changeContexts(change func(*contexts) error) error {
 	file := a.contextFile()
 	if file == "" {
 		return exit.Usagef("HOME is not set: set CLOUDFN_CONFIG to a file for the contexts")
 	}
+	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+		return err
+	}
+	unlock, err := files.Lock(file, lockTime)
+	if errors.Is(err, fs.ErrExist) {
+		return exit.Errorf(exit.Conflict, "%w: delete it if no other cloudfn changes the contexts", err)
+	}
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	found, err := a.readContexts()
 	if err == nil {
 		err = change(&found)
@@ -81,9 +96,6 @@ func (a *App) changeContexts(change func(*contexts) error) error {
 		return err
 	}
 	text, err := yaml.Marshal(found)
-	if err == nil {
-		err = os.MkdirAll(filepath.Dir(file), 0o700)
-	}
 	if err != nil {
 		return err
 	}
@@ -121,7 +133,7 @@ func (a *App) useContext() error {
 	return nil
 }
 
-// needsContext reports whether a command may call cloudfn. Completions read the context themselves.
+// needsContext reports whether a command may call cloudfn. Cached reads the context for completions.
 func needsContext(cmd *cobra.Command) bool {
 	for cmd.HasParent() && cmd.Parent().HasParent() {
 		cmd = cmd.Parent()

@@ -2,9 +2,12 @@ package cli
 
 import (
 	"bytes"
+	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/spf13/cobra"
@@ -28,6 +31,9 @@ func TestContexts(t *testing.T) {
 			return value, found
 		}}
 		seen := &cobra.Command{Use: "seen", RunE: func(*cobra.Command, []string) error { return nil }}
+		seen.ValidArgsFunction = a.Complete(1, a.Cached("", func(context.Context) ([]string, error) {
+			return []string{a.URL}, nil
+		}))
 		root := a.Root("cloudfn", func(a *App) []*cobra.Command { return []*cobra.Command{ConfigCommand(a), seen} })
 		root.SetArgs(args)
 		return a, root.ExecuteContext(t.Context())
@@ -76,6 +82,14 @@ func TestContexts(t *testing.T) {
 		",prod,https://prod.example.com,p2,/ca.pem\n*,test,https://test.example.com,,\n" {
 		t.Errorf("got %q", text)
 	}
+	for name, want := range map[string]string{ // no login is sent where it was not meant to go
+		"prod": "https://prod.example.com\n", "test": "https://test.example.com\n",
+		"absent": "_activeHelp_ no completions: unknown context",
+	} {
+		if text := done("__complete", "--context", name, "seen", ""); !strings.HasPrefix(text, want) {
+			t.Errorf("completion in the context %s: %q", name, text)
+		}
+	}
 	for _, args := range []string{"config use absent", "seen --context absent", "config delete absent"} {
 		a, err := run(nil, strings.Fields(args)...)
 		if err == nil || !strings.Contains(err.Error(), "expected one of prod, test") || a.Code(err) != exit.NotFound {
@@ -102,5 +116,35 @@ func TestContexts(t *testing.T) {
 		if _, err := run(nil, strings.Split(args, " ")...); err != nil {
 			t.Errorf("%s, with a wrong file: %v", args, err)
 		}
+	}
+}
+
+// TestConcurrentContexts: of many commands that change the file, each finds the changes of those before.
+func TestConcurrentContexts(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "config.yaml")
+	run := func(args ...string) error {
+		a := &App{Out: &bytes.Buffer{}, Err: &bytes.Buffer{}, Env: func(name string) (string, bool) {
+			return file, name == "CLOUDFN_CONFIG"
+		}}
+		root := a.Root("cloudfn", func(a *App) []*cobra.Command { return []*cobra.Command{ConfigCommand(a)} })
+		root.SetArgs(args)
+		return root.ExecuteContext(t.Context())
+	}
+	var all sync.WaitGroup
+	for n := range 20 {
+		all.Go(func() {
+			if err := run("config", "set", fmt.Sprintf("c%02d", n)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	a := &App{Env: func(string) (string, bool) { return file, true }}
+	if found, err := a.readContexts(); err != nil || len(found.Contexts) != 20 {
+		t.Errorf("%d contexts are left of 20: %v", len(found.Contexts), err)
+	}
+	if left, _ := os.ReadDir(filepath.Dir(file)); len(left) != 1 {
+		t.Errorf("%d files are left", len(left))
 	}
 }

@@ -72,8 +72,8 @@ func fromTop(group *cobra.Command, words []string) []string {
 // meantCommands are the commands that words mean, without the program's name.
 func meantCommands(group *cobra.Command, words []string) []string {
 	for n := len(words); n > 1; n-- { // floating ip list
-		if sub := named(group, strings.Join(words[:n], "-")); sub != nil {
-			if under := named(sub, append(words[n:], "")[0]); under != nil {
+		if sub := subcommand(group, strings.Join(words[:n], "-")); sub != nil {
+			if under := subcommand(sub, append(words[n:], "")[0]); under != nil {
 				sub = under
 			}
 			return []string{pathOf(sub)}
@@ -93,8 +93,8 @@ func meantCommands(group *cobra.Command, words []string) []string {
 		verb = other
 	}
 	if len(words) > 1 { // resize server x
-		if noun := named(group, words[1]); noun != nil && named(noun, verb) != nil {
-			return []string{pathOf(named(noun, verb))}
+		if noun := subcommand(group, words[1]); noun != nil && subcommand(noun, verb) != nil {
+			return []string{pathOf(subcommand(noun, verb))}
 		}
 	}
 	if resources := child(group, "resources"); resources != nil && len(words) > 1 && words[1] == "list" {
@@ -123,8 +123,8 @@ func nounsWith(root *cobra.Command, verb string) (paths []string) {
 	return paths[:min(len(paths), most)]
 }
 
-// named is the command of a group with the name or alias.
-func named(group *cobra.Command, name string) *cobra.Command {
+// subcommand is the command of a group with the name or alias.
+func subcommand(group *cobra.Command, name string) *cobra.Command {
 	i := slices.IndexFunc(group.Commands(), func(c *cobra.Command) bool { return c.Name() == name || c.HasAlias(name) })
 	if i < 0 {
 		return nil

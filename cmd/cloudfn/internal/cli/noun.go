@@ -18,7 +18,6 @@ import (
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/exit"
 	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/output"
 	"github.com/cloudfn/cloudfn/shared/apperr"
-	"github.com/cloudfn/cloudfn/shared/openstack"
 )
 
 // Noun is a kind of thing that the API has, and what all its commands share.
@@ -116,14 +115,15 @@ func (n Noun[T]) Near(ctx context.Context, a *App, arg string, err error) error 
 
 // Finder completes ids.
 func (n Noun[T]) Finder(a *App, query url.Values, limit int) Finder {
-	return func(ctx context.Context, _ []string, _ string) ([]string, error) {
-		found, err := n.Find(ctx, a, query, limit)
-		texts := make([]string, len(found))
-		for i, item := range found {
-			texts[i] = n.Offer(item.Value)
-		}
-		return texts, err
-	}
+	return a.Cached(fmt.Sprintf("%s %s?%s %d", n.Arg, n.Path, query.Encode(), limit),
+		func(ctx context.Context) ([]string, error) {
+			found, err := n.Find(ctx, a, query, limit)
+			texts := make([]string, len(found))
+			for i, item := range found {
+				texts[i] = n.Offer(item.Value)
+			}
+			return texts, err
+		})
 }
 
 // Print prints one.
@@ -418,61 +418,6 @@ func Near(err error, name string, names func() []string) error {
 		return fmt.Errorf("%w; %s %q?", err, didYouMean, near)
 	}
 	return err
-}
-
-// completionTime is how long a completion may take: the user waits at every key.
-const completionTime = 2 * time.Second
-
-// Finder finds completions, each with a tab and a description if it has one. args are the arguments before, and begun
-// is what was typed of this one.
-type Finder func(ctx context.Context, args []string, begun string) ([]string, error)
-
-// Complete completes the first most arguments (0 = all). After an error it completes nothing and says why, where the
-// shell shows that: bash and zsh do.
-func (a *App) Complete(most int, find Finder) cobra.CompletionFunc {
-	return func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
-		if most > 0 && len(args) >= most {
-			return nil, cobra.ShellCompDirectiveNoFileComp
-		}
-		ctx, cancel := context.WithTimeout(cmd.Context(), completionTime)
-		defer cancel()
-		a.isCompleting = true
-		_ = a.useContext() // what is wrong with it shows when the command runs
-		found, err := find(ctx, args, begun)
-		if err != nil {
-			return cobra.AppendActiveHelp(nil, output.Clean(a.noCompletions(err))), cobra.ShellCompDirectiveNoFileComp
-		}
-		return slices.DeleteFunc(found, func(text string) bool {
-			name, description, _ := strings.Cut(text, "\t")
-			return !strings.HasPrefix(name, begun) || output.Clean(name+description) != name+description
-		}), cobra.ShellCompDirectiveNoFileComp
-	}
-}
-
-// noCompletions says why a completion failed.
-func (a *App) noCompletions(err error) string {
-	if errors.Is(err, context.DeadlineExceeded) {
-		return fmt.Sprintf("no completions: %s did not answer within %s", a.URL, completionTime)
-	}
-	return "no completions: " + err.Error()
-}
-
-// CompleteFlag completes a flag.
-func (a *App) CompleteFlag(cmd *cobra.Command, flag string, find Finder) {
-	_ = cmd.RegisterFlagCompletionFunc(flag, a.Complete(0, find))
-}
-
-// Choices completes a flag by fixed values; by none when only the user knows them.
-func Choices(cmd *cobra.Command, flag string, values ...string) {
-	fixed := cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)
-	_ = cmd.RegisterFlagCompletionFunc(flag, fixed)
-}
-
-func (a *App) clouds(context.Context, []string, string) ([]string, error) {
-	names, _, err := openstack.CloudNames(openstack.Config{
-		ConfigFile: a.Getenv("OS_CLIENT_CONFIG_FILE"), SecureFile: a.Getenv("OS_CLIENT_SECURE_FILE"),
-	})
-	return names, err
 }
 
 // ConnectionFlag adds --connection, the id of a connection that the user may act through.

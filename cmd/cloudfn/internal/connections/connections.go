@@ -39,7 +39,7 @@ var connections = cli.Noun[api.Connection]{
 	},
 	Table: output.Table[api.Connection]{
 		Columns: []string{
-			"ID", "NAME", "KIND+", "STATUS*", "ACTIONS", "USED", "ENDS:ends_at", "LAST_USED+:last_used_at",
+			"ID", "NAME", "KIND+", "STATUS*", "ACTIONS+", "USED+", "ENDS:ends_at", "LAST_USED+:last_used_at",
 			"PROJECT+:project_id", "LEASE+:lease_id",
 		},
 		Details: []string{

@@ -1,4 +1,4 @@
-// Package files writes files whole or not at all.
+// Package files writes files whole or not at all, and one process at a time.
 package files
 
 import (
@@ -8,7 +8,24 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 )
+
+// Lock creates NAME.lock, which one process has at a time: another one waits for it, or gets fs.ErrExist. unlock
+// deletes it. A process that is killed leaves it.
+func Lock(name string, wait time.Duration) (unlock func(), err error) {
+	name += ".lock"
+	for end := time.Now().Add(wait); ; time.Sleep(10 * time.Millisecond) {
+		file, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600) //nolint:gosec // the user names it
+		if err == nil {
+			_ = file.Close() // it is empty
+			return func() { _ = os.Remove(name) }, nil
+		}
+		if !errors.Is(err, fs.ErrExist) || time.Now().After(end) {
+			return nil, err
+		}
+	}
+}
 
 // Replace writes a file whole or not at all, and keeps its permissions: a reader finds the old file or the new one. It
 // writes directly to what is no regular file, such as /dev/stdout.

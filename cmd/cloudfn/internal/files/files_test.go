@@ -3,9 +3,12 @@ package files
 import (
 	"errors"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+	"time"
 )
 
 func replace(name string, text []byte) error {
@@ -43,5 +46,26 @@ func TestReplace(t *testing.T) {
 	}
 	if left, _ := os.ReadDir(dir); len(left) != 2 {
 		t.Errorf("%d files are left", len(left))
+	}
+}
+
+// TestLock: one has it at a time, and the error for another names the file.
+func TestLock(t *testing.T) {
+	t.Parallel()
+	name := filepath.Join(t.TempDir(), "config")
+	unlock, err := Lock(name, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Lock(name, 0); !errors.Is(err, fs.ErrExist) || !strings.Contains(err.Error(), name+".lock") {
+		t.Errorf("a second one: %v", err)
+	}
+	unlock()
+	if unlock, err = Lock(name, 0); err != nil {
+		t.Fatalf("after the first: %v", err)
+	}
+	unlock()
+	if _, err := Lock(filepath.Join(name, "absent"), time.Hour); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("in no folder: %v", err)
 	}
 }

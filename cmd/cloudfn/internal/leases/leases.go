@@ -36,7 +36,7 @@ var leases = cli.Noun[api.Lease]{
 	},
 	Table: output.Table[api.Lease]{
 		Columns: []string{
-			"ID", "NAME", "STATUS*", "START", "END", "RESERVES", "REASON", "ON_END+", "DEGRADED+",
+			"ID", "NAME", "STATUS*", "START+", "END", "RESERVES+", "REASON+", "ON_END+", "DEGRADED+",
 			"CREATED+:created_at",
 		},
 		Details: []string{

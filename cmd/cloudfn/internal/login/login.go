@@ -139,8 +139,24 @@ func (l *Login) Renew(ctx context.Context) (Session, error) {
 	return Session{Token: token, Identity: who}, nil
 }
 
-// Forget removes the stored token. In Keystone it stays valid.
-func (l *Login) Forget() error { return l.cache.remove(l.user.Name()) }
+// Forget removes the stored token, which stays valid in Keystone, and the names.
+func (l *Login) Forget() error {
+	return errors.Join(os.RemoveAll(l.namesDir()), l.cache.remove(l.user.Name()))
+}
+
+// NamesFile is the file for names that this login finds: there is one for each list of texts. Paths have no secret.
+func (l *Login) NamesFile(of ...string) string {
+	return filepath.Join(l.namesDir(), hash(of...)+".json")
+}
+
+func (l *Login) namesDir() string {
+	return filepath.Join(l.cache.dir, "names-"+hash(l.user.Name(), l.user.Given().Reveal()))
+}
+
+func hash(texts ...string) string {
+	sum := sha256.Sum256([]byte(strings.Join(texts, "\n")))
+	return hex.EncodeToString(sum[:12])
+}
 
 // Warnings are what clouds.yaml says and cannot be followed.
 func (l *Login) Warnings() []string { return l.user.Warnings() }
@@ -206,8 +222,7 @@ func cacheDir(env func(string) (string, bool)) (string, error) {
 }
 
 func (c cache) path(name string) string {
-	sum := sha256.Sum256([]byte(name))
-	return filepath.Join(c.dir, "token-"+hex.EncodeToString(sum[:12])+".json")
+	return filepath.Join(c.dir, "token-"+hash(name)+".json")
 }
 
 // read gives a valid token. It ignores a file that others can read or write.

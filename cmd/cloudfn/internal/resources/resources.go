@@ -178,8 +178,11 @@ func (q quota) limit() string {
 
 // Finder completes the names of one kind, with what tells one from another.
 func Finder(a *cli.App, kind string) cli.Finder {
-	return func(ctx context.Context, _ []string, _ string) ([]string, error) {
+	return a.Cached("resources "+kind, func(ctx context.Context) ([]string, error) {
 		r, err := get(ctx, a, kind)
+		if err == nil {
+			err = failures(r)
+		}
 		var names []string
 		add := func(name, description string) { names = append(names, name+"\t"+description) }
 		for _, f := range domain.Deref(r.Flavors) {
@@ -207,7 +210,7 @@ func Finder(a *cli.App, kind string) cli.Finder {
 			}
 		}
 		return names, err
-	}
+	})
 }
 
 // ImageID gives the id of an image that is given by its id or name.

@@ -395,7 +395,20 @@ func (s *servers) resolve(ctx context.Context, args ...string) ([]cli.Target, er
 // finder completes servers that match a filter.
 func (s *servers) finder(f filter) cli.Finder {
 	return func(ctx context.Context, args []string, begun string) ([]string, error) {
-		found, err := s.find(ctx, f)
+		what := fmt.Sprint("servers ", s.connection, f.isTracked != nil)
+		texts, err := s.Cached(what, func(ctx context.Context) (texts []string, err error) {
+			found, err := s.find(ctx, f)
+			for _, item := range found {
+				texts = append(texts, item.Value.ID+"\t"+item.Value.Status+"\t"+item.Value.Name)
+			}
+			return texts, err
+		})(ctx, args, begun)
+		found := make([]api.Item[api.Server], len(texts))
+		for n, text := range texts {
+			one := &found[n].Value
+			one.ID, text, _ = strings.Cut(text, "\t")
+			one.Status, one.Name, _ = strings.Cut(text, "\t")
+		}
 		return completions(found, args, begun), err
 	}
 }
