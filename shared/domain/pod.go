@@ -18,6 +18,7 @@ type Container struct {
 	Args      []string           `json:"args,omitempty" maxItems:"100" doc:"Instead of the image's command."`
 	Env       map[string]string  `json:"env,omitempty"`
 	Ports     []ContainerPort    `json:"ports,omitempty" maxItems:"50" doc:"On which it listens."`
+	Mounts    []ContainerMount   `json:"mounts,omitempty" maxItems:"50" doc:"Files of the server that it has."`
 	Resources ContainerResources `json:"resources,omitzero" doc:"What it may use, at most."`
 }
 
@@ -25,6 +26,13 @@ type Container struct {
 type ContainerPort struct {
 	Port     int    `json:"port" minimum:"1" maximum:"65535"`
 	Protocol string `json:"protocol,omitempty" enum:"TCP,UDP" doc:"TCP by default."`
+}
+
+// ContainerMount gives a container a file or a folder of its server, such as one of a configmap.
+type ContainerMount struct {
+	Source   string `json:"source" minLength:"1" maxLength:"255" pattern:"^/" doc:"The path on the server."`
+	Target   string `json:"target" minLength:"1" maxLength:"255" pattern:"^/" doc:"The path in the container."`
+	ReadOnly bool   `json:"read_only,omitempty"`
 }
 
 // ContainerResources limits a container; 0 = no limit.

@@ -52,7 +52,17 @@ type (
 	kubePodSpec struct {
 		HostNetwork   bool            `json:"hostNetwork"`
 		RestartPolicy string          `json:"restartPolicy"`
+		Volumes       []kubeVolume    `json:"volumes,omitempty"`
 		Containers    []kubeContainer `json:"containers"`
+	}
+	kubeVolume struct {
+		Name     string            `json:"name"`
+		HostPath map[string]string `json:"hostPath"`
+	}
+	kubeMount struct {
+		Name      string `json:"name"`
+		MountPath string `json:"mountPath"`
+		ReadOnly  bool   `json:"readOnly,omitempty"`
 	}
 	kubeContainer struct {
 		Name      string           `json:"name"`
@@ -61,6 +71,7 @@ type (
 		Args      []string         `json:"args,omitempty"`
 		Env       []kubeVariable   `json:"env,omitempty"`
 		Ports     []map[string]any `json:"ports,omitempty"`
+		Mounts    []kubeMount      `json:"volumeMounts,omitempty"`
 		Resources map[string]any   `json:"resources,omitempty"`
 	}
 	kubeVariable struct {
@@ -89,6 +100,11 @@ func PodFiles(p domain.PodTemplate) map[string]string {
 				one["protocol"] = port.Protocol
 			}
 			out.Ports = append(out.Ports, one)
+		}
+		for _, m := range c.Mounts {
+			name := "mount-" + strconv.Itoa(len(pod.Spec.Volumes))
+			pod.Spec.Volumes = append(pod.Spec.Volumes, kubeVolume{name, map[string]string{"path": m.Source}})
+			out.Mounts = append(out.Mounts, kubeMount{name, m.Target, m.ReadOnly})
 		}
 		limits := map[string]string{}
 		if c.Resources.CPUs > 0 {

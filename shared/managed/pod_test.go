@@ -22,14 +22,15 @@ func TestPodFiles(t *testing.T) {
 			Env: map[string]string{"B": "yes", "A": "a: \"b\" # c"}, Ports: []domain.ContainerPort{{Port: 80}, {53, "UDP"}},
 			Resources: domain.ContainerResources{CPUs: 0.5, MemoryMB: 256},
 		},
-		{Name: "helper", Image: "helper:1"},
+		{Name: "helper", Image: "helper:1", Mounts: []domain.ContainerMount{{"/etc/cloudfn/a", "/etc/a", true}}},
 	}}
 	files := PodFiles(pod)
 	const want = `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"pod"},"spec":{"hostNetwork":true,` +
-		`"restartPolicy":"OnFailure","containers":[{"name":"web","image":"registry.example.com/team/web:1.2",` +
+		`"restartPolicy":"OnFailure","volumes":[{"name":"mount-0","hostPath":{"path":"/etc/cloudfn/a"}}],"containers":[{"name":"web","image":"registry.example.com/team/web:1.2",` +
 		`"command":["serve"],"args":["--x","$(id)"],"env":[{"name":"A","value":"a: \"b\" # c"},` +
 		`{"name":"B","value":"yes"}],"ports":[{"containerPort":80},{"containerPort":53,"protocol":"UDP"}],` +
-		`"resources":{"limits":{"cpu":"0.5","memory":"256Mi"}}},{"name":"helper","image":"helper:1"}]}}` + "\n"
+		`"resources":{"limits":{"cpu":"0.5","memory":"256Mi"}}},{"name":"helper","image":"helper:1",` +
+		`"volumeMounts":[{"name":"mount-0","mountPath":"/etc/a","readOnly":true}]}]}}` + "\n"
 	if files[podFile] != want {
 		t.Errorf("the pod is\n%s\nwant\n%s", files[podFile], want)
 	}

@@ -153,7 +153,7 @@ var podRules = func() ruled {
 	maps.Copy(r.others, map[string]string{
 		"update": `"replace"`, "restart": `"never"`, "containers.name": `"b"`, "containers.image": `"a:2"`,
 		"containers.command": `["b"]`, "containers.args": `["b"]`, "containers.env": `{"B": "b"}`,
-		"containers.ports": `[{"port": 80}]`, "containers.resources": `{"cpus": 1}`,
+		"containers.mounts": `[{"source": "/a", "target": "/b"}]`, "containers.ports": `[{"port": 80}]`, "containers.resources": `{"cpus": 1}`,
 	})
 	return r
 }()
