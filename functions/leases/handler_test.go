@@ -20,6 +20,8 @@ type fixture struct {
 	conn    *pgx.Conn
 	project *testkit.Project
 	server  *testkit.Client // without a token
+
+	database string
 }
 
 // start starts the function for a project of its own, with more of its environment.
@@ -34,7 +36,7 @@ func startFor(t *testing.T, project *testkit.Project, token string, more map[str
 	t.Helper()
 	database := testkit.Database(t)
 	server := testkit.Start(t, testkit.Env(t, database, more), Function)
-	return fixture{server.As(token), testkit.Connect(t, database), project, server}
+	return fixture{server.As(token), testkit.Connect(t, database), project, server, database}
 }
 
 // exec changes rows as the other functions do.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/google/uuid"
 
@@ -34,7 +35,7 @@ func (p *volumePool) reservation(ctx context.Context, in CreateLease, n int) (do
 	out := domain.Reservation{
 		ID: uuid.New(), Type: r.Type, Status: domain.ReservationPending,
 		Volume: &domain.LeasedVolume{
-			Of: of, IsNew: r.VolumeID == nil, SizeGB: r.SizeGB, Type: r.VolumeType,
+			InstanceIndex: of, IsNew: r.VolumeID == nil, SizeGB: r.SizeGB, Type: r.VolumeType,
 			OnEnd: cmp.Or(r.OnEnd, domain.VolumeEndKeep),
 		},
 	}
@@ -51,7 +52,8 @@ func (p *volumePool) reservation(ctx context.Context, in CreateLease, n int) (do
 	return out, err
 }
 
-// checkExisting rejects a volume that the project does not have, or that a lease cannot attach and detach.
+// checkExisting rejects a volume that the project does not have, or that the lease cannot attach to the instance of a
+// reservation and detach. What its owner may change until the start counts only for a lease that begins now.
 func (p *volumePool) checkExisting(ctx context.Context, of ReservationRequest, id, field string) error {
 	v, err := p.cloud.OwnVolume(ctx, id, p.projectID)
 	if apperr.CodeOf(err) == apperr.NotFound {
@@ -60,33 +62,39 @@ func (p *volumePool) checkExisting(ctx context.Context, of ReservationRequest, i
 	if err != nil {
 		return err
 	}
-	conflict := func(detail string, args ...any) error {
-		refusal := apperr.InvalidField(field, fmt.Sprintf(detail, args...))
-		refusal.Code = apperr.Conflict
-		return refusal
-	}
-	for _, server := range v.Servers {
-		isBoot, err := p.isBoot(ctx, server, v)
-		switch {
-		case err != nil:
+	server := of.ServerID.OrNil().String()
+	if of.InstanceID != nil {
+		found, err := p.instances.Find(ctx, domain.Filter{ProjectID: p.projectID}, []string{of.InstanceID.String()})
+		if err != nil {
 			return err
-		case isBoot:
-			return conflict("the server %s boots from it, and it cannot be detached", server)
 		}
+		server = found[0].ServerID
 	}
-	if !p.isNow || len(v.Servers) == 0 || v.IsMultiattach || of.ServerID != nil && of.ServerID.String() == v.Servers[0] {
+	isBoot, err := p.isBoot(ctx, server, v)
+	if err != nil {
+		return err
+	}
+	detail := ""
+	switch {
+	case isBoot:
+		detail = "the server " + server + " boots from it, and it cannot be detached"
+	case !p.isNow:
+	case len(v.Servers) > 0 && !v.IsMultiattach && v.Servers[0] != server:
+		detail = "is attached to the server " + v.Servers[0] + ": detach it first"
+	case strings.HasPrefix(v.Status, "error"):
+		detail = "has Cinder's status " + v.Status
+	}
+	if detail == "" {
 		return nil
 	}
-	found, err := p.instances.Find(ctx, domain.Filter{ProjectID: p.projectID}, v.Servers[:1])
-	if err == nil && (found[0].ID == uuid.Nil || found[0].ID != of.InstanceID.OrNil()) {
-		err = conflict("is attached to the server %s: detach it first", v.Servers[0])
-	}
-	return err
+	refusal := apperr.InvalidField(field, detail)
+	refusal.Code = apperr.Conflict
+	return refusal
 }
 
-// isBoot reports whether the server boots from the volume.
+// isBoot reports whether the server boots from the volume; "" = the instance has no server yet.
 func (p *volumePool) isBoot(ctx context.Context, serverID string, v domain.Volume) (bool, error) {
-	if !v.IsBootable {
+	if !v.IsBootable || serverID == "" {
 		return false, nil
 	}
 	server, err := p.cloud.Server(ctx, serverID)
@@ -94,7 +102,7 @@ func (p *volumePool) isBoot(ctx context.Context, serverID string, v domain.Volum
 		attached, err := p.cloud.Attachments(ctx, serverID)
 		return server.BootVolume(attached) == v.ID, err
 	}
-	if apperr.CodeOf(err) == apperr.NotFound { // it was deleted meanwhile
+	if apperr.CodeOf(err) == apperr.NotFound { // the reservation of the instance says so
 		err = nil
 	}
 	return false, err

@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/cloudfn/cloudfn/shared/domain"
+	"github.com/cloudfn/cloudfn/shared/postgres"
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
@@ -105,4 +106,64 @@ func TestLeaseOfVolumes(t *testing.T) {
 	}
 	stranger := f.server.As(testkit.BorrowProject(t).Token(t))
 	refused(t, stranger.Post(t, "/v1/leases", later), http.StatusBadRequest, "reservations[0].volume_id")
+
+	// The second lease waits as long as the first one may still detach the volume.
+	f.exec(t, `update leases set status = 'error', end_result = 'failed' where id = $1`, made.ID)
+	f.exec(t, `update reservations set during = tstzrange(now() - interval '2 h', now() - interval '1 h')
+		where lease_id = $1`, made.ID)
+	waits := testkit.Scalar[uuid.UUID](t, f.conn, "select lease_id from reservations where lease_id <> $1 and is_open "+
+		"and type = 'volume'", made.ID)
+	stored, err := postgres.Leases{DB: open(t, f)}.Get(t.Context(), f.project.ID, waits)
+	if err != nil || stored.Reservations[0].WaitsFor != made.ID || stored.Reservations[1].WaitsFor != uuid.Nil {
+		t.Errorf("got %+v, %v", stored.Reservations, err)
+	}
+	// What was made for a lease is in that lease until its end.
+	f.exec(t, `update reservations set volume = volume || '{"id": "`+volume+`"}', volume_id = null where volume_id = $1`,
+		volume)
+	a = f.Post(t, "/v1/leases", strings.Replace(ofVolume(other, named, ""), in(time.Hour), in(9*time.Hour), 1))
+	refused(t, a, http.StatusConflict, "reservations[0].volume_id")
+	if !contains(a.Body, "was made for lease") {
+		t.Errorf("got %s", a.Body)
+	}
+}
+
+func open(t *testing.T, f fixture) *postgres.DB {
+	t.Helper()
+	db, err := postgres.Open(postgres.Config{URL: domain.Secret(f.database), MaxConns: 1}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(db.Close)
+	return db
+}
+
+// TestLeaseOfBootVolume: the volume that the leased server boots from cannot be leased, also while it is shelved.
+func TestLeaseOfBootVolume(t *testing.T) {
+	t.Parallel()
+	project := testkit.NewProject(t)
+	t.Cleanup(func() { project.DeleteVolumes(t) })
+	f := startFor(t, project, project.Token(t), nil)
+	instance := f.instance(t, project.ID, "active")
+	session := project.Session(t)
+	server, err := session.CreateServer(t.Context(), domain.LaunchSpec{
+		FlavorID: project.DisklessFlavor(t), NetworkIDs: []string{testkit.Sandbox(t).NetworkID},
+		Volumes: []domain.ServerVolume{{
+			IsBoot: true, Source: domain.FromImage, SourceID: testkit.Sandbox(t).ImageID, SizeGB: 1, DeleteOnTermination: true,
+		}},
+	}, "from-volume", "", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	project.Await(t, server, "ACTIVE")
+	attached, err := session.Attachments(t.Context(), server)
+	if err != nil || len(attached) != 1 {
+		t.Fatalf("got %+v, %v", attached, err)
+	}
+	volume := attached[0].VolumeID
+	f.exec(t, "update instances set server_id = $1", server)
+	a := f.Post(t, "/v1/leases", ofVolume(instance, fmt.Sprintf(`"volume_id": %q`, volume), ""))
+	refused(t, a, http.StatusConflict, "reservations[0].volume_id")
+	if !contains(a.Body, "boots from it") {
+		t.Errorf("got %s", a.Body)
+	}
 }

@@ -1,6 +1,7 @@
 package runconnections
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -86,7 +87,7 @@ func (s *service) recordStep(
 	done bool, failed error,
 ) error {
 	switch {
-	case done:
+	case done && failed == nil:
 		return s.endAction(ctx, c, action, claim, nil)
 	case failed == nil:
 		return s.actions.Release(ctx, action, claim, actionPause)
@@ -204,7 +205,11 @@ func (s *service) doVolume(
 	if err != nil {
 		return false, err
 	}
-	volume := actions.Volume{VolumeTask: *stored.Arguments.Volume, ServerID: found[0].ServerID}
+	volume := actions.Volume{
+		VolumeTask: *stored.Arguments.Volume, ProjectID: c.ActsAs.ProjectID, ServerID: found[0].ServerID,
+	}
+	volume.ID = cmp.Or(stored.Outcome.VolumeID, volume.ID)
+	volume.IsUsed = volume.IsUsed || stored.Outcome.IsUsed
 	step := volume.Detach
 	if stored.Request.Action == domain.AttachVolume {
 		step = volume.Attach

@@ -24,9 +24,9 @@ func newVolume(onEnd domain.VolumeEnd) domain.Reservation {
 // continues: the volume is attached once its instance runs, and detached once it is shelved, each requested once.
 func TestVolumeCrashPoints(t *testing.T) {
 	t.Parallel()
-	writes := strings.Split("save step starting, action start, save starting, action attach_volume, save starting, "+
-		"save active, save active, save step ending, action shelve, save ending, action detach_volume, save ending, "+
-		"finish ended", ", ")
+	writes := strings.Split("save step starting, action start, save starting, save step starting, action attach_volume, "+
+		"save starting, save active, save active, save step ending, action shelve, save ending, save step ending, "+
+		"action detach_volume, save ending, finish ended", ", ")
 	for at := range len(writes) + 1 { // 0 = no one dies
 		name := "no one dies"
 		if at > 0 {
@@ -124,6 +124,28 @@ func TestVolumesBesideThePath(t *testing.T) {
 			w.exec(t, "update leases set due_at = now()")
 			w.becomes(t, &crasher{}, "active", "active")
 		}, "attach_volume attach_volume", "active v"},
+		"its instance does not start": {func(t *testing.T, w crashWorld) {
+			w.exec(t, "update instances set state = 'shelved', raw_status = 'SHELVED_OFFLOADED'")
+			for range 3 {
+				w.exec(t, "update leases set due_at = now(), claimed_until = null")
+				w.replica(&crasher{}).pass(t)
+				w.exec(t, `update actions set status = 'failed', problem = '{"code": "conflict", "detail": "no host"}'
+					where status = 'running'`)
+			}
+			if n := testkit.Scalar[int](t, w.rows, "select attempts from leases"); n != 1 {
+				t.Errorf("%d failures count", n)
+			}
+		}, "start start", "pending"},
+		"what was delegated ends meanwhile": {func(t *testing.T, w crashWorld) {
+			w.becomes(t, &crasher{}, "active", "active")
+			w.exec(t, "update connections set status = 'lost'")
+			w.exec(t, "update leases set due_at = now(), claimed_until = null, status = 'ending', ends_at = now()")
+			w.replica(&crasher{}).pass(t)
+			got := testkit.Scalar[string](t, w.rows, "select concat_ws(' ', status, problem->>'code') from leases")
+			if got != "error delegation_lost" {
+				t.Errorf("the lease is %s", got)
+			}
+		}, "attach_volume", "active v"},
 		"its user ends it while it is attached": {func(t *testing.T, w crashWorld) {
 			w.replica(&crasher{}).pass(t) // requests it
 			end(t, w, "")

@@ -17,6 +17,7 @@ type VolumeCloud interface {
 	VolumeFault(ctx context.Context, id string) (string, error)
 	MakeVolume(ctx context.Context, r domain.VolumeRequest) (domain.Volume, error)
 	DeleteVolume(ctx context.Context, id string) error
+	Attachments(ctx context.Context, serverID string) ([]domain.VolumeAttachment, error)
 	AttachVolume(ctx context.Context, serverID string, v domain.ServerVolume) error
 	DetachVolume(ctx context.Context, serverID, volumeID string) error
 	SetVolumes(ctx context.Context, serverID string, ordered []domain.ServerVolume) error
@@ -25,14 +26,16 @@ type VolumeCloud interface {
 }
 
 // Volume is a volume of a lease, and the server that it is attached to. Its steps may be repeated: what was made is
-// found by its domain.VolumeMark.
+// found by its domain.VolumeMark. Each step gets what the steps before have found: their outcomes are stored.
 type Volume struct {
 	domain.VolumeTask
 
-	ServerID string // "" = there is none any more
+	ProjectID string // a volume of another project counts as deleted, also for admins
+	ServerID  string // "" = there is none any more
 }
 
-// Attach does the next step until the server has the volume. isDone reports that it was the last one.
+// Attach does the next step until the server has the volume. isDone reports that it was the last one. That Nova may
+// attach the volume is an outcome of its own, which is stored before the call: from then on the volume may hold data.
 func (v Volume) Attach(
 	ctx context.Context, cloud VolumeCloud,
 ) (out domain.ActionOutcome, isDone bool, err error) {
@@ -40,10 +43,8 @@ func (v Volume) Attach(
 	switch {
 	case err != nil:
 		return out, false, err
-	case !ok && !v.IsNew:
+	case !ok && (!v.IsNew || v.IsUsed):
 		return out, false, apperr.New(apperr.NotFound, "there is no volume %s", v.ID)
-	case !ok && v.IsUsed:
-		return out, false, apperr.New(apperr.NotFound, "the volume %s was deleted", v.ID)
 	case !ok:
 		made, err := cloud.MakeVolume(ctx, domain.VolumeRequest{
 			Name: v.Name, SizeGB: v.SizeGB, Type: v.Type, Metadata: v.marks(),
@@ -53,25 +54,52 @@ func (v Volume) Attach(
 		}
 		return domain.ActionOutcome{VolumeID: made.ID}, false, err
 	}
-	hasServer := slices.Contains(found.Servers, v.ServerID)
-	out = domain.ActionOutcome{VolumeID: found.ID, IsUsed: hasServer || isAttaching(found)}
+	at, isAttached, err := v.attachment(ctx, cloud, found.ID)
+	out = domain.ActionOutcome{VolumeID: found.ID, IsUsed: isAttached}
+	isFree := found.Status == "available" || found.Status == "in-use" && found.IsMultiattach
 	switch {
-	case hasServer && found.Status == "in-use": // it stays when its server is deleted: OnEnd alone decides
-		return out, true, cloud.SetVolumes(ctx, v.ServerID, []domain.ServerVolume{{ID: found.ID}})
+	case err != nil:
+		return out, false, err
+	case isAttached && found.Status == "in-use":
+		if at.DeleteOnTermination { // its OnEnd alone decides what becomes of it
+			err = cloud.SetVolumes(ctx, v.ServerID, []domain.ServerVolume{{ID: found.ID}})
+		}
+		return out, err == nil, err
 	case strings.HasPrefix(found.Status, "error"):
 		return out, false, v.failed(ctx, cloud, found)
-	case found.Status == "available", found.Status == "in-use" && found.IsMultiattach && !hasServer:
-		err = cloud.AttachVolume(ctx, v.ServerID, domain.ServerVolume{ID: found.ID, IsMultiattach: found.IsMultiattach})
-		out.IsUsed = !apperr.Final(err)
-		return out, false, err
-	case found.Status == "in-use" && len(found.Servers) > 0:
+	case isAttached: // Nova is at work on it
+		return out, false, nil
+	case isFree && !v.IsUsed:
+		out.IsUsed = true
+		return out, false, nil
+	case isFree:
+		return out, false, cloud.AttachVolume(ctx, v.ServerID, domain.ServerVolume{
+			ID: found.ID, IsMultiattach: found.IsMultiattach,
+		})
+	case isElsewhere(found):
 		return out, false, elsewhere(found)
 	}
-	return out, false, nil // Cinder or Nova is at work on it
+	return out, false, nil // Cinder is at work on it
 }
 
-// isAttaching reports whether Nova is about to attach the volume.
-func isAttaching(v domain.Volume) bool { return v.Status == "reserved" || v.Status == "attaching" }
+// attachment is how the server has the volume, by Nova: Cinder does not show the servers of a volume that is reserved
+// for a shelved one.
+func (v Volume) attachment(
+	ctx context.Context, cloud VolumeCloud, volumeID string,
+) (at domain.VolumeAttachment, ok bool, err error) {
+	if v.ServerID == "" {
+		return at, false, nil
+	}
+	all, err := cloud.Attachments(ctx, v.ServerID)
+	if apperr.CodeOf(err) == apperr.NotFound { // the server is deleted
+		return at, false, nil
+	}
+	n := slices.IndexFunc(all, func(a domain.VolumeAttachment) bool { return a.VolumeID == volumeID })
+	if err != nil || n < 0 {
+		return at, false, err
+	}
+	return all[n], true, nil
+}
 
 // failed is why a volume cannot be attached. A new one that Cinder could not make is deleted first, so that the next
 // attempt makes another.
@@ -97,20 +125,26 @@ func (v Volume) Detach(
 	if err != nil || !ok {
 		return out, err == nil, err
 	}
+	_, isAttached, err := v.attachment(ctx, cloud, found.ID)
+	if err != nil {
+		return out, false, err
+	}
+	out.IsUsed = isAttached
 	onEnd := v.OnEnd
 	if !v.IsUsed {
 		if onEnd = domain.VolumeEndKeep; v.IsNew { // it is empty
 			onEnd = domain.VolumeEndDelete
 		}
 	}
+	isMoving := slices.Contains([]string{"attaching", "detaching", "deleting", "creating"}, found.Status)
 	switch {
-	case isAttaching(found), slices.Contains([]string{"detaching", "deleting", "creating"}, found.Status):
+	case isMoving, isAttached && !v.IsUsed: // that it is used is stored first
 		return out, false, nil
-	case v.ServerID != "" && slices.Contains(found.Servers, v.ServerID):
+	case isAttached:
 		return out, false, cloud.DetachVolume(ctx, v.ServerID, found.ID)
 	case onEnd == domain.VolumeEndKeep:
 		return out, true, nil
-	case len(found.Servers) > 0:
+	case isElsewhere(found):
 		return out, false, elsewhere(found)
 	case onEnd == domain.VolumeEndSnapshot:
 		return v.snapshot(ctx, cloud, found)
@@ -142,23 +176,27 @@ func (v Volume) snapshot(
 }
 
 // find finds the volume. ok is false if there is none. A new one that was never attached is found by its mark: another
-// one may have replaced it. Of several, which a lost answer does not make, it is the oldest.
+// one may have replaced it. Of several, which a lost response does not make, it is the oldest.
 func (v Volume) find(ctx context.Context, cloud VolumeCloud) (found domain.Volume, ok bool, err error) {
 	if v.ID != "" && (v.IsUsed || !v.IsNew) {
 		found, err = cloud.Volume(ctx, v.ID)
-		if apperr.CodeOf(err) == apperr.NotFound {
-			return found, false, nil
+		if apperr.CodeOf(err) == apperr.NotFound || err == nil && !v.isOwn(found) {
+			return domain.Volume{}, false, nil
 		}
 		return found, err == nil, err
 	}
 	all, err := cloud.Volumes(ctx, domain.VolumeMark, v.Reservation.String())
 	all = slices.DeleteFunc(all, func(other domain.Volume) bool {
-		return !v.isMarked(other.Metadata) || other.Status == "deleting"
+		return !v.isMarked(other.Metadata) || !v.isOwn(other) || strings.HasSuffix(other.Status, "deleting")
 	})
 	if err != nil || len(all) == 0 {
 		return found, false, err
 	}
 	return slices.MinFunc(all, func(a, b domain.Volume) int { return a.CreatedAt.Compare(b.CreatedAt) }), true, nil
+}
+
+func (v Volume) isOwn(found domain.Volume) bool {
+	return found.ProjectID == "" || found.ProjectID == v.ProjectID
 }
 
 func (v Volume) isMarked(metadata map[string]string) bool {
@@ -169,7 +207,13 @@ func (v Volume) marks() map[string]string {
 	return map[string]string{domain.VolumeMark: v.Reservation.String()}
 }
 
-// elsewhere is the refusal of a volume that its owner has attached to another server.
+// isElsewhere reports whether a volume that the lease's server does not have is another one's.
+func isElsewhere(v domain.Volume) bool { return v.Status == "reserved" || len(v.Servers) > 0 }
+
+// elsewhere is the refusal of a volume that its owner has given to another server.
 func elsewhere(v domain.Volume) error {
+	if len(v.Servers) == 0 {
+		return apperr.New(apperr.Conflict, "the volume %s is reserved for another server: detach it first", v.ID)
+	}
 	return apperr.New(apperr.Conflict, "the volume %s is attached to the server %s: detach it first", v.ID, v.Servers[0])
 }

@@ -1,6 +1,7 @@
 package actions
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,7 +24,8 @@ type fakeCinder struct {
 	calls     []string                           // that change something
 	lost      int                                // the number of the call whose answer is lost; 0 = none
 	fails     bool                               // new volumes become ERROR
-	keep      []string                           // volumes that are kept with their server
+	isShelved bool                               // the server "s" is, with the volumes that are reserved
+	deleted   map[string]bool                    // the volumes that are deleted with the server "s", as Nova has it
 }
 
 var errLost = errors.New("connection reset by peer")
@@ -118,8 +120,18 @@ func (c *fakeCinder) AttachVolume(_ context.Context, server string, v domain.Ser
 	return c.changed("attach " + v.ID)
 }
 
+// Attachments are those of the server "s". Cinder shows no server of a volume that is reserved for a shelved one.
+func (c *fakeCinder) Attachments(context.Context, string) (all []domain.VolumeAttachment, err error) {
+	for _, v := range c.volumes {
+		if slices.Contains(v.Servers, "s") || v.Status == "reserved" && c.isShelved {
+			all = append(all, domain.VolumeAttachment{VolumeID: v.ID, DeleteOnTermination: c.deleted[v.ID]})
+		}
+	}
+	return all, nil
+}
+
 func (c *fakeCinder) DetachVolume(_ context.Context, server, id string) error {
-	if v := c.at(id); v != nil && slices.Contains(v.Servers, server) {
+	if v := c.at(id); v != nil && (slices.Contains(v.Servers, server) || v.Status == "reserved") {
 		v.Status = "detaching"
 	}
 	return c.changed("detach " + id)
@@ -127,9 +139,9 @@ func (c *fakeCinder) DetachVolume(_ context.Context, server, id string) error {
 
 func (c *fakeCinder) SetVolumes(_ context.Context, _ string, kept []domain.ServerVolume) error {
 	for _, v := range kept {
-		c.keep = append(c.keep, v.ID)
+		delete(c.deleted, v.ID)
 	}
-	return nil
+	return c.changed("keep")
 }
 
 func (c *fakeCinder) VolumeSnapshots(_ context.Context, id string) ([]domain.VolumeSnapshot, error) {
@@ -151,12 +163,13 @@ func (c *fakeCinder) SnapshotVolume(
 
 // run repeats steps until the last one, as run-connections does. An error that is not final is repeated.
 func (c *fakeCinder) run(
-	t *testing.T, step func(context.Context, VolumeCloud) (domain.ActionOutcome, bool, error),
+	t *testing.T, v Volume, step func(Volume, context.Context, VolumeCloud) (domain.ActionOutcome, bool, error),
 ) (all domain.ActionOutcome, err error) {
 	t.Helper()
 	for range 20 {
-		out, isDone, err := step(t.Context(), c)
+		out, isDone, err := step(v, t.Context(), c)
 		all = all.Merge(out)
+		v.ID, v.IsUsed = cmp.Or(all.VolumeID, v.ID), v.IsUsed || all.IsUsed
 		if isDone || apperr.Final(err) {
 			return all, err
 		}
@@ -202,15 +215,12 @@ func TestVolumeCrashPoints(t *testing.T) {
 					c.volumes = []domain.Volume{{ID: tc.volume.ID, Status: "available"}}
 				}
 				v := Volume{VolumeTask: domain.VolumeTask{LeasedVolume: tc.volume, Reservation: uuid.New()}, ServerID: "s"}
-				out, err := c.run(t, v.Attach)
+				out, err := c.run(t, v, Volume.Attach)
 				if at := c.at(out.VolumeID); err != nil || at == nil || at.Status != "in-use" || !out.IsUsed {
 					t.Fatalf("attached: %+v, %v: %+v", out, err, c.volumes)
 				}
-				if !slices.Contains(c.keep, out.VolumeID) {
-					t.Errorf("Nova may delete it with its server")
-				}
 				v.ID, v.IsUsed = out.VolumeID, true
-				if _, err := c.run(t, v.Detach); err != nil {
+				if _, err := c.run(t, v, Volume.Detach); err != nil {
 					t.Fatal(err)
 				}
 				if lost == 0 && strings.Join(c.calls, ", ") != tc.calls {
@@ -254,9 +264,9 @@ func TestVolumeBesideThePath(t *testing.T) {
 		return []domain.Volume{{ID: "v", Status: "in-use", Servers: servers, IsMultiattach: true}}
 	}
 	strange := []domain.Volume{{ID: "v", Status: "available", Metadata: map[string]string{domain.VolumeMark: "x"}}}
-	two := append([]domain.Volume{{
-		ID: "other", Status: "available", Metadata: marked, CreatedAt: time.Unix(9, 0),
-	}}, one("available")...)
+	other := domain.Volume{ID: "other", Status: "available", Metadata: marked, CreatedAt: time.Unix(9, 0)}
+	two, foreign := append(one("available"), other), one("available")
+	foreign[0].ProjectID = "theirs"
 	lost := domain.LeasedVolume{IsNew: true, ID: "v"}
 	const keep, del, snap = domain.VolumeEndKeep, domain.VolumeEndDelete, domain.VolumeEndSnapshot
 	for name, tc := range map[string]struct {
@@ -268,7 +278,7 @@ func TestVolumeBesideThePath(t *testing.T) {
 		calls   string
 	}{
 		"attach one that does not exist":       {named, false, nil, true, "there is no volume v", ""},
-		"attach a new one that was deleted":    {lost, true, nil, true, "was deleted", ""},
+		"attach a new one that was deleted":    {lost, true, nil, true, "there is no volume v", ""},
 		"attach one that another server has":   {named, false, one("in-use", "x"), true, "attached to the server x", ""},
 		"attach one that the server has":       {named, false, one("in-use", "s"), true, "", ""},
 		"attach one that several may have":     {named, false, several("x"), true, "", "attach v"},
@@ -276,7 +286,14 @@ func TestVolumeBesideThePath(t *testing.T) {
 		"a new one that Cinder could not make": {isNew, false, one("error"), true, "no backend has room", "delete v"},
 		"a new one with data in error":         {lost, true, one("error"), true, "no backend has room", ""},
 		"of two with the mark the older":       {isNew, false, two, true, "", "attach v"},
+		"attach one that another has reserved": {named, false, one("reserved"), true, "for another server", ""},
+		"attach one of another project":        {named, false, foreign, true, "there is no volume v", ""},
+		"a new one that cannot be deleted":     {isNew, false, append(one("error_deleting"), other), true, "", "attach other"},
 
+		"end one of a shelved server":            {of(named, keep), true, one("reserved"), false, "", "detach v"},
+		"end one of another server, reserved":    {of(named, del), true, one("reserved"), false, "for another server", ""},
+		"keep one that another has reserved":     {of(named, keep), true, one("reserved"), false, "", ""},
+		"a new one that Nova shows attached":     {of(isNew, keep), false, one("in-use", "s"), false, "", "detach v"},
 		"end one that was deleted":               {of(named, del), true, nil, false, "", ""},
 		"end one that another server has":        {of(named, del), true, one("in-use", "x"), false, "the server x", ""},
 		"keep one that another server has":       {of(named, keep), true, one("in-use", "x"), false, "", ""},
@@ -290,12 +307,16 @@ func TestVolumeBesideThePath(t *testing.T) {
 		c := &fakeCinder{volumes: tc.there}
 		v := Volume{
 			VolumeTask: domain.VolumeTask{LeasedVolume: tc.volume, Reservation: mark, IsUsed: tc.isUsed}, ServerID: "s",
+			ProjectID: "ours",
 		}
-		step := v.Detach
+		step := Volume.Detach
 		if tc.attach {
-			step = v.Attach
+			step = Volume.Attach
 		}
-		_, err := c.run(t, step)
+		if strings.Contains(name, "shelved") {
+			c.isShelved = true
+		}
+		_, err := c.run(t, v, step)
 		if (err == nil) != (tc.problem == "") || err != nil && !strings.Contains(err.Error(), tc.problem) {
 			t.Errorf("%s: got %v, want %q", name, err, tc.problem)
 		}
@@ -314,12 +335,29 @@ func TestFailedVolumeIsMadeAgain(t *testing.T) {
 		VolumeTask: domain.VolumeTask{LeasedVolume: domain.LeasedVolume{IsNew: true, SizeGB: 1}, Reservation: uuid.New()},
 		ServerID:   "s",
 	}
-	out, err := c.run(t, v.Attach)
+	out, err := c.run(t, v, Volume.Attach)
 	if apperr.CodeOf(err) != apperr.Conflict || out.IsUsed {
 		t.Fatalf("got %+v, %v", out, err)
 	}
 	c.fails, v.ID = false, out.VolumeID // the reservation knows it
-	if out, err = c.run(t, v.Attach); err != nil || len(c.volumes) != 1 || c.volumes[0].ID != out.VolumeID {
+	if out, err = c.run(t, v, Volume.Attach); err != nil || len(c.volumes) != 1 || c.volumes[0].ID != out.VolumeID {
 		t.Errorf("got %+v, %v: %+v after %v", out, err, c.volumes, c.calls)
+	}
+}
+
+// TestVolumeIsKeptWithItsServer: Nova does not delete the volume with its server, whatever its owner had said when he
+// attached it. When that cannot be set, the volume does not count as attached.
+func TestVolumeIsKeptWithItsServer(t *testing.T) {
+	t.Parallel()
+	c := &fakeCinder{
+		volumes: []domain.Volume{{ID: "v", Status: "in-use", Servers: []string{"s"}}}, deleted: map[string]bool{"v": true},
+		lost: 1,
+	}
+	v := Volume{VolumeTask: domain.VolumeTask{LeasedVolume: domain.LeasedVolume{ID: "v"}}, ServerID: "s"}
+	if _, isDone, err := v.Attach(t.Context(), c); isDone || err == nil {
+		t.Errorf("no answer: done is %t, %v", isDone, err)
+	}
+	if _, err := c.run(t, v, Volume.Attach); err != nil || c.deleted["v"] {
+		t.Errorf("got %v: %v", err, c.deleted)
 	}
 }

@@ -26,8 +26,9 @@ const (
 
 // LeasedVolume is a volume that a lease attaches to one of its instances at its start.
 type LeasedVolume struct {
-	// Of is the index of the instance's reservation in the lease.
-	Of     int    `json:"of"`
+	// InstanceIndex is that of the instance's reservation in the lease.
+	InstanceIndex int `json:"instance_index"`
+
 	ID     string `json:"id,omitempty"`      // Cinder's; "" = it has not been made yet
 	IsNew  bool   `json:"new,omitempty"`     // it is made at the start, with the fields that follow
 	SizeGB int    `json:"size_gb,omitempty"` // in GiB
@@ -47,7 +48,7 @@ type VolumeTask struct {
 	LeasedVolume
 
 	Reservation uuid.UUID `json:"reservation"` // for VolumeMark
-	// IsUsed reports whether the lease has attached the volume before. A new one may hold data since.
+	// IsUsed reports whether Nova may have attached the volume for the lease. A new one may hold data since.
 	IsUsed bool `json:"used,omitempty"`
 }
 
@@ -70,4 +71,4 @@ func (o ActionOutcome) Merge(later ActionOutcome) ActionOutcome {
 func (l Lease) Volumes() bool { return l.reserves(VolumeReservation) }
 
 // InstanceOf is the reservation of the instance that gets the volume of r.
-func (l Lease) InstanceOf(r Reservation) *Reservation { return &l.Reservations[r.Volume.Of] }
+func (l Lease) InstanceOf(r Reservation) *Reservation { return &l.Reservations[r.Volume.InstanceIndex] }

@@ -147,24 +147,32 @@ func (p *pass) begin(ctx context.Context, d decision) error {
 
 // steps does the steps of the work for each reservation. One that fails does not keep the others.
 func (p *pass) steps(ctx context.Context, todo work) error {
-	for n := range p.lease.Reservations {
-		r := &p.lease.Reservations[n]
-		var err error
-		switch {
-		case r.Status == domain.ReservationEnded:
-		case r.Type == domain.InstanceReservation:
-			err = p.instance(ctx, todo, r)
-		case r.Type == domain.VolumeReservation:
-			err = p.volume(ctx, todo, r)
-		default:
-			err = p.hosts(ctx, todo, r)
+	for _, kind := range []domain.ReservationType{ // a volume waits for its instance
+		domain.InstanceReservation, domain.HostReservation, domain.VolumeReservation,
+	} {
+		for n := range p.lease.Reservations {
+			r := &p.lease.Reservations[n]
+			if r.Type != kind || r.Status == domain.ReservationEnded {
+				continue
+			}
+			err := p.reservation(ctx, todo, r)
+			if domain.IsSuperseded(err) || ctx.Err() != nil {
+				return errors.Join(err, ctx.Err())
+			}
+			p.record(ctx, r, err)
 		}
-		if domain.IsSuperseded(err) || ctx.Err() != nil {
-			return errors.Join(err, ctx.Err())
-		}
-		p.record(ctx, r, err)
 	}
 	return nil
+}
+
+func (p *pass) reservation(ctx context.Context, todo work, r *domain.Reservation) error {
+	switch r.Type {
+	case domain.InstanceReservation:
+		return p.instance(ctx, todo, r)
+	case domain.VolumeReservation:
+		return p.volume(ctx, todo, r)
+	}
+	return p.hosts(ctx, todo, r)
 }
 
 // record remembers why a step failed.
@@ -300,7 +308,8 @@ func (p *pass) finish(ctx context.Context) error {
 	return err
 }
 
-// allEnded reports whether nothing is left to reserve: the lease has ended, or its instances were deleted.
+// allEnded reports whether nothing is left to reserve: the lease has ended, or its instances were deleted, and it has no
+// volumes that are used.
 func (p *pass) allEnded() bool {
 	return !slices.ContainsFunc(p.lease.Reservations, func(r domain.Reservation) bool {
 		return r.Status != domain.ReservationEnded

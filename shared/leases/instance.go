@@ -27,7 +27,7 @@ func (p *pass) instance(ctx context.Context, todo work, r *domain.Reservation) e
 		return nil
 	}
 	if r.WaitsFor != uuid.Nil {
-		return waitsForLease(todo, r)
+		return waitsForLease(todo, r, "instance")
 	}
 	step := instanceStep{step{p, r}, i}
 	if p.lost != nil {
@@ -161,7 +161,7 @@ func (s instanceStep) ensureState(ctx context.Context, action domain.Action) (is
 		s.forgetAction()
 		return false, s.stateNotReached(action)
 	}
-	return false, s.request(ctx, s.i.ID, action, domain.ActionArguments{})
+	return false, s.request(ctx, s.actionID(action), s.i.ID, action, domain.ActionArguments{})
 }
 
 // isIn reports whether the instance is where the action leads to. A server that is shelved may still be on its host:
@@ -242,13 +242,13 @@ func (s instanceStep) ensureDirectly(ctx context.Context, action domain.Action) 
 	return false, nil
 }
 
-// waitsForLease leaves the instance to the earlier lease that it is in. A start waits for its end.
-func waitsForLease(todo work, r *domain.Reservation) error {
+// waitsForLease leaves an instance or a volume to the earlier lease that it is in. A start waits for its end.
+func waitsForLease(todo work, r *domain.Reservation, what string) error {
 	switch todo {
 	case workFinish:
 		r.Status = domain.ReservationEnded
 	case workStart:
-		return apperr.Wrap(apperr.Conflict, errWaits, "the instance is in lease %s until that has ended",
+		return apperr.Wrap(apperr.Conflict, errWaits, "the %s is in lease %s until that has ended", what,
 			r.WaitsFor)
 	}
 	return nil

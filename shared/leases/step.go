@@ -42,13 +42,12 @@ func (s step) current(ctx context.Context) (*domain.DelegatedAction, error) {
 	return &found, err
 }
 
-// request has run-connections do the action. Its id follows from what it is for, so that a process that dies before the
-// reservation is stored makes no second one.
+// request has run-connections do the action of that id, which follows from what it is for (actionID), so that a process
+// that dies before the reservation is stored makes no second one.
 func (s step) request(
-	ctx context.Context, instance uuid.UUID, action domain.Action, args domain.ActionArguments,
+	ctx context.Context, id, instance uuid.UUID, action domain.Action, args domain.ActionArguments,
 ) error {
-	s.r.ActionID = s.actionID(action)
-	s.isMoving = true
+	s.r.ActionID, s.isMoving = id, true
 	if current, err := s.current(ctx); err != nil || current != nil {
 		return err
 	}

@@ -28,33 +28,34 @@ import (
 // The microversions of compute that calls request: always the lowest that carries what is needed, because a
 // higher one makes Nova read more. Zed, the oldest release that we test with, ends at 2.93.
 const (
-	computeBase         = "2.1"
-	computeDescription  = "2.19" // the description of a server can be changed
-	computeTags         = "2.26" // a server shows its tags, a deleted one too
-	computeUsagePaging  = "2.40" // os-simple-tenant-usage in pages; cut off in silence before
-	computeFlavorInside = "2.47" // a server shows its flavor's name and size; only an id before
-	computeActionList   = "2.21" // the instance actions of a deleted server, too
-	computeActionEvents = "2.51" // the events of an action for all users; for admins only before
-	computeActionTimes  = "2.58" // instance actions with updated_at, when they finished, and in pages
-	computeFlavorSpecs  = "2.61" // a list of flavors shows their extra specs
-	computeCreateTags   = "2.52" // tags in the create call, so that a server never exists without its UUID
-	computeRebuildData  = "2.57" // user_data in a rebuild
-	computeMultiattach  = "2.60" // volumes that several servers may have; rejected before
-	computeVolumeTypes  = "2.67" // the type of a new volume in the create call
-	computeDownCells    = "2.69" // servers and hosts of a cell that is down are shown in part
-	computeLockReason   = "2.73" // why a server is locked
-	computeServerGroups = "2.71" // a server shows its server groups; Nova of 2.69's release has it, too
-	computeAggregateIDs = "2.41" // an aggregate shows its uuid, which is its name in Placement
-	computeServiceIDs   = "2.53" // a compute service shows the id by which it is changed
-	computeMigrations   = "2.23" // a migration shows its type
-	computeLiveMigrate  = "2.34" // Nova checks a live migration after its answer; the call waited for that before
-	computeAttachDelete = "2.79" // an attachment shows if its volume is deleted with the server, from its call on
-	computeKeepVolumes  = "2.85" // an attachment can be changed, and shows its tag and what becomes of the volume
-	computeActionFault  = "2.84" // an event of an action says in words why it failed
-	computeImageID      = "2.45" // a snapshot's id in the answer; in the path of an address before
-	computeSoftGroups   = "2.15" // server groups with soft policies
-	computeConsoles     = "2.6"  // remote consoles of all types by one call
-	computeConsolesMKS  = "2.8"  // those of the type webmks
+	computeBase          = "2.1"
+	computeDescription   = "2.19" // the description of a server can be changed
+	computeDetachShelved = "2.20" // a volume can be detached from a shelved server
+	computeTags          = "2.26" // a server shows its tags, a deleted one too
+	computeUsagePaging   = "2.40" // os-simple-tenant-usage in pages; cut off in silence before
+	computeFlavorInside  = "2.47" // a server shows its flavor's name and size; only an id before
+	computeActionList    = "2.21" // the instance actions of a deleted server, too
+	computeActionEvents  = "2.51" // the events of an action for all users; for admins only before
+	computeActionTimes   = "2.58" // instance actions with updated_at, when they finished, and in pages
+	computeFlavorSpecs   = "2.61" // a list of flavors shows their extra specs
+	computeCreateTags    = "2.52" // tags in the create call, so that a server never exists without its UUID
+	computeRebuildData   = "2.57" // user_data in a rebuild
+	computeMultiattach   = "2.60" // volumes that several servers may have; rejected before
+	computeVolumeTypes   = "2.67" // the type of a new volume in the create call
+	computeDownCells     = "2.69" // servers and hosts of a cell that is down are shown in part
+	computeLockReason    = "2.73" // why a server is locked
+	computeServerGroups  = "2.71" // a server shows its server groups; Nova of 2.69's release has it, too
+	computeAggregateIDs  = "2.41" // an aggregate shows its uuid, which is its name in Placement
+	computeServiceIDs    = "2.53" // a compute service shows the id by which it is changed
+	computeMigrations    = "2.23" // a migration shows its type
+	computeLiveMigrate   = "2.34" // Nova checks a live migration after its answer; the call waited for that before
+	computeAttachDelete  = "2.79" // an attachment shows if its volume is deleted with the server, from its call on
+	computeKeepVolumes   = "2.85" // an attachment can be changed, and shows its tag and what becomes of the volume
+	computeActionFault   = "2.84" // an event of an action says in words why it failed
+	computeImageID       = "2.45" // a snapshot's id in the answer; in the path of an address before
+	computeSoftGroups    = "2.15" // server groups with soft policies
+	computeConsoles      = "2.6"  // remote consoles of all types by one call
+	computeConsolesMKS   = "2.8"  // those of the type webmks
 	// computeHypervisors is where a hypervisor's id is that of its resource provider, and its servers are shown. From
 	// 2.88 on cpu_info is not.
 	computeHypervisors   = "2.53"

@@ -263,9 +263,10 @@ func (s *Session) AttachVolume(ctx context.Context, serverID string, v domain.Se
 	}).Err)
 }
 
-// DetachVolume begins to detach a volume from a server. It succeeds when the server does not have it.
+// DetachVolume begins to detach a volume from a server, also from a shelved one. It succeeds when the server does not
+// have it.
 func (s *Session) DetachVolume(ctx context.Context, serverID, volumeID string) error {
-	nova, err := s.compute(ctx, computeBase)
+	nova, err := s.compute(ctx, computeDetachShelved)
 	if err != nil {
 		return err
 	}

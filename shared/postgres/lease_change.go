@@ -40,9 +40,11 @@ select ` + leaseColumns + ` from after`
 update reservations set want = jsonb_set(want, '{heal}', to_jsonb($3::text))
 where project_id = $1 and lease_id = $2 and want is not null`
 
-	// What run-connections does for the lease goes on with the new connection.
+	// What run-connections does for the lease goes on with the new connection. What it has done for a volume shows
+	// whether that may hold data.
 	replaceConnectionSQL = `
-update actions set connection_id = $3 where project_id = $1 and connection_id = $2 and status = 'running'`
+update actions set connection_id = $3
+where project_id = $1 and connection_id = $2 and (status = 'running' or arguments ? 'volume')`
 )
 
 // Change replaces what the user chooses of a lease: its name, its period, the warning, what happens at its end and
@@ -78,7 +80,7 @@ func changeLease(
 		return stored, err
 	}
 	if !stored.StartsAt.Equal(after.StartsAt) || !stored.EndsAt.Equal(after.EndsAt) {
-		if err := moveInstances(ctx, tx, after); err != nil {
+		if err := moveReservations(ctx, tx, after); err != nil {
 			return stored, err
 		}
 		if err := moveHosts(ctx, tx, after, rules); err != nil {

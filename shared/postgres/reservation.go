@@ -31,11 +31,12 @@ from unnest($1::text[], $2::uuid[]) l (project_id, id) join reservations r
 join allocations a on a.project_id = r.project_id and a.reservation_id = r.id
 order by lower(a.during), a.node`
 
-	// The lease before in which the instance is. One whose end has failed keeps no other.
+	// The lease before in which the instance or the volume is. One whose end has failed keeps no instance, but its
+	// volume, which it may still detach and delete.
 	waitsFor = `(
     select o.lease_id from reservations o join leases e on e.project_id = o.project_id and e.id = o.lease_id
-    where o.project_id = r.project_id and o.instance_id = r.instance_id and o.is_open and r.is_open
-      and lower(o.during) < lower(r.during) and e.end_result <> 'failed'
+    where o.project_id = r.project_id and o.is_open and r.is_open and lower(o.during) < lower(r.during)
+      and (o.instance_id = r.instance_id and e.end_result <> 'failed' or o.volume_id = r.volume_id)
     order by lower(o.during) desc limit 1)`
 
 	allocationColumns = `
@@ -71,6 +72,11 @@ func insertReservation(ctx context.Context, tx pgx.Tx, lease domain.Lease, n int
 	r := &lease.Reservations[n]
 	if r.Type == domain.InstanceReservation {
 		if err := chooseInstance(ctx, tx, lease, n); err != nil {
+			return err
+		}
+	}
+	if r.Type == domain.VolumeReservation {
+		if err := checkVolume(ctx, tx, lease, n); err != nil {
 			return err
 		}
 	}
@@ -110,7 +116,7 @@ from reservations r
 where r.project_id = $1 and r.instance_id = any($2) and r.is_open and l.project_id = r.project_id
   and l.id = r.lease_id and l.status in ('pending', 'starting')`
 
-	moveInstancesSQL = `
+	moveReservationsSQL = `
 update reservations set during = tstzrange($3, $4)
 where project_id = $1 and lease_id = $2 and type <> 'host' and is_open`
 )
@@ -130,6 +136,26 @@ select r.lease_id, lower(r.during) as "from", (
 from reservations r
 where r.project_id = $1 and r.NAMED = $2 and r.is_open and r.lease_id <> $3 and r.during && tstzrange($4, $5)
 order by lower(r.during) limit 1`, "NAMED", column)
+}
+
+const madeForSQL = `
+select lease_id from reservations
+where project_id = $1 and volume->>'id' = $2 and volume_id is null and is_open and lease_id <> $3 limit 1`
+
+// checkVolume rejects an existing volume of the nth reservation that was made for another lease, which still has it.
+func checkVolume(ctx context.Context, tx pgx.Tx, lease domain.Lease, n int) error {
+	id := lease.Reservations[n].Volume.ID
+	if id == "" {
+		return nil
+	}
+	other, isMade, err := queryFound[struct{ LeaseID uuid.UUID }](ctx, tx, madeForSQL, lease.ProjectID, id, lease.ID)
+	if err != nil || !isMade {
+		return err
+	}
+	refusal := apperr.InvalidField(fmt.Sprintf("reservations[%d].volume_id", n), fmt.Sprintf(
+		"volume %s was made for lease %s, which has it until its end", id, other.LeaseID))
+	refusal.Code = apperr.Conflict
+	return refusal
 }
 
 // chooseInstance connects the server of the nth reservation, and rejects an instance that cannot be in the lease.
@@ -202,10 +228,10 @@ func setLeases(ctx context.Context, tx pgx.Tx, projectID string, instances ...uu
 	return err
 }
 
-// moveInstances moves the reservations of a lease's instances and volumes to its new period.
-func moveInstances(ctx context.Context, tx pgx.Tx, lease domain.Lease) error {
+// moveReservations moves the reservations of a lease's instances and volumes to its new period.
+func moveReservations(ctx context.Context, tx pgx.Tx, lease domain.Lease) error {
 	err := pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) error {
-		_, err := exec(ctx, tx, moveInstancesSQL, lease.ProjectID, lease.ID, lease.StartsAt, lease.EndsAt)
+		_, err := exec(ctx, tx, moveReservationsSQL, lease.ProjectID, lease.ID, lease.StartsAt, lease.EndsAt)
 		if sqlState(err) == stateExclusion {
 			err = errOverlap
 		}

@@ -236,7 +236,7 @@ func TestLongVolumesFollowLease(t *testing.T) {
 }
 
 // TestLongLeaseOfVolumes: a lease makes a volume and takes another one. Both are attached while its instance runs. When
-// that is stopped, they are detached, and the one is kept with a snapshot, the other deleted.
+// that is shelved, they are detached, and the one is kept with a snapshot, the other deleted.
 func TestLongLeaseOfVolumes(t *testing.T) {
 	t.Parallel()
 	l := newLessee(t, nil)
@@ -244,7 +244,7 @@ func TestLongLeaseOfVolumes(t *testing.T) {
 	instance, server := l.launch(t, "")
 	var existing struct{ ID string }
 	l.client().Post(t, "/v1/volumes", `{"name": "existing", "size_gb": 1}`).JSON(t, &existing)
-	lease := l.lease(t, fmt.Sprintf(`{"name": "with data", "duration": "PT1H", "on_end": "stop", "reservations": [
+	lease := l.lease(t, fmt.Sprintf(`{"name": "with data", "duration": "PT1H", "reservations": [
 		{"type": "instance", "instance_id": %q}, {"type": "volume", "size_gb": 1, "on_end": "snapshot"},
 		{"type": "volume", "volume_id": %q, "on_end": "delete"}]}`, instance, existing.ID))
 	lease = l.becomes(t, lease.ID, domain.LeaseActive)
@@ -256,7 +256,7 @@ func TestLongLeaseOfVolumes(t *testing.T) {
 	}
 	l.at(t, lease.ID, "ends_at = clock_timestamp()")
 	lease = l.becomes(t, lease.ID, domain.LeaseEnded)
-	l.Await(t, server, "SHUTOFF")
+	l.Await(t, server, "SHELVED_OFFLOADED")
 	if status, isAttached := l.Attached(t, made, server); status != "available" || isAttached {
 		t.Errorf("after the end the volume is %s, and attached: %t", status, isAttached)
 	}
