@@ -376,9 +376,9 @@ func (s service) checkQuota(ctx context.Context, cloud *openstack.Session, befor
 	_ = json.Unmarshal(made.Spec, &declared) // it was checked
 	field := "spec.count"
 	switch made.Kind {
-	case domain.KindMachine:
+	case domain.KindMachine, domain.KindPod:
 		declared.Count, stored.Count, field = 1, min(before.Revision, 1), "spec.flavor"
-	case domain.KindDeployment:
+	case domain.KindDeployment, domain.KindPodDeployment:
 		_ = json.Unmarshal(before.Spec, &stored) // none of a new resource
 	default:
 		return nil

@@ -118,7 +118,7 @@ select distinct c.acts_as->>'roles' from managed m join connections c on c.id = 
 			t.Errorf("%s has a trust with %s, want %s", kind, got, want)
 		}
 	}
-	for _, setting := range []string{"Secret", "Secret=", "Pod=x", "=x", "none,Secret=creator", "secret=creator"} {
+	for _, setting := range []string{"Secret", "Secret=", "CI=x", "=x", "none,Secret=creator", "secret=creator"} {
 		cfg := delegation.ManagedConfig{For: time.Hour, Roles: strings.Split(setting, ",")}
 		if err := cfg.Validate(); err == nil || !strings.Contains(err.Error(), "MANAGED_ROLES") {
 			t.Errorf("MANAGED_ROLES=%s: %v", setting, err)

@@ -31,13 +31,14 @@ type Config struct {
 // Function declares managed.
 var Function = run.HTTP[Config, service]{
 	Name:    "managed",
-	Summary: "Servers, volumes, images, load balancers, secrets and files that are declared, with their revisions.",
+	Summary: "Servers, pods, volumes, images, load balancers, secrets and files that are declared, with revisions.",
 	Reach: run.Reach{
 		Tables: map[string]string{
 			"connections": postgres.ReadConnections + ", insert, " +
 				"update (status, reason, secret, suspended_at, revoked, seq, updated_at, last_used_at)",
 			"events":            "select, insert",
 			"flavors":           "select, insert, update, delete",
+			"instances":         "select",
 			"managed":           "select, insert, update",
 			"managed_members":   "select, update (attempts, retry_at, writes)",
 			"managed_projects":  "select, insert, update",
@@ -67,6 +68,7 @@ func build(cfg Config, d run.Deps) (service, error) {
 	}
 	return service{
 		store: postgres.Managed{DB: d.DB}, flavors: postgres.ResourceFlavors{DB: d.DB},
+		instances: postgres.Instances{DB: d.DB},
 		trusts: delegation.Trusts{
 			Store: postgres.Connections{DB: d.DB}, Trustee: cfg.Trust.Trustee, Roles: roles, Wake: d.Wake,
 		},

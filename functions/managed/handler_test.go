@@ -190,7 +190,7 @@ func TestTemplates(t *testing.T) {
 	} {
 		refused(t, f.Do(t, "PUT", "/v1/flavors/other", body, "Content-Type", "application/json"), 400, "invalid", field)
 	}
-	refused(t, f.Do(t, "PUT", "/v1/flavors/a", `{"kind": "Pod", "spec": {}}`, "Content-Type", "application/json"), 422,
+	refused(t, f.Do(t, "PUT", "/v1/flavors/a", `{"kind": "CI", "spec": {}}`, "Content-Type", "application/json"), 422,
 		"unsupported_kind", "")
 	a = f.Do(t, "PUT", "/v1/flavors/small", strings.Replace(template, "m1.tiny", "m1.small", 1), "Content-Type",
 		"application/json")

@@ -155,7 +155,12 @@ func reply(m domain.Managed, err error) (*managedOutput, error) {
 }
 
 func (h handler) get(ctx context.Context, kind domain.Kind, in *ManagedPath) (*managedOutput, error) {
-	return reply(h.svc.store.Get(ctx, auth.CallerOrNone(ctx).ProjectID, kind, in.Name))
+	found, err := h.svc.store.Get(ctx, auth.CallerOrNone(ctx).ProjectID, kind, in.Name)
+	out, err := reply(found, err)
+	if err == nil {
+		out.Body.Endpoints, err = h.svc.endpoints(ctx, found)
+	}
+	return out, err
 }
 
 type putInput struct {
@@ -173,7 +178,7 @@ func (in *putInput) Resolve(huma.Context) []error {
 
 // checkServerNames rejects a new deployment whose servers' names would be too long for host names.
 func checkServerNames(d declaration) error {
-	if d.kind != domain.KindDeployment || len(d.name) <= maxDeployment {
+	if !d.kind.IsDeployment() || len(d.name) <= maxDeployment {
 		return nil
 	}
 	return apperr.InvalidField("name", fmt.Sprintf("must have at most %d characters, because the names of its servers "+

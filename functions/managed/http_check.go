@@ -27,25 +27,26 @@ import (
 
 // specTypes are the types of the kinds' specs. Their tags describe them, and check them.
 var specTypes = map[domain.Kind]reflect.Type{
-	domain.KindMachine:    reflect.TypeFor[MachineSpec](),
-	domain.KindDeployment: reflect.TypeFor[DeploymentSpec](),
-	domain.KindVolume:     reflect.TypeFor[domain.VolumeSpec](),
-	domain.KindImage:      reflect.TypeFor[domain.ImageSpec](),
-	domain.KindBalancer:   reflect.TypeFor[domain.BalancerSpec](),
-	domain.KindSecret:     reflect.TypeFor[SecretSpec](),
-	domain.KindConfigmap:  reflect.TypeFor[domain.ConfigmapSpec](),
+	domain.KindMachine:       reflect.TypeFor[MachineSpec](),
+	domain.KindDeployment:    reflect.TypeFor[DeploymentSpec](),
+	domain.KindPod:           reflect.TypeFor[PodSpec](),
+	domain.KindPodDeployment: reflect.TypeFor[PodDeploymentSpec](),
+	domain.KindVolume:        reflect.TypeFor[domain.VolumeSpec](),
+	domain.KindImage:         reflect.TypeFor[domain.ImageSpec](),
+	domain.KindBalancer:      reflect.TypeFor[domain.BalancerSpec](),
+	domain.KindSecret:        reflect.TypeFor[SecretSpec](),
+	domain.KindConfigmap:     reflect.TypeFor[domain.ConfigmapSpec](),
 }
 
 // secretField is the field of a spec that is sealed; "" = none.
 func secretField(kind domain.Kind) string {
-	switch kind {
-	case domain.KindMachine, domain.KindDeployment:
+	switch {
+	case kind.IsServer():
 		return userData
-	case domain.KindSecret:
+	case kind == domain.KindSecret:
 		return "payload"
-	default:
-		return ""
 	}
+	return ""
 }
 
 // schemas are the schemas of the specs, by kind.
@@ -218,8 +219,11 @@ func templateOf(kind domain.Kind, spec Spec) ([]byte, error) {
 	if err := json.Unmarshal(spec, typed); len(faults) == 0 && err != nil {
 		faults = append(faults, apperr.Field{Field: "spec", Detail: "has a number that is out of range"})
 	}
-	if d, ok := typed.(*DeploymentSpec); ok && given["count"] == nil {
-		d.MaxUnavailable = nil // the resource has the count
+	switch d := typed.(type) { // the resource has the count
+	case *DeploymentSpec:
+		d.MaxUnavailable = bounded(d.DeploymentSpec, given)
+	case *PodDeploymentSpec:
+		d.MaxUnavailable = bounded(d.DeploymentSpec, given)
 	}
 	for _, f := range meaning(typed) {
 		name, _, _ := strings.Cut(strings.TrimPrefix(f.Field, "spec."), ".")
@@ -233,6 +237,14 @@ func templateOf(kind domain.Kind, spec Spec) ([]byte, error) {
 	return spec.MarshalJSON()
 }
 
+// bounded is the max_unavailable of a template as far as it is to be compared with a count.
+func bounded(d domain.DeploymentSpec, given map[string]any) *int {
+	if given["count"] == nil {
+		return nil
+	}
+	return d.MaxUnavailable
+}
+
 // meaning are the faults that no schema can describe.
 func meaning(spec any) (faults []apperr.Field) {
 	fault := func(field, detail string) {
@@ -242,14 +254,13 @@ func meaning(spec any) (faults []apperr.Field) {
 	case *MachineSpec:
 		checkMachine(s.MachineSpec, fault)
 	case *DeploymentSpec:
+		checkDeployment(s.DeploymentSpec, domain.KindMachine, fault)
+	case *PodSpec:
 		checkMachine(s.MachineSpec, fault)
-		if s.MaxUnavailable != nil && *s.MaxUnavailable > s.Count {
-			fault("max_unavailable", fmt.Sprintf("must be at most the count, %d", s.Count))
-		}
-		if len(s.Volumes) > 0 {
-			fault("volumes", "cannot be combined with this kind, because a volume is attached to one server: declare "+
-				"a VirtualMachine")
-		}
+		checkPod(s.PodTemplate, &s.MachineSpec, fault)
+	case *PodDeploymentSpec:
+		checkDeployment(s.DeploymentSpec, domain.KindPod, fault)
+		checkPod(s.PodTemplate, &s.MachineSpec, fault)
 	case *domain.VolumeSpec:
 		checkTexts("metadata", s.Metadata, fault)
 	case *domain.ImageSpec:
@@ -260,6 +271,17 @@ func meaning(spec any) (faults []apperr.Field) {
 		checkFiles(s.Data, fault)
 	}
 	return faults
+}
+
+func checkDeployment(s domain.DeploymentSpec, one domain.Kind, fault func(field, detail string)) {
+	checkMachine(s.MachineSpec, fault)
+	if s.MaxUnavailable != nil && *s.MaxUnavailable > s.Count {
+		fault("max_unavailable", fmt.Sprintf("must be at most the count, %d", s.Count))
+	}
+	if len(s.Volumes) > 0 {
+		fault("volumes", "cannot be combined with this kind, because a volume is attached to one server: declare a "+
+			string(one))
+	}
 }
 
 func checkMachine(s domain.MachineSpec, fault func(field, detail string)) {
@@ -343,8 +365,8 @@ func checkBalancer(s domain.BalancerSpec, fault func(field, detail string)) {
 		} else {
 			ports[port] = n
 		}
-		if l.Deployment == "" && len(l.Machines) == 0 && len(l.Addresses) == 0 {
-			fault(field("deployment"), "is missing: give it, machines or addresses")
+		if l.Deployment == "" && l.Pods == "" && len(l.Machines) == 0 && len(l.Addresses) == 0 {
+			fault(field("deployment"), "is missing: give it, pods, machines or addresses")
 		}
 		checkNames(field("machines"), l.Machines, fault)
 		for m, address := range l.Addresses {
@@ -399,8 +421,8 @@ func checkSchedule(kind domain.Kind, rule domain.Schedule) error {
 	if len(rule.Labels) > 0 && !isServer {
 		fault("labels", "cannot be combined with this kind: only servers run on nodes")
 	}
-	if rule.Affinity != "" && kind != domain.KindDeployment {
-		fault("affinity", "cannot be combined with this kind: only a VirtualMachineDeployment has several servers")
+	if rule.Affinity != "" && !kind.IsDeployment() {
+		fault("affinity", "cannot be combined with this kind: only a deployment has several servers")
 	}
 	if len(faults) == 0 {
 		return nil

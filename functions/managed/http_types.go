@@ -145,6 +145,7 @@ type Managed struct {
 	Conditions       []domain.Condition    `json:"conditions"`
 	Drift            []domain.Drift        `json:"drift"`
 	Members          []Member              `json:"members"`
+	Endpoints        []domain.Endpoint     `json:"endpoints,omitempty" minItems:"1" doc:"Of a pod's containers."`
 	Spec             Spec                  `json:"spec"`
 	SecretFields     []string              `json:"secret_fields,omitempty" minItems:"1" doc:"Of the spec, not shown."`
 	UserID           string                `json:"user_id" minLength:"1" doc:"In whose name it is made."`

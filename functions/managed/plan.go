@@ -87,7 +87,7 @@ func (s service) noteFiles(ctx context.Context, m domain.Managed, p *plan) error
 		return nil
 	}
 	var kept, rolled []string
-	for _, kind := range []domain.Kind{domain.KindMachine, domain.KindDeployment} {
+	for _, kind := range domain.ServerKinds() {
 		for q := (domain.ManagedQuery{Kind: kind, Limit: pageOfUsers}); ; {
 			page, err := s.store.List(ctx, m.ProjectID, q)
 			if err != nil {
@@ -302,7 +302,7 @@ func againstMembers(
 			found = append(append(found, own...), fileChange(member, own, now)...)
 		}
 	}
-	if m.Kind != domain.KindDeployment {
+	if !m.Kind.IsDeployment() {
 		if len(m.Members) == 0 {
 			found = append(found, ManagedDifference{Path: "exists", From: true, To: false})
 		}

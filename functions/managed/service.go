@@ -19,6 +19,7 @@ import (
 type service struct {
 	store      postgres.Managed
 	flavors    postgres.ResourceFlavors
+	instances  postgres.Instances
 	trusts     delegation.Trusts
 	cloud      *openstack.Cloud
 	key        seal.PublicKey

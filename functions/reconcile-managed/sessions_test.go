@@ -237,9 +237,13 @@ func (w *world) tryKinds(t *testing.T, roles []string) map[domain.Kind]bool {
 	w.Grant(t, w.UserID, "reader")
 	here := testkit.Sandbox(t)
 	machine := domain.MachineSpec{Flavor: here.Flavor, Image: here.Image, Networks: []string{here.Network}}
+	deployment := domain.DeploymentSpec{MachineSpec: machine, Count: 1}
+	pod := domain.PodTemplate{Containers: []domain.Container{{Name: "web", Image: "web:1"}}}
 	by := w.trust(t, roles...)
 	for kind, spec := range map[domain.Kind]any{
-		domain.KindMachine: machine, domain.KindDeployment: domain.DeploymentSpec{MachineSpec: machine, Count: 1},
+		domain.KindMachine: machine, domain.KindDeployment: deployment,
+		domain.KindPod:           domain.PodSpec{MachineSpec: machine, PodTemplate: pod},
+		domain.KindPodDeployment: domain.PodDeploymentSpec{DeploymentSpec: deployment, PodTemplate: pod},
 		domain.KindVolume: domain.VolumeSpec{SizeGB: 1},
 		domain.KindImage: domain.ImageSpec{
 			DiskFormat: "raw", ContainerFormat: "bare", Content: "YQ==",

@@ -60,11 +60,12 @@ func (s Spec) Check() (faults []error) {
 	reject := func(field, format string, args ...any) {
 		faults = append(faults, apperr.InvalidField(field, fmt.Sprintf(format, args...)))
 	}
-	if _, err := parseReference(s.Image); err != nil {
-		faults = append(faults, err)
+	faults = append(faults, CheckContainer(s.Image, s.Command, s.Env)...)
+	for _, name := range []string{instanceIDEnv, joinTokenEnv} {
+		if _, isGiven := s.Env[name]; isGiven {
+			reject("env."+name, "is set by cloudfn")
+		}
 	}
-	s.checkCommand(reject)
-	s.checkEnv(reject)
 	if r := s.Registry; r != nil {
 		if r.Username == "" || len(r.Username) > maxUsername || !line(r.Username) || strings.Contains(r.Username, ":") {
 			reject("registry.username", "must be one line of 1 to %d bytes without a colon", maxUsername)
@@ -79,36 +80,53 @@ func (s Spec) Check() (faults []error) {
 	return faults
 }
 
+// CheckContainer returns everything that would keep a guest from running a container. Each error names its field:
+// image, command or env.
+func CheckContainer(image string, command []string, env map[string]string) (faults []error) {
+	reject := func(field, format string, args ...any) {
+		faults = append(faults, apperr.InvalidField(field, fmt.Sprintf(format, args...)))
+	}
+	if _, err := parseReference(image); err != nil {
+		faults = append(faults, err)
+	}
+	faults = append(faults, CheckCommand("command", command)...)
+	checkEnv(env, reject)
+	return faults
+}
+
 type rejecter func(field, format string, args ...any)
 
-func (s Spec) checkCommand(reject rejecter) {
-	if len(s.Command) > maxCommand {
-		reject("command", "must be at most %d arguments", maxCommand)
+// CheckCommand returns what would keep a guest from passing the arguments of a field to a container.
+func CheckCommand(field string, arguments []string) (faults []error) {
+	reject := func(field, format string, args ...any) {
+		faults = append(faults, apperr.InvalidField(field, fmt.Sprintf(format, args...)))
+	}
+	if len(arguments) > maxCommand {
+		reject(field, "must be at most %d arguments", maxCommand)
 	}
 	total := 0
-	for n, argument := range s.Command {
+	for n, argument := range arguments {
 		if total += len(argument); !text(argument) || len(argument) > maxValue {
-			reject(fmt.Sprintf("command[%d]", n), "must be text of at most %d bytes, without a NUL", maxValue)
+			reject(fmt.Sprintf("%s[%d]", field, n), "must be text of at most %d bytes, without a NUL", maxValue)
 		}
 	}
 	if total > maxTotal {
-		reject("command", "must be at most %d bytes in all", maxTotal)
+		reject(field, "must be at most %d bytes in all", maxTotal)
 	}
+	return faults
 }
 
-func (s Spec) checkEnv(reject rejecter) {
-	if len(s.Env) > maxEnv {
+func checkEnv(env map[string]string, reject rejecter) {
+	if len(env) > maxEnv {
 		reject("env", "must be at most %d variables", maxEnv)
 	}
 	total := 0
-	for _, name := range slices.Sorted(maps.Keys(s.Env)) {
-		value := s.Env[name]
+	for _, name := range slices.Sorted(maps.Keys(env)) {
+		value := env[name]
 		total += len(value)
 		switch field := "env." + cut(name); {
 		case len(name) > maxEnvName || !envName.MatchString(name):
 			reject(field, "must have the name of a variable: letters, digits and _, and no digit first")
-		case name == joinTokenEnv || name == instanceIDEnv:
-			reject(field, "is set by cloudfn")
 		case !line(value) || len(value) > maxValue:
 			reject(field, "must be one line of text of at most %d bytes: an env file cannot contain more", maxValue)
 		}

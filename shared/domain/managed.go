@@ -18,6 +18,9 @@ type Kind string
 const (
 	KindMachine    Kind = "VirtualMachine"
 	KindDeployment Kind = "VirtualMachineDeployment"
+	// The containers of a pod run on a server of its own.
+	KindPod           Kind = "Pod"
+	KindPodDeployment Kind = "PodDeployment"
 	KindVolume     Kind = "Volume"
 	KindImage      Kind = "Image"
 	KindBalancer   Kind = "Loadbalancer"
@@ -26,15 +29,27 @@ const (
 )
 
 // IsServer reports whether the objects of the kind are servers.
-func (k Kind) IsServer() bool { return k == KindMachine || k == KindDeployment }
+func (k Kind) IsServer() bool { return k == KindMachine || k == KindPod || k.IsDeployment() }
+
+// IsDeployment reports whether a resource of the kind has several equal servers.
+func (k Kind) IsDeployment() bool { return k == KindDeployment || k == KindPodDeployment }
+
+// IsPod reports whether the servers of the kind run containers.
+func (k Kind) IsPod() bool { return k == KindPod || k == KindPodDeployment }
+
+// ServerKinds lists the kinds whose objects are servers.
+func ServerKinds() []Kind { return slices.DeleteFunc(Kinds(), func(k Kind) bool { return !k.IsServer() }) }
 
 // Kinds lists the managed kinds in the order in which they can be created: none needs a later one.
 func Kinds() []Kind {
-	return []Kind{KindSecret, KindConfigmap, KindImage, KindVolume, KindMachine, KindDeployment, KindBalancer}
+	return []Kind{
+		KindSecret, KindConfigmap, KindImage, KindVolume, KindMachine, KindDeployment, KindPod, KindPodDeployment,
+		KindBalancer,
+	}
 }
 
 // UnsupportedKinds lists the kinds that OpenStack has no home for.
-func UnsupportedKinds() []Kind { return []Kind{"Pod", "PodDeployment", "CI", "CD"} }
+func UnsupportedKinds() []Kind { return []Kind{"CI", "CD"} }
 
 // ManagedStatus is the status of a managed resource.
 type ManagedStatus string
@@ -236,7 +251,7 @@ type Member struct {
 
 // NameOf returns the name of a member's object: that of the resource, with an ordinal for each server of a deployment.
 func (m Managed) NameOf(x Member) string {
-	if m.Kind != KindDeployment {
+	if !m.Kind.IsDeployment() {
 		return m.Name
 	}
 	return m.Name + "-" + strconv.Itoa(x.Ordinal)
@@ -309,7 +324,7 @@ func ProviderOf(kind Kind) (p Provider, ok bool) {
 // Providers lists the providers.
 func Providers() []Provider {
 	return []Provider{
-		{"nova", "Servers", []Kind{KindMachine, KindDeployment}, "Libvirt", "compute"},
+		{"nova", "Servers", ServerKinds(), "Libvirt", "compute"},
 		{"cinder", "Volumes", []Kind{KindVolume}, "Cinder", "volumev3"},
 		{"glance", "Images", []Kind{KindImage}, "Glance", "image"},
 		{"octavia", "Load balancers", []Kind{KindBalancer}, "Octavia", "load-balancer"},
@@ -402,6 +417,7 @@ type ListenerSpec struct {
 	Algorithm  string   `json:"algorithm,omitempty" enum:"ROUND_ROBIN,LEAST_CONNECTIONS,SOURCE_IP"`
 	MemberPort int      `json:"member_port" minimum:"1" maximum:"65535" doc:"Of the servers."`
 	Deployment string   `json:"deployment,omitempty" maxLength:"63" doc:"A managed one: all of its servers."`
+	Pods       string   `json:"pods,omitempty" maxLength:"63" doc:"A PodDeployment: all of its servers."`
 	Machines   []string `json:"machines,omitempty" maxItems:"50" uniqueItems:"true" doc:"Managed servers."`
 	Addresses  []string `json:"addresses,omitempty" maxItems:"50" uniqueItems:"true" doc:"Others, by IP address."`
 }

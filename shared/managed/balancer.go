@@ -84,6 +84,9 @@ func targets(l domain.ListenerSpec) []Ref {
 	if l.Deployment != "" {
 		all = append(all, Ref{domain.KindDeployment, l.Deployment})
 	}
+	if l.Pods != "" {
+		all = append(all, Ref{domain.KindPodDeployment, l.Pods})
+	}
 	for _, name := range l.Machines {
 		all = append(all, Ref{domain.KindMachine, name})
 	}

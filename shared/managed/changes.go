@@ -32,7 +32,7 @@ func (s Session) Changes(ctx context.Context, before, after domain.Managed) []Di
 // others.
 func (s Session) declaredObject(ctx context.Context, m, next domain.Managed) (Driver, Object) {
 	switch m.Kind {
-	case domain.KindMachine, domain.KindDeployment:
+	case domain.KindMachine, domain.KindDeployment, domain.KindPod, domain.KindPodDeployment:
 		spec, other := read[domain.MachineSpec](m.Spec), read[domain.MachineSpec](next.Spec)
 		server := domain.Server{Zone: m.Schedule.Zone, Image: &domain.ImageRef{ID: spec.Image}}
 		server.Flavor.Name = spec.Flavor

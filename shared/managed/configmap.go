@@ -79,9 +79,9 @@ func Files(configmap string, spec domain.ConfigmapSpec) map[string]string {
 }
 
 // files returns the files that servers of a spec get, by their paths. It is false when a configmap does not exist.
-func (a Inventory) files(spec domain.MachineSpec) (map[string]string, bool) {
-	files := map[string]string{}
-	for _, name := range spec.Configmaps {
+func (a Inventory) files(spec json.RawMessage) (map[string]string, bool) {
+	files := PodFiles(read[domain.PodTemplate](spec))
+	for _, name := range read[domain.MachineSpec](spec).Configmaps {
 		m, ok := a.Resource(domain.KindConfigmap, name)
 		if !ok {
 			return nil, false
@@ -98,7 +98,7 @@ func (a Inventory) files(spec domain.MachineSpec) (map[string]string, bool) {
 // but of the revision's digest of it: that one has the resource's id as salt, and is slow to compute. The files are no
 // secrets: everyone in the project can read a configmap.
 func UserDataDigest(r domain.Revision, inventory Inventory) string {
-	files, ok := inventory.files(read[domain.MachineSpec](r.Spec))
+	files, ok := inventory.files(r.Spec)
 	if !ok {
 		return ""
 	}
@@ -184,13 +184,21 @@ func filesConfig(files map[string]string) (string, error) {
 	}
 	all := make([]file, 0, len(files))
 	for _, name := range slices.Sorted(maps.Keys(files)) {
-		all = append(all, file{Path: name, Permissions: "0644", Encoding: "b64", Content: []byte(files[name])})
+		one := file{Path: name, Permissions: "0644", Encoding: "b64", Content: []byte(files[name])}
+		if name == podFile { // its environment is for root only
+			one.Permissions = "0600"
+		}
+		all = append(all, one)
 	}
-	config, err := json.Marshal(map[string]any{
+	cloudConfig := map[string]any{
 		"write_files": all,
 		// after the files of the user's own cloud-config, which cloud-init would replace otherwise
 		"merge_how": "list(append)+dict(no_replace,recurse_list)+str()",
-	})
+	}
+	if _, isPod := files[podFile]; isPod {
+		maps.Copy(cloudConfig, podConfig)
+	}
+	config, err := json.Marshal(cloudConfig)
 	return "#cloud-config\n" + string(config) + "\n", err
 }
 

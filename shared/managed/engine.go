@@ -297,13 +297,13 @@ func (m *resource) target() target {
 	if !m.Kind.IsServer() {
 		t.mostCreations = mostCreations
 	}
-	if m.Kind == domain.KindMachine && m.ObservedRevision > 0 && m.ObservedRevision != m.Revision {
+	if !m.Kind.IsDeployment() && m.Kind.IsServer() && m.ObservedRevision > 0 && m.ObservedRevision != m.Revision {
 		t.replaces = t.count
 	}
-	if m.Kind == domain.KindMachine && len(read[domain.MachineSpec](m.Spec).Volumes) > 0 {
+	if m.Kind.IsServer() && len(read[domain.MachineSpec](m.Spec).Volumes) > 0 {
 		t.surges = false // its volumes are the old server's until that is deleted
 	}
-	if m.Kind == domain.KindDeployment {
+	if m.Kind.IsDeployment() {
 		spec := read[domain.DeploymentSpec](m.Spec)
 		t.isDeployment, t.count, t.surges = true, spec.Count, false
 		t.oneByOne = m.Schedule.Affinity != ""

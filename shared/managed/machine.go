@@ -58,9 +58,7 @@ type MachineDriver struct {
 }
 
 // Kinds implements Driver.
-func (*MachineDriver) Kinds() []domain.Kind {
-	return []domain.Kind{domain.KindMachine, domain.KindDeployment}
-}
+func (*MachineDriver) Kinds() []domain.Kind { return domain.ServerKinds() }
 
 // Needs implements Driver.
 func (*MachineDriver) Needs(spec json.RawMessage) []Ref {
@@ -190,7 +188,7 @@ func ofAnother(err error) error {
 // repeated.
 func (d *MachineDriver) Create(ctx context.Context, s Session, in Desired) (string, error) {
 	spec := read[domain.MachineSpec](in.Spec)
-	userData, err := withConfigmaps(in, spec)
+	userData, err := withFiles(in)
 	if err != nil {
 		return "", unsent(err)
 	}
@@ -282,9 +280,9 @@ func rejected(p domain.Problem) error {
 	return err
 }
 
-// withConfigmaps are the user_data of a server, with the files of its configmaps.
-func withConfigmaps(in Desired, spec domain.MachineSpec) (domain.Secret, error) {
-	files, ok := in.Inventory.files(spec)
+// withFiles are the user_data of a server, with the files of its configmaps and what starts its containers.
+func withFiles(in Desired) (domain.Secret, error) {
+	files, ok := in.Inventory.files(in.Spec)
 	if !ok {
 		return "", Waits("NoConfigmap", "a configmap of the server is deleted")
 	}
@@ -297,7 +295,7 @@ func (*MachineDriver) Check(ctx context.Context, s Session, in Desired) error {
 	if _, err := launchSpec(ctx, s, in, spec); err != nil {
 		return err
 	}
-	if _, err := withConfigmaps(in, spec); err != nil {
+	if _, err := withFiles(in); err != nil {
 		return err
 	}
 	for _, name := range spec.Volumes {
@@ -386,7 +384,7 @@ var groupPolicies = map[string]string{"spread": "soft-anti-affinity", "pack": "s
 
 // Finish implements Finisher: it deletes the deployment's server groups.
 func (*MachineDriver) Finish(ctx context.Context, s Session, m domain.Managed) error {
-	if m.Kind != domain.KindDeployment {
+	if !m.Kind.IsDeployment() {
 		return nil
 	}
 	for _, policy := range groupPolicies {
@@ -445,7 +443,7 @@ func becomesFree(in Desired, name string) error {
 func (a Inventory) keepsVolume(server, name string) bool {
 	for ref, m := range a.resources {
 		for _, member := range m.Members {
-			if ref.Kind == domain.KindMachine && a.objectID(member) == server {
+			if ref.Kind.IsServer() && !ref.Kind.IsDeployment() && a.objectID(member) == server {
 				return m.Request != domain.ManagedDelete &&
 					slices.Contains(read[domain.MachineSpec](m.Spec).Volumes, name)
 			}
@@ -454,9 +452,9 @@ func (a Inventory) keepsVolume(server, name string) bool {
 	return true
 }
 
-// isReplacing reports whether another server of the same VirtualMachine is one of these.
+// isReplacing reports whether another server of the same VirtualMachine or Pod is one of these.
 func (w Desired) isReplacing(servers []string) bool {
-	return w.Resource.Kind == domain.KindMachine && slices.ContainsFunc(w.Resource.Members, func(m domain.Member) bool {
+	return !w.Resource.Kind.IsDeployment() && slices.ContainsFunc(w.Resource.Members, func(m domain.Member) bool {
 		return m.ID != w.Member.ID && slices.Contains(servers, w.Inventory.objectID(m))
 	})
 }

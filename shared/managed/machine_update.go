@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -126,7 +127,8 @@ func (*MachineDriver) Differences(in Desired, o Object) []Difference {
 	if in.Made.Number != in.Resource.Revision && in.Made.Number != 0 { // 0: what it was made of is not known
 		out = append(out, fixedDifferences(in, spec, made, server)...)
 	}
-	if one, isOther := fileDifference(in, spec); isOther && !differs(out, "configmaps") && !differs(out, "user_data") {
+	isSaid := differs(out, "configmaps") || differs(out, "user_data") || differs(out, "containers")
+	if one, isOther := fileDifference(in, spec); isOther && !isSaid {
 		out = append(out, one)
 	}
 	return out
@@ -199,11 +201,13 @@ func fixedDifferences(in Desired, spec, made domain.MachineSpec, server domain.S
 		spec.SecurityGroups, made.SecurityGroups)
 	hasFiles := hasUserData(in) || slices.Equal(nameSet(spec.Configmaps), nameSet(made.Configmaps))
 	add("configmaps", hasFiles, spec.Configmaps, made.Configmaps)
+	pod, before := read[domain.PodTemplate](in.Spec), read[domain.PodTemplate](in.Made.Spec)
+	add("containers", hasUserData(in) || reflect.DeepEqual(pod, before), pod.Containers, before.Containers)
 	add("user_data", hasUserData(in) || slices.Equal(in.Resource.Digest, in.Made.Digest), nil, nil)
-	now, before := in.Resource.Schedule, in.Made.Schedule
-	isInZone := now.Zone == before.Zone || now.Zone == "" || now.Zone == server.Zone
-	add("schedule", isInZone && now.Affinity == before.Affinity && maps.Equal(now.Labels, before.Labels),
-		now, before)
+	now, earlier := in.Resource.Schedule, in.Made.Schedule
+	isInZone := now.Zone == earlier.Zone || now.Zone == "" || now.Zone == server.Zone
+	add("schedule", isInZone && now.Affinity == earlier.Affinity && maps.Equal(now.Labels, earlier.Labels),
+		now, earlier)
 	return out
 }
 
@@ -240,7 +244,7 @@ func (d *MachineDriver) Update(ctx context.Context, s Session, in Desired, o Obj
 		}
 		return nil
 	}
-	userData, err := withConfigmaps(in, spec)
+	userData, err := withFiles(in)
 	if err != nil {
 		return unsent(err)
 	}

@@ -255,7 +255,7 @@ func (m *resource) isNamed(o domain.UnexpectedObject) bool {
 	if provider.Name != o.Provider || m.Schedule.Region != o.Region {
 		return false
 	}
-	if m.Kind != domain.KindDeployment {
+	if !m.Kind.IsDeployment() {
 		return o.Name == m.Name
 	}
 	ordinal, ok := strings.CutPrefix(o.Name, m.Name+"-")

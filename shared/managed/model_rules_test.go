@@ -39,7 +39,7 @@ var permits = []struct {
 		return o.member.ObjectID != o.object.id && len(o.w.twins(o.object)) > 1
 	}},
 	{"fewer servers are declared", func(o owned) bool {
-		return o.m != nil && o.m.Kind == domain.KindDeployment &&
+		return o.m != nil && o.m.Kind.IsDeployment() &&
 			o.w.servers(o.m) > read[domain.DeploymentSpec](o.m.Spec).Count
 	}},
 	{"its update is to replace it", owned.isReplaced},
@@ -125,7 +125,7 @@ func (o owned) isReplaced() bool {
 			o.object.server.Image.ID != "image-"+now.Image // by a rebuild for another revision
 		isFixed := !slices.Equal(now.Configmaps, was.Configmaps) || !slices.Equal(o.m.Digest, made.Digest) ||
 			o.m.Schedule.Affinity != made.Schedule.Affinity || o.hasOtherFiles(now.MachineSpec)
-		surges := o.m.Kind == domain.KindDeployment && now.MaxUnavailable != nil && *now.MaxUnavailable == 0
+		surges := o.m.Kind.IsDeployment() && now.MaxUnavailable != nil && *now.MaxUnavailable == 0
 		return now.Update == domain.UpdateReplace && (isOther || isFixed) || surges && isOther
 	case domain.KindImage:
 		return sumOf(o.m.Spec) != o.object.image.SHA512
@@ -145,7 +145,8 @@ func (o owned) hasOtherFiles(spec domain.MachineSpec) bool {
 
 // filesOf are the user_data of a server of a spec.
 func filesOf(spec domain.MachineSpec, declared []domain.Managed) string {
-	files, _ := NewInventory(declared, nil).files(spec)
+	text, _ := json.Marshal(spec)
+	files, _ := NewInventory(declared, nil).files(text)
 	userData, _ := WithFiles("", files)
 	return userData.Reveal()
 }

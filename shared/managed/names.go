@@ -127,7 +127,7 @@ func (s Session) ports(ctx context.Context, server string) ([]domain.Port, error
 // of groups are not unique: of two servers that are made concurrently only one makes it.
 func (s Session) serverGroup(ctx context.Context, m domain.Managed) (id string, err error) {
 	policy := groupPolicies[m.Schedule.Affinity]
-	if m.Kind != domain.KindDeployment || policy == "" {
+	if !m.Kind.IsDeployment() || policy == "" {
 		return "", nil
 	}
 	name := groupName(m, policy)

@@ -60,7 +60,7 @@ func (m *resource) scheduled(nodes []domain.Node) (isMet bool, reason, message s
 		return false, "OtherZone", fmt.Sprintf("%d of %d servers are in another zone than %s", elsewhere, servers,
 			rule.Zone)
 	}
-	if m.Kind != domain.KindDeployment || servers == 0 {
+	if !m.Kind.IsDeployment() || servers == 0 {
 		return true, "AsDeclared", ""
 	}
 	shared, fullest := 0, 0

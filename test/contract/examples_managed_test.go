@@ -24,12 +24,12 @@ as 'begin new.due_at := ''infinity''; return new; end'`)
 
 	s.ok(t, "createFlavor", 201, variant{})
 	s.ok(t, "createFlavor", 409, variant{})
-	s.ok(t, "createFlavor", 422, variant{set: map[string]any{"kind": "Pod"}})
+	s.ok(t, "createFlavor", 422, variant{set: map[string]any{"kind": "CI"}})
 	s.ok(t, "listFlavors", 200, variant{query: []string{"limit=1", "kind=VirtualMachineDeployment"}})
 	s.ok(t, "getFlavor", 200, variant{})
 	s.ok(t, "putFlavor", 412, variant{})
 	s.ok(t, "putFlavor", 200, variant{header: anyVersion})
-	s.ok(t, "putFlavor", 422, variant{header: anyVersion, set: map[string]any{"kind": "Pod"}})
+	s.ok(t, "putFlavor", 422, variant{header: anyVersion, set: map[string]any{"kind": "CI"}})
 	s.ok(t, "putFlavor", 201, variant{header: anyVersion, path: "/v1/flavors/other"})
 
 	s.ok(t, "putManaged", 412, variant{})
@@ -52,7 +52,7 @@ as 'begin new.due_at := ''infinity''; return new; end'`)
 		"listManagedOfKind", "getManaged", "putManaged", "rollbackManaged", "deleteManaged", "listManagedRevisions",
 		"getManagedRevision", "diffManaged",
 	} {
-		s.ok(t, id, 422, of(id, "Pod"))
+		s.ok(t, id, 422, of(id, "CI"))
 	}
 
 	s.unexpected(t)

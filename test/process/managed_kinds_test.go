@@ -251,6 +251,48 @@ func declareMachine(t *testing.T, r resource) {
 	files.gone(t)
 }
 
+// TestLongPods: each pod has a server of its own, whose user_data start its containers. Another image replaces the
+// servers one by one, and the endpoints are those of the new ones.
+func TestLongPods(t *testing.T) {
+	t.Parallel()
+	l, s := newLessee(t, nil), testkit.Sandbox(t) // every function: poll-instances reads the addresses
+	d := &declaring{Client: l.client(), Project: l.Project, conn: l.conn}
+	r, nova := d.resource("PodDeployment", "web"), l.Service(t, "nova")
+	spec := func(image string) fields {
+		return fields{
+			"flavor": s.Flavor, "image": s.Image, "networks": []string{s.Network}, "count": 2,
+			"containers": []fields{{"name": "web", "image": image, "ports": []fields{{"port": 8080}}}},
+		}
+	}
+	ready := func(declared managed.Managed) (servers []string) {
+		t.Helper()
+		m := r.until(t, "ready", func(m managed.Managed) bool {
+			l.wake("poll-instances")
+			return m.Status == "ready" && m.ObservedRevision == declared.Revision && len(m.Members) == 2 &&
+				len(m.Endpoints) >= 2
+		})
+		for _, e := range m.Endpoints { // the network may have two families
+			if e.Port != 8080 || e.Container != "web" || e.Address == "" || !strings.HasPrefix(e.Server, "web-") {
+				t.Errorf("got %+v", m.Endpoints)
+			}
+		}
+		return []string{m.Members[0].ObjectID, m.Members[1].ObjectID}
+	}
+	first := ready(r.put(t, spec("registry.example.com/web:1")))
+	second := ready(r.put(t, spec("registry.example.com/web:2")))
+	for n, id := range second {
+		absent(t, nova, "servers/"+first[n])
+		if now := serverOf(t, nova, id); now.Status != "ACTIVE" || now.Name != fmt.Sprintf("web-%d", n) {
+			t.Errorf("Nova has %+v", now)
+		}
+		if config := testkit.UserData(t, id); !strings.Contains(config, "podman-kube@-etc-cloudfn-pod.yaml.service") {
+			t.Errorf("its user_data are %s", config)
+		}
+	}
+	r.delete(t)
+	absent(t, nova, "servers/"+second[0])
+}
+
 // isSameSet reports whether two lists have the same elements, each once.
 func isSameSet(a, b []string) bool {
 	return slices.Equal(slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b)))
@@ -274,7 +316,7 @@ func TestManagedKindsRefused(t *testing.T) {
 		return client.Do(t, http.MethodPut, "/v1/managed/"+kind+"/a?dry_run=true", fmt.Sprintf(`{"spec": %s}`, spec),
 			"Content-Type", "application/json")
 	}
-	for _, kind := range []string{"Pod", "PodDeployment", "CI", "CD"} {
+	for _, kind := range []string{"CI", "CD"} {
 		refused(t, kind, put(kind, "{}"), http.StatusUnprocessableEntity, `"unsupported_kind"`)
 	}
 	for kind, spec := range lacked {

@@ -9,7 +9,7 @@ import { filter, keep } from './address.js';
 const path = (r) => `/v1/managed/${r.kind}/${r.name}`;
 const link = (r) => `#/managed/${r.kind}.${r.name}`;
 const kinds = [['', 'All'], ['VirtualMachineDeployment', 'Deployments'], ['VirtualMachine', 'Servers'],
-  ['Volume', 'Volumes'], ['Image', 'Images'], ['Loadbalancer', 'Load balancers'], ['Secret', 'Secrets'],
+  ['PodDeployment', 'Pod deployments'], ['Pod', 'Pods'], ['Volume 'Volumes'], ['Image', 'Images'], ['Loadbalancer', 'Load balancers'], ['Secret', 'Secrets'],
   ['Configmap', 'Files']];
 /** kindName is a kind that may be broken between its words. */
 const kindName = (r) => r.kind.split(/(?=[A-Z])/).flatMap((word) => [el('wbr'), word]);
@@ -23,7 +23,8 @@ export function view({ id, refresh, go }) {
   return name ? one({ kind, name }, refresh, go) : all(refresh);
 }
 
-const ready = (r) => (r.kind === 'VirtualMachineDeployment'
+const isDeployment = (r) => r.kind.endsWith('Deployment');
+const ready = (r) => (isDeployment(r)
   ? `${r.members.filter((m) => m.status === 'ready').length} of ${r.spec.count}` : '');
 
 function all(refresh) {
@@ -121,10 +122,12 @@ function one(at, refresh, go) {
   const drift = table('What others have changed', [['Field'], ['Declared', 'wrap'], ['Actual', 'wrap']]);
   const members = table('Members', [['Object', 'mono wrap'], ['Status'], ['Revision', 'n'], ['Node'],
     ['What is wrong', 'wrap']]);
+  const endpoints = table('Endpoints', [['Container'], ['Server'], ['Address', 'mono'], ['Port', 'n'], ['Protocol']]);
   const revisions = table('Revisions',
     [['Revision'], ['Repeats'], ['Made'], ['By', 'mono wrap'], ['Actions', 'acting']]);
   const compared = comparison(at);
-  const parts = [['Conditions', conditions], ['Drift', drift], ['Members', members], ['Revisions', revisions]]
+  const parts = [['Conditions', conditions], ['Drift', drift], ['Members', members], ['Endpoints', endpoints],
+    ['Revisions', revisions]]
     .map(([title, list]) => ({ list, title: el('h2', {}, title) }));
   parts.forEach((p) => { p.title.hidden = p.list.node.hidden = true; });
   const crumb = el('p', { class: 'crumb' }, el('a', { href: '#/managed' }, 'Managed'));
@@ -161,7 +164,7 @@ function one(at, refresh, go) {
 
   function draw(r) {
     const isLeaving = r.status === 'deleting';
-    swap(head, heading(r.name, mark(r.status), !isLeaving && r.kind === 'VirtualMachineDeployment'
+    swap(head, heading(r.name, mark(r.status), !isLeaving && isDeployment(r)
       ? button('Scale', scale(r), { key: 'scale' }) : null,
     isLeaving ? null : button('Delete', remove(r), { kind: 'danger', key: 'delete' })));
     set(body, r.status_reason && r.status !== 'ready' ? el('p', { class: 'note bad' }, r.status_reason) : null,
@@ -211,7 +214,10 @@ function one(at, refresh, go) {
     keyed(members.body, found.members, (m) => m.id, (m) => members.row(
       el('span', { title: m.object_id || null }, m.name), mark(m.status), m.revision,
       m.node || '–', m.reason ? el('span', { class: 'error' }, m.reason) : null));
-    [found.conditions, found.drift, found.members, [found]].forEach((items, n) => {
+    const reached = found.endpoints || [];
+    keyed(endpoints.body, reached, (e) => Object.values(e).join(), (e) => endpoints.row(e.container, e.server, e.address,
+      e.port, e.protocol));
+    [found.conditions, found.drift, found.members, reached, [found]].forEach((items, n) => {
       parts[n].title.hidden = parts[n].list.node.hidden = !items.length;
     });
     compared.node.hidden = false;

@@ -790,6 +790,20 @@ type Drift struct {
 	Member *UUID `json:"member,omitempty"`
 }
 
+// Endpoint defines model for Endpoint.
+type Endpoint struct {
+	Address   string           `json:"address"`
+	Container string           `json:"container"`
+	Port      int              `json:"port"`
+	Protocol  EndpointProtocol `json:"protocol"`
+
+	// Server The name of the pod's server.
+	Server string `json:"server"`
+}
+
+// EndpointProtocol defines model for Endpoint.Protocol.
+type EndpointProtocol string
+
 // EventType defines model for EventType.
 type EventType string
 
@@ -1151,6 +1165,9 @@ type Managed struct {
 	CreatedAt Time    `json:"created_at"`
 	Drift     []Drift `json:"drift"`
 
+	// Endpoints Of a pod's containers.
+	Endpoints *[]Endpoint `json:"endpoints,omitempty"`
+
 	// Flavor The template it began with.
 	Flavor *string `json:"flavor,omitempty"`
 
@@ -1181,8 +1198,8 @@ type Managed struct {
 	SecretFields *[]string `json:"secret_fields,omitempty"`
 
 	// Spec What a resource is declared to be, by its kind: MachineSpec of VirtualMachine, DeploymentSpec of
-	// VirtualMachineDeployment, VolumeSpec, ImageSpec, BalancerSpec of Loadbalancer, SecretSpec, ConfigmapSpec. Unknown
-	// fields are refused. In a request a field that is null counts as absent.
+	// VirtualMachineDeployment, PodSpec, PodDeploymentSpec, VolumeSpec, ImageSpec, BalancerSpec of Loadbalancer,
+	// SecretSpec, ConfigmapSpec. Unknown fields are refused. In a request a field that is null counts as absent.
 	Spec Spec `json:"spec"`
 
 	// Status `degraded`: a deployment lacks servers, or others have changed something. `error`: it is tried again after a pause,
@@ -1256,8 +1273,8 @@ type ManagedRevision struct {
 	SecretFields *[]string `json:"secret_fields,omitempty"`
 
 	// Spec What a resource is declared to be, by its kind: MachineSpec of VirtualMachine, DeploymentSpec of
-	// VirtualMachineDeployment, VolumeSpec, ImageSpec, BalancerSpec of Loadbalancer, SecretSpec, ConfigmapSpec. Unknown
-	// fields are refused. In a request a field that is null counts as absent.
+	// VirtualMachineDeployment, PodSpec, PodDeploymentSpec, VolumeSpec, ImageSpec, BalancerSpec of Loadbalancer,
+	// SecretSpec, ConfigmapSpec. Unknown fields are refused. In a request a field that is null counts as absent.
 	Spec Spec `json:"spec"`
 
 	// UserID Who declared it.
@@ -1801,8 +1818,8 @@ type ResourceFlavor struct {
 	Provider string `json:"provider"`
 
 	// Spec What a resource is declared to be, by its kind: MachineSpec of VirtualMachine, DeploymentSpec of
-	// VirtualMachineDeployment, VolumeSpec, ImageSpec, BalancerSpec of Loadbalancer, SecretSpec, ConfigmapSpec. Unknown
-	// fields are refused. In a request a field that is null counts as absent.
+	// VirtualMachineDeployment, PodSpec, PodDeploymentSpec, VolumeSpec, ImageSpec, BalancerSpec of Loadbalancer,
+	// SecretSpec, ConfigmapSpec. Unknown fields are refused. In a request a field that is null counts as absent.
 	Spec Spec `json:"spec"`
 
 	// UpdatedAt RFC 3339 in UTC.
@@ -2345,8 +2362,8 @@ type Slot struct {
 }
 
 // Spec What a resource is declared to be, by its kind: MachineSpec of VirtualMachine, DeploymentSpec of
-// VirtualMachineDeployment, VolumeSpec, ImageSpec, BalancerSpec of Loadbalancer, SecretSpec, ConfigmapSpec. Unknown
-// fields are refused. In a request a field that is null counts as absent.
+// VirtualMachineDeployment, PodSpec, PodDeploymentSpec, VolumeSpec, ImageSpec, BalancerSpec of Loadbalancer,
+// SecretSpec, ConfigmapSpec. Unknown fields are refused. In a request a field that is null counts as absent.
 type Spec map[string]interface{}
 
 // Stats defines model for Stats.

@@ -66,7 +66,7 @@ func TestErrors(t *testing.T) {
 		"kind: Volume":            "a.yaml: document 1: name is missing",
 		"name: x":                 "a.yaml: document 1: kind is missing: it is one of ResourceFlavor, Secret,",
 		"kind: Volumes\nname: x":  `a.yaml: document 1: kind: unknown kind "Volumes"; expected one of ResourceFlavor,`,
-		"kind: Pod\nname: x":      "a.yaml: document 1: kind: Pod is not supported: OpenStack has no service for it",
+		"kind: CI\nname: x":       "a.yaml: document 1: kind: CI is not supported: OpenStack has no service for it",
 		"kind: Volume\nname: x\nlables: {}": `a.yaml: document 1: lables: unknown field of a Volume; did you mean ` +
 			`"labels"?`,
 		"kind: Volume\nname: x\nshade: {}": "a.yaml: document 1: shade: unknown field of a Volume; expected one of " +

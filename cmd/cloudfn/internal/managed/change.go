@@ -187,8 +187,9 @@ func scale(a *cli.App) *cobra.Command {
 	var wait cli.Wait
 	cmd := one(a, "scale", "COUNT", "Change how many servers a deployment has", "getManaged putManaged", 1,
 		func(cmd *cobra.Command, r Reference, rest []string) error {
-			if r.Kind != string(domain.KindDeployment) {
-				return exit.Usagef("only a %s has a count, and not a %s", domain.KindDeployment, r.Kind)
+			if !domain.Kind(r.Kind).IsDeployment() {
+				return exit.Usagef("only a %s or %s has a count, and not a %s", domain.KindDeployment,
+					domain.KindPodDeployment, r.Kind)
 			}
 			if len(rest) == 0 {
 				return exit.Usagef("the count is missing: give the number of servers behind the name")

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"slices"
 	"strconv"
@@ -262,6 +263,11 @@ var memberTable = output.Table[api.Member]{
 	Columns: []string{"NAME", "STATUS*", "REVISION", "NODE", "REASON", "OBJECT+:object_id", "MEMBER+:id"},
 }
 
+var endpointTable = output.Table[api.Endpoint]{
+	Columns: []string{"CONTAINER", "SERVER", "ADDRESS", "PORT", "PROTOCOL"},
+	Name:    func(e api.Endpoint) string { return net.JoinHostPort(e.Address, strconv.Itoa(e.Port)) },
+}
+
 func driftTable(members []api.Member) output.Table[api.Drift] {
 	return output.Table[api.Drift]{
 		Columns: []string{"DRIFT:field", "DECLARED", "ACTUAL", "NAME", "MEMBER+"},
@@ -281,10 +287,11 @@ func driftTable(members []api.Member) output.Table[api.Drift] {
 	}
 }
 
-// below prints the conditions of a resource, its objects, what others have changed, and its spec.
+// below prints the conditions of a resource, its objects, where its containers are reached, what others have changed, and its spec.
 func below(a *cli.App, m api.Item[api.Managed]) error {
 	return errors.Join(output.Below(&a.Print, m.Value.Conditions, conditionTable),
 		output.Below(&a.Print, m.Value.Members, memberTable),
+		output.Below(&a.Print, domain.Deref(m.Value.Endpoints), endpointTable),
 		output.Below(&a.Print, m.Value.Drift, driftTable(m.Value.Members)), PrintSpec(a, m.Raw))
 }
 

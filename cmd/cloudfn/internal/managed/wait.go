@@ -103,8 +103,10 @@ func withFollowers(ctx context.Context, a *cli.App, targets []*Target) ([]*Targe
 		}
 		switch changed[t.Reference] = true; domain.Kind(t.Kind) {
 		case domain.KindConfigmap:
-			kinds[domain.KindMachine], kinds[domain.KindDeployment] = true, true
-		case domain.KindMachine, domain.KindDeployment:
+			for _, kind := range domain.ServerKinds() {
+				kinds[kind] = true
+			}
+		case domain.KindMachine, domain.KindDeployment, domain.KindPodDeployment:
 			kinds[domain.KindBalancer] = true
 		}
 	}
@@ -149,6 +151,7 @@ func followed(m api.Managed) (all []Reference) {
 	for _, one := range listeners {
 		if listener, ok := one.(map[string]any); ok && m.ObservedRevision > 0 {
 			names(domain.KindDeployment, []any{listener["deployment"]})
+			names(domain.KindPodDeployment, []any{listener["pods"]})
 			names(domain.KindMachine, listener["machines"])
 		}
 	}

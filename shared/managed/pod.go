@@ -1,0 +1,126 @@
+package managed
+
+import (
+	"encoding/json"
+	"maps"
+	"slices"
+	"strconv"
+
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+// podFile is the pod of a server in Kubernetes' form, which Podman plays (podman-kube-play(1)). It contains the
+// environment of its containers.
+const podFile = "/etc/cloudfn/pod.yaml"
+
+// podConfig is cloud-init's part of a pod: Podman's own unit starts it at each boot.
+var podConfig = map[string]any{
+	"package_update": true,
+	"packages":       []string{"podman"},
+	"runcmd": [][]string{
+		{"systemctl", "daemon-reload"}, {"systemctl", "enable", "--now", "--no-block", podUnit},
+	},
+}
+
+const (
+	// podUnit is podman-kube@, which Podman has since 4.2, with podFile as its instance (systemd-escape(1)).
+	podUnit = "podman-kube@-etc-cloudfn-pod.yaml.service"
+
+	// podDropIn lets the unit pull images for longer than systemd's 90 s, and again after a failure. What fails is in the
+	// server's console log.
+	podDropIn     = "/etc/systemd/system/" + podUnit + ".d/cloudfn.conf"
+	podDropInText = `[Service]
+TimeoutStartSec=infinity
+Restart=on-failure
+RestartSec=15
+StandardOutput=journal+console
+StandardError=journal+console
+`
+)
+
+// restartPolicies are Kubernetes', by the words of the API.
+var restartPolicies = map[string]string{"": "Always", "always": "Always", "on_failure": "OnFailure", "never": "Never"}
+
+// The parts of a Kubernetes pod that are declared (kubernetes.io, Pod v1 core).
+type (
+	kubePod struct {
+		APIVersion string            `json:"apiVersion"`
+		Kind       string            `json:"kind"`
+		Metadata   map[string]string `json:"metadata"`
+		Spec       kubePodSpec       `json:"spec"`
+	}
+	kubePodSpec struct {
+		HostNetwork   bool            `json:"hostNetwork"`
+		RestartPolicy string          `json:"restartPolicy"`
+		Volumes       []kubeVolume    `json:"volumes,omitempty"`
+		Containers    []kubeContainer `json:"containers"`
+	}
+	kubeVolume struct {
+		Name     string            `json:"name"`
+		HostPath map[string]string `json:"hostPath"`
+	}
+	kubeMount struct {
+		Name      string `json:"name"`
+		MountPath string `json:"mountPath"`
+		ReadOnly  bool   `json:"readOnly,omitempty"`
+	}
+	kubeContainer struct {
+		Name      string           `json:"name"`
+		Image     string           `json:"image"`
+		Command   []string         `json:"command,omitempty"`
+		Args      []string         `json:"args,omitempty"`
+		Env       []kubeVariable   `json:"env,omitempty"`
+		Ports     []map[string]any `json:"ports,omitempty"`
+		Mounts    []kubeMount      `json:"volumeMounts,omitempty"`
+		Resources map[string]any   `json:"resources,omitempty"`
+	}
+	kubeVariable struct {
+		Name  string `json:"name"`
+		Value string `json:"value"`
+	}
+)
+
+// PodFiles are the files of a server that runs the pod. The same pod has the same files.
+func PodFiles(p domain.PodTemplate) map[string]string {
+	if len(p.Containers) == 0 {
+		return map[string]string{}
+	}
+	pod := kubePod{
+		APIVersion: "v1", Kind: "Pod", Metadata: map[string]string{"name": "pod"},
+		Spec: kubePodSpec{HostNetwork: true, RestartPolicy: restartPolicies[p.Restart]},
+	}
+	for _, c := range p.Containers {
+		out := kubeContainer{Name: c.Name, Image: c.Image, Command: c.Command, Args: c.Args}
+		for _, name := range slices.Sorted(maps.Keys(c.Env)) {
+			out.Env = append(out.Env, kubeVariable{name, c.Env[name]})
+		}
+		for _, port := range c.Ports {
+			one := map[string]any{"containerPort": port.Port}
+			if port.Protocol != "" {
+				one["protocol"] = port.Protocol
+			}
+			out.Ports = append(out.Ports, one)
+		}
+		for _, m := range c.Mounts {
+			name := "mount-" + strconv.Itoa(len(pod.Spec.Volumes))
+			pod.Spec.Volumes = append(pod.Spec.Volumes, kubeVolume{name, map[string]string{"path": m.Source}})
+			out.Mounts = append(out.Mounts, kubeMount{name, m.Target, m.ReadOnly})
+		}
+		limits := map[string]string{}
+		if c.Resources.CPUs > 0 {
+			limits["cpu"] = strconv.FormatFloat(c.Resources.CPUs, 'f', -1, 64)
+		}
+		if c.Resources.MemoryMB > 0 {
+			limits["memory"] = strconv.Itoa(c.Resources.MemoryMB) + "Mi"
+		}
+		if len(limits) > 0 {
+			out.Resources = map[string]any{"limits": limits}
+		}
+		pod.Spec.Containers = append(pod.Spec.Containers, out)
+	}
+	text, err := json.Marshal(pod) // YAML, too
+	if err != nil {
+		return map[string]string{}
+	}
+	return map[string]string{podFile: string(text) + "\n", podDropIn: podDropInText}
+}
