@@ -244,7 +244,7 @@ func (w *world) tryKinds(t *testing.T, roles []string) map[domain.Kind]bool {
 		domain.KindMachine: machine, domain.KindDeployment: deployment,
 		domain.KindPod:           domain.PodSpec{MachineSpec: machine, PodTemplate: pod},
 		domain.KindPodDeployment: domain.PodDeploymentSpec{DeploymentSpec: deployment, PodTemplate: pod},
-		domain.KindVolume: domain.VolumeSpec{SizeGB: 1},
+		domain.KindVolume:        domain.VolumeSpec{SizeGB: 1},
 		domain.KindImage: domain.ImageSpec{
 			DiskFormat: "raw", ContainerFormat: "bare", Content: "YQ==",
 		},

@@ -31,7 +31,7 @@ type Volume struct {
 	domain.VolumeTask
 
 	ProjectID string // a volume of another project counts as deleted, also for admins
-	ServerID  string // "" = there is none any more
+	ServerID  string // "" = it was deleted
 }
 
 // Attach does the next step until the server has the volume. isDone reports that it was the last one. That Nova may
@@ -175,7 +175,7 @@ func (v Volume) snapshot(
 	return out, all[n].Status == "available", nil
 }
 
-// find finds the volume. ok is false if there is none. A new one that was never attached is found by its mark: another
+// find finds the volume. ok is false without one. A new one that was never attached is found by its mark: another
 // one may have replaced it. Of several, which a lost response does not make, it is the oldest.
 func (v Volume) find(ctx context.Context, cloud VolumeCloud) (found domain.Volume, ok bool, err error) {
 	if v.ID != "" && (v.IsUsed || !v.IsNew) {

@@ -55,7 +55,7 @@ type VolumeTask struct {
 // ActionOutcome is what AttachVolume and DetachVolume have made or found, also if they fail later.
 type ActionOutcome struct {
 	VolumeID   string `json:"volume_id,omitempty"`
-	SnapshotID string `json:"snapshot_id,omitempty"` // "" = there is none
+	SnapshotID string `json:"snapshot_id,omitempty"` // "" = none
 	IsUsed     bool   `json:"used,omitempty"`        // Nova may have attached the volume
 }
 

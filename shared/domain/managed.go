@@ -21,11 +21,11 @@ const (
 	// The containers of a pod run on a server of its own.
 	KindPod           Kind = "Pod"
 	KindPodDeployment Kind = "PodDeployment"
-	KindVolume     Kind = "Volume"
-	KindImage      Kind = "Image"
-	KindBalancer   Kind = "Loadbalancer"
-	KindSecret     Kind = "Secret"
-	KindConfigmap  Kind = "Configmap"
+	KindVolume        Kind = "Volume"
+	KindImage         Kind = "Image"
+	KindBalancer      Kind = "Loadbalancer"
+	KindSecret        Kind = "Secret"
+	KindConfigmap     Kind = "Configmap"
 )
 
 // IsServer reports whether the objects of the kind are servers.
@@ -38,7 +38,9 @@ func (k Kind) IsDeployment() bool { return k == KindDeployment || k == KindPodDe
 func (k Kind) IsPod() bool { return k == KindPod || k == KindPodDeployment }
 
 // ServerKinds lists the kinds whose objects are servers.
-func ServerKinds() []Kind { return slices.DeleteFunc(Kinds(), func(k Kind) bool { return !k.IsServer() }) }
+func ServerKinds() []Kind {
+	return slices.DeleteFunc(Kinds(), func(k Kind) bool { return !k.IsServer() })
+}
 
 // Kinds lists the managed kinds in the order in which they can be created: none needs a later one.
 func Kinds() []Kind {

@@ -9,8 +9,8 @@ import { filter, keep } from './address.js';
 const path = (r) => `/v1/managed/${r.kind}/${r.name}`;
 const link = (r) => `#/managed/${r.kind}.${r.name}`;
 const kinds = [['', 'All'], ['VirtualMachineDeployment', 'Deployments'], ['VirtualMachine', 'Servers'],
-  ['PodDeployment', 'Pod deployments'], ['Pod', 'Pods'], ['Volume 'Volumes'], ['Image', 'Images'], ['Loadbalancer', 'Load balancers'], ['Secret', 'Secrets'],
-  ['Configmap', 'Files']];
+  ['PodDeployment', 'Pod deployments'], ['Pod', 'Pods'], ['Volume', 'Volumes'], ['Image', 'Images'],
+  ['Loadbalancer', 'Load balancers'], ['Secret', 'Secrets'], ['Configmap', 'Files']];
 /** kindName is a kind that may be broken between its words. */
 const kindName = (r) => r.kind.split(/(?=[A-Z])/).flatMap((word) => [el('wbr'), word]);
 const labels = (r) => Object.entries(r.labels || {}).map(([k, v]) => `${k}=${v}`).join(', ');
@@ -215,8 +215,8 @@ function one(at, refresh, go) {
       el('span', { title: m.object_id || null }, m.name), mark(m.status), m.revision,
       m.node || '–', m.reason ? el('span', { class: 'error' }, m.reason) : null));
     const reached = found.endpoints || [];
-    keyed(endpoints.body, reached, (e) => Object.values(e).join(), (e) => endpoints.row(e.container, e.server, e.address,
-      e.port, e.protocol));
+    keyed(endpoints.body, reached, (e) => Object.values(e).join(), (e) => endpoints.row(e.container, e.server,
+      e.address, e.port, e.protocol));
     [found.conditions, found.drift, found.members, reached, [found]].forEach((items, n) => {
       parts[n].title.hidden = parts[n].list.node.hidden = !items.length;
     });

@@ -2,7 +2,8 @@
 
 -- A lease may reserve volumes for its instances.
 alter table reservations drop constraint reservations_type_check;
-alter table reservations add constraint reservations_type_check check (type in ('instance', 'host', 'volume')) not valid;
+alter table reservations add constraint reservations_type_check
+    check (type in ('instance', 'host', 'volume')) not valid;
 
 -- Of type volume: domain.LeasedVolume.
 alter table reservations add column volume jsonb;
