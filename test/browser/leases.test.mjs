@@ -170,6 +170,7 @@ test('a volume is made for one of two instances, and deleted at the end', { time
   await instance.selectOption('disks-2');
   await page.getByLabel('At the end of the lease').selectOption('delete');
   await page.getByLabel('Size in GB').fill('0');
+  await picture(page, 'lease-form-volume');
   await faultless(page, 'lease form with a volume');
   await page.getByRole('button', { name: 'Reserve' }).click();
   await page.getByLabel('Size in GB').and(page.locator('[aria-invalid]')).waitFor();
