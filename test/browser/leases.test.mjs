@@ -160,7 +160,6 @@ test('a volume is made for one of two instances, and deleted at the end', { time
   await page.getByRole('link', { name: 'New lease' }).click();
   await page.getByRole('radio', { name: 'Instances' }).check();
   await page.getByLabel('Name').fill('with a disk');
-  await page.getByLabel('At the end', { exact: true }).selectOption('stop');
   await page.getByRole('checkbox', { name: /^disks-1/ }).check();
   await page.getByRole('button', { name: 'Add a volume' }).click();
   const instance = page.getByLabel('Instance', { exact: true });
