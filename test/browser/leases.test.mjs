@@ -151,6 +151,50 @@ test('a server shows how long its lease lasts, and ends it', { timeout: 3 * time
   await close();
 });
 
+test('a volume is made for one of two instances, and deleted at the end', { timeout: 3 * timeLimit }, async () => {
+  const { page, close } = await visit(chrome, { expected: [400, 422] });
+  await order(page, { name: 'disks', count: '2' });
+  for (const name of ['disks-1', 'disks-2'])
+    await row(page, name).getByText('active').first().waitFor({ timeout: timeLimit });
+  await open(page, 'Leases');
+  await page.getByRole('link', { name: 'New lease' }).click();
+  await page.getByRole('radio', { name: 'Instances' }).check();
+  await page.getByLabel('Name').fill('with a disk');
+  await page.getByRole('checkbox', { name: /^disks-1/ }).check();
+  await page.getByRole('button', { name: 'Add a volume' }).click();
+  const instance = page.getByLabel('Instance', { exact: true });
+  await page.getByLabel('Volume', { exact: true }).and(page.locator(':focus')).waitFor();
+  assert.ok(await instance.isHidden(), 'one instance is no choice');
+  await page.getByRole('checkbox', { name: /^disks-2/ }).check();
+  await instance.selectOption('disks-2');
+  await page.getByLabel('At the end of the lease').selectOption('delete');
+  await page.getByLabel('Size in GB').fill('0');
+  await picture(page, 'lease-form-volume');
+  await faultless(page, 'lease form with a volume');
+  await page.getByRole('button', { name: 'Reserve' }).click();
+  await page.getByLabel('Size in GB').and(page.locator('[aria-invalid]')).waitFor();
+  await page.getByLabel('Size in GB').fill('1');
+  await page.getByRole('button', { name: 'Add a volume' }).click();
+  await page.getByRole('button', { name: 'Remove the volume' }).nth(1).click();
+  const sent = page.waitForRequest((r) => r.method() === 'POST' && r.url().endsWith('/v1/leases'));
+  await page.getByRole('button', { name: 'Reserve' }).click();
+  const [first, second, volume, ...more] = (await sent).postDataJSON().reservations;
+  assert.deepEqual([first.type, second.type, more], ['instance', 'instance', []]);
+  assert.deepEqual(volume, { type: 'volume', size_gb: 1, on_end: 'delete', instance_id: volume.instance_id });
+  assert.ok([first, second].some((r) => r.instance_id === volume.instance_id));
+  await page.getByText('2 instances, 1 volume').waitFor();
+  const reserved = page.getByRole('row').filter({ hasText: /Volume [0-9a-f-]{36}, at the end deleted/ });
+  await reserved.getByText('active').waitFor({ timeout: timeLimit });
+  await settled(page);
+  await picture(page, 'lease-volume');
+  await faultless(page, 'lease with a volume');
+  await page.getByRole('button', { name: 'End now with a disk' }).click();
+  await page.getByRole('dialog').getByText('Its volumes are detached: deleted.', { exact: false }).waitFor();
+  await page.getByRole('dialog').getByRole('button', { name: 'End the lease' }).click();
+  await reserved.getByText('ended').waitFor({ timeout: timeLimit });
+  await close();
+});
+
 test('a lease that ends badly gets another end', { timeout: timeLimit }, async () => {
   const { page, close } = await visit(chrome);
   await open(page, 'Leases');

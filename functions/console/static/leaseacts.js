@@ -3,6 +3,7 @@ import { el, button, say } from './dom.js';
 import { age } from './lists.js';
 import { call, versionOf } from './api.js';
 import { confirm, ask, labelled } from './dialogs.js';
+import { volumeEnds } from './leasevolumes.js';
 
 /** ends says what happens to servers when their lease ends. */
 export const ends = { shelve: 'its servers are shelved, and keep their disks', stop: 'its servers are stopped',
@@ -56,7 +57,7 @@ export function acts(lease, done, quiet) {
   };
   const whenCancelled = [has('host') && 'Its hosts are free for others.',
     has('instance') && 'Its instances are as before: those that ran start again.'];
-  const whenEnded = [`At its end ${ends[lease.on_end]}.`, has('host') && 'Its hosts are returned.'];
+  const whenEnded = [`At its end ${ends[lease.on_end]}.`, volumeEnds(lease), has('host') && 'Its hosts are returned.'];
   const end = () => confirm(isPending ? `Cancel ${lease.name}?` : `End ${lease.name} now?`,
     (isPending ? whenCancelled : whenEnded).filter(Boolean).join(' '), isPending ? 'Cancel the lease' : 'End the lease',
   async () => {

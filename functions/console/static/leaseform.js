@@ -1,7 +1,8 @@
-// The form for a lease: of hosts, with the times at which they are free, or of instances.
+// The form for a lease: of hosts, with the times at which they are free, or of instances and their volumes.
 import { el, set, heading, uid, choice, button, say } from './dom.js';
 import { get, call } from './api.js';
 import { onEnds } from './leaseacts.js';
+import { volumeFields } from './leasevolumes.js';
 import { during } from './timeline.js';
 
 const HOUR = 3600_000;
@@ -32,7 +33,9 @@ export function view({ go }) {
   el('div', { class: 'pair' }, field('vcpus', 'vCPUs of each', number({ placeholder: 'any' }), '(at least)'),
     field('ram_mb', 'Memory of each, in MiB', number({ placeholder: 'any' }), '(at least)')),
   el('div', { class: 'row' }, button('When are they free?', find)), free);
-  const ofInstances = el('div', {}, field('instance_id', 'Instances', el('fieldset', { class: 'many' })));
+  const volumes = volumeFields(() => chosen().map((id) => [id, instances.find((s) => s.instance.id === id).name]));
+  const ofInstances = el('div', { class: 'stack' },
+    field('instance_id', 'Instances', el('fieldset', { class: 'many', onchange: volumes.update })), volumes.node);
   ofInstances.hidden = true;
   const form = el('form', { class: 'card form', novalidate: true, onsubmit: submit },
     field('name', 'Name', text({ maxlength: 255, required: true, placeholder: 'workshop' })),
@@ -54,9 +57,11 @@ export function view({ go }) {
   f.on_end.input.querySelector('[value=stop]').disabled = true; // a stopped server would keep its host
   const node = el('div', {}, el('p', { class: 'crumb' }, el('a', { href: '#/leases' }, 'Leases')), heading('New lease'),
     form, el('p', { class: 'soft' }, 'A lease of hosts gives whole hosts to the project. A lease of instances promises '
-      + 'time, not capacity: they are shelved until its start, and started then if Nova finds room.'));
+      + 'time, not capacity: they are shelved until its start, and started then if Nova finds room. Volumes are '
+      + 'attached once their instances run.'));
 
   const value = (name) => f[name].input.value.trim();
+  const chosen = () => [...f.instance_id.input.querySelectorAll(':checked')].map((i) => i.value);
   const instant = (name) => `${value(name)}:00Z`;
 
   function body() {
@@ -64,8 +69,7 @@ export function view({ go }) {
     if (value('start')) b.start = instant('start');
     if (value('end')) b.end = instant('end');
     if (kind === 'instance') {
-      b.reservations = [...f.instance_id.input.querySelectorAll(':checked')].map((i) => (
-        { type: 'instance', instance_id: i.value }));
+      b.reservations = [...chosen().map((id) => ({ type: 'instance', instance_id: id })), ...volumes.body()];
       return b;
     }
     const host = { type: 'host' };
@@ -76,6 +80,7 @@ export function view({ go }) {
 
   function clear() {
     set(report);
+    volumes.clear();
     for (const { input, said } of Object.values(f)) {
       input.removeAttribute('aria-invalid');
       set(said);
@@ -87,6 +92,10 @@ export function view({ go }) {
     let first = null;
     const faults = problem.errors.length ? problem.errors : [{ field: '', detail: problem.message }];
     for (const { field: path, detail } of faults) {
+      const [, nth, inner] = /^reservations\[(\d+)\]\.?(.*)/.exec(path) || [];
+      const ofVolume = kind === 'instance' && nth ? volumes.blame(nth - chosen().length, inner, detail) : null;
+      first ||= ofVolume;
+      if (ofVolume) continue;
       const at = f[path.replace(/^reservations(\[\d+\])?\.?/, '')]
         || (path.startsWith('reservations') && kind === 'instance' ? f.instance_id : null);
       if (!at) {

@@ -5,6 +5,7 @@ import { get, listing } from './api.js';
 import { mark, kindOf, inMotion } from './state.js';
 import { timeline, during } from './timeline.js';
 import { acts, ends, isSoon, left, release } from './leaseacts.js';
+import { volumeText } from './leasevolumes.js';
 import { view as form } from './leaseform.js';
 import { filter, keep } from './address.js';
 import { view as hosts } from './hosts.js';
@@ -23,8 +24,9 @@ const plural = (n, word) => `${n} ${word}${n === 1 ? '' : 's'}`;
 /** reserves says what a lease reserves. */
 function reserves(lease) {
   const of = (type) => lease.reservations.filter((r) => r.type === type);
-  const wanted = of('host').reduce((n, r) => n + (r.hosts ?? r.min), 0), n = of('instance').length;
-  return [wanted ? plural(wanted, 'host') : '', n ? plural(n, 'instance') : ''].filter(Boolean).join(', ');
+  const hosts = of('host').reduce((n, r) => n + (r.hosts ?? r.min), 0);
+  return [[hosts, 'host'], [of('instance').length, 'instance'], [of('volume').length, 'volume']]
+    .filter(([n]) => n).map(([n, word]) => plural(n, word)).join(', ');
 }
 
 /** troubles are what is wrong with a lease, in words. */
@@ -102,8 +104,11 @@ function one(id, me, refresh) {
       ['Made', [age(lease.created_at), ' ago']], ['Id', el('span', { class: 'mono' }, lease.id)]])));
   }
 
-  const what = (r) => (r.type === 'instance' ? el('span', {}, 'Instance ', el('span', { class: 'mono' }, r.instance_id))
-    : `${plural(r.hosts ?? 0, 'host')}, requested ${r.min === r.max ? r.min : `${r.min} to ${r.max}`}`);
+  function what(r) {
+    if (r.type === 'instance') return el('span', {}, 'Instance ', el('span', { class: 'mono' }, r.instance_id));
+    if (r.type === 'volume') return volumeText(r);
+    return `${plural(r.hosts ?? 0, 'host')}, requested ${r.min === r.max ? r.min : `${r.min} to ${r.max}`}`;
+  }
 
   async function load() {
     let lease;

@@ -106,7 +106,7 @@ export default {
     "cloudfn keypairs create NAME"
   ],
   "createLease": [
-    "cloudfn leases create NAME (--hosts N | --instance SERVER) (--end WHEN | --duration TIME)"
+    "cloudfn leases create NAME (--hosts N | --instance SERVER [--volume VOLUME]) (--end WHEN | --duration TIME)"
   ],
   "createNodeToken": [
     "cloudfn nodes token NODE"

@@ -21,15 +21,19 @@ import (
 func create(a *cli.App) *cobra.Command {
 	var f follow
 	cmd := &cobra.Command{
-		Use:   "create NAME (--hosts N | --instance SERVER) (--end WHEN | --duration TIME)",
+		Use:   "create NAME (--hosts N | --instance SERVER [--volume VOLUME]) (--end WHEN | --duration TIME)",
 		Short: "Create a lease", Args: cobra.ExactArgs(1),
-		Long: `Reserve hosts, instances or both for a period.
+		Long: `Reserve hosts, instances with volumes, or both for a period.
 
 A lease of hosts gives the project whole hosts: from its start only servers that are launched with the reservation land
 on them. A lease of instances promises time, not capacity: it shelves them until its start, starts them then, and does
-what --on-end says at the end.`,
+what --on-end says at the end.
+
+--volume attaches a volume to an instance once that runs: a new one, or an existing one. At the end, after what --on-end
+says, the volume is detached and kept; on-end=snapshot makes a snapshot of it, too, and on-end=delete deletes it.`,
 		Example: `  cloudfn leases create workshop --hosts 2..3 --vcpus 16 --start 7d --duration 2d --before-end 1h
   cloudfn leases create nightly --instance web --start 2027-01-01T20:00:00Z --duration 8h --on-end stop
+  cloudfn leases create batch --instance web --volume size=20,name=data,on-end=snapshot --duration 8h
   cloudfn leases create fast --hosts 1 --duration 8h \
     --capability 'cpu_info:arch = x86_64' --capability 'trait:HW_CPU_X86_AVX2 = required' --capability 'vcpus >= 32'`,
 		Annotations: cli.Calls("createLease"), ValidArgsFunction: cobra.NoFileCompletions,
@@ -56,6 +60,9 @@ what --on-end says at the end.`,
 	flags.StringSlice("flavor", nil, "flavors for the hosts, by id or name (default every public one that fits)")
 	flags.StringSlice("instance", nil, "instances: servers, by their names or ids")
 	a.CompleteFlag(cmd, "instance", instances(a))
+	flags.StringArray("volume", nil, "a volume for an instance: an existing one, by id, or the size in GB of a new "+
+		"one; or KEY=VALUE,... of size, type, name, id, on-end (keep, snapshot, delete), instance (the server that "+
+		"gets it, if there are several); may be repeated")
 	flags.Bool("dry-run", false, "only show the lease as it would be, or why it cannot be")
 	f.flags(cmd, "it is active")
 	return cmd
@@ -111,7 +118,11 @@ func request(cmd *cobra.Command, name string) (map[string]any, error) {
 		cli.SetBy(flags, "", fmt.Sprintf("instance:reservations[%d]", len(reservations)))
 		reservations = append(reservations, map[string]any{"type": domain.InstanceReservation, "instance_id": id})
 	}
-	if len(reservations) == 0 {
+	volumes, err := volumesOf(cmd, len(reservations))
+	if err != nil {
+		return nil, err
+	}
+	if reservations = append(reservations, volumes...); len(reservations) == 0 {
 		return nil, exit.Usagef("give what is to be reserved: --hosts, --instance, or both")
 	}
 	body["reservations"] = reservations

@@ -1,4 +1,4 @@
-// Package leases holds the commands for leases: periods for which instances and hosts are reserved.
+// Package leases holds the commands for leases: periods for which instances, volumes and hosts are reserved.
 package leases
 
 import (
@@ -60,13 +60,16 @@ var stepTable = output.Table[api.LeaseEvent]{
 	Columns: []string{"EVENT:type", "STATUS*", "DUE:due_at", "DONE:at", "RETRY:retry_at", "FAILED+:attempts"},
 }
 
-// reserves lists the reservations: hosts by their number, instances by their ids.
+// reserves lists the reservations: hosts by their number, instances and volumes by their ids.
 func reserves(l api.Lease) string {
 	var all []string
 	for _, r := range l.Reservations {
 		text := "instance " + domain.Deref(r.InstanceID)
-		if r.Type == api.ReservationTypeHost {
+		switch r.Type {
+		case api.ReservationTypeHost:
 			text = output.Count(domain.Deref(r.Hosts), "host") + " (reservation " + r.ID + ")"
+		case api.ReservationTypeVolume:
+			text = volumeText(r)
 		}
 		if r.Reason != nil {
 			text += ": " + reasonText(r.Reason)
@@ -112,11 +115,11 @@ func Command(a *cli.App) *cobra.Command {
 	retry := leases.Act(a, "retry", "Retry what has failed of a lease", "retryLease")
 	retry.Long = `Retry what has failed of a lease in error: its start, or its end. The end of a lease that is ending
 is tried now. What it does to instances is delegated again, by you.`
-	c := cli.Group("leases", "Reserve instances and hosts for a period",
+	c := cli.Group("leases", "Reserve instances, volumes and hosts for a period",
 		list(a), show(a), create(a), extend(a), update(a), end(a), retry, release(a),
 		availability(a), allocations(a))
-	c.Long = `Reserve instances and hosts for a period. LEASE is the id of a lease, or its name if no other lease that
-has not ended has the name.`
+	c.Long = `Reserve instances, volumes and hosts for a period. LEASE is the id of a lease, or its name if no other
+lease that has not ended has the name.`
 	return c
 }
 
@@ -130,8 +133,9 @@ func list(a *cli.App) *cobra.Command {
 		return servers.InstanceFlag(cmd, a, "instance")
 	}
 	a.CompleteFlag(cmd, "instance", instances(a))
-	cmd.Flags().String("type", "", "only those that reserve this: instance or host")
-	cli.Choices(cmd, "type", string(domain.InstanceReservation), string(domain.HostReservation))
+	cmd.Flags().String("type", "", "only those that reserve this: instance, host or volume")
+	cli.Choices(cmd, "type", string(domain.InstanceReservation), string(domain.HostReservation),
+		string(domain.VolumeReservation))
 	cli.LimitFlag(cmd, 0)
 	return cmd
 }
@@ -174,6 +178,20 @@ func endOf(l api.Lease) time.Time {
 func deletes(l api.Lease) bool {
 	return l.Status != api.LeaseStatusPending && l.Status != api.LeaseStatusEnding &&
 		(l.OnEnd == api.LeaseOnEnd(domain.OnEndDelete) || l.OnEnd == api.LeaseOnEnd(domain.OnEndSnapshotDelete))
+}
+
+// checkEnd is the refusal to end a lease without a confirmation, when that deletes data. onEnd replaces the lease's.
+func checkEnd(a *cli.App, l api.Lease, onEnd string) error {
+	switch {
+	case onEnd == string(domain.OnEndDelete), onEnd == string(domain.OnEndSnapshotDelete), onEnd == "" && deletes(l):
+		return exit.Usagef("the end of lease %s deletes its servers (on_end is %s): add --confirm-delete if you mean "+
+			"it, or change it first by %s leases update %s --on-end shelve",
+			l.Name, cmp.Or(onEnd, string(l.OnEnd)), a.Name, l.ID)
+	case onEnd != string(domain.OnEndNone) && deletesVolumes(l):
+		return exit.Usagef("the end of lease %s deletes volumes (their on_end is delete): add --confirm-delete if you "+
+			"mean it, or leave them attached by --on-end none", l.Name)
+	}
+	return nil
 }
 
 // ended are the statuses after which nothing follows.
@@ -281,15 +299,12 @@ func end(a *cli.App) *cobra.Command {
 				return err
 			}
 			onEnd, _ := cmd.Flags().GetString("on-end")
-			willDelete := onEnd == string(domain.OnEndDelete) || onEnd == string(domain.OnEndSnapshotDelete) ||
-				onEnd == "" && deletes(found.Value)
 			if l := found.Value; slices.Contains(ended, l.Status) {
 				a.Notef("Lease %s has been %s since %s.", output.Clean(l.Name), l.Status, output.Time(endOf(l)))
 				return leases.Print(a, found)
-			} else if willDelete && !isConfirmed {
-				return exit.Usagef("the end of lease %s deletes its servers (on_end is %s): add --confirm-delete if "+
-					"you mean it, or change it first by %s leases update %s --on-end shelve",
-					l.Name, cmp.Or(onEnd, string(l.OnEnd)), a.Name, l.ID)
+			}
+			if err := checkEnd(a, found.Value, onEnd); err != nil && !isConfirmed {
+				return err
 			}
 			path := leases.URL(id)
 			if query := cli.Query(cmd.Flags(), "on-end"); len(query) > 0 {
@@ -299,15 +314,15 @@ func end(a *cli.App) *cobra.Command {
 		})
 	cmd.Aliases = []string{"delete", "rm"}
 	cmd.Annotations = cli.Calls("deleteLease", "getLease")
-	cmd.Long = `End a lease now. What its on_end says happens to its servers, and its hosts are returned. --on-end
-replaces it: none leaves instances as they are. Of a lease that is ending already it replaces what is still to come,
-such as delete when a server cannot be shelved. A lease that has not started is cancelled: its instances are as they
-were before it, so one that ran is started again.`
+	cmd.Long = `End a lease now. What its on_end says happens to its servers, then its volumes are detached, and its
+hosts are returned. --on-end replaces what happens to the servers: none leaves them as they are, with their volumes. Of
+a lease that is ending already it replaces what is still to come, such as delete when a server cannot be shelved. A
+lease that has not started is cancelled: its instances are as they were before it, so one that ran is started again.`
 	cmd.Example = "  cloudfn leases end LEASE --wait\n  cloudfn leases end LEASE --on-end none"
 	cmd.Flags().String("on-end", "", "instead of what its on_end says: "+
 		strings.Join(append(domain.OnEnds(), string(domain.OnEndNone)), ", "))
 	cli.Choices(cmd, "on-end", append(domain.OnEnds(), string(domain.OnEndNone))...)
-	cmd.Flags().Bool("confirm-delete", false, "yes, the servers of a lease whose on_end deletes them are to be deleted")
+	cmd.Flags().Bool("confirm-delete", false, "yes, servers and volumes whose on_end deletes them are to be deleted")
 	f.flags(cmd, "it has ended")
 	return cmd
 }

@@ -1,0 +1,67 @@
+package leases
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/api"
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/cli"
+	"github.com/cloudfn/cloudfn/cmd/cloudfn/internal/exit"
+	"github.com/cloudfn/cloudfn/shared/domain"
+)
+
+var volumeFlag = cli.VolumeFlag{
+	Name: "--volume", Fields: map[string]string{
+		"size": "size_gb", "type": "volume_type", "name": "name", "id": "volume_id", "on-end": "on_end",
+		"instance": "instance_id",
+	},
+	Example: "size=20,type=ssd,name=data,on-end=snapshot,instance=web",
+}
+
+// volumesOf reads the reservations of volumes, which follow first other ones.
+func volumesOf(cmd *cobra.Command, first int) (all []map[string]any, err error) {
+	volumes, _ := cmd.Flags().GetStringArray("volume")
+	if instances, _ := cmd.Flags().GetStringSlice("instance"); len(volumes) > 0 && len(instances) == 0 {
+		return nil, exit.Usagef("--volume: give the server that gets it by --instance, too")
+	}
+	for n, text := range volumes {
+		volume, _, err := volumeFlag.Parse(text)
+		if err != nil {
+			return nil, err
+		}
+		volume["type"] = domain.VolumeReservation
+		cli.SetBy(cmd.Flags(), "", fmt.Sprintf("volume:reservations[%d]", first+n))
+		all = append(all, volume)
+	}
+	return all, nil
+}
+
+// volumeText says which volume a reservation is of, and what becomes of it if it is not only kept.
+func volumeText(r api.Reservation) string {
+	text := fmt.Sprintf("volume of %d GB", domain.Deref(r.SizeGb))
+	if id := domain.Deref(r.VolumeID); id != "" {
+		text = "volume " + id
+	}
+	onEnd, snapshot := domain.VolumeEnd(domain.Deref(r.OnEnd)), domain.Deref(r.SnapshotID)
+	switch {
+	case snapshot != "":
+		return text + " (snapshot " + snapshot + ")"
+	case onEnd != "" && onEnd != domain.VolumeEndKeep:
+		return text + " (on_end " + string(onEnd) + ")"
+	}
+	return text
+}
+
+// deletesVolumes reports whether the end of a lease deletes volumes that may hold data.
+func deletesVolumes(l api.Lease) bool {
+	if l.Status == api.LeaseStatusPending || l.Status == api.LeaseStatusEnding {
+		return false
+	}
+	for _, r := range l.Reservations {
+		if domain.VolumeEnd(domain.Deref(r.OnEnd)) == domain.VolumeEndDelete {
+			return true
+		}
+	}
+	return false
+}
