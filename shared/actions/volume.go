@@ -151,7 +151,11 @@ func (v Volume) Detach(
 	case found.Status == "error_deleting":
 		return out, false, v.failed(ctx, cloud, found)
 	}
-	return out, false, cloud.DeleteVolume(ctx, found.ID)
+	err = cloud.DeleteVolume(ctx, found.ID)
+	if apperr.CodeOf(err) == apperr.Invalid { // such as one with snapshots
+		err = apperr.Wrap(apperr.Conflict, err, "the volume %s is not deleted: %s", found.ID, apperr.As(err).Message)
+	}
+	return out, false, err
 }
 
 // snapshot waits for the volume's snapshot, and makes it once.

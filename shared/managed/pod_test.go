@@ -19,10 +19,10 @@ func TestPodFiles(t *testing.T) {
 	pod := domain.PodTemplate{Restart: "on_failure", Containers: []domain.Container{
 		{
 			Name: "web", Image: "registry.example.com/team/web:1.2", Command: []string{"serve"}, Args: []string{"--x", "$(id)"},
-			Env: map[string]string{"B": "yes", "A": "a: \"b\" # c"}, Ports: []domain.ContainerPort{{Port: 80}, {53, "UDP"}},
+			Env: map[string]string{"B": "yes", "A": "a: \"b\" # c"}, Ports: []domain.ContainerPort{{Port: 80}, {Port: 53, Protocol: "UDP"}},
 			Resources: domain.ContainerResources{CPUs: 0.5, MemoryMB: 256},
 		},
-		{Name: "helper", Image: "helper:1", Mounts: []domain.ContainerMount{{"/etc/cloudfn/a", "/etc/a", true}}},
+		{Name: "helper", Image: "helper:1", Mounts: []domain.ContainerMount{{Source: "/etc/cloudfn/a", Target: "/etc/a", ReadOnly: true}}},
 	}}
 	files := PodFiles(pod)
 	const want = `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"pod"},"spec":{"hostNetwork":true,` +
