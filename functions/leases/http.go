@@ -43,8 +43,8 @@ func routes(api huma.API, s service) {
 				"request, with its `id`, had created before.",
 			201: "The lease is stored, with its hosts.",
 			403: mayNot + " Or the connection does not permit what the lease needs.",
-			409: "An instance or a volume is in another lease then, the id is another lease's, the connection ends before the " +
-				"lease, too few hosts are free, the project has as many leases as it may " +
+			409: "An instance or a volume is in another lease then, the id is another lease's, the connection ends " +
+				"before the lease, too few hosts are free, the project has as many leases as it may " +
 				"have, or " + delegated,
 			422: "Fewer hosts than that are reservable and match.",
 			501: noTrustee,

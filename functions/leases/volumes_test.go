@@ -22,21 +22,22 @@ func TestVolumeFields(t *testing.T) {
 	one, other := fmt.Sprintf(`{"type": "instance", "instance_id": %q}`, a), fmt.Sprintf(
 		`{"type": "instance", "instance_id": %q}`, b)
 	named := fmt.Sprintf(`{"type": "volume", "volume_id": %q}`, uuid.New())
-	for reservations, field := range map[string]string{
-		`{"type": "volume", "size_gb": 1}`:                                              "[0].instance_id",
-		`{"type": "host"}, {"type": "volume", "size_gb": 1}`:                            "[1].instance_id",
-		one + `, {"type": "volume"}`:                                                    "[1].volume_id",
-		one + `, {"type": "volume", "size_gb": 0}`:                                      "[1].size_gb",
-		one + `, {"type": "volume", "size_gb": 1, "on_end": "shelve"}`:                  "[1].on_end",
-		one + `, {"type": "volume", "size_gb": 1, "vcpus": 2}`:                          "[1].vcpus",
-		one + `, {"type": "volume", "size_gb": 1, "volume_type": "none-such"}`:          "[1].volume_type",
-		one + `, {"type": "volume", "size_gb": 1, "instance_id": "` + b.String() + `"}`: "[1].instance_id",
-		one + ", " + other + `, {"type": "volume", "size_gb": 1}`:                       "[2].instance_id",
-		one + ", " + named:                                             "[1].volume_id",
-		one + ", " + named + ", " + named:                              "[2].volume_id",
-		one + ", " + strings.Replace(named, "}", `, "size_gb": 1}`, 1): "[1].size_gb",
-		strings.Replace(one, "}", `, "on_end": "delete"}`, 1):          "[0].on_end",
+	for _, row := range [][2]string{
+		{`{"type": "volume", "size_gb": 1}`, "[0].instance_id"},
+		{`{"type": "host"}, {"type": "volume", "size_gb": 1}`, "[1].instance_id"},
+		{one + `, {"type": "volume"}`, "[1].volume_id"},
+		{one + `, {"type": "volume", "size_gb": 0}`, "[1].size_gb"},
+		{one + `, {"type": "volume", "size_gb": 1, "on_end": "shelve"}`, "[1].on_end"},
+		{one + `, {"type": "volume", "size_gb": 1, "vcpus": 2}`, "[1].vcpus"},
+		{one + `, {"type": "volume", "size_gb": 1, "volume_type": "none-such"}`, "[1].volume_type"},
+		{one + `, {"type": "volume", "size_gb": 1, "instance_id": "` + b.String() + `"}`, "[1].instance_id"},
+		{one + ", " + other + `, {"type": "volume", "size_gb": 1}`, "[2].instance_id"},
+		{one + ", " + named, "[1].volume_id"},
+		{one + ", " + named + ", " + named, "[2].volume_id"},
+		{one + ", " + strings.Replace(named, "}", `, "size_gb": 1}`, 1), "[1].size_gb"},
+		{strings.Replace(one, "}", `, "on_end": "delete"}`, 1), "[0].on_end"},
 	} {
+		reservations, field := row[0], row[1]
 		body := `{"name": "x", "duration": "PT1H", "reservations": [` + reservations + "]}"
 		refused(t, f.Post(t, "/v1/leases", body), http.StatusBadRequest, "reservations"+field)
 	}
@@ -47,9 +48,9 @@ func TestVolumeFields(t *testing.T) {
 }
 
 // ofVolume is the body of a lease of an instance, and of a volume for it.
-func ofVolume(instance uuid.UUID, volume, more string) string {
-	return fmt.Sprintf(`{"name": "x", "start": %q, "duration": "PT2H"%s, "reservations": [
-		{"type": "volume", %s}, {"type": "instance", "instance_id": %q}]}`, in(time.Hour), more, volume, instance)
+func ofVolume(instance uuid.UUID, volume string) string {
+	return fmt.Sprintf(`{"name": "x", "start": %q, "duration": "PT2H", "reservations": [
+		{"type": "volume", %s}, {"type": "instance", "instance_id": %q}]}`, in(time.Hour), volume, instance)
 }
 
 // TestLeaseOfVolumes: new volumes and existing ones, of the lease's instance. Its connection permits to attach.
@@ -62,7 +63,7 @@ func TestLeaseOfVolumes(t *testing.T) {
 	instance := f.instance(t, f.project.ID, "active")
 	f.exec(t, "update instances set server_id = $1 where id = $2", server, instance)
 
-	made := f.make(t, ofVolume(instance, `"size_gb": 2, "volume_type": "standard"`, ""))
+	made := f.make(t, ofVolume(instance, `"size_gb": 2, "volume_type": "standard"`))
 	r := made.Reservations[0]
 	if r.InstanceID != instance || r.SizeGB != 2 || r.Name != "x" || r.OnEnd != domain.VolumeEndKeep ||
 		r.Type != domain.VolumeReservation || r.VolumeID != "" {
@@ -81,23 +82,23 @@ func TestLeaseOfVolumes(t *testing.T) {
 		t.Errorf("got %d %s", a.Status, a.Body)
 	}
 
-	made = f.make(t, ofVolume(instance, named, ""))
+	made = f.make(t, ofVolume(instance, named))
 	if r := made.Reservations[0]; r.VolumeID != volume || r.OnEnd != domain.VolumeEndDelete || r.SizeGB != 0 {
 		t.Errorf("got %+v", r)
 	}
 	other := f.instance(t, f.project.ID, "active")
-	a := f.Post(t, "/v1/leases", ofVolume(other, named, ""))
+	a := f.Post(t, "/v1/leases", ofVolume(other, named))
 	refused(t, a, http.StatusConflict, "reservations[0].volume_id")
 	if !contains(a.Body, made.ID.String()) || !contains(a.Body, `"start"`) {
 		t.Errorf("the same volume then: %s", a.Body)
 	}
 	// Later it is free, and a lease cannot be extended over that time.
-	later := strings.Replace(ofVolume(other, named, ""), in(time.Hour), in(4*time.Hour), 1)
+	later := strings.Replace(ofVolume(other, named), in(time.Hour), in(4*time.Hour), 1)
 	f.make(t, later)
 	refused(t, patch(t, f.Client, path(made), `{"duration": "PT5H"}`), http.StatusConflict, "reservations[0].volume_id")
 
 	// Of a lease that begins now the volume is free now.
-	now := strings.Replace(ofVolume(other, named, ""), `"start": "`+in(time.Hour)+`", `, "", 1)
+	now := strings.Replace(ofVolume(other, named), `"start": "`+in(time.Hour)+`", `, "", 1)
 	now = strings.Replace(now, "PT2H", "PT1M", 1)
 	a = f.Post(t, "/v1/leases", now)
 	refused(t, a, http.StatusConflict, "reservations[0].volume_id")
@@ -118,9 +119,9 @@ func TestLeaseOfVolumes(t *testing.T) {
 		t.Errorf("got %+v, %v", stored.Reservations, err)
 	}
 	// What was made for a lease is in that lease until its end.
-	f.exec(t, `update reservations set volume = volume || '{"id": "`+volume+`"}', volume_id = null where volume_id = $1`,
-		volume)
-	a = f.Post(t, "/v1/leases", strings.Replace(ofVolume(other, named, ""), in(time.Hour), in(9*time.Hour), 1))
+	f.exec(t, `update reservations set volume = volume || jsonb_build_object('id', $1::text), volume_id = null
+		where volume_id = $1`, volume)
+	a = f.Post(t, "/v1/leases", strings.Replace(ofVolume(other, named), in(time.Hour), in(9*time.Hour), 1))
 	refused(t, a, http.StatusConflict, "reservations[0].volume_id")
 	if !contains(a.Body, "was made for lease") {
 		t.Errorf("got %s", a.Body)
@@ -148,7 +149,8 @@ func TestLeaseOfBootVolume(t *testing.T) {
 	server, err := session.CreateServer(t.Context(), domain.LaunchSpec{
 		FlavorID: project.DisklessFlavor(t), NetworkIDs: []string{testkit.Sandbox(t).NetworkID},
 		Volumes: []domain.ServerVolume{{
-			IsBoot: true, Source: domain.FromImage, SourceID: testkit.Sandbox(t).ImageID, SizeGB: 1, DeleteOnTermination: true,
+			IsBoot: true, Source: domain.FromImage, SourceID: testkit.Sandbox(t).ImageID, SizeGB: 1,
+			DeleteOnTermination: true,
 		}},
 	}, "from-volume", "", nil)
 	if err != nil {
@@ -161,7 +163,7 @@ func TestLeaseOfBootVolume(t *testing.T) {
 	}
 	volume := attached[0].VolumeID
 	f.exec(t, "update instances set server_id = $1", server)
-	a := f.Post(t, "/v1/leases", ofVolume(instance, fmt.Sprintf(`"volume_id": %q`, volume), ""))
+	a := f.Post(t, "/v1/leases", ofVolume(instance, fmt.Sprintf(`"volume_id": %q`, volume)))
 	refused(t, a, http.StatusConflict, "reservations[0].volume_id")
 	if !contains(a.Body, "boots from it") {
 		t.Errorf("got %s", a.Body)

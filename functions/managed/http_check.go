@@ -103,6 +103,9 @@ func checkSpec(kind domain.Kind, given map[string]any) (checked checkedSpec, err
 	if faults := append(meaning(typed), checked.payloadFaults(typed)...); len(faults) > 0 {
 		return checked, httpx.Invalid(faults...)
 	}
+	if err := checked.checkPodUserData(text); err != nil {
+		return checked, err
+	}
 	if s, isVolume := typed.(*domain.VolumeSpec); isVolume {
 		s.Description = domain.Stripped(s.Description) // as Cinder keeps it
 	}
@@ -364,6 +367,11 @@ func checkBalancer(s domain.BalancerSpec, fault func(field, detail string)) {
 			fault(field("port"), fmt.Sprintf("is the one of listeners[%d], too", first))
 		} else {
 			ports[port] = n
+		}
+		for name, of := range map[string]string{"deployment": l.Deployment, "pods": l.Pods} {
+			if of != "" && !nameForm.MatchString(of) {
+				fault(field(name), nameRule)
+			}
 		}
 		if l.Deployment == "" && l.Pods == "" && len(l.Machines) == 0 && len(l.Addresses) == 0 {
 			fault(field("deployment"), "is missing: give it, pods, machines or addresses")

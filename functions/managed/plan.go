@@ -351,7 +351,8 @@ func isSameJSON(a, b any) bool {
 // Changes that are found already are not repeated.
 func fileChange(m domain.Member, found []ManagedDifference, now string) []ManagedDifference {
 	isFound := slices.ContainsFunc(found, func(d ManagedDifference) bool {
-		return d.Path == "spec.configmaps" || d.Path == "spec."+userData
+		return d.Path == "spec.configmaps" || d.Path == "spec."+userData || d.Path == "spec.restart" ||
+			strings.HasPrefix(d.Path, "spec.containers")
 	})
 	if isFound || now == "" || m.UserData == "" || m.UserData == now {
 		return nil

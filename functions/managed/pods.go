@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"path"
+	"strings"
 
 	"github.com/cloudfn/cloudfn/shared/agent"
 	"github.com/cloudfn/cloudfn/shared/apperr"
@@ -47,6 +49,7 @@ func checkPod(p domain.PodTemplate, server *domain.MachineSpec, fault func(field
 			e := apperr.As(err).Fields[0]
 			fault(field(e.Field), e.Detail)
 		}
+		checkMounts(c.Mounts, func(name, detail string) { fault(field(name), detail) })
 		for m, port := range c.Ports {
 			of := fmt.Sprintf("%v/%d", port.Protocol == "UDP", port.Port)
 			if first, isTaken := ports[of]; isTaken {
@@ -57,9 +60,37 @@ func checkPod(p domain.PodTemplate, server *domain.MachineSpec, fault func(field
 		}
 	}
 	if _, err := engine.WithFiles("", engine.PodFiles(p)); err != nil {
-		fault("containers", fmt.Sprintf("do not fit in a server's user_data, which has at most %d bytes and holds them "+
-			"in base64", domain.MaxUserData))
+		fault("containers", fmt.Sprintf("do not fit in a server's user_data, which has at most %d bytes and holds "+
+			"them in base64", domain.MaxUserData))
 	}
+}
+
+// checkMounts checks paths as Podman takes them.
+func checkMounts(mounts []domain.ContainerMount, fault func(field, detail string)) {
+	targets := map[string]int{}
+	for n, m := range mounts {
+		at := fmt.Sprintf("mounts[%d].", n)
+		for name, file := range map[string]string{"source": m.Source, "target": m.Target} {
+			if path.Clean(file) != file || strings.Contains(file, ":") {
+				fault(at+name, "must be a path such as /var/lib/app: without .., a colon or a slash at its end")
+			}
+		}
+		if first, isTaken := targets[m.Target]; isTaken || m.Target == "/" {
+			fault(at+"target", fmt.Sprintf("must be a path of its own, and not / or that of mounts[%d]", first))
+		}
+		targets[m.Target] = n
+	}
+}
+
+// checkPodUserData rejects user_data that a pod's files cannot be added to.
+func (c *checkedSpec) checkPodUserData(spec json.RawMessage) error {
+	var p domain.PodTemplate
+	_ = json.Unmarshal(spec, &p) // it was checked; other kinds have no containers
+	if len(p.Containers) == 0 || c.secret == "" {
+		return nil
+	}
+	_, err := engine.WithFiles(domain.Secret(c.secret), engine.PodFiles(p))
+	return err
 }
 
 // endpoints are where the containers of a pod, or of each pod of a deployment, are reached: the addresses that their

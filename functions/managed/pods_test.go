@@ -25,24 +25,33 @@ func TestPodRefusals(t *testing.T) {
 	f := start(t, nil)
 	const web = `{"name": "web", "image": "web:1", "ports": [{"port": 80}]}`
 	with := func(more string) string { return strings.TrimSuffix(web, "}") + ", " + more + "}" }
-	for body, field := range map[string]string{
-		`{"spec": ` + machine + `}`: "spec.containers",
-		pod("", ""):                 "spec.containers",
-		pod(`{"name": "Web", "image": "web:1"}`, ""):                                                           "spec.containers[0].name",
-		pod(`{"name": "web", "image": "web"}`, ""):                                                             "spec.containers[0].image",
-		pod(web+`, {"name": "web", "image": "web:1"}`, ""):                                                     "spec.containers[1].name",
-		pod(web+", "+strings.Replace(web, `"web"`, `"b"`, 1), ""):                                              "spec.containers[1].ports[0].port",
-		pod(with(`"env": {"1A": "x"}`), ""):                                                                    "spec.containers[0].env.1A",
-		pod(with(`"args": ["a\u0000"]`), ""):                                                                   "spec.containers[0].args[0]",
-		pod(with(`"resources": {"cpus": 0}`), ""):                                                              "spec.containers[0].resources.cpus",
-		pod(with(`"mounts": [{"source": "a", "target": "/a"}]`), ""):                                           "spec.containers[0].mounts[0].source",
-		pod(with(`"shade": 1`), ""):                                                                            "spec.containers[0].shade",
-		pod(web, `, "restart": "sometimes"`):                                                                   "spec.restart",
-		pod(web, `, "update": "in_place"`):                                                                     "spec.update",
-		pod(with(`"env": {"A": "`+strings.Repeat("x", 30000)+`", "B": "`+strings.Repeat("x", 30000)+`"}`), ""): "spec.containers",
+	long := `"` + strings.Repeat("x", 30000) + `"`
+	for _, row := range []struct{ containers, more, field string }{
+		{"", "", "containers"},
+		{`{"name": "Web", "image": "web:1"}`, "", "containers[0].name"},
+		{`{"name": "web", "image": "web"}`, "", "containers[0].image"},
+		{web + `, {"name": "web", "image": "web:1"}`, "", "containers[1].name"},
+		{web + ", " + strings.Replace(web, `"web"`, `"b"`, 1), "", "containers[1].ports[0].port"},
+		{with(`"env": {"1A": "x"}`), "", "containers[0].env.1A"},
+		{with(`"args": ["a\u0000"]`), "", "containers[0].args[0]"},
+		{with(`"resources": {"cpus": 0}`), "", "containers[0].resources.cpus"},
+		{with(`"mounts": [{"source": "a", "target": "/a"}]`), "", "containers[0].mounts[0].source"},
+		{with(`"mounts": [{"source": "/a", "target": "/a:Z"}]`), "", "containers[0].mounts[0].target"},
+		{
+			with(`"mounts": [{"source": "/a", "target": "/b"}, {"source": "/c", "target": "/b"}]`), "",
+			"containers[0].mounts[1].target",
+		},
+		{with(`"shade": 1`), "", "containers[0].shade"},
+		{with(`"env": {"A": ` + long + `, "B": ` + long + `}`), "", "containers"},
+		{web, `, "user_data_base64": "H4sIAAAA"`, "user_data"},
+		{web, `, "restart": "sometimes"`, "restart"},
+		{web, `, "update": "in_place"`, "update"},
 	} {
-		refused(t, declare(t, f.Client, pods+"a", body), http.StatusBadRequest, "invalid", field)
+		a := declare(t, f.Client, pods+"a", pod(row.containers, row.more))
+		refused(t, a, http.StatusBadRequest, "invalid", "spec."+row.field)
 	}
+	a := declare(t, f.Client, pods+"a", `{"spec": `+machine+`}`)
+	refused(t, a, http.StatusBadRequest, "invalid", "spec.containers")
 	const count = `, "count": 1`
 	refused(t, declare(t, f.Client, podDeployments+"a", pod(web, count+`, "volumes": ["a"]`)), http.StatusBadRequest,
 		"invalid", "spec.volumes")
@@ -88,7 +97,13 @@ func TestPodEndpoints(t *testing.T) {
 	if m := get(); len(m.Endpoints) != 2 || m.Endpoints[0] != want[0] || m.Endpoints[1] != want[1] {
 		t.Errorf("got %+v, want %+v", m.Endpoints, want)
 	}
-	var plan Managed
+	var plan, same Managed
+	other := pod(strings.Replace(web, `"port": 80`, `"port": 80, "protocol": "TCP"`, 1)+`, {"name": "b", "image": "b:1"}`,
+		`, "count": 2, "restart": "always"`)
+	declare(t, f.Client, podDeployments+"a?dry_run=true", other).JSON(t, &same)
+	if len(same.Plan) != 1 || same.Plan[0].Action == planReplace {
+		t.Errorf("the same in other words: got %+v", same.Plan)
+	}
 	changed := pod(strings.Replace(web, "web:1", "web:2", 1), `, "count": 2`)
 	declare(t, f.Client, podDeployments+"a?dry_run=true", changed).JSON(t, &plan)
 	if len(plan.Plan) != 1 || plan.Plan[0].Action != planReplace {

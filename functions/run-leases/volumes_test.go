@@ -24,9 +24,9 @@ func newVolume(onEnd domain.VolumeEnd) domain.Reservation {
 // continues: the volume is attached once its instance runs, and detached once it is shelved, each requested once.
 func TestVolumeCrashPoints(t *testing.T) {
 	t.Parallel()
-	writes := strings.Split("save step starting, action start, save starting, save step starting, action attach_volume, "+
-		"save starting, save active, save active, save step ending, action shelve, save ending, save step ending, "+
-		"action detach_volume, save ending, finish ended", ", ")
+	writes := strings.Split("save step starting, action start, save starting, save step starting, "+
+		"action attach_volume, save starting, save active, save active, save step ending, "+
+		"action shelve, save ending, save step ending, action detach_volume, save ending, finish ended", ", ")
 	for at := range len(writes) + 1 { // 0 = no one dies
 		name := "no one dies"
 		if at > 0 {

@@ -22,7 +22,8 @@ type VolumeCloud interface {
 	DetachVolume(ctx context.Context, serverID, volumeID string) error
 	SetVolumes(ctx context.Context, serverID string, ordered []domain.ServerVolume) error
 	VolumeSnapshots(ctx context.Context, volumeID string) ([]domain.VolumeSnapshot, error)
-	SnapshotVolume(ctx context.Context, volumeID, name string, metadata map[string]string) (domain.VolumeSnapshot, error)
+	SnapshotVolume(ctx context.Context, volumeID, name string, metadata map[string]string) (
+		domain.VolumeSnapshot, error)
 }
 
 // Volume is a volume of a lease, and the server that it is attached to. Its steps may be repeated: what was made is
@@ -219,5 +220,6 @@ func elsewhere(v domain.Volume) error {
 	if len(v.Servers) == 0 {
 		return apperr.New(apperr.Conflict, "the volume %s is reserved for another server: detach it first", v.ID)
 	}
-	return apperr.New(apperr.Conflict, "the volume %s is attached to the server %s: detach it first", v.ID, v.Servers[0])
+	return apperr.New(apperr.Conflict, "the volume %s is attached to the server %s: detach it first", v.ID,
+		v.Servers[0])
 }

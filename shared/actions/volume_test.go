@@ -95,7 +95,7 @@ func (c *fakeCinder) Volumes(context.Context, string, string) ([]domain.Volume, 
 }
 
 func (*fakeCinder) VolumeFault(context.Context, string) (string, error) {
-	return "no backend has room", nil
+	return "no room", nil
 }
 
 func (c *fakeCinder) MakeVolume(_ context.Context, r domain.VolumeRequest) (domain.Volume, error) {
@@ -200,7 +200,8 @@ func TestVolumeCrashPoints(t *testing.T) {
 			"make, attach v0, detach v0, delete v0", "",
 		},
 		"named, kept": {
-			domain.LeasedVolume{ID: "named", OnEnd: domain.VolumeEndKeep}, "attach named, detach named", "named available",
+			domain.LeasedVolume{ID: "named", OnEnd: domain.VolumeEndKeep},
+			"attach named, detach named", "named available",
 		},
 		"named, deleted": {
 			domain.LeasedVolume{ID: "named", OnEnd: domain.VolumeEndDelete},
@@ -214,7 +215,9 @@ func TestVolumeCrashPoints(t *testing.T) {
 				if tc.volume.ID != "" {
 					c.volumes = []domain.Volume{{ID: tc.volume.ID, Status: "available"}}
 				}
-				v := Volume{VolumeTask: domain.VolumeTask{LeasedVolume: tc.volume, Reservation: uuid.New()}, ServerID: "s"}
+				v := Volume{
+					VolumeTask: domain.VolumeTask{LeasedVolume: tc.volume, Reservation: uuid.New()}, ServerID: "s",
+				}
 				out, err := c.run(t, v, Volume.Attach)
 				if at := c.at(out.VolumeID); err != nil || at == nil || at.Status != "in-use" || !out.IsUsed {
 					t.Fatalf("attached: %+v, %v: %+v", out, err, c.volumes)
@@ -265,7 +268,7 @@ func TestVolumeBesideThePath(t *testing.T) {
 	}
 	strange := []domain.Volume{{ID: "v", Status: "available", Metadata: map[string]string{domain.VolumeMark: "x"}}}
 	other := domain.Volume{ID: "other", Status: "available", Metadata: marked, CreatedAt: time.Unix(9, 0)}
-	two, foreign := append(one("available"), other), one("available")
+	two, stuck, foreign := append(one("available"), other), append(one("error_deleting"), other), one("available")
 	foreign[0].ProjectID = "theirs"
 	lost := domain.LeasedVolume{IsNew: true, ID: "v"}
 	const keep, del, snap = domain.VolumeEndKeep, domain.VolumeEndDelete, domain.VolumeEndSnapshot
@@ -279,19 +282,19 @@ func TestVolumeBesideThePath(t *testing.T) {
 	}{
 		"attach one that does not exist":       {named, false, nil, true, "there is no volume v", ""},
 		"attach a new one that was deleted":    {lost, true, nil, true, "there is no volume v", ""},
-		"attach one that another server has":   {named, false, one("in-use", "x"), true, "attached to the server x", ""},
+		"attach one that another server has":   {named, false, one("in-use", "x"), true, "to the server x", ""},
 		"attach one that the server has":       {named, false, one("in-use", "s"), true, "", ""},
 		"attach one that several may have":     {named, false, several("x"), true, "", "attach v"},
-		"attach one in error":                  {named, false, one("error"), true, "no backend has room", ""},
-		"a new one that Cinder could not make": {isNew, false, one("error"), true, "no backend has room", "delete v"},
-		"a new one with data in error":         {lost, true, one("error"), true, "no backend has room", ""},
+		"attach one in error":                  {named, false, one("error"), true, "no room", ""},
+		"a new one that Cinder could not make": {isNew, false, one("error"), true, "no room", "delete v"},
+		"a new one with data in error":         {lost, true, one("error"), true, "no room", ""},
 		"of two with the mark the older":       {isNew, false, two, true, "", "attach v"},
 		"attach one that another has reserved": {named, false, one("reserved"), true, "for another server", ""},
 		"attach one of another project":        {named, false, foreign, true, "there is no volume v", ""},
-		"a new one that cannot be deleted":     {isNew, false, append(one("error_deleting"), other), true, "", "attach other"},
+		"a new one that cannot be deleted":     {isNew, false, stuck, true, "", "attach other"},
 
 		"end one of a shelved server":            {of(named, keep), true, one("reserved"), false, "", "detach v"},
-		"end one of another server, reserved":    {of(named, del), true, one("reserved"), false, "for another server", ""},
+		"end one of another server, reserved":    {of(named, del), true, one("reserved"), false, "another server", ""},
 		"keep one that another has reserved":     {of(named, keep), true, one("reserved"), false, "", ""},
 		"a new one that Nova shows attached":     {of(isNew, keep), false, one("in-use", "s"), false, "", "detach v"},
 		"end one that was deleted":               {of(named, del), true, nil, false, "", ""},
@@ -300,8 +303,8 @@ func TestVolumeBesideThePath(t *testing.T) {
 		"detach one that others have, too":       {of(named, keep), true, several("x", "s"), false, "", "detach v"},
 		"a named one that was never attached":    {of(named, del), false, one("available"), false, "", ""},
 		"a new one that was never attached":      {of(isNew, keep), false, one("available"), false, "", "delete v"},
-		"a snapshot of one that others have":     {of(named, snap), true, one("in-use", "x"), false, "the server x", ""},
-		"one that Cinder cannot delete":          {of(named, del), true, one("error_deleting"), false, "no backend", ""},
+		"a snapshot of one that others have":     {of(named, snap), true, one("in-use", "x"), false, "server x", ""},
+		"one that Cinder cannot delete":          {of(named, del), true, one("error_deleting"), false, "no room", ""},
 		"one of another reservation is not ours": {of(isNew, del), true, strange, false, "", ""},
 	} {
 		c := &fakeCinder{volumes: tc.there}
@@ -326,14 +329,16 @@ func TestVolumeBesideThePath(t *testing.T) {
 	}
 }
 
-// TestFailedVolumeIsMadeAgain: Cinder could not make the volume. The action fails and deletes it, and the next one makes
-// another.
+// TestFailedVolumeIsMadeAgain: Cinder could not make the volume. The action fails and deletes it, and the next one
+// makes another.
 func TestFailedVolumeIsMadeAgain(t *testing.T) {
 	t.Parallel()
 	c := &fakeCinder{fails: true}
 	v := Volume{
-		VolumeTask: domain.VolumeTask{LeasedVolume: domain.LeasedVolume{IsNew: true, SizeGB: 1}, Reservation: uuid.New()},
-		ServerID:   "s",
+		VolumeTask: domain.VolumeTask{
+			LeasedVolume: domain.LeasedVolume{IsNew: true, SizeGB: 1}, Reservation: uuid.New(),
+		},
+		ServerID: "s",
 	}
 	out, err := c.run(t, v, Volume.Attach)
 	if apperr.CodeOf(err) != apperr.Conflict || out.IsUsed {

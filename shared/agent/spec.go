@@ -96,6 +96,16 @@ func CheckContainer(image string, command []string, env map[string]string) (faul
 
 type rejecter func(field, format string, args ...any)
 
+// FullImage is an OCI reference with its registry, as Podman takes it without any configuration of its own. One that
+// CheckContainer refuses stays as it is.
+func FullImage(image string) string {
+	full, err := parseReference(image)
+	if err != nil {
+		return image
+	}
+	return full.full
+}
+
 // CheckCommand returns what would keep a guest from passing the arguments of a field to a container.
 func CheckCommand(field string, arguments []string) (faults []error) {
 	reject := func(field, format string, args ...any) {

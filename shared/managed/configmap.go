@@ -79,9 +79,9 @@ func Files(configmap string, spec domain.ConfigmapSpec) map[string]string {
 }
 
 // files returns the files that servers of a spec get, by their paths. It is false when a configmap does not exist.
-func (a Inventory) files(spec json.RawMessage) (map[string]string, bool) {
-	files := PodFiles(read[domain.PodTemplate](spec))
-	for _, name := range read[domain.MachineSpec](spec).Configmaps {
+func (a Inventory) files(spec domain.MachineSpec) (map[string]string, bool) {
+	files := map[string]string{}
+	for _, name := range spec.Configmaps {
 		m, ok := a.Resource(domain.KindConfigmap, name)
 		if !ok {
 			return nil, false
@@ -98,14 +98,20 @@ func (a Inventory) files(spec json.RawMessage) (map[string]string, bool) {
 // but of the revision's digest of it: that one has the resource's id as salt, and is slow to compute. The files are no
 // secrets: everyone in the project can read a configmap.
 func UserDataDigest(r domain.Revision, inventory Inventory) string {
-	files, ok := inventory.files(r.Spec)
+	files, ok := inventory.files(read[domain.MachineSpec](r.Spec))
 	if !ok {
 		return ""
 	}
+	var pod *domain.PodTemplate
+	if declared := read[domain.PodTemplate](r.Spec); len(declared.Containers) > 0 {
+		declared = normalized(declared)
+		pod = &declared
+	}
 	text, err := json.Marshal(struct {
-		UserData string            `json:"user_data"`
-		Files    map[string]string `json:"files"`
-	}{hex.EncodeToString(r.Digest), files})
+		UserData string              `json:"user_data"`
+		Files    map[string]string   `json:"files"`
+		Pod      *domain.PodTemplate `json:"pod,omitempty"`
+	}{hex.EncodeToString(r.Digest), files, pod})
 	if err != nil {
 		return ""
 	}
@@ -168,7 +174,7 @@ func WithFiles(userData domain.Secret, files map[string]string) (domain.Secret, 
 	}
 	if len(out) > domain.MaxUserData {
 		return "", apperr.InvalidField("spec.configmaps", fmt.Sprintf(
-			"user_data with the files of the configmaps have %d bytes: Nova takes at most %d", len(out),
+			"user_data with the files of configmaps and containers have %d bytes: Nova takes at most %d", len(out),
 			domain.MaxUserData))
 	}
 	return domain.Secret(out), nil
@@ -263,7 +269,7 @@ func partOf(userData string) (textproto.MIMEHeader, string, error) {
 	isMultipart := strings.HasPrefix(lower, "content-type:") || strings.HasPrefix(lower, "mime-version:")
 	if !ok || !isMultipart {
 		return nil, "", apperr.InvalidField("spec.user_data",
-			"must begin as cloud-init knows it, such as #cloud-config or #!, when spec.configmaps are given")
+			"must begin as cloud-init knows it, such as #cloud-config or #!, beside files of configmaps or containers")
 	}
 	header := textproto.MIMEHeader{}
 	for line := range strings.SplitSeq(strings.NewReplacer("\n ", " ", "\n\t", " ").Replace(head), "\n") {

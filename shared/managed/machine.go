@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/json"
+	"maps"
 	"slices"
 	"strings"
 
@@ -282,10 +283,11 @@ func rejected(p domain.Problem) error {
 
 // withFiles are the user_data of a server, with the files of its configmaps and what starts its containers.
 func withFiles(in Desired) (domain.Secret, error) {
-	files, ok := in.Inventory.files(in.Spec)
+	files, ok := in.Inventory.files(read[domain.MachineSpec](in.Spec))
 	if !ok {
 		return "", Waits("NoConfigmap", "a configmap of the server is deleted")
 	}
+	maps.Copy(files, PodFiles(read[domain.PodTemplate](in.Spec)))
 	return WithFiles(domain.Secret(in.Secrets.UserData), files)
 }
 

@@ -127,7 +127,9 @@ func (*MachineDriver) Differences(in Desired, o Object) []Difference {
 	if in.Made.Number != in.Resource.Revision && in.Made.Number != 0 { // 0: what it was made of is not known
 		out = append(out, fixedDifferences(in, spec, made, server)...)
 	}
-	isSaid := differs(out, "configmaps") || differs(out, "user_data") || differs(out, "containers")
+	isSaid := slices.ContainsFunc(out, func(d Difference) bool {
+		return slices.Contains([]string{"configmaps", "user_data", "containers", "restart"}, d.Field)
+	})
 	if one, isOther := fileDifference(in, spec); isOther && !isSaid {
 		out = append(out, one)
 	}
@@ -201,8 +203,9 @@ func fixedDifferences(in Desired, spec, made domain.MachineSpec, server domain.S
 		spec.SecurityGroups, made.SecurityGroups)
 	hasFiles := hasUserData(in) || slices.Equal(nameSet(spec.Configmaps), nameSet(made.Configmaps))
 	add("configmaps", hasFiles, spec.Configmaps, made.Configmaps)
-	pod, before := read[domain.PodTemplate](in.Spec), read[domain.PodTemplate](in.Made.Spec)
-	add("containers", hasUserData(in) || reflect.DeepEqual(pod, before), pod.Containers, before.Containers)
+	pod, before := normalized(read[domain.PodTemplate](in.Spec)), normalized(read[domain.PodTemplate](in.Made.Spec))
+	add("containers", reflect.DeepEqual(pod.Containers, before.Containers), pod.Containers, before.Containers)
+	add("restart", pod.Restart == before.Restart, pod.Restart, before.Restart)
 	add("user_data", hasUserData(in) || slices.Equal(in.Resource.Digest, in.Made.Digest), nil, nil)
 	now, earlier := in.Resource.Schedule, in.Made.Schedule
 	isInZone := now.Zone == earlier.Zone || now.Zone == "" || now.Zone == server.Zone

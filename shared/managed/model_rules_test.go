@@ -145,8 +145,7 @@ func (o owned) hasOtherFiles(spec domain.MachineSpec) bool {
 
 // filesOf are the user_data of a server of a spec.
 func filesOf(spec domain.MachineSpec, declared []domain.Managed) string {
-	text, _ := json.Marshal(spec)
-	files, _ := NewInventory(declared, nil).files(text)
+	files, _ := NewInventory(declared, nil).files(spec)
 	userData, _ := WithFiles("", files)
 	return userData.Reveal()
 }

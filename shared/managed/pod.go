@@ -1,11 +1,13 @@
 package managed
 
 import (
+	"cmp"
 	"encoding/json"
 	"maps"
 	"slices"
 	"strconv"
 
+	"github.com/cloudfn/cloudfn/shared/agent"
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
@@ -26,8 +28,8 @@ const (
 	// podUnit is podman-kube@, which Podman has since 4.2, with podFile as its instance (systemd-escape(1)).
 	podUnit = "podman-kube@-etc-cloudfn-pod.yaml.service"
 
-	// podDropIn lets the unit pull images for longer than systemd's 90 s, and again after a failure. What fails is in the
-	// server's console log.
+	// podDropIn lets the unit pull images for longer than systemd's 90 s, and again after a failure. What Podman says
+	// of that is in the server's console log.
 	podDropIn     = "/etc/systemd/system/" + podUnit + ".d/cloudfn.conf"
 	podDropInText = `[Service]
 TimeoutStartSec=infinity
@@ -65,14 +67,13 @@ type (
 		ReadOnly  bool   `json:"readOnly,omitempty"`
 	}
 	kubeContainer struct {
-		Name      string           `json:"name"`
-		Image     string           `json:"image"`
-		Command   []string         `json:"command,omitempty"`
-		Args      []string         `json:"args,omitempty"`
-		Env       []kubeVariable   `json:"env,omitempty"`
-		Ports     []map[string]any `json:"ports,omitempty"`
-		Mounts    []kubeMount      `json:"volumeMounts,omitempty"`
-		Resources map[string]any   `json:"resources,omitempty"`
+		Name      string         `json:"name"`
+		Image     string         `json:"image"`
+		Command   []string       `json:"command,omitempty"`
+		Args      []string       `json:"args,omitempty"`
+		Env       []kubeVariable `json:"env,omitempty"`
+		Mounts    []kubeMount    `json:"volumeMounts,omitempty"`
+		Resources map[string]any `json:"resources,omitempty"`
 	}
 	kubeVariable struct {
 		Name  string `json:"name"`
@@ -80,7 +81,18 @@ type (
 	}
 )
 
-// PodFiles are the files of a server that runs the pod. The same pod has the same files.
+// normalized is the pod as far as another one takes another server: the same in other words is the same. Ports are
+// those of the server, and only shown.
+func normalized(p domain.PodTemplate) domain.PodTemplate {
+	p.Restart, p.Containers = cmp.Or(p.Restart, "always"), slices.Clone(p.Containers)
+	for n := range p.Containers {
+		p.Containers[n].Ports = nil
+	}
+	return p
+}
+
+// PodFiles are the files of a server that runs the pod. They are no part of the UserDataDigest, which has what is
+// declared: another form of them replaces no server.
 func PodFiles(p domain.PodTemplate) map[string]string {
 	if len(p.Containers) == 0 {
 		return map[string]string{}
@@ -90,16 +102,9 @@ func PodFiles(p domain.PodTemplate) map[string]string {
 		Spec: kubePodSpec{HostNetwork: true, RestartPolicy: restartPolicies[p.Restart]},
 	}
 	for _, c := range p.Containers {
-		out := kubeContainer{Name: c.Name, Image: c.Image, Command: c.Command, Args: c.Args}
+		out := kubeContainer{Name: c.Name, Image: agent.FullImage(c.Image), Command: c.Command, Args: c.Args}
 		for _, name := range slices.Sorted(maps.Keys(c.Env)) {
 			out.Env = append(out.Env, kubeVariable{name, c.Env[name]})
-		}
-		for _, port := range c.Ports {
-			one := map[string]any{"containerPort": port.Port}
-			if port.Protocol != "" {
-				one["protocol"] = port.Protocol
-			}
-			out.Ports = append(out.Ports, one)
 		}
 		for _, m := range c.Mounts {
 			name := "mount-" + strconv.Itoa(len(pod.Spec.Volumes))

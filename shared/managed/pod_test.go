@@ -22,14 +22,17 @@ func TestPodFiles(t *testing.T) {
 			Env: map[string]string{"B": "yes", "A": "a: \"b\" # c"}, Ports: []domain.ContainerPort{{Port: 80}, {Port: 53, Protocol: "UDP"}},
 			Resources: domain.ContainerResources{CPUs: 0.5, MemoryMB: 256},
 		},
-		{Name: "helper", Image: "helper:1", Mounts: []domain.ContainerMount{{Source: "/etc/cloudfn/a", Target: "/etc/a", ReadOnly: true}}},
+		{
+			Name: "helper", Image: "helper:1",
+			Mounts: []domain.ContainerMount{{Source: "/etc/cloudfn/a", Target: "/etc/a", ReadOnly: true}},
+		},
 	}}
 	files := PodFiles(pod)
 	const want = `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"pod"},"spec":{"hostNetwork":true,` +
 		`"restartPolicy":"OnFailure","volumes":[{"name":"mount-0","hostPath":{"path":"/etc/cloudfn/a"}}],"containers":[{"name":"web","image":"registry.example.com/team/web:1.2",` +
 		`"command":["serve"],"args":["--x","$(id)"],"env":[{"name":"A","value":"a: \"b\" # c"},` +
-		`{"name":"B","value":"yes"}],"ports":[{"containerPort":80},{"containerPort":53,"protocol":"UDP"}],` +
-		`"resources":{"limits":{"cpu":"0.5","memory":"256Mi"}}},{"name":"helper","image":"helper:1",` +
+		`{"name":"B","value":"yes"}],` +
+		`"resources":{"limits":{"cpu":"0.5","memory":"256Mi"}}},{"name":"helper","image":"docker.io/library/helper:1",` +
 		`"volumeMounts":[{"name":"mount-0","mountPath":"/etc/a","readOnly":true}]}]}}` + "\n"
 	if files[podFile] != want {
 		t.Errorf("the pod is\n%s\nwant\n%s", files[podFile], want)
@@ -69,5 +72,30 @@ func TestPodFiles(t *testing.T) {
 	// systemd's name of the unit is that of the file.
 	if escaped := "podman-kube@" + strings.ReplaceAll(podFile, "/", "-") + ".service"; escaped != podUnit {
 		t.Errorf("the unit is %s, want %s", podUnit, escaped)
+	}
+}
+
+// TestDigestOfPods: the digest decides whether servers are replaced, so it stays what it was for the same declaration:
+// without containers, and in other words.
+func TestDigestOfPods(t *testing.T) {
+	t.Parallel()
+	digest := func(spec string) string {
+		return UserDataDigest(domain.Revision{Spec: json.RawMessage(spec), Digest: []byte("a")}, Inventory{})
+	}
+	const (
+		pod    = `{"containers": [{"name": "web", "image": "web:1"}]}`
+		server = "1999270296634d237c9b68815a7d2cc34b09b85a7b20e89d6e87ea59c620a35b"
+		ofPod  = "49856fca92b264c3da2cdaad8f284e6049ad81767d3f93c3757ec478282411e1"
+	)
+	for spec, want := range map[string]string{
+		`{"flavor": "a"}`: server, pod: ofPod,
+		`{"restart": "always", "containers": [{"name": "web", "image": "web:1", "ports": [{"port": 80}]}]}`: ofPod,
+	} {
+		if got := digest(spec); got != want {
+			t.Errorf("%s: got %s", spec, got)
+		}
+	}
+	if digest(pod) == digest(`{"containers": [{"name": "web", "image": "web:2"}]}`) {
+		t.Error("another image has the same digest")
 	}
 }

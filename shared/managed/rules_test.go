@@ -438,7 +438,7 @@ func means(cell, is string) bool {
 	cell, _, _ = strings.Cut(cell, " (")
 	switch is {
 	case "none":
-		return slices.Contains([]string{"at the next change", "servers are added or deleted"}, cell)
+		return slices.Contains([]string{"at the next change", "servers are added or deleted", "in the endpoints"}, cell)
 	case "kept":
 		return slices.Contains([]string{"kept", "not shown", "cannot"}, cell)
 	}

@@ -250,5 +250,6 @@ func moveReservations(ctx context.Context, tx pgx.Tx, lease domain.Lease) error 
 			}
 		}
 	}
-	return apperr.Wrap(apperr.Conflict, err, "others change the leases of its instances or volumes at the same time: repeat it")
+	return apperr.Wrap(apperr.Conflict, err,
+		"others change the leases of its instances or volumes at the same time: repeat it")
 }

@@ -287,7 +287,8 @@ func driftTable(members []api.Member) output.Table[api.Drift] {
 	}
 }
 
-// below prints the conditions of a resource, its objects, where its containers are reached, what others have changed, and its spec.
+// below prints the conditions of a resource, its objects, where its containers are reached, what others have changed,
+// and its spec.
 func below(a *cli.App, m api.Item[api.Managed]) error {
 	return errors.Join(output.Below(&a.Print, m.Value.Conditions, conditionTable),
 		output.Below(&a.Print, m.Value.Members, memberTable),
