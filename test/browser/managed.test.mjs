@@ -19,7 +19,7 @@ for (const size of Object.keys(sizes)) {
     await faultless(page, `managed, ${size}`);
     await page.getByRole('radio', { name: 'Volumes' }).check();
     await page.getByText('Nothing is declared').waitFor();
-    await page.getByRole('radio', { name: 'Deployments' }).check();
+    await page.getByRole('radio', { name: 'Deployments', exact: true }).check();
     await row(page, 'web').getByRole('link').click();
     await page.getByRole('heading', { level: 1, name: 'web' }).waitFor();
     await row(page, 'Ready').getByText('True').waitFor();
