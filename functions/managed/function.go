@@ -38,7 +38,7 @@ var Function = run.HTTP[Config, service]{
 				"update (status, reason, secret, suspended_at, revoked, seq, updated_at, last_used_at)",
 			"events":            "select, insert",
 			"flavors":           "select, insert, update, delete",
-			"instances":         "select",
+			"instances":         "select (project_id, id, state, addresses)",
 			"managed":           "select, insert, update",
 			"managed_members":   "select, update (attempts, retry_at, writes)",
 			"managed_projects":  "select, insert, update",

@@ -7,6 +7,8 @@ import (
 	"path"
 	"strings"
 
+	"github.com/google/uuid"
+
 	"github.com/cloudfn/cloudfn/shared/agent"
 	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
@@ -101,15 +103,13 @@ func (s service) endpoints(ctx context.Context, m domain.Managed) (all []domain.
 	if !m.Kind.IsPod() || len(m.Members) == 0 {
 		return nil, nil
 	}
-	ids := make([]string, len(m.Members))
+	ids := make([]uuid.UUID, len(m.Members))
 	for n, member := range m.Members {
-		ids[n] = member.ID.String()
+		ids[n] = member.ID
 	}
-	found, err := s.instances.Find(ctx, domain.Filter{ProjectID: m.ProjectID}, ids)
-	for n, i := range found {
-		if i.State == domain.InstanceActive {
-			all = append(all, template.Endpoints(m.NameOf(m.Members[n]), i.Addresses)...)
-		}
+	found, err := s.instances.Addresses(ctx, m.ProjectID, ids)
+	for _, member := range m.Members {
+		all = append(all, template.Endpoints(m.NameOf(member), found[member.ID])...)
 	}
 	return all, err
 }

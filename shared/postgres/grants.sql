@@ -189,7 +189,7 @@ begin
         grant insert, select (actions, acts_as, auth_url, check_error, check_failed_at, check_until, checked_at, created_at, credential_expires_at, delegation_id, domain_id, expires_at, flavors, generation, id, idle_timeout, kind, last_used_at, lease_id, limits, managed, name, next_check_at, project_id, quota, reason, region, resumed_at, revocation_pending_since, revoked, seq, status, suspended_at, trust_expires_at, updated_at, usable_by, usable_names, user_id), update (last_used_at, reason, revoked, secret, seq, status, suspended_at, updated_at) on connections to cloudfn_managed;
         grant insert, select on events to cloudfn_managed;
         grant delete, insert, select, update on flavors to cloudfn_managed;
-        grant select on instances to cloudfn_managed;
+        grant select (addresses, id, project_id, state) on instances to cloudfn_managed;
         grant insert, select, update on managed to cloudfn_managed;
         grant select, update (attempts, retry_at, writes) on managed_members to cloudfn_managed;
         grant insert, select, update on managed_projects to cloudfn_managed;

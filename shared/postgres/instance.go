@@ -242,6 +242,23 @@ func (i Instances) ListManaged(
 		limit)
 }
 
+// Addresses reads the addresses that instances which run had when they were observed last, by the instances' ids.
+func (i Instances) Addresses(
+	ctx context.Context, projectID string, ids []uuid.UUID,
+) (map[uuid.UUID][]domain.Address, error) {
+	type row struct {
+		ID        uuid.UUID
+		Addresses []domain.Address
+	}
+	found, err := queryAll[row](ctx, i.DB.pool,
+		"select id, addresses from instances where project_id = $1 and id = any($2) and state = 'active'", projectID, ids)
+	all := make(map[uuid.UUID][]domain.Address, len(found))
+	for _, one := range found {
+		all[one.ID] = one.Addresses
+	}
+	return all, err
+}
+
 // Find finds instances by their own ids or their servers', which are UUIDs, in the order of ids. One that is not found
 // has the zero ID. A filter without a connection matches instances in this cloud; with a connection those that are
 // managed through it, in any cloud.
