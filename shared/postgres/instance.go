@@ -250,8 +250,8 @@ func (i Instances) Addresses(
 		ID        uuid.UUID
 		Addresses []domain.Address
 	}
-	found, err := queryAll[row](ctx, i.DB.pool,
-		"select id, addresses from instances where project_id = $1 and id = any($2) and state = 'active'", projectID, ids)
+	found, err := queryAll[row](ctx, i.DB.pool, `
+select id, addresses from instances where project_id = $1 and id = any($2) and state = 'active'`, projectID, ids)
 	all := make(map[uuid.UUID][]domain.Address, len(found))
 	for _, one := range found {
 		all[one.ID] = one.Addresses
