@@ -39,8 +39,8 @@ type LeasedVolume struct {
 	SnapshotID string    `json:"snapshot_id,omitempty"` // made at the end; "" = none
 }
 
-// VolumeMark is the key of a volume's and a snapshot's metadata that holds the id of the reservation that they were made
-// for.
+// VolumeMark is the key of a volume's and a snapshot's metadata that holds the id of the reservation that they were
+// made for.
 const VolumeMark = "cloudfn-reservation"
 
 // VolumeTask is what AttachVolume and DetachVolume take.

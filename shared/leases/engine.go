@@ -308,8 +308,8 @@ func (p *pass) finish(ctx context.Context) error {
 	return err
 }
 
-// allEnded reports whether nothing is left to reserve: the lease has ended, or its instances were deleted, and it has no
-// volumes that are used.
+// allEnded reports whether nothing is left to reserve: the lease has ended, or its instances were deleted, and it has
+// no volumes that are used.
 func (p *pass) allEnded() bool {
 	return !slices.ContainsFunc(p.lease.Reservations, func(r domain.Reservation) bool {
 		return r.Status != domain.ReservationEnded
