@@ -281,12 +281,9 @@ func (r *launchReport) checkNew(i item, n int, facts volumeFacts) {
 			r.add(field+".size_gb", apperr.Invalid, "the snapshot needs %d GB", found.SizeGB)
 		}
 	}
-	isType := func(t domain.VolumeType) bool { return t.ID == v.Type || t.Name == v.Type }
-	if v.Type != "" && !slices.ContainsFunc(facts.types, isType) {
-		var names []string
-		for _, t := range facts.types {
-			names = append(names, t.Name)
+	if v.Type != "" {
+		if _, err := lookup.PickVolumeType(facts.types, lookup.Ref{Field: field + ".type", Value: v.Type}); err != nil {
+			r.addError(err)
 		}
-		r.addError(lookup.Absent(field+".type", "volume type", v.Type, names))
 	}
 }

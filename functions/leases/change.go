@@ -1,6 +1,7 @@
 package leases
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -88,10 +89,21 @@ func (c ChangeLease) apply(
 	before domain.Lease, rules domain.LeaseRules, now time.Time,
 ) (after domain.Lease, err error) {
 	after = before
-	if before.IsEnding() {
-		if after.OnEnd = c.OnEnd; c.OnEnd == "" || !reflect.DeepEqual(c, ChangeLease{OnEnd: c.OnEnd}) {
-			return after, apperr.New(apperr.Conflict, "the lease is ending: only on_end can be changed")
+	for n, r := range c.Reservations {
+		if err := before.CheckVolumeEnd(r.ID.UUID, fmt.Sprintf("reservations[%d].id", n)); err != nil {
+			return after, err
 		}
+		if after.VolumeEnds == nil {
+			after.VolumeEnds = map[uuid.UUID]domain.VolumeEnd{}
+		}
+		after.VolumeEnds[r.ID.UUID] = r.OnEnd
+	}
+	if before.IsEnding() {
+		if !reflect.DeepEqual(c, ChangeLease{OnEnd: c.OnEnd, Reservations: c.Reservations}) {
+			return after, apperr.New(apperr.Conflict,
+				"the lease is ending: only on_end, also of its reservations, can be changed")
+		}
+		after.OnEnd = cmp.Or(c.OnEnd, before.OnEnd)
 		return after, after.CheckOnEnd()
 	}
 	switch before.Status {
@@ -135,7 +147,7 @@ func (c ChangeLease) apply(
 	}
 	if before.Status != domain.LeasePending && !after.StartsAt.Equal(before.StartsAt) {
 		refusal := apperr.InvalidField("start", fmt.Sprintf("cannot be changed, because the lease is %s: only name, "+
-			"end, duration, before_end, on_end, enforce and heal can", before.Status))
+			"end, duration, before_end, on_end, enforce, heal and reservations can", before.Status))
 		refusal.Code = apperr.Conflict
 		return after, refusal
 	}

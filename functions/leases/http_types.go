@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -27,27 +28,30 @@ type CreateLease struct {
 	Reservations []ReservationRequest `json:"reservations" minItems:"1" maxItems:"50"`
 }
 
-// ReservationRequest is one reservation of a request.
+// ReservationRequest is one reservation of a request. The tag of names the types that have the field.
 type ReservationRequest struct {
-	Type         domain.ReservationType `json:"type" enum:"instance,host,volume"`
-	InstanceID   *httpx.ID              `json:"instance_id,omitempty" doc:"Of an instance: its id here, not Nova's."`
-	ServerID     *httpx.ID              `json:"server_id,omitempty" doc:"Or Nova's id: the server is connected first."`
-	VolumeID     *httpx.ID              `json:"volume_id,omitempty" doc:"Of a volume: an existing one."`
-	SizeGB       int                    `json:"size_gb,omitempty" minimum:"1" maximum:"1000000" doc:"Or a new one's."`
-	VolumeType   string                 `json:"volume_type,omitempty" minLength:"1" maxLength:"255" doc:"Id or name."`
-	Name         string                 `json:"name,omitempty" minLength:"1" maxLength:"255" doc:"Of a new volume."`
-	OnEnd        domain.VolumeEnd       `json:"on_end,omitempty" enum:"keep,snapshot,delete" doc:"Of a volume; keep."`
-	Min          *int                   `json:"min,omitempty" minimum:"1" maximum:"1000" doc:"Hosts. 1 by default."`
-	Max          *int                   `json:"max,omitempty" minimum:"1" maximum:"1000" doc:"As min by default."`
-	VCPUs        int                    `json:"vcpus,omitempty" minimum:"0" maximum:"1000000" doc:"Of each host."`
-	RAMMB        int                    `json:"ram_mb,omitempty" minimum:"0" maximum:"100000000" doc:"Of each, in MiB"`
-	DiskGB       int                    `json:"disk_gb,omitempty" minimum:"0" maximum:"10000000" doc:"Of each, in GiB"`
-	Zone         string                 `json:"zone,omitempty" maxLength:"255" doc:"The availability zone."`
-	Region       string                 `json:"region,omitempty" maxLength:"255" doc:"The region of the hosts."`
-	Traits       []string               `json:"traits,omitempty" maxItems:"50" uniqueItems:"true" doc:"Of each host."`
-	Capabilities []string               `json:"capabilities,omitempty" maxItems:"50"`
-	Flavors      []string               `json:"flavors,omitempty" minItems:"1" maxItems:"20" uniqueItems:"true"`
-	Heal         domain.Heal            `json:"heal,omitempty" enum:"auto,manual" doc:"When a host fails; auto."`
+	Type domain.ReservationType `json:"type" enum:"instance,host,volume"`
+
+	InstanceID *httpx.ID `json:"instance_id,omitempty" of:"instance,volume" doc:"The instance's id here, not Nova's."`
+	ServerID   *httpx.ID `json:"server_id,omitempty" of:"instance,volume" doc:"Or Nova's: the server is connected."`
+
+	VolumeID   *httpx.ID        `json:"volume_id,omitempty" of:"volume" doc:"An existing volume."`
+	SizeGB     int              `json:"size_gb,omitempty" of:"volume" minimum:"1" maximum:"1000000" doc:"Of a new one."`
+	VolumeType string           `json:"volume_type,omitempty" of:"volume" minLength:"1" maxLength:"255"`
+	Name       string           `json:"name,omitempty" of:"volume" minLength:"1" maxLength:"255" doc:"Of a new volume."`
+	OnEnd      domain.VolumeEnd `json:"on_end,omitempty" of:"volume" enum:"keep,snapshot,delete" doc:"keep by default."`
+
+	Min          *int        `json:"min,omitempty" of:"host" minimum:"1" maximum:"1000" doc:"Hosts. 1 by default."`
+	Max          *int        `json:"max,omitempty" of:"host" minimum:"1" maximum:"1000" doc:"As min by default."`
+	VCPUs        int         `json:"vcpus,omitempty" of:"host" minimum:"0" maximum:"1000000" doc:"Of each host."`
+	RAMMB        int         `json:"ram_mb,omitempty" of:"host" minimum:"0" maximum:"100000000" doc:"Of each, in MiB."`
+	DiskGB       int         `json:"disk_gb,omitempty" of:"host" minimum:"0" maximum:"10000000" doc:"Of each, in GiB."`
+	Zone         string      `json:"zone,omitempty" of:"host" maxLength:"255" doc:"The availability zone."`
+	Region       string      `json:"region,omitempty" of:"host" maxLength:"255" doc:"The region of the hosts."`
+	Traits       []string    `json:"traits,omitempty" of:"host" maxItems:"50" uniqueItems:"true" doc:"Of each host."`
+	Capabilities []string    `json:"capabilities,omitempty" of:"host" maxItems:"50"`
+	Flavors      []string    `json:"flavors,omitempty" of:"host" minItems:"1" maxItems:"20" uniqueItems:"true"`
+	Heal         domain.Heal `json:"heal,omitempty" of:"host" enum:"auto,manual" doc:"When a host fails; auto."`
 }
 
 // Resolve implements huma.Resolver.
@@ -122,37 +126,16 @@ func (c *CreateLease) instanceOf(volume ReservationRequest) (int, error) {
 	return found, errors.New("must be of a reservation of the type instance in the same lease")
 }
 
-// typesOf are the types that have a field; those that every type has are absent.
-var typesOf = map[string][]domain.ReservationType{
-	"instance_id": {domain.InstanceReservation, domain.VolumeReservation},
-	"server_id":   {domain.InstanceReservation, domain.VolumeReservation},
-	"volume_id":   {domain.VolumeReservation}, "size_gb": {domain.VolumeReservation},
-	"volume_type": {domain.VolumeReservation}, "name": {domain.VolumeReservation},
-	"on_end": {domain.VolumeReservation},
-	"min":    {domain.HostReservation}, "max": {domain.HostReservation}, "vcpus": {domain.HostReservation},
-	"ram_mb": {domain.HostReservation}, "disk_gb": {domain.HostReservation}, "zone": {domain.HostReservation},
-	"region": {domain.HostReservation}, "traits": {domain.HostReservation},
-	"capabilities": {domain.HostReservation}, "flavors": {domain.HostReservation}, "heal": {domain.HostReservation},
-}
-
-// given are the fields that have a value.
-func (r ReservationRequest) given() (names []string) {
-	value := reflect.ValueOf(r)
-	for n := range value.NumField() {
-		if name, _, _ := strings.Cut(value.Type().Field(n).Tag.Get("json"), ","); !value.Field(n).IsZero() {
-			names = append(names, name)
-		}
-	}
-	return names
-}
-
 // check finds the fields that do not fit the type.
 func (r ReservationRequest) check(field func(string) string) (faults []error) {
-	for _, name := range r.given() {
-		if types := typesOf[name]; types != nil && !slices.Contains(types, r.Type) {
-			faults = append(faults,
-				apperr.InvalidField(field(name), "cannot be combined with the type "+string(r.Type)))
+	value := reflect.ValueOf(r)
+	for f, v := range value.Fields() {
+		types := f.Tag.Get("of")
+		if types == "" || v.IsZero() || slices.Contains(strings.Split(types, ","), string(r.Type)) {
+			continue
 		}
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		faults = append(faults, apperr.InvalidField(field(name), "cannot be combined with the type "+string(r.Type)))
 	}
 	isNamed := r.InstanceID != nil || r.ServerID != nil
 	if r.InstanceID != nil && r.ServerID != nil && r.Type != domain.HostReservation {
@@ -183,8 +166,9 @@ func (r ReservationRequest) checkVolume(field func(string) string) (faults []err
 		}
 		return faults
 	}
-	for _, name := range r.given() {
-		if slices.Contains([]string{"size_gb", "volume_type", "name"}, name) {
+	isGiven := map[string]bool{"size_gb": r.SizeGB != 0, "volume_type": r.VolumeType != "", "name": r.Name != ""}
+	for _, name := range slices.Sorted(maps.Keys(isGiven)) {
+		if isGiven[name] {
 			faults = append(faults, apperr.InvalidField(field(name), "is for a new volume: leave volume_id out"))
 		}
 	}
@@ -241,6 +225,14 @@ type ChangeLease struct {
 	OnEnd   domain.OnEnd `json:"on_end,omitempty" enum:"shelve,stop,snapshot_delete,delete"`
 	Enforce *bool        `json:"enforce,omitempty" doc:"Shelve an instance again that starts too early."`
 	Heal    domain.Heal  `json:"heal,omitempty" enum:"auto,manual" doc:"When a host of any reservation fails."`
+
+	Reservations []ReservationChange `json:"reservations,omitempty" minItems:"1" maxItems:"50" doc:"Others stay."`
+}
+
+// ReservationChange is what is to happen to the volume of a reservation at the end.
+type ReservationChange struct {
+	ID    httpx.ID         `json:"id"`
+	OnEnd domain.VolumeEnd `json:"on_end" enum:"keep,snapshot,delete"`
 }
 
 // Resolve implements huma.Resolver.
@@ -252,10 +244,18 @@ func (c *ChangeLease) Resolve(ctx huma.Context) []error {
 		}
 	}
 	faults = append(faults, httpx.CheckTerms(c.Start, c.End, c.Duration, c.BeforeEnd.Apply(""))...)
+	seen := map[httpx.ID]int{}
+	for n, r := range c.Reservations {
+		if first, isRepeated := seen[r.ID]; isRepeated {
+			faults = append(faults, apperr.InvalidField(fmt.Sprintf("reservations[%d].id", n),
+				fmt.Sprintf("is the one of reservations[%d], too", first)))
+		}
+		seen[r.ID] = n
+	}
 	if len(faults) == 0 && reflect.ValueOf(*c).IsZero() {
 		faults = append(faults, apperr.New(apperr.Invalid,
 			"the body changes nothing: it must have name, start, end, duration, before_end, on_end, "+
-				"enforce or heal"))
+				"enforce, heal or reservations"))
 	}
 	return faults
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/google/uuid"
@@ -39,12 +38,16 @@ func (p *volumePool) reservation(ctx context.Context, in CreateLease, n int) (do
 			OnEnd: cmp.Or(r.OnEnd, domain.VolumeEndKeep),
 		},
 	}
+	if err != nil {
+		return out, err
+	}
 	field := func(name string) string { return fmt.Sprintf("reservations[%d].%s", n, name) }
+	server, err := p.serverOf(ctx, in.Reservations[of])
 	switch {
 	case err != nil:
 	case r.VolumeID != nil:
 		out.Volume.ID = r.VolumeID.String()
-		err = p.checkExisting(ctx, in.Reservations[of], out.Volume.ID, field("volume_id"))
+		err = p.checkExisting(ctx, server, out.Volume.ID, field("volume_id"))
 	default:
 		out.Volume.Name = cmp.Or(r.Name, in.Name)
 		err = p.checkNew(ctx, *out.Volume, field)
@@ -52,23 +55,42 @@ func (p *volumePool) reservation(ctx context.Context, in CreateLease, n int) (do
 	return out, err
 }
 
-// checkExisting rejects a volume that the project does not have, or that the lease cannot attach to the instance of a
-// reservation and detach. What its owner may change until the start counts only for a lease that begins now.
-func (p *volumePool) checkExisting(ctx context.Context, of ReservationRequest, id, field string) error {
+// leasedServer is the server of a leased instance. Its id is empty as long as it has none.
+type leasedServer struct {
+	id       string
+	attached []domain.VolumeAttachment
+}
+
+// serverOf reads the server of an instance's reservation. It is Unsupported where Nova is too old for volumes of leases.
+func (p *volumePool) serverOf(ctx context.Context, r ReservationRequest) (leasedServer, error) {
+	server := leasedServer{id: r.ServerID.OrNil().String()}
+	if r.InstanceID != nil {
+		found, err := p.instances.Find(ctx, domain.Filter{ProjectID: p.projectID}, []string{r.InstanceID.String()})
+		if err != nil {
+			return server, err
+		}
+		server.id = found[0].ServerID
+	}
+	if server.id == "" {
+		return server, nil
+	}
+	var err error
+	server.attached, err = p.cloud.Attachments(ctx, server.id)
+	if apperr.CodeOf(err) == apperr.NotFound { // the reservation of the instance says so
+		err = nil
+	}
+	return server, err
+}
+
+// checkExisting rejects a volume that the project does not have, or that the lease cannot attach to the server and
+// detach. What its owner may change until the start counts only for a lease that begins now.
+func (p *volumePool) checkExisting(ctx context.Context, server leasedServer, id, field string) error {
 	v, err := p.cloud.OwnVolume(ctx, id, p.projectID)
 	if apperr.CodeOf(err) == apperr.NotFound {
 		return apperr.Unknown(field, "volume", id)
 	}
 	if err != nil {
 		return err
-	}
-	server := of.ServerID.OrNil().String()
-	if of.InstanceID != nil {
-		found, err := p.instances.Find(ctx, domain.Filter{ProjectID: p.projectID}, []string{of.InstanceID.String()})
-		if err != nil {
-			return err
-		}
-		server = found[0].ServerID
 	}
 	isBoot, err := p.isBoot(ctx, server, v)
 	if err != nil {
@@ -77,9 +99,9 @@ func (p *volumePool) checkExisting(ctx context.Context, of ReservationRequest, i
 	detail := ""
 	switch {
 	case isBoot:
-		detail = "the server " + server + " boots from it, and it cannot be detached"
+		detail = "the server " + server.id + " boots from it, and it cannot be detached"
 	case !p.isNow:
-	case len(v.Servers) > 0 && !v.IsMultiattach && v.Servers[0] != server:
+	case len(v.Servers) > 0 && !v.IsMultiattach && v.Servers[0] != server.id:
 		detail = "is attached to the server " + v.Servers[0] + ": detach it first"
 	case strings.HasPrefix(v.Status, "error"):
 		detail = "has Cinder's status " + v.Status
@@ -92,20 +114,16 @@ func (p *volumePool) checkExisting(ctx context.Context, of ReservationRequest, i
 	return refusal
 }
 
-// isBoot reports whether the server boots from the volume; "" = the instance has no server yet.
-func (p *volumePool) isBoot(ctx context.Context, serverID string, v domain.Volume) (bool, error) {
-	if !v.IsBootable || serverID == "" {
+// isBoot reports whether the server boots from the volume.
+func (p *volumePool) isBoot(ctx context.Context, of leasedServer, v domain.Volume) (bool, error) {
+	if !v.IsBootable || of.id == "" {
 		return false, nil
 	}
-	server, err := p.cloud.Server(ctx, serverID)
-	if err == nil && server.Image == nil {
-		attached, err := p.cloud.Attachments(ctx, serverID)
-		return server.BootVolume(attached) == v.ID, err
+	server, err := p.cloud.Server(ctx, of.id)
+	if apperr.CodeOf(err) == apperr.NotFound {
+		return false, nil
 	}
-	if apperr.CodeOf(err) == apperr.NotFound { // the reservation of the instance says so
-		err = nil
-	}
-	return false, err
+	return err == nil && server.Image == nil && server.BootVolume(of.attached) == v.ID, err
 }
 
 // checkNew rejects a volume that Cinder would not make. The quota is compared only for a lease that begins now.
@@ -115,13 +133,10 @@ func (p *volumePool) checkNew(ctx context.Context, v domain.LeasedVolume, field 
 			return err
 		}
 	}
-	isType := func(t domain.VolumeType) bool { return t.ID == v.Type || t.Name == v.Type }
-	if v.Type != "" && !slices.ContainsFunc(p.types, isType) {
-		var names []string
-		for _, t := range p.types {
-			names = append(names, t.Name)
+	if v.Type != "" {
+		if _, err := lookup.PickVolumeType(p.types, lookup.Ref{Field: field("volume_type"), Value: v.Type}); err != nil {
+			return err
 		}
-		return lookup.Absent(field("volume_type"), "volume type", v.Type, names)
 	}
 	if !p.isNow {
 		return nil

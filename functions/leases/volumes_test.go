@@ -3,6 +3,7 @@ package leases
 import (
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -86,6 +87,29 @@ func TestLeaseOfVolumes(t *testing.T) {
 	if r := made.Reservations[0]; r.VolumeID != volume || r.OnEnd != domain.VolumeEndDelete || r.SizeGB != 0 {
 		t.Errorf("got %+v", r)
 	}
+	ends := func(id uuid.UUID, more string) string {
+		return fmt.Sprintf(`{"reservations": [{"id": %q, "on_end": "keep"}%s]}`, id, more)
+	}
+	reservation := made.Reservations[0].ID
+	for _, onEnd := range []domain.VolumeEnd{domain.VolumeEndKeep, domain.VolumeEndKeep} {
+		if r := f.changes(t, made, ends(reservation, "")).Reservations[0]; r.OnEnd != onEnd || r.VolumeID != volume {
+			t.Errorf("got %+v", r)
+		}
+	}
+	if got := testkit.Scalar[string](t, f.conn, `select string_agg(concat(data->'fields', data->'volume_ids'), '')
+		from events where subject = $1::text and type = 'cloudfn.lease.changed.v1'`, made.ID); got !=
+		fmt.Sprintf(`["reservations"][%q]`, volume) {
+		t.Errorf("the events have %s", got)
+	}
+	for body, field := range map[string]string{
+		ends(uuid.New(), ""):              "reservations[0].id",
+		ends(made.Reservations[1].ID, ""): "reservations[0].id",
+		ends(reservation, `, {"id": "`+reservation.String()+`", "on_end": "delete"}`): "reservations[1].id",
+		`{"reservations": []}`: "reservations",
+	} {
+		refused(t, patch(t, f.Client, path(made), body), http.StatusBadRequest, field)
+	}
+
 	other := f.instance(t, f.project.ID, "active")
 	a := f.Post(t, "/v1/leases", ofVolume(other, named))
 	refused(t, a, http.StatusConflict, "reservations[0].volume_id")
@@ -168,4 +192,23 @@ func TestLeaseOfBootVolume(t *testing.T) {
 	if !contains(a.Body, "boots from it") {
 		t.Errorf("got %s", a.Body)
 	}
+}
+
+// TestVolumesNeedNova279: where Nova is older the request is refused, and not the start of the lease.
+func TestVolumesNeedNova279(t *testing.T) {
+	t.Parallel()
+	nova := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.WriteHeader(http.StatusNotAcceptable)
+		_, _ = fmt.Fprintf(w, `{"computeFault": {"message": "Version %s is not supported by the API."}}`,
+			strings.TrimPrefix(r.Header.Get("OpenStack-API-Version"), "compute "))
+	}))
+	t.Cleanup(nova.Close)
+	f := start(t, testkit.RedirectTo(t, map[string]string{"compute": nova.URL + "/v2.1"}).Env(t, "demo"))
+	instance := f.instance(t, f.project.ID, "active")
+	a := f.Post(t, "/v1/leases", ofVolume(instance, `"size_gb": 1`))
+	refused(t, a, http.StatusNotImplemented, "")
+	if !contains(a.Body, "2.79") {
+		t.Errorf("got %s", a.Body)
+	}
+	f.nothing(t)
 }

@@ -56,7 +56,7 @@ var Function = run.Event[Config]{
 		Network: []string{
 			"compute", "identity", "image", "key-manager", "load-balancer", "network", "volume",
 		},
-		Wakes: []string{"clock", "deliver-events", "run-connections"},
+		Wakes: []string{"clock", "deliver-events", "poll-instances", "run-connections"},
 	},
 	Secrets: []string{"events", "managed", "openstack-delegate"},
 	// Projects are claimed, so two pods share them, and either continues if the other dies.

@@ -1,13 +1,16 @@
 package runleases
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 
+	"github.com/cloudfn/cloudfn/shared/apperr"
 	"github.com/cloudfn/cloudfn/shared/domain"
 	"github.com/cloudfn/cloudfn/shared/postgres"
 	"github.com/cloudfn/cloudfn/shared/testkit"
@@ -64,6 +67,20 @@ func TestVolumeCrashPoints(t *testing.T) {
 	}
 }
 
+// keep has the lease, as it was read, keep its volumes.
+func (w crashWorld) keep(t *testing.T, read domain.Lease) error {
+	t.Helper()
+	after := read
+	after.VolumeEnds = map[uuid.UUID]domain.VolumeEnd{}
+	for _, r := range read.Reservations {
+		if r.Volume != nil {
+			after.VolumeEnds[r.ID] = domain.VolumeEndKeep
+		}
+	}
+	_, err := postgres.Leases{DB: w.db}.Change(t.Context(), read, after, nil, domain.LeaseRules{})
+	return err
+}
+
 // TestVolumesBesideThePath: what becomes of a lease's volume when its user ends the lease early, its instance is
 // deleted, or what was done for it has failed.
 func TestVolumesBesideThePath(t *testing.T) {
@@ -93,6 +110,39 @@ func TestVolumesBesideThePath(t *testing.T) {
 		"ended by its user": {func(t *testing.T, w crashWorld) {
 			w.becomes(t, &crasher{}, "active", "active")
 			end(t, w, "")
+			w.becomes(t, &crasher{}, "ended", "stopped")
+		}, "attach_volume stop detach_volume", "ended v"},
+		"its user keeps it after all": {func(t *testing.T, w crashWorld) {
+			w.becomes(t, &crasher{}, "active", "active")
+			end(t, w, "")
+			w.replica(&crasher{}).pass(t) // its instance ends first
+			w.exec(t, "update leases set due_at = now()")
+			claimed, err := postgres.Leases{DB: w.db}.Queue().Claim(t.Context(), time.Minute, 1, nil)
+			if err != nil || len(claimed.Rows) != 1 {
+				t.Fatalf("got %+v, %v", claimed, err)
+			}
+			stored := claimed.Rows[0].Value
+			if err := w.keep(t, stored); err != nil {
+				t.Error(err)
+			}
+			err = postgres.Leases{DB: w.db}.Save(t.Context(), claimed.Claim, &stored) // what it has read is older
+			if !errors.Is(err, domain.ErrChanged) {
+				t.Errorf("got %v", err)
+			}
+			w.act(t)
+			w.replica(&crasher{}).pass(t)
+			w.replica(&crasher{}).pass(t)
+			if did := testkit.Scalar[string](t, w.rows, `select coalesce(string_agg(arguments->'volume'->>'on_end', ''), '')
+				from actions where verb = 'detach_volume'`); did != "keep" {
+				t.Errorf("it is detached with %q", did)
+			}
+			stored, err = postgres.Leases{DB: w.db}.Get(t.Context(), "p", w.lease)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := w.keep(t, stored); apperr.CodeOf(err) != apperr.Conflict {
+				t.Errorf("too late: got %v", err)
+			}
 			w.becomes(t, &crasher{}, "ended", "stopped")
 		}, "attach_volume stop detach_volume", "ended v"},
 		"ended by its user, who leaves all as it is": {func(t *testing.T, w crashWorld) {

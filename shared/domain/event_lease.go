@@ -56,6 +56,7 @@ type LeaseChangeData struct {
 	End         time.Time    `json:"end"`
 	OnEnd       OnEnd        `json:"on_end" enum:"shelve,stop,snapshot_delete,delete"`
 	InstanceIDs []uuid.UUID  `json:"instance_ids,omitempty" minItems:"1" doc:"What it reserves of instances."`
+	VolumeIDs   []string     `json:"volume_ids,omitempty" minItems:"1" doc:"Its volumes that exist."`
 	Actor       *Actor       `json:"actor,omitempty" schema:"EventActor"`
 }
 
@@ -64,7 +65,7 @@ type LeaseField string
 
 // Values lists the fields.
 func (LeaseField) Values() []string {
-	return []string{"before_end", "end", "enforce", "heal", "name", "on_end", "start"}
+	return []string{"before_end", "end", "enforce", "heal", "name", "on_end", "reservations", "start"}
 }
 
 var leaseChangeEvent = EventType{
@@ -82,6 +83,7 @@ type LeaseWarningData struct {
 	End         time.Time   `json:"end"`
 	OnEnd       OnEnd       `json:"on_end" enum:"shelve,stop,snapshot_delete,delete"`
 	InstanceIDs []uuid.UUID `json:"instance_ids,omitempty" minItems:"1" doc:"What it reserves of instances."`
+	VolumeIDs   []string    `json:"volume_ids,omitempty" minItems:"1" doc:"Its volumes that exist."`
 }
 
 var leaseWarningEvent = EventType{

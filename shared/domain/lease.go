@@ -106,22 +106,24 @@ const (
 
 // Lease is a period with reservations, which begins and ends automatically. All times are the database's.
 type Lease struct {
-	ID           uuid.UUID
-	ProjectID    string
-	DomainID     string
-	UserID       string
-	Name         string
-	Status       LeaseStatus
-	Problem      *Problem // why it is in error, or why a step is repeated
-	Degraded     bool     // a host is down or cordoned, and no other has taken its place
-	StartsAt     time.Time
-	EndsAt       time.Time
-	Length       Period        // of the request; zero = it gave the end, or the lease is as it is stored
-	BeforeEnd    time.Duration // the warning comes so long before the end; 0 = none
-	OnEnd        OnEnd
-	Heal         Heal      // of a change: of all its hosts; "" = as it is
-	Enforce      bool      // an instance that its owner starts before the start is shelved again
-	ConnectionID uuid.UUID // what its instances are handled with; zero = the service account
+	ID        uuid.UUID
+	ProjectID string
+	DomainID  string
+	UserID    string
+	Name      string
+	Status    LeaseStatus
+	Problem   *Problem // why it is in error, or why a step is repeated
+	Degraded  bool     // a host is down or cordoned, and no other has taken its place
+	StartsAt  time.Time
+	EndsAt    time.Time
+	Length    Period        // of the request; zero = it gave the end, or the lease is as it is stored
+	BeforeEnd time.Duration // the warning comes so long before the end; 0 = none
+	OnEnd     OnEnd
+	Heal      Heal // of a change: of all its hosts; "" = as it is
+
+	VolumeEnds   map[uuid.UUID]VolumeEnd // of a change: by reservation; others stay
+	Enforce      bool                    // an instance that its owner starts before the start is shelved again
+	ConnectionID uuid.UUID               // what its instances are handled with; zero = the service account
 	// SharesConnection reports whether the request named the connection, so that it does not end with the lease.
 	SharesConnection bool
 	OrderID          uuid.UUID // the order that it was made with; zero = none
@@ -397,6 +399,7 @@ func (l Lease) Changed(after Lease) []string {
 		"name": l.Name != after.Name, "start": !l.StartsAt.Equal(after.StartsAt), "end": !l.EndsAt.Equal(after.EndsAt),
 		"before_end": l.BeforeEnd != after.BeforeEnd, "on_end": l.OnEnd != after.OnEnd,
 		"enforce": l.Enforce != after.Enforce, "heal": after.Heal != "" && !l.healsBy(after.Heal),
+		"reservations": l.changesVolumes(after.VolumeEnds),
 	} {
 		if isChanged {
 			fields = append(fields, name)
@@ -404,6 +407,29 @@ func (l Lease) Changed(after Lease) []string {
 	}
 	slices.Sort(fields)
 	return fields
+}
+
+func (l Lease) changesVolumes(ends map[uuid.UUID]VolumeEnd) bool {
+	return slices.ContainsFunc(l.Reservations, func(r Reservation) bool {
+		end, ok := ends[r.ID]
+		return ok && r.Volume != nil && r.Volume.OnEnd != end
+	})
+}
+
+// CheckVolumeEnd rejects another end for the volume of a reservation: a Conflict once the end has begun to handle it.
+func (l Lease) CheckVolumeEnd(reservation uuid.UUID, field string) error {
+	n := slices.IndexFunc(l.Reservations, func(r Reservation) bool { return r.ID == reservation })
+	switch {
+	case n < 0:
+		return apperr.Unknown(field, "reservation", reservation.String())
+	case l.Reservations[n].Volume == nil:
+		return apperr.InvalidField(field, "is not a reservation of a volume: only those have an on_end of their own")
+	case l.IsEnding() && (l.Reservations[n].ActionID != uuid.Nil || l.Reservations[n].Status == ReservationEnded):
+		refusal := apperr.InvalidField(field, "cannot be changed any more: the end of the lease handles its volume")
+		refusal.Code = apperr.Conflict
+		return refusal
+	}
+	return nil
 }
 
 // healsBy reports whether all its hosts are healed in that way.

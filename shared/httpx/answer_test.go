@@ -173,3 +173,45 @@ func TestLink(t *testing.T) {
 		}
 	}
 }
+
+// TestFields: the entries of a page have the fields that the client chooses, and the next page does, too.
+func TestFields(t *testing.T) {
+	t.Parallel()
+	type entry struct {
+		ID   string   `json:"id"`
+		Name string   `json:"name,omitempty"`
+		Tags []string `json:"tags"`
+	}
+	type page struct {
+		Items []entry `json:"entries"`
+		Total int     `json:"total"`
+		Next  *string `json:"next"`
+	}
+	routes := Routes(func(api huma.API) {
+		Register(api, huma.Operation{
+			OperationID: "listEntries", Method: http.MethodGet, Path: "/entries",
+			Responses: Answers(map[int]string{200: "x"}),
+		}, func(ctx context.Context, _ *struct{}) (*Value[page], error) {
+			return &Value[page]{page{
+				Items: []entry{{ID: "1", Name: "<a>", Tags: []string{"x"}}, {ID: "2"}}, Total: 2, Next: NextPage(ctx, "2"),
+			}}, nil
+		})
+	})
+	for query, want := range map[string]string{
+		"": `{"entries":[{"id":"1","name":"<a>","tags":["x"]},{"id":"2","tags":null}],"total":2,` +
+			`"next":"/entries?marker=2"}`,
+		"?fields=name": `{"entries":[{"name":"<a>"},{}],"next":"/entries?fields=name&marker=2","total":2}`,
+		"?fields=id,tags": `{"entries":[{"id":"1","tags":["x"]},{"id":"2","tags":null}],` +
+			`"next":"/entries?fields=id%2Ctags&marker=2","total":2}`,
+	} {
+		if w := request(&recorder{}, routes, http.MethodGet, "/entries"+query); strings.TrimSpace(w.Body.String()) != want {
+			t.Errorf("%q: got %d %s", query, w.Code, w.Body)
+		}
+	}
+	for _, query := range []string{"?fields=", "?fields=id,ID", "?fields=total", "?fields=id&fields=name"} {
+		w := request(&recorder{}, routes, http.MethodGet, "/entries"+query)
+		if w.Code != http.StatusBadRequest || !strings.Contains(w.Body.String(), `"field":"fields"`) {
+			t.Errorf("%s: got %d %s", query, w.Code, w.Body)
+		}
+	}
+}

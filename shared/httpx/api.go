@@ -50,9 +50,9 @@ const jsonType = "application/json"
 // with a Security of its own needs no Keystone token.
 func Register[I, O any](api huma.API, op huma.Operation, handler func(context.Context, *I) (*O, error)) {
 	op.MaxBodyBytes = -1 // Edge has limited it, and set the deadline for reading it
-	nextPage := nextPageOf[O]()
+	nextPage, list := nextPageOf[O]()
 	if nextPage != nil {
-		op.Metadata = map[string]any{pageKey: true}
+		op.Metadata = map[string]any{pageKey: list}
 	}
 	op.Middlewares = append(slices.Clone(op.Middlewares), read)
 	huma.Register(api, op, func(ctx context.Context, in *I) (*O, error) {
@@ -120,13 +120,16 @@ type adapter struct {
 // Handle implements huma.Adapter.
 func (a *adapter) Handle(op *huma.Operation, handler func(huma.Context)) {
 	complete(op)
+	entries := describeFields(op, a.document.Components.Schemas)
 	serve := func(r *http.Request) (Response, error) {
 		w := &held{header: http.Header{}, status: http.StatusOK}
-		c := &call{base: humago.NewContext(op, r, w), request: r}
+		c := &call{base: humago.NewContext(op, r, w), request: r, entries: entries}
 		handler(c)
 		resp := Response{Status: w.status, Header: w.header, Body: w.body.Bytes()}
 		if c.response != nil {
 			resp = *c.response
+		} else if fields := c.query["fields"]; entries != nil && fields != nil && resp.Status == http.StatusOK {
+			resp.Body = entries.pick(resp.Body, fields[0])
 		}
 		c.attempt.end(r.Context(), resp, c.err)
 		if c.err != nil {
@@ -188,6 +191,7 @@ type call struct {
 	unread   error          // why the body is not usable at all
 	err      error          // the outcome, instead of an answer
 	response *Response      // the outcome of Serve
+	entries  *entries       // of a list
 }
 
 type callKey struct{}
@@ -246,7 +250,13 @@ func (c *call) readQuery(op *huma.Operation) {
 		}
 		names = append(names, p.Name)
 	}
+	if c.entries != nil {
+		names = append(names, "fields")
+	}
 	c.query, c.faults = parseQuery(c.request, names)
+	if c.entries != nil {
+		c.faults = append(c.faults, c.entries.check(c.query)...)
+	}
 	for _, name := range booleans { // huma takes 1 and T for true
 		if given := c.query.Get(name); given != "" && given != "true" && given != "false" {
 			c.faults = append(c.faults, apperr.Field{Field: name, Detail: validation.MsgExpectedBoolean})

@@ -1,10 +1,21 @@
 package httpx
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
 	"net/url"
 	"reflect"
 	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/cloudfn/cloudfn/shared/apperr"
 )
 
 // PageRequest is the part of a list's request that bounds it. Such requests embed it, and have a marker of their own.
@@ -42,20 +53,90 @@ func next(u url.URL, marker string) *string {
 	return &next
 }
 
-// pageKey is in the metadata of an operation that answers with pages of a list.
+// pageKey is in the metadata of an operation that answers with pages of a list: the list's field.
 const pageKey = "page"
 
-// nextPageOf is where an answer's type has the URL of the next page; nil = it is no page of a list.
-func nextPageOf[O any]() []int {
+// nextPageOf is where an answer's type has the URL of the next page, and the field of its list; nil = it is no page.
+func nextPageOf[O any]() (next []int, list string) {
 	body, hasBody := reflect.TypeFor[O]().FieldByName("Body")
 	if !hasBody || body.Type.Kind() != reflect.Struct {
+		return nil, ""
+	}
+	field, isPage := body.Type.FieldByName("Next")
+	if !isPage || field.Type != reflect.TypeFor[*string]() {
+		return nil, ""
+	}
+	for f := range body.Type.Fields() {
+		if f.Type.Kind() == reflect.Slice && list == "" {
+			list, _, _ = strings.Cut(f.Tag.Get("json"), ",")
+		}
+	}
+	return append(slices.Clone(body.Index), field.Index...), list
+}
+
+// entries are those of an operation's list, of which a client may choose fields.
+type entries struct {
+	list   string
+	fields []string
+}
+
+// describeFields gives an operation that answers with pages the parameter fields; nil = its answer has no
+// entries with fields.
+func describeFields(op *huma.Operation, schemas huma.Registry) *entries {
+	list, _ := op.Metadata[pageKey].(string)
+	if list == "" {
 		return nil
 	}
-	next, isPage := body.Type.FieldByName("Next")
-	if !isPage || next.Type != reflect.TypeFor[*string]() {
+	schema := op.Responses[strconv.Itoa(http.StatusOK)].Content[jsonType].Schema
+	for _, step := range []func(){
+		func() { schema = schema.Properties[list] }, func() { schema = schema.Items }, func() {},
+	} {
+		if schema.Ref != "" {
+			schema = schemas.SchemaFromRef(schema.Ref)
+		}
+		step()
+	}
+	out := &entries{list: list, fields: slices.Sorted(maps.Keys(schema.Properties))}
+	if len(out.fields) == 0 {
 		return nil
 	}
-	return append(slices.Clone(body.Index), next.Index...)
+	op.Parameters = append(op.Parameters, &huma.Param{Ref: "#/components/parameters/Fields"})
+	return out
+}
+
+// check rejects fields that the entries of the list do not have.
+func (e entries) check(query url.Values) (faults []apperr.Field) {
+	for given := range strings.SplitSeq(query.Get("fields"), ",") {
+		if query.Has("fields") && !slices.Contains(e.fields, given) {
+			faults = append(faults, apperr.Field{
+				Field: "fields", Detail: fmt.Sprintf("%q is no field of the entries", text(given, 64)), Allowed: e.fields,
+			})
+		}
+	}
+	return faults
+}
+
+// pick leaves only the chosen fields, separated by commas, in the entries of a page.
+func (e entries) pick(page []byte, chosen string) []byte {
+	names := strings.Split(chosen, ",")
+	var read map[string]json.RawMessage
+	var all []map[string]json.RawMessage
+	if json.Unmarshal(page, &read) != nil || json.Unmarshal(read[e.list], &all) != nil {
+		return page
+	}
+	for _, entry := range all {
+		maps.DeleteFunc(entry, func(name string, _ json.RawMessage) bool { return !slices.Contains(names, name) })
+	}
+	answer := map[string]any{}
+	for name, value := range read {
+		answer[name] = value
+	}
+	answer[e.list] = all
+	var out bytes.Buffer
+	if encode(&out, answer) != nil {
+		return page
+	}
+	return out.Bytes()
 }
 
 // Link is the header of a page that leads to the next one (RFC 8288); "" for none.

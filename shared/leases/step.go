@@ -47,6 +47,7 @@ func (s step) current(ctx context.Context) (*domain.DelegatedAction, error) {
 func (s step) request(
 	ctx context.Context, id, instance uuid.UUID, action domain.Action, args domain.ActionArguments,
 ) error {
+	wasMoving := s.isMoving
 	s.r.ActionID, s.isMoving = id, true
 	if current, err := s.current(ctx); err != nil || current != nil {
 		return err
@@ -57,7 +58,7 @@ func (s step) request(
 	})
 	s.Wake("run-connections")
 	if err != nil {
-		s.r.ActionID, s.isMoving = uuid.Nil, false
+		s.r.ActionID, s.isMoving = uuid.Nil, wasMoving
 	}
 	return err
 }

@@ -92,6 +92,11 @@ func PickServerGroup(groups []domain.ServerGroup, r Ref) (domain.ServerGroup, er
 	return pick("server group", r, groups, func(g domain.ServerGroup) object { return object{g.ID, g.Name} })
 }
 
+// PickVolumeType chooses Cinder's volume type with the id or the name, which is unique.
+func PickVolumeType(types []domain.VolumeType, r Ref) (domain.VolumeType, error) {
+	return pick("volume type", r, types, func(t domain.VolumeType) object { return object{t.ID, t.Name} })
+}
+
 // pick finds the one with that id, else the only one of that name.
 func pick[T any](what string, r Ref, all []T, describe func(T) object) (found T, err error) {
 	var ids, names []string

@@ -20,6 +20,7 @@ import (
 // nothing new writes nothing.
 func (p *pass) save(ctx context.Context) error {
 	var changed []*domain.Managed
+	hasAddresses := false // of a server that was just made
 	finishing, cancel := context.WithTimeout(ctx, stepTime)
 	defer cancel()
 	for _, m := range p.resources {
@@ -39,6 +40,8 @@ func (p *pass) save(ctx context.Context) error {
 		m.schedule(p.now)
 		if !m.isSame(before) {
 			changed = append(changed, &m.Managed)
+			hasAddresses = hasAddresses ||
+				m.Kind.IsServer() && m.Status == domain.ManagedReady && before.Status != domain.ManagedReady
 			p.isNews = p.isNews || m.Status != before.Status || m.ObservedRevision != before.ObservedRevision
 		}
 	}
@@ -50,6 +53,9 @@ func (p *pass) save(ctx context.Context) error {
 	}
 	if p.isNews {
 		p.Wake("deliver-events")
+	}
+	if hasAddresses {
+		p.Wake("poll-instances") // it reads them
 	}
 	return nil
 }

@@ -31,7 +31,8 @@ with after as (
     select project_id, id::text, seq, '` + domain.LeaseChangeEvent + `', updated_at,
            jsonb_strip_nulls(jsonb_build_object(
                'lease_id', id, 'name', name, 'fields', $10::text[], 'start', ` + startText + `, 'end', ` + endText + `,
-               'on_end', on_end, 'instance_ids', ` + leasedInstances + `, 'actor', actor))
+               'on_end', on_end, 'instance_ids', ` + leasedInstances + `, 'volume_ids', ` + leasedVolumes + `,
+               'actor', actor))
     from after
 )
 select ` + leaseColumns + ` from after`
@@ -40,6 +41,10 @@ select ` + leaseColumns + ` from after`
 update reservations set want = jsonb_set(want, '{heal}', to_jsonb($3::text))
 where project_id = $1 and lease_id = $2 and want is not null`
 
+	endVolumeSQL = `
+update reservations set volume = jsonb_set(volume, '{on_end}', to_jsonb($4::text))
+where project_id = $1 and lease_id = $2 and id = $3`
+
 	// What run-connections does for the lease goes on with the new connection. What it has done for a volume shows
 	// whether that may hold data.
 	replaceConnectionSQL = `
@@ -47,11 +52,11 @@ update actions set connection_id = $3
 where project_id = $1 and connection_id = $2 and (status = 'running' or arguments ? 'volume')`
 )
 
-// Change replaces what the user chooses of a lease: its name, its period, the warning, what happens at its end and
-// when its hosts fail; after.Actor is who requests it. It is domain.ErrChanged unless the version is still that of
+// Change replaces what the user chooses of a lease: its name, its period, the warning, what happens at its end, also to
+// its volumes, and when its hosts fail; after.Actor is who requests it. It is domain.ErrChanged unless the version is still that of
 // before, and a Conflict when the status does not allow the change: while a lease starts or is active, its start stays.
 // A pending lease may get other hosts; any other keeps its hosts; of
-// one that is ending only what happens at its end changes. When hosts are not free it is a domain.FreeError. A
+// one that is ending only what happens at its end changes, and of a volume only until the end handles it. When hosts are not free it is a domain.FreeError. A
 // new connection replaces the old one, which ends; a later end than that of the connection needs one. The event names
 // the fields that changed.
 func (s Leases) Change(
@@ -92,6 +97,11 @@ func changeLease(
 			return stored, err
 		}
 	}
+	for id, end := range after.VolumeEnds {
+		if _, err := exec(ctx, tx, endVolumeSQL, after.ProjectID, after.ID, id, end); err != nil {
+			return stored, err
+		}
+	}
 	return oneLease(ctx, tx, changeLeaseSQL, after.ProjectID, after.ID, after.Name, after.StartsAt, after.EndsAt,
 		after.BeforeEnd, after.OnEnd, after.Actor, orNullID(after.ConnectionID), stored.Changed(after), after.Enforce)
 }
@@ -100,14 +110,20 @@ func changeLease(
 func chosen(stored, by domain.Lease) domain.Lease {
 	stored.Name, stored.StartsAt, stored.EndsAt, stored.Length = by.Name, by.StartsAt, by.EndsAt, by.Length
 	stored.BeforeEnd, stored.OnEnd, stored.Enforce, stored.Actor = by.BeforeEnd, by.OnEnd, by.Enforce, by.Actor
-	stored.Heal = by.Heal
+	stored.Heal, stored.VolumeEnds = by.Heal, by.VolumeEnds
 	return stored
 }
 
 // checkChange rejects what the status or the rules do not allow.
 func checkChange(stored, after domain.Lease, rules domain.LeaseRules) error {
 	isMoved := !stored.StartsAt.Equal(after.StartsAt)
-	if stored.IsEnding() && slices.Equal(stored.Changed(after), []string{"on_end"}) {
+	for id := range after.VolumeEnds {
+		if err := stored.CheckVolumeEnd(id, "reservations"); err != nil {
+			return err
+		}
+	}
+	isOfPlan := func(field string) bool { return field != "on_end" && field != "reservations" }
+	if stored.IsEnding() && !slices.ContainsFunc(stored.Changed(after), isOfPlan) {
 		return after.CheckOnEnd()
 	}
 	switch stored.Status {

@@ -81,7 +81,7 @@ with before as (
     select project_id, id::text, seq - notify::int, '` + domain.LeaseWarningEvent + `', updated_at,
            jsonb_strip_nulls(jsonb_build_object(
                'lease_id', id, 'name', name, 'end', ` + endText + `, 'on_end', on_end,
-               'instance_ids', ` + leasedInstances + `))
+               'instance_ids', ` + leasedInstances + `, 'volume_ids', ` + leasedVolumes + `))
     from after where $16
 ), event as (` + leaseEventSQL + ` after where notify)
 select ` + leaseColumns + ` from after`
@@ -90,9 +90,11 @@ select ` + leaseColumns + ` from after`
 update leases set due_at = clock_timestamp(), ` + due.ReleaseSQL + `
 where project_id = $1 and id = $2 and claim_id = $3`
 
+	// What happens to a volume at the end is its user's choice, which may have changed since the claim.
 	saveReservationSQL = `
 update reservations set status = $3, problem = $4, action_id = $5, aggregate_id = nullif($6::bigint, 0), flavors = $7,
-    was_running = $8, prepared_at = $9, servers = $10, actions_done = $11, volume = $12
+    was_running = $8, prepared_at = $9, servers = $10, actions_done = $11,
+    volume = $12::jsonb || jsonb_build_object('on_end', volume->'on_end')
 where project_id = $1 and id = $2 and is_open`
 )
 

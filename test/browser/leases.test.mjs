@@ -188,6 +188,14 @@ test('a volume is made for one of two instances, and deleted at the end', { time
   await settled(page);
   await picture(page, 'lease-volume');
   await faultless(page, 'lease with a volume');
+  await page.getByRole('button', { name: 'Other end of the volume' }).click();
+  await page.getByRole('dialog').getByLabel('At the end of the lease').selectOption('keep');
+  await page.getByRole('dialog').getByRole('button', { name: 'Change' }).click();
+  await page.getByRole('row').filter({ hasText: /Volume [0-9a-f-]{36}, at the end kept/ }).waitFor();
+  await page.getByRole('button', { name: 'Other end of the volume' }).click();
+  await page.getByRole('dialog').getByLabel('At the end of the lease').selectOption('delete');
+  await page.getByRole('dialog').getByRole('button', { name: 'Change' }).click();
+  await reserved.waitFor();
   await page.getByRole('button', { name: 'End now with a disk' }).click();
   await page.getByRole('dialog').getByText('Its volumes are detached: deleted.', { exact: false }).waitFor();
   await page.getByRole('dialog').getByRole('button', { name: 'End the lease' }).click();

@@ -5,7 +5,7 @@ import { get, listing } from './api.js';
 import { mark, kindOf, inMotion } from './state.js';
 import { timeline, during } from './timeline.js';
 import { acts, ends, isSoon, left, release } from './leaseacts.js';
-import { volumeText } from './leasevolumes.js';
+import { volumeEnd, volumeText } from './leasevolumes.js';
 import { view as form } from './leaseform.js';
 import { filter, keep } from './address.js';
 import { view as hosts } from './hosts.js';
@@ -104,9 +104,9 @@ function one(id, me, refresh) {
       ['Made', [age(lease.created_at), ' ago']], ['Id', el('span', { class: 'mono' }, lease.id)]])));
   }
 
-  function what(r) {
+  function what(lease, r) {
     if (r.type === 'instance') return el('span', {}, 'Instance ', el('span', { class: 'mono' }, r.instance_id));
-    if (r.type === 'volume') return volumeText(r);
+    if (r.type === 'volume') return el('span', { class: 'row' }, volumeText(r), volumeEnd(lease, r, refresh));
     return `${plural(r.hosts ?? 0, 'host')}, requested ${r.min === r.max ? r.min : `${r.min} to ${r.max}`}`;
   }
 
@@ -124,7 +124,7 @@ function one(id, me, refresh) {
     parts.forEach((part) => { part.hidden = false; });
     keyed(done.body, lease.events, (e) => e.type, (e) => done.row(steps[e.type], `${clock(e.due_at)} UTC`,
       mark(e.status), e.at ? `${clock(e.at, true)} UTC` : '–'));
-    keyed(list.body, lease.reservations, (r) => r.id, (r) => list.row(what(r), mark(r.status), r.id,
+    keyed(list.body, lease.reservations, (r) => r.id, (r) => list.row(what(lease, r), mark(r.status), r.id,
       (r.flavors || []).map((f) => f.name).join(', ') || '–',
       r.reason ? el('span', { class: 'error' }, r.reason.detail) : null));
     return inMotion(lease.status) || isSoon(lease);

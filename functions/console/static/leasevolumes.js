@@ -1,7 +1,7 @@
 // The volumes of a lease: in its form, and in words.
-import { el, button, set } from './dom.js';
-import { get } from './api.js';
-import { labelled } from './dialogs.js';
+import { el, button, say, set } from './dom.js';
+import { call, get, versionOf } from './api.js';
+import { ask, labelled } from './dialogs.js';
 
 const ends = { keep: ['Keep it', 'kept'], snapshot: ['Make a snapshot, and keep it', 'kept, with a snapshot'],
   delete: ['Delete it', 'deleted'] };
@@ -10,6 +10,19 @@ const ends = { keep: ['Keep it', 'kept'], snapshot: ['Make a snapshot, and keep 
 export const volumeText = (r) => el('span', {}, el('a', { href: '#/volumes' }, 'Volume'), ' ',
   r.volume_id ? el('span', { class: 'mono' }, r.volume_id) : `of ${r.size_gb} GB`, ', at the end ', ends[r.on_end][1],
   r.snapshot_id && [' ', el('span', { class: 'mono' }, r.snapshot_id)]);
+
+/** volumeEnd is the button that changes what becomes of the volume of a reservation; null once that is too late. */
+export function volumeEnd(lease, r, done) {
+  if (r.status === 'ended' || !['pending', 'starting', 'active', 'ending'].includes(lease.status)) return null;
+  const input = el('select', {}, Object.entries(ends).map(([value, [text]]) => el('option', { value }, text)));
+  input.value = r.on_end;
+  return button('Other end', () => ask('What is to happen to the volume?', '', 'Change', async () => {
+    await call('PATCH', `/v1/leases/${lease.id}`, { reservations: [{ id: r.id, on_end: input.value }] }, false,
+      versionOf(lease));
+    say('The volume ends differently.');
+    done();
+  }, labelled('At the end of the lease', input)), { key: `end-${r.id}`, kind: 'quiet', label: 'Other end of the volume' });
+}
 
 /** volumeEnds says what the end of a lease does to its volumes; '' when it has none. */
 export function volumeEnds(lease) {

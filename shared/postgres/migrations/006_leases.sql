@@ -82,13 +82,13 @@ create table reservations (
     -- When the instance of a pending lease was first as it waits for the start. A later change is its owner's.
     prepared_at  timestamptz,
     was_running  boolean     not null default false, -- before the lease shelved its instance
-    during       tstzrange,  -- of type instance: the period of its lease
+    during       tstzrange,  -- of the types instance and volume: the period of the lease
     -- The trait of the reservation's hosts.
     trait        text        not null
         default 'CUSTOM_CLOUDFN_LEASE_' || upper(replace(gen_random_uuid()::text, '-', '')),
     -- What run-leases has done to servers on its hosts to end them: [{id, name, did, locked, reset_at, resets}].
     servers      jsonb       not null default '[]',
-    actions_done integer     not null default 0, -- of type instance: the next action has another id
+    actions_done integer     not null default 0, -- of the types instance and volume: the next action has another id
     primary key (project_id, id),
     foreign key (project_id, lease_id) references leases on delete cascade,
     -- An instance is in one lease at a time.

@@ -68,8 +68,8 @@ export default {
     "cloudfn connections update CONNECTION"
   ],
   "changeLease": [
-    "cloudfn leases update LEASE",
-    "cloudfn leases extend LEASE"
+    "cloudfn leases extend LEASE",
+    "cloudfn leases update LEASE"
   ],
   "changeNode": [
     "cloudfn nodes label NODE KEY=VALUE... KEY-...",

@@ -261,14 +261,27 @@ func update(a *cli.App) *cobra.Command {
 		if err := addPeriods(cmd, body); err != nil {
 			return err
 		}
+		if volumes, _ := cmd.Flags().GetStringArray("volume"); len(volumes) > 0 {
+			found, err := leases.Get(cmd.Context(), a, id, nil)
+			if err != nil {
+				return err
+			}
+			if body["reservations"], err = otherEnds(found.Value, volumes); err != nil {
+				return err
+			}
+		}
 		if len(body) == 0 {
 			return exit.Usagef("nothing is to be changed: %s leases update -h lists flags", a.Name)
 		}
 		return leases.Send(cmd.Context(), a, http.MethodPatch, leases.URL(id), body)
 	})
+	cmd.Annotations = cli.Calls("changeLease", "getLease")
 	cmd.Long = `Change a lease. Without a flag a field stays as it is. Before its start all can be changed; afterwards
 the end, the warning, what happens at the end or when a host fails, and the name.`
-	cmd.Example = "  cloudfn leases update LEASE --on-end delete --before-end none"
+	cmd.Example = `  cloudfn leases update LEASE --on-end delete --before-end none
+  cloudfn leases update LEASE --volume name=data,on-end=keep`
+	cmd.Flags().StringArray("volume", nil, "what happens to a volume at the end: KEY=VALUE,... of on-end (keep, "+
+		"snapshot, delete) and of id or name, without which all volumes of the lease are meant; may be repeated")
 	termFlags(a, cmd)
 	a.UntilOrNow(cmd, "end", "when it ends: 24h or 7d from now, now, or a time such as 2027-01-01T18:00:00Z")
 	cmd.Flags().String("name", "", "a name, for people")

@@ -37,6 +37,40 @@ func volumesOf(cmd *cobra.Command, first int) (all []map[string]any, err error) 
 	return all, nil
 }
 
+var volumeEndFlag = cli.VolumeFlag{
+	Name: "--volume", Fields: map[string]string{"id": "volume_id", "name": "name", "on-end": "on_end"},
+	Example: "name=data,on-end=keep",
+}
+
+// otherEnds reads what is to happen to volumes of the lease at its end, as a change has it.
+func otherEnds(lease api.Lease, volumes []string) (changes []map[string]any, err error) {
+	for _, text := range volumes {
+		wanted, _, err := volumeEndFlag.Parse(text)
+		if err != nil {
+			return nil, err
+		}
+		if wanted["on_end"] == nil {
+			return nil, exit.Usagef("--volume: %q lacks on-end: keep, snapshot or delete", text)
+		}
+		isFound := false
+		for _, r := range lease.Reservations {
+			isMeant := func(field string, value *string) bool {
+				return wanted[field] == nil || wanted[field] == domain.Deref(value)
+			}
+			if string(r.Type) != string(domain.VolumeReservation) ||
+				!isMeant("volume_id", r.VolumeID) || !isMeant("name", r.Name) {
+				continue
+			}
+			isFound = true
+			changes = append(changes, map[string]any{"id": r.ID, "on_end": wanted["on_end"]})
+		}
+		if !isFound {
+			return nil, exit.Usagef("--volume: the lease has no volume %q", text)
+		}
+	}
+	return changes, nil
+}
+
 // volumeText says which volume a reservation is of, and what becomes of it if it is not only kept.
 func volumeText(r api.Reservation) string {
 	text := fmt.Sprintf("volume of %d GB", domain.Deref(r.SizeGb))
