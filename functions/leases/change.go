@@ -89,14 +89,8 @@ func (c ChangeLease) apply(
 	before domain.Lease, rules domain.LeaseRules, now time.Time,
 ) (after domain.Lease, err error) {
 	after = before
-	for n, r := range c.Reservations {
-		if err := before.CheckVolumeEnd(r.ID.UUID, fmt.Sprintf("reservations[%d].id", n)); err != nil {
-			return after, err
-		}
-		if after.VolumeEnds == nil {
-			after.VolumeEnds = map[uuid.UUID]domain.VolumeEnd{}
-		}
-		after.VolumeEnds[r.ID.UUID] = r.OnEnd
+	if after.VolumeEnds, err = c.volumeEnds(before); err != nil {
+		return after, err
 	}
 	if before.IsEnding() {
 		if !reflect.DeepEqual(c, ChangeLease{OnEnd: c.OnEnd, Reservations: c.Reservations}) {
@@ -159,6 +153,18 @@ func (c ChangeLease) apply(
 		after.BeforeEnd = 0
 	}
 	return after, after.CheckOnEnd()
+}
+
+// volumeEnds are what is to happen to volumes of the lease, by their reservations.
+func (c ChangeLease) volumeEnds(before domain.Lease) (map[uuid.UUID]domain.VolumeEnd, error) {
+	all := map[uuid.UUID]domain.VolumeEnd{}
+	for n, r := range c.Reservations {
+		if err := before.CheckVolumeEnd(r.ID.UUID, fmt.Sprintf("reservations[%d].id", n)); err != nil {
+			return nil, err
+		}
+		all[r.ID.UUID] = r.OnEnd
+	}
+	return all, nil
 }
 
 // needsRights reports whether the connection of a lease may end too early for the change, or permit too little.

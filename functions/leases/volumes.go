@@ -61,7 +61,7 @@ type leasedServer struct {
 	attached []domain.VolumeAttachment
 }
 
-// serverOf reads the server of an instance's reservation. It is Unsupported where Nova is too old for volumes of leases.
+// serverOf reads the server of an instance's reservation. It is Unsupported where Nova is too old for leased volumes.
 func (p *volumePool) serverOf(ctx context.Context, r ReservationRequest) (leasedServer, error) {
 	server := leasedServer{id: r.ServerID.OrNil().String()}
 	if r.InstanceID != nil {
@@ -134,7 +134,8 @@ func (p *volumePool) checkNew(ctx context.Context, v domain.LeasedVolume, field 
 		}
 	}
 	if v.Type != "" {
-		if _, err := lookup.PickVolumeType(p.types, lookup.Ref{Field: field("volume_type"), Value: v.Type}); err != nil {
+		wanted := lookup.Ref{Field: field("volume_type"), Value: v.Type}
+		if _, err := lookup.PickVolumeType(p.types, wanted); err != nil {
 			return err
 		}
 	}

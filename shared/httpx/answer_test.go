@@ -204,7 +204,8 @@ func TestFields(t *testing.T) {
 		"?fields=id,tags": `{"entries":[{"id":"1","tags":["x"]},{"id":"2","tags":null}],` +
 			`"next":"/entries?fields=id%2Ctags&marker=2","total":2}`,
 	} {
-		if w := request(&recorder{}, routes, http.MethodGet, "/entries"+query); strings.TrimSpace(w.Body.String()) != want {
+		w := request(&recorder{}, routes, http.MethodGet, "/entries"+query)
+		if strings.TrimSpace(w.Body.String()) != want {
 			t.Errorf("%q: got %d %s", query, w.Code, w.Body)
 		}
 	}

@@ -411,21 +411,6 @@ func complete(op *huma.Operation) {
 	}
 }
 
-// describeRead adds what the answers of reads have in common.
-func describeRead(op *huma.Operation) {
-	found := op.Responses[strconv.Itoa(http.StatusOK)]
-	if op.Metadata[pageKey] != nil {
-		found.Headers["Link"] = &huma.Header{Ref: "#/components/headers/Link"}
-	}
-	if op.Method != http.MethodGet || op.Security != nil || found == nil || found.Content[jsonType] == nil ||
-		found.Headers["ETag"] != nil {
-		return
-	}
-	found.Headers["ETag"] = &huma.Header{Ref: "#/components/headers/ContentETag"}
-	op.Parameters = append(op.Parameters, &huma.Param{Ref: "#/components/parameters/IfNoneMatch"})
-	op.Responses[strconv.Itoa(http.StatusNotModified)] = &huma.Response{Ref: "#/components/responses/Unchanged"}
-}
-
 // describeParameter says at the parameter what its field's tags say of the schema.
 func describeParameter(p *huma.Param) {
 	if p.Schema.Type != huma.TypeArray {

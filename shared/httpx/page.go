@@ -74,7 +74,22 @@ func nextPageOf[O any]() (next []int, list string) {
 	return append(slices.Clone(body.Index), field.Index...), list
 }
 
-// entries are those of an operation's list, of which a client may choose fields.
+// describeRead adds what the answers of reads have in common.
+func describeRead(op *huma.Operation) {
+	found := op.Responses[strconv.Itoa(http.StatusOK)]
+	if op.Metadata[pageKey] != nil {
+		found.Headers["Link"] = &huma.Header{Ref: "#/components/headers/Link"}
+	}
+	if op.Method != http.MethodGet || op.Security != nil || found == nil || found.Content[jsonType] == nil ||
+		found.Headers["ETag"] != nil {
+		return
+	}
+	found.Headers["ETag"] = &huma.Header{Ref: "#/components/headers/ContentETag"}
+	op.Parameters = append(op.Parameters, &huma.Param{Ref: "#/components/parameters/IfNoneMatch"})
+	op.Responses[strconv.Itoa(http.StatusNotModified)] = &huma.Response{Ref: "#/components/responses/Unchanged"}
+}
+
+// entries are those of an operation's list. A client may choose their fields.
 type entries struct {
 	list   string
 	fields []string
@@ -108,9 +123,8 @@ func describeFields(op *huma.Operation, schemas huma.Registry) *entries {
 func (e entries) check(query url.Values) (faults []apperr.Field) {
 	for given := range strings.SplitSeq(query.Get("fields"), ",") {
 		if query.Has("fields") && !slices.Contains(e.fields, given) {
-			faults = append(faults, apperr.Field{
-				Field: "fields", Detail: fmt.Sprintf("%q is no field of the entries", text(given, 64)), Allowed: e.fields,
-			})
+			detail := fmt.Sprintf("%q is no field of the entries", text(given, 64))
+			faults = append(faults, apperr.Field{Field: "fields", Detail: detail, Allowed: e.fields})
 		}
 	}
 	return faults

@@ -21,7 +21,8 @@ export function volumeEnd(lease, r, done) {
       versionOf(lease));
     say('The volume ends differently.');
     done();
-  }, labelled('At the end of the lease', input)), { key: `end-${r.id}`, kind: 'quiet', label: 'Other end of the volume' });
+  }, labelled('At the end of the lease', input)),
+  { key: `end-${r.id}`, kind: 'quiet', label: 'Other end of the volume' });
 }
 
 /** volumeEnds says what the end of a lease does to its volumes; '' when it has none. */
