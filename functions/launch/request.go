@@ -117,6 +117,7 @@ func (in launchRequest) order() (createOrder, []error) {
 		req.items = append(req.items, i)
 	}
 	req.spec.SetsVolumes = slices.ContainsFunc(req.items, func(i item) bool { return i.spec.SetsVolumes() })
+	req.spec.SetsGroups = slices.ContainsFunc(req.items, item.hasNetworkGroups)
 	req.spec.FloatingIPs = slices.ContainsFunc(req.items, func(i item) bool { return i.spec.FloatingIP != nil })
 	req.name = in.leaseName(req.items)
 	return req, append(errs, req.checkSpecial()...)

@@ -338,6 +338,21 @@ func TestLaunchRejectsRequests(t *testing.T) {
 		"a port and a network": {
 			object{"networks": []object{{"network": "x", "port_id": uuid.New()}}}, 400, "networks[0].port_id",
 		},
+		"groups of a port": {
+			object{"networks": []object{{"port_id": uuid.New(), "security_groups": []string{"default"}}}},
+			400,
+			"networks[0].security_groups",
+		},
+		"groups of a network through a connection": {
+			object{"networks": []object{{"network": "x", "security_groups": []string{"default"}}}, "connection_id": uuid.New()},
+			400,
+			"networks[0].security_groups",
+		},
+		"no groups of a network": {
+			object{"networks": []object{{"network": "x", "security_groups": []string{}}}},
+			400,
+			"networks[0].security_groups",
+		},
 		"no port":         {object{"networks": []object{{"port_id": "x"}}}, 400, "networks[0].port_id"},
 		"an unknown port": {object{"networks": []object{{"port_id": uuid.New()}}}, 400, "networks[0].port_id"},
 		"a port through a connection": {

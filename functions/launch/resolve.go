@@ -138,7 +138,7 @@ func (l catalog) resolve(i item) (resolved, []error) {
 	l.sized(&out.spec, out.flavor)
 	out.spec.ImageID = out.image.ID
 	i.attach(&out.spec, out.networks)
-	return out, wrong
+	return out, append(wrong, i.checkGroups(out.spec.Attachments)...)
 }
 
 // first is the error of the answer: the first without fields, else one with the fields of all.
@@ -243,7 +243,7 @@ func readNames(ctx context.Context, cloud *openstack.Session, req createOrder) (
 		})
 	}
 	var noGroups, noZones string
-	if anyItem(func(i item) bool { return len(i.spec.SecurityGroups) > 0 }) {
+	if anyItem(func(i item) bool { return len(i.spec.SecurityGroups) > 0 || i.hasNetworkGroups() }) {
 		group.Go(func() (err error) {
 			if out.groups, err = cloud.SecurityGroups(ctx); err != nil {
 				noGroups, err = whyWithheld(err)
@@ -308,6 +308,8 @@ func (n names) check(req createOrder) []error {
 		wrong = append(wrong, n.checkPorts(i)...)
 		_, unknown := n.securityGroups(i)
 		wrong = append(wrong, unknown...)
+		_, unknown = n.networkGroups(i)
+		wrong = append(wrong, unknown...)
 		if name := i.spec.KeyName; name != "" {
 			wrong.add(lookup.CheckKeyPair(n.keys, lookup.Ref{Field: i.fields["key_name"], Value: name}))
 		}
@@ -317,6 +319,24 @@ func (n names) check(req createOrder) []error {
 		}
 	}
 	return distinct(wrong)
+}
+
+// networkGroups are the ids of the security groups of each of a server's networks. Neutron takes no names.
+func (n names) networkGroups(i item) (ids [][]string, wrong faults) {
+	ids = make([][]string, len(i.attachments))
+	why := n.withheld["security_groups"]
+	for k, network := range i.attachments {
+		if network.SecurityGroups == nil {
+			continue
+		}
+		if why != "" {
+			wrong.forbid(true, i.groupsField(k), why)
+			continue
+		}
+		found, unknown := lookup.PickSecurityGroups(n.groups, i.groupsField(k), texts(network.SecurityGroups))
+		ids[k], wrong = found, append(wrong, unknown...)
+	}
+	return ids, wrong
 }
 
 // securityGroups are the ids of a server's security groups, or what the request has for them when they are unknown.

@@ -20,12 +20,15 @@ import (
 	"github.com/cloudfn/cloudfn/shared/postgres"
 )
 
-// launchNetwork is a network of a server: the id or unique name, or an object that may have the address, or an existing
-// port instead. Its JSON goes into the hash: a network alone is a text, as in orders that were stored before.
+// launchNetwork is a network of a server: the id or unique name, or an object that may have the address and security
+// groups, or an existing port instead. Its JSON goes into the hash: a network alone is a text, as in orders that were
+// stored before.
 type launchNetwork struct {
 	Network reference `json:"network,omitempty"`
 	FixedIP string    `json:"fixed_ip,omitempty"`
 	PortID  string    `json:"port_id,omitempty"`
+
+	SecurityGroups []reference `json:"security_groups,omitempty"`
 }
 
 // UnmarshalJSON implements json.Unmarshaler.
@@ -40,7 +43,7 @@ func (n *launchNetwork) UnmarshalJSON(text []byte) error {
 
 // MarshalJSON implements json.Marshaler.
 func (n launchNetwork) MarshalJSON() ([]byte, error) {
-	if !n.isSpecial() {
+	if !n.isObject() {
 		return json.Marshal(n.Network)
 	}
 	type object launchNetwork
@@ -56,6 +59,10 @@ func (launchNetwork) Schema(huma.Registry) *huma.Schema {
 			"network":  textSchema(domain.MaxNameLength),
 			"fixed_ip": {Type: huma.TypeString, Description: "An address of the network, for this one server."},
 			"port_id":  {Type: huma.TypeString, Format: "uuid", Description: "An existing port, instead of a network."},
+			"security_groups": {
+				Type: huma.TypeArray, Items: textSchema(domain.MaxNameLength),
+				Description: "Ids or unique names, for this network instead of the server's.",
+			},
 		},
 	}
 	either := &huma.Schema{OneOf: []*huma.Schema{name, object}}
@@ -64,6 +71,12 @@ func (launchNetwork) Schema(huma.Registry) *huma.Schema {
 	}
 	return either
 }
+
+// maxPortGroups bounds the security groups of a network.
+const maxPortGroups = 100
+
+// isObject reports whether the network has more than its name.
+func (n launchNetwork) isObject() bool { return n.isSpecial() || n.SecurityGroups != nil }
 
 // isSpecial reports whether the network is for one server only.
 func (n launchNetwork) isSpecial() bool { return n.FixedIP != "" || n.PortID != "" }
@@ -77,6 +90,14 @@ func (n launchNetwork) check(wrong *faults, field string) {
 	wrong.forbid(n.FixedIP != "" && n.PortID != "", field+".fixed_ip", "cannot be combined with port_id")
 	wrong.forbid(n.FixedIP != "" && err != nil, field+".fixed_ip", "must be an IP address")
 	wrong.forbid(n.PortID != "" && !isID(n.PortID), field+".port_id", "must be a UUID")
+	wrong.forbid(n.SecurityGroups != nil && n.PortID != "", field+".security_groups",
+		"cannot be combined with port_id: an existing port keeps its own")
+	wrong.forbid(n.SecurityGroups != nil && len(n.SecurityGroups) == 0 || len(n.SecurityGroups) > maxPortGroups,
+		field+".security_groups", fmt.Sprintf("must name 1 to %d groups, or be left out", maxPortGroups))
+	for k, group := range n.SecurityGroups {
+		name := fmt.Sprintf("%s.security_groups[%d]", field, k)
+		wrong.add(domain.CheckName(name, string(group), domain.MaxNameLength))
+	}
 }
 
 // setNetworks sets a server's networks, each with its field.
@@ -122,6 +143,10 @@ func (req createOrder) checkSpecial() []error {
 		for n, field := range i.volumeFields {
 			wrong.forbid(req.connectionID != uuid.Nil && !i.spec.Volumes[n].IsDelegable(), field, notDelegable)
 		}
+		for k, n := range i.attachments {
+			wrong.forbid(req.connectionID != uuid.Nil && n.SecurityGroups != nil, i.groupsField(k),
+				"cannot be combined with connection_id: give security_groups of the order")
+		}
 		special := i.special()
 		for field, what := range special {
 			wrong.forbid(req.connectionID != uuid.Nil, field, "cannot be combined with connection_id")
@@ -139,16 +164,39 @@ func (i item) attach(spec *domain.LaunchSpec, networks []lookup.Ref) {
 	for _, n := range networks {
 		spec.NetworkIDs = append(spec.NetworkIDs, n.Value)
 	}
-	if !slices.ContainsFunc(i.attachments, launchNetwork.isSpecial) {
+	if !slices.ContainsFunc(i.attachments, launchNetwork.isObject) {
 		return
 	}
 	for _, n := range i.attachments {
-		a := domain.Attachment{FixedIP: n.FixedIP, PortID: n.PortID}
+		a := domain.Attachment{FixedIP: n.FixedIP, PortID: n.PortID, SecurityGroups: texts(n.SecurityGroups)}
 		if n.PortID == "" && len(networks) > 0 { // none when a name is unknown
 			a.NetworkID, networks = networks[0].Value, networks[1:]
 		}
 		spec.Attachments = append(spec.Attachments, a)
 	}
+}
+
+// hasNetworkGroups reports whether a network of the server has security groups of its own.
+func (i item) hasNetworkGroups() bool {
+	return slices.ContainsFunc(i.attachments, func(n launchNetwork) bool { return n.SecurityGroups != nil })
+}
+
+// groupsField is where the request has the security groups of the server's kth network.
+func (i item) groupsField(k int) string {
+	return fmt.Sprintf("%s[%d].security_groups", i.fields["networks"], k)
+}
+
+// checkGroups rejects security groups of a network that the server has twice: its ports could not be told apart.
+func (i item) checkGroups(attachments []domain.Attachment) (wrong faults) {
+	for k, a := range attachments {
+		isTwin := func(b domain.Attachment) bool {
+			return a.PortID == "" && b.NetworkID == a.NetworkID && (a.FixedIP == "" || b.FixedIP == "") &&
+				!slices.Equal(a.SecurityGroups, b.SecurityGroups)
+		}
+		wrong.forbid(a.SecurityGroups != nil && slices.ContainsFunc(attachments, isTwin), i.groupsField(k),
+			"are for a network that the server has twice: give each a fixed_ip, or the same security_groups")
+	}
+	return wrong
 }
 
 // checkPorts lists ports that do not exist, or are in use.

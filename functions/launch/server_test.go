@@ -86,13 +86,69 @@ func TestSecurityGroups(t *testing.T) {
 	}
 }
 
+// TestSecurityGroupsOfNetworks: each port has the security groups of its network, else the server's. A group that does
+// not exist and a network whose ports cannot be told apart are rejected.
+func TestSecurityGroupsOfNetworks(t *testing.T) {
+	t.Parallel()
+	p, app, _ := start(t)
+	p.Network(t, "back", "10.98.9.0/24")
+	web, db, all := p.MakeSecurityGroup(t, "web"), p.MakeSecurityGroup(t, "db"), p.MakeSecurityGroup(t, "all")
+	front := testkit.Sandbox(t).NetworkID
+	networks := func(back ...object) string {
+		given := append([]object{{"network": front, "security_groups": []string{"web", web}}}, back...)
+		return body(t, object{"networks": given, "security_groups": []string{"all"}, "floating_ip": nil})
+	}
+	ofDB := object{"network": "back", "security_groups": []string{"db"}}
+	for name, back := range map[string]object{
+		"networks[1].security_groups[0]": {"network": "back", "security_groups": []string{"absent"}},
+		"networks[0].security_groups":    {"network": front},
+	} {
+		for _, query := range []string{"", "?dry_run=true"} {
+			if a := app.Post(t, "/v1/launch"+query, networks(back)); !strings.Contains(string(a.Body), `"`+name+`"`) {
+				t.Errorf("%s%s: got %d %s", name, query, a.Status, a.Body)
+			}
+		}
+	}
+	var order Order
+	a := app.Post(t, "/v1/launch", networks(ofDB, object{"network": "back", "fixed_ip": "10.98.9.40"}))
+	if a.Status != 400 || !testkit.Names(t, a, "networks[1].security_groups") {
+		t.Errorf("an address beside none: got %d %s", a.Status, a.Body)
+	}
+	ofDB["fixed_ip"] = "10.98.9.41"
+	a = app.Post(t, "/v1/launch", networks(ofDB, object{"network": "back", "fixed_ip": "10.98.9.40"}))
+	if a.JSON(t, &order); a.Status != 202 {
+		t.Fatalf("got %d %s", a.Status, a.Body)
+	}
+	testkit.Eventually(t, time.Minute, "the order is done", func() bool {
+		app.Get(t, "/v1/launch/"+order.ID.String()).JSON(t, &order)
+		return order.Status == domain.OrderDone
+	})
+	ports, err := p.Session(t).Interfaces(t.Context(), order.Instances[0].ServerID)
+	if err != nil || len(ports) != 3 {
+		t.Fatalf("got %+v, %v", ports, err)
+	}
+	for _, port := range ports {
+		want := all
+		switch {
+		case port.NetworkID == front:
+			want = web
+		case port.HasAddress("10.98.9.41"):
+			want = db
+		}
+		if !slices.Equal(port.Groups, []string{want}) {
+			t.Errorf("got %+v, want the group %s", port, want)
+		}
+	}
+}
+
 // TestNetworkInHash: a network alone is hashed as the text that it was in stored orders.
 func TestNetworkInHash(t *testing.T) {
 	t.Parallel()
 	for given, want := range map[string]string{
 		`"private"`:              `"private"`,
 		`{"network": "private"}`: `"private"`,
-		`{"network": "private", "fixed_ip": "10.0.0.9"}`: `{"network":"private","fixed_ip":"10.0.0.9"}`,
+		`{"network": "private", "fixed_ip": "10.0.0.9"}`:        `{"network":"private","fixed_ip":"10.0.0.9"}`,
+		`{"network": "private", "security_groups": ["b", "a"]}`: `{"network":"private","security_groups":["b","a"]}`,
 	} {
 		var n launchNetwork
 		if err := n.UnmarshalJSON([]byte(given)); err != nil {

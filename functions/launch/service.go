@@ -272,6 +272,10 @@ func (s service) specs(ctx context.Context, a access, req createOrder) ([]domain
 	for n, f := range found {
 		specs[n] = f.spec
 		specs[n].SecurityGroups, _ = names.securityGroups(req.items[n])
+		ids, _ := names.networkGroups(req.items[n])
+		for k := range specs[n].Attachments {
+			specs[n].Attachments[k].SecurityGroups = ids[k]
+		}
 	}
 	fingerprints := make(map[string]string, len(names.keys))
 	for _, k := range names.keys {

@@ -210,7 +210,7 @@ func (o Order) RollingBack() bool {
 
 // isFailedOrDeleted reports whether the instance failed or is deleted.
 func (i Instance) isFailedOrDeleted() bool {
-	return i.lacksFloatingIP() || i.State == InstanceError || i.State == InstanceDeleting || i.State == InstanceDeleted
+	return i.lacksPart() || i.State == InstanceError || i.State == InstanceDeleting || i.State == InstanceDeleted
 }
 
 // left reports whether the instance may still have a server.

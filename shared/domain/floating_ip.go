@@ -221,17 +221,6 @@ func (i Instance) AwaitsAddress(f FloatingIP, now time.Time) bool {
 	return !isShown && now.Sub(f.UpdatedAt).Abs() < floatingIPGrace // Neutron's clock may be wrong
 }
 
-// lacksFloatingIP reports whether the server could not be given its floating IP.
-func (i Instance) lacksFloatingIP() bool { return i.FloatingIP != nil && i.FloatingIP.Problem != nil }
-
-// Failure is why the instance is not as ordered; nil = it is, or is not yet.
-func (i Instance) Failure() *Problem {
-	if i.Problem == nil && i.lacksFloatingIP() {
-		return i.FloatingIP.Problem
-	}
-	return i.Problem
-}
-
 // awaitsFloatingIP reports whether StepFloatingIP is to be taken for the instance.
 func (o Order) awaitsFloatingIP(i Instance) bool {
 	switch i.State {

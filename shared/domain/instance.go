@@ -106,6 +106,7 @@ type Instance struct {
 	DeleteTries    int                 // calls to delete its server that Nova accepted or rejected
 	DeleteTriedAt  time.Time           // the last one; zero = never
 	VolumesSetAt   time.Time           // when StepVolumes was taken; zero = it was not
+	PortGroups     *PortGroups         // nil = StepGroups was not taken
 	FloatingIP     *InstanceFloatingIP // nil = StepFloatingIP was not taken
 	// CallID is the create call of ServerID. It is not stored with the instance.
 	CallID uuid.UUID

@@ -82,6 +82,9 @@ type OrderSpec struct {
 	// SetsVolumes says that volumes of its servers need StepVolumes.
 	SetsVolumes bool `json:"sets_volumes,omitempty"`
 
+	// SetsGroups reports whether networks of its servers have security groups of their own, which StepGroups sets.
+	SetsGroups bool `json:"sets_groups,omitempty"`
+
 	// FloatingIPs says that servers get floating IPs by StepFloatingIP.
 	FloatingIPs bool `json:"floating_ips,omitempty"`
 
@@ -95,7 +98,8 @@ type OrderSpec struct {
 
 // NeedsReconcile reports whether the order needs more steps than creating its servers.
 func (s OrderSpec) NeedsReconcile() bool {
-	return s.OnFailure == Rollback || s.Stopped || s.Reuse || s.SetsVolumes || s.FloatingIPs
+	return s.OnFailure == Rollback || s.Stopped || s.Reuse || s.SetsVolumes || s.SetsGroups ||
+		s.FloatingIPs
 }
 
 // OnFailure says what happens to an order's servers when one of them fails.
@@ -129,7 +133,7 @@ func (o Order) Evaluate() OrderStatus {
 		if !o.settled(i) {
 			return OrderRunning
 		}
-		if i.State == InstanceError || i.lacksFloatingIP() {
+		if i.State == InstanceError || i.lacksPart() {
 			failed++
 		}
 	}
@@ -180,7 +184,7 @@ func (o Order) settled(i Instance) bool {
 	if i.isDisconnected() {
 		return true
 	}
-	if o.IsReplaced(i) || o.awaitsVolumes(i) || o.awaitsFloatingIP(i) {
+	if o.IsReplaced(i) || o.awaitsGroups(i) || o.awaitsVolumes(i) || o.awaitsFloatingIP(i) {
 		return false
 	}
 	if o.Spec.Stopped {
@@ -225,6 +229,8 @@ const (
 	StepStop   Step = "stop"   // stop the server
 	StepStart  Step = "start"  // start the reused server
 	StepDelete Step = "delete" // delete the server
+	// StepGroups gives the server's ports the security groups of their networks.
+	StepGroups Step = "groups"
 	// StepVolumes sets the names of the server's volumes, and which of them are deleted with it.
 	StepVolumes Step = "volumes"
 	// StepFloatingIP gives the server its floating IP.
@@ -254,6 +260,8 @@ func (o Order) Next() []Step {
 			steps[n] = o.undo(i)
 		case !i.Decided():
 			steps[n] = StepCreate
+		case o.awaitsGroups(i): // first, so that no address leads to a port without them
+			steps[n] = StepGroups
 		case o.awaitsVolumes(i):
 			if o.maySetVolumes(i) {
 				steps[n] = StepVolumes
@@ -310,7 +318,7 @@ type LaunchSpec struct {
 	// ImageRef is the image as an order through a connection gives it, for reuse.
 	ImageRef   string   `json:"image,omitempty"`
 	NetworkIDs []string `json:"network_ids"`
-	// Attachments replace NetworkIDs if one of them has an address or is a port.
+	// Attachments replace NetworkIDs if one of them has an address or security groups, or is a port.
 	Attachments    []Attachment      `json:"attachments,omitempty"`
 	KeyName        string            `json:"key_name,omitempty"`
 	SecurityGroups []string          `json:"security_groups,omitempty"`
@@ -326,10 +334,13 @@ type LaunchSpec struct {
 }
 
 // Attachment is one connection of a server: to a network, with an address if it is given, or by an existing port.
+// No two of a server have the same network and security groups of their own, unless they have addresses.
 type Attachment struct {
 	NetworkID string `json:"network_id,omitempty"`
 	FixedIP   string `json:"fixed_ip,omitempty"`
 	PortID    string `json:"port_id,omitempty"`
+
+	SecurityGroups []string `json:"security_groups,omitempty"` // ids that StepGroups sets; nil = the server's
 }
 
 // Sized sets the flavor and its sizes.

@@ -135,6 +135,10 @@ func TestReconciledOrders(t *testing.T) {
 	requested := Instance{State: InstanceRequested}
 	all, stopped := OrderSpec{OnFailure: Rollback}, OrderSpec{Stopped: true}
 	both, volumes := OrderSpec{OnFailure: Rollback, Stopped: true}, OrderSpec{SetsVolumes: true}
+	withGroups := func(s InstanceState) Instance {
+		groups := []Attachment{{NetworkID: "n", SecurityGroups: []string{"g"}}}
+		return Instance{ServerID: "x", State: s, Spec: LaunchSpec{Attachments: groups}}
+	}
 	withVolumes := func(s InstanceState) Instance {
 		return Instance{ServerID: "x", State: s, Spec: LaunchSpec{Volumes: []ServerVolume{{SizeGB: 1}}}}
 	}
@@ -226,6 +230,13 @@ func TestReconciledOrders(t *testing.T) {
 			stopped, OrderRunning, []Instance{made(InstanceStopped), made(InstanceError)}, []Step{"", ""}, OrderPartial,
 		},
 		"started after the end": {stopped, OrderDone, []Instance{made(InstanceActive)}, []Step{""}, OrderDone},
+		"the groups of its ports are not set, also while it is built": {
+			OrderSpec{SetsGroups: true},
+			OrderRunning,
+			[]Instance{withGroups(InstanceActive), withGroups(InstanceBuilding), withGroups(InstanceError)},
+			[]Step{StepGroups, StepGroups, ""},
+			OrderRunning,
+		},
 		"its volumes are not set": {
 			volumes, OrderRunning,
 			[]Instance{withVolumes(InstanceActive), withVolumes(InstanceBuilding)},

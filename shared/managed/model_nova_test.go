@@ -171,6 +171,11 @@ func (v modelView) ReleaseFloatingIPs(context.Context, string, string) error {
 	return errors.New("a managed server has no floating IP")
 }
 
+// SetNetworkGroups is never called: managed servers have the same security groups on all their networks.
+func (v modelView) SetNetworkGroups(context.Context, string, []domain.Attachment) (bool, error) {
+	return false, errors.New("a managed server needs no step for its security groups")
+}
+
 // SetVolumes is never called: the volumes of managed servers stay as their create call leaves them.
 func (v modelView) SetVolumes(context.Context, string, []domain.ServerVolume) error {
 	return errors.New("a managed server needs no step for its volumes")

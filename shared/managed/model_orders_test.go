@@ -161,6 +161,11 @@ func (s storeView) RecordVolumes(context.Context, domain.Order, domain.Claim, uu
 	return errors.New("a managed server needs no step for its volumes")
 }
 
+// RecordGroups is never called, as SetNetworkGroups is not.
+func (s storeView) RecordGroups(context.Context, domain.Order, domain.Claim, uuid.UUID, domain.PortGroups) error {
+	return errors.New("a managed server needs no step for its security groups")
+}
+
 // RecordFloatingIP is never called, as EnsureFloatingIP is not.
 func (s storeView) RecordFloatingIP(
 	context.Context, domain.Order, domain.Claim, uuid.UUID, domain.InstanceFloatingIP,

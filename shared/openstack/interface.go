@@ -81,6 +81,39 @@ func (s *Session) SetInterfaceGroups(ctx context.Context, i domain.Interface, gr
 	return classify("neutron", err)
 }
 
+// SetNetworkGroups gives the ports of a server the security groups of its attachments. areFound reports whether each
+// attachment with groups has a port. While others change a port it is a Precondition.
+func (s *Session) SetNetworkGroups(
+	ctx context.Context, serverID string, attachments []domain.Attachment,
+) (areFound bool, err error) {
+	ports, err := s.Interfaces(ctx, serverID)
+	if err != nil {
+		return false, err
+	}
+	areFound = true
+	for _, a := range attachments {
+		if a.SecurityGroups == nil {
+			continue
+		}
+		wanted := domain.InterfaceRequest{NetworkID: a.NetworkID, FixedIP: a.FixedIP}
+		isFound := false
+		for _, port := range ports {
+			if !wanted.Matches(port) {
+				continue
+			}
+			isFound = true
+			if slices.Equal(slices.Sorted(slices.Values(port.Groups)), slices.Sorted(slices.Values(a.SecurityGroups))) {
+				continue
+			}
+			if err := s.SetInterfaceGroups(ctx, port, a.SecurityGroups); err != nil {
+				return false, err
+			}
+		}
+		areFound = areFound && isFound
+	}
+	return areFound, nil
+}
+
 // AttachPort gives a server an interface, and returns the id of its port. One that Nova makes on a network is deleted
 // with the interface, and has the project's default security group.
 func (s *Session) AttachPort(ctx context.Context, serverID string, r domain.InterfaceRequest) (string, error) {

@@ -85,6 +85,12 @@ func (s mortalStore) RecordVolumes(ctx context.Context, o domain.Order, c domain
 	return s.do("store volumes", func() error { return s.Orders.RecordVolumes(ctx, o, c, id) })
 }
 
+func (s mortalStore) RecordGroups(
+	ctx context.Context, o domain.Order, c domain.Claim, id uuid.UUID, g domain.PortGroups,
+) error {
+	return s.do("store groups", func() error { return s.Orders.RecordGroups(ctx, o, c, id, g) })
+}
+
 func (s mortalStore) RecordFloatingIP(
 	ctx context.Context, o domain.Order, c domain.Claim, id uuid.UUID, f domain.InstanceFloatingIP,
 ) error {
@@ -123,6 +129,7 @@ type parts struct {
 	servers []domain.Server
 	volumes map[string][]domain.ServerVolume // by server; "" = of none
 	ips     map[string]string                // the servers that have them, by description
+	groups  map[string]string                // of a server's port
 }
 
 func (c partsCloud) Quota(context.Context) (domain.Quota, error) { return domain.Quota{}, nil } // one by one
@@ -153,6 +160,15 @@ func (c partsCloud) SetVolumes(_ context.Context, id string, volumes []domain.Se
 		c.parts.mu.Lock()
 		defer c.parts.mu.Unlock()
 		c.parts.volumes[id] = slices.Clone(volumes)
+		return nil
+	})
+}
+
+func (c partsCloud) SetNetworkGroups(_ context.Context, id string, attachments []domain.Attachment) (bool, error) {
+	return true, c.do("set groups", func() error {
+		c.parts.mu.Lock()
+		defer c.parts.mu.Unlock()
+		c.parts.groups[id] = attachments[0].SecurityGroups[0]
 		return nil
 	})
 }
@@ -221,7 +237,7 @@ func (p *parts) String() string {
 	defer p.mu.Unlock()
 	var all []string
 	for _, s := range p.servers {
-		all = append(all, "server "+s.Name)
+		all = append(all, "server "+s.Name+p.groups[s.ID])
 	}
 	for server, volumes := range p.volumes {
 		for _, v := range volumes {
@@ -253,7 +269,7 @@ var crashLives = map[string]crashLife{
 	"launched": {
 		[]string{"web"},
 		domain.Keep, false, "done",
-		"address, server web, volume boot, volume data stays, volume old stays",
+		"address, server web in g, volume boot, volume data stays, volume old stays",
 	},
 	"rolled back": {[]string{"web", "bad"}, domain.Rollback, false, "rolled_back", "detached volume old"},
 	"deleted":     {[]string{"web"}, domain.Keep, true, "done", "detached volume data, detached volume old"},
@@ -284,14 +300,15 @@ func TestLongCrashPointsOfOrders(t *testing.T) {
 // run lives the order by a process that dies at a call, and another one after it. It returns the calls of the first.
 func (l crashLife) run(t *testing.T, store postgres.Orders, engine orders.Engine, at int, after bool) []string {
 	t.Helper()
-	p := &parts{volumes: map[string][]domain.ServerVolume{}, ips: map[string]string{}}
+	p := &parts{volumes: map[string][]domain.ServerVolume{}, ips: map[string]string{}, groups: map[string]string{}}
 	order := domain.Order{
 		ID: uuid.New(), ProjectID: "p1", DomainID: "d", UserID: "u", BodySHA256: []byte{1}, Status: domain.OrderRunning,
-		Spec: domain.OrderSpec{OnFailure: l.onFailure, SetsVolumes: true, FloatingIPs: true},
+		Spec: domain.OrderSpec{OnFailure: l.onFailure, SetsVolumes: true, SetsGroups: true, FloatingIPs: true},
 	}
 	for n, name := range l.names {
 		i := domain.Instance{ID: uuid.New(), ProjectID: "p1", Name: name, State: domain.InstanceRequested}
 		if i.Spec.FloatingIP = (&domain.ServerFloatingIP{NetworkID: "public"}); n == 0 {
+			i.Spec.Attachments = []domain.Attachment{{NetworkID: "n", SecurityGroups: []string{" in g"}}}
 			i.Spec.Volumes = []domain.ServerVolume{
 				{IsBoot: true, Name: "boot", SizeGB: 1, DeleteOnTermination: true},
 				{Name: "data", SizeGB: 1},

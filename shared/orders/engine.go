@@ -34,6 +34,7 @@ type Cloud interface {
 	StopServer(ctx context.Context, id string) error
 	DeleteServer(ctx context.Context, id string) error
 	SetVolumes(ctx context.Context, serverID string, volumes []domain.ServerVolume) error
+	SetNetworkGroups(ctx context.Context, serverID string, attachments []domain.Attachment) (areFound bool, err error)
 	FloatingIPs
 }
 
@@ -55,6 +56,9 @@ type Store interface {
 	EndCall(ctx context.Context, order domain.Order, call domain.CreateCall) error
 	Decide(ctx context.Context, claim domain.Claim, i domain.Instance) error
 	RecordVolumes(ctx context.Context, order domain.Order, claim domain.Claim, instance uuid.UUID) error
+	RecordGroups(
+		ctx context.Context, order domain.Order, claim domain.Claim, instance uuid.UUID, g domain.PortGroups,
+	) error
 	RecordFloatingIP(
 		ctx context.Context, order domain.Order, claim domain.Claim, instance uuid.UUID, f domain.InstanceFloatingIP,
 	) error
@@ -368,6 +372,8 @@ func (e Engine) take(
 	switch step {
 	case domain.StepSkip:
 		return e.forgo(ctx, cloud, order, claim, i)
+	case domain.StepGroups:
+		return e.setGroups(ctx, cloud, order, claim, i)
 	case domain.StepVolumes:
 		if err := cloud.SetVolumes(ctx, i.ServerID, i.Spec.Volumes); err != nil {
 			return err

@@ -60,7 +60,7 @@ func (e Engine) Observe(ctx context.Context, cloud Cloud, order domain.Order) (d
 // it: it waits for the end of a create call's fence, or is rolled back; or if steps are stored that change no state.
 func (e Engine) store(ctx context.Context, order domain.Order, changed []domain.Instance) (domain.Order, error) {
 	if len(changed) == 0 && !order.WaitsForCalls() && !order.RollingBack() &&
-		!order.Spec.SetsVolumes && !order.Spec.FloatingIPs {
+		!order.Spec.SetsVolumes && !order.Spec.SetsGroups && !order.Spec.FloatingIPs {
 		return order, nil
 	}
 	if len(changed) > 0 {

@@ -58,6 +58,10 @@ func (f *fakeNova) EnsureFloatingIP(
 
 func (f *fakeNova) ReleaseFloatingIPs(context.Context, string, string) error { return nil }
 
+func (f *fakeNova) SetNetworkGroups(context.Context, string, []domain.Attachment) (bool, error) {
+	return true, nil
+}
+
 func (f *fakeNova) SetVolumes(context.Context, string, []domain.ServerVolume) error { return nil }
 
 func (f *fakeNova) Servers(context.Context, domain.ServerQuery) ([]domain.Server, bool, error) {

@@ -1,6 +1,7 @@
 package orders
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -27,12 +28,16 @@ type fakeBackend struct {
 	rejects  map[string]error // by call
 	once     map[string]error // by call, the first only
 	volumes  []domain.ServerVolume
-	floating *domain.ServerFloatingIP
-	marks    map[string]string                // servers by the marks of their floating IPs
-	set      map[string][]domain.ServerVolume // of a server, by the last call
-	onRecord func()
-	calls    []string
-	released int
+	attached []domain.Attachment
+	// isDetached: someone has taken a port from each server.
+	isDetached bool
+	created    string // the first status of servers; "" = ACTIVE
+	floating   *domain.ServerFloatingIP
+	marks      map[string]string                // servers by the marks of their floating IPs
+	set        map[string][]domain.ServerVolume // of a server, by the last call
+	onRecord   func()
+	calls      []string
+	released   int
 
 	unexpected []string // servers that an event was published about
 }
@@ -58,7 +63,9 @@ func (d *fakeBackend) CreateServer(
 	if err := d.call("create"); err != nil {
 		return "", err
 	}
-	d.servers = append(d.servers, domain.Server{ID: "server of " + name, Name: name, Status: "ACTIVE", Tags: tags})
+	d.servers = append(d.servers, domain.Server{
+		ID: "server of " + name, Name: name, Status: cmp.Or(d.created, "ACTIVE"), Tags: tags,
+	})
 	return "server of " + name, nil
 }
 
@@ -219,7 +226,7 @@ type prepareFunc func(context.Context, domain.Order, domain.Claim) (domain.Order
 // work works on an order of two instances.
 func (d *fakeBackend) work(t *testing.T, spec domain.OrderSpec, prepare prepareFunc) (domain.OrderStatus, error) {
 	t.Helper()
-	ordered := domain.LaunchSpec{Volumes: d.volumes, FloatingIP: d.floating}
+	ordered := domain.LaunchSpec{Volumes: d.volumes, FloatingIP: d.floating, Attachments: d.attached}
 	d.order = domain.Order{
 		ID: uuid.New(), Status: domain.OrderRunning, Spec: spec, ConnectionID: uuid.New(),
 		Instances: []domain.Instance{

@@ -66,8 +66,8 @@ func TestClaimReleases(t *testing.T) {
 	}
 }
 
-// TestRecordFloatingIP: only the claim's holder writes it, and the order shows it.
-func TestRecordFloatingIP(t *testing.T) {
+// TestRecordParts: only the claim's holder writes a floating IP and security groups, and the order shows them.
+func TestRecordParts(t *testing.T) {
 	t.Parallel()
 	store, o := orders(t), newOrder(1)
 	claim := place(t, store, o, long)
@@ -76,7 +76,14 @@ func TestRecordFloatingIP(t *testing.T) {
 	if got := get(t, store, o).Instances[0].FloatingIP; got == nil || *got != made {
 		t.Errorf("got %+v", got)
 	}
+	refused := domain.PortGroups{Problem: &domain.Problem{Code: "not_found", Detail: "there is no such group"}}
+	noError(t, store.RecordGroups(t.Context(), o, claim, o.Instances[0].ID, refused))
+	if got := get(t, store, o).Instances[0].Failure(); got == nil || *got != *refused.Problem {
+		t.Errorf("got %+v", got)
+	}
 	noError(t, store.Release(t.Context(), o, claim))
+	wantError(t, "groups after the claim's end", store.RecordGroups(t.Context(), o, claim, o.Instances[0].ID, refused),
+		domain.ErrFenced)
 	wantError(t, "after the claim's end", store.RecordFloatingIP(t.Context(), o, claim, o.Instances[0].ID, made),
 		domain.ErrFenced)
 }

@@ -21,7 +21,8 @@ type Instances struct{ DB *DB }
 const instanceColumns = `
 id, project_id, order_id, name, coalesce(server_id, '') as server_id, state, raw_status, problem, updated_at, origin,
 spec, addresses, key_name, key_fingerprint, seq, seen_at, missed_at, connection_id, remote, lease_id,
-disconnected_at, created_at, nova_at, delete_tries, delete_tried_at, volumes_set_at, floating_ip, null::uuid as call_id`
+disconnected_at, created_at, nova_at, delete_tries, delete_tried_at, volumes_set_at, port_groups, floating_ip,
+null::uuid as call_id`
 
 // changeInstanceSQL writes what is known of an instance, and its event, in one statement. It writes nothing when that
 // is not new, when something newer is known, when the instance is deleted, or when another instance has its server.

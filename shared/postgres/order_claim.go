@@ -33,6 +33,10 @@ where ` + orderClaimed + ` and i.project_id = o.project_id and i.order_id = o.id
 update instances i set volumes_set_at = clock_timestamp() from orders o
 where ` + orderClaimed + ` and i.project_id = o.project_id and i.order_id = o.id and i.id = $4`
 
+	recordGroupsSQL = `
+update instances i set port_groups = $5 from orders o
+where ` + orderClaimed + ` and i.project_id = o.project_id and i.order_id = o.id and i.id = $4`
+
 	updateSpecSQL = `
 update instances i set spec = $4, key_name = $5, key_fingerprint = $6 from orders o
 where ` + orderClaimed + ` and i.project_id = o.project_id and i.order_id = o.id and i.id = $7`
@@ -74,6 +78,13 @@ func (o Orders) RecordFingerprint(
 // expired.
 func (o Orders) RecordVolumes(ctx context.Context, order domain.Order, claim domain.Claim, instance uuid.UUID) error {
 	return fenced(exec(ctx, o.DB.pool, volumesSetSQL, order.ProjectID, order.ID, claim.ID, instance))
+}
+
+// RecordGroups writes the outcome of domain.StepGroups. It is domain.ErrFenced when the claim has expired.
+func (o Orders) RecordGroups(
+	ctx context.Context, order domain.Order, claim domain.Claim, instance uuid.UUID, g domain.PortGroups,
+) error {
+	return fenced(exec(ctx, o.DB.pool, recordGroupsSQL, order.ProjectID, order.ID, claim.ID, instance, g))
 }
 
 // UpdateSpecs writes the Spec, KeyName and KeyFingerprint of an order's instances, now that the names in the specs are

@@ -160,3 +160,39 @@ test('the overview shows the servers of now, and a needed field is filled', { ti
   assert.equal(await page.getByLabel('Name').getAttribute('aria-invalid'), null);
   await close();
 });
+
+const lists = ['Servers', 'Orders', 'Leases', 'Managed', 'Callbacks', 'Connections', 'Volumes', 'Floating IPs',
+  'Security groups', 'Requests'];
+
+test('each part says that it is being read, and nothing about what it has', { timeout: 3 * timeLimit }, async () => {
+  const { page, close } = await visit(chrome);
+  await slowly(page);
+  for (const part of ['Overview', ...lists, 'Launch']) {
+    await open(page, part);
+    await page.locator('main[aria-busy]').waitFor(soon);
+    assert.equal(await page.locator('main .empty').count(), 0, `${part} is not known to be empty`);
+    if (lists.includes(part)) assert.equal(await page.locator('.bones').count(), 1, part);
+    await settled(page);
+    assert.equal(await page.locator('.bones').count(), 0, part);
+  }
+  await close();
+});
+
+test('each part says why it could not be read, and is not called empty', { timeout: 2 * timeLimit }, async () => {
+  const { page, close } = await visit(chrome, { expected: [500] });
+  const fail = (route) => (route.request().method() === 'GET' && !route.request().url().endsWith('/console/api/session')
+    ? route.fulfill({ status: 500, contentType: 'application/problem+json',
+      body: '{"code": "internal", "status": 500, "title": "Internal Server Error", "detail": "it broke"}' })
+    : route.continue());
+  await page.route('**/console/api/v1/**', fail);
+  for (const part of [...lists, 'Overview']) {
+    await open(page, part);
+    await page.getByRole('alert').getByText('it broke').waitFor();
+    await settled(page);
+    assert.equal(await page.locator('main .empty').count(), 0, `${part} is not known to be empty`);
+    assert.equal(await page.locator('.bones').count(), 0, part);
+  }
+  await page.unroute('**/console/api/v1/**', fail);
+  await page.getByRole('alert').waitFor({ state: 'detached' });
+  await close();
+});

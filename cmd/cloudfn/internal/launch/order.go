@@ -41,6 +41,8 @@ func orderFlags(a *cli.App, cmd *cobra.Command) {
 	flags.Int("min-disk-gb", 0, "instead of a flavor, or of its size: the smallest with at least so much disk")
 	flags.String("image", "", "image, by name or id")
 	flags.StringArray("network", nil, "network, by name or id; may be repeated")
+	flags.StringArray("network-group", nil, "a security group for one --network, instead of those of --security-group: "+
+		"NETWORK=GROUP; may be repeated")
 	flags.String("fixed-ip", "", "address of the server in the only --network")
 	flags.StringArray("port", nil, "id of an existing port for the server; may be repeated")
 	flags.Int("count", 0, "how many servers (default 1)")
@@ -181,17 +183,28 @@ func addFloatingIP(cmd *cobra.Command, given map[string]any) {
 	}
 }
 
-// addNetworks makes objects of the networks with an address or a port.
+// addNetworks makes objects of the networks with an address, security groups or a port.
 func addNetworks(cmd *cobra.Command, given map[string]any) error {
 	names, _ := cmd.Flags().GetStringArray("network")
 	address, _ := cmd.Flags().GetString("fixed-ip")
 	ports, _ := cmd.Flags().GetStringArray("port")
-	if address == "" && len(ports) == 0 {
+	groups, _ := cmd.Flags().GetStringArray("network-group")
+	if address == "" && len(ports)+len(groups) == 0 {
 		return nil
 	}
-	var networks []map[string]string
+	var networks []map[string]any
 	for _, name := range names {
-		networks = append(networks, map[string]string{"network": name})
+		networks = append(networks, map[string]any{"network": name})
+	}
+	for _, text := range groups {
+		at := strings.LastIndex(text, "=")
+		n := slices.Index(names, text[:max(at, 0)])
+		if at < 1 || n < 0 || at == len(text)-1 {
+			return exit.Usagef("--network-group is %q: it must be NETWORK=GROUP, with a network of --network", text)
+		}
+		all, _ := networks[n]["security_groups"].([]string)
+		networks[n]["security_groups"] = append(all, text[at+1:])
+		cli.SetBy(cmd.Flags(), "", fmt.Sprintf("network-group:networks[%d].security_groups", n))
 	}
 	if address != "" {
 		if len(names) != 1 {
@@ -200,7 +213,7 @@ func addNetworks(cmd *cobra.Command, given map[string]any) error {
 		networks[0]["fixed_ip"] = address
 	}
 	for _, port := range ports {
-		networks = append(networks, map[string]string{"port_id": port})
+		networks = append(networks, map[string]any{"port_id": port})
 	}
 	given["networks"] = networks
 	return nil
