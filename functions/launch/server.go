@@ -186,7 +186,7 @@ func (i item) groupsField(k int) string {
 	return fmt.Sprintf("%s[%d].security_groups", i.fields["networks"], k)
 }
 
-// checkGroups rejects security groups of a network that the server has twice: its ports could not be told apart.
+// checkGroups rejects security groups of a network that the server has twice: its ports could not be distinguished.
 func (i item) checkGroups(attachments []domain.Attachment) (wrong faults) {
 	for k, a := range attachments {
 		isTwin := func(b domain.Attachment) bool {

@@ -87,7 +87,7 @@ func TestSecurityGroups(t *testing.T) {
 }
 
 // TestSecurityGroupsOfNetworks: each port has the security groups of its network, else the server's. A group that does
-// not exist and a network whose ports cannot be told apart are rejected.
+// not exist and a network whose ports cannot be distinguished are rejected.
 func TestSecurityGroupsOfNetworks(t *testing.T) {
 	t.Parallel()
 	p, app, _ := start(t)

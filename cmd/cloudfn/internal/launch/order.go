@@ -41,8 +41,8 @@ func orderFlags(a *cli.App, cmd *cobra.Command) {
 	flags.Int("min-disk-gb", 0, "instead of a flavor, or of its size: the smallest with at least so much disk")
 	flags.String("image", "", "image, by name or id")
 	flags.StringArray("network", nil, "network, by name or id; may be repeated")
-	flags.StringArray("network-group", nil, "a security group for one --network, instead of those of --security-group: "+
-		"NETWORK=GROUP; may be repeated")
+	flags.StringArray("network-group", nil, "a security group of one --network, instead of those of "+
+		"--security-group: NETWORK=GROUP; may be repeated")
 	flags.String("fixed-ip", "", "address of the server in the only --network")
 	flags.StringArray("port", nil, "id of an existing port for the server; may be repeated")
 	flags.Int("count", 0, "how many servers (default 1)")
