@@ -123,7 +123,8 @@ func checkChange(stored, after domain.Lease, rules domain.LeaseRules) error {
 		}
 	}
 	isOfPlan := func(field string) bool { return field != "on_end" && field != "reservations" }
-	if stored.IsEnding() && !slices.ContainsFunc(stored.Changed(after), isOfPlan) {
+	fields := stored.Changed(after)
+	if stored.IsEnding() && len(fields) > 0 && !slices.ContainsFunc(fields, isOfPlan) {
 		return after.CheckOnEnd()
 	}
 	switch stored.Status {
