@@ -61,7 +61,7 @@ func (launchNetwork) Schema(huma.Registry) *huma.Schema {
 			"port_id":  {Type: huma.TypeString, Format: "uuid", Description: "An existing port, instead of a network."},
 			"security_groups": {
 				Type: huma.TypeArray, Items: textSchema(domain.MaxNameLength),
-				Description: "Ids or unique names, for this network instead of the server's.",
+				Description: "1 to 100 ids or unique names, for this network instead of the server's.",
 			},
 		},
 	}
@@ -72,7 +72,7 @@ func (launchNetwork) Schema(huma.Registry) *huma.Schema {
 	return either
 }
 
-// maxPortGroups bounds the security groups of a network.
+// maxPortGroups bounds the security groups of the port on a network.
 const maxPortGroups = 100
 
 // isObject reports whether the network has more than its name.
@@ -190,8 +190,8 @@ func (i item) groupsField(k int) string {
 func (i item) checkGroups(attachments []domain.Attachment) (wrong faults) {
 	for k, a := range attachments {
 		isTwin := func(b domain.Attachment) bool {
-			return a.PortID == "" && b.NetworkID == a.NetworkID && (a.FixedIP == "" || b.FixedIP == "") &&
-				!slices.Equal(a.SecurityGroups, b.SecurityGroups)
+			return a.NetworkID != "" && b.NetworkID == a.NetworkID && (a.FixedIP == "" || b.FixedIP == "") &&
+				!slices.Equal(slices.Sorted(slices.Values(a.SecurityGroups)), slices.Sorted(slices.Values(b.SecurityGroups)))
 		}
 		wrong.forbid(a.SecurityGroups != nil && slices.ContainsFunc(attachments, isTwin), i.groupsField(k),
 			"are for a network that the server has twice: give each a fixed_ip, or the same security_groups")

@@ -47,7 +47,7 @@ func routes(api huma.API, s service) {
 				"before the lease, too few hosts are free, the project has as many leases as it may " +
 				"have, or " + delegated,
 			422: "Fewer hosts than that are reservable and match.",
-			501: noTrustee + " Or Nova is older than 2.79, which volumes need.",
+			501: noTrustee + " Or Nova is too old for volumes: they need 2.79.",
 		}),
 	}), h.create)
 	httpx.Register(api, huma.Operation{

@@ -35,9 +35,10 @@ type ReservationRequest struct {
 	InstanceID *httpx.ID `json:"instance_id,omitempty" of:"instance,volume" doc:"The instance's id here, not Nova's."`
 	ServerID   *httpx.ID `json:"server_id,omitempty" of:"instance,volume" doc:"Or Nova's: the server is connected."`
 
-	VolumeID   *httpx.ID        `json:"volume_id,omitempty" of:"volume" doc:"An existing volume."`
-	SizeGB     int              `json:"size_gb,omitempty" of:"volume" minimum:"1" maximum:"1000000" doc:"Of a new one."`
-	VolumeType string           `json:"volume_type,omitempty" of:"volume" minLength:"1" maxLength:"255"`
+	VolumeID *httpx.ID `json:"volume_id,omitempty" of:"volume" doc:"An existing volume."`
+	SizeGB   int       `json:"size_gb,omitempty" of:"volume" minimum:"1" maximum:"1000000" doc:"Of a new volume."`
+
+	VolumeType string           `json:"volume_type,omitempty" of:"volume" minLength:"1" maxLength:"255" doc:"Id or name."`
 	Name       string           `json:"name,omitempty" of:"volume" minLength:"1" maxLength:"255" doc:"Of a new volume."`
 	OnEnd      domain.VolumeEnd `json:"on_end,omitempty" of:"volume" enum:"keep,snapshot,delete" doc:"keep by default."`
 
@@ -226,7 +227,7 @@ type ChangeLease struct {
 	Enforce *bool        `json:"enforce,omitempty" doc:"Shelve an instance again that starts too early."`
 	Heal    domain.Heal  `json:"heal,omitempty" enum:"auto,manual" doc:"When a host of any reservation fails."`
 
-	Reservations []ReservationChange `json:"reservations,omitempty" minItems:"1" maxItems:"50" doc:"Others stay."`
+	Reservations []ReservationChange `json:"reservations,omitempty" minItems:"1" maxItems:"50" doc:"Volumes with another end."`
 }
 
 // ReservationChange is what is to happen to the volume of a reservation at the end.
@@ -248,7 +249,7 @@ func (c *ChangeLease) Resolve(ctx huma.Context) []error {
 	for n, r := range c.Reservations {
 		if first, isRepeated := seen[r.ID]; isRepeated {
 			faults = append(faults, apperr.InvalidField(fmt.Sprintf("reservations[%d].id", n),
-				fmt.Sprintf("is the one of reservations[%d], too", first)))
+				fmt.Sprintf("repeats the id of reservations[%d]", first)))
 		}
 		seen[r.ID] = n
 	}

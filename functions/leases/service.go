@@ -215,6 +215,7 @@ func (s service) draft(ctx context.Context, who caller, in CreateLease) (made do
 	var pool hostPool
 	volumes := volumePool{
 		cloud: who.cloud, instances: s.instances, projectID: who.ProjectID, isNow: !lease.StartsAt.After(now),
+		servers: map[int]leasedServer{},
 	}
 	for n, r := range in.Reservations {
 		if r.Type == domain.VolumeReservation {

@@ -22,6 +22,8 @@ type volumePool struct {
 	projectID string
 	isNow     bool // the lease begins now
 
+	servers map[int]leasedServer // by the index of the instance's reservation, as far as they were read
+
 	types []domain.VolumeType // nil until they are needed
 	count int                 // of the new volumes so far, and their size
 	sizes int
@@ -42,7 +44,11 @@ func (p *volumePool) reservation(ctx context.Context, in CreateLease, n int) (do
 		return out, err
 	}
 	field := func(name string) string { return fmt.Sprintf("reservations[%d].%s", n, name) }
-	server, err := p.serverOf(ctx, in.Reservations[of])
+	server, isRead := p.servers[of]
+	if !isRead {
+		server, err = p.serverOf(ctx, in.Reservations[of])
+		p.servers[of] = server
+	}
 	switch {
 	case err != nil:
 	case r.VolumeID != nil:

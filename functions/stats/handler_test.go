@@ -166,6 +166,12 @@ func TestRequestLog(t *testing.T) {
 		app.As("garbage").Get(t, "/v1/stats"),
 	}
 
+	var some struct{ Requests []map[string]any }
+	mine.Get(t, "/v1/requests?limit=1&fields=id,status").JSON(t, &some)
+	if len(some.Requests) != 1 || len(some.Requests[0]) != 2 {
+		t.Errorf("two fields: got %v", some)
+	}
+
 	var seen []Request
 	path := "/v1/requests?limit=2"
 	for {

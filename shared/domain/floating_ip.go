@@ -221,13 +221,14 @@ func (i Instance) AwaitsAddress(f FloatingIP, now time.Time) bool {
 	return !isShown && now.Sub(f.UpdatedAt).Abs() < floatingIPGrace // Neutron's clock may be wrong
 }
 
-// awaitsFloatingIP reports whether StepFloatingIP is to be taken for the instance.
+// awaitsFloatingIP reports whether StepFloatingIP is to be taken for the instance. No address leads to ports without
+// their security groups.
 func (o Order) awaitsFloatingIP(i Instance) bool {
 	switch i.State {
 	case InstanceError, InstanceDeleting, InstanceDeleted:
 		return false
 	}
-	return o.Spec.FloatingIPs && i.Spec.FloatingIP != nil && i.FloatingIP == nil
+	return !i.lacksGroups() && o.Spec.FloatingIPs && i.Spec.FloatingIP != nil && i.FloatingIP == nil
 }
 
 // mayGiveFloatingIP reports whether StepFloatingIP can be taken now: as for StepVolumes.

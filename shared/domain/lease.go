@@ -409,6 +409,7 @@ func (l Lease) Changed(after Lease) []string {
 	return fields
 }
 
+// changesVolumes reports whether a volume has another end.
 func (l Lease) changesVolumes(ends map[uuid.UUID]VolumeEnd) bool {
 	return slices.ContainsFunc(l.Reservations, func(r Reservation) bool {
 		end, ok := ends[r.ID]
@@ -419,12 +420,15 @@ func (l Lease) changesVolumes(ends map[uuid.UUID]VolumeEnd) bool {
 // CheckVolumeEnd rejects another end for the volume of a reservation: a Conflict once the end has begun to handle it.
 func (l Lease) CheckVolumeEnd(reservation uuid.UUID, field string) error {
 	n := slices.IndexFunc(l.Reservations, func(r Reservation) bool { return r.ID == reservation })
-	switch {
-	case n < 0:
+	if n < 0 {
 		return apperr.Unknown(field, "reservation", reservation.String())
-	case l.Reservations[n].Volume == nil:
+	}
+	r := l.Reservations[n]
+	if r.Volume == nil {
 		return apperr.InvalidField(field, "is not a reservation of a volume: only those have an on_end of their own")
-	case l.IsEnding() && (l.Reservations[n].ActionID != uuid.Nil || l.Reservations[n].Status == ReservationEnded):
+	}
+	mayDetach := l.IsEnding() || l.InstanceOf(r).Status == ReservationEnded // also of a deleted instance
+	if r.Status == ReservationEnded || mayDetach && r.ActionID != uuid.Nil {
 		refusal := apperr.InvalidField(field, "cannot be changed any more: the end of the lease handles its volume")
 		refusal.Code = apperr.Conflict
 		return refusal

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/cloudfn/cloudfn/shared/apperr"
 )
 
@@ -57,6 +59,40 @@ func TestLeaseTerms(t *testing.T) {
 		}
 		if !strings.HasPrefix(got, tc.want) {
 			t.Errorf("%s: got %q, want %q", name, got, tc.want)
+		}
+	}
+}
+
+// TestCheckVolumeEnd: what happens to a volume can be changed until something may have detached it.
+func TestCheckVolumeEnd(t *testing.T) {
+	t.Parallel()
+	at := func(lease LeaseStatus, instance, volume ReservationStatus, isActing bool) Lease {
+		l := Lease{Status: lease, Reservations: []Reservation{
+			{ID: uuid.New(), Type: InstanceReservation, Status: instance},
+			{ID: uuid.New(), Type: VolumeReservation, Status: volume, Volume: &LeasedVolume{}},
+		}}
+		if isActing {
+			l.Reservations[1].ActionID = uuid.New()
+		}
+		return l
+	}
+	for name, tc := range map[string]struct {
+		lease Lease
+		want  apperr.Code
+	}{
+		"pending":                  {at(LeasePending, ReservationPending, ReservationPending, false), ""},
+		"it is being attached":     {at(LeaseStarting, ReservationActive, ReservationPending, true), ""},
+		"attached":                 {at(LeaseActive, ReservationActive, ReservationActive, false), ""},
+		"its instance ends first":  {at(LeaseEnding, ReservationActive, ReservationActive, false), ""},
+		"it is being detached":     {at(LeaseEnding, ReservationEnded, ReservationActive, true), apperr.Conflict},
+		"its instance was deleted": {at(LeaseStarting, ReservationEnded, ReservationActive, true), apperr.Conflict},
+		"it was detached":          {at(LeaseActive, ReservationEnded, ReservationEnded, false), apperr.Conflict},
+	} {
+		if got := apperr.CodeOf(tc.lease.CheckVolumeEnd(tc.lease.Reservations[1].ID, "f")); got != tc.want {
+			t.Errorf("%s: got %q", name, got)
+		}
+		if got := apperr.CodeOf(tc.lease.CheckVolumeEnd(tc.lease.Reservations[0].ID, "f")); got != apperr.Invalid {
+			t.Errorf("%s: of an instance: got %q", name, got)
 		}
 	}
 }

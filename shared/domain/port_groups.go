@@ -26,12 +26,15 @@ func (i Instance) AwaitsPorts() bool {
 	return i.State == InstanceRequested || i.State == InstanceBuilding || i.State == InstanceUnknown
 }
 
+// lacksGroups reports whether a port could not be given its security groups.
+func (i Instance) lacksGroups() bool { return i.PortGroups != nil && i.PortGroups.Problem != nil }
+
 // lacksPart reports whether the server could not be given its security groups or its floating IP.
 func (i Instance) lacksPart() bool { return i.partProblem() != nil }
 
 func (i Instance) partProblem() *Problem {
 	switch {
-	case i.PortGroups != nil && i.PortGroups.Problem != nil:
+	case i.lacksGroups():
 		return i.PortGroups.Problem
 	case i.FloatingIP != nil:
 		return i.FloatingIP.Problem

@@ -128,7 +128,8 @@ func (a *adapter) Handle(op *huma.Operation, handler func(huma.Context)) {
 		resp := Response{Status: w.status, Header: w.header, Body: w.body.Bytes()}
 		if c.response != nil {
 			resp = *c.response
-		} else if fields := c.query["fields"]; entries != nil && fields != nil && resp.Status == http.StatusOK {
+		}
+		if fields := c.query["fields"]; entries != nil && fields != nil && resp.isJSON() {
 			resp.Body = entries.pick(resp.Body, fields[0])
 		}
 		c.attempt.end(r.Context(), resp, c.err)

@@ -92,6 +92,11 @@ func encode(w io.Writer, v any) error {
 	return enc.Encode(v)
 }
 
+// isJSON reports whether it is the JSON that was requested.
+func (resp Response) isJSON() bool {
+	return resp.Status == http.StatusOK && resp.Stream == nil && (resp.ContentType == "" || resp.ContentType == jsonType)
+}
+
 // write sends the answer. An error reports that its body is not whole.
 func (resp Response) write(ctx context.Context, w http.ResponseWriter, head bool) error {
 	h := w.Header()

@@ -119,15 +119,18 @@ func describeFields(op *huma.Operation, schemas huma.Registry) *entries {
 	return out
 }
 
-// check rejects fields that the entries of the list do not have.
-func (e entries) check(query url.Values) (faults []apperr.Field) {
+// check rejects the first field that the entries of the list do not have.
+func (e entries) check(query url.Values) []apperr.Field {
+	if !query.Has("fields") {
+		return nil
+	}
 	for given := range strings.SplitSeq(query.Get("fields"), ",") {
-		if query.Has("fields") && !slices.Contains(e.fields, given) {
+		if !slices.Contains(e.fields, given) {
 			detail := fmt.Sprintf("%q is no field of the entries", text(given, 64))
-			faults = append(faults, apperr.Field{Field: "fields", Detail: detail, Allowed: e.fields})
+			return []apperr.Field{{Field: "fields", Detail: detail, Allowed: e.fields}}
 		}
 	}
-	return faults
+	return nil
 }
 
 // pick leaves only the chosen fields, separated by commas, in the entries of a page.

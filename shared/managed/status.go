@@ -20,7 +20,7 @@ import (
 // nothing new writes nothing.
 func (p *pass) save(ctx context.Context) error {
 	var changed []*domain.Managed
-	hasAddresses := false // of a server that was just made
+	isServerReady := false // another one, whose addresses poll-instances reads
 	finishing, cancel := context.WithTimeout(ctx, stepTime)
 	defer cancel()
 	for _, m := range p.resources {
@@ -40,7 +40,7 @@ func (p *pass) save(ctx context.Context) error {
 		m.schedule(p.now)
 		if !m.isSame(before) {
 			changed = append(changed, &m.Managed)
-			hasAddresses = hasAddresses ||
+			isServerReady = isServerReady ||
 				m.Kind.IsServer() && m.Status == domain.ManagedReady && before.Status != domain.ManagedReady
 			p.isNews = p.isNews || m.Status != before.Status || m.ObservedRevision != before.ObservedRevision
 		}
@@ -54,8 +54,8 @@ func (p *pass) save(ctx context.Context) error {
 	if p.isNews {
 		p.Wake("deliver-events")
 	}
-	if hasAddresses {
-		p.Wake("poll-instances") // it reads them
+	if isServerReady {
+		p.Wake("poll-instances")
 	}
 	return nil
 }

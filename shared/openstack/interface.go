@@ -81,37 +81,62 @@ func (s *Session) SetInterfaceGroups(ctx context.Context, i domain.Interface, gr
 	return classify("neutron", err)
 }
 
-// SetNetworkGroups gives the ports of a server the security groups of its attachments. areFound reports whether each
-// attachment with groups has a port. While others change a port it is a Precondition.
+// SetNetworkGroups gives the ports of a server the security groups of its attachments, but for ports that existed
+// before it. areFound reports whether each attachment with groups has a port. A network without port security is a
+// Conflict. While others change a port it is a Precondition.
 func (s *Session) SetNetworkGroups(
 	ctx context.Context, serverID string, attachments []domain.Attachment,
 ) (areFound bool, err error) {
-	ports, err := s.Interfaces(ctx, serverID)
+	found, err := s.Interfaces(ctx, serverID)
 	if err != nil {
 		return false, err
 	}
+	isOwn := func(port domain.Interface) bool {
+		return slices.ContainsFunc(attachments, func(a domain.Attachment) bool { return a.PortID == port.ID })
+	}
+	found = slices.DeleteFunc(found, isOwn)
 	areFound = true
 	for _, a := range attachments {
 		if a.SecurityGroups == nil {
 			continue
 		}
-		wanted := domain.InterfaceRequest{NetworkID: a.NetworkID, FixedIP: a.FixedIP}
-		isFound := false
-		for _, port := range ports {
+		wanted, isFound := domain.InterfaceRequest{NetworkID: a.NetworkID, FixedIP: a.FixedIP}, false
+		for _, port := range found {
 			if !wanted.Matches(port) {
 				continue
 			}
-			isFound = true
-			if slices.Equal(slices.Sorted(slices.Values(port.Groups)), slices.Sorted(slices.Values(a.SecurityGroups))) {
-				continue
-			}
-			if err := s.SetInterfaceGroups(ctx, port, a.SecurityGroups); err != nil {
+			isSet, err := s.setNetworkGroups(ctx, serverID, port, a.SecurityGroups)
+			if err != nil {
 				return false, err
 			}
+			isFound = isFound || isSet
 		}
 		areFound = areFound && isFound
 	}
 	return areFound, nil
+}
+
+// setNetworkGroups gives a port of a server its security groups. isSet is false if the server does not have the port any
+// more: Neutron's answer is the same as when a group does not exist.
+func (s *Session) setNetworkGroups(
+	ctx context.Context, serverID string, port domain.Interface, groups []string,
+) (isSet bool, err error) {
+	if !port.IsSecured {
+		return false, apperr.New(apperr.Conflict, "the port %s takes no security groups, because port security is off on "+
+			"the network %s", port.ID, port.NetworkID)
+	}
+	if slices.Equal(slices.Sorted(slices.Values(port.Groups)), slices.Sorted(slices.Values(groups))) {
+		return true, nil
+	}
+	refusal := s.SetInterfaceGroups(ctx, port, groups)
+	if apperr.CodeOf(refusal) != apperr.NotFound {
+		return refusal == nil, refusal
+	}
+	now, err := s.Interfaces(ctx, serverID)
+	if err == nil && slices.ContainsFunc(now, func(i domain.Interface) bool { return i.ID == port.ID }) {
+		err = refusal
+	}
+	return false, err
 }
 
 // AttachPort gives a server an interface, and returns the id of its port. One that Nova makes on a network is deleted

@@ -76,8 +76,11 @@ func TestNetworkGroupsAreSet(t *testing.T) {
 			if status != tc.status || set != tc.set || recorded != tc.recorded {
 				t.Errorf("the order is %s, got %v, after %v", status, err, d.calls)
 			}
-			if given := count(d.calls, "floating"); given > recorded {
-				t.Errorf("addresses lead to ports without their groups: %v", d.calls)
+			for _, i := range d.order.Instances {
+				hasGroups := i.PortGroups != nil && i.PortGroups.Problem == nil
+				if _, hasAddress := d.marks[domain.FloatingIPMark(i.ID)]; hasAddress != hasGroups {
+					t.Errorf("has an address: %t, has its groups: %t, after %v", hasAddress, hasGroups, d.calls)
+				}
 			}
 		})
 	}

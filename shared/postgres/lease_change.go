@@ -55,8 +55,8 @@ where project_id = $1 and connection_id = $2 and (status = 'running' or argument
 // Change replaces what the user chooses of a lease: its name, its period, the warning, what happens at its end, also to
 // its volumes, and when its hosts fail; after.Actor is who requests it. It is domain.ErrChanged unless the version is
 // still that of before, and a Conflict when the status does not allow the change. While a lease starts or runs, its
-// start stays. A pending lease may get other hosts; any other keeps its hosts. Of one that is ending only what happens
-// at its end changes, and to a volume only until the end handles it. When hosts are not free it is a domain.FreeError.
+// start stays. A pending lease may get other hosts; any other keeps its hosts. While it is ending, only what happens at
+// the end can change, and for a volume only until the end handles it. When hosts are not free it is a domain.FreeError.
 // A new connection replaces the old one, which ends; a later end than that of the connection needs one. The event names
 // the fields that changed.
 func (s Leases) Change(

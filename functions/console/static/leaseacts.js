@@ -24,7 +24,7 @@ export const isSoon = (lease) => ['pending', 'starting', 'active', 'ending', 'er
   new Date(lease.status === 'pending' ? lease.start : lease.end) - Date.now() < 60_000;
 
 /** isEnding tells that a lease ends, or that its end has failed. */
-const isEnding = (lease) => lease.status === 'ending' || lease.status === 'error' &&
+export const isEnding = (lease) => lease.status === 'ending' || lease.status === 'error' &&
   lease.events?.some((e) => e.type === 'end' && e.status === 'failed');
 
 /** release is the button for admins that ends a lease and leaves its servers; null when it has ended. */

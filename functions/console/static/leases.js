@@ -1,10 +1,10 @@
 // Leases: a calendar of the project's, one of them with its steps, and what may be done with it.
 import { el, set, button, heading, table, empty, clock, choice, showFor } from './dom.js';
 import { swap, facts, keyed, age } from './lists.js';
-import { get, listing } from './api.js';
+import { get, listing, versionOf } from './api.js';
 import { mark, kindOf, inMotion } from './state.js';
 import { timeline, during } from './timeline.js';
-import { acts, ends, isSoon, left, release } from './leaseacts.js';
+import { acts, ends, isEnding, isSoon, left, release } from './leaseacts.js';
 import { volumeEnd, volumeText } from './leasevolumes.js';
 import { view as form } from './leaseform.js';
 import { filter, keep } from './address.js';
@@ -106,7 +106,11 @@ function one(id, me, refresh) {
 
   function what(lease, r) {
     if (r.type === 'instance') return el('span', {}, 'Instance ', el('span', { class: 'mono' }, r.instance_id));
-    if (r.type === 'volume') return el('span', { class: 'row' }, volumeText(r), volumeEnd(lease, r, refresh));
+    if (r.type === 'volume') {
+      const isOpen = ['pending', 'starting', 'active'].includes(lease.status) || isEnding(lease);
+      return el('span', { class: 'row' }, volumeText(r),
+        isOpen && r.status !== 'ended' && volumeEnd(lease, r, refresh));
+    }
     return `${plural(r.hosts ?? 0, 'host')}, requested ${r.min === r.max ? r.min : `${r.min} to ${r.max}`}`;
   }
 
@@ -124,7 +128,8 @@ function one(id, me, refresh) {
     parts.forEach((part) => { part.hidden = false; });
     keyed(done.body, lease.events, (e) => e.type, (e) => done.row(steps[e.type], `${clock(e.due_at)} UTC`,
       mark(e.status), e.at ? `${clock(e.at, true)} UTC` : '–'));
-    keyed(list.body, lease.reservations, (r) => r.id, (r) => list.row(what(lease, r), mark(r.status), r.id,
+    const ofVersion = lease.reservations.map((r) => ({ ...r, version: versionOf(lease) })); // for what changes it
+    keyed(list.body, ofVersion, (r) => r.id, (r) => list.row(what(lease, r), mark(r.status), r.id,
       (r.flavors || []).map((f) => f.name).join(', ') || '–',
       r.reason ? el('span', { class: 'error' }, r.reason.detail) : null));
     return inMotion(lease.status) || isSoon(lease);

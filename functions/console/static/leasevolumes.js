@@ -11,9 +11,8 @@ export const volumeText = (r) => el('span', {}, el('a', { href: '#/volumes' }, '
   r.volume_id ? el('span', { class: 'mono' }, r.volume_id) : `of ${r.size_gb} GB`, ', at the end ', ends[r.on_end][1],
   r.snapshot_id && [' ', el('span', { class: 'mono' }, r.snapshot_id)]);
 
-/** volumeEnd is the button that changes what becomes of the volume of a reservation; null once that is too late. */
+/** volumeEnd is the button that changes what becomes of the volume of a reservation. */
 export function volumeEnd(lease, r, done) {
-  if (r.status === 'ended' || !['pending', 'starting', 'active', 'ending'].includes(lease.status)) return null;
   const input = el('select', {}, Object.entries(ends).map(([value, [text]]) => el('option', { value }, text)));
   input.value = r.on_end;
   return button('Other end', () => ask('What is to happen to the volume?', '', 'Change', async () => {

@@ -269,6 +269,7 @@ func update(a *cli.App) *cobra.Command {
 			if body["reservations"], err = otherEnds(found.Value, volumes); err != nil {
 				return err
 			}
+			cli.SetBy(cmd.Flags(), "", "volume:reservations")
 		}
 		if len(body) == 0 {
 			return exit.Usagef("nothing is to be changed: %s leases update -h lists flags", a.Name)

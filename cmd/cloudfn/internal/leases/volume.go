@@ -57,7 +57,7 @@ func otherEnds(lease api.Lease, volumes []string) (changes []map[string]any, err
 			isMeant := func(field string, value *string) bool {
 				return wanted[field] == nil || wanted[field] == domain.Deref(value)
 			}
-			if string(r.Type) != string(domain.VolumeReservation) ||
+			if string(r.Type) != string(domain.VolumeReservation) || string(r.Status) == string(domain.ReservationEnded) ||
 				!isMeant("volume_id", r.VolumeID) || !isMeant("name", r.Name) {
 				continue
 			}
