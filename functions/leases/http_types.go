@@ -38,7 +38,7 @@ type ReservationRequest struct {
 	VolumeID *httpx.ID `json:"volume_id,omitempty" of:"volume" doc:"An existing volume."`
 	SizeGB   int       `json:"size_gb,omitempty" of:"volume" minimum:"1" maximum:"1000000" doc:"Of a new volume."`
 
-	VolumeType string           `json:"volume_type,omitempty" of:"volume" minLength:"1" maxLength:"255" doc:"Id or name."`
+	VolumeType string           `json:"volume_type,omitempty" of:"volume" minLength:"1" maxLength:"255" doc:"Id or name"`
 	Name       string           `json:"name,omitempty" of:"volume" minLength:"1" maxLength:"255" doc:"Of a new volume."`
 	OnEnd      domain.VolumeEnd `json:"on_end,omitempty" of:"volume" enum:"keep,snapshot,delete" doc:"keep by default."`
 
@@ -227,7 +227,7 @@ type ChangeLease struct {
 	Enforce *bool        `json:"enforce,omitempty" doc:"Shelve an instance again that starts too early."`
 	Heal    domain.Heal  `json:"heal,omitempty" enum:"auto,manual" doc:"When a host of any reservation fails."`
 
-	Reservations []ReservationChange `json:"reservations,omitempty" minItems:"1" maxItems:"50" doc:"Volumes with another end."`
+	Reservations []ReservationChange `json:"reservations,omitempty" minItems:"1" maxItems:"50" doc:"Of volumes."`
 }
 
 // ReservationChange is what is to happen to the volume of a reservation at the end.

@@ -94,7 +94,7 @@ func encode(w io.Writer, v any) error {
 
 // isJSON reports whether it is the JSON that was requested.
 func (resp Response) isJSON() bool {
-	return resp.Status == http.StatusOK && resp.Stream == nil && (resp.ContentType == "" || resp.ContentType == jsonType)
+	return resp.Status == http.StatusOK && resp.Stream == nil && cmp.Or(resp.ContentType, jsonType) == jsonType
 }
 
 // write sends the answer. An error reports that its body is not whole.

@@ -116,14 +116,14 @@ func (s *Session) SetNetworkGroups(
 	return areFound, nil
 }
 
-// setNetworkGroups gives a port of a server its security groups. isSet is false if the server does not have the port any
-// more: Neutron's answer is the same as when a group does not exist.
+// setNetworkGroups gives a port of a server its security groups. isSet is false if the server has lost the port: then
+// Neutron's answer is the same as when a group does not exist.
 func (s *Session) setNetworkGroups(
 	ctx context.Context, serverID string, port domain.Interface, groups []string,
 ) (isSet bool, err error) {
 	if !port.IsSecured {
-		return false, apperr.New(apperr.Conflict, "the port %s takes no security groups, because port security is off on "+
-			"the network %s", port.ID, port.NetworkID)
+		return false, apperr.New(apperr.Conflict,
+			"the port %s takes no security groups, because port security is off on the network %s", port.ID, port.NetworkID)
 	}
 	if slices.Equal(slices.Sorted(slices.Values(port.Groups)), slices.Sorted(slices.Values(groups))) {
 		return true, nil

@@ -32,8 +32,10 @@ func TestSetNetworkGroups(t *testing.T) {
 		"by network and address": {
 			[]domain.Attachment{front, back, own, {NetworkID: "back"}},
 			[]string{
-				port("1", "front", `"all"`, "") + "," + port("2", "back", `"all"`, "") + "," + port("3", "back", `"all"`, "") +
-					"," + port("9", "front", `"its own"`, ""),
+				strings.Join([]string{
+					port("1", "front", `"all"`, ""), port("2", "back", `"all"`, ""), port("3", "back", `"all"`, ""),
+					port("9", "front", `"its own"`, ""),
+				}, ","),
 			},
 			200, "/1 /3", true, "",
 		},
@@ -56,7 +58,8 @@ func TestSetNetworkGroups(t *testing.T) {
 			[]domain.Attachment{front}, []string{port("1", "front", `"all"`, ""), ""}, 404, "/1", false, "",
 		},
 		"the port is changed meanwhile": {
-			[]domain.Attachment{front}, []string{port("1", "front", `"all"`, "")}, 412, "/1", false, apperr.Precondition,
+			[]domain.Attachment{front}, []string{port("1", "front", `"all"`, "")}, 412, "/1", false,
+			apperr.Precondition,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -76,7 +79,8 @@ func TestSetNetworkGroups(t *testing.T) {
 				_, _ = w.Write([]byte(`{"port":{}}`))
 			})
 			areFound, err := s.session(t).SetNetworkGroups(t.Context(), "s1", tc.attachments)
-			if got := strings.Join(changed, " "); got != tc.changed || areFound != tc.areFound || apperr.CodeOf(err) != tc.code {
+			got := strings.Join(changed, " ")
+			if got != tc.changed || areFound != tc.areFound || apperr.CodeOf(err) != tc.code {
 				t.Errorf("changed %q, found %t, %v", got, areFound, err)
 			}
 		})

@@ -8,9 +8,9 @@ import (
 	"github.com/cloudfn/cloudfn/shared/domain"
 )
 
-// setGroups takes StepGroups. It can be repeated: Neutron is read first. It is recorded once the server is built, because
-// Nova may make ports until then, also others in their place. A port that someone has taken from the server gets none.
-// What Neutron rejects for good is recorded as the instance's failure.
+// setGroups takes StepGroups. It can be repeated: Neutron is read first. It is recorded once the server is built: until
+// then Nova may make ports, also others in their place. A port that someone has taken from the server gets none. What
+// Neutron rejects for good is recorded as the instance's failure.
 func (e Engine) setGroups(
 	ctx context.Context, cloud Cloud, order domain.Order, claim domain.Claim, i domain.Instance,
 ) error {

@@ -159,6 +159,9 @@ func conform(t testing.TB, req *http.Request, answer Answer) {
 	if answer.Status == http.StatusNotFound && bytes.Contains(answer.Body, []byte("there is nothing at this path")) {
 		return // a function that runs alone serves only its own paths
 	}
+	if req.URL.Query().Has("fields") && answer.Status == http.StatusOK {
+		return // required fields are absent, as requested
+	}
 	req = behindConsole(req)
 	route, params, err := router.FindRoute(req)
 	if err != nil {
