@@ -1,6 +1,7 @@
 package openstack
 
 import (
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -15,8 +16,8 @@ func TestSetNetworkGroups(t *testing.T) {
 	t.Parallel()
 	const refusal = `{"NeutronError": {"type": "NotFound", "message": "it could not be found", "detail": ""}}`
 	port := func(id, network, groups, more string) string {
-		return `{"id":"` + id + `","device_owner":"compute:nova","network_id":"` + network + `","security_groups":[` + groups +
-			`],"revision_number":3,"fixed_ips":[{"subnet_id":"s","ip_address":"10.0.0.` + id + `"}]` + more + `}`
+		return fmt.Sprintf(`{"id":%q,"device_owner":"compute:nova","network_id":%q,"security_groups":[%s],
+			"revision_number":3,"fixed_ips":[{"subnet_id":"s","ip_address":"10.0.0.%s"}]%s}`, id, network, groups, id, more)
 	}
 	own := domain.Attachment{PortID: "9"}
 	front := domain.Attachment{NetworkID: "front", SecurityGroups: []string{"web", "ssh"}}
@@ -58,7 +59,9 @@ func TestSetNetworkGroups(t *testing.T) {
 			[]domain.Attachment{front}, []string{port("1", "front", `"all"`, ""), ""}, 404, "/1", false, "",
 		},
 		"the port is changed meanwhile": {
-			[]domain.Attachment{front}, []string{port("1", "front", `"all"`, "")}, 412, "/1", false,
+			[]domain.Attachment{front},
+			[]string{port("1", "front", `"all"`, "")},
+			412, "/1", false,
 			apperr.Precondition,
 		},
 	} {
