@@ -64,7 +64,8 @@ stop_pieces() { # end all, wait, then kill what is left; with STOP=kill, kill th
     alive "$n" || continue
     read -r pid _ < "$RUN/$n.pid"; left+=("$n")
     case $n in
-      rabbitmq) kill -KILL -- "-$pid" ;;   # slow to leave, and keeps nothing
+      # The one is slow to leave, and keeps nothing; the other is a host that loses its power.
+      rabbitmq | libvirt) kill -KILL -- "-$pid" ;;
       mariadb) [ $tenths = 0 ] || tenths=300; kill -TERM "$pid" ;;
       *) kill -TERM "$pid" ;;
     esac 2>/dev/null

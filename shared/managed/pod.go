@@ -38,6 +38,10 @@ RestartSec=15
 StandardOutput=journal+console
 StandardError=journal+console
 `
+
+	// podDropInEnds is for pods whose containers may end. When all have ended, Podman kills the container that stands for
+	// them in the unit, which is no failure of the pod: the unit must not start it again.
+	podDropInEnds = "RestartPreventExitStatus=137 143\n"
 )
 
 // restartPolicies are Kubernetes', by the words of the API.
@@ -127,5 +131,9 @@ func PodFiles(p domain.PodTemplate) map[string]string {
 	if err != nil {
 		return map[string]string{}
 	}
-	return map[string]string{podFile: string(text) + "\n", podDropIn: podDropInText}
+	dropIn := podDropInText
+	if pod.Spec.RestartPolicy != restartPolicies[""] {
+		dropIn += podDropInEnds
+	}
+	return map[string]string{podFile: string(text) + "\n", podDropIn: dropIn}
 }

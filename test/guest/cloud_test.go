@@ -73,9 +73,9 @@ func newCloud(t *testing.T) *cloud {
 	c.makeNetwork(t)
 	c.image = uploadImage(t, files)
 	go func() { _ = http.Serve(c.guests.listen(t, registryHost), c.registry) }() //nolint:gosec // of a test
-	env := testkit.DaemonEnv(t, testkit.Database(t))
-	env["AGENT_URL"] = "http://" + gateway + ":8080"
-	daemon := testkit.Spawn(t, env)
+	daemon := testkit.Spawn(t, testkit.Env(t, testkit.Database(t), map[string]string{
+		"AGENT_URL": "http://" + gateway + ":8080", "STATS_BACKFILL": "1h",
+	}))
 	go forward(c.guests.listen(t, gateway+":8080"), strings.TrimPrefix(daemon.URL, "http://"))
 	c.Client = daemon.As(c.Project.Token(t))
 	return c

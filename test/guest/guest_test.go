@@ -26,18 +26,23 @@ const agentPort = "7000"
 // a declared pod runs in another guest.
 func TestLongGuest(t *testing.T) {
 	c := newCloud(t)
-	id, key := c.launch(t)
-	c.awaitConsole(t, id, "user data of "+c.Project.Name, 1)
-	s := c.show(t, id)
-	if got := c.shell(t, s, key, "cat /etc/hostname; whoami"); got != "guest\ndebian\n" {
-		t.Errorf("by SSH: %q", got)
-	}
-	c.deploy(t, id)
-	c.power(t, id)
-	if a := c.Client.Do(t, http.MethodDelete, "/v1/servers/"+id, ""); a.Status != http.StatusNoContent {
-		t.Fatalf("delete: %d %s", a.Status, a.Body)
-	}
-	c.pod(t)
+	t.Run("agent", func(t *testing.T) {
+		c.registry.require("robot:canary-registry")
+		id, key := c.launch(t)
+		c.awaitConsole(t, id, "user data of "+c.Project.Name, 1)
+		if got := c.shell(t, c.show(t, id), key, "cat /etc/hostname; whoami"); got != "guest\ndebian\n" {
+			t.Errorf("by SSH: %q", got)
+		}
+		c.deploy(t, id)
+		c.power(t, id)
+		if a := c.Client.Do(t, http.MethodDelete, "/v1/servers/"+id, ""); a.Status != http.StatusNoContent {
+			t.Errorf("delete: %d %s", a.Status, a.Body)
+		}
+	})
+	t.Run("pod", func(t *testing.T) {
+		c.registry.require("")
+		c.pod(t)
+	})
 }
 
 // deploy rebuilds the server with an agent, which reports that it is ready.
@@ -67,7 +72,7 @@ func (c *cloud) deploy(t *testing.T, id string) {
 func (c *cloud) power(t *testing.T, id string) {
 	t.Helper()
 	address := c.address(t, c.show(t, id)) + ":" + agentPort
-	c.get(address, "/end")
+	c.get(address, "/end?status=1")
 	c.runs(t, id, agentPort, "one two words")
 	c.act(t, id, `{"action": "stop"}`, "stopped")
 	if shown := c.get(address, "/"); shown != "" {
@@ -85,10 +90,10 @@ func (c *cloud) power(t *testing.T, id string) {
 // pod declares a server with two containers. One has a file of a configmap.
 func (c *cloud) pod(t *testing.T) {
 	t.Helper()
-	c.registry.login = ""
 	c.declare(t, "Configmap/files", object{"data": object{"greeting": "hello from a file"}})
 	id := c.declare(t, "Pod/shop", object{
 		"flavor": flavor, "image": c.image, "networks": []string{c.network}, "configmaps": []string{"files"},
+		"restart": "on_failure",
 		"containers": []object{
 			{
 				"name": "web", "image": registryHost + "/web:1", "args": []string{"--web"}, "env": object{"PORT": "7001"},
@@ -105,11 +110,25 @@ func (c *cloud) pod(t *testing.T) {
 	if got := c.get(address+":7001", "/file?path=/etc/files/greeting"); got != "hello from a file" {
 		t.Errorf("the file in the container is %q", got)
 	}
-	c.get(address+":7002", "/end") // restart: always
+	c.get(address+":7002", "/end?status=1") // it is restarted
 	c.runs(t, id, "7002", "COLOUR=light blue")
+	c.get(address+":7001", "/end?status=0") // it is not, until the server boots again
+	c.get(address+":7002", "/end?status=0")
+	c.ended(t, address)
 	c.act(t, id, `{"action": "reboot", "hard": true}`, "active")
 	c.runs(t, id, "7001", "--web")
 	c.runs(t, id, "7002", "COLOUR=light blue")
+}
+
+// ended watches the containers of a pod that have ended: for longer than systemd takes to stop the unit and to start it
+// again (TimeoutStopSec and RestartSec).
+func (c *cloud) ended(t *testing.T, address string) {
+	t.Helper()
+	for end := time.Now().Add(100 * time.Second); time.Now().Before(end); time.Sleep(2 * time.Second) {
+		if c.get(address+":7001", "/") != "" {
+			t.Fatal("the containers have ended, and run again")
+		}
+	}
 }
 
 // declare declares a resource, and returns the id of its server, if it has one.
@@ -146,7 +165,6 @@ func (c *cloud) declare(t *testing.T, path string, spec object) (id string) {
 // launch orders the server by the API, and returns its id and its private key.
 func (c *cloud) launch(t *testing.T) (id, key string) {
 	t.Helper()
-	c.registry.login = "robot:canary-registry"
 	a := c.Client.Post(t, "/v1/launch", text(object{
 		"name": "guest", "flavor": flavor, "image": c.image, "networks": []string{c.network}, "generate_key": true,
 		"user_data": "#cloud-config\nruncmd: [[sh, -c, 'echo user data of " + c.Project.Name + "']]\n",

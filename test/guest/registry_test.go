@@ -101,6 +101,13 @@ func (r *registry) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	}
 }
 
+// require has the registry take requests with this login only, "user:password"; "" = with any or none.
+func (r *registry) require(login string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.login = login
+}
+
 // pulls counts how often the manifest was read.
 func (r *registry) pulls() (n int) {
 	r.mu.Lock()

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"strconv"
 	"strings"
 )
 
@@ -18,7 +19,10 @@ func main() {
 	http.HandleFunc("/file", func(w http.ResponseWriter, r *http.Request) {
 		http.ServeFile(w, r, r.URL.Query().Get("path"))
 	})
-	http.HandleFunc("/end", func(http.ResponseWriter, *http.Request) { os.Exit(1) })
+	http.HandleFunc("/end", func(_ http.ResponseWriter, r *http.Request) {
+		status, _ := strconv.Atoi(r.URL.Query().Get("status"))
+		os.Exit(status)
+	})
 	fmt.Println(http.ListenAndServe(":"+port, nil))
 	os.Exit(1)
 }
