@@ -115,7 +115,8 @@ func (c *cloud) pod(t *testing.T) {
 	c.get(address+":7001", "/end?status=0") // it is not, until the server boots again
 	c.get(address+":7002", "/end?status=0")
 	c.ended(t, address)
-	c.act(t, id, `{"action": "reboot", "hard": true}`, "active")
+	c.act(t, id, `{"action": "shelve"}`, "shelved") // its disk becomes an image
+	c.act(t, id, `{"action": "unshelve"}`, "active")
 	c.runs(t, id, "7001", "--web")
 	c.runs(t, id, "7002", "COLOUR=light blue")
 }
