@@ -39,8 +39,8 @@ StandardOutput=journal+console
 StandardError=journal+console
 `
 
-	// podDropInEnds is for pods whose containers may end. When all have ended, Podman kills the container that stands for
-	// them in the unit, which is no failure of the pod: the unit must not start it again.
+	// podDropInEnds is for pods whose containers may end. When all have ended, Podman kills the container that stands
+	// for them in the unit. That is no failure of the pod: the unit must not start it again.
 	podDropInEnds = "RestartPreventExitStatus=137 143\n"
 )
 

@@ -15,33 +15,27 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gophercloud/gophercloud/v2"
-	"github.com/gophercloud/gophercloud/v2/openstack"
-	"github.com/gophercloud/gophercloud/v2/openstack/image/v2/imagedata"
-	"github.com/gophercloud/gophercloud/v2/openstack/image/v2/images"
-	"github.com/gophercloud/gophercloud/v2/openstack/networking/v2/subnets"
 	"golang.org/x/crypto/ssh"
 
 	"github.com/cloudfn/cloudfn/shared/testkit"
 )
 
 const (
-	// gateway is the guests' bridge on a network of the test's own: it has IPv4 alone, because nothing announces a router
-	// for IPv6, for which guests wait when they start.
+	// gateway is the guests' bridge on a network of the test's own. That has IPv4 alone, because nothing announces a
+	// router for IPv6, and guests wait for one when they start.
 	gateway      = "10.0.0.1"
 	subnet       = "10.0.0.0/24"
 	registryHost = gateway + ":5000"
 	flavor       = "guest"
 
 	// bootTime is how long a guest may take until it has booted: QEMU computes what it runs.
-	bootTime = 6 * time.Minute
+	bootTime = 10 * time.Minute
 )
 
 // cloud is a sandbox of this test's own, with a host for guests, and cloudfn as one process.
 type cloud struct {
-	*testkit.Client
-	*testkit.Project
-
+	api      *testkit.Client
+	project  *testkit.Project
 	guests   guests
 	registry *registry
 	image    string
@@ -62,46 +56,23 @@ func newCloud(t *testing.T) *cloud {
 		"SANDBOX_EPMD_PORT": "14370", "SANDBOX_RABBIT_DIST_PORT": "26672",
 	}
 	files := script(t, settings, "guest", "image")
-	//t.Cleanup(func() { script(t, settings, "sandbox", "down") })
+	t.Cleanup(func() { script(t, settings, "sandbox", "down") })
 	script(t, settings, "sandbox", "up")
 	if err := os.Setenv("CLOUDFN_SANDBOX", folder); err != nil { //nolint:usetesting // for the cleanups of testkit, too
 		t.Fatal(err)
 	}
 	c := &cloud{guests: newGuests(t, folder), registry: newRegistry(t)}
-	c.Project = testkit.NewProject(t)
+	c.project = testkit.NewProject(t)
 	c.network = "guests"
-	c.makeNetwork(t)
+	c.project.StaticNetwork(t, c.network, subnet)
 	c.image = uploadImage(t, files)
-	go func() { _ = http.Serve(c.guests.listen(t, registryHost), c.registry) }() //nolint:gosec // of a test
+	go func() { _ = http.Serve(c.guests.listen(t, registryHost), c.registry) }()
 	daemon := testkit.Spawn(t, testkit.Env(t, testkit.Database(t), map[string]string{
 		"AGENT_URL": "http://" + gateway + ":8080", "STATS_BACKFILL": "1h",
 	}))
 	go forward(c.guests.listen(t, gateway+":8080"), strings.TrimPrefix(daemon.URL, "http://"))
-	c.Client = daemon.As(c.Project.Token(t))
+	c.api = daemon.As(c.project.Token(t))
 	return c
-}
-
-// makeNetwork makes a network whose guests get their address from the config drive: no one serves DHCP.
-func (c *cloud) makeNetwork(t *testing.T) {
-	t.Helper()
-	c.Project.Network(t, c.network, subnet)
-	neutron, err := openstack.NewNetworkV2(c.Project.Login(t), gophercloud.EndpointOpts{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	pages, err := subnets.List(neutron, subnets.ListOpts{ProjectID: c.Project.ID}).AllPages(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	found, err := subnets.ExtractSubnets(pages)
-	if err != nil || len(found) != 1 {
-		t.Fatalf("%v: %+v", err, found)
-	}
-	dhcp := false
-	opts := subnets.UpdateOpts{EnableDHCP: &dhcp}
-	if _, err := subnets.Update(t.Context(), neutron, found[0].ID, opts).Extract(); err != nil {
-		t.Fatal(err)
-	}
 }
 
 func script(t *testing.T, env map[string]string, args ...string) string {
@@ -124,42 +95,16 @@ func script(t *testing.T, env map[string]string, args ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// uploadImage gives Glance the files of scripts/guest, unless it has them.
+// uploadImage gives Glance the files of scripts/guest.
 func uploadImage(t *testing.T, folder string) string {
 	t.Helper()
-	glance, err := openstack.NewImageV2(testkit.Login(t, "admin"), gophercloud.EndpointOpts{})
-	if err != nil {
-		t.Fatal(err)
-	}
 	upload := func(file, format string, properties map[string]string) string {
 		name := file + " " + filepath.Base(folder)
-		pages, err := images.List(glance, images.ListOpts{Name: name, Status: images.ImageStatusActive}).AllPages(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if found, _ := images.ExtractImages(pages); len(found) > 0 {
-			return found[0].ID
-		}
-		public := images.ImageVisibilityPublic
-		made, err := images.Create(t.Context(), glance, images.CreateOpts{
-			Name: name, DiskFormat: format, ContainerFormat: "bare", Visibility: &public, Properties: properties,
-		}).Extract()
-		if err != nil {
-			t.Fatal(err)
-		}
-		content, err := os.Open(filepath.Join(folder, file))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer content.Close()
-		if err := imagedata.Upload(t.Context(), glance, made.ID, content).ExtractErr(); err != nil {
-			t.Fatal(err)
-		}
-		return made.ID
+		return testkit.PublicImage(t, name, format, filepath.Join(folder, file), properties)
 	}
 	return upload("disk.qcow2", "qcow2", map[string]string{
 		"kernel_id": upload("vmlinuz", "raw", nil), "ramdisk_id": upload("initrd", "raw", nil),
-		"os_command_line": "root=/dev/vda console=ttyS0 systemd.show_status=no",
+		"os_command_line": "root=/dev/vda console=ttyS0 mitigations=off systemd.show_status=no",
 	})
 }
 
@@ -177,7 +122,7 @@ type server struct {
 
 func (c *cloud) show(t *testing.T, id string) (s server) {
 	t.Helper()
-	c.Client.Get(t, "/v1/servers/"+id).JSON(t, &s)
+	c.api.Get(t, "/v1/servers/"+id).JSON(t, &s)
 	return s
 }
 
@@ -185,7 +130,7 @@ func (c *cloud) show(t *testing.T, id string) (s server) {
 func (c *cloud) console(t *testing.T, id string) string {
 	t.Helper()
 	var log struct{ Output string }
-	c.Client.Get(t, "/v1/servers/"+id+"/console?lines=1000").JSON(t, &log)
+	c.api.Get(t, "/v1/servers/"+id+"/console?lines=1000").JSON(t, &log)
 	return log.Output
 }
 
@@ -204,7 +149,8 @@ func (c *cloud) await(t *testing.T, id, what string, ok func() bool) {
 	for !ok() {
 		if time.Since(start) > bootTime {
 			log := c.console(t, id)
-			t.Fatalf("not within %s: %s. %+v. The guest says: %s", bootTime, what, c.show(t, id), log[max(0, len(log)-8000):])
+			log = log[max(0, len(log)-8000):]
+			t.Fatalf("not within %s: %s. %+v. The guest says: %s", bootTime, what, c.show(t, id), log)
 		}
 		time.Sleep(2 * time.Second) // each request takes the processor from the guest
 	}
@@ -214,7 +160,7 @@ func (c *cloud) await(t *testing.T, id, what string, ok func() bool) {
 // act does an action and waits for the server's state.
 func (c *cloud) act(t *testing.T, id, body, state string) {
 	t.Helper()
-	a := c.Client.Post(t, "/v1/servers/"+id+"/actions", body)
+	a := c.api.Post(t, "/v1/servers/"+id+"/actions", body)
 	if a.Status != http.StatusAccepted {
 		t.Fatalf("%s: %d %s", body, a.Status, a.Body)
 	}
@@ -241,7 +187,7 @@ func (c *cloud) shell(t *testing.T, s server, key, command string) string {
 	}
 	config := &ssh.ClientConfig{
 		User: "debian", Auth: []ssh.AuthMethod{ssh.PublicKeys(signer)}, Timeout: time.Minute,
-		HostKeyCallback: ssh.InsecureIgnoreHostKey(), //nolint:gosec // the guest has made it just now
+		HostKeyCallback: ssh.InsecureIgnoreHostKey(), // which the guest has made just now
 	}
 	address := c.address(t, s) + ":22"
 	conn, err := c.guests.dial(t.Context(), "tcp", address)

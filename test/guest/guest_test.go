@@ -29,13 +29,13 @@ func TestLongGuest(t *testing.T) {
 	t.Run("agent", func(t *testing.T) {
 		c.registry.require("robot:canary-registry")
 		id, key := c.launch(t)
-		c.awaitConsole(t, id, "user data of "+c.Project.Name, 1)
+		c.awaitConsole(t, id, "user data of "+c.project.Name, 1)
 		if got := c.shell(t, c.show(t, id), key, "cat /etc/hostname; whoami"); got != "guest\ndebian\n" {
 			t.Errorf("by SSH: %q", got)
 		}
 		c.deploy(t, id)
 		c.power(t, id)
-		if a := c.Client.Do(t, http.MethodDelete, "/v1/servers/"+id, ""); a.Status != http.StatusNoContent {
+		if a := c.api.Do(t, http.MethodDelete, "/v1/servers/"+id, ""); a.Status != http.StatusNoContent {
 			t.Errorf("delete: %d %s", a.Status, a.Body)
 		}
 	})
@@ -50,19 +50,19 @@ func (c *cloud) deploy(t *testing.T, id string) {
 	t.Helper()
 	c.act(t, id, text(object{
 		"action": "deploy", "image": registryHost + "/agent:1", "command": []string{"one", "two words"},
-		"env": object{"PORT": agentPort, "COLOUR": "light blue"}, "join_token": "canary-join", "confirm_rebuild": true,
+		"env": object{"PORT": agentPort, "COLOR": "light blue"}, "join_token": "canary-join", "confirm_rebuild": true,
 		"registry": object{"username": "robot", "password": "canary-registry"},
 	}), "active")
 	c.await(t, id, "the agent is ready", func() bool {
 		s := c.show(t, id)
 		return s.Instance.Agent != nil && s.Instance.Agent.ReadyAt != nil
 	})
-	c.runs(t, id, agentPort, "one two words", "COLOUR=light blue", "JOIN_TOKEN=canary-join",
+	c.runs(t, id, agentPort, "one two words", "COLOR=light blue", "JOIN_TOKEN=canary-join",
 		"INSTANCE_ID="+c.show(t, id).Instance.ID)
 	if n := c.registry.pulls(); n != 1 {
 		t.Errorf("the image was pulled %d times", n)
 	}
-	history := string(c.Client.Get(t, "/v1/servers/history/"+id).Body)
+	history := string(c.api.Get(t, "/v1/servers/history/"+id).Body)
 	if strings.Count(history, domain.AgentReadyEvent) != 1 {
 		t.Errorf("the history is %s", history)
 	}
@@ -101,24 +101,24 @@ func (c *cloud) pod(t *testing.T) {
 				"mounts":    []object{{"source": "/etc/cloudfn/files", "target": "/etc/files", "read_only": true}},
 				"resources": object{"cpus": 0.5, "memory_mb": 64},
 			},
-			{"name": "side", "image": registryHost + "/side:1", "env": object{"PORT": "7002", "COLOUR": "light blue"}},
+			{"name": "side", "image": registryHost + "/side:1", "env": object{"PORT": "7002", "COLOR": "light blue"}},
 		},
 	})
 	c.runs(t, id, "7001", "--web")
-	c.runs(t, id, "7002", "COLOUR=light blue")
+	c.runs(t, id, "7002", "COLOR=light blue")
 	address := c.address(t, c.show(t, id))
 	if got := c.get(address+":7001", "/file?path=/etc/files/greeting"); got != "hello from a file" {
 		t.Errorf("the file in the container is %q", got)
 	}
 	c.get(address+":7002", "/end?status=1") // it is restarted
-	c.runs(t, id, "7002", "COLOUR=light blue")
+	c.runs(t, id, "7002", "COLOR=light blue")
 	c.get(address+":7001", "/end?status=0") // it is not, until the server boots again
 	c.get(address+":7002", "/end?status=0")
 	c.ended(t, address)
 	c.act(t, id, `{"action": "shelve"}`, "shelved") // its disk becomes an image
 	c.act(t, id, `{"action": "unshelve"}`, "active")
 	c.runs(t, id, "7001", "--web")
-	c.runs(t, id, "7002", "COLOUR=light blue")
+	c.runs(t, id, "7002", "COLOR=light blue")
 }
 
 // ended watches the containers of a pod that have ended: for longer than systemd takes to stop the unit and to start it
@@ -136,7 +136,7 @@ func (c *cloud) ended(t *testing.T, address string) {
 func (c *cloud) declare(t *testing.T, path string, spec object) (id string) {
 	t.Helper()
 	path = "/v1/managed/" + path
-	a := c.Client.Do(t, http.MethodPut, path, text(object{"spec": spec}), "Content-Type", "application/json")
+	a := c.api.Do(t, http.MethodPut, path, text(object{"spec": spec}), "Content-Type", "application/json")
 	if a.Status != http.StatusCreated {
 		t.Fatalf("%s: %d %s", path, a.Status, a.Body)
 	}
@@ -148,7 +148,7 @@ func (c *cloud) declare(t *testing.T, path string, spec object) (id string) {
 				ObjectID string `json:"object_id"`
 			}
 		}
-		a := c.Client.Get(t, path)
+		a := c.api.Get(t, path)
 		if a.JSON(t, &m); m.Status == "ready" {
 			t.Logf("%s is ready: after %s", path, time.Since(start).Round(time.Second))
 			if len(m.Members) == 1 {
@@ -166,9 +166,9 @@ func (c *cloud) declare(t *testing.T, path string, spec object) (id string) {
 // launch orders the server by the API, and returns its id and its private key.
 func (c *cloud) launch(t *testing.T) (id, key string) {
 	t.Helper()
-	a := c.Client.Post(t, "/v1/launch", text(object{
+	a := c.api.Post(t, "/v1/launch", text(object{
 		"name": "guest", "flavor": flavor, "image": c.image, "networks": []string{c.network}, "generate_key": true,
-		"user_data": "#cloud-config\nruncmd: [[sh, -c, 'echo user data of " + c.Project.Name + "']]\n",
+		"user_data": "#cloud-config\nruncmd: [[sh, -c, 'echo user data of " + c.project.Name + "']]\n",
 	}))
 	if a.Status != http.StatusAccepted {
 		t.Fatalf("launch: %d %s", a.Status, a.Body)
@@ -180,7 +180,7 @@ func (c *cloud) launch(t *testing.T) (id, key string) {
 	a.JSON(t, &order)
 	id = order.Instances[0].ID
 	c.await(t, id, "the server is active", func() bool {
-		a := c.Client.Get(t, "/v1/servers/"+id)
+		a := c.api.Get(t, "/v1/servers/"+id)
 		if strings.Contains(string(a.Body), `"error"`) {
 			t.Fatalf("%s", a.Body)
 		}
