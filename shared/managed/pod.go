@@ -29,9 +29,12 @@ const (
 	podUnit = "podman-kube@-etc-cloudfn-pod.yaml.service"
 
 	// podDropIn lets the unit pull images for longer than systemd's 90 s, and again after a failure. What Podman says
-	// of that is in the server's console log.
+	// of that is in the server's console log. After a crash of the server, Podman's other unit would start the former
+	// containers while this one replaces them, which then fails.
 	podDropIn     = "/etc/systemd/system/" + podUnit + ".d/cloudfn.conf"
-	podDropInText = `[Service]
+	podDropInText = `[Unit]
+Before=podman-restart.service
+[Service]
 TimeoutStartSec=infinity
 Restart=on-failure
 RestartSec=15

@@ -37,6 +37,9 @@ func TestPodFiles(t *testing.T) {
 	if files[podFile] != want {
 		t.Errorf("the pod is\n%s\nwant\n%s", files[podFile], want)
 	}
+	if text := files[podDropIn]; !strings.HasPrefix(text, "[Unit]\nBefore=podman-restart.service\n[Service]\n") {
+		t.Errorf("the unit has %s", text)
+	}
 	// Podman ends its unit with 137 when all containers of a pod have ended.
 	for policy, ends := range map[string]bool{"": false, "always": false, "on_failure": true, "never": true} {
 		pod.Restart = policy
