@@ -52,7 +52,7 @@ test-all: ## All tests: runs each step, prints a table, and writes it into docs/
 
 lint: ## Check the code, its words, the import walls, the scripts, openapi.yaml and go.mod
 	@command -v shellcheck > /dev/null || scripts/apt shellcheck
-	shellcheck -x -P SCRIPTDIR scripts/apt scripts/run scripts/postgres scripts/pgbouncer scripts/openapi scripts/npm scripts/gotest scripts/test-all scripts/browser scripts/image scripts/version scripts/deploy scripts/e2e scripts/cloud-init scripts/style scripts/sandbox scripts/sandbox.d/*.sh scripts/cluster scripts/cluster.d/*.sh .ci/run
+	shellcheck -x -P SCRIPTDIR scripts/apt scripts/run scripts/postgres scripts/pgbouncer scripts/openapi scripts/npm scripts/gotest scripts/test-all scripts/browser scripts/image scripts/version scripts/deploy scripts/e2e scripts/cloud-init scripts/guest scripts/style scripts/sandbox scripts/sandbox.d/*.sh scripts/cluster scripts/cluster.d/*.sh .ci/run
 	scripts/style
 	scripts/openapi
 	go test -run UpToDate ./scripts/types ./cmd/cloudfn # what make generate writes

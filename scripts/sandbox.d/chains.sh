@@ -44,5 +44,6 @@ chain_nova() {
   for n in nova-conductor nova-api; do launch $n; done
   serving rabbitmq   # the two cores have enough to do until then
   await keystone     # the scheduler dies without
+  [ "$SANDBOX_GUESTS" = off ] || { launch libvirt; serving libvirt; }
   for n in nova-scheduler "${COMPUTES[@]}"; do launch "$n"; done
 }

@@ -229,7 +229,7 @@ enable_isolated_aggregate_filtering = true
 [filter_scheduler]
 available_filters = nova.scheduler.filters.all_filters
 available_filters = sandbox_scheduler.UnreservedHostsFilter
-isolated_hosts = ${SANDBOX_RESERVABLE// /,}
+isolated_hosts = ${SANDBOX_RESERVABLE// /,},$GUEST_HOST
 enabled_filters = $filters
 track_instance_changes = false
 [quota]
@@ -254,6 +254,7 @@ catalog_info = volumev3::internalURL"
     printf '[DEFAULT]\nhost = %s\nstate_path = %s\ninstances_path = %s/instances\n' "$c" "$d" "$d" \
       > "$CONF/nova/$c.conf"
   done
+  write_guests
   for c in "${OPTIONAL[@]}"; do "write_$c"; done
 }
 

@@ -17,6 +17,7 @@ pieces() {
   optional "$SANDBOX_LOADBALANCERS" octavia "$SANDBOX_OCTAVIA_PORT" octavia-api octavia-worker
   optional "$SANDBOX_KEYS" barbican "$SANDBOX_BARBICAN_PORT" barbican
   NAMES+=("${OPTIONAL_PIECES[@]}")
+  guest_pieces
   export SANDBOX_OPTIONAL="${OPTIONAL[*]}"
   declare -gA PORT_SETTING=()
   for c in "${SETTING_NAMES[@]}"; do case $c in *_PORT) PORT_SETTING[${!c}]=$c ;; esac; done
@@ -63,7 +64,8 @@ stop_pieces() { # end all, wait, then kill what is left; with STOP=kill, kill th
     alive "$n" || continue
     read -r pid _ < "$RUN/$n.pid"; left+=("$n")
     case $n in
-      rabbitmq) kill -KILL -- "-$pid" ;;   # slow to leave, and keeps nothing
+      # The one is slow to leave, and keeps nothing; the other is a host that loses its power.
+      rabbitmq | libvirt) kill -KILL -- "-$pid" ;;
       mariadb) [ $tenths = 0 ] || tenths=300; kill -TERM "$pid" ;;
       *) kill -TERM "$pid" ;;
     esac 2>/dev/null
@@ -109,6 +111,7 @@ serves() {
   case $1 in
     mariadb) [ -S "$SOCK" ] && sql -e 'select 1' >/dev/null 2>&1 ;;
     epmd | rabbitmq) listening "$1" "${PORTS[$1]%% *}" ;;
+    libvirt) [ -S "$RUN/libvirt/libvirt-sock" ] ;;
     *) ( exec 3<>"/dev/tcp/$SANDBOX_HOST/${PORTS[$1]}" &&
       printf 'GET / HTTP/1.1\r\nHost: sandbox\r\nConnection: close\r\n\r\n' >&3 &&
       read -r -t 60 line <&3 && [[ $line = HTTP/* ]] ) 2>/dev/null ;;
@@ -149,6 +152,8 @@ launch() { # launch NAME : its data are there
     nova-api) service "$1" nova.cmd.api_os_compute:main "${nova[@]}" "$CONF/nova/db-cell0.conf" ;;
     nova-scheduler) service "$1" nova.cmd.scheduler:main "${nova[@]}" "$CONF/nova/db-cell0.conf" ;;
     nova-conductor) service "$1" nova.cmd.conductor:main "${nova[@]}" "$CONF/nova/db-cell1.conf" ;;
+    libvirt) launch_libvirt ;;
+    "nova-$GUEST_HOST") service "$1" sandbox_guests:main "${nova[@]}" "$CONF/nova/${1#nova-}.conf" ;;
     nova-*) service "$1" sandbox_compute:main "${nova[@]}" "$CONF/nova/${1#nova-}.conf" ;;
     *) launch_optional "$1" ;;
   esac

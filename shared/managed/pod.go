@@ -29,15 +29,22 @@ const (
 	podUnit = "podman-kube@-etc-cloudfn-pod.yaml.service"
 
 	// podDropIn lets the unit pull images for longer than systemd's 90 s, and again after a failure. What Podman says
-	// of that is in the server's console log.
+	// of that is in the server's console log. After a crash of the server, Podman's other unit would start the former
+	// containers while this one replaces them, which then fails.
 	podDropIn     = "/etc/systemd/system/" + podUnit + ".d/cloudfn.conf"
-	podDropInText = `[Service]
+	podDropInText = `[Unit]
+Before=podman-restart.service
+[Service]
 TimeoutStartSec=infinity
 Restart=on-failure
 RestartSec=15
 StandardOutput=journal+console
 StandardError=journal+console
 `
+
+	// podDropInEnds is for pods whose containers may end. When all have ended, Podman kills the container that stands
+	// for them in the unit. That is no failure of the pod: the unit must not start it again.
+	podDropInEnds = "RestartPreventExitStatus=137 143\n"
 )
 
 // restartPolicies are Kubernetes', by the words of the API.
@@ -127,5 +134,9 @@ func PodFiles(p domain.PodTemplate) map[string]string {
 	if err != nil {
 		return map[string]string{}
 	}
-	return map[string]string{podFile: string(text) + "\n", podDropIn: podDropInText}
+	dropIn := podDropInText
+	if pod.Spec.RestartPolicy != restartPolicies[""] {
+		dropIn += podDropInEnds
+	}
+	return map[string]string{podFile: string(text) + "\n", podDropIn: dropIn}
 }

@@ -37,6 +37,16 @@ func TestPodFiles(t *testing.T) {
 	if files[podFile] != want {
 		t.Errorf("the pod is\n%s\nwant\n%s", files[podFile], want)
 	}
+	if text := files[podDropIn]; !strings.HasPrefix(text, "[Unit]\nBefore=podman-restart.service\n[Service]\n") {
+		t.Errorf("the unit has %s", text)
+	}
+	// Podman ends its unit with 137 when all containers of a pod have ended.
+	for policy, ends := range map[string]bool{"": false, "always": false, "on_failure": true, "never": true} {
+		pod.Restart = policy
+		if text := PodFiles(pod)[podDropIn]; strings.Contains(text, "\nRestartPreventExitStatus=137 143\n") != ends {
+			t.Errorf("restart %q: the unit has %s", policy, text)
+		}
+	}
 	if len(PodFiles(domain.PodTemplate{})) != 0 {
 		t.Error("a server without containers has files of a pod")
 	}

@@ -117,6 +117,14 @@ func TestSandboxSwitches(t *testing.T) {
 			t.Errorf("SANDBOX_%s=maybe: %s", name, out)
 		}
 	}
+	for _, piece := range []string{"\nlibvirt ", "\nnova-guests "} { // the only ones that are off by default
+		if strings.Contains(status(), piece) || !strings.Contains(status("SANDBOX_GUESTS=on"), piece) {
+			t.Errorf("SANDBOX_GUESTS=on, and the default: %q must be a piece of the first only", piece)
+		}
+	}
+	if out := status("SANDBOX_GUESTS=maybe"); !strings.Contains(out, "it must be on or off") {
+		t.Errorf("SANDBOX_GUESTS=maybe: %s", out)
+	}
 }
 
 // TestSandboxCatalog: every service is at all three interfaces, and pods reach the admin one.

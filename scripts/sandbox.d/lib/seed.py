@@ -129,18 +129,28 @@ def images():
             call('POST', '%s/images/%s/actions/deactivate' % (GL, img['id']))
 
 
+# Of the host with real guests, and required by the flavor of those.
+GUEST_TRAIT = 'CUSTOM_CLOUDFN_GUESTS'
+
+
 def flavors(demo):
     wait(NO)
     have = {f['name']: f['id'] for f in call('GET', NO + '/flavors', params={
         'is_public': 'None'})['flavors']}
     for fid, size, ram, disk, vcpus in (('1', 'TINY', 512, 1, 1), ('2', 'SMALL', 2048, 20, 1),
-                                        ('3', 'MEDIUM', 4096, 40, 2), ('4', 'DEMO', 1024, 5, 1)):
+                                        ('3', 'MEDIUM', 4096, 40, 2), ('4', 'DEMO', 1024, 5, 1),
+                                        ('5', 'GUEST', 768, 4, 1)):
         name = CFG['FLAVOR_' + size]
+        if size == 'GUEST' and CFG['GUESTS'] == 'off':
+            continue
         if name not in have:
             have[name] = call('POST', NO + '/flavors', {'flavor': {
                 'name': name, 'ram': ram, 'disk': disk, 'vcpus': vcpus,
                 'id': 'auto' if fid in have.values() else fid,
                 'os-flavor-access:is_public': size != 'DEMO'}})['flavor']['id']
+    if CFG['GUESTS'] == 'on':
+        call('POST', '%s/flavors/%s/os-extra_specs' % (NO, have[CFG['FLAVOR_GUEST']]),
+             {'extra_specs': {'trait:' + GUEST_TRAIT: 'required'}})
     url = '%s/flavors/%s/' % (NO, have[CFG['FLAVOR_DEMO']])
     if demo not in [a['tenant_id'] for a in call('GET', url + 'os-flavor-access')['flavor_access']]:
         call('POST', url + 'action', {'addTenantAccess': {'tenant': demo}})
@@ -218,6 +228,17 @@ def release():
             call('DELETE', url)
 
 
+def guests():
+    headers = {'OpenStack-API-Version': 'placement 1.6'}
+    call('PUT', PL + '/traits/' + GUEST_TRAIT, headers=headers)
+    found = call('GET', PL + '/resource_providers', params={'name': 'guests'})['resource_providers']
+    url = '%s/resource_providers/%s/traits' % (PL, found[0]['uuid'])
+    has = call('GET', url, headers=headers)
+    if GUEST_TRAIT not in has['traits']:
+        has['traits'].append(GUEST_TRAIT)
+        call('PUT', url, has, headers=headers)
+
+
 def clouds():
     rows = (('admin', 'ADMIN_USER', 'ADMIN_PROJECT', ''), ('demo', 'DEMO_USER', 'DEMO_PROJECT', ''),
             ('alt', 'ALT_USER', 'ALT_PROJECT', ''), ('reader', 'READER_USER', 'DEMO_PROJECT', ''),
@@ -247,9 +268,13 @@ def ready():
         wait(url)
     login()
     computes = (CFG['COMPUTES'] + ' ' + CFG['RESERVABLE']).split()
+    if CFG['GUESTS'] == 'on':
+        computes.append('guests')
     consumers(['nova-conductor', 'nova-scheduler'] + ['nova-' + c for c in computes])
     hosts(set(computes))
     release()
+    if CFG['GUESTS'] == 'on':
+        guests()
 
 
 if sys.argv[1] == 'consumers':
