@@ -112,6 +112,11 @@ func OpenStack(t testing.TB, cloud string, args ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
+// InSandbox returns a command that runs where the packages of the sandbox's release are.
+func InSandbox(args ...string) *exec.Cmd {
+	return exec.Command(filepath.Join(Root(), "scripts", "sandbox"), append([]string{"run"}, args...)...)
+}
+
 func lastLine(out []byte) string {
 	lines := bytes.Split(bytes.TrimSpace(out), []byte("\n"))
 	return string(lines[len(lines)-1])
