@@ -119,6 +119,28 @@ func TestSandboxSwitches(t *testing.T) {
 	}
 }
 
+// TestSandboxReleases: each release has a folder of its own, and a sandbox stays what it was made as.
+func TestSandboxReleases(t *testing.T) {
+	t.Parallel()
+	made := t.TempDir()
+	check(t, os.WriteFile(filepath.Join(made, "settings"), []byte("SANDBOX_RELEASE=epoxy\n"), 0o600))
+	for _, tc := range []struct{ verb, release, folder, want string }{
+		{"folder", "", "", "/var/tmp/cloudfn-sandbox\n"},
+		{"folder", "zed", "", "/var/tmp/cloudfn-sandbox\n"},
+		{"folder", "epoxy", "", "/var/tmp/cloudfn-sandbox-epoxy\n"},
+		{"folder", "epoxy", made, made + "\n"},
+		{"status", "", made, "\nkeystone         DOWN\n"},
+		{"status", "zed", made, "the sandbox in " + made + " is epoxy: purge it first"},
+		{"status", "queens", made + "/new", "SANDBOX_RELEASE is 'queens': it must be zed or epoxy"},
+	} {
+		cmd := exec.Command(filepath.Join(Root(), "scripts", "sandbox"), tc.verb)
+		cmd.Env = append(os.Environ(), "SANDBOX_RELEASE="+tc.release, "CLOUDFN_SANDBOX="+tc.folder)
+		if out, _ := cmd.CombinedOutput(); !strings.Contains(string(out), tc.want) {
+			t.Errorf("%+v: %s", tc, out)
+		}
+	}
+}
+
 // TestSandboxCatalog: every service is at all three interfaces, and pods reach the admin one.
 func TestSandboxCatalog(t *testing.T) {
 	t.Parallel()
