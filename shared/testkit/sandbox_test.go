@@ -144,12 +144,7 @@ func TestSandboxReleases(t *testing.T) {
 // TestSandboxCatalog: every service is at all three interfaces, and pods reach the admin one.
 func TestSandboxCatalog(t *testing.T) {
 	t.Parallel()
-	settings := "\n" + string(must(os.ReadFile(filepath.Join(filepath.Dir(CloudsYAML(t)), "settings")))(t))
-	setting := func(name string) string {
-		_, rest, _ := strings.Cut(settings, "\nSANDBOX_"+name+"=")
-		value, _, _ := strings.Cut(rest, "\n")
-		return value
-	}
+	setting := func(name string) string { return SandboxSetting(t, name) }
 	client := Login(t, "demo")
 	catalog := must(tokens.Get(t.Context(), Identity(t, client), client.Token()).ExtractServiceCatalog())(t)
 	hosts := map[string]map[string]string{}
