@@ -12,6 +12,11 @@ RACE := ./functions/... ./shared/...
 PLAIN := ./cmd/... ./docs/... ./knative/... ./scripts/... ./test/...
 # What kills, waits, stops services or counts at scale is named TestLong... or TestFault..., and runs in make test-long.
 SHORT := -skip '^Test(Long|Fault)'
+# CLOUD=epoxy: run, test, test-long, sandbox and so on use the sandbox of that release (scripts/sandbox).
+ifdef CLOUD
+export SANDBOX_RELEASE := $(CLOUD)
+export CLOUDFN_SANDBOX ?= $(shell scripts/sandbox folder)
+endif
 .PHONY: help run check test test-long test-all lint vulncheck new generate bench build vendor image sandbox cluster deploy undeploy e2e down clean
 
 help: ## Print this help
@@ -45,6 +50,8 @@ test-long: sandbox ## The tests that kill, wait, stop services, walk far or coun
 	@$(call tests,-parallel 3 -timeout 120m -run '^TestLong'); \
 	echo "== tests that stop parts of the sandbox, one by one"; \
 	scripts/gotest -count=1 -run '^TestFault' -timeout 20m -- ./test/process || rc=$$?; \
+	echo "== a choice of the tests on OpenStack 2025.1"; \
+	scripts/test-epoxy || rc=$$?; \
 	exit $$rc
 
 test-all: ## All tests: runs each step, prints a table, and writes it into docs/testing.md; STEPS="test-long e2e" runs some
@@ -52,7 +59,7 @@ test-all: ## All tests: runs each step, prints a table, and writes it into docs/
 
 lint: ## Check the code, its words, the import walls, the scripts, openapi.yaml and go.mod
 	@command -v shellcheck > /dev/null || scripts/apt shellcheck
-	shellcheck -x -P SCRIPTDIR scripts/apt scripts/run scripts/postgres scripts/pgbouncer scripts/openapi scripts/npm scripts/gotest scripts/test-all scripts/browser scripts/image scripts/version scripts/deploy scripts/e2e scripts/cloud-init scripts/guest scripts/style scripts/sandbox scripts/sandbox.d/*.sh scripts/cluster scripts/cluster.d/*.sh .ci/run
+	shellcheck -x -P SCRIPTDIR scripts/apt scripts/run scripts/postgres scripts/pgbouncer scripts/openapi scripts/npm scripts/gotest scripts/test-all scripts/test-epoxy scripts/browser scripts/image scripts/version scripts/deploy scripts/e2e scripts/cloud-init scripts/guest scripts/style scripts/sandbox scripts/sandbox.d/*.sh scripts/cluster scripts/cluster.d/*.sh .ci/run
 	scripts/style
 	scripts/openapi
 	go test -run UpToDate ./scripts/types ./cmd/cloudfn # what make generate writes
@@ -106,15 +113,17 @@ e2e: ## Deploy to a real Knative and test there
 sandbox: ## Bring up the sandbox cloud (a real OpenStack on loopback)
 	@scripts/sandbox up
 
-down: ## Stop the cluster, the sandbox cloud and the local Postgres; the data of these two is kept
+down: ## Stop the cluster, the sandbox clouds and the local Postgres; the data of these two is kept
 	@scripts/cluster down || [ $$? = 3 ]   # 3: this machine cannot run one
 	@scripts/sandbox down
+	@CLOUDFN_SANDBOX= SANDBOX_RELEASE=epoxy scripts/sandbox down
 	@scripts/pgbouncer down
 	@scripts/postgres down
 
 clean: ## Stop all and remove their data
 	@scripts/cluster purge
 	@scripts/sandbox purge
+	@CLOUDFN_SANDBOX= SANDBOX_RELEASE=epoxy scripts/sandbox purge
 	@scripts/pgbouncer down
 	@scripts/postgres purge
 	rm -rf .local

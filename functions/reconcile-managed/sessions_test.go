@@ -183,11 +183,17 @@ func TestLongRolesOfKinds(t *testing.T) {
 			if slices.Equal(set, given) && !works[n][kind] {
 				t.Errorf("%s does not work with the roles of its trust, %v", kind, set)
 			}
-			if len(required[kind]) > 0 && slices.Equal(set, []string{"member"}) && works[n][kind] {
+			// Octavia's policies of 2025.1 do not require its own roles.
+			isLess := works[n][kind] && testkit.SandboxSetting(t, "RELEASE") != "epoxy"
+			if len(required[kind]) > 0 && slices.Equal(set, []string{"member"}) && isLess {
 				t.Errorf("%s works with member alone: its trust has more, %v", kind, given)
 			}
 		}
 		text.WriteString("\n")
+	}
+	if testkit.SandboxSetting(t, "RELEASE") == "epoxy" {
+		t.Logf("the page has the roles that Zed's policies require, and not these:\n%s", text.String())
+		return
 	}
 	table := text.String()
 	page, err := os.ReadFile(rolesPage)

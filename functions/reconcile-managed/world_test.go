@@ -2,6 +2,7 @@ package reconcilemanaged
 
 import (
 	"encoding/json"
+	"math/rand/v2"
 	"os"
 	"testing"
 	"time"
@@ -49,7 +50,8 @@ func (w *world) trust(t *testing.T, roles ...string) *domain.Connection {
 	if len(roles) == 0 {
 		roles = []string{"member"}
 	}
-	until := time.Now().Add(2 * time.Hour).UTC()
+	// Keystone has at most one trust of the same users, project and second of its end.
+	until := time.Now().Add(2*time.Hour + rand.N(10*time.Minute)).UTC()
 	return &domain.Connection{
 		ID: uuid.Must(uuid.NewV7()), ProjectID: w.ID, DomainID: w.DomainID, UserID: w.UserID, Name: "managed resources",
 		Kind: domain.TrustConnection, Managed: true, Status: domain.ConnectionActive,

@@ -65,6 +65,11 @@ func TestVolumesOfServer(t *testing.T) {
 		}
 	}
 	await("available")
+	testkit.Eventually(t, time.Minute, "Nova has removed the attachment, after Cinder", func() bool {
+		time.Sleep(200 * time.Millisecond)
+		app.Get(t, path).JSON(t, &all)
+		return len(all.Volumes) == 0
+	})
 	if a := app.Do(t, "DELETE", path+"/"+volume, ""); a.Status != 404 {
 		t.Errorf("detached again: got %d %s", a.Status, a.Body)
 	}

@@ -4,7 +4,7 @@
 once() { # once NAME KEY command... : run until it has succeeded one time with this KEY
   local name=$1 key=$2; shift 2
   [ -e "$STATE/done.$name-$key" ] && return 0
-  "$@" > "$LOG/init-$name.log" 2>&1 ||
+  "${IN[@]}" "$@" > "$LOG/init-$name.log" 2>&1 ||
     die "preparing $name failed ($(last_line "$LOG/init-$name.log")), see $LOG/init-$name.log"
   rm -f "$STATE/done.$name"-*; touch "$STATE/done.$name-$key"
   say "  $name ready"

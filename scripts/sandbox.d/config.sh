@@ -42,10 +42,9 @@ kombu_reconnect_delay = 0.5
 rabbit_retry_interval = 1
 rabbit_retry_backoff = 0
 # The new defaults: a reader only reads (Zed's old defaults let it write).
-# enforce_scope stays off: with it Zed's Neutron stops treating a project-scoped admin as admin.
 [oslo_policy]
 enforce_new_defaults = true
-enforce_scope = false
+enforce_scope = $SANDBOX_ENFORCE_SCOPE
 C
 }
 
@@ -157,7 +156,6 @@ bind_port = $SANDBOX_NEUTRON_PORT
 core_plugin = ml2
 service_plugins = router
 api_paste_config = $CONF/neutron/api-paste.ini
-api_workers = 0
 wsgi_default_pool_size = 300
 state_path = $STATE/neutron
 transport_url = rabbit://sandbox:$RABBIT_PASSWORD@$SANDBOX_HOST:$SANDBOX_RABBIT_PORT//
@@ -203,6 +201,8 @@ osapi_compute_workers = 1
 allow_resize_to_same_host = true
 shelved_offload_time = 0
 max_concurrent_builds = 5
+initial_cpu_allocation_ratio = 16.0
+initial_ram_allocation_ratio = 1.5
 resume_guests_state_on_host_boot = false
 graceful_shutdown_timeout = 2
 report_interval = 10

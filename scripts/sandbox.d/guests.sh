@@ -10,7 +10,10 @@ GUEST_PACKAGES=' qemu-system-x86 libvirt-daemon libvirt-daemon-driver-qemu pytho
 
 guest_pieces() {
   case $SANDBOX_GUESTS in
-    on) COMPUTES+=("nova-$GUEST_HOST") NAMES+=(libvirt "nova-$GUEST_HOST") OPTIONAL_PACKAGES+=$GUEST_PACKAGES ;;
+    on)
+      [ "$SANDBOX_RELEASE" = zed ] || die "SANDBOX_GUESTS=on needs SANDBOX_RELEASE=zed: libvirt is this machine's"
+      COMPUTES+=("nova-$GUEST_HOST") NAMES+=(libvirt "nova-$GUEST_HOST") OPTIONAL_PACKAGES+=$GUEST_PACKAGES
+      ;;
     off) ;;
     *) die "SANDBOX_GUESTS is '$SANDBOX_GUESTS': it must be on or off" ;;
   esac

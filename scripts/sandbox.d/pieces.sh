@@ -53,7 +53,7 @@ alive() {
 spawn() { # spawn NAME command... : own session, own log, pid file
   local name=$1 pid; shift
   alive "$name" && return 0
-  setsid "$@" >>"$LOG/$name.log" 2>&1 </dev/null 9>&- &
+  setsid "${IN[@]}" "$@" >>"$LOG/$name.log" 2>&1 </dev/null 9>&- &
   pid=$!
   echo "$pid $(started_at $pid)" > "$RUN/$name.pid"
 }
@@ -101,10 +101,10 @@ ports_free() { # a port of a piece that is not up must be free
     done
   done
 }
-sql() { mariadb --no-defaults -S "$SOCK" -u root "$@"; }
+sql() { "${IN[@]}" mariadb --no-defaults -S "$SOCK" -u root "$@"; }
 seed() { # run seed.py; its last line says what went wrong
   local out
-  out=$("$PY" "$LIB/seed.py" "$@" 2>&1) ||
+  out=$("${IN[@]}" "$PY" "$LIB/seed.py" "$@" 2>&1) ||
     die "${out##*$'\n'} ('sandbox status' shows the pieces, $LOG has their logs)"
 }
 serves() {
@@ -162,7 +162,7 @@ service() { local name=$1; shift; spawn "$name" "$PY" "$LIB/svc.py" "$name" "$@"
 launch_mariadb() {
   if [ ! -e "$DB/.complete" ]; then
     rm -rf "$DB"
-    mariadb-install-db --defaults-file="$CONF/my.cnf" --auth-root-authentication-method=normal \
+    "${IN[@]}" mariadb-install-db --defaults-file="$CONF/my.cnf" --auth-root-authentication-method=normal \
       --skip-test-db --skip-name-resolve > "$LOG/mariadb-install.log" 2>&1 ||
       die "mariadb-install-db failed, see $LOG/mariadb-install.log"
     touch "$DB/.complete"

@@ -77,16 +77,34 @@ func (s *Session) readCatalog(ctx context.Context) (catalog, error) {
 	}
 	return shared(ctx, &s.cloud.catalogSF, s.scope, "keystone", catalogTimeout,
 		func(ctx context.Context) (catalog, error) {
-			var body struct {
-				Catalog catalog `json:"catalog"`
-			}
-			keystone := s.keystone()
-			if err := get(ctx, keystone, keystone.ServiceURL("auth", "catalog"), &body); err != nil {
+			found, err := s.requestCatalog(ctx)
+			if err != nil {
 				return nil, err
 			}
-			s.cloud.catalogs.Add(s.scope, body.Catalog)
-			return body.Catalog, nil
+			s.cloud.catalogs.Add(s.scope, found)
+			return found, nil
 		})
+}
+
+// requestCatalog reads the catalog with the session's token. Newer Keystones enforce the access rules of application
+// credentials on their own API. With such a token they answer only its validation, which has the catalog, too.
+func (s *Session) requestCatalog(ctx context.Context) (catalog, error) {
+	type holder struct {
+		Catalog catalog `json:"catalog"`
+	}
+	var body holder
+	keystone := s.keystone()
+	err := get(ctx, keystone, keystone.ServiceURL("auth", "catalog"), &body)
+	if code := apperr.CodeOf(err); code != apperr.Unauthenticated && code != apperr.Forbidden {
+		return body.Catalog, err
+	}
+	var validated struct {
+		Token holder `json:"token"`
+	}
+	if s.validation(ctx, "", &validated) != nil {
+		return nil, err
+	}
+	return validated.Token.Catalog, nil
 }
 
 // endpoint chooses. A region is never guessed when the catalog has several. Of several endpoints in one region the

@@ -155,6 +155,32 @@ func TestCatalogOfAnImpatientCaller(t *testing.T) {
 	})
 }
 
+// TestCatalogOfAccessRules: a Keystone that enforces access rules itself refuses the catalog, and validates the token.
+func TestCatalogOfAccessRules(t *testing.T) {
+	t.Parallel()
+	for _, status := range []int{http.StatusUnauthorized, http.StatusForbidden} {
+		for _, valid := range []bool{true, false} {
+			s := newStub(t)
+			s.answer("GET /compute/servers/id", 200, `{"server":{"id":"id"}}`)
+			good := `{"token":` + s.catalog("compute") + `}`
+			s.answer("GET /rules/v3/auth/catalog", status, `{"error":{"message":"no"}}`)
+			s.mux.HandleFunc("GET /rules/v3/auth/tokens", func(w http.ResponseWriter, r *http.Request) {
+				if !valid || r.Header.Get("X-Subject-Token") != theToken || r.URL.RawQuery != "" ||
+					r.Header.Get("OpenStack-Identity-Access-Rules") == "" {
+					w.WriteHeader(http.StatusUnauthorized)
+				}
+				_, _ = w.Write([]byte(good))
+			})
+			session := s.cloud(t, func(c *Config) { c.AuthURL = s.url + "/rules/" }).As(theToken, "p1")
+			err := read(t.Context(), session)
+			want := map[int]apperr.Code{401: apperr.Unauthenticated, 403: apperr.Forbidden}[status]
+			if valid != (err == nil) || !valid && apperr.CodeOf(err) != want {
+				t.Errorf("%d, a valid token %v: got %v", status, valid, err)
+			}
+		}
+	}
+}
+
 // TestAFailedCatalogIsNotKept, and says what is unavailable.
 func TestAFailedCatalogIsNotKept(t *testing.T) {
 	t.Parallel()

@@ -45,7 +45,7 @@ func TestComputeHosts(t *testing.T) {
 		if h.Zone != "nova" || h.IsEnabled != (h.DisabledReason == "") {
 			t.Errorf("%+v", h)
 		}
-		// Nova's fake driver has 1000 CPUs, and Zed's default ratios are 16, 1.5 and 1.
+		// Nova's fake driver has 1000 CPUs, and the sandbox's ratios are 16, 1.5 and 1.
 		if h.VCPUs != 16_000 || h.RAMMB != (800_000-512)*3/2 || h.DiskGB != 600_000 ||
 			!slices.Contains(h.Traits, "COMPUTE_NODE") {
 			t.Errorf("%+v", h)

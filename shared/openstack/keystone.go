@@ -74,16 +74,10 @@ func (t token) identity() domain.Identity {
 // one.
 func (c *Cloud) Validate(ctx context.Context, subject domain.Secret) (domain.Identity, error) {
 	s := Session{cloud: c, token: subject}
-	keystone := &gophercloud.ServiceClient{ProviderClient: s.provider(), Endpoint: c.identity}
 	var body struct {
 		Token token `json:"token"`
 	}
-	_, err := keystone.Get(ctx, keystone.ServiceURL("auth", "tokens")+"?nocatalog", &body, &gophercloud.RequestOpts{
-		MoreHeaders: map[string]string{
-			"X-Subject-Token": subject.Reveal(), "OpenStack-Identity-Access-Rules": "1.0",
-		},
-		OkCodes: []int{http.StatusOK, http.StatusNonAuthoritativeInfo},
-	})
+	err := s.validation(ctx, "?nocatalog", &body)
 	switch err = c.refusalOf(ctx, err); apperr.CodeOf(err) {
 	case "":
 	case apperr.NotFound:
@@ -100,6 +94,18 @@ func (c *Cloud) Validate(ctx context.Context, subject domain.Secret) (domain.Ide
 		return domain.Identity{}, apperr.New(apperr.BadGateway, "keystone gave a token without a user")
 	}
 	return body.Token.identity(), nil
+}
+
+// validation reads what Keystone knows of the session's token.
+func (s *Session) validation(ctx context.Context, query string, into any) error {
+	keystone := s.keystone()
+	_, err := keystone.Get(ctx, keystone.ServiceURL("auth", "tokens")+query, into, &gophercloud.RequestOpts{
+		MoreHeaders: map[string]string{
+			"X-Subject-Token": s.token.Reveal(), "OpenStack-Identity-Access-Rules": "1.0",
+		},
+		OkCodes: []int{http.StatusOK, http.StatusNonAuthoritativeInfo},
+	})
+	return err
 }
 
 // keystoneAway turns whatever went wrong at Keystone's side into "retry": it says nothing about the token.

@@ -51,14 +51,11 @@ func ReservableHosts(t testing.TB) []string {
 // reservable reads which hosts the sandbox was made with.
 func reservable(t testing.TB) []string {
 	t.Helper()
-	text := must(os.ReadFile(filepath.Join(filepath.Dir(CloudsYAML(t)), "settings")))(t)
-	for line := range strings.Lines(string(text)) {
-		if names, ok := strings.CutPrefix(line, "SANDBOX_RESERVABLE="); ok {
-			return strings.Fields(names)
-		}
+	names := strings.Fields(SandboxSetting(t, "RESERVABLE"))
+	if len(names) == 0 {
+		t.Fatal("the sandbox is older than its reservable hosts: run scripts/sandbox up")
 	}
-	t.Fatal("the sandbox is older than its reservable hosts: run scripts/sandbox up")
-	return nil
+	return names
 }
 
 type pool struct {

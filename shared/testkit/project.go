@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -122,7 +121,7 @@ token = sys.argv[2] + '=' * (-len(sys.argv[2]) % 4)
 payload = msgpack.unpackb(Fernet(key).decrypt(token))
 moved = [time.time() - 3600 if isinstance(field, float) else field for field in payload]
 print(Fernet(key).encrypt(msgpack.packb(moved)).decode().rstrip('='))`
-	out, err := exec.Command("/usr/bin/python3", "-c", script, filepath.Dir(CloudsYAML(t)), p.Token(t)).Output()
+	out, err := InSandbox("/usr/bin/python3", "-c", script, filepath.Dir(CloudsYAML(t)), p.Token(t)).Output()
 	if err != nil {
 		t.Fatalf("moving the end of a token: %v", err)
 	}

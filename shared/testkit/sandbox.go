@@ -112,6 +112,20 @@ func OpenStack(t testing.TB, cloud string, args ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
+// SandboxSetting returns what the sandbox was made with: the value of SANDBOX_name, "" where it has none.
+func SandboxSetting(t testing.TB, name string) string {
+	t.Helper()
+	text := must(os.ReadFile(filepath.Join(filepath.Dir(CloudsYAML(t)), "settings")))(t)
+	_, rest, _ := strings.Cut("\n"+string(text), "\nSANDBOX_"+name+"=")
+	value, _, _ := strings.Cut(rest, "\n")
+	return value
+}
+
+// InSandbox returns a command that runs where the packages of the sandbox's release are.
+func InSandbox(args ...string) *exec.Cmd {
+	return exec.Command(filepath.Join(Root(), "scripts", "sandbox"), append([]string{"run"}, args...)...)
+}
+
 func lastLine(out []byte) string {
 	lines := bytes.Split(bytes.TrimSpace(out), []byte("\n"))
 	return string(lines[len(lines)-1])

@@ -58,7 +58,7 @@ func TestIsolateAwaitsScheduling(t *testing.T) {
 		}
 	}()
 	Isolate(t, host)
-	if found := all(t, list, servers.ExtractServers); len(found) > 0 {
+	if found := all(t, list, servers.ExtractServers); len(found) > 0 && found[0].Status != "DELETED" {
 		t.Errorf("the host is isolated, and server %s is %s on %q", found[0].ID, found[0].Status, found[0].Host)
 	}
 	check(t, <-deleted)
@@ -127,15 +127,32 @@ func TestSandboxSwitches(t *testing.T) {
 	}
 }
 
+// TestSandboxReleases: each release has a folder of its own, and a sandbox stays what it was made as.
+func TestSandboxReleases(t *testing.T) {
+	t.Parallel()
+	made := t.TempDir()
+	check(t, os.WriteFile(filepath.Join(made, "settings"), []byte("SANDBOX_RELEASE=epoxy\n"), 0o600))
+	for _, tc := range []struct{ verb, release, folder, want string }{
+		{"folder", "", "", "/var/tmp/cloudfn-sandbox\n"},
+		{"folder", "zed", "", "/var/tmp/cloudfn-sandbox\n"},
+		{"folder", "epoxy", "", "/var/tmp/cloudfn-sandbox-epoxy\n"},
+		{"folder", "epoxy", made, made + "\n"},
+		{"status", "", made, "\nkeystone         DOWN\n"},
+		{"status", "zed", made, "the sandbox in " + made + " is epoxy: purge it first"},
+		{"status", "queens", made + "/new", "SANDBOX_RELEASE is 'queens': it must be zed or epoxy"},
+	} {
+		cmd := exec.Command(filepath.Join(Root(), "scripts", "sandbox"), tc.verb)
+		cmd.Env = append(os.Environ(), "SANDBOX_RELEASE="+tc.release, "CLOUDFN_SANDBOX="+tc.folder)
+		if out, _ := cmd.CombinedOutput(); !strings.Contains(string(out), tc.want) {
+			t.Errorf("%+v: %s", tc, out)
+		}
+	}
+}
+
 // TestSandboxCatalog: every service is at all three interfaces, and pods reach the admin one.
 func TestSandboxCatalog(t *testing.T) {
 	t.Parallel()
-	settings := "\n" + string(must(os.ReadFile(filepath.Join(filepath.Dir(CloudsYAML(t)), "settings")))(t))
-	setting := func(name string) string {
-		_, rest, _ := strings.Cut(settings, "\nSANDBOX_"+name+"=")
-		value, _, _ := strings.Cut(rest, "\n")
-		return value
-	}
+	setting := func(name string) string { return SandboxSetting(t, name) }
 	client := Login(t, "demo")
 	catalog := must(tokens.Get(t.Context(), Identity(t, client), client.Token()).ExtractServiceCatalog())(t)
 	hosts := map[string]map[string]string{}

@@ -47,7 +47,7 @@ func newCloud(t *testing.T) *cloud {
 	t.Helper()
 	folder := cmp.Or(os.Getenv("CLOUDFN_SANDBOX"), "/var/tmp/cloudfn-sandbox") + "-guest"
 	settings := map[string]string{
-		"CLOUDFN_SANDBOX": folder, "SANDBOX_GUESTS": "on",
+		"CLOUDFN_SANDBOX": folder, "SANDBOX_RELEASE": "zed", "SANDBOX_GUESTS": "on",
 		"SANDBOX_COMPUTES": "compute-1", "SANDBOX_RESERVABLE": "compute-3",
 		"SANDBOX_VOLUMES": "off", "SANDBOX_LOADBALANCERS": "off", "SANDBOX_KEYS": "off",
 		"SANDBOX_KEYSTONE_PORT": "6000", "SANDBOX_GLANCE_PORT": "6292", "SANDBOX_PLACEMENT_PORT": "6778",
@@ -58,8 +58,10 @@ func newCloud(t *testing.T) *cloud {
 	files := script(t, settings, "guest", "image")
 	t.Cleanup(func() { script(t, settings, "sandbox", "down") })
 	script(t, settings, "sandbox", "up")
-	if err := os.Setenv("CLOUDFN_SANDBOX", folder); err != nil { //nolint:usetesting // for the cleanups of testkit, too
-		t.Fatal(err)
+	for _, name := range []string{"CLOUDFN_SANDBOX", "SANDBOX_RELEASE"} {
+		if err := os.Setenv(name, settings[name]); err != nil { //nolint:usetesting // for the cleanups of testkit, too
+			t.Fatal(err)
+		}
 	}
 	c := &cloud{guests: newGuests(t, folder), registry: newRegistry(t)}
 	c.project = testkit.NewProject(t)

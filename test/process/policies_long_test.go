@@ -42,11 +42,11 @@ func policedService(t *testing.T, name, entry, portOption string, files ...strin
 	if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	args := []string{filepath.Join(lib, "svc.py"), name, entry}
+	args := []string{"/usr/bin/python3", filepath.Join(lib, "svc.py"), name, entry}
 	for _, file := range append(files, conf) {
 		args = append(args, "--config-file", file)
 	}
-	p.serve(t, exec.Command("/usr/bin/python3", args...))
+	p.serve(t, testkit.InSandbox(args...))
 	return p
 }
 
@@ -63,7 +63,7 @@ func newPolicedPlacement(t *testing.T) policed {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command("/usr/bin/python3", filepath.Join(sandbox, "lib", "sandbox_wsgi.py"),
+	cmd := testkit.InSandbox("/usr/bin/python3", filepath.Join(sandbox, "lib", "sandbox_wsgi.py"),
 		"placement.wsgi:init_application", "127.0.0.1", port, "4")
 	cmd.Env = []string{"OS_PLACEMENT_CONFIG_DIR=" + dir}
 	p.serve(t, cmd)

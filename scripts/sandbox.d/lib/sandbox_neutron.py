@@ -1,7 +1,8 @@
 """neutron-server with its API only, in one process.
 
 The stock neutron-server forks an API worker and two RPC workers, which serve
-L2/L3/DHCP agents.  The sandbox has no agents.
+L2/L3/DHCP agents.  The sandbox has no agents.  For no API worker Zed has the
+setting api_workers = 0, which later releases reject.
 
 Neutron loads nearly every relation with lazy='subquery', for which SQLAlchemy
 1.4 builds and compiles a statement again each time: half of the processor time
@@ -30,6 +31,7 @@ from neutron import service  # noqa: E402
 
 
 def _serve():
+    service._get_api_workers = lambda: 0
     api = service.serve_wsgi(service.NeutronApiService)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     api.wait()

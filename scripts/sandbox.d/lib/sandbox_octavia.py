@@ -43,7 +43,7 @@ class NetworkDriver(pairs.AllowedAddressPairsDriver):
 
 
 for _name in ('plug_vip', 'unplug_vip', 'plug_aap_port', 'unplug_aap_port', 'update_vip', 'update_vip_sg',
-              'unplug_network', 'get_plugged_networks', 'get_network_configs', 'plug_port',
+              'update_aap_port_sg', 'unplug_network', 'get_plugged_networks', 'get_network_configs', 'plug_port',
               'failover_preparation', 'wait_for_port_detach', 'create_port', 'set_port_admin_state_up'):
     def _noop(self, *args, _name=_name, **kwargs):
         return getattr(_nothing, _name)(*args, **kwargs)
