@@ -188,10 +188,11 @@ func (i item) groupsField(k int) string {
 
 // checkGroups rejects security groups of a network that the server has twice: its ports could not be distinguished.
 func (i item) checkGroups(attachments []domain.Attachment) (wrong faults) {
+	sorted := func(a domain.Attachment) []string { return slices.Sorted(slices.Values(a.SecurityGroups)) }
 	for k, a := range attachments {
 		isTwin := func(b domain.Attachment) bool {
 			return a.NetworkID != "" && b.NetworkID == a.NetworkID && (a.FixedIP == "" || b.FixedIP == "") &&
-				!slices.Equal(slices.Sorted(slices.Values(a.SecurityGroups)), slices.Sorted(slices.Values(b.SecurityGroups)))
+				!slices.Equal(sorted(a), sorted(b))
 		}
 		wrong.forbid(a.SecurityGroups != nil && slices.ContainsFunc(attachments, isTwin), i.groupsField(k),
 			"are for a network that the server has twice: give each a fixed_ip, or the same security_groups")

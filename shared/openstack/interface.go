@@ -123,7 +123,7 @@ func (s *Session) setNetworkGroups(
 ) (isSet bool, err error) {
 	if !port.IsSecured {
 		return false, apperr.New(apperr.Conflict,
-			"the port %s takes no security groups, because port security is off on the network %s", port.ID, port.NetworkID)
+			"the port %s on the network %s takes no security groups: its port security is off", port.ID, port.NetworkID)
 	}
 	if slices.Equal(slices.Sorted(slices.Values(port.Groups)), slices.Sorted(slices.Values(groups))) {
 		return true, nil

@@ -57,7 +57,8 @@ func otherEnds(lease api.Lease, volumes []string) (changes []map[string]any, err
 			isMeant := func(field string, value *string) bool {
 				return wanted[field] == nil || wanted[field] == domain.Deref(value)
 			}
-			if string(r.Type) != string(domain.VolumeReservation) || string(r.Status) == string(domain.ReservationEnded) ||
+			isOpen := string(r.Status) != string(domain.ReservationEnded)
+			if string(r.Type) != string(domain.VolumeReservation) || !isOpen ||
 				!isMeant("volume_id", r.VolumeID) || !isMeant("name", r.Name) {
 				continue
 			}
