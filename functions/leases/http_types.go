@@ -38,9 +38,10 @@ type ReservationRequest struct {
 	VolumeID *httpx.ID `json:"volume_id,omitempty" of:"volume" doc:"An existing volume."`
 	SizeGB   int       `json:"size_gb,omitempty" of:"volume" minimum:"1" maximum:"1000000" doc:"Of a new volume."`
 
-	VolumeType string           `json:"volume_type,omitempty" of:"volume" minLength:"1" maxLength:"255" doc:"Or its id"`
-	Name       string           `json:"name,omitempty" of:"volume" minLength:"1" maxLength:"255" doc:"Of a new volume."`
-	OnEnd      domain.VolumeEnd `json:"on_end,omitempty" of:"volume" enum:"keep,snapshot,delete" doc:"keep by default."`
+	VolumeType string `json:"volume_type,omitempty" of:"volume" minLength:"1" maxLength:"255" doc:"Name or id."`
+
+	Name  string           `json:"name,omitempty" of:"volume" minLength:"1" maxLength:"255" doc:"Of a new volume."`
+	OnEnd domain.VolumeEnd `json:"on_end,omitempty" of:"volume" enum:"keep,snapshot,delete" doc:"keep by default."`
 
 	Min          *int        `json:"min,omitempty" of:"host" minimum:"1" maximum:"1000" doc:"Hosts. 1 by default."`
 	Max          *int        `json:"max,omitempty" of:"host" minimum:"1" maximum:"1000" doc:"As min by default."`
