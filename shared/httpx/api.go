@@ -251,9 +251,6 @@ func (c *call) readQuery(op *huma.Operation) {
 		}
 		names = append(names, p.Name)
 	}
-	if c.entries != nil {
-		names = append(names, "fields")
-	}
 	c.query, c.faults = parseQuery(c.request, names)
 	if c.entries != nil {
 		c.faults = append(c.faults, c.entries.check(c.query)...)

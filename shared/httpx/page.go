@@ -115,7 +115,13 @@ func describeFields(op *huma.Operation, schemas huma.Registry) *entries {
 	if len(out.fields) == 0 {
 		return nil
 	}
-	op.Parameters = append(op.Parameters, &huma.Param{Ref: "#/components/parameters/Fields"})
+	isAbsent := func(name string) bool { return !slices.Contains(out.fields, name) }
+	example := slices.DeleteFunc([]string{"id", "host", "name", "status", "project_id"}, isAbsent)
+	op.Parameters = append(op.Parameters, &huma.Param{
+		Name: "fields", In: "query", Explode: new(false), Example: example[:min(len(example), 2)],
+		Description: "The fields of the entries, separated by commas; others are absent, also required ones. All by default.",
+		Schema:      &huma.Schema{Type: huma.TypeArray, Items: &huma.Schema{Type: huma.TypeString}},
+	})
 	return out
 }
 
