@@ -119,7 +119,8 @@ func describeFields(op *huma.Operation, schemas huma.Registry) *entries {
 	example := slices.DeleteFunc([]string{"id", "host", "name", "status", "project_id"}, isAbsent)
 	op.Parameters = append(op.Parameters, &huma.Param{
 		Name: "fields", In: "query", Explode: new(false), Example: example[:min(len(example), 2)],
-		Description: "The fields of the entries, separated by commas; others are absent, also required ones. All by default.",
+		Description: "The fields of the entries, separated by commas; all by default. " +
+			"Others are absent, also required ones.",
 		Schema:      &huma.Schema{Type: huma.TypeArray, Items: &huma.Schema{Type: huma.TypeString}},
 	})
 	return out
