@@ -121,7 +121,7 @@ func describeFields(op *huma.Operation, schemas huma.Registry) *entries {
 		Name: "fields", In: "query", Explode: new(false), Example: example[:min(len(example), 2)],
 		Description: "The fields of the entries, separated by commas; all by default. " +
 			"Others are absent, also required ones.",
-		Schema:      &huma.Schema{Type: huma.TypeArray, Items: &huma.Schema{Type: huma.TypeString}},
+		Schema: &huma.Schema{Type: huma.TypeArray, Items: &huma.Schema{Type: huma.TypeString}},
 	})
 	return out
 }
